@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import ml_collections
-from absl import app, flags
+from absl import app, flags, logging
 
-from agentrl_jax.errors import ConfigError, suggestion
+from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.renamed import new_name
 
 USAGE = 2  # the exit status of a wrong command line
@@ -24,9 +24,21 @@ _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
 
-def run(main: Callable[[Sequence[str]], None]) -> None:
-  """Parses the flags and runs `main`, as `app.run` does."""
-  app.run(main, flags_parser=parse)
+def run(main: Callable[[], None], *, verbosity: int = logging.WARNING) -> None:
+  """Parses the flags and runs `main`; its errors are one clear sentence.
+
+  The log is quiet by default: Orbax logs every file that it writes.
+  """
+
+  def answer(argv: Sequence[str]) -> None:
+    del argv
+    logging.set_verbosity(verbosity)
+    try:
+      main()
+    except AgentRLError as error:
+      sys.exit(f"{type(error).__name__}: {error}")
+
+  app.run(answer, flags_parser=parse)
 
 
 def parse(argv: Sequence[str]) -> list[str]:

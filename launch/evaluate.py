@@ -18,11 +18,10 @@ and, with `--output`, writes it as JSON.
 
 import json
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 
 import ml_collections
-from absl import flags, logging
+from absl import flags
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -39,7 +38,7 @@ from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
-from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
+from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
 from launch import command_line
 from launch.config.chat import codec_of
@@ -147,17 +146,21 @@ def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
   ]
 
 
+def _rates(score: TaskScore) -> tuple[str, str, str]:
+  """Returns number of tasks, success and its interval, as cells of a table."""
+  low, high = score.interval
+  return (
+    str(score.num_tasks),
+    f"{100 * score.success_rate:.1f} %",
+    f"{100 * low:.1f} to {100 * high:.1f}",
+  )
+
+
 def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
   """Prints the table of an environment's README, and warnings below it."""
   table = Table("policy", "n", "success", "95 %", box=box.MARKDOWN)
   for name, s in scores.items():
-    low, high = s.interval
-    table.add_row(
-      name,
-      str(s.num_tasks),
-      f"{100 * s.success_rate:.1f} %",
-      f"{100 * low:.1f} to {100 * high:.1f}",
-    )
+    table.add_row(name, *_rates(s))
   console.print(table)
   for sentence in warnings_of(scores):
     console.print(sentence)
@@ -167,12 +170,9 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
   """Prints a table of success with its 95 % interval."""
   table = Table("task", "n", "success", "95 %", "reward", "lost", "statuses")
   for name, s in scores.items():
-    low, high = s.interval
     table.add_row(
       name,
-      str(s.num_tasks),
-      f"{100 * s.success_rate:.1f} %",
-      f"{100 * low:.1f} to {100 * high:.1f}",
+      *_rates(s),
       f"{s.mean_reward:.3f}",
       str(s.num_lost),
       ", ".join(f"{k} {v}" for k, v in s.statuses.items()),
@@ -180,17 +180,8 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
   console.print(table)
 
 
-def main(argv: Sequence[str]) -> None:
-  """Evaluates as the flags say; an error is one clear sentence."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
-  try:
-    _evaluate()
-  except AgentRLError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-
-
-def _evaluate() -> None:
+def main() -> None:
+  """Evaluates as the flags say."""
   config = CONFIG.value
   settings = read_settings(config)
   with placed_environments(settings) as environments:

@@ -14,15 +14,13 @@ alone, in PEFT's format.
 import dataclasses
 import math
 import pathlib
-import sys
-from collections.abc import Sequence
 
 import jax
-from absl import flags, logging
+from absl import flags
 from jax.sharding import Mesh
 from rich.console import Console
 
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.peft import write_adapters
@@ -136,15 +134,10 @@ def _mesh(settings: Settings) -> Mesh:
   return sharding.make_mesh({"fsdp": number}, devices[:number])
 
 
-def main(argv: Sequence[str]) -> None:
-  """Exports what the flags name; an error is one clear sentence."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
+def main() -> None:
+  """Exports what the flags name."""
   to = pathlib.Path(_TO.value)
-  try:
-    written = _export(to)
-  except AgentRLError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
+  written = _export(to)
   Console(soft_wrap=True, highlight=False).print(f"{to}: {written}")
 
 

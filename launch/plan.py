@@ -13,13 +13,12 @@ with status 1 and a sentence if something does not fit. See docs/plan.md.
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import jax
-from absl import flags, logging
+from absl import flags
 from rich.console import Console
 
-from agentrl_jax.errors import AgentRLError
 from launch import command_line
 from launch.config.settings import Settings, read_settings
 from launch.planning import report
@@ -107,24 +106,18 @@ def _telling() -> Iterator[Callable[[str], None]]:
     yield tell
 
 
-def main(argv: Sequence[str]) -> None:
-  """Plans as the flags say; an error is one clear sentence."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
+def main() -> None:
+  """Plans as the flags say."""
   # Whatever chips are here, they are not asked.
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-  try:
-    settings = read_settings(CONFIG.value)
-    rollout = _ROLLOUT.value
-    deployment = Deployment(
-      learner=parse_slice(_TOPOLOGY.value or ""),
-      rollout=parse_slice(rollout) if rollout else None,
-      segment=_SEGMENT.value or settings.episode.max_tokens,
-    )
-    refused = plan(settings, deployment)
-  except AgentRLError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-  if refused:
+  settings = read_settings(CONFIG.value)
+  rollout = _ROLLOUT.value
+  deployment = Deployment(
+    learner=parse_slice(_TOPOLOGY.value or ""),
+    rollout=parse_slice(rollout) if rollout else None,
+    segment=_SEGMENT.value or settings.episode.max_tokens,
+  )
+  if refused := plan(settings, deployment):
     sys.exit(refused)
 
 

@@ -26,10 +26,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags, logging
+from absl import flags
 from rich.console import Console
 
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
@@ -312,19 +312,14 @@ def serve() -> None:
     )
 
 
-def main(argv: Sequence[str]) -> None:
-  """Serves as the flags say; an error is one clear sentence."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
+def main() -> None:
+  """Serves as the flags say."""
   try:
     serve()
-  except AgentRLError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
   except jax.errors.JaxRuntimeError as error:
     sys.exit(
       f"the devices refused: {str(error).partition(chr(10))[0]}. If it is for "
-      "want of memory, lower --slots, --context or the number of "
-      "versions, or "
+      "want of memory, lower --slots, --context or the number of versions, or "
       "give --dtype=bfloat16"
     )
   except KeyboardInterrupt:

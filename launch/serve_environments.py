@@ -107,10 +107,8 @@ def commands(
       ]
 
 
-def main(arguments: Sequence[str]) -> None:
-  """Parses the command line and serves."""
-  del arguments
-  logging.set_verbosity(logging.INFO)
+def main() -> None:
+  """Serves as the flags say."""
   try:
     if not _CONTROLLER.value.startswith("grpc://"):
       raise ConfigError(
@@ -141,4 +139,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  command_line.run(main)
+  command_line.run(main, verbosity=logging.INFO)

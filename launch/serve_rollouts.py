@@ -13,18 +13,17 @@ import asyncio
 import contextlib
 import pathlib
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import ml_collections
-from absl import flags, logging
+from absl import flags
 from rich.console import Console
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import load_chat
-from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine
@@ -139,10 +138,9 @@ class RolloutServer:
     if waited_s > self._config.start_timeout_s:
       raise DeadlineExceeded(
         f"the rollout server waited rollouts.start_timeout_s={waited_s:.0f} s "
-        f"for "
-        f"weights in {self._follower.folder}. {self._follower.trouble} Is the "
-        "learner running, with rollouts.servers set and the same workdir and "
-        "name?"
+        f"for weights in {self._follower.folder}. {self._follower.trouble} Is "
+        "the learner running, with rollouts.servers set and the same workdir "
+        "and name?"
       )
 
   def _says(self) -> str:
@@ -234,14 +232,9 @@ def _places(settings: Settings) -> tuple[Place, ...]:
   return places_together(s.model, s.compute, s.engine.num_policy_slots)
 
 
-def main(argv: Sequence[str]) -> None:
-  """Serves as the flags say; an error is one clear sentence."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
-  try:
-    serve(CONFIG.value, _HOST.value, _PORT.value)
-  except AgentRLError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
+def main() -> None:
+  """Serves as the flags say."""
+  serve(CONFIG.value, _HOST.value, _PORT.value)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,15 @@ with JAX_PLATFORMS=cpu. See docs/engines.md.
 import asyncio
 import pathlib
 import shutil
-import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
-from absl import flags, logging
+from absl import flags
 from rich.console import Console
 
 from agentrl_jax.data.snapshot_manifest import Snapshot
-from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
+from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine.weights import ServedWeights
@@ -126,15 +124,11 @@ def follow(config: ml_collections.ConfigDict, engine: str, place: str) -> None:
     time.sleep(rollouts.poll_interval_s)
 
 
-def main(argv: Sequence[str]) -> None:
-  """Follows the run as the flags say; an error is one clear sentence."""
-  del argv
-  logging.set_verbosity(logging.WARNING)
+def main() -> None:
+  """Follows the run as the flags say."""
   assert _ENGINE.value and _FOLDER.value, "app.run requires them"
   try:
     follow(CONFIG.value, _ENGINE.value, _FOLDER.value)
-  except AgentRLError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
   except KeyboardInterrupt:
     CONSOLE.print("told to stop; the engine goes on with what it has")
 

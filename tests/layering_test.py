@@ -28,6 +28,7 @@ ENV_GROUND = {
   f"agentrl_jax.env.{name}"
   for name in (
     "contract",
+    "deadlines",
     "indexed",
     "interface",
     "loading",

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
-from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies
+from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies, ToolCaller
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Session(abc.ABC):
     """
 
 
-class Expert(abc.ABC):
+class Expert(ToolCaller, abc.ABC):
   """A scripted player of one episode, which knows the gold solution."""
 
   @abc.abstractmethod
@@ -67,6 +67,7 @@ class Environment(abc.ABC):
   needs_one_loop: bool = False
   # Names of the mistakes that the expert can make on purpose.
   mistakes: Collection[str] = ()
+  policies: ScriptedPolicies = GENERIC  # baselines, by name
 
   @abc.abstractmethod
   def indices(self, split: str) -> Sequence[int]:
@@ -109,6 +110,6 @@ class Environment(abc.ABC):
   def scripted_policies(self) -> ScriptedPolicies:
     """Returns baseline policies by name.
 
-    An environment adds the shortcuts that its own tasks invite.
+    An environment adds the shortcuts that its own tasks invite, as `policies`.
     """
-    return GENERIC
+    return self.policies

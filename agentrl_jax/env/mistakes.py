@@ -1,5 +1,6 @@
 """Checks of the mistakes that an expert makes on purpose."""
 
+import random
 from collections.abc import Collection, Mapping
 
 from agentrl_jax.errors import ConfigError
@@ -24,6 +25,18 @@ def require_known(
       f"{', '.join(known) or 'none'}. Correct the name, or leave it out"
     )
   require_rates(mistakes, where=where)
+
+
+def draw_mistakes(
+  mistakes: Mapping[str, float],
+  known: Collection[str],
+  rng: random.Random,
+  *,
+  where: str,
+) -> list[str]:
+  """Draws the mistakes of an episode, after the checks of `require_known`."""
+  require_known(mistakes, known, where=where)
+  return [name for name in known if rng.random() < mistakes.get(name, 0.0)]
 
 
 def require_rates(mistakes: Mapping[str, float], *, where: str) -> None:

@@ -1,5 +1,6 @@
 """Checks of options, for messages that are alike everywhere."""
 
+import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -43,6 +44,20 @@ def require_bounds(
         f"{key}={value!r}; allowed is a pair (low, high) with {least} <= low "
         f"<= high <= {most}"
       )
+
+
+def require_file(path: pathlib.Path, option: str, wanted: str) -> None:
+  """Raises `ConfigError` unless the path that an option gives is a file.
+
+  Args:
+    option: owner and name, such as "DBBench's source".
+    wanted: a description of the file.
+  """
+  if not path.is_file():
+    raise ConfigError(
+      f"{option} is {str(path)!r}, which is not a file; give the path of "
+      f"{wanted}"
+    )
 
 
 def engine_of(engine: str | E, makers: Mapping[str, Callable[[], E]]) -> E:

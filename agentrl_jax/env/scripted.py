@@ -19,25 +19,33 @@ from agentrl_jax.data.records import Message, Tool, ToolCall
 TRIVIAL_SUCCESS = 0.3  # a more frequent success gets a warning
 
 
-class ScriptedPolicy(abc.ABC):
+class ToolCaller:
+  """Base of scripted players, which numbers their tool calls."""
+
+  num_calls = 0  # so far; the ids of calls count them
+
+  def call(self, tool: str, /, **arguments: Any) -> Message:
+    """Returns a call of one tool, whose arguments may have any name."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    return Message("assistant", tool_calls=(self.write_call(tool, text),))
+
+  def write_call(self, tool: str, arguments: str) -> ToolCall:
+    """Returns a call with the next id; its arguments are any text."""
+    self.num_calls += 1
+    return ToolCall(tool, arguments, id=f"call_{self.num_calls}")
+
+
+class ScriptedPolicy(ToolCaller, abc.ABC):
   """Player of one episode; `seed` is all its randomness."""
 
   def __init__(self, *, seed: int):
     self.rng = random.Random(seed)
-    self._num_calls = 0
 
   @abc.abstractmethod
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
     """Returns the next answer to all messages so far."""
-
-  def call(self, tool: str, /, **arguments: Any) -> Message:
-    """Returns a call of one tool, whose arguments may have any name."""
-    self._num_calls += 1
-    text = json.dumps(arguments, ensure_ascii=False)
-    call = ToolCall(tool, text, id=f"call_{self._num_calls}")
-    return Message("assistant", tool_calls=(call,))
 
 
 ScriptedPolicies = Mapping[str, Callable[..., ScriptedPolicy]]

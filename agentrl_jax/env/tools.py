@@ -71,6 +71,20 @@ def read_arguments(
   return dict(arguments)
 
 
+def parse_any(call: ToolCall) -> Any:
+  """Returns the arguments of `call` as JSON of any kind, checked by no schema.
+
+  Raises `ValueError` for other text, and for text that cannot be sent on: with
+  half a surrogate pair, or nested too deeply.
+  """
+  try:
+    arguments = json.loads(call.arguments)
+    json.dumps(arguments, ensure_ascii=False).encode()
+  except RecursionError as error:
+    raise ValueError(str(error)) from error
+  return arguments
+
+
 def require_readable(tools: Sequence[Tool]) -> None:
   """Raises `ConfigError` for schemas that cannot be checked."""
   names = [tool.name for tool in tools]

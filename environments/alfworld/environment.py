@@ -17,7 +17,6 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
-from agentrl_jax.env.scripted import ScriptedPolicies
 from environments.alfworld.engines.engine import Engine, PythonEngine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from environments.alfworld.expert import MISTAKES, HouseholdExpert
@@ -40,6 +39,7 @@ class ALFWorld(IndexedEnvironment[Game]):
 
   name = "alfworld"
   mistakes = MISTAKES
+  policies = POLICIES
   cache_size = 256
   split_hint = "dev needs `games`, a folder of game files"
   _engine: Engine
@@ -73,9 +73,7 @@ class ALFWorld(IndexedEnvironment[Game]):
       upstream_quirks=upstream_quirks,
     )
     self._generator = Generator(
-      task_types=(
-        tuple(task_types) if not isinstance(task_types, str) else task_types
-      ),
+      task_types=task_types,
       num_receptacles=num_receptacles,
       num_things=num_things,
     )
@@ -109,7 +107,3 @@ class ALFWorld(IndexedEnvironment[Game]):
   ) -> Expert:
     """Makes an expert that knows the game; see `expert.MISTAKES`."""
     return HouseholdExpert(self.find(task), seed=seed, mistakes=mistakes)
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    """Lists baselines that do not plan; see `scripted`."""
-    return POLICIES

@@ -5,25 +5,17 @@ session's, and the planner sees the whole state. A mistake spoils the answers in
 one named way, so that a policy warmed up on them has something to unlearn.
 """
 
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.action_matching import match_action
 from environments.alfworld.engines.household import Household
+from environments.alfworld.games import tasks
 from environments.alfworld.games.game import CHANGES, CLEANING, Game
-from environments.alfworld.games.tasks import (
-  LOOK,
-  TOOL_FOR,
-  TRAIT_FOR,
-  TWO,
-  TaskSpec,
-  read_goal,
-)
 
 # Drawn once per episode.
 SEARCH = "search"  # does not know where things are, and looks for them
@@ -49,7 +41,7 @@ class Planner:
   also recovers from mistakes.
   """
 
-  def __init__(self, game: Game, spec: TaskSpec, household: Household):
+  def __init__(self, game: Game, spec: tasks.TaskSpec, household: Household):
     self._game = game
     self._spec = spec
     self._household = household
@@ -61,7 +53,7 @@ class Planner:
       return self._fetch()
     if not self._is_wanted(held):
       return self.put_down(held)
-    if self._spec.type == LOOK:
+    if self._spec.type == tasks.LOOK:
       return self._light()
     state = self._spec.state
     if state and not self._household.is_in_state(held, state):
@@ -99,7 +91,9 @@ class Planner:
     # A thing that already lies in its place stays there, if two are wanted.
     in_place = {
       o
-      for r in (self._goal_receptacles() if self._spec.type == TWO else [])
+      for r in (
+        self._goal_receptacles() if self._spec.type == tasks.TWO else []
+      )
       for o in self._household.contents(r)
     }
     candidates = [
@@ -132,7 +126,7 @@ class Planner:
     return self._go_to(r) or f"use {self._game.things[lamp].name}"
 
   def _change(self, held: int, state: str) -> str:
-    tools = self._receptacles_of(TOOL_FOR[state])
+    tools = self._receptacles_of(tasks.TOOL_FOR[state])
     if not tools:
       return IDLE
     r = min(tools, key=self._steps_to)
@@ -145,7 +139,7 @@ class Planner:
   def _goal_receptacles(self) -> list[int]:
     """Lists targets; for two things, the target that holds most of them."""
     targets = self.targets()
-    if self._spec.type != TWO or not targets:
+    if self._spec.type != tasks.TWO or not targets:
       return targets
 
     def progress(r: int) -> tuple[int, bool]:
@@ -159,7 +153,7 @@ class Planner:
     thing = self._game.things[o]
     required = {"pickupable"}
     if self._spec.state:
-      required.add(TRAIT_FOR[self._spec.state])
+      required.add(tasks.TRAIT_FOR[self._spec.state])
     return thing.type == self._spec.thing and required <= thing.traits
 
   def _receptacles_of(self, kind: str) -> list[int]:
@@ -210,7 +204,7 @@ class HouseholdExpert(Expert):
 
   def __init__(self, game: Game, *, seed: int, mistakes: Mapping[str, float]):
     require_known(mistakes, MISTAKES, where="ALFWorld's expert")
-    spec = read_goal(game.goal)
+    spec = tasks.read_goal(game.goal)
     if spec is None:
       raise ConfigError(
         f"ALFWorld's expert does not know how to {game.task!r}; it knows tasks "
@@ -225,7 +219,6 @@ class HouseholdExpert(Expert):
     self._pending = {m for m in PER_EPISODE if self._draws(m)}
     self._searched: set[int] = set()  # receptacles
     self._last_command = ""
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Returns the next action; its household replies as the messages do."""
@@ -239,13 +232,7 @@ class HouseholdExpert(Expert):
     self._last_command = command
     written = _reworded(command) if mistake == INEXACT else command
     self._household.act(match_action(written, self._household.commands))
-    self._num_calls += 1
-    call = ToolCall(
-      "take_action",
-      json.dumps({"action": written}),
-      id=f"call_{self._num_calls}",
-    )
-    return Message("assistant", tool_calls=(call,))
+    return self.call("take_action", action=written)
 
   def _draws(self, mistake: str) -> bool:
     return self._rng.random() < self._rates.get(mistake, 0.0)
@@ -268,7 +255,7 @@ class HouseholdExpert(Expert):
     held = self._household.held
     if FORGET not in self._pending or held is None:
       return command
-    if self._spec.type == LOOK:
+    if self._spec.type == tasks.LOOK:
       return IDLE if command.startswith("use ") else command
     if self._spec.state and self._game.things[held].type == self._spec.thing:
       return self._planner.put_in(held, self._planner.targets())

@@ -5,21 +5,15 @@ counts, under any tool name and any argument name.
 """
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
+from agentrl_jax.env.tools import parse_any
+from environments.alfworld import prompts
 from environments.alfworld.action_matching import match_action
 from environments.alfworld.engines.engine import Play
 from environments.alfworld.engines.household import NOTHING_HAPPENS
-from environments.alfworld.prompts import (
-  BAD_CALL,
-  NO_CALL,
-  TOOLS,
-  opening,
-  reply,
-)
 
 REPEATS = 3  # of one action in a row end the episode, from the fourth action on
 
@@ -36,7 +30,7 @@ class Rules:
 class ALFSession(Session):
   """One episode of one game."""
 
-  tools = TOOLS
+  tools = prompts.TOOLS
 
   def __init__(self, play: Play, rules: Rules, *, kind: str):
     self._play = play
@@ -53,18 +47,18 @@ class ALFSession(Session):
     state = await self._play.begin()
     self._commands = state.commands
     return Step(
-      opening(state.feedback, state.commands, self._rules.system_prompt)
+      prompts.opening(state.feedback, state.commands, self._rules.system_prompt)
     )
 
   async def step(self, answer: Message) -> Step:
     """Plays one action; waits for the engine."""
     self._num_rounds += 1
     if not answer.tool_calls:
-      return self._refuse(NO_CALL, Status.AGENT_VALIDATION_FAILED)
+      return self._refuse(prompts.NO_CALL, Status.AGENT_VALIDATION_FAILED)
     call = answer.tool_calls[0]
     written = _argument_of(call)
     if written is None:
-      return self._refuse(BAD_CALL, Status.AGENT_INVALID_ACTION)
+      return self._refuse(prompts.BAD_CALL, Status.AGENT_INVALID_ACTION)
     return await self._act(call, written)
 
   async def _act(self, call: ToolCall, written: str) -> Step:
@@ -72,7 +66,7 @@ class ALFSession(Session):
     self._commands = state.commands
     self._written.append(written)
     self._num_idle += NOTHING_HAPPENS in state.feedback
-    text = reply(state.feedback, state.commands)
+    text = prompts.reply(state.feedback, state.commands)
     replies = (Message("tool", text, tool_call_id=call.id),)
     is_repeated = len(self._written) > REPEATS and (
       len(set(self._written[-REPEATS:])) == 1
@@ -105,14 +99,10 @@ class ALFSession(Session):
 
 
 def _argument_of(call: ToolCall) -> str | None:
-  """Reads the first argument of any name; None if it cannot be played.
-
-  Text that cannot be encoded (half a surrogate pair) counts as malformed.
-  """
+  """Reads the first argument of any name; None if it cannot be played."""
   try:
-    arguments = json.loads(call.arguments)
-    json.dumps(arguments, ensure_ascii=False).encode()
-  except (ValueError, RecursionError):
+    arguments = parse_any(call)
+  except ValueError:
     return None
   if not isinstance(arguments, dict) or not arguments:
     return None

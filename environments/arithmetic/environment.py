@@ -14,7 +14,6 @@ from agentrl_jax.data.split import split_of
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.expert import MISTAKES, Adder
@@ -61,6 +60,7 @@ class Arithmetic(IndexedEnvironment[Sum]):
 
   name = "arithmetic"
   mistakes = MISTAKES
+  policies = POLICIES
 
   def __init__(
     self, *, max_term: int = 99, max_turns: int = 4, num_tasks: int = 1 << 20
@@ -86,10 +86,6 @@ class Arithmetic(IndexedEnvironment[Sum]):
     """Makes an expert that adds, then answers; see `expert.MISTAKES`."""
     problem = self.find(task)
     return Adder(problem.a, problem.b, seed=seed, mistakes=mistakes)
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    """Lists baselines that do not add; see `scripted`."""
-    return POLICIES
 
   def generate(self, split: str, index: int) -> Sum:
     """Draws a sum that the split owns; sums may repeat."""

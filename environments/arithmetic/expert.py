@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 
@@ -26,7 +26,6 @@ class Adder(Expert):
     self._a, self._b = a, b
     self._mistakes = mistakes
     self._rng = random.Random(seed)
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Returns the next call for the environment's last messages."""
@@ -46,9 +45,7 @@ class Adder(Expert):
     text = json.dumps(arguments)
     if self._draws("broken_json"):
       text = text[:-1]
-    self._num_calls += 1
-    call = ToolCall(name, text, id=f"call_{self._num_calls}")
-    return Message("assistant", tool_calls=(call,))
+    return Message("assistant", tool_calls=(self.write_call(name, text),))
 
   def _draws(self, mistake: str) -> bool:
     return self._rng.random() < self._mistakes.get(mistake, 0.0)

@@ -28,10 +28,12 @@ def parse_source(source: str) -> Call:
     node = ast.parse(source.strip(), mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
       raise ValueError("it is not a call of a function by its name")
+    if any(keyword.arg is None for keyword in node.keywords):
+      raise ValueError("it spreads a dict over its arguments")
     return Call(
       node.func.id,
       tuple(ast.literal_eval(argument) for argument in node.args),
-      {_name(k): ast.literal_eval(k.value) for k in node.keywords},
+      {str(k.arg): ast.literal_eval(k.value) for k in node.keywords},
     )
   except (ValueError, SyntaxError) as error:
     raise ConfigError(
@@ -50,12 +52,6 @@ def read_call(call: ToolCall) -> Call | None:
   if not isinstance(arguments, dict):
     return None
   return Call(call.name, (), arguments)
-
-
-def _name(keyword: ast.keyword) -> str:
-  if keyword.arg is None:
-    raise ValueError("it spreads a dict over its arguments")
-  return keyword.arg
 
 
 def _refuse(constant: str) -> Any:

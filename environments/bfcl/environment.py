@@ -13,20 +13,13 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import require_positive, require_some_of
-from agentrl_jax.env.scripted import ScriptedPolicies
+from environments.bfcl import suite
 from environments.bfcl.expert import MISTAKES, gold_expert
 from environments.bfcl.scripted import POLICIES
 from environments.bfcl.session import BFCLSession
-from environments.bfcl.suite import (
-  CATEGORIES,
-  Problem,
-  data_folder,
-  function_docs,
-  load_problems,
-)
 
 
-class BFCL(IndexedEnvironment[Problem]):
+class BFCL(IndexedEnvironment[suite.Problem]):
   """One split for each category; `train` and `test` are halves of all tasks.
 
   All tasks of one scenario are in the same half, across categories. `source` is
@@ -35,21 +28,22 @@ class BFCL(IndexedEnvironment[Problem]):
 
   name = "bfcl"
   mistakes = MISTAKES
+  policies = POLICIES
 
   def __init__(
     self,
     *,
     source: str = "",
-    categories: Sequence[str] = CATEGORIES,
+    categories: Sequence[str] = suite.CATEGORIES,
     max_steps: int = 20,
   ):
-    require_some_of(CATEGORIES, categories=categories)
+    require_some_of(suite.CATEGORIES, categories=categories)
     require_positive(max_steps=max_steps)
     self._max_steps = max_steps
-    self._folder = data_folder(source)
-    self._splits: dict[str, tuple[Problem, ...]] = {
-      category: load_problems(self._folder, category)
-      for category in CATEGORIES
+    self._folder = suite.data_folder(source)
+    self._splits: dict[str, tuple[suite.Problem, ...]] = {
+      category: suite.load_problems(self._folder, category)
+      for category in suite.CATEGORIES
       if category in categories
     }
     self._splits.update(_halves(self._splits))
@@ -57,7 +51,7 @@ class BFCL(IndexedEnvironment[Problem]):
       num_tasks={split: len(tasks) for split, tasks in self._splits.items()}
     )
 
-  def generate(self, split: str, index: int) -> Problem:
+  def generate(self, split: str, index: int) -> suite.Problem:
     """Returns a task of the suite, of which nothing is generated."""
     return self._splits[split][index]
 
@@ -69,7 +63,7 @@ class BFCL(IndexedEnvironment[Problem]):
     docs = [
       doc
       for class_name in problem.classes
-      for doc in function_docs(self._folder, class_name)
+      for doc in suite.function_docs(self._folder, class_name)
     ]
     yield BFCLSession(problem, docs, self._max_steps)
 
@@ -79,21 +73,17 @@ class BFCL(IndexedEnvironment[Problem]):
     """Makes an expert that plays the gold calls; see `expert.MISTAKES`."""
     return gold_expert(self.find(task), seed=seed, mistakes=mistakes)
 
-  def scripted_policies(self) -> ScriptedPolicies:
-    """Lists baselines that do not read the messages; see `scripted`."""
-    return POLICIES
-
 
 def _halves(
-  categories: Mapping[str, Sequence[Problem]],
-) -> dict[str, tuple[Problem, ...]]:
+  categories: Mapping[str, Sequence[suite.Problem]],
+) -> dict[str, tuple[suite.Problem, ...]]:
   """Assigns all tasks to train or test, by scenario.
 
   A hash of the scenario's first message, in the first category that has it,
   decides. Two scenarios with equal first messages are in one half.
   """
   splits: dict[str, str] = {}
-  halves: dict[str, list[Problem]] = {split: [] for split in SPLITS}
+  halves: dict[str, list[suite.Problem]] = {split: [] for split in SPLITS}
   for problems in categories.values():
     for problem in problems:
       opening = "\n".join(problem.questions[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl_jax.data.records import Message, ToolCall
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import draw_mistakes
 from environments.bfcl.apis import APIs
 from environments.bfcl.calls import Call, parse_source
 from environments.bfcl.suite import Problem
@@ -33,7 +33,6 @@ class GoldExpert(Expert):
     self._broken_turn = broken_turn
     self._turn = 0
     self._has_called = False
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Returns the calls of the user's turn, then an answer that ends it."""
@@ -46,24 +45,22 @@ class GoldExpert(Expert):
     return Message("assistant", DONE)
 
   def _write(self, call: Call) -> ToolCall:
-    self._num_calls += 1
     text = json.dumps(call.named, ensure_ascii=False)
     if self._turn == self._broken_turn:
       self._has_called = False  # a malformed call ends the turn
       self._turn += 1
       self._broken_turn = -1
       text = text[:-1]
-    return ToolCall(call.name, text, id=f"call_{self._num_calls}")
+    return self.write_call(call.name, text)
 
 
 def gold_expert(
   problem: Problem, *, seed: int, mistakes: Mapping[str, float]
 ) -> GoldExpert:
   """Makes an expert; without mistakes it earns reward 1."""
-  require_known(mistakes, MISTAKES, where="BFCL's expert")
   turns = [list(turn) for turn in gold_calls(problem)]
   rng = random.Random(f"{problem.id}/{seed}")
-  drawn = {m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)}
+  drawn = draw_mistakes(mistakes, MISTAKES, rng, where="BFCL's expert")
   turn = rng.choice([n for n, calls in enumerate(turns) if calls])
   index = rng.randrange(len(turns[turn]))
   if "wrong_argument" in drawn:
@@ -88,7 +85,6 @@ def gold_calls(problem: Problem) -> tuple[tuple[Call, ...], ...]:
 
 
 def _with_wrong_argument(call: Call) -> Call:
-  """Changes the value of the last argument."""
   if not call.named:
     return call
   name = list(call.named)[-1]

@@ -17,7 +17,6 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
-from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.engines.base import Engine
 from environments.dbbench.engines.sqlite import SQLiteEngine
@@ -59,6 +58,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
 
   name = "dbbench"
   mistakes = MISTAKES
+  policies = POLICIES
   split_hint = "dev needs `source`, AgentBench's file"
   _engine: Engine
 
@@ -94,7 +94,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
       upstream_quirks=upstream_quirks,
     )
     self._generator = Generator(
-      kinds=_kinds(kinds),
+      kinds=DEFAULT_KINDS if kinds is None else kinds,
       num_rows=num_rows,
       num_columns=num_columns,
       num_tables=num_tables,
@@ -132,10 +132,6 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
       return expert_for_loaded(content, mistakes=mistakes)
     return expert_for_generated(content, seed=seed, mistakes=mistakes)
 
-  def scripted_policies(self) -> ScriptedPolicies:
-    """Returns baselines that ignore the question; see `scripted`."""
-    return POLICIES
-
   def _problem(self, task: Task) -> Problem:
     content = self.find(task)
     return content if isinstance(content, Problem) else content.problem
@@ -145,13 +141,6 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
     async with self._engine.open(problem.tables) as database:
       await database.execute(problem.gold_sql)
       return await database.hash_of(problem.tables)
-
-
-def _kinds(kinds: Sequence[str] | None) -> Sequence[str]:
-  """Returns a tuple, or the text itself, which the generator refuses."""
-  if kinds is None:
-    return DEFAULT_KINDS
-  return kinds if isinstance(kinds, str) else tuple(kinds)
 
 
 def _sqlite_engine(server: str, limits: Mapping[str, Any]) -> Engine:

@@ -7,13 +7,12 @@ that is fine-tuned on these episodes has something to unlearn.
 
 import ast
 import dataclasses
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import draw_mistakes, require_known
 from environments.dbbench.generation.generator import Generated
 from environments.dbbench.generation.statement import (
   Insert,
@@ -28,9 +27,7 @@ from environments.dbbench.problem import Problem
 _Spoiler = Callable[[Statement, Topic, random.Random], Statement]
 
 
-def _no_cast(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _no_cast(statement: Statement, *_: object) -> Statement:
   """Compares numbers as text."""
   where = statement.where
   if where is not None and where.is_number:
@@ -40,9 +37,7 @@ def _no_cast(
   return dataclasses.replace(statement, where=where)
 
 
-def _no_where(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _no_where(statement: Statement, *_: object) -> Statement:
   """Forgets the condition."""
   return dataclasses.replace(statement, where=None)
 
@@ -57,9 +52,7 @@ def _wrong_column(
   return dataclasses.replace(statement, column=rng.choice(others))
 
 
-def _count_for_sum(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _count_for_sum(statement: Statement, *_: object) -> Statement:
   """Counts rows instead of adding or averaging numbers."""
   if not isinstance(statement, Select):
     return statement
@@ -68,9 +61,7 @@ def _count_for_sum(
   return dataclasses.replace(statement, aggregate="COUNT")
 
 
-def _wrong_order(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _wrong_order(statement: Statement, *_: object) -> Statement:
   """Takes the lowest for the highest, or the reverse."""
   if not isinstance(statement, Select):
     return statement
@@ -82,9 +73,7 @@ def _wrong_order(
   )
 
 
-def _drop_last_value(
-  statement: Statement, topic: Topic, rng: random.Random
-) -> Statement:
+def _drop_last_value(statement: Statement, *_: object) -> Statement:
   """Leaves the last value of a new row empty."""
   if not isinstance(statement, Insert):
     return statement
@@ -135,16 +124,15 @@ class SQLExpert(Expert):
     self._label = label  # None: commit the values of the reply
     self._reads_reply = reads_reply
     self._commits_raw = commits_raw
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Runs the statement first, then commits the answer."""
-    if self._num_calls == 0 and self._sql:
-      return self._call("execute_sql", {"query": self._sql})
+    if self.num_calls == 0 and self._sql:
+      return self.call("execute_sql", query=self._sql)
     answers = self._label
     if answers is None:
       answers = self._values_in(messages[-1]) if self._reads_reply else ()
-    return self._call("commit_final_answer", {"answers": list(answers)})
+    return self.call("commit_final_answer", answers=list(answers))
 
   def _values_in(self, message: Message) -> Sequence[str]:
     if self._commits_raw or message.role != "tool":
@@ -155,23 +143,13 @@ class SQLExpert(Expert):
       return (message.content,)  # an error or a reply that was cut
     return tuple(str(cell) for row in rows for cell in row)
 
-  def _call(self, name: str, arguments: Mapping[str, object]) -> Message:
-    self._num_calls += 1
-    call = ToolCall(
-      name,
-      json.dumps(arguments, ensure_ascii=False),
-      id=f"call_{self._num_calls}",
-    )
-    return Message("assistant", tool_calls=(call,))
-
 
 def expert_for_generated(
   generated: Generated, *, seed: int, mistakes: Mapping[str, float]
 ) -> SQLExpert:
   """Returns an expert that makes the mistakes that the seed draws."""
-  require_known(mistakes, MISTAKES, where="DBBench's expert")
   rng = random.Random(f"{generated.problem.question}/{seed}")
-  drawn = [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
+  drawn = draw_mistakes(mistakes, MISTAKES, rng, where="DBBench's expert")
   statement = generated.statement
   for mistake in drawn:
     if mistake in SPOILERS:

@@ -27,7 +27,8 @@ def rows_hash(rows: Iterable[Row]) -> str:
   h = substring(md5(concat_ws(',', columns)), 1, 5). The order of rows does not
   count, NULL cells are skipped, and a table without rows has the hash "None".
   """
-  short = sorted(_md5(",".join(_cells(row)))[:5] for row in rows)
+  texts = (",".join(str(c) for c in row if c is not None) for row in rows)
+  short = sorted(_md5(text)[:5] for text in texts)
   return _md5(",".join(short)) if short else "None"
 
 
@@ -119,10 +120,6 @@ def _number(text: str) -> float | None:
   except ValueError:
     return None
   return value if math.isfinite(value) else None
-
-
-def _cells(row: Row) -> list[str]:
-  return [str(cell) for cell in row if cell is not None]
 
 
 def _md5(text: str) -> str:

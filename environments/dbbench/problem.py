@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 
 MUTATIONS = frozenset({"INSERT", "UPDATE", "DELETE"})
@@ -76,11 +77,11 @@ class Problem:
 def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
   """Loads the problems of a `.jsonl` file, or of a `.json` file with a list."""
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise ConfigError(
-      f"DBBench's source is {str(path)!r}, which is not a file; give the path "
-      "of AgentBench's dev.jsonl or standard.jsonl, or none to generate tasks"
-    )
+  require_file(
+    path,
+    "DBBench's source",
+    "AgentBench's dev.jsonl or standard.jsonl, or none to generate tasks",
+  )
   text = path.read_text(encoding="utf-8")
   try:
     if path.suffix == ".json":
@@ -103,6 +104,8 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
   label = entry.get("label") or ()
   if kind in MUTATIONS and not sql:
     sql = {"query": label[0] if label else ""}
+  # MySQL's reply holds the hash: "[('0123...',)]".
+  table_hash = _HASH.search(str(entry.get("answer_md5") or ""))
   return Problem(
     type=kind,
     tables=tuple(
@@ -113,14 +116,8 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
     evidence=str(entry.get("evidence", "")),
     gold_sql=str(sql.get("query", "")),
     label=tuple(str(item) for item in label),
-    table_hash=_hash_in(str(entry.get("answer_md5") or "")),
+    table_hash=table_hash.group() if table_hash else "",
   )
-
-
-def _hash_in(text: str) -> str:
-  """Returns the hash in MySQL's reply, which is "[('0123...',)]"."""
-  match = _HASH.search(text)
-  return match.group() if match else ""
 
 
 def _table(body: Mapping[str, Any]) -> Table:

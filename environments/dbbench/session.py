@@ -5,26 +5,16 @@ in order, up to the one that commits.
 """
 
 import dataclasses
-import json
 from collections.abc import Awaitable, Callable
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
+from agentrl_jax.env.tools import parse_any
+from environments.dbbench import prompts
 from environments.dbbench.engines import connector
 from environments.dbbench.engines.base import Database
 from environments.dbbench.grading import is_right
 from environments.dbbench.problem import Problem
-from environments.dbbench.prompts import (
-  BAD_CALL,
-  COMMIT_FINAL_ANSWER,
-  EXECUTE_SQL,
-  NO_ARGUMENT,
-  NO_CALL,
-  NO_VALUES,
-  TOOLS,
-  UNKNOWN_CALL,
-  opening,
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +29,7 @@ class Rules:
 class DBSession(Session):
   """One session on a database of its own."""
 
-  tools = TOOLS
+  tools = prompts.TOOLS
 
   def __init__(
     self,
@@ -58,18 +48,18 @@ class DBSession(Session):
 
   async def reset(self) -> Step:
     """Returns the opening messages: the table and the question."""
-    return Step(opening(self._problem, self._rules.system_prompt))
+    return Step(prompts.opening(self._problem, self._rules.system_prompt))
 
   async def step(self, answer: Message) -> Step:
     """Runs the tool calls of one answer; waits for their statements."""
     self._num_rounds += 1
     replies: list[Message] = []
     if not answer.tool_calls:
-      replies.append(Message("user", NO_CALL))
+      replies.append(Message("user", prompts.NO_CALL))
     for call in answer.tool_calls:
       argument = _argument_of(call)
       is_readable = not isinstance(argument, Unreadable)
-      if call.name == COMMIT_FINAL_ANSWER.name and is_readable:
+      if call.name == prompts.COMMIT_FINAL_ANSWER.name and is_readable:
         return await self._graded(argument, tuple(replies))
       reply = await self._reply_to(call.name, argument)
       replies.append(Message("tool", reply, tool_call_id=call.id))
@@ -79,13 +69,13 @@ class DBSession(Session):
 
   async def _reply_to(self, name: str, argument: object) -> str:
     if argument == Unreadable():
-      return BAD_CALL
-    if name not in (tool.name for tool in TOOLS):
-      return UNKNOWN_CALL
-    if isinstance(argument, Unreadable) and name == EXECUTE_SQL.name:
+      return prompts.BAD_CALL
+    if name not in (tool.name for tool in prompts.TOOLS):
+      return prompts.UNKNOWN_CALL
+    if isinstance(argument, Unreadable) and name == prompts.EXECUTE_SQL.name:
       return argument.while_executing
-    if isinstance(argument, Unreadable) or name != EXECUTE_SQL.name:
-      return BAD_CALL
+    if isinstance(argument, Unreadable) or name != prompts.EXECUTE_SQL.name:
+      return prompts.BAD_CALL
     self._num_statements += 1
     return await connector.execute(self._database, argument)
 
@@ -120,19 +110,15 @@ class Unreadable:
 
 
 def _argument_of(call: ToolCall) -> object:
-  """Returns the first argument, whatever its name, as AgentBench does.
-
-  Text that cannot be encoded (half a surrogate pair) is malformed.
-  """
+  """Returns the first argument, whatever its name, as AgentBench does."""
   try:
-    arguments = json.loads(call.arguments)
-    json.dumps(arguments, ensure_ascii=False).encode()
-  except (ValueError, RecursionError):
+    arguments = parse_any(call)
+  except ValueError:
     return Unreadable()
   if not isinstance(arguments, dict):
     kind = type(arguments).__name__
-    return Unreadable(NO_VALUES.format(kind))
+    return Unreadable(prompts.NO_VALUES.format(kind))
   if not arguments:
-    return Unreadable(NO_ARGUMENT)
+    return Unreadable(prompts.NO_ARGUMENT)
   first: object = next(iter(arguments.values()))
   return first

@@ -19,7 +19,6 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
-from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph
@@ -64,6 +63,7 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
 
   name = "knowledgegraph"
   mistakes = MISTAKES
+  policies = POLICIES
   cache_size = 512
   split_hint = (
     "dev needs AgentBench's file as `source`; train and test need facts to ask "
@@ -167,9 +167,6 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
   ) -> Expert:
     problem = self.find(task).problem
     return KGExpert(problem, seed=seed, mistakes=mistakes)
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    return POLICIES
 
 
 def _engine(kind: str, server: str, query_limit_s: float) -> Engine:

@@ -6,14 +6,13 @@ up on such demonstrations has something to unlearn. Calls after a wrong one
 continue with its result.
 """
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import draw_mistakes
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.session import PARAMETERS
 
@@ -37,14 +36,12 @@ class KGExpert(Expert):
   def __init__(
     self, problem: Problem, *, seed: int, mistakes: Mapping[str, float]
   ):
-    require_known(mistakes, MISTAKES, where="KnowledgeGraph's expert")
-    self._rng = rng = random.Random(f"{problem.question}/{seed}")
-    self._mistakes = {
-      m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)
-    }
+    self._rng = random.Random(f"{problem.question}/{seed}")
+    self._mistakes = draw_mistakes(
+      mistakes, MISTAKES, self._rng, where="KnowledgeGraph's expert"
+    )
     self._names = {id_: name for name, id_ in problem.entities.items()}
     self._calls = self._plan(problem.gold_calls)
-    self._num_calls = 0
     self._pending: GoldCall | None = None
     self._variables: dict[str, str] = {}  # "#k" of the gold calls -> of session
     self._last = "#0"  # the newest variable
@@ -57,8 +54,9 @@ class KGExpert(Expert):
       variable = "#0" if "wrong_variable" in self._mistakes else self._last
       return Message("assistant", f"Final Answer: {variable}")
     self._pending = self._calls.pop(0)
-    self._num_calls += 1
-    return call_message(self._resolve(self._pending), self._num_calls)
+    call = self._resolve(self._pending)
+    named = zip(PARAMETERS[call.name], call.arguments, strict=True)
+    return self.call(call.name, **dict(named))
 
   def _plan(self, gold_calls: Sequence[GoldCall]) -> list[GoldCall]:
     calls = list(gold_calls)
@@ -86,7 +84,11 @@ class KGExpert(Expert):
 
   def _resolve(self, call: GoldCall) -> GoldCall:
     """Applies names, variable numbers and mistakes to a gold call."""
-    name, arguments = call.name, [*map(self._argument, call.arguments)]
+    name = call.name
+    arguments = [
+      self._variables.get(text, self._names.get(text, text))
+      for text in call.arguments
+    ]
     if name == "get_neighbors" and call is self._wrong_hop:
       arguments[1] = self._other(arguments[1], "wrong_relation")
     if name in ("argmax", "argmin"):
@@ -97,23 +99,9 @@ class KGExpert(Expert):
       arguments[1] = arguments[0]
     return GoldCall(name, tuple(arguments))
 
-  def _argument(self, argument: str) -> str:
-    name = self._names.get(argument, argument)
-    return self._variables.get(argument, name)
-
   def _other(self, name: str, mistake: str) -> str:
     """Returns another name of the last list if the mistake is active."""
     others = [other for other in self._listed if other not in (name, "")]
     if mistake not in self._mistakes or not others:
       return name
     return self._rng.choice(others)
-
-
-def call_message(call: GoldCall, number: int) -> Message:
-  """Writes an answer with one call, the `number`-th of the session."""
-  named = zip(PARAMETERS[call.name], call.arguments, strict=True)
-  arguments = json.dumps(dict(named), ensure_ascii=False)
-  return Message(
-    "assistant",
-    tool_calls=(ToolCall(call.name, arguments, id=f"call_{number}"),),
-  )

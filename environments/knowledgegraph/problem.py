@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.engines.graph import Graph
 from environments.knowledgegraph.engines.program import (
@@ -110,12 +111,12 @@ def gold_programs(calls: Iterable[GoldCall]) -> list[Program]:
 def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
   """Reads the problems of AgentBench's JSON file, in its order."""
   path = pathlib.Path(path)
-  if not path.is_file():
-    raise ConfigError(
-      f"KnowledgeGraph's source is {str(path)!r}, which is not a file; give "
-      "the path of AgentBench's dev.json, std.json or kg_rl_all.json, or none "
-      "to generate tasks"
-    )
+  require_file(
+    path,
+    "KnowledgeGraph's source",
+    "AgentBench's dev.json, std.json or kg_rl_all.json, or none to generate "
+    "tasks",
+  )
   try:
     entries = json.loads(path.read_text(encoding="utf-8"))
     return tuple(_problem(entry) for entry in entries)

@@ -111,47 +111,31 @@ FAILED_CALL = "Error processing tool call: {error}"
 
 SYSTEM_PROMPTS = {
   "upstream": (
-    " \n"
-    "You are an intelligent agent tasked with answering questions based on "
-    "the knowledge stored in a \n"
-    "knowledge base (KB). You can utilize several tools to probe the KB and "
-    "retrieve relevant \n"
-    "information to answer the questions posed to you.\n"
-    "Use the tools provided effectively to navigate through the KB, find "
-    "relationships, \n"
-    "attributes, and intersections where applicable, and determine the most "
-    "pertinent \n"
-    "information to answer the questions.\n"
-    "Remember:\n"
-    "- A variable can be an entity or a set of entities as results from "
-    "previous queries.\n"
-    "- You should always ensure the tool used is appropriate for the "
-    "question's demands and \n"
-    "follow the logical order where necessary (e.g., fetch relations before "
-    "finding neighbors).\n"
-    "- After a variable is produced along the process, you need to judge "
-    "whether a variable is \n"
-    "the final answer to the question. Each variable is represented as an id "
-    "starting from 0. \n"
-    "For example, #0 is the first variable, #1 is the second variable, and so "
-    "on.\n"
-    "- Once you identify the final answer to the question, respond with "
-    "'Final Answer: #id' \n"
-    "where id is the identifier of the variable you determine to be the final "
-    "answer. For \n"
-    "example, if you think #3 is the final answer, you MUST respond with "
-    "'Final Answer: #3'. Do\n"
-    "not call tools regarding the commission of final answer!!!\n"
-    "- You need to execute one action at a time and can perform a maximum of "
-    "{max_round} actions to find\n"
-    "the answer.\n"
-    "- You should use the supplied tools unless the final answer is "
-    "identifies.\n"
-    "Your thoughtful application of these tools and careful consideration of "
-    "the interactions \n"
-    "will guide you to the correct answers.\n"
-    "Note that you must finish the task in {max_round} rounds! Arrange your "
-    "attempts according to it!\n"
+    " \nYou are an intelligent agent tasked with answering questions based on "
+    "the knowledge stored in a \nknowledge base (KB). You can utilize several "
+    "tools to probe the KB and retrieve relevant \ninformation to answer the "
+    "questions posed to you.\nUse the tools provided effectively to navigate "
+    "through the KB, find relationships, \nattributes, and intersections where "
+    "applicable, and determine the most pertinent \ninformation to answer the "
+    "questions.\nRemember:\n- A variable can be an entity or a set of entities "
+    "as results from previous queries.\n- You should always ensure the tool "
+    "used is appropriate for the question's demands and \nfollow the logical "
+    "order where necessary (e.g., fetch relations before finding "
+    "neighbors).\n- After a variable is produced along the process, you need "
+    "to judge whether a variable is \nthe final answer to the question. Each "
+    "variable is represented as an id starting from 0. \nFor example, #0 is "
+    "the first variable, #1 is the second variable, and so on.\n- Once you "
+    "identify the final answer to the question, respond with 'Final Answer: "
+    "#id' \nwhere id is the identifier of the variable you determine to be the "
+    "final answer. For \nexample, if you think #3 is the final answer, you "
+    "MUST respond with 'Final Answer: #3'. Do\nnot call tools regarding the "
+    "commission of final answer!!!\n- You need to execute one action at a time "
+    "and can perform a maximum of {max_round} actions to find\nthe answer.\n- "
+    "You should use the supplied tools unless the final answer is "
+    "identifies.\nYour thoughtful application of these tools and careful "
+    "consideration of the interactions \nwill guide you to the correct "
+    "answers.\nNote that you must finish the task in {max_round} rounds! "
+    "Arrange your attempts according to it!\n"
   ),
   "short": (
     "Answer with the tools. Each result is a variable: #0, #1, and so on. End "
@@ -179,8 +163,7 @@ ONE_SHOT = (
   Message(
     "user",
     "Question: the bipropellant rocket engine with kerosene and gas-generator "
-    "cycle is designed by who? \n"
-    "Entities: [Gas-generator cycle, Kerosene]",
+    "cycle is designed by who? \nEntities: [Gas-generator cycle, Kerosene]",
   ),
   _call(
     "Thought: I need to first find engines with gas-generator cycle. To "
@@ -215,8 +198,7 @@ ONE_SHOT = (
     '{"variable":"Kerosene"}',
   ),
   _observation(
-    "Observation: "
-    "[spaceflight.satellite_manufacturer.spacecraft_manufactured, "
+    "Observation: [spaceflight.satellite_manufacturer.spacecraft_manufactured, "
     "automotive.fuel.engines, spaceflight.rocket_engine_cycle.rocket_engines]",
   ),
   _call(

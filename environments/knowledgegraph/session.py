@@ -5,12 +5,13 @@ without a call names the variable that holds it, "Final Answer: #k".
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Sequence, Set
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
+from agentrl_jax.env.tools import parse_any
+from environments.knowledgegraph import prompts
 from environments.knowledgegraph.calls import (
   CallMistake,
   KnowledgeBase,
@@ -18,17 +19,9 @@ from environments.knowledgegraph.calls import (
 )
 from environments.knowledgegraph.engines.store import QueryRefused
 from environments.knowledgegraph.problem import Problem
-from environments.knowledgegraph.prompts import (
-  BAD_ARGUMENTS,
-  FAILED_CALL,
-  NO_CALL,
-  TOOLS,
-  UNKNOWN_CALL,
-  opening,
-)
 
 FINAL_ANSWER = re.compile(r"(?:Find|Final) Answer: #(\d+)")
-PARAMETERS = {tool.name: tool.parameters["required"] for tool in TOOLS}
+PARAMETERS = {tool.name: tool.parameters["required"] for tool in prompts.TOOLS}
 MAX_NAME_CHARS = 1000  # of an unknown tool's name that are repeated
 # Attributes of AgentBench's API object, which it does not report as unknown.
 OTHER_NAMES = frozenset(
@@ -48,7 +41,7 @@ class Rules:
 class KGSession(Session):
   """One session about one question."""
 
-  tools = TOOLS
+  tools = prompts.TOOLS
 
   def __init__(
     self,
@@ -67,7 +60,7 @@ class KGSession(Session):
     self._num_calls = 0
 
   async def reset(self) -> Step:
-    messages = opening(
+    messages = prompts.opening(
       self._problem.question,
       self._problem.entities,
       system_prompt=self._rules.system_prompt,
@@ -83,7 +76,7 @@ class KGSession(Session):
       number = _final_answer_in(answer.content)
       if number is not None:
         return await self._grade(number)
-      replies = [Message("user", NO_CALL)]
+      replies = [Message("user", prompts.NO_CALL)]
     else:
       replies = [await self._run(call) for call in answer.tool_calls]
     if self._num_rounds < self._rules.max_rounds:
@@ -95,20 +88,25 @@ class KGSession(Session):
     try:
       text = await self._reply_to(call)
     except (CallMistake, QueryRefused) as mistake:
-      text = FAILED_CALL.format(error=mistake)
+      text = prompts.FAILED_CALL.format(error=mistake)
     return Message("tool", text, tool_call_id=call.id)
 
   async def _reply_to(self, call: ToolCall) -> str:
-    arguments = _parse(call.arguments)
+    try:
+      arguments = parse_any(call)
+    except ValueError as error:
+      raise CallMistake(str(error)) from error
     if call.name not in PARAMETERS:
       is_known = call.name in OTHER_NAMES
-      template = BAD_ARGUMENTS if is_known else UNKNOWN_CALL
-      return template.format(name=_printable(call.name))
+      template = prompts.BAD_ARGUMENTS if is_known else prompts.UNKNOWN_CALL
+      # Half surrogate pairs could not be sent on.
+      name = call.name[:MAX_NAME_CHARS].encode(errors="replace").decode()
+      return template.format(name=name)
     values: list[object] = []
     for parameter in PARAMETERS[call.name]:
       named = _as_mapping(arguments)
       if parameter not in named:
-        return BAD_ARGUMENTS.format(name=call.name)
+        return prompts.BAD_ARGUMENTS.format(name=call.name)
       values.append(self._resolve(named[parameter]))
     reply = await self._base.call(call.name, values)
     if reply.variable is None:
@@ -176,21 +174,6 @@ def _final_answer_in(text: str) -> str | None:
   own = text.split("Observation:")[0].replace("\\_", "_")
   match = FINAL_ANSWER.search(own)
   return match[1] if match else None
-
-
-def _printable(name: str) -> str:
-  """Shortens a tool name of a policy, and replaces half surrogate pairs."""
-  return name[:MAX_NAME_CHARS].encode(errors="replace").decode()
-
-
-def _parse(text: str) -> object:
-  try:
-    arguments = json.loads(text)
-    # Refuses half surrogate pairs, which cannot be encoded.
-    json.dumps(arguments, ensure_ascii=False).encode()
-  except (ValueError, RecursionError) as error:
-    raise CallMistake(str(error)) from error
-  return arguments
 
 
 def _as_mapping(arguments: object) -> dict[str, object]:

@@ -21,7 +21,6 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
-from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.expert import (
@@ -78,6 +77,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
 
   name = "os_interaction"
   mistakes = tuple(MISTAKES)
+  policies = POLICIES
   needs_one_loop = True  # warm machines belong to the loop that started them
   split_hint = "dev needs `source`, AgentBench's file"
   _engine: Engine
@@ -126,10 +126,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
       upstream_quirks=upstream_quirks,
       command_limit_s=command_limit_s,
     )
-    self._generator = Generator(
-      kinds=tuple(kinds) if not isinstance(kinds, str) else kinds,
-      difficulty=difficulty,
-    )
+    self._generator = Generator(kinds=kinds, difficulty=difficulty)
     self._engine = engine_of(
       engine,
       {
@@ -175,9 +172,6 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
     if isinstance(content, Problem):
       return expert_for_loaded(content, seed=seed, mistakes=mistakes)
     return expert_for_generated(content, seed=seed, mistakes=mistakes)
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    return POLICIES
 
   async def _set_up(self, problem: Problem) -> tuple[_StartedMachine, Judge]:
     """Sets up a machine; a second one if the example wrote to the first."""

@@ -5,19 +5,13 @@ done. A mistake changes one of the two in one named way, so that a policy warmed
 up on such episodes has something to unlearn.
 """
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
-from environments.os_interaction.prompts import (
-  ANSWER_ACTION,
-  BASH_ACTION,
-  FINISH_ACTION,
-  OUTPUT,
-)
+from agentrl_jax.env.mistakes import draw_mistakes
+from environments.os_interaction import prompts
 from environments.os_interaction.tasks.generator import GeneratedTask
 from environments.os_interaction.tasks.problem import Problem, Script
 
@@ -33,7 +27,7 @@ GUESS = "0"
 DONE = "The work is done."
 PLAN = "First I look at the machine."
 MAX_TYPED_CHARS = 1000  # of a script that is typed unchanged
-_OUTPUT_PREFIX = OUTPUT.partition("{")[0]
+_OUTPUT_PREFIX = prompts.OUTPUT.partition("{")[0]
 
 
 class BashExpert(Expert):
@@ -58,19 +52,18 @@ class BashExpert(Expert):
     self._needs_answer = needs_answer
     self._answer = answer
     self._mistakes = mistakes
-    self._num_answers = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
-    self._num_answers += 1
-    if "no_call" in self._mistakes and self._num_answers == 1:
+    if "no_call" in self._mistakes and self.num_calls == 0:
+      self.num_calls += 1  # words alone count as a call
       return Message("assistant", PLAN)
     if self._script:
       script, self._script = self._script, ""
-      return self._call(BASH_ACTION.name, "script", script)
+      return self.call(prompts.BASH_ACTION.name, script=script)
     if not self._needs_answer or "finish" in self._mistakes:
-      return self._call(FINISH_ACTION.name, "thought", DONE)
+      return self.call(prompts.FINISH_ACTION.name, thought=DONE)
     text = self._answer_text(messages[-1].content)
-    return self._call(ANSWER_ACTION.name, "answer", text)
+    return self.call(prompts.ANSWER_ACTION.name, answer=text)
 
   def _answer_text(self, reply: str) -> str:
     text = self._answer
@@ -82,21 +75,13 @@ class BashExpert(Expert):
       text = str(int(text) + 1)
     return f"The answer is {text}." if "sentence" in self._mistakes else text
 
-  def _call(self, name: str, key: str, value: str) -> Message:
-    call = ToolCall(
-      name,
-      json.dumps({key: value}, ensure_ascii=False),
-      id=f"call_{self._num_answers}",
-    )
-    return Message("assistant", tool_calls=(call,))
-
 
 def expert_for_generated(
   task: GeneratedTask, *, seed: int, mistakes: Mapping[str, float]
 ) -> BashExpert:
   """Plays the gold script, with the mistakes that the seed draws."""
   problem = task.problem
-  drawn = draw_mistakes(problem, seed=seed, mistakes=mistakes)
+  drawn = _draw(problem, seed, mistakes)
   script = problem.example.code if problem.example else ""
   if "slip" in drawn:
     script = task.slip
@@ -111,7 +96,7 @@ def expert_for_loaded(
   problem: Problem, *, seed: int, mistakes: Mapping[str, float]
 ) -> BashExpert:
   """Runs the task's example; answers with its output, or with the match."""
-  drawn = draw_mistakes(problem, seed=seed, mistakes=mistakes)
+  drawn = _draw(problem, seed, mistakes)
   script = "" if problem.example is None else as_one_line(problem.example)
   if "no_look" in drawn or "slip" in drawn:
     script = ""
@@ -123,13 +108,11 @@ def expert_for_loaded(
   )
 
 
-def draw_mistakes(
-  problem: Problem, *, seed: int, mistakes: Mapping[str, float]
+def _draw(
+  problem: Problem, seed: int, mistakes: Mapping[str, float]
 ) -> list[str]:
-  """Draws the mistakes of an episode; an unknown key is a `ConfigError`."""
-  require_known(mistakes, MISTAKES, where="OSInteraction's expert")
   rng = random.Random(f"{problem.description}/{seed}")
-  return [m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)]
+  return draw_mistakes(mistakes, MISTAKES, rng, where="OSInteraction's expert")
 
 
 def as_one_line(script: Script) -> str:

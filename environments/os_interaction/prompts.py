@@ -8,7 +8,6 @@ from agentrl_jax.data.records import Message, Tool
 
 
 def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-  """Returns a tool with one argument, a string."""
   return Tool(
     name,
     description,

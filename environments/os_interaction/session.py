@@ -10,20 +10,10 @@ from typing import Any
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
+from environments.os_interaction import prompts
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.machines.shell import Ending, Shell
-from environments.os_interaction.prompts import (
-  ANSWER_ACTION,
-  BAD_CALL,
-  BASH_ACTION,
-  FINISH_ACTION,
-  NEEDS_ANSWER,
-  NO_CALL,
-  TOOLS,
-  opening,
-  output,
-)
 from environments.os_interaction.tasks.problem import Problem
 
 
@@ -40,7 +30,7 @@ class Rules:
 class OSSession(Session):
   """One episode of one problem, on a machine that is set up."""
 
-  tools = TOOLS
+  tools = prompts.TOOLS
 
   def __init__(
     self, problem: Problem, judge: Judge, shell: Shell, rules: Rules
@@ -54,18 +44,20 @@ class OSSession(Session):
     self._num_stopped = 0
 
   async def reset(self) -> Step:
-    return Step(opening(self._problem.description, self._rules.system_prompt))
+    return Step(
+      prompts.opening(self._problem.description, self._rules.system_prompt)
+    )
 
   async def step(self, answer: Message) -> Step:
     """Plays the first call of an answer; waits for its command."""
     self._num_rounds += 1
     if not answer.tool_calls:
-      return self._continue(Message("user", NO_CALL))
+      return self._continue(Message("user", prompts.NO_CALL))
     call = answer.tool_calls[0]
     try:
       return await self._play(call, has_thought=bool(answer.content))
     except MachineLost as error:
-      reply = Message("tool", output(str(error)), tool_call_id=call.id)
+      reply = Message("tool", prompts.output(str(error)), tool_call_id=call.id)
       return self._end((reply,), 0.0, Status.AGENT_INVALID_ACTION)
 
   async def _play(self, call: ToolCall, *, has_thought: bool) -> Step:
@@ -73,28 +65,28 @@ class OSSession(Session):
     if isinstance(arguments, str):
       return self._reply(call, arguments)
     first = arguments[0] if arguments else None
-    if call.name == BASH_ACTION.name and arguments:
+    if call.name == prompts.BASH_ACTION.name and arguments:
       return self._reply(call, await self._execute(first))
-    if call.name == FINISH_ACTION.name:
+    if call.name == prompts.FINISH_ACTION.name:
       if self._problem.match is None or self._rules.upstream_quirks:
         return await self._judge_answer(first)
-      return self._reply(call, NEEDS_ANSWER)
-    if call.name == ANSWER_ACTION.name and arguments:
+      return self._reply(call, prompts.NEEDS_ANSWER)
+    if call.name == prompts.ANSWER_ACTION.name and arguments:
       return await self._judge_answer(first)
-    return self._reply(call, BAD_CALL)
+    return self._reply(call, prompts.BAD_CALL)
 
   async def _execute(self, script: object) -> str:
     if not isinstance(script, str):
-      return output("")
+      return prompts.output("")
     try:
       script.encode()
     except UnicodeEncodeError:  # a surrogate
-      return BAD_CALL
+      return prompts.BAD_CALL
     self._num_commands += 1
     reply = await self._shell.execute(script)
     self._num_stopped += reply.ending is not Ending.COMPLETED
     note = f"\n[{reply.note}]" if reply.note else ""
-    return output(reply.text) + note
+    return prompts.output(reply.text) + note
 
   async def _judge_answer(self, answer: object) -> Step:
     is_solved = await self._judge.is_solved(answer)

@@ -14,7 +14,6 @@ from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import require_one_of, require_positive
-from agentrl_jax.env.scripted import ScriptedPolicies
 from agentrl_jax.errors import ConfigError
 from environments.webshop.expert import MISTAKES, Shopper
 from environments.webshop.generation.generator import Generator
@@ -73,6 +72,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
 
   name = "webshop"
   mistakes = MISTAKES
+  policies = POLICIES
   cache_size = 0  # the generator caches shops, up to `num_cached`
 
   def __init__(
@@ -188,9 +188,6 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
       seed=seed,
       mistakes=mistakes,
     )
-
-  def scripted_policies(self) -> ScriptedPolicies:
-    return POLICIES
 
 
 def _require_products(**settings: str | bool | None) -> None:

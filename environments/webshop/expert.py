@@ -10,9 +10,9 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import draw_mistakes
 from environments.webshop import prompts
 from environments.webshop.shop import pages
 from environments.webshop.shop.catalogue import Catalogue
@@ -41,19 +41,16 @@ class Shopper(Expert):
     seed: int,
     mistakes: Mapping[str, float],
   ):
-    require_known(mistakes, MISTAKES, where="WebShop's expert")
-    rng = random.Random(f"{seed}/{goal.instruction}")
-    self._mistakes = {
-      m for m in MISTAKES if rng.random() < mistakes.get(m, 0.0)
-    }
-    self._rng = rng
+    self._rng = random.Random(f"{seed}/{goal.instruction}")
+    self._mistakes = set(
+      draw_mistakes(mistakes, MISTAKES, self._rng, where="WebShop's expert")
+    )
     self._catalogue = catalogue
     self._goal = goal
     self._separator = separator  # between the texts of a page
     self._queries = self._plan_queries()
     self._seen: set[str] = set()  # ids of clicked products
     self._item_clicks: list[str] = []  # remaining clicks on an item page
-    self._num_calls = 0
 
   def answer(self, messages: Sequence[Message]) -> Message:
     """Makes the next call from the page in the last message."""
@@ -144,6 +141,5 @@ class Shopper(Expert):
     return self._call(prompts.CLICK, {prompts.VALUE: value.lower()})
 
   def _call(self, name: str, arguments: Mapping[str, str]) -> Message:
-    self._num_calls += 1
-    call = ToolCall(name, json.dumps(arguments), id=f"call_{self._num_calls}")
+    call = self.write_call(name, json.dumps(arguments))
     return Message("assistant", tool_calls=(call,))

@@ -21,13 +21,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from agentrl_jax.errors import AgentRLError
-from launch.planning.hlo import (
-  Array,
-  Computation,
-  Executed,
-  Instruction,
-  Module,
-)
+from launch.planning import hlo
 
 KINDS = (
   "all-gather",
@@ -60,7 +54,7 @@ class Collective:
 
 
 def collectives(
-  module: Module, *, unknown_turns: int = 1, num_devices: int
+  module: hlo.Module, *, unknown_turns: int = 1, num_devices: int
 ) -> list[Collective]:
   """Lists every collective of a program, in the order of its schedule."""
   found, seen = [], set()
@@ -68,7 +62,8 @@ def collectives(
     for kind, exchange, inside in _exchanges(module, step):
       chain = re.search(r'chain_id="(\w+)"', exchange.attributes)
       if chain:
-        key = (step.computation.name, _channel(exchange), chain.group(1))
+        channel = _attribute(exchange, r"channel_id=(\d+)", exchange.name)
+        key = (step.computation.name, channel, chain.group(1))
         if key in seen:
           continue
         seen.add(key)
@@ -81,7 +76,7 @@ def collectives(
           group,
           _received(kind, exchange, inside, len(group)),
           step.times,
-          _source(exchange),
+          _attribute(exchange, r'op_name="([^"]*)"', ""),
         )
       )
   return found
@@ -96,8 +91,8 @@ def bytes_by_kind(found: Sequence[Collective]) -> dict[str, float]:
 
 
 def _exchanges(
-  module: Module, step: Executed
-) -> Iterator[tuple[str, Instruction, Computation]]:
+  module: hlo.Module, step: hlo.Executed
+) -> Iterator[tuple[str, hlo.Instruction, hlo.Computation]]:
   """Yields the collectives of a step: itself, or those within a fusion."""
   instruction = step.instruction
   if kind := _kind(instruction.opcode):
@@ -113,7 +108,7 @@ def _exchanges(
           kind = "reduce-scatter"
         yield kind, one, inside
       elif one.opcode == "fusion":
-        yield from _exchanges(module, Executed(one, inside, step.times))
+        yield from _exchanges(module, hlo.Executed(one, inside, step.times))
 
 
 def _kind(opcode: str) -> str | None:
@@ -121,7 +116,7 @@ def _kind(opcode: str) -> str | None:
 
 
 def _received(
-  kind: str, exchange: Instruction, inside: Computation, n: int
+  kind: str, exchange: hlo.Instruction, inside: hlo.Computation, n: int
 ) -> float:
   results = exchange.results
   if exchange.opcode.endswith("-start") and kind != "all-reduce":
@@ -137,21 +132,16 @@ def _received(
   return size * (n - 1) / n * (2 if kind == "all-reduce" else 1)
 
 
-def _total(arrays: Sequence[Array]) -> int:
+def _total(arrays: Sequence[hlo.Array]) -> int:
   return sum(array.num_bytes for array in arrays)
 
 
-def _channel(exchange: Instruction) -> str:
-  found = re.search(r"channel_id=(\d+)", exchange.attributes)
-  return found.group(1) if found else exchange.name
+def _attribute(exchange: hlo.Instruction, pattern: str, default: str) -> str:
+  match = re.search(pattern, exchange.attributes)
+  return match.group(1) if match else default
 
 
-def _source(exchange: Instruction) -> str:
-  found = re.search(r'op_name="([^"]*)"', exchange.attributes)
-  return found.group(1) if found else ""
-
-
-def _group(exchange: Instruction, num_devices: int) -> tuple[int, ...]:
+def _group(exchange: hlo.Instruction, num_devices: int) -> tuple[int, ...]:
   """Returns the first group of devices that communicate."""
   text = exchange.attributes
   if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", text):

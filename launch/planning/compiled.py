@@ -8,7 +8,7 @@ beside the programs that fit.
 import dataclasses
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import jax
 
@@ -176,14 +176,19 @@ def _of_fusion(inside: Computation) -> int:
     for i in inside.instructions.values()
     if i.opcode == "parameter"
   )
-  return read + sum(_written(inside, root) for root in _roots(inside))
+  roots = [inside.root]
+  if inside.root.opcode == "tuple":
+    roots = [inside.instructions[name] for name in inside.root.operands]
+  return read + sum(_written(inside, root) for root in roots)
 
 
 def _read(inside: Computation, parameter: Instruction) -> int:
   """Bytes that are read of a parameter: all, or the slices taken of it."""
   whole = _size(parameter.results)
   parts = 0
-  for user in _users(inside, parameter.name):
+  for user in inside.instructions.values():
+    if parameter.name not in user.operands:
+      continue
     if user.opcode in _SLICES and user.operands[0] == parameter.name:
       parts += _size(user.results, anywhere=True)
     elif user.opcode in _UPDATES and user.operands[0] == parameter.name:
@@ -207,16 +212,6 @@ def _written(inside: Computation, root: Instruction) -> int:
     part = inside.instructions[root.operands[_UPDATES[root.opcode]]]
     return min(whole, _size(part.results, anywhere=True))
   return whole
-
-
-def _roots(inside: Computation) -> list[Instruction]:
-  if inside.root.opcode != "tuple":
-    return [inside.root]
-  return [inside.instructions[name] for name in inside.root.operands]
-
-
-def _users(inside: Computation, name: str) -> Iterator[Instruction]:
-  return (i for i in inside.instructions.values() if name in i.operands)
 
 
 def _size(arrays: Sequence[Array], *, anywhere: bool = False) -> int:

@@ -51,9 +51,7 @@ class Instruction:
   is_root: bool
 
   def called(self, attribute: str) -> str | None:
-    """Returns the computation that an attribute names, such as a loop's
-    body.
-    """
+    """Returns the computation that an attribute names, such as a body."""
     found = re.search(rf"\b{attribute}={_NAME}", self.attributes)
     return found.group(1) if found else None
 

@@ -27,9 +27,7 @@ class Largest:
 
 
 def most_rows(planner: Planner, settings: Settings) -> Largest:
-  """Largest train.micro_batch, in steps of the shares that rows are split
-  into.
-  """
+  """Finds the largest train.micro_batch, a multiple of the rows' shares."""
   step = settings.mesh["data"] * settings.mesh["fsdp"]
 
   def judge(rows: int) -> Judgement:
@@ -104,9 +102,7 @@ def with_rows(settings: Settings, rows: int) -> Settings:
 
 
 def with_slots(settings: Settings, slots: int) -> Settings:
-  """Returns settings with `slots` in the first policy slot, others in
-  proportion.
-  """
+  """Returns settings with `slots` first, the other policy slots alike."""
   first = settings.engine.slots[0]
   engine = dataclasses.replace(
     settings.engine,

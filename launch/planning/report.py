@@ -118,7 +118,15 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
     "code": "code",
   }
   for kind, title in kinds.items():
-    table.add_row(title, *(_gib(j, kind) for j in judged))
+    table.add_row(
+      title,
+      *(
+        f"{getattr(j.compiled.memory, kind) / GIB:.2f}"
+        if j.compiled.memory
+        else "refused"
+        for j in judged
+      ),
+    )
   for name in dict.fromkeys(name for j in judged for name in j.beside):
     sizes = [j.beside.get(name) for j in judged]
     cells = ["" if s is None else f"{s / GIB:.2f}" for s in sizes]
@@ -129,12 +137,6 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
   table.add_row("left", *(f"{j.left / GIB:.2f}" for j in judged))
   table.add_row("fits", *("yes" if j.fits else "NO" for j in judged))
   return table
-
-
-def _gib(j: Judgement, kind: str) -> str:
-  if j.compiled.memory is None:
-    return "refused"
-  return f"{getattr(j.compiled.memory, kind) / GIB:.2f}"
 
 
 def _speed_table(judged: Sequence[Judgement]) -> Table:

@@ -175,9 +175,7 @@ def keys_visited(
 def extend(
   c: ModelConfig, *, tokens: int, context: int, with_head: bool
 ) -> Flops:
-  """Tokens fed to slots whose caches have `context` positions, all
-  attended to.
-  """
+  """Tokens fed to slots that attend to `context` positions of a cache."""
   weights = c.num_layers * layer_weights(c)
   if with_head:
     weights += head_weights(c)

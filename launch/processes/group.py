@@ -28,7 +28,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
-from launch.processes.link import Link, LinkAddress, follow, lead
+from launch.processes.link import LeadersLink, Link, LinkAddress, follow
 
 COORDINATOR = "AGENTRL_COORDINATOR"
 NUM_PROCESSES = "AGENTRL_NUM_PROCESSES"
@@ -189,9 +189,8 @@ def _read(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
-  """Connects process 0 and the others."""
   if index == 0:
-    link = lead(
+    link = LeadersLink(
       count, _own_host(), limits.join_timeout_s, limits.wait_timeout_s
     )
     _broadcast(link.address.to_bytes())

@@ -18,7 +18,6 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
 from typing import NoReturn, Self
 
 from agentrl_jax.errors import DeadlineExceeded
@@ -83,9 +82,7 @@ class _Wire:
 
 
 class Link:
-  """Connections of this process: to all others from process 0, else to
-  process 0.
-  """
+  """Connections: to all other processes from process 0, else to process 0."""
 
   def __init__(self, index: int, wait_timeout_s: float) -> None:
     self._index, self._wait_s = index, wait_timeout_s
@@ -160,22 +157,17 @@ class Link:
           "Look at the end of its log, and start all processes again: the run "
           "goes on from its newest checkpoint",
         )
-      _HANDLERS[kind](self, wire, value)
+      self._receive(wire, kind, value)
 
-  def _take_share(self, wire: _Wire, value: bytes) -> None:
-    self._shared.put((_SHARE, value))
-
-  def _take_signal(self, wire: _Wire, value: bytes) -> None:
-    # As if this process had got it; Python runs the handler in the main thread.
-    os.kill(os.getpid(), signal.Signals(int(value)))
-
-  def _take_leave(self, wire: _Wire, value: bytes) -> None:
-    wire.has_left = True
-    self._shared.put((_LEAVE, value))
-
-  def _take_failure(self, wire: _Wire, value: bytes) -> None:
-    wire.has_left = True
-    self._end_all(f"learner process {wire.peer} failed: {value.decode()}")
+  def _receive(self, wire: _Wire, kind: bytes, value: bytes) -> None:
+    if kind == _SIGNAL:
+      # As if this process had got it; Python calls the main thread's handler.
+      os.kill(os.getpid(), signal.Signals(int(value)))
+      return
+    wire.has_left = kind in (_LEAVE, _FAIL)
+    if kind == _FAIL:
+      self._end_all(f"learner process {wire.peer} failed: {value.decode()}")
+    self._shared.put((kind, value))
 
   def _end_all(self, sentence: str) -> NoReturn:
     self._lost.set()
@@ -186,16 +178,8 @@ class Link:
     _end(LOST)
 
 
-_HANDLERS: dict[bytes, Callable[[Link, _Wire, bytes], None]] = {
-  _SHARE: Link._take_share,
-  _SIGNAL: Link._take_signal,
-  _LEAVE: Link._take_leave,
-  _FAIL: Link._take_failure,
-}
-
-
 class LeadersLink(Link):
-  """Process 0's side, which listens for the others."""
+  """Process 0's side: listens for the others, and accepts them."""
 
   def __init__(
     self, count: int, host: str, join_timeout_s: float, wait_timeout_s: float
@@ -235,13 +219,6 @@ class LeadersLink(Link):
         self.add(_Wire(connection, int(index), self._wait_s))
 
 
-def lead(
-  count: int, host: str, join_timeout_s: float, wait_timeout_s: float
-) -> LeadersLink:
-  """Starts listening in process 0; `accept` waits for the others."""
-  return LeadersLink(count, host, join_timeout_s, wait_timeout_s)
-
-
 def follow(
   address: LinkAddress, index: int, join_timeout_s: float, wait_timeout_s: float
 ) -> Link:
@@ -255,8 +232,7 @@ def follow(
     raise DeadlineExceeded(
       f"learner process {index} could not reach process 0 at {address.host}:"
       f"{address.port} within {join_timeout_s:g} s: {error}. Look at: the log "
-      f"of "
-      "process 0, and whether a firewall lets this machine through"
+      "of process 0, and whether a firewall lets this machine through"
     ) from error
   hello = f"{address.secret} {index}".ljust(_HELLO_BYTES)
   connection.sendall(hello.encode())

@@ -133,7 +133,9 @@ def turn_views(episode: Episode) -> list[TurnView]:
       policy_slot=turn.policy_slot,
       version=_version(turn),
       num_tokens=len(turn.sampled),
-      mean_logprob=_mean(turn.raw_logprob),
+      mean_logprob=(
+        float(turn.raw_logprob.mean()) if len(turn.raw_logprob) else None
+      ),
       reward=turn.reward,
       tokens=_token_views(episode, number),
     )
@@ -175,10 +177,6 @@ def _version(turn: Turn) -> str:
   if last < 0:
     return "no policy"
   return f"step {first}" if first == last else f"steps {first} to {last}"
-
-
-def _mean(logprob: np.ndarray) -> float | None:
-  return float(logprob.mean()) if len(logprob) else None
 
 
 def _token_views(episode: Episode, number: int) -> tuple[TokenView, ...]:

@@ -13,15 +13,9 @@ import jinja2
 import markupsafe
 
 from agentrl_jax.metrics import Row
+from launch.report import numbers
 from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
-from launch.report.numbers import (
-  duration,
-  moment,
-  percent,
-  points,
-  stage_name,
-)
 from launch.report.plots import panel_svgs
 from launch.report.summary import MODES, Comparison, Summary
 from launch.report.tables import before_after
@@ -52,7 +46,7 @@ def render(
     .render(
       summary=summary,
       headline=headline(summary),
-      when=moment(metrics[-1].time_s) if metrics else "",
+      when=numbers.moment(metrics[-1].time_s) if metrics else "",
       tables=[table for table in tables if table is not None],
       expert=expert_sentence(summary.comparison("expert", "greedy")),
       panels=panel_svgs(metrics, summary.evaluations),
@@ -69,7 +63,8 @@ def headline(summary: Summary) -> str:
     gain = summary.comparison("warm_start", mode)
     if gain is not None:
       before, after = gain.mean.before, gain.mean.after
-      what = f"held-out success from {percent(before)} to {percent(after)}"
+      rates = f"{numbers.percent(before)} to {numbers.percent(after)}"
+      what = f"held-out success from {rates}"
       of_whom = f"{mode}, mean of {len(gain.tasks)} tasks"
       if len(gain.tasks) == 1:
         of_whom = f"{mode}, {next(iter(gain.tasks))}"
@@ -94,7 +89,7 @@ def expert_sentence(comparison: Comparison | None) -> str:
       place = "level with"
     parts.append(
       f"{task} ended {place} the error-free expert "
-      f"({points(each.difference)} points)"
+      f"({numbers.points(each.difference)} points)"
     )
   return "; ".join(parts) + "."
 
@@ -117,8 +112,8 @@ def _environment() -> jinja2.Environment:
   environment.tests["success"] = lambda trajectory: trajectory.is_success
   environment.filters |= {
     "breakable": breakable,
-    "duration": duration,
-    "stage_name": stage_name,
+    "duration": numbers.duration,
+    "stage_name": numbers.stage_name,
     "message_views": message_views,
     "turn_views": turn_views,
   }

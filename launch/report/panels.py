@@ -12,24 +12,7 @@ from matplotlib.figure import FigureBase
 from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.metrics import Row
-from launch.report.curves import (
-  DISTANCE,
-  DRIFT,
-  ENTROPY,
-  GRADIENT_NORM,
-  LOSS,
-  QUEUE_FILL,
-  REWARD,
-  RL,
-  STALENESS_MAX,
-  STALENESS_MEAN,
-  SUCCESS,
-  WARM_START,
-  Curve,
-  curve,
-  curves_below,
-  spread,
-)
+from launch.report import curves
 from launch.report.summary import Evaluation, Score
 from launch.report.theme import (
   Theme,
@@ -56,7 +39,10 @@ class Data:
   @property
   def tasks(self) -> list[str]:
     """Names of all tasks: a task has one colour in all panels."""
-    names = {each.name for each in curves_below(self.rows, RL, SUCCESS)}
+    names = {
+      each.name
+      for each in curves.curves_below(self.rows, curves.RL, curves.SUCCESS)
+    }
     for evaluation in self.evaluations:
       names |= evaluation.tasks.keys()
     return sorted(names)
@@ -75,16 +61,19 @@ class Data:
 def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Training success over the steps, between the two held-out evaluations."""
   (axes,) = axes_in(figure, 1, theme)
-  curves = {each.name: each for each in curves_below(data.rows, RL, SUCCESS)}
-  last = max((c.steps[-1] for c in curves.values()), default=1)
+  recorded = {
+    each.name: each
+    for each in curves.curves_below(data.rows, curves.RL, curves.SUCCESS)
+  }
+  last = max((c.steps[-1] for c in recorded.values()), default=1)
   unit = last / 40  # between the marks of one task and those of the next: 2
   width = 2 * unit * len(data.tasks)
   ends = {}  # by task, what its label belongs to
   for position, task in enumerate(data.tasks):
     hue, place = theme.hue(position), (2 * position + 1) * unit
-    if task in curves:
-      draw_line(axes, curves[task], hue)
-      ends[task] = curves[task].smooth.values[-1]
+    if task in recorded:
+      draw_line(axes, recorded[task], hue)
+      ends[task] = recorded[task].smooth.values[-1]
     _held_out(axes, place - width - unit, unit, "warm_start", task, data, hue)
     end = _held_out(axes, last + unit + place, unit, "rl", task, data, hue)
     if end is not None:
@@ -106,17 +95,17 @@ def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Mean reward of the training rollouts."""
   (axes,) = axes_in(figure, 1, theme)
-  curves = curves_below(data.rows, RL, REWARD)
+  recorded = curves.curves_below(data.rows, curves.RL, curves.REWARD)
   tasks = data.tasks
-  for each in curves:
+  for each in recorded:
     known = each.name in tasks
     draw_line(
       axes, each, theme.hue(tasks.index(each.name)) if known else theme.ink
     )
-  if curves:
-    ends = {c.name: c.smooth.values[-1] for c in curves}
+  if recorded:
+    ends = {c.name: c.smooth.values[-1] for c in recorded}
     low, high = axes.get_ylim()
-    last = max(c.steps[-1] for c in curves)
+    last = max(c.steps[-1] for c in recorded)
     _label(axes, last, ends, data, theme, gap=0.08 * (high - low))
   else:
     say_missing(axes, theme)
@@ -126,7 +115,9 @@ def draw_reward(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_loss(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Loss of the warm start."""
   (axes,) = axes_in(figure, 1, theme)
-  draw_alone(axes, curve(data.rows, WARM_START, LOSS), theme)
+  draw_alone(
+    axes, curves.curve(data.rows, curves.WARM_START, curves.LOSS), theme
+  )
   axes.set_ylim(bottom=0)
   steps_axis(axes, "warm-start step")
 
@@ -135,19 +126,19 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Staleness above and queue fill below: do rollouts keep up with training."""
   upper, lower = axes_in(figure, 2, theme)
   shown = (
-    ("mean", STALENESS_MEAN, theme.ink),
-    ("max", STALENESS_MAX, theme.faint),
+    ("mean", curves.STALENESS_MEAN, theme.ink),
+    ("max", curves.STALENESS_MAX, theme.faint),
   )
   stale = [
     (name, hue, found)
     for name, metric, hue in shown
-    if (found := curve(data.rows, RL, metric))
+    if (found := curves.curve(data.rows, curves.RL, metric))
   ]
   for _, hue, each in stale:
     upper.plot(each.steps, each.values, color=hue, linewidth=1.2)
   upper.set_ylim(bottom=0)
   if stale:
-    heights = spread(
+    heights = curves.spread(
       [each.values[-1] for _, _, each in stale], 0.2 * upper.get_ylim()[1]
     )
     labels = zip(heights, stale, strict=True)
@@ -159,7 +150,9 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
   else:
     say_missing(upper, theme)
   name_axes(upper, "staleness (versions)", theme)
-  draw_alone(lower, curve(data.rows, RL, QUEUE_FILL), theme)
+  draw_alone(
+    lower, curves.curve(data.rows, curves.RL, curves.QUEUE_FILL), theme
+  )
   name_axes(lower, "queue fill", theme)
   share_axis(lower, (0, 0.5, 1))
   steps_axis(lower, "RL step")
@@ -168,15 +161,15 @@ def draw_flow(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_policy(figure: FigureBase, data: Data, theme: Theme) -> None:
   """Change and entropy of the policy."""
   names = {
-    DISTANCE: "log-ratio to the sampler, policy slot 0 (nats/token)",
-    DRIFT: "drift of the engine (nats/token)",
-    ENTROPY: "entropy (nats/token)",
-    GRADIENT_NORM: "gradient norm",
+    curves.DISTANCE: "log-ratio to the sampler, policy slot 0 (nats/token)",
+    curves.DRIFT: "drift of the engine (nats/token)",
+    curves.ENTROPY: "entropy (nats/token)",
+    curves.GRADIENT_NORM: "gradient norm",
   }
   for axes, (metric, name) in zip(
     axes_in(figure, len(names), theme), names.items(), strict=True
   ):
-    draw_alone(axes, curve(data.rows, RL, metric), theme)
+    draw_alone(axes, curves.curve(data.rows, curves.RL, metric), theme)
     name_axes(axes, name, theme)
     axes.yaxis.set_major_locator(MaxNLocator(2))
   steps_axis(axes, "RL step")
@@ -240,7 +233,7 @@ def _label(
   """Writes each name at the end of its line, without overlaps."""
   finite = {name: end for name, end in ends.items() if math.isfinite(end)}
   tasks = data.tasks
-  heights = spread(list(finite.values()), gap)
+  heights = curves.spread(list(finite.values()), gap)
   labels = [
     (h, name, theme.hue(tasks.index(name)) if name in tasks else theme.ink)
     for h, name in zip(heights, finite, strict=True)
@@ -268,8 +261,8 @@ def draw_policy_slots(figure: FigureBase, data: Data, theme: Theme) -> None:
     OF_POLICY_SLOTS.items(),
     strict=True,
   ):
-    curves = curves_below(data.rows, RL, prefix)
-    shown = [each for each in curves if "/" not in each.name]
+    recorded = curves.curves_below(data.rows, curves.RL, prefix)
+    shown = [each for each in recorded if "/" not in each.name]
     first = len(data.tasks)  # their colours are taken
     hues = [theme.hue(first + n) for n in range(len(shown))]
     _draw(axes, shown, hues, title, theme)
@@ -279,16 +272,14 @@ def draw_policy_slots(figure: FigureBase, data: Data, theme: Theme) -> None:
 def draw_policy_slots_by_task(
   figure: FigureBase, data: Data, theme: Theme
 ) -> None:
-  """Each older policy slot in each task; a task has one colour in all
-  panels.
-  """
+  """Each older policy slot in each task, in the colour of the task."""
   tasks = data.tasks
   for axes, (prefix, title) in zip(
     axes_in(figure, len(BY_TASK), theme), BY_TASK.items(), strict=True
   ):
-    curves = curves_below(data.rows, RL, prefix)
+    recorded = curves.curves_below(data.rows, curves.RL, prefix)
     older = [
-      each for each in curves if not each.name.startswith("policy_slot0/")
+      each for each in recorded if not each.name.startswith("policy_slot0/")
     ]
     hues = [
       theme.hue(tasks.index(task)) if task in tasks else theme.ink
@@ -300,22 +291,22 @@ def draw_policy_slots_by_task(
 
 def _draw(
   axes: Axes,
-  curves: Sequence[Curve],
+  recorded: Sequence[curves.Curve],
   hues: Sequence[str],
   title: str,
   theme: Theme,
 ) -> None:
   name_axes(axes, title, theme)
   axes.yaxis.set_major_locator(MaxNLocator(2))
-  if not curves:
+  if not recorded:
     say_missing(axes, theme)
     return
-  for each, hue in zip(curves, hues, strict=True):
+  for each, hue in zip(recorded, hues, strict=True):
     axes.plot(each.steps, each.smooth.values, color=hue, linewidth=1.2)
   low, high = axes.get_ylim()
-  heights = spread(
-    [each.smooth.values[-1] for each in curves], 0.22 * (high - low)
+  heights = curves.spread(
+    [each.smooth.values[-1] for each in recorded], 0.22 * (high - low)
   )
-  names = [each.name.replace("/", " ") for each in curves]
-  last = max(each.steps[-1] for each in curves)
+  names = [each.name.replace("/", " ") for each in recorded]
+  last = max(each.steps[-1] for each in recorded)
   label_lines(axes, last, list(zip(heights, names, hues, strict=True)))

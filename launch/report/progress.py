@@ -13,7 +13,6 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import jax
@@ -23,24 +22,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launch.report.curves import (
-  DISTANCE,
-  ENTROPY,
-  GRADIENT_NORM,
-  LOSS,
-  MEAN_REWARD,
-  QUEUE_FILL,
-  STALENESS_MEAN,
-  SUCCESS,
-)
+from launch.report import curves
 from launch.report.numbers import duration, percent, stage_name
 
 _FIGURES = {
-  LOSS: "loss",
-  MEAN_REWARD: "reward",
-  ENTROPY: "entropy",
-  DISTANCE: "log-ratio",
-  GRADIENT_NORM: "gradient norm",
+  curves.LOSS: "loss",
+  curves.MEAN_REWARD: "reward",
+  curves.ENTROPY: "entropy",
+  curves.DISTANCE: "log-ratio",
+  curves.GRADIENT_NORM: "gradient norm",
 }
 _BAR_WIDTH = 30
 _REFRESH_PER_S = 2
@@ -192,13 +182,8 @@ class StageProgress:
       self._watcher.start()
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    traceback: TracebackType | None,
-  ) -> None:
-    self._compiling.__exit__(kind, error, traceback)
+  def __exit__(self, *error: object) -> None:
+    self._compiling.__exit__(*error)
     if self._live:
       self._live.stop()
       self._live = None
@@ -234,12 +219,12 @@ class StageProgress:
   def _shares(self) -> list[tuple[str, float, str]]:
     """Figures that are drawn as bars: name, share, text."""
     shares = {
-      name.removeprefix(f"{SUCCESS}/"): value
+      name.removeprefix(f"{curves.SUCCESS}/"): value
       for name, value in sorted(self._metrics.items())
-      if name.startswith(f"{SUCCESS}/")
+      if name.startswith(f"{curves.SUCCESS}/")
     }
-    if QUEUE_FILL in self._metrics:
-      shares["queue"] = self._metrics[QUEUE_FILL]
+    if curves.QUEUE_FILL in self._metrics:
+      shares["queue"] = self._metrics[curves.QUEUE_FILL]
     return [(name, value, percent(value)) for name, value in shares.items()]
 
   def _bars(self) -> Table:
@@ -262,8 +247,10 @@ class StageProgress:
       for name, label in _FIGURES.items()
       if name in self._metrics
     ]
-    if STALENESS_MEAN in self._metrics:
-      found.append(f"staleness {self._metrics[STALENESS_MEAN]:.2f} versions")
+    if curves.STALENESS_MEAN in self._metrics:
+      found.append(
+        f"staleness {self._metrics[curves.STALENESS_MEAN]:.2f} versions"
+      )
     return ", ".join(found)
 
   def _print_line(self) -> None:
@@ -314,12 +301,7 @@ class CompilationWatch:
     jax.monitoring.register_event_time_span_listener(self._end)
     return self
 
-  def __exit__(
-    self,
-    kind: type[BaseException] | None,
-    error: BaseException | None,
-    traceback: TracebackType | None,
-  ) -> None:
+  def __exit__(self, *error: object) -> None:
     jax.monitoring.unregister_scalar_listener(self._begin)
     jax.monitoring.unregister_event_time_span_listener(self._end)
 

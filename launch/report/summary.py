@@ -10,7 +10,8 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 STAGES = ("untrained", "warm_start", "rl", "expert")
@@ -79,16 +80,16 @@ class Evaluation:
     roots of the summed squares of their arms (Zou & Donner 2008).
     """
     scores = list(self.tasks.values())
-    success = _mean(score.success for score in scores)
-    below = _hypotenuse(score.success - score.low for score in scores)
-    above = _hypotenuse(score.high - score.success for score in scores)
+    success = statistics.fmean(score.success for score in scores)
+    below = math.hypot(*(score.success - score.low for score in scores))
+    above = math.hypot(*(score.high - score.success for score in scores))
     return Score(
       n=sum(score.n for score in scores),
       success=success,
       # Within [0, 1] but for rounding.
       low=max(success - below / len(scores), 0.0),
       high=min(success + above / len(scores), 1.0),
-      reward=_mean(score.reward for score in scores),
+      reward=statistics.fmean(score.reward for score in scores),
     )
 
   def to_json(self) -> dict[str, Any]:
@@ -117,14 +118,14 @@ class Difference:
 def difference(before: Score, after: Score) -> Difference:
   """The change of success from `before` to `after`, with its interval."""
   change = after.success - before.success
-  below = (after.success - after.low, before.high - before.success)
-  above = (after.high - after.success, before.success - before.low)
+  below = math.hypot(after.success - after.low, before.high - before.success)
+  above = math.hypot(after.high - after.success, before.success - before.low)
   return Difference(
     before=before.success,
     after=after.success,
     difference=change,
-    low=change - _hypotenuse(below),
-    high=change + _hypotenuse(above),
+    low=change - below,
+    high=change + above,
     disjoint=after.low > before.high or after.high < before.low,
   )
 
@@ -245,12 +246,3 @@ def write_summary(summary: Summary, path: pathlib.Path) -> None:
 def read_summary(path: pathlib.Path) -> Summary:
   """Reads a saved summary."""
   return Summary.from_json(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _mean(values: Iterable[float]) -> float:
-  found = list(values)
-  return math.fsum(found) / len(found)
-
-
-def _hypotenuse(arms: Iterable[float]) -> float:
-  return math.hypot(*arms)

@@ -7,14 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from launch.report.numbers import (
-  duration,
-  interval,
-  percent,
-  points,
-  signed_interval,
-  stage_name,
-)
+from launch.report import numbers
 from launch.report.summary import (
   MODES,
   Comparison,
@@ -48,7 +41,7 @@ class BeforeAfter:
 def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
   """Builds success per policy and task; None if the mode was not evaluated."""
   evaluations = [
-    (stage_name(stage), summary.evaluation(stage, mode))
+    (numbers.stage_name(stage), summary.evaluation(stage, mode))
     for stage in ("untrained", "warm_start", "rl")
   ]
   shown: list[tuple[str, Evaluation | Comparison | None]] = [
@@ -86,9 +79,10 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
       console.print(_rich(table))
   total = sum(summary.wall_s.values())
   stages = [
-    f"{stage_name(name)} {duration(s)}" for name, s in summary.wall_s.items()
+    f"{numbers.stage_name(name)} {numbers.duration(s)}"
+    for name, s in summary.wall_s.items()
   ]
-  console.print(f"Wall time {duration(total)}: {', '.join(stages)}")
+  console.print(f"Wall time {numbers.duration(total)}: {', '.join(stages)}")
   facts = summary.facts
   console.print(f"Seed {facts['seed']}, commit {facts['commit']}")
 
@@ -112,13 +106,13 @@ def _cell(source: Score | Difference | None, usual_n: int) -> Cell:
   if source is None:
     return Cell("–")
   if isinstance(source, Score):
-    note = interval(source.low, source.high)
+    note = numbers.interval(source.low, source.high)
     if source.n != usual_n:
       note += f", n = {source.n}"
-    return Cell(percent(source.success), note)
+    return Cell(numbers.percent(source.success), note)
   return Cell(
-    points(source.difference),
-    signed_interval(source.low, source.high),
+    numbers.points(source.difference),
+    numbers.signed_interval(source.low, source.high),
     sure=source.disjoint,
   )
 

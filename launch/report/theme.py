@@ -26,9 +26,7 @@ class Theme:
   hues: tuple[str, ...]
 
   def hue(self, position: int) -> str:
-    """Returns the colour of the task at `position`; they repeat after the
-    last.
-    """
+    """Returns the colour of the task at `position`; colours repeat."""
     return self.hues[position % len(self.hues)]
 
 

@@ -25,7 +25,6 @@ from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import (
   EpisodeSpec,
-  Message,
   Task,
   Tool,
   Trajectory,
@@ -177,14 +176,10 @@ async def _tools(
 def _text(trajectory: Trajectory, tools: Sequence[Tool]) -> str:
   """Renders the conversation as the policy will read and write it."""
   messages = [message_from_json(m) for m in trajectory.transcript]
-  first = _first_answer(messages)
+  roles = [message.role for message in messages]
+  first = roles.index("assistant") if "assistant" in roles else len(roles)
   start = codec.CompactTemplate().start(messages[:first], tools)
   return start + codec.render_messages(messages[first:])
-
-
-def _first_answer(messages: Sequence[Message]) -> int:
-  roles = [m.role for m in messages]
-  return roles.index("assistant") if "assistant" in roles else len(roles)
 
 
 def _mistakes(settings: Settings) -> dict[str, Mapping[str, float]]:
@@ -192,10 +187,10 @@ def _mistakes(settings: Settings) -> dict[str, Mapping[str, float]]:
 
 
 def _join(parts: Sequence[Rows]) -> Rows:
-  names = [field.name for field in dataclasses.fields(Rows)]
   return Rows(
     **{
-      name: np.concatenate([getattr(p, name) for p in parts]) for name in names
+      field.name: np.concatenate([getattr(part, field.name) for part in parts])
+      for field in dataclasses.fields(Rows)
     }
   )
 

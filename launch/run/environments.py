@@ -35,19 +35,19 @@ def loaded_environments(
   their work get one, in a thread of its own. Raises `ConfigError` for options
   and mistakes that an environment does not know.
   """
-  found = {name: _load(name, s) for name, s in settings.items()}
-  bound = {name: e for name, e in found.items() if e.needs_one_loop}
-  free = [e for name, e in found.items() if name not in bound]
+  loaded = {name: _load(name, s) for name, s in settings.items()}
+  bound = {name: e for name, e in loaded.items() if e.needs_one_loop}
+  free = [e for name, e in loaded.items() if name not in bound]
   with contextlib.ExitStack() as stack:
     if bound:
       thread = stack.enter_context(ControllerThread())
       stack.callback(lambda: thread.run(_close(bound.values()), STOP_S))
       for name, environment in bound.items():
-        found[name] = OtherLoopEnvironment(
+        loaded[name] = OtherLoopEnvironment(
           environment, environment, thread.loop
         )
     stack.callback(lambda: asyncio.run(_close(free)))
-    yield found
+    yield loaded
 
 
 def _load(name: str, settings: EnvironmentSettings) -> Environment:
@@ -89,28 +89,28 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
 
   Raises `ConfigError` where there is no image, or no engine to run it.
   """
-  away = {
+  places = {
     name: s.place
     for name, s in settings.environments.items()
     if s.place.is_elsewhere
   }
-  with loaded_environments(settings.environments) as here:
-    if not away:
-      yield here
+  with loaded_environments(settings.environments) as local:
+    if not places:
+      yield local
       return
     with ControllerThread() as thread, contextlib.ExitStack() as stack:
       docker = (
         stack.enter_context(engines.connect()) if settings.containers else None
       )
-      there = {
+      remote_ones = {
         name: stack.enter_context(
-          _entered(thread, _opening(name, place, settings, here[name], docker))
+          _entered(thread, _opening(name, place, settings, local[name], docker))
         )
-        for name, place in away.items()
+        for name, place in places.items()
       }
-      yield here | {
-        name: OtherLoopEnvironment(here[name], environment, thread.loop)
-        for name, environment in there.items()
+      yield local | {
+        name: OtherLoopEnvironment(local[name], environment, thread.loop)
+        for name, environment in remote_ones.items()
       }
 
 
@@ -118,7 +118,7 @@ def _opening(
   name: str,
   place: PlaceSettings,
   settings: Settings,
-  here: Environment,
+  local: Environment,
   docker: Any,
 ) -> contextlib.AbstractAsyncContextManager[Environment]:
   if place.controller:
@@ -127,7 +127,7 @@ def _opening(
     return contextlib.nullcontext(
       ControllerEnvironment(controller=place.controller, name=name)
     )
-  splits = _splits(here)
+  splits = _splits(local)
   if place.worker:
     return remote.connect(place.worker, splits=splits)
   return container_pool(
@@ -155,14 +155,9 @@ def _entered(
 
 def _splits(environment: Environment) -> tuple[str, ...]:
   """Returns the splits that both this framework and the environment have."""
-  return tuple(
-    split for split in (*SPLITS, LOADED_SPLIT) if _has(environment, split)
-  )
-
-
-def _has(environment: Environment, split: str) -> bool:
-  try:
-    environment.indices(split)
-  except ConfigError:
-    return False
-  return True
+  splits = []
+  for split in (*SPLITS, LOADED_SPLIT):
+    with contextlib.suppress(ConfigError):
+      environment.indices(split)
+      splits.append(split)
+  return tuple(splits)

@@ -87,9 +87,7 @@ class Evaluator:
     return self._filed("expert", "greedy", player)
 
   def _filed(self, stage: str, mode: str, player: Player) -> Evaluation:
-    """Returns the evaluation of an earlier start if there is one, else a
-    new one.
-    """
+    """Returns the evaluation of an earlier start, else a new one."""
     path = self._run.evaluation(stage, mode)
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):

@@ -4,6 +4,7 @@ Process 0 plays the groups; the other learner processes receive the groups of
 every batch, so that all of them compute the same update.
 """
 
+import abc
 import contextlib
 import dataclasses
 import json
@@ -12,7 +13,7 @@ import pathlib
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.collector import Collector, CollectorState
@@ -53,64 +54,47 @@ STAGE = "rl"
 _POLL_S = 1.0  # between polls for a signal to stop
 
 
-class GroupSource(Protocol):
-  """Supplies groups to the learner, the same in any process."""
+class GroupSource(abc.ABC):
+  """Supplies groups to the learner, the same in any process.
 
-  def running(
-    self, version: int, position: Mapping[str, Any]
-  ) -> contextlib.AbstractContextManager[None]:
-    """Resumes from a position; whatever happens within, it ends."""
-    ...
-
-  def take(self, version: int) -> list[Group] | None:
-    """Waits for the groups of a batch; None if the run was asked to stop."""
-    ...
-
-  def position(self) -> dict[str, Any]:
-    """Returns the state that `running` resumes from, as JSON values."""
-    ...
-
-  def account(
-    self, version: int, after: int, report: Mapping[str, float]
-  ) -> None:
-    """Records that the groups taken for `version` made version `after`."""
-    ...
-
-  def advance(self, version: int) -> None:
-    """Lets newer groups start, since the policy is published."""
-    ...
-
-
-class FollowerGroupSource:
-  """Receives the groups that process 0 plays, in any other process."""
-
-  def __init__(self, processes: Processes) -> None:
-    self._processes = processes
+  By default nothing is started, kept or recorded: process 0 alone does that.
+  """
 
   @contextlib.contextmanager
   def running(
     self, version: int, position: Mapping[str, Any]
   ) -> Iterator[None]:
-    """Does nothing: process 0 keeps the state."""
+    """Resumes from a position; whatever happens within, it ends."""
     del version, position
     yield
 
+  @abc.abstractmethod
   def take(self, version: int) -> list[Group] | None:
-    """Waits until process 0 has a batch or was asked to stop."""
-    found = self._processes.share(what=wait_name(version))
-    return decode_groups(found) if found else None
+    """Waits for the groups of a batch; None if the run was asked to stop."""
 
   def position(self) -> dict[str, Any]:
-    """Returns nothing: process 0 writes the state."""
+    """Returns the state that `running` resumes from, as JSON values."""
     return {}
 
-  def account(
+  def account(  # noqa: B027
     self, version: int, after: int, report: Mapping[str, float]
   ) -> None:
-    """Does nothing: process 0 keeps the record."""
+    """Records that the groups taken for `version` made version `after`."""
 
-  def advance(self, version: int) -> None:
-    """Does nothing: process 0 starts groups."""
+  def advance(self, version: int) -> None:  # noqa: B027
+    """Lets newer groups start, since the policy is published."""
+
+
+class FollowerGroupSource(GroupSource):
+  """Receives the groups that process 0 plays, in any other process."""
+
+  def __init__(self, processes: Processes) -> None:
+    self._processes = processes
+
+  def take(self, version: int) -> list[Group] | None:
+    """Waits until process 0 has a batch or was asked to stop."""
+    batch = self._processes.share(what=wait_name(version))
+    return decode_groups(batch) if batch else None
 
 
 def wait_name(version: int) -> str:
@@ -118,7 +102,7 @@ def wait_name(version: int) -> str:
   return f"the groups to train version {version} on"
 
 
-class LeaderGroupSource:
+class LeaderGroupSource(GroupSource):
   """Plays groups in process 0, and shares them with the others."""
 
   def __init__(
@@ -136,12 +120,21 @@ class LeaderGroupSource:
     self._trained_groups = TrainedGroups(
       self._run.root / "trained_groups.jsonl"
     )
-    self._chooser = _make_chooser(self._settings)
+    self._chooser = PolicySlotChooser(
+      self._settings.cross_policy,
+      self._settings.policy_slot_weights,
+      self._settings.task_ids,
+    )
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
     self._lockstep = _make_lockstep(self._settings, service)
-    self._agents = _make_agents(
-      self._settings, service, self._config.name, self._chooser
+    # Play in place of our own player.
+    self._agents = (
+      AgentServer(
+        self._settings, service, self._config.name, self._chooser.draw_for
+      )
+      if self._settings.agents.play
+      else None
     )
     self._between: dict[str, Any] = {}
     self._controller: ControllerThread | None = None
@@ -224,7 +217,7 @@ class LeaderGroupSource:
       self._taken[: self._config.report.keep_groups],
     )
     spent = time.monotonic() - self._begun_at - self._seconds["seconds/wait"]
-    found = {
+    metrics = {
       **report,
       **self._seconds,
       "seconds/train": spent,
@@ -234,8 +227,8 @@ class LeaderGroupSource:
       **_batch_metrics(self._taken),
       **self._chooser.learn(self._taken, report),
     }
-    self._metrics.write(after, found, STAGE)
-    self._show.update(after, found)
+    self._metrics.write(after, metrics, STAGE)
+    self._show.update(after, metrics)
     self._between = self._position(self._running.snapshot())
 
   @property
@@ -340,12 +333,6 @@ class _LockstepPlayer:
       return await self.player.play(spec)
 
 
-def _make_chooser(settings: Settings) -> PolicySlotChooser:
-  return PolicySlotChooser(
-    settings.cross_policy, settings.policy_slot_weights, settings.task_ids
-  )
-
-
 def _make_lockstep(
   settings: Settings, service: Service
 ) -> LockstepGenerator | None:
@@ -360,17 +347,7 @@ def _make_lockstep(
   return None
 
 
-def _make_agents(
-  settings: Settings, service: Service, name: str, chooser: PolicySlotChooser
-) -> AgentServer | None:
-  """Returns the server of agents that play in place of our player, if any."""
-  if not settings.agents.play:
-    return None
-  return AgentServer(settings, service, name, chooser.draw_for)
-
-
 def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
-  """Returns metrics of the groups of a batch."""
   played = [t for group in groups for t in group.trajectories]
   policy_slots = [turn.policy_slot for t in played for turn in t.turns]
   report = success_by_task(played)

@@ -173,7 +173,7 @@ class Reinforcement:
       after = version + stride
       self._older.follow(checkpoints, state)
       self._groups.account(version, after, report)
-      if self._is_due(after):
+      if after % self._settings.checkpoint.every < stride:
         save()
       self._groups.advance(after)
     save_at_last()
@@ -185,7 +185,6 @@ class Reinforcement:
     groups: Sequence[Group],
     builder: BatchBuilder,
   ) -> tuple[TrainState, dict[str, float]]:
-    """Makes the updates of one batch."""
     batches, report = builder.build(groups, self._whole(state.params))
     number = self._settings.admission.versions_per_step
     state, metrics = self._updates(state, batches, number)
@@ -212,11 +211,6 @@ class Reinforcement:
 
   def _whole(self, trained: Params) -> Params:
     return self._policy.whole(trained, self._frozen)
-
-  def _is_due(self, version: int) -> bool:
-    """Returns whether a checkpoint of this version is on the schedule."""
-    stride = self._settings.admission.versions_per_step
-    return version % self._settings.checkpoint.every < stride
 
 
 def _num_queued(position: Mapping[str, Any]) -> int:

@@ -74,9 +74,7 @@ def keep(
 def changes(
   config: ml_collections.ConfigDict,
 ) -> dict[str, tuple[Any, Any]]:
-  """Returns the keys that differ from `configs/base.py`: (base's, the
-  run's).
-  """
+  """Returns the keys that differ from `configs/base.py`, with both values."""
   return dict(_changed(base.get_config().to_dict(), config.to_dict()))
 
 

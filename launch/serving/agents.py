@@ -28,9 +28,7 @@ CONSOLE = Console(soft_wrap=True, highlight=False)
 
 
 class AgentServer:
-  """The agents' server, in the event loop that plays; `episodes` is its
-  player.
-  """
+  """The agents' server, in the loop that plays; `episodes` is its player."""
 
   def __init__(
     self,
@@ -57,9 +55,7 @@ class AgentServer:
 
   @contextlib.asynccontextmanager
   async def serving(self) -> AsyncIterator[None]:
-    """Answers until the context is left. Raises `ConfigError` for a port in
-    use.
-    """
+    """Answers within the context; `ConfigError` for a port in use."""
     driver, agents = self._service.driver, self._settings.agents
     api = RolloutApi(
       self._service.generator,

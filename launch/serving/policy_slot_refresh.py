@@ -58,9 +58,7 @@ class PolicySlotRefresher:
       self._served[policy_slot] = step
 
   def needed(self, version: int) -> list[int]:
-    """Returns the checkpoints of this run that are served now or will be
-    again.
-    """
+    """Returns this run's checkpoints that are or will be served."""
     own = [n for n, s in self._schedules.items() if not s.folder]
     served = {self._served[policy_slot] for policy_slot in own}
     awaited = [

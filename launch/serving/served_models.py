@@ -16,14 +16,8 @@ import jax
 from jax.sharding import Mesh
 from tokenizers import Tokenizer
 
+from agentrl_jax.data.chat import pretrained
 from agentrl_jax.data.chat.codec import ChatCodec, CompactTemplate
-from agentrl_jax.data.chat.pretrained import (
-  TEMPLATE,
-  TOKENIZER,
-  TOKENIZER_CONFIG,
-  ChatConfig,
-  load_chat,
-)
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
@@ -176,9 +170,7 @@ class _Checkpoints:
       )
 
   def chosen(self, words: Sequence[str]) -> tuple[Version, ...]:
-    """Returns the selected versions; the first also answers to the bare
-    name.
-    """
+    """Returns the selected versions; the bare name is the first's."""
     steps = [step for word in words for step in self._read(word)]
     return tuple(
       self._version(step, is_first=not number)
@@ -235,8 +227,8 @@ def _of_folder(
   if not (folder / CONFIG_FILE).is_file():
     raise ConfigError(
       f"--model={folder} has no {CONFIG_FILE}: name a local Hugging Face "
-      f"folder, with {CONFIG_FILE}, *.safetensors and {TOKENIZER}; a run's own "
-      "folder is served by --run"
+      f"folder, with {CONFIG_FILE}, *.safetensors and {pretrained.TOKENIZER}; "
+      "a run's own folder is served by --run"
     )
   model, _ = read_model(folder)
   described = json.loads((folder / CONFIG_FILE).read_text())
@@ -278,11 +270,12 @@ def _mesh_of(policy: Policy) -> Mesh:
 
 def _codec_in(folder: pathlib.Path) -> ChatCodec:
   """Returns a model's own chat, or the tokenizer of a run."""
-  path = folder / TOKENIZER
+  path = folder / pretrained.TOKENIZER
   if path.is_file() and not any(
-    (folder / name).exists() for name in (TEMPLATE, TOKENIZER_CONFIG)
+    (folder / name).exists()
+    for name in (pretrained.TEMPLATE, pretrained.TOKENIZER_CONFIG)
   ):
     tokenizer = Tokenizer.from_file(str(path))
     if all(tokenizer.token_to_id(m) for m in CompactTemplate.markers):
       return ChatCodec(tokenizer)
-  return load_chat(folder, ChatConfig())
+  return pretrained.load_chat(folder, pretrained.ChatConfig())

@@ -36,10 +36,8 @@ def require_names_of_today(
   if old := renamed_keys(filed):
     raise ConfigError(
       f"{path} was written before config keys were renamed: {sentence(old)}. "
-      f"To "
-      "use the run, check out the commit in its summary.json, or rename the "
-      "keys "
-      "in this file and read docs/glossary.md on what else has changed"
+      "To use the run, check out the commit in its summary.json, or rename the "
+      "keys in this file and read docs/glossary.md on what else has changed"
     )
 
 

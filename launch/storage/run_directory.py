@@ -123,9 +123,7 @@ class RunDirectory:
     partial.replace(path)
 
   def seconds(self) -> dict[str, float]:
-    """Returns how long each stage took so far, by when it finished or
-    stopped.
-    """
+    """Returns the time of each stage so far, ordered by its last end."""
     files = sorted(
       [
         path
@@ -164,7 +162,6 @@ class RunDirectory:
 
 
 def _filed_checkpoints(root: pathlib.Path) -> str:
-  """Returns the checkpoint folder that the run's config names."""
   path = root / "config.yaml"
   if not path.exists():
     return ""

@@ -60,7 +60,7 @@ class Household:
     self._game = game
     self._is_won = compile_goal(game)
     self._location = game.start
-    self._held: int | None = None
+    self.held: int | None = None  # the thing in hand
     self._open = {
       r for r, receptacle in enumerate(game.receptacles) if receptacle.is_open
     }
@@ -81,13 +81,8 @@ class Household:
       for r, receptacle in enumerate(game.receptacles)
     }
     self._actions: dict[str, Action] = {}
-    self._commands: list[str] = []
+    self.commands: list[str] = []  # admissible ones, sorted as text
     self._update_commands()
-
-  @property
-  def commands(self) -> list[str]:
-    """Admissible commands, sorted as text."""
-    return self._commands
 
   @property
   def is_won(self) -> bool:
@@ -116,11 +111,6 @@ class Household:
     self._update_commands()
     return reply
 
-  @property
-  def held(self) -> int | None:
-    """The thing in hand."""
-    return self._held
-
   def contents(self, receptacle: int) -> tuple[int, ...]:
     """Things in a receptacle, open or closed."""
     return tuple(self._contents[receptacle])
@@ -129,7 +119,7 @@ class Household:
     return thing in self._contents[receptacle]
 
   def is_held(self, thing: int) -> bool:
-    return self._held == thing
+    return self.held == thing
 
   def is_at(self, location: int) -> bool:
     return self._location == location
@@ -158,7 +148,7 @@ class Household:
       for text, r in self._go_commands.items()
       if receptacles[r].location != self._location
     ]
-    self._commands = sorted([*self._actions, *go_commands])
+    self.commands = sorted([*self._actions, *go_commands])
 
   def _local_actions(self) -> Iterator[tuple[str, Action]]:
     """Yields all actions at this location, by their commands."""
@@ -166,8 +156,8 @@ class Household:
     yield "inventory", ("inventory", ())
     if self._game.dialect.has_help:
       yield "help", ("help", ())
-    if self._held is not None:
-      yield from self._with_held(self._held)
+    if self.held is not None:
+      yield from self._with_held(self.held)
     for o in self._usable():
       if "toggleable" in self._game.things[o].traits:
         yield f"use {self._game.things[o].name}", ("use", (o,))
@@ -199,7 +189,7 @@ class Household:
       self._game.dialect.opens_one and self._open
     ):
       yield f"open {receptacle.name}", ("open", (r,))
-    if self._held is None and self.is_reachable(r):
+    if self.held is None and self.is_reachable(r):
       for o in self._contents[r]:
         if "pickupable" in things[o].traits:
           text = f"take {things[o].name} from {receptacle.name}"
@@ -254,7 +244,7 @@ class Household:
     self._contents[r].remove(o)
     self._separated.add((o, r))
     self._thing_locations.discard((o, self._location))
-    self._held = o
+    self.held = o
     return (
       f"You pick up the {self._game.things[o].name} from the "
       f"{self._game.receptacles[r].name}."
@@ -265,7 +255,7 @@ class Household:
       bisect.insort(self._contents[r], o)
     self._separated.discard((o, r))
     self._thing_locations.add((o, self._location))
-    self._held = None
+    self.held = None
     return self._game.dialect.put_reply.format(
       o=self._game.things[o].name, r=self._game.receptacles[r].name
     )
@@ -288,9 +278,9 @@ class Household:
     return f"You sliced the {things[o].name} with the {things[knife].name}."
 
   def _do_inventory(self) -> str:
-    if self._held is None:
+    if self.held is None:
       return "You are not carrying anything."
-    return f"You are carrying: a {self._game.things[self._held].name}."
+    return f"You are carrying: a {self._game.things[self.held].name}."
 
   def _do_help(self) -> str:
     return _HELP

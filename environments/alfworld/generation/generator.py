@@ -11,22 +11,9 @@ from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_bounds, require_some_of
+from environments.alfworld.games import tasks
 from environments.alfworld.games.game import Game
-from environments.alfworld.games.tasks import (
-  LOOK,
-  PHRASES,
-  REQUIRED_STATE,
-  TASK_TYPES,
-  TOOL_FOR,
-  TRAIT_FOR,
-  TaskSpec,
-  goal_of,
-)
-from environments.alfworld.generation.catalogue import (
-  FITS,
-  ROOM_KINDS,
-  TRAITS_OF,
-)
+from environments.alfworld.generation import catalogue
 from environments.alfworld.generation.room import Room, draw_room
 
 
@@ -35,7 +22,7 @@ class GeneratedGame:
   """A game with the parameters that it was made from."""
 
   game: Game
-  spec: TaskSpec
+  spec: tasks.TaskSpec
   room: Room
   room_kind: str
 
@@ -44,12 +31,12 @@ class GeneratedGame:
 class Generator:
   """Draws games with tasks of some types in rooms of some size (inclusive)."""
 
-  task_types: Sequence[str] = TASK_TYPES
+  task_types: Sequence[str] = tasks.TASK_TYPES
   num_receptacles: tuple[int, int] = (8, 32)
   num_things: tuple[int, int] = (10, 48)
 
   def __post_init__(self) -> None:
-    require_some_of(TASK_TYPES, task_types=self.task_types)
+    require_some_of(tasks.TASK_TYPES, task_types=self.task_types)
     require_bounds(num_receptacles=self.num_receptacles, least=4, most=60)
     require_bounds(num_things=self.num_things, least=4, most=100)
 
@@ -71,40 +58,42 @@ class Generator:
       room = room.prepared(rng, spec)
       if split_of(room.canonical) != split:
         continue
-      task = rng.choice(PHRASES[kind]).format(o=spec.thing, r=spec.target)
-      game = room.game(goal=goal_of(spec), task=task)
+      task = rng.choice(tasks.PHRASES[kind]).format(o=spec.thing, r=spec.target)
+      game = room.game(goal=tasks.goal_of(spec), task=task)
       return GeneratedGame(game, spec, room, room_kind)
 
 
 def _rooms_for(kind: str) -> list[str]:
   """Lists the kinds of room that have the furniture for a type of task."""
-  tool = TOOL_FOR.get(REQUIRED_STATE[kind])
+  tool = tasks.TOOL_FOR.get(tasks.REQUIRED_STATE[kind])
   return [
     name
-    for name, room in ROOM_KINDS.items()
+    for name, room in catalogue.ROOM_KINDS.items()
     if (tool is None or tool in room.furniture)
-    and (kind != LOOK or "desklamp" in room.things)
+    and (kind != tasks.LOOK or "desklamp" in room.things)
   ]
 
 
-def _draw_spec(rng: random.Random, kind: str, room: Room) -> TaskSpec | None:
+def _draw_spec(
+  rng: random.Random, kind: str, room: Room
+) -> tasks.TaskSpec | None:
   """Draws a task that this room allows; None if it allows none of the type."""
-  things = sorted({name for name, _ in room.things if name in FITS})
-  if kind == LOOK:
+  things = sorted({name for name, _ in room.things if name in catalogue.FITS})
+  if kind == tasks.LOOK:
     if not any(name == "desklamp" for name, _ in room.things) or not things:
       return None
-    return TaskSpec(kind, rng.choice(things), "desklamp")
+    return tasks.TaskSpec(kind, rng.choice(things), "desklamp")
   furniture = {name for name, _ in room.receptacles}
-  state = REQUIRED_STATE[kind]
-  tool = TOOL_FOR.get(state)
+  state = tasks.REQUIRED_STATE[kind]
+  tool = tasks.TOOL_FOR.get(state)
   if tool is not None and tool not in furniture:
     return None
   specs = []
   for thing in things:
-    if state and TRAIT_FOR[state] not in TRAITS_OF[thing]:
+    if state and tasks.TRAIT_FOR[state] not in catalogue.TRAITS_OF[thing]:
       continue
-    targets = sorted(set(FITS[thing]) & furniture)
+    targets = sorted(set(catalogue.FITS[thing]) & furniture)
     if len(targets) < 2:  # the thing must start in another receptacle
       continue
-    specs += [TaskSpec(kind, thing, r) for r in targets if r != tool]
+    specs += [tasks.TaskSpec(kind, thing, r) for r in targets if r != tool]
   return rng.choice(specs) if specs else None

@@ -46,8 +46,7 @@ class Engine(abc.ABC):
   ) -> contextlib.AbstractAsyncContextManager[Database]:
     """Opens a database with these tables; leaving the context drops it."""
 
-  @abc.abstractmethod
-  async def close(self) -> None:
+  async def close(self) -> None:  # noqa: B027 - SQLite has none
     """Frees the resources of the engine; it cannot be used again."""
 
 

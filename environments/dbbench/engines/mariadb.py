@@ -17,15 +17,7 @@ import pymysql
 from pymysql.constants import CR, SERVER_STATUS
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.dbbench.engines.base import (
-  DATABASE,
-  TIMED_OUT,
-  Database,
-  Engine,
-  cut,
-  max_rows_needed,
-  quoted,
-)
+from environments.dbbench.engines import base
 from environments.dbbench.engines.mariadb_server import (
   Address,
   PrivateServer,
@@ -58,7 +50,7 @@ SESSION_SETTINGS = "SET sql_mode = 'NO_ENGINE_SUBSTITUTION'"
 COLLATION = "utf8mb4_unicode_520_ci"
 
 
-class MariaDBEngine(Engine):
+class MariaDBEngine(base.Engine):
   """Creates databases on a server, which it starts at first use if need be."""
 
   def __init__(
@@ -77,7 +69,7 @@ class MariaDBEngine(Engine):
     self._statement_limit_s = statement_limit_s
 
   @contextlib.asynccontextmanager
-  async def open(self, tables: Sequence[Table]) -> AsyncIterator[Database]:
+  async def open(self, tables: Sequence[Table]) -> AsyncIterator[base.Database]:
     """Opens a database with these tables; may wait for the server to start."""
     address = await asyncio.to_thread(self._running)
     database = MariaDBDatabase(
@@ -106,7 +98,7 @@ class MariaDBEngine(Engine):
       return self._address
 
 
-class MariaDBDatabase(Database):
+class MariaDBDatabase(base.Database):
   """One database on a server, and the connection of its user.
 
   `create`, `run`, `read` and `drop` block. They run one at a time, in any
@@ -161,7 +153,9 @@ class MariaDBDatabase(Database):
 
   async def execute(self, sql: str) -> str:
     """Runs one statement; the server enforces the time limit."""
-    return cut(await asyncio.to_thread(self.run, sql), self._max_result_chars)
+    return base.cut(
+      await asyncio.to_thread(self.run, sql), self._max_result_chars
+    )
 
   async def rows(self, table: Table) -> list[Row]:
     """Returns the rows of `table`; waits for the server."""
@@ -180,13 +174,14 @@ class MariaDBDatabase(Database):
         late = time.monotonic() - start >= self._limit_s
         self._reconnect()
         if late:
-          return TIMED_OUT
+          return base.TIMED_OUT
         raise EnvironmentFault(f"lost MariaDB's connection: {error}") from error
 
   def read(self, table: Table) -> list[Row]:
     """Returns all rows of a table; none if it or a column is gone."""
-    columns = ", ".join(map(quoted, table.sql_columns))
-    sql = f"SELECT {columns} FROM {quoted(self._name)}.{quoted(table.name)}"
+    columns = ", ".join(map(base.quoted, table.sql_columns))
+    name = f"{base.quoted(self._name)}.{base.quoted(table.name)}"
+    sql = f"SELECT {columns} FROM {name}"
     with (
       self._busy,
       contextlib.closing(self._administrator.connect()) as reader,
@@ -209,7 +204,7 @@ class MariaDBDatabase(Database):
     except NotMySQL:
       return None  # the server has the better error
     except Refused as error:
-      return str(error).replace(f"{DATABASE}.", f"{self._name}.")
+      return str(error).replace(f"{base.DATABASE}.", f"{self._name}.")
     refusal = names.refusal_of_form(tree)
     if refusal is not None or not groups.needs_check(tree):
       return refusal
@@ -221,7 +216,7 @@ class MariaDBDatabase(Database):
   def _columns_of(self, table: str) -> list[str]:
     with self._connection.cursor() as cursor:
       try:
-        cursor.execute(f"SHOW COLUMNS FROM {quoted(table)}")
+        cursor.execute(f"SHOW COLUMNS FROM {base.quoted(table)}")
       except pymysql.err.MySQLError as error:
         if _lost(error):
           raise
@@ -229,7 +224,7 @@ class MariaDBDatabase(Database):
       return [str(row[0]) for row in cursor.fetchall()]
 
   def _fetched(self, sql: str) -> list[Row]:
-    most = max_rows_needed(self._max_result_chars)
+    most = base.max_rows_needed(self._max_result_chars)
     # Set each time, because the policy may have changed it.
     with self._connection.cursor() as setter:
       setter.execute("SET max_statement_time = %s", (self._limit_s,))
@@ -276,14 +271,16 @@ class MariaDBDatabase(Database):
 
 
 def _fill(cursor: Any, table: Table) -> None:
-  columns = ", ".join(f"{quoted(column)} TEXT" for column in table.sql_columns)
-  cursor.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
+  columns = ", ".join(
+    f"{base.quoted(column)} TEXT" for column in table.sql_columns
+  )
+  cursor.execute(f"CREATE TABLE {base.quoted(table.name)} ({columns})")
   marks = ", ".join(["%s"] * len(table.columns))
   if table.rows:
     row = f"({marks})"
     cursor.execute(
       # The driver formats with %, so a % in a name is doubled.
-      f"INSERT INTO {quoted(table.name).replace('%', '%%')} VALUES "
+      f"INSERT INTO {base.quoted(table.name).replace('%', '%%')} VALUES "
       + ", ".join([row] * len(table.rows)),
       [cell for cells in table.rows for cell in cells],
     )
@@ -298,7 +295,7 @@ def _error_text(error: pymysql.err.MySQLError) -> str:
   """Returns the error as MySQL's connector prints it."""
   code, *rest = error.args
   if code == STATEMENT_TIMEOUT:
-    return TIMED_OUT
+    return base.TIMED_OUT
   state = getattr(error, "sqlstate", None) or "HY000"  # since PyMySQL 1.2
   message = str(rest[0]) if rest else ""
   if code == AMBIGUOUS_COLUMN:

@@ -14,15 +14,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.dbbench.engines.base import (
-  DATABASE,
-  TIMED_OUT,
-  Database,
-  Engine,
-  cut,
-  max_rows_needed,
-  quoted,
-)
+from environments.dbbench.engines import base
 from environments.dbbench.grading import Row
 from environments.dbbench.mysql import (
   collation,
@@ -42,10 +34,14 @@ STEPS_PER_CHECK = 20_000  # of SQLite's virtual machine; about a millisecond
 MAX_VALUE_BYTES = 1_000_000
 MAX_PAGES = 8_192  # of 4 KiB
 CLOSE_DEADLINE_S = 5.0
+_FULL_DESCRIPTION = (  # of a column, behind its name
+  *("text", "utf8mb4_0900_ai_ci", "YES", "", None, ""),
+  *("select,insert,update,references", ""),
+)
 _PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # NOCASE sorts it as MySQL does
 
 
-class SQLiteEngine(Engine):
+class SQLiteEngine(base.Engine):
   """Creates in-memory databases, one per session."""
 
   def __init__(
@@ -55,7 +51,7 @@ class SQLiteEngine(Engine):
     self._statement_limit_s = statement_limit_s
 
   @contextlib.asynccontextmanager
-  async def open(self, tables: Sequence[Table]) -> AsyncIterator[Database]:
+  async def open(self, tables: Sequence[Table]) -> AsyncIterator[base.Database]:
     """Opens a database with these tables; see `Engine.open`."""
     database = SQLiteDatabase(
       tables,
@@ -67,11 +63,8 @@ class SQLiteEngine(Engine):
     finally:
       database.close()
 
-  async def close(self) -> None:
-    """Does nothing: the engine has no resources."""
 
-
-class SQLiteDatabase(Database):
+class SQLiteDatabase(base.Database):
   """One in-memory database. Every column is TEXT and compares without case."""
 
   def __init__(
@@ -129,12 +122,12 @@ class SQLiteDatabase(Database):
 
   def read(self, table: Table) -> list[Row]:
     """Returns the rows of `table`, for callers without an event loop."""
-    columns = ", ".join(map(quoted, table.sql_columns))
+    columns = ", ".join(map(base.quoted, table.sql_columns))
     try:
       with self._busy:
         self._stop_at = float("inf")
         return self._connection.execute(
-          f"SELECT {columns} FROM {quoted(table.name)}"
+          f"SELECT {columns} FROM {base.quoted(table.name)}"
         ).fetchall()
     except sqlite3.Error:
       return []  # the policy dropped or changed the table
@@ -153,7 +146,7 @@ class SQLiteDatabase(Database):
       self._stop_at = stop_at
       cursor = self._connection.execute(statement.sql)
       # The reply is cut, so later rows are never computed.
-      rows = cursor.fetchmany(max_rows_needed(self._max_result_chars))
+      rows = cursor.fetchmany(base.max_rows_needed(self._max_result_chars))
       cursor.close()
     return _typed(rows, statement)
 
@@ -165,13 +158,13 @@ class SQLiteDatabase(Database):
     if statement.tree is None:
       return
     refusal = names.refusal_of(
-      statement.tree, self._columns_of, self._table_names(), DATABASE
+      statement.tree, self._columns_of, self._table_names(), base.DATABASE
     )
     if refusal is not None:
       raise Refused(refusal)
     if not groups.needs_check(statement.tree):
       return
-    refusal = groups.refusal_of(statement.tree, self._columns_of, DATABASE)
+    refusal = groups.refusal_of(statement.tree, self._columns_of, base.DATABASE)
     if refusal is not None:
       with self._busy:  # raises the errors that MySQL would raise first
         self._stop_at = float("inf")
@@ -190,7 +183,7 @@ class SQLiteDatabase(Database):
       return [
         name
         for _, name, *_ in self._connection.execute(
-          f"PRAGMA table_info({quoted(table)})"
+          f"PRAGMA table_info({base.quoted(table)})"
         )
       ]
 
@@ -201,22 +194,22 @@ class SQLiteDatabase(Database):
       return self._cut(str(rows))
     except sqlite3.Error as error:
       if _was_stopped(error):
-        return TIMED_OUT
+        return base.TIMED_OUT
       return self._cut(mysql_error(error, sql))
 
   def _create(self, table: Table) -> None:
     collation = _collation(table)
     columns = ", ".join(
-      f"{quoted(column)} TEXT COLLATE {collation}"
+      f"{base.quoted(column)} TEXT COLLATE {collation}"
       for column in table.sql_columns
     )
     marks = ", ".join("?" * len(table.columns))
     connection = self._connection
     try:
-      connection.execute(f"CREATE TABLE {quoted(table.name)} ({columns})")
+      connection.execute(f"CREATE TABLE {base.quoted(table.name)} ({columns})")
       connection.execute("BEGIN")
       connection.executemany(
-        f"INSERT INTO {quoted(table.name)} VALUES ({marks})", table.rows
+        f"INSERT INTO {base.quoted(table.name)} VALUES ({marks})", table.rows
       )
       connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -237,11 +230,11 @@ class SQLiteDatabase(Database):
   def _describe(self, statement: Statement) -> list[Row]:
     with self._busy:
       cursor = self._connection.execute(
-        f"SELECT * FROM {quoted(statement.describes)} LIMIT 0"
+        f"SELECT * FROM {base.quoted(statement.describes)} LIMIT 0"
       )
       columns = [column for column, *_ in cursor.description]
     return [
-      _full_description(column)
+      (column, *_FULL_DESCRIPTION)
       if statement.is_full
       else (column, "text", "YES", "", None, "")
       for column in columns
@@ -249,13 +242,7 @@ class SQLiteDatabase(Database):
     ]
 
   def _cut(self, text: str) -> str:
-    return cut(text, self._max_result_chars)
-
-
-def _full_description(column: str) -> Row:
-  privileges = "select,insert,update,references"
-  collation = "utf8mb4_0900_ai_ci"
-  return (column, "text", collation, "YES", "", None, "", privileges, "")
+    return base.cut(text, self._max_result_chars)
 
 
 def _collation(table: Table) -> str:

@@ -20,7 +20,7 @@ from environments.dbbench.generation.questions import (
   draw_question,
 )
 from environments.dbbench.generation.statement import Select, Statement
-from environments.dbbench.generation.tables import Topic, draw_topic
+from environments.dbbench.generation.tables import Topic
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.mysql import dialect
 from environments.dbbench.problem import MUTATIONS, Problem, Table
@@ -59,55 +59,37 @@ class Generator:
     """Returns the task of (split, index)."""
     rng = random.Random(f"dbbench/{split}/{index}")
     kind = rng.choice(self.kinds)
+    num_tables = 1
     if self.num_tables != (1, 1) and kind.upper() not in MUTATIONS:
       num_tables = rng.randint(*self.num_tables)
-      if num_tables > 1:
-        return self._generate_joined(rng, split, kind, num_tables)
-    while True:  # a table belongs to the split with probability 1/2
-      topic = self._draw_topic(rng, kind)
-      if split_of(topic.canonical) != split:
-        continue
-      for _ in range(QUESTIONS_PER_TABLE):
-        question = draw_question(rng, kind, topic)
-        if question is not None and split_of(question.text) == split:
-          return Generated(
-            _problem(kind, (topic.table,), question),
-            question.statement,
-            topic,
-          )
-
-  def _generate_joined(
-    self, rng: random.Random, split: str, kind: str, num_tables: int
-  ) -> Generated:
-    """Returns a task whose question no table alone answers."""
-    while True:
-      join = draw_join(
-        rng,
-        num_tables,
-        num_rows=self.num_rows,
-        num_columns=self.num_columns,
-      )
+    while True:  # tables belong to the split with probability 1/2
+      join = self._draw_tables(rng, kind, num_tables)
       if join is None or split_of(join.topic.canonical) != split:
         continue
       for _ in range(QUESTIONS_PER_TABLE):
-        question = _joined_question(rng, kind, join)
+        question = _draw_question(rng, kind, join)
         if question is not None and split_of(question.text) == split:
-          return Generated(
-            _problem(kind, join.tables, question),
-            question.statement,
-            join.topic,
-          )
+          problem = _problem(kind, join.tables, question)
+          return Generated(problem, question.statement, join.topic)
 
-  def _draw_topic(self, rng: random.Random, kind: str) -> Topic:
+  def _draw_tables(
+    self, rng: random.Random, kind: str, num_tables: int
+  ) -> Join | None:
+    """Draws a table, or several with a join; None if they cannot be linked."""
     narrow = (INSERT_COLUMNS, INSERT_COLUMNS)
     columns = narrow if kind == "insert" else self.num_columns
-    return draw_topic(rng, num_rows=self.num_rows, num_columns=columns)
+    return draw_join(
+      rng, num_tables, num_rows=self.num_rows, num_columns=columns
+    )
 
 
-def _joined_question(
+def _draw_question(
   rng: random.Random, kind: str, join: Join
 ) -> Question | None:
+  """Draws a question; of several tables, one that no table alone answers."""
   question = draw_question(rng, kind, join.topic)
+  if len(join.tables) == 1:
+    return question
   if question is None or not isinstance(question.statement, Select):
     return None
   if not join.needs_all(question.statement):

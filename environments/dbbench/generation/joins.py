@@ -117,7 +117,6 @@ def _joined(
   texts: Sequence[str],
   numbers: Sequence[str],
 ) -> Topic:
-  """Adds the columns of one more table to the topic."""
   linked_cells = {row[0]: row[1:] for row in table.rows}
   rows = (
     row + linked_cells[cell]

@@ -42,7 +42,9 @@ MAX_VALUES = 1_000_000  # of an aggregate that keeps them
 def install(connection: sqlite3.Connection) -> None:
   """Registers the collation and the functions with the connection."""
   connection.create_collation(collation.NAME, collation.compare)
-  for name, (num_arguments, function) in _FUNCTIONS.items():
+  for name, (num_arguments, function) in (_FUNCTIONS | _OF_VALUES).items():
+    if name in _OF_VALUES:
+      function = functools.partial(_unless_null, function)
     connection.create_function(
       name, num_arguments, function, deterministic=True
     )
@@ -50,6 +52,10 @@ def install(connection: sqlite3.Connection) -> None:
     connection.create_function(name, 0, moment)
   for name, aggregate in _AGGREGATES.items():
     connection.create_aggregate(name, 1, aggregate)
+
+
+def _unless_null(function: Callable[..., Any], *arguments: object) -> Any:
+  return None if None in arguments else function(*arguments)
 
 
 def as_text(value: object, scale: int = 0) -> object:
@@ -80,22 +86,6 @@ def _concat_ws(separator: object, *parts: object) -> str | None:
   if separator is None:
     return None
   return str(separator).join(str(part) for part in parts if part is not None)
-
-
-def _reverse(text: object) -> str | None:
-  return None if text is None else str(text)[::-1]
-
-
-def _upper(text: object) -> str | None:
-  return None if text is None else str(as_text(text)).upper()
-
-
-def _lower(text: object) -> str | None:
-  return None if text is None else str(as_text(text)).lower()
-
-
-def _byte_length(text: object) -> int | None:
-  return None if text is None else len(str(as_text(text)).encode())
 
 
 def _pad(at_left: bool, text: object, size: object, fill: object) -> str | None:
@@ -142,9 +132,13 @@ def _truncate(number: object, digits: object) -> object:
   return type(number)(cut.scaleb(-places))
 
 
-def _ascii(text: object) -> int | None:
-  encoded = None if text is None else str(as_text(text)).encode()
-  return encoded if encoded is None else encoded[0] if encoded else 0
+def _first_byte(text: object) -> int:
+  encoded = _bytes(text)
+  return encoded[0] if encoded else 0
+
+
+def _bytes(value: object) -> bytes:
+  return str(as_text(value)).encode()
 
 
 def _locate(text: object, part: object, start: object = 1) -> int | None:
@@ -207,27 +201,9 @@ def _elt(number: object, *listed: object) -> object:
   return listed[number - 1]
 
 
-def _find_in_set(value: object, listed: object) -> int | None:
-  if value is None or listed is None:
-    return None
-  return _field(value, *str(listed).split(","))
-
-
-def _strcmp(a: object, b: object) -> int | None:
-  if a is None or b is None:
-    return None
-  return collation.compare(str(as_text(a)), str(as_text(b)))
-
-
-def _digest(algorithm: str, value: object) -> str | None:
-  if value is None:
-    return None
-  data = str(as_text(value)).encode()
+def _digest(algorithm: str, value: object) -> str:
+  data = _bytes(value)
   return hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
-
-
-def _crc32(value: object) -> int | None:
-  return None if value is None else zlib.crc32(str(as_text(value)).encode())
 
 
 def _modulo(number: object, divisor: object) -> object:
@@ -368,22 +344,38 @@ _AGGREGATES: dict[str, type] = {
   **dict.fromkeys(("VARIANCE_POP", "VAR_POP", "VARIANCE"), _VariancePop),
   "VAR_SAMP": _VarianceSamp,
 }
+# With the number of arguments. A NULL among them makes the result NULL.
+_OF_VALUES: dict[str, tuple[int, Callable[..., Any]]] = {
+  "REVERSE": (1, lambda text: str(text)[::-1]),
+  "UPPER": (1, lambda text: str(as_text(text)).upper()),
+  "LOWER": (1, lambda text: str(as_text(text)).lower()),
+  BYTE_LENGTH: (1, lambda text: len(_bytes(text))),
+  "OCTET_LENGTH": (1, lambda text: len(_bytes(text))),
+  **dict.fromkeys(("ASCII", "ORD"), (1, _first_byte)),
+  "FIND_IN_SET": (
+    2,
+    lambda text, listed: _field(text, *str(listed).split(",")),
+  ),
+  "STRCMP": (
+    2,
+    lambda a, b: collation.compare(str(as_text(a)), str(as_text(b))),
+  ),
+  "MD5": (1, functools.partial(_digest, "md5")),
+  **dict.fromkeys(("SHA1", "SHA"), (1, functools.partial(_digest, "sha1"))),
+  "CRC32": (1, lambda value: zlib.crc32(_bytes(value))),
+}
+# Functions that read NULL themselves.
 _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
   AS_TEXT: (2, as_text),
   "SUBSTRING_INDEX": (3, _substring_index),
   "CONCAT_WS": (-1, _concat_ws),
-  "REVERSE": (1, _reverse),
   "LIKE": (2, collation.like),
-  "UPPER": (1, _upper),
-  "LOWER": (1, _lower),
-  BYTE_LENGTH: (1, _byte_length),
   "LPAD": (3, functools.partial(_pad, True)),
   "RPAD": (3, functools.partial(_pad, False)),
   "REPEAT": (2, _repeat),
   LOCATE: (-1, _locate),
   FORMAT: (2, _format),
   TRUNCATE: (2, _truncate),
-  "ASCII": (1, _ascii),
   "FIELD": (-1, _field),
   STR_TO_DATE: (2, dates.str_to_date),
   DATE_FORMAT: (2, dates.date_format),
@@ -406,14 +398,6 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
   "MID": (3, _substring),
   "STUFF": (4, _insert),
   "ELT": (-1, _elt),
-  "FIND_IN_SET": (2, _find_in_set),
-  "STRCMP": (2, _strcmp),
-  "OCTET_LENGTH": (1, _byte_length),
-  "ORD": (1, _ascii),
-  "MD5": (1, functools.partial(_digest, "md5")),
-  "SHA1": (1, functools.partial(_digest, "sha1")),
-  "SHA": (1, functools.partial(_digest, "sha1")),
-  "CRC32": (1, _crc32),
   "CURRENT_USER": (0, lambda: "root@%"),
   "CONNECTION_ID": (0, lambda: 1),
   "LAST_INSERT_ID": (0, lambda: 0),

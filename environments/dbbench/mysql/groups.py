@@ -265,12 +265,16 @@ class Query:
 
 def sources_of(select: exp.Select, schema: Schema) -> list[Source] | None:
   """Returns the sources of FROM and its joins; None if one is not known."""
-  from_ = select.args.get("from_")
-  nodes = [from_.this] if from_ else []
-  nodes += [join.this for join in select.args.get("joins") or ()]
-  sources = [_source_of(node, select, schema) for node in nodes]
+  sources = [_source_of(n, select, schema) for n in source_nodes(select)]
   known = [source for source in sources if source is not None]
   return known if len(known) == len(sources) else None
+
+
+def source_nodes(select: exp.Select) -> list[exp.Expr]:
+  """Returns the tables and subqueries of FROM and its joins."""
+  from_ = select.args.get("from_")
+  nodes = [from_.this] if from_ else []
+  return nodes + [join.this for join in select.args.get("joins") or ()]
 
 
 def _source_of(

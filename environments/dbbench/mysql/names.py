@@ -10,7 +10,12 @@ from collections.abc import Collection, Iterator
 
 from sqlglot import exp
 
-from environments.dbbench.mysql.groups import Query, Schema, sources_of
+from environments.dbbench.mysql.groups import (
+  Query,
+  Schema,
+  source_nodes,
+  sources_of,
+)
 
 _UNKNOWN = "1054 (42S22): Unknown column '{}' in '{}'"
 _NO_ALIAS = "1248 (42000): Every derived table must have its own alias"
@@ -59,7 +64,7 @@ def refusal_of_form(tree: exp.Expr) -> str | None:
 def _refusal_of_sources(select: exp.Select) -> str | None:
   """Returns the error for FROM: no alias, or the same alias twice."""
   names: set[str] = set()
-  for node in _sources(select):
+  for node in source_nodes(select):
     is_query = isinstance(node, exp.Subquery) and isinstance(
       node.this, exp.Query
     )
@@ -70,12 +75,6 @@ def _refusal_of_sources(select: exp.Select) -> str | None:
       return f"1066 (42000): Not unique table/alias: '{name}'"
     names.add(name)
   return None
-
-
-def _sources(select: exp.Select) -> list[exp.Expr]:
-  from_ = select.args.get("from_")
-  nodes = [from_.this] if from_ else []
-  return nodes + [join.this for join in select.args.get("joins") or ()]
 
 
 def _target(tree: exp.Expr) -> str:
@@ -94,7 +93,7 @@ def _read_tables(tree: exp.Expr) -> Iterator[str]:
   """
   for select in tree.find_all(exp.Select):
     if select.find_ancestor(exp.From, exp.Join) is None:
-      for node in _sources(select):
+      for node in source_nodes(select):
         if isinstance(node, exp.Table):
           yield node.name
 

@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping
 from sqlglot import exp
 
 from environments.dbbench.engines.base import DATABASE
-from environments.dbbench.mysql import collation, functions
-from environments.dbbench.mysql.types import (
-  DOUBLE,
-  INT,
-  INTEGERS,
-  TEXT,
-  type_of,
-  written_format,
-)
+from environments.dbbench.mysql import collation, functions, types
 
 
 def replace_function(node: exp.Expr) -> None:
@@ -30,6 +22,18 @@ def replace_function(node: exp.Expr) -> None:
 def plus_zero(operand: exp.Expr) -> exp.Add:
   """Converts the operand to a number."""
   return exp.Add(this=operand.copy(), expression=exp.Literal.number(0))
+
+
+def _by_call(name: str, *keys: str) -> Callable[[exp.Expr], None]:
+  """Returns a replacement by a call with some of the node's arguments."""
+
+  def replace(node: exp.Expr) -> None:
+    node.replace(exp.func(name, *(node.args[key] for key in keys)))
+
+  return replace
+
+
+_date = _by_call(functions.DATE, "this")
 
 
 def _length(node: exp.Expr) -> None:
@@ -57,18 +61,14 @@ def _truncate(node: exp.Expr) -> None:
 
 
 def _str_to_date(node: exp.Expr) -> None:
-  format_ = written_format(node)
+  format_ = types.written_format(node)
   node.replace(exp.func(functions.STR_TO_DATE, node.this, format_))
 
 
 def _date_format(node: exp.Expr) -> None:
   value = node.this.this if isinstance(node.this, exp.Cast) else node.this
-  format_ = written_format(node)
+  format_ = types.written_format(node)
   node.replace(exp.func(functions.DATE_FORMAT, value, format_))
-
-
-def _date(node: exp.Expr) -> None:
-  node.replace(exp.func(functions.DATE, node.this))
 
 
 def _cast(node: exp.Expr) -> None:
@@ -77,11 +77,11 @@ def _cast(node: exp.Expr) -> None:
     _date(node)
   elif target.this == exp.DataType.Type.BINARY:  # BINARY text
     node.replace(_collated(node.this, "BINARY"))
-  elif target.this in INTEGERS:
-    inner = type_of(node.this)
+  elif target.this in types.INTEGERS:
+    inner = types.type_of(node.this)
     if inner is not None and inner.family in ("decimal", "double"):
       integer = exp.func(
-        functions.ROUND, node.this.copy(), "0", str(int(inner == DOUBLE))
+        functions.ROUND, node.this.copy(), "0", str(int(inner == types.DOUBLE))
       )
       node.this.replace(integer)
   elif target.is_type(exp.DataType.Type.CHAR) and target.expressions:
@@ -101,23 +101,15 @@ def _collate(node: exp.Expr) -> None:
   )
 
 
-def _remainder(node: exp.Expr) -> None:
-  node.replace(exp.func(functions.MOD, node.this, node.expression))
-
-
 def _round(node: exp.Expr) -> None:
   """Rounds by the type of the number; SQLite rounds all as decimals."""
-  known = type_of(node.this)
-  if known is None or known == INT:
+  known = types.type_of(node.this)
+  if known is None or known == types.INT:
     return
   is_double = str(int(known.family in ("text", "double")))
   digits = node.args.get("decimals") or exp.Literal.number(0)
-  number = plus_zero(node.this) if known == TEXT else node.this
+  number = plus_zero(node.this) if known == types.TEXT else node.this
   node.replace(exp.func(functions.ROUND, number, digits, is_double))
-
-
-def _hex(node: exp.Expr) -> None:
-  node.replace(exp.func(functions.HEX, node.this))
 
 
 def _substring(node: exp.Expr) -> None:
@@ -195,7 +187,7 @@ def _concat(node: exp.Expr) -> None:
 
 def _choice(node: exp.Expr) -> None:
   """Keeps the collation: SQLite forgets that of the arguments."""
-  if type_of(node) in (TEXT, None) and not isinstance(
+  if types.type_of(node) in (types.TEXT, None) and not isinstance(
     node.parent, exp.Collate | exp.Func | exp.Binary
   ):
     node.replace(_collated(node, collation.NAME))
@@ -209,7 +201,7 @@ def _date_difference(node: exp.Expr) -> None:
 
 def _of_number(node: exp.Expr) -> None:
   """Converts text to a number; SQLite would return NULL for other text."""
-  if type_of(node.this) in (TEXT, None):
+  if types.type_of(node.this) in (types.TEXT, None):
     node.this.replace(exp.Paren(this=plus_zero(node.this)))
 
 
@@ -232,9 +224,9 @@ _REPLACEMENTS: Mapping[type[exp.Expr], Callable[[exp.Expr], None]] = {
   exp.Cast: _cast,
   exp.DateDiff: _date_difference,
   exp.Collate: _collate,
-  exp.Mod: _remainder,
+  exp.Mod: _by_call(functions.MOD, "this", "expression"),
   exp.Round: _round,
-  exp.Hex: _hex,
+  exp.Hex: _by_call(functions.HEX, "this"),
   exp.Substring: _substring,
   exp.Count: _count,
   exp.Concat: _concat,

@@ -134,20 +134,6 @@ def _of_cast(node: exp.Expr) -> MySQLType | None:
   return TEXT if target.is_type(*exp.DataType.TEXT_TYPES) else None
 
 
-def _of_sum(node: exp.Expr) -> MySQLType | None:
-  inner = type_of(node.this)
-  if inner is None or inner.family in ("text", "double"):
-    return inner and DOUBLE
-  return MySQLType("decimal", inner.scale)
-
-
-def _of_average(node: exp.Expr) -> MySQLType | None:
-  inner = type_of(node.this)
-  if inner is None or inner.family in ("text", "double"):
-    return inner and DOUBLE
-  return MySQLType("decimal", inner.scale + DIVISION_DIGITS)
-
-
 def _of_arithmetic(node: exp.Expr) -> MySQLType | None:
   left, right = type_of(node.this), type_of(node.args.get("expression"))
   if left is None or right is None:
@@ -187,24 +173,9 @@ def written_format(node: exp.Expr) -> exp.Expr:
   )
 
 
-def _of_read_date(node: exp.Expr) -> MySQLType:
-  return DATETIME if has_time(written_format(node).name) else DATE
-
-
-def _of_inner(node: exp.Expr) -> MySQLType | None:
-  return type_of(node.this)
-
-
 def _of_sign(node: exp.Expr) -> MySQLType | None:
   inner = type_of(node.this)
   return DOUBLE if inner == TEXT else inner
-
-
-def _of_floor(node: exp.Expr) -> MySQLType | None:
-  inner = type_of(node.this)
-  if inner is None or inner.family in ("text", "double"):
-    return inner and DOUBLE
-  return INT
 
 
 def _of_subquery(node: exp.Expr) -> MySQLType | None:
@@ -218,23 +189,44 @@ def _always(result: MySQLType) -> Callable[[exp.Expr], MySQLType]:
   return lambda node: result
 
 
+def _exact(result: Callable[[MySQLType], MySQLType]) -> "_Rule":
+  """Returns a rule for functions that are exact for exact numbers only."""
+
+  def rule(node: exp.Expr) -> MySQLType | None:
+    inner = type_of(node.this)
+    if inner is None or inner.family in ("text", "double"):
+      return inner and DOUBLE
+    return result(inner)
+
+  return rule
+
+
 _Rule = Callable[[exp.Expr], MySQLType | None]
 _RULES: tuple[tuple[type | tuple[type, ...], _Rule], ...] = (
   (exp.Literal, _of_literal),
   (_TEXTS, _always(TEXT)),
-  (exp.Sum, _of_sum),
-  (exp.Avg, _of_average),
-  ((exp.Max, exp.Min, exp.Paren, exp.Alias, exp.Window), _of_inner),
+  (exp.Sum, _exact(lambda inner: MySQLType("decimal", inner.scale))),
+  (
+    exp.Avg,
+    _exact(lambda inner: MySQLType("decimal", inner.scale + DIVISION_DIGITS)),
+  ),
+  (
+    (exp.Max, exp.Min, exp.Paren, exp.Alias, exp.Window),
+    lambda node: type_of(node.this),
+  ),
   (_SPREADS, _always(DOUBLE)),
   ((exp.CurrentDate, exp.LastDay), _always(DATE)),
   (exp.CurrentTimestamp, _always(DATETIME)),
   ((exp.Neg, exp.Abs), _of_sign),
-  ((exp.Floor, exp.Ceil), _of_floor),
+  ((exp.Floor, exp.Ceil), _exact(lambda inner: INT)),
   (exp.Subquery, _of_subquery),
   ((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), _of_arithmetic),
   (exp.Cast, _of_cast),
   ((exp.Round, exp.Trunc), _of_round),
-  (exp.StrToDate, _of_read_date),
+  (
+    exp.StrToDate,
+    lambda node: DATETIME if has_time(written_format(node).name) else DATE,
+  ),
   (exp.TsOrDsToDate, _always(DATE)),
   (_COUNTS, _always(INT)),
 )

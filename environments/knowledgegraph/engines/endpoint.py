@@ -12,16 +12,9 @@ from typing import Any
 import aiohttp
 
 from agentrl_jax.errors import EnvironmentFault
-from environments.knowledgegraph.engines import sparql
+from environments.knowledgegraph.engines import sparql, store
 from environments.knowledgegraph.engines.graph import Graph
 from environments.knowledgegraph.engines.program import Program
-from environments.knowledgegraph.engines.store import (
-  MAX_ROWS,
-  TOO_SLOW,
-  Engine,
-  QueryRefused,
-  Store,
-)
 
 CONNECT_LIMIT_S = 10.0
 PAGE_ROWS = 1000  # below the limit of every server
@@ -37,7 +30,7 @@ REFUSALS = {
 }
 
 
-class EndpointEngine(Engine):
+class EndpointEngine(store.Engine):
   """One endpoint for all sessions, which share its connections."""
 
   def __init__(self, url: str, *, query_limit_s: float):
@@ -45,7 +38,7 @@ class EndpointEngine(Engine):
     self._query_limit_s = query_limit_s
     self._client: aiohttp.ClientSession | None = None
 
-  async def store(self, graph: Graph) -> Store:
+  async def store(self, graph: Graph) -> store.Store:
     """Opens the endpoint's own facts, and ignores the graph."""
     del graph
     if self._client is None:
@@ -65,7 +58,7 @@ class EndpointEngine(Engine):
       await self._client.close()
 
 
-class EndpointStore(Store):
+class EndpointStore(store.Store):
   """The facts of the endpoint, over HTTP."""
 
   def __init__(
@@ -88,7 +81,7 @@ class EndpointStore(Store):
     if len(rows) < PAGE_ROWS:
       return frozenset(rows)
     pages: list[str] = []
-    while len(rows) >= PAGE_ROWS and len(pages) < MAX_ROWS:
+    while len(rows) >= PAGE_ROWS and len(pages) < store.MAX_ROWS:
       rows = await self._rows(
         f"SELECT {variable} WHERE {{ {{ {query} ORDER BY {variable} }} }} "
         f"LIMIT {PAGE_ROWS} OFFSET {len(pages)}"
@@ -101,7 +94,7 @@ class EndpointStore(Store):
       async with self._client.post(self._url, data={"query": query}) as reply:
         body = await reply.read()
         if reply.status in REFUSALS:
-          raise QueryRefused(
+          raise store.QueryRefused(
             f"{REFUSALS[reply.status]}. \n\nResponse:\n"
             f"{body[:MAX_ERROR_CHARS]!r}"
           )
@@ -113,8 +106,8 @@ class EndpointStore(Store):
     except (ValueError, LookupError, TypeError) as error:
       raise self._fault(f"sent no results in JSON ({error!r})") from error
     except TimeoutError as error:
-      raise QueryRefused(
-        TOO_SLOW.format(seconds=self._query_limit_s)
+      raise store.QueryRefused(
+        store.TOO_SLOW.format(seconds=self._query_limit_s)
       ) from error
 
   def _fault(self, reason: str) -> EnvironmentFault:

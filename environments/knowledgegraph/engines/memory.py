@@ -42,9 +42,6 @@ class MemoryEngine(Engine):
   async def store(self, graph: Graph) -> Store:
     return MemoryStore(graph)
 
-  async def close(self) -> None:
-    pass
-
 
 class MemoryStore(Store):
   """A graph, and the results of one session's programs."""

@@ -118,9 +118,8 @@ class _PatternWriter:
     best, other = self._fresh("best"), self._fresh("y")
     candidates = self._set(extreme.base, other)
     return (
-      f"{operand}{variable} {iri(extreme.attribute)} {best} . "
-      f"{{ SELECT {best} WHERE {{ {candidates}"
-      f"{other} {iri(extreme.attribute)} {best} . "
+      f"{operand}{variable} {iri(extreme.attribute)} {best} . {{ SELECT {best} "
+      f"WHERE {{ {candidates}{other} {iri(extreme.attribute)} {best} . "
       f"{_admissible(other, extreme)}}} {_first(best, extreme)} }} "
     )
 

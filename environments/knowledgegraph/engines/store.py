@@ -39,6 +39,5 @@ class Engine(abc.ABC):
   async def store(self, graph: Graph) -> Store:
     """Opens a store of these facts, or of the engine's own facts."""
 
-  @abc.abstractmethod
-  async def close(self) -> None:
+  async def close(self) -> None:  # noqa: B027 - memory has none
     """Frees the engine's resources; the engine may not be used again."""

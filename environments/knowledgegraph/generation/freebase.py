@@ -10,6 +10,7 @@ import pathlib
 import tarfile
 from collections.abc import Iterator
 
+from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.engines.graph import Graph
 from environments.knowledgegraph.generation.themes import Relation, Theme
@@ -24,8 +25,8 @@ def load_facts(path: str, entity_names: str, ontology: Ontology) -> World:
   """Reads FB15k-237; without a path, the names are those beside it."""
   archive = pathlib.Path(path)
   names_path = pathlib.Path(entity_names or archive.parent / ENTITY_NAMES)
-  _require_file("graph", archive, ARCHIVE)
-  _require_file("entity_names", names_path, ENTITY_NAMES)
+  require_file(archive, "KnowledgeGraph's graph", ARCHIVE)
+  require_file(names_path, "KnowledgeGraph's entity_names", ENTITY_NAMES)
   names = dict(_names(names_path))
   graph = Graph()
   for subject, relation, object_ in _triples(archive):
@@ -40,14 +41,6 @@ def load_facts(path: str, entity_names: str, ontology: Ontology) -> World:
       f"entities that {str(names_path)!r} names"
     )
   return world
-
-
-def _require_file(option: str, path: pathlib.Path, name: str) -> None:
-  if not path.is_file():
-    raise ConfigError(
-      f"KnowledgeGraph's {option} is {str(path)!r}, which is not a file; give "
-      f"the path of {name}"
-    )
 
 
 def _world(graph: Graph, names: dict[str, str], ontology: Ontology) -> World:

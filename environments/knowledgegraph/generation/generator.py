@@ -16,12 +16,7 @@ from typing import ClassVar
 
 from agentrl_jax.env.options import require_bounds, require_some_of
 from agentrl_jax.errors import ConfigError
-from environments.knowledgegraph.generation.questions import (
-  KINDS,
-  canonical,
-  draw_question,
-  every_step_matters,
-)
+from environments.knowledgegraph.generation import questions
 from environments.knowledgegraph.generation.themes import THEMES, ontology_of
 from environments.knowledgegraph.generation.world import World, draw_world
 from environments.knowledgegraph.problem import (
@@ -50,7 +45,7 @@ class Generator(abc.ABC):
     max_calls: the limit of calls in a gold solution.
   """
 
-  known_kinds: ClassVar[Sequence[str]] = KINDS
+  known_kinds: ClassVar[Sequence[str]] = questions.KINDS
   kinds: Sequence[str]
   num_hops: tuple[int, int]
   max_calls: int
@@ -72,7 +67,7 @@ class Generator(abc.ABC):
     for draw in range(MAX_DRAWS):
       # A small world may have no two paths that share enough entities.
       is_two = kind == "and" or (may_be_two and draw < MAX_DRAWS_OF_TWO)
-      problem = draw_question(
+      problem = questions.draw_question(
         rng,
         kind,
         world,
@@ -83,7 +78,7 @@ class Generator(abc.ABC):
       if (
         problem is not None
         and len(problem.gold_calls) <= self.max_calls
-        and every_step_matters(problem, world)
+        and questions.every_step_matters(problem, world)
       ):
         return problem
     raise ConfigError(
@@ -124,7 +119,7 @@ class WorldGenerator(Generator):
     while len(problems) < TASKS_PER_WORLD:
       problem = self._draw(rng, split, world)
       program = gold_programs(problem.gold_calls)[-1]
-      problems.setdefault(canonical(program, world.names), problem)
+      problems.setdefault(questions.canonical(program, world.names), problem)
     return world, tuple(problems.values())
 
 

@@ -12,13 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from environments.knowledgegraph.calls import ENTITY
-from environments.knowledgegraph.engines.graph import (
-  Fact,
-  Graph,
-  Literal,
-  Term,
-  answer_text,
-)
+from environments.knowledgegraph.engines import graph
 from environments.knowledgegraph.engines.memory import Evaluation
 from environments.knowledgegraph.engines.program import (
   And,
@@ -42,7 +36,7 @@ NUM_OUTSIDE = 2  # members of one operand only
 ID_DIGITS = "0123456789bcdfghjklmnpqrstvwxyz_"  # as in Freebase
 
 
-def synthesise(problem: Problem, ontology: Ontology) -> Graph:
+def synthesise(problem: Problem, ontology: Ontology) -> graph.Graph:
   """Synthesises the graph of one problem, deterministically.
 
   The graph is empty if the gold calls cannot be run, because it is unknown then
@@ -51,7 +45,7 @@ def synthesise(problem: Problem, ontology: Ontology) -> Graph:
   try:
     program = gold_programs(problem.gold_calls)[-1]
   except (LookupError, ValueError):
-    return Graph()
+    return graph.Graph()
   return _Synthesis(problem, program, ontology).graph
 
 
@@ -59,7 +53,7 @@ class _Synthesis:
   """Builds one graph."""
 
   def __init__(self, problem: Problem, program: Program, ontology: Ontology):
-    self.graph = Graph()
+    self.graph = graph.Graph()
     self._rng = random.Random(f"{problem.question}/{program}")
     self._ontology = ontology
     self._taken = {*problem.entities.values(), *problem.answers}
@@ -69,7 +63,9 @@ class _Synthesis:
     if self._gives_answers():
       self._distract()
 
-  def _support(self, program: Program, members: Sequence[Term]) -> list[Fact]:
+  def _support(
+    self, program: Program, members: Sequence[graph.Term]
+  ) -> list[graph.Fact]:
     """Makes the terms members of the program; returns the facts it added."""
     match program:
       case Entity():
@@ -88,9 +84,9 @@ class _Synthesis:
           (x, attribute, best) for x in members if isinstance(x, str)
         )
       case Count(base):
-        return self._support_count(base, int(answer_text(members[0])))
+        return self._support_count(base, int(graph.answer_text(members[0])))
 
-  def _support_count(self, base: Program, number: int) -> list[Fact]:
+  def _support_count(self, base: Program, number: int) -> list[graph.Fact]:
     if number > 0:
       counted = [self._invent() for _ in range(min(number, MAX_COUNTED))]
       return self._support(base, counted)
@@ -120,7 +116,7 @@ class _Synthesis:
     for rank in range(1, self._rng.randint(2, 4)):
       value = self._value(attribute, rank=-rank if is_max else rank)
 
-      def add(value: Literal = value) -> list[Fact]:
+      def add(value: graph.Literal = value) -> list[graph.Fact]:
         beaten = self._invent()
         supported = self._support(base, [beaten])
         return supported + self._add([(beaten, attribute, value)])
@@ -152,10 +148,10 @@ class _Synthesis:
         pairs[object_, ranges[relation]] = None
     return list(pairs)
 
-  def _try_fact(self, fact: Fact) -> None:
+  def _try_fact(self, fact: graph.Fact) -> None:
     self._try(lambda: self._add([fact]))
 
-  def _try(self, change: Callable[[], list[Fact]]) -> None:
+  def _try(self, change: Callable[[], list[graph.Fact]]) -> None:
     """Adds facts, and removes them again if they change the answer."""
     added = change()
     if added and not self._gives_answers():
@@ -165,22 +161,22 @@ class _Synthesis:
   def _gives_answers(self) -> bool:
     return Evaluation(self.graph).answers(self._program) == self._answers
 
-  def _add(self, facts: Iterable[Fact]) -> list[Fact]:
+  def _add(self, facts: Iterable[graph.Fact]) -> list[graph.Fact]:
     return [fact for fact in facts if self.graph.add(fact)]
 
-  def _object_of(self, relation: str) -> str | Literal:
+  def _object_of(self, relation: str) -> str | graph.Literal:
     if relation in self._ontology.attributes:
       return self._value(relation, rank=self._rng.randint(-3, 3))
     return self._invent()
 
-  def _value(self, attribute: str, *, rank: int) -> Literal:
+  def _value(self, attribute: str, *, rank: int) -> graph.Literal:
     """Makes a value, which is greater for a higher rank."""
     match self._ontology.ranges.get(attribute):
       case "type.datetime":
-        return Literal(f"{1950 + rank}-06-15", "date")
+        return graph.Literal(f"{1950 + rank}-06-15", "date")
       case "type.float":
-        return Literal(f"{50 + rank}.5", "double")
-    return Literal(str(50 + rank), "integer")
+        return graph.Literal(f"{50 + rank}.5", "double")
+    return graph.Literal(str(50 + rank), "integer")
 
   def _invent(self) -> str:
     while True:
@@ -190,6 +186,6 @@ class _Synthesis:
         return id_
 
 
-def _term(answer: str) -> Term:
+def _term(answer: str) -> graph.Term:
   """Reads an answer as an entity or a literal."""
-  return answer if ENTITY.fullmatch(answer) else Literal(answer)
+  return answer if ENTITY.fullmatch(answer) else graph.Literal(answer)

@@ -21,6 +21,7 @@ from environments.os_interaction.machines.files import (
   File,
   Tree,
   Unreadable,
+  is_in,
 )
 from environments.os_interaction.machines.machine import PATH, Machine
 from environments.os_interaction.tasks.outcomes import CommandMade
@@ -67,8 +68,8 @@ class Fingerprint:
   def of(cls, changes: Changes) -> "Fingerprint":
     """Summarizes the changes of the set-up."""
     settings = Changes(
-      {p: f for p, f in changes.files.items() if _is_in(p, _FIXED)},
-      frozenset(p for p in changes.removed if _is_in(p, _FIXED)),
+      {p: f for p, f in changes.files.items() if is_in(p, _FIXED)},
+      frozenset(p for p in changes.removed if is_in(p, _FIXED)),
     )
     digests = {path: _digest(file) for path, file in changes.files.items()}
     return cls(digests, settings)
@@ -90,9 +91,9 @@ async def load_changes(
     path: file
     for path, file in after.files.items()
     if _is_copied(path, file)
-    and (path in image or path in before.files or not _is_in(path, _LIBRARIES))
+    and (path in image or path in before.files or not is_in(path, _LIBRARIES))
   }
-  removed = {p for p in after.removed if not _is_in(p, (*_FIXED, *_LIBRARIES))}
+  removed = {p for p in after.removed if not is_in(p, (*_FIXED, *_LIBRARIES))}
   settings = before.settings
   await fresh.apply_changes(
     Changes({**copied, **settings.files}, frozenset(removed | settings.removed))
@@ -156,7 +157,7 @@ async def _image_digests(
   changed = [
     path
     for path in sorted(now ^ before.files.keys())
-    if _is_in(path, _SYSTEM) and not _is_plain_folder(path, after)
+    if is_in(path, _SYSTEM) and not _is_plain_folder(path, after)
   ]
   if len(changed) > MAX_SYSTEM_CHANGES:
     raise Unreadable("too much was written among the system's programs")
@@ -184,7 +185,7 @@ def _is_program_changed(
 ) -> bool:
   """Tells whether a program from the set-up was changed or removed."""
   for path, digest in {**image, **before.files}.items():
-    if not _is_in(path, _SYSTEM):
+    if not is_in(path, _SYSTEM):
       continue
     file = after.files.get(path)
     now = image.get(path) if file is None else _digest(file)
@@ -216,11 +217,7 @@ def _program_names(paths: Iterable[str]) -> set[str]:
 
 
 def _is_copied(path: str, file: File) -> bool:
-  return file.kind in (FILE, FOLDER, LINK) and not _is_in(path, _FIXED)
-
-
-def _is_in(path: str, folders: tuple[str, ...]) -> bool:
-  return any(path == f or path.startswith(f"{f}/") for f in folders)
+  return file.kind in (FILE, FOLDER, LINK) and not is_in(path, _FIXED)
 
 
 def _digest(file: File) -> str:

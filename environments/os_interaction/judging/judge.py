@@ -78,9 +78,8 @@ async def set_up(problem: Problem, machine: Machine) -> None:
         else f"ended with code {done.code}"
       )
       raise EnvironmentFault(
-        f"an init script {ending}; the task is "
-        f"{problem.description[:80]!r}, the end of the script's stderr "
-        f"{done.stderr[-300:]!r}"
+        f"an init script {ending}; the task is {problem.description[:80]!r}, "
+        f"the end of the script's stderr {done.stderr[-300:]!r}"
       )
 
 

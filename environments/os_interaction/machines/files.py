@@ -10,7 +10,7 @@ import io
 import stat
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO
 
 READ_TIMEOUT_S = 120.0  # for all that the judge reads of one machine
@@ -135,7 +135,12 @@ def kind_of(mode: int) -> str:
 
 def is_compared(path: str) -> bool:
   """Tells whether `Machine.read_changes` includes a changed path."""
-  return not any(path == p or path.startswith(f"{p}/") for p in IGNORED_PATHS)
+  return not is_in(path, IGNORED_PATHS)
+
+
+def is_in(path: str, folders: Iterable[str]) -> bool:
+  """Tells whether a path is one of the folders, or below one."""
+  return any(path == f or path.startswith(f"{f}/") for f in folders)
 
 
 def read_archive(stream: BinaryIO, root: str, budget: ReadBudget) -> Tree:

@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import time
 
+from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.env.docker.stream import Terminal
 from agentrl_jax.errors import EnvironmentFault
 from environments.os_interaction.machines.machine import Machine
@@ -135,14 +136,12 @@ class Shell:
 
   async def _restart_machine(self) -> None:
     await self.close()
-    try:
-      async with asyncio.timeout(RESTART_TIMEOUT_S):
-        await self._machine.restart()
-    except TimeoutError as error:
-      raise EnvironmentFault(
-        f"a machine's processes have not ended within {RESTART_TIMEOUT_S:g} s "
-        "of being killed; look at the host's load"
-      ) from error
+    async with fault_after(
+      RESTART_TIMEOUT_S,
+      f"a machine's processes have not ended within {RESTART_TIMEOUT_S:g} s of "
+      "being killed; look at the host's load",
+    ):
+      await self._machine.restart()
     await self._replace_shell()
 
   async def _replace_shell(self) -> None:

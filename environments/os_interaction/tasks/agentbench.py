@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.tasks.problem import (
   LANGUAGES,
@@ -24,11 +25,11 @@ def load_problems(
 ) -> tuple[Problem, ...]:
   """Reads a `.json` file (a list of tasks, or one task) or a `.jsonl` file."""
   path = pathlib.Path(source)
-  if not path.is_file():
-    raise ConfigError(
-      f"OSInteraction's source is {str(path)!r}, which is not a file; give the "
-      "path of one of AgentBench's task files, or none to generate tasks"
-    )
+  require_file(
+    path,
+    "OSInteraction's source",
+    "one of AgentBench's task files, or none to generate tasks",
+  )
   folders = _script_folders(path, scripts)
   text = path.read_text(encoding="utf-8")
   try:

@@ -161,7 +161,6 @@ class UserMade(Outcome):
   def _without_user(
     self, groups: Mapping[str, tuple[str, ...]]
   ) -> dict[str, tuple[object, ...]]:
-    """Removes this user from the members of all groups."""
     return {
       name: (fields[1:3], set(fields[-1].split(",")) - {self.name, ""} or 0)
       for name, fields in groups.items()

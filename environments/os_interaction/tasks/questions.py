@@ -8,6 +8,7 @@ random draws decides which tasks an index stands for.
 import random
 import shlex
 
+from environments.os_interaction.tasks import words
 from environments.os_interaction.tasks.draft import (
   COMPARE_INTEGERS,
   COMPARE_TEXTS,
@@ -21,24 +22,13 @@ from environments.os_interaction.tasks.draft import (
   start_programs,
   write_files,
 )
-from environments.os_interaction.tasks.words import (
-  CITIES,
-  EVENTS,
-  EXTENSIONS,
-  FOLDERS,
-  GROUPS,
-  KEYS,
-  LEVELS,
-  PEOPLE,
-  PRODUCTS,
-)
 
 
 def count_files(rng: random.Random, level: int) -> Draft:
   """Counts files of a kind."""
   root = draw_root(rng)
   folders = draw_tree(rng, root, level)
-  extensions = rng.sample(EXTENSIONS, 3)
+  extensions = rng.sample(words.EXTENSIONS, 3)
   names = draw_names(rng, 6 * level + 4, extensions=extensions, hidden=0.25)
   sizes = [rng.choice((0, 10, 200, 700, 1000)) for _ in names]
   files = {
@@ -81,15 +71,16 @@ def count_files(rng: random.Random, level: int) -> Draft:
 
 def query_log(rng: random.Random, level: int) -> Draft:
   """Counts lines, users or days of a log."""
-  path = f"/var/log/{rng.choice(FOLDERS)}.log"
-  people = rng.sample(PEOPLE, 3 + level)
+  path = f"/var/log/{rng.choice(words.FOLDERS)}.log"
+  people = rng.sample(words.PEOPLE, 3 + level)
   lines = [
     f"2024-{rng.randint(1, 12):02}-{rng.randint(1, 28):02} "
-    f"[{rng.choice(LEVELS)}] user={rng.choice(people)} {rng.choice(EVENTS)}"
+    f"[{rng.choice(words.LEVELS)}] user={rng.choice(people)} "
+    f"{rng.choice(words.EVENTS)}"
     for _ in range(20 * level)
   ]
-  log_level, person = rng.choice(LEVELS), rng.choice(people)
-  event = rng.choice(EVENTS)
+  log_level, person = rng.choice(words.LEVELS), rng.choice(people)
+  event = rng.choice(words.EVENTS)
   question, example, slip = rng.choice(
     (
       (
@@ -117,7 +108,7 @@ def query_log(rng: random.Random, level: int) -> Draft:
   return _number_question(
     rng,
     f"The log {path} has lines such as "
-    f'"2024-01-31 [INFO] user={people[0]} {EVENTS[0]}". {question}',
+    f'"2024-01-31 [INFO] user={people[0]} {words.EVENTS[0]}". {question}',
     init=write_files({path: "\n".join(lines) + "\n"}),
     example=example,
     slip=slip,
@@ -127,8 +118,8 @@ def query_log(rng: random.Random, level: int) -> Draft:
 def sum_column(rng: random.Random, level: int) -> Draft:
   """Adds up or counts rows of a table of sales."""
   path = f"{draw_root(rng)}.csv"
-  cities = rng.sample(CITIES, 2 + level)
-  goods = rng.sample(PRODUCTS, 2 + level)
+  cities = rng.sample(words.CITIES, 2 + level)
+  goods = rng.sample(words.PRODUCTS, 2 + level)
   rows = [
     f"{rng.choice(cities)},{rng.choice(goods)},{rng.randint(1, 40)},"
     f"{rng.randint(2, 90)}"
@@ -161,8 +152,10 @@ def sum_column(rng: random.Random, level: int) -> Draft:
 
 def count_users(rng: random.Random, level: int) -> Draft:
   """Counts users by group or login shell."""
-  people = rng.sample(PEOPLE, 3 + 2 * level)
-  groups = [f"{g}{rng.randint(2, 60)}" for g in rng.sample(GROUPS, 1 + level)]
+  people = rng.sample(words.PEOPLE, 3 + 2 * level)
+  groups = [
+    f"{g}{rng.randint(2, 60)}" for g in rng.sample(words.GROUPS, 1 + level)
+  ]
   shells = [rng.choice(("/bin/bash", "/bin/sh")) for _ in people]
   lines = [f"groupadd {group}" for group in groups]
   for person, shell in zip(people, shells, strict=True):
@@ -200,12 +193,12 @@ def count_users(rng: random.Random, level: int) -> Draft:
 
 def count_words(rng: random.Random, level: int) -> Draft:
   """Counts words or lines of a text."""
-  path = f"{draw_root(rng)}/{rng.choice(PEOPLE)}.txt"
-  words = rng.sample(PRODUCTS, 4 + level)
-  weights = rng.sample(range(1, 12), len(words))
-  text = rng.choices(words, weights, k=40 * level)
+  path = f"{draw_root(rng)}/{rng.choice(words.PEOPLE)}.txt"
+  choices = rng.sample(words.PRODUCTS, 4 + level)
+  weights = rng.sample(range(1, 12), len(choices))
+  text = rng.choices(choices, weights, k=40 * level)
   lines = [" ".join(text[i : i + 8]) for i in range(0, len(text), 8)]
-  word = rng.choice(words)
+  word = rng.choice(choices)
   question, example, slip = rng.choice(
     (
       (
@@ -236,9 +229,9 @@ def count_words(rng: random.Random, level: int) -> Draft:
 
 def count_processes(rng: random.Random, level: int) -> Draft:
   """Counts the running processes of a program."""
-  name = f"{rng.choice(PRODUCTS)}{rng.randint(2, 99)}d"
+  name = f"{rng.choice(words.PRODUCTS)}{rng.randint(2, 99)}d"
   count, others = rng.randint(2, 3 + 4 * level), rng.randint(1, 2)
-  other = f"{rng.choice(PRODUCTS)}ctl"
+  other = f"{rng.choice(words.PRODUCTS)}ctl"
   question = rng.choice(
     (
       f"How many processes of the program {name} are running?",
@@ -260,7 +253,7 @@ def count_processes(rng: random.Random, level: int) -> Draft:
 def look_into_archive(rng: random.Random, level: int) -> Draft:
   """Counts files of a kind in an archive."""
   root = draw_root(rng)
-  extensions = rng.sample(EXTENSIONS, 3)
+  extensions = rng.sample(words.EXTENSIONS, 3)
   names = draw_names(rng, 6 * level + 3, extensions=extensions)
   folders = draw_tree(rng, "box", level)
   files = {path: "x" for path in spread(rng, folders, names)}
@@ -294,7 +287,7 @@ def look_into_archive(rng: random.Random, level: int) -> Draft:
 def find_largest(rng: random.Random, level: int) -> Draft:
   """Finds the largest, smallest or second file by size."""
   root = draw_root(rng)
-  extensions = rng.sample(EXTENSIONS, 3)
+  extensions = rng.sample(words.EXTENSIONS, 3)
   names = draw_names(rng, 6 + 3 * level, extensions=extensions)
   names += [f"{stem}.{extensions[0]}" for stem in ("main", "side", "a", "b")]
   sizes = rng.sample(range(10, 900), len(names))
@@ -332,12 +325,16 @@ def find_largest(rng: random.Random, level: int) -> Draft:
 
 def read_setting(rng: random.Random, level: int) -> Draft:
   """Finds the last of several settings of a key."""
-  person, thing, key = (rng.choice(w) for w in (PEOPLE, PRODUCTS, KEYS))
-  path = f"/etc/{thing}{rng.choice(('', '-', '/'))}{rng.choice(KEYS)}.conf"
+  person, thing, key = (
+    rng.choice(w) for w in (words.PEOPLE, words.PRODUCTS, words.KEYS)
+  )
+  path = (
+    f"/etc/{thing}{rng.choice(('', '-', '/'))}{rng.choice(words.KEYS)}.conf"
+  )
   values = rng.sample(range(10, 9999), 2 + level)
   lines = [f"# settings of {thing}"]
   for value in values:
-    lines += [f"{key}={value}", f"owner={rng.choice(PEOPLE)}"]
+    lines += [f"{key}={value}", f"owner={rng.choice(words.PEOPLE)}"]
     lines.append(f"#{key}={rng.randint(10, 9999)}")
   question = rng.choice(
     (

@@ -19,19 +19,8 @@ import numpy as np
 
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
-from environments.webshop.listings.products import (
-  Row,
-  goals_of,
-  product_of,
-  read_product,
-  written_instructions,
-)
-from environments.webshop.search.disk_index import (
-  IndexBuilder,
-  MappedTexts,
-  open_array,
-  open_index,
-)
+from environments.webshop.listings import products
+from environments.webshop.search import disk_index
 from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.product import Product
 
@@ -47,9 +36,9 @@ class GoalTable:
   def __init__(self) -> None:
     self._goals = array.array("i")
 
-  def add(self, position: int, row: Row, product: Product) -> None:
-    is_written = bool(written_instructions(row))
-    for number, goal in enumerate(goals_of(row, product)):
+  def add(self, position: int, row: products.Row, product: Product) -> None:
+    is_written = bool(products.written_instructions(row))
+    for number, goal in enumerate(products.goals_of(row, product)):
       split_index = SPLITS.index(split_of(goal.instruction))
       self._goals.extend((position, number, is_written, split_index))
 
@@ -59,17 +48,17 @@ class GoalTable:
     return np.ascontiguousarray(goals.T)
 
 
-class StoredRows(Sequence[Row]):
+class StoredRows(Sequence[products.Row]):
   """The rows of a store."""
 
   def __init__(self, folder: pathlib.Path):
-    self._texts = MappedTexts(folder / "rows")
+    self._texts = disk_index.MappedTexts(folder / "rows")
 
   def __len__(self) -> int:
     return len(self._texts)
 
-  def __getitem__(self, position: int) -> Row:  # type: ignore[override]
-    row: Row = json.loads(self._texts[position])
+  def __getitem__(self, position: int) -> products.Row:  # type: ignore[override]
+    row: products.Row = json.loads(self._texts[position])
     return row
 
 
@@ -87,7 +76,7 @@ class StoredProducts(Sequence[Product]):
     return self._read(position)
 
   def _read_one(self, position: int) -> Product:
-    return product_of(self._rows[position])
+    return products.product_of(self._rows[position])
 
 
 class StoredCatalogue(Catalogue):
@@ -96,9 +85,9 @@ class StoredCatalogue(Catalogue):
   def __init__(self, folder: pathlib.Path):
     self.rows = StoredRows(folder)
     self.products = StoredProducts(self.rows)
-    self._ids = open_array(folder / "ids.npy")
-    self._places = open_array(folder / "places.npy")
-    self._index = open_index(folder, num_texts=len(self.rows))
+    self._ids = disk_index.open_array(folder / "ids.npy")
+    self._places = disk_index.open_array(folder / "places.npy")
+    self._index = disk_index.open_index(folder, num_texts=len(self.rows))
     self.goals = np.load(folder / "goals.npy")
 
   def find(self, product_id: str) -> Product | None:
@@ -112,7 +101,7 @@ class StoredCatalogue(Catalogue):
 def open_store(
   cache: pathlib.Path,
   sources: Sequence[pathlib.Path],
-  rows: Iterable[tuple[str, Row]],
+  rows: Iterable[tuple[str, products.Row]],
 ) -> StoredCatalogue:
   """Opens the store of these files, which is built from `rows` if missing."""
   folder = cache / _key(sources)
@@ -153,12 +142,14 @@ def _key(sources: Sequence[pathlib.Path]) -> str:
   return digest.hexdigest()
 
 
-def _build(folder: pathlib.Path, rows: Iterable[tuple[str, Row]]) -> None:
-  index, goals = IndexBuilder(folder), GoalTable()
+def _build(
+  folder: pathlib.Path, rows: Iterable[tuple[str, products.Row]]
+) -> None:
+  index, goals = disk_index.IndexBuilder(folder), GoalTable()
   begins, ids = array.array("q", [0]), []
   with (folder / "rows.txt").open("wb") as file:
     for position, (place, row) in enumerate(rows):
-      product = read_product(place, row)
+      product = products.read_product(place, row)
       text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
       begins.append(begins[-1] + file.write(text.encode(errors="replace")))
       ids.append(product.id.lower().encode(errors="replace"))

@@ -116,7 +116,6 @@ def open_array(path: pathlib.Path) -> np.ndarray:
 
 
 def _write_texts(stem: pathlib.Path, texts: Sequence[str]) -> None:
-  """Writes texts and their offsets for `_SortedTexts`."""
   begins = np.zeros(len(texts) + 1, dtype=np.int64)
   with stem.with_suffix(".txt").open("wb") as file:
     for number, text in enumerate(texts, 1):

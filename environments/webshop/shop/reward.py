@@ -114,7 +114,6 @@ def score_purchase(
 
 
 def _type_factor(bought: Product, wanted: Product) -> float:
-  """Compares the types of two products by title, query and category."""
   title_score = _title_score(bought.title, wanted.title)
   if title_score == 0:
     return 0.0

@@ -12,9 +12,10 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Message, Task
+from agentrl_jax.env.scripted import ToolCaller
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.calls import ENTITY, NUMBER
-from environments.knowledgegraph.expert import call_message
+from environments.knowledgegraph.session import PARAMETERS
 from tests.environments.knowledgegraph.data import questions
 from tests.environments.knowledgegraph.playing import play
 
@@ -33,8 +34,10 @@ async def replay(environment, index):
   problem = environment._loaded[index]
   async with environment.open(Task("kg", "dev", index), seed=0) as session:
     await session.reset()
-    for number, call in enumerate(problem.gold_calls):
-      await session.step(call_message(call, number))
+    caller = ToolCaller()
+    for call in problem.gold_calls:
+      named = zip(PARAMETERS[call.name], call.arguments, strict=True)
+      await session.step(caller.call(call.name, **dict(named)))
     results = [c for c in problem.gold_calls if c.name in TOOLS_WITH_RESULT]
     answer = f"Final Answer: #{len(results) - 1}"
     return await session.step(Message("assistant", answer))

@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 def _lead(port_to, count, log, act):
   _speak_to(log, 0)
-  link = process_link.lead(count, "127.0.0.1", WAIT_S, WAIT_S)
+  link = process_link.LeadersLink(count, "127.0.0.1", WAIT_S, WAIT_S)
   for _ in range(1, count):
     port_to.put(link.address)
   link.accept()
@@ -213,6 +213,6 @@ class ProcessesTest(parameterized.TestCase):
       group.ProcessLimits(join_timeout_s=0)
 
   def test_nobody_calls(self):
-    link = process_link.lead(2, "127.0.0.1", 0.05, WAIT_S)
+    link = process_link.LeadersLink(2, "127.0.0.1", 0.05, WAIT_S)
     with self.assertRaisesRegex(DeadlineExceeded, r"processes \[1\] to call"):
       link.accept()

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.env.docker.session_container import OPEN_FILES
 from agentrl_jax.env.docker.stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -42,19 +43,10 @@ from environments.os_interaction.machines.machine import (
   Limits,
   Machine,
 )
-from environments.os_interaction.machines.sandbox import files
+from environments.os_interaction.machines.sandbox import files, zygote_client
 from environments.os_interaction.machines.sandbox.descriptors import (
   PtyTerminal,
   read_pipes,
-)
-from environments.os_interaction.machines.sandbox.zygote_client import (
-  END_TIMEOUT_S,
-  REQUIREMENTS,
-  START_TIMEOUT_S,
-  MessageSocket,
-  SandboxProcess,
-  ZygoteClient,
-  wait_until_ready,
 )
 
 ROOTFS = "~/.cache/agentrl_jax/os_interaction/rootfs"
@@ -72,7 +64,7 @@ class SandboxEngine(Engine):
     self._rootfs = _require_rootfs(rootfs)
     self._numbers = itertools.count()
     self._starting = asyncio.Lock()
-    self._zygote: ZygoteClient | None = None
+    self._zygote: zygote_client.ZygoteClient | None = None
 
   async def start(self, image: str) -> Machine:
     """Starts a sandbox; all of AgentBench's images share the one folder."""
@@ -80,7 +72,7 @@ class SandboxEngine(Engine):
     async with self._starting:
       if self._zygote is None or self._zygote.has_ended:
         await self.close()
-        self._zygote = await ZygoteClient.start()
+        self._zygote = await zygote_client.ZygoteClient.start()
     return await SandboxMachine.start(
       self._zygote, next(self._numbers), self._limits, self._rootfs
     )
@@ -102,9 +94,9 @@ class SandboxMachine(Machine):
 
   def __init__(
     self,
-    zygote: ZygoteClient,
+    zygote: zygote_client.ZygoteClient,
     number: int,
-    messages: MessageSocket,
+    messages: zygote_client.MessageSocket,
     hostname: str,
   ):
     self._zygote = zygote
@@ -112,19 +104,23 @@ class SandboxMachine(Machine):
     self._socket = messages
     self._hostname = hostname
     self._folders: list[int] = []  # the root, and the overlay's upper layer
-    self._process: SandboxProcess | None = None
+    self._process: zygote_client.SandboxProcess | None = None
     self._request_ids = itertools.count()
     self._pending: dict[int, Response] = {}
     self._receiving: asyncio.Task[None] | None = None
 
   @classmethod
   async def start(
-    cls, zygote: ZygoteClient, number: int, limits: Limits, rootfs: str
+    cls,
+    zygote: zygote_client.ZygoteClient,
+    number: int,
+    limits: Limits,
+    rootfs: str,
   ) -> "SandboxMachine":
     """Waits until the init process is ready."""
     hostname = secrets.token_hex(6)
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    machine = cls(zygote, number, MessageSocket(ours), hostname)
+    machine = cls(zygote, number, zygote_client.MessageSocket(ours), hostname)
     with its:
       body = {
         "rootfs": rootfs,
@@ -143,7 +139,7 @@ class SandboxMachine(Machine):
         machine._socket.close()
         raise
     try:
-      await wait_until_ready(machine._socket)
+      await zygote_client.wait_until_ready(machine._socket)
       machine._open_folders(await zygote.wait_until_forked(number))
     except BaseException:
       await machine.remove()
@@ -183,13 +179,11 @@ class SandboxMachine(Machine):
     with contextlib.ExitStack() as fds:
       command = self._command_file(fds, argv, terminal=True)
       response = self._request({"do": "terminal"}, [command])
-      try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-          body, terminal_fds = await response
-      except TimeoutError as error:
-        raise EnvironmentFault(
-          f"a sandbox starts no terminal within {START_TIMEOUT_S:g} s"
-        ) from error
+      limit_s = zygote_client.START_TIMEOUT_S
+      async with fault_after(
+        limit_s, f"a sandbox starts no terminal within {limit_s:g} s"
+      ):
+        body, terminal_fds = await response
     if not terminal_fds:
       raise EnvironmentFault(f"a sandbox starts no terminal: {body}")
     return PtyTerminal(terminal_fds[0])
@@ -200,14 +194,13 @@ class SandboxMachine(Machine):
 
   async def halt(self) -> None:
     """Ends every process but the init process, which starts none by itself."""
-    try:
-      async with asyncio.timeout(END_TIMEOUT_S):
-        await self.restart()
-    except TimeoutError as error:
-      raise EnvironmentFault(
-        f"a sandbox's processes have not ended within {END_TIMEOUT_S:g} s of "
-        "being killed; look at the host's load"
-      ) from error
+    limit_s = zygote_client.END_TIMEOUT_S
+    async with fault_after(
+      limit_s,
+      f"a sandbox's processes have not ended within {limit_s:g} s of being "
+      "killed; look at the host's load",
+    ):
+      await self.restart()
 
   async def read_tree(self, path: str) -> Tree:
     return await asyncio.to_thread(
@@ -259,7 +252,7 @@ class SandboxMachine(Machine):
     self._socket.close()
     await self._zygote.wait_until_closed(self._number)
 
-  def _open_folders(self, process: SandboxProcess) -> None:
+  def _open_folders(self, process: zygote_client.SandboxProcess) -> None:
     """Opens the sandbox's folders from outside, before a policy runs inside."""
     self._process = process
     scratch = f"/proc/{process.pid}/root{self._zygote.scratch}"
@@ -332,7 +325,8 @@ def _require_rootfs(rootfs: str) -> str:
   path = pathlib.Path(rootfs or ROOTFS).expanduser().resolve()
   if sys.platform != "linux":
     raise ConfigError(
-      f"the sandbox needs Linux, and this is {sys.platform}. {REQUIREMENTS}"
+      f"the sandbox needs Linux, and this is {sys.platform}. "
+      f"{zygote_client.REQUIREMENTS}"
     )
   if not (path / "bin" / "bash").exists():
     raise ConfigError(

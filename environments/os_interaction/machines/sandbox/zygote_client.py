@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machines.sandbox.descriptors import (
   wait_until_readable,
@@ -147,25 +148,22 @@ class ZygoteClient:
 
   async def wait_until_forked(self, number: int) -> SandboxProcess:
     """Waits for the sandbox's outermost process."""
-    try:
-      async with asyncio.timeout(START_TIMEOUT_S):
-        return await self._forked[number]
-    except TimeoutError as error:
-      raise EnvironmentFault(
-        f"sandbox {number} was not forked within {START_TIMEOUT_S:g} s; look "
-        "at the host's load"
-      ) from error
+    async with fault_after(
+      START_TIMEOUT_S,
+      f"sandbox {number} was not forked within {START_TIMEOUT_S:g} s; look at "
+      "the host's load",
+    ):
+      return await self._forked[number]
 
   async def wait_until_closed(self, number: int) -> None:
     """Waits until no process of the sandbox is left."""
     try:
-      async with asyncio.timeout(END_TIMEOUT_S):
-        await self._closed[number].wait()
-    except TimeoutError as error:
-      raise EnvironmentFault(
+      async with fault_after(
+        END_TIMEOUT_S,
         f"sandbox {number} has not ended within {END_TIMEOUT_S:g} s of being "
-        "closed; look at the host's load, and for processes in state D"
-      ) from error
+        "closed; look at the host's load, and for processes in state D",
+      ):
+        await self._closed[number].wait()
     finally:
       del self._closed[number]
       self._forked.pop(number).cancel()
@@ -206,13 +204,11 @@ async def wait_until_ready(messages: MessageSocket) -> None:
 
   Raises `ConfigError` if this machine cannot isolate a sandbox.
   """
-  try:
-    async with asyncio.timeout(START_TIMEOUT_S):
-      message = await messages.receive()
-  except TimeoutError as error:
-    raise EnvironmentFault(
-      f"no sandbox within {START_TIMEOUT_S:g} s; look at the host's load"
-    ) from error
+  async with fault_after(
+    START_TIMEOUT_S,
+    f"no sandbox within {START_TIMEOUT_S:g} s; look at the host's load",
+  ):
+    message = await messages.receive()
   if message is None:
     raise EnvironmentFault("a sandbox ended before it began; see its errors")
   if "error" in message[0]:
