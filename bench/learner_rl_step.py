@@ -29,6 +29,7 @@ from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
 from configs import base
+from configs.base import defaults
 
 ATTEMPTS, PROMPT, ANSWER = 8, 128, 128
 TASK = Task("even", "train", 0)
@@ -88,7 +89,9 @@ class _Steps:
       np.int32
     )
     store = ServedWeights(1)
-    config = EngineConfig(
+    config = defaults(
+      EngineConfig,
+      "engine",
       slots=(ATTEMPTS,),
       context=PROMPT + ANSWER,
       prefill_chunks=(PROMPT,),

@@ -25,6 +25,7 @@ from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
+from configs.base import defaults
 
 POLICIES = {
   "1m": dict(
@@ -86,7 +87,9 @@ def measure_raw(policy, params, args) -> dict[str, float]:
 
 def measure_driver(policy, params, args) -> dict[str, float]:
   """Times multi-turn episodes through a driver, compiled beforehand."""
-  config = EngineConfig(
+  config = defaults(
+    EngineConfig,
+    "engine",
     slots=(args.slots,),
     context=args.context,
     lengths=(args.context // 4, args.context // 2),
@@ -176,7 +179,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> None:
   """Prints one line of JSON per measurement."""
   args = make_parser().parse_args()
-  policy = Policy(ModelConfig(**POLICIES[args.policy]))
+  policy = Policy(ModelConfig(**POLICIES[args.policy]), COMPUTE)
   params = policy.init(jax.random.key(0))
   names = [args.driver] if args.driver else ["raw", "local", "jetstream"]
   for args.driver in names:

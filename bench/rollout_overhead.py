@@ -19,7 +19,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # the limit is no host work at all
   load_before = os.getloadavg()[0]
-  policy = Policy(ModelConfig(**rollout_engine.POLICIES["nothing"]))
+  policy = Policy(ModelConfig(**rollout_engine.POLICIES["nothing"]), COMPUTE)
   params = policy.init(jax.random.key(0))
   found = {}
   for steps in (1, 4):

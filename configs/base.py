@@ -5,10 +5,15 @@ override fails at launch. Comments give the unit or the choices. Defaults are
 AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
 """
 
+import dataclasses
+from typing import Any, TypeVar
+
 import ml_collections
 from ml_collections.config_dict import create, placeholder
 
 from configs import environments
+
+_Settings = TypeVar("_Settings")
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -337,3 +342,15 @@ def get_config() -> ml_collections.ConfigDict:
   # Episodes in the report; groups whose trajectories are kept per update.
   c.report = create(num_episodes=6, keep_groups=4)
   return c.lock()
+
+
+def defaults(made: type[_Settings], section: str, **changes: Any) -> _Settings:
+  """Makes the class of a section with the section's defaults and changes.
+
+    loss = defaults(LossConfig, "loss", clip_high=0.28)
+
+  Such classes have no defaults of their own.
+  """
+  fields = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+  keys = get_config()[section].to_dict().items()
+  return made(**{k: v for k, v in keys if k in fields} | changes)

@@ -51,6 +51,7 @@ from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
+from configs.base import defaults
 from launch import command_line
 from launch.serving.served_models import ServedModel, find_models
 from launch.serving.service import DRIVERS, grammars_by, status_of
@@ -229,7 +230,9 @@ def engine_of(
     publisher.publish(
       version.load(loader), version.step, policy_slot=policy_slot
     )
-  config = EngineConfig(
+  config = defaults(
+    EngineConfig,
+    "engine",
     slots=(slots,) * number,
     context=model.context,
     lengths=tuple(n for n in (512, 2048, 8192) if n < model.context),

@@ -50,6 +50,7 @@ from launch.config.checks import (
   check_learning,
   check_mesh,
   check_policy_slots,
+  check_read,
   check_sampling,
   check_stored,
   check_weights,
@@ -190,6 +191,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     checkpoint=CheckpointConfig(**checkpoint),
     processes=ProcessLimits(**config.processes.to_dict()),
   )
+  check_read(config)
   _check_positive(config)
   _check_together(settings, config.train.steps)
   return settings

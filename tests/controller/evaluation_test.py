@@ -13,6 +13,7 @@ from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from configs.base import defaults
 from tests.controller.stage import (
   LIMITS,
   RETRIES,
@@ -24,6 +25,7 @@ from tests.controller.stage import (
   codec,
   until,
 )
+from tests.settings import WAITS
 
 
 def tasks(n, environments=None):
@@ -135,7 +137,10 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_calls_are_held_to_what_they_are_in_training(self):
     engine = ScriptedEngine()
-    training = a_player(engine=engine, sampling=Sampling(calls="well_formed"))
+    training = a_player(
+      engine=engine,
+      sampling=defaults(Sampling, "sampling", calls="well_formed"),
+    )
     await score(evaluation.evaluated(training))
     (grammar,) = {spec.grammar for _, spec in engine.asked}
     self.assertIn("%json", grammar)
@@ -186,13 +191,14 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     environments = {"arithmetic": Brittle()}
     mistakes = {"arithmetic": {"wrong_sum": 0.5}}
     script = ScriptPlayer(
-      environments=environments, max_turns=8, mistakes=mistakes
+      environments=environments, max_turns=8, mistakes=mistakes, waits=WAITS
     )
     tokens = ExpertPlayer(
       environments=environments,
       codec=codec(),
       limits=LIMITS,
       mistakes=mistakes,
+      waits=WAITS,
     )
     without, within = await score(script, 30), await score(tokens, 30)
     self.assertEqual(without, within)
@@ -200,7 +206,10 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_script_has_transcript_pay_and_no_tokens(self):
     script = ScriptPlayer(
-      environments={"arithmetic": Brittle()}, max_turns=8, mistakes={}
+      environments={"arithmetic": Brittle()},
+      max_turns=8,
+      mistakes={},
+      waits=WAITS,
     )
     trajectory = await script.play(an_episode())
     self.assertEqual(trajectory.num_tokens, 0)
@@ -226,7 +235,10 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
           yield session
 
     script = ScriptPlayer(
-      environments={"arithmetic": Instalments()}, max_turns=8, mistakes={}
+      environments={"arithmetic": Instalments()},
+      max_turns=8,
+      mistakes={},
+      waits=WAITS,
     )
     trajectory = await script.play(an_episode())
     self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.25])
@@ -234,7 +246,10 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_script_is_stopped_by_the_turn_limit(self):
     script = ScriptPlayer(
-      environments={"arithmetic": Brittle()}, max_turns=1, mistakes={}
+      environments={"arithmetic": Brittle()},
+      max_turns=1,
+      mistakes={},
+      waits=WAITS,
     )
     trajectory = await script.play(an_episode())
     self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)

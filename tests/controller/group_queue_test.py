@@ -18,12 +18,14 @@ from agentrl_jax.controller.group_queue import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
+from configs.base import defaults
 from tests.controller.stage import a_group, turns_of_the_loop
 
 
 def a_queue(max_groups=2, monitor=None, **limits):
   return GroupQueue(
-    QueueLimits(max_groups=max_groups, **limits), monitor or Monitor()
+    defaults(QueueLimits, "queue", max_groups=max_groups, **limits),
+    monitor or Monitor(),
   )
 
 
@@ -90,7 +92,9 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_producer_waits_no_longer_than_allowed(self):
     queue = GroupQueue(
-      QueueLimits(max_groups=1), Monitor(), watch=LearnerWatch(1e-9)
+      defaults(QueueLimits, "queue", max_groups=1),
+      Monitor(),
+      watch=LearnerWatch(1e-9),
     )
     queue.begin("00000000")
     queue.begin("00000001")
@@ -185,7 +189,7 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
 
   def test_no_age_is_below_0(self):
     with self.assertRaisesRegex(ConfigError, "queue.max_age is -1"):
-      QueueLimits(max_groups=1, max_age=-1)
+      defaults(QueueLimits, "queue", max_groups=1, max_age=-1)
 
 
 class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
@@ -231,7 +235,9 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
 
   def test_unknown_order_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "finished, started"):
-      dataclasses.replace(QueueLimits(max_groups=1), order="lifo")
+      dataclasses.replace(
+        defaults(QueueLimits, "queue", max_groups=1), order="lifo"
+      )
 
 
 def choose(finished, born, num_groups=2, version=2, max_age=2):
@@ -301,7 +307,9 @@ class ChooseTest(unittest.TestCase):
     """Groups end at random, the slow ones last; some are lost."""
     max_age = max_staleness + leeway
     admission = Admission(
-      AdmissionLimits(
+      defaults(
+        AdmissionLimits,
+        "admission",
         max_staleness=max_staleness,
         groups_per_step=per_step,
         max_concurrent_groups=concurrent,

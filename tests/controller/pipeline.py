@@ -11,6 +11,7 @@ from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.task_source import TaskStream
+from configs.base import defaults
 from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
 
 STEP = 2  # groups the learner takes
@@ -37,7 +38,9 @@ class Pipeline:
     self.monitor = Monitor()
     watch = LearnerWatch(step_timeout_s)
     self.queue = GroupQueue(
-      QueueLimits(
+      defaults(
+        QueueLimits,
+        "queue",
         max_groups=max_groups,
         max_staleness=drop_beyond,
         order=order,
@@ -47,7 +50,9 @@ class Pipeline:
       watch=watch,
     )
     self.admission = Admission(
-      AdmissionLimits(
+      defaults(
+        AdmissionLimits,
+        "admission",
         max_staleness=max_staleness,
         groups_per_step=STEP,
         max_concurrent_groups=concurrent,

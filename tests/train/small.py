@@ -18,6 +18,7 @@ from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.reference import Reference
 from configs import base
 from tests.data.records import make_group
+from tests.settings import COMPUTE
 
 MODEL = ModelConfig(
   vocab_size=56,
@@ -61,13 +62,14 @@ def make_batch_builder(
   make_grammars=None,
 ) -> BatchBuilder:
   return BatchBuilder(
-    Policy(model),
+    Policy(model, COMPUTE),
     loss=loss or loss_config(),
     advantage=advantage or advantage_config(),
     batch=batch_config(micro_batch),
     task_ids=task_ids,
     temperature=0.9,
-    reference=reference and Reference(Policy(model), reference),
+    reference=reference
+    and Reference(Policy(model, COMPUTE), reference, place="resident"),
     make_grammars=make_grammars,
   )
 

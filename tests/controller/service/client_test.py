@@ -24,6 +24,7 @@ from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.protocol.link import WorkerRefusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.processes import (
   ServiceProcess,
@@ -33,6 +34,7 @@ from tests.controller.processes import (
   running,
   wait_until,
 )
+from tests.settings import WAITS
 
 OVER_HTTP, OVER_GRPC = "calculator-http", "calculator-grpc"
 
@@ -337,9 +339,12 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
           task=Task("arithmetic", "test", 0), group_id="g", attempt=0, seed=1
         ),
         ScriptPlayer(
-          environments={"arithmetic": environment}, max_turns=20, mistakes={}
+          environments={"arithmetic": environment},
+          max_turns=20,
+          mistakes={},
+          waits=WAITS,
         ),
-        RetryLimits(backoff_s=0.01),
+        defaults(RetryLimits, "retry", backoff_s=0.01),
         monitor,
       )
     self.assertEqual(self.num_kills, 1)

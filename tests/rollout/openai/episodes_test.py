@@ -11,6 +11,7 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status, tokens_of
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai.episodes import HEADER
+from configs.base import defaults
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import (
   ASKED,
@@ -105,7 +106,7 @@ class EpisodesTest(Playing):
         TASK,
         self.served.episodes,
         GroupLimits(size=6, deadline_s=WAIT_S),
-        RetryLimits(max_retries=0),
+        defaults(RetryLimits, "retry", max_retries=0),
         Monitor(),
         group_id="g",
         seed=1,
