@@ -24,7 +24,6 @@ import statistics
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.controller.group_queue import select_groups
-from configs.base import defaults
 
 STEP_S = 10.0  # of training
 NO_ADMISSION = 1 << 30
@@ -37,12 +36,11 @@ class Pipeline:
     self._rule, self._args = rule, args
     bound = NO_ADMISSION if rule == "drop" else args.max_staleness
     self._admission = Admission(
-      defaults(
-        AdmissionLimits,
-        "admission",
+      AdmissionLimits(
         max_staleness=bound,
         groups_per_step=args.groups_per_step,
         max_concurrent_groups=args.places,
+        versions_per_step=1,
       )
     )
     self._lengths: list[float] = []  # of every group, by its number

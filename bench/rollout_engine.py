@@ -17,6 +17,7 @@ import time
 import jax
 import numpy as np
 
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
 from agentrl_jax.rollout.api import SamplingParams
@@ -179,7 +180,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> None:
   """Prints one line of JSON per measurement."""
   args = make_parser().parse_args()
-  policy = Policy(ModelConfig(**POLICIES[args.policy]), COMPUTE)
+  policy = Policy(
+    ModelConfig(**POLICIES[args.policy]), defaults(ComputeConfig, "compute")
+  )
   params = policy.init(jax.random.key(0))
   names = [args.driver] if args.driver else ["raw", "local", "jetstream"]
   for args.driver in names:

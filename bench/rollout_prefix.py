@@ -25,6 +25,7 @@ import os
 import jax
 import numpy as np
 
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
@@ -82,7 +83,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
-  policy = Policy(MODEL, COMPUTE)
+  policy = Policy(MODEL, defaults(ComputeConfig, "compute"))
   params = policy.to_decode(policy.init(jax.random.key(0)))
   found = {
     f"{name}, {load}": _measure_load(

@@ -24,7 +24,6 @@ from agentrl_jax.train.config import LossConfig
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
-from configs import base
 from configs.base import defaults
 
 MODEL = ModelConfig(
@@ -48,10 +47,9 @@ CLIP_NORM = 1.0
 
 def loss_config(**changes) -> LossConfig:
   """Computes the clipped surrogate as a mean over tokens."""
-  settings = base.get_config().loss.to_dict() | TILES
-  settings |= {"kl_coefficient": 0.0, "dual_clip": 0.0}
+  settings = TILES | {"kl_coefficient": 0.0, "dual_clip": 0.0}
   settings |= {"reduction": "token_mean", "task_share": "tokens"}
-  return LossConfig(**settings | changes)
+  return defaults(LossConfig, "loss", **settings | changes)
 
 
 def make_learner(

@@ -5,7 +5,8 @@ override fails at launch. Comments give the unit or the choices. Defaults are
 AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
 """
 
-import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import ml_collections
@@ -344,13 +345,16 @@ def get_config() -> ml_collections.ConfigDict:
   return c.lock()
 
 
-def defaults(made: type[_Settings], section: str, **changes: Any) -> _Settings:
-  """Makes the class of a section with the section's defaults and changes.
+def defaults(
+  settings: Callable[..., _Settings], section: str, **changes: Any
+) -> _Settings:
+  """Makes the class of a section from its defaults and the changes.
 
     loss = defaults(LossConfig, "loss", clip_high=0.28)
 
-  Such classes have no defaults of their own.
+  Such a class has no defaults of its own. Keys that it does not take, such as
+  `engine.driver`, are left out.
   """
-  fields = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+  fields = inspect.signature(settings).parameters
   keys = get_config()[section].to_dict().items()
-  return made(**{k: v for k, v in keys if k in fields} | changes)
+  return settings(**{k: v for k, v in keys if k in fields} | changes)

@@ -30,6 +30,7 @@ from absl import flags, logging
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
@@ -139,6 +140,7 @@ class ModelServer:
       self._status,
       context=max(model.limits.context for model in self._models),
       openai=self._openai,
+      http=defaults(HttpLimits, "http"),
       token=self._token,
       slots=self._active,
     )

@@ -8,17 +8,16 @@ from hypothesis import strategies as st
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.errors import ConfigError
-from configs.base import defaults
 
 
-def limits(max_staleness=1, groups_per_step=2, concurrent=100, **more):
-  return defaults(
-    AdmissionLimits,
-    "admission",
+def limits(
+  max_staleness=1, groups_per_step=2, concurrent=100, versions_per_step=1
+):
+  return AdmissionLimits(
     max_staleness=max_staleness,
     groups_per_step=groups_per_step,
     max_concurrent_groups=concurrent,
-    **more,
+    versions_per_step=versions_per_step,
   )
 
 

@@ -21,7 +21,7 @@ from agentrl_jax.errors import ConfigError
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.policy_slot_weights_test import a_turn, metrics
-from tests.controller.stage import LIMITS, ScriptedEngine, codec
+from tests.controller.stage import LIMITS, SAMPLED, ScriptedEngine, codec
 from tests.settings import WAITS
 
 
@@ -56,7 +56,7 @@ class CrossPolicyTest(unittest.TestCase):
 
   def test_wrong_settings_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "turn, trajectory, never"):
-      CrossPolicy(draw_per="step")
+      CrossPolicy(draw_per="step", weights=(1.0,))
     for weights in ((), (0.0,), (-1.0, 2.0), (float("nan"), 1.0)):
       with self.subTest(weights=weights), self.assertRaises(ConfigError):
         CrossPolicy(draw_per="turn", weights=weights)

@@ -8,15 +8,14 @@ import unittest
 
 from agentrl_jax.controller import evaluation
 from agentrl_jax.controller.cross_policy import CrossPolicy
-from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from configs.base import defaults
 from tests.controller.stage import (
   LIMITS,
   RETRIES,
+  SAMPLED,
   Brittle,
   ScriptedEngine,
   a_player,
@@ -137,10 +136,8 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_calls_are_held_to_what_they_are_in_training(self):
     engine = ScriptedEngine()
-    training = a_player(
-      engine=engine,
-      sampling=defaults(Sampling, "sampling", calls="well_formed"),
-    )
+    sampling = dataclasses.replace(SAMPLED, calls="well_formed")
+    training = a_player(engine=engine, sampling=sampling)
     await score(evaluation.evaluated(training))
     (grammar,) = {spec.grammar for _, spec in engine.asked}
     self.assertIn("%json", grammar)

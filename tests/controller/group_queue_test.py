@@ -1,7 +1,7 @@
 """Tests of `controller.group_queue`: bounded, all or none, nothing lost."""
 
 import asyncio
-import dataclasses
+import functools
 import itertools
 import random
 import unittest
@@ -21,11 +21,12 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
 from configs.base import defaults
 from tests.controller.stage import a_group, turns_of_the_loop
 
+queue_limits = functools.partial(defaults, QueueLimits, "queue")
+
 
 def a_queue(max_groups=2, monitor=None, **limits):
   return GroupQueue(
-    defaults(QueueLimits, "queue", max_groups=max_groups, **limits),
-    monitor or Monitor(),
+    queue_limits(max_groups=max_groups, **limits), monitor or Monitor()
   )
 
 
@@ -92,9 +93,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_producer_waits_no_longer_than_allowed(self):
     queue = GroupQueue(
-      defaults(QueueLimits, "queue", max_groups=1),
-      Monitor(),
-      watch=LearnerWatch(1e-9),
+      queue_limits(max_groups=1), Monitor(), watch=LearnerWatch(1e-9)
     )
     queue.begin("00000000")
     queue.begin("00000001")
@@ -189,7 +188,7 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
 
   def test_no_age_is_below_0(self):
     with self.assertRaisesRegex(ConfigError, "queue.max_age is -1"):
-      defaults(QueueLimits, "queue", max_groups=1, max_age=-1)
+      queue_limits(max_groups=1, max_age=-1)
 
 
 class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
@@ -235,9 +234,7 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
 
   def test_unknown_order_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "finished, started"):
-      dataclasses.replace(
-        defaults(QueueLimits, "queue", max_groups=1), order="lifo"
-      )
+      queue_limits(max_groups=1, order="lifo")
 
 
 def choose(finished, born, num_groups=2, version=2, max_age=2):
@@ -307,9 +304,7 @@ class ChooseTest(unittest.TestCase):
     """Groups end at random, the slow ones last; some are lost."""
     max_age = max_staleness + leeway
     admission = Admission(
-      defaults(
-        AdmissionLimits,
-        "admission",
+      AdmissionLimits(
         max_staleness=max_staleness,
         groups_per_step=per_step,
         max_concurrent_groups=concurrent,

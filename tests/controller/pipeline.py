@@ -11,7 +11,6 @@ from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.task_source import TaskStream
-from configs.base import defaults
 from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
 
 STEP = 2  # groups the learner takes
@@ -38,9 +37,7 @@ class Pipeline:
     self.monitor = Monitor()
     watch = LearnerWatch(step_timeout_s)
     self.queue = GroupQueue(
-      defaults(
-        QueueLimits,
-        "queue",
+      QueueLimits(
         max_groups=max_groups,
         max_staleness=drop_beyond,
         order=order,
@@ -50,12 +47,11 @@ class Pipeline:
       watch=watch,
     )
     self.admission = Admission(
-      defaults(
-        AdmissionLimits,
-        "admission",
+      AdmissionLimits(
         max_staleness=max_staleness,
         groups_per_step=STEP,
         max_concurrent_groups=concurrent,
+        versions_per_step=1,
       ),
       version=version,
       num_pending=len(state.queued) if state else 0,

@@ -28,7 +28,6 @@ class EngineConfigTest(unittest.TestCase):
       dict(prefix_cache_tokens=-1),
       dict(old_weights=-1),
       dict(prefix_cache_host_tokens=64),
-      dict(block_size=16),
       dict(prefix_cache_tokens=64, reuse=False),
       dict(block_size=128, prefix_cache_tokens=64),
       dict(context=60, prefix_cache_tokens=64),

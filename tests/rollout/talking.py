@@ -1,6 +1,7 @@
 """A small random policy with a tokenizer, and a server with OpenAI's API."""
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
@@ -155,11 +156,17 @@ class Talking:
     self._limits = ServingLimits(**({"context": CONTEXT} | (limits or {})))
     self._token, self._records = token, records
     self._http = defaults(HttpLimits, "http", **(http or {}))
-    rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
-      rules or {}
+    default = EpisodeRules(
+      max_turns=6,
+      max_tokens=CONTEXT,
+      max_answer_tokens=12,
+      temperature=1.0,
+      idle_timeout_s=600.0,
     )
     self.episodes = Episodes(
-      EpisodeRules(**rules), self._limits, **(draws or {})
+      dataclasses.replace(default, **(rules or {})),
+      self._limits,
+      **(draws or {}),
     )
     self._stack = contextlib.AsyncExitStack()
 

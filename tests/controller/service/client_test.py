@@ -24,7 +24,6 @@ from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.protocol.link import WorkerRefusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.processes import (
   ServiceProcess,
@@ -344,7 +343,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
           mistakes={},
           waits=WAITS,
         ),
-        defaults(RetryLimits, "retry", backoff_s=0.01),
+        RetryLimits(max_retries=2, backoff_s=0.01),
         monitor,
       )
     self.assertEqual(self.num_kills, 1)

@@ -23,7 +23,6 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
-from configs.base import defaults
 from launch.train import train
 from tests.controller.processes import free_port
 from tests.launch.serving import agents
@@ -84,7 +83,7 @@ class Trained:
           Task("words", "train", number),
           self._served.episodes,
           GroupLimits(size=SIZE, deadline_s=60.0),
-          defaults(RetryLimits, "retry", max_retries=0),
+          RetryLimits(max_retries=0, backoff_s=0.0),
           Monitor(),
           group_id=f"{int(self.state.version)}-{number}",
           seed=1000 * int(self.state.version) + number,

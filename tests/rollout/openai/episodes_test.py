@@ -11,7 +11,6 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status, tokens_of
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai.episodes import HEADER
-from configs.base import defaults
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import (
   ASKED,
@@ -106,7 +105,7 @@ class EpisodesTest(Playing):
         TASK,
         self.served.episodes,
         GroupLimits(size=6, deadline_s=WAIT_S),
-        defaults(RetryLimits, "retry", max_retries=0),
+        RetryLimits(max_retries=0, backoff_s=0.0),
         Monitor(),
         group_id="g",
         seed=1,
