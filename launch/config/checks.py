@@ -53,7 +53,7 @@ def check_read(config: ml_collections.ConfigDict) -> None:
   """Refuses keys that the values of other keys leave unread."""
   if config.agents.port == -1:
     refuse_unread(
-      config, "agents", why="with agents.port=-1: set the port of the agents"
+      config, "agents", why="with agents.port=-1, which starts no server"
     )
   if config.policy_slot_weights.rule == "fixed":
     refuse_unread(

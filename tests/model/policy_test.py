@@ -37,7 +37,7 @@ VARIANTS = (
 )
 
 
-def make(compute=None, **changes):
+def make(compute=COMPUTE, **changes):
   policy = Policy(dataclasses.replace(CONFIG, **changes), compute)
   params = policy.init(jax.random.key(0))
   # Biases and scales that are not at their neutral start.

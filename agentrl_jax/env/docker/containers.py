@@ -1,7 +1,7 @@
 """Workers in containers, which are always removed.
 
   with engines.connect() as engine:
-    spec = ContainerSpec(image="agentrl_jax/arithmetic", **limits)
+    spec = defaults(ContainerSpec, "containers", image="agentrl_jax/arithmetic")
     async with container_worker(engine, spec) as environment:
       async with environment.open(task, seed=0) as session: ...
 
