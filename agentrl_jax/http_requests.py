@@ -45,11 +45,11 @@ class RequestRefused(AgentRLError, ValueError):
 class HttpLimits:
   """Limits of requests before they are processed."""
 
-  head_timeout_s: float = 30.0  # for a request's head, and of idle connections
-  body_timeout_s: float = 60.0  # for a request's body
-  max_body: int = 8 * MIB  # bytes of a body, decompressed
-  max_bodies: int = 256 * MIB  # bytes of all bodies that are being read
-  compile_timeout_s: float = 1.0  # CPU seconds to compile a request's grammar
+  head_timeout_s: float  # for a request's head, and of idle connections
+  body_timeout_s: float  # for a request's body
+  max_body: int  # bytes of a body, decompressed
+  max_bodies: int  # bytes of all bodies that are being read
+  compile_timeout_s: float  # CPU seconds to compile a request's grammar
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -78,6 +78,17 @@ class HttpLimits:
     }
 
 
+# Limits of servers that no config describes: workers and the controller. Their
+# bodies are long: heartbeats list a task's indices.
+SERVICE_LIMITS = HttpLimits(
+  head_timeout_s=30.0,
+  body_timeout_s=60.0,
+  max_body=64 * MIB,
+  max_bodies=256 * MIB,
+  compile_timeout_s=1.0,
+)
+
+
 def add_limits(parser: argparse.ArgumentParser) -> None:
   """Adds --head-timeout-s and --body-timeout-s to a command line."""
   for name, text in (
@@ -87,17 +98,17 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
       f"--{name.replace('_', '-')}",
       type=float,
-      default=getattr(HttpLimits(), name),
+      default=getattr(SERVICE_LIMITS, name),
       help=text,
     )
 
 
-def read_limits(given: Mapping[str, Any], *, max_body: int) -> HttpLimits:
+def read_limits(given: Mapping[str, Any]) -> HttpLimits:
   """Returns the limits that a command line gives."""
-  return HttpLimits(
+  return dataclasses.replace(
+    SERVICE_LIMITS,
     head_timeout_s=given["head_timeout_s"],
     body_timeout_s=given["body_timeout_s"],
-    max_body=max_body,
   )
 
 

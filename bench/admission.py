@@ -40,6 +40,7 @@ class Pipeline:
         max_staleness=bound,
         groups_per_step=args.groups_per_step,
         max_concurrent_groups=args.places,
+        versions_per_step=1,
       )
     )
     self._lengths: list[float] = []  # of every group, by its number

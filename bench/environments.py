@@ -39,6 +39,7 @@ from bench.episodes import (
   quantiles_ms,
   resident_kib,
 )
+from configs.base import defaults
 
 CONCURRENCY = (1, 16, 128)
 DEADLINE_S = 900  # of a row
@@ -144,7 +145,9 @@ async def _environment(
   subject: Subject, name: str, place: str, concurrency: int
 ) -> AsyncIterator[Environment]:
   if place == "contained" and subject.image:
-    spec = ContainerSpec(
+    spec = defaults(
+      ContainerSpec,
+      "containers",
       image=f"agentrl_jax/{name}",
       options=subject.contained,
       concurrency=concurrency,

@@ -28,7 +28,7 @@ from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
-from configs import base
+from configs.base import defaults
 
 ATTEMPTS, PROMPT, ANSWER = 8, 128, 128
 TASK = Task("even", "train", 0)
@@ -88,7 +88,9 @@ class _Steps:
       np.int32
     )
     store = ServedWeights(1)
-    config = EngineConfig(
+    config = defaults(
+      EngineConfig,
+      "engine",
       slots=(ATTEMPTS,),
       context=PROMPT + ANSWER,
       prefill_chunks=(PROMPT,),
@@ -99,9 +101,8 @@ class _Steps:
     self._batch_builder = BatchBuilder(
       policy,
       loss=tiny.loss_config(),
-      advantage=AdvantageConfig(
-        **base.get_config().advantage.to_dict()
-        | {"task_center": False, "task_scale": False}
+      advantage=defaults(
+        AdvantageConfig, "advantage", task_center=False, task_scale=False
       ),
       batch=BatchConfig(row_length=PROMPT + ANSWER, micro_batch=ATTEMPTS),
       task_ids={TASK.name: 0},

@@ -26,6 +26,7 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
+from configs.base import defaults
 
 NUMBERS, PROMPT, ANSWER = (1, 8, 32), 128, 128
 PEERS = {  # environment and script
@@ -84,7 +85,9 @@ class _Answers:
 
   def __init__(self, policy, params, prompts):
     store = ServedWeights(1)
-    config = EngineConfig(
+    config = defaults(
+      EngineConfig,
+      "engine",
       slots=(len(prompts),),
       context=PROMPT + ANSWER,
       prefill_chunks=(PROMPT,),

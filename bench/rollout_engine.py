@@ -17,6 +17,7 @@ import time
 import jax
 import numpy as np
 
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
 from agentrl_jax.rollout.api import SamplingParams
@@ -25,6 +26,7 @@ from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
+from configs.base import defaults
 
 POLICIES = {
   "1m": dict(
@@ -86,7 +88,9 @@ def measure_raw(policy, params, args) -> dict[str, float]:
 
 def measure_driver(policy, params, args) -> dict[str, float]:
   """Times multi-turn episodes through a driver, compiled beforehand."""
-  config = EngineConfig(
+  config = defaults(
+    EngineConfig,
+    "engine",
     slots=(args.slots,),
     context=args.context,
     lengths=(args.context // 4, args.context // 2),
@@ -176,7 +180,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> None:
   """Prints one line of JSON per measurement."""
   args = make_parser().parse_args()
-  policy = Policy(ModelConfig(**POLICIES[args.policy]))
+  policy = Policy(
+    ModelConfig(**POLICIES[args.policy]), defaults(ComputeConfig, "compute")
+  )
   params = policy.init(jax.random.key(0))
   names = [args.driver] if args.driver else ["raw", "local", "jetstream"]
   for args.driver in names:

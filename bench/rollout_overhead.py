@@ -9,17 +9,22 @@ import os
 
 import jax
 
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from bench import rollout_engine
 from bench.line_peer import Pythons
+from configs.base import defaults
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # the limit is no host work at all
   load_before = os.getloadavg()[0]
-  policy = Policy(ModelConfig(**rollout_engine.POLICIES["nothing"]))
+  policy = Policy(
+    ModelConfig(**rollout_engine.POLICIES["nothing"]),
+    defaults(ComputeConfig, "compute"),
+  )
   params = policy.init(jax.random.key(0))
   found = {}
   for steps in (1, 4):

@@ -25,6 +25,7 @@ import os
 import jax
 import numpy as np
 
+from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
@@ -33,6 +34,7 @@ from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from bench import timing, tiny
 from bench.line_peer import Pythons
+from configs.base import defaults
 
 MODEL = dataclasses.replace(tiny.MODEL, num_layers=2)
 SLOTS, ATTEMPTS, BLOCK = 8, 8, 32
@@ -81,7 +83,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
-  policy = Policy(MODEL)
+  policy = Policy(MODEL, defaults(ComputeConfig, "compute"))
   params = policy.to_decode(policy.init(jax.random.key(0)))
   found = {
     f"{name}, {load}": _measure_load(
@@ -148,7 +150,9 @@ class _Conversations:
 
   def __init__(self, policy, params, shape, number, attempts, kept):
     half = -(-shape.end // 2 // BLOCK) * BLOCK
-    config = EngineConfig(
+    config = defaults(
+      EngineConfig,
+      "engine",
       slots=(SLOTS,),
       context=shape.end,
       lengths=(half,),

@@ -14,6 +14,7 @@ from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing
+from configs.base import defaults
 
 
 def make_driver(
@@ -24,7 +25,9 @@ def make_driver(
   publisher = Publisher(policy, store)
   for policy_slot, params in enumerate(versions):
     publisher.publish(params, policy_slot, policy_slot=policy_slot)
-  return LocalDriver(RolloutEngine(policy, EngineConfig(**config), store))
+  return LocalDriver(
+    RolloutEngine(policy, defaults(EngineConfig, "engine", **config), store)
+  )
 
 
 class RawSteps:

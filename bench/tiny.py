@@ -24,7 +24,7 @@ from agentrl_jax.train.config import LossConfig
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
-from configs import base
+from configs.base import defaults
 
 MODEL = ModelConfig(
   vocab_size=16384,
@@ -38,7 +38,7 @@ MODEL = ModelConfig(
   rope_theta=1e6,
 )
 # What these rows want on a CPU; the numbers that come out are the same.
-COMPUTE = ComputeConfig(attention_block=64)
+COMPUTE = defaults(ComputeConfig, "compute", attention_block=64)
 TILES = {"token_chunk": 256, "vocab_chunk": 0}
 CLIP, RATE, CONTEXT = 0.2, 1e-5, 512
 OPTIMIZER = {"b1": 0.9, "b2": 0.999, "weight_decay": 0.01}
@@ -47,10 +47,9 @@ CLIP_NORM = 1.0
 
 def loss_config(**changes) -> LossConfig:
   """Computes the clipped surrogate as a mean over tokens."""
-  settings = base.get_config().loss.to_dict() | TILES
-  settings |= {"kl_coefficient": 0.0, "dual_clip": 0.0}
+  settings = TILES | {"kl_coefficient": 0.0, "dual_clip": 0.0}
   settings |= {"reduction": "token_mean", "task_share": "tokens"}
-  return LossConfig(**settings | changes)
+  return defaults(LossConfig, "loss", **settings | changes)
 
 
 def make_learner(

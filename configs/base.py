@@ -5,10 +5,16 @@ override fails at launch. Comments give the unit or the choices. Defaults are
 AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
 """
 
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import ml_collections
 from ml_collections.config_dict import create, placeholder
 
 from configs import environments
+
+_Settings = TypeVar("_Settings")
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -337,3 +343,18 @@ def get_config() -> ml_collections.ConfigDict:
   # Episodes in the report; groups whose trajectories are kept per update.
   c.report = create(num_episodes=6, keep_groups=4)
   return c.lock()
+
+
+def defaults(
+  settings: Callable[..., _Settings], section: str, **changes: Any
+) -> _Settings:
+  """Makes the class of a section from its defaults and the changes.
+
+    loss = defaults(LossConfig, "loss", clip_high=0.28)
+
+  Such a class has no defaults of its own. Keys that it does not take, such as
+  `engine.driver`, are left out.
+  """
+  fields = inspect.signature(settings).parameters
+  keys = get_config()[section].to_dict().items()
+  return settings(**{k: v for k, v in keys if k in fields} | changes)

@@ -262,6 +262,8 @@ def _score_stored(
       limits=settings.episode,
       sampling=Sampling(
         temperature=0.0 if _GREEDY.value else settings.sampling.temperature,
+        top_k=0,
+        top_p=1.0,
         calls=settings.sampling.calls,
       ),
       waits=settings.waits,

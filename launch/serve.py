@@ -30,6 +30,7 @@ from absl import flags
 from rich.console import Console
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
@@ -51,6 +52,7 @@ from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
+from configs.base import defaults
 from launch import command_line
 from launch.serving.served_models import ServedModel, find_models
 from launch.serving.service import DRIVERS, grammars_by, status_of
@@ -138,6 +140,7 @@ class ModelServer:
       self._status,
       context=max(model.limits.context for model in self._models),
       openai=self._openai,
+      http=defaults(HttpLimits, "http"),
       token=self._token,
       slots=self._active,
     )
@@ -229,7 +232,9 @@ def engine_of(
     publisher.publish(
       version.load(loader), version.step, policy_slot=policy_slot
     )
-  config = EngineConfig(
+  config = defaults(
+    EngineConfig,
+    "engine",
     slots=(slots,) * number,
     context=model.context,
     lengths=tuple(n for n in (512, 2048, 8192) if n < model.context),

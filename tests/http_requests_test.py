@@ -12,13 +12,14 @@ from aiohttp import web
 from agentrl_jax import http_requests
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import BodyReader, HttpLimits, RequestRefused
+from configs.base import defaults
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n"
 
 
 class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
   async def serve(self, **limits):
-    self.limits = HttpLimits(**limits)
+    self.limits = defaults(HttpLimits, "http", **limits)
     self.bodies = BodyReader(self.limits)
     self.hold = asyncio.Event()
     self.hold.set()
@@ -167,9 +168,9 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
 
   def test_limits_that_contradict_each_other(self):
     with self.assertRaisesRegex(ConfigError, "http.max_bodies"):
-      HttpLimits(max_body=10, max_bodies=9)
+      defaults(HttpLimits, "http", max_body=10, max_bodies=9)
     with self.assertRaisesRegex(ConfigError, "http.head_timeout_s"):
-      HttpLimits(head_timeout_s=0)
+      defaults(HttpLimits, "http", head_timeout_s=0)
 
 
 class ParseTest(unittest.TestCase):

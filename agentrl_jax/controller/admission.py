@@ -22,7 +22,7 @@ class AdmissionLimits:
   max_staleness: int  # versions between starting a group and taking it
   groups_per_step: int  # that the learner takes at a time
   max_concurrent_groups: int
-  versions_per_step: int = 1  # updates that the learner makes of one batch
+  versions_per_step: int  # updates that the learner makes of one batch
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():

@@ -42,8 +42,8 @@ class CrossPolicy:
   it.
   """
 
-  draw_per: str = "never"
-  weights: tuple[float, ...] = (1.0,)
+  draw_per: str
+  weights: tuple[float, ...]
 
   def __post_init__(self) -> None:
     if self.draw_per not in DRAWS:
@@ -84,7 +84,7 @@ class CrossPolicy:
     return max(z for z, weight in enumerate(self.weights) if weight > 0)
 
 
-NEVER = CrossPolicy()  # policy slot 0, always
+NEVER = CrossPolicy(draw_per="never", weights=(1.0,))  # policy slot 0, always
 
 
 class PolicySlotChooser:

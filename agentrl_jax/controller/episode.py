@@ -54,9 +54,9 @@ class EpisodeLimits:
 class EpisodeWaits:
   """Timeouts of an episode, in seconds; the `waits` section of the config."""
 
-  session_timeout_s: float = 300.0  # to open a session, and to close it
-  reply_timeout_s: float = 300.0  # for the environment's reply
-  answer_timeout_s: float = 600.0  # for the engine's answer
+  session_timeout_s: float  # to open a session, and to close it
+  reply_timeout_s: float  # for the environment's reply
+  answer_timeout_s: float  # for the engine's answer
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -76,10 +76,10 @@ CALLS = {
 class Sampling:
   """Sampling parameters of answers; as in `rollout.api.SamplingParams`."""
 
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  calls: str = "free"
+  temperature: float
+  top_k: int
+  top_p: float
+  calls: str
 
   def __post_init__(self) -> None:
     if self.calls not in CALLS:
@@ -168,7 +168,7 @@ async def run_episode(
   limits: EpisodeLimits,
   sampling: Sampling,
   choose_policy_slot: Callable[[int, int], int],
-  waits: EpisodeWaits = EpisodeWaits(),
+  waits: EpisodeWaits,
 ) -> Trajectory:
   """Plays until the environment or a limit ends the episode.
 
@@ -210,7 +210,7 @@ async def play_expert(
   codec: ChatCodec,
   *,
   limits: EpisodeLimits,
-  waits: EpisodeWaits = EpisodeWaits(),
+  waits: EpisodeWaits,
 ) -> Trajectory:
   """Records a demonstration: the expert's answers as tokens of version -1.
 
@@ -226,7 +226,7 @@ async def play_expert(
     version = np.full(len(sampled), -1, np.int32)
     return Completion(sampled, zeros, zeros, version, policy_slot=0)
 
-  return await _play(spec, environment, codec, ask, limits, waits)
+  return await _play(spec, environment, codec, ask, limits, waits, calls="free")
 
 
 async def _play(
@@ -236,7 +236,7 @@ async def _play(
   ask: _Ask,
   limits: EpisodeLimits,
   waits: EpisodeWaits,
-  calls: str = "free",
+  calls: str,
 ) -> Trajectory:
   async with open_session(environment, spec, waits) as session:
     record = ChatRecorder(spec, codec, session.tools)

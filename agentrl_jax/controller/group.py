@@ -38,7 +38,7 @@ class GroupLimits:
   """The `group` section of the config."""
 
   size: int  # episodes of a task
-  deadline_s: float = 3600.0  # the group then goes on without unfinished ones
+  deadline_s: float  # the group then goes on without unfinished ones
 
   def __post_init__(self) -> None:
     if self.size < 1 or self.deadline_s <= 0:
@@ -57,8 +57,8 @@ class GroupLimits:
 class RetryLimits:
   """The `retry` section of the config."""
 
-  max_retries: int = 2
-  backoff_s: float = 0.5  # before the first retry; doubles with each
+  max_retries: int
+  backoff_s: float  # before the first retry; doubles with each
 
   def __post_init__(self) -> None:
     if self.max_retries < 0 or self.backoff_s < 0:

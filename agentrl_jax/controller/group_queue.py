@@ -34,9 +34,9 @@ class QueueLimits:
   """
 
   max_groups: int
+  order: str
+  max_age: int | None  # versions, from starting to taking. None: any
   max_staleness: int | None = None  # versions; older is dropped. None: nothing
-  order: str = "finished"
-  max_age: int | None = None  # versions, from starting to taking. None: any
 
   def __post_init__(self) -> None:
     if self.order not in ORDERS:

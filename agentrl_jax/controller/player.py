@@ -52,10 +52,10 @@ class PolicyPlayer:
   generator: Generator
   codec: ChatCodec
   limits: EpisodeLimits
-  sampling: Sampling = Sampling()
+  sampling: Sampling
+  waits: EpisodeWaits
   # Returns the draw of policy slots for an episode that starts now.
   draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
-  waits: EpisodeWaits = EpisodeWaits()
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `episode.run_episode`. All draws of an episode use equal weights."""
@@ -87,7 +87,7 @@ class ExpertPlayer:
   codec: ChatCodec
   limits: EpisodeLimits
   mistakes: Mapping[str, Mapping[str, float]]
-  waits: EpisodeWaits = EpisodeWaits()
+  waits: EpisodeWaits
 
   def __post_init__(self) -> None:
     _require_known(self.mistakes, self.environments)
@@ -116,7 +116,7 @@ class _TextPlayer:
 
   environments: Mapping[str, Environment]
   max_turns: int
-  waits: EpisodeWaits = EpisodeWaits()
+  waits: EpisodeWaits
 
   def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
     raise NotImplementedError

@@ -46,14 +46,14 @@ RULES = ("fixed", "adaptive")
 class PolicySlotWeightsConfig:
   """The `policy_slot_weights` section of the config."""
 
-  rule: str = "fixed"
-  temperature: float = 0.05  # success per draw
-  exploration: float = 0.5  # share of success that only the group's best counts
-  kl_cost: float = 1.0  # success per nat per token
-  floor: float = 0.02  # least weight
-  min_sample_size: float = 0.8  # share of a batch's tokens
-  memory: float = 0.9  # per batch
-  prior_draws: float = 100.0
+  rule: str
+  temperature: float  # success per draw
+  exploration: float  # share of success that only the group's best counts
+  kl_cost: float  # success per nat per token
+  floor: float  # least weight
+  min_sample_size: float  # share of a batch's tokens
+  memory: float  # per batch
+  prior_draws: float
 
   def __post_init__(self) -> None:
     if self.rule not in RULES:
@@ -62,8 +62,6 @@ class PolicySlotWeightsConfig:
         f"{', '.join(RULES)}"
       )
     self._check_ranges()
-    if self.rule == "fixed":
-      self._refuse_unread()
 
   def _check_ranges(self) -> None:
     for name in ("temperature", "prior_draws"):
@@ -80,16 +78,6 @@ class PolicySlotWeightsConfig:
         raise ConfigError(
           f"policy_slot_weights.{name}={getattr(self, name)} must be from 0 to "
           f"1"
-        )
-
-  def _refuse_unread(self) -> None:
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if value != field.default:
-        raise ConfigError(
-          f"policy_slot_weights.{field.name}={value} is not read with "
-          f"policy_slot_weights.rule='fixed': leave it at {field.default}, or "
-          "set --config.policy_slot_weights.rule=adaptive"
         )
 
 

@@ -45,12 +45,12 @@ class ComputeConfig:
   size of the program no longer grow with depth. Decoding never scans.
   """
 
-  dtype: str = "float32"  # of activations and products; params stay float32
-  scan_layers: bool = False
-  remat: str = "none"
-  attention: str = "auto"
-  attention_block: int = 0  # tokens
-  cache_attention: str = "auto"
+  dtype: str  # of activations and products; params stay float32
+  scan_layers: bool
+  remat: str
+  attention: str
+  attention_block: int  # tokens
+  cache_attention: str
 
   def __post_init__(self) -> None:
     for name, options in (

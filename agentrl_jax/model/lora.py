@@ -34,9 +34,9 @@ A, B = "lora_a", "lora_b"
 class LoraConfig:
   """The `lora` section of the config."""
 
-  rank: int = 0  # of what is added to a kernel; 0 trains the kernels themselves
-  alpha: float = 16.0  # alpha / rank scales it
-  targets: tuple[str, ...] = tuple(INPUT_AXES)  # of `INPUT_AXES`
+  rank: int  # of what is added to a kernel; 0 trains the kernels themselves
+  alpha: float  # alpha / rank scales it
+  targets: tuple[str, ...]  # of `INPUT_AXES`
 
   def __post_init__(self) -> None:
     if self.rank < 0 or not self.alpha > 0:
@@ -57,6 +57,9 @@ class LoraConfig:
   def scale(self) -> float:
     """Factor of A B."""
     return self.alpha / self.rank
+
+
+NO_ADAPTERS = LoraConfig(rank=0, alpha=1.0, targets=tuple(INPUT_AXES))
 
 
 def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:

@@ -32,7 +32,7 @@ from agentrl_jax.model.decoder import (
   turned,
   unstacked,
 )
-from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 
 Params = dict[str, Any]
 _Follow = Callable[[jax.Array, Params], jax.Array]
@@ -48,9 +48,9 @@ class Policy:
   def __init__(
     self,
     config: ModelConfig,
-    compute: ComputeConfig | None = None,
+    compute: ComputeConfig,
     mesh: Mesh | None = None,
-    adaptation: LoraConfig | None = None,
+    adaptation: LoraConfig = NO_ADAPTERS,
   ):
     """`mesh` is the one that params and batches lie on; None for one device.
 
@@ -58,8 +58,8 @@ class Policy:
     that they belong to stay fixed.
     """
     self.config = config
-    self.adaptation = adaptation or LoraConfig()
-    self.compute = compute or ComputeConfig()
+    self.adaptation = adaptation
+    self.compute = compute
     self.mesh = mesh
     self._modules = _Modules(config, self.adaptation)
 

@@ -20,23 +20,23 @@ class EngineConfig:
 
   slots: tuple[int, ...]  # per policy slot: answers decoded at once
   context: int  # tokens of prompt and answer together
-  lengths: tuple[int, ...] = ()  # tokens; context is always one of them
-  num_slot_sizes: int = 3
-  prefill_chunks: tuple[int, ...] = (16, 64)  # tokens per slot and call
-  prefill_slots: int = 16  # per call
-  prefill_tokens: int = 1024  # per step, so that decoding does not stall
-  steps_per_sync: int = 4  # tokens per slot and call
-  reuse: bool = True  # keys and values of earlier turns and of the group
+  lengths: tuple[int, ...]  # tokens; context is always one of them
+  num_slot_sizes: int
+  prefill_chunks: tuple[int, ...]  # tokens per slot and call
+  prefill_slots: int  # per call
+  prefill_tokens: int  # per step, so that decoding does not stall
+  steps_per_sync: int  # tokens per slot and call
+  reuse: bool  # keys and values of earlier turns and of the group
   # Tokens per policy slot in the prefix cache, on the device and on the host;
   # its keys and values outlive their slot, in shared blocks. 0: none.
-  prefix_cache_tokens: int = 0
-  prefix_cache_host_tokens: int = 0
-  block_size: int = 32
+  prefix_cache_tokens: int
+  prefix_cache_host_tokens: int
+  block_size: int
   # Older weights per policy slot that are kept for answers that started with
   # them; 0: answers go on with the newest.
-  old_weights: int = 0
+  old_weights: int
   # Number of devices of each policy slot; (): all policy slots on all devices.
-  slices: tuple[int, ...] = ()
+  slices: tuple[int, ...]
 
   def __post_init__(self) -> None:
     for name in ("slots", "prefill_chunks"):
@@ -88,17 +88,12 @@ class EngineConfig:
         )
     if self.prefix_cache_tokens:
       self._check_blocks()
-      return
-    unused = {
-      "prefix_cache_host_tokens": 0,
-      "block_size": EngineConfig.block_size,
-    }
-    for name, value in unused.items():
-      if getattr(self, name) != value:
-        raise ConfigError(
-          f"engine.{name}={getattr(self, name)} is unused without a prefix "
-          f"cache: set engine.prefix_cache_tokens, or engine.{name}={value}"
-        )
+    elif self.prefix_cache_host_tokens:
+      raise ConfigError(
+        f"engine.prefix_cache_host_tokens={self.prefix_cache_host_tokens} is "
+        "unused without a prefix cache: set engine.prefix_cache_tokens, or "
+        "engine.prefix_cache_host_tokens=0"
+      )
 
   def _check_blocks(self) -> None:
     if not self.reuse:
@@ -183,21 +178,21 @@ class RolloutsConfig:
   here is used.
   """
 
-  servers: str = ""  # host:port of each, separated by commas
-  protocol: str = "agentrl"  # one of `PROTOCOLS`
-  model: str = ""  # its name at other projects' engines; "": their first model
+  servers: str  # host:port of each, separated by commas
+  protocol: str  # one of `PROTOCOLS`
+  model: str  # its name at other projects' engines; "": their first model
   # File whose first line is the servers' token, or env:NAME; "": none.
-  token_file: str = ""
-  need_seeds: bool = True  # other projects' engines must honor seeds
-  snapshots: str = ""  # folder or bucket; "" is `snapshots` of the run
-  max_lag: int = 2  # updates that weights may be behind the learner's
-  poll_interval_s: float = 0.5  # of a server that reads the snapshots
-  health_interval_s: float = 1.0  # of checks of a server
-  server_timeout_s: float = 20.0  # a server that is silent longer is lost
-  answer_timeout_s: float = 540.0  # retries on other servers included
-  sync_timeout_s: float = 600.0  # until all servers serve what is evaluated
-  start_timeout_s: float = 3600.0  # of a server without a first snapshot
-  grace_s: float = 30.0  # of a server that is stopped
+  token_file: str
+  need_seeds: bool  # other projects' engines must honor seeds
+  snapshots: str  # folder or bucket; "" is `snapshots` of the run
+  max_lag: int  # updates that weights may be behind the learner's
+  poll_interval_s: float  # of a server that reads the snapshots
+  health_interval_s: float  # of checks of a server
+  server_timeout_s: float  # a server that is silent longer is lost
+  answer_timeout_s: float  # retries on other servers included
+  sync_timeout_s: float  # until all servers serve what is evaluated
+  start_timeout_s: float  # of a server without a first snapshot
+  grace_s: float  # of a server that is stopped
 
   def __post_init__(self) -> None:
     for server in self.addresses:
@@ -262,28 +257,16 @@ class RolloutsConfig:
 class AgentsConfig:
   """The `agents` section of the config: who plays in place of our players."""
 
-  port: int = -1  # of the learner's server; 0 is any; -1: there is none
-  host: str = "127.0.0.1"
-  token_file: str = ""  # has the token that agents must know; "": none
-  idle_timeout_s: float = (
-    600.0  # without a word from an agent: it is taken for gone
-  )
+  port: int  # of the learner's server; 0 is any; -1: there is none
+  host: str
+  token_file: str  # has the token that agents must know; "": none
+  idle_timeout_s: float  # without a word from an agent: it is taken for gone
 
   def __post_init__(self) -> None:
     if not -1 <= self.port < 2**16:
       raise ConfigError(
         f"agents.port={self.port} must be a port, 0 for any that is free, or "
         "-1 for no server"
-      )
-    unread = [
-      f"agents.{field.name}={getattr(self, field.name)!r}"
-      for field in dataclasses.fields(self)
-      if getattr(self, field.name) != field.default
-    ]
-    if not self.play and unread:
-      raise ConfigError(
-        f"{', '.join(unread)} is read by nothing with agents.port=-1: set the "
-        "port that agents are to call, or leave it as it is"
       )
     if self.idle_timeout_s <= 0:
       raise ConfigError(

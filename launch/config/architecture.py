@@ -16,8 +16,8 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.presets import preset
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.train.config import require_read
 from configs import base
+from launch.config.checks import refuse_unread
 
 # Keys of `model` that are read whatever names the architecture.
 ALWAYS_READ = ("name", "value_head")
@@ -59,15 +59,8 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
 
 def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
   """Reads `lora`. Raises `ConfigError` for keys that rank 0 ignores."""
-  idle = base.get_config().lora.to_dict()
-  for key, value in config.lora.to_dict().items():
-    require_read(
-      f"lora.{key}",
-      value,
-      idle=idle[key],
-      is_read=bool(config.lora.rank),
-      why="where lora.rank is 0",
-    )
+  if not config.lora.rank:
+    refuse_unread(config, "lora", why="where lora.rank is 0")
   return LoraConfig(**config.lora.to_dict())
 
 

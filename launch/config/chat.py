@@ -15,8 +15,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig, copy_chat, load_chat
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config import require_read
-from configs import base
+from launch.config.checks import refuse_unread
 from launch.processes.group import Processes
 
 _FOLDER, _OWN = "chat", "tokenizer.json"  # below the run's folder
@@ -24,13 +23,10 @@ _FOLDER, _OWN = "chat", "tokenizer.json"  # below the run's folder
 
 def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
   """Reads `chat`. Raises `ConfigError` for keys that nothing would read."""
-  idle = base.get_config().chat.to_dict()
-  for key, value in config.chat.to_dict().items():
-    require_read(
-      f"chat.{key}",
-      value,
-      idle=idle[key],
-      is_read=bool(config.pretrained.path),
+  if not config.pretrained.path:
+    refuse_unread(
+      config,
+      "chat",
       why="without pretrained.path, whose model's chat template asks for it",
     )
   return ChatConfig(**config.chat.to_dict())

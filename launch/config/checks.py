@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import ml_collections
 from etils import epath
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
@@ -24,9 +25,46 @@ from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig
 from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule
 from agentrl_jax.train.weights.reference import ReferenceConfig
+from configs import base
 
 # Filters that keep no group of one attempt.
 COMPARING = tuple(name for name in KEEPS if name != "all")
+
+
+def refuse_unread(
+  config: ml_collections.ConfigDict,
+  section: str,
+  *keys: str,
+  why: str,
+) -> None:
+  """Raises `ConfigError` if keys are set that nothing reads.
+
+  They are all keys of the section if none is named; `why` completes the message
+  "means nothing".
+  """
+  idle, found = base.get_config()[section], config[section]
+  for key in keys or found:
+    require_read(
+      f"{section}.{key}", found[key], idle=idle[key], is_read=False, why=why
+    )
+
+
+def check_read(config: ml_collections.ConfigDict) -> None:
+  """Refuses keys that the values of other keys leave unread."""
+  if config.agents.port == -1:
+    refuse_unread(
+      config, "agents", why="with agents.port=-1, which starts no server"
+    )
+  if config.policy_slot_weights.rule == "fixed":
+    refuse_unread(
+      config,
+      "policy_slot_weights",
+      why="with policy_slot_weights.rule='fixed', only with 'adaptive'",
+    )
+  if not config.engine.prefix_cache_tokens:
+    refuse_unread(
+      config, "engine", "block_size", why="without engine.prefix_cache_tokens"
+    )
 
 
 def check_learning(

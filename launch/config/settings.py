@@ -44,12 +44,14 @@ from agentrl_jax.train.weights.policy_slot_schedule import (
   read_schedules,
 )
 from agentrl_jax.train.weights.reference import ReferenceConfig
+from configs.environments import entry
 from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
   check_learning,
   check_mesh,
   check_policy_slots,
+  check_read,
   check_sampling,
   check_stored,
   check_weights,
@@ -61,13 +63,13 @@ DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlaceSettings:
-  """The place of an environment's sessions; by default this process."""
+  """The place of an environment's sessions."""
 
-  containers: int = 0  # of the environment's image
-  image: str = ""  # "" is <containers.registry>/<folder of the environment>
-  options: Sequence[str] = ()  # key=value, that differ over there
-  worker: str = ""  # the address of one that runs already
-  controller: str = ""  # the address of one with workers of this environment
+  containers: int  # of the environment's image; 0: not in containers
+  image: str  # "" is <containers.registry>/<folder of the environment>
+  options: Sequence[str]  # key=value, that differ over there
+  worker: str  # the address of one that runs already
+  controller: str  # the address of one with workers of this environment
 
   def __post_init__(self) -> None:
     if self.containers < 0:
@@ -94,7 +96,7 @@ class EnvironmentSettings:
   options: Mapping[str, Any]
   mistakes: Mapping[str, float]
   weight: float
-  place: PlaceSettings = PlaceSettings()
+  place: PlaceSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,6 +192,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     checkpoint=CheckpointConfig(**checkpoint),
     processes=ProcessLimits(**config.processes.to_dict()),
   )
+  check_read(config)
   _check_positive(config)
   _check_together(settings, config.train.steps)
   return settings
@@ -233,16 +236,15 @@ def _environment(
     known=("target", "options", "mistakes", "place"),
     needed=("target", "options", "mistakes"),
   )
-  place = section.get("place", {})
-  places = [field.name for field in dataclasses.fields(PlaceSettings)]
-  _require_keys(f"{where}.place", place, known=places, needed=())
+  place, here = section.get("place", {}), entry(section["target"]).place
+  _require_keys(f"{where}.place", place, known=list(here), needed=())
   require_rates(section["mistakes"], where=f"{where}.mistakes")
   return EnvironmentSettings(
     target=section["target"],
     options=section["options"],
     mistakes=section["mistakes"],
     weight=weight,
-    place=PlaceSettings(**place),
+    place=PlaceSettings(**here.to_dict() | place),
   )
 
 

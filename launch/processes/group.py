@@ -40,15 +40,9 @@ _ADDRESS_BYTES = 512
 class ProcessLimits:
   """The `processes` section of the config."""
 
-  join_timeout_s: float = (
-    300.0  # that processes wait for each other to start or end
-  )
-  heartbeat_timeout_s: float = (
-    100.0  # after which a silent machine counts as lost
-  )
-  wait_timeout_s: float = (
-    14400.0  # that the others wait for a word of process 0
-  )
+  join_timeout_s: float  # that processes wait for each other to start or end
+  heartbeat_timeout_s: float  # after which a silent machine counts as lost
+  wait_timeout_s: float  # that the others wait for a word of process 0
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():

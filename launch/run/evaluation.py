@@ -62,6 +62,8 @@ class Evaluator:
     """Scores the weights of policy slot 0, greedy or sampled."""
     sampling = Sampling(
       temperature=0.0 if mode == "greedy" else self._plan.temperature,
+      top_k=0,
+      top_p=1.0,
       calls=self._settings.sampling.calls,
     )
     player = PolicyPlayer(

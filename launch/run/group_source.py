@@ -343,7 +343,9 @@ def _make_lockstep(
     settings.queue.order == "started"
   )
   if exact and isinstance(service.driver, LocalDriver):
-    return LockstepGenerator(service.driver)
+    return LockstepGenerator(
+      service.driver, deadline_s=settings.waits.answer_timeout_s
+    )
   return None
 
 

@@ -24,9 +24,10 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
-from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.weights.checkpoint import Checkpoints
+from configs.base import defaults
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.storage.load_params import load_params
@@ -240,13 +241,15 @@ def _of_folder(
       "made for (max_position_embeddings): give --context less"
     )
   on_cpu = jax.default_backend() == "cpu"
-  compute = ComputeConfig(dtype="float32" if on_cpu else "bfloat16")
+  compute = defaults(
+    ComputeConfig, "compute", dtype="float32" if on_cpu else "bfloat16"
+  )
   compute = _compute(compute, dtype)
   return ServedModel(
     name=name,
     model=model,
     compute=compute,
-    adaptation=LoraConfig(),
+    adaptation=NO_ADAPTERS,
     codec=_codec_in(folder),
     context=asked,
     versions=(
@@ -278,4 +281,4 @@ def _codec_in(folder: pathlib.Path) -> ChatCodec:
     tokenizer = Tokenizer.from_file(str(path))
     if all(tokenizer.token_to_id(m) for m in CompactTemplate.markers):
       return ChatCodec(tokenizer)
-  return pretrained.load_chat(folder, pretrained.ChatConfig())
+  return pretrained.load_chat(folder, defaults(pretrained.ChatConfig, "chat"))

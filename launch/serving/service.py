@@ -97,7 +97,9 @@ def serve(
         to=places and [layout_of(place) for place in places],
       ),
       EngineGenerator(
-        running, compile_timeout_s=settings.http.compile_timeout_s
+        running,
+        deadline_s=settings.waits.answer_timeout_s,
+        compile_timeout_s=settings.http.compile_timeout_s,
       ),
       settle=lambda: None,  # publishing here is serving
       report=EngineMetrics(running).report,

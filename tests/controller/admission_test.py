@@ -10,12 +10,14 @@ from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.errors import ConfigError
 
 
-def limits(max_staleness=1, groups_per_step=2, concurrent=100, **more):
+def limits(
+  max_staleness=1, groups_per_step=2, concurrent=100, versions_per_step=1
+):
   return AdmissionLimits(
     max_staleness=max_staleness,
     groups_per_step=groups_per_step,
     max_concurrent_groups=concurrent,
-    **more,
+    versions_per_step=versions_per_step,
   )
 
 

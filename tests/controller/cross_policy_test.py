@@ -18,9 +18,11 @@ from agentrl_jax.data.records import (
   Trajectory,
 )
 from agentrl_jax.errors import ConfigError
+from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.policy_slot_weights_test import a_turn, metrics
-from tests.controller.stage import LIMITS, ScriptedEngine, codec
+from tests.controller.stage import LIMITS, SAMPLED, ScriptedEngine, codec
+from tests.settings import WAITS
 
 
 class CrossPolicyTest(unittest.TestCase):
@@ -54,7 +56,7 @@ class CrossPolicyTest(unittest.TestCase):
 
   def test_wrong_settings_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "turn, trajectory, never"):
-      CrossPolicy(draw_per="step")
+      CrossPolicy(draw_per="step", weights=(1.0,))
     for weights in ((), (0.0,), (-1.0, 2.0), (float("nan"), 1.0)):
       with self.subTest(weights=weights), self.assertRaises(ConfigError):
         CrossPolicy(draw_per="turn", weights=weights)
@@ -70,7 +72,7 @@ def a_chooser(**changes):
   config = {"rule": "adaptive", "min_sample_size": 0.0, **changes}
   return PolicySlotChooser(
     CrossPolicy(draw_per="turn", weights=(3.0, 1.0)),
-    PolicySlotWeightsConfig(**config),
+    defaults(PolicySlotWeightsConfig, "policy_slot_weights", **config),
     TASKS,
   )
 
@@ -130,7 +132,9 @@ class PolicySlotChooserTest(unittest.TestCase):
 
   def test_fixed_weights_stay_and_are_reported_on(self):
     fixed = CrossPolicy(draw_per="turn", weights=(3.0, 1.0))
-    chooser = PolicySlotChooser(fixed, PolicySlotWeightsConfig(), TASKS)
+    chooser = PolicySlotChooser(
+      fixed, defaults(PolicySlotWeightsConfig, "policy_slot_weights"), TASKS
+    )
     groups = play(chooser, 0)
     told = chooser.learn(groups, metrics(kl=0.4))
     self.assertIs(chooser.draw_for(groups[0].task), fixed)
@@ -190,6 +194,8 @@ class PlayerTest(unittest.IsolatedAsyncioTestCase):
       codec=codec(),
       limits=LIMITS,
       draw_for=lambda task: draw,
+      sampling=SAMPLED,
+      waits=WAITS,
     )
     task = Task("arithmetic", "train", 0)
     return await player.play(

@@ -11,7 +11,6 @@ from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
   ChatRecorder,
   EpisodeLimits,
-  EpisodeWaits,
   Sampling,
   play_expert,
   run_episode,
@@ -27,6 +26,7 @@ from agentrl_jax.errors import (
 from environments.arithmetic.environment import ADD, ANSWER
 from tests.controller.stage import (
   LIMITS,
+  SAMPLED,
   Brittle,
   ScriptedEngine,
   a_task,
@@ -35,12 +35,16 @@ from tests.controller.stage import (
   codec,
   until,
 )
+from tests.settings import WAITS
+
+REQUIRED = dataclasses.replace(SAMPLED, calls="required")
 
 
 async def play(environment=None, engine=None, *, seed=7, **changes):
   settings = {
     "limits": LIMITS,
-    "sampling": Sampling(),
+    "sampling": SAMPLED,
+    "waits": WAITS,
     "choose_policy_slot": lambda seed, turn: 0,
   } | changes
   return await run_episode(
@@ -198,7 +202,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     choose = CrossPolicy(draw_per="turn", weights=(0.0, 0.0, 1.0))
     trajectory = await play(
       engine=engine,
-      sampling=Sampling(temperature=0.8, top_k=5, top_p=0.9),
+      sampling=Sampling(temperature=0.8, top_k=5, top_p=0.9, calls="free"),
       choose_policy_slot=choose,
     )
     spec = engine.asked[0][1]
@@ -211,7 +215,8 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(
       DeadlineExceeded, "arithmetic train 0 to reply"
     ):
-      await play(environment, waits=EpisodeWaits(reply_timeout_s=1e-9))
+      waits = dataclasses.replace(WAITS, reply_timeout_s=1e-9)
+      await play(environment, waits=waits)
     self.assertTrue(environment.closed)
 
   async def test_cancelled_episode_leaves_its_session(self):
@@ -244,7 +249,12 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     environment = Brittle()
     expert = environment.expert(a_task(), seed=1, mistakes={})
     return await play_expert(
-      an_episode(seed=1), environment, expert, codec(), limits=limits
+      an_episode(seed=1),
+      environment,
+      expert,
+      codec(),
+      limits=limits,
+      waits=WAITS,
     )
 
   async def test_a_demonstration_is_what_the_policy_should_write(self):
@@ -301,7 +311,8 @@ class EpisodeCallsTest(unittest.IsolatedAsyncioTestCase):
   async def test_calls_follow_a_grammar_of_the_task_s_tools(self):
     for calls, choice in (("well_formed", "auto"), ("required", "required")):
       engine = ScriptedEngine()
-      played = await play(engine=engine, sampling=Sampling(calls=calls))
+      sampling = dataclasses.replace(SAMPLED, calls=calls)
+      played = await play(engine=engine, sampling=sampling)
       wanted = codec().call_grammar((ADD, ANSWER), choice=choice)
       self.assertEqual([s.grammar for _, s in engine.asked], [wanted] * 2)
       self.assertEqual([t.grammar for t in played.turns], [wanted] * 2)
@@ -309,21 +320,20 @@ class EpisodeCallsTest(unittest.IsolatedAsyncioTestCase):
       read = codec().grammars(codec().vocab_size)
       for turn in played.turns:
         read.masks(turn.grammar, turn.sampled)
-    free = await play(sampling=Sampling(calls="free"))
+    free = await play(sampling=SAMPLED)
     self.assertEqual({turn.grammar for turn in free.turns}, {""})
 
   async def test_a_task_without_tools_has_nothing_to_call(self):
     context = CallContext()
-    played = await play(context, sampling=Sampling(calls="well_formed"))
+    formed = dataclasses.replace(SAMPLED, calls="well_formed")
+    played = await play(context, sampling=formed)
     self.assertEqual([turn.grammar for turn in played.turns], [""])
     with self.assertRaisesRegex(ConfigError, "arithmetic.* has no tools"):
-      await play(context, sampling=Sampling(calls="required"))
+      await play(context, sampling=REQUIRED)
 
   async def test_tools_that_come_on_the_way_are_called_from_then_on(self):
     engine = ScriptedEngine()
-    played = await play(
-      Growing(), engine=engine, sampling=Sampling(calls="required")
-    )
+    played = await play(Growing(), engine=engine, sampling=REQUIRED)
     wanted = [
       codec().call_grammar(tools, choice="required")
       for tools in ((ADD,), (ADD, ANSWER))

@@ -22,6 +22,7 @@ from tests.controller.stage import (
   codec,
   until,
 )
+from tests.settings import WAITS
 
 
 def tasks(n, environments=None):
@@ -169,13 +170,14 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     environments = {"arithmetic": Brittle()}
     mistakes = {"arithmetic": {"wrong_sum": 0.5}}
     script = ScriptPlayer(
-      environments=environments, max_turns=8, mistakes=mistakes
+      environments=environments, max_turns=8, mistakes=mistakes, waits=WAITS
     )
     tokens = ExpertPlayer(
       environments=environments,
       codec=codec(),
       limits=LIMITS,
       mistakes=mistakes,
+      waits=WAITS,
     )
     without, within = await score(script, 30), await score(tokens, 30)
     self.assertEqual(without, within)
@@ -183,7 +185,10 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_script_has_transcript_pay_and_no_tokens(self):
     script = ScriptPlayer(
-      environments={"arithmetic": Brittle()}, max_turns=8, mistakes={}
+      environments={"arithmetic": Brittle()},
+      max_turns=8,
+      mistakes={},
+      waits=WAITS,
     )
     trajectory = await script.play(an_episode())
     self.assertEqual(trajectory.num_tokens, 0)
@@ -209,7 +214,10 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
           yield session
 
     script = ScriptPlayer(
-      environments={"arithmetic": Instalments()}, max_turns=8, mistakes={}
+      environments={"arithmetic": Instalments()},
+      max_turns=8,
+      mistakes={},
+      waits=WAITS,
     )
     trajectory = await script.play(an_episode())
     self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.25])
@@ -217,7 +225,10 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_script_is_stopped_by_the_turn_limit(self):
     script = ScriptPlayer(
-      environments={"arithmetic": Brittle()}, max_turns=1, mistakes={}
+      environments={"arithmetic": Brittle()},
+      max_turns=1,
+      mistakes={},
+      waits=WAITS,
     )
     trajectory = await script.play(an_episode())
     self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)

@@ -1,7 +1,7 @@
 """Tests of `controller.group_queue`: bounded, all or none, nothing lost."""
 
 import asyncio
-import dataclasses
+import functools
 import itertools
 import random
 import unittest
@@ -18,12 +18,15 @@ from agentrl_jax.controller.group_queue import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
+from configs.base import defaults
 from tests.controller.stage import a_group, turns_of_the_loop
+
+queue_limits = functools.partial(defaults, QueueLimits, "queue")
 
 
 def a_queue(max_groups=2, monitor=None, **limits):
   return GroupQueue(
-    QueueLimits(max_groups=max_groups, **limits), monitor or Monitor()
+    queue_limits(max_groups=max_groups, **limits), monitor or Monitor()
   )
 
 
@@ -90,7 +93,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_producer_waits_no_longer_than_allowed(self):
     queue = GroupQueue(
-      QueueLimits(max_groups=1), Monitor(), watch=LearnerWatch(1e-9)
+      queue_limits(max_groups=1), Monitor(), watch=LearnerWatch(1e-9)
     )
     queue.begin("00000000")
     queue.begin("00000001")
@@ -185,7 +188,7 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
 
   def test_no_age_is_below_0(self):
     with self.assertRaisesRegex(ConfigError, "queue.max_age is -1"):
-      QueueLimits(max_groups=1, max_age=-1)
+      queue_limits(max_groups=1, max_age=-1)
 
 
 class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
@@ -231,7 +234,7 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
 
   def test_unknown_order_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "finished, started"):
-      dataclasses.replace(QueueLimits(max_groups=1), order="lifo")
+      queue_limits(max_groups=1, order="lifo")
 
 
 def choose(finished, born, num_groups=2, version=2, max_age=2):

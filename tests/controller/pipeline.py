@@ -51,6 +51,7 @@ class Pipeline:
         max_staleness=max_staleness,
         groups_per_step=STEP,
         max_concurrent_groups=concurrent,
+        versions_per_step=1,
       ),
       version=version,
       num_pending=len(state.queued) if state else 0,

@@ -13,17 +13,24 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.stage import codec
+from tests.settings import WAITS
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=4096, max_answer_tokens=64)
 
 
 def script(environments, mistakes):
-  return ScriptPlayer(environments=environments, max_turns=8, mistakes=mistakes)
+  return ScriptPlayer(
+    environments=environments, max_turns=8, mistakes=mistakes, waits=WAITS
+  )
 
 
 def tokens(environments, mistakes):
   return ExpertPlayer(
-    environments=environments, codec=codec(), limits=LIMITS, mistakes=mistakes
+    environments=environments,
+    codec=codec(),
+    limits=LIMITS,
+    mistakes=mistakes,
+    waits=WAITS,
   )
 
 

@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 
-from agentrl_jax.controller.episode import EpisodeLimits
+from agentrl_jax.controller.episode import EpisodeLimits, Sampling
 from agentrl_jax.controller.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
@@ -30,9 +30,11 @@ from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from environments.arithmetic.environment import Arithmetic
+from tests.settings import WAITS
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=2048, max_answer_tokens=256)
 GROUP = GroupLimits(size=4, deadline_s=60)
+SAMPLED = Sampling(temperature=1.0, top_k=0, top_p=1.0, calls="free")
 RETRIES = RetryLimits(max_retries=2, backoff_s=0)
 
 
@@ -155,8 +157,7 @@ def a_player(environment=None, engine=None, **changes) -> PolicyPlayer:
     environments={"arithmetic": environment or Brittle()},
     generator=engine or ScriptedEngine(),
     codec=codec(),
-    limits=changes.pop("limits", LIMITS),
-    **changes,
+    **{"limits": LIMITS, "sampling": SAMPLED, "waits": WAITS} | changes,
   )
 
 

@@ -21,6 +21,7 @@ import pytest
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.docker.images import build_worker_base
+from configs.base import defaults
 from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -189,7 +190,9 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
     docker.images.build(
       path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True
     )
-    spec = ContainerSpec(image=tag, options={"length": 3})
+    spec = defaults(
+      ContainerSpec, "containers", image=tag, options={"length": 3}
+    )
     task = Task("backwards", "test", 7)
     async with (
       container_worker(docker, spec) as environment,

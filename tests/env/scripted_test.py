@@ -10,6 +10,7 @@ from agentrl_jax.env.scripted import GENERIC, Constant, Echo
 from agentrl_jax.env.tools import read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
+from tests.settings import WAITS
 
 PROPERTIES = {
   "text": {"type": "string"},
@@ -65,7 +66,10 @@ class GenericTest(unittest.TestCase):
 class ScriptedPlayerTest(unittest.TestCase):
   def play(self, policy):
     player = ScriptedPlayer(
-      environments={"sums": Arithmetic()}, max_turns=5, policy=policy
+      environments={"sums": Arithmetic()},
+      max_turns=5,
+      policy=policy,
+      waits=WAITS,
     )
     attempt = EpisodeSpec(
       task=Task("sums", "test", 0), group_id="g", attempt=0, seed=0

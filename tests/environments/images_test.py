@@ -7,6 +7,7 @@ import pytest
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.loading import load_environment
+from configs.base import defaults
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 from tests.environments.bfcl.packages import require_packages
 
@@ -51,7 +52,13 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
   ):
     image = build_or_skip(self.docker, name)
     local = load_environment(target)
-    spec = ContainerSpec(image=image, options=options, start_timeout_s=START_S)
+    spec = defaults(
+      ContainerSpec,
+      "containers",
+      image=image,
+      options=options,
+      start_timeout_s=START_S,
+    )
     async with container_worker(self.docker, spec) as remote:
       self.assertEqual(remote.name, local.name)
       for split in ("train", "test"):

@@ -128,7 +128,7 @@ async def _play_twice(names, trace: Trace) -> None:
   driver = LocalDriver(RolloutEngine(policy, settings.engine, weights))
   player = PolicyPlayer(
     environments=names["environments"],
-    generator=EngineGenerator(driver),
+    generator=EngineGenerator(driver, deadline_s=600.0),
     codec=names["codec"],
     limits=settings.episode,
     sampling=settings.sampling,

@@ -23,6 +23,7 @@ from launch.export import export
 from launch.train import train
 from tests.data.chat import families as chat_families
 from tests.launch import tiny
+from tests.settings import COMPUTE
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEADLINE_S = 200
@@ -42,7 +43,7 @@ MODEL = ModelConfig(
 
 def write_model(folder: pathlib.Path) -> None:
   """A small Qwen2.5 with random weights, tokenizer and template."""
-  policy = Policy(MODEL)
+  policy = Policy(MODEL, COMPUTE)
   params = policy.init(jax.random.key(0))
   write_params(folder, params, MODEL, context=2048)
   source = (chat_families.HERE / "qwen25.jinja").read_text()
@@ -85,7 +86,7 @@ class ExportTest(absltest.TestCase):
 
   def tensors(self, folder: pathlib.Path) -> dict[str, np.ndarray]:
     mesh = sharding.make_mesh({}, jax.devices()[:1])
-    params = read_params(folder, Policy(MODEL), mesh)
+    params = read_params(folder, Policy(MODEL, COMPUTE), mesh)
     named = Tensors(MODEL, np.dtype(np.float32))
     return {name: named.gathered(params, name) for name in named.entries}
 

@@ -20,7 +20,6 @@ from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
 from agentrl_jax.rollout.remote.generator import connected
-from agentrl_jax.rollout.settings import EngineConfig
 from launch.config.settings import read_settings
 from launch.serving.remote import (
   publisher,
@@ -31,6 +30,7 @@ from launch.serving.remote import (
 from launch.sync_weights import EngineWeights, follow
 from tests.launch import tiny
 from tests.rollout.external.peers import SglangPeer, VllmPeer
+from tests.settings import engine_config
 
 SPEC = SamplingParams(max_tokens=20, seed=4)
 
@@ -83,7 +83,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
   def engine(self, step):
     store = ServedWeights(1)
     store.publish(0, self.policy.unstacked(self.params(step)), step)
-    config = EngineConfig(
+    config = engine_config(
       slots=(2,), context=64, num_slot_sizes=1, prefill_chunks=(16,)
     )
     return RolloutEngine(self.policy, config, store)

@@ -10,6 +10,7 @@ from agentrl_jax.model import decoder, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.decoder import project
 from agentrl_jax.model.policy import Policy
+from tests.settings import COMPUTE
 
 SHAPES = (  # of x and of the kernel, and the axes that are contracted
   ((3, 4), (4, 5), 1),
@@ -96,7 +97,7 @@ class LayerFormsTest(parameterized.TestCase):
   @parameterized.parameters((1, 1), (5, 1), (3, 7), (9, 11))
   def test_turned_kernels_say_the_same(self, num_slots, num_tokens):
     """Few rows and, with 99 of them, many."""
-    policy = Policy(MODEL)
+    policy = Policy(MODEL, COMPUTE)
     params = varied(policy.init(jax.random.key(0)))
     apart = params | {"layers": decoder.unstacked(params["layers"])}
     turned = policy.to_decode(params)
@@ -124,7 +125,7 @@ class LayerFormsTest(parameterized.TestCase):
       (sharding.make_mesh({}, one), True),
       (jax.sharding.AbstractMesh((2,), ("tensor",)), False),
     ):
-      policy = Policy(MODEL)
+      policy = Policy(MODEL, COMPUTE)
       policy.mesh = mesh
       form = jax.eval_shape(policy.to_decode, policy.abstract_params())
       self.assertEqual(decoder.is_turned(form["layers"][0]), is_turned)

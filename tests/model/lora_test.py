@@ -10,12 +10,12 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import lora, sharding
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy, num_params
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.reference import Reference
+from tests.settings import COMPUTE, compute_config, lora_config
 from tests.train import small
 
 MODEL = ModelConfig(
@@ -29,18 +29,18 @@ MODEL = ModelConfig(
   qkv_bias=True,
   value_head=True,
 )
-CONFIG = LoraConfig(rank=3, alpha=6.0)
+CONFIG = lora_config(rank=3, alpha=6.0)
 TOKENS = jnp.arange(40).reshape(2, 20) % MODEL.vocab_size
 ROWS = (TOKENS, jnp.tile(jnp.arange(20), (2, 1)), jnp.ones((2, 20), int))
 
 
 def policy_of(config: LoraConfig = CONFIG, **compute) -> Policy:
-  return Policy(MODEL, ComputeConfig(**compute), adaptation=config)
+  return Policy(MODEL, compute_config(**compute), adaptation=config)
 
 
 @functools.cache
 def base():
-  return jax.jit(Policy(MODEL).init)(jax.random.key(0))
+  return jax.jit(Policy(MODEL, COMPUTE).init)(jax.random.key(0))
 
 
 def adapted(policy: Policy):
@@ -121,7 +121,7 @@ class AdapterTest(parameterized.TestCase):
     )
     self.assertFalse(lora.is_adapted(plain["layers"]))
     np.testing.assert_allclose(
-      logits_of(Policy(MODEL), plain),
+      logits_of(Policy(MODEL, COMPUTE), plain),
       logits_of(policy, whole),
       atol=1e-6,
     )
@@ -168,14 +168,14 @@ class AdapterTest(parameterized.TestCase):
     )
 
   def test_targets(self):
-    policy = policy_of(LoraConfig(rank=2, targets=("q", "down")))
+    policy = policy_of(lora_config(rank=2, targets=("q", "down")))
     trained, frozen = policy.split(base(), jax.random.key(1))
     self.assertEqual(set(trained["layers"]), {"attention", "down"})
     self.assertEqual(set(trained["layers"]["attention"]), {"q"})
     logits_of(policy, policy.whole(trained, frozen))
 
   def test_off(self):
-    policy = policy_of(LoraConfig())
+    policy = policy_of(lora_config())
     trained, frozen = policy.split(base(), jax.random.key(1))
     self.assertIs(trained, base())
     self.assertIsNone(frozen)
@@ -183,7 +183,7 @@ class AdapterTest(parameterized.TestCase):
 
   def test_every_adapter_has_a_place_on_a_mesh(self):
     mesh = sharding.make_mesh({}, jax.devices()[:1])
-    policy = Policy(MODEL, mesh=mesh, adaptation=CONFIG)
+    policy = Policy(MODEL, COMPUTE, mesh=mesh, adaptation=CONFIG)
     places = sharding.param_shardings(policy.abstract_split()[0], mesh)
     self.assertEqual(
       places["layers"]["attention"]["q"]["lora_b"].spec,
@@ -204,16 +204,18 @@ class AdapterTest(parameterized.TestCase):
   )
   def test_refusals(self, settings, pattern):
     with self.assertRaisesRegex(ConfigError, pattern):
-      LoraConfig(**settings)
+      lora_config(**settings)
 
 
 class ReferenceTest(absltest.TestCase):
   def test_the_frozen_params_are_the_reference(self):
     mesh = sharding.make_mesh({}, jax.devices()[:1])
-    policy = Policy(MODEL, mesh=mesh, adaptation=CONFIG)
+    policy = Policy(MODEL, COMPUTE, mesh=mesh, adaptation=CONFIG)
     places = sharding.param_shardings(policy.abstract_params(), mesh)
     params = jax.device_put(base(), places)
-    reference = Reference(policy, policy.plain(params)).fetch()
+    reference = Reference(
+      policy, policy.plain(params), place="resident"
+    ).fetch()
     for a, b in zip(
       jax.tree.leaves(reference), jax.tree.leaves(params), strict=True
     ):
@@ -225,7 +227,7 @@ class LearningTest(absltest.TestCase):
   def test_only_adapters_learn(self):
     policy, learner = small.make_learner(
       loss=small.loss_config(surrogate="reinforce", dual_clip=0.0),
-      adaptation=LoraConfig(rank=4, alpha=16.0),
+      adaptation=lora_config(rank=4, alpha=16.0),
       learning_rate=1e-2,
     )
     params = jax.jit(policy.init)(jax.random.key(0))

@@ -10,9 +10,9 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
+from tests.settings import COMPUTE, compute_config
 
 CONFIG = ModelConfig(
   vocab_size=50,
@@ -37,7 +37,7 @@ VARIANTS = (
 )
 
 
-def make(compute=None, **changes):
+def make(compute=COMPUTE, **changes):
   policy = Policy(dataclasses.replace(CONFIG, **changes), compute)
   params = policy.init(jax.random.key(0))
   # Biases and scales that are not at their neutral start.
@@ -135,7 +135,7 @@ class PolicyTest(parameterized.TestCase):
     token = np.arange(1, 25, dtype=np.int32)[None]
     policy = Policy(
       dataclasses.replace(CONFIG, tied_embedding=False),
-      ComputeConfig(attention_block=4),
+      compute_config(attention_block=4),
     )
     params = policy.init(jax.random.key(0))
     gradient_at = jax.jit(jax.grad(logit_at, argnums=1))
@@ -174,7 +174,7 @@ class ComputeTest(parameterized.TestCase):
   )
   def test_changes_nothing(self, settings):
     policy, params = make()
-    other = Policy(policy.config, ComputeConfig(**settings))
+    other = Policy(policy.config, compute_config(**settings))
     batch = rows([9, 6, 4])
 
     def total(of):
@@ -195,7 +195,7 @@ class ComputeTest(parameterized.TestCase):
     def size(num_layers, scan_layers):
       policy = Policy(
         dataclasses.replace(CONFIG, num_layers=num_layers),
-        ComputeConfig(scan_layers=scan_layers),
+        compute_config(scan_layers=scan_layers),
       )
       program = jax.jit(policy.hidden).lower(
         policy.abstract_params(), *rows([9])
@@ -207,7 +207,7 @@ class ComputeTest(parameterized.TestCase):
 
   def test_bfloat16_stays_near(self):
     policy, params = make()
-    half = Policy(policy.config, ComputeConfig(dtype="bfloat16"))
+    half = Policy(policy.config, compute_config(dtype="bfloat16"))
     batch = rows([9, 6, 4])
     wanted, found = (p.hidden(params, *batch) for p in (policy, half))
     self.assertEqual(found.dtype, jnp.bfloat16)
@@ -221,12 +221,12 @@ class ComputeTest(parameterized.TestCase):
   )
   def test_refuses(self, settings, message):
     with self.assertRaisesRegex(ConfigError, message):
-      ComputeConfig(**settings)
+      compute_config(**settings)
 
 
 class CriticTest(absltest.TestCase):
   def test_expects_nothing_until_it_is_trained(self):
-    policy = Policy(dataclasses.replace(CONFIG, value_head=True))
+    policy = Policy(dataclasses.replace(CONFIG, value_head=True), COMPUTE)
     params = policy.init(jax.random.key(0))
     hidden = np.random.default_rng(0).normal(size=(2, 3, CONFIG.width))
     np.testing.assert_array_equal(policy.value(params, hidden), 0)

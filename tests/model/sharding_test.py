@@ -13,6 +13,7 @@ from agentrl_jax.model.policy import Policy
 from launch.planning import chips
 from launch.planning.chips import parse_slice
 from tests.model.policy_test import CONFIG
+from tests.settings import COMPUTE
 
 
 class ShardingTest(absltest.TestCase):
@@ -22,7 +23,7 @@ class ShardingTest(absltest.TestCase):
       {"value_head": True},
       {},
     ):
-      policy = Policy(dataclasses.replace(CONFIG, **changes))
+      policy = Policy(dataclasses.replace(CONFIG, **changes), COMPUTE)
       mesh = sharding.make_mesh({}, jax.devices()[:1])
       found = sharding.param_shardings(policy.abstract_params(), mesh)
       self.assertEqual(

@@ -7,6 +7,7 @@ from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
+from tests.settings import HTTP
 
 
 class Served:
@@ -26,14 +27,14 @@ class Served:
 
   def api_of(self, generator) -> RolloutApi:
     """Makes the HTTP interface on a generator."""
-    return RolloutApi(generator, self.status, context=small.CONTEXT)
+    return RolloutApi(generator, self.status, context=small.CONTEXT, http=HTTP)
 
   async def __aenter__(self):
     options = self._changes.pop("driver_options", {})
     self.driver = LocalDriver(small.engine_of(**self._changes), **options)
     self._stack.callback(self.driver.close)
     await self._stack.enter_async_context(self.driver.serving())
-    self.api = self.api_of(EngineGenerator(self.driver))
+    self.api = self.api_of(EngineGenerator(self.driver, deadline_s=600.0))
     self.port = await self._stack.enter_async_context(
       listening(self.api, "127.0.0.1", self._port)
     )

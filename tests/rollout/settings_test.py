@@ -8,7 +8,7 @@ from unittest import mock
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
+from tests.settings import engine_config, rollouts_config
 
 
 class EngineConfigTest(unittest.TestCase):
@@ -28,17 +28,16 @@ class EngineConfigTest(unittest.TestCase):
       dict(prefix_cache_tokens=-1),
       dict(old_weights=-1),
       dict(prefix_cache_host_tokens=64),
-      dict(block_size=16),
       dict(prefix_cache_tokens=64, reuse=False),
       dict(block_size=128, prefix_cache_tokens=64),
       dict(context=60, prefix_cache_tokens=64),
       dict(lengths=(40,), prefix_cache_tokens=64),
     ):
       with self.assertRaisesRegex(ConfigError, next(iter(changes))):
-        EngineConfig(**(good | changes))
+        engine_config(**(good | changes))
 
   def test_a_store_is_counted_in_whole_blocks(self):
-    config = EngineConfig(
+    config = engine_config(
       slots=(4,),
       context=64,
       prefix_cache_tokens=100,
@@ -47,19 +46,19 @@ class EngineConfigTest(unittest.TestCase):
     self.assertEqual(config.prefix_cache_blocks, (3, 2))
 
   def test_sizes_differ_by_four_and_end_at_one(self):
-    config = EngineConfig(slots=(128, 2), context=64)
+    config = engine_config(slots=(128, 2), context=64)
     self.assertEqual(config.slot_sizes(128), (8, 32, 128))
     self.assertEqual(config.slot_sizes(2), (1, 2))
 
   def test_few_busy_slots_are_taken_out_and_many_are_not(self):
-    config = EngineConfig(slots=(128,), context=64)
+    config = engine_config(slots=(128,), context=64)
     self.assertEqual(config.decode_size(128, 5, num_steps=4), 8)
     self.assertEqual(config.decode_size(128, 9, num_steps=4), 32)
     self.assertEqual(config.decode_size(128, 33, num_steps=4), 128)
     self.assertEqual(config.decode_size(128, 9, num_steps=1), 128)
 
   def test_the_shortest_shape_that_fits_is_taken(self):
-    config = EngineConfig(slots=(8,), context=512, lengths=(128, 256))
+    config = engine_config(slots=(8,), context=512, lengths=(128, 256))
     lengths = [config.cache_length(n) for n in (1, 128, 129, 257, 512)]
     self.assertEqual(lengths, [128, 128, 256, 512, 512])
     chunks = [config.prefill_chunk(n) for n in (1, 16, 17, 999)]
@@ -76,7 +75,7 @@ class RolloutsConfigTest(parameterized.TestCase):
     ("[::1]:7100,b:2", ("[::1]:7100", "b:2")),
   )
   def test_addresses(self, servers, addresses):
-    self.assertEqual(RolloutsConfig(servers=servers).addresses, addresses)
+    self.assertEqual(rollouts_config(servers=servers).addresses, addresses)
 
   @parameterized.parameters(
     (dict(servers="a"), "'a': name each as host:port"),
@@ -94,22 +93,22 @@ class RolloutsConfigTest(parameterized.TestCase):
   )
   def test_refuses(self, changes, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):
-      RolloutsConfig(**changes)
+      rollouts_config(**changes)
 
   def test_a_token_is_in_a_file_or_the_environment(self):
-    self.assertEqual(RolloutsConfig().read_token(), "")
-    named = RolloutsConfig(token_file="env:TOKEN_OF_A_TEST")
+    self.assertEqual(rollouts_config().read_token(), "")
+    named = rollouts_config(token_file="env:TOKEN_OF_A_TEST")
     with self.assertRaisesRegex(ConfigError, "env:TOKEN_OF_A_TEST cannot"):
       named.read_token()
     with mock.patch.dict("os.environ", TOKEN_OF_A_TEST="secret"):
       self.assertEqual(named.read_token(), "secret")
     with self.assertRaisesRegex(ConfigError, "/nowhere cannot be read"):
-      RolloutsConfig(token_file="/nowhere").read_token()
+      rollouts_config(token_file="/nowhere").read_token()
 
   def test_the_token_is_the_first_line(self):
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder, "token")
-      config = RolloutsConfig(token_file=str(path))
+      config = rollouts_config(token_file=str(path))
       path.write_text(" secret \r\nof the pod in zone b\n")
       self.assertEqual(config.read_token(), "secret")
       for content in (b"", b"\nsecret\n", b"  \n", b"se\xc3\xa9cret", b"\xff"):

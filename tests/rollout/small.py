@@ -11,7 +11,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
+from tests.settings import COMPUTE, engine_config
 
 VOCAB = 61
 CONTEXT = 96
@@ -28,7 +28,8 @@ def policy() -> Policy:
       num_kv_heads=2,
       head_dim=8,
       mlp_width=48,
-    )
+    ),
+    COMPUTE,
   )
 
 
@@ -68,7 +69,7 @@ def engine_of(
     prefill_tokens=128,
     steps_per_sync=3,
   )
-  config = EngineConfig(**(settings | changes))
+  config = engine_config(**(settings | changes))
   store = store or ServedWeights(len(steps))
   for policy_slot, step in enumerate(steps):
     store.publish(policy_slot, params(step), step)

@@ -1,6 +1,7 @@
 """A small random policy with a tokenizer, and a server with OpenAI's API."""
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
@@ -25,8 +26,9 @@ from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
-from agentrl_jax.rollout.settings import EngineConfig
+from configs.base import defaults
 from tests.rollout.serving import status_of
+from tests.settings import COMPUTE, engine_config
 
 VOCAB = 280
 CONTEXT = 384
@@ -61,7 +63,8 @@ def policy() -> Policy:
       num_kv_heads=2,
       head_dim=8,
       mlp_width=16,
-    )
+    ),
+    COMPUTE,
   )
 
 
@@ -83,7 +86,7 @@ def engine_of(**changes) -> RolloutEngine:
   for policy_slot, step in enumerate(STEPS):
     store.publish(policy_slot, params(step), step)
   return RolloutEngine(
-    policy(), EngineConfig(**(settings | changes)), store, grammars=grammars
+    policy(), engine_config(**(settings | changes)), store, grammars=grammars
   )
 
 
@@ -152,12 +155,18 @@ class Talking:
     self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(**({"context": CONTEXT} | (limits or {})))
     self._token, self._records = token, records
-    self._http = HttpLimits(**(http or {}))
-    rules = dict(max_turns=6, max_tokens=CONTEXT, max_answer_tokens=12) | (
-      rules or {}
+    self._http = defaults(HttpLimits, "http", **(http or {}))
+    default = EpisodeRules(
+      max_turns=6,
+      max_tokens=CONTEXT,
+      max_answer_tokens=12,
+      temperature=1.0,
+      idle_timeout_s=600.0,
     )
     self.episodes = Episodes(
-      EpisodeRules(**rules), self._limits, **(draws or {})
+      dataclasses.replace(default, **(rules or {})),
+      self._limits,
+      **(draws or {}),
     )
     self._stack = contextlib.AsyncExitStack()
 
@@ -176,7 +185,9 @@ class Talking:
     self.driver = LocalDriver(engine_of(**self._changes), **options)
     self._stack.callback(self.driver.close)
     await enter(self.driver.serving())
-    self.generator = self._scripted or EngineGenerator(self.driver)
+    self.generator = self._scripted or EngineGenerator(
+      self.driver, deadline_s=600.0
+    )
     self.api = RolloutApi(
       self.generator,
       self.status,

@@ -21,13 +21,14 @@ from agentrl_jax.train.advantages import (
 from agentrl_jax.train.token_logprobs import token_logprobs
 from tests.data.records import make_group
 from tests.reference.advantages import returns as reference_gae
+from tests.settings import COMPUTE
 from tests.train import small
 
 WITH_CRITIC = dataclasses.replace(small.MODEL, value_head=True)
 
 
 def _params(model=small.MODEL, seed=0):
-  return Policy(model).init(jax.random.key(seed))
+  return Policy(model, COMPUTE).init(jax.random.key(seed))
 
 
 def _tokens(batches, name):
@@ -102,7 +103,7 @@ class BuildTest(parameterized.TestCase):
     batches, _ = builder.build(small.make_groups(), params)
     for name, of in (("reference", reference), ("proximal", params)):
       wanted, _ = token_logprobs(
-        Policy(small.MODEL),
+        Policy(small.MODEL, COMPUTE),
         of,
         batches[0].batch,
         temperature=0.9,
@@ -130,7 +131,7 @@ class BuildTest(parameterized.TestCase):
     trajectories = groups[0].trajectories
     rows = pack(trajectories, row_length=48, rows_multiple=4)
     logprob, _ = token_logprobs(
-      Policy(small.MODEL),
+      Policy(small.MODEL, COMPUTE),
       reference,
       Batch(**vars(rows)),
       temperature=0.9,

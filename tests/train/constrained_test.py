@@ -71,7 +71,7 @@ def builder(make_grammars, **changes) -> BatchBuilder:
     batch=small.batch_config(micro_batch=4, row_length=engines.CONTEXT),
     task_ids={TASK.name: 0},
     temperature=TEMPERATURE,
-    reference=Reference(policy, engines.params(STEP)),
+    reference=Reference(policy, engines.params(STEP), place="resident"),
     make_grammars=make_grammars,
   )
 

@@ -22,6 +22,7 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from tests.data.records import make_group
 from tests.reference.advantages import group_advantages as reference
+from tests.settings import COMPUTE
 from tests.train import small
 
 TASKS = {"a": 0, "b": 1, "dead": 2}
@@ -33,7 +34,7 @@ class DenominatorTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.policy = Policy(small.MODEL)
+    cls.policy = Policy(small.MODEL, COMPUTE)
     cls.params = cls.policy.init(jax.random.key(0))
     cls.reference = cls.policy.init(jax.random.key(1))
     cls.groups = _near(cls.policy, cls.params, _groups())

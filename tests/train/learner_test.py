@@ -11,9 +11,9 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import Mean
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.train.objective import policy_objective
 from tests import eight_devices
+from tests.settings import compute_config
 from tests.train import small
 from tests.train.sharded import sharded_update
 
@@ -94,7 +94,7 @@ class UpdateTest(parameterized.TestCase):
   def test_low_precision_is_the_same_update_roughly(self):
     """bfloat16 between float32 params: what is rounded is what is computed."""
     _, high = self._updated(24)
-    state, low = self._updated(24, compute=ComputeConfig(dtype="bfloat16"))
+    state, low = self._updated(24, compute=compute_config(dtype="bfloat16"))
     for leaf in jax.tree.leaves(state.params):
       self.assertEqual(leaf.dtype, jnp.float32)
     self.assertNotEqual(low["loss"], high["loss"])

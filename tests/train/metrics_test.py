@@ -13,12 +13,10 @@ from absl.testing import absltest
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.model import sharding
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.metrics import (
@@ -32,6 +30,7 @@ from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.weights.publish import Publisher
 from tests.data.records import make_trajectory
 from tests.rollout.small import attentive
+from tests.settings import compute_config, engine_config
 from tests.train import small
 
 SHAPE = (3, 17)
@@ -186,12 +185,12 @@ class Played:
   """An engine that plays, and the learner of its policy."""
 
   def __init__(self, dtype):
-    self._policy = policy = Policy(small.MODEL, ComputeConfig(dtype=dtype))
+    self._policy = policy = Policy(small.MODEL, compute_config(dtype=dtype))
     self._versions = ServedWeights(1)
     self._publisher = Publisher(
       policy, self._versions, dtype=dtype, layers_apart=False
     )
-    config = EngineConfig(slots=(4,), context=48, num_slot_sizes=1)
+    config = engine_config(slots=(4,), context=48, num_slot_sizes=1)
     self.temperature = TEMPERATURE
     self._engine = RolloutEngine(policy, config, self._versions)
     self._builder = BatchBuilder(

@@ -20,6 +20,7 @@ from agentrl_jax.train.objective import (
 from agentrl_jax.train.token_logprobs import token_logprobs
 from configs.ablations import objectives
 from launch.config.settings import read_settings
+from tests.settings import COMPUTE
 from tests.train import small
 
 
@@ -31,7 +32,7 @@ def _micro_batch():
 class TokenLogprobsTest(absltest.TestCase):
   @pytest.mark.slow
   def test_entry_t_is_about_token_t(self):
-    policy = Policy(small.MODEL)
+    policy = Policy(small.MODEL, COMPUTE)
     params = policy.init(jax.random.key(0))
     batch = _micro_batch().batch
     found, _ = token_logprobs(
@@ -237,7 +238,7 @@ class ObjectiveTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.policy = Policy(small.MODEL)
+    self.policy = Policy(small.MODEL, COMPUTE)
     self.params = self.policy.init(jax.random.key(0))
     self.micro_batch = _micro_batch()
 
@@ -384,7 +385,7 @@ class ObjectivesTest(parameterized.TestCase):
       model=model, loss=loss, advantage=advantage
     )
     policy, learner = small.make_learner(model=model, loss=loss)
-    params = Policy(model).init(jax.random.key(0))
+    params = Policy(model, COMPUTE).init(jax.random.key(0))
     state = learner.init(params)
     groups = small.make_groups(full_marks=True)
     batches, report = builder.build(groups, state.params)

@@ -1,6 +1,7 @@
 """A policy, a batch and a learner small enough for any test."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import optax
 from agentrl_jax.data.records import Group, Status
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.lora import NO_ADAPTERS
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.config import AdvantageConfig, LossConfig
@@ -16,8 +18,9 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.reference import Reference
-from configs import base
+from configs.base import defaults
 from tests.data.records import make_group
+from tests.settings import COMPUTE
 
 MODEL = ModelConfig(
   vocab_size=56,
@@ -36,14 +39,10 @@ TASK_IDS = {"a": 0, "b": 1}
 PLAIN_STEPS = {"learning_rate": 1.0, "eps": 1.0}
 
 
-def advantage_config(**changes) -> AdvantageConfig:
-  return AdvantageConfig(**base.get_config().advantage.to_dict() | changes)
-
-
-def loss_config(**changes) -> LossConfig:
-  settings = base.get_config().loss.to_dict()
-  settings |= {"kl_coefficient": 0.0, "token_chunk": 8}
-  return LossConfig(**settings | changes)
+advantage_config = functools.partial(defaults, AdvantageConfig, "advantage")
+loss_config = functools.partial(
+  defaults, LossConfig, "loss", kl_coefficient=0.0, token_chunk=8
+)
 
 
 def batch_config(micro_batch=4, row_length=48) -> BatchConfig:
@@ -61,13 +60,14 @@ def make_batch_builder(
   make_grammars=None,
 ) -> BatchBuilder:
   return BatchBuilder(
-    Policy(model),
+    Policy(model, COMPUTE),
     loss=loss or loss_config(),
     advantage=advantage or advantage_config(),
     batch=batch_config(micro_batch),
     task_ids=task_ids,
     temperature=0.9,
-    reference=reference and Reference(Policy(model), reference),
+    reference=reference
+    and Reference(Policy(model, COMPUTE), reference, place="resident"),
     make_grammars=make_grammars,
   )
 
@@ -122,8 +122,8 @@ def make_learner(
   mesh=None,
   *,
   model=MODEL,
-  compute=None,
-  adaptation=None,
+  compute=COMPUTE,
+  adaptation=NO_ADAPTERS,
   loss=None,
   learning_rate=1e-2,
   eps=1e-8,

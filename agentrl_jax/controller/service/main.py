@@ -24,7 +24,7 @@ from agentrl_jax.controller.service.routes import ControllerApi
 from agentrl_jax.env.protocol.link import HttpLink, Link
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.http_requests import (
-  MIB,
+  SERVICE_LIMITS,
   HttpLimits,
   add_limits,
   listen,
@@ -34,7 +34,6 @@ from agentrl_jax.http_requests import (
 _log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 5020
-MAX_BODY = 64 * MIB  # heartbeats list a task's indices
 GRPC = "grpc://"
 NO_GRPC = -1
 # Shorter than any server's, so that no request meets a connection being closed.
@@ -48,7 +47,7 @@ class ServiceConfig:
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # of HTTP; 0: any free one
   grpc_port: int = NO_GRPC  # 0: any free one, -1: no gRPC
-  http: HttpLimits = HttpLimits(max_body=MAX_BODY)
+  http: HttpLimits = SERVICE_LIMITS
 
   def __post_init__(self) -> None:
     for name, least in (("port", 0), ("grpc_port", NO_GRPC)):
@@ -175,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       bind=given["bind"],
       port=given["port"],
       grpc_port=given["grpc_port"],
-      http=read_limits(given, max_body=MAX_BODY),
+      http=read_limits(given),
     )
     asyncio.run(_run(config, timers))
   except AgentRLError as error:

@@ -40,8 +40,8 @@ _FOR_TOOLS = "tool_use"  # of a config that lists several templates
 class ChatConfig:
   """Variables of a model's own chat template; the `chat` section."""
 
-  date: str = "2024-07-26"  # that a template writes as today's
-  thinking: bool = True  # False: without thoughts, if the template can
+  date: str  # that a template writes as today's
+  thinking: bool  # False: without thoughts, if the template can
 
   def __post_init__(self) -> None:
     try:

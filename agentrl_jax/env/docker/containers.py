@@ -1,7 +1,7 @@
 """Workers in containers, which are always removed.
 
   with engines.connect() as engine:
-    spec = ContainerSpec(image="agentrl_jax/arithmetic")
+    spec = defaults(ContainerSpec, "containers", image="agentrl_jax/arithmetic")
     async with container_worker(engine, spec) as environment:
       async with environment.open(task, seed=0) as session: ...
 
@@ -58,16 +58,16 @@ class ContainerSpec:
   """
 
   image: str
+  concurrency: int  # sessions at once
+  memory_mb: int
+  cpus: float
+  pids: int
+  scratch_mb: int  # of /tmp, in memory; other folders are read-only
+  mounts: Sequence[str]  # the host's folders, read-only at the same path
+  start_timeout_s: float  # timeout of the worker's first answer
+  network: str
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  concurrency: int = 32  # sessions at once
-  memory_mb: int = 1024
-  cpus: float = 1.0
-  pids: int = 256
-  scratch_mb: int = 512  # of /tmp, in memory; other folders are read-only
-  mounts: Sequence[str] = ()  # the host's folders, read-only at the same path
   capabilities: Sequence[str] = ()  # kept from Docker's default set
-  start_timeout_s: float = 60.0  # timeout of the worker's first answer
-  network: str = "internal"
   address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
 
   def __post_init__(self) -> None:

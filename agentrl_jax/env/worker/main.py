@@ -36,7 +36,7 @@ from agentrl_jax.env.worker.heartbeat import (
 from agentrl_jax.env.worker.hosting import Host, HostLimits
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.http_requests import (
-  MIB,
+  SERVICE_LIMITS,
   BodyReader,
   HttpLimits,
   RequestRefused,
@@ -52,7 +52,6 @@ DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
 MAX_LISTED_INDICES = 10_000  # each heartbeat has them, every 8 s
 GRPC = "grpc://"
-MAX_BODY = 64 * MIB
 MAX_VALUES = 1 << 20
 
 
@@ -67,7 +66,7 @@ class WorkerConfig:
   name: str | None = None  # of the task at the controller
   controller: str | None = None  # http://host:5020/api or grpc://host:5021
   address: str | None = None  # URL for the controller
-  http: HttpLimits = HttpLimits(max_body=MAX_BODY)
+  http: HttpLimits = SERVICE_LIMITS
 
   def __post_init__(self) -> None:
     if not 0 <= self.port < 1 << 16:
@@ -279,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       name=given.name,
       controller=given.controller,
       address=given.address,
-      http=read_limits(vars(given), max_body=MAX_BODY),
+      http=read_limits(vars(given)),
     )
     limits = HostLimits(
       **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}

@@ -23,7 +23,7 @@ from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import family_of
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import LAYERS, Place, places
-from agentrl_jax.model.lora import INPUT_AXES, LoraConfig, Params
+from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -269,7 +269,7 @@ def _refuse_patterns(
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
   """Maps the last name of Hugging Face's modules to our projections."""
-  modules = _modules(model, LoraConfig(rank=1))
+  modules = _modules(model, dataclasses.replace(NO_ADAPTERS, rank=1))
   return {
     _last(module): [name for name, _ in parts]
     for module, parts in modules.items()

@@ -347,7 +347,7 @@ class EngineGenerator:
     self,
     driver: Driver,
     *,
-    deadline_s: float = 600.0,
+    deadline_s: float,
     compile_timeout_s: float = COMPILE_S,
   ):
     """`compile_timeout_s` is the CPU time that a request's grammar may take."""

@@ -41,7 +41,7 @@ class _Waiting:
 class LockstepGenerator:
   """A `rollout.api.Generator` for the episodes of one event loop."""
 
-  def __init__(self, driver: LocalDriver, *, deadline_s: float = 600.0):
+  def __init__(self, driver: LocalDriver, *, deadline_s: float):
     self._driver, self._deadline_s = driver, deadline_s
     self._num_playing = 0
     self._waiting: list[_Waiting] = []

@@ -72,8 +72,8 @@ class EpisodeRules:
   max_turns: int
   max_tokens: int  # prompt, observations and answers together
   max_answer_tokens: int  # of one answer
-  temperature: float = 1.0  # of every draw
-  idle_timeout_s: float = 600.0  # without a call, after which it is abandoned
+  temperature: float  # of every draw
+  idle_timeout_s: float  # without a call, after which it is abandoned
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():

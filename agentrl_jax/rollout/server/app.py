@@ -77,7 +77,7 @@ class RolloutApi:
     *,
     context: int,
     openai: Callable[[ServerState], Routes] | None = None,
-    http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
+    http: HttpLimits,
     token: str | None = None,
     slots: Callable[[], Sequence[int]] | None = None,
     is_final: bool = True,

@@ -35,7 +35,7 @@ class ServerState:
     slots: Callable[[], Sequence[int]] | None = None,
     *,
     is_final: bool = True,
-    http: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
+    http: HttpLimits,
   ):
     self._status, self._is_final = status, is_final
     self.bodies = BodyReader(http)

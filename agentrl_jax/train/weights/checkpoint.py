@@ -34,8 +34,8 @@ class CheckpointConfig:
 
   every: int  # updates
   keep: int  # steps, the newest ones
-  keep_every: int = 0  # updates: its multiples are kept forever; 0 is none
-  grace_s: float = 30.0  # from a signal to the end of its checkpoint
+  keep_every: int  # updates: its multiples are kept forever; 0 is none
+  grace_s: float  # from a signal to the end of its checkpoint
 
   def __post_init__(self) -> None:
     if self.every < 1 or self.keep < 2:

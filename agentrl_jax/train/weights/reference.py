@@ -36,9 +36,7 @@ class ReferenceConfig:
 class Reference:
   """Frozen params in the dtype of the computation, split as the policy's."""
 
-  def __init__(
-    self, policy: Policy, params: Params, *, place: str = "resident"
-  ):
+  def __init__(self, policy: Policy, params: Params, *, place: str):
     """Copies `params` unless dtypes and shardings are right already."""
     mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
     shardings = sharding.param_shardings(policy.abstract_params(), mesh)

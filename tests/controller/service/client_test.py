@@ -33,6 +33,7 @@ from tests.controller.processes import (
   running,
   wait_until,
 )
+from tests.settings import WAITS
 
 OVER_HTTP, OVER_GRPC = "calculator-http", "calculator-grpc"
 
@@ -337,9 +338,12 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
           task=Task("arithmetic", "test", 0), group_id="g", attempt=0, seed=1
         ),
         ScriptPlayer(
-          environments={"arithmetic": environment}, max_turns=20, mistakes={}
+          environments={"arithmetic": environment},
+          max_turns=20,
+          mistakes={},
+          waits=WAITS,
         ),
-        RetryLimits(backoff_s=0.01),
+        RetryLimits(max_retries=2, backoff_s=0.01),
         monitor,
       )
     self.assertEqual(self.num_kills, 1)

@@ -17,7 +17,7 @@ from absl.testing import parameterized
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
-from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
+from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.data.records import (
   Message,
   Tool,
@@ -27,6 +27,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.errors import ConfigError
 from tests.data.chat import families
+from tests.settings import chat_config
 
 TOOLS = (
   Tool(
@@ -51,7 +52,7 @@ def codec_of(name: str, *, thinking: bool = True) -> ChatCodec:
   family, source = families.templates()[name]
   with tempfile.TemporaryDirectory() as folder:
     families.write_folder(pathlib.Path(folder), family, source)
-    config = ChatConfig(date=DATE.isoformat(), thinking=thinking)
+    config = chat_config(date=DATE.isoformat(), thinking=thinking)
     return load_chat(pathlib.Path(folder), config)
 
 

@@ -7,12 +7,13 @@ import tempfile
 from absl.testing import parameterized
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
+from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import Message, Tool, ToolCall
 from tests.data.chat import families
 from tests.data.chat.family_template_test import NAMES, codec_of
 from tests.data.grammar.call_grammars import allows
+from tests.settings import chat_config
 
 ADD = Tool(
   "add",
@@ -50,7 +51,7 @@ def codec_of_folder(family, source) -> ChatCodec:
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder)
     families.write_folder(path, family, source)
-    return load_chat(path, ChatConfig())
+    return load_chat(path, chat_config())
 
 
 def said(*calls, content=""):

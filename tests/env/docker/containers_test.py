@@ -26,6 +26,7 @@ from agentrl_jax.env.docker.orphans import (
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.protocol.client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
@@ -54,7 +55,7 @@ class _ContainerTest(unittest.IsolatedAsyncioTestCase):
   def worker(self, *, deadlines=None, image=None, **spec):
     return container_worker(
       self.docker,
-      ContainerSpec(image=image or self.image, **spec),
+      defaults(ContainerSpec, "containers", image=image or self.image, **spec),
       deadlines=deadlines or ClientDeadlines(),
     )
 
@@ -229,13 +230,17 @@ class ContainerWorkerTest(_ContainerTest):
     program = (
       "import os\n"
       "from agentrl_jax.env.docker import containers, engine\n"
+      "from configs.base import defaults\n"
       "with engine.connect() as docker:\n"
-      f"  spec = containers.ContainerSpec(image={self.image!r})\n"
+      "  spec = defaults(containers.ContainerSpec, 'containers', "
+      f"image={self.image!r})\n"
       "  containers._start(docker, f'agentrl-orphan-{os.getpid()}', spec)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     mine = containers._start(
-      self.docker, "agentrl-not-an-orphan", ContainerSpec(image=self.image)
+      self.docker,
+      "agentrl-not-an-orphan",
+      defaults(ContainerSpec, "containers", image=self.image),
     )
     try:
       removed = remove_orphans(self.docker)
@@ -249,16 +254,16 @@ class ContainerWorkerTest(_ContainerTest):
 class ContainerSpecTest(unittest.TestCase):
   def test_limits_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "memory_mb=0"):
-      ContainerSpec(image="i", memory_mb=0)
+      defaults(ContainerSpec, "containers", image="i", memory_mb=0)
 
   def test_networks_and_mounts_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "'host' is not one of internal"):
-      ContainerSpec(image="i", network="host")
+      defaults(ContainerSpec, "containers", image="i", network="host")
     with self.assertRaisesRegex(ConfigError, "'data' must be an absolute"):
-      ContainerSpec(image="i", mounts=("data",))
+      defaults(ContainerSpec, "containers", image="i", mounts=("data",))
 
   def test_options_arrive_as_they_were(self):
     options = {"a": (4, 8), "b": "10", "c": None, "d": "x y", "e": True}
-    spec = ContainerSpec(image="i", options=options)
+    spec = defaults(ContainerSpec, "containers", image="i", options=options)
     pairs = [w.removeprefix("--option=") for w in spec.command()[1:]]
     self.assertEqual(parse_options(pairs), options)

@@ -19,9 +19,10 @@ PROGRAM = """
 import asyncio, pathlib, sys
 from agentrl_jax.env.docker import containers, engine
 from agentrl_jax.env.docker.orphans import current_owner
+from configs.base import defaults
 
 async def main(image, path):
-  spec = containers.ContainerSpec(image=image)
+  spec = defaults(containers.ContainerSpec, "containers", image=image)
   with engine.connect() as docker:
     async with containers.container_worker(docker, spec):
       pathlib.Path(path).write_text(current_owner())

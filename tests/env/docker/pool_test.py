@@ -10,6 +10,7 @@ from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
@@ -35,7 +36,7 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
     )
 
   def pool(self, num_containers, **spec):
-    spec = ContainerSpec(image=self.image, **spec)
+    spec = defaults(ContainerSpec, "containers", image=self.image, **spec)
     return container_pool(self.docker, spec, num_containers=num_containers)
 
   async def ours_later(self):

@@ -6,6 +6,7 @@ import pytest
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from configs.base import defaults
 from environments.dbbench import DBBench
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
@@ -23,7 +24,7 @@ class ImageTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_plays_on_mariadb(self):
     local = DBBench()
-    spec = ContainerSpec(image=self.image)
+    spec = defaults(ContainerSpec, "containers", image=self.image)
     async with container_worker(self.docker, spec) as environment:
       for index in range(5):
         task = Task("dbbench", "train", index)

@@ -6,6 +6,7 @@ import pytest
 
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from configs.base import defaults
 from environments.knowledgegraph import KnowledgeGraph
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 from tests.environments.knowledgegraph.playing import play
@@ -22,7 +23,7 @@ class ImageTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_replies_as_in_memory(self):
     local = KnowledgeGraph()
-    spec = ContainerSpec(image=self.image)
+    spec = defaults(ContainerSpec, "containers", image=self.image)
     async with container_worker(self.docker, spec) as remote:
       for index in range(8):
         task = Task("knowledgegraph", "train", index)

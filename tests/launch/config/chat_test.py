@@ -25,6 +25,7 @@ from launch.config import chat
 from launch.config.chat import share_chat
 from launch.processes.group import Processes
 from tests.data.chat import families
+from tests.settings import WAITS, chat_config
 
 VOCAB = 400
 
@@ -56,7 +57,7 @@ class ChatOfARunTest(parameterized.TestCase):
     chat.save_chat(
       self.run_root,
       str(self.model),
-      config or ChatConfig(),
+      config or chat_config(),
       vocab_size=vocab_size,
     )
 
@@ -67,9 +68,10 @@ class ChatOfARunTest(parameterized.TestCase):
     environment = Arithmetic()
     player = ExpertPlayer(
       environments={environment.name: environment},
-      codec=chat.codec_of(self.run_root, ChatConfig()),
+      codec=chat.codec_of(self.run_root, chat_config()),
       limits=EpisodeLimits(max_turns=8, max_tokens=6000, max_answer_tokens=500),
       mistakes={},
+      waits=WAITS,
     )
     task = Task(environment.name, "train", 3)
     played = asyncio.run(
@@ -88,10 +90,10 @@ class ChatOfARunTest(parameterized.TestCase):
   def test_a_run_keeps_its_chat(self):
     self.write("qwen25")
     self.keep()
-    before = chat.codec_of(self.run_root, ChatConfig())
+    before = chat.codec_of(self.run_root, chat_config())
     self.write("glm4")
     self.keep()
-    after = chat.codec_of(self.run_root, ChatConfig())
+    after = chat.codec_of(self.run_root, chat_config())
     self.assertEqual(before.stop_tokens, after.stop_tokens)
     self.assertEqual(after.decode(after.stop_tokens[:1]), "<|im_end|>")
 
@@ -104,7 +106,7 @@ class ChatOfARunTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "no tokenizer.json in"):
       self.keep()
     with self.assertRaisesRegex(ConfigError, "no tokenizer at"):
-      chat.codec_of(self.run_root, ChatConfig())
+      chat.codec_of(self.run_root, chat_config())
 
   def test_no_template(self):
     self.write("qwen25")
@@ -117,7 +119,7 @@ class ChatOfARunTest(parameterized.TestCase):
     source = (families.HERE / "qwen25.jinja").read_text()
     (self.model / "chat_template.jinja").write_text(source)
     self.keep()
-    codec = chat.codec_of(self.run_root, ChatConfig())
+    codec = chat.codec_of(self.run_root, chat_config())
     self.assertEqual(
       codec.decode(codec.extend((), ended_by=codec.stop_tokens[0])),
       "\n<|im_start|>assistant\n",
@@ -133,7 +135,7 @@ class ChatOfARunTest(parameterized.TestCase):
       self.run_root.mkdir()
       tokenizer = train_tokenizer(families.TEXTS, vocab_size=300)
       tokenizer.save(str(self.run_root / "tokenizer.json"))
-    wire, config = Wire(), ChatConfig(thinking=False)
+    wire, config = Wire(), chat_config(thinking=False)
     leading, other = (
       share_chat(Processes(index, 2, wire), root, config)
       for index, root in enumerate((self.run_root, self.run_root / "no_files"))
@@ -148,7 +150,7 @@ class ChatOfARunTest(parameterized.TestCase):
 class ReadChatTest(absltest.TestCase):
   def test_what_nothing_reads_is_refused(self):
     config = base.get_config()
-    self.assertEqual(chat.read_chat(config), ChatConfig())
+    self.assertEqual(chat.read_chat(config), chat_config())
     config.chat.thinking = False
     with self.assertRaisesRegex(ConfigError, "chat.thinking=False means"):
       chat.read_chat(config)
@@ -157,4 +159,4 @@ class ReadChatTest(absltest.TestCase):
 
   def test_a_date(self):
     with self.assertRaisesRegex(ConfigError, "'today' is no date"):
-      ChatConfig(date="today")
+      chat_config(date="today")

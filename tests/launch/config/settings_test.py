@@ -117,7 +117,7 @@ class SettingsTest(parameterized.TestCase):
     (
       "no_agents",
       {"agents.idle_timeout_s": 5.0},
-      "agents.idle_timeout_s=5.0 is read by noth",
+      "agents.idle_timeout_s=5.0 means nothing with agents.port=-1",
     ),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("policy_slots", {"engine.slots": (64,)}, "one entry per policy slot"),
@@ -145,11 +145,19 @@ class SettingsTest(parameterized.TestCase):
       },
       "floor=0.3 is above what a policy slot begins with.*share of 0.25",
     ),
+    *[
+      (
+        f"fixed_weights_{name}",
+        {f"policy_slot_weights.{name}": 0.33},
+        f"{name}=0.33 means nothing with policy_slot_weights.rule='fixed'",
+      )
+      for name in base.get_config().policy_slot_weights
+      if name != "rule"
+    ],
     (
-      "fixed_weights",
-      {"policy_slot_weights.floor": 0.1},
-      "policy_slot_weights.floor=0.1 is not read with "
-      "policy_slot_weights.rule='fixed'",
+      "no_prefix_cache",
+      {"engine.block_size": 16},
+      "engine.block_size=16 means nothing without engine.prefix_cache_tokens",
     ),
     (
       "not_stored",

@@ -4,7 +4,6 @@ import dataclasses
 
 from absl.testing import absltest
 
-from agentrl_jax.model.compute import ComputeConfig
 from configs import pod
 from launch.config.settings import read_settings
 from launch.planning.advice import advice, refusal
@@ -12,6 +11,7 @@ from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled
 from launch.planning.roofline import Flops
 from launch.planning.study import Judgement
+from tests.settings import compute_config
 
 V5P_64 = parse_slice("v5p-64")
 
@@ -55,7 +55,7 @@ class AdviceTest(absltest.TestCase):
 
   def test_what_costs_nothing_comes_before_what_costs_chips(self):
     judged = _judged("gradient", 90, reference=8)
-    knobs = self._knobs(judged, compute=ComputeConfig(scan_layers=True))
+    knobs = self._knobs(judged, compute=compute_config(scan_layers=True))
     self.assertEqual(
       knobs[:2], ["compute.dtype=bfloat16", "compute.remat=full"]
     )

@@ -16,6 +16,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.presets import PRESETS
 from agentrl_jax.model.policy import Policy
 from launch.planning import roofline
+from tests.settings import compute_config
 
 MODEL = ModelConfig(
   vocab_size=512,
@@ -45,7 +46,7 @@ def _counted(compute: ComputeConfig, num_layers: int) -> float:
 class FlopsTest(parameterized.TestCase):
   @parameterized.parameters("none", "full")
   def test_a_layer_costs_what_the_compiler_counts(self, remat):
-    compute = ComputeConfig(remat=remat, attention="xla")
+    compute = compute_config(remat=remat, attention="xla")
     counted = _counted(compute, 2) - _counted(compute, 1)
     by_formula = functools.partial(
       roofline.gradient,
@@ -76,7 +77,7 @@ class FlopsTest(parameterized.TestCase):
     found = {
       remat: roofline.gradient(
         c,
-        ComputeConfig(remat=remat),
+        compute_config(remat=remat),
         tokens=1,
         row_length=8192,
         segment=8192,
@@ -92,8 +93,8 @@ class FlopsTest(parameterized.TestCase):
 
   def test_kernels_skip_what_lies_above_the_diagonal(self):
     visited = functools.partial(roofline.keys_visited, row_length=8192)
-    self.assertEqual(visited(ComputeConfig(), kernel=False), 8192)
+    self.assertEqual(visited(compute_config(), kernel=False), 8192)
     self.assertEqual(
-      visited(ComputeConfig(attention_block=1024), kernel=False), 4608
+      visited(compute_config(attention_block=1024), kernel=False), 4608
     )
-    self.assertEqual(visited(ComputeConfig(), kernel=True), (8192 + 512) / 2)
+    self.assertEqual(visited(compute_config(), kernel=True), (8192 + 512) / 2)

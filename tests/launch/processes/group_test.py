@@ -12,6 +12,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from configs.base import defaults
 from launch.processes import group
 from launch.processes import link as process_link
 
@@ -210,7 +211,7 @@ class ProcessesTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       ConfigError, "processes.join_timeout_s=0 must be"
     ):
-      group.ProcessLimits(join_timeout_s=0)
+      defaults(group.ProcessLimits, "processes", join_timeout_s=0)
 
   def test_nobody_calls(self):
     link = process_link.LeadersLink(2, "127.0.0.1", 0.05, WAIT_S)

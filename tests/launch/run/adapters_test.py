@@ -22,6 +22,7 @@ from launch.run.training import train
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 from tests.launch import export_test
+from tests.settings import COMPUTE
 
 RANK = 2
 
@@ -40,7 +41,9 @@ class AdaptersTest(absltest.TestCase):
     train(config)
     cls.run_root = cls.root / config.name
     cls.settings = read_settings(config)
-    cls.policy = Policy(cls.settings.model, adaptation=cls.settings.lora)
+    cls.policy = Policy(
+      cls.settings.model, COMPUTE, adaptation=cls.settings.lora
+    )
 
   def params_in(self, folder):
     mesh = sharding.make_mesh({}, jax.devices()[:1])

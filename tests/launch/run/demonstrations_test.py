@@ -14,10 +14,17 @@ from absl.testing import absltest
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import CheckpointError, ConfigError
 from configs import base, quickstart
+from configs.environments import entry
 from environments.arithmetic.environment import Arithmetic
-from launch.config.settings import EnvironmentSettings, read_settings
+from launch.config.settings import (
+  EnvironmentSettings,
+  PlaceSettings,
+  read_settings,
+)
 from launch.run import demonstrations
 from launch.run.environments import loaded_environments
+
+HERE = PlaceSettings(**entry("").place.to_dict())
 
 
 class Bound(Arithmetic):
@@ -40,7 +47,11 @@ class LoadedEnvironmentsTest(absltest.TestCase):
   def test_what_needs_one_loop_has_one(self):
     settings = {
       "bound": EnvironmentSettings(
-        target=f"{__name__}:Bound", options={}, mistakes={}, weight=1.0
+        target=f"{__name__}:Bound",
+        options={},
+        mistakes={},
+        weight=1.0,
+        place=HERE,
       )
     }
     Bound.loops.clear()
@@ -67,6 +78,7 @@ class MistakesTest(absltest.TestCase):
           options={},
           mistakes=mistakes,
           weight=1.0,
+          place=HERE,
         )
       }
       with (

@@ -15,7 +15,7 @@ from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import ConfigError
 from configs import quickstart
-from launch.config.settings import PlaceSettings, read_settings
+from launch.config.settings import read_settings
 from launch.run.environments import placed_environments
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
@@ -86,7 +86,7 @@ class PlacesTest(unittest.TestCase):
 
   def test_two_places_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "containers=1 and place.worker="):
-      PlaceSettings(containers=1, worker="http://localhost:5021/api")
+      settings(containers=1, worker="http://localhost:5021/api")
 
 
 def worker(*flags):

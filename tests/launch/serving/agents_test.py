@@ -83,7 +83,7 @@ class Trained:
           Task("words", "train", number),
           self._served.episodes,
           GroupLimits(size=SIZE, deadline_s=60.0),
-          RetryLimits(max_retries=0),
+          RetryLimits(max_retries=0, backoff_s=0.0),
           Monitor(),
           group_id=f"{int(self.state.version)}-{number}",
           seed=1000 * int(self.state.version) + number,

@@ -19,6 +19,7 @@ from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.checks import refuse_absent, stored_steps
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
+from tests.settings import COMPUTE
 from tests.train import small
 
 
@@ -63,7 +64,7 @@ class PolicySlotServingTest(absltest.TestCase):
     policy_slots = _PolicySlots()
     serving = PolicySlotRefresher(
       read_schedules(("fresh", *lines)),
-      Publisher(Policy(small.MODEL), policy_slots),
+      Publisher(Policy(small.MODEL, COMPUTE), policy_slots),
       self.learner.abstract_state(),
       lambda params: params,
       stride=1,

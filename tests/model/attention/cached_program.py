@@ -9,7 +9,7 @@ import numpy as np
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention import cached, reference
-from agentrl_jax.model.compute import ComputeConfig
+from tests.settings import compute_config
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
       k,
       v,
       position,
-      compute=ComputeConfig(cache_attention="ragged"),
+      compute=compute_config(cache_attention="ragged"),
       mesh=mesh,
     )
 

@@ -14,14 +14,14 @@ from jax.sharding import SingleDeviceSharding
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import cached, reference
 from agentrl_jax.model.attention import ragged as attention_ragged
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from launch.planning import chips
 from launch.planning.chips import parse_slice
 from tests import eight_devices
 from tests.model.policy_test import CONFIG
+from tests.settings import COMPUTE, compute_config
 
-RAGGED = ComputeConfig(cache_attention="ragged")
+RAGGED = compute_config(cache_attention="ragged")
 
 
 def operands(slots, heads, queries, positions, channels):
@@ -83,7 +83,7 @@ class RaggedTest(parameterized.TestCase):
 
   @pytest.mark.slow
   def test_a_policy_decodes_the_same(self):
-    plain, ragged = Policy(CONFIG), Policy(CONFIG, RAGGED)
+    plain, ragged = Policy(CONFIG, COMPUTE), Policy(CONFIG, RAGGED)
     params = plain.init(jax.random.key(0))
     hidden = [decoded(policy, params) for policy in (plain, ragged)]
     np.testing.assert_allclose(*hidden, atol=1e-5)
@@ -115,7 +115,7 @@ class ChoiceTest(parameterized.TestCase):
     ("ragged", "cpu", 256, "ragged", ""),
   )
   def test_by_platform(self, asked, platform, positions, chosen, reason):
-    compute = ComputeConfig(cache_attention=asked)
+    compute = compute_config(cache_attention=asked)
     found, why = cached.choose(compute, platform, positions)
     self.assertEqual(found, chosen)
     self.assertIn(reason, why)

@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import packed, reference
 from agentrl_jax.model.attention.packed import choose
-from agentrl_jax.model.compute import ComputeConfig
+from tests.settings import compute_config
 
 ROWS, LENGTH, KEYS, GROUP, CHANNELS = 2, 256, 2, 2, 32
 
@@ -46,7 +46,7 @@ def _value_and_slopes(q, k, v, segment, **compute):
   attend = functools.partial(
     packed.attend,
     segment_BT=jnp.asarray(segment),
-    compute=ComputeConfig(**compute),
+    compute=compute_config(**compute),
     mesh=None,
   )
 
@@ -151,13 +151,13 @@ class ChoiceTest(parameterized.TestCase):
     ("cpu", "float32", 64, "xla", ""),
   )
   def test_auto(self, platform, dtype, head_dim, wanted, reason):
-    chosen, why = choose(ComputeConfig(dtype=dtype), platform, head_dim)
+    chosen, why = choose(compute_config(dtype=dtype), platform, head_dim)
     self.assertEqual(chosen, wanted)
     self.assertIn(reason, why)
     self.assertEqual(bool(reason), bool(why))
 
   def test_a_kernel_that_cannot(self):
-    compute = ComputeConfig(attention="cudnn")
+    compute = compute_config(attention="cudnn")
     with self.assertRaisesRegex(ConfigError, "runs on NVIDIA GPUs.*is a cpu"):
       choose(compute, "cpu", 64)
     with self.assertRaisesRegex(
@@ -169,7 +169,7 @@ class ChoiceTest(parameterized.TestCase):
   def test_falling_back_is_loud(self):
     """Once per reason, by the log that `launch.train` shows."""
     packed.warn_once.cache_clear()
-    compute = ComputeConfig(dtype="float32")
+    compute = compute_config(dtype="float32")
     inputs = [jnp.asarray(x) for x in _inputs(length=8)]
     with (
       mock.patch.object(packed, "platform_of", lambda mesh: "gpu"),

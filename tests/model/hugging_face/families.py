@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
+from tests.settings import compute_config
 
 try:
   import safetensors
@@ -91,6 +91,6 @@ def saved(model, folder: pathlib.Path, *, max_shard_size: int):
 def load(folder: pathlib.Path):
   """Our policy and its params from a folder, on one device."""
   config, _ = read_model(folder)
-  policy = Policy(config, ComputeConfig(scan_layers=True))
+  policy = Policy(config, compute_config(scan_layers=True))
   mesh = sharding.make_mesh({}, jax.devices()[:1])
   return policy, read_params(folder, policy, mesh)

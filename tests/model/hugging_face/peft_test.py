@@ -17,13 +17,14 @@ from agentrl_jax.model.hugging_face import peft as ours
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
 from tests.model.hugging_face import families
+from tests.settings import COMPUTE, lora_config
 
 try:
   import peft
 except ImportError:
   peft = None
 
-CONFIG = LoraConfig(rank=3, alpha=6.0)
+CONFIG = lora_config(rank=3, alpha=6.0)
 SIZES = dict(
   vocab_size=61,
   width=24,
@@ -45,7 +46,7 @@ MODELS = {
 
 def adapters_of(model: ModelConfig, config: LoraConfig = CONFIG):
   """Adapters of which no number is 0."""
-  policy = Policy(model, adaptation=config)
+  policy = Policy(model, COMPUTE, adaptation=config)
   rng = np.random.default_rng(1)
   return jax.tree.map(
     lambda x: rng.normal(size=x.shape).astype(np.float32) * 0.2,
@@ -73,7 +74,7 @@ class FolderTest(parameterized.TestCase):
     name=[*MODELS], targets=[CONFIG.targets, ("q", "o"), ("up", "k")]
   )
   def test_comes_back_bit_for_bit(self, name, targets):
-    config = LoraConfig(rank=3, alpha=6.0, targets=targets)
+    config = lora_config(rank=3, alpha=6.0, targets=targets)
     adapters = self.write(MODELS[name], config)
     found, again = ours.read_adapters(self.folder, MODELS[name])
     if name == "glm4" and "up" in targets and "gate" not in targets:
@@ -140,7 +141,7 @@ class PeftTest(parameterized.TestCase):
     return model, policy.config, params
 
   def compare(self, theirs, config, params, adapters, adaptation):
-    policy = Policy(config, adaptation=adaptation)
+    policy = Policy(config, COMPUTE, adaptation=adaptation)
     token_BT = np.random.default_rng(0).integers(0, config.vocab_size, (2, 17))
     rows = (token_BT, np.tile(np.arange(17), (2, 1)), np.ones((2, 17), int))
     torch = families.torch

@@ -10,6 +10,7 @@ from absl.testing import parameterized
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.presets import PRESETS, preset
 from agentrl_jax.model.policy import Policy
+from tests.settings import COMPUTE
 
 # Of the safetensors files beside each model's card; Llama 3 to 3.3 are alike.
 LLAMA_8B, LLAMA_70B = 8_030_261_248, 70_553_706_496
@@ -46,7 +47,7 @@ class PresetsTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_counts(self):
     for name, config in PRESETS.items():
-      leaves = jax.tree.leaves(Policy(config).abstract_params())
+      leaves = jax.tree.leaves(Policy(config, COMPUTE).abstract_params())
       self.assertEqual(
         sum(math.prod(leaf.shape) for leaf in leaves), COUNTS[name], name
       )
@@ -56,7 +57,7 @@ class PresetsTest(parameterized.TestCase):
       config = dataclasses.replace(
         preset(name), num_layers=2, tied_embedding=False, value_head=True
       )
-      policy = Policy(config)
+      policy = Policy(config, COMPUTE)
       made = jax.eval_shape(policy.init, jax.random.key(0))
       self.assertEqual(policy.abstract_params(), made)
 

@@ -19,6 +19,7 @@ from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
 from tests import eight_devices
+from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(
   vocab_size=16,
@@ -46,7 +47,7 @@ class RefusalTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls._root = tempfile.TemporaryDirectory()
-    cls.policy = Policy(CONFIG)
+    cls.policy = Policy(CONFIG, COMPUTE)
     cls.params = cls.policy.init(jax.random.key(0))
     cls.mesh = sharding.make_mesh({}, jax.devices()[:1])
 
@@ -72,7 +73,7 @@ class RefusalTest(parameterized.TestCase):
 
   @pytest.mark.slow
   def test_the_critic_starts_at_zero_and_is_left_out(self):
-    policy = Policy(dataclasses.replace(CONFIG, value_head=True))
+    policy = Policy(dataclasses.replace(CONFIG, value_head=True), COMPUTE)
     params = read_params(self.written(), policy, self.mesh)
     self.assertEqual(
       jax.tree.structure(params), jax.tree.structure(policy.abstract_params())
@@ -134,7 +135,7 @@ class RefusalTest(parameterized.TestCase):
     described = json.loads(path.read_text())
     path.write_text(json.dumps(described | {"num_hidden_layers": 1}))
     self.refused(folder, "num_layers is 1 there and 2 here", ConfigError)
-    wider = Policy(dataclasses.replace(CONFIG, mlp_width=9))
+    wider = Policy(dataclasses.replace(CONFIG, mlp_width=9), COMPUTE)
     path.write_text(json.dumps(described | {"intermediate_size": 9}))
     with self.assertRaisesRegex(CheckpointError, r"is \[8, 8\] and config"):
       read_params(folder, wider, self.mesh)
@@ -157,13 +158,13 @@ class RefusalTest(parameterized.TestCase):
       config = dataclasses.replace(
         CONFIG, embedding_scale=3.0, tied_embedding=tied
       )
-      policy = Policy(config)
+      policy = Policy(config, COMPUTE)
       params = policy.init(jax.random.key(1))
       plain, plain_config = export.without_scale(params, config)
       hugging_face.family_of(plain_config)
       rows = np.arange(6)[None], np.arange(6)[None], np.ones((1, 6), int)
       np.testing.assert_allclose(
-        Policy(plain_config).logits(plain, *rows),
+        Policy(plain_config, COMPUTE).logits(plain, *rows),
         policy.logits(params, *rows),
         atol=1e-6,
       )

@@ -18,6 +18,7 @@ from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
+from tests.settings import COMPUTE
 
 
 def main(address: str, index: str, folder: str) -> None:
@@ -33,7 +34,10 @@ def main(address: str, index: str, folder: str) -> None:
   TensorFile.read = counted
   first = pathlib.Path(folder) / "first"
   config, _ = read_model(first)
-  policy, mesh = Policy(config), sharding.make_mesh({"fsdp": 4, "tensor": 2})
+  policy, mesh = (
+    Policy(config, COMPUTE),
+    sharding.make_mesh({"fsdp": 4, "tensor": 2}),
+  )
   params = read_params(first, policy, mesh)
   write_params(
     pathlib.Path(folder) / "again",

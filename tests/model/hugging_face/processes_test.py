@@ -16,6 +16,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
 from tests.eight_devices import ROOT
+from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(
   vocab_size=1024,
@@ -36,7 +37,7 @@ class ProcessesTest(absltest.TestCase):
   def test_each_reads_its_own_and_the_files_come_back(self):
     with tempfile.TemporaryDirectory() as folder:
       root = pathlib.Path(folder)
-      params = Policy(CONFIG).init(jax.random.key(0))
+      params = Policy(CONFIG, COMPUTE).init(jax.random.key(0))
       write_params(
         root / "first", params, CONFIG, context=64, max_file_bytes=1_000_000
       )

@@ -34,6 +34,7 @@ from agentrl_jax.model.hugging_face.export import Tensors, write_params
 from agentrl_jax.model.hugging_face.presets import preset
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
+from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(
   vocab_size=4096,
@@ -106,7 +107,7 @@ def _same(first: pathlib.Path, again: pathlib.Path) -> bool:
 
 def main(name: str = "", file_bytes: str = "24_000_000") -> None:
   config, limit = preset(name) if name else CONFIG, int(file_bytes)
-  policy = Policy(config)
+  policy = Policy(config, COMPUTE)
   mesh = sharding.make_mesh(MESH)
   with tempfile.TemporaryDirectory() as root:
     first, again = (pathlib.Path(root) / n for n in ("first", "again"))

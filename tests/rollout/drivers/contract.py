@@ -15,7 +15,6 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
-from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 
 DRIVERS = ("local", "jetstream")
@@ -25,11 +24,7 @@ SHORT = SamplingParams(max_tokens=20)
 PREFIX_CACHE = dict(
   block_size=8, prefix_cache_tokens=160, prefix_cache_host_tokens=320
 )
-NO_PREFIX_CACHE = dict(
-  block_size=EngineConfig.block_size,
-  prefix_cache_tokens=0,
-  prefix_cache_host_tokens=0,
-)
+NO_PREFIX_CACHE = dict(prefix_cache_tokens=0, prefix_cache_host_tokens=0)
 
 
 def driver_on(kind, engine, **options):

@@ -15,7 +15,7 @@ from tests.rollout.drivers.contract import SHORT, mixed_requests
 class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.driver = LocalDriver(small.engine_of())
-    self.generator = EngineGenerator(self.driver)
+    self.generator = EngineGenerator(self.driver, deadline_s=600.0)
     self.addCleanup(self.driver.close)
 
   async def test_answers_equal_those_of_the_driver(self):

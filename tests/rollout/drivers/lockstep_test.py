@@ -40,7 +40,10 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
     """Returns answers by episode, the number of engine steps, and counts."""
     driver = LocalDriver(small.engine_of())
     self.addCleanup(driver.close)
-    generator, draw = LockstepGenerator(driver), random.Random(seed)
+    generator, draw = (
+      LockstepGenerator(driver, deadline_s=600.0),
+      random.Random(seed),
+    )
     numbers = list(range(NUM_EPISODES))
     draw.shuffle(numbers)
     async with driver.serving():
@@ -62,7 +65,7 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
         np.testing.assert_array_equal(a.behavior_logprob, b.behavior_logprob)
 
   async def test_a_refused_request_fails_alone(self):
-    generator = LockstepGenerator(self.driver)
+    generator = LockstepGenerator(self.driver, deadline_s=600.0)
 
     async def episode(spec):
       with generator.playing():
@@ -78,7 +81,10 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertIsInstance(refusal, PromptTooLong)
 
   async def test_no_answer_before_all_have_sent_a_request(self):
-    generator, late = LockstepGenerator(self.driver), asyncio.Event()
+    generator, late = (
+      LockstepGenerator(self.driver, deadline_s=600.0),
+      asyncio.Event(),
+    )
 
     async def thinks():
       with generator.playing():
@@ -99,7 +105,7 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
       await thinking
 
   async def test_a_cancelled_episode_does_not_block_the_round(self):
-    generator = LockstepGenerator(self.driver)
+    generator = LockstepGenerator(self.driver, deadline_s=600.0)
 
     async def episode(number):
       with generator.playing():

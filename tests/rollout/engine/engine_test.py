@@ -10,10 +10,10 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
 from agentrl_jax.rollout.engine.weights import ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import driver_on
 from tests.rollout.engine.grammar_test import spec_of
+from tests.settings import engine_config
 
 
 def finish(engine):
@@ -27,7 +27,7 @@ def finish(engine):
 
 class RolloutEngineTest(unittest.TestCase):
   def test_policy_slots_of_weights_and_config_must_agree(self):
-    config = EngineConfig(slots=(1, 1), context=8)
+    config = engine_config(slots=(1, 1), context=8)
     with self.assertRaisesRegex(ConfigError, "2 policy slots.*have 3"):
       RolloutEngine(small.policy(), config, ServedWeights(3))
 
@@ -67,7 +67,7 @@ class RolloutEngineTest(unittest.TestCase):
     store.publish(0, small.params(10), 10)
     engine = RolloutEngine(
       small.policy(),
-      EngineConfig(slots=(1,), context=8),
+      engine_config(slots=(1,), context=8),
       store,
       max_unread=1,
       unread_deadline_s=0.01,

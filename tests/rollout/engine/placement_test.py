@@ -5,11 +5,10 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.rollout.engine.placement import places_apart, places_together
-from agentrl_jax.rollout.settings import EngineConfig
 from tests import eight_devices
 from tests.rollout import small
+from tests.settings import compute_config, engine_config
 
 APART = [[0, 1], [2]]
 
@@ -31,21 +30,21 @@ class SlicesTest(parameterized.TestCase):
   def test_more_devices_than_there_are(self):
     sizes = (1, len(jax.local_devices()))
     with self.assertRaisesRegex(ConfigError, "this process has"):
-      places_apart(small.policy().config, ComputeConfig(), sizes)
+      places_apart(small.policy().config, compute_config(), sizes)
 
   def test_devices_that_do_not_divide_the_policy(self):
     devices = jax.local_devices() * 3
     with self.assertRaisesRegex(
       ConfigError, "num_kv_heads=2 cannot be split over the 3 devices"
     ):
-      places_apart(small.policy().config, ComputeConfig(), (3,), devices)
+      places_apart(small.policy().config, compute_config(), (3,), devices)
 
   def test_together_is_one_place(self):
-    places = places_together(small.policy().config, ComputeConfig(), 3)
+    places = places_together(small.policy().config, compute_config(), 3)
     self.assertLen(places, 3)
     self.assertLen(set(places), 1)
 
   @parameterized.parameters(((1,),), ((1, 0),))
   def test_refuses_other_numbers_of_slices(self, slices):
     with self.assertRaisesRegex(ConfigError, "for each of the policy slots"):
-      EngineConfig(slots=(2, 2), context=64, slices=slices)
+      engine_config(slots=(2, 2), context=64, slices=slices)

@@ -7,19 +7,18 @@ import sys
 
 import jax
 
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
 from agentrl_jax.rollout.engine.weights import ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from tests.rollout import small
 from tests.rollout.engine.reuse_test import play
+from tests.settings import COMPUTE, compute_config, engine_config
 
 # A vocabulary that can be split.
 CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
-ENGINE = EngineConfig(
+ENGINE = engine_config(
   slots=(3,),
   context=small.CONTEXT,
   num_slot_sizes=1,
@@ -58,8 +57,8 @@ def _played(num_devices):
 
 
 def _engine(num_devices):
-  (place,) = places_apart(CONFIG, ComputeConfig(), (num_devices,))
-  plain = Policy(CONFIG)
+  (place,) = places_apart(CONFIG, compute_config(), (num_devices,))
+  plain = Policy(CONFIG, COMPUTE)
   params = plain.unstacked(small.attentive(plain.init(jax.random.key(1))))
   versions = ServedWeights(1)
   versions.publish(0, jax.device_put(params, layout_of(place)), 10)

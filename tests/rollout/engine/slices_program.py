@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
@@ -18,15 +17,15 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.snapshots import SnapshotSink
 from tests.rollout import small
+from tests.settings import COMPUTE, compute_config, engine_config
 
 # Every axis can be split in two.
 CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
 SLICES = (2, 1)
-ENGINE = EngineConfig(
+ENGINE = engine_config(
   slots=(2, 2),
   context=small.CONTEXT,
   num_slot_sizes=1,
@@ -37,7 +36,7 @@ ENGINE = EngineConfig(
 
 def main() -> None:
   learner = sharding.make_mesh({"fsdp": 4, "tensor": 2})
-  policy = Policy(CONFIG, mesh=learner)
+  policy = Policy(CONFIG, COMPUTE, mesh=learner)
   versions = [
     jax.device_put(params, sharding.param_shardings(params, learner))
     for params in (policy.init(jax.random.key(seed)) for seed in range(2))
@@ -50,7 +49,9 @@ def main() -> None:
       {
         "together": _answers(
           RolloutEngine(
-            Policy(CONFIG), dataclasses.replace(ENGINE, slices=()), together
+            Policy(CONFIG, COMPUTE),
+            dataclasses.replace(ENGINE, slices=()),
+            together,
           )
         ),
         "apart": _answers(_engine(apart)),
@@ -64,11 +65,11 @@ def main() -> None:
 
 @functools.cache  # with their compiled programs
 def _places():
-  return places_apart(CONFIG, ComputeConfig(), SLICES)
+  return places_apart(CONFIG, compute_config(), SLICES)
 
 
 def _engine(store):
-  return RolloutEngine(Policy(CONFIG), ENGINE, store, places=_places())
+  return RolloutEngine(Policy(CONFIG, COMPUTE), ENGINE, store, places=_places())
 
 
 def _publish(policy, versions, store, places):
@@ -93,7 +94,9 @@ def _follow(policy, versions):
       publisher.publish(params, 10 * policy_slot, policy_slot=policy_slot)
     sink.close()
     meshes = [place.mesh for place in _places()]
-    follower = SnapshotFollower(folder, Policy(CONFIG), store, meshes=meshes)
+    follower = SnapshotFollower(
+      folder, Policy(CONFIG, COMPUTE), store, meshes=meshes
+    )
     if not follower.look():
       raise RuntimeError(follower.trouble)
   return store

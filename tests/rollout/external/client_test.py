@@ -17,11 +17,11 @@ from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Abilities, Needs
 from agentrl_jax.rollout.external.response import EngineLacks
 from agentrl_jax.rollout.remote.generator import connected
-from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.external.peers import OwnServer, SglangPeer, VllmPeer
 from tests.rollout.serving import hold
+from tests.settings import rollouts_config
 
 QUICK = dict(
   health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
@@ -45,7 +45,7 @@ class EnginesCase(unittest.IsolatedAsyncioTestCase):
     acceptable=dict,
     **changes,
   ):
-    config = RolloutsConfig(servers=",".join(addresses), **(QUICK | changes))
+    config = rollouts_config(servers=",".join(addresses), **(QUICK | changes))
     speaking = functools.partial(
       EngineClient, dialect=DIALECTS[protocol], needs=needs, model=model
     )
@@ -315,7 +315,7 @@ class OwnServerTest(EnginesCase):
     requests = list(mixed_requests(24))
     other = await self.connect("openai", served.address, needs=TWO_POLICY_SLOTS)
     actual = await self.ask(other, requests)
-    config = RolloutsConfig(servers=served.address, **QUICK)
+    config = rollouts_config(servers=served.address, **QUICK)
     async with connected(config, num_policy_slots=2) as binary:
       target = await self.ask(binary, requests)
     for answer, expected in zip(actual, target, strict=True):

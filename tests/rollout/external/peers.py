@@ -27,6 +27,7 @@ from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.app import RolloutApi
 from tests.rollout import small
 from tests.rollout.serving import Served
+from tests.settings import COMPUTE, HTTP
 
 MODEL = "tiny"
 
@@ -49,7 +50,7 @@ class Peer:
     self.driver = LocalDriver(self._engine)
     self._stack.callback(self.driver.close)
     await self._stack.enter_async_context(self.driver.serving())
-    self._generator = EngineGenerator(self.driver)
+    self._generator = EngineGenerator(self.driver, deadline_s=600.0)
     application = web.Application(middlewares=[self._guarded])
     for path, handler in self.routes().items():
       application.router.add_route("*", path, handler)
@@ -130,7 +131,7 @@ class Peer:
     if "load" in self.lacks:
       raise web.HTTPInternalServerError(text="out of memory")
     self.folders.append(folder)
-    policy = Policy(read_model(folder)[0])
+    policy = Policy(read_model(folder)[0], COMPUTE)
     mesh = sharding.make_mesh({"fsdp": 1}, jax.devices()[:1])
     params = jax.jit(policy.unstacked)(read_params(folder, policy, mesh))
     params = jax.device_put(params, jax.devices()[0])
@@ -285,12 +286,16 @@ class OwnServer(Served):
 
   def api_of(self, generator):
     return RolloutApi(
-      generator, self.status, context=small.CONTEXT, openai=self._openai
+      generator,
+      self.status,
+      context=small.CONTEXT,
+      openai=self._openai,
+      http=HTTP,
     )
 
   def _openai(self, answering):
     return OpenAIApi(
-      EngineGenerator(self.driver),
+      EngineGenerator(self.driver, deadline_s=600.0),
       answering,
       [
         OpenAIModel(

@@ -105,7 +105,7 @@ class EpisodesTest(Playing):
         TASK,
         self.served.episodes,
         GroupLimits(size=6, deadline_s=WAIT_S),
-        RetryLimits(max_retries=0),
+        RetryLimits(max_retries=0, backoff_s=0.0),
         Monitor(),
         group_id="g",
         seed=1,

@@ -17,11 +17,11 @@ from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import BinaryClient
 from agentrl_jax.rollout.remote.generator import connected
-from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.controller.processes import free_port
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served, hold
+from tests.settings import rollouts_config
 
 LONG = SamplingParams(max_tokens=80)
 QUICK = dict(
@@ -36,7 +36,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
   async def connect(
     self, *addresses, acceptable=dict, num_policy_slots=2, **changes
   ):
-    config = RolloutsConfig(servers=",".join(addresses), **(QUICK | changes))
+    config = rollouts_config(servers=",".join(addresses), **(QUICK | changes))
     return await self.enterAsyncContext(
       connected(
         config, num_policy_slots=num_policy_slots, acceptable=acceptable
@@ -73,7 +73,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
     generator = await self.enterAsyncContext(
       connected(
-        RolloutsConfig(servers="127.0.0.1:1", **QUICK),
+        rollouts_config(servers="127.0.0.1:1", **QUICK),
         num_policy_slots=1,
         acceptable=dict,
         client=Broken,

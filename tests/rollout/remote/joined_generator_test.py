@@ -22,7 +22,7 @@ class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
       driver = LocalDriver(small.engine_of(steps))
       stack.callback(driver.close)
       await stack.enter_async_context(driver.serving())
-      generators.append(EngineGenerator(driver))
+      generators.append(EngineGenerator(driver, deadline_s=600.0))
     self.joined = JoinedGenerator(generators)
 
   async def test_each_policy_slot_is_of_its_own_engine(self):

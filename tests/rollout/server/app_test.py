@@ -17,6 +17,7 @@ from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served
+from tests.settings import HTTP
 
 LONG = SamplingParams(max_tokens=80)
 
@@ -171,7 +172,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     nothing = wire.ServerStatus(
       policy_slots=(None,), num_inside=0, num_waiting=0
     )
-    api = RolloutApi(None, lambda: nothing, context=small.CONTEXT)
+    api = RolloutApi(None, lambda: nothing, context=small.CONTEXT, http=HTTP)
     port = await self.enterAsyncContext(listening(api, "127.0.0.1", 0))
     self.url = f"http://127.0.0.1:{port}"
     status, headers, reply = await self.ask([1], SHORT)

@@ -13,17 +13,17 @@ from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.server.metrics import METRICS
-from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import SHORT
 from tests.rollout.engine.grammar_test import mixed_requests, spec_of
 from tests.rollout.serving import Served
+from tests.settings import rollouts_config
 
 
 class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
   async def serve(self, *, grammars):
     self.served = await self.enterAsyncContext(Served(grammars=grammars))
-    config = RolloutsConfig(servers=self.served.address, answer_timeout_s=60.0)
+    config = rollouts_config(servers=self.served.address, answer_timeout_s=60.0)
     return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
   async def test_answers_are_those_of_the_engine(self):

@@ -17,13 +17,13 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.snapshots import SnapshotSink
 from tests.rollout import small, small_grammars
 from tests.rollout.engine.grammar_test import spec_of
+from tests.settings import COMPUTE, engine_config
 
-ENGINE = EngineConfig(
+ENGINE = engine_config(
   slots=(4,), context=small.CONTEXT, num_slot_sizes=1, prefill_chunks=(16,)
 )
 
@@ -33,14 +33,16 @@ CONFIG = dataclasses.replace(small.policy().config, vocab_size=64)
 
 
 def main(folder: str) -> None:
-  params = Policy(CONFIG).init(jax.random.key(1))
+  params = Policy(CONFIG, COMPUTE).init(jax.random.key(1))
   learner = sharding.make_mesh({"fsdp": 4, "tensor": 2})
   spread = jax.device_put(params, sharding.param_shardings(params, learner))
   same_sums = jax.tree.map(
     lambda a, b: int(a) == int(b), checksums(params), checksums(spread)
   )
   sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
-  Publisher(Policy(CONFIG), sink, layers_apart=False).publish(spread, 7)
+  Publisher(Policy(CONFIG, COMPUTE), sink, layers_apart=False).publish(
+    spread, 7
+  )
   sink.close()
   rollout = sharding.make_mesh({"tensor": 2}, jax.devices()[:2])
   one, sampled_on_one = _serve(folder, None)
@@ -64,7 +66,7 @@ def main(folder: str) -> None:
 
 def _serve(folder, mesh):
   """What a server on the mesh serves, and what it answers."""
-  policy = Policy(CONFIG, mesh=mesh)
+  policy = Policy(CONFIG, COMPUTE, mesh=mesh)
   store = ServedWeights(1)
   follower = SnapshotFollower(folder, policy, store, meshes=[mesh])
   if not follower.look():

@@ -12,10 +12,10 @@ from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
-from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small
 from tests.rollout.engine.shaping_test import SPECS, STEPS
 from tests.rollout.serving import Served
+from tests.settings import rollouts_config
 
 PROMPT = small.prompt_of(1, 12)
 WAIT_S = 300.0
@@ -25,7 +25,7 @@ _ARRAYS = ("sampled", "behavior_logprob", "top_token", "top_logprob")
 class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_server_gives_what_its_engine_gives(self):
     served = await self.enterAsyncContext(Served(steps=STEPS))
-    config = RolloutsConfig(servers=served.address, answer_timeout_s=WAIT_S)
+    config = rollouts_config(servers=served.address, answer_timeout_s=WAIT_S)
     generator = await self.enterAsyncContext(
       connected(config, num_policy_slots=2)
     )

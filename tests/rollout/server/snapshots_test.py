@@ -14,17 +14,16 @@ from absl.testing import parameterized
 from agentrl_jax.data import snapshot_manifest
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.checksums import named_leaves
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from tests import eight_devices
 from tests.rollout import small, small_grammars
 from tests.rollout.snapshots import SnapshotsCase, assert_same
+from tests.settings import COMPUTE, compute_config, engine_config
 
 
 class FollowingTest(SnapshotsCase):
@@ -78,7 +77,7 @@ class FollowingTest(SnapshotsCase):
       self.policy.to_decode(small.params(1)),
     )
     assert_same(self.store.get(0).params, rounded)
-    halved = Policy(self.policy.config, ComputeConfig(dtype="bfloat16"))
+    halved = Policy(self.policy.config, compute_config(dtype="bfloat16"))
     follower = self.follow(halved)
     self.assertTrue(follower.look(), follower.trouble)
     self.assertEqual(
@@ -195,7 +194,7 @@ class TroubleTest(SnapshotsCase):
       (dict(num_layers=3), "layers"),
       (dict(tied_embedding=False), "head.kernel"),
     ):
-      other = Policy(dataclasses.replace(config, **change))
+      other = Policy(dataclasses.replace(config, **change), COMPUTE)
       with self.assertRaisesRegex(ConfigError, f"another model: leaf .*{leaf}"):
         self.follow(other).look()
 
@@ -259,7 +258,7 @@ class TroubleTest(SnapshotsCase):
   def test_answers_go_on_while_a_snapshot_is_refused(self):
     sink, follower = self.served()
     engine = RolloutEngine(
-      self.policy, EngineConfig(slots=(2,), context=small.CONTEXT), self.store
+      self.policy, engine_config(slots=(2,), context=small.CONTEXT), self.store
     )
     driver = LocalDriver(engine)
     future = driver.submit([1, 2], SamplingParams(max_tokens=40))

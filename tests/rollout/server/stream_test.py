@@ -17,10 +17,10 @@ from agentrl_jax.rollout.api import SamplingParams, StreamingGenerator
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
-from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.rollout import small, talking
 from tests.rollout.drivers.contract import mixed_requests
 from tests.rollout.serving import Served, hold
+from tests.settings import rollouts_config
 
 LONG = SamplingParams(max_tokens=80, seed=3)
 _ARRAYS = ("sampled", "behavior_logprob", "raw_logprob", "version")
@@ -54,7 +54,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     return await self.enterAsyncContext(Served(**changes))
 
   async def connect(self, *servers, **changes):
-    config = RolloutsConfig(
+    config = rollouts_config(
       servers=",".join(s.address for s in servers),
       **(
         dict(
@@ -186,7 +186,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
   async def test_an_agent_hears_of_tokens_as_they_are_sampled(self):
     """OpenAI's endpoint before a pool, as of a run with rollout servers."""
     behind = await self.enterAsyncContext(talking.Talking())
-    config = RolloutsConfig(servers=behind.url.removeprefix("http://"))
+    config = rollouts_config(servers=behind.url.removeprefix("http://"))
     generator = await self.enterAsyncContext(
       connected(config, num_policy_slots=2)
     )

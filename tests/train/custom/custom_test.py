@@ -14,6 +14,7 @@ from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.objective import batch_loss, policy_objective
 from configs import base
 from launch.config.settings import read_settings
+from tests.settings import COMPUTE
 from tests.train import small
 
 LAB = "tests.train.custom.my_lab"
@@ -172,7 +173,7 @@ class TrialTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, message):
       try_loss(config)
     with self.assertRaisesRegex(ConfigError, message):
-      policy_objective(Policy(small.MODEL), config, temperature=0.9)
+      policy_objective(Policy(small.MODEL, COMPUTE), config, temperature=0.9)
 
   @parameterized.named_parameters(
     ("padding", {"token_weight": "weight_of_padding"}, "rows of padding"),
@@ -300,7 +301,7 @@ class LossTest(parameterized.TestCase):
 class EntropyTest(absltest.TestCase):
   @pytest.mark.slow
   def test_an_entropy_that_is_read_has_its_gradient(self):
-    policy = Policy(small.MODEL)
+    policy = Policy(small.MODEL, COMPUTE)
     params = policy.init(jax.random.key(0))
     (micro_batch,) = small.make_batches(24)
 
@@ -388,7 +389,7 @@ class AdvantageTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_a_critic_of_one_s_own(self):
     model = dataclasses.replace(small.MODEL, value_head=True)
-    params = Policy(model).init(jax.random.key(0))
+    params = Policy(model, COMPUTE).init(jax.random.key(0))
     found = []
     for changes in (
       {"estimator": "gae", "gae_lambda": 0.9, "discount": 0.8},

@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agentrl_jax.model import sharding
+from configs.base import defaults
 from launch.processes.group import ProcessLimits, joined
 from tests.train import small
 from tests.train.sharded import sharded_update
@@ -31,7 +32,7 @@ def _updated(batches, mesh, params):
 
 def main() -> None:
   """Compares the sample, or every mesh of the table, with one device."""
-  with joined(ProcessLimits()) as processes:
+  with joined(defaults(ProcessLimits, "processes")) as processes:
     batches = small.constrained(
       small.make_batches(micro_batch=8, num_groups=12)
     )

@@ -21,8 +21,9 @@ import numpy as np
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention import packed
-from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
+from agentrl_jax.model.compute import REMAT_POLICIES
 from agentrl_jax.model.policy import Policy
+from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
 DEVICES = 8
@@ -79,7 +80,7 @@ def update(batches, mesh, *, loss: str, **compute):
   policy, learner = small.make_learner(
     mesh,
     model=MODEL,
-    compute=ComputeConfig(**compute),
+    compute=compute_config(**compute),
     loss=small.loss_config(**LOSSES[loss]),
     **small.PLAIN_STEPS,
   )
@@ -91,7 +92,7 @@ def update(batches, mesh, *, loss: str, **compute):
 
 @functools.cache
 def _made(config):
-  return jax.jit(Policy(config).init)(jax.random.key(0))
+  return jax.jit(Policy(config, COMPUTE).init)(jax.random.key(0))
 
 
 def _params(policy: Policy):
@@ -141,7 +142,7 @@ def compare_attention() -> dict[str, float]:
         k,
         v,
         segment_BT=segment,
-        compute=ComputeConfig(attention=attention),
+        compute=compute_config(attention=attention),
         mesh=mesh,
       )
       return jnp.sum(out * weight), out

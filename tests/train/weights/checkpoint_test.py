@@ -16,6 +16,8 @@ from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig, Checkpoints
 from agentrl_jax.train.weights.publish import Publisher
+from configs.base import defaults
+from tests.settings import COMPUTE
 from tests.train import small
 
 
@@ -158,7 +160,7 @@ class CheckpointsTest(absltest.TestCase):
 
   def test_another_model_is_named_by_leaf(self):
     checkpoints = self._saved()
-    other = Policy(dataclasses.replace(small.MODEL, mlp_width=32))
+    other = Policy(dataclasses.replace(small.MODEL, mlp_width=32), COMPUTE)
     with self.assertRaisesRegex(
       CheckpointError, r"leaf params.layers.down.kernel is float32\[2, 24, 16\]"
     ) as caught:
@@ -203,9 +205,9 @@ class CheckpointsTest(absltest.TestCase):
 
   def test_config(self):
     with self.assertRaisesRegex(ConfigError, "keep_every=-1 must be 0"):
-      CheckpointConfig(every=5, keep=2, keep_every=-1)
+      defaults(CheckpointConfig, "checkpoint", every=5, keep=2, keep_every=-1)
     with self.assertRaisesRegex(ConfigError, "keep=1 at least 2"):
-      CheckpointConfig(every=5, keep=1)
+      defaults(CheckpointConfig, "checkpoint", every=5, keep=1)
 
 
 class PublisherTest(absltest.TestCase):

@@ -6,9 +6,9 @@ import numpy as np
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.weights.reference import Reference, ReferenceConfig
+from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
 
@@ -16,15 +16,19 @@ class ReferenceTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.params = jax.jit(Policy(small.MODEL).init)(jax.random.key(0))
+    cls.params = jax.jit(Policy(small.MODEL, COMPUTE).init)(jax.random.key(0))
 
   @parameterized.parameters("resident", "offloaded")
   def test_params_as_they_came(self, place):
-    reference = Reference(Policy(small.MODEL), self.params, place=place)
+    reference = Reference(
+      Policy(small.MODEL, COMPUTE), self.params, place=place
+    )
     jax.tree.map(np.testing.assert_array_equal, reference.fetch(), self.params)
 
   def test_an_offloaded_one_leaves_the_devices(self):
-    reference = Reference(Policy(small.MODEL), self.params, place="offloaded")
+    reference = Reference(
+      Policy(small.MODEL, COMPUTE), self.params, place="offloaded"
+    )
     for leaf in jax.tree.leaves(reference._params):
       self.assertEqual(leaf.sharding.memory_kind, "pinned_host")
     for leaf in jax.tree.leaves(reference.fetch()):
@@ -32,8 +36,8 @@ class ReferenceTest(parameterized.TestCase):
 
   def test_takes_the_dtype_of_the_computation_and_changes_nothing(self):
     """Matrices are cast when they are read, so they may be cast before."""
-    policy = Policy(small.MODEL, ComputeConfig(dtype="bfloat16"))
-    kept = Reference(policy, self.params).fetch()
+    policy = Policy(small.MODEL, compute_config(dtype="bfloat16"))
+    kept = Reference(policy, self.params, place="resident").fetch()
     self.assertEqual(kept["embedding"].dtype, jnp.bfloat16)
     self.assertEqual(kept["final_norm"]["scale"].dtype, jnp.float32)
     token_BT = jnp.arange(12).reshape(2, 6)
