@@ -18,7 +18,8 @@ from agentrl_jax.controller.group_queue import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
-from tests.controller.stage import a_group, turns_of_the_loop
+from tests.clocks import turns_of_the_loop
+from tests.controller.stage import a_group
 
 
 def a_queue(max_groups=2, monitor=None, **limits):

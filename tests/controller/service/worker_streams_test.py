@@ -12,7 +12,7 @@ from agentrl_jax.env.worker import grpc
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import EnvironmentFault
-from tests.controller.stage import Clock
+from tests.clocks import Clock
 from tests.env.moody import Moody
 
 START = {"index": 0, "session_id": 7}
