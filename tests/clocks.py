@@ -29,6 +29,7 @@ class Clock:
     loop.time = lambda: self._true_time() + self._ahead_s  # type: ignore[method-assign]
 
   async def forward(self, seconds: float) -> None:
+    await turns_of_the_loop()  # what was just begun sets its timers first
     self._ahead_s += seconds
     await turns_of_the_loop()
 
