@@ -171,7 +171,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
         return await response.json()
 
     posted = asyncio.create_task(post())
-    await until(lambda: self.served.api.num_calls)
+    await until(lambda: self.served.api._state.bodies.num_bytes)
     await Clock().forward(61.0)
     reply = await posted
     self.assertEqual(reply["error"]["code"], "request_timeout")
