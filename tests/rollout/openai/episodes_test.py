@@ -138,8 +138,7 @@ class EpisodesTest(Playing):
     stream = await self.say(client, [ASKED], stream=True, max_tokens=12)
     await anext(aiter(stream))
     await stream.close()
-    while self.served.api.num_calls:  # noqa: ASYNC110
-      await asyncio.sleep(0.01)
+    await until(lambda: not self.served.api.num_calls)
     await self.say(client, [ASKED], max_tokens=6)
     await self.post(f"episodes/{id}", reward=0)
     played = await playing
