@@ -13,6 +13,7 @@ from agentrl_jax import http_requests
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import BodyReader, HttpLimits, RequestRefused
 from configs.base import defaults
+from tests.clocks import until
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n"
 
@@ -49,7 +50,7 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     return reader, writer
 
   async def status(self, reader):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
       return int((await reader.readline()).split()[1])
 
   async def post(self, body, head=b""):
@@ -58,15 +59,13 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     return await self.status(reader)
 
   async def until_held(self, number):
-    async with asyncio.timeout(20):
-      while self.bodies.num_bytes != number:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: self.bodies.num_bytes == number)
 
   async def test_a_head_that_does_not_come_ends_its_connection(self):
     await self.serve(head_timeout_s=0.3)
     for begun in (b"", b"POST", HEAD, HEAD + b"X: "):
       reader, _ = await self.open(begun)
-      async with asyncio.timeout(20):
+      async with asyncio.timeout(60):
         self.assertEqual(await reader.read(), b"")
 
   async def test_a_head_by_the_letter_has_no_more_time(self):
@@ -78,10 +77,10 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
         while True:
           writer.write(b"P")
           await writer.drain()
-          await asyncio.sleep(0.02)
+          await asyncio.sleep(0.02)  # shorter than the deadline of the head
 
     trickling = asyncio.create_task(trickle())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
       with contextlib.suppress(ConnectionError):
         self.assertNotIn(b"200", await reader.read())
     trickling.cancel()

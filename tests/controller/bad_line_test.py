@@ -15,6 +15,7 @@ from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.env.worker import grpc
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
+from tests.clocks import until
 from tests.env.moody import Moody
 
 NUM_SESSIONS, NUM_STEPS = 40, 4
@@ -121,9 +122,11 @@ class BadLineTest(unittest.IsolatedAsyncioTestCase):
     played = await asyncio.gather(*map(self.play, range(NUM_SESSIONS)))
     self.assertEqual(played, [True] * NUM_SESSIONS)
     self.assertGreater(self.line.num_cuts, 4)
-    async with asyncio.timeout(30):
-      while self.moody.num_open or await self.sessions():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+
+    async def are_free():
+      return not (self.moody.num_open or await self.sessions())
+
+    await until(are_free)
 
   async def sessions(self):
     async with self.http.get(f"{self.url}/list_sessions") as response:

@@ -7,6 +7,7 @@ import unittest
 import pytest
 
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
+from tests.clocks import Clock, turns_of_the_loop, until
 from tests.controller.pipeline import (
   STEP,
   Held,
@@ -15,15 +16,7 @@ from tests.controller.pipeline import (
   ids,
   played_by,
 )
-from tests.controller.stage import (
-  Brittle,
-  Clock,
-  ScriptedEngine,
-  a_group,
-  a_player,
-  turns_of_the_loop,
-  until,
-)
+from tests.controller.stage import Brittle, ScriptedEngine, a_group, a_player
 
 
 class CollectorTest(unittest.IsolatedAsyncioTestCase):

@@ -24,6 +24,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from environments.arithmetic.environment import ADD, ANSWER
+from tests.clocks import until
 from tests.controller.stage import (
   LIMITS,
   SAMPLED,
@@ -33,7 +34,6 @@ from tests.controller.stage import (
   an_episode,
   answer_of,
   codec,
-  until,
 )
 from tests.settings import WAITS
 

@@ -11,6 +11,7 @@ from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from tests.clocks import until
 from tests.controller.stage import (
   LIMITS,
   RETRIES,
@@ -20,7 +21,6 @@ from tests.controller.stage import (
   a_trajectory,
   an_episode,
   codec,
-  until,
 )
 from tests.settings import WAITS
 

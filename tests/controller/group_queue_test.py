@@ -19,7 +19,8 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
 from configs.base import defaults
-from tests.controller.stage import a_group, turns_of_the_loop
+from tests.clocks import turns_of_the_loop
+from tests.controller.stage import a_group
 
 queue_limits = functools.partial(defaults, QueueLimits, "queue")
 

@@ -8,17 +8,15 @@ from agentrl_jax.controller.group import run_group
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong
+from tests.clocks import Clock, turns_of_the_loop, until
 from tests.controller.stage import (
   GROUP,
   RETRIES,
   Brittle,
-  Clock,
   ScriptedEngine,
   a_player,
   a_task,
   a_trajectory,
-  turns_of_the_loop,
-  until,
 )
 
 

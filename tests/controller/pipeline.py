@@ -11,7 +11,8 @@ from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.task_source import TaskStream
-from tests.controller.stage import GROUP, RETRIES, a_group, turns_of_the_loop
+from tests.clocks import turns_of_the_loop
+from tests.controller.stage import GROUP, RETRIES, a_group
 
 STEP = 2  # groups the learner takes
 

@@ -14,6 +14,8 @@ import time
 import urllib.error
 import urllib.request
 
+from tests.clocks import wait_until
+
 ROOT = pathlib.Path(__file__).parents[2]
 START_S = 120.0
 
@@ -132,16 +134,7 @@ class ServiceProcess:
       workers = self.get("list_workers").get(task, {"workers": {}})["workers"]
       return sum(w["status"] == status for w in workers.values()) == number
 
-    wait_until(are_there, f"{number} {status} workers of {task}")
-
-
-def wait_until(holds, what, within_s=START_S):
-  """Looks again and again; no wait is longer than it must be."""
-  end = time.monotonic() + within_s
-  while not holds():
-    if time.monotonic() > end:
-      raise AssertionError(f"not within {within_s:g} s: {what}")
-    time.sleep(0.02)
+    wait_until(are_there, f"{number} {status} workers of {task}", START_S)
 
 
 def agentrl_worker(controller, *, name):

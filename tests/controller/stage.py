@@ -190,32 +190,3 @@ def a_group(position: int = 0, *, version=0, tokens=4) -> Group:
     a_trajectory(version=version, tokens=tokens, attempt=n) for n in range(2)
   )
   return Group(f"{position:08d}", a_task(position), members)
-
-
-async def turns_of_the_loop(n: int = 50) -> None:
-  """Lets everything that can run do so; no clock is involved."""
-  for _ in range(n):
-    await asyncio.sleep(0)
-
-
-async def until(holds) -> None:
-  """Lets everything run until `holds()`; for ever is an error."""
-  for _ in range(100_000):
-    if holds():
-      return
-    await asyncio.sleep(0)
-  raise AssertionError("what the test waited for did not come about")
-
-
-class Clock:
-  """The running loop's clock, which can be put forward: nobody waits."""
-
-  def __init__(self) -> None:
-    loop = asyncio.get_running_loop()
-    loop.slow_callback_duration = float("inf")  # by this clock, all are
-    self._true_time, self._ahead_s = loop.time, 0.0
-    loop.time = lambda: self._true_time() + self._ahead_s  # type: ignore[method-assign]
-
-  async def forward(self, seconds: float) -> None:
-    self._ahead_s += seconds
-    await turns_of_the_loop()

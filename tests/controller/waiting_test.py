@@ -6,8 +6,9 @@ import unittest
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.controller.waiting import LearnerWatch, deadline
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from tests.clocks import Clock, turns_of_the_loop
 from tests.controller.pipeline import Pipeline
-from tests.controller.stage import Clock, a_group, turns_of_the_loop
+from tests.controller.stage import a_group
 
 
 def a_deadline(seconds, look_at="queue fill"):

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import pytest
@@ -22,6 +21,7 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.docker.images import build_worker_base
 from configs.base import defaults
+from tests.clocks import wait_until
 from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -103,11 +103,13 @@ class _Folder:
       stderr=subprocess.DEVNULL,
     )
     self._servers.append(server)
-    deadline = time.monotonic() + 60
-    while not self._answers():
-      if server.poll() is not None or time.monotonic() > deadline:
+
+    def answers():
+      if server.poll() is not None:
         raise AssertionError(f"{command} does not serve: {server.returncode}")
-      time.sleep(0.05)
+      return self._answers()
+
+    wait_until(answers, command)
 
   def _answers(self):
     with socket.socket() as client:

@@ -19,6 +19,7 @@ class Moody(Environment):
 
   def __init__(self):
     self.num_open = 0
+    self.num_hanging = 0  # sessions that owe an answer and do not give it
     self.seeds = []
     self.release = asyncio.Event()  # ends whatever hangs in a step
 
@@ -35,7 +36,7 @@ class Moody(Environment):
     self.seeds.append(seed)
     entered_in = asyncio.current_task()
     try:
-      yield _Mood(task.index, self.release)
+      yield _Mood(self, task.index)
     finally:
       assert asyncio.current_task() is entered_in
       self.num_open -= 1
@@ -46,13 +47,13 @@ class Moody(Environment):
 class _Mood(Session):
   tools = (SAY,)
 
-  def __init__(self, index, release):
+  def __init__(self, moody, index):
+    self._moody = moody
     self._index = index
-    self._release = release
 
   async def reset(self):
     if self._index == 4:
-      await asyncio.Event().wait()
+      await self._hang(asyncio.Event())
     over = Status.TASK_LIMIT_REACHED if self._index == 3 else Status.RUNNING
     return Step((Message("user", "Well?"),), status=over)
 
@@ -63,7 +64,7 @@ class _Mood(Session):
       case "fault":
         raise EnvironmentFault("the container is gone")
       case "hang":
-        await self._release.wait()
+        await self._hang(self._moody.release)
       case "more":
         self.tools = (SAY, SHOUT)
       case "give up":
@@ -71,3 +72,10 @@ class _Mood(Session):
       case "end":
         return Step((), 1.0, Status.COMPLETED, {"words": 2.0})
     return Step((Message("user", f"You say {answer.content}."),))
+
+  async def _hang(self, event):
+    self._moody.num_hanging += 1
+    try:
+      await event.wait()
+    finally:
+      self._moody.num_hanging -= 1

@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from absl.testing import absltest
@@ -16,6 +15,7 @@ from agentrl_jax.data.records import Message, Task
 from agentrl_jax.train.config import ConfigError
 from launch.config.settings import read_settings
 from launch.serve_environments import commands
+from tests.clocks import wait_until
 from tests.controller.processes import ServiceProcess, free_port, running
 from tests.launch import tiny
 
@@ -25,14 +25,6 @@ DEADLINE_S = 60.0
 def children(pid):
   path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
   return [int(child) for child in path.read_text().split()]
-
-
-def until(condition):
-  end = time.monotonic() + DEADLINE_S
-  while not condition():
-    if time.monotonic() > end:
-      raise AssertionError("it did not come true")
-    time.sleep(0.1)
 
 
 async def play(environment):
@@ -87,7 +79,7 @@ class EnvironmentHostTest(absltest.TestCase):
       asked = asyncio.run(play(environment))
       (worker,) = children(host.pid)
       os.kill(worker, signal.SIGKILL)
-      until(lambda: children(host.pid) not in ([], [worker]))
+      wait_until(lambda: children(host.pid) not in ([], [worker]))
       (worker,) = children(host.pid)
       service.wait_for_workers(1, "arithmetic")
       self.assertEqual(asyncio.run(play(environment)), asked)

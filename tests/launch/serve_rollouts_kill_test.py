@@ -17,6 +17,7 @@ from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
 from launch.config.settings import read_settings
 from launch.serving.remote import publisher, snapshots
+from tests.clocks import until
 from tests.controller.pipeline import STEP, Pipeline, ids, played_by
 from tests.controller.stage import a_player
 from tests.launch import tiny
@@ -58,10 +59,10 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
   @pytest.mark.slow
   async def test_no_episode_is_lost_or_played_twice(self):
     async with asyncio.timeout(DEADLINE_S):
-      while not all(  # noqa: ASYNC110 - they come up as they can
-        s.is_reachable for s in self.generator.pool.servers
-      ):
-        await asyncio.sleep(0.05)
+      servers = self.generator.pool.servers
+      await until(
+        lambda: all(s.is_reachable for s in servers), within_s=DEADLINE_S
+      )
       pipeline = Pipeline(
         played_by(a_player(engine=self.generator, limits=EPISODE), GROUP),
         order="started",
@@ -89,8 +90,7 @@ class KilledServerTest(unittest.IsolatedAsyncioTestCase):
 
   async def kill_while_it_decodes(self):
     killed = self.servers[0]
-    while not await self.num_inside(killed):  # noqa: ASYNC110
-      await asyncio.sleep(0.001)
+    await until(lambda: self.num_inside(killed), within_s=DEADLINE_S)
     await asyncio.to_thread(killed.kill)
 
   async def num_inside(self, server):

@@ -26,6 +26,7 @@ from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote.generator import connected
 from launch.config.settings import read_settings
 from launch.serving.remote import publisher, snapshots
+from tests.clocks import until
 from tests.launch import tiny
 from tests.launch.serving.rollout_servers import DEADLINE_S, Server
 
@@ -114,8 +115,7 @@ class RolloutServerTest(absltest.TestCase):
       np.testing.assert_array_equal(older.sampled, first.sampled)
       # Killed with requests inside, and started again: nobody notices.
       asked = [asyncio.create_task(ask(spec)) for spec in specs]
-      while not generator.pool.servers[0].num_requests:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+      await until(lambda: generator.pool.servers[0].num_requests)
       server.kill()
       self.again = self.start(port=server.port)
       answers = await asyncio.gather(*asked)

@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
+from tests.clocks import wait_until
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 8
@@ -71,14 +71,17 @@ class _Run:
 
   def wait_for_update(self, step: int) -> None:
     """Returns when the RL update was reported."""
-    deadline = time.monotonic() + DEADLINE_S
-    while self._last_update() < step:
-      if self.process.poll() is not None or time.monotonic() > deadline:
-        self.process.kill()
-        raise AssertionError(
-          f"no update {step} came: {self.process.communicate()[0][-3000:]}"
-        )
-      time.sleep(0.05)
+
+    def has_come():
+      return self._last_update() >= step or self.process.poll() is not None
+
+    def said():
+      self.process.kill()
+      return f"update {step}: {self.process.communicate()[0][-3000:]}"
+
+    wait_until(has_come, said, DEADLINE_S)
+    if self._last_update() < step:
+      raise AssertionError(said())
 
   def end(self, number: signal.Signals | None = None) -> tuple[int, str]:
     """Sends the signal, if any, and waits: the exit status, what was said."""

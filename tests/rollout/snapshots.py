@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
+import time
 
 import jax
 import numpy as np
@@ -32,8 +33,12 @@ class SnapshotsCase(parameterized.TestCase):
     self.path = os.path.relpath(self.folder)
     self.policy = small.policy()
 
-  def open_sink(self, *, max_lag=2, deadline_s=60.0, **changes):
-    sink = SnapshotSink(self.path, max_lag=max_lag, deadline_s=deadline_s)
+  def open_sink(
+    self, *, max_lag=2, deadline_s=60.0, clock=time.monotonic, **changes
+  ):
+    sink = SnapshotSink(
+      self.path, max_lag=max_lag, deadline_s=deadline_s, clock=clock
+    )
     self.addCleanup(sink.close)
     self.publisher = Publisher(
       self.policy, sink, **(dict(layers_apart=False) | changes)

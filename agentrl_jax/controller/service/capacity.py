@@ -7,10 +7,14 @@ one step, so that no place is lost or given twice.
 
 import asyncio
 import collections
-import time
 from collections.abc import Callable
 
-from agentrl_jax.controller.service.registry import Refused, Registry, Worker
+from agentrl_jax.controller.service.registry import (
+  Refused,
+  Registry,
+  Worker,
+  now,
+)
 from agentrl_jax.controller.service.session_table import (
   SessionEntry,
   SessionTable,
@@ -62,7 +66,7 @@ class CapacityQueue:
     """Gives free places to waiting requests; call it when one may be free."""
     queue = self._queues.get(task, ())
     while queue:
-      worker = self._registry.pick(task, time.monotonic())
+      worker = self._registry.pick(task, now())
       if worker is None:
         return
       waiting = queue.popleft()

@@ -7,7 +7,6 @@ tools and custom tasks.
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from agentrl_jax.controller.service.registry import (
   TaskEntry,
   Timers,
   Worker,
+  now,
 )
 from agentrl_jax.controller.service.session_table import (
   SessionEntry,
@@ -66,7 +66,7 @@ class Dispatcher:
 
     Raises `Refused` for one that no worker of the task would send.
     """
-    is_new = self.registry.add_heartbeat(announcement, time.monotonic())
+    is_new = self.registry.add_heartbeat(announcement, now())
     for worker in self.registry.find(announcement["address"]):
       if worker.task != announcement["name"]:
         _log.warning("%s now serves %s", worker, announcement["name"])
@@ -100,7 +100,7 @@ class Dispatcher:
     """
     if index == CUSTOM and custom_task is None:
       raise Refused("no custom task provided")
-    ends_at = time.monotonic() + wait_s
+    ends_at = now() + wait_s
     custom_task = custom_task if index == CUSTOM else None
     entry = await self._await_task(task, wait_s)
     if "split" in extras:
@@ -115,7 +115,7 @@ class Dispatcher:
 
     tries = 0
     while True:
-      room_s = max(ends_at - time.monotonic(), 0)
+      room_s = max(ends_at - now(), 0)
       session = await self.places.take(
         task, open_in, wait_s=room_s, first=tries > 0
       )
@@ -186,17 +186,17 @@ class Dispatcher:
 
   def check_timers(self) -> None:
     """Removes silent workers, and cancels sessions that have expired."""
-    now = time.monotonic()
-    for worker in self.registry.tick(now):
+    moment = now()
+    for worker in self.registry.tick(moment):
       _log.warning("%s sent no heartbeat in time and is removed", worker)
       self._reconciler.end_all(worker)
     for session in self.table:
-      if now - session.updated > self.timers.expire_s:
+      if moment - session.updated > self.timers.expire_s:
         self._expire(session)
 
   def _expire(self, session: SessionEntry) -> None:
     if session.is_cancelling:
-      session.updated = time.monotonic()
+      session.updated = now()
       _log.error(
         "%s was told at least %g s ago to free session %d, and still holds it: "
         "its place is lost until it does",
@@ -225,7 +225,7 @@ class Dispatcher:
     After a refused answer the session stays open for another one.
     """
     worker = session.worker
-    session.updated = time.monotonic()
+    session.updated = now()
     try:
       return await worker.link.ask(
         "POST", endpoint, body, deadline_s=self.timers.interaction_s
@@ -244,7 +244,7 @@ class Dispatcher:
       self._reconciler.drop(session)
       raise
     finally:
-      session.updated = time.monotonic()
+      session.updated = now()
 
   def _settle(
     self, session: SessionEntry, body: Any, key: str | None = None
@@ -275,7 +275,7 @@ class Dispatcher:
     """Notes that the worker is full of other controllers' sessions."""
     worker = session.worker
     self._reconciler.end(session)
-    worker.full_until = time.monotonic() + FULL_S
+    worker.full_until = now() + FULL_S
     loop = asyncio.get_running_loop()
     loop.call_later(FULL_S + 0.01, self.places.offer, worker.task)
     self._spawn(self._reconciler.sync(worker))

@@ -7,7 +7,6 @@ reply, by a notice, or by a list of sessions without it.
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,6 +16,7 @@ from agentrl_jax.controller.service.registry import (
   Index,
   Registry,
   Worker,
+  now,
 )
 from agentrl_jax.controller.service.session_table import (
   SessionEntry,
@@ -56,7 +56,7 @@ class SessionReconciler:
     - A session that was ended, and that the worker still has, is cancelled
       again.
     """
-    began = time.monotonic()
+    began = now()
     try:
       body = await worker.link.ask(
         "GET", "get_sessions", None, deadline_s=self._ask_s
@@ -70,7 +70,7 @@ class SessionReconciler:
       return
     if worker.health is not Health.ALIVE:
       _log.info("%s is alive, with %d places", worker, worker.capacity)
-    worker.health, worker.last_visit = Health.ALIVE, time.monotonic()
+    worker.health, worker.last_visit = Health.ALIVE, now()
     for session in self._table.of(worker):
       is_awaited = session.is_busy and not session.is_cancelling
       if session.id not in held and session.updated < began and not is_awaited:
@@ -94,7 +94,7 @@ class SessionReconciler:
     """Cancels a session at its worker, without waiting for it."""
     if not session.is_cancelling:
       session.is_cancelling = True
-      session.updated = time.monotonic()
+      session.updated = now()
       self._spawn(self._free(session))
 
   def end_all(self, worker: Worker) -> None:

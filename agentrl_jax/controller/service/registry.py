@@ -1,9 +1,10 @@
 """Registry of tasks and their workers.
 
 A state machine without waits: its owner passes in heartbeats and the time
-(`time.monotonic`). A worker's link knows how to reach it.
+(`now`). A worker's link knows how to reach it.
 """
 
+import asyncio
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
@@ -15,6 +16,11 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 CUSTOM = -1  # the index of a task that comes with the request
 
 Index = int | str
+
+
+def now() -> float:
+  """Returns the time on the event loop's clock, as its timers have it."""
+  return asyncio.get_running_loop().time()
 
 
 class Refused(AgentRLError):

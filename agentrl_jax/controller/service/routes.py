@@ -14,7 +14,12 @@ from typing import Any
 from aiohttp import web
 
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
-from agentrl_jax.controller.service.registry import Index, Refused, Worker
+from agentrl_jax.controller.service.registry import (
+  Index,
+  Refused,
+  Worker,
+  now,
+)
 from agentrl_jax.controller.service.session_table import SessionEntry
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.protocol.link import WorkerRefusal
@@ -289,7 +294,7 @@ def _show_session(session: SessionEntry) -> dict[str, Any]:
 
 
 def _when(moment: float) -> str:
-  """Converts a time of `time.monotonic` to RFC 3339."""
-  seconds = time.time() - (time.monotonic() - moment)
+  """Converts a time of the event loop's clock to RFC 3339."""
+  seconds = time.time() - (now() - moment)
   moment_utc = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
   return moment_utc.isoformat(timespec="milliseconds")

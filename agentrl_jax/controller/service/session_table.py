@@ -11,7 +11,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.controller.service.registry import Index, Refused, Worker
+from agentrl_jax.controller.service.registry import (
+  Index,
+  Refused,
+  Worker,
+  now,
+)
 
 MAX_REMEMBERED = 10_000  # ended sessions
 
@@ -24,7 +29,7 @@ class SessionEntry:
   worker: Worker
   index: Index
   custom_task: Any
-  started: float  # all times are time.monotonic's
+  started: float  # all times are the event loop's
   updated: float
   tools: Any = None  # last sent to the client
   is_busy: bool = False  # the worker owes an answer
@@ -66,14 +71,14 @@ class SessionTable:
     id: int | None = None,
   ) -> SessionEntry:
     """Opens a session; with an `id`, one that its worker already has."""
-    now = time.monotonic()
+    moment = now()
     session = SessionEntry(
       id=next(self._ids) if id is None else id,
       worker=worker,
       index=index,
       custom_task=custom_task,
-      started=now,
-      updated=now,
+      started=moment,
+      updated=moment,
     )
     self._open[session.id] = session
     worker.num_sessions += 1
@@ -84,7 +89,7 @@ class SessionTable:
     if self._open.pop(session.id, None) is None:
       return False
     session.worker.num_sessions -= 1
-    self._ended[session.id] = time.monotonic()
+    self._ended[session.id] = now()
     if len(self._ended) > MAX_REMEMBERED:
       self._ended.popitem(last=False)
     return True

@@ -60,8 +60,16 @@ class SnapshotSink:
   time. Then nothing is skipped: every process waits for its writer first.
   """
 
-  def __init__(self, folder: str, *, max_lag: int, deadline_s: float):
+  def __init__(
+    self,
+    folder: str,
+    *,
+    max_lag: int,
+    deadline_s: float,
+    clock: Callable[[], float] = time.monotonic,
+  ):
     self.folder = open_folder(folder)
+    self._clock = clock
     self._max_lag, self._deadline_s = max_lag, deadline_s
     self._is_shared = jax.process_count() > 1
     self._leads = jax.process_index() == 0
@@ -98,7 +106,7 @@ class SnapshotSink:
     The sink owns the params from now on. Raises `CheckpointError` if an earlier
     snapshot could not be written.
     """
-    begun = time.monotonic()
+    begun = self._clock()
     job = self._job(policy_slot, params, step)
     if self._is_shared:
       self._wait(lambda: not (self._waiting or self._writing))
@@ -110,7 +118,7 @@ class SnapshotSink:
       self._published[policy_slot] = job
       self._changed.notify_all()
     self._wait(lambda: self._lag() <= self._max_lag)
-    self._stall_s += time.monotonic() - begun
+    self._stall_s += self._clock() - begun
 
   def publications(self) -> dict[int, int]:
     """Returns the last publication of each policy slot."""
@@ -225,14 +233,14 @@ class SnapshotSink:
   def _run(self) -> None:
     try:
       while (job := self._next()) is not None:
-        begun = time.monotonic()
+        begun = self._clock()
         if not job.has_begun:
           self._begin(job)
         self._finish(job)
         with self._changed:
           self._writing = None
           self._num_written += 1
-          self._write_s = time.monotonic() - begun
+          self._write_s = self._clock() - begun
           self._changed.notify_all()
     except BaseException as failure:  # noqa: BLE001 - raised in the learner
       with self._changed:

@@ -25,13 +25,13 @@ from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.protocol.link import WorkerRefusal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
+from tests.clocks import wait_until
 from tests.controller.processes import (
   ServiceProcess,
   agentrl_grpc_worker,
   agentrl_worker,
   our_worker,
   running,
-  wait_until,
 )
 from tests.settings import WAITS
 

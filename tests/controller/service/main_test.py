@@ -18,6 +18,7 @@ from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig
 from agentrl_jax.env.worker.main import serve as serve_worker
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from tests.clocks import Clock, until
 from tests.env.moody import SAY, SHOUT, Moody
 
 QUIET = ("agentrl_jax.controller", "agentrl_jax.env")
@@ -58,18 +59,13 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
     async def is_registered():
       return len(await self.alive(task)) == num_workers
 
-    await self.until(is_registered)
+    await until(is_registered)
     return moody, url
 
   async def alive(self, task):
     _, tasks = await self.get("list_workers")
     workers = tasks.get(task, {"workers": {}})["workers"].values()
     return [w for w in workers if w["status"] == "ALIVE"]
-
-  async def until(self, holds):
-    async with asyncio.timeout(10):
-      while not await holds():  # noqa: ASYNC110 - only asking tells
-        await asyncio.sleep(0.01)
 
   async def get(self, path):
     async with self.http.get(f"{self.addresses.http}/{path}") as response:
@@ -101,7 +97,7 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
         any(e.num_open for e in environments) or await self.sessions()
       )
 
-    await self.until(are_free)
+    await until(are_free)
 
 
 class ControllerApiTest(ServiceTestCase):
@@ -288,13 +284,17 @@ class ControllerApiTest(ServiceTestCase):
     status, message = await self.start(wait_s=0.05)
     self.assertEqual(status, 400)
     self.assertIn("no workers available for task moody", message)
-    waiting = asyncio.create_task(self.start(wait_s=10))
+    waiting = asyncio.create_task(self.start(wait_s=60))
     await self.post("cancel", session=session)
     self.assertIsInstance(await waiting, int)
 
   async def test_a_task_that_nobody_serves_yet_is_waited_for(self):
-    waiting = asyncio.create_task(self.start(wait_s=10))
-    await asyncio.sleep(0.02)
+    begin = dispatcher.Dispatcher.start
+    with mock.patch.object(
+      dispatcher.Dispatcher, "start", autospec=True, side_effect=begin
+    ) as begun:
+      waiting = asyncio.create_task(self.start(wait_s=60))
+      await until(lambda: begun.called)
     await self.worker()
     self.assertIsInstance(await waiting, int)
 
@@ -342,7 +342,7 @@ class ControllerApiTest(ServiceTestCase):
       async def is_said():
         return bool(log.output)
 
-      await self.until(is_said)
+      await until(is_said)
     self.assertIn(f"session {session} may not be free", log.output[0])
     self.assertEqual(moody.num_open, 1)
     await self.post("sync_all")
@@ -370,9 +370,7 @@ class ControllerApiTest(ServiceTestCase):
     self.assertEqual((await self.post("cancel_all"))[0], 403)
     self.assertEqual((one.num_open, two.num_open), (2, 2))
     self.assertEqual((await self.post("cancel_all?name=one"))[0], 200)
-    async with asyncio.timeout(10):
-      while one.num_open:  # noqa: ASYNC110 - nothing announces it
-        await asyncio.sleep(0.01)
+    await until(lambda: not one.num_open)
     self.assertEqual(two.num_open, 2)
     self.assertEqual((await self.post("cancel_all?force=true"))[0], 200)
     await self.until_free(one, two)
@@ -390,11 +388,17 @@ class ControllerApiTest(ServiceTestCase):
 
   async def test_a_client_that_hangs_up_leaves_no_session_behind(self):
     moody, _ = await self.worker()
-    for index, words in ((4, None), (0, "hang")):  # as it starts; as it plays
-      with self.assertRaises(TimeoutError):
-        async with asyncio.timeout(0.2):
-          session = await self.start(index=index)
-          await self.post("interact", says(words), session=session)
+
+    async def play(index):
+      session = await self.start(index=index)
+      await self.post("interact", says("hang"), session=session)
+
+    for index in (4, 0):  # as it starts; as it plays
+      playing = asyncio.create_task(play(index))
+      await until(lambda: moody.num_hanging)
+      playing.cancel()
+      with self.assertRaises(asyncio.CancelledError):
+        await playing
       await self.until_free(moody)
 
   async def test_only_one_answer_at_a_time(self):
@@ -407,7 +411,7 @@ class ControllerApiTest(ServiceTestCase):
     async def is_busy():
       return (await self.sessions())[str(session)]["locked"]
 
-    await self.until(is_busy)
+    await until(is_busy)
     status, body = await self.post("interact", says("hm"), session=session)
     self.assertEqual(status, 400)
     self.assertIn("already interacting", body["message"])
@@ -433,8 +437,8 @@ class ControllerApiTest(ServiceTestCase):
     body = {"session_id": 5, "index": 0}
     async with self.http.post(f"{url}/start_sample", json=body) as response:
       self.assertEqual(response.status, 200)
-    waiting = asyncio.create_task(self.start(wait_s=10))
-    await self.until(self.sessions)  # the other's session has been seen
+    waiting = asyncio.create_task(self.start(wait_s=60))
+    await until(self.sessions)  # the other's session has been seen
     async with self.http.post(
       f"{url}/cancel", json={"session_id": 5}
     ) as response:
@@ -445,7 +449,7 @@ class ControllerApiTest(ServiceTestCase):
 
 
 class ExpiryTest(ServiceTestCase):
-  timers = Timers(expire_s=0.2, tend_s=0.05)
+  timers = Timers(expire_s=60.0, ask_s=600.0, tend_s=0.05)
 
   async def test_sessions_that_nobody_asks_for_expire(self):
     moody, _ = await self.worker()
@@ -453,6 +457,7 @@ class ExpiryTest(ServiceTestCase):
       "agentrl_jax.controller.service.dispatcher", "WARNING"
     ) as log:
       await self.start()
+      await Clock().forward(61.0)
       await self.until_free(moody)
     self.assertIn("expired", log.output[0])
 
@@ -468,32 +473,35 @@ class ExpiryTest(ServiceTestCase):
     ):
       session = await self.start()
       await self.post("cancel", session=session)
-
-      async def is_said():
-        return bool(log.output)
-
-      await self.until(is_said)
+      self.assertFalse(log.output)
+      await Clock().forward(61.0)
+      await until(lambda: log.output)
     self.assertIn(f"free session {session}, and still holds it", log.output[0])
     self.assertTrue((await self.sessions())[str(session)]["cancelling"])
 
 
 class ImpatientTest(ServiceTestCase):
-  # Long enough for what must succeed within them, on a busy machine too.
-  timers = Timers(interaction_s=2.0, remove_s=2.0, tend_s=0.05)
+  timers = Timers(interaction_s=60.0, remove_s=60.0, tend_s=0.05)
 
   async def test_an_environment_that_hangs_costs_its_session(self):
     moody, _ = await self.worker(grpc=True)
     session = await self.start()
-    status, body = await self.post("interact", says("hang"), session=session)
+    playing = asyncio.create_task(
+      self.post("interact", says("hang"), session=session)
+    )
+    await until(lambda: moody.num_hanging)
+    await Clock().forward(61.0)
+    status, body = await playing
     self.assertEqual(status, 500)
-    self.assertIn("not answered interact within 2 s", body["message"])
+    self.assertIn("not answered interact within 60 s", body["message"])
     await self.until_free(moody)
 
   async def test_a_worker_that_is_forgotten_takes_its_sessions_along(self):
     config = WorkerConfig(port=0, controller=self.addresses.http)
     async with serve_worker(Moody(), config):
-      await self.until(lambda: self.alive("moody"))
+      await until(lambda: self.alive("moody"))
       await self.start()
+    await Clock().forward(61.0)
     await self.until_free()
     self.assertEqual(await self.get("list_workers"), (200, {}))
 
@@ -507,11 +515,12 @@ class ImpatientTest(ServiceTestCase):
     self.assertEqual((await self.post("receive_heartbeat", body))[0], 200)
     _, tasks = await self.get("list_workers")
     self.assertEqual(tasks["ghost"]["workers"]["1"]["status"], "COMA")
+    await Clock().forward(61.0)
 
     async def is_forgotten():
       return not (await self.get("list_workers"))[1]
 
-    await self.until(is_forgotten)
+    await until(is_forgotten)
 
 
 class ConfigTest(unittest.IsolatedAsyncioTestCase):

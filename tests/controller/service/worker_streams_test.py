@@ -12,7 +12,7 @@ from agentrl_jax.env.worker import grpc
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import EnvironmentFault
-from tests.controller.stage import Clock
+from tests.clocks import Clock
 from tests.env.moody import Moody
 
 START = {"index": 0, "session_id": 7}
@@ -34,7 +34,7 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
     if self.refuses:
       raise Refused("no such worker")
 
-  def streams(self, *, reconnect_s=10.0):
+  def streams(self, *, reconnect_s=60.0):
     return WorkerStreams(
       on_heartbeat=self.hear,
       on_lost=self.lost.append,
@@ -53,10 +53,10 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
   async def next_heard(self):
     while not self.heard.empty():
       self.heard.get_nowait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
       return await self.heard.get()
 
-  def ask(self, link, endpoint, body=None, *, deadline_s=10.0):
+  def ask(self, link, endpoint, body=None, *, deadline_s=60.0):
     method = "POST" if body is not None else "GET"
     return link.ask(method, endpoint, body, deadline_s=deadline_s)
 
@@ -160,7 +160,7 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
       link = streams.link((await self.worker(port))["address"])
       await self.ask(link, "start_sample", START)
       await self.ask(link, "cancel_with_notice", {"session_id": 7})
-      async with asyncio.timeout(10):
+      async with asyncio.timeout(60):
         self.assertEqual(await self.freed.get(), 7)
       await self.ask(link, "get_sessions")  # so the acknowledgement has, too
     async with streams.listening("127.0.0.1", port):

@@ -18,6 +18,7 @@ from agentrl_jax.env.adapters.reset_step import (
 )
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from tests.clocks import Clock, turns_of_the_loop, until
 
 
 class Nothing(ResetStep):
@@ -412,7 +413,7 @@ class ThreadTest(unittest.IsolatedAsyncioTestCase):
     self.assertNotIn(threading.get_ident(), game.threads)
 
   async def test_a_step_that_does_not_return_is_left_behind(self):
-    environment = Guessing(blocking=True, step_limit_s=0.05)
+    environment = Guessing(blocking=True, step_limit_s=60.0)
     stuck, entered = threading.Event(), threading.Event()
 
     def step(number):
@@ -420,15 +421,19 @@ class ThreadTest(unittest.IsolatedAsyncioTestCase):
       stuck.wait()
 
     before = set(threading.enumerate())
-    with (
-      self.assertLogs("agentrl_jax.env.adapters.reset_step", "WARNING"),
-      self.assertRaisesRegex(EnvironmentFault, "within 0.05 s"),
-    ):
+
+    async def play():
       async with self._open(environment) as session:
-        game = environment.last
-        game.step = step
+        environment.last.step = step
         await session.step(answer(a_guess(1)))
-    self.assertTrue(entered.is_set())
+
+    with self.assertLogs("agentrl_jax.env.adapters.reset_step", "WARNING"):
+      playing = asyncio.create_task(play())
+      await until(entered.is_set)
+      await Clock().forward(61.0)
+      with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+        await playing
+    game = environment.last
     self.assertFalse(game.is_closed)
     (thread,) = (
       thread
@@ -474,19 +479,27 @@ class ThreadTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(environment.last.is_closed)
 
   async def test_a_deadline_is_no_refusal(self):
-    environment = AsyncGuessing(step_limit_s=0.05)
+    environment = AsyncGuessing(step_limit_s=60.0)
     environment.refusals = (Exception,)
-    with self.assertRaisesRegex(EnvironmentFault, "within 0.05 s"):
-      async with self._open(environment) as session:
-        environment.last.step = lambda number: asyncio.Event().wait()
-        await session.step(answer(a_guess(1)))
+    async with self._open(environment) as session:
+      environment.last.step = lambda number: asyncio.Event().wait()
+      playing = asyncio.create_task(session.step(answer(a_guess(1))))
+      await turns_of_the_loop()
+      self.assertFalse(playing.done())
+      await Clock().forward(61.0)
+      with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+        await playing
 
   async def test_a_coroutine_has_the_deadline_as_well(self):
-    environment = AsyncGuessing(step_limit_s=0.05)
-    with self.assertRaisesRegex(EnvironmentFault, "within 0.05 s"):
-      async with self._open(environment) as session:
-        environment.last.step = lambda number: asyncio.Event().wait()
-        await session.step(answer(a_guess(1)))
+    environment = AsyncGuessing(step_limit_s=60.0)
+    async with self._open(environment) as session:
+      environment.last.step = lambda number: asyncio.Event().wait()
+      playing = asyncio.create_task(session.step(answer(a_guess(1))))
+      await turns_of_the_loop()
+      self.assertFalse(playing.done())
+      await Clock().forward(61.0)
+      with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+        await playing
 
 
 class ActionTest(unittest.TestCase):

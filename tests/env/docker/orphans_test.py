@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import pytest
 
 from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner, is_gone
+from tests.clocks import wait_until
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 PROGRAM = """
@@ -30,7 +30,6 @@ async def main(image, path):
 
 asyncio.run(main(*sys.argv[1:]))
 """
-GONE_S = 60.0
 
 
 @pytest.mark.docker
@@ -47,10 +46,7 @@ class ReaperTest(unittest.TestCase):
     self.assertEqual(len(self.containers(owner)), 1)
     os.kill(self.process.pid, signal.SIGKILL)
     self.process.wait()
-    given_up_at = time.monotonic() + GONE_S
-    while self.containers(owner):
-      self.assertLess(time.monotonic(), given_up_at, "it is still there")
-      time.sleep(0.2)
+    wait_until(lambda: not self.containers(owner), "the end of the container")
 
   def owner_of_a_container(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
@@ -59,11 +55,12 @@ class ReaperTest(unittest.TestCase):
       [sys.executable, "-c", PROGRAM, self.image, str(path)]
     )
     self.addCleanup(self.process.kill)
-    given_up_at = time.monotonic() + GONE_S
-    while not path.exists():
-      self.assertLess(time.monotonic(), given_up_at, "no container came")
+
+    def is_written():
       self.assertIsNone(self.process.poll())
-      time.sleep(0.1)
+      return path.exists() and path.read_text()
+
+    wait_until(is_written, "a container")
     return path.read_text()
 
   def containers(self, owner):

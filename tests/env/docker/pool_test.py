@@ -12,6 +12,7 @@ from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
+from tests.clocks import until
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 TASK = Task("arithmetic", "train", 0)
@@ -66,9 +67,11 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
             await session.reset()
             await asyncio.to_thread(first.kill)
             await session.step(Message("assistant", "hm"))
-        async with asyncio.timeout(60):
-          while (await self.ours_later()) in ([], [first.id]):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+
+        async def is_replaced():
+          return (await self.ours_later()) not in ([], [first.id])
+
+        await until(is_replaced)
         self.assertEqual(await self.play(environment), 1.0)
       (second,) = self.ours()
       self.assertNotEqual(first.id, second.id)

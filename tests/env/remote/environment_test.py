@@ -2,6 +2,7 @@
 
 import asyncio
 import unittest
+from unittest import mock
 
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env import remote
@@ -12,6 +13,7 @@ from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
+from tests.clocks import Clock, until
 from tests.env.moody import SAY, SHOUT, Moody
 
 
@@ -89,12 +91,17 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
   async def test_cancellation_frees_the_workers_session(self):
     environment = await self.connect()
     for index in (0, 4):  # as it steps; as it starts
-      with self.assertRaises(TimeoutError):
-        async with asyncio.timeout(0.05):
-          async with environment.open(self.task(index), seed=0) as session:
-            await session.reset()
-            await session.step(Message("assistant", "hang"))
+      playing = asyncio.create_task(self.hang(environment, index))
+      await until(lambda: self.moody.num_hanging)
+      playing.cancel()
+      with self.assertRaises(asyncio.CancelledError):
+        await playing
       self.assertEqual(self.moody.num_open, 0)
+
+  async def hang(self, environment, index=0):
+    async with environment.open(self.task(index), seed=0) as session:
+      await session.reset()
+      await session.step(Message("assistant", "hang"))
 
   async def test_faults_name_the_cause(self):
     environment = await self.connect()
@@ -116,11 +123,12 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.moody.num_open, 0)
 
   async def test_a_hanging_step_meets_its_deadline(self):
-    environment = await self.connect(deadlines=ClientDeadlines(step_s=0.05))
-    with self.assertRaisesRegex(EnvironmentFault, "interact within 0.05 s"):
-      async with environment.open(self.task(), seed=0) as session:
-        await session.reset()
-        await session.step(Message("assistant", "hang"))
+    environment = await self.connect(deadlines=ClientDeadlines(step_s=60.0))
+    playing = asyncio.create_task(self.hang(environment))
+    await until(lambda: self.moody.num_hanging)
+    await Clock().forward(62.0)
+    with self.assertRaisesRegex(EnvironmentFault, "interact within 60 s"):
+      await playing
     self.assertEqual(self.moody.num_open, 0)
 
   async def test_more_sessions_than_places_take_turns(self):
@@ -142,9 +150,12 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     ours = await self.connect(concurrency=1)
     async with remote.connect(self.url) as theirs:
       async with theirs.open(self.task(), seed=0):
-        waiting = asyncio.create_task(self.open_and_leave(ours))
-        done, _ = await asyncio.wait([waiting], timeout=0.05)
-        self.assertFalse(done)
+        with mock.patch.object(
+          ours._client, "start", wraps=ours._client.start
+        ) as start:
+          waiting = asyncio.create_task(self.open_and_leave(ours))
+          await until(lambda: start.call_count > 2)  # it was refused twice
+        self.assertFalse(waiting.done())
       await waiting
 
   async def test_a_worker_that_stays_full_is_a_fault(self):

@@ -10,6 +10,7 @@ import pytest
 from agentrl_jax.env.worker import grpc
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
+from tests.clocks import until
 from tests.env.moody import Moody
 from tests.env.worker.agentrl_controller import ServedController
 
@@ -38,11 +39,11 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     return await self.next(self.controller.heartbeats)
 
   async def next(self, queue):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
       return await queue.get()
 
   async def ask(self, method, endpoint, body=None):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
       return await self.controller.ask(method, endpoint, body)
 
   async def start(self, id=7, index=0):
@@ -204,7 +205,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
       restarted.responses = self.controller.responses
       self.controller = restarted
       await self.next(restarted.heartbeats)
-      async with asyncio.timeout(10):
+      async with asyncio.timeout(60):
         code, body = self.controller.read(await hanging)
     self.assertEqual(
       (code, body["env_out"]["messages"][0]["content"]), (200, "You say hang.")
@@ -216,12 +217,10 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     waiting = await self.controller.send(
       "POST", "start_sample", {"index": 0, "session_id": 7}
     )
-    async with asyncio.timeout(10):
-      while not self.controller.num_lost:  # noqa: ASYNC110 - a plain count
-        await asyncio.sleep(0.01)
+    await until(lambda: self.controller.num_lost)
     self.controller.loses_responses = False
     await self.broken_stream()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
       code, body = self.controller.read(await waiting)
     self.assertEqual((code, body["status"]), (200, "running"))
     self.assertEqual(self.moody.num_open, 1)
@@ -256,9 +255,7 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
         self.moody,
         WorkerConfig(port=0, controller=f"grpc://127.0.0.1:{self.served.port}"),
       ):
-        async with asyncio.timeout(10):
-          while not logs.output:  # noqa: ASYNC110 - only the log tells
-            await asyncio.sleep(0.01)
+        await until(lambda: logs.output)
         self.controller = await self.served.start()
         await self.next(self.controller.heartbeats)
         self.assertEqual((await self.start())[0], 200)

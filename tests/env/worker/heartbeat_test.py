@@ -31,7 +31,7 @@ class HeartbeatTest(unittest.IsolatedAsyncioTestCase):
     return web.json_response(None, status=self.answers_with)
 
   async def next_heard(self):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
       return await self.heard.get()
 
   async def test_sends_heartbeats_and_notices(self):

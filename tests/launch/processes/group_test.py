@@ -1,6 +1,5 @@
 """How learner processes find each other, share, and part."""
 
-import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -15,6 +14,7 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from configs.base import defaults
 from launch.processes import group
 from launch.processes import link as process_link
+from tests.clocks import wait_until
 
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["tests.launch.processes.group_test"])
@@ -42,8 +42,9 @@ def _speak_to(log, index):
 
 
 def _part(link, status=0):
+  """Leaves, and waits for the others, as jax's farewell does."""
   link.leave(status)
-  time.sleep(1)  # as jax's farewell waits for all
+  wait_until(lambda: all(wire.has_left for wire in link._wires))
 
 
 def _share_two(link):
@@ -92,9 +93,7 @@ def _hear_a_signal(link):
   heard = []
   signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
   link.share(b"", "that process 0 listens")
-  until = time.monotonic() + WAIT_S
-  while not heard and time.monotonic() < until:
-    time.sleep(0.01)
+  wait_until(lambda: heard)
   link.share(b"", "the end")
   _part(link)
   if heard != [signal.SIGTERM]:
@@ -162,17 +161,16 @@ class LinkTest(absltest.TestCase):
     self.assertEqual(statuses, [0, 0], said)
 
   def test_a_word_that_does_not_come_is_named(self):
-    statuses, said = self._run(_sleep, _share_one, wait_timeout_s=0.2)
+    statuses, said = self._run(_say_nothing, _share_one, wait_timeout_s=0.2)
     self.assertEqual(statuses[1], 1)
     self.assertIn(
       "waited processes.wait_timeout_s=0.2 s for process 0", said[1]
     )
 
 
-def _sleep(link):
+def _say_nothing(link):
   del link
-  with contextlib.suppress(SystemExit):
-    time.sleep(3)
+  time.sleep(WAIT_S)  # the loss of the other process ends this one
 
 
 class ProcessesTest(parameterized.TestCase):

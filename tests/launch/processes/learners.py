@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from agentrl_jax.errors import AgentRLError
+from tests.clocks import wait_until
 from tests.conftest import QUICK
 
 _FORK = multiprocessing.get_context("forkserver")
@@ -64,11 +65,17 @@ class Learners:
 
   def wait_for_update(self, number: int, then_s: float = 0.0) -> None:
     """Returns when the ledger names so many updates, and a moment later."""
-    deadline = time.monotonic() + DEADLINE_S
-    while len(ledger_of(self.root)) < number:
-      if time.monotonic() > deadline or not self.are_alive():
-        raise AssertionError(f"no update {number} came: {self.said()}")
-      time.sleep(0.01)
+
+    def has_come():
+      return len(ledger_of(self.root)) >= number
+
+    wait_until(
+      lambda: has_come() or not self.are_alive(),
+      lambda: f"update {number}: {self.said()}",
+      DEADLINE_S,
+    )
+    if not has_come():
+      raise AssertionError(f"no update {number} came: {self.said()}")
     time.sleep(then_s)
 
   def are_alive(self) -> bool:

@@ -8,16 +8,10 @@ import jax
 from rich.console import Console
 
 from launch.report.progress import CompilationWatch, Pace, StageProgress
+from tests.clocks import StoppedClock, wait_until
 
 
-class Clock:
-  now_s = 100.0
-
-  def __call__(self) -> float:
-    return self.now_s
-
-
-def compile_slowly(clock: Clock, seconds: float, meanwhile=lambda: None):
+def compile_slowly(clock: StoppedClock, seconds: float, meanwhile=lambda: None):
   """Compiles a program, whose tracing takes so long on the clock."""
 
   def sluggish(x):
@@ -30,7 +24,7 @@ def compile_slowly(clock: Clock, seconds: float, meanwhile=lambda: None):
 
 class CompilationWatchTest(unittest.TestCase):
   def setUp(self):
-    self.clock = Clock()
+    self.clock = StoppedClock()
     jax.numpy.zeros(3)  # compiled before
 
   def test_says_what_and_for_how_long(self):
@@ -84,18 +78,15 @@ class EstimateTest(unittest.TestCase):
     self.assertEqual(pace.left, "19.0\xa0s")
 
   def test_a_stage_that_compiles_says_so_and_estimates_without(self):
-    clock, output = Clock(), io.StringIO()
+    clock, output = StoppedClock(), io.StringIO()
     with StageProgress(
       "rl", 40, console=Console(file=output), plain_every_s=0, clock=clock
     ) as show:
       said = threading.Event()
 
       def wait_for_the_word():
-        for _ in range(100):
-          if "compiling" in output.getvalue():
-            return said.set()
-          threading.Event().wait(0.1)
-        return None
+        wait_until(lambda: "compiling" in output.getvalue())
+        said.set()
 
       compile_slowly(clock, 110.0, wait_for_the_word)
       show.update(1, {})
@@ -108,7 +99,7 @@ class EstimateTest(unittest.TestCase):
     self.assertIn("19.0\xa0s left", lines[-1])
 
   def test_a_terminal_shows_it_while_it_lasts(self):
-    clock = Clock()
+    clock = StoppedClock()
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     pictures = []
 

@@ -6,6 +6,7 @@ import unittest
 from rich.console import Console
 
 from launch.report.progress import Pace, StageProgress
+from tests.clocks import StoppedClock
 
 METRICS = {
   "success/webshop": 0.25,
@@ -15,14 +16,6 @@ METRICS = {
   "gradient_norm": 0.4,
   "unknown/metric": 9.0,
 }
-
-
-class Clock:
-  def __init__(self):
-    self.now_s = 100.0
-
-  def __call__(self) -> float:
-    return self.now_s
 
 
 class PaceTest(unittest.TestCase):
@@ -57,7 +50,7 @@ class PaceTest(unittest.TestCase):
 
 class StageProgressTest(unittest.TestCase):
   def setUp(self):
-    self.clock = Clock()
+    self.clock = StoppedClock()
     self.out = io.StringIO()
 
   def open(self, *, is_terminal: bool, **kwargs) -> StageProgress:

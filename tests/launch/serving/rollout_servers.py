@@ -3,8 +3,8 @@
 import multiprocessing
 import os
 import signal
-import time
 
+from tests.clocks import wait_until
 from tests.controller.processes import free_port
 
 _FORK = multiprocessing.get_context("forkserver")
@@ -41,11 +41,12 @@ class Server:
     return self.log.read_text()
 
   def wait_for(self, words):
-    deadline = time.monotonic() + DEADLINE_S
-    while words not in self.said:
-      if time.monotonic() > deadline or not self.process.is_alive():
-        raise AssertionError(f"no {words!r} in {self.said}")
-      time.sleep(0.02)
+    wait_until(
+      lambda: words in self.said or not self.process.is_alive(),
+      lambda: f"{words!r} in {self.said}",
+      DEADLINE_S,
+    )
+    assert words in self.said, f"no {words!r} in {self.said}"
 
   def end(self, number):
     """Sends the signal and waits: the exit status."""

@@ -5,10 +5,11 @@ import pathlib
 import signal
 import subprocess
 import tempfile
-import time
 
 import pytest
 from absl.testing import absltest
+
+from tests.clocks import wait_until
 
 ROOT = pathlib.Path(__file__).parents[3]
 BOOTSTRAP = ROOT / "launch" / "tpu" / "bootstrap.sh"
@@ -43,14 +44,16 @@ class BootstrapTest(absltest.TestCase):
     )
 
   def until(self, condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-      self.assertLess(time.monotonic(), end)
-      time.sleep(0.05)
+    wait_until(condition, "the host's files", DEADLINE_S)
 
   def place(self, name: str) -> str:
     path = self.home / "agentrl" / "places" / "learner" / name
     return path.read_text() if path.exists() else ""
+
+  def child(self) -> int:
+    """The command's process, which is written down after its start."""
+    self.until(lambda: len(self.place("child").split()) == 2)
+    return int(self.place("child").split()[0])
 
   def test_follows_to_the_end_with_the_index_and_the_status(self):
     self.start("echo one; echo; echo 'two  words'; exit 7")
@@ -99,7 +102,7 @@ class BootstrapTest(absltest.TestCase):
   def test_what_does_not_heed_sigterm_is_killed(self):
     self.start("trap '' TERM; echo on; while :; do sleep 1; done")
     self.until(lambda: "on" in self.place("log"))
-    child = int(self.place("child").split()[0])
+    child = self.child()
     said = self.call("stop", "learner", "1").stdout
     self.assertIn("did not end within 1 s of SIGTERM; killed", said)
     self.until(lambda: not _alive(child))
@@ -108,7 +111,7 @@ class BootstrapTest(absltest.TestCase):
     self.start("sleep 1234 & echo $!; wait")
     self.until(lambda: self.place("log").strip())
     grandchild = int(self.place("log"))
-    os.kill(int(self.place("child").split()[0]), signal.SIGKILL)
+    os.kill(self.child(), signal.SIGKILL)
     self.assertEqual(
       self.call("follow", "learner", check=False).returncode, 137
     )
@@ -116,8 +119,7 @@ class BootstrapTest(absltest.TestCase):
 
   def test_killed_with_its_supervisor_it_is_found_and_ended(self):
     self.start("exec sleep 1000")
-    self.until(lambda: self.place("child"))
-    child = int(self.place("child").split()[0])
+    child = self.child()
     os.kill(int(self.place("pid")), signal.SIGKILL)
     followed = self.call("follow", "learner", check=False)
     self.assertEqual(followed.returncode, 137)
@@ -130,12 +132,12 @@ class BootstrapTest(absltest.TestCase):
     self.start(f"echo x >>{self.home}/count; exit 1", restart="always")
     count = self.home / "count"
     self.until(lambda: count.exists() and len(count.read_text()) > 5)
+    supervisor = int(self.place("pid"))
     self.call("stop", "learner", "30")
+    # Nobody is left who could start it again.
+    self.until(lambda: not _alive(supervisor))
     log = self.place("log")
     self.assertIn("learner ended with status 1; it starts again in 0 s", log)
-    before = count.read_text()
-    time.sleep(0.3)
-    self.assertEqual(count.read_text(), before)
 
   def test_in_the_foreground_it_forwards_sigterm(self):
     process = subprocess.Popen(
@@ -177,6 +179,6 @@ class BootstrapTest(absltest.TestCase):
 
 def _alive(pid: int) -> bool:
   try:
-    return "(sleep) Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return ") Z " not in pathlib.Path(f"/proc/{pid}/stat").read_text()
   except FileNotFoundError:
     return False

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
 from absl.testing import absltest
+
+from tests.clocks import wait_until
 
 ROOT = pathlib.Path(__file__).parents[3]
 STAND_IN = pathlib.Path(__file__).parent / "cloud" / "python.sh"
@@ -45,23 +46,19 @@ class TpuLocalTest(absltest.TestCase):
       process.wait(DEADLINE_S)
 
   def until(self, what: str, condition) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-      if time.monotonic() > end:
-        self.fail(f"waited for {what}:{self.said()}")
-      time.sleep(0.1)
+    wait_until(condition, lambda: f"{what}:{self.said()}", DEADLINE_S)
 
   def said(self) -> str:
     return f"\n{self.out.read_text()[-4000:]}\n{self.told.read_text()}"
 
   def learner(self, index: int) -> int:
     """The process id of a learner process, 0 if it does not run."""
-    found = list(
-      (self.folder / "hosts" / "local-learner" / str(index)).glob(
-        "agentrl/places/learner/child"
-      )
-    )
-    return int(found[0].read_text().split()[0]) if found else 0
+    host = self.folder / "hosts" / "local-learner" / str(index)
+    try:
+      words = (host / "agentrl/places/learner/child").read_text().split()
+    except FileNotFoundError:
+      words = []
+    return int(words[0]) if words else 0
 
   def stand_in(self) -> str:
     saved = self.folder / "saved"
@@ -79,6 +76,7 @@ class TpuLocalTest(absltest.TestCase):
       *("--", "--config=tests/launch/tiny.py"),
       python=python,
     )
+    self.until("both learners", lambda: self.learner(0) and self.learner(1))
     self.until("steps", (saved / "launch.train-1.step").exists)
     first = self.learner(0)
     os.kill(self.learner(1), signal.SIGKILL)

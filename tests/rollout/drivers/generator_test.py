@@ -8,6 +8,7 @@ import numpy as np
 from agentrl_jax.errors import DeadlineExceeded, GeneratorFault, PromptTooLong
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
+from tests.clocks import until
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 
@@ -93,8 +94,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
     async with self.driver.serving():
       await anext(chunks)
       await chunks.aclose()
-      while sum(self.driver.num_inside):  # noqa: ASYNC110 - there is no event
-        await asyncio.sleep(0.01)
+      await until(lambda: not sum(self.driver.num_inside))
     self.assertEqual(self.driver.engine.stats().num_cancelled, 1)
 
   async def test_a_stream_ends_with_the_engines_error(self):

@@ -10,6 +10,7 @@ from agentrl_jax.errors import DeadlineExceeded, PromptTooLong
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
+from tests.clocks import Clock, turns_of_the_loop
 from tests.rollout import small
 
 NUM_EPISODES, NUM_TURNS = 6, 3
@@ -25,12 +26,12 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.driver = LocalDriver(small.engine_of())
     self.addCleanup(self.driver.close)
 
-  async def _episode(self, generator, number, waits):
+  async def _episode(self, generator, number, draw):
     """Plays an episode whose environment takes random times."""
     with generator.playing():
       prompt, answers = small.prompt_of(number, 9 + number), []
       for turn in range(NUM_TURNS):
-        await asyncio.sleep(waits.uniform(0, 0.01))
+        await turns_of_the_loop(draw.randrange(50))
         spec = _spec(10 * number + turn, policy_slot=number % 2)
         answers.append(await generator.generate(prompt, spec))
         prompt = small.conversation(prompt, answers[-1], [turn])
@@ -97,8 +98,7 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
     async with self.driver.serving():
       thinking = asyncio.create_task(thinks())
       asking = asyncio.create_task(asks())
-      for _ in range(1000):
-        await asyncio.sleep(0)
+      await turns_of_the_loop(1000)
       self.assertEqual(self.driver.engine.stats().num_steps, 0)
       late.set()
       self.assertEqual((await asking).version[0], 10)
@@ -115,16 +115,19 @@ class LockstepGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
     async with self.driver.serving():
       stuck, asking = (asyncio.create_task(episode(n)) for n in range(2))
-      for _ in range(1000):
-        await asyncio.sleep(0)
+      await turns_of_the_loop(1000)
       stuck.cancel()
       self.assertEqual((await asking).version[0], 10)
 
   async def test_a_missed_deadline_is_reported(self):
-    generator = LockstepGenerator(self.driver, deadline_s=0.05)
-    refused = self.assertRaisesRegex(DeadlineExceeded, "1 of 2 episodes")
-    with generator.playing(), generator.playing(), refused:
-      await generator.generate([1, 2, 3], _spec(1))
+    generator = LockstepGenerator(self.driver, deadline_s=60.0)
+    with generator.playing(), generator.playing():
+      asking = asyncio.create_task(generator.generate([1, 2, 3], _spec(1)))
+      await turns_of_the_loop()
+      self.assertFalse(asking.done())
+      await Clock().forward(61.0)
+      with self.assertRaisesRegex(DeadlineExceeded, "1 of 2 episodes"):
+        await asking
 
   async def test_a_reset_engine_starts_as_new(self):
     requests = [(small.prompt_of(n, 20), _spec(n)) for n in range(3)]

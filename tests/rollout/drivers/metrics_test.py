@@ -7,21 +7,15 @@ import pytest
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
+from tests.clocks import StoppedClock
 from tests.rollout import small
-
-
-class Clock:
-  now_s = 0.0
-
-  def __call__(self) -> float:
-    return self.now_s
 
 
 class EngineMetricsTest(unittest.TestCase):
   def open(self, **settings):
     driver = LocalDriver(small.engine_of(**settings))
     self.addCleanup(driver.close)
-    clock = Clock()
+    clock = StoppedClock(0.0)
     return driver, EngineMetrics(driver, clock), clock
 
   def ask(self, driver, requests):

@@ -10,6 +10,7 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
 from agentrl_jax.rollout.engine.weights import ServedWeights
+from tests.clocks import wait_until
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import driver_on
 from tests.rollout.engine.grammar_test import spec_of
@@ -134,7 +135,8 @@ class StepPipelineTest(absltest.TestCase):
     pipeline.begin_step()
     pipeline.begin_step()
     taken, _ = self.stepping(pipeline)
-    self.assertFalse(taken.wait(0.05))
+    wait_until(lambda: pipeline._changed._waiters)
+    self.assertFalse(taken.is_set())
     pipeline.end_step()
     self.assertTrue(taken.wait(WAIT_S))
 
@@ -144,7 +146,8 @@ class StepPipelineTest(absltest.TestCase):
     pipeline.add_constrained(2)
     taken, _ = self.stepping(pipeline)
     pipeline.end_constrained()
-    self.assertFalse(taken.wait(0.05))
+    wait_until(lambda: pipeline._changed._waiters)
+    self.assertFalse(taken.is_set())
     pipeline.end_constrained()  # the rest of the step is not read yet
     self.assertTrue(taken.wait(WAIT_S))
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import tempfile
 import unittest
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Abilities, Needs
 from agentrl_jax.rollout.external.response import EngineLacks
 from agentrl_jax.rollout.remote.generator import connected
+from tests.clocks import turns_of_the_loop, until
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.external.peers import OwnServer, SglangPeer, VllmPeer
@@ -70,10 +72,13 @@ class EnginesCase(unittest.IsolatedAsyncioTestCase):
     with self.assertRaises(EngineLacks):
       await generator.generate([1], SPEC)
 
-  async def until(self, holds):
-    async with asyncio.timeout(60):
-      while not holds():  # noqa: ASYNC110 - servers tell nobody
-        await asyncio.sleep(0.01)
+
+async def heard_again(generator):
+  """Waits until the servers were polled twice, and requests had their turn."""
+  announce = generator._announce
+  with mock.patch.object(generator, "_announce", wraps=announce) as heard:
+    await until(lambda: heard.call_count > 1)
+  await turns_of_the_loop()
 
 
 class RefusalTest(EnginesCase):
@@ -200,7 +205,7 @@ class AnswersTest(EnginesCase):
       await generator.serving({}, 60)
       tried = peer.num_asked
       asked = asyncio.create_task(generator.generate([1], SPEC))
-      await asyncio.sleep(0.2)
+      await heard_again(generator)
       self.assertIn("has not named", generator.describe())
       self.assertEqual((asked.done(), peer.num_asked), (False, tried))
       peer.publish(3, 5)
@@ -214,7 +219,7 @@ class AnswersTest(EnginesCase):
     )
     stale = asyncio.create_task(generator.generate([1], SPEC))
     await generator.serving({}, 60)
-    await asyncio.sleep(0.2)
+    await heard_again(generator)
     self.assertFalse(stale.done())
     peer.publish(11, 6)
     self.assertEqual(set((await stale).version), {11})
@@ -229,7 +234,7 @@ class AnswersTest(EnginesCase):
       peer.hold.clear()
       before = peer.num_asked
       asked = asyncio.create_task(generator.generate([1], SPEC))
-      await self.until(lambda: peer.num_asked > before)  # noqa: B023
+      await until(lambda: peer.num_asked > before)  # noqa: B023
       peer.publish(11, 6)
       peer.hold.set()
       answer = await asked
@@ -254,7 +259,7 @@ class AnswersTest(EnginesCase):
     peer.hold.clear()
     before = peer.num_asked
     asked = asyncio.create_task(generator.generate([1], SPEC))
-    await self.until(lambda: peer.num_asked > before)
+    await until(lambda: peer.num_asked > before)
     peer.publish(11, 6)
     peer.hold.set()
     self.assertEqual((await asked).version.tolist(), [10] * 10 + [11] * 10)
@@ -270,7 +275,7 @@ class AnswersTest(EnginesCase):
       )
       await generator.serving({0: 5}, 60)
       servers = generator.pool.servers
-      await self.until(lambda: all(s.is_reachable for s in servers))  # noqa: B023
+      await until(lambda: all(s.is_reachable for s in servers))  # noqa: B023
       peers[0].lacks.add("connection")
       specs = [SamplingParams(max_tokens=9, seed=seed) for seed in range(6)]
       answers = await asyncio.gather(
@@ -364,11 +369,11 @@ class OwnServerTest(EnginesCase):
     asked = [
       asyncio.create_task(generator.generate([1, 2], spec)) for spec in specs
     ]
-    await self.until(lambda: sum(leaving.driver.num_inside) == 4)
+    await until(lambda: sum(leaving.driver.num_inside) == 4)
     port = leaving.port
     released.set()
     leaving.driver.close()
-    await self.until(lambda: generator.pool.servers[0].num_lost)
+    await until(lambda: generator.pool.servers[0].num_lost)
     await stack.aclose()
     again = await self.serve(port=port)
     answers = await asyncio.gather(*asked)
@@ -402,9 +407,9 @@ class OwnServerTest(EnginesCase):
     served = await self.serve()
     serving, served.serving = served.serving, False
     generator = await self.connect("openai", served.address, needs=NEEDS_ONE)
-    await self.until(lambda: generator.pool.servers[0].is_reachable)
+    await until(lambda: generator.pool.servers[0].is_reachable)
     asked = asyncio.create_task(generator.generate([1], SHORT))
-    await asyncio.sleep(0.2)
+    await heard_again(generator)
     self.assertFalse(asked.done())
     served.serving = serving
     self.assertEqual(len((await asked).sampled), SHORT.max_tokens)

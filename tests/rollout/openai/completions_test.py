@@ -7,6 +7,7 @@ import numpy as np
 import openai
 
 from agentrl_jax.rollout.api import SamplingParams
+from tests.clocks import until
 from tests.rollout import talking
 
 PROMPT = [9, 8, 7, 6, 5]
@@ -182,8 +183,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     )
     await anext(aiter(stream))
     await stream.close()
-    while sum(self.served.driver.num_inside):  # noqa: ASYNC110
-      await asyncio.sleep(0.01)
+    await until(lambda: not sum(self.served.driver.num_inside))
     stats = self.served.driver.engine.stats()
     self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
 

@@ -11,6 +11,7 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status, tokens_of
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai.episodes import HEADER
+from tests.clocks import Clock, until
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import (
   ASKED,
@@ -137,8 +138,7 @@ class EpisodesTest(Playing):
     stream = await self.say(client, [ASKED], stream=True, max_tokens=12)
     await anext(aiter(stream))
     await stream.close()
-    while self.served.api.num_calls:  # noqa: ASYNC110
-      await asyncio.sleep(0.01)
+    await until(lambda: not self.served.api.num_calls)
     await self.say(client, [ASKED], max_tokens=6)
     await self.post(f"episodes/{id}", reward=0)
     played = await playing
@@ -184,8 +184,7 @@ class EpisodeEndsTest(Playing):
     _, client = await self.taken()
     with self.served.driver.paused():
       first = asyncio.create_task(self.say(client, [ASKED], max_tokens=3))
-      while not self.served.api.num_calls:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+      await until(lambda: self.served.api.num_calls)
       actual = await self.refused(client, [ASKED], max_tokens=4)
       self.assertEqual(actual, (409, "episode_busy"))
     await first
@@ -212,11 +211,16 @@ class EpisodeEndsTest(Playing):
     )
 
   async def test_an_agent_that_is_gone_is_a_fault_of_its_environment(self):
-    await self.serve(rules=dict(idle_timeout_s=0.2))
+    await self.serve(rules=dict(idle_timeout_s=600.0))
     playing = self.offer()
     id, client = await self.taken()
+    clock = Clock()
+    await clock.forward(500.0)
     await self.say(client, [ASKED], max_tokens=3)
-    with self.assertRaisesRegex(EnvironmentFault, "agents.idle_timeout_s=0.2"):
+    await clock.forward(500.0)  # a call starts the time again
+    self.assertFalse(playing.done())
+    await clock.forward(101.0)
+    with self.assertRaisesRegex(EnvironmentFault, "agents.idle_timeout_s=600"):
       await playing
     self.assertEqual(self.served.episodes.counts["abandoned"], 1)
     self.assertEqual(
@@ -235,8 +239,7 @@ class EpisodeEndsTest(Playing):
 
   async def test_closing_tells_who_waits_and_hands_nothing_out(self):
     waiting = asyncio.create_task(self.post("episodes", wait_s=WAIT_S))
-    while not self.served.episodes._changed._waiters:  # noqa: ASYNC110
-      await asyncio.sleep(0.01)
+    await until(lambda: self.served.episodes._changed._waiters)
     await self.served.episodes.close()
     self.assertEqual(await waiting, (204, None))
     self.offer()

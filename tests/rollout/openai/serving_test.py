@@ -14,6 +14,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.auth import read_token
+from tests.clocks import Clock, until
 from tests.rollout import talking
 
 TOKEN = "0123456789abcdef"
@@ -139,8 +140,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     await self.serve(limits=dict(max_calls=1))
     with self.served.driver.paused():
       first = asyncio.create_task(self.ask())
-      while not self.served.api.num_calls:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+      await until(lambda: self.served.api.num_calls)
       with self.assertRaisesRegex(openai.RateLimitError, "all that may"):
         await self.ask()
     await first
@@ -159,15 +159,21 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_a_call_that_does_not_come_as_a_whole_is_given_up(self):
-    await self.serve(http=dict(body_timeout_s=0.2), limits=dict(max_calls=1))
+    await self.serve(http=dict(body_timeout_s=60.0), limits=dict(max_calls=1))
 
     async def half():
       yield b'{"model": "tiny", '
-      await asyncio.sleep(60)
+      await asyncio.Event().wait()
 
-    async with self.http.post("/v1/completions", data=half()) as response:
-      self.assertEqual(response.status, 408)
-      reply = await response.json()
+    async def post():
+      async with self.http.post("/v1/completions", data=half()) as response:
+        self.assertEqual(response.status, 408)
+        return await response.json()
+
+    posted = asyncio.create_task(post())
+    await until(lambda: self.served.api._state.bodies.num_bytes)
+    await Clock().forward(61.0)
+    reply = await posted
     self.assertEqual(reply["error"]["code"], "request_timeout")
     await self.ask()
 

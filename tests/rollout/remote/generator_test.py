@@ -17,6 +17,7 @@ from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import BinaryClient
 from agentrl_jax.rollout.remote.generator import connected
+from tests.clocks import Clock, turns_of_the_loop, until
 from tests.controller.processes import free_port
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
@@ -42,11 +43,6 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
         config, num_policy_slots=num_policy_slots, acceptable=acceptable
       )
     )
-
-  async def until(self, holds):
-    async with asyncio.timeout(60):
-      while not holds():  # noqa: ASYNC110 - servers tell nobody
-        await asyncio.sleep(0.01)
 
   async def test_answers_are_those_of_one_engine(self):
     servers = [await self.serve() for _ in range(2)]
@@ -113,20 +109,23 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.addAsyncCleanup(stack.aclose)
     held = hold(self, leaving)
     # Not heard again before it is gone: it would say that it takes no more.
-    generator = await self.connect(leaving.address, health_interval_s=3.0)
+    generator = await self.connect(
+      leaving.address, health_interval_s=60.0, answer_timeout_s=600.0
+    )
     asked = [
       asyncio.create_task(
         generator.generate([1, 2], SamplingParams(max_tokens=9, seed=seed))
       )
       for seed in range(4)
     ]
-    await self.until(lambda: sum(leaving.driver.num_inside) == 4)
+    await until(lambda: sum(leaving.driver.num_inside) == 4)
     port = leaving.port
     held.set()
     leaving.driver.close()  # the engine breaks, with four requests in it
-    await self.until(lambda: generator.pool.servers[0].num_lost)
+    await until(lambda: generator.pool.servers[0].num_lost)
     await stack.aclose()
     again = await self.serve(port=port)  # the same address comes back
+    await Clock().forward(61.0)
     answers = await asyncio.gather(*asked)
     expected = LocalDriver(small.engine_of())
     for seed, answer in enumerate(answers):
@@ -141,12 +140,18 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     hanging = await self.enterAsyncContext(_Hanging())
     port = free_port()
     generator = await self.connect(
-      hanging.address, f"127.0.0.1:{port}", server_timeout_s=0.2
+      hanging.address, f"127.0.0.1:{port}", answer_timeout_s=1e9
     )
+    clock, server = Clock(), generator.pool.servers[0]
+
+    async def is_lost():
+      await clock.forward(QUICK["server_timeout_s"] + 1)
+      return not server.is_reachable
+
     asked = asyncio.create_task(generator.generate([1], SHORT))
-    await self.until(lambda: hanging.num_asked)
+    await until(lambda: hanging.num_asked)
     hanging.hangs = True
-    await self.until(lambda: not generator.pool.servers[0].is_reachable)
+    await until(is_lost)
     self.assertIn("has not reported its health", generator.describe())
     self.assertFalse(asked.done())
     await self.serve(port=port)
@@ -170,14 +175,14 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     held = hold(self, served)
     generator = await self.connect(served.address)
     asked = asyncio.create_task(generator.generate([1], LONG))
-    await self.until(lambda: sum(served.driver.num_inside))
+    await until(lambda: sum(served.driver.num_inside))
     asked.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await asked
     self.assertEqual(generator.pool.servers[0].num_requests, 0)
-    await self.until(lambda: served.driver.engine._cancelled)
+    await until(lambda: served.driver.engine._cancelled)
     held.set()
-    await self.until(lambda: not sum(served.driver.num_inside))
+    await until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
 
   async def test_mistakes_are_raised_and_not_repeated(self):
@@ -193,9 +198,13 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(generator.pool.servers[0].is_reachable)
 
   async def test_nobody_there_is_a_deadline_that_says_so(self):
-    generator = await self.connect("127.0.0.1:1", answer_timeout_s=0.3)
+    generator = await self.connect("127.0.0.1:1")
+    asked = asyncio.create_task(generator.generate([1], SHORT))
+    await until(lambda: "cannot be reached" in generator.describe())
+    self.assertFalse(asked.done())
+    await Clock().forward(61.0)
     with self.assertRaisesRegex(DeadlineExceeded, "127.0.0.1:1 cannot be rea"):
-      await generator.generate([1], SHORT)
+      await asked
 
   async def test_a_server_of_another_config_ends_it(self):
     served = await self.serve()
@@ -218,16 +227,25 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     servers = [await self.serve() for _ in range(2)]
     generator = await self.connect(*(s.address for s in servers))
     waiting = asyncio.create_task(generator.serving({0: 11}, 60))
-    for served in servers:
-      await asyncio.sleep(0.1)
+    # One server with the publication is not enough while another is behind.
+    await until(lambda: all(s.is_reachable for s in generator.pool.servers))
+    for served, known in zip(servers, generator.pool.servers, strict=True):
       self.assertFalse(waiting.done())
       served.driver.engine.versions.publish(0, small.params(11), 11)
+      await until(lambda: known.publication(0) == 11)  # noqa: B023
+      await turns_of_the_loop()
+    self.assertTrue(waiting.done())
     await waiting
     servers[0].trouble = "the disk is gone"
+    await until(lambda: "disk is gone" in generator.describe())
+    late = asyncio.create_task(generator.serving({0: 12}, 60.0))
+    await turns_of_the_loop()
+    self.assertFalse(late.done())
+    await Clock().forward(61.0)
     with self.assertRaisesRegex(
-      DeadlineExceeded, "sync_timeout_s=0.3.*disk is gone"
+      DeadlineExceeded, "sync_timeout_s=60 .*disk is gone"
     ):
-      await generator.serving({0: 12}, 0.3)
+      await late
 
   def assertLen(self, actual, number):
     self.assertEqual(len(actual), number)

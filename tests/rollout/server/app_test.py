@@ -14,6 +14,7 @@ from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
+from tests.clocks import until
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served
@@ -36,10 +37,6 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
 
   async def ask(self, prompt, spec):
     return await self.post(wire.encode_request(prompt, spec))
-
-  async def until(self, holds):
-    while not holds():  # noqa: ASYNC110 - an engine tells nobody
-      await asyncio.sleep(0.01)
 
   async def test_answers_are_those_of_the_engine(self):
     await self.serve()
@@ -108,9 +105,9 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     await begun.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await self.until(lambda: engine._cancelled or not engine._admitted)
+    await until(lambda: engine._cancelled or not engine._admitted)
     go_on.set()
-    await self.until(lambda: sum(self.served.driver.num_inside) == 0)
+    await until(lambda: sum(self.served.driver.num_inside) == 0)
     stats = engine.stats()
     self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
 
@@ -149,7 +146,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_draining_finishes_what_it_has_and_takes_nothing_new(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_calls)
+    await until(lambda: self.served.api.num_calls)
     drained = asyncio.create_task(self.served.api.drain(60))
     await asyncio.sleep(0)
     status, headers, _ = await self.ask([1], SHORT)
@@ -163,7 +160,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_drain_that_takes_too_long_is_named(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_calls)
+    await until(lambda: self.served.api.num_calls)
     with self.assertRaisesRegex(DeadlineExceeded, "1 answers.*grace_s"):
       await self.served.api.drain(0.0)
     await asked

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests import http_fuzz
+from tests.clocks import until
 from tests.rollout import talking
 
 
@@ -56,7 +57,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     for name, schema in ENDLESS.items():
       with self.subTest(name):
         hostile = asyncio.create_task(self.form(schema))
-        await asyncio.sleep(0.05)
+        await until(lambda: self.served.api.num_calls)
         async with self.http.get(f"{self.served.url}/ready") as response:
           self.assertEqual(response.status, 200)
         await self.ask_well()
@@ -73,7 +74,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       for n in range(4)
     ]
     hostile = [asyncio.create_task(self.form(schema)) for schema in schemas]
-    await asyncio.sleep(0.05)
+    await until(lambda: self.served.api.num_calls == len(hostile))
     await self.form({"type": "boolean"})
     self.assertFalse(all(task.done() for task in hostile))
     for task in hostile:
@@ -97,13 +98,12 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_hanging_up_frees_everything(self):
     hostile = asyncio.create_task(self.form(ENDLESS["divisors"]))
-    await asyncio.sleep(0.2)
+    compiler = self.served.generator._compiler
+    await until(lambda: compiler._num_waiting)
     hostile.cancel()
     await asyncio.wait([hostile])
-    async with asyncio.timeout(60):
-      while self.served.api.num_calls:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    self.assertEqual(self.served.generator._compiler._num_waiting, 0)
+    await until(lambda: not self.served.api.num_calls)
+    self.assertEqual(compiler._num_waiting, 0)
 
   @pytest.mark.slow
   async def test_a_prompt_is_refused_by_its_length(self):

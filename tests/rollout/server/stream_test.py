@@ -17,6 +17,7 @@ from agentrl_jax.rollout.api import SamplingParams, StreamingGenerator
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
+from tests.clocks import until
 from tests.rollout import small, talking
 from tests.rollout.drivers.contract import mixed_requests
 from tests.rollout.serving import Served, hold
@@ -64,11 +65,6 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
       ),
     )
     return await self.enterAsyncContext(connected(config, num_policy_slots=2))
-
-  async def until(self, holds):
-    async with asyncio.timeout(60):
-      while not holds():  # noqa: ASYNC110 - servers tell nobody
-        await asyncio.sleep(0.01)
 
   def expected(self, prompt, spec, steps=(10, 20)):
     driver = LocalDriver(small.engine_of(steps))
@@ -120,9 +116,9 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     meter.allow(2)
     await anext(pieces)
     await pieces.aclose()
-    await self.until(lambda: not served.api.num_calls)
+    await until(lambda: not served.api.num_calls)
     meter.allow()
-    await self.until(lambda: not sum(served.driver.num_inside))
+    await until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
     self.assertEqual(generator.pool.servers[0].num_requests, 0)
 

@@ -5,7 +5,6 @@ import contextlib
 import os
 import tempfile
 import threading
-import time
 import unittest
 from unittest import mock
 
@@ -16,6 +15,7 @@ from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench.engines.base import TIMED_OUT
 from environments.dbbench.engines.sqlite import SQLiteDatabase, SQLiteEngine
 from environments.dbbench.problem import Table, load_problems
+from tests.clocks import until, wait_until
 from tests.environments.dbbench.data import dev_rows
 
 SHOPS = Table(
@@ -191,8 +191,8 @@ class LimitsTest(unittest.IsolatedAsyncioTestCase):
     async with asyncio.timeout(30):
       async with SQLiteEngine(statement_limit_s=600).open([SHOPS]) as database:
         endless = asyncio.ensure_future(database.execute(ENDLESS))
-        await asyncio.sleep(0.05)  # the event loop is not blocked
-        self.assertFalse(endless.done())
+        await until(lambda: database._busy.locked())
+        self.assertFalse(endless.done())  # and the event loop is not blocked
         endless.cancel()
     with contextlib.suppress(asyncio.CancelledError):
       await endless
@@ -209,8 +209,7 @@ class DatabaseTest(unittest.TestCase):
       target=lambda: asyncio.run(database.execute(ENDLESS))
     )
     endless.start()
-    while not connection.execute.called:
-      time.sleep(0.001)
+    wait_until(lambda: connection.execute.called)
     database.close()  # raises if the statement goes on
     endless.join(10)
     self.assertFalse(endless.is_alive())

@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+
+from tests.clocks import wait_until
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -123,11 +124,7 @@ class Cloud:
 
   def until(self, what: str, condition) -> None:
     """Waits for something in the files of this cloud to come true."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-      if time.monotonic() > end:
-        raise AssertionError(f"waited {DEADLINE_S} s for {what}:{self._said()}")
-      time.sleep(0.05)
+    wait_until(condition, lambda: f"{what}:{self._said()}", DEADLINE_S)
 
   def scene(self, number: int) -> None:
     """Goes on to a later scene of the transcript."""

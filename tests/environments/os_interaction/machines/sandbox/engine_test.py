@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 import pytest
@@ -17,6 +16,7 @@ from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machines.machine import Limits
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 from environments.os_interaction.rootfs import _fill
+from tests.clocks import wait_until
 from tests.environments.os_interaction.engines import (
   InSandbox,
   WithMachines,
@@ -65,9 +65,7 @@ def num_sleepers(seconds):
 
 
 def wait_for_sleepers(seconds, count):
-  """Waits for the number; the test's own timeout bounds the wait."""
-  while num_sleepers(seconds) != count:
-    time.sleep(0.05)
+  wait_until(lambda: num_sleepers(seconds) == count)
 
 
 def mounts():
