@@ -18,6 +18,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
+from tests import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 8
@@ -102,9 +103,7 @@ class TrainTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    workdir = pathlib.Path(folder.name)
+    workdir = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
     first = _Run(workdir)
     cls.root = first.root
     first.wait_for_update(3)
@@ -199,20 +198,12 @@ class TrainTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_other_settings_are_refused(self):
-    done = subprocess.run(
-      [
-        sys.executable,
-        "-m",
-        "launch.train",
-        "--config=configs/quickstart.py",
-        f"--config.workdir={self.root.parent}",
-        "--config.name=small",
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=DEADLINE_S,
-      check=False,
+    done = programs.run(
+      "launch.train",
+      "--config=configs/quickstart.py",
+      f"--config.workdir={self.root.parent}",
+      "--config.name=small",
+      deadline_s=DEADLINE_S,
     )
     self.assertEqual(done.returncode, 1)
     self.assertIn("holds a run with other settings", done.stderr)
@@ -225,25 +216,14 @@ def _num_tasks(evaluation) -> int:
 
 
 class CommandLineTest(absltest.TestCase):
-  def _run(self, *flags):
-    return subprocess.run(
-      [
-        sys.executable,
-        "-m",
-        "launch.train",
-        "--config=configs/quickstart.py",
-        *flags,
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=DEADLINE_S,
-      check=False,
-    )
-
   @pytest.mark.slow
   def test_impossible_combination_is_one_sentence(self):
-    done = self._run("--config.engine.context=300")
+    done = programs.run(
+      "launch.train",
+      "--config=configs/quickstart.py",
+      "--config.engine.context=300",
+      deadline_s=DEADLINE_S,
+    )
     self.assertEqual(done.returncode, 1)
     self.assertIn("ConfigError: engine.context=300 is below", done.stderr)
     self.assertNotIn("Traceback", done.stderr)

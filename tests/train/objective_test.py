@@ -45,26 +45,14 @@ class TokenLogprobsTest(absltest.TestCase):
       )
 
 
-class LessonLossTest(parameterized.TestCase):
-  """What a config makes of log-probabilities, whoever they are of."""
+class BatchLossTest(parameterized.TestCase):
+  """`batch_loss` by config, on log-probabilities that no policy computed."""
 
   def setUp(self):
     super().setUp()
-    rng = np.random.default_rng(0)
-    micro_batch = _micro_batch()
-    mask = micro_batch.batch.mask
-
-    def logprobs():
-      return np.where(mask, -rng.gamma(2, 1, mask.shape), 0).astype(np.float32)
-
-    self.logprob, self.entropy = logprobs(), -logprobs()
-    # Ratios on both sides of every bound.
-    noise = rng.normal(size=mask.shape)
-    batch = dataclasses.replace(
-      micro_batch.batch, behavior_logprob=np.float32(self.logprob + noise)
+    self.micro_batch, self.logprob, self.entropy, self.other = (
+      small.off_policy_batch()
     )
-    self.micro_batch = dataclasses.replace(micro_batch, batch=batch)
-    self.other = logprobs()
 
   def _loss(self, changes, logprob):
     return batch_loss(
@@ -233,7 +221,7 @@ class LessonLossTest(parameterized.TestCase):
 
 
 class ObjectiveTest(absltest.TestCase):
-  """What a policy says, handed to what the config makes of it."""
+  """Objectives of a policy against `batch_loss` of its log-probabilities."""
 
   def setUp(self):
     super().setUp()

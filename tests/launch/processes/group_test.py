@@ -1,4 +1,4 @@
-"""How learner processes find each other, share, and part."""
+"""Learner processes find each other, share values, and leave."""
 
 import contextlib
 import multiprocessing
