@@ -216,8 +216,7 @@ class UnbiasedTest(parameterized.TestCase):
       behavior_V = jax.nn.log_softmax(logits_V if on_policy else behavior_V)
 
       def divergence(logits_V):
-        logprob_V = jax.nn.log_softmax(logits_V)
-        return jnp.exp(logprob_V) @ (logprob_V - reference_V)
+        return _divergence(jax.nn.log_softmax(logits_V), reference_V)
 
       def expected(logits_V):
         logprob_V = jax.nn.log_softmax(logits_V)
@@ -312,8 +311,7 @@ class PenalisedRewardTest(parameterized.TestCase):
     reference_V = jax.nn.log_softmax(reference_V)
 
     def divergence(logits_V):
-      logprob_V = jax.nn.log_softmax(logits_V)
-      return jnp.exp(logprob_V) @ (logprob_V - reference_V)
+      return _divergence(jax.nn.log_softmax(logits_V), reference_V)
 
     def policy_gradient(logits_V):
       logprob_V = jax.nn.log_softmax(logits_V)

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 
 from agentrl_jax.losses import preference, ratios, reductions
 from tests.losses.gradients import assert_gradient
+from tests.losses.inputs import segment_ids
 from tests.reference import preference as reference
 
 B, T, NUM_SEGMENTS, NUM_TURNS, P = 3, 8, 2, 2, 5
-
-
-def _ids(seed: int, number: int):
-  """From -1, which names nothing, to one too many."""
-  rng = np.random.default_rng(seed)
-  ids_BT = np.sort(rng.integers(-1, number + 1, size=(B, T)), axis=1)
-  return ids_BT.astype(np.int32)
 
 
 def _tokens(seed: int):
@@ -39,9 +33,9 @@ def _case(name: str, **settings):
   )
 
 
-TURNS = dict(turn_BT=_ids(seed=8, number=NUM_TURNS), num_turns=NUM_TURNS)
+TURNS = dict(turn_BT=segment_ids(8, (B, T), NUM_TURNS), num_turns=NUM_TURNS)
 PACKED = dict(
-  segment_BT=_ids(seed=9, number=NUM_SEGMENTS), num_segments=NUM_SEGMENTS
+  segment_BT=segment_ids(9, (B, T), NUM_SEGMENTS), num_segments=NUM_SEGMENTS
 )
 ALL = (
   _case("dpo", average=False),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.losses import policy_gradient, ratios, reductions
 from tests.losses.gradients import assert_gradient
+from tests.losses.inputs import segment_ids
 from tests.reference import ratios as reference
 from tests.reference import reductions as reductions_reference
 
@@ -135,14 +136,6 @@ class LogRatioTest(parameterized.TestCase):
     self.assertEqual(log_ratio_BT[0, 0], 130 - 1.0078125)
 
 
-def _segments(seed: int):
-  """Ids from -1, which names nothing, to one too many."""
-  rng = np.random.default_rng(seed)
-  return np.sort(
-    rng.integers(-1, NUM_SEGMENTS + 1, size=(B, T)), axis=1
-  ).astype(np.int32)
-
-
 def _log_ratios(seed: int, scale: float = 1.0):
   """NaN off the mask; the last row is all off."""
   rng = np.random.default_rng(seed)
@@ -160,7 +153,9 @@ def _both(name: str, function: str, **settings):
   )
 
 
-PACKED = dict(segment_BT=_segments(seed=9), num_segments=NUM_SEGMENTS)
+PACKED = dict(
+  segment_BT=segment_ids(9, (B, T), NUM_SEGMENTS), num_segments=NUM_SEGMENTS
+)
 SEQUENCES = (
   _both("sum", "sequence_log_ratio", average=False),
   _both("mean", "sequence_log_ratio", average=True, limit=0.2),

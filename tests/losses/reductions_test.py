@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.losses import reductions
 from tests.losses.gradients import assert_gradient
+from tests.losses.inputs import segment_ids
 from tests.reference import ratios
 from tests.reference import reductions as reference
 
@@ -32,14 +33,6 @@ def _inputs(seed: int):
   return x_BT, mask_BT
 
 
-def _segments(seed: int):
-  """Ids from -1, which names nothing, to one too many."""
-  rng = np.random.default_rng(seed)
-  return np.sort(
-    rng.integers(-1, NUM_SEGMENTS + 1, size=(B, T)), axis=1
-  ).astype(np.int32)
-
-
 def _both(name: str, **settings):
   return (
     f"{name}_of_segments" if "segment_BT" in settings else name,
@@ -48,27 +41,17 @@ def _both(name: str, **settings):
   )
 
 
+PACKED = dict(
+  segment_BT=segment_ids(9, (B, T), NUM_SEGMENTS), num_segments=NUM_SEGMENTS
+)
 ALL = (
   _both("token_mean"),
   _both("sequence_mean"),
-  _both(
-    "segment_mean", segment_BT=_segments(seed=9), num_segments=NUM_SEGMENTS
-  ),
+  _both("segment_mean", **PACKED),
   _both("fixed_length_mean", length=5),
-  _both(
-    "fixed_length_mean",
-    segment_BT=_segments(seed=9),
-    num_segments=NUM_SEGMENTS,
-    length=5,
-  ),
-)
-ALL += (
+  _both("fixed_length_mean", length=5, **PACKED),
   _both("sequence_sum_mean"),
-  _both(
-    "sequence_sum_mean",
-    segment_BT=_segments(seed=9),
-    num_segments=NUM_SEGMENTS,
-  ),
+  _both("sequence_sum_mean", **PACKED),
 )
 ROWS = tuple(case for case in ALL if "segment_BT" not in case[1].keywords)
 
@@ -76,13 +59,16 @@ ROWS = tuple(case for case in ALL if "segment_BT" not in case[1].keywords)
 class ReductionsTest(parameterized.TestCase):
   @parameterized.named_parameters(*ALL)
   def test_matches_reference_and_hides_nan(self, reduce, expected):
-    inputs = _inputs(seed=0)
-    mean = jax.jit(reduce)(*inputs)
-    total, weight = expected(*inputs)
+    x_BT, mask_BT = _inputs(seed=0)
+    x_BT = x_BT.astype(np.float64) / 3
+    total, weight = expected(x_BT, mask_BT)
     self.assertGreater(weight, 1)
-    np.testing.assert_allclose(mean.total, total, rtol=1e-5)
-    np.testing.assert_array_equal(mean.weight, weight)
-    np.testing.assert_allclose(mean.value(), total / weight, rtol=1e-5)
+    for x64, rtol in ((False, 1e-5), (True, 1e-14)):
+      with jax.enable_x64(x64):
+        mean = jax.jit(reduce)(x_BT, mask_BT)
+        np.testing.assert_allclose(mean.total, total, rtol=rtol)
+        np.testing.assert_array_equal(mean.weight, weight)
+        np.testing.assert_allclose(mean.value(), total / weight, rtol=rtol)
 
   @parameterized.named_parameters(*ALL)
   def test_gradient_matches_finite_differences_and_hides_nan(
@@ -120,16 +106,6 @@ class ReductionsTest(parameterized.TestCase):
       np.testing.assert_allclose(
         mean.value(), reductions.token_mean(x_BT, mask_BT).value(), rtol=1e-5
       )
-
-  def test_keeps_twelve_digits_where_float64_is_enabled(self):
-    x_BT, mask_BT = _inputs(seed=6)
-    x_BT = x_BT.astype(np.float64) / 3
-    for name, reduce, expected in ALL:
-      with self.subTest(name), jax.enable_x64(True):
-        total, weight = expected(x_BT, mask_BT)
-        np.testing.assert_allclose(
-          reduce(x_BT, mask_BT).value(), total / weight, rtol=1e-14
-        )
 
   @parameterized.parameters(0, -1.0)
   def test_refuses_a_length_that_is_not_positive(self, length):

@@ -162,8 +162,8 @@ def _other_shapes(block):
     name: x for name, x in _arrays(block).items() if isinstance(x, jax.Array)
   }
   for name, x in arrays.items():
-    if block["function"] == "normalised_weight" or _axes(name) == "I":
-      continue  # any shape of weights; any number of tasks
+    if block["function"] == "normalised_weight":
+      continue  # takes weights of any shape
     yield name, x[None]
     for axis in range(x.ndim - name.endswith("V")):
       if len(arrays) > 1 and x.shape[axis] > 1:
@@ -171,7 +171,7 @@ def _other_shapes(block):
 
 
 def _checked(module):
-  """Of turns, `implicit_reward` does not check shapes."""
+  """The blocks but those with turns: their shapes are not checked."""
   return [b for b in sections()[module] if "num_turns" not in b["arguments"]]
 
 
@@ -182,14 +182,14 @@ class TransformationsTest(parameterized.TestCase):
     blocks = [block for block in sections()[module] if _arrays(block)]
     arrays = [_arrays(block) for block in blocks]
     functions = [lambda x, b=block: _leaves(b, x) for block in blocks]
-    alone = _together(functions, arrays)
+    results = _together(functions, arrays)
     pairs = jax.tree.map(lambda x: jnp.stack([x, x]), arrays)
-    paired = _together([jax.vmap(f) for f in functions], pairs)
-    for block, wanted, found in zip(blocks, alone, paired, strict=True):
+    mapped = _together([jax.vmap(f) for f in functions], pairs)
+    for block, leaves, pairs in zip(blocks, results, mapped, strict=True):
       with self.subTest(block["function"]):
-        for one, two in zip(wanted, found, strict=True):
+        for leaf, pair in zip(leaves, pairs, strict=True):
           np.testing.assert_allclose(
-            two, np.stack([one, one]), rtol=1e-5, atol=1e-6
+            pair, np.stack([leaf, leaf]), rtol=1e-5, atol=1e-6
           )
 
   @parameterized.parameters(*sections())
