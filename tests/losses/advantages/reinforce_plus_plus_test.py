@@ -42,10 +42,11 @@ class ReferenceTest(parameterized.TestCase):
   def test_with_a_baseline(self, seed):
     reward_N, group_N, valid_N = random_attempts(seed)
     num_tokens_N = np.random.default_rng(seed).integers(1, 9, size=24)
+    advantage = functools.partial(
+      normalisation.reinforce_plus_plus_baseline_advantage, num_groups=6
+    )
     assert_matches(
-      functools.partial(
-        normalisation.reinforce_plus_plus_baseline_advantage, num_groups=6
-      ),
+      jax.jit(advantage),
       reference.reinforce_plus_plus_baseline_advantage,
       reward_N,
       group_N,
