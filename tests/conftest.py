@@ -29,9 +29,6 @@ QUICK = [
 # XLA refuses flags that it does not know, and later versions do not know this.
 if jaxlib.version.__version_info__ < (0, 11):
   QUICK.append("--xla_cpu_use_fusion_emitters=false")
-# The losses are tested compiled; `make conformance` tests them without jit,
-# too.
-UNCOMPILED = "__without_jit"
 STARTED = "AGENTRL_TESTS_STARTED"  # seconds since the epoch, for all workers
 
 
@@ -52,9 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(
   config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-  for item in items:
-    if item.name.endswith(UNCOMPILED):
-      item.add_marker(pytest.mark.full)
   if config.option.within is not None:
     items.sort(key=_turn)
 

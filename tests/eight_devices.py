@@ -2,33 +2,25 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parents[1]
+from tests import programs
+
 DEADLINE_S = 280
 DEVICES = "--xla_force_host_platform_device_count=8"
 
 
 def run(module: str, *arguments: str, deadline_s: float = DEADLINE_S) -> Any:
-  """What `python -m module` prints last, a line of JSON."""
+  """Runs `python -m module`; returns its last line, which is JSON."""
   # Sums are compared to the last digits, and one device that adds number by
   # number, without vectors, is further from eight than these digits.
   flags = os.environ.get("XLA_FLAGS", "").replace("level=0", "level=1")
-  done = subprocess.run(
-    [sys.executable, "-m", module, *arguments],
-    cwd=ROOT,
+  done = programs.run(
+    module,
+    *arguments,
+    deadline_s=deadline_s,
     env=os.environ
-    | {
-      "JAX_PLATFORMS": "cpu",
-      "XLA_FLAGS": f"{flags} {DEVICES}",
-    },
-    capture_output=True,
-    text=True,
-    timeout=deadline_s,
-    check=False,
+    | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{flags} {DEVICES}"},
   )
   if done.returncode:
     raise AssertionError(f"{module} failed: {done.stderr[-3000:]}")

@@ -143,7 +143,7 @@ async def faults(
   seed: int,
   each: int,
 ) -> list[str]:
-  """What the server answered with a 5xx, or logged a traceback of."""
+  """Requests that got a 5xx, or a traceback in the log."""
   generator, found = random.Random(seed), []
   listening = Listening()
   logging.getLogger().addHandler(listening)

@@ -178,7 +178,7 @@ def imports_of(source: str) -> set[str]:
 
 
 def is_within(name: str, package: str) -> bool:
-  """Whether a dotted name is the package, or something in it."""
+  """Checks that a dotted name is the package, or something in it."""
   return name == package or name.startswith(f"{package}.")
 
 
@@ -195,7 +195,7 @@ def module_of(path: pathlib.Path) -> str:
 
 
 def upward_imports(floor: str, source: str) -> set[str]:
-  """What a file of that floor imports and may not."""
+  """Imports of a file of that floor that are not allowed."""
   allowed = MAY_IMPORT[floor] | EVERYONE_MAY | {floor}
   return {
     name

@@ -21,7 +21,7 @@ def run(
   num_devices: int = 4,
   deadline_s: float = DEADLINE_S,
 ) -> Any:
-  """What `python -m module` prints last in process 0, a line of JSON.
+  """Runs `python -m module`; returns the last line of process 0, as JSON.
 
   The program joins the others by `launch.processes.group.joined`.
   """

@@ -29,16 +29,16 @@ def events_in(path: pathlib.Path) -> list[event_pb2.Event]:
 
 class MetricsTest(unittest.TestCase):
   def setUp(self):
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.directory = pathlib.Path(folder.name) / "run"
+    self.directory = (
+      pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "run"
+    )
     self.path = self.directory / metrics.FILE
 
   def open(self, **kwargs) -> metrics.MetricsWriter:
     return metrics.MetricsWriter(self.directory, **kwargs)
 
   def scalars(self) -> dict[tuple[str, int, str], list[float]]:
-    """What TensorBoard would show, by stage, step and tag."""
+    """Values that TensorBoard shows, by stage, step and tag."""
     found: dict[tuple[str, int, str], list[float]] = {}
     for path in sorted(self.directory.glob("tensorboard/*/events*")):
       for event in events_in(path):

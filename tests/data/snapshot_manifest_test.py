@@ -30,9 +30,7 @@ def snapshot(publication: int, **changes) -> Snapshot:
 class SnapshotManifestTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = open_folder(folder.name)
+    self.folder = open_folder(self.enterContext(tempfile.TemporaryDirectory()))
 
   def test_comes_back_as_it_was(self):
     self.assertIsNone(read_manifest(self.folder))

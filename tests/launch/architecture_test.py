@@ -76,7 +76,7 @@ class Trace:
 
 @pytest.fixture(scope="module")
 def names():
-  """What the page's run has left in its names."""
+  """The global names of the page's run, after its end."""
   with tempfile.TemporaryDirectory() as folder:
     before = pathlib.Path.cwd()
     os.chdir(folder)

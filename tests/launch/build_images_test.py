@@ -1,13 +1,12 @@
 """Tests of the command that builds images."""
 
 import pathlib
-import subprocess
-import sys
 import unittest
 
 import pytest
 
 from agentrl_jax.env.docker.images import ROOT, environments_with_images
+from tests import programs
 from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 REGISTRY = "agentrl_jax-test"
@@ -15,14 +14,7 @@ DEADLINE_S = 300
 
 
 def launch_images(*words):
-  return subprocess.run(
-    [sys.executable, "-m", "launch.build_images", *words],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=DEADLINE_S,
-    check=False,
-  )
+  return programs.run("launch.build_images", *words, deadline_s=DEADLINE_S)
 
 
 @pytest.mark.docker

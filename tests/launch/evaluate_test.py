@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -12,21 +10,23 @@ from absl.testing import absltest
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
 from launch.evaluate import choose_tasks
+from tests import programs
 from tests.environments.dbbench.data import dev_rows
 
-ROOT = pathlib.Path(__file__).parents[2]
 DEADLINE_S = 200
 
 
 def _evaluate(*flags):
-  return subprocess.run(
-    [sys.executable, "-m", "launch.evaluate", *flags],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=DEADLINE_S,
-    check=False,
-  )
+  return programs.run("launch.evaluate", *flags, deadline_s=DEADLINE_S)
+
+
+def _scores(test, *flags):
+  """Runs the command; returns its scores by task."""
+  folder = test.enterContext(tempfile.TemporaryDirectory())
+  output = pathlib.Path(folder) / "scores.json"
+  done = _evaluate(*flags, f"--output={output}")
+  test.assertEqual(done.returncode, 0, done.stderr[-2000:])
+  return json.loads(output.read_text())["tasks"]
 
 
 class ChooseTasksTest(absltest.TestCase):
@@ -55,33 +55,25 @@ class EvaluateTest(absltest.TestCase):
   @pytest.mark.slow
   def test_expert_solves_agentbenchs_own_tasks(self):
     data = dev_rows().parents[2]
-    with tempfile.TemporaryDirectory() as folder:
-      output = pathlib.Path(folder) / "scores.json"
-      done = _evaluate(
-        f"--config=configs/agentbench.py:{data}",
-        "--config.evaluation.num_tasks=60",
-        "--policy=expert",
-        "--tasks=dbbench/dev,webshop/test",
-        f"--output={output}",
-      )
-      self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-      tasks = json.loads(output.read_text())["tasks"]
+    tasks = _scores(
+      self,
+      f"--config=configs/agentbench.py:{data}",
+      "--config.evaluation.num_tasks=60",
+      "--policy=expert",
+      "--tasks=dbbench/dev,webshop/test",
+    )
     for name in ("dbbench", "webshop"):
       self.assertEqual(tasks[name]["n"], 60)
       self.assertEqual(tasks[name]["success"], 1.0)
 
   @pytest.mark.slow
   def test_an_erring_expert_errs(self):
-    with tempfile.TemporaryDirectory() as folder:
-      output = pathlib.Path(folder) / "scores.json"
-      done = _evaluate(
-        "--config=configs/quickstart.py",
-        "--config.evaluation.num_tasks=40",
-        "--policy=imperfect",
-        f"--output={output}",
-      )
-      self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-      tasks = json.loads(output.read_text())["tasks"]
+    tasks = _scores(
+      self,
+      "--config=configs/quickstart.py",
+      "--config.evaluation.num_tasks=40",
+      "--policy=imperfect",
+    )
     for name in ("dbbench", "webshop"):
       self.assertBetween(tasks[name]["success"], 0.1, 0.8)
 

@@ -2,8 +2,6 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import jax
@@ -21,11 +19,11 @@ from configs import base, pod
 from launch.config.architecture import read_architecture
 from launch.export import export
 from launch.train import train
+from tests import programs
 from tests.data.chat import families as chat_families
 from tests.launch import tiny
 from tests.settings import COMPUTE
 
-ROOT = pathlib.Path(__file__).parents[2]
 DEADLINE_S = 200
 STEPS = 2
 MODEL = ModelConfig(
@@ -76,9 +74,9 @@ class ExportTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.root = pathlib.Path(folder.name)
+    cls.root = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     cls.model = cls.root / "model"
     write_model(cls.model)
     train(config_of(cls.root, cls.model))
@@ -129,16 +127,11 @@ class ExportTest(absltest.TestCase):
   @pytest.mark.slow
   def test_the_command_says_what_it_wrote(self):
     to = self.root / "said"
-    done = subprocess.run(
-      [
-        *(sys.executable, "-m", "launch.export"),
-        *(f"--run={self.run_root}", f"--to={to}"),
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=DEADLINE_S,
-      check=False,
+    done = programs.run(
+      "launch.export",
+      f"--run={self.run_root}",
+      f"--to={to}",
+      deadline_s=DEADLINE_S,
     )
     self.assertEqual(done.returncode, 0, done.stderr[-3000:])
     for wanted in (str(to), "float32", f"stage rl, step {STEPS}"):

@@ -1,4 +1,4 @@
-"""What the docs say of a run's files is what a real run files.
+"""The docs name the metrics and keys that a real run files.
 
 One run, with everything in its config that writes metrics in one process: a
 critic, a reference, importance weights, adaptive policy slots, a prefix store.
@@ -103,10 +103,9 @@ class ReadingARunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    train(config_of(pathlib.Path(folder.name)))
-    cls.root = pathlib.Path(folder.name) / "tiny"
+    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    train(config_of(pathlib.Path(folder)))
+    cls.root = pathlib.Path(folder) / "tiny"
     cls.rows = [
       row
       for row in read_metrics(cls.root / "metrics.jsonl")

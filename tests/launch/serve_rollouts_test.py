@@ -8,8 +8,6 @@ import contextlib
 import dataclasses
 import pathlib
 import signal
-import subprocess
-import sys
 import tempfile
 
 import jax
@@ -26,11 +24,10 @@ from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote.generator import connected
 from launch.config.settings import read_settings
 from launch.serving.remote import publisher, snapshots
+from tests import programs
 from tests.clocks import until
 from tests.launch import tiny
 from tests.launch.serving.rollout_servers import DEADLINE_S, Server
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -146,21 +143,13 @@ class RolloutServerTest(absltest.TestCase):
   def test_another_model_ends_it_with_a_sentence(self):
     self.open_sink()
     self.publisher.publish(self.params(1), 1)
-    done = subprocess.run(
-      [
-        sys.executable,
-        "-m",
-        "launch.serve_rollouts",
-        "--config=tests/launch/tiny.py",
-        f"--config.workdir={self.workdir}",
-        "--config.model.mlp_width=32",
-        "--port=0",
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=DEADLINE_S,
-      check=False,
+    done = programs.run(
+      "launch.serve_rollouts",
+      "--config=tests/launch/tiny.py",
+      f"--config.workdir={self.workdir}",
+      "--config.model.mlp_width=32",
+      "--port=0",
+      deadline_s=DEADLINE_S,
     )
     self.assertEqual(done.returncode, 1, done.stderr)
     self.assertIn("ConfigError: the snapshots in", done.stderr)

@@ -17,6 +17,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
+from tests import programs
 from tests.clocks import wait_until
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -105,9 +106,7 @@ class TrainTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    workdir = pathlib.Path(folder.name)
+    workdir = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
     first = _Run(workdir)
     cls.root = first.root
     first.wait_for_update(3)
@@ -202,20 +201,12 @@ class TrainTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_other_settings_are_refused(self):
-    done = subprocess.run(
-      [
-        sys.executable,
-        "-m",
-        "launch.train",
-        "--config=configs/quickstart.py",
-        f"--config.workdir={self.root.parent}",
-        "--config.name=small",
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=DEADLINE_S,
-      check=False,
+    done = programs.run(
+      "launch.train",
+      "--config=configs/quickstart.py",
+      f"--config.workdir={self.root.parent}",
+      "--config.name=small",
+      deadline_s=DEADLINE_S,
     )
     self.assertEqual(done.returncode, 1)
     self.assertIn("holds a run with other settings", done.stderr)
@@ -228,25 +219,14 @@ def _num_tasks(evaluation) -> int:
 
 
 class CommandLineTest(absltest.TestCase):
-  def _run(self, *flags):
-    return subprocess.run(
-      [
-        sys.executable,
-        "-m",
-        "launch.train",
-        "--config=configs/quickstart.py",
-        *flags,
-      ],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=DEADLINE_S,
-      check=False,
-    )
-
   @pytest.mark.slow
   def test_impossible_combination_is_one_sentence(self):
-    done = self._run("--config.engine.context=300")
+    done = programs.run(
+      "launch.train",
+      "--config=configs/quickstart.py",
+      "--config.engine.context=300",
+      deadline_s=DEADLINE_S,
+    )
     self.assertEqual(done.returncode, 1)
     self.assertIn("ConfigError: engine.context=300 is below", done.stderr)
     self.assertNotIn("Traceback", done.stderr)

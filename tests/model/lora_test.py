@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,11 +115,7 @@ class AdapterTest(parameterized.TestCase):
     trained, frozen = adapted(policy)
     whole = policy.whole(trained, frozen)
     plain = policy.plain(whole)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
-      plain,
-      by_hand(whole),
-    )
+    chex.assert_trees_all_close(plain, by_hand(whole), rtol=1e-7, atol=1e-6)
     self.assertFalse(lora.is_adapted(plain["layers"]))
     np.testing.assert_allclose(
       logits_of(Policy(MODEL, COMPUTE), plain),
@@ -148,10 +145,8 @@ class AdapterTest(parameterized.TestCase):
         served[slot] = params
 
     Publisher(policy, Sink()).publish(whole, 1)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
-      served[0],
-      policy.to_decode(policy.plain(whole)),
+    chex.assert_trees_all_close(
+      served[0], policy.to_decode(policy.plain(whole)), rtol=1e-7, atol=1e-6
     )
 
   def test_split_and_whole_are_inverse(self):
@@ -233,15 +228,15 @@ class LearningTest(absltest.TestCase):
     params = jax.jit(policy.init)(jax.random.key(0))
     trained, frozen = policy.split(params, jax.random.key(1))
     before = jax.tree.map(np.asarray, params)
-    state, lessons = learner.init(trained), small.make_batches(4)
+    state, batches = learner.init(trained), small.make_batches(4)
     losses = []
     for _ in range(8):
-      state, metrics = learner.update(state, lessons, frozen)
+      state, metrics = learner.update(state, batches, frozen)
       losses.append(metrics["loss"])
     self.assertLess(losses[-1], losses[0] - 0.05)
     jax.tree.map(np.testing.assert_array_equal, params, before)
     moments = sum(x.size for x in jax.tree.leaves(state.optimizer) if x.ndim)
     self.assertEqual(moments, 2 * num_params(trained))
     self.assertLess(num_params(trained), num_params(params) / 2)
-    traced = learner.traced(lessons[0])
+    traced = learner.traced(batches[0])
     self.assertSetEqual(set(traced), {"gradient", "apply"})

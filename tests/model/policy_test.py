@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -183,11 +184,7 @@ class ComputeTest(parameterized.TestCase):
     wanted, wanted_gradient = jax.jit(jax.value_and_grad(total(policy)))(params)
     found, gradient = jax.jit(jax.value_and_grad(total(other)))(params)
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
-      gradient,
-      wanted_gradient,
-    )
+    chex.assert_trees_all_close(gradient, wanted_gradient, rtol=1e-4, atol=1e-4)
 
   def test_scanned_layers_are_compiled_once(self):
     """The program does not grow with depth."""

@@ -73,9 +73,33 @@ def make_batch_builder(
 
 
 def make_batches(micro_batch=4, **groups):
-  """Lessons of `make_groups` under the base config."""
+  """Micro-batches of `make_groups` under the base config."""
   builder = make_batch_builder(micro_batch=micro_batch)
   return builder.build(make_groups(**groups), params=None)[0]
+
+
+def off_policy_batch():
+  """A batch and log-probabilities for it: the policy's and another's.
+
+  Ratios of the policy to the behavior are on both sides of every bound.
+
+  Returns:
+    (micro_batch, logprob, entropy, other_logprob)
+  """
+  rng = np.random.default_rng(0)
+  (micro_batch,) = make_batches(micro_batch=24)
+  mask = micro_batch.batch.mask
+
+  def logprobs():
+    return np.where(mask, -rng.gamma(2, 1, mask.shape), 0).astype(np.float32)
+
+  logprob, entropy = logprobs(), -logprobs()
+  noise = rng.normal(size=mask.shape)
+  batch = dataclasses.replace(
+    micro_batch.batch, behavior_logprob=np.float32(logprob + noise)
+  )
+  micro_batch = dataclasses.replace(micro_batch, batch=batch)
+  return micro_batch, logprob, entropy, logprobs()
 
 
 def constrained(batches):

@@ -35,7 +35,7 @@ PIECES = (
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """What tells one family from the others."""
+  """Markers and limits by which a family differs from the others."""
 
   special: tuple[str, ...]
   tags: tuple[str, ...] = ()  # tokens of their own that are not special

@@ -48,7 +48,7 @@ def codec_whose_cue_thinks(has_tags) -> ChatCodec:
 
 
 class FamiliesTest(Calling):
-  """What looks like a call, and where each family ends an answer."""
+  """Text that looks like a call, and the end of an answer, by family."""
 
   @parameterized.parameters(
     ("hello<|user|>", True),

@@ -122,7 +122,7 @@ def play(codec: ChatCodec, opening, turns) -> list[int]:
 
 
 def without_thoughts(text: str) -> str:
-  """What Qwen3's template leaves of a thought when the turn is over."""
+  """The text without thoughts, as Qwen3's template has it of past turns."""
   return re.sub(r"<think>\n.*?\n</think>\n\n", "", text, flags=re.DOTALL)
 
 

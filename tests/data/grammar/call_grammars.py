@@ -80,7 +80,7 @@ _TYPES = {
 
 
 def keeps_to(value, schema):
-  """Whether a value is of a schema of the above, and no more."""
+  """Checks that a value is of a schema of the above, and no more."""
   kind = schema.get("type", "enum" if "enum" in schema else "object")
   if kind == "enum":
     return value in schema["enum"]
@@ -103,12 +103,12 @@ def keeps_to(value, schema):
 
 
 def bits_of(mask):
-  """Whether each token is in a mask, bool [V] and some more."""
+  """Membership of each token in a mask, bool [V] and some more."""
   return np.unpackbits(mask.view(np.uint8), bitorder="little", axis=-1) == 1
 
 
 def allows(grammars: Grammars, grammar, ids) -> bool:
-  """Whether an answer is one of the grammar's, by its masks, too."""
+  """Checks an answer by the grammar, and by the masks of its tokens."""
   try:
     mask_AW = grammars.masks(grammar, ids)
   except GeneratorFault:
@@ -127,11 +127,11 @@ class Walker:
 
   def answer(self, rng, grammar, size=600):
     """The ids, the stop token last; None if it took more than `size`."""
-    course, ids = self._grammars.begin(grammar), []
+    state, ids = self._grammars.begin(grammar), []
     while len(ids) < size:
-      can = bits_of(course.allowed())[: len(self._closes)]
+      can = bits_of(state.allowed())[: len(self._closes)]
       ids.append(self._one(rng, can))
-      course.take(ids[-1])
+      state.take(ids[-1])
       if ids[-1] in self._stops:
         return ids
     return None

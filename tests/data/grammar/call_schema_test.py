@@ -85,7 +85,7 @@ BUY = Tool("buy", "Buys.", Order.model_json_schema())
 
 class UnionsAndReferencesTest(Calling):
   def allowed(self, arguments, tool=BUY):
-    """Whether a call with these arguments, as JSON or as its text, is."""
+    """Checks a call with these arguments, given as JSON or as its text."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return self.allows(FAMILY, said((tool.name, text)), [tool])
 

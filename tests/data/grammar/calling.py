@@ -61,7 +61,7 @@ def said(*calls, content=""):
 
 class Calling(parameterized.TestCase):
   def allows(self, name, answer, tools=TOOLS, **options) -> bool:
-    """Whether the grammar has the answer, given as a message or as text."""
+    """Checks an answer, given as a message or as text, by the grammar."""
     is_text = isinstance(answer, str)
     ids = codec(name).encode(answer) if is_text else codec(name).write(answer)
     grammar = codec(name).call_grammar(tools, **options)

@@ -58,7 +58,7 @@ class GrammarTest(absltest.TestCase):
     mask_AW = self.grammars.masks(f'start: <[{call}]> "x"', [call])
     self.assertEqual(tokens_of(mask_AW[0]), {call})
 
-  def test_courses_of_one_grammar_are_apart(self):
+  def test_states_of_one_grammar_are_apart(self):
     one, other = (self.grammars.begin('start: "ab"') for _ in range(2))
     before = other.allowed()
     one.take(self.ids("a")[0])

@@ -164,7 +164,7 @@ class Schemas:
     return {"oneOf": branches, "discriminator": {"propertyName": "kind"}}
 
   def _odd(self, depth):
-    """What a grammar may have no form for, or a schema no value."""
+    """Rules that no grammar may express, or that no value keeps to."""
     return self._one(
       (
         {},

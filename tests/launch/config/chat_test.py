@@ -43,10 +43,9 @@ class Wire:
 class ChatOfARunTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.run_root = pathlib.Path(folder.name) / "run"
-    self.model = pathlib.Path(folder.name) / "model"
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.run_root = pathlib.Path(folder) / "run"
+    self.model = pathlib.Path(folder) / "model"
     self.model.mkdir()
 
   def write(self, name: str):

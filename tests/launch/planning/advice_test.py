@@ -1,4 +1,4 @@
-"""What is said where something does not fit."""
+"""Advice where a program does not fit on a chip."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What compiled programs exchange, against what they must by formula."""
+"""Bytes that compiled programs exchange, against formulas."""
 
 from absl.testing import absltest, parameterized
 

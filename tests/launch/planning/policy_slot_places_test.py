@@ -62,7 +62,7 @@ class SlicesTest(absltest.TestCase):
         program.holds, ("weights of policy slot 1", "cache of policy slot 1")
       )
 
-  def test_the_policy_slot_with_many_lanes_is_the_tightest(self):
+  def test_the_policy_slot_with_many_slots_is_the_tightest(self):
     settings = _settings(slices=(4, 4), slots=(32, 8))
     self.assertIn("cache of policy slot 0", self._kept(settings))
     programs = self.planner.programs(settings, ("rollout",))

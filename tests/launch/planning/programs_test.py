@@ -1,4 +1,4 @@
-"""What is planned is what a run of that config compiles."""
+"""The planned programs are those that a run of the config compiles."""
 
 import jax
 from absl.testing import absltest

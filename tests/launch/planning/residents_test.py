@@ -1,4 +1,4 @@
-"""What lies on a chip between programs, counted against the model's size."""
+"""Arrays that stay on a chip between programs, by the model's size."""
 
 import dataclasses
 

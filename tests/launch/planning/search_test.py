@@ -60,7 +60,7 @@ class MeshesTest(parameterized.TestCase):
     changed = with_mesh(few, _mesh(fsdp=32))
     self.assertEqual(changed.batch.micro_batch, 32)
 
-  def test_lanes_of_all_policy_slots_grow_together(self):
+  def test_slots_of_all_policy_slots_grow_together(self):
     settings = _settings()
     first, second = settings.engine.slots
     changed = with_slots(settings, 2 * first)

@@ -1,4 +1,4 @@
-"""How learner processes find each other, share, and part."""
+"""Learner processes find each other, share values, and leave."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from configs.base import defaults
@@ -100,7 +100,7 @@ def _hear_a_signal(link):
     raise AssertionError(f"heard {heard}")
 
 
-class LinkTest(absltest.TestCase):
+class LinkTest(parameterized.TestCase):
   def _run(self, *acts, wait_timeout_s=WAIT_S):
     """Exit statuses, and what each process said to its standard error."""
     with tempfile.TemporaryDirectory() as folder:
@@ -129,27 +129,19 @@ class LinkTest(absltest.TestCase):
     statuses, said = self._run(_share_two, _share_two, _share_two)
     self.assertEqual(statuses, [0, 0, 0], said)
 
-  def test_one_that_is_lost_ends_all_with_its_name(self):
-    for place in range(3):
-      acts = [_wait] * 3
-      acts[place] = _fall
-      statuses, said = self._run(*acts)
-      expected = [process_link.LOST] * 3
-      expected[place] = -signal.SIGKILL
-      self.assertEqual(statuses, expected, said)
-      for other in {0, 1, 2} - {place}:
-        self.assertIn(f"learner process {place} was lost", said[other])
-
-  def test_one_that_fails_says_why_in_all(self):
-    for place in range(2):
-      acts = [_wait] * 3
-      acts[place] = _fail
-      statuses, said = self._run(*acts)
-      expected = [process_link.LOST] * 3
-      expected[place] = 1
-      self.assertEqual(statuses, expected, said)
-      for other in {0, 1, 2} - {place}:
-        self.assertIn("failed: ConfigError: it is wrong", said[other])
+  @parameterized.parameters(
+    *((n, _fall, -signal.SIGKILL, f"process {n} was lost") for n in range(3)),
+    *((n, _fail, 1, "failed: ConfigError: it is wrong") for n in range(2)),
+  )
+  def test_one_that_ends_ends_all_and_they_say_why(
+    self, place, act, status, sentence
+  ):
+    acts, statuses = [_wait] * 3, [process_link.LOST] * 3
+    acts[place], statuses[place] = act, status
+    found, said = self._run(*acts)
+    self.assertEqual(found, statuses, said)
+    for other in {0, 1, 2} - {place}:
+      self.assertIn(sentence, said[other])
 
   def test_when_process_0_leaves_the_others_do(self):
     statuses, said = self._run(_leave_early, _share_one, _share_one)

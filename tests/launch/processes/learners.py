@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from agentrl_jax.errors import AgentRLError
+from agentrl_jax.metrics import read_metrics
 from tests.clocks import wait_until
 from tests.conftest import QUICK
 
@@ -103,6 +104,12 @@ class Learners:
     )
 
 
+def metrics_of(root: pathlib.Path) -> list[dict[str, float]]:
+  """The metrics of each update of a run's reinforcement learning."""
+  rows = read_metrics(root / "metrics.jsonl")
+  return [row.values for row in rows if row.stage == "rl"]
+
+
 def ledger_of(root: pathlib.Path) -> list[dict]:
   """The updates that the run's own account names, whole lines only."""
   path = root / "trained_groups.jsonl"
@@ -111,7 +118,7 @@ def ledger_of(root: pathlib.Path) -> list[dict]:
 
 
 def position_of(root: pathlib.Path, step: int) -> dict:
-  """What the checkpoint of a step says beside the state."""
+  """The position that the checkpoint of a step holds beside the state."""
   path = root / "rl" / str(step) / "about" / "metadata"
   return json.loads(path.read_text())["position"]
 

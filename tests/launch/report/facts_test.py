@@ -23,9 +23,7 @@ def git(repository: pathlib.Path, *arguments: str) -> str:
 
 class FactsTest(unittest.TestCase):
   def setUp(self):
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = pathlib.Path(folder.name)
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
   def test_commit_says_when_files_differ_from_it(self):
     git(self.folder, "init", "-q")

@@ -9,7 +9,7 @@ import unittest
 import numpy as np
 
 from launch.report import summary as summaries
-from launch.report.summary import Evaluation, Score, Summary
+from launch.report.summary import Evaluation, Score
 from tests.launch.report import synthetic_run
 
 
@@ -118,25 +118,15 @@ class SummaryTest(unittest.TestCase):
     self.assertIsNone(summary.comparison("expert", "sampled"))
 
   def test_compares_only_what_was_evaluated(self):
-    summary = Summary(
-      name="half",
-      evaluations=[synthetic_run.an_evaluation("warm_start", "greedy")],
-      wall_s={},
-      facts={},
-      config_changes={},
+    summary = synthetic_run.summary_of(
+      synthetic_run.an_evaluation("warm_start", "greedy")
     )
     self.assertEqual(summary.comparisons, [])
 
   def test_the_latest_evaluation_counts(self):
     first = Evaluation("rl", "greedy", {"os": synthetic_run.a_score(0.1)})
     second = Evaluation("rl", "greedy", {"os": synthetic_run.a_score(0.9)})
-    summary = Summary(
-      name="twice",
-      evaluations=[first, second],
-      wall_s={},
-      facts={},
-      config_changes={},
-    )
+    summary = synthetic_run.summary_of(first, second)
     self.assertIs(summary.evaluation("rl", "greedy"), second)
 
   def test_refuses_to_compare_different_tasks(self):

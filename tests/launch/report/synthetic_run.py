@@ -155,6 +155,17 @@ def _a_turn(rng: np.random.Generator, version: int, **kwargs) -> Turn:
   )
 
 
+def summary_of(*evaluations: Evaluation) -> Summary:
+  """A summary of nothing but these evaluations."""
+  return Summary(
+    name="<one>",
+    evaluations=[*evaluations],
+    wall_s={},
+    facts=FACTS,
+    config_changes={},
+  )
+
+
 def a_call(name: str, arguments: str, call_id: str) -> dict:
   return {
     "role": "assistant",

@@ -3,6 +3,7 @@
 import pathlib
 import tempfile
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -31,9 +32,9 @@ class AdaptersTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.root = pathlib.Path(folder.name)
+    cls.root = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     cls.model = cls.root / "model"
     export_test.write_model(cls.model)
     config = export_test.config_of(cls.root, cls.model)
@@ -74,10 +75,11 @@ class AdaptersTest(absltest.TestCase):
     self.assertEqual(config, self.settings.lora)
     whole = lora.joined(self.params_in(self.model), adapters)
     merged = lora.merged(whole, config.scale)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+    chex.assert_trees_all_close(
       merged["layers"],
       self.params_in(self.root / "merged")["layers"],
+      rtol=1e-7,
+      atol=1e-6,
     )
 
   def test_settings_that_nothing_reads(self):

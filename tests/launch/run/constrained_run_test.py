@@ -24,10 +24,9 @@ class ConstrainedRunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
+    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
     config = tiny.get_config()
-    config.workdir = folder.name
+    config.workdir = folder
     config.compile_cache = ""  # which would outlive its folder here
     config.train.steps = STEPS
     config.sampling.calls = "required"
@@ -39,7 +38,7 @@ class ConstrainedRunTest(absltest.TestCase):
     config.advantage.estimator = "gae"
     config.loss.value_coefficient = 0.5
     train(config)
-    cls.run_root = pathlib.Path(folder.name) / config.name
+    cls.run_root = pathlib.Path(folder) / config.name
     cls.settings = read_settings(config)
 
   def groups(self):

@@ -115,9 +115,9 @@ class DemonstrationsTest(absltest.TestCase):
     super().setUpClass()
     config = quickstart.get_config()
     cls.settings = read_settings(config)
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.folder = pathlib.Path(folder.name)
+    cls.folder = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     options = config.tokenizer.to_dict() | {"num_texts": 200}
     demonstrations.make_tokenizer(cls.settings, **options).save(
       str(cls.folder / "tokenizer.json")

@@ -46,9 +46,9 @@ class FinetuneTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.root = pathlib.Path(folder.name)
+    cls.root = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     cls.model = cls.root / "tiny-qwen"
     write_model(cls.model)
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model.policy import Policy
 from launch.config.settings import read_settings
 from launch.processes.link import LOST
@@ -24,6 +23,7 @@ from tests.launch import tiny
 from tests.launch.processes.learners import (
   Learners,
   ledger_of,
+  metrics_of,
   position_of,
   state_of,
 )
@@ -95,9 +95,9 @@ class TwoProcessesTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.folder = pathlib.Path(folder.name)
+    cls.folder = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     programs = {"compile_cache": str(cls.folder / "compiled")}
     through = Learners(cls.folder / "through", EXACT | programs)
     cls.through, cls.through_ended = through, through.end()
@@ -137,14 +137,7 @@ class TwoProcessesTest(absltest.TestCase):
     self.assertEqual(ledger_of(self.root), ledger_of(self.through.root))
 
   def test_policy_slots_are_drawn_by_the_same_weights(self):
-    found, expected = (
-      [
-        row.values
-        for row in read_metrics(root / "metrics.jsonl")
-        if row.stage == "rl"
-      ]
-      for root in (self.root, self.through.root)
-    )
+    found, expected = map(metrics_of, (self.root, self.through.root))
     names = [name for name in expected[-1] if name.startswith("policy_slots/")]
     self.assertIn("policy_slots/weight/policy_slot1/arithmetic", names)
     for before, after in zip(found, expected, strict=True):

@@ -6,8 +6,6 @@ kept by the name that each has in the config.
 
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
 import pytest
@@ -17,25 +15,16 @@ from agentrl_jax.data.record_file import read_groups
 from agentrl_jax.metrics import read_metrics
 from launch.config.settings import read_settings
 from launch.serve_environments import commands
+from tests import programs
 from tests.launch.run import variants
 
-ROOT = pathlib.Path(__file__).parents[3]
 NAMES = {"easy", "hard"}
 DEADLINE_S = 600
 
 
 def run(module, *flags):
-  return subprocess.run(
-    [
-      *(sys.executable, "-m", module),
-      *("--config=tests/launch/run/variants.py", *flags),
-    ],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=DEADLINE_S,
-    check=False,
-  )
+  config = "--config=tests/launch/run/variants.py"
+  return programs.run(module, config, *flags, deadline_s=DEADLINE_S)
 
 
 class WorkersTest(absltest.TestCase):
@@ -68,10 +57,9 @@ class TrainTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.done = run("launch.train", f"--config.workdir={folder.name}")
-    cls.root = pathlib.Path(folder.name) / "variants"
+    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    cls.done = run("launch.train", f"--config.workdir={folder}")
+    cls.root = pathlib.Path(folder) / "variants"
 
   def test_ends_well(self):
     self.assertEqual(self.done.returncode, 0, self.done.stderr[-3000:])

@@ -76,7 +76,7 @@ class Trained:
     self._publisher.publish(self.state.params, int(self.state.version))
 
   async def groups(self):
-    """What agents play: each is given its episode, and no more."""
+    """Groups that agents play: each agent gets its episode and nothing else."""
     playing = [
       asyncio.create_task(
         run_group(
@@ -177,10 +177,10 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(sorted(trained), sorted(sampled))
     rows = {
       tuple(token[segment == number])
-      for lesson in batches
+      for micro_batch in batches
       for token, segment in zip(
-        np.asarray(lesson.batch.token).reshape(-1, talking.CONTEXT),
-        np.asarray(lesson.batch.segment).reshape(-1, talking.CONTEXT),
+        np.asarray(micro_batch.batch.token).reshape(-1, talking.CONTEXT),
+        np.asarray(micro_batch.batch.segment).reshape(-1, talking.CONTEXT),
         strict=True,
       )
       for number in range(1, segment.max() + 1)

@@ -13,8 +13,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
-from agentrl_jax.metrics import read_metrics
-from tests.launch.processes.learners import Learners, ledger_of
+from tests.launch.processes.learners import Learners, ledger_of, metrics_of
 from tests.launch.serving.rollout_servers import Server
 
 STEPS = 6
@@ -26,9 +25,9 @@ class EngineRunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
-    cls.workdir = pathlib.Path(folder.name)
+    cls.workdir = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     token_file = cls.workdir / "token"
     token_file.write_text("a secret of this run\n")
     changes = {"rollouts.token_file": str(token_file)}
@@ -78,10 +77,6 @@ class EngineRunTest(absltest.TestCase):
     self.assertGreater(newest, 0)
 
   def test_the_kill_is_told_and_costs_no_episode(self):
-    rows = [
-      row.values
-      for row in read_metrics(self.root / "metrics.jsonl")
-      if row.stage == "rl"
-    ]
+    rows = metrics_of(self.root)
     self.assertEqual(rows[-1]["rollouts/lost"], 1)
     self.assertEqual(rows[-1]["rollouts/servers"], 1)

@@ -16,9 +16,8 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
-from agentrl_jax.metrics import read_metrics
 from tests.launch.processes import learners as processes
-from tests.launch.processes.learners import Learners, ledger_of
+from tests.launch.processes.learners import Learners, ledger_of, metrics_of
 from tests.launch.serving.rollout_servers import Server
 
 STEPS = 12
@@ -38,12 +37,12 @@ class RemoteRunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    folder = tempfile.TemporaryDirectory()
-    cls.addClassCleanup(folder.cleanup)
     patience = mock.patch.object(processes, "DEADLINE_S", 600.0)
     patience.start()  # four processes compile at once
     cls.addClassCleanup(patience.stop)
-    cls.workdir = pathlib.Path(folder.name)
+    cls.workdir = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
     cls.servers = [Server(cls.workdir), Server(cls.workdir)]
     addresses = ",".join(server.address for server in cls.servers)
     learners = Learners(cls.workdir, CHANGES | {"rollouts.servers": addresses})
@@ -93,11 +92,7 @@ class RemoteRunTest(absltest.TestCase):
     self.assertGreater(newest[-1], newest[0])
 
   def test_metrics_tell_of_the_loss(self):
-    rows = [
-      row.values
-      for row in read_metrics(self.root / "metrics.jsonl")
-      if row.stage == "rl"
-    ]
+    rows = metrics_of(self.root)
     self.assertGreaterEqual(rows[-1]["rollouts/lost"], 2)
     self.assertIn(1, [row["rollouts/servers"] for row in rows])
     self.assertEqual(rows[0]["rollouts/servers"], 2)

@@ -1,4 +1,4 @@
-"""What launch/tpu_run.sh would do, word for word, and that gcloud knows it."""
+"""The commands of launch/tpu_run.sh, word for word; gcloud parses them."""
 
 import os
 import pathlib

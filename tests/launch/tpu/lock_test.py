@@ -1,4 +1,4 @@
-"""What hosts and images install, and what they are made of."""
+"""The lock file of hosts and images, and the files of the image."""
 
 import ast
 import pathlib
@@ -12,7 +12,7 @@ EXTRAS = ("tpu", "jetstream", "grpc")
 
 
 def required() -> set[str]:
-  """What setup.py asks for, on a TPU."""
+  """Names of the packages that setup.py requires on a TPU."""
   values = {}
   for node in ast.parse((ROOT / "setup.py").read_text()).body:
     if isinstance(node, ast.Assign):

@@ -2,7 +2,12 @@
 
 from typing import NamedTuple
 
+import hypothesis
 import numpy as np
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=20
+)
 
 
 def random_attempts(seed: int, num_trajectories: int = 24, num_groups: int = 6):

@@ -2,7 +2,6 @@
 
 import functools
 
-import chex
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -12,13 +11,10 @@ from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages.returns import discounted_returns, gae
-from tests.losses.advantages.random_inputs import random_episodes
-from tests.reference import finite_difference
+from tests.losses.advantages.comparison import assert_matches
+from tests.losses.advantages.random_inputs import few_examples, random_episodes
 from tests.reference.advantages import returns as reference
 
-few_examples = hypothesis.settings(
-  deadline=None, database=None, max_examples=20
-)
 # For properties, of which many batches are tried: compiled once.
 compiled_gae = jax.jit(gae, static_argnames=("discount", "gae_lambda"))
 compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
@@ -30,34 +26,17 @@ SETTINGS = (
 )
 
 
-class GaeTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
+class GaeTest(parameterized.TestCase):
   @parameterized.product(settings=SETTINGS, packed=(True, False))
   def test_matches_reference_and_hides_nan(self, settings, packed):
-    estimate = self.variant(functools.partial(gae, **settings))
+    estimate = jax.jit(functools.partial(gae, **settings))
+    expected = functools.partial(reference.gae, **settings)
     for seed in range(2):
       batch = random_episodes(seed)
       segment_BT = batch.segment_BT if packed else None
-      found = estimate(*batch[:3], segment_BT=segment_BT)
-      expected = reference.gae(*batch[:3], segment_BT=segment_BT, **settings)
-      for x_BT, expected_BT in zip(found, expected, strict=True):
-        self.assertGreater(np.abs(expected_BT).max(), 0.5)
-        np.testing.assert_allclose(x_BT, expected_BT, rtol=1e-5, atol=1e-5)
-
-  def test_twelve_digits_in_float64(self):
-    batch = random_episodes(seed=2)
-    reward_BT, value_BT = (x.astype(np.float64) / 3 for x in batch[:2])
-    arguments = (reward_BT, value_BT, batch.mask_BT)
-    settings = {
-      "segment_BT": batch.segment_BT,
-      "discount": 0.9,
-      "gae_lambda": 0.7,
-    }
-    with jax.enable_x64(True):
-      found = gae(*arguments, **settings)
-    expected = reference.gae(*arguments, **settings)
-    for x_BT, expected_BT in zip(found, expected, strict=True):
-      np.testing.assert_allclose(x_BT, expected_BT, rtol=1e-12, atol=1e-13)
+      assert_matches(
+        estimate, expected, *batch[:3], segment_BT=segment_BT, atol=1e-5
+      )
 
   def test_a_reward_in_bfloat16_is_as_good_as_its_value(self):
     batch = random_episodes(seed=2)
@@ -122,33 +101,12 @@ class GaeTest(chex.TestCase):
     np.testing.assert_array_equal(np.isnan(advantage_BT), broken_BT)
     np.testing.assert_array_equal(np.isnan(return_BT), broken_BT)
 
-  def test_is_a_constant(self):
-    # As a target and as a weight: only what it multiplies gets a gradient.
-    batch = random_episodes(seed=4)
-    mask_BT = batch.mask_BT
-
-    def loss(value_BT):
-      advantage_BT, return_BT = gae(
-        batch.reward_BT, value_BT, mask_BT, discount=0.9, gae_lambda=0.7
-      )
-      error_BT = jnp.where(mask_BT, value_BT, 0) - return_BT
-      return jnp.sum(error_BT**2 + advantage_BT)
-
-    _, return_BT = reference.gae(*batch[:3], discount=0.9, gae_lambda=0.7)
-    expected_BT = finite_difference.gradient(
-      lambda value_BT: np.sum((value_BT - return_BT) ** 2, where=mask_BT),
-      np.where(mask_BT, batch.value_BT, 0),
-    )
-    gradient_BT = jax.grad(loss)(jnp.array(batch.value_BT))
-    np.testing.assert_allclose(gradient_BT, expected_BT, atol=1e-4)
-
-  @parameterized.parameters((0, 4), (2, 4), (2, 0))
-  def test_nothing_trained_gives_nothing(self, *shape):
-    nan_BT = jnp.full(shape, jnp.nan)
+  def test_rows_without_tokens_give_nothing(self):
+    empty_BT = jnp.zeros((2, 0))
     for x_BT in gae(
-      nan_BT, nan_BT, jnp.zeros(shape, bool), discount=0.9, gae_lambda=0.7
+      empty_BT, empty_BT, empty_BT == 0, discount=0.9, gae_lambda=0.7
     ):
-      np.testing.assert_array_equal(x_BT, np.zeros(shape))
+      self.assertEqual(x_BT.shape, (2, 0))
 
   def test_refuses_what_cannot_be_meant(self):
     zeros_BT, mask_BT = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
@@ -156,26 +114,19 @@ class GaeTest(chex.TestCase):
       settings = {"discount": 1.0, "gae_lambda": 1.0, name: 95}
       with self.assertRaisesRegex(ValueError, f"{name}=95 must be from 0 to 1"):
         gae(zeros_BT, zeros_BT, mask_BT, **settings)
-    settings = {"discount": 1.0, "gae_lambda": 1.0}
-    for bad_BT in (jnp.ones((2, 3)), jnp.ones((2, 2), bool)):
-      with self.assertRaises(AssertionError):
-        gae(zeros_BT, zeros_BT, bad_BT, **settings)
-    with self.assertRaises(AssertionError):
-      gae(zeros_BT, zeros_BT, mask_BT, segment_BT=jnp.zeros(2), **settings)
 
 
-class DiscountedReturnsTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
+class DiscountedReturnsTest(parameterized.TestCase):
   @parameterized.product(discount=(0.0, 0.9, 1.0), packed=(True, False))
   def test_matches_reference_and_hides_nan(self, discount, packed):
     batch = random_episodes(seed=5)
-    segment_BT = batch.segment_BT if packed else None
-    settings = {"discount": discount, "segment_BT": segment_BT}
-    returns = self.variant(functools.partial(discounted_returns, **settings))
-    np.testing.assert_allclose(
-      returns(batch.reward_BT, batch.mask_BT),
-      reference.discounted_returns(batch.reward_BT, batch.mask_BT, **settings),
-      rtol=1e-5,
+    settings = {"discount": discount}
+    assert_matches(
+      jax.jit(functools.partial(discounted_returns, **settings)),
+      functools.partial(reference.discounted_returns, **settings),
+      batch.reward_BT,
+      batch.mask_BT,
+      segment_BT=batch.segment_BT if packed else None,
       atol=1e-5,
     )
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import chex
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,9 @@ from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import normalisation
+from tests.losses.advantages.random_inputs import few_examples
 from tests.reference.advantages import task_moments as reference
 
-few_examples = hypothesis.settings(
-  deadline=None, database=None, max_examples=20
-)
 B, T, NUM_TASKS = 7, 6, 5
 
 
@@ -50,13 +47,12 @@ def _assert_equal(moments, expected, **tolerance):
     np.testing.assert_allclose(found_I, expected_I, **tolerance)
 
 
-class MeasureTasksTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
+class MeasureTasksTest(parameterized.TestCase):
   @parameterized.parameters(True, False)
   def test_matches_reference_and_hides_nan(self, weights):
     inputs = _tokens(seed=0, weights=weights)
     _assert_equal(
-      self.variant(_measure)(*inputs),
+      jax.jit(_measure)(*inputs),
       reference.measure_tasks(*inputs, num_tasks=NUM_TASKS),
       rtol=1e-5,
       atol=1e-9,
@@ -152,13 +148,10 @@ class AddTest(parameterized.TestCase):
     )
 
 
-class BlendMomentsTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
+class BlendMomentsTest(parameterized.TestCase):
   @parameterized.parameters(0.0, 0.5, 0.9, 1.0)
   def test_matches_reference(self, decay):
-    blend = self.variant(
-      functools.partial(normalisation.blend_moments, decay=decay)
-    )
+    blend = jax.jit(functools.partial(normalisation.blend_moments, decay=decay))
     running, seen = normalisation.unseen_tasks(NUM_TASKS), []
     for seed in range(4):
       x_BT, task_BT, weight_BT = _tokens(seed)

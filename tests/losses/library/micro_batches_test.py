@@ -181,7 +181,7 @@ def add(left: Any, right: Any) -> Any:
 
 
 def ask(measured: Any) -> Any:
-  """What is reported in the end."""
+  """The numbers that a run reports of a measure."""
   if isinstance(measured, Mapping):
     return {name: mean.value() for name, mean in measured.items()}
   if isinstance(measured, losses.RatioMoments):
@@ -200,7 +200,7 @@ def ask(measured: Any) -> Any:
 
 
 def add_in_a_scan(measure: Callable, parts: Batch) -> Any:
-  """Starts from what a batch without trained tokens gives."""
+  """Adds up in a scan, from the measure of a batch without trained tokens."""
   first = jax.tree.map(lambda x: x[0], parts)
   nothing = measure(first | {"mask_BT": jnp.zeros_like(first["mask_BT"])})
   return jax.lax.scan(

@@ -23,7 +23,7 @@ def table(seed: int) -> Table:
 
 
 def of_attempts(seed: int) -> Table:
-  """What is computed from one number per trajectory, or per step of one."""
+  """Functions of one number per trajectory, or per step of one."""
   x = batches.attempts(seed, N, NUM_GROUPS, NUM_TASKS)
   groups = (x["reward_N"], x["group_N"], x["valid_N"])
   success = (x["reward_N"] > 0.5, x["group_N"], x["valid_N"])
@@ -106,7 +106,7 @@ def of_attempts(seed: int) -> Table:
 
 
 def of_tokens(seed: int) -> Table:
-  """What is computed from whole rows of tokens, or from all of them."""
+  """Functions of whole rows of tokens, or of all rows."""
   x = batches.tokens(seed, B, T, NUM_SEGMENTS, NUM_TASKS)
   values = (x["x_BT"], x["mask_BT"])
   packed = (*values, x["segment_BT"])
@@ -193,7 +193,7 @@ def of_tokens(seed: int) -> Table:
 
 
 def of_ratios(seed: int) -> Table:
-  """What is made of two policies' log-probabilities."""
+  """Functions of the log-probabilities of two policies."""
   x = batches.tokens(seed, B, T, NUM_SEGMENTS, NUM_TASKS)
   mask_BT = x["mask_BT"]
   ratio_BT = np.where(mask_BT, x["policy_BT"] - x["behavior_BT"], 0)

@@ -66,7 +66,7 @@ def to_argument(name: str, value: Any) -> Any:
 
 
 def part_of(result: Any, name: str, place: int) -> Any:
-  """A field, an entry, or what a method answers."""
+  """A field, an entry, or the result of a method."""
   if name.endswith("()"):
     return getattr(result, name.removesuffix("()"))()
   if isinstance(result, Mapping):
@@ -75,7 +75,7 @@ def part_of(result: Any, name: str, place: int) -> Any:
 
 
 def call(block: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple:
-  """What the function returns, and the gradients that are asked for."""
+  """Returns the function's result, and the gradients that the page has."""
   function = getattr(losses, block["function"])
   arguments = block["arguments"]
   settings = {

@@ -35,7 +35,7 @@ def inputs(dtype=np.float32):
 
 
 def draw_allowed(rng):
-  """Everything, a third, the last words alone, and a single word."""
+  """All tokens, a third of them, the last ones, and a single one."""
   table_MV = np.ones((M, V), bool)
   table_MV[1] = rng.random(V) < 0.3
   table_MV[2] = np.arange(V) >= 63
@@ -56,13 +56,10 @@ def packed(allowed_BTV) -> AllowedTokens:
   )
 
 
-class WordsTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
+class WordsTest(parameterized.TestCase):
   def test_bits_are_read_in_their_order(self):
     allowed_BTV = inputs()[1]
-    found_BTV = self.variant(lambda allowed: allowed.entries(V))(
-      packed(allowed_BTV)
-    )
+    found_BTV = jax.jit(lambda allowed: allowed.entries(V))(packed(allowed_BTV))
     np.testing.assert_array_equal(found_BTV, allowed_BTV)
 
   @parameterized.parameters(0, 1, 5, 31, 32, 33, 63, 64)
@@ -180,7 +177,7 @@ class FusedTest(parameterized.TestCase):
     arrays, allowed_BTV = inputs()
     hidden_BTD, output_DV, token_BT, mask_BT = arrays
     mask_BT = np.zeros_like(mask_BT)
-    mask_BT[0, 2] = True  # allowed are the last words alone
+    mask_BT[0, 2] = True  # allowed are the last tokens alone
     token_BT[0, 2] = 5
     total = cases.weighted(
       fused_token_logprob, token_BT, mask_BT, chunk_size=2, vocab_chunk_size=16,

@@ -20,7 +20,7 @@ def inputs(seed: int, dtype=np.float32):
 
 
 def plain(hidden_BTD, output_DV, token_BT, mask_BT, *, temperature):
-  """What is computed, with all logits at once."""
+  """Log-probability and entropy from all logits at once."""
   logits_BTV = hidden_BTD @ output_DV
   return (
     jnp.where(

@@ -1,7 +1,7 @@
 """Run by `fused_sharding_test` in a process with eight devices of its own.
 
-The words of the output matrix are split over a mesh axis "tensor" and the rows
-over "data". Prints, for each way to say so, by how much log-probability,
+The vocabulary of the output matrix is split over a mesh axis "tensor", and the
+rows over "data". Prints, for each way to say so, by how much log-probability,
 entropy and gradients differ from those of one device, and what the devices of a
 compiled program send each other, as JSON.
 """
@@ -20,8 +20,8 @@ from jax.sharding import PartitionSpec as P
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob
 
 B, T, D, V = 4, 6, 5, 264
-ROWS, WORDS = P("data"), P(None, "tensor")
-IN_SPECS = (ROWS, WORDS, P(), ROWS, ROWS, P(None, "data"), ROWS, P())
+ROWS, VOCABULARY = P("data"), P(None, "tensor")
+IN_SPECS = (ROWS, VOCABULARY, P(), ROWS, ROWS, P(None, "data"), ROWS, P())
 TEMPERATURE = 0.7
 # Options that change the numbers.
 ALONE = ("masked", "entropy_gradient", "constrained")
@@ -88,13 +88,13 @@ def _compiled(mesh: Mesh, **options):
     in_shardings=tuple(map(on, IN_SPECS)),
     out_shardings=(
       (on(P()), (on(ROWS), on(ROWS))),
-      (on(ROWS), on(WORDS), on(P())),
+      (on(ROWS), on(VOCABULARY), on(P())),
     ),
   )
 
 
 def _mapped(mesh: Mesh, *, check_vma: bool = True, **options):
-  """Every device computes with its words; the gradient is taken outside."""
+  """Every device computes with its shard; the gradient is taken outside."""
 
   def total(*arguments):
     value, found = _total(*arguments, vocab_axis="tensor", **options)
@@ -125,7 +125,7 @@ def _mapped_gradient(mesh: Mesh, **options):
       _gradient(total),
       mesh=mesh,
       in_specs=IN_SPECS,
-      out_specs=((P(), (ROWS, ROWS)), (ROWS, WORDS, P())),
+      out_specs=((P(), (ROWS, ROWS)), (ROWS, VOCABULARY, P())),
     )
   )
 
@@ -162,7 +162,7 @@ def _difference(found, wanted) -> float:
 
 
 def _sent(program) -> list[tuple[str, int]]:
-  """What the devices send each other: kind and size of the largest array."""
+  """Kind of each collective of the program, and size of its largest array."""
   found = re.findall(
     r"= (.*?) (all-gather|all-to-all|all-reduce|reduce-scatter|"
     r"collective-permute)(?:-start)?\(",

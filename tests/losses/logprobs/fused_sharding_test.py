@@ -21,18 +21,18 @@ class FusedShardingTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_devices_send_sums_and_no_words(self):
-    # The gradient of a device's words is summed over the rows of others.
+    # The gradient of a device's shard is summed over the rows of others.
     for name, sent in self.found["sent"].items():
       self.assertNotEmpty(sent)
       num_parts = int(name[-1])
       states = program.B * program.T * program.D
-      own_words = program.D * program.V // num_parts
+      own_shard = program.D * program.V // num_parts
       for kind, size in sent:
         with self.subTest(name, kind=kind, size=size):
           if name.startswith("constrained 2") and kind != "all-reduce":
-            # The compiler cuts masks at other words than the logits, and moves
-            # what lies between; where words are mapped, nothing moves.
-            self.assertLess(size, own_words)
+            # The compiler cuts masks at other tokens than the logits, and moves
+            # what lies between; where shards are mapped, nothing moves.
+            self.assertLess(size, own_shard)
             continue
           self.assertEqual(kind, "all-reduce")
-          self.assertTrue(size <= states or size == own_words)
+          self.assertTrue(size <= states or size == own_shard)

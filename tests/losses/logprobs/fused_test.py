@@ -23,8 +23,7 @@ JITTED = jax.jit(
 )
 
 
-class FusedTokenLogprobTest(chex.TestCase):
-  @chex.variants(with_jit=True, without_jit=True)
+class FusedTokenLogprobTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("one_tile", 100, 100),
     ("chunks_of_tokens", 2, None),
@@ -41,7 +40,7 @@ class FusedTokenLogprobTest(chex.TestCase):
       vocab_chunk_size=vocab_chunk_size,
     )
     chex.assert_trees_all_close(
-      self.variant(cases.gradient_of(cases.weighted(fused, token_BT, mask_BT)))(
+      jax.jit(cases.gradient_of(cases.weighted(fused, token_BT, mask_BT)))(
         hidden_BTD, output_DV, 0.8
       ),
       cases.gradient(cases.weighted(cases.plain, token_BT, mask_BT))(
@@ -231,20 +230,6 @@ class RefusalTest(parameterized.TestCase):
   def test_refuses_numbers_that_mean_nothing(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       fused_token_logprob(*cases.inputs(seed=0), **options)
-
-  @parameterized.parameters(0, 1, 2, 3)
-  def test_refuses_shapes_that_do_not_belong_together(self, which):
-    inputs = list(cases.inputs(seed=1))
-    inputs[which] = inputs[which][:-1]
-    with self.assertRaises(AssertionError):
-      fused_token_logprob(*inputs, chunk_size=1)
-
-  def test_refuses_a_mask_of_numbers(self):
-    hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=2)
-    with self.assertRaises(AssertionError):
-      fused_token_logprob(
-        hidden_BTD, output_DV, token_BT, mask_BT.astype(int), chunk_size=1
-      )
 
   def test_refuses_a_temperature_per_token(self):
     with self.assertRaises(AssertionError):

@@ -163,7 +163,7 @@ class PrecisionTest(parameterized.TestCase):
 
   @pytest.mark.slow
   @parameterized.parameters(None, 2)
-  def test_barred_words_share_no_probability(self, vocab_chunk_size):
+  def test_barred_entries_share_no_probability(self, vocab_chunk_size):
     hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=7)
     # Its logit is -inf for every token: the first coordinate is a bias.
     barred = 0

@@ -42,7 +42,7 @@ def _by_tokens(q, k, v, segment):
 
 
 def _value_and_slopes(q, k, v, segment, **compute):
-  """What attention makes of them, and the gradients of a function of it."""
+  """Attention's output, and the gradients of a function of it."""
   attend = functools.partial(
     packed.attend,
     segment_BT=jnp.asarray(segment),

@@ -57,9 +57,10 @@ def adapters_of(model: ModelConfig, config: LoraConfig = CONFIG):
 class FolderTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = pathlib.Path(folder.name) / "adapters"
+    self.folder = (
+      pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+      / "adapters"
+    )
 
   def write(self, model=MODELS["qwen3"], config=CONFIG):
     adapters = adapters_of(model, config)
@@ -128,9 +129,7 @@ class FolderTest(parameterized.TestCase):
 class PeftTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.root = pathlib.Path(folder.name)
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
   def build(self, family):
     described = families.describe(family, tied=family == "llama")

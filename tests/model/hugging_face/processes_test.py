@@ -15,7 +15,7 @@ from absl.testing import absltest
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
-from tests.eight_devices import ROOT
+from tests.programs import ROOT
 from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(

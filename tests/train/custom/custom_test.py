@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ class ConfigTest(parameterized.TestCase):
 
 
 class TrialTest(parameterized.TestCase):
-  """What a function returns is looked at before a run begins."""
+  """Results of custom functions are checked before a run begins."""
 
   @parameterized.named_parameters(
     ("shape", "one_number", r"of shape \(\) where \(6, 8\) is expected"),
@@ -218,21 +219,8 @@ class LossTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    rng = np.random.default_rng(0)
-    (micro_batch,) = small.make_batches(micro_batch=24)
-    mask = micro_batch.batch.mask
-
-    def logprobs():
-      return np.where(mask, -rng.gamma(2, 1, mask.shape), 0).astype(np.float32)
-
-    self.logprob, self.entropy = logprobs(), -logprobs()
-    noise = rng.normal(size=mask.shape)
-    batch = dataclasses.replace(
-      micro_batch.batch, behavior_logprob=np.float32(self.logprob + noise)
-    )
-    self.micro_batch = dataclasses.replace(
-      micro_batch, batch=batch, reference_logprob=logprobs()
-    )
+    micro_batch, self.logprob, self.entropy, other = small.off_policy_batch()
+    self.micro_batch = dataclasses.replace(micro_batch, reference_logprob=other)
 
   def _gradient(self, changes):
     config = small.loss_config(kl_coefficient=0.1, **changes)
@@ -285,10 +273,7 @@ class LossTest(parameterized.TestCase):
   )
   def test_is_that_of_the_name(self, outside, inside):
     found, wanted = self._gradient(outside), self._gradient(inside)
-    for a, b in zip(
-      jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True
-    ):
-      np.testing.assert_allclose(a, b, atol=1e-6)
+    chex.assert_trees_all_close(found, wanted, rtol=1e-7, atol=1e-6)
 
   def test_what_is_not_a_number_is_named(self):
     config = small.loss_config(**surrogate("not_a_number"))
@@ -317,9 +302,7 @@ class EntropyTest(absltest.TestCase):
     found = slope(surrogate("with_entropy", bonus=0.3))
     wanted = slope(plain | {"entropy_coefficient": 0.3})
     without = slope(plain)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted
-    )
+    chex.assert_trees_all_close(found, wanted, rtol=1e-7, atol=1e-6)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), found, without)
     self.assertGreater(max(jax.tree.leaves(gaps)), 1e-3)
 
@@ -410,7 +393,7 @@ class AdvantageTest(parameterized.TestCase):
 
 
 class BatchTest(absltest.TestCase):
-  """Through the whole of Preparation and Learner."""
+  """Custom functions in `BatchBuilder` and `Learner`."""
 
   def _updated(self, micro_batch, **changes):
     loss = small.loss_config(**changes)
@@ -436,9 +419,7 @@ class BatchTest(absltest.TestCase):
     # Some micro-batches have many of the batch's chosen tokens, others few.
     shares = [x.token_weight[x.batch.mask].mean() for x in batches[:6]]
     self.assertGreater(np.ptp(shares), 0.05)
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted
-    )
+    chex.assert_trees_all_close(found, wanted, rtol=1e-7, atol=1e-6)
     for name in ("loss", "gradient_norm", "policy/token_weight"):
       self.assertAlmostEqual(of_parts[name], of_whole[name], places=5)
     self.assertAlmostEqual(of_whole["policy/token_weight"], share, places=5)
@@ -450,8 +431,6 @@ class BatchTest(absltest.TestCase):
       self._updated(24, reduction=f"{LAB}:token_mean_in", reduction_settings=x)
       for x in ({"unit": 1.0}, {"unit": 1000.0})
     )
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
-      of_tokens[2],
-      of_thousands[2],
+    chex.assert_trees_all_close(
+      of_tokens[2], of_thousands[2], rtol=1e-7, atol=1e-6
     )

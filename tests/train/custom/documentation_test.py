@@ -60,9 +60,7 @@ def write_files(folder: pathlib.Path) -> None:
 class PageTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = pathlib.Path(folder.name)
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     write_files(self.folder)
 
   @pytest.mark.slow

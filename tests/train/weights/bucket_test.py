@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 from absl.testing import absltest
 
-from tests.many_processes import ROOT
+from tests import programs
 
 NEEDED = ("gcp_storage_emulator", "gcsfs")
 
@@ -19,14 +17,7 @@ class BucketTest(absltest.TestCase):
     missing = [n for n in NEEDED if importlib.util.find_spec(n) is None]
     if missing:
       self.skipTest(f"{' and '.join(missing)} are not installed")
-    done = subprocess.run(
-      [sys.executable, "-m", "tests.train.weights.bucket_program"],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=280,
-      check=False,
-    )
+    done = programs.run("tests.train.weights.bucket_program", deadline_s=280)
     self.assertEqual(done.returncode, 0, done.stderr[-3000:])
     found = json.loads(done.stdout.splitlines()[-1])
     self.assertIn("commit_success.txt", found["marks"])

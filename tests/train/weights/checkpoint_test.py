@@ -188,7 +188,7 @@ class CheckpointsTest(absltest.TestCase):
     self._assert_same(state, self.states[1])
 
   def test_errors_of_no_kind_offer_the_one_before_too(self):
-    """What Orbax raises depends on which file is gone, and on its threads."""
+    """Orbax raises other errors, by the missing file and its threads."""
     checkpoints = self._saved()
     gone = Exception("Encountered error while reading array index: (0, 1)")
     with (

@@ -94,7 +94,7 @@ class Cloud:
     return self.end()
 
   def interrupt(self) -> None:
-    """What ctrl-C does."""
+    """Sends SIGINT, as ctrl-C does."""
     self._process.send_signal(signal.SIGINT)
 
   def _said(self) -> str:
@@ -108,7 +108,7 @@ class Cloud:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
   def deeds(self) -> list[str]:
-    """What was done and not only asked, in short: `create demo-learner`."""
+    """Calls that changed something, in short: `create demo-learner`."""
     deeds = []
     for call in self.calls():
       words = [w for w in call if not w.startswith("-") and "/" not in w]
@@ -137,7 +137,7 @@ class Cloud:
     (self.saved / "enough").touch()
 
   def told(self) -> str:
-    """What the script told so far."""
+    """The messages of the script so far."""
     return self._told.read_text()
 
   def step(self, worker: int = 0) -> int:

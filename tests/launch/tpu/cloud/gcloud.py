@@ -26,7 +26,7 @@ UNKNOWN_COMMAND = 99
 
 
 class Answer:
-  """What one call of a command prints, and how it ends."""
+  """Output and exit status of one call of a command."""
 
   def __init__(self) -> None:
     self.stdout: list[str] = []
