@@ -13,7 +13,7 @@ import unittest
 import pytest
 
 from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner, is_gone
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase
 
 PROGRAM = """
 import asyncio, pathlib, sys
@@ -33,21 +33,17 @@ GONE_S = 60.0
 
 
 @pytest.mark.docker
-class ReaperTest(unittest.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "arithmetic")
+class ReaperTest(DockerTestCase):
+  environment_name = "arithmetic"
 
   @pytest.mark.slow
   def test_a_killed_process_leaves_nothing(self):
-    owner = self.owner_of_a_container()
-    self.assertEqual(len(self.containers(owner)), 1)
+    label = f"{OWNER_LABEL}={self.owner_of_a_container()}"
+    self.assertEqual(len(self.containers(label)), 1)
     os.kill(self.process.pid, signal.SIGKILL)
     self.process.wait()
     given_up_at = time.monotonic() + GONE_S
-    while self.containers(owner):
+    while self.containers(label):
       self.assertLess(time.monotonic(), given_up_at, "it is still there")
       time.sleep(0.2)
 
@@ -64,12 +60,6 @@ class ReaperTest(unittest.TestCase):
       self.assertIsNone(self.process.poll())
       time.sleep(0.1)
     return path.read_text()
-
-  def containers(self, owner):
-    label = f"{OWNER_LABEL}={owner}"
-    return self.docker.containers.list(
-      all=True, filters={"label": label}, ignore_removed=True
-    )
 
 
 class OwnerTest(unittest.TestCase):

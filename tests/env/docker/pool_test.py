@@ -1,61 +1,42 @@
 """Tests of the pool: spread sessions and replaced containers."""
 
 import asyncio
-import unittest
 
 import pytest
 
-from agentrl_jax.data.records import Message, Status, Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.docker.containers import ContainerSpec
-from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase
+from tests.environments.playing import play
 
 TASK = Task("arithmetic", "train", 0)
 LOGGER = "agentrl_jax.env.docker.pool"
 
 
 @pytest.mark.docker
-class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "arithmetic")
+class ContainerPoolTest(DockerTestCase):
+  environment_name = "arithmetic"
 
   def setUp(self):
-    self.addCleanup(lambda: self.assertEqual(self.ours(), []))
-
-  def ours(self):
-    label = f"{OWNER_LABEL}={current_owner()}"
-    return self.docker.containers.list(
-      all=True, filters={"label": label}, ignore_removed=True
-    )
+    self.addCleanup(lambda: self.assertEqual(self.containers(), []))
 
   def pool(self, num_containers, **spec):
     spec = ContainerSpec(image=self.image, **spec)
     return container_pool(self.docker, spec, num_containers=num_containers)
 
-  async def ours_later(self):
-    containers = await asyncio.to_thread(self.ours)
+  async def container_ids(self):
+    containers = await asyncio.to_thread(self.containers)
     return [container.id for container in containers]
-
-  async def play(self, environment):
-    expert = Arithmetic().expert(TASK, seed=0, mistakes={})
-    async with environment.open(TASK, seed=0) as session:
-      step = await session.reset()
-      while step.status is Status.RUNNING:
-        step = await session.step(expert.answer(step.messages))
-    return step.reward
 
   @pytest.mark.slow
   async def test_a_dead_container_is_replaced(self):
     async with self.pool(1) as environment:
       self.assertEqual(environment.name, "arithmetic")
       self.assertEqual(environment.indices("test"), range(1 << 20))
-      (first,) = self.ours()
+      (first,) = self.containers()
       with self.assertLogs(LOGGER, "WARNING"):
         with (
           self.assertLogs("agentrl_jax.env.remote.environment", "WARNING"),
@@ -66,10 +47,12 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
             await asyncio.to_thread(first.kill)
             await session.step(Message("assistant", "hm"))
         async with asyncio.timeout(60):
-          while (await self.ours_later()) in ([], [first.id]):  # noqa: ASYNC110
+          while (await self.container_ids()) in ([], [first.id]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        self.assertEqual(await self.play(environment), 1.0)
-      (second,) = self.ours()
+        expert = Arithmetic().expert(TASK, seed=0, mistakes={})
+        *_, last = await play(environment, TASK, expert=expert)
+        self.assertEqual(last.reward, 1.0)
+      (second,) = self.containers()
       self.assertNotEqual(first.id, second.id)
 
   async def test_sessions_are_spread(self):
@@ -78,7 +61,7 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
       environment.open(TASK, seed=0),
       environment.open(TASK, seed=0),  # would wait if it went to the same
     ):
-      self.assertEqual(len(self.ours()), 2)
+      self.assertEqual(len(self.containers()), 2)
 
   async def test_the_error_of_a_failed_start_is_raised(self):
     with self.assertRaisesRegex(EnvironmentFault, "it takes"):
