@@ -192,13 +192,20 @@ def a_group(position: int = 0, *, version=0, tokens=4) -> Group:
 
 
 async def turns_of_the_loop(n: int = 50) -> None:
-  """Lets everything that can run do so; no clock is involved."""
+  """Lets every task run that can, without a clock."""
   for _ in range(n):
     await asyncio.sleep(0)
 
 
+async def started(coroutine) -> asyncio.Task:
+  """Starts a task, and lets everything run that can."""
+  task = asyncio.create_task(coroutine)
+  await turns_of_the_loop()
+  return task
+
+
 async def until(holds) -> None:
-  """Lets everything run until `holds()`; for ever is an error."""
+  """Lets every task run until `holds()`, for a limited number of turns."""
   for _ in range(100_000):
     if holds():
       return
