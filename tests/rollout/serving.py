@@ -74,3 +74,10 @@ def hold(test, served) -> asyncio.Event:
   served.driver.engine.step = held_step
   test.addAsyncCleanup(release)
   return released
+
+
+async def until(holds) -> None:
+  """Waits for something that no server announces."""
+  async with asyncio.timeout(60):
+    while not holds():  # noqa: ASYNC110
+      await asyncio.sleep(0.01)

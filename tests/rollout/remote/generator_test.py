@@ -13,14 +13,13 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.settings import RolloutsConfig
 from tests.controller.processes import free_port
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
-from tests.rollout.serving import Served, hold
+from tests.rollout.serving import Served, hold, until
 
 LONG = SamplingParams(max_tokens=80)
 QUICK = dict(
@@ -42,30 +41,30 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       )
     )
 
-  async def until(self, holds):
-    async with asyncio.timeout(60):
-      while not holds():  # noqa: ASYNC110 - servers tell nobody
-        await asyncio.sleep(0.01)
+  async def serve_one(self, **changes):
+    served = await self.serve(**changes)
+    return served, await self.connect(served.address)
+
+  async def serve_two(self):
+    servers = [await self.serve() for _ in range(2)]
+    return servers, await self.connect(*(s.address for s in servers))
 
   async def test_answers_are_those_of_one_engine(self):
-    servers = [await self.serve() for _ in range(2)]
-    generator = await self.connect(*(s.address for s in servers))
+    servers, generator = await self.serve_two()
     requests = list(mixed_requests(16))
-    expected = LocalDriver(small.engine_of())
-    futures = [expected.submit(*request) for request in requests]
-    expected.run_until_idle()
     answers = await asyncio.gather(
       *(generator.generate(*request) for request in requests)
     )
-    for answer, future in zip(answers, futures, strict=True):
-      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
-      self.assertEqual(answer.policy_slot, future.result(0).policy_slot)
+    for answer, expected in zip(
+      answers, small.answers_of(requests), strict=True
+    ):
+      np.testing.assert_array_equal(answer.sampled, expected.sampled)
+      self.assertEqual(answer.policy_slot, expected.policy_slot)
     for served in servers:
       self.assertGreater(sum(served.driver.engine.stats().num_sampled), 0)
 
   async def test_a_conversation_is_answered_from_its_keys_and_values(self):
-    servers = [await self.serve() for _ in range(2)]
-    generator = await self.connect(*(s.address for s in servers))
+    servers, generator = await self.serve_two()
     prompts = {c: small.prompt_of(c, 30) for c in (1, 2)}
     spec = dict(max_tokens=10, temperature=0.9)
 
@@ -94,25 +93,24 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     held = hold(self, leaving)
     # Not heard again before it is gone: it would say that it takes no more.
     generator = await self.connect(leaving.address, health_interval_s=3.0)
-    asked = [
-      asyncio.create_task(
-        generator.generate([1, 2], SamplingParams(max_tokens=9, seed=seed))
-      )
-      for seed in range(4)
+    requests = [
+      ([1, 2], SamplingParams(max_tokens=9, seed=seed)) for seed in range(4)
     ]
-    await self.until(lambda: sum(leaving.driver.num_inside) == 4)
+    asked = [
+      asyncio.create_task(generator.generate(*request)) for request in requests
+    ]
+    await until(lambda: sum(leaving.driver.num_inside) == 4)
     port = leaving.port
     held.set()
     leaving.driver.close()  # the engine breaks, with four requests in it
-    await self.until(lambda: generator.pool.servers[0].num_lost)
+    await until(lambda: generator.pool.servers[0].num_lost)
     await stack.aclose()
     again = await self.serve(port=port)  # the same address comes back
     answers = await asyncio.gather(*asked)
-    expected = LocalDriver(small.engine_of())
-    for seed, answer in enumerate(answers):
-      future = expected.submit([1, 2], SamplingParams(max_tokens=9, seed=seed))
-      expected.run_until_idle()
-      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    for answer, expected in zip(
+      answers, small.answers_of(requests), strict=True
+    ):
+      np.testing.assert_array_equal(answer.sampled, expected.sampled)
     self.assertGreaterEqual(generator.num_repeated, 4)
     self.assertEqual(generator.pool.servers[0].num_lost, 1)
     self.assertGreater(sum(again.driver.engine.stats().num_sampled), 0)
@@ -124,25 +122,24 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       hanging.address, f"127.0.0.1:{port}", server_timeout_s=0.2
     )
     asked = asyncio.create_task(generator.generate([1], SHORT))
-    await self.until(lambda: hanging.num_asked)
+    await until(lambda: hanging.num_asked)
     hanging.hangs = True
-    await self.until(lambda: not generator.pool.servers[0].is_reachable)
+    await until(lambda: not generator.pool.servers[0].is_reachable)
     self.assertIn("has not reported its health", generator.describe())
     self.assertFalse(asked.done())
     await self.serve(port=port)
-    self.assertLen((await asked).sampled, SHORT.max_tokens)
+    self.assertEqual(len((await asked).sampled), SHORT.max_tokens)
     self.assertEqual((hanging.num_asked, generator.num_repeated), (1, 1))
 
   async def test_a_full_server_is_asked_again(self):
-    served = await self.serve(driver_options=dict(max_waiting=0))
-    generator = await self.connect(served.address)
+    _, generator = await self.serve_one(driver_options=dict(max_waiting=0))
     answers = await asyncio.gather(
       *(
         generator.generate([1], SamplingParams(max_tokens=60, seed=seed))
         for seed in range(14)  # eight fit in
       )
     )
-    self.assertLen(answers, 14)
+    self.assertEqual(len(answers), 14)
     self.assertEqual(generator.num_repeated, 0)
 
   async def test_cancelling_frees_the_slot(self):
@@ -150,19 +147,18 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     held = hold(self, served)
     generator = await self.connect(served.address)
     asked = asyncio.create_task(generator.generate([1], LONG))
-    await self.until(lambda: sum(served.driver.num_inside))
+    await until(lambda: sum(served.driver.num_inside))
     asked.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await asked
     self.assertEqual(generator.pool.servers[0].num_requests, 0)
-    await self.until(lambda: served.driver.engine._cancelled)
+    await until(lambda: served.driver.engine._cancelled)
     held.set()
-    await self.until(lambda: not sum(served.driver.num_inside))
+    await until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
 
   async def test_mistakes_are_raised_and_not_repeated(self):
-    served = await self.serve()
-    generator = await self.connect(served.address)
+    served, generator = await self.serve_one()
     with self.assertRaisesRegex(PromptTooLong, "context=96"):
       await generator.generate([1] * 90, SHORT)
     with self.assertRaisesRegex(ConfigError, f"{small.VOCAB}"):
@@ -195,8 +191,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(set((await stale).version), {11})
 
   async def test_waiting_for_what_was_published(self):
-    servers = [await self.serve() for _ in range(2)]
-    generator = await self.connect(*(s.address for s in servers))
+    servers, generator = await self.serve_two()
     waiting = asyncio.create_task(generator.serving({0: 11}, 60))
     for served in servers:
       await asyncio.sleep(0.1)
@@ -208,9 +203,6 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       DeadlineExceeded, "sync_timeout_s=0.3.*disk is gone"
     ):
       await generator.serving({0: 12}, 0.3)
-
-  def assertLen(self, actual, number):
-    self.assertEqual(len(actual), number)
 
 
 class _Hanging:

@@ -11,12 +11,11 @@ import pytest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
-from tests.rollout.serving import Served
+from tests.rollout.serving import Served, until
 
 LONG = SamplingParams(max_tokens=80)
 
@@ -36,20 +35,14 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def ask(self, prompt, spec):
     return await self.post(wire.encode_request(prompt, spec))
 
-  async def until(self, holds):
-    while not holds():  # noqa: ASYNC110 - an engine tells nobody
-      await asyncio.sleep(0.01)
-
   async def test_answers_are_those_of_the_engine(self):
     await self.serve()
     requests = list(mixed_requests(8))
-    expected = LocalDriver(small.engine_of())
-    futures = [expected.submit(*request) for request in requests]
-    expected.run_until_idle()
+    expected = small.answers_of(requests)
     came = await asyncio.gather(*(self.ask(*r) for r in requests))
-    for (status, _, body), future in zip(came, futures, strict=True):
+    for (status, _, body), target in zip(came, expected, strict=True):
       self.assertEqual(status, 200, body)
-      actual, target = wire.decode_answer(body), future.result(0)
+      actual = wire.decode_answer(body)
       np.testing.assert_array_equal(actual.sampled, target.sampled)
       np.testing.assert_array_equal(actual.version, target.version)
       self.assertEqual(actual.policy_slot, target.policy_slot)
@@ -107,9 +100,9 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     await begun.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await self.until(lambda: engine._cancelled or not engine._admitted)
+    await until(lambda: engine._cancelled or not engine._admitted)
     go_on.set()
-    await self.until(lambda: sum(self.served.driver.num_inside) == 0)
+    await until(lambda: sum(self.served.driver.num_inside) == 0)
     stats = engine.stats()
     self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
 
@@ -148,7 +141,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_draining_finishes_what_it_has_and_takes_nothing_new(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_calls)
+    await until(lambda: self.served.api.num_calls)
     drained = asyncio.create_task(self.served.api.drain(60))
     await asyncio.sleep(0)
     status, headers, _ = await self.ask([1], SHORT)
@@ -162,7 +155,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_drain_that_takes_too_long_is_named(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
-    await self.until(lambda: self.served.api.num_calls)
+    await until(lambda: self.served.api.num_calls)
     with self.assertRaisesRegex(DeadlineExceeded, "1 answers.*grace_s"):
       await self.served.api.drain(0.0)
     await asked
