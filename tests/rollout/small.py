@@ -137,6 +137,15 @@ def behavior(logits: np.ndarray, spec) -> np.ndarray:
   return log_softmax(truncated)
 
 
+def logprob_errors(answer, spec, logits, allowed=True) -> np.ndarray:
+  """Returns how far both log-probabilities are from the learner's, by token."""
+  masked = np.where(allowed, logits, -np.inf)
+  expected = np.stack([behavior(row, spec) for row in masked])
+  both = np.stack([expected, log_softmax(logits)])
+  wanted = both[:, np.arange(len(answer.sampled)), answer.sampled]
+  return np.abs([answer.behavior_logprob, answer.raw_logprob] - wanted)
+
+
 def prompt_of(seed: int, size: int) -> np.ndarray:
   return np.random.default_rng(seed).integers(0, VOCAB, size).astype(np.int32)
 
