@@ -97,17 +97,11 @@ class AdmissionTest(unittest.TestCase):
     st.integers(0, 2**32),
   )
   def test_staleness_never_exceeds_the_bound_in_order_of_starting(
-    self, max_staleness, per_step, concurrent, versions_per_step, seed
+    self, max_staleness, per_step, concurrent, stride, seed
   ):
     """Random finishing, losing and training; groups are taken as started."""
-    admission = Admission(
-      limits(
-        max_staleness,
-        per_step,
-        concurrent,
-        versions_per_step=versions_per_step,
-      )
-    )
+    bounds = max_staleness, per_step, concurrent
+    admission = Admission(limits(*bounds, versions_per_step=stride))
     dice = random.Random(seed)
     order, born, finished, oldest = [], {}, set(), 0
     for n in range(400):
@@ -128,7 +122,7 @@ class AdmissionTest(unittest.TestCase):
       if len(batch) == per_step and all(g in finished for g in batch):
         oldest = max(oldest, *(admission.version - born[g] for g in batch))
         del order[:per_step]
-        for _ in range(versions_per_step):
+        for _ in range(stride):
           admission.advance(admission.version + 1)
     self.assertGreater(admission.version, 0)
     self.assertLessEqual(oldest, max_staleness)

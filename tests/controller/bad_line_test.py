@@ -101,7 +101,7 @@ class BadLineTest(unittest.IsolatedAsyncioTestCase):
       return response, await response.json()
 
   async def play(self, number):
-    """Whether an attempt came to its end; every answer is to its question."""
+    """Plays an episode, checks each reply, and returns whether it ended."""
     request = {"name": "moody", "index": 0, "wait_s": 60}
     response, _ = await self.post("start_sample", request)
     if not response.ok:

@@ -16,7 +16,13 @@ from tests.controller.pipeline import (
   ids,
   played_by,
 )
-from tests.controller.stage import Brittle, ScriptedEngine, a_group, a_player
+from tests.controller.stage import (
+  Brittle,
+  ScriptedEngine,
+  a_group,
+  a_player,
+  started,
+)
 
 
 class CollectorTest(unittest.IsolatedAsyncioTestCase):
@@ -31,7 +37,7 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
           self.assertEqual([t.reward for t in group.trajectories], [1.0] * 4)
 
   async def test_idle_learner_stops_the_environments(self):
-    """Staleness 1 and 2 groups a step: 4 groups, and no more."""
+    """Starts 4 groups, for staleness 1 and 2 groups a step, and no more."""
     held = Held()
     pipeline = Pipeline(held)
     async with pipeline.running() as collector:
@@ -63,10 +69,10 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
     for order in ("finished", "started"):
       pipeline = Pipeline(play, max_staleness=0, order=order)
       async with pipeline.running() as collector:
-        found = []
+        taken = []
         for version in range(4):
-          found += ids(await collector.take(STEP, version=version))
-      self.assertEqual(found, [1, 2, 4, 5, 7, 8, 10, 11])
+          taken += ids(await collector.take(STEP, version=version))
+      self.assertEqual(taken, [1, 2, 4, 5, 7, 8, 10, 11])
 
   async def test_environment_that_is_down_is_asked_less_and_less(self):
     num_asked = 0
@@ -116,7 +122,7 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
     self.assertLessEqual(max(pipeline.monitor.staleness), 2)
 
   async def test_age_is_bounded_when_the_slow_are_waited_for_in_time(self):
-    """Every third group is slow: others can be played twice meanwhile."""
+    """Plays two groups in the time of every third group, which is slow."""
 
     async def play(pipeline, task, group_id, seed):
       if int(group_id) % 3:
@@ -189,8 +195,7 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
   async def test_nothing_to_do_for_too_long_says_why(self):
     clock = Clock()
     pipeline = Pipeline(at_once)
-    collecting = asyncio.create_task(pipeline.collector.run())
-    await turns_of_the_loop()
+    collecting = await started(pipeline.collector.run())
     await clock.forward(3601)
     with self.assertRaises(ExceptionGroup) as caught:
       await collecting
@@ -227,14 +232,19 @@ class FaultsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(counts.started, 4 * len(every) + counts.retried)
 
 
+async def stopped_after_one():
+  """Returns groups, of which only number 2 has ended, and the state."""
+  held = Held()
+  pipeline = Pipeline(held)
+  async with pipeline.running() as collector:
+    await turns_of_the_loop()
+    await held.end(2)
+    return held, pipeline, collector.snapshot()
+
+
 class ResumeTest(unittest.IsolatedAsyncioTestCase):
   async def test_snapshot_tells_running_from_finished(self):
-    held = Held()
-    pipeline = Pipeline(held)
-    async with pipeline.running() as collector:
-      await turns_of_the_loop()
-      await held.end(2)
-      state = collector.snapshot()
+    _, pipeline, state = await stopped_after_one()
     self.assertEqual([p for p, _ in state.in_flight], [0, 1, 3])
     self.assertEqual(ids(state.queued), [2])
     self.assertEqual(state.stream, {"position": 4})
@@ -243,12 +253,8 @@ class ResumeTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(ids(after.queued), [2])
 
   async def test_in_flight_come_again_first_with_the_same_seeds(self):
-    held, again = Held(), Held()
-    pipeline = Pipeline(held)
-    async with pipeline.running() as collector:
-      await turns_of_the_loop()
-      await held.end(2)
-      state = collector.snapshot()
+    again = Held()
+    held, _, state = await stopped_after_one()
     async with Pipeline(again, state=state).running() as collector:
       await turns_of_the_loop()
       self.assertEqual(again.begun, [0, 1, 3])
@@ -260,11 +266,7 @@ class ResumeTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(again.seeds[position], held.seeds[position])
 
   async def test_snapshot_right_after_restore_is_the_same(self):
-    held = Held()
-    async with Pipeline(held).running() as collector:
-      await turns_of_the_loop()
-      await held.end(2)
-      state = collector.snapshot()
+    held, _, state = await stopped_after_one()
     self.assertEqual(Pipeline(held, state=state).collector.snapshot(), state)
 
   @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Policy slots are drawn by their weights, which learn from batches."""
 
 import collections
-import dataclasses
 import json
 import unittest
 
@@ -11,7 +10,6 @@ from agentrl_jax.controller.cross_policy import CrossPolicy, PolicySlotChooser
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.data.records import (
-  EpisodeSpec,
   Group,
   Status,
   Task,
@@ -21,7 +19,13 @@ from agentrl_jax.errors import ConfigError
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.policy_slot_weights_test import a_turn, metrics
-from tests.controller.stage import LIMITS, SAMPLED, ScriptedEngine, codec
+from tests.controller.stage import (
+  LIMITS,
+  SAMPLED,
+  ScriptedEngine,
+  an_episode,
+  codec,
+)
 from tests.settings import WAITS
 
 
@@ -78,7 +82,7 @@ def a_chooser(**changes):
 
 
 def play(chooser, batch, *, num_groups=20, size=4):
-  """Groups whose success follows the policy slots that the chooser drew."""
+  """Makes groups whose success depends on the policy slots of the chooser."""
   groups = []
   for n in range(num_groups):
     name = "ab"[n % 2]
@@ -88,9 +92,7 @@ def play(chooser, batch, *, num_groups=20, size=4):
     for attempt in range(size):
       seed = (batch * num_groups + n) * size + attempt
       policy_slots = [draw(seed, turn) for turn in range(3)]
-      chance = np.mean(
-        [SKILL[name][policy_slot] for policy_slot in policy_slots]
-      )
+      chance = np.mean([SKILL[name][slot] for slot in policy_slots])
       won = np.random.default_rng(seed).random() < chance
       members.append(
         Trajectory(
@@ -105,6 +107,15 @@ def play(chooser, batch, *, num_groups=20, size=4):
       )
     groups.append(Group(str(n), task, tuple(members)))
   return groups
+
+
+def drawn(groups):
+  """Lists the policy slots of every episode."""
+  return [
+    [turn.policy_slot for turn in t.turns]
+    for g in groups
+    for t in g.trajectories
+  ]
 
 
 def weight(chooser, task):
@@ -136,9 +147,9 @@ class PolicySlotChooserTest(unittest.TestCase):
       fixed, defaults(PolicySlotWeightsConfig, "policy_slot_weights"), TASKS
     )
     groups = play(chooser, 0)
-    told = chooser.learn(groups, metrics(kl=0.4))
+    report = chooser.learn(groups, metrics(kl=0.4))
     self.assertIs(chooser.draw_for(groups[0].task), fixed)
-    self.assertEqual(told["policy_slots/weight/policy_slot1/a"], 0.25)
+    self.assertEqual(report["policy_slots/weight/policy_slot1/a"], 0.25)
     turns = [
       (turn.policy_slot, t.reward)
       for g in groups
@@ -146,15 +157,14 @@ class PolicySlotChooserTest(unittest.TestCase):
       for t in g.trajectories
       for turn in t.turns
     ]
-    counts = collections.Counter(policy_slot for policy_slot, _ in turns)
-    self.assertAlmostEqual(
-      told["policy_slots/share/policy_slot1/a"], counts[1] / len(turns)
-    )
-    self.assertAlmostEqual(
-      told["policy_slots/success/policy_slot1/a"],
-      np.mean([reward for policy_slot, reward in turns if policy_slot == 1]),
-    )
-    self.assertLess(told["policy_slots/predicted_sample_size/a"], 1.0)
+    rewards = [reward for policy_slot, reward in turns if policy_slot == 1]
+    for name, expected in (
+      ("share", len(rewards) / len(turns)),
+      ("success", np.mean(rewards)),
+    ):
+      actual = report[f"policy_slots/{name}/policy_slot1/a"]
+      self.assertAlmostEqual(actual, expected, msg=name)
+    self.assertLess(report["policy_slots/predicted_sample_size/a"], 1.0)
 
   def test_restored_it_draws_as_it_would_have(self):
     through = a_chooser()
@@ -162,11 +172,7 @@ class PolicySlotChooserTest(unittest.TestCase):
     for batch in range(8):
       groups = play(through, batch)
       if again is not None:
-        for ours, theirs in zip(play(again, batch), groups, strict=True):
-          self.assertEqual(
-            [[u.policy_slot for u in t.turns] for t in ours.trajectories],
-            [[u.policy_slot for u in t.turns] for t in theirs.trajectories],
-          )
+        self.assertEqual(drawn(play(again, batch)), drawn(groups))
         again.learn(groups, metrics())
       through.learn(groups, metrics())
       if batch == 3:
@@ -197,10 +203,7 @@ class PlayerTest(unittest.IsolatedAsyncioTestCase):
       sampling=SAMPLED,
       waits=WAITS,
     )
-    task = Task("arithmetic", "train", 0)
-    return await player.play(
-      EpisodeSpec(task=task, group_id="g", attempt=0, seed=3)
-    )
+    return await player.play(an_episode(seed=3))
 
   async def test_weights_are_on_record(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.1, 0.2, 0.7))
@@ -215,4 +218,3 @@ class PlayerTest(unittest.IsolatedAsyncioTestCase):
     draw = CrossPolicy(draw_per="never", weights=(0.1, 0.9))
     played = await self._play(draw)
     self.assertEqual(played.policy_slot_weights, ())
-    self.assertTrue(dataclasses.is_dataclass(played))

@@ -19,11 +19,11 @@ DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
 def blocks(language):
-  """What stands between fences of a language."""
-  found = re.findall(
+  """Returns the blocks of a language."""
+  texts = re.findall(
     rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.M
   )
-  return [block.replace("\\\n", " ") for block in found]
+  return [block.replace("\\\n", " ") for block in texts]
 
 
 class DocumentationTest(unittest.TestCase):
@@ -40,7 +40,7 @@ class DocumentationTest(unittest.TestCase):
     }
 
     def moved(text):
-      return re.sub(r"\b502\d\b", lambda found: ports[found[0]], text)
+      return re.sub(r"\b502\d\b", lambda match: ports[match[0]], text)
 
     with contextlib.ExitStack() as stack:
       for command in commands:

@@ -56,8 +56,13 @@ async def play(environment=None, engine=None, *, seed=7, **changes):
   )
 
 
+def within(**limits):
+  """Plays with other limits."""
+  return play(limits=dataclasses.replace(LIMITS, **limits))
+
+
 class Stuck(Environment):
-  """Never replies, and says whether its session was closed."""
+  """Never replies; tells whether its session was closed."""
 
   name = "stuck"
 
@@ -81,7 +86,7 @@ class Stuck(Environment):
 
 
 class EpisodeTest(unittest.IsolatedAsyncioTestCase):
-  async def test_a_right_player_completes(self):
+  async def test_right_answers_complete_the_episode(self):
     trajectory = await play()
     self.assertIs(trajectory.status, Status.COMPLETED)
     self.assertEqual(trajectory.reward, 1.0)
@@ -89,7 +94,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     roles = [m["role"] for m in trajectory.transcript]
     self.assertEqual(roles[:4], ["user", "assistant", "tool", "assistant"])
 
-  async def test_each_prompt_is_all_before_it_verbatim(self):
+  async def test_each_prompt_is_the_tokens_before_it(self):
     engine = ScriptedEngine()
     trajectory = await play(engine=engine)
     before = np.empty(0, np.int32)
@@ -105,13 +110,10 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     texts = [codec().decode(t.observation) for t in trajectory.turns]
     self.assertIn(question, texts[0])
     self.assertNotIn(question, texts[1])
-    self.assertEqual(
-      texts[1],
-      f"<|tool|>{trajectory.transcript[2]['content']}<|end|><|assistant|>",
-    )
+    reply = trajectory.transcript[2]["content"]
+    self.assertEqual(texts[1], f"<|tool|>{reply}<|end|><|assistant|>")
 
-  async def test_what_was_sampled_is_kept_though_it_reads_differently(self):
-    """Ids that no tokenizer would choose for their text are still the ids."""
+  async def test_sampled_ids_are_kept_though_the_text_has_other_ids(self):
     odd = [codec().encode(c)[0] for c in "What is"]
     self.assertNotEqual(odd, codec().encode("What is").tolist())
 
@@ -123,26 +125,21 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(trajectory.turns[0].sampled[:-1].tolist(), odd)
     self.assertEqual(trajectory.transcript[1]["content"], "What is")
 
-  async def test_an_answer_cut_by_its_budget_is_closed_for_it(self):
-    limits = dataclasses.replace(LIMITS, max_answer_tokens=3)
-    trajectory = await play(limits=limits)
+  async def test_an_answer_cut_by_its_budget_gets_its_stop_token_later(self):
+    trajectory = await within(max_answer_tokens=3)
     for turn in trajectory.turns:
       self.assertEqual(len(turn.sampled), 3)
     for turn in trajectory.turns[1:]:
       self.assertIn(turn.observation[0], codec().stop_tokens)
 
   async def test_turn_limit(self):
-    limits = dataclasses.replace(LIMITS, max_turns=1)
-    trajectory = await play(limits=limits)
+    trajectory = await within(max_turns=1)
     self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
     self.assertEqual(len(trajectory.turns), 1)
 
   async def test_context_limit_before_the_engine_is_asked(self):
     whole = await play()
-    first, second = whole.turns
-    until_second = (
-      len(first.observation) + len(first.sampled) + len(second.observation)
-    )
+    until_second = whole.num_tokens - len(whole.turns[1].sampled)
     limits = dataclasses.replace(LIMITS, max_tokens=until_second)
     engine = ScriptedEngine()
     trajectory = await play(engine=engine, limits=limits)
@@ -153,8 +150,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
   async def test_answer_that_runs_out_of_room_is_kept_but_not_played(self):
     whole = await play()
     num_prompt = len(whole.turns[0].observation)
-    limits = dataclasses.replace(LIMITS, max_tokens=num_prompt + 2)
-    trajectory = await play(limits=limits)
+    trajectory = await within(max_tokens=num_prompt + 2)
     self.assertIs(trajectory.status, Status.AGENT_CONTEXT_LIMIT)
     self.assertEqual(len(trajectory.turns[0].sampled), 2)
     self.assertEqual(trajectory.num_tokens, num_prompt + 2)
@@ -164,9 +160,8 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
     whole = await play()
     num_prompt = len(whole.turns[0].observation)
     for max_tokens in range(num_prompt + 1, whole.num_tokens + 2):
-      limits = dataclasses.replace(LIMITS, max_tokens=max_tokens)
       with self.subTest(max_tokens=max_tokens):
-        trajectory = await play(limits=limits)
+        trajectory = await within(max_tokens=max_tokens)
         self.assertLessEqual(trajectory.num_tokens, max_tokens)
         done = max_tokens >= whole.num_tokens
         self.assertEqual(trajectory.status is Status.COMPLETED, done)
@@ -212,10 +207,8 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_stuck_environment_is_named_and_left(self):
     environment = Stuck()
-    with self.assertRaisesRegex(
-      DeadlineExceeded, "arithmetic train 0 to reply"
-    ):
-      waits = dataclasses.replace(WAITS, reply_timeout_s=1e-9)
+    waits = dataclasses.replace(WAITS, reply_timeout_s=1e-9)
+    with self.assertRaisesRegex(DeadlineExceeded, "c train 0 to reply"):
       await play(environment, waits=waits)
     self.assertTrue(environment.closed)
 

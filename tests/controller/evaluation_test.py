@@ -69,17 +69,17 @@ class DrawTest(unittest.TestCase):
     self.assertEqual(len(set(tasks(50))), 50)
     self.assertEqual({t.split for t in tasks(50)}, {"test"})
 
-  def test_few_are_all_played(self):
+  def test_an_environment_of_few_tasks_is_played_whole(self):
     class Few(Brittle):
       def indices(self, split):
         return [4, 2, 9]
 
-    found = tasks(50, {"arithmetic": Few()})
-    self.assertEqual([t.index for t in found], [4, 2, 9])
+    drawn = tasks(50, {"arithmetic": Few()})
+    self.assertEqual([t.index for t in drawn], [4, 2, 9])
 
   def test_environments_take_turns(self):
-    found = tasks(3, {"a": Brittle(), "b": Brittle()})
-    self.assertEqual([t.name for t in found], ["a", "b"] * 3)
+    drawn = tasks(3, {"a": Brittle(), "b": Brittle()})
+    self.assertEqual([t.name for t in drawn], ["a", "b"] * 3)
 
 
 class EvaluateTest(unittest.IsolatedAsyncioTestCase):
@@ -114,31 +114,29 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
         return super().open(task, seed=seed)
 
     cursed = {task.index for task in tasks(20)[:5]}
-    found = await score(a_player(Cursed()))
-    self.assertEqual((found.num_tasks, found.num_lost), (15, 5))
-    self.assertEqual(found.success_rate, 1.0)
-    self.assertEqual(found.faults, {"EnvironmentFault": 15})
+    scored = await score(a_player(Cursed()))
+    self.assertEqual((scored.num_tasks, scored.num_lost), (15, 5))
+    self.assertEqual(scored.success_rate, 1.0)
+    self.assertEqual(scored.faults, {"EnvironmentFault": 15})
 
-  async def test_all_lost_is_no_number(self):
-    found = await score(a_player(Brittle(fault_rate=1.0)), 3)
-    self.assertTrue(math.isnan(found.success_rate))
-    self.assertEqual(found.interval, (0.0, 1.0))
+  async def test_the_rate_is_nan_if_every_task_is_lost(self):
+    scored = await score(a_player(Brittle(fault_rate=1.0)), 3)
+    self.assertTrue(math.isnan(scored.success_rate))
+    self.assertEqual(scored.interval, (0.0, 1.0))
 
-  async def test_progress_is_told_task_by_task(self):
-    told = []
-    await score(
-      a_player(), 3, progress=lambda *what: told.append((what[0], what[1]))
-    )
-    self.assertEqual(told, [(1, 3), (2, 3), (3, 3)])
+  async def test_progress_is_reported_task_by_task(self):
+    calls = []
+    await score(a_player(), 3, progress=lambda *call: calls.append(call[:2]))
+    self.assertEqual(calls, [(1, 3), (2, 3), (3, 3)])
 
   async def test_success_is_the_environments_word_if_it_has_one(self):
     class Graded:
       async def play(self, attempt):
         return a_trajectory(status=Status.COMPLETED, reward=0.9)
 
-    found = await score(Graded(), 4)
-    self.assertEqual(found.num_successes, 0)
-    self.assertAlmostEqual(found.mean_reward, 0.9)
+    scored = await score(Graded(), 4)
+    self.assertEqual(scored.num_successes, 0)
+    self.assertAlmostEqual(scored.mean_reward, 0.9)
 
   async def test_bug_is_raised_and_cancelling_leaves_nothing(self):
     class Buggy:
@@ -165,15 +163,21 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(metrics["eval/lost/arithmetic"], 0.0)
 
 
+def a_script(environment=None, *, max_turns=8, mistakes=()):
+  return ScriptPlayer(
+    environments={"arithmetic": environment or Brittle()},
+    max_turns=max_turns,
+    mistakes=dict(mistakes),
+    waits=WAITS,
+  )
+
+
 class PlayersTest(unittest.IsolatedAsyncioTestCase):
   async def test_expert_with_and_without_tokens_score_alike(self):
-    environments = {"arithmetic": Brittle()}
     mistakes = {"arithmetic": {"wrong_sum": 0.5}}
-    script = ScriptPlayer(
-      environments=environments, max_turns=8, mistakes=mistakes, waits=WAITS
-    )
+    script = a_script(mistakes=mistakes)
     tokens = ExpertPlayer(
-      environments=environments,
+      environments={"arithmetic": Brittle()},
       codec=codec(),
       limits=LIMITS,
       mistakes=mistakes,
@@ -184,13 +188,7 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(0 < without.num_successes < 30)
 
   async def test_script_has_transcript_pay_and_no_tokens(self):
-    script = ScriptPlayer(
-      environments={"arithmetic": Brittle()},
-      max_turns=8,
-      mistakes={},
-      waits=WAITS,
-    )
-    trajectory = await script.play(an_episode())
+    trajectory = await a_script().play(an_episode())
     self.assertEqual(trajectory.num_tokens, 0)
     self.assertEqual([t.reward for t in trajectory.turns], [0.0, 1.0])
     self.assertEqual(trajectory.transcript[0]["role"], "user")
@@ -213,34 +211,19 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
           session.step = step
           yield session
 
-    script = ScriptPlayer(
-      environments={"arithmetic": Instalments()},
-      max_turns=8,
-      mistakes={},
-      waits=WAITS,
-    )
-    trajectory = await script.play(an_episode())
+    trajectory = await a_script(Instalments()).play(an_episode())
     self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.25])
     self.assertEqual(trajectory.reward, 0.5)
 
   async def test_script_is_stopped_by_the_turn_limit(self):
-    script = ScriptPlayer(
-      environments={"arithmetic": Brittle()},
-      max_turns=1,
-      mistakes={},
-      waits=WAITS,
-    )
-    trajectory = await script.play(an_episode())
+    trajectory = await a_script(max_turns=1).play(an_episode())
     self.assertIs(trajectory.status, Status.TASK_LIMIT_REACHED)
 
   async def test_unknown_task_is_named(self):
+    unknown = [Task("chess", "test", 0)]
     with self.assertRaises(ExceptionGroup) as caught:
       await evaluate(
-        a_player(),
-        [Task("chess", "test", 0)],
-        concurrency=1,
-        seed=0,
-        retries=RETRIES,
+        a_player(), unknown, concurrency=1, seed=0, retries=RETRIES
       )
     (error,) = caught.exception.exceptions
     self.assertIsInstance(error, ConfigError)

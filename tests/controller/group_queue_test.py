@@ -6,6 +6,7 @@ import itertools
 import random
 import unittest
 
+from absl.testing import parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
 from configs.base import defaults
 from tests.clocks import turns_of_the_loop
-from tests.controller.stage import a_group
+from tests.controller.stage import a_group, started
 
 queue_limits = functools.partial(defaults, QueueLimits, "queue")
 
@@ -32,7 +33,7 @@ def a_queue(max_groups=2, monitor=None, **limits):
 
 
 async def put(queue, group):
-  """As a producer does."""
+  """Offers a group, and waits for room, as a producer does."""
   if group.id not in queue._started:
     queue.begin(group.id)
   queue.offer(group)
@@ -54,8 +55,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
   async def test_take_waits_for_all_it_asks(self):
     queue = a_queue()
     await put(queue, a_group(0))
-    taking = asyncio.create_task(queue.take(2, version=0))
-    await turns_of_the_loop()
+    taking = await started(queue.take(2, version=0))
     self.assertFalse(taking.done())
     await put(queue, a_group(1))
     self.assertEqual(ids(await taking), [0, 1])
@@ -63,8 +63,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
   async def test_cancelled_take_leaves_everything(self):
     queue = a_queue()
     await put(queue, a_group(0))
-    taking = asyncio.create_task(queue.take(2, version=0))
-    await turns_of_the_loop()
+    taking = await started(queue.take(2, version=0))
     taking.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await taking
@@ -85,8 +84,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
   async def test_finished_groups_beyond_the_limit_are_in_the_snapshot(self):
     queue = a_queue(1)
     await put(queue, a_group(0))
-    waiting = asyncio.create_task(put(queue, a_group(1)))
-    await turns_of_the_loop()
+    waiting = await started(put(queue, a_group(1)))
     self.assertEqual(ids(queue.snapshot()), [0, 1])
     waiting.cancel()
     await turns_of_the_loop()
@@ -96,18 +94,16 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
     queue = GroupQueue(
       queue_limits(max_groups=1), Monitor(), watch=LearnerWatch(1e-9)
     )
-    queue.begin("00000000")
-    queue.begin("00000001")
-    queue.offer(a_group(0))
-    queue.offer(a_group(1))
+    for n in (0, 1):
+      queue.begin(f"{n:08d}")
+      queue.offer(a_group(n))
     with self.assertRaisesRegex(DeadlineExceeded, "the learner to take"):
       await queue.room("00000001")
 
   async def test_close_lets_drain_then_raises(self):
     queue = a_queue()
     await put(queue, a_group(0))
-    taking = asyncio.create_task(queue.take(2, version=0))
-    await turns_of_the_loop()
+    taking = await started(queue.take(2, version=0))
     queue.close()
     with self.assertRaisesRegex(QueueClosed, "1 groups in it"):
       await taking
@@ -116,8 +112,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
   async def test_close_frees_producers(self):
     queue = a_queue(1)
     await put(queue, a_group(0))
-    waiting = asyncio.create_task(put(queue, a_group(1)))
-    await turns_of_the_loop()
+    waiting = await started(put(queue, a_group(1)))
     queue.close()
     await waiting
 
@@ -148,8 +143,7 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
   async def test_dropping_makes_room(self):
     queue = a_queue(1, max_staleness=0)
     await put(queue, a_group(0, version=0))
-    waiting = asyncio.create_task(put(queue, a_group(1, version=1)))
-    await turns_of_the_loop()
+    waiting = await started(put(queue, a_group(1, version=1)))
     queue.drop_stale(1)
     await waiting
 
@@ -170,8 +164,7 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
     queue.offer(a_group(1))
     self.assertEqual(ids(await queue.take(1, version=0)), [1])
     queue.offer(a_group(3))
-    taking = asyncio.create_task(queue.take(1, version=1))
-    await turns_of_the_loop()
+    taking = await started(queue.take(1, version=1))
     self.assertFalse(taking.done())
     queue.offer(a_group(2))
     self.assertEqual(ids(await taking), [2])
@@ -181,8 +174,7 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
     queue.begin("00000000", 0)
     queue.begin("00000001", 1)
     queue.offer(a_group(1))
-    taking = asyncio.create_task(queue.take(1, version=1))
-    await turns_of_the_loop()
+    taking = await started(queue.take(1, version=1))
     self.assertFalse(taking.done())
     queue.give_up("00000000")
     self.assertEqual(ids(await taking), [1])
@@ -202,8 +194,7 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
     waiting = [
       asyncio.create_task(put(self.queue, a_group(n))) for n in (1, 2, 3)
     ]
-    taking = asyncio.create_task(self.queue.take(2, version=0))
-    await turns_of_the_loop()
+    taking = await started(self.queue.take(2, version=0))
     self.assertFalse(taking.done())
     await put(self.queue, a_group(0))
     self.assertEqual(ids(await taking), [0, 1])
@@ -238,54 +229,42 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
       queue_limits(max_groups=1, order="lifo")
 
 
-def choose(finished, born, num_groups=2, version=2, max_age=2):
+def choose(finished, born, *, version=2, max_age=2, **options):
   chosen = select_groups(
     list(finished),
-    dict(born),
-    num_groups=num_groups,
+    born,
+    num_groups=2,
     version=version,
     max_age=max_age,
+    **options,
   )
-  return chosen if chosen is None else "".join(chosen)
+  return chosen and "".join(chosen)
 
 
-class ChooseTest(unittest.TestCase):
-  def test_first_come_first_taken_while_nothing_is_due(self):
-    born = {"a": 2, "b": 2, "c": 2, "d": 2}
-    self.assertEqual(choose("dcb", born), "dc")
+NEW = {"c": 2, "d": 2}
 
-  def test_group_that_is_due_is_waited_for(self):
-    born = {"slow": 0, "b": 2, "c": 2}
-    self.assertIsNone(choose("bc", born))
-    self.assertEqual(
-      select_groups(
-        ["b", "c", "slow"], born, num_groups=2, version=2, max_age=2
-      ),
-      ["b", "slow"],
-    )
 
-  def test_group_that_is_not_yet_due_is_overtaken(self):
-    self.assertEqual(choose("bc", {"a": 1, "b": 2, "c": 2}), "bc")
+class SelectGroupsTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("first_come_first_taken_while_none_is_due", "dcb", NEW | {"b": 2}, "dc"),
+    ("a_due_group_is_waited_for", "cd", NEW | {"a": 0}, None),
+    ("a_due_group_is_taken", "cda", NEW | {"a": 0}, "ca"),
+    ("a_group_not_yet_due_is_overtaken", "cd", NEW | {"a": 1}, "cd"),
+    ("more_due_than_fit", "abc", {"a": 0, "b": 0, "c": 0}, "ab"),
+    # Three due at the next version, two to a step: one must go now.
+    ("looks_ahead_and_waits", "de", dict(a=1, b=1, c=1, d=2, e=2), None),
+    ("looks_ahead_and_takes", "dea", dict(a=1, b=1, c=1, d=2, e=2), "da"),
+  )
+  def test_selects(self, finished, born, expected):
+    self.assertEqual(choose(finished, born), expected)
 
-  def test_looks_further_ahead_than_one_step(self):
-    """Three due at the next version, two to a step: one must go now."""
-    born = {"a": 1, "b": 1, "c": 1, "d": 2, "e": 2}
-    self.assertIsNone(choose("de", born))
-    self.assertEqual(choose("dea", born), "da")
+  def test_the_next_step_is_several_versions_on(self):
+    """Age 3 at version 4 is age 5 at the next step, of version 6."""
+    born, options = {"a": 2, "b": 4, "c": 4}, {"version": 4, "max_age": 3}
+    self.assertEqual(choose("bc", born, **options), "bc")
+    self.assertIsNone(choose("bc", born, **options, versions_per_step=2))
 
-  def test_the_next_taking_is_several_versions_on(self):
-    """At version 4 and every second one: age 3 is 5 by the next."""
-    born = {"slow": 2, "b": 4, "c": 4}
-    in_time = {"num_groups": 2, "version": 4, "max_age": 3}
-    self.assertEqual(select_groups("bc", born, **in_time), ["b", "c"])
-    self.assertIsNone(select_groups("bc", born, **in_time, versions_per_step=2))
-
-  def test_more_due_than_fit_are_taken_as_far_as_they_go(self):
-    born = dict.fromkeys("abc", 0)
-    self.assertEqual(choose("abc", born), "ab")
-
-  def test_with_every_choice_left_open_some_wait_is_never_for_ever(self):
-    """If all has come and there is enough, something is taken."""
+  def test_something_is_taken_where_all_have_come(self):
     for ages in itertools.product(range(3), repeat=4):
       born = dict(zip("abcd", ages, strict=True))
       self.assertIsNotNone(choose("dcba", born))

@@ -17,11 +17,12 @@ from tests.controller.stage import (
   a_player,
   a_task,
   a_trajectory,
+  started,
 )
 
 
 class Scripted:
-  """A player whose outcomes are given by (attempt, try)."""
+  """Player whose outcomes are given by (attempt, try)."""
 
   def __init__(self, act):
     self._act = act
@@ -205,8 +206,7 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
   async def test_cancelling_leaves_nothing(self):
     environment = Brittle()
     engine = ScriptedEngine(gate=asyncio.Event().wait)
-    group = asyncio.create_task(run(a_player(environment, engine)))
-    await turns_of_the_loop()
+    group = await started(run(a_player(environment, engine)))
     self.assertEqual(environment.num_open, 4)
     group.cancel()
     with self.assertRaises(asyncio.CancelledError):

@@ -35,7 +35,7 @@ def tokens(environments, mistakes):
 
 
 def wins(player, name, number=20):
-  """How many of the first tasks the player solves."""
+  """Counts the first tasks that the player solves."""
 
   async def play():
     return [

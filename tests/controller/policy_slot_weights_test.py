@@ -7,7 +7,7 @@ import json
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.controller import policy_slot_weights
+from agentrl_jax.controller import policy_slot_weights as weighting
 from agentrl_jax.controller.policy_slot_weights import (
   PolicySlotWeightsConfig,
   credit_of,
@@ -27,36 +27,34 @@ def a_config(**changes):
 
 
 def evidence(*, draws, credit=0.0, kl=0.0, inverse=1.0, tokens=5.0):
-  """Of means per policy slot; broadcast to the shape of `draws`."""
+  """Makes evidence of means per policy slot, in the shape of `draws`."""
   draws = np.atleast_2d(np.asarray(draws, float))
 
   def total(mean):
     return np.broadcast_to(np.asarray(mean, float), draws.shape) * draws
 
-  return policy_slot_weights.Evidence(
-    attempts=policy_slot_weights.EpisodeSums(
+  return weighting.Evidence(
+    attempts=weighting.EpisodeSums(
       draws=draws, credit=total(credit), successes=draws, tokens=total(tokens)
     ),
-    drift=policy_slot_weights.Drift(
-      draws=draws, kl=total(kl), inverse=total(inverse)
-    ),
+    drift=weighting.Drift(draws=draws, kl=total(kl), inverse=total(inverse)),
     version=np.zeros(draws.shape[1], int),
   )
 
 
-def weights(found, prior=PRIOR, **changes):
+def weights(observed, prior=PRIOR, **changes):
   config = a_config(**changes)
-  believed = policy_slot_weights.estimate(found, prior_draws=config.prior_draws)
-  return policy_slot_weights.weigh(believed, prior, config)
+  estimates = weighting.estimate(observed, prior_draws=config.prior_draws)
+  return weighting.weigh(estimates, prior, config)
 
 
 class WeightsTest(parameterized.TestCase):
   def test_no_data_is_the_prior(self):
-    found = weights(policy_slot_weights.no_evidence(3, 2))
-    np.testing.assert_allclose(found, np.tile(PRIOR, (3, 1)), rtol=1e-15)
+    weight_NZ = weights(weighting.no_evidence(3, 2))
+    np.testing.assert_allclose(weight_NZ, np.tile(PRIOR, (3, 1)), rtol=1e-15)
 
   def test_the_formula_itself(self):
-    found = evidence(
+    observed = evidence(
       draws=[300, 100], credit=[0.0, 0.08], kl=[0.01, 0.03], tokens=4
     )
 
@@ -66,7 +64,7 @@ class WeightsTest(parameterized.TestCase):
     ) - 2.0 * np.array([3 / 350, 3 / 150])
     expected = PRIOR * np.exp(gain / 0.1)
     np.testing.assert_allclose(
-      weights(found, prior_draws=50.0, kl_cost=2.0, temperature=0.1)[0],
+      weights(observed, prior_draws=50.0, kl_cost=2.0, temperature=0.1)[0],
       expected / expected.sum(),
     )
 
@@ -76,12 +74,12 @@ class WeightsTest(parameterized.TestCase):
       self.assertGreater(sign * gained, 0.1)
 
   def test_a_policy_slot_far_from_the_policy_loses(self):
-    near = weights(evidence(draws=[500, 500], kl=[0.001, 0.002]))[0, 1]
-    far = weights(evidence(draws=[500, 500], kl=[0.001, 0.2]))[0, 1]
-    self.assertLess(far, 0.05)
-    self.assertAlmostEqual(near, 0.4, delta=0.01)
-    free = weights(evidence(draws=[500, 500], kl=[0.001, 0.2]), kl_cost=0.0)
-    self.assertAlmostEqual(free[0, 1], 0.4)
+    near, far = (
+      evidence(draws=[500, 500], kl=[0.001, kl]) for kl in (0.002, 0.2)
+    )
+    self.assertLess(weights(far)[0, 1], 0.05)
+    self.assertAlmostEqual(weights(near)[0, 1], 0.4, delta=0.01)
+    self.assertAlmostEqual(weights(far, kl_cost=0.0)[0, 1], 0.4)
 
   def test_few_observations_do_not_decide(self):
     many = weights(evidence(draws=[1000, 1000], credit=[0, 0.3]))[0, 1]
@@ -90,55 +88,52 @@ class WeightsTest(parameterized.TestCase):
     self.assertAlmostEqual(few, 0.4, delta=0.05)
 
   def test_a_task_without_data_takes_what_the_others_say(self):
-    found = weights(evidence(draws=[[400, 400], [0, 0]], credit=[0, 0.2]))
-    self.assertGreater(found[1, 1], 0.55)
-    self.assertAlmostEqual(found[0, 1], found[1, 1])
+    weight_NZ = weights(evidence(draws=[[400, 400], [0, 0]], credit=[0, 0.2]))
+    self.assertGreater(weight_NZ[1, 1], 0.55)
+    self.assertAlmostEqual(weight_NZ[0, 1], weight_NZ[1, 1])
 
   def test_a_hard_task_and_an_easy_one_have_weights_of_their_own(self):
-    found = weights(
-      evidence(draws=np.full((2, 2), 2000), credit=[[0, 0.2], [0, -0.2]])
-    )
-    self.assertGreater(found[0, 1], 0.8)
-    self.assertLess(found[1, 1], 0.1)
+    draws, credit = np.full((2, 2), 2000), [[0, 0.2], [0, -0.2]]
+    weight_NZ = weights(evidence(draws=draws, credit=credit))
+    self.assertGreater(weight_NZ[0, 1], 0.8)
+    self.assertLess(weight_NZ[1, 1], 0.1)
 
   def test_one_policy_slot_alone(self):
-    found = weights(
+    weight_NZ = weights(
       evidence(draws=[50.0], credit=0.3, inverse=9.0),
       np.array([2.0]),
       min_sample_size=0.9,
       floor=0.1,
     )
-    np.testing.assert_allclose(found, [[1.0]])
+    np.testing.assert_allclose(weight_NZ, [[1.0]])
 
   def test_what_may_not_be_drawn_is_not(self):
-    found = weights(
+    weight_NZ = weights(
       evidence(draws=[9, 9, 9], credit=[0, 0, 1]),
       np.array([1.0, 1.0, 0.0]),
       floor=0.1,
     )
-    self.assertEqual(found[0, 2], 0.0)
-    self.assertAlmostEqual(found.sum(), 1.0)
+    self.assertEqual(weight_NZ[0, 2], 0.0)
+    self.assertAlmostEqual(weight_NZ.sum(), 1.0)
 
   def test_the_floor(self):
-    found = weights(evidence(draws=[900, 900], credit=[0, -1.0]), floor=0.1)
-    np.testing.assert_allclose(found, [[0.9, 0.1]])
-    found = weights(evidence(draws=[9, 9], credit=[0, -0.01]), floor=0.1)
-    self.assertGreater(found[0, 1], 0.3)
+    weight_NZ = weights(evidence(draws=[900, 900], credit=[0, -1.0]), floor=0.1)
+    np.testing.assert_allclose(weight_NZ, [[0.9, 0.1]])
+    weight_NZ = weights(evidence(draws=[9, 9], credit=[0, -0.01]), floor=0.1)
+    self.assertGreater(weight_NZ[0, 1], 0.3)
 
   def test_just_as_far_towards_fresh_as_the_sample_size_asks_for(self):
-    found = evidence(draws=[1e9, 1e9], inverse=[1.0, 4.0], tokens=[1.0, 3.0])
-    weight = weights(found, min_sample_size=0.5)[0]
+    observed = evidence(draws=[1e9, 1e9], inverse=[1.0, 4.0], tokens=[1.0, 3.0])
+    weight = weights(observed, min_sample_size=0.5)[0]
     # (w0 + 3 w1) / (w0 + 12 w1) = 1/2 at w1 = 1/7.
     np.testing.assert_allclose(weight, [6 / 7, 1 / 7], rtol=1e-6)
-    np.testing.assert_allclose(
-      weights(found, min_sample_size=0.3)[0], PRIOR, rtol=1e-6
-    )
+    weight = weights(observed, min_sample_size=0.3)[0]
+    np.testing.assert_allclose(weight, PRIOR, rtol=1e-6)
 
   def test_fresh_tokens_of_little_use_do_not_push_away_better_ones(self):
-    found = evidence(draws=[1e9, 1e9], inverse=[4.0, 2.0])
-    np.testing.assert_allclose(
-      weights(found, min_sample_size=0.8)[0], PRIOR, rtol=1e-6
-    )
+    observed = evidence(draws=[1e9, 1e9], inverse=[4.0, 2.0])
+    weight = weights(observed, min_sample_size=0.8)[0]
+    np.testing.assert_allclose(weight, PRIOR, rtol=1e-6)
 
   @parameterized.parameters(range(8))
   def test_bounds_hold_whatever_was_seen(self, seed):
@@ -146,7 +141,7 @@ class WeightsTest(parameterized.TestCase):
     for _ in range(100):
       num_tasks, num_policy_slots = draw.integers(1, 5, 2)
       shape = (num_tasks, num_policy_slots)
-      found = evidence(
+      observed = evidence(
         draws=draw.exponential(300, shape) * (draw.random(shape) < 0.8),
         credit=draw.uniform(-1, 1, shape),
         kl=draw.exponential(0.1, shape),
@@ -160,15 +155,15 @@ class WeightsTest(parameterized.TestCase):
         temperature=draw.exponential(0.1) + 1e-4,
         kl_cost=draw.exponential(),
       )
-      believed = policy_slot_weights.estimate(found, prior_draws=30.0)
-      weight_NZ = policy_slot_weights.weigh(believed, prior_Z, config)
+      estimates = weighting.estimate(observed, prior_draws=30.0)
+      weight_NZ = weighting.weigh(estimates, prior_Z, config)
       self.assertTrue((weight_NZ >= 0).all())
       np.testing.assert_allclose(weight_NZ.sum(1), 1)
-      bound_N = np.minimum(config.min_sample_size, 1 / believed.inverse[:, 0])
-      useful_N = policy_slot_weights.sample_size(weight_NZ, believed)
+      bound_N = np.minimum(config.min_sample_size, 1 / estimates.inverse[:, 0])
+      useful_N = weighting.sample_size(weight_NZ, estimates)
       self.assertTrue((useful_N >= bound_N * (1 - 1e-9)).all())
       unbound = dataclasses.replace(config, min_sample_size=0.0)
-      weight_NZ = policy_slot_weights.weigh(believed, prior_Z, unbound)
+      weight_NZ = weighting.weigh(estimates, prior_Z, unbound)
       self.assertTrue((weight_NZ >= config.floor * (1 - 1e-9)).all())
 
 
@@ -198,7 +193,7 @@ def a_turn(policy_slot, *, version=0, tokens=2):
 
 
 def a_group(*members, task="a"):
-  """Of (reward, policy slots of its turns) each."""
+  """Makes a group of members, each (reward, policy slots of its turns)."""
   played = tuple(
     Trajectory(
       Task(task, "train", 0),
@@ -215,7 +210,7 @@ def a_group(*members, task="a"):
 
 
 def count(groups, *, per_turn=True, exploration=0.0):
-  return policy_slot_weights.count_episodes(
+  return weighting.count_episodes(
     groups, TASKS, 2, per_turn=per_turn, exploration=exploration
   )
 
@@ -248,7 +243,7 @@ class CreditTest(parameterized.TestCase):
 
   @parameterized.parameters(0.0, 0.3, 1.0)
   def test_is_the_gradient_of_what_the_group_achieves(self, exploration):
-    """Against the derivative of the sum over everything that can happen."""
+    """Compares it with the derivative of the sum over all outcomes."""
     win_Z = np.array([0.3, 0.6])  # success of an attempt that z plays
     size = 3
 
@@ -282,84 +277,80 @@ class CountTest(absltest.TestCase):
       a_group((1, [0, 0, 1]), (0, [1])),
       a_group((1, [0]), (1, [0]), task="b"),
     ]
-    found = count(groups)
-    np.testing.assert_array_equal(found.draws, [[2, 2], [2, 0]])
-    np.testing.assert_array_equal(found.successes, [[2, 1], [2, 0]])
-    np.testing.assert_array_equal(found.credit, [[2, 0], [0, 0]])
-    np.testing.assert_array_equal(found.tokens, [[4, 4], [4, 0]])
+    sums = count(groups)
+    np.testing.assert_array_equal(sums.draws, [[2, 2], [2, 0]])
+    np.testing.assert_array_equal(sums.successes, [[2, 1], [2, 0]])
+    np.testing.assert_array_equal(sums.credit, [[2, 0], [0, 0]])
+    np.testing.assert_array_equal(sums.tokens, [[4, 4], [4, 0]])
 
   def test_a_draw_is_an_episode(self):
-    found = count([a_group((1, [1, 1, 1]), (0, [0]))], per_turn=False)
-    np.testing.assert_array_equal(found.draws[0], [1, 1])
-    np.testing.assert_array_equal(found.credit[0], [-1, 1])
-    np.testing.assert_array_equal(found.tokens[0], [2, 6])
+    sums = count([a_group((1, [1, 1, 1]), (0, [0]))], per_turn=False)
+    np.testing.assert_array_equal(sums.draws[0], [1, 1])
+    np.testing.assert_array_equal(sums.credit[0], [-1, 1])
+    np.testing.assert_array_equal(sums.tokens[0], [2, 6])
 
   def test_an_episode_without_turns_tells_nothing(self):
     self.assertEqual(count([a_group((0, []))], per_turn=False).draws.sum(), 0)
 
   def test_the_version_of_most_tokens(self):
     old, new = a_turn(1, version=3, tokens=2), a_turn(1, version=5, tokens=4)
-    found = policy_slot_weights.versions_of([a_group((0, [old, new, old]))], 3)
-    np.testing.assert_array_equal(found, [-1, 5, -1])
+    versions = weighting.versions_of([a_group((0, [old, new, old]))], 3)
+    np.testing.assert_array_equal(versions, [-1, 5, -1])
 
 
 class DriftTest(absltest.TestCase):
   def test_weighs_by_draws_and_leaves_out_what_was_not_trained(self):
     draws = np.array([[3.0, 5.0], [1.0, 1.0]])
-    told = metrics() | metrics(0, "b", share=0.0, kl=9.0, sample_size=0.0)
-    found = policy_slot_weights.measure_drift(told, TASKS, draws)
-    np.testing.assert_array_equal(found.draws, [[0, 5], [0, 0]])
-    np.testing.assert_allclose(found.kl, [[0, 0.5], [0, 0]])
-    np.testing.assert_allclose(found.inverse, [[0, 6.25], [0, 0]])
+    both = metrics() | metrics(0, "b", share=0.0, kl=9.0, sample_size=0.0)
+    drift = weighting.measure_drift(both, TASKS, draws)
+    np.testing.assert_array_equal(drift.draws, [[0, 5], [0, 0]])
+    np.testing.assert_allclose(drift.kl, [[0, 0.5], [0, 0]])
+    np.testing.assert_allclose(drift.inverse, [[0, 6.25], [0, 0]])
 
   def test_an_update_that_was_not_made_tells_nothing(self):
-    found = policy_slot_weights.measure_drift({}, TASKS, np.ones((2, 2)))
-    self.assertEqual(found.draws.sum(), 0)
+    drift = weighting.measure_drift({}, TASKS, np.ones((2, 2)))
+    self.assertEqual(drift.draws.sum(), 0)
 
 
 class EvidenceTest(absltest.TestCase):
   def _added(self, evidence, *, version=0, memory=0.5):
     group = a_group((1, [1]), (0, [a_turn(1, version=version, tokens=9)]))
-    found = count([group])
-    return policy_slot_weights.add_batch(
+    sums = count([group])
+    return weighting.add_batch(
       evidence,
-      found,
-      policy_slot_weights.measure_drift(metrics(), TASKS, found.draws),
-      policy_slot_weights.versions_of([group], 2),
+      sums,
+      weighting.measure_drift(metrics(), TASKS, sums.draws),
+      weighting.versions_of([group], 2),
       memory=memory,
     )
 
   def test_fades(self):
-    evidence = policy_slot_weights.no_evidence(2, 2)
+    evidence = weighting.no_evidence(2, 2)
     for draws in (2, 3, 3.5):
       evidence = self._added(evidence)
       self.assertEqual(evidence.attempts.draws[0, 1], draws)
       self.assertEqual(evidence.drift.draws[0, 1], draws)
 
   def test_another_version_drifts_from_anew(self):
-    evidence = self._added(policy_slot_weights.no_evidence(2, 2), version=1)
+    evidence = self._added(weighting.no_evidence(2, 2), version=1)
     evidence = self._added(evidence, version=4)
     self.assertEqual(evidence.drift.draws[0, 1], 2)
     self.assertEqual(evidence.attempts.draws[0, 1], 3)
     np.testing.assert_array_equal(evidence.version, [-1, 4])
 
   def test_comes_back_from_json_to_the_bit(self):
-    evidence = self._added(policy_slot_weights.no_evidence(2, 2), memory=0.3)
+    evidence = self._added(weighting.no_evidence(2, 2), memory=0.3)
     evidence = self._added(evidence, memory=1 / 3)
-    again = policy_slot_weights.evidence_from_json(
+    again = weighting.evidence_from_json(
       json.loads(json.dumps(evidence.to_json())),
-      policy_slot_weights.no_evidence(2, 2),
+      weighting.no_evidence(2, 2),
     )
     self.assertEqual(again.to_json(), evidence.to_json())
     np.testing.assert_array_equal(again.drift.inverse, evidence.drift.inverse)
 
   def test_refuses_what_is_of_another_run(self):
-    body = policy_slot_weights.no_evidence(2, 3).to_json()
+    body = weighting.no_evidence(2, 3).to_json()
     with self.assertRaisesRegex(CheckpointError, r"\(2, 3\).*\(2, 2\)"):
-      policy_slot_weights.evidence_from_json(
-        body, policy_slot_weights.no_evidence(2, 2)
-      )
+      weighting.evidence_from_json(body, weighting.no_evidence(2, 2))
     with self.assertRaisesRegex(CheckpointError, "cannot be read"):
-      policy_slot_weights.evidence_from_json(
-        {}, policy_slot_weights.no_evidence(2, 2)
-      )
+      weighting.evidence_from_json({}, weighting.no_evidence(2, 2))

@@ -44,7 +44,7 @@ class Process:
         self._changed.notify_all()
 
   def wait_for(self, words):
-    """The first line with these words."""
+    """Waits for the first line with these words, and returns it."""
     end = time.monotonic() + START_S
     with self._changed:
       while not (found := [line for line in self.lines if words in line]):
@@ -54,7 +54,7 @@ class Process:
     return found[0]
 
   def kill(self):
-    """As the kernel does when memory runs out."""
+    """Kills the process, as the kernel does when memory runs out."""
     self.stop(signal.SIGKILL)
 
   def stop(self, sign=signal.SIGTERM):
@@ -70,7 +70,7 @@ class Process:
 
 @contextlib.contextmanager
 def running(*arguments):
-  """A process that is ended with the context, if it has not before."""
+  """Runs a process until the end of the context."""
   process = Process(*arguments)
   try:
     yield process
@@ -108,7 +108,7 @@ class ServiceProcess:
       return json.load(response)
 
   def post(self, path, body=None, session=None):
-    """The status, the JSON and the session's id of the answer."""
+    """Returns the status, the JSON and the session's id of the reply."""
     request = urllib.request.Request(
       f"{self.url}/{path}",
       data=json.dumps(body).encode(),
@@ -128,7 +128,7 @@ class ServiceProcess:
         return error.code, json.load(error), None
 
   def wait_for_workers(self, number, task, status="ALIVE"):
-    """Until that many workers of a task are so."""
+    """Waits until so many workers of a task have a status."""
 
     def are_there():
       workers = self.get("list_workers").get(task, {"workers": {}})["workers"]
@@ -138,7 +138,7 @@ class ServiceProcess:
 
 
 def agentrl_worker(controller, *, name):
-  """Arguments that run AgentRL's own worker on our calculator task."""
+  """Returns arguments that run AgentRL's worker on our calculator task."""
   folder = tempfile.mkdtemp()
   config = pathlib.Path(folder) / "tasks.json"
   parameters = {"name": name, "concurrency": 2}
@@ -166,13 +166,13 @@ def agentrl_worker(controller, *, name):
 
 
 def agentrl_grpc_worker(controller, *, name):
-  """Arguments that run the same by dialling, with a quicker heartbeat."""
+  """Returns arguments that run it over gRPC, with a quicker heartbeat."""
   port = str(free_port())
   return ("-m", "tests.controller.calculator_task", controller, name, port)
 
 
 def our_worker(controller, *options, num_tasks=50):
-  """Arguments that run our worker on sums."""
+  """Returns arguments that run our worker on sums."""
   return (
     "-m",
     "agentrl_jax.env.worker",
@@ -185,7 +185,7 @@ def our_worker(controller, *options, num_tasks=50):
 
 
 def free_port():
-  """A port that is free now, and likely to stay so for a moment."""
+  """Returns a port that is free now, and probably for a moment more."""
   with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     return probe.getsockname()[1]

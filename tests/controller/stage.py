@@ -30,6 +30,7 @@ from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from environments.arithmetic.environment import Arithmetic
+from tests.clocks import turns_of_the_loop
 from tests.settings import WAITS
 
 LIMITS = EpisodeLimits(max_turns=8, max_tokens=2048, max_answer_tokens=256)
@@ -190,3 +191,10 @@ def a_group(position: int = 0, *, version=0, tokens=4) -> Group:
     a_trajectory(version=version, tokens=tokens, attempt=n) for n in range(2)
   )
   return Group(f"{position:08d}", a_task(position), members)
+
+
+async def started(coroutine) -> asyncio.Task:
+  """Starts a task, and lets everything run that can."""
+  task = asyncio.create_task(coroutine)
+  await turns_of_the_loop()
+  return task

@@ -17,7 +17,7 @@ from tests.controller.stage import Brittle, ScriptedEngine, a_player
 
 
 class Bug(Exception):
-  """What nobody foresaw."""
+  """Error that no code handles."""
 
 
 async def broken(pipeline, task, group_id, seed):
@@ -81,7 +81,7 @@ class ControllerThreadTest(unittest.TestCase):
       with self.assertRaises(ExceptionGroup):
         controller.stop()
 
-  def test_waiting_take_hears_of_the_bug(self):
+  def test_a_waiting_take_raises_the_bug(self):
     release = threading.Event()
 
     async def breaks_later(pipeline, task, group_id, seed):
@@ -157,14 +157,12 @@ class ControllerThreadTest(unittest.TestCase):
       controller.snapshot()
     self.assertEqual(environment.num_open, 0)
 
-  def test_after_stop_it_is_said_that_it_has_stopped(self):
+  def test_calls_before_the_start_and_after_the_stop_are_refused(self):
     controller = ControllerThread(Pipeline(at_once).collector)
+    with self.assertRaisesRegex(QueueClosed, "call start"):
+      controller.snapshot()
     controller.start()
     controller.stop()
     controller.stop()
     with self.assertRaisesRegex(QueueClosed, "not running"):
       controller.take(STEP, 0, timeout_s=60)
-
-  def test_before_start_too(self):
-    with self.assertRaisesRegex(QueueClosed, "call start"):
-      ControllerThread(Pipeline(at_once).collector).snapshot()

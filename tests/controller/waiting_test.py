@@ -7,8 +7,8 @@ from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.controller.waiting import LearnerWatch, deadline
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from tests.clocks import Clock, turns_of_the_loop
-from tests.controller.pipeline import Pipeline
-from tests.controller.stage import a_group
+from tests.controller.pipeline import Pipeline, at_once
+from tests.controller.stage import started
 
 
 def a_deadline(seconds, look_at="queue fill"):
@@ -58,8 +58,7 @@ class DeadlineTest(unittest.IsolatedAsyncioTestCase):
       async with a_deadline(60):
         await asyncio.Event().wait()
 
-    waiting = asyncio.create_task(wait())
-    await asyncio.sleep(0)
+    waiting = await started(wait())
     waiting.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await waiting
@@ -72,15 +71,10 @@ async def _wait(watch):
     await asyncio.get_running_loop().create_future()
 
 
-async def _at_once(pipeline, task, group_id, seed):
-  return a_group(int(group_id))
-
-
 class LearnerWatchTest(unittest.IsolatedAsyncioTestCase):
   async def test_every_call_of_the_learner_starts_the_wait_again(self):
     clock, watch = Clock(), LearnerWatch(1000.0)
-    waiting = asyncio.create_task(_wait(watch))
-    await turns_of_the_loop()
+    waiting = await started(_wait(watch))
     for _ in range(5):  # 4,500 s in all
       await clock.forward(900.0)
       watch.seen()
@@ -99,16 +93,15 @@ class LearnerWatchTest(unittest.IsolatedAsyncioTestCase):
     self.assertNotIsInstance(raised.exception, DeadlineExceeded)
 
   async def test_what_is_cancelled_is_not_a_deadline(self):
-    waiting = asyncio.create_task(_wait(LearnerWatch(1000.0)))
-    await turns_of_the_loop()
+    waiting = await started(_wait(LearnerWatch(1000.0)))
     waiting.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await waiting
 
   async def test_one_wait_lasts_through_many_calls_of_the_learner(self):
-    """The queue is full and stays so: the same producers wait all along."""
+    """Keeps the queue full, so that the same producers wait all the time."""
     clock = Clock()
-    pipeline = Pipeline(_at_once, max_groups=2, step_timeout_s=1000.0)
+    pipeline = Pipeline(at_once, max_groups=2, step_timeout_s=1000.0)
     async with pipeline.running():
       await turns_of_the_loop()
       for _ in range(5):  # 4,500 s in all
@@ -127,7 +120,7 @@ class LearnerWatchTest(unittest.IsolatedAsyncioTestCase):
 class LearnerThatNeverCallsTest(unittest.TestCase):
   def test_is_told_why_the_run_ended(self):
     async def with_a_loop():
-      return Pipeline(_at_once, max_groups=2, step_timeout_s=0.01)
+      return Pipeline(at_once, max_groups=2, step_timeout_s=0.01)
 
     controller = ControllerThread(asyncio.run(with_a_loop()).collector)
     controller.start()

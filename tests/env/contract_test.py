@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import os
 import unittest
@@ -81,73 +82,69 @@ class Choking(_Bad):
       return await super().step(answer)
 
 
-class Echoing(_Bad):
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      if len(answer.content) > 1000:
-        return Step((Message("user", answer.content),))
-      return step
+class _BadSteps(_Bad):
+  """Arithmetic whose steps are `change`d."""
+
+  def wrap(self, session):
+    return _ChangedSteps(session, self.change)
 
 
-class Endless(_Bad):
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      return Step((Message("user", "Go on."),))
+class _ChangedSteps(_Wrapped):
+  def __init__(self, session, change):
+    super().__init__(session)
+    self._change = change
+
+  async def step(self, answer):
+    await asyncio.sleep(0)
+    return self._change(await super().step(answer), answer)
 
 
-class Jittery(_Bad):
-  """Begins with another message each time."""
+class Echoing(_BadSteps):
+  def change(self, step, answer):
+    echo = Step((Message("user", answer.content),))
+    return echo if len(answer.content) > 1000 else step
+
+
+class Endless(_BadSteps):
+  def change(self, step, answer):
+    return Step((Message("user", "Go on."),))
+
+
+class Jittery(_BadSteps):
+  """Ends every reply with another message each time."""
 
   counter = itertools.count()
 
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      more = Message("user", str(next(Jittery.counter)))
-      return Step((*step.messages, more), step.reward, step.status)
+  def change(self, step, answer):
+    count = Message("user", str(next(self.counter)))
+    return dataclasses.replace(step, messages=(*step.messages, count))
 
 
-class Misaddressed(_Bad):
+class Misaddressed(_BadSteps):
   """Replies to a call that was never made."""
 
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      return Step(
-        tuple(
-          Message(m.role, m.content, tool_call_id="another")
-          if m.role == "tool"
-          else m
-          for m in step.messages
-        ),
-        step.reward,
-        step.status,
-      )
+  def change(self, step, answer):
+    messages = [
+      dataclasses.replace(m, tool_call_id="another") if m.role == "tool" else m
+      for m in step.messages
+    ]
+    return dataclasses.replace(step, messages=tuple(messages))
 
 
-class Generous(_Bad):
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      return Step(step.messages, 1.0, step.status)
+class Generous(_BadSteps):
+  def change(self, step, answer):
+    return dataclasses.replace(step, reward=1.0)
 
 
-class Sharing(_Bad):
-  """Shares one session among all episodes."""
+class Sharing(_BadSteps):
+  """Counts the turns of each environment's episodes together."""
 
   turns = 0
 
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      await asyncio.sleep(0)
-      Sharing.turns += 1
-      step = await super().step(answer)
-      return Step(
-        (*step.messages, Message("user", f"turn {Sharing.turns}")),
-        step.reward,
-        step.status,
-      )
+  def change(self, step, answer):
+    self.turns += 1
+    turn = Message("user", f"turn {self.turns}")
+    return dataclasses.replace(step, messages=(*step.messages, turn))
 
 
 class Keeping(_Bad):
@@ -176,29 +173,23 @@ class Swallowing(_Bad):
         yield session
 
 
-class Unsolvable(_Bad):
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      return Step(step.messages, 0.0, step.status)
+class Unsolvable(_BadSteps):
+  def change(self, step, answer):
+    return dataclasses.replace(step, reward=0.0)
 
 
-class Mute(_Bad):
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      return Step((), step.reward, step.status)
+class Mute(_BadSteps):
+  def change(self, step, answer):
+    return dataclasses.replace(step, messages=())
 
 
-class Broken(_Bad):
+class Broken(_BadSteps):
   """Ends with a status that only faults of ours have."""
 
-  class wrap(_Wrapped):
-    async def step(self, answer):
-      step = await super().step(answer)
-      over = step.status is not Status.RUNNING
-      status = Status.TASK_ERROR if over else step.status
-      return Step(step.messages, step.reward, status)
+  def change(self, step, answer):
+    is_over = step.status is not Status.RUNNING
+    status = Status.TASK_ERROR if is_over else step.status
+    return dataclasses.replace(step, status=status)
 
 
 class Unreadable(_Bad):

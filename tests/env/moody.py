@@ -11,6 +11,21 @@ SAY = Tool("say", "Says it.", {"type": "object", "properties": {}})
 SHOUT = Tool("shout", "Says it.", {"type": "object", "properties": {}})
 
 
+# The reply to "end" as the protocol writes it.
+END_JSON = {
+  "messages": [],
+  "status": "completed",
+  "finish": True,
+  "reward": 1.0,
+  "metric": {"words": 2.0},
+}
+
+
+def says(words):
+  """Writes an answer as the protocol does."""
+  return [{"role": "assistant", "content": words}]
+
+
 class Moody(Environment):
   """Index 0 plays; 1 breaks as it opens; 2 breaks as it is closed; 3 is over
   as it begins; 4 never begins."""

@@ -49,6 +49,8 @@ COMMIT = Tool(
   ),
 )
 TOOLS = (SQL, COMMIT)
+BROKEN, WRONG = Flaw.MALFORMED_JSON, Flaw.WRONG_ARGUMENTS
+TYPE = "must be of type"
 
 
 def read(name, arguments):
@@ -75,66 +77,34 @@ class ReadArgumentsTest(unittest.TestCase):
 
   def test_mistakes_name_the_found_and_the_allowed(self):
     usage = "Usage: execute_sql(query: string)."
-    for name, arguments, flaw, words in (
-      ("drop", "{}", Flaw.UNKNOWN_TOOL, "The tools are: execute_sql, commit."),
-      ("execute_sql", "", Flaw.MALFORMED_JSON, usage),
-      ("execute_sql", '{"query": NaN}', Flaw.MALFORMED_JSON, "NaN"),
-      ("execute_sql", "[" * 100_000, Flaw.MALFORMED_JSON, usage),
-      ("execute_sql", '{"query": "\\ud800"}', Flaw.MALFORMED_JSON, usage),
-      ("commit", '{"count": 1e999}', Flaw.MALFORMED_JSON, "64 bits"),
-      ("commit", f'{{"count": {"9" * 5000}}}', Flaw.MALFORMED_JSON, "64 bits"),
-      ("execute_sql", "[]", Flaw.WRONG_ARGUMENTS, "object, not array"),
-      ("execute_sql", "{}", Flaw.WRONG_ARGUMENTS, "`query` is missing"),
+    a = {"answers": ["a"]}
+    cases = [
+      (Flaw.UNKNOWN_TOOL, "drop", "{}", "The tools are: execute_sql, commit."),
+      (BROKEN, SQL.name, "", usage),
+      (BROKEN, SQL.name, '{"query": NaN}', "NaN"),
+      (BROKEN, SQL.name, "[" * 100_000, usage),
+      (BROKEN, SQL.name, '{"query": "\\ud800"}', usage),
+      (BROKEN, "commit", '{"count": 1e999}', "64 bits"),
+      (BROKEN, "commit", f'{{"count": {"9" * 5000}}}', "64 bits"),
+      (WRONG, SQL.name, "[]", "object, not array"),
+      (WRONG, SQL.name, "{}", "`query` is missing"),
+      (WRONG, SQL.name, {"query": 1}, f"`query` {TYPE} string, not integer"),
+      (WRONG, SQL.name, {"query": "", "limit": 1}, 'is no argument "limit"'),
+    ]
+    for arguments, words in (
+      ({"answers": []}, "1 items or more"),
+      ({"answers": ["a", True]}, f"`answers[1]` {TYPE} string, not boolean"),
+      (a | {"count": True}, f"`count` {TYPE} integer, not boolean"),
+      (a | {"count": -1}, "at least 0"),
+      (a | {"count": 10}, "at most 9"),
+      (a | {"how": "so"}, '`how` must be one of "fast", "slow", not "so"'),
       (
-        "execute_sql",
-        {"query": 1},
-        Flaw.WRONG_ARGUMENTS,
-        "`query` must be of type string, not integer",
-      ),
-      (
-        "execute_sql",
-        {"query": "", "limit": 1},
-        Flaw.WRONG_ARGUMENTS,
-        'there is no argument "limit"',
-      ),
-      ("commit", {"answers": []}, Flaw.WRONG_ARGUMENTS, "1 items or more"),
-      (
-        "commit",
-        {"answers": ["a", True]},
-        Flaw.WRONG_ARGUMENTS,
-        "`answers[1]` must be of type string, not boolean",
-      ),
-      (
-        "commit",
-        {"answers": ["a"], "count": True},
-        Flaw.WRONG_ARGUMENTS,
-        "`count` must be of type integer, not boolean",
-      ),
-      (
-        "commit",
-        {"answers": ["a"], "count": -1},
-        Flaw.WRONG_ARGUMENTS,
-        "at le",
-      ),
-      (
-        "commit",
-        {"answers": ["a"], "count": 10},
-        Flaw.WRONG_ARGUMENTS,
-        "at mo",
-      ),
-      (
-        "commit",
-        {"answers": ["a"], "how": "so"},
-        Flaw.WRONG_ARGUMENTS,
-        '`how` must be one of "fast", "slow", not "so"',
-      ),
-      (
-        "commit",
-        {"answers": ["a"], "where": {"x": "here"}},
-        Flaw.WRONG_ARGUMENTS,
-        "`where.x` must be of type number or null, not string",
+        a | {"where": {"x": "here"}},
+        f"`where.x` {TYPE} number or null, not string",
       ),
     ):
+      cases.append((WRONG, "commit", arguments, words))
+    for flaw, name, arguments, words in cases:
       with self.subTest(name=name, arguments=str(arguments)[:60]):
         mistake = read(name, arguments)
         self.assertIsInstance(mistake, ToolMistake)
@@ -228,10 +198,10 @@ class UnionsAndReferencesTest(unittest.TestCase):
 
   def test_mistakes_name_the_found_and_the_allowed(self):
     for arguments, words in (
-      ({"count": "abc"}, "`count` must be of type integer or null, not string"),
-      ({"count": 1.5}, "`count` must be of type integer or null, not number"),
+      ({"count": "abc"}, f"`count` {TYPE} integer or null, not string"),
+      ({"count": 1.5}, f"`count` {TYPE} integer or null, not number"),
       ({"size": "big"}, '`size` must be one of "small", "large", not "big"'),
-      ({"size": 1}, "`size` must be of type string or null, not integer"),
+      ({"size": 1}, f"`size` {TYPE} string or null, not integer"),
       ({"pay": {"kind": "cash", "amount": 0}}, "`pay.amount` must be above 0"),
       ({"pay": {"kind": "cash"}}, "`pay.amount` is missing"),
       (
@@ -242,7 +212,7 @@ class UnionsAndReferencesTest(unittest.TestCase):
         {"pay": {"kind": "gold", "amount": 1}},
         '`pay.kind` must be one of "card", "cash", not "gold"',
       ),
-      ({"pay": 3}, "`pay` must be of type object, not integer"),
+      ({"pay": 3}, f"`pay` {TYPE} object, not integer"),
       (
         {"tree": {"name": "a", "inner": [{"name": "b"}, {"nam": "c"}]}},
         "`tree.inner[1].name` is missing",

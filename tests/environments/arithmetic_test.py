@@ -7,20 +7,13 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic import environment as arithmetic
 from environments.arithmetic.environment import Arithmetic
+from tests.environments.playing import play
 
 TASK = Task("arithmetic", "train", 0)
 
 
 def a_call(name, arguments):
   return Message("assistant", tool_calls=(ToolCall(name, arguments, "c1"),))
-
-
-async def play(expert, environment):
-  async with environment.open(TASK, seed=0) as session:
-    steps = [await session.reset()]
-    while steps[-1].status is Status.RUNNING:
-      steps.append(await session.step(expert.answer(steps[-1].messages)))
-  return steps
 
 
 class ArithmeticContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
@@ -59,8 +52,7 @@ class ArithmeticTest(unittest.IsolatedAsyncioTestCase):
     }
     for mistake, expected in outcomes.items():
       with self.subTest(mistake=mistake):
-        expert = environment.expert(TASK, seed=0, mistakes={mistake: 1.0})
-        steps = await play(expert, environment)
+        steps = await play(environment, TASK, mistakes={mistake: 1.0})
         last = steps[-1]
         self.assertEqual((last.status, last.reward, len(steps)), expected)
 

@@ -14,6 +14,7 @@ from tests.data.chat import families
 from tests.data.chat.family_template_test import codec_of
 from tests.data.grammar import call_grammars
 
+ENVIRONMENTS = (Arithmetic, ALFWorld, DBBench, KnowledgeGraph, WebShop)
 NUM_TASKS = 3
 
 
@@ -37,13 +38,7 @@ async def answers_of(environment):
 
 class ExpertCallsTest(unittest.IsolatedAsyncioTestCase):
   async def test_grammars_allow_every_answer(self):
-    for environment in (
-      Arithmetic(),
-      ALFWorld(),
-      DBBench(),
-      KnowledgeGraph(),
-      WebShop(),
-    ):
+    for environment in [make() for make in ENVIRONMENTS]:
       answers = [pair async for pair in answers_of(environment)]
       await environment.close()
       self.assertTrue(any(answer.tool_calls for answer, _ in answers))

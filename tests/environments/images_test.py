@@ -1,26 +1,23 @@
 """Tests that images play whole episodes as the local environments do."""
 
-import unittest
-
 import pytest
 
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.loading import load_environment
 from configs.base import defaults
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import (
+  DockerTestCase,
+  build_or_skip,
+)
 from tests.environments.bfcl.packages import require_packages
+from tests.environments.playing import play
 
 START_S = 120.0  # MariaDB creates its files first
 
 
 @pytest.mark.docker
-class ImagesTest(unittest.IsolatedAsyncioTestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-
+class ImagesTest(DockerTestCase):
   @pytest.mark.slow
   async def test_dbbench_on_mariadb(self):
     await self.assert_plays_as_local(
@@ -66,17 +63,8 @@ class ImagesTest(unittest.IsolatedAsyncioTestCase):
         for index in indices:
           task = Task(name, split, local.indices(split)[index])
           with self.subTest(task=task):
-            steps = await self.play(remote, task, expert_of=local)
-            self.assertEqual(
-              steps, await self.play(local, task, expert_of=local)
-            )
+            expert = local.expert(task, seed=0, mistakes={})
+            steps = await play(remote, task, expert=expert)
+            self.assertEqual(steps, await play(local, task))
             self.assertIs(steps[-1].status, Status.COMPLETED)
             self.assertEqual(steps[-1].reward, 1.0)
-
-  async def play(self, environment, task, *, expert_of):
-    expert = expert_of.expert(task, seed=0, mistakes={})
-    async with environment.open(task, seed=0) as session:
-      steps = [await session.reset()]
-      while steps[-1].status is Status.RUNNING:
-        steps.append(await session.step(expert.answer(steps[-1].messages)))
-    return steps

@@ -14,6 +14,7 @@ from environments.knowledgegraph import KnowledgeGraph
 from environments.webshop import WebShop
 from tests.environments.bfcl import packages
 
+ENVIRONMENTS = (Arithmetic, ALFWorld, DBBench, KnowledgeGraph, WebShop)
 NUM_TASKS = 60  # of test, per policy
 MAX_TURNS = 200
 # Policies that win more often than `TRIVIAL_SUCCESS`; the READMEs warn of them.
@@ -58,14 +59,8 @@ class ScriptedTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_baselines_rarely_win(self):
-    for environment in (
-      Arithmetic(),
-      ALFWorld(),
-      DBBench(),
-      KnowledgeGraph(),
-      WebShop(),
-    ):
-      await self.assert_hard(environment)
+    for make in ENVIRONMENTS:
+      await self.assert_hard(make())
 
   async def test_baselines_rarely_win_bfcl(self):
     packages.require_packages()

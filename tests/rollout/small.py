@@ -9,6 +9,7 @@ import numpy as np
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Completion
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.settings import COMPUTE, engine_config
@@ -76,13 +77,36 @@ def engine_of(
   return RolloutEngine(policy(), config, store, grammars=lambda: grammars)
 
 
+def answers_of(requests, steps=(10, 20), **changes) -> list[Completion]:
+  """Answers requests on an engine of their own."""
+  driver = LocalDriver(engine_of(steps, **changes))
+  try:
+    futures = [driver.submit(*request) for request in requests]
+    driver.run_until_idle()
+    return [future.result(0) for future in futures]
+  finally:
+    driver.close()
+
+
+def assert_same(answer, expected, *, atol=1e-4, exact=("sampled", "version")):
+  """Asserts equal tokens, and equal log-probabilities within `atol`."""
+  for name in exact:
+    np.testing.assert_array_equal(
+      getattr(answer, name), getattr(expected, name), name
+    )
+  for name in ("behavior_logprob", "raw_logprob"):
+    np.testing.assert_allclose(
+      getattr(answer, name), getattr(expected, name), atol=atol, err_msg=name
+    )
+
+
 @functools.cache
 def _teacher():
   return jax.jit(policy().logits)
 
 
 def teacher_logits(seed: int, tokens: np.ndarray) -> np.ndarray:
-  """Float64 logits [T, V]; row t is about token t + 1."""
+  """Returns float64 logits [T, V], of which row t is about token t + 1."""
   row = np.zeros((1, CONTEXT), np.int32)
   row[0, : len(tokens)] = tokens
   segment = (np.arange(CONTEXT) < len(tokens)).astype(np.int32)[None]
@@ -97,7 +121,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def behavior(logits: np.ndarray, spec) -> np.ndarray:
-  """Log-probabilities that `spec` draws from, one row of logits at a time."""
+  """Returns the log-probabilities that `spec` draws from, by rows of logits."""
   if spec.temperature == 0:
     greedy = np.full_like(logits, -np.inf)
     greedy[logits.argmax()] = 0
@@ -114,9 +138,26 @@ def behavior(logits: np.ndarray, spec) -> np.ndarray:
   return log_softmax(truncated)
 
 
+def logprob_errors(answer, spec, logits, allowed=True) -> np.ndarray:
+  """Returns how far both log-probabilities are from the learner's, by token."""
+  masked = np.where(allowed, logits, -np.inf)
+  expected = np.stack([behavior(row, spec) for row in masked])
+  both = np.stack([expected, log_softmax(logits)])
+  wanted = both[:, np.arange(len(answer.sampled)), answer.sampled]
+  return np.abs([answer.behavior_logprob, answer.raw_logprob] - wanted)
+
+
 def prompt_of(seed: int, size: int) -> np.ndarray:
   return np.random.default_rng(seed).integers(0, VOCAB, size).astype(np.int32)
 
 
 def conversation(prompt, answer: Completion, observation) -> np.ndarray:
   return np.concatenate([prompt, answer.sampled, observation]).astype(np.int32)
+
+
+def assert_joined(chunks, answer: Completion):
+  """Asserts that the chunks of a stream, joined, are the answer."""
+  for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
+    joined = np.concatenate([getattr(chunk, name) for chunk in chunks])
+    np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
+  assert {c.policy_slot for c in chunks} == {answer.policy_slot}

@@ -80,7 +80,7 @@ def is_complete(name: str, text: str) -> bool:
 
 
 def allowed(grammar: str, sampled) -> np.ndarray:
-  """The mask before each token of an answer, as bool [A, V]."""
+  """Returns the mask before each token of an answer, as bool [A, V]."""
   mask_AW = grammars().masks(grammar, sampled)
   bits = np.unpackbits(mask_AW.view(np.uint8), axis=1, bitorder="little")
   return bits[:, : small.VOCAB].astype(bool)

@@ -96,7 +96,7 @@ def _teacher():
 
 
 def logits(step: int, tokens) -> np.ndarray:
-  """The learner's logits [T - 1, V] after each token but the last."""
+  """Returns the learner's logits [T - 1, V] after each token but the last."""
   size = len(tokens)
   row = np.zeros((1, CONTEXT), np.int32)
   row[0, :size] = tokens
@@ -108,7 +108,7 @@ def logits(step: int, tokens) -> np.ndarray:
 
 
 def raw_logprobs(step: int, tokens) -> np.ndarray:
-  """Log-probabilities of tokens from the second on, by the learner."""
+  """Returns the learner's log-probabilities of the tokens but the first."""
   return logprobs_of(logits(step, tokens), tokens[1:])
 
 

@@ -16,15 +16,9 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     self.places = CapacityQueue(self.registry, self.table)
 
   def serve(self, task="sums", capacity=1):
-    self.registry.add_heartbeat(
-      {
-        "name": task,
-        "address": task,
-        "concurrency": capacity,
-        "indices": [0],
-      },
-      time.monotonic(),
-    )
+    body = {"name": task, "address": task, "indices": [0]}
+    body["concurrency"] = capacity
+    self.registry.add_heartbeat(body, time.monotonic())
     (worker,) = self.registry.find(task)
     worker.health = Health.ALIVE
     return worker

@@ -33,6 +33,7 @@ from tests.controller.processes import (
   our_worker,
   running,
 )
+from tests.env.moody import says
 from tests.settings import WAITS
 
 OVER_HTTP, OVER_GRPC = "calculator-http", "calculator-grpc"
@@ -43,10 +44,9 @@ def call(name, arguments):
 
 
 async def play(environment, index, split="test"):
-  """Every step of an attempt at "How much is 2 and 3?"."""
-  async with environment.open(
-    Task(environment.name, split, index), seed=0
-  ) as session:
+  """Plays "How much is 2 and 3?", and returns every step."""
+  task = Task(environment.name, split, index)
+  async with environment.open(task, seed=0) as session:
     return [
       await session.reset(),
       await session.step(call("add", '{"a": 2, "b": 3}')),
@@ -119,6 +119,10 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       **options,
     )
 
+  def open(self, task):
+    """Opens a session of the task's first index."""
+    return self.make(task).open(Task("c", "test", 0), seed=0)
+
   def until_free(self):
     wait_until(lambda: not self.service.get("list_sessions"), "no session")
 
@@ -126,12 +130,9 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
         first, second, last = await play(self.make(task), 0)
-        self.assertEqual(
-          first.messages, (Message("user", "How much is 2 and 3?"),)
-        )
-        self.assertEqual(
-          second.messages, (Message("tool", "5", tool_call_id="c1"),)
-        )
+        (question,), (reply,) = first.messages, second.messages
+        self.assertEqual(question, Message("user", "How much is 2 and 3?"))
+        self.assertEqual(reply, Message("tool", "5", tool_call_id="c1"))
         self.assertEqual((last.status, last.reward), (Status.COMPLETED, 1.0))
         self.assertEqual(last.metrics, {"rounds": 1.0})
 
@@ -144,19 +145,12 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(shown, ["sum", "big", "minus"])
 
   async def test_text_indices_and_custom_tasks_through_the_api(self):
+    custom = {"custom_task": {"a": 7, "b": 8}}
     for name, request, words in (
       (OVER_GRPC, {"index": "minus"}, "How much is -4 and 1?"),
       (OVER_GRPC, {"index": 1}, "How much is 40 and 2?"),
-      (
-        OVER_HTTP,
-        {"index": -1, "custom_task": {"a": 7, "b": 8}},
-        "How much is 7 and 8?",
-      ),
-      (
-        OVER_HTTP,
-        {"index": 0, "custom_task": {"a": 7, "b": 8}},
-        "How much is 2 and 3?",
-      ),
+      (OVER_HTTP, {"index": -1} | custom, "How much is 7 and 8?"),
+      (OVER_HTTP, {"index": 0} | custom, "How much is 2 and 3?"),
     ):
       with self.subTest(request=request):
         status, body, session = await asyncio.to_thread(
@@ -165,9 +159,8 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(status, 200)
         self.assertEqual(body["messages"][0]["content"], words)
         self.assertEqual(len(body["tools"]), 2)
-        self.assertEqual(
-          self.service.post("cancel", session=session)[:2], (200, None)
-        )
+        reply = self.service.post("cancel", session=session)
+        self.assertEqual(reply[:2], (200, None))
     self.until_free()
 
   async def test_more_sessions_than_places_take_turns(self):
@@ -182,9 +175,8 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   async def test_leaving_early_frees_the_session(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
-        environment = self.make(task)
         for _ in range(6):  # three times as many as there are places
-          async with environment.open(Task("c", "test", 0), seed=0) as session:
+          async with self.open(task) as session:
             await session.reset()
         self.until_free()
 
@@ -194,21 +186,15 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
         self.subTest(task=task),
         self.assertRaisesRegex(EnvironmentFault, "'task error'"),
       ):
-        async with self.make(task).open(
-          Task("c", "test", 0), seed=0
-        ) as session:
+        async with self.open(task) as session:
           await session.step(call("add", '{"boom": 1}'))
     self.until_free()
 
   async def test_a_place_that_never_comes_is_a_fault(self):
     for task in (OVER_HTTP, OVER_GRPC):
-      environment = self.make(task)
       hasty = self.make(task, place_s=0.3)
       with self.subTest(task=task):
-        async with (
-          environment.open(Task("c", "test", 0), seed=0),
-          environment.open(Task("c", "test", 0), seed=0),
-        ):
+        async with self.open(task), self.open(task):
           with self.assertRaisesRegex(WorkerRefusal, "no workers available"):
             await play(hasty, 0)
 
@@ -242,14 +228,12 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       self.service.start()
       for name in names:
         self.service.wait_for_workers(1, name)
-      found = self.service.get("list_sessions")
-      self.assertEqual(set(found), set(sessions.values()))
+      listed = self.service.get("list_sessions")
+      self.assertEqual(set(listed), set(sessions.values()))
       for name, session in sessions.items():
         with self.subTest(name=name):
-          answer = {"messages": [{"role": "assistant", "content": "hm"}]}
-          status, body, _ = self.service.post(
-            "interact", answer, session=session
-          )
+          answer = {"messages": says("hm")}
+          status, body, _ = self.service.post("interact", answer, session)
           self.assertEqual((status, body["status"]), (200, "running"))
       request = {"name": "arithmetic", "index": 1}
       fresh = self.service.post("start_sample", request)[2]
@@ -282,8 +266,11 @@ class Saboteur(Expert):
     return self._expert.answer(messages)
 
 
+TASK = Task("arithmetic", "test", 0)
+
+
 class BreakdownTest(unittest.IsolatedAsyncioTestCase):
-  """Processes that die in the middle of an attempt."""
+  """Processes that are killed during an episode."""
 
   @classmethod
   def setUpClass(cls):
@@ -304,17 +291,14 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
         running(*our_worker(controller)) as doomed,
       ):
         await asyncio.to_thread(self.service.wait_for_workers, 1, "arithmetic")
-        async with self.make().open(
-          Task("arithmetic", "test", 0), seed=0
-        ) as session:
+        async with self.make().open(TASK, seed=0) as session:
           doomed.kill()
           with self.assertRaises(EnvironmentFault) as caught:
             await session.step(Message("assistant", "hm"))
         self.assertRegex(str(caught.exception), "hung up|cannot be asked")
         with running(*our_worker(controller)):
-          async with self.make().open(
-            Task("arithmetic", "test", 0), seed=0
-          ) as session:  # waits for the new worker, not for the dead one
+          # Waits for the new worker, not for the dead one.
+          async with self.make().open(TASK, seed=0) as session:
             await session.reset()
       await self.forget_workers()
 
@@ -334,9 +318,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       self.num_kills = 0
       monitor = Monitor()
       trajectory = await play_with_retries(
-        EpisodeSpec(
-          task=Task("arithmetic", "test", 0), group_id="g", attempt=0, seed=1
-        ),
+        EpisodeSpec(task=TASK, group_id="g", attempt=0, seed=1),
         ScriptPlayer(
           environments={"arithmetic": environment},
           max_turns=20,
@@ -352,7 +334,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     await self.forget_workers()
 
   def kill_the_worker(self):
-    """Of the only session, and only once."""
+    """Kills the worker of the only session, once."""
     if not self.num_kills:
       self.num_kills = 1
       (session,) = self.service.get("list_sessions").values()
@@ -361,7 +343,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       self.workers[address.partition(":")[0]].kill()
 
   async def forget_workers(self):
-    """A fresh controller, for the next to begin with."""
+    """Restarts the controller, for the next test."""
     await asyncio.to_thread(self.service.stop)
     await asyncio.to_thread(self.service.start)
 
@@ -424,15 +406,8 @@ class AgentRLsController:
     if body["messages"][0]["content"] == "break":
       message = "failed to interact with session"
       return web.json_response({"message": message}, status=500)
-    return web.json_response(
-      {
-        "finish": True,
-        "reward": 0.5,
-        "status": "task limit reached",
-        "messages": None,
-        "metrics": None,
-      }
-    )
+    ended = {"finish": True, "reward": 0.5, "status": "task limit reached"}
+    return web.json_response(ended | {"messages": None, "metrics": None})
 
   async def cancel(self, request):
     self.asked.append(("cancel", request.headers["session_id"]))
@@ -455,9 +430,8 @@ class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def test_an_episode(self):
-    self.assertEqual(
-      await asyncio.to_thread(self.environment.indices, "test"), (0, 1)
-    )
+    indices = await asyncio.to_thread(self.environment.indices, "test")
+    self.assertEqual(indices, (0, 1))
     async with self.environment.open(Task("os", "test", 1), seed=3) as session:
       self.assertEqual(session.tools, ())
       first = await session.reset()
@@ -470,14 +444,12 @@ class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(len(starts), REFUSALS + 1)  # it was asked again
     self.assertEqual((starts[0]["name"], starts[0]["index"]), ("os-std", 1))
     self.assertNotIn("split", starts[0])
-    answer = {"role": "assistant", "content": "hm"}
-    self.assertEqual(played, ("7", {"messages": [answer]}))
+    self.assertEqual(played, ("7", {"messages": says("hm")}))
 
   async def test_what_breaks_is_a_fault_and_is_cancelled(self):
     with self.assertRaisesRegex(EnvironmentFault, "failed to interact"):
-      async with self.environment.open(
-        Task("os", "test", 0), seed=0
-      ) as session:
+      task = Task("os", "test", 0)
+      async with self.environment.open(task, seed=0) as session:
         await session.step(Message("assistant", "break"))
     self.assertEqual(self.controller.asked[-1], ("cancel", "7"))
 

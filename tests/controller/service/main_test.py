@@ -19,13 +19,19 @@ from agentrl_jax.env.worker.main import WorkerConfig
 from agentrl_jax.env.worker.main import serve as serve_worker
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.clocks import Clock, until
-from tests.env.moody import SAY, SHOUT, Moody
+from tests.env.moody import SAY, SHOUT, Moody, says
 
 QUIET = ("agentrl_jax.controller", "agentrl_jax.env")
 
 
-def says(words):
-  return {"messages": [{"role": "assistant", "content": words}]}
+def answer(words):
+  return {"messages": says(words)}
+
+
+async def until_logged(log):
+  async with asyncio.timeout(10):
+    while not log.output:  # noqa: ASYNC110 - nothing announces it
+      await asyncio.sleep(0.01)
 
 
 class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
@@ -79,7 +85,7 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
       return response.status, await response.json()
 
   async def start(self, *, name="moody", index=0, **more):
-    """The session's id, from the header; or the status and why not."""
+    """Returns the session's id from the header, or status and message."""
     async with self.http.post(
       f"{self.addresses.http}/start_sample",
       json={"name": name, "index": index, **more},
@@ -106,11 +112,10 @@ class ControllerApiTest(ServiceTestCase):
       name = f"moody-{grpc}"
       with self.subTest(grpc=grpc):
         moody, _ = await self.worker(grpc=grpc, name=name)
-        async with self.http.post(
-          f"{self.addresses.http}/start_sample", json={"name": name, "index": 0}
-        ) as response:
-          session = int(response.headers["session_id"])
-          body = await response.json()
+        request = {"name": name, "index": 0}
+        status, body = await self.post("start_sample", request)
+        self.assertEqual(status, 200)
+        (session,) = map(int, await self.sessions())
         self.assertEqual(
           body["messages"], [{"role": "user", "content": "Well?"}]
         )
@@ -120,45 +125,27 @@ class ControllerApiTest(ServiceTestCase):
           {key: shown[key] for key in ("name", "index", "worker_id")},
           {"name": name, "index": 0, "worker_id": 1},
         )
-        self.assertEqual(
-          await self.post("interact", says("hm"), session=session),
-          (
-            200,
-            {
-              "finish": False,
-              "reward": 0,
-              "status": "running",
-              "messages": [{"role": "user", "content": "You say hm."}],
-              "metrics": {},
-            },
-          ),
-        )
-        self.assertEqual(
-          await self.post("interact", says("end"), session=session),
-          (
-            200,
-            {
-              "finish": True,
-              "reward": 1.0,
-              "status": "completed",
-              "messages": [],
-              "metrics": {"words": 2.0},
-            },
-          ),
-        )
+        running = {"finish": False, "reward": 0, "status": "running"}
+        running["messages"] = [{"role": "user", "content": "You say hm."}]
+        ended = {"finish": True, "reward": 1.0, "status": "completed"}
+        for words, expected in (
+          ("hm", running | {"metrics": {}}),
+          ("end", ended | {"messages": [], "metrics": {"words": 2.0}}),
+        ):
+          reply = await self.post("interact", answer(words), session=session)
+          self.assertEqual(reply, (200, expected))
         self.assertEqual(await self.sessions(), {})
-        self.assertEqual(
-          (await self.post("interact", says("hm"), session=session))[0], 400
-        )
+        status, _ = await self.post("interact", answer("hm"), session=session)
+        self.assertEqual(status, 400)
 
   async def test_tools_that_come_on_the_way_are_told_of_once(self):
     await self.worker()
     session = await self.start()
-    told = []
+    tool_names = []
     for word in ("hm", "more", "hm"):
-      _, body = await self.post("interact", says(word), session=session)
-      told.append([t["function"]["name"] for t in body.get("tools", ())])
-    self.assertEqual(told, [[], ["say", "shout"], []])
+      _, body = await self.post("interact", answer(word), session=session)
+      tool_names.append([t["function"]["name"] for t in body.get("tools", ())])
+    self.assertEqual(tool_names, [[], ["say", "shout"], []])
     environment = ControllerEnvironment(
       controller=self.addresses.http, name="moody"
     )
@@ -178,60 +165,32 @@ class ControllerApiTest(ServiceTestCase):
     )
     self.assertFalse(shown["stale"] or shown["locked"])
     self.assertEqual(await self.get("get_indices?name=moody"), (200, [0, 1]))
-    self.assertEqual(
-      await self.get("describe?name=moody&split=train"),
-      (
-        200,
-        {"name": "moody", "split": "train", "indices": {"list": [7]}},
-      ),
-    )
-    self.assertEqual(
-      await self.get("version"), (200, {"variant": "nova", "version": 1})
-    )
+    train = {"name": "moody", "split": "train", "indices": {"list": [7]}}
+    for path, expected in (
+      ("describe?name=moody&split=train", train),
+      ("version", {"variant": "nova", "version": 1}),
+    ):
+      self.assertEqual(await self.get(path), (200, expected))
     for path in ("get_indices?name=x", "describe?name=x&split=test"):
       status, body = await self.get(path)
-      self.assertEqual(
-        (status, body["message"]), (400, "task x does not exist")
-      )
+      self.assertEqual(status, 400)
+      self.assertEqual(body["message"], "task x does not exist")
 
   async def test_bad_requests_are_explained(self):
     await self.worker(num_indices=2)
     session = await self.start()
+    start = {"name": "moody", "index": 0}
+    unknown = {"name": "x", "index": 0, "wait_s": 0}
     for path, body, id, words in (
       ("start_sample", {"index": 0}, None, "name must be a text"),
       ("start_sample", {"name": "moody"}, None, "index must be"),
-      (
-        "start_sample",
-        {"name": "moody", "index": 99},
-        None,
-        "does not support index 99",
-      ),
-      (
-        "start_sample",
-        {"name": "moody", "index": -1},
-        None,
-        "no custom task provided",
-      ),
-      (
-        "start_sample",
-        {"name": "x", "index": 0, "wait_s": 0},
-        None,
-        "task x does not exist",
-      ),
-      (
-        "start_sample",
-        {"name": "moody", "index": 0, "split": "dev"},
-        None,
-        "no split 'dev'",
-      ),
-      (
-        "start_sample",
-        {"name": "moody", "index": 0, "wait_s": -1},
-        None,
-        "must be a number of seconds",
-      ),
-      ("interact", says("hm"), 99, "session 99 not found"),
-      ("interact", says("hm"), None, "invalid session id"),
+      ("start_sample", start | {"index": 99}, None, "not support index 99"),
+      ("start_sample", start | {"index": -1}, None, "no custom task provided"),
+      ("start_sample", unknown, None, "task x does not exist"),
+      ("start_sample", start | {"split": "dev"}, None, "no split 'dev'"),
+      ("start_sample", start | {"wait_s": -1}, None, "a number of seconds"),
+      ("interact", answer("hm"), 99, "session 99 not found"),
+      ("interact", answer("hm"), None, "invalid session id"),
       ("interact", {"messages": []}, session, "assistant message"),
       ("interact", [], session, "must be a JSON object"),
       ("cancel", None, 99, "session 99 not found"),
@@ -239,10 +198,10 @@ class ControllerApiTest(ServiceTestCase):
       ("receive_heartbeat", {}, None, "needs a task's name"),
     ):
       with self.subTest(path=path, body=body):
-        status, answer = await self.post(path, body, session=id)
+        status, reply = await self.post(path, body, session=id)
         self.assertEqual(status, 400)
-        self.assertIn(words, answer["message"])
-    status, _ = await self.post("interact", says("hm"), session=session)
+        self.assertIn(words, reply["message"])
+    status, _ = await self.post("interact", answer("hm"), session=session)
     self.assertEqual(status, 200)
 
   async def test_splits_and_seeds_reach_our_workers(self):
@@ -272,7 +231,7 @@ class ControllerApiTest(ServiceTestCase):
       session = await self.start(wait_s=30)
       await pair.wait()
       most = max(most, moody.num_open)
-      return await self.post("interact", says("end"), session=session)
+      return await self.post("interact", answer("end"), session=session)
 
     replies = await asyncio.gather(*(play() for _ in range(20)))
     self.assertEqual({body["reward"] for _, body in replies}, {1.0})
@@ -338,11 +297,7 @@ class ControllerApiTest(ServiceTestCase):
       ) as log,
     ):
       await self.post("cancel", session=session)
-
-      async def is_said():
-        return bool(log.output)
-
-      await until(is_said)
+      await until_logged(log)
     self.assertIn(f"session {session} may not be free", log.output[0])
     self.assertEqual(moody.num_open, 1)
     await self.post("sync_all")
@@ -351,7 +306,7 @@ class ControllerApiTest(ServiceTestCase):
   async def test_what_has_ended_here_and_not_there_is_freed_there(self):
     moody, url = await self.worker()
     session = await self.start()
-    await self.post("interact", says("end"), session=session)
+    await self.post("interact", answer("end"), session=session)
     body = {"session_id": session, "index": 0}
     async with self.http.post(f"{url}/start_sample", json=body) as response:
       self.assertEqual(response.status, 200)
@@ -381,7 +336,7 @@ class ControllerApiTest(ServiceTestCase):
     stale = {"name": "moody", "worker_id": 1, "stale": True}
     await self.post("mark_stale", stale)
     self.assertEqual((await self.start(wait_s=0))[0], 400)
-    status, _ = await self.post("interact", says("hm"), session=session)
+    status, _ = await self.post("interact", answer("hm"), session=session)
     self.assertEqual(status, 200)
     await self.post("mark_stale", stale | {"stale": False})
     self.assertIsInstance(await self.start(wait_s=0), int)
@@ -405,7 +360,7 @@ class ControllerApiTest(ServiceTestCase):
     moody, _ = await self.worker()
     session = await self.start()
     slow = asyncio.create_task(
-      self.post("interact", says("hang"), session=session)
+      self.post("interact", answer("hang"), session=session)
     )
 
     async def is_busy():
@@ -422,7 +377,7 @@ class ControllerApiTest(ServiceTestCase):
     moody, _ = await self.worker()
     session = await self.start()
     with self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"):
-      _, body = await self.post("interact", says("break"), session=session)
+      _, body = await self.post("interact", answer("break"), session=session)
     self.assertEqual((body["finish"], body["status"]), (True, "task error"))
     self.assertIn("ZeroDivisionError: of mine", body["error"])
     with self.assertLogs("agentrl_jax.env.worker.hosting", "ERROR"):
@@ -475,7 +430,7 @@ class ExpiryTest(ServiceTestCase):
       await self.post("cancel", session=session)
       self.assertFalse(log.output)
       await Clock().forward(61.0)
-      await until(lambda: log.output)
+      await until_logged(log)
     self.assertIn(f"free session {session}, and still holds it", log.output[0])
     self.assertTrue((await self.sessions())[str(session)]["cancelling"])
 

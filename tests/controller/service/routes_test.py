@@ -68,9 +68,9 @@ class ControllerApiTest(unittest.IsolatedAsyncioTestCase):
         HostLimits(concurrency=1000),
       )
     )
-    found = await http_fuzz.faults(
+    faults = await http_fuzz.faults(
       http, addresses.http, ROUTES, seed=1, each=60
     )
-    self.assertFalse(found, "\n".join(found[:20]))
+    self.assertFalse(faults, "\n".join(faults[:20]))
     async with http.get(f"{addresses.http}/version") as response:
       self.assertEqual(response.status, 200)

@@ -43,7 +43,7 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def worker(self, port, **limits):
-    """Has a worker dial the port, and waits until it is heard of."""
+    """Starts a worker, and waits for its first heartbeat."""
     config = WorkerConfig(port=0, controller=f"grpc://127.0.0.1:{port}")
     await self.enterAsyncContext(
       serve(self.moody, config, HostLimits(**limits))

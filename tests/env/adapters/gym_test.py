@@ -155,47 +155,40 @@ TAXI = max(id for id in gymnasium.registry if id.startswith("Taxi-v"))
 MOVES = ("left", "down", "right", "up")
 
 
-class TaxiTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+class GymContract(SessionContract):
   def make_environment(self):
-    return GymEnvironment(TAXI, max_rounds=20, reward_range=(-200, 20))
+    return GymEnvironment(self.gym_id, **self.options)
 
 
-class BlackjackTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  def make_environment(self):
-    return GymEnvironment(
-      "Blackjack-v1", actions=("stick", "hit"), reward_range=(-1, 1)
-    )
+class TaxiTest(GymContract, unittest.IsolatedAsyncioTestCase):
+  gym_id, options = TAXI, {"max_rounds": 20, "reward_range": (-200, 20)}
 
 
-class CartPoleTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  def make_environment(self):
-    return GymEnvironment(
-      "CartPole-v1",
-      options={"max_episode_steps": 30},
-      reward_range=(0, 31),
-      truncated_is_completed=True,
-    )
+class BlackjackTest(GymContract, unittest.IsolatedAsyncioTestCase):
+  gym_id = "Blackjack-v1"
+  options = {"actions": ("stick", "hit"), "reward_range": (-1, 1)}
 
 
-class MountainCarTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+class CartPoleTest(GymContract, unittest.IsolatedAsyncioTestCase):
+  gym_id = "CartPole-v1"
+  options = {
+    "options": {"max_episode_steps": 30},
+    "reward_range": (0, 31),
+    "truncated_is_completed": True,
+  }
+
+
+class MountainCarTest(GymContract, unittest.IsolatedAsyncioTestCase):
   """Plays actions that are arrays, in a thread of its own."""
 
-  def make_environment(self):
-    return GymEnvironment(
-      "MountainCarContinuous-v0",
-      max_rounds=30,
-      reward_range=(-100, 100),
-      blocking=True,
-    )
+  gym_id = "MountainCarContinuous-v0"
+  options = {"max_rounds": 30, "reward_range": (-100, 100), "blocking": True}
 
 
-class FrozenLakeTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+class FrozenLakeTest(GymContract, unittest.IsolatedAsyncioTestCase):
   split_by = "seed"  # it always begins at the same place
-
-  def make_environment(self):
-    return GymEnvironment(
-      "FrozenLake-v1", actions=MOVES, split_by="seed", max_rounds=30
-    )
+  gym_id = "FrozenLake-v1"
+  options = {"actions": MOVES, "split_by": "seed", "max_rounds": 30}
 
 
 class PlayTest(unittest.IsolatedAsyncioTestCase):

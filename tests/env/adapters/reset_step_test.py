@@ -84,8 +84,8 @@ class RulesTest(unittest.TestCase):
         read_outcome(result)
 
 
-def _result(**fields):
-  return types.SimpleNamespace(observation="o", **fields)
+def _result(observation="o", **fields):
+  return types.SimpleNamespace(observation=observation, **fields)
 
 
 GUESS = Tool(
@@ -218,14 +218,16 @@ class SplitBySeedTest(SessionContract, unittest.IsolatedAsyncioTestCase):
       self.assertEqual(len(seeds[split]), 40)
 
 
-class PlayTest(unittest.IsolatedAsyncioTestCase):
+class GuessingTestCase(unittest.IsolatedAsyncioTestCase):
+  def _open(self, environment):
+    return environment.open(Task("guessing", "train", 0), seed=0)
+
+
+class PlayTest(GuessingTestCase):
   async def test_a_tool_that_cannot_be_checked_is_refused_before_a_game(self):
     with self.assertRaisesRegex(ConfigError, "tool guess.*nothing is retrieve"):
       async with self._open(OtherSchema()):
         self.fail("it was opened")
-
-  def _open(self, environment):
-    return environment.open(Task("guessing", "train", 0), seed=0)
 
   async def test_an_episode(self):
     for environment in (
@@ -326,11 +328,11 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
         await session.step(answer(a_guess(1)))
 
 
-class HabitsTest(unittest.IsolatedAsyncioTestCase):
+class HabitsTest(GuessingTestCase):
   """Objects with other conventions for observations and ends."""
 
   async def _first_and_last(self, environment, number):
-    async with environment.open(Task("x", "train", 0), seed=0) as session:
+    async with self._open(environment) as session:
       first = await session.reset()
       return first, await session.step(answer(a_guess(number)))
 
@@ -344,14 +346,10 @@ class HabitsTest(unittest.IsolatedAsyncioTestCase):
         self._seed = seed
 
       def reset(self):
-        return types.SimpleNamespace(
-          observation=Seen(f"seed {self._seed}"), reward=None, done=False
-        )
+        return _result(Seen(f"seed {self._seed}"), reward=None, done=False)
 
       def step(self, number):
-        return types.SimpleNamespace(
-          observation=Seen("the end"), reward=0.5, done=True
-        )
+        return _result(Seen("the end"), reward=0.5, done=True)
 
     class Environment(Guessing):
       game = Named
@@ -399,10 +397,7 @@ class HabitsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((last.reward, last.status), (1, Status.COMPLETED))
 
 
-class ThreadTest(unittest.IsolatedAsyncioTestCase):
-  def _open(self, environment):
-    return environment.open(Task("guessing", "train", 0), seed=0)
-
+class ThreadTest(GuessingTestCase):
   async def test_one_thread_makes_plays_and_closes(self):
     environment = Guessing(blocking=True)
     async with self._open(environment) as session:
@@ -478,28 +473,19 @@ class ThreadTest(unittest.IsolatedAsyncioTestCase):
       await playing
     self.assertTrue(environment.last.is_closed)
 
-  async def test_a_deadline_is_no_refusal(self):
-    environment = AsyncGuessing(step_limit_s=60.0)
-    environment.refusals = (Exception,)
-    async with self._open(environment) as session:
-      environment.last.step = lambda number: asyncio.Event().wait()
-      playing = asyncio.create_task(session.step(answer(a_guess(1))))
-      await turns_of_the_loop()
-      self.assertFalse(playing.done())
-      await Clock().forward(61.0)
-      with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
-        await playing
-
-  async def test_a_coroutine_has_the_deadline_as_well(self):
-    environment = AsyncGuessing(step_limit_s=60.0)
-    async with self._open(environment) as session:
-      environment.last.step = lambda number: asyncio.Event().wait()
-      playing = asyncio.create_task(session.step(answer(a_guess(1))))
-      await turns_of_the_loop()
-      self.assertFalse(playing.done())
-      await Clock().forward(61.0)
-      with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
-        await playing
+  async def test_a_coroutine_has_the_deadline_whatever_is_refused(self):
+    for refusals in (Guessing.refusals, (Exception,)):
+      environment = AsyncGuessing(step_limit_s=60.0)
+      environment.refusals = refusals
+      with self.subTest(refusals=refusals):
+        async with self._open(environment) as session:
+          environment.last.step = lambda number: asyncio.Event().wait()
+          playing = asyncio.create_task(session.step(answer(a_guess(1))))
+          await turns_of_the_loop()
+          self.assertFalse(playing.done())
+          await Clock().forward(61.0)
+          with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+            await playing
 
 
 class ActionTest(unittest.TestCase):

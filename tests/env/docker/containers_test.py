@@ -18,40 +18,27 @@ from agentrl_jax.env.docker.containers import (
   ContainerSpec,
   container_worker,
 )
-from agentrl_jax.env.docker.orphans import (
-  OWNER_LABEL,
-  current_owner,
-  remove_orphans,
-)
+from agentrl_jax.env.docker.orphans import remove_orphans
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.protocol.client import ClientDeadlines
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.clocks import Clock, until
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase
+from tests.environments.playing import play
 
 TASK = Task("arithmetic", "train", 0)
 
 
-class _ContainerTest(unittest.IsolatedAsyncioTestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "arithmetic")
+class _ContainerTest(DockerTestCase):
+  environment_name = "arithmetic"
 
   def setUp(self):
     self.addCleanup(self.require_nothing_left)  # first in, so last out
 
   def require_nothing_left(self):
-    self.assertEqual(self.ours(), [], "a container is left behind")
-
-  def ours(self):
-    return self.docker.containers.list(
-      all=True,
-      filters={"label": f"{OWNER_LABEL}={current_owner()}"},
-    )
+    self.assertEqual(self.containers(), [], "a container is left behind")
 
   def worker(self, *, deadlines=None, image=None, **spec):
     return container_worker(
@@ -63,7 +50,7 @@ class _ContainerTest(unittest.IsolatedAsyncioTestCase):
 
 @pytest.mark.docker
 class ContainerContractTest(SessionContract, _ContainerTest):
-  """The whole contract, through a container."""
+  """Plays the whole contract through a container."""
 
   async def asyncSetUp(self):
     self.environment = await self.enterAsyncContext(self.worker())
@@ -82,14 +69,11 @@ class ContainerWorkerTest(_ContainerTest):
     ) as environment:
       self.assertEqual(environment.indices("train"), range(3))
       expert = local.expert(TASK, seed=0, mistakes={})
-      async with environment.open(TASK, seed=0) as session:
-        step = await session.reset()
-        while step.status is Status.RUNNING:
-          step = await session.step(expert.answer(step.messages))
-      (container,) = self.ours()
+      *_, last = await play(environment, TASK, expert=expert)
+      (container,) = self.containers()
       limits = container.attrs["HostConfig"]
       _, user = container.exec_run("id -u")
-    self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+    self.assertEqual((last.status, last.reward), (Status.COMPLETED, 1.0))
     self.assertEqual(user.strip(), b"65534")
     self.assertEqual(limits["Memory"], 256 << 20)
     self.assertEqual(limits["NanoCpus"], 5 * 10**8)
@@ -118,7 +102,7 @@ class ContainerWorkerTest(_ContainerTest):
   @pytest.mark.slow
   async def test_reaches_no_network_unless_asked(self):
     async with self.worker(network="bridge") as environment:
-      (outside,) = self.ours()
+      (outside,) = self.containers()
       address = outside.attrs["NetworkSettings"]["IPAddress"]
       program = (
         "from socket import create_connection as connect\n"
@@ -128,11 +112,11 @@ class ContainerWorkerTest(_ContainerTest):
         "except OSError as error: print(error)\n"
       )
       async with self.worker():
-        (inside,) = {*self.ours()} - {outside}
+        (inside,) = {*self.containers()} - {outside}
         words = await self.run_in(inside, program)
         self.assertEqual(words, ["timed out"])
       async with self.worker(network="bridge"):
-        (inside,) = {*self.ours()} - {outside}
+        (inside,) = {*self.containers()} - {outside}
         self.assertEqual(await self.run_in(inside, program), ["through"])
       async with environment.open(TASK, seed=0) as session:
         await session.reset()
@@ -151,7 +135,7 @@ class ContainerWorkerTest(_ContainerTest):
 
   async def inside(self, program):
     """Returns the lines that a program prints in the only container."""
-    (container,) = self.ours()
+    (container,) = self.containers()
     return await self.run_in(container, program)
 
   async def run_in(self, container, program):
@@ -169,7 +153,7 @@ class ContainerWorkerTest(_ContainerTest):
       ):
         async with environment.open(TASK, seed=0) as session:
           await session.reset()
-          (container,) = self.ours()
+          (container,) = self.containers()
           await asyncio.to_thread(container.kill)
           await session.step(Message("assistant", "hm"))
 
@@ -183,7 +167,7 @@ class ContainerWorkerTest(_ContainerTest):
       ):
         async with environment.open(TASK, seed=0) as session:
           await session.reset()
-          (container,) = self.ours()
+          (container,) = self.containers()
           await asyncio.to_thread(container.pause)
           step = asyncio.create_task(session.step(Message("assistant", "hm")))
           await Clock().forward(62.0)
@@ -212,9 +196,9 @@ class ContainerWorkerTest(_ContainerTest):
 
   async def test_a_container_removed_by_another_is_a_fault(self):
     starting = asyncio.create_task(self.start(cpus=0.05))
-    await until(lambda: asyncio.to_thread(self.ours))
-    (container,) = await asyncio.to_thread(self.ours)
-    await asyncio.to_thread(container.remove, force=True)
+    await until(lambda: asyncio.to_thread(self.containers))
+    (started,) = await asyncio.to_thread(self.containers)
+    await asyncio.to_thread(started.remove, force=True)
     with self.assertRaisesRegex(EnvironmentFault, "has lost|cannot start|inst"):
       await starting
 
@@ -247,22 +231,24 @@ class ContainerWorkerTest(_ContainerTest):
     try:
       removed = remove_orphans(self.docker)
       self.assertTrue(any("agentrl-orphan" in name for name in removed))
-      self.assertEqual([c.name for c in self.ours()], [mine.name])
+      self.assertEqual([c.name for c in self.containers()], [mine.name])
       self.assertEqual(remove_orphans(self.docker), [])
     finally:
       mine.remove(force=True)
 
 
 class ContainerSpecTest(unittest.TestCase):
-  def test_limits_are_checked(self):
-    with self.assertRaisesRegex(ConfigError, "memory_mb=0"):
-      defaults(ContainerSpec, "containers", image="i", memory_mb=0)
-
-  def test_networks_and_mounts_are_checked(self):
-    with self.assertRaisesRegex(ConfigError, "'host' is not one of internal"):
-      defaults(ContainerSpec, "containers", image="i", network="host")
-    with self.assertRaisesRegex(ConfigError, "'data' must be an absolute"):
-      defaults(ContainerSpec, "containers", image="i", mounts=("data",))
+  def test_settings_are_checked(self):
+    for settings, message in (
+      ({"memory_mb": 0}, "memory_mb=0"),
+      ({"network": "host"}, "'host' is not one of internal"),
+      ({"mounts": ("data",)}, "'data' must be an absolute"),
+    ):
+      with (
+        self.subTest(settings=settings),
+        self.assertRaisesRegex(ConfigError, message),
+      ):
+        defaults(ContainerSpec, "containers", image="i", **settings)
 
   def test_options_arrive_as_they_were(self):
     options = {"a": (4, 8), "b": "10", "c": None, "d": "x y", "e": True}

@@ -4,7 +4,10 @@ import os
 import unittest
 
 from agentrl_jax.env.docker import engine, images
+from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.errors import ConfigError
+
+OF_THIS_PROCESS = f"{OWNER_LABEL}={current_owner()}"
 
 
 def connect_or_skip(test: type[unittest.TestCase]):
@@ -29,3 +32,22 @@ def base_or_skip(docker) -> str:
 def build_or_skip(docker, name: str) -> str:
   """Builds the environment's image on that base."""
   return images.build_image(docker, name, base=base_or_skip(docker))
+
+
+class DockerTestCase(unittest.IsolatedAsyncioTestCase):
+  """Base of tests with an engine, and with an environment's image if named."""
+
+  environment_name = ""  # builds no image
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    if cls.environment_name:
+      cls.image = build_or_skip(cls.docker, cls.environment_name)
+
+  def containers(self, label=OF_THIS_PROCESS):
+    """Lists the containers with a label, by default those of this process."""
+    return self.docker.containers.list(
+      all=True, filters={"label": label}, ignore_removed=True
+    )

@@ -8,16 +8,11 @@ import pytest
 
 from agentrl_jax.env.docker.images import ROOT, build_image
 from agentrl_jax.errors import ConfigError
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase, build_or_skip
 
 
 @pytest.mark.docker
-class BuildImageTest(unittest.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-
+class BuildImageTest(DockerTestCase):
   @pytest.mark.slow
   def test_the_worker_starts_in_it(self):
     tag = build_or_skip(self.docker, "arithmetic")

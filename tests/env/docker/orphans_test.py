@@ -13,7 +13,7 @@ import pytest
 
 from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner, is_gone
 from tests.clocks import wait_until
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase
 
 PROGRAM = """
 import asyncio, pathlib, sys
@@ -33,20 +33,16 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.docker
-class ReaperTest(unittest.TestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "arithmetic")
+class ReaperTest(DockerTestCase):
+  environment_name = "arithmetic"
 
   @pytest.mark.slow
   def test_a_killed_process_leaves_nothing(self):
-    owner = self.owner_of_a_container()
-    self.assertEqual(len(self.containers(owner)), 1)
+    label = f"{OWNER_LABEL}={self.owner_of_a_container()}"
+    self.assertEqual(len(self.containers(label)), 1)
     os.kill(self.process.pid, signal.SIGKILL)
     self.process.wait()
-    wait_until(lambda: not self.containers(owner), "the end of the container")
+    wait_until(lambda: not self.containers(label), "the end of the container")
 
   def owner_of_a_container(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
@@ -62,12 +58,6 @@ class ReaperTest(unittest.TestCase):
 
     wait_until(is_written, "a container")
     return path.read_text()
-
-  def containers(self, owner):
-    label = f"{OWNER_LABEL}={owner}"
-    return self.docker.containers.list(
-      all=True, filters={"label": label}, ignore_removed=True
-    )
 
 
 class OwnerTest(unittest.TestCase):

@@ -1,63 +1,44 @@
 """Tests of the pool: spread sessions and replaced containers."""
 
 import asyncio
-import unittest
 
 import pytest
 
-from agentrl_jax.data.records import Message, Status, Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.docker.containers import ContainerSpec
-from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.clocks import until
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase
+from tests.environments.playing import play
 
 TASK = Task("arithmetic", "train", 0)
 LOGGER = "agentrl_jax.env.docker.pool"
 
 
 @pytest.mark.docker
-class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "arithmetic")
+class ContainerPoolTest(DockerTestCase):
+  environment_name = "arithmetic"
 
   def setUp(self):
-    self.addCleanup(lambda: self.assertEqual(self.ours(), []))
-
-  def ours(self):
-    label = f"{OWNER_LABEL}={current_owner()}"
-    return self.docker.containers.list(
-      all=True, filters={"label": label}, ignore_removed=True
-    )
+    self.addCleanup(lambda: self.assertEqual(self.containers(), []))
 
   def pool(self, num_containers, **spec):
     spec = defaults(ContainerSpec, "containers", image=self.image, **spec)
     return container_pool(self.docker, spec, num_containers=num_containers)
 
-  async def ours_later(self):
-    containers = await asyncio.to_thread(self.ours)
+  async def container_ids(self):
+    containers = await asyncio.to_thread(self.containers)
     return [container.id for container in containers]
-
-  async def play(self, environment):
-    expert = Arithmetic().expert(TASK, seed=0, mistakes={})
-    async with environment.open(TASK, seed=0) as session:
-      step = await session.reset()
-      while step.status is Status.RUNNING:
-        step = await session.step(expert.answer(step.messages))
-    return step.reward
 
   @pytest.mark.slow
   async def test_a_dead_container_is_replaced(self):
     async with self.pool(1) as environment:
       self.assertEqual(environment.name, "arithmetic")
       self.assertEqual(environment.indices("test"), range(1 << 20))
-      (first,) = self.ours()
+      (first,) = self.containers()
       with self.assertLogs(LOGGER, "WARNING"):
         with (
           self.assertLogs("agentrl_jax.env.remote.environment", "WARNING"),
@@ -69,11 +50,13 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
             await session.step(Message("assistant", "hm"))
 
         async def is_replaced():
-          return (await self.ours_later()) not in ([], [first.id])
+          return (await self.container_ids()) not in ([], [first.id])
 
         await until(is_replaced)
-        self.assertEqual(await self.play(environment), 1.0)
-      (second,) = self.ours()
+        expert = Arithmetic().expert(TASK, seed=0, mistakes={})
+        *_, last = await play(environment, TASK, expert=expert)
+        self.assertEqual(last.reward, 1.0)
+      (second,) = self.containers()
       self.assertNotEqual(first.id, second.id)
 
   async def test_sessions_are_spread(self):
@@ -82,7 +65,7 @@ class ContainerPoolTest(unittest.IsolatedAsyncioTestCase):
       environment.open(TASK, seed=0),
       environment.open(TASK, seed=0),  # would wait if it went to the same
     ):
-      self.assertEqual(len(self.ours()), 2)
+      self.assertEqual(len(self.containers()), 2)
 
   async def test_the_error_of_a_failed_start_is_raised(self):
     with self.assertRaisesRegex(EnvironmentFault, "it takes"):

@@ -1,7 +1,6 @@
 """Tests of a container per session, on a real engine."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -10,18 +9,14 @@ import unittest
 import docker.errors
 import pytest
 
-from agentrl_jax.env.docker.orphans import (
-  OWNER_LABEL,
-  current_owner,
-  remove_orphans,
-)
+from agentrl_jax.env.docker.orphans import remove_orphans
 from agentrl_jax.env.docker.session_container import (
   SessionContainer,
   SessionContainerSpec,
   keeps_quotas,
 )
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from tests.env.docker.engine_for_tests import connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase, base_or_skip
 
 PROGRAM = """
 import asyncio, sys
@@ -40,14 +35,11 @@ asyncio.run(main())
 
 
 @pytest.mark.docker
-class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
+class SessionContainerTest(DockerTestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = os.environ.get("AGENTRL_BASE_IMAGE", "python:3.11-slim")
-    if not cls.docker.images.list(cls.image):
-      raise unittest.SkipTest(f"no image {cls.image}; see AGENTRL_BASE_IMAGE")
+    cls.image = base_or_skip(cls.docker)
 
   async def start(self, **settings):
     spec = SessionContainerSpec(image=self.image, workdir="/", **settings)
@@ -55,11 +47,13 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     self.addAsyncCleanup(container.remove)
     return container
 
+  async def in_shell(self, container, script, *, limit_s=20.0, **limits):
+    """Runs a script of the container's `sh`."""
+    return await container.run(["sh", "-c", script], limit_s=limit_s, **limits)
+
   async def test_commands_end_with_a_code_and_both_streams(self):
     container = await self.start()
-    done = await container.run(
-      ["sh", "-c", "echo out; echo err >&2; exit 3"], limit_s=20.0
-    )
+    done = await self.in_shell(container, "echo out; echo err >&2; exit 3")
     self.assertEqual(
       (done.code, done.stdout, done.stderr), (3, b"out\n", b"err\n")
     )
@@ -79,30 +73,23 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
     await container.get_ready()
     await container.seal()
     await container.seal()
-    done = await container.run(
-      ["sh", "-c", "sleep 1; grep -l '^bash' /proc/[0-9]*/cmdline"],
-      limit_s=20.0,
-    )
+    script = "sleep 1; grep -l '^bash' /proc/[0-9]*/cmdline"
+    done = await self.in_shell(container, script)
     self.assertEqual(done.stdout, b"")
 
   async def test_output_is_read_and_not_kept(self):
     container = await self.start()
-    done = await container.run(
-      ["sh", "-c", "yes | head -c 5000000"], limit_s=20.0, max_bytes=1000
-    )
+    script = "yes | head -c 5000000"
+    done = await self.in_shell(container, script, max_bytes=1000)
     self.assertEqual((done.code, len(done.stdout)), (0, 1000))
 
   async def test_a_command_without_end_is_left_and_restart_ends_it(self):
     container = await self.start()
-    done = await container.run(
-      ["sh", "-c", "touch /seen; sleep 600"], limit_s=1.0
-    )
+    done = await self.in_shell(container, "touch /seen; sleep 600", limit_s=1.0)
     self.assertIsNone(done.code)
     await container.restart()
-    done = await container.run(
-      ["sh", "-c", "ls /seen; grep -l '^sleep.600' /proc/*/cmdline"],
-      limit_s=20.0,
-    )
+    script = "ls /seen; grep -l '^sleep.600' /proc/*/cmdline"
+    done = await self.in_shell(container, script)
     self.assertEqual(done.stdout, b"/seen\n")
 
   async def test_terminal(self):
@@ -121,12 +108,15 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
       memory_mb=100, cpus=0.5, pids=17, capabilities=("CHOWN",)
     )
     host = self.docker.api.inspect_container(container.name)["HostConfig"]
-    self.assertEqual(host["Memory"], 100 << 20)
-    self.assertEqual(host["MemorySwap"], 100 << 20)
-    self.assertEqual(host["NanoCpus"], 500_000_000)
-    self.assertEqual(host["PidsLimit"], 17)
-    self.assertEqual(host["CapDrop"], ["ALL"])
-    self.assertEqual(host["NetworkMode"], "none")
+    limits = {
+      "Memory": 100 << 20,
+      "MemorySwap": 100 << 20,
+      "NanoCpus": 500_000_000,
+      "PidsLimit": 17,
+      "CapDrop": ["ALL"],
+      "NetworkMode": "none",
+    }
+    self.assertEqual({name: host[name] for name in limits}, limits)
     self.assertFalse(host["Privileged"])
     self.assertFalse(host["Binds"])
     done = await container.run(["cat", "/proc/self/status"], limit_s=20.0)
@@ -135,14 +125,10 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_its_first_process_cannot_be_killed_and_reaps_orphans(self):
     container = await self.start(capabilities=("KILL",))
-    await container.run(
-      ["sh", "-c", "kill -9 1 -1; kill -TERM 1; kill -CHLD 1"], limit_s=20.0
-    )
-    await container.run(["sh", "-c", "(sleep 0.1 &) &"], limit_s=20.0)
-    done = await container.run(
-      ["sh", "-c", "sleep 0.5; grep -l 'State:.Z' /proc/[0-9]*/status"],
-      limit_s=20.0,
-    )
+    await self.in_shell(container, "kill -9 1 -1; kill -TERM 1; kill -CHLD 1")
+    await self.in_shell(container, "(sleep 0.1 &) &")
+    script = "sleep 0.5; grep -l 'State:.Z' /proc/[0-9]*/status"
+    done = await self.in_shell(container, script)
     self.assertEqual(done.stdout, b"")
     self.assertTrue(await container.is_running())
 
@@ -156,20 +142,14 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
       await container.run(["true"], limit_s=20.0)
 
   async def test_cancelled_start_leaves_nothing(self):
-    labels = {"label": f"{OWNER_LABEL}={current_owner()}"}
-    before = self.docker.containers.list(
-      all=True, filters=labels, ignore_removed=True
-    )
+    before = self.containers()
     spec = SessionContainerSpec(image=self.image, workdir="/")
     starting = asyncio.create_task(SessionContainer.start(self.docker, spec))
     await asyncio.sleep(0.01)
     starting.cancel()
     with self.assertRaises(asyncio.CancelledError):
       await starting
-    after = self.docker.containers.list(
-      all=True, filters=labels, ignore_removed=True
-    )
-    self.assertEqual(len(after), len(before))
+    self.assertEqual(len(self.containers()), len(before))
 
   async def test_a_missing_image_is_named(self):
     spec = SessionContainerSpec(image="no/such_image_anywhere")
@@ -177,12 +157,8 @@ class SessionContainerTest(unittest.IsolatedAsyncioTestCase):
       await SessionContainer.start(self.docker, spec)
 
   async def test_quotas_are_tried_and_leave_nothing(self):
-    labels = {"label": f"{OWNER_LABEL}={current_owner()}"}
     self.assertIn(keeps_quotas(self.docker, self.image), (True, False))
-    left = self.docker.containers.list(
-      all=True, filters=labels, ignore_removed=True
-    )
-    self.assertEqual(left, [])
+    self.assertEqual(self.containers(), [])
 
   async def test_containers_of_a_killed_process_are_removed(self):
     process = await asyncio.create_subprocess_exec(

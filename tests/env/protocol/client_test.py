@@ -12,7 +12,7 @@ from agentrl_jax.errors import EnvironmentFault
 
 
 class WorkerClientTest(unittest.IsolatedAsyncioTestCase):
-  """Asks a server whose replies each test sets; HTTP is real."""
+  """Asks a real HTTP server, whose replies each test sets."""
 
   async def asyncSetUp(self):
     application = web.Application()

@@ -172,8 +172,8 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(EnvironmentFault, "ended within 0.05 s"):
         await self.open_and_leave(ours)
 
-  async def open_and_leave(self, environment):
-    async with environment.open(self.task(), seed=0):
+  async def open_and_leave(self, environment, index=0):
+    async with environment.open(self.task(index), seed=0):
       pass
 
   async def test_a_worker_that_is_gone_is_a_fault(self):
@@ -191,14 +191,10 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "only train, test"):
       environment.indices("dev")
     with self.assertRaisesRegex(WorkerRefusal, "no index 99"):
-      await self.open_and_leave_index(environment, 99)
+      await self.open_and_leave(environment, 99)
     with self.assertRaisesRegex(WorkerRefusal, "no split 'dev'"):
       async with remote.connect(self.url, splits=["dev"]):
         self.fail("connected")
-
-  async def open_and_leave_index(self, environment, index):
-    async with environment.open(self.task(index), seed=0):
-      self.fail("opened")
 
   async def test_other_servers_are_refused(self):
     with self.assertRaisesRegex(EnvironmentFault, "HTTP 404"):

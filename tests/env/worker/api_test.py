@@ -7,7 +7,7 @@ import aiohttp
 from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
 from environments.arithmetic.environment import Arithmetic
-from tests.env.moody import Moody
+from tests.env.moody import END_JSON, Moody, says
 
 SAY_JSON = {
   "type": "function",
@@ -17,10 +17,6 @@ SAY_JSON = {
     "parameters": {"type": "object", "properties": {}},
   },
 }
-
-
-def says(words):
-  return [{"role": "assistant", "content": words}]
 
 
 class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
@@ -61,17 +57,18 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       f"{self.url}/start_sample", json={"session_id": 7, "index": 0}
     ) as response:
       self.assertEqual(response.headers["session_id"], "7")
-      self.assertEqual(
-        await response.json(),
-        {
-          "messages": [{"role": "user", "content": "Well?"}],
-          "tools": [SAY_JSON],
-          "status": "running",
-          "finish": False,
-          "reward": 0.0,
-          "metric": {},
-        },
-      )
+      first = await response.json()
+    self.assertEqual(
+      first,
+      {
+        "messages": [{"role": "user", "content": "Well?"}],
+        "tools": [SAY_JSON],
+        "status": "running",
+        "finish": False,
+        "reward": 0.0,
+        "metric": {},
+      },
+    )
     self.assertEqual(await self.get("get_sessions"), (200, {"7": 0}))
     self.assertEqual(
       await self.get("worker_status"), (200, {"concurrency": 2, "current": 1})
@@ -80,55 +77,21 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       await self.post("sample_status", {"session_id": 7}),
       (200, {"session_id": 7, "index": 0, "status": "running"}),
     )
+    status, body = await self.interact("hm")
+    said = {"messages": [{"role": "user", "content": "You say hm."}]}
+    self.assertEqual(status, 200)
+    self.assertEqual(body, {"session_id": 7, "env_out": first | said})
     self.assertEqual(
-      await self.interact("hm"),
-      (
-        200,
-        {
-          "session_id": 7,
-          "env_out": {
-            "messages": [{"role": "user", "content": "You say hm."}],
-            "tools": [SAY_JSON],
-            "status": "running",
-            "finish": False,
-            "reward": 0.0,
-            "metric": {},
-          },
-        },
-      ),
-    )
-    self.assertEqual(
-      await self.interact("end"),
-      (
-        200,
-        {
-          "session_id": 7,
-          "env_out": {
-            "messages": [],
-            "status": "completed",
-            "finish": True,
-            "reward": 1.0,
-            "metric": {"words": 2.0},
-          },
-        },
-      ),
+      await self.interact("end"), (200, {"session_id": 7, "env_out": END_JSON})
     )
     self.assertEqual(await self.get("get_sessions"), (200, {}))
 
   async def test_describes_splits_and_indices(self):
     await self.serve(num_indices=2)
     self.assertEqual(await self.get("get_indices"), (200, [0, 1]))
-    self.assertEqual(
-      await self.get("describe"),
-      (
-        200,
-        {
-          "name": "moody",
-          "split": "test",
-          "indices": {"list": [0, 1, 2, 3, 4]},
-        },
-      ),
-    )
+    indices = {"list": [0, 1, 2, 3, 4]}
+    expected = {"name": "moody", "split": "test", "indices": indices}
+    self.assertEqual(await self.get("describe"), (200, expected))
     _, body = await self.get("describe?split=train")
     self.assertEqual(body["indices"], {"list": [7]})
     status, body = await self.get("describe?split=dev")
@@ -178,21 +141,14 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
   async def test_bad_requests_are_explained(self):
     await self.serve()
     await self.start()
+    first = {"session_id": 1, "index": 0}
     for path, body, words in (
       ("start_sample", {"session_id": 1}, "index must be an integer"),
       ("start_sample", {"index": 1}, "session_id must be an integer"),
       ("start_sample", {"session_id": 1, "index": 99}, "no index 99"),
       ("start_sample", {"session_id": 1, "index": "a"}, "invalid literal"),
-      (
-        "start_sample",
-        {"session_id": 1, "index": 0, "custom_task": {}},
-        "takes no custom_task",
-      ),
-      (
-        "start_sample",
-        {"session_id": 1, "index": 0, "split": "dev"},
-        "no split 'dev'",
-      ),
+      ("start_sample", first | {"custom_task": {}}, "takes no custom_task"),
+      ("start_sample", first | {"split": "dev"}, "no split 'dev'"),
       ("interact", {"session_id": 99, "messages": says("hm")}, "no session 99"),
       ("interact", {"session_id": 7}, "must be a list"),
       ("interact", {"session_id": 7, "messages": []}, "assistant message"),

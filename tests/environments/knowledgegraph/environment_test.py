@@ -14,7 +14,7 @@ from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.engines.memory import MemoryEngine
 from tests.environments.knowledgegraph import data
-from tests.environments.knowledgegraph.playing import play
+from tests.environments.playing import play
 
 
 class ContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):

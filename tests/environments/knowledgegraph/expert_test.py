@@ -7,11 +7,10 @@ import pytest
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.rehearsal import rehearse
-from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.expert import MISTAKES
 from tests.environments.knowledgegraph.data import questions
-from tests.environments.knowledgegraph.playing import play
+from tests.environments.playing import play
 
 NUM_TASKS = 60
 
@@ -92,9 +91,3 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
           environment, Task("kg", "dev", index), seed=seed, mistakes=mistakes
         )
         self.assertTrue(last.status.is_policys_doing)
-
-  def test_unknown_mistakes_are_refused(self):
-    with self.assertRaisesRegex(ConfigError, "no_count.*knows skip_relations"):
-      self.environment.expert(
-        Task("kg", "train", 0), seed=0, mistakes={"no_count": 1.0}
-      )

@@ -13,6 +13,8 @@ from environments.knowledgegraph.engines.memory import MemoryStore
 from environments.knowledgegraph.problem import Ontology, Problem
 from environments.knowledgegraph.session import PARAMETERS, KGSession, Rules
 
+RELATIONS = ("film.director.film", "film.actor.film", "film.film.starring")
+RELATIONS += ("film.film.odd",)  # has no range
 ONTOLOGY = Ontology(
   ranges={
     "film.director.film": "film.film",
@@ -56,6 +58,7 @@ NO_ENTITY = "{}: variable must be a variable or an entity"
 NO_RELATION = "get_neighbors: relation must be a relation of the variable"
 NO_ATTRIBUTE = "{}: attribute must be an attribute of the variable"
 NOT_ONE = "'{}' object has no attribute '{}'"
+NO_CALL = "No valid function calls found! Need to recheck the function calls."
 FAILED = "Error processing tool call: "
 BAD_ARGUMENTS = (
   "Arguments do not match the function signature. Error processing arguments "
@@ -89,16 +92,16 @@ class SessionTestCase(unittest.IsolatedAsyncioTestCase):
 
 class CallsTest(SessionTestCase):
   async def test_relations_of_an_entity_by_name_or_id(self):
-    for entity in ("A Director", "m.0dir", "m.0dir\n"):
-      self.assertEqual(
-        await self.call("get_relations", entity),
-        "Observation: [film.director.film]",
-      )
-
-  async def test_an_entity_without_relations(self):
-    self.assertEqual(
-      await self.call("get_relations", "m.0none"), "Observation: []"
-    )
+    listed = "film.director.film"
+    for entity, relations in (
+      ("A Director", listed),
+      ("m.0dir", listed),
+      ("m.0dir\n", listed),
+      ("m.0none", ""),
+    ):
+      reply = await self.call("get_relations", entity)
+      with self.subTest(entity=entity):
+        self.assertEqual(reply, f"Observation: [{relations}]")
 
   async def test_neighbors_without_listing_relations_first(self):
     self.assertEqual(
@@ -128,31 +131,22 @@ class CallsTest(SessionTestCase):
   async def test_mistakes_get_agentbenchs_messages(self):
     await self.call("get_neighbors", "A Director", "film.director.film")
     await self.call("get_neighbors", "#0", "film.film.starring")
+    no_program = NOT_ONE.format("str", "program")
+    other_types = "intersection: two variables must have the same type"
+    neighbors = NO_ENTITY.format("get_neighbors")
     for name, values, error in (
       ("get_relations", ["nobody"], NO_ENTITY.format("get_relations")),
-      (
-        "get_neighbors",
-        ["nobody", "film.film.starring"],
-        NO_ENTITY.format("get_neighbors"),
-      ),
+      ("get_neighbors", ["nobody", "film.film.starring"], neighbors),
       ("get_neighbors", ["A Director", "film.film.starring"], NO_RELATION),
       ("get_neighbors", ["A Director", "type.object.name"], NO_RELATION),
       ("get_neighbors", ["#0", "film.film.odd"], "'film.film.odd'"),
       ("get_neighbors", ["A Director", 7], NO_RELATION),
-      (
-        "intersection",
-        ["#0", "#1"],
-        "intersection: two variables must have the same type",
-      ),
+      ("intersection", ["#0", "#1"], other_types),
       ("intersection", ["#0", "m.0dir"], NOT_ONE.format("str", "type")),
       ("intersection", [None, "#0"], NOT_ONE.format("NoneType", "type")),
-      ("count", ["A Director"], NOT_ONE.format("str", "program")),
-      ("get_attributes", ["m.0dir"], NOT_ONE.format("str", "program")),
-      (
-        "argmax",
-        ["m.0dir", "film.film.runtime"],
-        NOT_ONE.format("str", "program"),
-      ),
+      ("count", ["A Director"], no_program),
+      ("get_attributes", ["m.0dir"], no_program),
+      ("argmax", ["m.0dir", "film.film.runtime"], no_program),
       ("argmax", ["#1", "film.film.runtime"], NO_ATTRIBUTE.format("argmax")),
       ("argmin", ["#0", "film.film.starring"], NO_ATTRIBUTE.format("argmin")),
       ("get_relations", ["#2"], "list index out of range"),
@@ -270,16 +264,7 @@ class EndTest(SessionTestCase):
       step = await self.answer(text)
       with self.subTest(text=text):
         self.assertIs(step.status, Status.RUNNING)
-        self.assertEqual(
-          step.messages,
-          (
-            Message(
-              "user",
-              "No valid function calls found! Need to recheck the function "
-              "calls.",
-            ),
-          ),
-        )
+        self.assertEqual(step.messages, (Message("user", NO_CALL),))
 
   async def test_the_last_round_is_run(self):
     self.session = self.make_session(max_rounds=2)
@@ -294,15 +279,11 @@ class EndTest(SessionTestCase):
 
 class QuirksTest(SessionTestCase):
   async def test_ids_of_freebases_newer_form(self):
-    self.assertEqual(
-      await self.call("get_relations", "g.12"),
-      "Observation: [film.director.film]",
-    )
+    reply = await self.call("get_relations", "g.12")
+    self.assertEqual(reply, "Observation: [film.director.film]")
     self.session = self.make_session(upstream_quirks=True)
-    self.assertEqual(
-      await self.call("get_relations", "g.12"),
-      FAILED + NO_ENTITY.format("get_relations"),
-    )
+    reply = await self.call("get_relations", "g.12")
+    self.assertEqual(reply, FAILED + NO_ENTITY.format("get_relations"))
 
   async def test_programs_that_agentbench_cannot_write_in_sparql(self):
     for quirks, last in (

@@ -19,41 +19,17 @@ from environments.os_interaction.machines.sandbox.engine import (
   SandboxEngine,
 )
 from environments.os_interaction.rootfs import from_image
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.env.docker.engine_for_tests import (
+  DockerTestCase,
+  build_or_skip,
+  connect_or_skip,
+)
 
 NAME = "os_interaction"
 
 
-class OnDocker:
-  """Mixin before the `TestCase`: `make_engine` starts containers."""
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    cls.docker = connect_or_skip(cls)
-    cls.options = {"engine": "docker"}
-    cls.options["image"] = build_or_skip(cls.docker, NAME)
-
-  def make_engine(self, **limits):
-    return DockerEngine(Limits(**limits), image=self.options["image"])
-
-
-class InSandbox:
-  """Mixin before the `TestCase`: `make_engine` starts sandboxes."""
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    if os.geteuid() != 0:
-      raise unittest.SkipTest("the sandbox needs root")
-    cls.options = {"engine": "sandbox", "rootfs": rootfs_or_skip(cls)}
-
-  def make_engine(self, **limits):
-    return SandboxEngine(Limits(**limits), rootfs=self.options["rootfs"])
-
-
-class WithMachines:
-  """Machines and environments of either engine; mixin before the engine's."""
+class WithMachines(unittest.IsolatedAsyncioTestCase):
+  """Machines and environments of the engine that `make_engine` starts."""
 
   def open_engine(self, **limits):
     engine = self.make_engine(**limits)
@@ -67,7 +43,7 @@ class WithMachines:
 
   @contextlib.asynccontextmanager
   async def machine(self, **limits):
-    """A machine with an engine of its own."""
+    """Starts a machine on an engine of its own."""
     engine = self.make_engine(**limits)
     try:
       machine = await start_or_skip(engine)
@@ -79,8 +55,36 @@ class WithMachines:
       await engine.close()
 
 
+class OnDocker(WithMachines, DockerTestCase):
+  """Starts containers."""
+
+  environment_name = NAME
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.options = {"engine": "docker", "image": cls.image}
+
+  def make_engine(self, **limits):
+    return DockerEngine(Limits(**limits), image=self.image)
+
+
+class InSandbox(WithMachines):
+  """Starts sandboxes."""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    if os.geteuid() != 0:
+      raise unittest.SkipTest("the sandbox needs root")
+    cls.options = {"engine": "sandbox", "rootfs": rootfs_or_skip(cls)}
+
+  def make_engine(self, **limits):
+    return SandboxEngine(Limits(**limits), rootfs=self.options["rootfs"])
+
+
 async def start_or_skip(engine):
-  """A machine, or a skip where the host cannot isolate a sandbox."""
+  """Starts a machine, or skips where the host cannot isolate a sandbox."""
   try:
     return await engine.start("default")
   except ConfigError as error:
@@ -89,7 +93,7 @@ async def start_or_skip(engine):
 
 
 def rootfs_or_skip(test) -> str:
-  """The path of a folder with the image's files."""
+  """Returns the path of a folder with the image's files, or skips."""
   for path in (os.environ.get("AGENTRL_OS_ROOTFS"), ROOTFS):
     if path and pathlib.Path(path).expanduser().is_dir():
       return path

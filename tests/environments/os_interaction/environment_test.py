@@ -7,7 +7,6 @@ import pytest
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.tasks.generator import KINDS
@@ -15,18 +14,8 @@ from tests.environments.os_interaction.engines import (
   NAME,
   InSandbox,
   OnDocker,
-  WithMachines,
 )
-
-
-async def play(environment, task, *, seed=0, mistakes=None) -> Step:
-  """The last step of an episode of the expert."""
-  expert = environment.expert(task, seed=seed, mistakes=mistakes or {})
-  async with environment.open(task, seed=seed) as session:
-    step = await session.reset()
-    while step.status is Status.RUNNING:
-      step = await session.step(expert.answer(step.messages))
-  return step
+from tests.environments.playing import play
 
 
 class Contract(SessionContract):
@@ -36,22 +25,18 @@ class Contract(SessionContract):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class SandboxContractTest(
-  WithMachines, InSandbox, Contract, unittest.IsolatedAsyncioTestCase
-):
+class SandboxContractTest(InSandbox, Contract):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.full
-class DockerContractTest(
-  WithMachines, OnDocker, Contract, unittest.IsolatedAsyncioTestCase
-):
+class DockerContractTest(OnDocker, Contract):
   pass
 
 
-class EveryKind(WithMachines):
-  """Each kind of generated task, played right and wrong."""
+class EveryKind:
+  """Plays each kind of generated task, right and wrong."""
 
   num_tasks = 1  # of each kind and level
 
@@ -59,7 +44,7 @@ class EveryKind(WithMachines):
     for environment, kind, level in self.environments():
       for split in SPLITS:
         for index in range(self.num_tasks):
-          step = await play(environment, Task(NAME, split, index))
+          *_, step = await play(environment, Task(NAME, split, index))
           with self.subTest(kind=kind, level=level, split=split, index=index):
             self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1))
 
@@ -67,7 +52,7 @@ class EveryKind(WithMachines):
     for environment, kind, level in self.environments():
       for index in range(self.num_tasks):
         task = Task(NAME, "train", index)
-        step = await play(environment, task, mistakes=self.wrong(kind))
+        *_, step = await play(environment, task, mistakes=self.wrong(kind))
         with self.subTest(kind=kind, level=level, index=index):
           self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0))
 
@@ -89,32 +74,26 @@ class EveryKind(WithMachines):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class EveryKindInSandboxTest(
-  EveryKind, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class EveryKindInSandboxTest(EveryKind, InSandbox):
   levels = (2,)
 
 
 @pytest.mark.docker
 @pytest.mark.full
-class EveryKindOnDockerTest(
-  EveryKind, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class EveryKindOnDockerTest(EveryKind, OnDocker):
   levels = (1, 2, 3)
   num_tasks = 3
 
 
 @pytest.mark.docker
 @pytest.mark.slow
-class SomeKindsOnDockerTest(
-  WithMachines, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class SomeKindsOnDockerTest(OnDocker):
   @pytest.mark.slow
   async def test_expert_solves_the_first_tasks(self):
     environment = self.make_environment(num_warm=2)
     for split in SPLITS:
       for index in range(3):
-        step = await play(environment, Task(NAME, split, index))
+        *_, step = await play(environment, Task(NAME, split, index))
         with self.subTest(split=split, index=index):
           self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1))
 
@@ -123,10 +102,7 @@ class SomeKindsOnDockerTest(
     await play(environment, Task(NAME, "train", 0))
     await environment.close()
     label = f"agentrl_jax.session={environment._engine._session}"
-    left = self.docker.containers.list(
-      all=True, filters={"label": label}, ignore_removed=True
-    )
-    self.assertEqual(left, [])
+    self.assertEqual(self.containers(label), [])
 
 
 class OptionsTest(unittest.TestCase):

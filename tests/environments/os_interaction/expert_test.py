@@ -24,7 +24,7 @@ REPLY = (Message("tool", OUTPUT.format("41\r\n"), tool_call_id="call_1"),)
 
 
 def play(task, *mistakes):
-  """(tool, argument) of each of the expert's answers."""
+  """Returns (tool, argument) of each of the expert's answers."""
   expert = expert_for_generated(
     task, seed=0, mistakes=dict.fromkeys(mistakes, 1.0)
   )

@@ -6,7 +6,7 @@ from agentrl_jax.data.records import Message, ToolCall
 
 
 def call(name, arguments, content="") -> Message:
-  """An answer that calls a tool; `arguments` may be broken JSON."""
+  """Makes an answer that calls a tool; `arguments` may be broken JSON."""
   if not isinstance(arguments, str):
     arguments = json.dumps(arguments)
   return Message(

@@ -12,7 +12,7 @@ REPLY = Message("tool", OUTPUT.format("a\r\n7 b\r\n"), tool_call_id="call_1")
 
 
 def play(name):
-  """(tool, argument) of the two answers, or of the only one."""
+  """Returns (tool, argument) of the two answers, or of the only one."""
   policy, answers = POLICIES[name](seed=0), []
   for messages in ((QUESTION,), (QUESTION, REPLY)):
     (call,) = policy.answer(messages, TOOLS).tool_calls

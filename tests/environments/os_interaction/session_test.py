@@ -1,7 +1,6 @@
 """Sessions reply as AgentBench does, on a real machine."""
 
 import json
-import unittest
 
 import pytest
 
@@ -18,7 +17,7 @@ from environments.os_interaction.prompts import (
 )
 from environments.os_interaction.session import OSSession, Rules
 from environments.os_interaction.tasks.problem import Match, Problem, Script
-from tests.environments.os_interaction.engines import InSandbox, WithMachines
+from tests.environments.os_interaction.engines import InSandbox
 from tests.environments.os_interaction.messages import (
   answer,
   bash,
@@ -35,7 +34,7 @@ CHECK = Problem(
 
 
 @pytest.mark.docker
-class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
+class RulesTest(InSandbox):
   async def asyncSetUp(self):
     self.started = await self.enterAsyncContext(self.machine())
     self.shell = await Shell.open(self.started, limit_s=10.0)
@@ -81,37 +80,26 @@ class RulesTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await self.reply(bash(script)), ("tool", expected))
 
   async def test_broken_calls(self):
-    for message, role, expected in (
-      (Message("assistant", "Hm."), "user", NO_CALL),
-      (call("no_such_tool", {"x": 1}), "tool", BAD_CALL),
-      (call("no_such_tool", {}), "tool", BAD_CALL),
-      (call("bash_action", {}), "tool", BAD_CALL),
-      (call("answer_action", {}), "tool", BAD_CALL),
+    reply = await self.reply(Message("assistant", "Hm."))
+    self.assertEqual(reply, ("user", NO_CALL))
+    for name, arguments, text, expected in (
+      ("no_such_tool", {"x": 1}, "", BAD_CALL),
+      ("no_such_tool", {}, "", BAD_CALL),
+      ("bash_action", {}, "", BAD_CALL),
+      ("answer_action", {}, "", BAD_CALL),
       (
-        call("bash_action", "{"),
-        "tool",
+        *("bash_action", "{", ""),
         "Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)",
       ),
-      (
-        call("bash_action", "[]"),
-        "tool",
-        "'list' object has no attribute 'values'",
-      ),
-      (
-        call("bash_action", "7"),
-        "tool",
-        "argument of type 'int' is not iterable",
-      ),
-      (
-        call("bash_action", "7", "I think."),
-        "tool",
-        "'int' object has no attribute 'values'",
-      ),
-      (call("bash_action", '{"script": "\\ud800"}'), "tool", BAD_CALL),
+      ("bash_action", "[]", "", "'list' object has no attribute 'values'"),
+      ("bash_action", "7", "", "argument of type 'int' is not iterable"),
+      ("bash_action", "7", "Hm.", "'int' object has no attribute 'values'"),
+      ("bash_action", '{"script": "\\ud800"}', "", BAD_CALL),
     ):
-      with self.subTest(message=repr(message)):
-        self.assertEqual(await self.reply(message), (role, expected))
+      with self.subTest(name=name, arguments=arguments, text=text):
+        reply = await self.reply(call(name, arguments, text))
+        self.assertEqual(reply, ("tool", expected))
 
   async def test_the_first_call_alone_is_played(self):
     calls = tuple(

@@ -23,7 +23,7 @@ from environments.os_interaction.prompts import (
 from environments.os_interaction.session import OSSession, Rules
 from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.data import transcripts
-from tests.environments.os_interaction.engines import InSandbox, WithMachines
+from tests.environments.os_interaction.engines import InSandbox
 
 _QUESTION = "My problem is:\n\n"
 _PREFIX = OUTPUT.format("")
@@ -34,7 +34,7 @@ _SELF_CONTAINED = re.compile(
 
 
 def episodes():
-  """The messages of each recorded episode; the first two are its opening."""
+  """Yields the messages of each recorded episode, first the opening's two."""
   with gzip.open(transcripts()) as file:
     for line in file:
       result = json.loads(line)["output"]["result"]
@@ -42,7 +42,7 @@ def episodes():
 
 
 def exchanges(messages):
-  """Each answer of the policy with its reply."""
+  """Yields each answer of the policy with its reply."""
   for answer, reply in zip(messages[2:], messages[3:], strict=False):
     if answer["role"] == "assistant" and reply["role"] in ("tool", "user"):
       yield message_from_json(answer), reply
@@ -72,9 +72,9 @@ class FormatTest(unittest.TestCase):
 
 
 @pytest.mark.docker
-class ReplayTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
+class ReplayTest(InSandbox):
   async def replay(self, messages):
-    """The opening's messages; each answer, its recorded and its new reply."""
+    """Returns the opening, and each answer with its recorded and new reply."""
     question = messages[1]["content"].split(_QUESTION, 1)[1]
     problem = Problem(question, check=(Script("bash", "false"),))
     machine = await self.engine.start("default")

@@ -63,25 +63,18 @@ class QuirksTest(unittest.IsolatedAsyncioTestCase):
         await session.reset()
         step = await session.step(search(value))
         with self.subTest(value=value, quirks=quirks):
-          self.assertEqual(
-            "Total results" in step.messages[0].content, not quirks
-          )
-          self.assertTrue(
-            step.messages[0].content.startswith(f"Action: search[{value}]")
-          )
+          content = step.messages[0].content
+          self.assertEqual("Total results" in content, not quirks)
+          self.assertTrue(content.startswith(f"Action: search[{value}]"))
 
   async def test_an_option_with_brackets_cannot_be_chosen(self):
     catalogue, goal = shelf.a_shop_with_brackets()
     for quirks, reward in ((False, 1.0), (True, 2 / 3)):
       session = a_session(catalogue, goal, upstream_quirks=quirks)
       await session.reset()
-      for answer in (
-        search("cable"),
-        click(goal.product.id),
-        click("white [2 m]"),
-        click("buy now"),
-      ):
-        step = await session.step(answer)
+      await session.step(search("cable"))
+      for value in (goal.product.id, "white [2 m]", "buy now"):
+        step = await session.step(click(value))
       with self.subTest(quirks=quirks):
         self.assertAlmostEqual(step.reward, reward)
 
@@ -176,9 +169,8 @@ class RulesTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_wrong_purchase_has_a_partial_reward(self):
     last = (await self.play(search("shirt"), click("b2"), click("buy now")))[-1]
     self.assertIs(last.status, Status.COMPLETED)
-    self.assertAlmostEqual(
-      last.reward, 1 / 4
-    )  # of 1 attribute, 2 options and the price
+    # Of 1 attribute, 2 options and the price.
+    self.assertAlmostEqual(last.reward, 1 / 4)
     self.assertEqual(last.metrics["success"], 0.0)
 
   async def test_rounds_run_out(self):

@@ -16,7 +16,7 @@ from agentrl_jax.data.records import Message, message_from_json
 from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.pages import SEPARATOR
 from environments.webshop.shop.product import Goal, Product
-from tests.environments.webshop import data
+from tests.environments.shared_data import find
 
 _PAGE = re.compile(
   r"(?:Action: (?P<action>.*?)\n\nObservation:|The initial observation:)"
@@ -40,7 +40,7 @@ class Episode:
 
 def load():
   """Returns the recorded episodes."""
-  path = data.find("transcripts/webshop-std-qwen-8b.jsonl.gz")
+  path = find("transcripts/webshop-std-qwen-8b.jsonl.gz")
   with gzip.open(path, "rt", encoding="utf-8") as lines:
     return [_make_episode(json.loads(line)["output"]) for line in lines]
 

@@ -38,7 +38,7 @@ def driver_on(kind, engine, **options):
 
 
 def mixed_requests(number: int):
-  """Prompts and specs of every kind, over both policy slots."""
+  """Yields prompts with sampling params of every kind, on both policy slots."""
   rng = np.random.default_rng(7)
   for i in range(number):
     spec = SamplingParams(
@@ -63,8 +63,11 @@ class DriverTestCase(parameterized.TestCase):
     return [future.result(WAIT_S) for future in futures]
 
   def check_empty(self, driver):
-    """Cancelled requests leave with the next step at the latest."""
+    """Checks that no request is left after one more step."""
     self.settle(driver, [driver.submit([3], SHORT)])
+    self.assert_empty(driver)
+
+  def assert_empty(self, driver):
     stats = driver.engine.stats()
     self.assertEqual((stats.num_active, stats.num_pending), ((0, 0), (0, 0)))
     self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
@@ -72,25 +75,17 @@ class DriverTestCase(parameterized.TestCase):
 
 
 class DriverContract:
-  """Mixed into a TestCase that defines `driver_on` and `settle`."""
+  """Tests to mix into a `DriverTestCase`, for the driver of a `kind`."""
 
+  kind: str  # in `DRIVERS`
   settings = {}  # of the engine
-
-  def driver_on(self, engine, **options):
-    raise NotImplementedError
-
-  def settle(self, driver, futures):
-    """Waits for all answers."""
-    raise NotImplementedError
 
   def ask(self, driver, requests):
     return self.settle(driver, [driver.submit(p, s) for p, s in requests])
 
   def open(self, *args, driver_options=None, **changes):
-    driver = self.driver_on(
-      small.engine_of(*args, **(self.settings | changes)),
-      **(driver_options or {}),
-    )
+    engine = small.engine_of(*args, **(self.settings | changes))
+    driver = driver_on(self.kind, engine, **(driver_options or {}))
     self.addCleanup(driver.close)
     return driver
 
@@ -106,16 +101,7 @@ class DriverContract:
       self.check_answer(spec, logits, answer)
 
   def check_answer(self, spec, logits, answer):
-    drawn = answer.sampled[:, None]
-    expected = np.stack([small.behavior(row, spec) for row in logits])
-    raw = small.log_softmax(logits)
-    for actual, reference in (
-      (answer.behavior_logprob, expected),
-      (answer.raw_logprob, raw),
-    ):
-      np.testing.assert_allclose(
-        actual, np.take_along_axis(reference, drawn, 1)[:, 0], atol=1e-4
-      )
+    self.assertLess(np.max(small.logprob_errors(answer, spec, logits)), 1e-4)
     self.assertLessEqual(len(answer.sampled), spec.max_tokens)
     stops = np.flatnonzero(np.isin(answer.sampled, spec.stop_tokens))
     if len(answer.sampled) < spec.max_tokens:
@@ -147,14 +133,11 @@ class DriverContract:
   def test_seeds_differ_in_all_64_bits(self):
     prompt = small.prompt_of(2, 5)
     driver = self.open()
-    seeds = (5, 5, 6, 5 + 2**40)
-    first, again, low, high = (
-      tuple(answer.sampled)
-      for answer in self.ask(
-        driver,
-        [(prompt, SamplingParams(max_tokens=12, seed=seed)) for seed in seeds],
-      )
-    )
+    specs = [
+      SamplingParams(max_tokens=12, seed=seed) for seed in (5, 5, 6, 5 + 2**40)
+    ]
+    answers = self.ask(driver, [(prompt, spec) for spec in specs])
+    first, again, low, high = (tuple(answer.sampled) for answer in answers)
     self.assertEqual(first, again)
     self.assertEqual(len({first, low, high}), 3)
 
@@ -177,24 +160,19 @@ class DriverContract:
     for prompt, answer in turns:
       (fresh,) = self.ask(self.open(), [(prompt, spec)])
       self.assertEqual(fresh.num_reused, 0)
-      np.testing.assert_array_equal(answer.sampled, fresh.sampled)
-      np.testing.assert_allclose(
-        answer.raw_logprob, fresh.raw_logprob, atol=1e-4
-      )
+      small.assert_same(answer, fresh)
 
   def test_episodes_of_a_group_share_their_prompt(self):
     prompt = small.prompt_of(4, 60)
     driver = self.open()
-    answers = self.ask(
-      driver,
-      [(prompt, SamplingParams(max_tokens=9, seed=seed)) for seed in range(6)],
-    )
+    requests = [
+      (prompt, SamplingParams(max_tokens=9, seed=seed)) for seed in range(6)
+    ]
+    answers = self.ask(driver, requests)
     self.assertEqual(sorted(a.num_reused for a in answers), [0] + [59] * 5)
     self.assertEqual(driver.engine.stats().num_prefilled[0], 59)
-    for seed, answer in enumerate(answers):
-      (alone,) = self.ask(
-        self.open(), [(prompt, SamplingParams(max_tokens=9, seed=seed))]
-      )
+    for request, answer in zip(requests, answers, strict=True):
+      (alone,) = self.ask(self.open(), [request])
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
 
   def test_more_conversations_than_slots_change_no_answer(self):
@@ -223,10 +201,8 @@ class DriverContract:
     prompt = small.prompt_of(5, 40)
     driver = self.open()
     for policy_slot in (0, 1):
-      (answer,) = self.ask(
-        driver,
-        [(prompt, SamplingParams(policy_slot=policy_slot, max_tokens=4))],
-      )
+      spec = SamplingParams(policy_slot=policy_slot, max_tokens=4)
+      (answer,) = self.ask(driver, [(prompt, spec)])
       self.assertEqual(answer.num_reused, 0)
     driver.engine.versions.publish(0, small.params(30), 30)
     (answer,) = self.ask(driver, [(prompt, SamplingParams(max_tokens=4))])
@@ -276,13 +252,6 @@ class DriverContract:
     other = driver.submit([1], SamplingParams(policy_slot=1, max_tokens=5))
     self.settle(driver, [*futures, other])
     self.assert_empty(driver)
-
-  def assert_empty(self, driver):
-    stats = driver.engine.stats()
-    self.assertEqual(stats.num_active, (0, 0))
-    self.assertEqual(stats.num_pending, (0, 0))
-    self.assertEqual(driver.num_inside, (0, 0))
-    self.assertEqual(driver.num_waiting, (0, 0))
 
   def test_closing_fails_requests_without_an_answer(self):
     before = threading.active_count()

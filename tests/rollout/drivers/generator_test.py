@@ -21,15 +21,14 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_answers_equal_those_of_the_driver(self):
     requests = list(mixed_requests(10))
-    expected = LocalDriver(small.engine_of())
-    futures = [expected.submit(*request) for request in requests]
-    expected.run_until_idle()
     async with self.driver.serving():
       answers = await asyncio.gather(
         *(self.generator.generate(*request) for request in requests)
       )
-    for answer, future in zip(answers, futures, strict=True):
-      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    for answer, expected in zip(
+      answers, small.answers_of(requests), strict=True
+    ):
+      np.testing.assert_array_equal(answer.sampled, expected.sampled)
     self.assertEqual(self.generator.num_policy_slots, 2)
 
   async def test_a_prompt_too_long_is_refused_at_once(self):
@@ -84,10 +83,7 @@ class EngineGeneratorTest(unittest.IsolatedAsyncioTestCase):
       )
     self.assertGreater(max(map(len, streams)), 3)
     for chunks, answer in zip(streams, answers, strict=True):
-      for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
-        joined = np.concatenate([getattr(chunk, name) for chunk in chunks])
-        np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
-      self.assertEqual({c.policy_slot for c in chunks}, {answer.policy_slot})
+      small.assert_joined(chunks, answer)
 
   async def test_closing_a_stream_frees_the_slot(self):
     chunks = self.generator.stream([1], SamplingParams(max_tokens=80))

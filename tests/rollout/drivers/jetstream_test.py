@@ -15,6 +15,7 @@ from tests.rollout.drivers.contract import (
   SHORT,
   WAIT_S,
   DriverContract,
+  DriverTestCase,
 )
 
 pytest.importorskip(
@@ -24,15 +25,9 @@ pytest.importorskip(
   "tiktoken shortuuid",
 )
 
-from agentrl_jax.rollout.drivers import jetstream as jetstream_driver  # noqa: E402 (after the skip)
 
-
-class JetStreamDriverTest(DriverContract, unittest.TestCase):
-  def driver_on(self, engine, **options):
-    return jetstream_driver.JetStreamDriver(engine, **options)
-
-  def settle(self, driver, futures):
-    return [future.result(WAIT_S) for future in futures]
+class JetStreamDriverTest(DriverContract, DriverTestCase):
+  kind = "jetstream"
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt, spec = small.prompt_of(8, 30), SamplingParams(max_tokens=60)
@@ -70,17 +65,6 @@ class JetStreamDriverTest(DriverContract, unittest.TestCase):
 
 class JetStreamDriverWithPrefixCacheTest(JetStreamDriverTest):
   settings = PREFIX_CACHE
-
-  def assert_empty(self, driver):
-    super().assert_empty(driver)
-    driver.engine.check_invariants()
-
-
-pytest.importorskip(
-  "jetstream",
-  reason="google-jetstream is missing: pip install --no-deps "
-  "'google-jetstream>=0.2.2,<0.4'",
-)
 
 
 def run(script: str) -> str:

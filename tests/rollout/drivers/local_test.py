@@ -12,17 +12,13 @@ from tests.rollout import small
 from tests.rollout.drivers.contract import (
   PREFIX_CACHE,
   DriverContract,
+  DriverTestCase,
   mixed_requests,
 )
 
 
-class LocalDriverTest(DriverContract, unittest.TestCase):
-  def driver_on(self, engine, **options):
-    return LocalDriver(engine, **options)
-
-  def settle(self, driver, futures):
-    driver.run_until_idle()
-    return [future.result(0) for future in futures]
+class LocalDriverTest(DriverContract, DriverTestCase):
+  kind = "local"
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt = small.prompt_of(8, 30)
@@ -47,10 +43,7 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     (answer,) = self.settle(driver, [future])
     fresh = self.open((30, 20))
     (expected,) = self.ask(fresh, [(prompt, spec)])
-    np.testing.assert_array_equal(answer.sampled, expected.sampled)
-    np.testing.assert_allclose(
-      answer.raw_logprob, expected.raw_logprob, atol=1e-4
-    )
+    small.assert_same(answer, expected)
     self.assertEqual(driver.engine.stats().num_prefilled[0], 16 + 59)
 
   def test_cancelling_frees_slots_and_the_queue(self):
@@ -95,18 +88,12 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
     expected = self.ask(self.open(), branches)
     for answer, wanted in zip(answers, expected, strict=True):
       self.assertEqual(answer.num_reused, 30)
-      np.testing.assert_array_equal(answer.sampled, wanted.sampled)
-      np.testing.assert_allclose(
-        answer.raw_logprob, wanted.raw_logprob, atol=1e-4
-      )
+      small.assert_same(answer, wanted)
 
   def test_the_same_requests_give_the_same_bits(self):
     runs = [self.ask(self.open(), list(mixed_requests(20))) for _ in range(2)]
     for first, second in zip(*runs, strict=True):
-      for name in ("sampled", "behavior_logprob", "raw_logprob", "version"):
-        np.testing.assert_array_equal(
-          getattr(first, name), getattr(second, name)
-        )
+      small.assert_same(first, second, atol=0)
 
   def test_an_engine_that_does_not_get_idle_is_reported(self):
     driver = self.open()
@@ -117,10 +104,6 @@ class LocalDriverTest(DriverContract, unittest.TestCase):
 
 class LocalDriverWithPrefixCacheTest(LocalDriverTest):
   settings = PREFIX_CACHE
-
-  def assert_empty(self, driver):
-    super().assert_empty(driver)
-    driver.engine.check_invariants()
 
 
 class ServingTest(unittest.IsolatedAsyncioTestCase):

@@ -133,12 +133,7 @@ class SoakTest(parameterized.TestCase):
       engines[seed].engine.reset()
       future = engines[seed].submit(one.prompt, one.spec)
       engines[seed].run_until_idle()
-      alone = future.result(0)
-      np.testing.assert_array_equal(answer.sampled, alone.sampled)
-      for name in ("behavior_logprob", "raw_logprob"):
-        np.testing.assert_allclose(
-          getattr(answer, name), getattr(alone, name), atol=1e-4
-        )
+      small.assert_same(answer, future.result(0), exact=("sampled",))
     for engine in engines.values():
       engine.close()
 
@@ -176,7 +171,7 @@ class Asked:
 
 
 class Soak:
-  """One seeded run against a driver; `counts` are of its events."""
+  """Sends seeded random requests to a driver, and counts events."""
 
   def __init__(self, driver, seed: int):
     self.driver, self._rng = driver, random.Random(seed)
@@ -298,10 +293,10 @@ class Soak:
 
   def _cancel(self) -> bool:
     """Cancels about one open request in seven, in any state."""
-    found = [one for one in list(self._open) if not one.future.done()]
+    running = [one for one in list(self._open) if not one.future.done()]
     share = self.counts["cancelled meanwhile"] / max(len(self._ended), 1)
-    if found and share < 0.15 and self._chance.random() < 0.3:
-      future = self._chance.choice(found).future
+    if running and share < 0.15 and self._chance.random() < 0.3:
+      future = self._chance.choice(running).future
       self.counts["cancelled meanwhile"] += future.cancel()
     return False
 
@@ -318,6 +313,6 @@ class Soak:
 
 
 def live_bytes() -> int:
-  """Size of all live arrays on the devices."""
+  """Returns the size of all live arrays on the devices."""
   gc.collect()
   return sum(array.nbytes for array in jax.live_arrays())

@@ -28,7 +28,7 @@ def spec_of(name: str, **changes) -> SamplingParams:
 
 
 def mixed_requests(number: int, *, seed: int = 3, share: float = 0.6):
-  """Prompts, specs, and the names of their grammars; "" is none."""
+  """Yields prompts, sampling params and the grammars' names, "" for none."""
   rng = np.random.default_rng(seed)
   for i in range(number):
     name = (
@@ -68,7 +68,7 @@ class GrammarTest(DriverTestCase):
     for (prompt, spec, name), answer in zip(requests, answers, strict=True):
       ended += self.check_text(spec, name, answer) if name else 0
       errors.append(self.check_logprobs(prompt, spec, answer))
-    self.assertLess(np.concatenate(errors).mean(), 1e-5)
+    self.assertLess(np.hstack(errors).mean(), 1e-5)
     self.assertGreater(ended, 40)
     bound = sum(
       len(a.sampled) for a, r in zip(answers, requests, strict=True) if r[2]
@@ -93,21 +93,12 @@ class GrammarTest(DriverTestCase):
     tokens = np.concatenate([prompt, answer.sampled])
     step = (10, 20)[spec.policy_slot]
     logits = small.teacher_logits(step, tokens)[len(prompt) - 1 : -1]
-    masked = logits
+    allowed = True
     if spec.grammar:
       allowed = small_grammars.allowed(spec.grammar, answer.sampled)
-      masked = np.where(allowed, logits, -np.inf)
-    expected = np.stack([small.behavior(row, spec) for row in masked])
-    raw, drawn = small.log_softmax(logits), answer.sampled[:, None]
-    errors = [
-      np.abs(found - np.take_along_axis(wanted, drawn, 1)[:, 0])
-      for found, wanted in (
-        (answer.behavior_logprob, expected),
-        (answer.raw_logprob, raw),
-      )
-    ]
+    errors = small.logprob_errors(answer, spec, logits, allowed)
     self.assertLess(np.max(errors), 1e-4)
-    return np.concatenate(errors)
+    return errors
 
   @pytest.mark.slow
   def test_answers_depend_only_on_the_request(self):
@@ -125,11 +116,8 @@ class GrammarTest(DriverTestCase):
     }
     for name, answers in others.items():
       for first, other in zip(together, answers, strict=True):
-        np.testing.assert_array_equal(first.sampled, other.sampled, name)
-        for field in ("behavior_logprob", "raw_logprob"):
-          np.testing.assert_allclose(
-            getattr(first, field), getattr(other, field), atol=1e-4
-          )
+        with self.subTest(name):
+          small.assert_same(first, other)
 
   @parameterized.parameters(*DRIVERS)
   def test_requests_without_a_grammar_are_not_affected(self, kind):
@@ -139,11 +127,7 @@ class GrammarTest(DriverTestCase):
     among = [a for a, one in zip(among, requests, strict=True) if not one[2]]
     apart = self.ask(self.open(kind), free)
     for first, second in zip(among, apart, strict=True):
-      np.testing.assert_array_equal(first.sampled, second.sampled)
-      for name in ("behavior_logprob", "raw_logprob"):
-        np.testing.assert_allclose(
-          getattr(first, name), getattr(second, name), atol=1e-5
-        )
+      small.assert_same(first, second, atol=1e-5)
 
   @pytest.mark.slow
   def test_next_turn_reuses_constrained_tokens(self):

@@ -17,14 +17,14 @@ class SlicesTest(parameterized.TestCase):
   @pytest.mark.slow
   @pytest.mark.timeout(300)
   def test_apart_and_followed_like_together(self):
-    found = eight_devices.run("tests.rollout.engine.slices_program")
-    self.assertEqual(found["devices"], [APART, APART])
-    self.assertEqual(found["caches"], APART)
-    self.assertEqual(found["apart"], found["together"])
-    self.assertEqual(found["followed"], found["together"])
-    versions = [version for _, version in found["together"]]
+    outcome = eight_devices.run("tests.rollout.engine.slices_program")
+    self.assertEqual(outcome["devices"], [APART, APART])
+    self.assertEqual(outcome["caches"], APART)
+    self.assertEqual(outcome["apart"], outcome["together"])
+    self.assertEqual(outcome["followed"], outcome["together"])
+    versions = [version for _, version in outcome["together"]]
     self.assertEqual(versions, [[0], [0], [10], [10]])
-    tokens = [tuple(sampled) for sampled, _ in found["together"]]
+    tokens = [tuple(sampled) for sampled, _ in outcome["together"]]
     self.assertLen(set(tokens), 4)
 
   def test_more_devices_than_there_are(self):

@@ -80,8 +80,8 @@ class PrefixCacheTest(unittest.TestCase):
       token = rng.integers(0, 2, rng.integers(1, 14)).tolist()
       if kept and rng.random() < 0.6:
         token = kept[rng.integers(len(kept))] + token
-      found = tiers.cache.match_prefix(row(token[:40])).size
-      self.assertEqual(found, longest_shared(token[:40], kept))
+      size = tiers.cache.match_prefix(row(token[:40])).size
+      self.assertEqual(size, longest_shared(token[:40], kept))
       before = tiers.cache.num_used[0]
       if before > 48:
         break
@@ -164,15 +164,15 @@ class PrefixCacheTest(unittest.TestCase):
     self.assertGreater(served, 4000)
 
   def random_batches(self, rng, tiers):
-    """Each batch saves some slots, and loads other conversations there."""
+    """Saves slots and loads other conversations there, batch by batch."""
     held, ever, served = [[] for _ in tiers.slots], [[1]], 0
     for _ in range(200):
       expected = {}
       for slot in rng.permutation(6)[: rng.integers(1, 7)]:
         wanted = ever[rng.integers(len(ever))][: rng.integers(1, 40)]
         wanted = wanted + rng.integers(0, 3, rng.integers(1, 9)).tolist()
-        size, found = tiers.fetch(slot, wanted)
-        self.assertLessEqual(size, found)
+        size, matched = tiers.fetch(slot, wanted)
+        self.assertLessEqual(size, matched)
         tiers.cache.insert(row(held[slot]), slot)
         expected[slot], held[slot] = wanted[:size], wanted
         ever = [*ever[-30:], wanted]

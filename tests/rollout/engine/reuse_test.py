@@ -32,7 +32,7 @@ def ask(driver, *requests):
 
 
 def play(driver, *, seed, swap_at=()):
-  """Conversations out of step with each other, several of them alike."""
+  """Plays conversations of different lengths, of which some are alike."""
   rng, answers = np.random.default_rng(seed), []
   prompts = [small.prompt_of(i % 3, 20 + 3 * (i % 3)) for i in range(7)]
   for round_ in range(12):
@@ -43,12 +43,12 @@ def play(driver, *, seed, swap_at=()):
       (prompts[i], spec_of(round_ * 100 + int(i), int(rng.integers(1, 9))))
       for i in chosen
     ]
-    found = ask(driver, *requests)
-    for i, answer in zip(chosen, found, strict=True):
+    answered = ask(driver, *requests)
+    for i, answer in zip(chosen, answered, strict=True):
       observed = small.prompt_of(round_, int(rng.integers(1, 7)))
       longer = small.conversation(prompts[i], answer, observed)
       prompts[i] = longer if len(longer) < 80 else prompts[i][:20]
-    answers += found
+    answers += answered
   return answers
 
 
@@ -60,11 +60,9 @@ def spec_of(seed, max_tokens):
 
 
 class ReuseTest(parameterized.TestCase):
-  def assert_same(self, found, expected):
-    for one, other in zip(found, expected, strict=True):
-      np.testing.assert_array_equal(one.sampled, other.sampled)
-      np.testing.assert_array_equal(one.version, other.version)
-      np.testing.assert_allclose(one.raw_logprob, other.raw_logprob, atol=1e-4)
+  def assert_same(self, answers, expected):
+    for answer, other in zip(answers, expected, strict=True):
+      small.assert_same(answer, other)
 
   @parameterized.named_parameters(
     ("in_slots", {}),
@@ -110,10 +108,8 @@ class ReuseTest(parameterized.TestCase):
 
   @pytest.mark.slow
   def test_a_shrunk_cache_grows_for_restored_blocks(self):
-    driver, prompt = (
-      driver_of(lengths=(64,), **PREFIX_CACHE),
-      small.prompt_of(1, 72),
-    )
+    driver = driver_of(lengths=(64,), **PREFIX_CACHE)
+    prompt = small.prompt_of(1, 72)
     (first,) = ask(driver, (prompt, spec_of(1, 9)))
     for n in range(14):  # of 17 steps each
       ask(driver, (small.prompt_of(2 + n % 2, 10), spec_of(n % 2, 51)))
@@ -143,10 +139,7 @@ class ReuseTest(parameterized.TestCase):
       self.assertEqual(stats.num_reused[0], 53)
       self.assertEqual(stats.num_restored[0], 53 if between else 0)
     for name in ("prefix cache", "host"):
-      for field in ("sampled", "behavior_logprob", "raw_logprob"):
-        np.testing.assert_array_equal(
-          getattr(answers[name], field), getattr(answers["slot"], field)
-        )
+      small.assert_same(answers[name], answers["slot"], atol=0)
 
   def test_the_prompt_of_a_group_is_stored_once(self):
     driver, prompt = driver_of(**PREFIX_CACHE), small.prompt_of(1, 48)
@@ -168,15 +161,22 @@ class ReuseTest(parameterized.TestCase):
       ]
     self.assertEqual(driver.engine.stats().num_stored, (0,))
 
-  def test_a_publication_empties_the_prefix_cache(self):
+  @parameterized.named_parameters(
+    (
+      "publication",
+      lambda engine: engine.versions.publish(0, small.params(11), 11),
+    ),
+    ("reset", lambda engine: engine.reset()),
+  )
+  def test_the_prefix_cache_is_emptied_by_a(self, empty):
     driver, prompt = driver_of(**PREFIX_CACHE), small.prompt_of(1, 40)
     ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
-    driver.engine.versions.publish(0, small.params(11), 11)
+    empty(driver.engine)
     (answer,) = ask(driver, (prompt, spec_of(1, 2)))
     self.assertEqual(answer.num_reused, 0)
 
   def test_blocks_of_a_failed_copy_are_prefilled_again(self):
-    """Deleted arrays make the programs fail that copy them."""
+    """Deletes arrays, so that the programs fail that copy them."""
     driver, plain = driver_of(**TIERS), driver_of(reuse=False)
     requests = [(small.prompt_of(n, 45), spec_of(n, 9)) for n in (1, 2, 3)]
     for round_ in range(3):
@@ -185,20 +185,13 @@ class ReuseTest(parameterized.TestCase):
         for array in jax.tree.leaves(pool._pool):
           array.delete()
         with self.assertLogs("agentrl_jax.rollout", "ERROR") as logs:
-          found = ask(driver, *requests)
+          answered = ask(driver, *requests)
         self.assertIn("the prefix cache could not copy", logs.output[0])
       else:
-        found = ask(driver, *requests)
-      self.assert_same(found, ask(plain, *requests))
+        answered = ask(driver, *requests)
+      self.assert_same(answered, ask(plain, *requests))
     self.assertEqual(driver.engine.stats().num_store_failures, (1,))
     self.assertGreater(driver.engine.stats().num_restored[0], 0)
-
-  def test_a_reset_empties_the_prefix_cache(self):
-    driver, prompt = driver_of(**PREFIX_CACHE), small.prompt_of(1, 40)
-    ask(driver, *[(small.prompt_of(n, 40), spec_of(n, 2)) for n in (1, 2, 3)])
-    driver.engine.reset()
-    (answer,) = ask(driver, (prompt, spec_of(1, 2)))
-    self.assertEqual(answer.num_reused, 0)
 
 
 HEADS = small.policy().config.num_kv_heads

@@ -58,15 +58,15 @@ SPECS = {
 
 
 def shaped(logits: np.ndarray, sampling: SamplingParams, before) -> np.ndarray:
-  """OpenAI's formula, one token after the other."""
-  found = logits.copy()
+  """Applies OpenAI's formula, one token after the other."""
+  shaped_V = logits.copy()
   for token, bias in sampling.logit_bias:
-    found[token] += bias
+    shaped_V[token] += bias
   for token in ALL:
     count = list(before).count(token)
-    found[token] -= sampling.frequency_penalty * count
-    found[token] -= sampling.presence_penalty * float(count > 0)
-  return found
+    shaped_V[token] -= sampling.frequency_penalty * count
+    shaped_V[token] -= sampling.presence_penalty * float(count > 0)
+  return shaped_V
 
 
 def likeliest(logprob: np.ndarray, number: int) -> np.ndarray:
@@ -104,14 +104,11 @@ class ShapingTest(unittest.TestCase):
       )
       if spec.num_top:
         of = raw if spec.top_is_raw else drawn
-        found = answer.top_token[n], answer.top_logprob[n]
+        top = answer.top_token[n], answer.top_logprob[n]
         expected = of[likeliest(of, spec.num_top)]
-        np.testing.assert_allclose(found[1], expected, atol=2e-4)
-        np.testing.assert_allclose(of[found[0]], expected, atol=2e-4)
-        self.assertLen(set(found[0].tolist()), spec.num_top)
-
-  def assertLen(self, found, size):
-    self.assertEqual(len(found), size)
+        np.testing.assert_allclose(top[1], expected, atol=2e-4)
+        np.testing.assert_allclose(of[top[0]], expected, atol=2e-4)
+        self.assertEqual(len(set(top[0].tolist())), spec.num_top)
 
   def test_shaping_follows_the_formula_in_mixed_batches(self):
     answers = self.ask(*SPECS.values())
@@ -129,7 +126,7 @@ class ShapingTest(unittest.TestCase):
 
   @pytest.mark.slow
   def test_the_next_request_of_a_slot_is_not_affected(self):
-    """With one slot, each request overwrites the one before."""
+    """Asks an engine of one slot, where each request follows another."""
     self.driver.close()
     self.driver = LocalDriver(small.engine_of(STEPS, slots=(1, 1)))
     order = ["penalties", "plain", "bias", "told", "rewards", "penalties"]
@@ -177,7 +174,7 @@ class ShapingTest(unittest.TestCase):
     self.assertEqual(set(goes_on.sampled.tolist()), {21})
 
   def test_tokens_of_the_prompt_are_not_counted(self):
-    """Neither those of the prompt, nor those of a reused turn."""
+    """Counts tokens neither of the prompt, nor of a reused turn."""
     spec = SPECS["penalties"]
     (first,) = self.ask(spec)
     prompt = small.conversation(small.prompt_of(1, 12), first, [5, 6])

@@ -30,7 +30,7 @@ ENGINE = engine_config(
   prefix_cache_tokens=176,
   prefix_cache_host_tokens=240,
 )
-COUNTED = ("prefilled", "reused", "copied", "recached", "cached")
+COUNTED = ("prefilled", "reused", "copied", "restored", "stored")
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def _played(num_devices):
     "sampled": [answer.sampled.tolist() for answer in answers],
     "reused": [answer.num_reused for answer in answers],
     "counts": [getattr(stats, f"num_{name}")[0] for name in COUNTED],
-    "failures": stats.num_cache_failures[0],
+    "failures": stats.num_store_failures[0],
     "moved": moved,
     "shards": sorted(set(map(_shards, arrays))),
   }
@@ -66,7 +66,7 @@ def _engine(num_devices):
 
 
 def _count_moves(cache):
-  """Blocks that go to the host and come back, as they go."""
+  """Counts blocks that are copied to the host and back."""
   moved, take = collections.Counter(), cache.take_batch
 
   def take_and_count():
@@ -79,7 +79,7 @@ def _count_moves(cache):
 
 
 def _shards(array):
-  """Heads of each shard, and devices."""
+  """Returns the heads of each shard, and the number of devices."""
   (num_heads,) = {s.data.shape[1] for s in array.addressable_shards}
   return num_heads, len(array.sharding.device_set)
 

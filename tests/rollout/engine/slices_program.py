@@ -73,7 +73,7 @@ def _engine(store):
 
 
 def _publish(policy, versions, store, places):
-  """As the learner's own process does."""
+  """Publishes weights as the learner's own process does."""
   to = places and [layout_of(place) for place in places]
   if to is None:  # whole, on one device
     whole = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -85,7 +85,7 @@ def _publish(policy, versions, store, places):
 
 
 def _follow(policy, versions):
-  """As a rollout server does."""
+  """Reads snapshots of the weights as a rollout server does."""
   store = ServedWeights(2)
   with tempfile.TemporaryDirectory() as folder:
     sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
@@ -103,7 +103,7 @@ def _follow(policy, versions):
 
 
 def _answers(engine):
-  """Two requests of every policy slot, decoded at once."""
+  """Answers two requests of every policy slot at once."""
   driver = LocalDriver(engine)
   futures = [
     driver.submit(

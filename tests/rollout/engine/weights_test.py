@@ -108,6 +108,13 @@ def publish(driver, step):
   driver.engine.versions.publish(0, small.params(step), step)
 
 
+def publish_copy(driver, step) -> weakref.ref:
+  """Publishes weights that only the engine holds; refers to one array."""
+  params = jax.tree.map(lambda x: x.copy(), small.params(step))
+  driver.engine.versions.publish(0, params, step)
+  return weakref.ref(jax.tree.leaves(params)[0])
+
+
 def finish(driver, futures):
   driver.run_until_idle()
   driver.engine.check_invariants()
@@ -143,10 +150,7 @@ class SwapTest(unittest.TestCase):
     answers = finish(driver, first + second)
     for answer, step in zip(answers, (10, 10, 30, 30), strict=True):
       self.assertEqual(answer.version.tolist(), [step] * 24)
-      tokens = np.concatenate([PROMPT, answer.sampled])
-      logits = small.teacher_logits(step, tokens)[29:-1]
-      expected = small.log_softmax(logits)[np.arange(24), answer.sampled]
-      np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
+      self.check_logprobs(PROMPT, answer)
     # 24 tokens take 8 steps. The last answers started three steps late: two
     # until the swap, and one in which both prompts were prefilled.
     self.assertEqual(driver.engine.stats().num_steps, 11)
@@ -183,10 +187,7 @@ class SwapTest(unittest.TestCase):
   @pytest.mark.slow
   def test_old_weights_stay_while_a_slot_needs_them(self):
     driver = driver_of(old_weights=2)
-    params = jax.tree.map(lambda x: x.copy(), small.params(20))
-    leaf = weakref.ref(jax.tree.leaves(params)[0])
-    driver.engine.versions.publish(0, params, 20)
-    del params
+    leaf = publish_copy(driver, 20)
     short, long = (
       driver.submit(PROMPT, spec(seed, size)) for seed, size in ((1, 9), (2, 3))
     )
@@ -202,10 +203,7 @@ class SwapTest(unittest.TestCase):
 
   def test_an_idle_engine_keeps_no_weights(self):
     driver = driver_of(old_weights=1)
-    params = jax.tree.map(lambda x: x.copy(), small.params(20))
-    leaf = weakref.ref(jax.tree.leaves(params)[0])
-    driver.engine.versions.publish(0, params, 20)
-    del params
+    leaf = publish_copy(driver, 20)
     finish(driver, [driver.submit(PROMPT, spec(1, 3))])
     doomed = driver.submit(PROMPT, spec(1, 9))
     driver.step()

@@ -13,7 +13,6 @@ import pytest
 
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Abilities, Needs
 from agentrl_jax.rollout.external.response import EngineLacks
@@ -29,6 +28,7 @@ QUICK = dict(
   health_interval_s=0.05, server_timeout_s=30.0, answer_timeout_s=60.0
 )
 NEEDS = Needs(vocab_size=small.VOCAB)
+NEEDS_TWO = dataclasses.replace(NEEDS, num_policy_slots=2)
 SPEC = SamplingParams(max_tokens=20, seed=5)
 PEERS = {"openai": VllmPeer, "sglang": SglangPeer}
 
@@ -60,8 +60,22 @@ class EnginesCase(unittest.IsolatedAsyncioTestCase):
       )
     )
 
+  async def connected_peer(self, protocol, *lacks, publication=5, **options):
+    """Serves step 10 as a peer; returns it and a generator connected to it."""
+    peer = await self.peer(protocol, *lacks)
+    peer.publish(10, publication)
+    return peer, await self.connect(protocol, peer.address, **options)
+
+  async def asked_while_held(self, peer, generator):
+    """Sends a request, which the peer holds back until `peer.hold` is set."""
+    peer.hold.clear()
+    before = peer.num_asked
+    asked = asyncio.create_task(generator.generate([1], SPEC))
+    await until(lambda: peer.num_asked > before)
+    return asked
+
   async def refused(self, words, protocol, *lacks, needs=NEEDS, **options):
-    """The run ends at its first wait, with a sentence of these words."""
+    """Checks that the first wait ends with an error of these words."""
     peer = await self.peer(protocol, *lacks)
     generator = await self.connect(
       protocol, peer.address, needs=needs, **options
@@ -131,9 +145,7 @@ class RefusalTest(EnginesCase):
   async def test_an_engine_without_seeds_serves_a_run_that_needs_none(self):
     needs = dataclasses.replace(NEEDS, seeds=False)
     for lack in ("takes_seed", "seeds"):
-      peer = await self.peer("openai", lack)
-      peer.publish(10, 1)
-      generator = await self.connect("openai", peer.address, needs=needs)
+      peer, generator = await self.connected_peer("openai", lack, needs=needs)
       answer = await generator.generate([1, 2], SPEC)
       self.assertEqual(len(answer.sampled), 20)
       self.assertNotIn("seed", peer.bodies[-1])
@@ -164,17 +176,12 @@ class RefusalTest(EnginesCase):
 
 class AnswersTest(EnginesCase):
   def expected(self, prompt, spec, step=10):
-    driver = LocalDriver(small.engine_of((step,)))
-    future = driver.submit(prompt, spec)
-    driver.run_until_idle()
-    driver.close()
-    return future.result(0)
+    (answer,) = small.answers_of([(prompt, spec)], (step,))
+    return answer
 
   async def test_answers_are_those_of_the_engine(self):
     for protocol in PEERS:
-      peer = await self.peer(protocol)
-      peer.publish(10, 77)
-      generator = await self.connect(protocol, peer.address)
+      peer, generator = await self.connected_peer(protocol, publication=77)
       await generator.serving({}, 60)
       kind = {"openai": "endpoint", "sglang": "token"}[protocol]
       self.assertEqual(
@@ -188,15 +195,7 @@ class AnswersTest(EnginesCase):
       ):
         prompt = small.prompt_of(1, 30)
         answer = await generator.generate(prompt, spec)
-        expected = self.expected(prompt, spec)
-        for name in ("sampled", "version"):
-          np.testing.assert_array_equal(
-            getattr(answer, name), getattr(expected, name)
-          )
-        for name in ("behavior_logprob", "raw_logprob"):
-          np.testing.assert_allclose(
-            getattr(answer, name), getattr(expected, name), atol=1e-5
-          )
+        small.assert_same(answer, self.expected(prompt, spec), atol=1e-5)
 
   async def test_weights_that_the_run_has_not_named_are_not_asked(self):
     for protocol in PEERS:
@@ -211,11 +210,9 @@ class AnswersTest(EnginesCase):
       peer.publish(3, 5)
       self.assertEqual(set((await asked).version), {3})
 
-  async def test_an_edition_that_is_too_old_is_not_sampled_from(self):
-    peer = await self.peer("openai")
-    peer.publish(10, 5)
-    generator = await self.connect(
-      "openai", peer.address, acceptable=lambda: {0: 6}
+  async def test_weights_that_are_too_old_are_not_sampled_from(self):
+    peer, generator = await self.connected_peer(
+      "openai", acceptable=lambda: {0: 6}
     )
     stale = asyncio.create_task(generator.generate([1], SPEC))
     await generator.serving({}, 60)
@@ -227,14 +224,9 @@ class AnswersTest(EnginesCase):
   @pytest.mark.slow
   async def test_weights_that_change_meanwhile_are_never_guessed(self):
     for protocol, lacks in (("openai", ()), ("sglang", ("spans",))):
-      peer = await self.peer(protocol, *lacks)
-      peer.publish(10, 5)
-      generator = await self.connect(protocol, peer.address)
+      peer, generator = await self.connected_peer(protocol, *lacks)
       await generator.generate([1], SPEC)
-      peer.hold.clear()
-      before = peer.num_asked
-      asked = asyncio.create_task(generator.generate([1], SPEC))
-      await until(lambda: peer.num_asked > before)  # noqa: B023
+      asked = await self.asked_while_held(peer, generator)
       peer.publish(11, 6)
       peer.hold.set()
       answer = await asked
@@ -252,14 +244,9 @@ class AnswersTest(EnginesCase):
     self.assertEqual(set(answer.version), {11})
 
   async def test_spans_of_versions_are_taken_token_by_token(self):
-    peer = await self.peer("sglang")
-    peer.publish(10, 5)
-    generator = await self.connect("sglang", peer.address)
+    peer, generator = await self.connected_peer("sglang")
     await generator.generate([1], SPEC)
-    peer.hold.clear()
-    before = peer.num_asked
-    asked = asyncio.create_task(generator.generate([1], SPEC))
-    await until(lambda: peer.num_asked > before)
+    asked = await self.asked_while_held(peer, generator)
     peer.publish(11, 6)
     peer.hold.set()
     self.assertEqual((await asked).version.tolist(), [10] * 10 + [11] * 10)
@@ -288,9 +275,7 @@ class AnswersTest(EnginesCase):
       self.assertEqual([s.num_lost for s in servers], [1, 0])
 
   async def test_a_prompt_too_long_is_not_sent(self):
-    peer = await self.peer("openai")
-    peer.publish(10, 5)
-    generator = await self.connect("openai", peer.address)
+    peer, generator = await self.connected_peer("openai")
     await generator.generate([1], SPEC)
     asked = peer.num_asked
     with self.assertRaisesRegex(PromptTooLong, "97; .*takes 96"):
@@ -312,6 +297,10 @@ class OwnServerTest(EnginesCase):
   async def serve(self, **changes):
     return await self.enterAsyncContext(OwnServer(**changes))
 
+  async def connected_server(self, *, needs=TWO_POLICY_SLOTS):
+    served = await self.serve()
+    return served, await self.connect("openai", served.address, needs=needs)
+
   async def ask(self, generator, requests):
     return await asyncio.gather(*(generator.generate(*r) for r in requests))
 
@@ -325,20 +314,10 @@ class OwnServerTest(EnginesCase):
       target = await self.ask(binary, requests)
     for answer, expected in zip(actual, target, strict=True):
       self.assertEqual(answer.policy_slot, expected.policy_slot)
-      for name in ("sampled", "version"):
-        np.testing.assert_array_equal(
-          getattr(answer, name), getattr(expected, name)
-        )
-      for name in ("behavior_logprob", "raw_logprob"):
-        np.testing.assert_allclose(
-          getattr(answer, name), getattr(expected, name), atol=1e-5
-        )
+      small.assert_same(answer, expected, atol=1e-5)
 
   async def test_every_token_has_its_own_version(self):
-    served = await self.serve()
-    generator = await self.connect(
-      "openai", served.address, needs=TWO_POLICY_SLOTS
-    )
+    served, generator = await self.connected_server()
     await generator.generate([1], SHORT)
     engine = served.driver.engine
     before, step = engine.stats().num_sampled[0], engine.step
@@ -386,10 +365,7 @@ class OwnServerTest(EnginesCase):
       np.testing.assert_array_equal(answer.sampled, target.sampled)
 
   async def test_mistakes_are_raised_and_not_repeated(self):
-    served = await self.serve()
-    generator = await self.connect(
-      "openai", served.address, needs=TWO_POLICY_SLOTS
-    )
+    served, generator = await self.connected_server()
     with self.assertRaises(PromptTooLong):
       await generator.generate([1] * 90, SHORT)
     with self.assertRaisesRegex(ConfigError, "knows 0 to 60"):
@@ -397,22 +373,18 @@ class OwnServerTest(EnginesCase):
     self.assertEqual(generator.num_repeated, 0)
 
   async def test_a_vocabulary_that_does_not_fit_is_refused(self):
-    served = await self.serve()
     needs = dataclasses.replace(TWO_POLICY_SLOTS, vocab_size=small.VOCAB + 9)
-    generator = await self.connect("openai", served.address, needs=needs)
+    _, generator = await self.connected_server(needs=needs)
     with self.assertRaisesRegex(ConfigError, f"knows 0 to {small.VOCAB - 1}"):
       await generator.serving({}, 60)
 
   async def test_a_server_without_weights_is_waited_for(self):
     served = await self.serve()
     serving, served.serving = served.serving, False
-    generator = await self.connect("openai", served.address, needs=NEEDS_ONE)
+    generator = await self.connect("openai", served.address, needs=NEEDS_TWO)
     await until(lambda: generator.pool.servers[0].is_reachable)
     asked = asyncio.create_task(generator.generate([1], SHORT))
     await heard_again(generator)
     self.assertFalse(asked.done())
     served.serving = serving
     self.assertEqual(len((await asked).sampled), SHORT.max_tokens)
-
-
-NEEDS_ONE = dataclasses.replace(NEEDS, num_policy_slots=2)

@@ -70,7 +70,7 @@ class Peer:
     self.label = label_of(ServedPolicySlot(step, publication))
 
   async def sample(self, prompt, spec):
-    """Ids, log-probabilities, and whether a stop token ended them."""
+    """Samples; returns ids, log-probabilities, and if a stop token came."""
     self.num_asked += 1
     if self.num_asked == self.swaps_at:
       self.publish(11, 6)
@@ -139,7 +139,7 @@ class Peer:
 
 
 class VllmPeer(Peer):
-  """As `vllm serve` with VLLM_SERVER_DEV_MODE=1."""
+  """Server like `vllm serve` with VLLM_SERVER_DEV_MODE=1."""
 
   def routes(self):
     routes = {
@@ -202,7 +202,7 @@ class VllmPeer(Peer):
 
 
 class SglangPeer(Peer):
-  """As `sglang.launch_server`; "versions" is SGLang-JAX, which has none."""
+  """Server like `sglang.launch_server`; SGLang-JAX lacks "versions"."""
 
   def routes(self):
     routes = {
@@ -218,8 +218,8 @@ class SglangPeer(Peer):
     return routes
 
   async def model_info(self, request):
-    told = {} if "versions" in self.lacks else {"weight_version": self.label}
-    return web.json_response({"model_path": MODEL} | told)
+    version = {} if "versions" in self.lacks else {"weight_version": self.label}
+    return web.json_response({"model_path": MODEL} | version)
 
   async def update(self, request):
     body = await request.json()
@@ -261,7 +261,7 @@ class SglangPeer(Peer):
     return web.json_response(output)
 
   def _spans(self, began_as, number):
-    """One span, or two halves if the weights were swapped meanwhile."""
+    """Returns one span, or two halves if the weights were swapped meanwhile."""
     if began_as == self.label:
       return [{"version": self.label, "start": 0, "end": number}]
     half = number // 2
@@ -277,11 +277,11 @@ class OwnServer(Served):
   serving = True  # whether its policy slots have weights
 
   def status(self):
-    told = super().status()
+    status = super().status()
     if self.serving:
-      return told
+      return status
     return dataclasses.replace(
-      told, policy_slots=(None,) * len(told.policy_slots)
+      status, policy_slots=(None,) * len(status.policy_slots)
     )
 
   def api_of(self, generator):

@@ -44,7 +44,7 @@ class Playing(unittest.IsolatedAsyncioTestCase):
       )
 
   async def taken(self, **options):
-    """An episode's id, and a client that knows of it by a header alone."""
+    """Takes an episode; returns its id, and a client that sends it."""
     status, episode = await self.post("episodes", wait_s=WAIT_S)
     self.assertEqual(status, 200)
     self.assertEqual(
@@ -55,6 +55,11 @@ class Playing(unittest.IsolatedAsyncioTestCase):
     )
     await self.enterAsyncContext(client)
     return episode["id"], client
+
+  async def begin(self):
+    """Offers an episode and takes it; returns its future, id and client."""
+    playing = self.offer()
+    return playing, *await self.taken()
 
   async def say(self, client, messages, **fields):
     return await client.chat.completions.create(

@@ -90,16 +90,9 @@ class OpenAIChatTest(Asking):
 
   async def test_models_are_the_versions_served(self):
     actual = {m.id: m.step async for m in self.served.openai.models.list()}
-    self.assertEqual(
-      actual,
-      {
-        "tiny": 10,
-        "tiny@policy_slot0": 10,
-        "tiny@step10": 10,
-        "tiny@policy_slot1": 20,
-        "tiny@step20": 20,
-      },
-    )
+    first = dict.fromkeys(("tiny", "tiny@policy_slot0", "tiny@step10"), 10)
+    second = dict.fromkeys(("tiny@policy_slot1", "tiny@step20"), 20)
+    self.assertEqual(actual, first | second)
     one = await self.served.openai.models.retrieve("tiny@step20")
     self.assertEqual(one.policy_slot, 1)
     for name in (
@@ -203,7 +196,7 @@ class OpenAIChatTest(Asking):
       await self.ask([ASKED], model="tiny@step" + "9" * 5000)
 
   async def post(self, body):
-    """What no client would let through."""
+    """Posts a body that no client would send."""
     url = f"{self.served.url}/v1/chat/completions"
     async with (
       aiohttp.ClientSession() as http,
@@ -284,11 +277,8 @@ class ToolCallsTest(Asking):
     await self.ask([ASKED, choice.message, *replies], tools=[ADD])
     kept = reply.prompt_token_ids + choice.token_ids
     self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
-    codec = talking.codec()
-    self.assertEqual(
-      codec.decode(self.policy.prompts[1][len(kept) :]),
-      "<|tool|>3<|end|><|tool|>3<|end|><|assistant|>",
-    )
+    rest = talking.codec().decode(self.policy.prompts[1][len(kept) :])
+    self.assertEqual(rest, "<|tool|>3<|end|><|tool|>3<|end|><|assistant|>")
 
   async def test_arguments_may_be_written_anew_and_text_be_stripped(self):
     self.policy.says = [" hm " + CALLS, "3<|end|>"]
@@ -308,9 +298,8 @@ class ToolCallsTest(Asking):
     changed = {"role": "assistant", "content": "It is 4."}
     await self.ask([ASKED, changed, ASKED])
     asked = Message("user", ASKED["content"])
-    expected = talking.codec().start(
-      [asked, Message("assistant", "It is 4."), asked], []
-    )
+    shown = [asked, Message("assistant", "It is 4."), asked]
+    expected = talking.codec().start(shown, [])
     self.assertEqual(self.policy.prompts[1], expected.tolist())
 
   async def test_streamed_calls_are_those_of_the_whole_answer(self):
@@ -324,14 +313,10 @@ class ToolCallsTest(Asking):
       final = (await stream.get_final_completion()).choices[0]
     self.assertEqual(final.finish_reason, "tool_calls")
     self.assertEqual(final.message.content, whole.content)
-    self.assertEqual(
-      [c.function.arguments for c in final.message.tool_calls],
-      [c.function.arguments for c in whole.tool_calls],
-    )
-    self.assertEqual(
-      [c.id for c in final.message.tool_calls],
-      [c.id for c in whole.tool_calls],
-    )
+    calls = zip(final.message.tool_calls, whole.tool_calls, strict=True)
+    for streamed, call in calls:
+      self.assertEqual(streamed.function.arguments, call.function.arguments)
+      self.assertEqual(streamed.id, call.id)
 
   async def test_without_tools_or_with_none_to_choose_all_is_text(self):
     for fields in (dict(), dict(tools=[ADD], tool_choice="none")):

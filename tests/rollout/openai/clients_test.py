@@ -52,7 +52,7 @@ LIBRARIES = {
 
 
 def python_with(module: str) -> str:
-  """The interpreter that runs a library's program; skips without one."""
+  """Returns the interpreter of a library's program, or skips."""
   if importlib.util.find_spec(module) is not None:
     return sys.executable
   actual = CLIENTS / "bin" / "python"
@@ -110,7 +110,7 @@ class Played(Playing):
     return json.loads(out.decode().splitlines()[-1])
 
   def check_record(self, played, reply):
-    """What was sampled is what is trained on, turn by turn."""
+    """Checks that the record has the sampled tokens, turn by turn."""
     self.assertEqual(played.status, Status.COMPLETED)
     self.assertEqual(len(played.turns), len(reply))
     stream: list[int] = []

@@ -26,7 +26,7 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     )
 
   async def collect(self, **fields):
-    """The chunks of a stream, and its first choice put together."""
+    """Returns the chunks of a stream, and their choices joined."""
     stream = await self.ask(stream=True, **fields)
     chunks = [chunk async for chunk in stream]
     whole = {"text": "", "token_ids": [], "token_logprobs": [], "offsets": []}

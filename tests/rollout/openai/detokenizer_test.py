@@ -10,7 +10,7 @@ TEXT = "Größe: 1 + 2 = 3 €, naïve 😀 end. Größe again, the end?"
 
 
 def byte_tokens(text):
-  """A token for each byte, so that characters are cut in the middle."""
+  """Makes a token of each byte, so that characters are cut in the middle."""
   tokenizer = talking.tokenizer()
   whole = tokenizer.encode(text, add_special_tokens=False).ids
   ids = []
@@ -21,7 +21,7 @@ def byte_tokens(text):
 
 
 def grown(ids, stops=(), sizes=None):
-  """Text as it was let out, and what is known at the end."""
+  """Feeds tokens; returns the released texts, the detokenizer and a count."""
   text = Detokenizer(talking.codec().decode, stops)
   out, taken = [], 0
   while taken < len(ids) and text.stopped_by is None:

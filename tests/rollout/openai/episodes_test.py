@@ -60,7 +60,7 @@ class EpisodesTest(Playing):
   async def test_no_weights_where_the_agent_named_a_policy_slot(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
     await self.serve(draws={"draw_for": lambda task: draw})
-    playing, (id, client) = self.offer(), await self.taken()
+    playing, id, client = await self.begin()
     messages = [ASKED]
     for model in ("tiny@policy_slot1", "tiny"):
       reply = await client.chat.completions.create(
@@ -80,8 +80,7 @@ class EpisodesTest(Playing):
     self.assertNotEqual(actual[0], actual[2])
 
   async def test_streams_and_token_ids_are_recorded_too(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     prompt: list[int] = [5, 6, 7]
     for turn in range(2):
       stream = await client.completions.create(
@@ -121,8 +120,7 @@ class EpisodesTest(Playing):
     self.assertEqual(self.served.episodes.num_played, 0)
 
   async def test_a_call_repeated_word_for_word_gets_the_recorded_answer(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     first = await self.say(client, [ASKED], max_tokens=5)
     again = await self.say(client, [ASKED], max_tokens=5)
     self.assertEqual(first.choices, again.choices)
@@ -133,8 +131,7 @@ class EpisodesTest(Playing):
 
   @pytest.mark.slow
   async def test_a_call_can_be_repeated_after_hanging_up(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     stream = await self.say(client, [ASKED], stream=True, max_tokens=12)
     await anext(aiter(stream))
     await stream.close()
@@ -147,8 +144,7 @@ class EpisodesTest(Playing):
 
 class EpisodeEndsTest(Playing):
   async def test_calls_that_do_not_continue_are_refused_by_name(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     reply = (await self.say(client, [ASKED])).choices[0].message
     changed = {"role": "user", "content": "What is 3 + 4?"}
     branched = (409, "episode_branched")
@@ -180,8 +176,7 @@ class EpisodeEndsTest(Playing):
     self.assertEqual(len((await playing).turns), 2)
 
   async def test_two_calls_at_once_are_refused(self):
-    self.offer()
-    _, client = await self.taken()
+    *_, client = await self.begin()
     with self.served.driver.paused():
       first = asyncio.create_task(self.say(client, [ASKED], max_tokens=3))
       await until(lambda: self.served.api.num_calls)
@@ -191,8 +186,7 @@ class EpisodeEndsTest(Playing):
 
   async def test_limits_end_an_episode(self):
     await self.serve(rules=dict(max_turns=2, max_tokens=100))
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     messages = [ASKED]
     for _ in range(2):
       reply = await self.say(client, messages, max_tokens=500)
@@ -203,8 +197,7 @@ class EpisodeEndsTest(Playing):
     )
     await self.post(f"episodes/{id}", reward=0)
     await playing
-    self.offer()
-    _, client = await self.taken()
+    *_, client = await self.begin()
     long = {"role": "user", "content": "x" * 120}
     self.assertEqual(
       await self.refused(client, [long]), (400, "context_length_exceeded")
@@ -212,8 +205,7 @@ class EpisodeEndsTest(Playing):
 
   async def test_an_agent_that_is_gone_is_a_fault_of_its_environment(self):
     await self.serve(rules=dict(idle_timeout_s=600.0))
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     clock = Clock()
     await clock.forward(500.0)
     await self.say(client, [ASKED], max_tokens=3)
@@ -260,8 +252,7 @@ class EpisodeEndsTest(Playing):
     self.assertEqual(actual, (404, "no_episodes_here"))
 
   async def test_ends_that_are_none_are_refused(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     for body, code in (
       (dict(reward=1), "episode_empty"),
       (dict(reward="much"), "invalid_value"),

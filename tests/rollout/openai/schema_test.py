@@ -28,16 +28,8 @@ class FieldsTest(unittest.TestCase):
     messages = [
       {"role": "developer", "content": "Be short.", "name": "boss"},
       {"role": "user", "content": "x", "name": "Ann"},
-      {
-        "role": "assistant",
-        "content": "y",
-        "name": "agent",
-        "refusal": None,
-        "annotations": [],
-        "audio": None,
-        "function_call": None,
-        "tool_calls": None,
-      },
+      {"role": "assistant", "content": "y", "name": "agent", "annotations": []}
+      | dict.fromkeys(("refusal", "audio", "function_call", "tool_calls")),
       {"role": "tool", "content": "z", "tool_call_id": "1", "name": "add"},
     ]
     request = request_of(messages)
@@ -45,15 +37,14 @@ class FieldsTest(unittest.TestCase):
     self.assertEqual([m.content for m in request.messages][1:], [*"xyz"])
 
   def test_a_refusal_is_what_was_said(self):
+    refusal = {"refusal": "I cannot."}
     for message in (
-      {"role": "assistant", "content": None, "refusal": "I cannot."},
-      {"role": "assistant", "refusal": "I cannot."},
-      {
-        "role": "assistant",
-        "content": [{"type": "refusal", "refusal": "I cannot."}],
-      },
+      {"content": None, **refusal},
+      refusal,
+      {"content": [{"type": "refusal", **refusal}]},
     ):
-      (read_message,) = request_of([message]).messages
+      messages = [{"role": "assistant", **message}]
+      (read_message,) = request_of(messages).messages
       self.assertEqual(read_message.to_message().content, "I cannot.")
 
   def test_unknown_ones_are_named_once_and_null_is_not_given(self):
@@ -66,12 +57,9 @@ class FieldsTest(unittest.TestCase):
 
 class RefusalTest(unittest.TestCase):
   def refused(self, **fields):
-    messages = [{"role": "user", "content": "x"}]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
     with self.assertRaises(ApiError) as caught:
-      read(
-        ChatCompletionRequest,
-        {"model": "tiny", "messages": messages} | fields,
-      )
+      read(ChatCompletionRequest, body | fields)
     return caught.exception.param, caught.exception.code
 
   def test_errors_name_the_field_and_have_a_code(self):

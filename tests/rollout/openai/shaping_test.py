@@ -26,7 +26,7 @@ class OpenAIShapingTest(Playing):
     )
 
   def expected(self, reply, n, **settings):
-    """Log-probabilities of all tokens at each place, raw and drawn from."""
+    """Returns log-probabilities of all tokens at each place, raw and drawn."""
     choice = reply.choices[n]
     tokens = reply.prompt_token_ids + choice.token_ids
     raw_TV = talking.logits(10, tokens)[-len(choice.token_ids) :]
@@ -182,8 +182,7 @@ class OpenAIShapingTest(Playing):
       await self.ask(top_logprobs=2)
 
   async def test_an_episode_is_drawn_from_the_policy_alone(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     for name, value in (
       ("frequency_penalty", 0.5),
       ("presence_penalty", 0.5),
@@ -204,7 +203,4 @@ class OpenAIShapingTest(Playing):
     self.assertEqual(set(tops), {3})
     await self.post(f"episodes/{id}", reward=1.0)
     (turn,) = (await playing).turns
-    self.assertLen(turn.sampled, len(tops))
-
-  def assertLen(self, actual, size):
-    self.assertEqual(len(actual), size)
+    self.assertEqual(len(turn.sampled), len(tops))

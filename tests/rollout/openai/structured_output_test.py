@@ -41,7 +41,7 @@ NAMED = {"type": "function", "function": {"name": "stop"}}
 
 
 class Picture(pydantic.BaseModel):
-  """What an answer in JSON is."""
+  """Schema of an answer in JSON."""
 
   colour: Literal["red", "green"]
   is_dry: bool
@@ -64,7 +64,7 @@ class CallsTest(Asking):
     self.served = await self.enterAsyncContext(talking.Talking())
 
   def check(self, choice, tools=TOOLS):
-    """Calls of an answer that ended, kept to their schemas; their names."""
+    """Checks an answer's calls by their schemas; returns their names."""
     schemas = {
       tool["function"]["name"]: tool["function"]["parameters"] for tool in tools
     }
@@ -78,7 +78,7 @@ class CallsTest(Asking):
     return [call.function.name for call in choice.message.tool_calls or []]
 
   async def several(self, num=4, **fields):
-    """Calls by name of every answer that ended; most have to."""
+    """Returns the calls, by name, of every answer that ended; most must."""
     settings = dict(tools=TOOLS, n=num, max_tokens=200) | fields
     actual = []
     for choice in (await self.ask([ASKED], **settings)).choices:
@@ -155,10 +155,9 @@ class CallsTest(Asking):
     ) as stream:
       final = (await stream.get_final_completion()).choices[0]
     self.assertTrue(self.check(whole))
-    self.assertEqual(
-      [c.function.arguments for c in final.message.tool_calls],
-      [c.function.arguments for c in whole.message.tool_calls],
-    )
+    calls, expected = final.message.tool_calls, whole.message.tool_calls
+    for call, other in zip(calls, expected, strict=True):
+      self.assertEqual(call.function.arguments, other.function.arguments)
 
   async def test_logprobs_are_of_both_distributions(self):
     reply = await self.ask(
@@ -184,6 +183,8 @@ class CallsTest(Asking):
 
   async def test_unsupported_fields_are_named(self):
     odd = {"properties": {"a": {"type": "text"}}}
+    named = dict(tools=TOOLS, tool_choice=NAMED)
+    an_object = {"type": "json_object"}
     for param, fields in (
       ("tool_choice", dict(tool_choice="required")),
       ("tool_choice", dict(tools=TOOLS, tool_choice="any")),
@@ -192,16 +193,10 @@ class CallsTest(Asking):
       ("tool_choice", dict(tools=TOOLS, tool_choice=allowed("none", "stop"))),
       ("tools", dict(tools=[strict(function("odd", odd))])),
       ("tools[0].function.strict", dict(tools=[function("f", {}, strict=1)])),
-      (
-        "ignore_eos",
-        dict(tools=TOOLS, tool_choice=NAMED, extra={"ignore_eos": True}),
-      ),
+      ("ignore_eos", named | dict(extra={"ignore_eos": True})),
       ("response_format", dict(response_format={"type": "xml"})),
       ("response_format", dict(response_format={"type": "json_schema"})),
-      (
-        "response_format",
-        dict(response_format={"type": "json_object"}, tools=TOOLS),
-      ),
+      ("response_format", dict(response_format=an_object, tools=TOOLS)),
     ):
       with self.subTest(fields), self.assertRaises(openai.BadRequestError) as e:
         await self.ask([ASKED], **fields)
@@ -238,8 +233,7 @@ class JsonTest(Asking):
 
 class EpisodesTest(Playing):
   async def test_a_turn_says_which_grammar_it_followed(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     reply = await self.say(client, [ASKED], tools=TOOLS, tool_choice=NAMED)
     message = reply.choices[0].message.model_dump(exclude_none=True)
     await self.say(client, [ASKED, message, ASKED], tools=TOOLS)
@@ -254,8 +248,7 @@ class EpisodesTest(Playing):
     self.assertIn("<tool_call>", talking.codec().decode(first.sampled))
 
   async def test_a_turn_has_the_log_probabilities_that_the_learner_finds(self):
-    playing = self.offer()
-    id, client = await self.taken()
+    playing, id, client = await self.begin()
     await self.say(client, [ASKED], tools=TOOLS, tool_choice="required")
     await self.post(f"episodes/{id}", reward=1)
     (turn,) = (await playing).turns

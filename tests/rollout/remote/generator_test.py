@@ -13,7 +13,6 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import BinaryClient
 from agentrl_jax.rollout.remote.generator import connected
@@ -44,19 +43,25 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       )
     )
 
-  async def test_answers_are_those_of_one_engine(self):
+  async def serve_one(self, **changes):
+    served = await self.serve(**changes)
+    return served, await self.connect(served.address)
+
+  async def serve_two(self):
     servers = [await self.serve() for _ in range(2)]
-    generator = await self.connect(*(s.address for s in servers))
+    return servers, await self.connect(*(s.address for s in servers))
+
+  async def test_answers_are_those_of_one_engine(self):
+    servers, generator = await self.serve_two()
     requests = list(mixed_requests(16))
-    expected = LocalDriver(small.engine_of())
-    futures = [expected.submit(*request) for request in requests]
-    expected.run_until_idle()
     answers = await asyncio.gather(
       *(generator.generate(*request) for request in requests)
     )
-    for answer, future in zip(answers, futures, strict=True):
-      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
-      self.assertEqual(answer.policy_slot, future.result(0).policy_slot)
+    for answer, expected in zip(
+      answers, small.answers_of(requests), strict=True
+    ):
+      np.testing.assert_array_equal(answer.sampled, expected.sampled)
+      self.assertEqual(answer.policy_slot, expected.policy_slot)
     for served in servers:
       self.assertGreater(sum(served.driver.engine.stats().num_sampled), 0)
 
@@ -80,8 +85,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
         await call
 
   async def test_a_conversation_is_answered_from_its_keys_and_values(self):
-    servers = [await self.serve() for _ in range(2)]
-    generator = await self.connect(*(s.address for s in servers))
+    servers, generator = await self.serve_two()
     prompts = {c: small.prompt_of(c, 30) for c in (1, 2)}
     spec = dict(max_tokens=10, temperature=0.9)
 
@@ -112,11 +116,11 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     generator = await self.connect(
       leaving.address, health_interval_s=60.0, answer_timeout_s=600.0
     )
+    requests = [
+      ([1, 2], SamplingParams(max_tokens=9, seed=seed)) for seed in range(4)
+    ]
     asked = [
-      asyncio.create_task(
-        generator.generate([1, 2], SamplingParams(max_tokens=9, seed=seed))
-      )
-      for seed in range(4)
+      asyncio.create_task(generator.generate(*request)) for request in requests
     ]
     await until(lambda: sum(leaving.driver.num_inside) == 4)
     port = leaving.port
@@ -127,11 +131,10 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     again = await self.serve(port=port)  # the same address comes back
     await Clock().forward(61.0)
     answers = await asyncio.gather(*asked)
-    expected = LocalDriver(small.engine_of())
-    for seed, answer in enumerate(answers):
-      future = expected.submit([1, 2], SamplingParams(max_tokens=9, seed=seed))
-      expected.run_until_idle()
-      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    for answer, expected in zip(
+      answers, small.answers_of(requests), strict=True
+    ):
+      np.testing.assert_array_equal(answer.sampled, expected.sampled)
     self.assertGreaterEqual(generator.num_repeated, 4)
     self.assertEqual(generator.pool.servers[0].num_lost, 1)
     self.assertGreater(sum(again.driver.engine.stats().num_sampled), 0)
@@ -155,19 +158,18 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("has not reported its health", generator.describe())
     self.assertFalse(asked.done())
     await self.serve(port=port)
-    self.assertLen((await asked).sampled, SHORT.max_tokens)
+    self.assertEqual(len((await asked).sampled), SHORT.max_tokens)
     self.assertEqual((hanging.num_asked, generator.num_repeated), (1, 1))
 
   async def test_a_full_server_is_asked_again(self):
-    served = await self.serve(driver_options=dict(max_waiting=0))
-    generator = await self.connect(served.address)
+    _, generator = await self.serve_one(driver_options=dict(max_waiting=0))
     answers = await asyncio.gather(
       *(
         generator.generate([1], SamplingParams(max_tokens=60, seed=seed))
         for seed in range(14)  # eight fit in
       )
     )
-    self.assertLen(answers, 14)
+    self.assertEqual(len(answers), 14)
     self.assertEqual(generator.num_repeated, 0)
 
   async def test_cancelling_frees_the_slot(self):
@@ -186,8 +188,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
 
   async def test_mistakes_are_raised_and_not_repeated(self):
-    served = await self.serve()
-    generator = await self.connect(served.address)
+    served, generator = await self.serve_one()
     with self.assertRaisesRegex(PromptTooLong, "context=96"):
       await generator.generate([1] * 90, SHORT)
     with self.assertRaisesRegex(ConfigError, f"{small.VOCAB}"):
@@ -224,8 +225,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(set((await stale).version), {11})
 
   async def test_waiting_for_what_was_published(self):
-    servers = [await self.serve() for _ in range(2)]
-    generator = await self.connect(*(s.address for s in servers))
+    servers, generator = await self.serve_two()
     waiting = asyncio.create_task(generator.serving({0: 11}, 60))
     # One server with the publication is not enough while another is behind.
     await until(lambda: all(s.is_reachable for s in generator.pool.servers))
@@ -246,9 +246,6 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
       DeadlineExceeded, "sync_timeout_s=60 .*disk is gone"
     ):
       await late
-
-  def assertLen(self, actual, number):
-    self.assertEqual(len(actual), number)
 
 
 class _Hanging:

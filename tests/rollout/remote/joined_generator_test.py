@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import unittest
 
-import numpy as np
-
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
@@ -36,13 +34,8 @@ class JoinedGeneratorTest(unittest.IsolatedAsyncioTestCase):
     for spec, answer, step in zip(specs, answers, (10, 20, 30), strict=True):
       self.assertEqual(answer.policy_slot, spec.policy_slot)
       self.assertEqual(set(answer.version), {step})
-      pieces = [piece async for piece in self.joined.stream(prompt, spec)]
-      self.assertEqual(
-        {piece.policy_slot for piece in pieces}, {spec.policy_slot}
-      )
-      np.testing.assert_array_equal(
-        np.concatenate([piece.sampled for piece in pieces]), answer.sampled
-      )
+      chunks = [chunk async for chunk in self.joined.stream(prompt, spec)]
+      small.assert_joined(chunks, answer)
 
   async def test_there_is_no_other_policy_slot(self):
     for policy_slot in (-1, 3):

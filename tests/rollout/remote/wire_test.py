@@ -311,7 +311,7 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
     ):
       frames = (
         wire.encode_chunk(piece_of(1)),
-        (wire.encode_fault(error)),
+        wire.encode_fault(error),
       )
       with self.assertRaisesRegex(type(error), f"server:1: {error}") as actual:
         await read(*frames)

@@ -11,7 +11,6 @@ import pytest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from tests.clocks import until
@@ -41,13 +40,11 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_answers_are_those_of_the_engine(self):
     await self.serve()
     requests = list(mixed_requests(8))
-    expected = LocalDriver(small.engine_of())
-    futures = [expected.submit(*request) for request in requests]
-    expected.run_until_idle()
+    expected = small.answers_of(requests)
     came = await asyncio.gather(*(self.ask(*r) for r in requests))
-    for (status, _, body), future in zip(came, futures, strict=True):
+    for (status, _, body), target in zip(came, expected, strict=True):
       self.assertEqual(status, 200, body)
-      actual, target = wire.decode_answer(body), future.result(0)
+      actual = wire.decode_answer(body)
       np.testing.assert_array_equal(actual.sampled, target.sampled)
       np.testing.assert_array_equal(actual.version, target.version)
       self.assertEqual(actual.policy_slot, target.policy_slot)

@@ -8,7 +8,6 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, GrammarFault
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
 from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
@@ -29,13 +28,10 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
   async def test_answers_are_those_of_the_engine(self):
     generator = await self.serve(grammars=small_grammars.grammars())
     requests = [one[:2] for one in mixed_requests(16)]
-    alone = LocalDriver(small.engine_of(grammars=small_grammars.grammars()))
-    self.addCleanup(alone.close)
-    expected = [alone.submit(*request) for request in requests]
-    alone.run_until_idle()
+    expected = small.answers_of(requests, grammars=small_grammars.grammars())
     answers = await asyncio.gather(*(generator.generate(*r) for r in requests))
-    for answer, future in zip(answers, expected, strict=True):
-      np.testing.assert_array_equal(answer.sampled, future.result(0).sampled)
+    for answer, target in zip(answers, expected, strict=True):
+      np.testing.assert_array_equal(answer.sampled, target.sampled)
     bound = [
       len(answer.sampled)
       for answer, (_, spec) in zip(answers, requests, strict=True)

@@ -20,6 +20,7 @@ def schema_of(properties, required=()):
   }
 
 
+TOO_LONG = "http.compile_timeout_s"  # is named in the refusal
 DIVISORS = (720720, 100003, 999983, 524287, 720719, 831600, 942480, 982800)
 # Nobody can compile these in the time that they have.
 ENDLESS = {
@@ -62,9 +63,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
           self.assertEqual(response.status, 200)
         await self.ask_well()
         self.assertFalse(hostile.done())
-        with self.assertRaisesRegex(
-          openai.BadRequestError, "http.compile_timeout_s"
-        ):
+        with self.assertRaisesRegex(openai.BadRequestError, TOO_LONG):
           await hostile
 
   @pytest.mark.slow
@@ -78,9 +77,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     await self.form({"type": "boolean"})
     self.assertFalse(all(task.done() for task in hostile))
     for task in hostile:
-      with self.assertRaisesRegex(
-        openai.BadRequestError, "http.compile_timeout_s"
-      ):
+      with self.assertRaisesRegex(openai.BadRequestError, TOO_LONG):
         await task
 
   async def test_a_refused_grammar_is_refused_at_once(self):
@@ -90,9 +87,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     checks = []
     for process in compiler._processes():
       process.check = lambda *_, **__: checks.append(1)
-    with self.assertRaisesRegex(
-      openai.BadRequestError, "http.compile_timeout_s"
-    ):
+    with self.assertRaisesRegex(openai.BadRequestError, TOO_LONG):
       await self.form(ENDLESS["divisors"])
     self.assertFalse(checks)
 

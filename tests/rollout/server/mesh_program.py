@@ -65,7 +65,7 @@ def main(folder: str) -> None:
 
 
 def _serve(folder, mesh):
-  """What a server on the mesh serves, and what it answers."""
+  """Returns the params that a server on the mesh serves, and its answers."""
   policy = Policy(CONFIG, COMPUTE, mesh=mesh)
   store = ServedWeights(1)
   follower = SnapshotFollower(folder, policy, store, meshes=[mesh])

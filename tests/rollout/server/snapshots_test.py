@@ -89,7 +89,9 @@ class FollowingTest(SnapshotsCase):
 @pytest.mark.full
 class LayoutTest(SnapshotsCase):
   def test_one_and_two_devices_serve_a_snapshot_of_eight(self):
-    actual = eight_devices.run("tests.rollout.mesh_program", str(self.folder))
+    actual = eight_devices.run(
+      "tests.rollout.server.mesh_program", str(self.folder)
+    )
     self.assertTrue(actual["same_sums"])
     self.assertTrue(actual["same_params"])
     self.assertEqual(actual["devices"], 2)
@@ -101,12 +103,9 @@ class LayoutTest(SnapshotsCase):
     self.assertEqual([one, by_a_grammar], two)
 
 
-# Orbax gives up at the first leaf that cannot be read and closes its loop; then
-# TensorStore's threads have nobody to tell of the others.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-class TroubleTest(SnapshotsCase):
+class FollowerCase(SnapshotsCase):
   def served(self):
-    """A follower that serves version 1, and version 2 in the folder."""
+    """Makes a follower that serves version 1, with version 2 in the folder."""
     sink, follower = self.open_sink(), self.follow()
     self.publish(sink, 1)
     self.assertTrue(follower.look())
@@ -118,14 +117,30 @@ class TroubleTest(SnapshotsCase):
     self.assertRegex(follower.trouble, sentence)
     self.serves(1)
 
-  def newest(self):
-    return self.folder / self.manifest().policy_slots[0].folder
-
-  def test_a_flipped_bit_is_told_and_the_old_weights_go_on(self):
-    sink, follower = self.served()
+  def flip_a_bit(self):
+    """Changes the checksum of a leaf; returns the leaf's name."""
     sums = dict(self.manifest().policy_slots[0].checksums)
     name = sorted(sums)[0]
     self.rewrite(checksums=sums | {name: sums[name] ^ 1})
+    return name
+
+  def assert_recovers(self, follower, step):
+    """Serves a version once it is time to look again."""
+    self.now += 60
+    self.assertTrue(follower.look(), follower.trouble)
+    self.serves(step)
+
+
+# Orbax gives up at the first leaf that cannot be read and closes its loop; then
+# TensorStore's threads have nobody to tell of the others.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+class TroubleTest(FollowerCase):
+  def newest(self):
+    return self.folder / self.manifest().policy_slots[0].folder
+
+  def test_a_flipped_bit_is_reported_and_the_old_weights_are_served(self):
+    sink, follower = self.served()
+    name = self.flip_a_bit()
     self.assert_in_trouble(follower, f"version 2 is damaged: leaf {name}")
     self.assertFalse(follower.look())  # too soon to try it again
     self.publish(sink, 3)  # which does not wait
@@ -177,14 +192,12 @@ class TroubleTest(SnapshotsCase):
     self.serves(4)
 
   @parameterized.parameters("", "{", "[]", '{"format": 9}', '{"format": 1}')
-  def test_a_manifest_that_is_none(self, text):
+  def test_text_that_is_no_manifest(self, text):
     sink, follower = self.served()
     (self.folder / snapshot_manifest.FILE).write_text(text)
     self.assert_in_trouble(follower, "is no manifest of snapshots")
     self.publish(sink, 3)  # the learner replaces it
-    self.now += 60
-    self.assertTrue(follower.look())
-    self.serves(3)
+    self.assert_recovers(follower, 3)
 
   def test_another_model_will_not_pass(self):
     self.publish(self.open_sink(), 1)
@@ -221,9 +234,7 @@ class TroubleTest(SnapshotsCase):
     sink.flush()
     self.assert_in_trouble(follower, sentence)
     self.publish(sink, 4)
-    self.now += 60
-    self.assertTrue(follower.look())
-    self.serves(4)
+    self.assert_recovers(follower, 4)
     self.assertEqual(follower.trouble, "")
 
   def test_devices_without_room_keep_the_old_weights(self):
@@ -235,9 +246,7 @@ class TroubleTest(SnapshotsCase):
     restore, follower._restore = follower._restore, full
     self.assert_in_trouble(follower, "version 2 cannot be put on the devices")
     follower._restore = restore
-    self.now += 60
-    self.assertTrue(follower.look())
-    self.serves(2)
+    self.assert_recovers(follower, 2)
 
   def test_a_policy_slot_in_trouble_keeps_no_other_from_its_weights(self):
     sink, follower = self.open_sink(), self.follow(num_policy_slots=2)
@@ -297,44 +306,29 @@ class _Rewriting:
       )
 
 
-class DamageTest(SnapshotsCase):
-  def test_errors_of_no_kind_are_told_too(self):
-    """What Orbax raises depends on which file is gone, and on its threads."""
-    sink, follower = self.open_sink(), self.follow()
-    self.publish(sink, 1)
-    self.assertTrue(follower.look())
-    self.publish(sink, 2)
+class DamageTest(FollowerCase):
+  def test_errors_of_any_class_are_reported(self):
+    """Raises what Orbax does, which depends on the missing file and threads."""
+    _, follower = self.served()
     reader = follower._checkpointer
     gone = Exception("Encountered error while reading array index: (0, 1)")
     with mock.patch.object(reader, "restore", side_effect=gone):
-      self.assertFalse(follower.look())
-    self.assertRegex(follower.trouble, "version 2 cannot be read: Encountered")
-    self.serves(1)
+      self.assert_in_trouble(follower, "2 cannot be read: Encountered")
     self.now += 60
     full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
     with mock.patch.object(reader, "restore", side_effect=full):
-      self.assertFalse(follower.look())
-    self.assertRegex(follower.trouble, "version 2 cannot be put on the devices")
-    self.now += 60
-    self.assertTrue(follower.look())
-    self.serves(2)
+      self.assert_in_trouble(follower, "version 2 cannot be put on the devices")
+    self.assert_recovers(follower, 2)
 
   def test_a_manifest_that_cannot_be_read(self):
-    sink, follower = self.open_sink(), self.follow()
-    self.publish(sink, 1)
-    self.assertTrue(follower.look())
-    self.publish(sink, 2)
+    _, follower = self.served()
     path = self.folder / snapshot_manifest.FILE
     moved = path.rename(self.folder / "elsewhere")
     path.mkdir()  # a bucket or a network folder may fail in ways of their own
-    self.assertFalse(follower.look())
-    self.assertRegex(follower.trouble, "manifest.json cannot be read")
-    self.serves(1)
+    self.assert_in_trouble(follower, "manifest.json cannot be read")
     path.rmdir()
     moved.rename(path)
-    self.now += 60
-    self.assertTrue(follower.look(), follower.trouble)
-    self.serves(2)
+    self.assert_recovers(follower, 2)
 
   def test_a_manifest_of_other_bytes(self):
     sink, follower = self.open_sink(), self.follow()
@@ -344,8 +338,8 @@ class DamageTest(SnapshotsCase):
     self.assertRegex(follower.trouble, "is no manifest of snapshots")
 
 
-class ManifestFuzzTest(SnapshotsCase):
-  """A true manifest, altered by a seed: nothing of it ends a server."""
+class ManifestFuzzTest(FollowerCase):
+  """Alters a manifest at random, which must not end a server."""
 
   STRANGE = (
     *(None, True, -1, 0, 1.5, 2**70, "", "abc", "-1", [], {}, [1], {"a": 1}),
@@ -353,7 +347,7 @@ class ManifestFuzzTest(SnapshotsCase):
   )
 
   def mutated(self, body, generator):
-    """The body with one value or key at any depth changed, or left out."""
+    """Changes or drops one value or key of the body, at any depth."""
     holder, depth = body, generator.randint(0, 4)
     while True:
       key = generator.choice(sorted(holder))
@@ -412,25 +406,14 @@ class ManifestFuzzTest(SnapshotsCase):
       sink.close()
 
   def test_a_good_snapshot_does_not_wait_for_a_damaged_one(self):
-    sink, follower = self.open_sink(), self.follow()
-    self.publish(sink, 1)
-    self.assertTrue(follower.look())
-    self.publish(sink, 2)
-    name = next(iter(self.manifest().policy_slots[0].checksums))
-    sums = dict(self.manifest().policy_slots[0].checksums)
-    self.rewrite(checksums=sums | {name: sums[name] ^ 1})
-    restored = 0
-    restore = follower._restore
-
-    def counted(*arguments):
-      nonlocal restored
-      restored += 1
-      return restore(*arguments)
-
-    follower._restore = counted
-    for _ in range(5):
-      self.assertFalse(follower.look())
-    self.assertEqual(restored, 1)  # the same one is put off
+    sink, follower = self.served()
+    self.flip_a_bit()
+    with mock.patch.object(
+      follower, "_restore", wraps=follower._restore
+    ) as restore:
+      for _ in range(5):
+        self.assertFalse(follower.look())
+    restore.assert_called_once()  # the same one is put off
     self.assertRegex(follower.trouble, "is damaged")
     self.publish(sink, 3)
     self.assertTrue(follower.look())  # no time has passed

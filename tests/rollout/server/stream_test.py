@@ -6,7 +6,6 @@ import threading
 import unittest
 
 import aiohttp
-import numpy as np
 
 from agentrl_jax.errors import (
   DeadlineExceeded,
@@ -14,7 +13,6 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from agentrl_jax.rollout.api import SamplingParams, StreamingGenerator
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected
 from tests.clocks import until
@@ -24,7 +22,6 @@ from tests.rollout.serving import Served, hold
 from tests.settings import rollouts_config
 
 LONG = SamplingParams(max_tokens=80, seed=3)
-_ARRAYS = ("sampled", "behavior_logprob", "raw_logprob", "version")
 
 
 class Meter:
@@ -66,19 +63,9 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     )
     return await self.enterAsyncContext(connected(config, num_policy_slots=2))
 
-  def expected(self, prompt, spec, steps=(10, 20)):
-    driver = LocalDriver(small.engine_of(steps))
-    future = driver.submit(prompt, spec)
-    driver.run_until_idle()
-    return future.result(0)
-
-  def check(self, pieces, answer):
-    for name in _ARRAYS:
-      joined = np.concatenate([getattr(piece, name) for piece in pieces])
-      np.testing.assert_allclose(joined, getattr(answer, name), atol=1e-5)
-    self.assertEqual(
-      {piece.policy_slot for piece in pieces}, {answer.policy_slot}
-    )
+  def check(self, pieces, *request):
+    (expected,) = small.answers_of([request])
+    small.assert_joined(pieces, expected)
 
   async def test_pieces_joined_are_the_answer(self):
     servers = [await self.serve() for _ in range(2)]
@@ -91,7 +78,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
 
     streams = await asyncio.gather(*(streamed(*r) for r in requests))
     for pieces, request in zip(streams, requests, strict=True):
-      self.check(pieces, self.expected(*request))
+      self.check(pieces, *request)
     self.assertGreater(max(map(len, streams)), 3)
     for server in servers:
       self.assertEqual(server.api.num_calls, 0)
@@ -105,9 +92,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     self.assertLess(len(first.sampled), 80)
     self.assertEqual(sum(served.driver.num_inside), 1)
     meter.allow()
-    self.check(
-      [first, *[piece async for piece in pieces]], self.expected([1], LONG)
-    )
+    self.check([first, *[piece async for piece in pieces]], [1], LONG)
 
   async def test_closing_frees_the_slot(self):
     served = await self.serve()
@@ -153,7 +138,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
             await anext(pieces)
 
   async def lose_the_first(self, steps):
-    """A stream, its first piece, and how it goes on when its server breaks."""
+    """Breaks a stream's server; returns the first chunk and the stream."""
     leaving = await self.serve()
     generator = await self.connect(leaving, health_interval_s=1.0)
     meter = Meter(self, leaving)
@@ -170,7 +155,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
     first, pieces, generator = await self.lose_the_first((10, 20))
     async with contextlib.aclosing(pieces):
       rest = [piece async for piece in pieces]
-    self.check([first, *rest], self.expected([1, 2], LONG))
+    self.check([first, *rest], [1, 2], LONG)
     self.assertGreaterEqual(generator.num_repeated, 1)
 
   async def test_a_server_with_other_weights_does_not(self):
@@ -180,7 +165,7 @@ class HttpStreamTest(unittest.IsolatedAsyncioTestCase):
         pass
 
   async def test_an_agent_hears_of_tokens_as_they_are_sampled(self):
-    """OpenAI's endpoint before a pool, as of a run with rollout servers."""
+    """Streams through OpenAI's endpoint of a server before a pool."""
     behind = await self.enterAsyncContext(talking.Talking())
     config = rollouts_config(servers=behind.url.removeprefix("http://"))
     generator = await self.enterAsyncContext(

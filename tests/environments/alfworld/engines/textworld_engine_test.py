@@ -12,8 +12,8 @@ from environments.alfworld import ALFWorld
 from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from tests.environments.alfworld.data import needs_textworld
-from tests.environments.alfworld.environment_test import play
 from tests.environments.alfworld.small_games import study
+from tests.environments.playing import play
 
 SMALL = {"num_receptacles": (5, 8), "num_things": (4, 8)}
 
@@ -41,7 +41,7 @@ class TextWorldEngineTest(unittest.IsolatedAsyncioTestCase):
     for index in range(3):
       task = Task("alfworld", "train", index)
       with self.subTest(index=index):
-        step, _ = await play(environment, task)
+        *_, step = await play(environment, task)
         self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
   async def test_process_is_reused(self):

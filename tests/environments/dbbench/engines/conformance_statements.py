@@ -1,7 +1,7 @@
 """Statements for the comparison of SQLite with MariaDB, by kind.
 
-`READS` do not change the tables, `WRITES` do. `people` has accents, numbers as
-text, dates, quotes and empty cells; `Paid Bills` has a name that needs quotes.
+`EQUAL` give the same on both engines, `DIFFERENT` do not. `people` has accents,
+numbers as text, dates, quotes and empty cells; `Paid Bills` has a name that needs quotes.
 """
 
 PEOPLE = (
@@ -45,7 +45,6 @@ SELECT name FROM people WHERE !(id > 3)
 SELECT city, COUNT(*) FROM people GROUP BY city ORDER BY 2 DESC, 1
 SELECT city, COUNT(*) AS n FROM people GROUP BY city HAVING n > 1 ORDER BY city
 SELECT city, COUNT(*) FROM people GROUP BY city HAVING COUNT(*) > 1 ORDER BY city
-SELECT city, MAX(id) FROM people GROUP BY city HAVING MAX(id) > 2 ORDER BY MAX(id)
 SELECT COUNT(*) FROM people HAVING COUNT(*) > 10
 SELECT name FROM people ORDER BY name
 SELECT name FROM people ORDER BY name DESC
@@ -80,8 +79,6 @@ SELECT id FROM people p WHERE EXISTS (SELECT 1 FROM `Paid Bills` b WHERE b.`pers
 SELECT (SELECT COUNT(*) FROM `Paid Bills` b WHERE b.`person id` = p.id) FROM people p
 SELECT name FROM people WHERE age = (SELECT MAX(age) FROM people)
 SELECT name FROM people WHERE age + 0 = (SELECT MAX(age + 0) FROM people)
-SELECT name FROM people WHERE age > ALL (SELECT amount FROM `Paid Bills`)
-SELECT name FROM people WHERE age > ANY (SELECT amount FROM `Paid Bills`)
 SELECT t.c, COUNT(*) FROM (SELECT LOWER(city) c FROM people) t GROUP BY t.c ORDER BY 1
 SELECT COUNT(*) FROM (SELECT DISTINCT city FROM people)
 WITH t AS (SELECT city, COUNT(*) n FROM people GROUP BY city) SELECT MAX(n) FROM t
@@ -128,31 +125,20 @@ SELECT ROUND(2.5), ROUND(-2.5), ROUND(3.14159, 2), ROUND(1234.5, -2), ROUND('2.5
 SELECT ROUND(AVG(age), 2), ROUND(SUM(id) / 4, 1) FROM people
 SELECT FLOOR(2.7), FLOOR(-2.7), CEIL(2.1), CEILING(-2.1), ABS(-3), ABS('-3.5'), SIGN(-2)
 SELECT FLOOR(age), CEIL(age), ABS(note) FROM people
-SELECT SQRT(16), POW(2, 10), POWER(2, 0.5), EXP(0), LN(1), LOG(10, 100), LOG10(1000), LOG2(8)
-SELECT SQRT(-1), LN(0), POW(0, -1)
-SELECT PI(), TRUNCATE(1.999, 1), TRUNCATE(-1.999, 0), TRUNCATE(1999, -2)
 SELECT GREATEST(1, 2, 3), LEAST(1, 2, 3), GREATEST('a', 'b'), GREATEST(1, NULL), LEAST('10', '9')
-SELECT 5 & 3, 5 | 3, 5 ^ 3, ~0, 1 << 4, 256 >> 2
 SELECT CONV('ff', 16, 10), HEX(255), BIN(5), OCT(8), HEX('abc')
-SELECT 9223372036854775807, 18446744073709551615, 1e400
-SELECT 9223372036854775807 + 1
-SELECT 1.0, 1.50, .5, 1., 1e3, 1.5e-3, 007, 0x41, X'41', b'101'
 SELECT TRUE, FALSE, NOT TRUE, TRUE + TRUE
 SELECT STD(id), VARIANCE(id), STDDEV_SAMP(id) FROM people
-SELECT BIT_AND(id), BIT_OR(id), BIT_XOR(id) FROM people
 SELECT FORMAT(1234567.891, 2), FORMAT(12, 0), FORMAT(age, 1) FROM people WHERE id < 3
-SELECT CAST('12abc' AS SIGNED), CAST('x' AS SIGNED), CAST(2.7 AS SIGNED), CAST(-1 AS UNSIGNED)
 SELECT CAST('12.345' AS DECIMAL(5, 2)), CAST('1e2' AS DECIMAL), CAST(7 AS DECIMAL(5, 1))
 SELECT CAST('1.5' AS DOUBLE), CAST(3 AS CHAR), CAST('abc' AS CHAR(2)), CONVERT('12', SIGNED)
 """,
   "comparison": """
-SELECT 'a' = 'A', 'a' = 'a ', 'é' = 'e', 'ß' = 'ss', 'a' < 'B', 'Z' > 'a'
 SELECT '10' < '9', 10 < '9', '10' < 9, '10' + 0 < '9', 'abc' = 0, '1x' = 1, '' = 0
 SELECT 1 = 1.0, 1 = '1.0', '1' = '1.0', NULL = NULL, NULL <=> NULL, 1 <=> NULL
 SELECT 1 <> 2, 1 != 2, 1 IS TRUE, 0 IS FALSE, NULL IS NULL, NULL IS NOT NULL, NULL IS UNKNOWN
 SELECT 1 IN (1, 2), 'a' IN ('A', 'b'), NULL IN (1), 1 IN (2, NULL), '1' IN (1), 1 NOT IN (2)
 SELECT 2 BETWEEN 1 AND 3, 'b' BETWEEN 'A' AND 'C', 2 NOT BETWEEN 3 AND 4, '10' BETWEEN 1 AND 20
-SELECT (1, 2) = (1, 2), (1, 2) < (1, 3), ROW(1, 'a') = ROW(1, 'A')
 SELECT NOT NULL, NULL AND 0, NULL AND 1, NULL OR 1, NULL XOR 1
 SELECT name FROM people WHERE age > 9
 SELECT name FROM people WHERE age > '9'
@@ -195,11 +181,6 @@ SELECT `Bill No` FROM `Paid Bills` WHERE `Bill No` LIKE '__1'
 SELECT name FROM people WHERE age LIKE 128
 SELECT name FROM people WHERE age LIKE '1%'
 SELECT 'a' LIKE 'A', 'abc' LIKE 'a_c', '' LIKE '%', NULL LIKE 'a', 10 LIKE '1%', 'a' LIKE NULL
-SELECT name FROM people WHERE name LIKE BINARY 'anna%'
-SELECT name FROM people WHERE name REGEXP '^a'
-SELECT name FROM people WHERE name RLIKE 'reed$'
-SELECT name FROM people WHERE name NOT REGEXP '[aeiou]'
-SELECT 'abc' REGEXP 'b+', 'ABC' REGEXP 'b', 'a\\nb' REGEXP 'a.b'
 SELECT SOUNDEX('Robert'), 'Robert' SOUNDS LIKE 'Rupert'
 """,
   "null": """
@@ -219,7 +200,6 @@ SELECT NULLIF(city, '') c, COUNT(*) FROM people GROUP BY c ORDER BY c
   "text": """
 SELECT 'it''s', "it's", 'a"b', "a""b", 'a\\'b', 'a\\nb', 'a\\\\b', 'a\\%b', 'tab\\t', 'a\\xb'
 SELECT UPPER('abc'), LOWER('ABC'), UCASE('é'), LCASE('É')
-SELECT LENGTH('é'), CHAR_LENGTH('é'), CHARACTER_LENGTH('abc'), OCTET_LENGTH('é'), BIT_LENGTH('a')
 SELECT LENGTH(name), CHAR_LENGTH(name) FROM people
 SELECT CONCAT('a', 1, 2.5), CONCAT(name, ' (', age, ')') FROM people WHERE id < 3
 SELECT SUBSTRING('hello', 2), SUBSTRING('hello', 2, 3), SUBSTR('hello', -3), MID('hello', 2, 2), SUBSTRING('hello' FROM 2 FOR 2)
@@ -228,46 +208,33 @@ SELECT SUBSTRING_INDEX('a,b,c', ',', 1), SUBSTRING_INDEX('a,b,c', ',', -1), SUBS
 SELECT TRIM('  a '), LTRIM('  a'), RTRIM('a  '), TRIM(BOTH 'x' FROM 'xax'), TRIM(LEADING '0' FROM '007'), TRIM('x' FROM 'xax')
 SELECT REPLACE('aaa', 'a', 'b'), REPLACE('Abc', 'a', 'x'), REPLACE(note, ',', '') FROM people
 SELECT LOCATE('b', 'abc'), LOCATE('B', 'abc'), LOCATE('z', 'abc'), INSTR('abc', 'c'), POSITION('b' IN 'abc'), LOCATE('a', 'banana', 3)
-SELECT LPAD('7', 3, '0'), RPAD('a', 3, '.'), LPAD('abcd', 2, '0'), REPEAT('ab', 3), REVERSE('abc'), SPACE(3), CHAR(65, 66)
 SELECT INSERT('Quadratic', 3, 4, 'What'), ELT(2, 'a', 'b'), FIELD('b', 'a', 'b'), FIND_IN_SET('b', 'a,b,c'), STRCMP('a', 'b'), STRCMP('a', 'A')
-SELECT ASCII('A'), ORD('A'), HEX('A'), UNHEX('41'), MD5('a'), SHA1('a'), CRC32('a')
-SELECT QUOTE('it''s'), CONCAT(), TO_BASE64('abc')
 SELECT GROUP_CONCAT(name) FROM people
-SELECT GROUP_CONCAT(city ORDER BY city) FROM people
-SELECT GROUP_CONCAT(DISTINCT city ORDER BY city SEPARATOR '; ') FROM people
 SELECT city, GROUP_CONCAT(id SEPARATOR '-') FROM people GROUP BY city ORDER BY city
 SELECT MAX(name), MIN(name), MAX(city) FROM people
-SELECT CONCAT('a', TRUE, NULL IS NULL), CONCAT(1 / 4), CONCAT(1.50), CONCAT(10 / 4)
 SELECT JSON_EXTRACT('{"a": 1}', '$.a')
-SELECT REGEXP_REPLACE('a1b2', '[0-9]', ''), REGEXP_SUBSTR('ab12', '[0-9]+')
 SELECT 'a' + 'b', 'a' || 'b', CONCAT('a', 'b')
 """,
   "dates": """
 SELECT YEAR('2020-05-01'), MONTH('2020-05-01'), DAY('2020-05-01'), DAYOFMONTH('2020-05-01')
 SELECT YEAR(joined), MONTH(joined) FROM people
-SELECT DATE('2020-05-01 10:20:30'), TIME('2020-05-01 10:20:30'), HOUR('10:20:30'), MINUTE('10:20:30'), SECOND('10:20:30')
 SELECT DATEDIFF('2020-05-03', '2020-05-01'), DATEDIFF(joined, '2020-01-01') FROM people
 SELECT DATE_ADD('2020-01-31', INTERVAL 1 MONTH), DATE_SUB('2020-03-01', INTERVAL 1 DAY), '2020-01-01' + INTERVAL 1 YEAR
 SELECT DATE_FORMAT('2020-05-01', '%d/%m/%Y'), DATE_FORMAT('2020-05-01 13:04:05', '%H:%i:%s %p %W %M'), DATE_FORMAT('x', '%Y')
 SELECT STR_TO_DATE('01/05/2020', '%d/%m/%Y'), STR_TO_DATE('May 1, 2020', '%M %e, %Y'), STR_TO_DATE('x', '%Y')
 SELECT DAYNAME('2020-05-01'), MONTHNAME('2020-05-01'), DAYOFWEEK('2020-05-01'), WEEKDAY('2020-05-01'), DAYOFYEAR('2020-05-01')
-SELECT QUARTER('2020-05-01'), WEEK('2020-05-01'), LAST_DAY('2020-02-01'), TO_DAYS('2020-05-01')
 SELECT EXTRACT(YEAR FROM '2020-05-01'), EXTRACT(MONTH FROM joined) FROM people
 SELECT TIMESTAMPDIFF(YEAR, '2018-06-01', '2020-05-01'), TIMESTAMPDIFF(DAY, '2020-01-01', '2020-01-31')
-SELECT CAST('2020-05-01' AS DATE), CAST('2020-05-01 10:00:00' AS DATETIME), DATE '2020-05-01'
 SELECT CAST('2020-05-01' AS DATE) > '2020-04-30', MAX(CAST(joined AS DATE)) FROM people WHERE id < 4
 SELECT id FROM people WHERE YEAR(joined) = 2020
 SELECT id FROM people WHERE joined BETWEEN '2020-01-01' AND '2020-12-31'
 SELECT id FROM people ORDER BY STR_TO_DATE(joined, '%Y-%m-%d'), id
 SELECT id FROM people ORDER BY CAST(joined AS DATE) DESC, id
-SELECT UNIX_TIMESTAMP('1970-01-02') > 0, FROM_UNIXTIME(0) IS NOT NULL
 SELECT NOW() > '2000-01-01', CURDATE() > '2000-01-01', CURRENT_TIMESTAMP IS NOT NULL, YEAR(NOW()) > 2000
-SELECT MAKEDATE(2020, 32), SEC_TO_TIME(3661), TIME_TO_SEC('01:01:01')
 """,
   "names": """
 SELECT `name` FROM `people`
 SELECT NAME, City FROM people WHERE ID = 1
-SELECT p.`name` FROM people p WHERE P.id = 1
 SELECT People.id FROM People
 SELECT id FROM dbbench.people
 SELECT `Bill No` FROM `Paid Bills`
@@ -287,7 +254,6 @@ SELECT p.nope FROM people p
 SELECT x.id FROM people p
 SELECT people.id FROM people p
 SELECT id FROM nope
-SELECT id FROM other.people
 SELECT id FROM people WHERE nope = 1
 SELECT id FROM people ORDER BY nope
 SELECT id FROM people GROUP BY nope
@@ -303,6 +269,9 @@ SELECT id FROM people WHERE id = 1 --1
 SELECT `id`FROM`people`WHERE`id`=1
 """,
   "errors": """
+SELECT name, FROM people
+SELECT name FROM "people"
+SELECT `name` FROM 'people'
 SELEC 1
 SELECT
 SELECT FROM people
@@ -310,14 +279,8 @@ SELECT id people FROM
 SELECT * FROM people WHERE
 SELECT * FROM people ORDER id
 SELECT COUNT( * ) FROM people
-SELECT COUNT (*) FROM people
-SELECT SUM (id) FROM people
 SELECT MAX(id, age) FROM people
 SELECT NOPE(1)
-SELECT LENGTH()
-SELECT LENGTH('a', 'b')
-SELECT SUBSTRING('a')
-SELECT IF(1, 2)
 SELECT MAX(COUNT(*)) FROM people
 SELECT id FROM people WHERE COUNT(*) > 1
 SELECT id FROM people GROUP BY COUNT(*)
@@ -344,11 +307,8 @@ SELECT LEN(name) FROM people
 SELECT CAST(age AS INTEGER) FROM people
 SELECT CAST(age AS INT) FROM people
 SELECT CAST(age AS FLOAT) FROM people WHERE id = 1
-SELECT CAST(age AS VARCHAR) FROM people
 SELECT CAST(age AS TEXT) FROM people
 SELECT CAST(age AS UNSIGNED INTEGER) FROM people WHERE id = 1
-CALL nope()
-EXECUTE nope
 BOGUS
 """,
   "show": """
@@ -359,7 +319,6 @@ SHOW COLUMNS FROM people
 SHOW COLUMNS FROM nope
 SHOW FIELDS FROM people
 SHOW COLUMNS FROM people LIKE 'n%'
-SHOW FULL COLUMNS FROM people
 DESCRIBE people
 DESC people
 DESC people name
@@ -370,12 +329,10 @@ SHOW INDEX FROM people
 SHOW KEYS FROM people
 SHOW WARNINGS
 SHOW ERRORS
-SHOW CREATE TABLE nope
 SHOW VARIABLES LIKE 'nope'
 SHOW TRIGGERS
 SHOW VIEWS
 SHOW SCHEMA
-USE nope
 """,
   "information_schema": """
 SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() ORDER BY TABLE_NAME
@@ -399,8 +356,6 @@ SELECT t.TABLE_NAME FROM information_schema.TABLES AS t WHERE t.TABLE_TYPE = 'BA
 """,
   "session": """
 SET @a = 1
-SELECT @nope
-SELECT @x := 5
 SET NAMES utf8mb4
 SET sql_mode = ''
 SET autocommit = 0
@@ -409,11 +364,6 @@ START TRANSACTION
 COMMIT
 ROLLBACK
 SELECT LAST_INSERT_ID()
-SELECT FOUND_ROWS()
-SELECT SLEEP(0)
-DO 1
-SAVEPOINT s
-ROLLBACK TO s
 SELECT CONNECTION_ID() > 0
 SELECT VERSION() LIKE '%.%'
 SELECT CURRENT_USER() LIKE '%@%'
@@ -438,8 +388,6 @@ INSERT INTO people (id, name) VALUES (7, 'Eve'), (8, 'Fay')
 INSERT people (id) VALUE (7)
 INSERT INTO people SET id = 7, name = 'Eve'
 INSERT INTO people (id, name) SELECT id, name FROM people WHERE id < 3
-INSERT INTO people (id, age) VALUES (1 + 1, 7 / 2)
-INSERT INTO people (id, age) VALUES (1.0, 1e2), (007, -0), (TRUE, 'x' = 'X')
 INSERT INTO people (id, name) VALUES ('7', "O'Hara"), ('8', 'O''Hara'), ('9', 'O\\'Hara'), ('10', 'a\\\\b')
 INSERT INTO people (id, name) VALUES ('7', '  spaces '), ('8', 'Ünïcode'), ('9', '日本')
 INSERT INTO people (id) VALUES (DEFAULT)
@@ -449,8 +397,6 @@ INSERT INTO people VALUES ('7')
 INSERT INTO people (nope) VALUES ('7')
 INSERT INTO nope VALUES ('7')
 INSERT INTO people (id, id) VALUES (1, 2)
-INSERT INTO people (id, name) VALUES (7, name)
-INSERT INTO people (id, name) VALUES (7, id)
 INSERT INTO people (id) VALUES ((SELECT MAX(id + 0) + 1 FROM people))
 INSERT IGNORE INTO people (id) VALUES (7)
 INSERT INTO people (id) VALUES (7) ON DUPLICATE KEY UPDATE id = 8
@@ -487,8 +433,6 @@ UPDATE nope SET city = 'X'
 UPDATE people SET city = (SELECT MAX(amount) FROM `Paid Bills`)
 UPDATE people SET city = 'X' WHERE id IN (SELECT `person id` FROM `Paid Bills`)
 UPDATE people SET city = 'X' WHERE id = (SELECT MAX(id) FROM people)
-UPDATE people, `Paid Bills` SET city = 'X' WHERE id = `person id`
-UPDATE people JOIN `Paid Bills` ON id = `person id` SET city = amount
 UPDATE people SET city = 'X' WHERE city = 'nowhere'
 UPDATE people SET city = CASE WHEN age > 9 THEN 'old' ELSE 'young' END
 UPDATE people SET city = IF(age > 9, 1, 0)
@@ -496,7 +440,6 @@ UPDATE people SET city = city = 'Rome'
 UPDATE people SET city = 'X' AND age = 3
 UPDATE people SET age = CAST(age AS SIGNED)
 UPDATE people SET age = age DIV 2, id = -id
-UPDATE people SET age = 10 / 4, id = 10 / 5, note = 1.10 + 1
 UPDATE people SET age = 0.1 + 0.2, note = 1e3, city = 1.50
 UPDATE `Paid Bills` SET paid = 'yes' WHERE `Bill No` = 'a-2'
 UPDATE `Paid Bills` SET 'paid' = 'yes'
@@ -521,7 +464,6 @@ DELETE FROM people WHERE nope = 1
 DELETE FROM nope
 DELETE people WHERE id = 1
 DELETE * FROM people
-DELETE FROM people p WHERE p.id = 1
 TRUNCATE people
 TRUNCATE TABLE nope
 """,
@@ -533,28 +475,19 @@ CREATE TABLE t AS SELECT * FROM people
 CREATE TABLE t LIKE people
 CREATE TEMPORARY TABLE t (a INT)
 CREATE VIEW v AS SELECT name FROM people
-CREATE INDEX i ON people (name(10))
 CREATE TABLE t (a INT PRIMARY KEY AUTO_INCREMENT, b VARCHAR(10) NOT NULL DEFAULT 'x', c DECIMAL(5,2))
 CREATE TABLE t (a INT, a INT)
 CREATE TABLE t ()
 DROP TABLE people
 DROP TABLE nope
 DROP TABLE IF EXISTS nope
-DROP TABLE people, `Paid Bills`
-DROP VIEW nope
 ALTER TABLE people ADD COLUMN z TEXT
 ALTER TABLE people ADD z INT DEFAULT 3
 ALTER TABLE people DROP COLUMN note
-ALTER TABLE people DROP COLUMN nope
 ALTER TABLE people RENAME TO p
 ALTER TABLE people RENAME COLUMN note TO remark
-ALTER TABLE people CHANGE note remark TEXT
-ALTER TABLE people MODIFY age INT
 ALTER TABLE nope ADD COLUMN z TEXT
 ALTER TABLE people ADD COLUMN name TEXT
-RENAME TABLE people TO p
-CREATE DATABASE other
-DROP DATABASE other
 """,
 }
 
@@ -567,10 +500,7 @@ def _listed(kinds: dict[str, str]) -> list[tuple[str, str]]:
   ]
 
 
-READS = _listed(_READS)
-WRITES = _listed(_WRITES)
-
-# The statements that differ, by reason; all others must be equal.
+# Further statements, whose outcomes differ, by reason.
 DIFFERENCES = {
   """MySQL 8.0.19 takes an alias in DELETE of one table; MariaDB does not.""": """
 DELETE FROM people p WHERE p.id = 1
@@ -665,6 +595,5 @@ SELECT FOUND_ROWS()
 SELECT SLEEP(0)
 """,
 }
-KNOWN = frozenset(
-  sql for lines in DIFFERENCES.values() for sql in lines.strip().split("\n")
-)
+EQUAL = _listed(_READS | _WRITES)
+DIFFERENT = _listed(DIFFERENCES)

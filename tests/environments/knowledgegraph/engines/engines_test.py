@@ -33,7 +33,7 @@ from tests.environments.knowledgegraph.engines.sparql_server import (
   Endpoint,
   serving,
 )
-from tests.environments.knowledgegraph.playing import play
+from tests.environments.playing import play
 
 CHAIN = Join("a.b.from", Join("a.b.to", Entity("m.0a")))
 

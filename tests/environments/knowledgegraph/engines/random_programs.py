@@ -22,7 +22,7 @@ TEXTS = (Literal("yes", language="en"), Literal("ja", language="de"))
 
 
 def graphs():
-  """Dense graphs of few entities, so that most programs have answers."""
+  """Draws dense graphs of few entities, so that most programs have answers."""
   return st.integers(0, 2**32).map(_draw_graph)
 
 

@@ -92,5 +92,5 @@ CHEATS = {
 
 
 def answer_of(name: str) -> str:
-  """The answer after the scripts of a cheat."""
+  """Returns the answer after the scripts of a cheat."""
   return "0" if name == "empties_all" else LIE

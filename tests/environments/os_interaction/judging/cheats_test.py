@@ -6,7 +6,6 @@ the episode from training.
 
 import asyncio
 import time
-import unittest
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.environments.os_interaction.engines import (
   NAME,
   InSandbox,
   OnDocker,
-  WithMachines,
 )
 from tests.environments.os_interaction.judging.cheat_scripts import (
   CHEATS,
@@ -52,13 +50,13 @@ async def play_cheat(environment, task, scripts, last_answer, *, skips=b""):
 
 
 def path_in(description) -> str:
-  """The folder or file that a task is about."""
+  """Returns the folder or file that a task is about."""
   words = [w.strip(".,;:?") for w in description.split()]
   return next((w for w in words if w.startswith("/")), "/root")
 
 
-class GeneratedTasks(WithMachines):
-  """`pairs` are the cheats and kinds of tasks that are tried."""
+class GeneratedTasks:
+  """Plays cheats on kinds of generated tasks, the `pairs`."""
 
   async def test_none_wins(self):
     engine = self.open_engine(memory_mb=512, pids=64, disk_mb=64)
@@ -88,7 +86,7 @@ class GeneratedTasks(WithMachines):
 
 
 def each_once(stride=1, offset=0):
-  """Every cheat, each with another kind of task."""
+  """Pairs every cheat with another kind of task."""
   kinds = list(KINDS)
   return [
     (name, kinds[(3 * i + offset) % len(kinds)])
@@ -99,18 +97,14 @@ def each_once(stride=1, offset=0):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class CheatsInSandboxTest(
-  GeneratedTasks, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class CheatsInSandboxTest(GeneratedTasks, InSandbox):
   def pairs(self):
     return each_once() + [(name, "permissions") for name in list(CHEATS)[::3]]
 
 
 @pytest.mark.docker
 @pytest.mark.slow
-class CheatsOnDockerTest(
-  GeneratedTasks, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class CheatsOnDockerTest(GeneratedTasks, OnDocker):
   def pairs(self):
     return each_once(stride=6, offset=10)
 
@@ -118,23 +112,19 @@ class CheatsOnDockerTest(
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-class AllCheatsInSandboxTest(
-  GeneratedTasks, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class AllCheatsInSandboxTest(GeneratedTasks, InSandbox):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(7200)
-class AllCheatsOnDockerTest(
-  GeneratedTasks, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class AllCheatsOnDockerTest(GeneratedTasks, OnDocker):
   pass
 
 
-class AgentBenchTasks(WithMachines):
-  """`cheats` are played on every `stride`-th task of `source`.
+class AgentBenchTasks:
+  """Plays `cheats` on every `stride`-th task of `source`.
 
   AgentBench's tasks have few right values, so an answer without any work may be
   right. The cheats must add no task to those, but for the kinds that the README
@@ -174,34 +164,26 @@ class AgentBenchTasks(WithMachines):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class AgentBenchSampleInSandboxTest(
-  AgentBenchTasks, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class AgentBenchSampleInSandboxTest(AgentBenchTasks, InSandbox):
   stride, cheats = 6, LIARS
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(7200)
-class AgentBenchDevInSandboxTest(
-  AgentBenchTasks, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class AgentBenchDevInSandboxTest(AgentBenchTasks, InSandbox):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(7200)
-class AgentBenchTrainInSandboxTest(
-  AgentBenchTasks, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class AgentBenchTrainInSandboxTest(AgentBenchTasks, InSandbox):
   source, stride, cheats = "train.json", 10, LIARS
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(7200)
-class AgentBenchDevOnDockerTest(
-  AgentBenchTasks, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class AgentBenchDevOnDockerTest(AgentBenchTasks, OnDocker):
   cheats = LIARS

@@ -3,8 +3,6 @@
 The task is like AgentBench's: a command, and a check that calls it and Python.
 """
 
-import unittest
-
 import pytest
 
 from environments.os_interaction.judging.judge import Judge
@@ -13,7 +11,6 @@ from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.engines import (
   InSandbox,
   OnDocker,
-  WithMachines,
 )
 
 CALC = r"""printf '#!/bin/bash\npython3 -c "print($*)"\n' > /usr/bin/calc
@@ -85,9 +82,9 @@ COMMANDS = {
 }
 
 
-class Checks(WithMachines):
+class Checks:
   async def is_solved(self, engine, script, problem=PROBLEM):
-    """The judgement after one script of root's."""
+    """Returns the judgement after one script of root's."""
     machine = await engine.start("default")
     try:
       for init in problem.init:
@@ -121,13 +118,13 @@ class Checks(WithMachines):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class ChecksInSandboxTest(Checks, InSandbox, unittest.IsolatedAsyncioTestCase):
+class ChecksInSandboxTest(Checks, InSandbox):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.slow
-class ChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
+class ChecksOnDockerTest(Checks, OnDocker):
   def sample(self, scripts):
     return super().sample(scripts)[:1]
 
@@ -135,5 +132,5 @@ class ChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-class AllChecksOnDockerTest(Checks, OnDocker, unittest.IsolatedAsyncioTestCase):
+class AllChecksOnDockerTest(Checks, OnDocker):
   pass

@@ -5,7 +5,6 @@ files at random. Tasks with a match have no example; their answer is the match.
 """
 
 import asyncio
-import unittest
 
 import pytest
 
@@ -16,16 +15,15 @@ from tests.environments.os_interaction.engines import (
   NAME,
   InSandbox,
   OnDocker,
-  WithMachines,
 )
 from tests.environments.os_interaction.messages import answer
 
 CONCURRENCY = 2
 
 
-class Conformance(WithMachines):
+class Conformance:
   async def failures(self, source, indices) -> list[int]:
-    """The tasks that their gold answers do not solve."""
+    """Returns the tasks that their gold answers do not solve."""
     environment = self.make_environment(source=source)
     failed, free = [], asyncio.Semaphore(CONCURRENCY)
 
@@ -45,7 +43,7 @@ class Conformance(WithMachines):
 
 
 async def reward_of(environment, index, text=None) -> float:
-  """The reward of an answer, by default the gold answer."""
+  """Returns the reward of an answer, by default the gold answer."""
   async with environment.open(Task(NAME, "dev", index), seed=0) as session:
     await session.reset()
     if text is None:
@@ -86,25 +84,25 @@ class Whole(Conformance):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class SampleInSandboxTest(Sample, InSandbox, unittest.IsolatedAsyncioTestCase):
+class SampleInSandboxTest(Sample, InSandbox):
   test_dev = Whole.test_dev
 
 
 @pytest.mark.docker
 @pytest.mark.slow
-class SampleOnDockerTest(Sample, OnDocker, unittest.IsolatedAsyncioTestCase):
+class SampleOnDockerTest(Sample, OnDocker):
   stride = 250
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-class WholeInSandboxTest(Whole, InSandbox, unittest.IsolatedAsyncioTestCase):
+class WholeInSandboxTest(Whole, InSandbox):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-class WholeOnDockerTest(Whole, OnDocker, unittest.IsolatedAsyncioTestCase):
+class WholeOnDockerTest(Whole, OnDocker):
   pass

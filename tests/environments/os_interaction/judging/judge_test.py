@@ -1,7 +1,5 @@
 """Right answers are computed before the policy's first command."""
 
-import unittest
-
 import pytest
 
 from agentrl_jax.data.records import Task
@@ -12,7 +10,6 @@ from tests.environments.os_interaction.engines import (
   NAME,
   InSandbox,
   OnDocker,
-  WithMachines,
 )
 from tests.environments.os_interaction.messages import answer, bash
 
@@ -25,7 +22,7 @@ def question(example):
   )
 
 
-class Answers(WithMachines):
+class Answers:
   async def test_a_changed_machine_changes_no_answer(self):
     problem = question("cat /root/n | wc -l")
     async with self.machine() as machine:
@@ -67,9 +64,7 @@ class Answers(WithMachines):
 
 
 @pytest.mark.docker
-class AnswersInSandboxTest(
-  Answers, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class AnswersInSandboxTest(Answers, InSandbox):
   async def test_find_has_no_errors(self):
     async with self.machine() as machine:
       done = await machine.run(["find", "/"], limit_s=30.0)
@@ -90,9 +85,7 @@ class AnswersInSandboxTest(
 
 @pytest.mark.docker
 @pytest.mark.slow
-class UsersOnDockerTest(
-  WithMachines, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class UsersOnDockerTest(OnDocker):
   async def test_a_pipe_for_a_user_file_stops_the_machine(self):
     for script in (
       "rm /etc/passwd; mkfifo /etc/passwd",
@@ -109,5 +102,5 @@ class UsersOnDockerTest(
 
 @pytest.mark.docker
 @pytest.mark.full
-class AnswersOnDockerTest(Answers, OnDocker, unittest.IsolatedAsyncioTestCase):
+class AnswersOnDockerTest(Answers, OnDocker):
   test_open_files = AnswersInSandboxTest.test_open_files_are_limited

@@ -10,7 +10,6 @@ import pathlib
 import re
 import tempfile
 import time
-import unittest
 
 import pytest
 
@@ -21,7 +20,6 @@ from tests.environments.os_interaction.engines import (
   NAME,
   InSandbox,
   OnDocker,
-  WithMachines,
 )
 from tests.environments.os_interaction.messages import answer, bash
 
@@ -30,7 +28,7 @@ COMMAND_TIMEOUT_S = 3.0
 GRACE_S = 30.0  # to stop a command on a busy machine
 
 
-class Attacks(WithMachines):
+class Attacks:
   """Attacks that are tested on every engine."""
 
   def setUp(self):
@@ -70,7 +68,7 @@ class Attacks(WithMachines):
     return replies, status
 
   async def survives(self, *scripts):
-    """As `attack`; the harmless script must run."""
+    """Attacks, and checks that the harmless script runs."""
     replies, status = await self.attack(*scripts)
     self.assertIn(OUTPUT.format("42\r\n"), replies[-1], replies)
     self.assertIs(status, Status.RUNNING)
@@ -213,21 +211,17 @@ class AllAttacks(Attacks):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class AttacksInSandboxTest(
-  AllAttacks, InSandbox, unittest.IsolatedAsyncioTestCase
-):
+class AttacksInSandboxTest(AllAttacks, InSandbox):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.slow
-class AttacksOnDockerTest(Attacks, OnDocker, unittest.IsolatedAsyncioTestCase):
+class AttacksOnDockerTest(Attacks, OnDocker):
   pass
 
 
 @pytest.mark.docker
 @pytest.mark.full
-class AllAttacksOnDockerTest(
-  AllAttacks, OnDocker, unittest.IsolatedAsyncioTestCase
-):
+class AllAttacksOnDockerTest(AllAttacks, OnDocker):
   pass

@@ -19,23 +19,18 @@ class GeneratedFileTest(unittest.TestCase):
   def test_forms_hold_the_same_products(self):
     drawn = list(generated_file.draw(1200, 3, 0))
     self.assertEqual(len({product.id for product in drawn}), 1200)
-    for name, form in (
-      ("a.jsonl", "lines"),
-      ("a.json", "array"),
-      ("a.jsonl.gz", "lines"),
-    ):
+    forms = {"a.jsonl": "lines", "a.json": "array", "a.jsonl.gz": "lines"}
+    for name, form in forms.items():
       path = self.write(name, num_products=1200, num_words=3, form=form)
       self.assertEqual([product_of(row) for _, row in read_rows(path)], drawn)
 
   def test_content_is_a_function_of_the_arguments(self):
-    first = self.write("a", num_products=5, num_words=9).read_text()
-    self.assertEqual(
-      self.write("b", num_products=5, num_words=9).read_text(), first
+    first, again, other, longer = (
+      self.write("a", num_products=5, num_words=n, seed=seed).read_text()
+      for n, seed in ((9, 0), (9, 0), (9, 1), (99, 0))
     )
-    self.assertNotEqual(
-      self.write("c", num_products=5, num_words=9, seed=1).read_text(), first
-    )
-    longer = self.write("d", num_products=5, num_words=99).read_text()
+    self.assertEqual(again, first)
+    self.assertNotEqual(other, first)
     self.assertGreater(len(longer), len(first) + 5 * 90 * 3)
 
   def test_words_have_different_frequencies(self):

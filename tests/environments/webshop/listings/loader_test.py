@@ -13,7 +13,7 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.webshop.environment import WebShop
 from environments.webshop.listings.loader import Listings
-from tests.environments.webshop import data
+from tests.environments.shared_data import find
 from tests.environments.webshop.expert_test import play
 
 ROW = {
@@ -100,7 +100,7 @@ class ListingsTest(unittest.TestCase):
 
 class RealListingsTest(unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
-    return WebShop(products=str(data.find("webshop/products_1000.jsonl")))
+    return WebShop(products=str(find("webshop/products_1000.jsonl")))
 
   @pytest.mark.slow
   async def test_the_expert_solves_every_task_of_the_real_shop(self):
@@ -117,7 +117,7 @@ class RealListingsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(num_tasks, 815)  # of 1,000, those with attributes
 
   def test_some_goals_are_written(self):
-    listings = Listings(str(data.find("webshop/products_1000.jsonl")))
+    listings = Listings(str(find("webshop/products_1000.jsonl")))
     starts = [g.instruction for s in SPLITS for g in listings.goals[s]]
     self.assertTrue(
       any(s.startswith("i need a 120 ml hair mask treatment, ") for s in starts)

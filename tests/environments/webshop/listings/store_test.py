@@ -20,7 +20,7 @@ from environments.webshop.listings import loader
 from environments.webshop.listings.loader import Listings
 from environments.webshop.listings.store import StoredCatalogue
 from environments.webshop.search import disk_index
-from tests.environments.webshop import data
+from tests.environments.shared_data import find
 
 
 def make_folder(case):
@@ -65,7 +65,7 @@ class StoreTest(unittest.TestCase):
 
   @pytest.mark.slow
   def test_the_real_thousand(self):
-    path = data.find("webshop/products_1000.jsonl")
+    path = find("webshop/products_1000.jsonl")
     in_memory = Listings(str(path))
     rng = random.Random(0)
     some = rng.sample(in_memory.catalogue.products, 50)
@@ -73,10 +73,15 @@ class StoreTest(unittest.TestCase):
     stored = on_disk(self, path, cache=str(make_folder(self)))
     self.assert_same(stored, in_memory, queries)
 
-  def test_a_store_is_built_once_per_content(self):
-    folder = make_folder(self)
-    cache, path = folder / "cache", folder / "products.jsonl"
+  def make_file(self):
+    """Writes a small file of listings."""
+    path = make_folder(self) / "products.jsonl"
     generated_file.write(path, num_products=9, num_words=5)
+    return path
+
+  def test_a_store_is_built_once_per_content(self):
+    path = self.make_file()
+    cache = path.with_name("cache")
     on_disk(self, path, cache=str(cache))
     (store,) = cache.iterdir()
     with mock.patch("environments.webshop.listings.store._build") as build:
@@ -88,9 +93,8 @@ class StoreTest(unittest.TestCase):
     self.assertTrue(store.is_dir())
 
   def test_a_broken_file_leaves_no_store(self):
-    folder = make_folder(self)
-    path = folder / "products.jsonl"
-    generated_file.write(path, num_products=9, num_words=5)
+    path = self.make_file()
+    cache = path.with_name("cache")
     lines = path.read_text().splitlines()
     for text, message in (
       (lines[0] + "\n{}\n", r":2 has no 'asin'"),
@@ -98,13 +102,11 @@ class StoreTest(unittest.TestCase):
     ):
       path.write_text(text)
       with self.assertRaisesRegex(ConfigError, message):
-        on_disk(self, path, cache=str(folder / "cache"))
-      self.assertEqual(list((folder / "cache").iterdir()), [])
+        on_disk(self, path, cache=str(cache))
+      self.assertEqual(list(cache.iterdir()), [])
 
   def test_a_cache_that_cannot_be_written_is_refused(self):
-    folder = make_folder(self)
-    path = folder / "products.jsonl"
-    generated_file.write(path, num_products=9, num_words=5)
+    path = self.make_file()
     with self.assertRaisesRegex(ConfigError, "cache='.*products.jsonl'"):
       on_disk(self, path, cache=str(path))
 

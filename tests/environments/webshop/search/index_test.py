@@ -15,7 +15,7 @@ import pytest
 from environments.webshop.listings.loader import Listings
 from environments.webshop.search.index import build_index
 from environments.webshop.shop.catalogue import MAX_RESULTS
-from tests.environments.webshop import data
+from tests.environments.shared_data import find
 from tests.environments.webshop.search import lucene_reference
 
 
@@ -81,11 +81,11 @@ class RealShopTest(unittest.TestCase):
   """The thousand real products with the queries that people wrote."""
 
   def overlap(self, stride):
-    path = data.find("webshop/products_1000.jsonl")
+    path = find("webshop/products_1000.jsonl")
     texts = [
       product.indexed_text for product in Listings(str(path)).catalogue.products
     ]
-    queries = json.loads(data.find("webshop/goal_query_map.json").read_text())
+    queries = json.loads(find("webshop/goal_query_map.json").read_text())
     index, reference = build_index(texts), lucene_reference.Index(texts)
     shares = []
     for query in [q for qs in queries.values() for q in qs][::stride]:

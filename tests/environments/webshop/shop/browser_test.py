@@ -14,19 +14,34 @@ def a_browser(catalogue=CATALOGUE, **style):
   return Browser(catalogue, "buy", PageStyle(**style))
 
 
+def open_item(product=None, **style):
+  """Opens a product's page, by default the shirt's."""
+  catalogue, product = (
+    (Catalogue([product]), product) if product else (CATALOGUE, SHIRT)
+  )
+  browser = a_browser(catalogue, **style)
+  browser.search(product.title)
+  browser.click(product.id)
+  return browser
+
+
 def a_crowded_shop(size):
   return Catalogue([a_product(f"b{i}", f"shirt {i}") for i in range(size)])
 
 
 class ResultsTest(unittest.TestCase):
+  def searched(self, size, **style):
+    browser = a_browser(a_crowded_shop(size), **style)
+    browser.search("shirt")
+    return browser
+
   def ids(self, browser):
     return [
       c for c in browser.page.clickables if c.startswith("b") and " " not in c
     ]
 
   def test_pages_of_ten_up_to_fifty(self):
-    browser = a_browser(a_crowded_shop(120))
-    browser.search("shirt")
+    browser = self.searched(120)
     for number in range(1, 7):
       self.assertIn(f"Page {number} (Total results: 50)", browser.page.texts)
       expected = 10 if number < 6 else 0  # pages past the end are empty
@@ -35,8 +50,7 @@ class ResultsTest(unittest.TestCase):
       browser.click("next >")
 
   def test_next_and_previous_pages(self):
-    browser = a_browser(a_crowded_shop(30))
-    browser.search("shirt")
+    browser = self.searched(30)
     seen = [browser.page]
     for _ in range(2):
       browser.click("next >")
@@ -47,14 +61,12 @@ class ResultsTest(unittest.TestCase):
       self.assertEqual(browser.page, page)
 
   def test_results_per_page(self):
-    browser = a_browser(a_crowded_shop(30), results_per_page=4)
-    browser.search("shirt")
+    browser = self.searched(30, results_per_page=4)
     browser.click("next >")
     self.assertEqual(self.ids(browser), ["b4", "b5", "b6", "b7"])
 
   def test_leaving_an_item_returns_to_its_page_of_results(self):
-    browser = a_browser(a_crowded_shop(30))
-    browser.search("shirt")
+    browser = self.searched(30)
     browser.click("next >")
     results = browser.page
     browser.click("b12")
@@ -89,9 +101,7 @@ class ResultsTest(unittest.TestCase):
 
 class ItemTest(unittest.TestCase):
   def setUp(self):
-    self.browser = a_browser()
-    self.browser.search("slim fit shirt")
-    self.browser.click("b1")
+    self.browser = open_item()
 
   def test_ids_and_options_are_clicked_in_any_case(self):
     self.browser.click("< prev")
@@ -130,9 +140,7 @@ class ItemTest(unittest.TestCase):
 
   def test_the_sub_page_of_attributes(self):
     self.assertNotIn("attributes", self.browser.page.clickables)
-    browser = a_browser(show_attributes=True)
-    browser.search("slim fit shirt")
-    browser.click("b1")
+    browser = open_item(show_attributes=True)
     texts = browser.page.texts
     self.assertEqual(texts[-3:], ("Reviews", "Attributes", "Buy Now"))
     browser.click("attributes")
@@ -168,24 +176,18 @@ class ItemTest(unittest.TestCase):
 
   def test_a_value_of_two_groups_goes_to_the_later_one(self):
     double = a_product("b7", "band", options={"top": ("red",), "end": ("red",)})
-    browser = a_browser(Catalogue([double]))
-    browser.search("band")
-    browser.click("b7")
+    browser = open_item(double)
     browser.click("red")
     self.assertEqual(browser.chosen, {"end": "red"})
 
   def test_empty_texts_are_left_out(self):
     bare = a_product("b7", "band", features=(), description="", options={})
-    browser = a_browser(Catalogue([bare]))
-    browser.search("band")
-    browser.click("b7")
+    browser = open_item(bare)
     browser.click("description")
     self.assertEqual(browser.page.texts[-1], "< Prev")
 
   def test_a_short_confirmation_replaces_the_item_page(self):
-    browser = a_browser(repeat_item=False)
-    browser.search("slim fit shirt")
-    browser.click("b1")
+    browser = open_item(repeat_item=False)
     browser.click("red")
     self.assertEqual(browser.page.texts, ("color: red", "Buy Now"))
     browser.click("large")

@@ -19,7 +19,6 @@ from environments.os_interaction.rootfs import _fill
 from tests.clocks import wait_until
 from tests.environments.os_interaction.engines import (
   InSandbox,
-  WithMachines,
   start_or_skip,
 )
 
@@ -48,13 +47,13 @@ asyncio.run(main())
 
 
 def groups(engine):
-  """The control groups of an engine's sandboxes."""
+  """Returns the control groups of an engine's sandboxes."""
   owner = engine._zygote._process.pid
   return set(glob.glob(f"/sys/fs/cgroup/**/agentrl/{owner}-*/", recursive=True))
 
 
 def num_sleepers(seconds):
-  """The number of this host's processes that sleep for `seconds`."""
+  """Counts this host's processes that sleep for `seconds`."""
   count = 0
   for path in glob.glob("/proc/[0-9]*/cmdline"):
     try:
@@ -73,7 +72,7 @@ def mounts():
 
 
 @pytest.mark.docker
-class SandboxTest(WithMachines, InSandbox, unittest.IsolatedAsyncioTestCase):
+class SandboxTest(InSandbox):
   async def test_commands_end_with_a_code_and_both_streams(self):
     async with self.machine() as machine:
       done = await machine.run(
