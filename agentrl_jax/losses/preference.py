@@ -12,6 +12,7 @@ Axes: B rows, T tokens, S trajectories (segments) of a row, U turns of a
 trajectory, P pairs.
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -72,6 +73,9 @@ def implicit_reward(
   """
   require_ids("turn", turn_BT, num_turns)
   require_ids("segment", segment_BT, num_segments)
+  check_masked(mask_BT, log_ratio_BT)
+  ids = [x for x in (segment_BT, turn_BT) if x is not None]
+  chex.assert_equal_shape([mask_BT, *ids])
   if turn_BT is not None:
     mask_BT = in_a_segment(mask_BT, turn_BT, num_turns)
     segment_BT = jnp.zeros_like(turn_BT) if segment_BT is None else segment_BT

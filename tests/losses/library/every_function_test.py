@@ -170,11 +170,6 @@ def _other_shapes(block):
         yield name, jax.lax.slice_in_dim(x, 0, 1, axis=axis)
 
 
-def _checked(module):
-  """The blocks but those with turns: their shapes are not checked."""
-  return [b for b in sections()[module] if "num_turns" not in b["arguments"]]
-
-
 class TransformationsTest(parameterized.TestCase):
   @pytest.mark.slow
   @parameterized.parameters(*sections())
@@ -245,14 +240,14 @@ class EmptyBatchTest(parameterized.TestCase):
 class RefusalTest(parameterized.TestCase):
   @parameterized.parameters(*sections())
   def test_another_shape(self, module):
-    for block in _checked(module):
+    for block in sections()[module]:
       for name, x in _other_shapes(block):
         with self.subTest(block["function"], argument=name, shape=x.shape):
           self.require_refused(block, {name: x})
 
   @parameterized.parameters(*sections())
   def test_a_mask_that_is_not_bool(self, module):
-    for block in _checked(module):
+    for block in sections()[module]:
       for name, x in _of_dtype(_arrays(block), bool).items():
         with self.subTest(block["function"], argument=name):
           self.require_refused(block, {name: x.astype(jnp.float32)})
