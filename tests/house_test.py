@@ -38,6 +38,7 @@ class HouseTest(unittest.TestCase):
       with self.subTest(str(folder.relative_to(ROOT))):
         self.assertLessEqual(len(names), MOST_FILES, names)
 
+  @pytest.mark.slow
   def test_docstrings_are_no_riddles(self):
     riddles = [
       f"{path.relative_to(ROOT)}: {first}"

@@ -288,6 +288,7 @@ class LayeringTest(parameterized.TestCase):
       with self.subTest(path.name):
         self.assertContainsSubset({n.split(".")[0] for n in found}, known)
 
+  @pytest.mark.slow
   def test_losses_load_no_flax_optax_or_orbax(self):
     loaded = packages_loaded_by({"agentrl_jax.losses"})
     self.assertEqual(loaded & HEAVY, {"jax"})

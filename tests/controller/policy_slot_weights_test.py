@@ -5,6 +5,7 @@ import itertools
 import json
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.controller import policy_slot_weights as weighting
@@ -135,6 +136,7 @@ class WeightsTest(parameterized.TestCase):
     weight = weights(observed, min_sample_size=0.8)[0]
     np.testing.assert_allclose(weight, PRIOR, rtol=1e-6)
 
+  @pytest.mark.slow
   @parameterized.parameters(range(8))
   def test_bounds_hold_whatever_was_seen(self, seed):
     draw = np.random.default_rng(seed)

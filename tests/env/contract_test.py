@@ -287,6 +287,7 @@ class SessionContractTest(unittest.TestCase):
         for file in getattr(environment, "files", ()):
           os.close(file)
 
+  @pytest.mark.slow
   def test_the_same_tests_pass_without_the_flaw(self):
     for test in sorted(set(CAUGHT_BY.values())):
       with self.subTest(test=test):

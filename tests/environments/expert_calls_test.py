@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import Status, Task
@@ -37,6 +39,7 @@ async def answers_of(environment):
 
 
 class ExpertCallsTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_grammars_allow_every_answer(self):
     for environment in [make() for make in ENVIRONMENTS]:
       answers = [pair async for pair in answers_of(environment)]

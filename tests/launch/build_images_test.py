@@ -41,6 +41,7 @@ class ImagesTest(unittest.TestCase):
     for name in environments_with_images():
       self.assertIn(name, listed)
 
+  @pytest.mark.slow
   def test_a_failed_build_fails_the_command(self):
     done = launch_images(
       "arithmetic", "--base=scratch", f"--registry={REGISTRY}"

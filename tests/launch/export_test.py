@@ -70,6 +70,7 @@ def config_of(workdir: pathlib.Path, model: pathlib.Path):
   return c
 
 
+@pytest.mark.slow
 class ExportTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -88,7 +89,6 @@ class ExportTest(absltest.TestCase):
     named = Tensors(MODEL, np.dtype(np.float32))
     return {name: named.gathered(params, name) for name in named.entries}
 
-  @pytest.mark.slow
   def test_a_run_begins_with_what_it_was_given(self):
     written = export(self.run_root, self.root / "warm", stage="warm_start")
     self.assertEqual(
@@ -124,7 +124,6 @@ class ExportTest(absltest.TestCase):
     described = json.loads((to / "config.json").read_text())
     self.assertEqual(described["torch_dtype"], "bfloat16")
 
-  @pytest.mark.slow
   def test_the_command_says_what_it_wrote(self):
     to = self.root / "said"
     done = programs.run(

@@ -99,6 +99,7 @@ def leaves(value, path: str = "") -> Iterator[str]:
     yield path
 
 
+@pytest.mark.slow
 class ReadingARunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -190,7 +191,6 @@ class ReadingARunTest(absltest.TestCase):
       with self.subTest(name):
         self.assertTrue(any(pattern.fullmatch(leaf) for leaf in found))
 
-  @pytest.mark.slow
   def test_every_metric_of_the_engine_is_documented(self):
     patterns = [re.compile(pattern_of(name)) for name in documented()]
     unnamed = collections.Counter(

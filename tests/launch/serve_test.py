@@ -117,7 +117,6 @@ class ServeTest(absltest.TestCase):
     cls.model = cls.root / "model"
     write_model(cls.model)
 
-  @pytest.mark.slow
   def test_versions_and_models_answer_by_name(self):
     token_file = self.root / "token"
     token_file.write_text(f"{TOKEN}\nof the test\n")
@@ -197,7 +196,6 @@ class ServeTest(absltest.TestCase):
     self.assertEqual(biased.token_ids, [70] * 5)
     self.assertLen(biased.logprobs.top_logprobs, 5)
 
-  @pytest.mark.slow
   def test_a_port_that_is_taken_is_said_before_anything_is_loaded(self):
     with socket.create_server(("127.0.0.1", 0)) as taken:
       port = taken.getsockname()[1]

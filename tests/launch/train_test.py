@@ -194,12 +194,10 @@ class TrainTest(absltest.TestCase):
     self.assertLen(stages, 6)
     self.assertIn("rl", summary["wall_s"])
 
-  @pytest.mark.slow
   def test_a_finished_run_is_shown_again_and_not_played_again(self):
     self.assertNotIn("warm start", self.again_said.split("greedy")[0])
     self.assertIn("report", self.again_said)
 
-  @pytest.mark.slow
   def test_other_settings_are_refused(self):
     done = programs.run(
       "launch.train",

@@ -78,6 +78,7 @@ def by_hand(params):
 
 
 class AdapterTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters((True, "full"), (False, "none"))
   def test_logits_and_gradients(self, scan_layers, remat):
     policy = policy_of(scan_layers=scan_layers, remat=remat)
@@ -176,6 +177,7 @@ class AdapterTest(parameterized.TestCase):
     self.assertIsNone(frozen)
     self.assertIs(policy.plain(policy.whole(trained, frozen)), base())
 
+  @pytest.mark.slow
   def test_every_adapter_has_a_place_on_a_mesh(self):
     mesh = sharding.make_mesh({}, jax.devices()[:1])
     policy = Policy(MODEL, COMPUTE, mesh=mesh, adaptation=CONFIG)

@@ -67,6 +67,7 @@ def rows(lengths, row_length=24, seed=0):
 
 
 class PolicyTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.named_parameters(*VARIANTS)
   def test_cached_equals_teacher_forced(self, changes):
     policy, params = make(**changes)
@@ -108,6 +109,7 @@ class PolicyTest(parameterized.TestCase):
       changed = np.any(np.asarray(old[1] != new[1]), axis=(0, 2))
       np.testing.assert_array_equal(np.flatnonzero(changed), [2, 3])
 
+  @pytest.mark.slow
   @parameterized.named_parameters(*VARIANTS)
   def test_packed_sequences_do_not_see_each_other(self, changes):
     policy, params = make(**changes)
@@ -167,6 +169,7 @@ class PolicyTest(parameterized.TestCase):
 class ComputeTest(parameterized.TestCase):
   """However it is computed, it says and learns the same."""
 
+  @pytest.mark.slow
   @parameterized.named_parameters(
     ("scan", {"scan_layers": True}),
     ("scan_again", {"scan_layers": True, "remat": "full"}),
@@ -202,6 +205,7 @@ class ComputeTest(parameterized.TestCase):
     self.assertEqual(size(2, True), size(6, True))
     self.assertLess(size(2, False), size(6, False))
 
+  @pytest.mark.slow
   def test_bfloat16_stays_near(self):
     policy, params = make()
     half = Policy(policy.config, compute_config(dtype="bfloat16"))

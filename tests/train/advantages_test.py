@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.records import Group, Status
@@ -101,6 +102,7 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   @parameterized.named_parameters(
     ("no_std", {"scale_by_std": False}, lambda r: r - np.mean(r)),
     ("ddof", {"ddof": 0}, lambda r: (r - np.mean(r)) / (np.std(r) + 1e-6)),

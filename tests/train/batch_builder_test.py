@@ -77,6 +77,7 @@ class BuildTest(parameterized.TestCase):
     self.assertEqual(batches, [])
     self.assertEqual(report["batch/trajectories_with_signal"], 0)
 
+  @pytest.mark.slow
   def test_equal_shares_make_the_mean_over_tasks(self):
     builder = small.make_batch_builder(
       loss=small.loss_config(task_share="equal")
@@ -201,6 +202,7 @@ class CriticTest(parameterized.TestCase):
       else:
         np.testing.assert_array_equal(fitted, micro_batch.batch.mask)
 
+  @pytest.mark.slow
   def test_gae_is_that_of_the_rows(self):
     batches, report = self._batches(
       estimator="gae", gae_lambda=0.9, discount=0.8

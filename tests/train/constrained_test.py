@@ -127,6 +127,7 @@ class ConstrainedTest(absltest.TestCase):
     self.assertAlmostEqual(found["policy/kl_to_reference"], 0, places=6)
     self.assertAlmostEqual(found["policy/importance_weight"], 1, places=4)
 
+  @pytest.mark.slow
   def test_divergence_in_the_reward_is_under_the_masks_too(self):
     """The reference is who sampled, so nothing is taken off any reward."""
     changes = {"kl_coefficient": 10.0, "kl_place": "reward"}

@@ -39,6 +39,7 @@ class DenominatorTest(parameterized.TestCase):
     cls.reference = cls.policy.init(jax.random.key(1))
     cls.groups = _near(cls.policy, cls.params, _groups())
 
+  @pytest.mark.slow
   @parameterized.named_parameters(
     ("agentrl", {"kl_coefficient": 0.1}, {}, 24),
     ("tasks_alike", {"task_share": "equal"}, {}, 16),
@@ -91,6 +92,7 @@ class DenominatorTest(parameterized.TestCase):
     for leaf in jax.tree.leaves(gradient):
       np.testing.assert_array_equal(leaf, 0)
 
+  @pytest.mark.slow
   def test_a_custom_function_sees_attempts_without_signal_too(self):
     batches, _ = self._prepare(
       small.loss_config(

@@ -306,6 +306,7 @@ class EngineTest(absltest.TestCase):
     played.temperature = 0.7
     self.assertGreater(played.update([played.group(0)])[MEAN], 1e-3)
 
+  @pytest.mark.slow
   def test_another_weight_shows(self):
     played = _played()
     params = played.state.params | {

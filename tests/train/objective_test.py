@@ -226,6 +226,7 @@ class ObjectiveTest(absltest.TestCase):
       chunk_size=8,
     )
 
+  @pytest.mark.slow
   def test_policy_objective_is_the_loss_of_its_logprobs(self):
     config = small.loss_config()
     objective = policy_objective(self.policy, config, temperature=0.9)

@@ -90,6 +90,7 @@ class ControllerEnvironmentContractTest(
     )
 
 
+@pytest.mark.slow
 class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   """Workers of the package `agentrl-worker`, unchanged."""
 
@@ -215,7 +216,6 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       self.service.post("sync_all")
       self.assertEqual((await playing)[-1].reward, 1.0)
 
-  @pytest.mark.slow
   async def test_a_controller_that_is_killed_finds_the_sessions_again(self):
     names = (OVER_GRPC, "arithmetic")
     with running(*our_worker(self.service.grpc)):
@@ -347,6 +347,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.to_thread(self.service.stop)
     await asyncio.to_thread(self.service.start)
 
+  @pytest.mark.slow
   async def test_it_waits_for_a_controller_that_comes_up(self):
     late = ServiceProcess()
     environment = ControllerEnvironment(controller=late.url, name="arithmetic")

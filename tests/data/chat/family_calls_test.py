@@ -4,6 +4,7 @@ import dataclasses
 import json
 import unicodedata
 
+import pytest
 from absl.testing import parameterized
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -124,6 +125,7 @@ class FamiliesTest(Calling):
 
 
 class WhateverToolsSayTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.parameters("compact", *(f"small_{n}" for n in families.SMALL))
   def test_what_is_written_is_allowed(self, which):
     @settings(max_examples=40, deadline=None, derandomize=True)

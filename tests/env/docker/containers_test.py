@@ -48,6 +48,7 @@ class _ContainerTest(DockerTestCase):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 class ContainerContractTest(SessionContract, _ContainerTest):
   """Plays the whole contract through a container."""
@@ -184,6 +185,7 @@ class ContainerWorkerTest(_ContainerTest):
       async with self.worker():
         raise ZeroDivisionError
 
+  @pytest.mark.slow
   async def test_the_fault_of_a_worker_that_does_not_start_has_its_log(self):
     with self.assertRaisesRegex(EnvironmentFault, "(?s)exit.*it takes"):
       async with self.worker(options={"num_taks": 3}):
@@ -194,6 +196,7 @@ class ContainerWorkerTest(_ContainerTest):
       async with self.worker(start_timeout_s=0.3, cpus=0.05):
         self.fail("started")
 
+  @pytest.mark.slow
   async def test_a_container_removed_by_another_is_a_fault(self):
     starting = asyncio.create_task(self.start(cpus=0.05))
     await until(lambda: asyncio.to_thread(self.containers))

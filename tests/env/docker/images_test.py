@@ -19,6 +19,7 @@ class BuildImageTest(DockerTestCase):
     words = self.docker.containers.run(tag, ["--help"], remove=True)
     self.assertIn(b"Serves an environment", words)
 
+  @pytest.mark.slow
   def test_it_begins_with_the_layers_of_the_worker_base(self):
     tag = build_or_skip(self.docker, "arithmetic")
     layers, base_layers = (

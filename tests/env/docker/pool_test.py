@@ -59,6 +59,7 @@ class ContainerPoolTest(DockerTestCase):
       (second,) = self.containers()
       self.assertNotEqual(first.id, second.id)
 
+  @pytest.mark.slow
   async def test_sessions_are_spread(self):
     async with (
       self.pool(2, concurrency=1) as environment,
@@ -67,6 +68,7 @@ class ContainerPoolTest(DockerTestCase):
     ):
       self.assertEqual(len(self.containers()), 2)
 
+  @pytest.mark.slow
   async def test_the_error_of_a_failed_start_is_raised(self):
     with self.assertRaisesRegex(EnvironmentFault, "it takes"):
       async with self.pool(2, options={"num_taks": 3}):

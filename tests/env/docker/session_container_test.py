@@ -83,6 +83,7 @@ class SessionContainerTest(DockerTestCase):
     done = await self.in_shell(container, script, max_bytes=1000)
     self.assertEqual((done.code, len(done.stdout)), (0, 1000))
 
+  @pytest.mark.slow
   async def test_a_command_without_end_is_left_and_restart_ends_it(self):
     container = await self.start()
     done = await self.in_shell(container, "touch /seen; sleep 600", limit_s=1.0)

@@ -4,6 +4,8 @@ import asyncio
 import unittest
 from unittest import mock
 
+import pytest
+
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env import remote
 from agentrl_jax.env.contract import SessionContract
@@ -131,6 +133,7 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
       await playing
     self.assertEqual(self.moody.num_open, 0)
 
+  @pytest.mark.slow
   async def test_more_sessions_than_places_take_turns(self):
     environment = await self.connect(concurrency=2)
     most = 0

@@ -188,6 +188,7 @@ async def play(game, answers):
 
 
 class TranscriptsTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_rebuilt_rooms(self):
     rooms = read_rooms(data.partial_rooms())
     for path in data.transcripts():

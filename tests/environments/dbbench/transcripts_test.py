@@ -228,6 +228,7 @@ class RepliesTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(reply, recorded)
     return True
 
+  @pytest.mark.slow
   async def test_every_reply_whose_table_is_known(self):
     counts = await self.compare(load_episodes())
     self.assertEqual(counts["others"], 243)

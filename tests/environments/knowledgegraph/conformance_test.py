@@ -108,11 +108,13 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
     await environment.close()
     return len(indices), reasons.pop(""), reasons
 
+  @pytest.mark.slow
   async def test_dev(self):
     for engine in ("memory", "oxigraph"):
       _, num_right, _ = await self.outcome("dev", engine=engine)
       self.assertGreaterEqual(num_right, 18, engine)
 
+  @pytest.mark.slow
   async def test_a_sample_of_train(self):
     num_played, num_right, _ = await self.outcome("train", stride=STRIDE)
     self.assertGreaterEqual(num_right / num_played, 1083 / 1214)

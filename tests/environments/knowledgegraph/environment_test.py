@@ -86,6 +86,7 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
 
 
 class RealFactsTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_expert_solves_questions_about_freebase(self):
     environment = KnowledgeGraph(
       graph=data.freebase(), ontology=data.ontology()

@@ -140,10 +140,12 @@ class RulesTest(InSandbox):
         problem = Problem("What?", match=rule)
         self.assertEqual(await self.reward(problem, answer(text)), expected)
 
+  @pytest.mark.slow
   async def test_checks_get_the_answer_and_earlier_outputs(self):
     for text, expected in (("right", 1.0), ("wrong", 0.0), ("", 0.0)):
       self.assertEqual(await self.reward(CHECK, answer(text)), expected, text)
 
+  @pytest.mark.slow
   async def test_scripts_of_all_languages(self):
     sources = {
       "python": "import sys; sys.exit(sys.argv[1] != 'ok')",

@@ -75,6 +75,7 @@ class NoMistakesTest(unittest.IsolatedAsyncioTestCase):
 
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_each_mistake_costs_success(self):
     for difficulty, max_rate in (("easy", 0.96), ("hard", 0.5)):
       environment = WebShop(difficulty=difficulty, **COMPACT)

@@ -152,6 +152,7 @@ class LinkTest(parameterized.TestCase):
     statuses, said = self._run(_hear_a_signal, _forward)
     self.assertEqual(statuses, [0, 0], said)
 
+  @pytest.mark.slow
   def test_a_word_that_does_not_come_is_named(self):
     statuses, said = self._run(_say_nothing, _share_one, wait_timeout_s=0.2)
     self.assertEqual(statuses[1], 1)

@@ -133,6 +133,7 @@ class PageTest(unittest.TestCase):
     self.assertNotRegex(self.page, r"url\(\s*['\"]?http")
     self.assertNotIn("<script", self.page)
 
+  @pytest.mark.slow
   def test_links_lead_somewhere(self):
     for address in self.reader.addresses:
       self.assertIn(f'id="{address[1:]}"', self.page)

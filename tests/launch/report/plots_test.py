@@ -43,6 +43,7 @@ class PlotsTest(unittest.TestCase):
         colours = set(re.findall(r"(?:fill|stroke): (#\w+)", drawing.svg))
         self.assertEqual(colours, set())
 
+  @pytest.mark.slow
   def test_drawings_define_no_name_twice(self):
     written = [svg for d in self.drawings for svg in (d.svg, d.wide_svg)]
     names = [

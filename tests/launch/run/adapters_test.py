@@ -28,6 +28,7 @@ from tests.settings import COMPUTE
 RANK = 2
 
 
+@pytest.mark.slow
 class AdaptersTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -65,7 +66,6 @@ class AdaptersTest(absltest.TestCase):
     self.assertIn(lora.A, layout)
     self.assertNotIn("embedding", layout)
 
-  @pytest.mark.slow
   def test_both_exports_are_the_same_policy(self):
     export(self.run_root, self.root / "merged", dtype="float32")
     export_adapters(self.run_root, self.root / "adapters")

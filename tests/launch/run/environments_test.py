@@ -57,6 +57,7 @@ class PlacesTest(unittest.TestCase):
     self.assertIs(here[-1].status, Status.COMPLETED)
     self.assertEqual(attempts, (here, here))
 
+  @pytest.mark.slow
   def test_at_a_worker(self):
     with worker() as url:
       self.require_as_here(self.play_at(worker=url))

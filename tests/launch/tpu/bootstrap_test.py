@@ -117,6 +117,7 @@ class BootstrapTest(absltest.TestCase):
     )
     self.until(lambda: not _alive(grandchild))
 
+  @pytest.mark.slow
   def test_killed_with_its_supervisor_it_is_found_and_ended(self):
     self.start("exec sleep 1000")
     child = self.child()

@@ -91,6 +91,7 @@ class TpuLocalTest(absltest.TestCase):
     self.assertIn("AGENTRL_NUM_PROCESSES=2", around)
     self.assertRegex(around, r"AGENTRL_COORDINATOR=127\.0\.0\.1:\d+")
 
+  @pytest.mark.slow
   def test_ctrl_c_lets_all_save_and_leaves_nothing(self):
     python = self.stand_in()
     saved = self.folder / "saved"

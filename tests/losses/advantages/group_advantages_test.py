@@ -155,6 +155,7 @@ class EveryAdvantageTest(parameterized.TestCase):
       reward_N, group_N, valid_N = random_attempts(seed)
       assert_matches(advantage, expected, reward_N, group_N, valid_N=valid_N)
 
+  @pytest.mark.slow
   @every_function
   def test_invalid_attempts_are_as_if_never_made(self, function, _):
     reward_N, group_N, valid_N = random_attempts(seed=2)
@@ -171,6 +172,7 @@ class EveryAdvantageTest(parameterized.TestCase):
       atol=1e-6,
     )
 
+  @pytest.mark.slow
   @every_function
   def test_equal_rewards_give_exactly_nothing(self, function, _):
     for size in (2, 7, 11):
@@ -182,6 +184,7 @@ class EveryAdvantageTest(parameterized.TestCase):
       )
       np.testing.assert_array_equal(advantage_N, np.zeros(12))
 
+  @pytest.mark.slow
   @every_function
   def test_a_broken_reward_is_not_hidden(self, function, _):
     for place in range(3):

@@ -7,6 +7,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -189,6 +190,7 @@ class TaskNormaliseWeightedTest(parameterized.TestCase):
     advantage_N[~valid_N] = np.nan
     return advantage_N, task_N, num_tokens_N, valid_N
 
+  @pytest.mark.slow
   @parameterized.product(MODES, epsilon=(1e-6, 0.1), seed=(0, 1, 2))
   def test_is_task_normalise_of_the_tokens(self, seed, **settings):
     advantage_N, task_N, num_tokens_N, valid_N = self._trajectories(seed)

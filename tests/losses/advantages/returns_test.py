@@ -27,6 +27,7 @@ SETTINGS = (
 
 
 class GaeTest(parameterized.TestCase):
+  @pytest.mark.slow
   @parameterized.product(settings=SETTINGS, packed=(True, False))
   def test_matches_reference_and_hides_nan(self, settings, packed):
     estimate = jax.jit(functools.partial(gae, **settings))

@@ -58,6 +58,7 @@ class EveryGaeOfTurnsTest(parameterized.TestCase):
     for x_BT, expected_BT in zip(found, wanted, strict=True):
       np.testing.assert_allclose(x_BT, expected_BT, atol=1e-6)
 
+  @pytest.mark.slow
   @FUNCTIONS
   def test_a_broken_reward_reaches_its_own_past_only(
     self, function, _, settings

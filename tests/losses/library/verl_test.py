@@ -7,6 +7,7 @@ precision.
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from tests.golden import comparison
@@ -46,11 +47,13 @@ class OriginalsTest(parameterized.TestCase):
         err_msg=name,
       )
 
+  @pytest.mark.slow
   def test_in_float64_to_rounding(self):
     with jax.enable_x64(True):
       for x, expected in comparison.batches():
         self._compare(x, expected, rtol=1e-11, atol=1e-12)
 
+  @pytest.mark.slow
   def test_in_float32_to_a_millionth(self):
     for x, expected in comparison.batches():
       single = comparison.in_float32(x)

@@ -173,6 +173,7 @@ class FusedTest(parameterized.TestCase):
       with self.assertRaises(AssertionError):
         fused_token_logprob(*arrays, chunk_size=2, allowed=wrong)
 
+  @pytest.mark.slow
   def test_a_barred_token_has_no_chance_and_no_gradient(self):
     arrays, allowed_BTV = inputs()
     hidden_BTD, output_DV, token_BT, mask_BT = arrays

@@ -7,6 +7,7 @@ from tests import eight_devices
 from tests.losses.logprobs import fused_sharding_program as program
 
 
+@pytest.mark.slow
 class FusedShardingTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
@@ -19,7 +20,6 @@ class FusedShardingTest(absltest.TestCase):
       with self.subTest(name):
         self.assertLessEqual(difference, 1e-6)
 
-  @pytest.mark.slow
   def test_devices_send_sums_and_no_words(self):
     # The gradient of a device's shard is summed over the rows of others.
     for name, sent in self.found["sent"].items():

@@ -194,6 +194,7 @@ class FusedTokenLogprobTest(parameterized.TestCase):
       slopes(0, False, *arguments), slopes(0, True, *arguments), rtol=1e-6
     )
 
+  @pytest.mark.slow
   def test_is_mapped_over_another_axis(self):
     hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=8)
     mask_BT[0] = False

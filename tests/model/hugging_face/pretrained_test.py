@@ -140,6 +140,7 @@ class RefusalTest(parameterized.TestCase):
     with self.assertRaisesRegex(CheckpointError, r"is \[8, 8\] and config"):
       read_params(folder, wider, self.mesh)
 
+  @pytest.mark.slow
   def test_a_folder_appears_when_it_is_complete(self):
     folder = self.written()
     with self.assertRaisesRegex(ConfigError, "is there already"):

@@ -159,6 +159,7 @@ class DriverFaultsTest(DriverTestCase):
       self.assertLen(self.settle(driver, list(more)), 2)
     self.check_empty(driver)
 
+  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
   def test_a_policy_slot_without_weights_fails_its_own_requests(self, kind):
     store = ServedWeights(2)

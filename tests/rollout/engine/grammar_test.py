@@ -199,6 +199,7 @@ class GrammarTest(DriverTestCase):
       np.concatenate([chunk.sampled for chunk in chunks]), answer.sampled
     )
 
+  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
   def test_a_dead_end_fails_its_own_request(self, kind):
     driver = self.open(kind)

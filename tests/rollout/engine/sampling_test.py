@@ -70,6 +70,7 @@ class SampleTest(unittest.TestCase):
       for expected, logprob_B in (behavior, raw):
         np.testing.assert_allclose(logprob_B[b], expected, atol=1e-5)
 
+  @pytest.mark.slow
   def test_a_grammar_masks_before_anything_else(self):
     logits_BV = logits_of(3, len(SPECS))
     rng = np.random.default_rng(4)
@@ -101,6 +102,7 @@ class SampleTest(unittest.TestCase):
       error_V = np.sqrt(expected_V * (1 - expected_V) / number)
       self.assertTrue(np.all(np.abs(share_V - expected_V) <= 5 * error_V))
 
+  @pytest.mark.slow
   def test_frequencies_in_a_vocabulary_of_several_blocks(self):
     """Checks the shares of blocks, and of the tokens within them."""
     number, size = 20_000, 3 * sampling._BLOCK - 7
@@ -179,6 +181,7 @@ class TruncateTest(unittest.TestCase):
     kept = np.isfinite(self.truncated(row, top_k=2))
     np.testing.assert_array_equal(kept, [False, True, True, True])
 
+  @pytest.mark.slow
   def test_negative_and_positive_scores_are_ordered(self):
     row = [-5.0, -0.5, 0.5, -2.0]
     for top_k in (1, 2, 3, 4):

@@ -182,6 +182,7 @@ class ShapingTest(unittest.TestCase):
     self.assertGreater(second.num_reused, 20)
     self.agree(spec, second, prompt)
 
+  @pytest.mark.slow
   def test_chunks_have_their_own_alternatives(self):
     chunks = []
     spec = SPECS["bias"]

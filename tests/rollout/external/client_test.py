@@ -150,6 +150,7 @@ class RefusalTest(EnginesCase):
       self.assertEqual(len(answer.sampled), 20)
       self.assertNotIn("seed", peer.bodies[-1])
 
+  @pytest.mark.slow
   async def test_a_token_is_shown_and_a_wrong_one_is_a_refusal(self):
     peer = await self.peer("openai", token="secret")
     peer.publish(10, 5)
@@ -333,6 +334,7 @@ class OwnServerTest(EnginesCase):
     self.assertEqual(set(answer.version), {10, 30})
     self.assertTrue(np.all(np.diff(answer.version) >= 0))
 
+  @pytest.mark.slow
   async def test_a_server_that_is_killed_costs_no_answer(self):
     stack = contextlib.AsyncExitStack()
     self.addAsyncCleanup(stack.aclose)

@@ -18,6 +18,7 @@ class OpenAIChatTest(Asking):
   async def asyncSetUp(self):
     self.served = await self.enterAsyncContext(talking.Talking())
 
+  @pytest.mark.slow
   async def test_a_conversation_is_shown_by_its_template(self):
     reply = await self.ask(
       [{"role": "developer", "content": "Be short."}, ASKED],

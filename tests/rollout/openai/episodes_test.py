@@ -119,6 +119,7 @@ class EpisodesTest(Playing):
     self.assertEqual(len(recorded), 6)
     self.assertEqual(self.served.episodes.num_played, 0)
 
+  @pytest.mark.slow
   async def test_a_call_repeated_word_for_word_gets_the_recorded_answer(self):
     playing, id, client = await self.begin()
     first = await self.say(client, [ASKED], max_tokens=5)

@@ -181,6 +181,7 @@ class OpenAIShapingTest(Playing):
     with self.assertRaisesRegex(openai.BadRequestError, "logprobs=true with"):
       await self.ask(top_logprobs=2)
 
+  @pytest.mark.slow
   async def test_an_episode_is_drawn_from_the_policy_alone(self):
     playing, id, client = await self.begin()
     for name, value in (

@@ -96,6 +96,7 @@ class CallsTest(Asking):
     self.assertTrue(all(actual))
     self.assertTrue(any(len(names) > 1 for names in actual))
 
+  @pytest.mark.slow
   async def test_one_call_at_most(self):
     actual = await self.several(
       12, tool_choice="required", parallel_tool_calls=False

@@ -8,6 +8,7 @@ import unittest
 
 import msgspec
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +65,7 @@ def packed(fields) -> bytes:
 
 
 class RoundTripTest(parameterized.TestCase):
+  @pytest.mark.slow
   @given(TOKENS, SPECS)
   @settings(max_examples=60, deadline=None, derandomize=True)
   def test_request(self, tokens, spec):

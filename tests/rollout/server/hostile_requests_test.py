@@ -80,6 +80,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(openai.BadRequestError, TOO_LONG):
         await task
 
+  @pytest.mark.slow
   async def test_a_refused_grammar_is_refused_at_once(self):
     with self.assertRaises(openai.BadRequestError):
       await self.form(ENDLESS["divisors"])

@@ -6,6 +6,7 @@ import unittest
 
 import aiohttp
 import numpy as np
+import pytest
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
@@ -23,6 +24,7 @@ _ARRAYS = ("sampled", "behavior_logprob", "top_token", "top_logprob")
 
 
 class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_a_server_gives_what_its_engine_gives(self):
     served = await self.enterAsyncContext(Served(steps=STEPS))
     config = rollouts_config(servers=served.address, answer_timeout_s=WAIT_S)

@@ -49,6 +49,7 @@ class FollowingTest(SnapshotsCase):
     self.assertLess(first, other)
     self.assertLess(other, second)
 
+  @pytest.mark.slow
   def test_the_same_step_published_again_is_served_again(self):
     sink, follower = self.open_sink(), self.follow()
     self.publish(sink, 1)

@@ -230,6 +230,7 @@ class LossTest(parameterized.TestCase):
 
     return jax.value_and_grad(value, argnums=(0, 1))(self.logprob, self.entropy)
 
+  @pytest.mark.slow
   @parameterized.named_parameters(
     (
       "clipped",

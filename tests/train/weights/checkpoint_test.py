@@ -172,6 +172,7 @@ class CheckpointsTest(absltest.TestCase):
       checkpoints.restore(abstract)
     self.assertIn("resume_step=1", str(caught.exception))
 
+  @pytest.mark.slow
   def test_a_file_cut_off_is_refused_and_the_one_before_offered(self):
     self._saved()
     data = [
@@ -197,6 +198,7 @@ class CheckpointsTest(absltest.TestCase):
     ):
       checkpoints.restore(self.learner.abstract_state())
 
+  @pytest.mark.slow
   def test_nothing_there(self):
     with self.assertRaisesRegex(CheckpointError, "holds no checkpoint"):
       self._open().restore(self.learner.abstract_state())

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
@@ -34,6 +35,7 @@ class ReferenceTest(parameterized.TestCase):
     for leaf in jax.tree.leaves(reference.fetch()):
       self.assertEqual(leaf.sharding.memory_kind, "device")
 
+  @pytest.mark.slow
   def test_takes_the_dtype_of_the_computation_and_changes_nothing(self):
     """Matrices are cast when they are read, so they may be cast before."""
     policy = Policy(small.MODEL, compute_config(dtype="bfloat16"))
@@ -47,6 +49,7 @@ class ReferenceTest(parameterized.TestCase):
       hidden(kept, token_BT, *where), hidden(self.params, token_BT, *where)
     )
 
+  @pytest.mark.slow
   def test_a_place_that_is_none(self):
     with self.assertRaisesRegex(ConfigError, "reference.place='disk' is not"):
       ReferenceConfig(place="disk")

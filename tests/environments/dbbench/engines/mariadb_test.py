@@ -61,6 +61,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
     self.engine = make_engine()
     self.database = await self.enterAsyncContext(self.engine.open([TABLE]))
 
+  @pytest.mark.slow
   async def test_dev_hashes_are_reproduced(self):
     for problem in load_problems(dev_rows()):
       if not problem.is_mutation:
@@ -150,6 +151,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
       await slow
     self.assertTrue(slow.cancelled())
 
+  @pytest.mark.slow
   async def test_bad_tables_are_a_fault(self):
     with self.assertRaisesRegex(EnvironmentFault, "'t a'"):
       async with self.engine.open([TABLE, TABLE]):

@@ -32,6 +32,7 @@ class GeneratedTest(unittest.TestCase):
       for split in SPLITS
     }
 
+  @pytest.mark.slow
   def test_content_is_a_function_of_split_and_index(self):
     other = Generator()
     for split, index in itertools.product(SPLITS, range(0, 100, 7)):

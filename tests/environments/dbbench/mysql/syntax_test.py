@@ -193,6 +193,7 @@ class BesideMariaDBTest(unittest.TestCase):
         with self.subTest(sql=sql):
           self.assertIsNone(refusal_of(sql))
 
+  @pytest.mark.slow
   def test_statements_with_faults_are_refused(self):
     rng = random.Random(0)
     verdicts = []

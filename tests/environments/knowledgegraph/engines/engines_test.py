@@ -46,6 +46,7 @@ class AgreementTest(unittest.TestCase):
     answers = self.ask_oxigraph(graph, lambda store: store.answers(program))
     self.assertEqual(Evaluation(graph).answers(program), answers)
 
+  @pytest.mark.slow
   @settings(max_examples=200, deadline=None, derandomize=True)
   @given(
     graph=random_programs.graphs(),
@@ -64,6 +65,7 @@ class AgreementTest(unittest.TestCase):
 
 
 class SameSessionsTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_episodes_in_generated_worlds_are_equal(self):
     mistakes = dict.fromkeys(MISTAKES, 0.4)
     memory = KnowledgeGraph()

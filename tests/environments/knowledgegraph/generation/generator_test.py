@@ -131,6 +131,7 @@ class WorldGeneratorTest(unittest.TestCase):
     worlds = {id(instance.graph) for instance in instances}
     self.assertEqual(len(worlds), 2)
 
+  @pytest.mark.slow
   def test_more_entities_distract_more(self):
     small, large = (
       sum(len(list(s.graph)) for s in self.instances(64, num_entities=bounds))
@@ -223,6 +224,7 @@ class FactGeneratorTest(unittest.TestCase):
     for film in films:
       self.assertIn((film, "film.film.directed_by", spielberg), graph)
 
+  @pytest.mark.slow
   def test_questions_are_solved_by_their_calls(self):
     generator = FactGenerator(
       world=self.world,
