@@ -21,6 +21,7 @@ import time
 
 import jaxlib.version
 import pytest
+from _pytest.mark.expression import Expression
 
 QUICK = [
   "--xla_backend_optimization_level=0",
@@ -39,8 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-  chosen = config.option.markexpr
-  if "full" not in chosen or "not full" in chosen:
+  chosen = Expression.compile(config.option.markexpr)
+  if not chosen.evaluate(lambda name, **_: name == "full"):
     os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
   os.environ.setdefault(STARTED, str(time.time()))
 
