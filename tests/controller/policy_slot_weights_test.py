@@ -136,8 +136,8 @@ class WeightsTest(parameterized.TestCase):
     weight = weights(observed, min_sample_size=0.8)[0]
     np.testing.assert_allclose(weight, PRIOR, rtol=1e-6)
 
-  @pytest.mark.slow
   @parameterized.parameters(range(8))
+  @pytest.mark.slow
   def test_bounds_hold_whatever_was_seen(self, seed):
     draw = np.random.default_rng(seed)
     for _ in range(100):

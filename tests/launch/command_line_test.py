@@ -103,8 +103,8 @@ class CommandLineTest(Refusals):
     }
     self.assertEqual(commands, {*COMMANDS, *WITHOUT_CONFIG})
 
-  @pytest.mark.slow
   @parameterized.parameters(*((name,) for name in SAMPLE))
+  @pytest.mark.slow
   def test_a_wrong_config_is_refused(self, name):
     self.assert_refused_of_a_config(name)
 

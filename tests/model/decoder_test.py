@@ -76,8 +76,8 @@ def varied(params):
 
 
 class LayerFormsTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters((1, 1), (5, 1), (3, 7), (9, 11))
+  @pytest.mark.slow
   def test_turned_kernels_say_the_same(self, num_slots, num_tokens):
     """Few rows and, with 99 of them, many."""
     policy = Policy(MODEL, COMPUTE)

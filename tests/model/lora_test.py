@@ -78,8 +78,8 @@ def by_hand(params):
 
 
 class AdapterTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters((True, "full"), (False, "none"))
+  @pytest.mark.slow
   def test_logits_and_gradients(self, scan_layers, remat):
     policy = policy_of(scan_layers=scan_layers, remat=remat)
     trained, frozen = adapted(policy)

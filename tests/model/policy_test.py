@@ -67,8 +67,8 @@ def rows(lengths, row_length=24, seed=0):
 
 
 class PolicyTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.named_parameters(*VARIANTS)
+  @pytest.mark.slow
   def test_cached_equals_teacher_forced(self, changes):
     policy, params = make(**changes)
     token, position, segment = rows([20], row_length=20)
@@ -109,8 +109,8 @@ class PolicyTest(parameterized.TestCase):
       changed = np.any(np.asarray(old[1] != new[1]), axis=(0, 2))
       np.testing.assert_array_equal(np.flatnonzero(changed), [2, 3])
 
-  @pytest.mark.slow
   @parameterized.named_parameters(*VARIANTS)
+  @pytest.mark.slow
   def test_packed_sequences_do_not_see_each_other(self, changes):
     policy, params = make(**changes)
     token, position, segment = rows([9, 6, 4])
@@ -169,13 +169,13 @@ class PolicyTest(parameterized.TestCase):
 class ComputeTest(parameterized.TestCase):
   """However it is computed, it says and learns the same."""
 
-  @pytest.mark.slow
   @parameterized.named_parameters(
     ("scan", {"scan_layers": True}),
     ("scan_again", {"scan_layers": True, "remat": "full"}),
     ("dots", {"remat": "dots"}),
     ("blocks", {"attention_block": 5}),
   )
+  @pytest.mark.slow
   def test_changes_nothing(self, settings):
     policy, params = make()
     other = Policy(policy.config, compute_config(**settings))

@@ -102,7 +102,6 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
       atol=1e-6,
     )
 
-  @pytest.mark.slow
   @parameterized.named_parameters(
     ("no_std", {"scale_by_std": False}, lambda r: r - np.mean(r)),
     ("ddof", {"ddof": 0}, lambda r: (r - np.mean(r)) / (np.std(r) + 1e-6)),
@@ -118,6 +117,7 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
       lambda r: np.where(r == np.max(r), r - np.sort(r)[-2], 0),
     ),
   )
+  @pytest.mark.slow
   def test_estimators(self, changes, expected):
     groups = [g for g in small.make_groups() if g.id != "3"]
     wanted = [expected(np.array(r)) for r in _rewards(groups)]

@@ -39,11 +39,11 @@ class DenominatorTest(parameterized.TestCase):
     cls.reference = cls.policy.init(jax.random.key(1))
     cls.groups = _near(cls.policy, cls.params, _groups())
 
-  @pytest.mark.slow
   @parameterized.named_parameters(
     ("agentrl", {"kl_coefficient": 0.1}, {}, 24),
     ("tasks_alike", {"task_share": "equal"}, {}, 16),
   )
+  @pytest.mark.slow
   def test_every_attempt_that_is_kept_weighs(self, loss, advantage, packed):
     self.assert_as_expected(loss, advantage, packed)
 

@@ -24,11 +24,11 @@ class UpdateTest(parameterized.TestCase):
     state = learner.init(policy.init(jax.random.key(0)))
     return learner.update(state, small.make_batches(micro_batch))
 
-  @pytest.mark.slow
   @parameterized.parameters(
     {"reduction": "token_mean"},
     {"surrogate": "gspo", "dual_clip": 0.0, "reduction": "sequence_mean"},
   )
+  @pytest.mark.slow
   def test_the_cut_changes_nothing(self, **changes):
     loss = small.loss_config(**changes)
     whole, wanted = self._updated(24, loss=loss)
@@ -102,8 +102,8 @@ class UpdateTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
       learner.update(state, [])
 
-  @pytest.mark.slow
   @parameterized.parameters(np.nan, np.inf)
+  @pytest.mark.slow
   def test_what_came_to_no_number_is_handed_to_nobody(self, value):
     policy, learner = small.make_learner()
     state = learner.init(policy.init(jax.random.key(0)))

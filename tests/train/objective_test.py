@@ -338,8 +338,8 @@ class OptimizerTest(parameterized.TestCase):
 
 class ObjectivesTest(parameterized.TestCase):
   # One of each way through the code; `settings_test` reads them all.
-  @pytest.mark.slow
   @parameterized.parameters("cispo", "decoupled", "turn_ppo")
+  @pytest.mark.slow
   def test_makes_an_update(self, arm):
     self.require_update(arm)
 

@@ -346,7 +346,7 @@ class ControllerApiTest(ServiceTestCase):
 
     async def play(index):
       session = await self.start(index=index)
-      await self.post("interact", says("hang"), session=session)
+      await self.post("interact", answer("hang"), session=session)
 
     for index in (4, 0):  # as it starts; as it plays
       playing = asyncio.create_task(play(index))
@@ -367,7 +367,7 @@ class ControllerApiTest(ServiceTestCase):
       return (await self.sessions())[str(session)]["locked"]
 
     await until(is_busy)
-    status, body = await self.post("interact", says("hm"), session=session)
+    status, body = await self.post("interact", answer("hm"), session=session)
     self.assertEqual(status, 400)
     self.assertIn("already interacting", body["message"])
     moody.release.set()
@@ -442,7 +442,7 @@ class ImpatientTest(ServiceTestCase):
     moody, _ = await self.worker(grpc=True)
     session = await self.start()
     playing = asyncio.create_task(
-      self.post("interact", says("hang"), session=session)
+      self.post("interact", answer("hang"), session=session)
     )
     await until(lambda: moody.num_hanging)
     await Clock().forward(61.0)

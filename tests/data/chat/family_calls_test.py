@@ -125,8 +125,8 @@ class FamiliesTest(Calling):
 
 
 class WhateverToolsSayTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters("compact", *(f"small_{n}" for n in families.SMALL))
+  @pytest.mark.slow
   def test_what_is_written_is_allowed(self, which):
     @settings(max_examples=40, deadline=None, derandomize=True)
     @given(

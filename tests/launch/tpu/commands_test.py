@@ -115,8 +115,8 @@ class TpuCommandsTest(parameterized.TestCase):
         with self.subTest(line):
           self.assertIn("do not currently have an active account", done.stderr)
 
-  @pytest.mark.slow
   @parameterized.parameters(*SCRIPTS)
+  @pytest.mark.slow
   def test_shellcheck_has_nothing_to_say(self, script):
     beside = pathlib.Path(sys.executable).parent  # where pip puts it
     shellcheck = shutil.which(

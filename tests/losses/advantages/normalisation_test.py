@@ -190,8 +190,8 @@ class TaskNormaliseWeightedTest(parameterized.TestCase):
     advantage_N[~valid_N] = np.nan
     return advantage_N, task_N, num_tokens_N, valid_N
 
-  @pytest.mark.slow
   @parameterized.product(MODES, epsilon=(1e-6, 0.1), seed=(0, 1, 2))
+  @pytest.mark.slow
   def test_is_task_normalise_of_the_tokens(self, seed, **settings):
     advantage_N, task_N, num_tokens_N, valid_N = self._trajectories(seed)
     shape = (len(task_N), 12)

@@ -27,8 +27,8 @@ SETTINGS = (
 
 
 class GaeTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.product(settings=SETTINGS, packed=(True, False))
+  @pytest.mark.slow
   def test_matches_reference_and_hides_nan(self, settings, packed):
     estimate = jax.jit(functools.partial(gae, **settings))
     expected = functools.partial(reference.gae, **settings)

@@ -100,8 +100,8 @@ class GigpoAdvantageTest(parameterized.TestCase):
 
 
 class StepAdvantageTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters(True, False)
+  @pytest.mark.slow
   def test_matches_reference_and_hides_nan(self, scale_by_std):
     settings = {"scale_by_std": scale_by_std}
     advantage = jax.jit(

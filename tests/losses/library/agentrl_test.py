@@ -72,8 +72,8 @@ class AgentRLLossTest(parameterized.TestCase):
       gradient_BT, finite_difference.gradient(expected, policy_BT), atol=1e-8
     )
 
-  @pytest.mark.slow
   @parameterized.named_parameters(*SETTINGS[:3])
+  @pytest.mark.slow
   def test_micro_batches_add_up_to_the_whole(self, settings):
     batch = _batch(seed=1)
     loss = functools.partial(agentrl.agentrl_loss, **settings)

@@ -171,8 +171,8 @@ def _other_shapes(block):
 
 
 class TransformationsTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters(*sections())
+  @pytest.mark.slow
   def test_vmap_is_a_loop(self, module):
     blocks = [block for block in sections()[module] if _arrays(block)]
     arrays = [_arrays(block) for block in blocks]

@@ -14,8 +14,8 @@ ROOT = pathlib.Path(__file__).parents[3]
 
 
 class ExamplesTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters(("bandit", 0.95), ("higher_or_lower", 0.9))
+  @pytest.mark.slow
   def test_learns(self, name, least):
     done = subprocess.run(
       [sys.executable, f"docs/examples/{name}.py"],

@@ -228,8 +228,8 @@ class MicroBatchesTest(parameterized.TestCase):
     chex.assert_trees_all_close(in_parts, whole, rtol=0, atol=TOLERANCE)
     chex.assert_trees_all_close(in_a_scan, whole, rtol=0, atol=TOLERANCE)
 
-  @pytest.mark.slow
   @parameterized.parameters(*LOSSES)
+  @pytest.mark.slow
   def test_losses_and_their_gradients_add_up(self, name):
     batch = whole_batch(seed=1)
     parts = parts_of(batch)

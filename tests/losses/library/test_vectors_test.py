@@ -117,8 +117,8 @@ class TestVectorsTest(parameterized.TestCase):
         path = module.replace("/", ".")
         self.assertEqual(defined_in, f"agentrl_jax.losses.{path}")
 
-  @pytest.mark.slow
   @parameterized.parameters(*sections())
+  @pytest.mark.slow
   def test_library_agrees(self, module):
     self.check(sections()[module], tolerance=1e-6, slope_tolerance=2e-6)
 

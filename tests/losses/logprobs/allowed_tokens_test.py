@@ -84,8 +84,8 @@ class WordsTest(parameterized.TestCase):
 
 
 class FusedTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters((2, None), (100, 100), (2, 33), (3, 7), (1, 1))
+  @pytest.mark.slow
   def test_matches_loops_and_finite_differences(
     self, chunk_size, vocab_chunk_size
   ):

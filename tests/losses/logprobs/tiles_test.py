@@ -34,8 +34,8 @@ class CostTest(parameterized.TestCase):
     self.assertGreaterEqual(largest(plain), B * T * V)
     self.assertLess(largest(fused), B * T * V)
 
-  @pytest.mark.slow
   @parameterized.parameters((0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (None, 3))
+  @pytest.mark.slow
   def test_computes_no_chunk_too_many(self, num_trained, num_chunks):
     hidden_BTD, output_DV, token_BT, _ = cases.inputs(seed=1)
     mask_BT = np.zeros((B, T), bool)
@@ -161,8 +161,8 @@ class PrecisionTest(parameterized.TestCase):
       atol=1e-7,
     )
 
-  @pytest.mark.slow
   @parameterized.parameters(None, 2)
+  @pytest.mark.slow
   def test_barred_entries_share_no_probability(self, vocab_chunk_size):
     hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=7)
     # Its logit is -inf for every token: the first coordinate is a bias.

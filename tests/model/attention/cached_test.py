@@ -35,10 +35,10 @@ def operands(slots, heads, queries, positions, channels):
 
 
 class RaggedTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters(
     (4, 2, 4, 512, 64), (3, 4, 1, 384, 128), (2, 1, 3, 128, 16)
   )
+  @pytest.mark.slow
   def test_equals_the_plain_form(self, *shape):
     q, k, v = operands(*shape)
     slots, positions = shape[0], shape[3]
@@ -128,8 +128,8 @@ class ChoiceTest(parameterized.TestCase):
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CompiledTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+  @pytest.mark.slow
   def test_for_a_tpu(self, name):
     """Compiled as it is; and nothing copies the cache to suit the kernel."""
     device = chips.describe(parse_slice(name))[0]

@@ -66,8 +66,8 @@ class KernelTest(parameterized.TestCase):
     out, _ = _value_and_slopes(*inputs, attention="xla", attention_block=block)
     np.testing.assert_allclose(out, _by_tokens(*inputs), atol=1e-5)
 
-  @pytest.mark.slow
   @parameterized.parameters(0, 128)
+  @pytest.mark.slow
   def test_splash_like_plain(self, block):
     """By Pallas's interpreter, which does what the chip does."""
     inputs = _inputs()

@@ -152,8 +152,8 @@ class PeftTest(parameterized.TestCase):
       np.testing.assert_allclose(found, wanted, atol=1e-4)
     return wanted
 
-  @pytest.mark.slow
   @parameterized.parameters(*families.NAMES)
+  @pytest.mark.slow
   def test_peft_loads_ours(self, family):
     model, config, params = self.build(family)
     adapters = adapters_of(config)
@@ -167,8 +167,8 @@ class PeftTest(parameterized.TestCase):
       plain = theirs(families.torch.tensor(ids)).logits.numpy()
     self.assertGreater(np.abs(adapted - plain).max(), 0.01)
 
-  @pytest.mark.slow
   @parameterized.parameters("qwen2", "glm4")
+  @pytest.mark.slow
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)
     modules = [*ours._names(config)]

@@ -30,8 +30,8 @@ FILE_BYTES = 8_000  # less than any of these models
 
 @unittest.skipIf(families.torch is None, families.WITHOUT)
 class TransformersTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.parameters(*FEW)
+  @pytest.mark.slow
   def test_files_logits_gradients_and_greedy_answers(self, family, tied, dtype):
     self._compare(families.describe(family, tied=tied), dtype)
 

@@ -139,8 +139,8 @@ class DriverFaultsTest(DriverTestCase):
     for future in futures[1:]:
       self.assertIsInstance(future.exception(0), GeneratorFault)
 
-  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
+  @pytest.mark.slow
   def test_a_callback_that_raises_or_submits_again(self, kind):
     driver, more = self.open(kind), []
 
@@ -159,8 +159,8 @@ class DriverFaultsTest(DriverTestCase):
       self.assertLen(self.settle(driver, list(more)), 2)
     self.check_empty(driver)
 
-  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
+  @pytest.mark.slow
   def test_a_policy_slot_without_weights_fails_its_own_requests(self, kind):
     store = ServedWeights(2)
     engine = small.engine_of((10,), store=store, slots=(2, 2))

@@ -33,8 +33,8 @@ ENGINES = {
 
 
 class SoakTest(parameterized.TestCase):
-  @pytest.mark.slow
   @parameterized.product(driver=DRIVERS, engine=list(ENGINES))
+  @pytest.mark.slow
   def test_hundreds_of_requests(self, driver, engine):
     self.soak(driver, engine, number=120, checked=8, seed=1)
 

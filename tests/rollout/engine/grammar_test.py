@@ -59,8 +59,8 @@ class GrammarTest(DriverTestCase):
     futures = [driver.submit(prompt, spec) for prompt, spec, *_ in requests]
     return self.settle(driver, futures)
 
-  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
+  @pytest.mark.slow
   def test_answers_are_drawn_from_allowed_tokens(self, kind):
     driver, requests = self.open(kind), list(mixed_requests(200))
     answers = self.ask(driver, requests)
@@ -146,8 +146,8 @@ class GrammarTest(DriverTestCase):
       (fresh,) = self.ask(self.open(), [(next_prompt, ask)])
       np.testing.assert_array_equal(again.sampled, fresh.sampled)
 
-  @pytest.mark.slow
   @parameterized.parameters(0, 1)
+  @pytest.mark.slow
   def test_a_swap_during_an_answer(self, old_weights):
     driver = self.open(old_weights=old_weights)
     spec = spec_of("json", seed=2)
@@ -169,8 +169,8 @@ class GrammarTest(DriverTestCase):
       (fresh,) = self.ask(self.open(), asked[:1])
       np.testing.assert_array_equal(answers[0].sampled, fresh.sampled)
 
-  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
+  @pytest.mark.slow
   def test_cancelling_frees_the_slot(self, kind):
     driver = self.open(kind, slots=(1, 1))
     chunks = []
@@ -199,8 +199,8 @@ class GrammarTest(DriverTestCase):
       np.concatenate([chunk.sampled for chunk in chunks]), answer.sampled
     )
 
-  @pytest.mark.slow
   @parameterized.parameters(*DRIVERS)
+  @pytest.mark.slow
   def test_a_dead_end_fails_its_own_request(self, kind):
     driver = self.open(kind)
     dead = dataclasses.replace(

@@ -230,7 +230,6 @@ class LossTest(parameterized.TestCase):
 
     return jax.value_and_grad(value, argnums=(0, 1))(self.logprob, self.entropy)
 
-  @pytest.mark.slow
   @parameterized.named_parameters(
     (
       "clipped",
@@ -272,6 +271,7 @@ class LossTest(parameterized.TestCase):
       {"reduction": "fixed_length_mean", "reduction_length": 9},
     ),
   )
+  @pytest.mark.slow
   def test_is_that_of_the_name(self, outside, inside):
     found, wanted = self._gradient(outside), self._gradient(inside)
     chex.assert_trees_all_close(found, wanted, rtol=1e-7, atol=1e-6)
