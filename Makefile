@@ -60,7 +60,7 @@ test: setup
 
 # The slow tests, then complete data sets, images and searches, of which `test`
 # takes samples: more than an hour. ARGS="--within=600" starts none after that.
-conformance: setup clients
+conformance: setup originals clients
 	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS)
 
 check: setup

@@ -46,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
   os.environ.setdefault(STARTED, str(time.time()))
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+  """One process more than processors: many a test waits for something."""
+  del config
+  return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
   config: pytest.Config, items: list[pytest.Item]
