@@ -14,7 +14,7 @@ from launch.config.checks import refuse_absent
 from launch.config.settings import Settings, read_settings
 from launch.processes.group import Processes, joined
 from launch.processes.interrupts import Interrupts, listen
-from launch.storage.compile_cache import enable_compile_cache
+from launch.storage.compile_cache import compile_cache
 from launch.storage.run_directory import RunDirectory
 
 
@@ -55,14 +55,14 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
     )
     try_loss(settings.loss)
     try_advantage(settings.advantage)
-    enable_compile_cache(folder.root, config.compile_cache)
-    policy = Policy(
-      settings.model,
-      settings.compute,
-      sharding.make_mesh(settings.mesh),
-      settings.lora,
-    )
     with contextlib.ExitStack() as stack:
+      stack.enter_context(compile_cache(folder.root, config.compile_cache))
+      policy = Policy(
+        settings.model,
+        settings.compute,
+        sharding.make_mesh(settings.mesh),
+        settings.lora,
+      )
       interrupts = stack.enter_context(
         listen(processes, settings.checkpoint.grace_s)
       )

@@ -4,9 +4,19 @@ Learners and rollout servers of one run share a folder; each file is written
 completely or not at all.
 """
 
+import contextlib
 import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+_FOLDER = "jax_compilation_cache_dir"
+_KEEP_ALL = {
+  "jax_persistent_cache_min_compile_time_secs": 0.0,
+  "jax_persistent_cache_min_entry_size_bytes": 0,
+}
 
 
 def enable_compile_cache(run: pathlib.Path, folder: str) -> None:
@@ -14,11 +24,23 @@ def enable_compile_cache(run: pathlib.Path, folder: str) -> None:
 
   A relative folder is within the run's.
   """
-  if not folder:
-    return
-  for name, value in {
-    "compilation_cache_dir": str(run.resolve() / folder),
-    "persistent_cache_min_compile_time_secs": 0.0,
-    "persistent_cache_min_entry_size_bytes": 0,
-  }.items():
-    jax.config.update(f"jax_{name}", value)  # type: ignore[no-untyped-call]
+  if folder:
+    _set({_FOLDER: str(run.resolve() / folder)} | _KEEP_ALL)
+
+
+@contextlib.contextmanager
+def compile_cache(run: pathlib.Path, folder: str) -> Iterator[None]:
+  """Enables the cache within the context, and restores what was before."""
+  before = {name: getattr(jax.config, name) for name in (_FOLDER, *_KEEP_ALL)}
+  enable_compile_cache(run, folder)
+  try:
+    yield
+  finally:
+    _set(before)
+
+
+def _set(settings: Mapping[str, Any]) -> None:
+  for name, value in settings.items():
+    jax.config.update(name, value)  # type: ignore[no-untyped-call]
+  # JAX opens its cache once, and would stay with the folder it had then.
+  compilation_cache.reset_cache()
