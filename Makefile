@@ -58,8 +58,9 @@ smoke: setup
 test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-# The slow tests, then complete data sets, images and searches, of which `test`
-# takes samples: more than an hour. ARGS="--within=600" starts none after that.
+# The slow tests (half an hour), then complete data sets, images and searches, of
+# which `test` takes samples: more than an hour. ARGS="--within=600" starts none
+# after that many seconds.
 conformance: setup originals clients
 	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS)
 
