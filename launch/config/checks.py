@@ -42,10 +42,10 @@ def refuse_unread(
   They are all keys of the section if none is named; `why` completes the message
   "means nothing".
   """
-  idle, found = base.get_config()[section], config[section]
-  for key in keys or found:
+  idle, settings = base.get_config()[section], config[section]
+  for key in keys or settings:
     require_read(
-      f"{section}.{key}", found[key], idle=idle[key], is_read=False, why=why
+      f"{section}.{key}", settings[key], idle=idle[key], is_read=False, why=why
     )
 
 

@@ -67,9 +67,9 @@ class PlaceSettings:
 
   containers: int  # of the environment's image; 0: not in containers
   image: str  # "" is <containers.registry>/<folder of the environment>
-  options: Sequence[str]  # key=value, that differ over there
-  worker: str  # the address of one that runs already
-  controller: str  # the address of one with workers of this environment
+  options: Sequence[str]  # key=value, that differ at this place
+  worker: str  # the address of a running worker
+  controller: str  # the address of a controller with workers of it
 
   def __post_init__(self) -> None:
     if self.containers < 0:
@@ -236,15 +236,16 @@ def _environment(
     known=("target", "options", "mistakes", "place"),
     needed=("target", "options", "mistakes"),
   )
-  place, here = section.get("place", {}), entry(section["target"]).place
-  _require_keys(f"{where}.place", place, known=list(here), needed=())
+  idle = entry(section["target"]).place.to_dict()
+  place = section.get("place", {})
+  _require_keys(f"{where}.place", place, known=list(idle), needed=())
   require_rates(section["mistakes"], where=f"{where}.mistakes")
   return EnvironmentSettings(
     target=section["target"],
     options=section["options"],
     mistakes=section["mistakes"],
     weight=weight,
-    place=PlaceSettings(**here.to_dict() | place),
+    place=PlaceSettings(**idle | place),
   )
 
 

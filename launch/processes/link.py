@@ -58,7 +58,8 @@ class _Wire:
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    deadline = struct.pack("ll", int(wait_timeout_s), 0)
+    seconds, fraction = divmod(wait_timeout_s, 1)
+    deadline = struct.pack("ll", int(seconds), int(fraction * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, deadline)
 
   def send(self, kind: bytes, value: bytes = b"") -> None:
@@ -104,7 +105,7 @@ class Link:
           ) from error
       return value
     try:
-      kind, found = self._shared.get(timeout=self._wait_s)
+      kind, value = self._shared.get(timeout=self._wait_s)
     except queue.Empty as error:
       raise DeadlineExceeded(
         f"learner process {self._index} waited processes.wait_timeout_s="
@@ -112,8 +113,8 @@ class Link:
         "of process 0, which runs and does not go on"
       ) from error
     if kind == _LEAVE:
-      raise SystemExit(int(found))
-    return found
+      raise SystemExit(int(value))
+    return value
 
   def forward(self, number: int) -> None:
     """Forwards a signal to process 0, if it is there."""

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import socket
 import tempfile
 import time
 
@@ -159,6 +160,18 @@ class LinkTest(parameterized.TestCase):
     self.assertIn(
       "waited processes.wait_timeout_s=0.2 s for process 0", said[1]
     )
+
+
+@pytest.mark.timeout(60)
+def test_a_process_that_reads_nothing_is_not_waited_for_below_a_second():
+  with (
+    socket.create_server(("127.0.0.1", 0)) as server,
+    socket.create_connection(server.getsockname()) as sender,
+    server.accept()[0],
+  ):
+    wire = process_link._Wire(sender, 1, 0.2)
+    with pytest.raises(OSError, match="unavailable|timed out"):
+      wire.send(b"s", bytes(64 << 20))
 
 
 def _say_nothing(link):

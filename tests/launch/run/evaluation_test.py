@@ -1,0 +1,52 @@
+"""Tests of the evaluator: policy slot 0, whatever training draws."""
+
+import dataclasses
+import types
+
+import pytest
+
+from agentrl_jax.metrics import MetricsWriter
+from launch.config.settings import read_settings
+from launch.run.evaluation import EvaluationPlan, Evaluator
+from launch.storage.run_directory import RunDirectory
+from tests.controller.stage import Brittle, ScriptedEngine, codec
+from tests.launch import tiny
+
+
+def requests_of(folder, mode, **sampling):
+  """The engine's requests of an evaluation, while training draws slot 1."""
+  config = tiny.get_config()
+  config.cross_policy.weights = (0.0, 1.0)
+  config.sampling.update(temperature=0.5, **sampling)
+  settings = read_settings(config)
+  limits = dataclasses.replace(settings.episode, max_answer_tokens=64)
+  settings = dataclasses.replace(settings, episode=limits)
+  engine = ScriptedEngine()
+  service = types.SimpleNamespace(
+    generator=engine, codec=codec(), settle=lambda: None
+  )
+  run = RunDirectory(folder, "")
+  with MetricsWriter(run.root) as metrics:
+    Evaluator(
+      types.SimpleNamespace(settings=settings, folder=run),
+      EvaluationPlan(**config.evaluation),
+      {"arithmetic": Brittle()},
+      metrics,
+    ).policy("rl", mode, service)
+  return [request for _, request in engine.asked]
+
+
+@pytest.mark.parametrize(
+  ("mode", "temperature"), [("greedy", 0), ("sampled", 1)]
+)
+def test_policy_slot_0_answers_untruncated(tmp_path, mode, temperature):
+  requests = requests_of(tmp_path, mode)
+  assert {r.policy_slot for r in requests} == {0}
+  assert {r.temperature for r in requests} == {temperature}
+  assert {(r.top_k, r.top_p) for r in requests} == {(0, 1.0)}
+
+
+def test_calls_are_constrained_as_in_training(tmp_path):
+  for calls, is_constrained in (("free", False), ("well_formed", True)):
+    requests = requests_of(tmp_path / calls, "greedy", calls=calls)
+    assert {bool(r.grammar) for r in requests} == {is_constrained}
