@@ -200,12 +200,13 @@ def refusal_of_grammar(tree: exp.Expr, sql: str) -> str | None:
   if not isinstance(tree, exp.Query | exp.Insert | exp.Update | exp.Delete):
     return None
   words = [*tokens(sql), Token("end", END, len(sql))]
+  nodes = list(tree.walk())  # once: walking costs more than the checks
   stops = [
     *_misplaced_tokens(words),
-    *_misread_names(tree, sql, words),
+    *_misread_names(nodes, sql, words),
     *_misread_columns(tree, words),
-    *_misread_limits(tree, words),
-    *_misread_forms(tree, words),
+    *_misread_limits(nodes, words),
+    *_misread_forms(nodes, words),
   ]
   return syntax_error(sql, min(stops)) if stops else None
 
@@ -223,10 +224,12 @@ def _misplaced_tokens(words: Sequence[Token]) -> Iterator[int]:
 
 
 def _misread_names(
-  tree: exp.Expr, sql: str, words: Sequence[Token]
+  nodes: Sequence[exp.Expr], sql: str, words: Sequence[Token]
 ) -> Iterator[int]:
   """Yields positions of words and string literals that are no names."""
-  for name in tree.find_all(exp.Identifier):
+  for name in nodes:
+    if not isinstance(name, exp.Identifier):
+      continue
     start, end = (name.meta.get(key, 0) for key in ("start", "end"))
     if name.quoted:
       if sql[start] in _QUOTES and not isinstance(name.parent, exp.Alias):
@@ -268,24 +271,32 @@ def _misread_columns(tree: exp.Expr, words: Sequence[Token]) -> Iterator[int]:
     )
 
 
-def _misread_limits(tree: exp.Expr, words: Sequence[Token]) -> Iterator[int]:
+def _misread_limits(
+  nodes: Sequence[exp.Expr], words: Sequence[Token]
+) -> Iterator[int]:
   """Yields positions of LIMIT and OFFSET that do not take whole numbers."""
-  for limit in tree.find_all(exp.Limit):
-    count = limit.expression
-    if (
-      not isinstance(count, exp.Literal)
-      or count.is_string
-      or not count.name.isdigit()
+  for node in nodes:
+    if isinstance(node, exp.Limit):
+      count = node.expression
+      if (
+        not isinstance(count, exp.Literal)
+        or count.is_string
+        or not count.name.isdigit()
+      ):
+        yield _behind(words, "LIMIT")
+      elif node.args.get("offset") and not isinstance(nodes[0], exp.Query):
+        yield _behind(words, "LIMIT") + len(count.name)
+    elif (
+      isinstance(node, exp.Offset)
+      and node.parent is not None
+      and not node.parent.args.get("limit")
     ):
-      yield _behind(words, "LIMIT")
-    elif limit.args.get("offset") and not isinstance(tree, exp.Query):
-      yield _behind(words, "LIMIT") + len(count.name)
-  for offset in tree.find_all(exp.Offset):
-    if offset.parent is not None and not offset.parent.args.get("limit"):
       yield _behind(words, "OFFSET")
 
 
-def _misread_forms(tree: exp.Expr, words: Sequence[Token]) -> Iterator[int]:
+def _misread_forms(
+  nodes: Sequence[exp.Expr], words: Sequence[Token]
+) -> Iterator[int]:
   """Yields positions in COUNT(), MAX(a, b), FULL JOIN, DELETE without FROM."""
   for before, _, full, join in zip(
     words, words[1:], words[2:], words[3:], strict=False
@@ -294,15 +305,18 @@ def _misread_forms(tree: exp.Expr, words: Sequence[Token]) -> Iterator[int]:
     has_alias = before.word not in ("FROM", "JOIN", ",", ".", "(")
     if has_alias and (full.word, join.word) == ("FULL", "JOIN"):
       yield full.start
-  if any(count.this is None for count in tree.find_all(exp.Count)):
+  if any(isinstance(n, exp.Count) and n.this is None for n in nodes):
     yield next(
       closing.start
       for name, _, closing in zip(words, words[1:], words[2:], strict=False)
       if name.word == "COUNT" and closing.word == ")"
     )
-  if any(function.expressions for function in tree.find_all(exp.Max, exp.Min)):
+  if any(isinstance(n, exp.Max | exp.Min) and n.expressions for n in nodes):
     yield _behind(words, ",")
-  if isinstance(tree, exp.Delete) and not isinstance(tree.this, exp.Table):
+  statement = nodes[0]
+  if isinstance(statement, exp.Delete) and not isinstance(
+    statement.this, exp.Table
+  ):
     yield words[2].start
 
 
