@@ -1,11 +1,11 @@
 """A complete RL step: 8 answers to one prompt, and one update.
 
 W-tiny, 128 tokens of prompt and 128 of answer without an end token, temperature
-1, no reference policy, rows of 256 tokens. Our step is that of a run: the
-engine answers 8 requests, rewards become advantages and training batches, the
-learner updates, and the new params are published to the engine. Tunix and TRL
-start from the same params in a Hugging Face folder. Each does the step of its
-own trainer. The reward is the same: the share of even tokens.
+1, no reference policy. Our step is that of a run: the engine answers 8
+requests, rewards become advantages and training batches, the learner updates,
+and the new params are published to the engine. Tunix and TRL start from the
+same params in a Hugging Face folder. Each does the step of its own trainer. The
+reward is the same: the share of even tokens.
 """
 
 import functools
@@ -104,7 +104,12 @@ class _Steps:
       advantage=defaults(
         AdvantageConfig, "advantage", task_center=False, task_scale=False
       ),
-      batch=BatchConfig(row_length=PROMPT + ANSWER, micro_batch=ATTEMPTS),
+      # One row, in which the prompt is computed once.
+      batch=BatchConfig(
+        row_length=PROMPT + ATTEMPTS * ANSWER,
+        micro_batch=1,
+        sharing=ATTEMPTS,
+      ),
       task_ids={TASK.name: 0},
       temperature=1.0,
     )

@@ -119,6 +119,9 @@ def get_config() -> ml_collections.ConfigDict:
     steps=1000,  # optimizer updates of reinforcement learning
     row_length=8192,  # tokens of a packed row
     micro_batch=2,  # rows per forward pass
+    # Tokens that trajectories share are computed once: a row stands for up to
+    # so many times its tokens. 1 computes each trajectory by itself.
+    sharing=8,
     batch_timeout_s=3600.0,  # the learner's wait for a batch of groups
     # The controller's wait for one step of the learner: updates, compilation
     # and checkpoint.

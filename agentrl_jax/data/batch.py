@@ -9,13 +9,22 @@ import dataclasses
 
 import jax
 
+from agentrl_jax.data.prefix_tree import PrefixTree
+
+jax.tree_util.register_dataclass(
+  PrefixTree,
+  data_fields=[field.name for field in dataclasses.fields(PrefixTree)],
+  meta_fields=[],
+)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """Packed trajectories; every field but the last is [..., B, T].
+  """Packed trajectories; every field but the last two is [..., B, T].
 
-  The last two are None unless an answer had to follow a grammar.
+  The fields of masks are None unless an answer had to follow a grammar. With a
+  tree, its tokens are computed, and T is a multiple of their number.
   """
 
   token: jax.Array  # int32
@@ -29,3 +38,4 @@ class Batch:
   # int32, the token's row of `mask_MX`; row 0 allows all tokens.
   allowed: jax.Array | None = None
   mask_MX: jax.Array | None = None  # uint32, as in `data.grammar.grammars`
+  tree: PrefixTree | None = None

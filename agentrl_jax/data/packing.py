@@ -2,21 +2,34 @@
 
 Plain numpy, so that packing runs while the device computes. The tokens of a
 trajectory stay together in one row. Rows have one fixed length, so that only
-one shape compiles.
+one shape compiles. Rows of several times the length may stand beside a prefix
+tree, which has the tokens that trajectories share once.
 """
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from agentrl_jax.data.prefix_tree import (
+  PrefixTree,
+  SortedPrefixes,
+  TreeWriter,
+  assign_tree_rows,
+  keys_of,
+)
 from agentrl_jax.data.records import Trajectory
 from agentrl_jax.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-  """Fields of `data.batch.Batch` as numpy arrays [R, T]."""
+  """Fields of `data.batch.Batch` as numpy arrays [R, T].
+
+  With a tree these are the tokens of its trajectories, and T is `sharing` times
+  the length of its rows.
+  """
 
   token: np.ndarray
   position: np.ndarray
@@ -26,11 +39,29 @@ class Rows:
   trajectory: np.ndarray
   turn: np.ndarray
   policy_slot: np.ndarray
+  tree: PrefixTree | None = None
+
+  def arrays(self) -> dict[str, Any]:
+    """Returns all fields but the tree, by name."""
+    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    del fields["tree"]
+    return fields
+
+  @property
+  def num_tokens(self) -> int:
+    """Number of tokens of the trajectories."""
+    return int(np.count_nonzero(self.segment))
+
+  @property
+  def num_computed(self) -> int:
+    """Number of tokens to compute: shared ones count once."""
+    return self.tree.num_computed if self.tree else self.num_tokens
 
   @property
   def fill(self) -> float:
-    """Share of the rows that is not padding."""
-    return float(np.mean(self.segment > 0))
+    """Share of the computed rows that is not padding."""
+    computed = self.tree.token if self.tree else self.token
+    return self.num_computed / computed.size
 
 
 def assign_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
@@ -38,12 +69,7 @@ def assign_rows(lengths: Sequence[int], row_length: int) -> list[list[int]]:
 
   Ties keep their order, so equal lengths always give equal rows.
   """
-  too_long = max(lengths, default=0)
-  if too_long > row_length:
-    raise ConfigError(
-      f"a trajectory of {too_long} tokens does not fit train.row_length="
-      f"{row_length}: raise it, or lower episode.max_tokens"
-    )
+  _refuse_too_long(lengths, row_length)
   rows: list[list[int]] = []
   room: list[int] = []
   for n in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
@@ -62,19 +88,59 @@ def pack(
   *,
   row_length: int,
   rows_multiple: int = 1,
+  sharing: int = 1,
 ) -> Rows:
   """Packs trajectories; `Rows.trajectory` counts along the argument.
 
-  The number of rows is rounded up to `rows_multiple` with rows of padding.
+  The number of rows is rounded up to `rows_multiple` with rows of padding. With
+  `sharing` above 1 there is a tree, whose rows hold up to `row_length` tokens
+  of up to `sharing * row_length` tokens of trajectories.
   """
+  if sharing > 1:
+    return _pack_trees(trajectories, row_length, rows_multiple, sharing)
   assigned = assign_rows([t.num_tokens for t in trajectories], row_length)
-  num_rows = -(-max(len(assigned), 1) // rows_multiple) * rows_multiple
-  rows = _empty_rows(num_rows, row_length)
+  rows = _empty_rows(_num_rows(assigned, rows_multiple), row_length)
   for r, members in enumerate(assigned):
     start = 0
     for segment, n in enumerate(members, 1):
       start = _place(rows, r, start, segment, n, trajectories[n])
   return rows
+
+
+def _pack_trees(
+  trajectories: Sequence[Trajectory],
+  row_length: int,
+  rows_multiple: int,
+  sharing: int,
+) -> Rows:
+  _refuse_too_long([t.num_tokens for t in trajectories], row_length)
+  prefixes = SortedPrefixes(keys_of(trajectories))
+  assigned = assign_tree_rows(prefixes, row_length, sharing)
+  num_rows = _num_rows(assigned, rows_multiple)
+  writer = TreeWriter(num_rows, row_length, sharing)
+  rows = dataclasses.replace(
+    _empty_rows(num_rows, sharing * row_length), tree=writer.tree
+  )
+  for r, members in enumerate(assigned):
+    start = 0
+    for segment, (n, shared) in enumerate(prefixes.walk(members), 1):
+      writer.write(r, start, trajectories[n], shared)
+      start = _place(rows, r, start, segment, n, trajectories[n])
+    writer.end_row(r)
+  return rows
+
+
+def _refuse_too_long(lengths: Sequence[int], row_length: int) -> None:
+  too_long = max(lengths, default=0)
+  if too_long > row_length:
+    raise ConfigError(
+      f"a trajectory of {too_long} tokens does not fit train.row_length="
+      f"{row_length}: raise it, or lower episode.max_tokens"
+    )
+
+
+def _num_rows(assigned: Sequence[Sequence[int]], rows_multiple: int) -> int:
+  return -(-max(len(assigned), 1) // rows_multiple) * rows_multiple
 
 
 def _empty_rows(num_rows: int, row_length: int) -> Rows:

@@ -136,16 +136,19 @@ class Policy:
     params: Params,
     token_BT: jax.Array,
     position_BT: jax.Array,
-    segment_BT: jax.Array,
+    segment_BT: jax.Array | None,
+    end_BT: jax.Array | None = None,
   ) -> jax.Array:
     """Hidden states [B, T, D] of packed rows; segment 0 is padding.
 
     Tokens see earlier tokens of their own segment only; positions count from
-    0 within each.
+    0 within each. Rows of prefix trees have `end_BT` in place of segments, and
+    tokens see their ancestors: see `data.prefix_tree`.
     """
     attend = functools.partial(
       packed.attend,
       segment_BT=segment_BT,
+      end_BT=end_BT,
       compute=self.compute,
       mesh=self.mesh,
     )

@@ -201,6 +201,26 @@ def _move_back(here, there, _, slope):
 _move.defvjp(lambda x, here, there: (_move(x, here, there), None), _move_back)
 
 
+def varying_like(tree: Any, *others: jax.Array) -> Any:
+  """Types values in shard_map as varying over the axes that `others` vary over.
+
+  A loop must return the type of its input: sums that start from zeros need it.
+  Outside shard_map nothing changes.
+  """
+  wanted = frozenset().union(*map(_varying_axes, others))
+
+  def vary(x: jax.Array) -> jax.Array:
+    missing = tuple(wanted - _varying_axes(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+  return jax.tree.map(vary, tree)
+
+
+def _varying_axes(x: jax.Array) -> frozenset[str]:
+  axes: frozenset[str] = jax.typeof(x).manual_axis_type.varying
+  return axes
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
   """Splits rows over data and fsdp, and their tokens over sequence."""
   return NamedSharding(mesh, BATCH_SPEC)

@@ -277,8 +277,10 @@ class BatchBuilder:
       trajectories,
       row_length=self._batch.row_length,
       rows_multiple=self._batch.micro_batch,
+      sharing=self._batch.sharing,
     )
     report["batch/fill"] = rows.fill
+    report["batch/shared"] = 1 - rows.num_computed / max(rows.num_tokens, 1)
     report["batch/trained_tokens"] = float(rows.mask.sum())
     return rows
 

@@ -1,4 +1,9 @@
-"""Log-probabilities, entropies and values of the tokens of a packed batch."""
+"""Log-probabilities, entropies and values of the tokens of a packed batch.
+
+With a prefix tree, all three are computed once per node, from the state of the
+node's parent, and then spread over the trajectories: so the gradients of
+trajectories add up where their branches meet.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
+from agentrl_jax.data.prefix_tree import PrefixTree
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -45,12 +51,22 @@ def token_logprobs(
   )
   if sharding.is_split(policy.mesh):
     fused = _on_devices(fused, policy.mesh)
+  output_DV, tree = policy.output_matrix(params), batch.tree
+  if tree is not None:
+    found = fused(
+      _of_parents(hidden_BTD, tree, policy.mesh),
+      output_DV,
+      tree.token,
+      tree.mask,
+      _allowed(tree.allowed, batch.mask_MX),
+    )
+    return tuple(_of_trajectories(x_BT, batch, policy.mesh) for x_BT in found)
   logprob_BT, entropy_BT = fused(
     hidden_BTD,
-    policy.output_matrix(params),
+    output_DV,
     _next(batch.token),
     _next(batch.mask),
-    _next_allowed(batch),
+    _allowed(_next(batch.allowed), batch.mask_MX),
   )
   return _previous(logprob_BT), _previous(entropy_BT)
 
@@ -95,19 +111,59 @@ def _on_devices(
   return on_all_devices
 
 
-def _next_allowed(batch: Batch) -> AllowedTokens | None:
-  if batch.mask_MX is None:
+def _allowed(
+  allowed_BT: jax.Array | None, mask_MX: jax.Array | None
+) -> AllowedTokens | None:
+  if allowed_BT is None or mask_MX is None:
     return None
-  return AllowedTokens(_next(batch.allowed), batch.mask_MX)
+  return AllowedTokens(allowed_BT, mask_MX)
 
 
-def _next(x_BT: jax.Array) -> jax.Array:
+def _of_parents(
+  hidden_BTD: jax.Array, tree: PrefixTree, mesh: Mesh | None
+) -> jax.Array:
+  """Returns the state that each node was sampled from, [B, T, D]."""
+  return _take_within_rows(
+    hidden_BTD, tree.parent, mesh, sharding.spec("rows", "tokens", None)
+  )
+
+
+def _of_trajectories(
+  x_BT: jax.Array, batch: Batch, mesh: Mesh | None
+) -> jax.Array:
+  """Spreads values of nodes over the trajectories' tokens; 0 off the mask."""
+  x_BL = _take_within_rows(x_BT, batch.tree.place, mesh, sharding.BATCH_SPEC)
+  return jnp.where(batch.mask, x_BL, 0)
+
+
+def _take_within_rows(
+  x: jax.Array,
+  index_BL: jax.Array,
+  mesh: Mesh | None,
+  split: PartitionSpec,
+) -> jax.Array:
+  """Takes entries [B, T] of x along the tokens of each row, [B, L]."""
+
+  def take(x: jax.Array, index_BL: jax.Array) -> jax.Array:
+    if mesh is not None and mesh.shape["sequence"] > 1:
+      x = jax.lax.all_gather(x, "sequence", axis=1, tiled=True)
+    index = index_BL.reshape(*index_BL.shape, *[1] * (x.ndim - 2))
+    return jnp.take_along_axis(x, index, axis=1)
+
+  if not sharding.is_split(mesh):
+    return take(x, index_BL)
+  return jax.shard_map(
+    take, mesh=mesh, in_specs=(split, sharding.BATCH_SPEC), out_specs=split
+  )(x, index_BL)
+
+
+def _next(x_BT: jax.Array | None) -> jax.Array | None:
   """Shifts left, so that entry t is about token t + 1; the last is 0.
 
   Token ids are shifted instead of hidden states, which are larger and split
   over devices.
   """
-  return jnp.pad(x_BT[:, 1:], ((0, 0), (0, 1)))
+  return None if x_BT is None else jnp.pad(x_BT[:, 1:], ((0, 0), (0, 1)))
 
 
 def _previous(x_BT: jax.Array) -> jax.Array:
@@ -122,10 +178,21 @@ def token_values(
 
   Entry t is read from the hidden state that token t was sampled from.
   """
-  value_BT = _previous(policy.value(params, hidden_BTD))
-  return jnp.where(batch.mask, value_BT, 0)
+  value_BT = policy.value(params, hidden_BTD)
+  if batch.tree is None:
+    return jnp.where(batch.mask, _previous(value_BT), 0)
+  value_BT = _take_within_rows(
+    value_BT, batch.tree.parent, policy.mesh, sharding.BATCH_SPEC
+  )
+  return _of_trajectories(value_BT, batch, policy.mesh)
 
 
 def hidden_states(policy: Policy, params: Params, batch: Batch) -> jax.Array:
-  """Returns the last hidden states [B, T, D]; entry t predicts token t + 1."""
-  return policy.hidden(params, batch.token, batch.position, batch.segment)
+  """Returns the last hidden states [B, T, D]; entry t predicts token t + 1.
+
+  With a tree, entry t predicts the children of node t.
+  """
+  tree = batch.tree
+  if tree is None:
+    return policy.hidden(params, batch.token, batch.position, batch.segment)
+  return policy.hidden(params, tree.token, tree.position, None, tree.end)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.answer_masks import AnswerMasks
 from agentrl_jax.data.packing import Rows
+from agentrl_jax.data.prefix_tree import allowed_nodes
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 
@@ -51,9 +52,12 @@ class BatchConfig:
 
   row_length: int  # tokens
   micro_batch: int  # rows
+  # Tokens of trajectories per computed token of a row, at most; 1 packs no
+  # trees, and computes what trajectories share once for each.
+  sharing: int
 
   def __post_init__(self) -> None:
-    for name in ("row_length", "micro_batch"):
+    for name in ("row_length", "micro_batch", "sharing"):
       if getattr(self, name) < 1:
         raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")
 
@@ -68,16 +72,18 @@ def cut(
 
   Each holds the whole table of `masks`, so that all have equal shapes.
   """
-  micro_batches = []
-  for part in _parts(len(rows.token), micro_batch):
-    fields = {
-      field.name: getattr(rows, field.name)[part]
-      for field in dataclasses.fields(rows)
-    }
-    if masks is not None:
-      fields |= {"allowed": masks.allowed_RT[part], "mask_MX": masks.mask_MX}
-    micro_batches.append(TrainBatch(Batch(**fields), advantage_RT[part]))
-  return micro_batches
+  fields, mask_MX = {**rows.arrays(), "tree": rows.tree}, None
+  if masks is not None:
+    fields["allowed"], mask_MX = masks.allowed_RT, masks.mask_MX
+  if masks is not None and rows.tree is not None:
+    allowed_RT = allowed_nodes(rows.tree, rows.mask, masks.allowed_RT)
+    fields["tree"] = dataclasses.replace(rows.tree, allowed=allowed_RT)
+
+  def micro_batch_of(part: slice) -> TrainBatch:
+    batch = Batch(**jax.tree.map(lambda x: x[part], fields), mask_MX=mask_MX)
+    return TrainBatch(batch, advantage_RT[part])
+
+  return [micro_batch_of(p) for p in _parts(len(rows.token), micro_batch)]
 
 
 def add_fields(

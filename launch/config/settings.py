@@ -182,7 +182,9 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     reference=ReferenceConfig(**config.reference.to_dict()),
     advantage=AdvantageConfig(**config.advantage.to_dict()),
     batch=BatchConfig(
-      row_length=config.train.row_length, micro_batch=config.train.micro_batch
+      row_length=config.train.row_length,
+      micro_batch=config.train.micro_batch,
+      sharing=config.train.sharing,
     ),
     optimizer=OptimizerConfig(**config.optimizer.to_dict()),
     warm_start_epochs=config.warm_start.epochs,

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
+from agentrl_jax.data.prefix_tree import PrefixTree
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.policy import Policy
@@ -91,11 +92,11 @@ def learner_policy(settings: Settings, mesh: Mesh) -> Policy:
 
 def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
   """A micro-batch of the config's shape, with the fields its loss reads."""
-  sizes = (settings.batch.micro_batch, settings.batch.row_length)
-  where, loss = sharding.batch_sharding(mesh), settings.loss
+  batch, loss = settings.batch, settings.loss
+  where = sharding.batch_sharding(mesh)
 
-  def array(dtype: Any) -> Any:
-    return shape(sizes, dtype, where)
+  def array(dtype: Any, length: int = batch.row_length * batch.sharing) -> Any:
+    return shape((batch.micro_batch, length), dtype, where)
 
   whole, real, flag = array(jnp.int32), array(jnp.float32), array(jnp.bool_)
   critic = loss.has_critic
@@ -116,6 +117,9 @@ def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
       policy_slot=whole,
       allowed=whole if constrained else None,
       mask_MX=table if constrained else None,
+      tree=_abstract_tree(array, batch.row_length, constrained)
+      if batch.sharing > 1
+      else None,
     ),
     real,
     reference_logprob=real
@@ -130,6 +134,21 @@ def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
     value_mask=flag if critic else None,
     task=whole,
     version=whole,
+  )
+
+
+def _abstract_tree(
+  array: Callable[..., Any], row_length: int, constrained: bool
+) -> PrefixTree:
+  whole = array(jnp.int32, row_length)
+  return PrefixTree(
+    token=whole,
+    position=whole,
+    end=whole,
+    parent=whole,
+    mask=array(jnp.bool_, row_length),
+    place=array(jnp.int32),
+    allowed=whole if constrained else None,
   )
 
 

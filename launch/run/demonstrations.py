@@ -8,13 +8,13 @@ the result is the same for any number of them.
 
 import asyncio
 import concurrent.futures
-import dataclasses
 import io
 import multiprocessing
 import os
 import pathlib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -102,7 +102,7 @@ def demonstrate(
 def save_rows(path: pathlib.Path, rows: Rows) -> None:
   """Writes packed rows, completely or not at all."""
   partial = path.with_suffix(".partial.npz")
-  np.savez_compressed(partial, **dataclasses.asdict(rows))
+  np.savez_compressed(partial, **rows.arrays())
   partial.replace(path)
 
 
@@ -111,8 +111,8 @@ def load_rows(path: pathlib.Path, content: bytes | None = None) -> Rows:
   try:
     content = path.read_bytes() if content is None else content
     with np.load(io.BytesIO(content)) as found:
-      return Rows(**{f.name: found[f.name] for f in dataclasses.fields(Rows)})
-  except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+      return Rows(**found)
+  except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
     raise CheckpointError(
       f"{path} cannot be read as demonstrations: {error}. Remove it, and it "
       "is made again"
@@ -187,12 +187,11 @@ def _mistakes(settings: Settings) -> dict[str, Mapping[str, float]]:
 
 
 def _join(parts: Sequence[Rows]) -> Rows:
-  return Rows(
-    **{
-      field.name: np.concatenate([getattr(part, field.name) for part in parts])
-      for field in dataclasses.fields(Rows)
-    }
-  )
+  arrays = [part.arrays() for part in parts]
+  joined: dict[str, Any] = {
+    name: np.concatenate([x[name] for x in arrays]) for name in arrays[0]
+  }
+  return Rows(**joined)
 
 
 def shuffled(rows: Rows, *, seed: int, epochs: int) -> Iterator[np.ndarray]:

@@ -5,7 +5,6 @@ only the learner's state.
 """
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
@@ -110,9 +109,6 @@ def _save(checkpoints: Checkpoints, state: TrainState) -> str:
 
 def _train_batch(rows: Rows, chosen: np.ndarray) -> TrainBatch:
   """Returns packed rows in which every demonstrated token weighs the same."""
-  fields = {
-    f.name: getattr(rows, f.name)[chosen] for f in dataclasses.fields(Rows)
-  }
-  batch = Batch(**fields)
+  batch = Batch(**{name: x[chosen] for name, x in rows.arrays().items()})
   weight_BT = batch.mask.astype(np.float32)
   return TrainBatch(batch, weight_BT)

@@ -1,5 +1,7 @@
 """Random records for tests, from a seed."""
 
+import dataclasses
+
 import numpy as np
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
@@ -43,3 +45,55 @@ def make_group(rng, *, id="g", task="a", size=4, **fields) -> Group:
     for n in range(size)
   )
   return Group(id, Task(task, "train", 7), members, num_masked=1)
+
+
+def make_branching_group(
+  rng, *, id="g", task="a", size=6, prompt=(), **fields
+) -> Group:
+  """A group whose attempts share `prompt`, and turns with earlier attempts.
+
+  Some leave an earlier one inside an answer, one equals another, and one is the
+  beginning of another. Log-probabilities of the sampler differ everywhere.
+  """
+  first = make_trajectory(rng, task=task, group=id, turns=3, **fields)
+  turn = first.turns[0]
+  observation = np.concatenate([np.asarray(prompt, np.int32), turn.observation])
+  turn = dataclasses.replace(turn, observation=observation)
+  members = [dataclasses.replace(first, turns=(turn, *first.turns[1:]))]
+  for attempt in range(1, size):
+    other = members[int(rng.integers(len(members)))]
+    kept = int(rng.integers(len(other.turns)))
+    turns = [*other.turns[:kept], _left(rng, other.turns[kept])]
+    turns += make_trajectory(rng, turns=2 - kept).turns if kept < 2 else ()
+    if attempt == size - 2:
+      turns = list(other.turns)
+    if attempt == size - 1:
+      turns = list(other.turns[:1])
+    members.append(
+      dataclasses.replace(
+        first,
+        attempt=attempt,
+        reward=float(rng.random()),
+        turns=tuple(with_answer(rng, turn, turn.sampled) for turn in turns),
+      )
+    )
+  return Group(id, Task(task, "train", 7), tuple(members))
+
+
+def _left(rng, turn: Turn) -> Turn:
+  """The turn up to a token of its answer, and then another token."""
+  kept = turn.sampled[: int(rng.integers(len(turn.sampled)))]
+  new = make_turn(rng, observed=1, sampled=2).sampled
+  return with_answer(rng, turn, np.concatenate([kept, new]))
+
+
+def with_answer(rng, turn: Turn, sampled) -> Turn:
+  """The turn with another answer, and new log-probabilities."""
+  logprob = -rng.random(len(sampled)).astype(np.float32)
+  return dataclasses.replace(
+    turn,
+    sampled=sampled,
+    behavior_logprob=logprob,
+    raw_logprob=logprob,
+    version=np.zeros(len(sampled), np.int32),
+  )

@@ -45,8 +45,10 @@ loss_config = functools.partial(
 )
 
 
-def batch_config(micro_batch=4, row_length=48) -> BatchConfig:
-  return BatchConfig(row_length=row_length, micro_batch=micro_batch)
+def batch_config(micro_batch=4, row_length=48, sharing=1) -> BatchConfig:
+  return BatchConfig(
+    row_length=row_length, micro_batch=micro_batch, sharing=sharing
+  )
 
 
 def make_batch_builder(
@@ -58,12 +60,13 @@ def make_batch_builder(
   task_ids=TASK_IDS,
   reference=None,
   make_grammars=None,
+  **batch,
 ) -> BatchBuilder:
   return BatchBuilder(
     Policy(model, COMPUTE),
     loss=loss or loss_config(),
     advantage=advantage or advantage_config(),
-    batch=batch_config(micro_batch),
+    batch=batch_config(micro_batch, **batch),
     task_ids=task_ids,
     temperature=0.9,
     reference=reference

@@ -1,5 +1,6 @@
 """Chooses the kernel for attention over packed rows, and runs it on a mesh.
 
+Rows are sequences one after another, or prefix trees (`data.prefix_tree`).
 Heads and rows never meet, so devices that share them exchange nothing. Tokens
 do meet: where a row is split over `sequence`, each device keeps its queries and
 fetches the keys and values of the whole row.
@@ -15,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
-from agentrl_jax.model.attention import reference, splash
+from agentrl_jax.model.attention import blockwise, reference, splash
 from agentrl_jax.model.compute import ATTENDED, ComputeConfig
 
 _Q = sharding.spec("rows", "tokens", "kv_heads", None, None)
@@ -55,13 +56,15 @@ def attend(
   k_BTKH: jax.Array,
   v_BTKH: jax.Array,
   *,
-  segment_BT: jax.Array,
+  segment_BT: jax.Array | None,
+  end_BT: jax.Array | None = None,
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
   """Each token attends to earlier tokens of its own segment, itself included.
 
-  Returns [B, T, K, G, H]. See `attention.attend_packed` for the arithmetic.
+  Given the ends of subtrees in place of segments, it attends to itself and its
+  ancestors. Returns [B, T, K, G, H]. See `attention.blockwise` for the rule.
   """
   length, heads_per_key, channels = (q_BTKGH.shape[n] for n in (1, 3, 4))
   platform = platform_of(mesh)
@@ -69,22 +72,25 @@ def attend(
   if reason:
     warn_once(f"attention is computed by plain XLA, in memory T x T: {reason}")
   shards = mesh.shape["sequence"] if mesh is not None else 1
+  settings = {
+    "block": compute.attention_block,
+    "interpret": platform != "tpu",
+    "name": ATTENDED,
+  }
   kernel = None
-  if chosen == "splash":
+  if chosen == "splash" and end_BT is not None:
+    splash.check_length(length, shards)
+  elif chosen == "splash":
     kernel = splash.make_kernel(
-      length,
-      heads_per_key,
-      shards=shards,
-      block=compute.attention_block,
-      interpret=platform != "tpu",
-      name=ATTENDED,
+      length, heads_per_key, shards=shards, **settings
     )
   attend_on_device = functools.partial(
-    _attend_on_device, chosen, compute.attention_block
+    _attend_on_device, chosen, settings, end_BT is not None
   )
   if sharding.is_split(mesh):
     attend_on_device = _on_devices(attend_on_device, chosen, kernel, mesh)
-  mixed = attend_on_device(kernel, q_BTKGH, k_BTKH, v_BTKH, segment_BT)
+  mark_BT = segment_BT if end_BT is None else end_BT
+  mixed = attend_on_device(kernel, q_BTKGH, k_BTKH, v_BTKH, mark_BT)
   return checkpoint_name(mixed, ATTENDED)
 
 
@@ -104,23 +110,46 @@ def _on_devices(attend_on_device, chosen: str, kernel, mesh: Mesh):
 
 
 def _attend_on_device(
-  chosen, block, kernel, q, k, v, segment_BT, is_split=False
+  chosen, settings, is_tree, kernel, q, k, v, mark_BT, is_split=False
 ):
-  """Attends with the queries, heads and rows of one device."""
-  segment_BS, first = segment_BT, 0
+  """Attends with the queries, heads and rows of one device.
+
+  `mark_BT` are segments, or the ends of subtrees if `is_tree`.
+  """
+  mark_BS, first = mark_BT, 0
   if is_split:
-    k, v, segment_BS = (
+    k, v, mark_BS = (
       jax.lax.all_gather(x, "sequence", axis=1, tiled=True)
-      for x in (k, v, segment_BT)
+      for x in (k, v, mark_BT)
     )
     first = jax.lax.axis_index("sequence") * q.shape[1]
+  if kernel is not None:
+    return splash.attend(kernel, q, k, v, mark_BT, mark_BS)
+  end_BS = mark_BS if is_tree else segment_ends(mark_BS)
+  # Padding sees itself, so that it stays finite.
+  end_BS = jnp.maximum(end_BS, jnp.arange(1, end_BS.shape[1] + 1))
   if chosen == "splash":
-    return splash.attend(kernel, q, k, v, segment_BT, segment_BS)
+    return splash.attend_tree(q, k, v, end_BS, first=first, **settings)
   if chosen == "cudnn":
-    return _attend_cudnn(q, k, v, segment_BT, segment_BS, first)
-  return reference.attend_packed(
-    q, k, v, segment_BT, segment_BS, first=first, block=block
-  )
+    return _attend_cudnn(q, k, v, end_BS, first)
+  if settings["block"]:
+    return blockwise.attend(
+      q, k, v, end_BS, first=first, block=settings["block"]
+    )
+  return reference.attend_packed(q, k, v, end_BS, first=first)
+
+
+def segment_ends(segment_BT: jax.Array) -> jax.Array:
+  """Returns the index after the last token of each token's segment, [B, T].
+
+  0 for padding, which is segment 0.
+  """
+  length = segment_BT.shape[1]
+  following_BT = jnp.pad(segment_BT[:, 1:], ((0, 0), (0, 1)))
+  is_last_BT = (segment_BT != following_BT).at[:, -1].set(True)
+  end_BT = jnp.where(is_last_BT, jnp.arange(1, length + 1), length)
+  end_BT = jax.lax.cummin(end_BT, axis=1, reverse=True)
+  return jnp.where(segment_BT > 0, end_BT, 0)
 
 
 def _obstacle(
@@ -150,8 +179,7 @@ def _attend_cudnn(
   q_BTKGH: jax.Array,
   k_BSKH: jax.Array,
   v_BSKH: jax.Array,
-  segment_BT: jax.Array,
-  segment_BS: jax.Array,
+  end_BS: jax.Array,
   first: int | jax.Array,
 ) -> jax.Array:
   """Computes `reference.attend_packed` by cuDNN's kernel, [B, T, K, G, H].
@@ -161,17 +189,14 @@ def _attend_cudnn(
   each in bfloat16.
   """
   num_rows, length, _, _, channels = q_BTKGH.shape
-  visible_BTS = segment_BT[:, :, None] == segment_BS[:, None, :]
   is_whole = length == k_BSKH.shape[1]
-  if not is_whole:  # the kernel's own causal mask starts at the first key
-    query_T = first + jnp.arange(length)
-    visible_BTS &= jnp.arange(k_BSKH.shape[1]) <= query_T[:, None]
+  visible_BTS = reference.visible(end_BS, length, first)
   mixed_BTNH = jax.nn.dot_product_attention(
     q_BTKGH.reshape(num_rows, length, -1, channels),
     k_BSKH,
     v_BSKH,
     mask=visible_BTS[:, None],
-    is_causal=is_whole,
+    is_causal=is_whole,  # the kernel's own mask starts at the first key
     implementation="cudnn",
   )
   return mixed_BTNH.reshape(q_BTKGH.shape)

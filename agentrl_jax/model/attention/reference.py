@@ -55,48 +55,31 @@ def attend_packed(
   q_BTKGH: jax.Array,
   k_BSKH: jax.Array,
   v_BSKH: jax.Array,
-  segment_BT: jax.Array,
-  segment_BS: jax.Array,
+  end_BS: jax.Array,
   *,
   first: int | jax.Array,
-  block: int,
 ) -> jax.Array:
-  """Lets each token attend to earlier tokens of its segment, and to itself.
+  """Lets token t attend to token s of its row if s <= t < end[s].
 
+  See `attention.blockwise`; here all pairs of tokens are computed at once.
   Queries are those of the row's tokens from `first` on; keys are the row's.
-  Queries are taken `block` at a time, each block against the keys up to its own
-  end, so that the upper triangle is never computed. A `block` of 0 takes all
-  queries at once. If `first` is only known at run time, all keys are taken.
   """
-  length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
-  block = block or length
   # Once here, so that no product has to turn round what it reads.
   q_BKGTH = jnp.moveaxis(q_BTKGH, 1, 3)
   k_BKSH, v_BKSH = (jnp.moveaxis(x, 1, 2) for x in (k_BSKH, v_BSKH))
-
-  def of_block(start: int) -> jax.Array:
-    here = slice(start, start + block)
-    seen = first + start + block if isinstance(first, int) else num_keys
-    return _attend_visible(
-      q_BKGTH[:, :, :, here],
-      k_BKSH[:, :, :seen],
-      v_BKSH[:, :, :seen],
-      _visible(segment_BT[:, here], segment_BS[:, :seen], first + start),
-    )
-
-  blocks = [of_block(start) for start in range(0, length, block)]
+  visible_BTS = visible(end_BS, q_BTKGH.shape[1], first)
   return jnp.moveaxis(
-    blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=3), 3, 1
+    _attend_visible(q_BKGTH, k_BKSH, v_BKSH, visible_BTS), 3, 1
   )
 
 
-def _visible(
-  segment_BT: jax.Array, segment_BS: jax.Array, first: int | jax.Array
+def visible(
+  end_BS: jax.Array, num_queries: int, first: int | jax.Array
 ) -> jax.Array:
   """Returns a mask of the keys that each query may see, bool [B, T, S]."""
-  query_T = first + jnp.arange(segment_BT.shape[1])
-  causal_TS = jnp.arange(segment_BS.shape[1]) <= query_T[:, None]
-  return causal_TS & (segment_BT[:, :, None] == segment_BS[:, None, :])
+  query_T1 = first + jnp.arange(num_queries)[:, None]
+  causal_TS = jnp.arange(end_BS.shape[1]) <= query_T1
+  return causal_TS & (query_T1 < end_BS[:, None, :])
 
 
 @jax.custom_vjp

@@ -15,6 +15,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.attention import reference
 
 SLOTS = 128  # tokens that the kernel takes at least, and multiples of them
 _BLOCK = 512  # tokens, where `compute.attention_block` does not say
@@ -51,18 +52,9 @@ def make_kernel(
   mask = masks.MultiHeadMask(
     [masks.CausalMask((length, length))] * heads_per_key
   )
-  queries = _fitting(block or _BLOCK, length // shards)
-  keys = _fitting(block or _BLOCK, length)
   return kernels.make_splash_mqa(
     mask,
-    block_sizes=kernels.BlockSizes(
-      block_q=queries,
-      block_kv=keys,
-      block_q_dkv=queries,
-      block_kv_dkv=keys,
-      block_q_dq=queries,
-      block_kv_dq=keys,
-    ),
+    block_sizes=_block_sizes(block, length // shards, length),
     head_shards=1,
     q_seq_shards=shards,
     residual_checkpoint_name=name,
@@ -78,17 +70,88 @@ def attend(
   segment_BT: jax.Array,
   segment_BS: jax.Array,
 ) -> jax.Array:
-  """Computes `reference.attend_packed` by splash, [B, T, K, G, H]."""
-  q_BTKGH = q_BTKGH * q_BTKGH.shape[-1] ** -0.5
+  """Attends to earlier tokens of the segment, [B, T, K, G, H]."""
   of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
-  of_rows = jax.vmap(of_heads)
-  mixed_BKGTH = of_rows(
+  return _over_rows(
+    of_heads,
+    q_BTKGH,
+    k_BSKH,
+    v_BSKH,
+    kernels.SegmentIds(q=segment_BT, kv=segment_BS),
+  )
+
+
+def attend_tree(
+  q_BTKGH: jax.Array,
+  k_BSKH: jax.Array,
+  v_BSKH: jax.Array,
+  end_BS: jax.Array,
+  *,
+  first: int | jax.Array,
+  block: int,
+  interpret: bool,
+  name: str,
+) -> jax.Array:
+  """Computes `reference.attend_packed` by splash, [B, T, K, G, H].
+
+  Which blocks are skipped is known at run time only, so the kernel takes the
+  mask of each row, T S bytes.
+  """
+  length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
+  block_sizes = _block_sizes(block, length, num_keys)
+
+  def of_heads(q_KGTH, k_KSH, v_KSH, visible_TS):
+    kernel = kernels.make_splash_mqa(
+      visible_TS[None],
+      block_sizes=block_sizes,
+      head_shards=1,
+      q_seq_shards=1,
+      residual_checkpoint_name=name,
+      interpret=interpret,
+    )
+    return jax.vmap(_with_static_flags(kernel))(q_KGTH, k_KSH, v_KSH)
+
+  visible_BTS = reference.visible(end_BS, length, first)
+  return _over_rows(of_heads, q_BTKGH, k_BSKH, v_BSKH, visible_BTS)
+
+
+def _with_static_flags(
+  kernel: kernels.SplashAttentionKernel,
+) -> kernels.SplashAttentionKernel:
+  """Undoes what jax 0.10 does to a flag when a kernel is made while tracing.
+
+  It becomes an array, and calling the kernel asks for its value.
+  """
+  for name in ("fwd_mask_info", "dq_mask_info", "dkv_mask_info"):
+    info = getattr(kernel, name)
+    setattr(kernel, name, info._replace(is_dynamic_mask=True))
+  return kernel
+
+
+def _over_rows(of_heads, q_BTKGH, k_BSKH, v_BSKH, marks) -> jax.Array:
+  q_BTKGH = q_BTKGH * q_BTKGH.shape[-1] ** -0.5
+  mixed_BKGTH = jax.vmap(of_heads)(
     q_BTKGH.transpose(0, 2, 3, 1, 4),
     k_BSKH.swapaxes(1, 2),
     v_BSKH.swapaxes(1, 2),
-    kernels.SegmentIds(q=segment_BT, kv=segment_BS),
+    marks,
   )
   return mixed_BKGTH.transpose(0, 3, 1, 2, 4)
+
+
+def _block_sizes(
+  block: int, num_queries: int, num_keys: int
+) -> kernels.BlockSizes:
+  queries = _fitting(block or _BLOCK, num_queries)
+  keys = _fitting(block or _BLOCK, num_keys)
+  return kernels.BlockSizes(
+    block_q=queries,
+    block_kv=keys,
+    block_q_dkv=queries,
+    block_kv_dkv=keys,
+    block_q_dq=queries,
+    block_kv_dq=keys,
+  )
 
 
 def _fitting(block: int, length: int) -> int:

@@ -62,7 +62,7 @@ class Trained:
       self._policy,
       loss=small.loss_config(),
       advantage=small.advantage_config(),
-      batch=BatchConfig(row_length=talking.CONTEXT, micro_batch=4),
+      batch=BatchConfig(row_length=talking.CONTEXT, micro_batch=4, sharing=4),
       task_ids={"words": 0},
       temperature=TEMPERATURE,
       make_grammars=talking.grammars,

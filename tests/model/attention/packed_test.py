@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import packed, reference
 from agentrl_jax.model.attention.packed import choose
+from tests.model.attention.trees import random_ends
 from tests.settings import compute_config
 
 ROWS, LENGTH, KEYS, GROUP, CHANNELS = 2, 256, 2, 2, 32
@@ -30,9 +31,11 @@ def _inputs(length=LENGTH, seed=0):
 
 
 def _by_tokens(q, k, v, segment):
-  """In float64, one query at a time."""
+  """In float64, one query at a time; 0 for padding."""
   out = np.zeros(q.shape)
   for b, t, n in np.ndindex(q.shape[:3]):
+    if not segment[b, t]:
+      continue
     seen = np.flatnonzero(segment[b, : t + 1] == segment[b, t])
     for g in range(GROUP):
       score = k[b, seen, n].astype(float) @ q[b, t, n, g] / CHANNELS**0.5
@@ -41,17 +44,42 @@ def _by_tokens(q, k, v, segment):
   return out
 
 
-def _value_and_slopes(q, k, v, segment, **compute):
-  """Attention's output, and the gradients of a function of it."""
+def _tree_inputs(length=LENGTH):
+  """q, k, v, and ends of subtrees; the rows end in padding."""
+  q, k, v, _ = _inputs(length)
+  rng = np.random.default_rng(0)
+  ends = [random_ends(rng, length, padding=5) for _ in range(ROWS)]
+  return q, k, v, np.stack(ends)
+
+
+def _by_ancestors(q, k, v, end):
+  """In float64, one query at a time; 0 for padding."""
+  out = np.zeros(q.shape)
+  for b, t, n in np.ndindex(q.shape[:3]):
+    if not end[b, t]:
+      continue
+    seen = [s for s in range(t + 1) if t < end[b, s]]
+    for g in range(GROUP):
+      score = k[b, seen, n].astype(float) @ q[b, t, n, g] / CHANNELS**0.5
+      weight = np.exp(score - score.max())
+      out[b, t, n, g] = weight @ v[b, seen, n] / weight.sum()
+  return out
+
+
+def _value_and_slopes(q, k, v, segment, is_tree=False, **compute):
+  """Attention's output off padding, and the gradients of a function of it."""
+  mark = jnp.asarray(segment)
   attend = functools.partial(
     packed.attend,
-    segment_BT=jnp.asarray(segment),
+    segment_BT=None if is_tree else mark,
+    end_BT=mark if is_tree else None,
     compute=compute_config(**compute),
     mesh=None,
   )
 
   def total(q, k, v):
-    out = attend(q, k, v)
+    is_real = (segment > 0)[..., None, None, None]
+    out = jnp.where(is_real, attend(q, k, v), 0)
     return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape))), out
 
   gradient = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))
@@ -60,21 +88,32 @@ def _value_and_slopes(q, k, v, segment, **compute):
 
 
 class KernelTest(parameterized.TestCase):
-  @parameterized.parameters(0, 16, 48)
+  @parameterized.parameters(0, 16, 20, 48)
   def test_plain(self, block):
     inputs = _inputs(length=48)
     out, _ = _value_and_slopes(*inputs, attention="xla", attention_block=block)
     np.testing.assert_allclose(out, _by_tokens(*inputs), atol=1e-5)
 
-  @parameterized.parameters(0, 128)
-  @pytest.mark.slow
-  def test_splash_like_plain(self, block):
-    """By Pallas's interpreter, which does what the chip does."""
-    inputs = _inputs()
-    out, slopes = _value_and_slopes(
-      *inputs, attention="splash", attention_block=block
+  @parameterized.parameters(0, 16, 20, 48)
+  def test_trees(self, block):
+    inputs = _tree_inputs(length=48)
+    out, _ = _value_and_slopes(
+      *inputs, is_tree=True, attention="xla", attention_block=block
     )
-    plain, plain_slopes = _value_and_slopes(*inputs, attention="xla")
+    np.testing.assert_allclose(out, _by_ancestors(*inputs), atol=1e-5)
+
+  @parameterized.product(
+    way=(("splash", 0), ("splash", 128), ("xla", 48)), is_tree=(False, True)
+  )
+  @pytest.mark.slow
+  def test_like_plain(self, way, is_tree):
+    """Splash by Pallas's interpreter, which does what the chip does."""
+    inputs = _tree_inputs() if is_tree else _inputs()
+    attention, block = way
+    out, slopes = _value_and_slopes(
+      *inputs, is_tree, attention=attention, attention_block=block
+    )
+    plain, plain_slopes = _value_and_slopes(*inputs, is_tree, attention="xla")
     np.testing.assert_allclose(out, plain, atol=2e-6)
     for found, wanted in zip(slopes, plain_slopes, strict=True):
       np.testing.assert_allclose(found, wanted, atol=2e-5)

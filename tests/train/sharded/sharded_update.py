@@ -23,6 +23,8 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.attention import packed
 from agentrl_jax.model.compute import REMAT_POLICIES
 from agentrl_jax.model.policy import Policy
+from tests.data.records import make_branching_group
+from tests.model.attention.trees import random_ends
 from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
@@ -49,6 +51,7 @@ class Case:
   remat: str
   loss: str
   constrained: bool = False  # whether tokens were drawn under grammars
+  shared: bool = False  # whether attempts share tokens, computed once
 
 
 def table() -> Iterable[Case]:
@@ -66,12 +69,16 @@ def table() -> Iterable[Case]:
       loss=list(LOSSES)[n % len(LOSSES)],
       constrained=n % 3 == 0,
     )
+    yield Case(
+      mesh, *WAYS[-n % len(WAYS)], loss=list(LOSSES)[n % 2], shared=True
+    )
 
 
 SAMPLE = (
   Case((2, 2, 2, 1), True, "full", "attempts"),
   Case((1, 2, 2, 2), False, "none", "attempts"),
   Case((2, 1, 2, 2), True, "none", "tokens", constrained=True),
+  Case((1, 2, 2, 2), True, "none", "attempts", shared=True),
 )
 
 
@@ -101,23 +108,27 @@ def _params(policy: Policy):
 
 def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   """By case, the largest difference of loss and params."""
-  plain = small.make_batches(micro_batch=8, num_groups=12)
-  batches = {False: plain, True: small.constrained(plain)}
+  batches = _batches()
   one = sharding.make_mesh({}, jax.devices()[:1])
+  # A tree is compared with the same attempts, each computed by itself.
   alone = functools.cache(
-    lambda loss, constrained: update(batches[constrained], one, loss=loss)
+    lambda loss, kind: update(
+      batches["attempts" if kind == "trees" else kind], one, loss=loss
+    )
   )
   found = {}
   for case in cases:
     axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
+    kind = "constrained" if case.constrained else "plain"
+    kind = "trees" if case.shared else kind
     loss, params = update(
-      batches[case.constrained],
+      batches[kind],
       sharding.make_mesh(axes),
       loss=case.loss,
       scan_layers=case.scan_layers,
       remat=case.remat,
     )
-    wanted_loss, wanted = alone(case.loss, case.constrained)
+    wanted_loss, wanted = alone(case.loss, kind)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), params, wanted)
     found[str(case)] = (
       abs(loss - wanted_loss),
@@ -126,39 +137,63 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   return found
 
 
+def _batches():
+  plain = small.make_batches(micro_batch=8, num_groups=12)
+  rng = np.random.default_rng(0)
+  groups = [make_branching_group(rng, id=str(n)) for n in range(12)]
+  trees, attempts = (
+    small.make_batch_builder(micro_batch=8, sharing=sharing).build(
+      groups, None
+    )[0]
+    for sharing in (8, 1)
+  )
+  return {
+    "plain": plain,
+    "constrained": small.constrained(plain),
+    "trees": trees,
+    "attempts": attempts,
+  }
+
+
 def compare_attention() -> dict[str, float]:
   """By kernel, how far values and gradients are from one device's."""
   rng = np.random.default_rng(0)
   length = 256  # two shares of what splash takes
   q = jnp.asarray(rng.normal(size=(4, length, 2, 2, 16)), jnp.float32)
   k, v = jnp.asarray(rng.normal(size=(2, 4, length, 2, 16)), jnp.float32)
-  segment = jnp.asarray(np.cumsum(rng.random((4, length)) < 0.02, axis=1))
+  segment = jnp.asarray(np.cumsum(rng.random((4, length)) < 0.02, axis=1) + 1)
+  end = jnp.asarray(np.stack([random_ends(rng, length) for _ in range(4)]))
   weight = jnp.asarray(rng.normal(size=q.shape), jnp.float32)
+  rows = {
+    "": {"segment_BT": segment},
+    " trees": {"segment_BT": None, "end_BT": end},
+  }
 
-  def gradient(mesh, attention):
+  def gradient(mesh, marks, **compute):
     def total(q, k, v):
       out = packed.attend(
-        q,
-        k,
-        v,
-        segment_BT=segment,
-        compute=compute_config(attention=attention),
-        mesh=mesh,
+        q, k, v, **marks, compute=compute_config(**compute), mesh=mesh
       )
       return jnp.sum(out * weight), out
 
     return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
 
-  wanted = gradient(None, "xla")
   mesh = sharding.make_mesh({"fsdp": 2, "tensor": 2, "sequence": 2})
+  ways = {
+    "xla": {"attention": "xla"},
+    "blocks": {"attention": "xla", "attention_block": 48},
+    "splash": {"attention": "splash", "attention_block": 128},
+  }
   found = {}
-  for attention in ("xla", "splash"):
-    gaps = jax.tree.map(
-      lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()),
-      gradient(mesh, attention),
-      wanted,
-    )
-    found[attention] = max(jax.tree.leaves(gaps))
+  for kind, marks in rows.items():
+    wanted = gradient(None, marks, attention="xla")
+    for way, compute in ways.items():
+      gaps = jax.tree.map(
+        lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()),
+        gradient(mesh, marks, **compute),
+        wanted,
+      )
+      found[way + kind] = max(jax.tree.leaves(gaps))
   return found
 
 
