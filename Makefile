@@ -8,6 +8,7 @@ VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
 BFCL := bfcl-eval==2026.3.23
 TRL := trl==1.16.0
+DASHSCOPE := dashscope==2.0.2
 TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
@@ -26,14 +27,15 @@ $(VENV)/ready: setup.py
 	touch $@
 
 # What tests compare with, and the compiler for TPUs, which needs none: 2 GB.
-# Tests that miss them skip and say so. Of trl, chat templates alone are read.
+# Tests that miss them skip and say so. Of trl, chat templates alone are read,
+# of dashscope Qwen's vocabulary.
 # Most of it is never imported, so nothing is compiled ahead.
 originals: $(VENV)/originals
 
 $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --no-compile 'torch==$(TORCH)' \
 	  --editable '.[originals,plan]'
-	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL)
+	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL) $(DASHSCOPE)
 	touch $@
 
 # Libraries whose agents play against the server, at versions of openai and rich

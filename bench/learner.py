@@ -7,6 +7,8 @@
 
 - train_step: an update of W-tiny, against transformers and XLA's product rate.
 - packing: useful tokens per second of packed rows, against padded ones.
+- shared: an update on attempts that share tokens, as a tree, against each by
+  itself; on one prompt with answers, and on groups of the five environments.
 - collectives: bytes that devices exchange per update, against the formula.
 - checkpoint: the time that saving blocks, against a copy of the same bytes.
 - rl_step: sampling and one update, against Tunix and TRL.
@@ -25,7 +27,14 @@ where the kernel offers them on request.
 
 from bench import rows
 
-ROWS = ("train_step", "packing", "collectives", "checkpoint", "rl_step")
+ROWS = (
+  "train_step",
+  "packing",
+  "shared",
+  "collectives",
+  "checkpoint",
+  "rl_step",
+)
 
 if __name__ == "__main__":
   rows.run(__doc__, "learner", ROWS)

@@ -24,16 +24,16 @@ TASK = Task("a", "train", 0)
 TURNS = (("json", 12), ("", 9), ("choice", 5))  # grammar, size of observation
 
 
-def play(driver, attempt: int) -> Trajectory:
+def play(driver, attempt: int, task: int, seed: int) -> Trajectory:
   """Answers of one attempt, each by a grammar of its own or by none."""
   stream, turns = np.empty(0, np.int32), []
   for number, (name, size) in enumerate(TURNS):
-    observation = engines.prompt_of(7 * attempt + number, size)
+    observation = engines.prompt_of(7 * task + number, size)
     spec = SamplingParams(
       temperature=TEMPERATURE,
       max_tokens=16,
       stop_tokens=(small_grammars.STOP,),
-      seed=31 * attempt + number,
+      seed=31 * seed + number,
       grammar=small_grammars.GRAMMARS.get(name, ""),
     )
     prompt = np.concatenate([stream, observation])
@@ -62,13 +62,15 @@ def play(driver, attempt: int) -> Trajectory:
   )
 
 
-def builder(make_grammars, **changes) -> BatchBuilder:
+def builder(make_grammars, sharing=1, **changes) -> BatchBuilder:
   policy = engines.policy()
   return BatchBuilder(
     policy,
     loss=small.loss_config(**changes),
     advantage=small.advantage_config(),
-    batch=small.batch_config(micro_batch=4, row_length=engines.CONTEXT),
+    batch=small.batch_config(
+      micro_batch=4, row_length=engines.CONTEXT, sharing=sharing
+    ),
     task_ids={TASK.name: 0},
     temperature=TEMPERATURE,
     reference=Reference(policy, engines.params(STEP), place="resident"),
@@ -84,8 +86,10 @@ class ConstrainedTest(absltest.TestCase):
       engines.engine_of((STEP,), grammars=small_grammars.grammars())
     )
     cls.addClassCleanup(driver.close)
-    attempts = tuple(play(driver, attempt) for attempt in range(8))
+    attempts = tuple(play(driver, n, task=n, seed=n) for n in range(8))
     cls.groups = [Group("g", TASK, attempts)]
+    attempts = tuple(play(driver, n, task=0, seed=n // 2) for n in range(8))
+    cls.sharing_groups = [Group("g", TASK, attempts)]
 
   def metrics(self, micro_batch, **changes):
     objective = policy_objective(
@@ -107,6 +111,17 @@ class ConstrainedTest(absltest.TestCase):
     micro_batch = self.batches()[0]
     self.assertGreater((micro_batch.batch.allowed > 0).sum(), 50)
     self.assertLess(self.metrics(micro_batch)["policy/abs_log_ratio"], 1e-5)
+
+  @pytest.mark.slow
+  def test_so_it_does_where_attempts_share_tokens(self):
+    ready = builder(small_grammars.grammars, sharing=8)
+    micro_batches, report = ready.build(
+      self.sharing_groups, engines.params(STEP)
+    )
+    self.assertGreater(report["batch/shared"], 0.3)
+    for micro_batch in micro_batches:
+      self.assertGreater((micro_batch.batch.tree.allowed > 0).sum(), 20)
+      self.assertLess(self.metrics(micro_batch)["policy/abs_log_ratio"], 1e-5)
 
   @pytest.mark.slow
   def test_without_the_masks_it_would_not(self):
