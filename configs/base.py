@@ -98,7 +98,7 @@ def get_config() -> ml_collections.ConfigDict:
     scan_layers=False,  # compile one layer for all, for deep models
     remat="none",  # recompute in the backward pass: dots, attention or full
     attention="auto",  # or xla, splash (TPU), cudnn (GPU)
-    attention_block=0,  # queries per block of a training row; 0 takes all
+    attention_block=0,  # tokens of a block of a training row; 0 takes all
     cache_attention="auto",  # of decode steps; or xla, ragged (TPU)
   )
 

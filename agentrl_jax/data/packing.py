@@ -27,7 +27,7 @@ from agentrl_jax.errors import ConfigError
 class Rows:
   """Fields of `data.batch.Batch` as numpy arrays [R, T].
 
-  With a tree these are the tokens of its trajectories, and T is `sharing` times
+  With a tree these are the tokens of its trajectories, and T is a multiple of
   the length of its rows.
   """
 
@@ -117,10 +117,12 @@ def _pack_trees(
   prefixes = SortedPrefixes(keys_of(trajectories))
   assigned = assign_tree_rows(prefixes, row_length, sharing)
   num_rows = _num_rows(assigned, rows_multiple)
-  writer = TreeWriter(num_rows, row_length, sharing)
-  rows = dataclasses.replace(
-    _empty_rows(num_rows, sharing * row_length), tree=writer.tree
+  most = max(
+    (sum(trajectories[n].num_tokens for n in m) for m in assigned), default=0
   )
+  length = row_length * _multiple(most, row_length, sharing)
+  writer = TreeWriter(num_rows, row_length, length)
+  rows = dataclasses.replace(_empty_rows(num_rows, length), tree=writer.tree)
   for r, members in enumerate(assigned):
     start = 0
     for segment, (n, shared) in enumerate(prefixes.walk(members), 1):
@@ -128,6 +130,16 @@ def _pack_trees(
       start = _place(rows, r, start, segment, n, trajectories[n])
     writer.end_row(r)
   return rows
+
+
+def _multiple(num_tokens: int, row_length: int, sharing: int) -> int:
+  """Returns how many times the row's length holds the tokens.
+
+  A power of two or `sharing`, so that few shapes compile, and a batch without
+  shared tokens takes no more memory than it needs.
+  """
+  needed = max(-(-num_tokens // row_length), 1)
+  return min(1 << (needed - 1).bit_length(), sharing)
 
 
 def _refuse_too_long(lengths: Sequence[int], row_length: int) -> None:

@@ -180,7 +180,8 @@ def _first_fit(
 class TreeWriter:
   """Writes the sequences of each row, and where their tokens are."""
 
-  def __init__(self, num_rows: int, row_length: int, sharing: int):
+  def __init__(self, num_rows: int, row_length: int, num_tokens: int):
+    """A row holds `num_tokens` tokens of trajectories."""
     shape = (num_rows, row_length)
     self.tree = PrefixTree(
       token=np.zeros(shape, np.int32),
@@ -188,7 +189,7 @@ class TreeWriter:
       end=np.zeros(shape, np.int32),
       parent=np.zeros(shape, np.int32),
       mask=np.zeros(shape, bool),
-      place=np.zeros((num_rows, sharing * row_length), np.int32),
+      place=np.zeros((num_rows, num_tokens), np.int32),
     )
     self._path = np.zeros(0, np.int32)  # indices of the last sequence's tokens
     self._cursor = 0

@@ -31,9 +31,10 @@ class ComputeConfig:
 
   `attention` is the kernel over training rows: "auto" takes "splash" on a TPU,
   "cudnn" on a GPU that supports it (with a warning if not), and "xla"
-  elsewhere. `attention_block` cuts the queries of a row into blocks that attend
-  to no later key, which skips the upper triangle; 0 does not cut, and lets
-  splash take blocks of 512.
+  elsewhere. With an `attention_block` above 0, "xla" takes blocks of so many
+  queries and keys one after another and skips those that nobody sees, which is
+  right for CPUs; with 0 it computes all pairs of a row at once, and splash
+  takes blocks of 512.
 
   `cache_attention` is the kernel of a decode step: "ragged" reads each slot up
   to its length, "xla" reads whole slots; "auto" takes "ragged" on a TPU.

@@ -140,13 +140,23 @@ class PackTreesTest(absltest.TestCase):
       members = rows.trajectory[row][rows.segment[row] > 0]
       self.assertLen(set(members // 9), 1)
 
+  def test_few_lengths(self):
+    """Of the trajectories' rows, so that few programs are compiled."""
+    answers = [
+      dataclasses.replace(self.trajectories[0], attempt=n) for n in range(40)
+    ]
+    size = answers[0].num_tokens
+    for number, multiple in ((1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (9, 6)):
+      rows = pack(answers[:number], row_length=size, sharing=6)
+      self.assertEqual(rows.token.shape, (-(-number // 6), multiple * size))
+
   def test_too_long(self):
     with self.assertRaisesRegex(ConfigError, "tokens does not fit.*length=8"):
       pack(self.trajectories, row_length=8, sharing=2)
 
   def test_nothing_to_pack(self):
     rows = pack([], row_length=8, rows_multiple=2, sharing=3)
-    self.assertEqual(rows.token.shape, (2, 24))
+    self.assertEqual(rows.token.shape, (2, 8))
     self.assertEqual(rows.tree.token.shape, (2, 8))
     self.assertEqual(rows.num_computed, 0)
 

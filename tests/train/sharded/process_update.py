@@ -33,29 +33,31 @@ def _updated(batches, mesh, params):
 def main() -> None:
   """Compares the sample, or every mesh of the table, with one device."""
   with joined(defaults(ProcessLimits, "processes")) as processes:
-    batches = small.constrained(
-      small.make_batches(micro_batch=8, num_groups=12)
-    )
+    batches = sharded_update.batches_by_kind()
+    # What attempts share is compared with the same attempts, each by itself.
+    kinds = {"constrained": "constrained", "trees": "attempts"}
     one = sharding.make_mesh({}, jax.local_devices()[:1])
     made = sharded_update._params
-    wanted_loss, wanted = _updated(batches, one, made)
     if sys.argv[1:] == ["table"]:
       shapes = dict.fromkeys(case.mesh for case in sharded_update.table())
     else:
       shapes = dict.fromkeys(SAMPLE)
     found = {}
-    for shape in shapes:
-      assert math.prod(shape) == jax.device_count()
-      axes = dict(zip(sharding.MESH_AXES, shape, strict=True))
-      loss, params = _updated(batches, sharding.make_mesh(axes), made)
-      params = multihost_utils.process_allgather(params, tiled=True)
-      gaps = jax.tree.map(
-        lambda a, b: float(np.abs(a - np.asarray(b)).max()), params, wanted
-      )
-      found[str(shape)] = (
-        abs(loss - wanted_loss),
-        max(jax.tree.leaves(gaps)),
-      )
+    for kind, alone in kinds.items():
+      wanted_loss, wanted = _updated(batches[alone], one, made)
+      for shape in shapes:
+        assert math.prod(shape) == jax.device_count()
+        axes = dict(zip(sharding.MESH_AXES, shape, strict=True))
+        mesh = sharding.make_mesh(axes)
+        loss, params = _updated(batches[kind], mesh, made)
+        params = multihost_utils.process_allgather(params, tiled=True)
+        gaps = jax.tree.map(
+          lambda a, b: float(np.abs(a - np.asarray(b)).max()), params, wanted
+        )
+        found[f"{kind} {shape}"] = (
+          abs(loss - wanted_loss),
+          max(jax.tree.leaves(gaps)),
+        )
     if processes.leads:
       sys.stdout.write(json.dumps(found) + "\n")
 

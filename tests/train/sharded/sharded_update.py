@@ -108,7 +108,7 @@ def _params(policy: Policy):
 
 def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   """By case, the largest difference of loss and params."""
-  batches = _batches()
+  batches = batches_by_kind()
   one = sharding.make_mesh({}, jax.devices()[:1])
   # A tree is compared with the same attempts, each computed by itself.
   alone = functools.cache(
@@ -137,7 +137,8 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   return found
 
 
-def _batches():
+def batches_by_kind():
+  """Plain batches, and the same attempts as trees and each by itself."""
   plain = small.make_batches(micro_batch=8, num_groups=12)
   rng = np.random.default_rng(0)
   groups = [make_branching_group(rng, id=str(n)) for n in range(12)]
