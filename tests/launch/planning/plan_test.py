@@ -72,7 +72,7 @@ class DecodeTest(absltest.TestCase):
       settings, model=dataclasses.replace(settings.model, num_layers=2)
     )
     slice_ = parse_slice("v5e:2x2")
-    planner = Planner(Deployment(learner=slice_, rollout=slice_, segment=4096))
+    planner = Planner(Deployment(learner=slice_, rollout=slice_))
     program = planner.programs(settings, ("rollout",))[-1]
     self.assertEqual(program.name, "decode")
     memory = planner.judge(settings, program).compiled.memory
