@@ -37,8 +37,9 @@ def advice(settings: Settings, judged: Sequence[Judgement]) -> list[Knob]:
 def sharing_advice(settings: Settings, attempts: Attempts | None) -> list[Knob]:
   """Suggests rows that hold a whole group, if prompts are computed repeatedly.
 
-  Prompts count as large if rows that compute each of them once are at least a
-  tenth shorter. Nothing is suggested for a config that shares nothing.
+  They count if rows that compute each prompt once have at least a tenth fewer
+  tokens to compute for the same trajectories. Nothing is suggested for a config
+  that shares nothing.
   """
   batch = settings.batch
   if attempts is None or batch.sharing == 1:
@@ -59,7 +60,7 @@ def sharing_advice(settings: Settings, attempts: Attempts | None) -> list[Knob]:
     )
     if size > found
   ]
-  effect = f"a row holds a group, and {saved:.0%} less tokens are computed"
+  effect = f"a row holds a group: {saved:.0%} fewer tokens to compute"
   return [Knob(" ".join(wanted), effect)]
 
 

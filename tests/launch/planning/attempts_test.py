@@ -139,8 +139,8 @@ class PairsVisitedTest(parameterized.TestCase):
     )
     self.assertEqual(pairs_visited(end_T, *blocks), wanted * queries * keys)
 
-  @parameterized.parameters(8, 32)
-  def test_attention_by_blocks_computes_as_many(self, block):
+  def test_attention_by_blocks_computes_as_many(self):
+    block = 16
     end_T = random_ends(np.random.default_rng(2), 256, padding=20)
     seen_T = np.maximum(end_T, np.arange(1, 257))  # as `packed.attend` does
     pairs = blockwise._visible_pairs(
@@ -151,20 +151,20 @@ class PairsVisitedTest(parameterized.TestCase):
     )
 
   def test_splash_computes_as_many(self):
-    end_T = random_ends(np.random.default_rng(3), 1024, padding=300)
+    end_T = random_ends(np.random.default_rng(3), 768, padding=200)
     blocks = roofline.blocks_of(
-      compute_config(attention_block=128), 1024, "splash"
+      compute_config(attention_block=128), 768, "splash"
     )
     kernel = kernels.make_splash_mqa(
       jnp.asarray(_visible(end_T))[None],
-      block_sizes=splash._block_sizes(128, 1024, 1024),
+      block_sizes=splash._block_sizes(128, 768, 768),
       head_shards=1,
       q_seq_shards=1,
     )
     computed = np.count_nonzero(kernel.fwd_mask_info.block_mask)
     self.assertEqual(blocks, (128, 128))
     self.assertEqual(pairs_visited(end_T, *blocks), computed * 128**2)
-    self.assertLess(computed, 36)  # of those under the diagonal
+    self.assertLess(computed, 21)  # of those under the diagonal
 
   def test_blocks_are_those_of_the_kernel(self):
     sizes = splash._block_sizes(0, 1152 // 3, 1152)
