@@ -167,12 +167,15 @@ class PairsVisitedTest(parameterized.TestCase):
     self.assertLess(computed, 21)  # of those under the diagonal
 
   def test_blocks_are_those_of_the_kernel(self):
-    sizes = splash._block_sizes(0, 1152 // 3, 1152)
-    self.assertEqual(
-      roofline.blocks_of(compute_config(), 1152, "splash", shards=3),
-      (sizes.block_q, sizes.block_kv),
-    )
-    self.assertEqual((sizes.block_q, sizes.block_kv), (384, 384))
+    for length, shards, blocks in (
+      (1152, 1, (384, 384)),
+      (1024, 4, (256, 512)),
+    ):
+      sizes = splash._block_sizes(0, length // shards, length)
+      self.assertEqual((sizes.block_q, sizes.block_kv), blocks)
+      self.assertEqual(
+        roofline.blocks_of(compute_config(), length, "splash", shards), blocks
+      )
     for kernel in ("xla", "cudnn"):
       self.assertIsNone(roofline.blocks_of(compute_config(), 1152, kernel))
 

@@ -127,6 +127,29 @@ class FlopsTest(parameterized.TestCase):
       found["full"] - found["none"], c.num_layers * (again + attended), -3
     )
 
+  @parameterized.parameters(
+    ("xla", 0, "none", 0),
+    ("xla", 0, "attention", 1),  # the compiler counts as much as for "full"
+    ("xla", 0, "full", 1),
+    ("xla", 64, "none", 0.5),
+    ("xla", 64, "attention", 1.5),
+    ("cudnn", 0, "none", 0.5),
+    ("splash", 0, "none", 1.5),
+    ("splash", 0, "attention", 1.5),
+    ("splash", 0, "full", 2.5),
+  )
+  def test_attention_computed_again(self, kernel, block, remat, passes):
+    compute = compute_config(remat=remat, attention_block=block)
+
+    def executed(visited):
+      load = _load(LENGTH, visited, tokens=1)
+      return roofline.gradient(MODEL, compute, load, kernel=kernel).executed
+
+    attended = roofline.attention(MODEL, LENGTH)
+    self.assertAlmostEqual(
+      (executed(LENGTH) - executed(0)) / attended, 3 + passes
+    )
+
   def test_kernels_skip_what_lies_above_the_diagonal(self):
     def visited(kernel, **compute):
       blocks = roofline.blocks_of(compute_config(**compute), 8192, kernel)
