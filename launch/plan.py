@@ -22,11 +22,11 @@ from rich.console import Console
 from launch import command_line
 from launch.config.settings import Settings, read_settings
 from launch.planning import report
-from launch.planning.advice import advice, refusal
+from launch.planning.advice import advice, refusal, sharing_advice
 from launch.planning.chips import parse_slice
 from launch.planning.largest_batch import Largest, most_rows, most_slots
 from launch.planning.search import Candidate, search
-from launch.planning.study import ROLES, Deployment, Planner
+from launch.planning.study import ROLES, Deployment, Planner, read_attempts
 from launch.shared_flags import CONFIG
 
 _TOPOLOGY = flags.DEFINE_string(
@@ -38,9 +38,19 @@ _ROLLOUT = flags.DEFINE_string(
   "The slice of one rollout server; nothing: the learner's process answers.",
 )
 _ROLES = flags.DEFINE_list("roles", list(ROLES), f"Of {', '.join(ROLES)}.")
-_SEGMENT = flags.DEFINE_float(
-  "segment", 0, "Mean tokens of an episode; nothing: episode.max_tokens."
+_PROMPT = flags.DEFINE_integer(
+  "prompt", None, "Mean tokens that a group's attempts share from the start."
 )
+_TURNS = flags.DEFINE_integer(
+  "turns",
+  None,
+  "Mean tokens of an attempt after --prompt; nothing: rows are full, with "
+  "attempts of episode.max_tokens that share nothing.",
+)
+_ATTEMPTS = flags.DEFINE_integer(
+  "attempts", None, "Attempts that share --prompt; nothing: group.size."
+)
+flags.DEFINE_string("segment", None, "Is now --prompt and --turns.")
 _LARGEST = flags.DEFINE_bool(
   "largest", True, "Look for the largest batches; compiles up to ten times."
 )
@@ -49,6 +59,13 @@ _SEARCH = flags.DEFINE_integer(
 )
 _JSON = flags.DEFINE_bool("json", False, "Print JSON in place of tables.")
 flags.mark_flags_as_required(["config", "topology"])
+flags.register_validator(
+  "segment",
+  lambda given: given is None,
+  "is now --prompt, the mean tokens that the attempts of a group share from "
+  "the start, and --turns, the mean tokens of an attempt after them; --turns "
+  "alone is what --segment was",
+)
 
 
 def plan(settings: Settings, deployment: Deployment) -> str:
@@ -68,15 +85,17 @@ def plan(settings: Settings, deployment: Deployment) -> str:
       )
     largest = _largest(planner, settings, tell) if _LARGEST.value else []
   knobs = advice(settings, judged)
+  refused = refusal(judged, knobs)
   report.show(tables, judged)
   if ranked:
     report.show_search(tables, ranked)
   report.show_largest(tables, largest)
+  knobs = knobs or sharing_advice(settings, deployment.attempts)
   report.show_advice(tables, knobs)
   if _JSON.value:
     found = report.as_json(judged, largest, ranked, knobs)
     Console().print_json(json.dumps(found))
-  return refusal(judged, knobs)
+  return refused
 
 
 def _largest(
@@ -115,7 +134,12 @@ def main() -> None:
   deployment = Deployment(
     learner=parse_slice(_TOPOLOGY.value or ""),
     rollout=parse_slice(rollout) if rollout else None,
-    segment=_SEGMENT.value or settings.episode.max_tokens,
+    attempts=read_attempts(
+      settings,
+      prompt=_PROMPT.value,
+      turns=_TURNS.value,
+      attempts=_ATTEMPTS.value,
+    ),
   )
   if refused := plan(settings, deployment):
     sys.exit(refused)

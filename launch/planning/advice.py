@@ -7,8 +7,11 @@ Settings come in the order of their cost: the first do not change training.
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from agentrl_jax.model.attention.splash import SLOTS
 from launch.config.settings import Settings
 from launch.planning.chips import GIB
+from launch.planning.programs import packed_groups
+from launch.planning.roofline import Attempts
 from launch.planning.study import Judgement
 
 
@@ -29,6 +32,36 @@ def advice(settings: Settings, judged: Sequence[Judgement]) -> list[Knob]:
   if any(j.name in ("prefill", "decode") for j in tight):
     knobs += _of_rollouts(settings, tight)
   return list(dict.fromkeys(knobs))
+
+
+def sharing_advice(settings: Settings, attempts: Attempts | None) -> list[Knob]:
+  """Suggests rows that hold a whole group, if prompts are computed repeatedly.
+
+  They count if rows that compute each prompt once have at least a tenth fewer
+  tokens to compute for the same trajectories. Nothing is suggested for a config
+  that shares nothing.
+  """
+  batch = settings.batch
+  if attempts is None or batch.sharing == 1:
+    return []
+  rows = packed_groups(settings, attempts)
+  once = attempts.num_nodes / (attempts.num * attempts.length)
+  saved = 1 - once * rows.tokens / rows.computed
+  if saved < 0.1:
+    return []
+  unit = SLOTS * settings.mesh["sequence"]
+  length = max(-(-attempts.num_nodes // unit) * unit, batch.row_length)
+  sharing = -(-attempts.num * attempts.length // length)
+  wanted = [
+    f"{name}={size}"
+    for name, size, found in (
+      ("train.row_length", length, batch.row_length),
+      ("train.sharing", sharing, batch.sharing),
+    )
+    if size > found
+  ]
+  effect = f"a row holds a group: {saved:.0%} fewer tokens to compute"
+  return [Knob(" ".join(wanted), effect)]
 
 
 def refusal(judged: Sequence[Judgement], knobs: Sequence[Knob]) -> str:

@@ -23,7 +23,7 @@ from agentrl_jax.rollout.engine import programs as engine
 from agentrl_jax.train.train_batch import TrainBatch
 from launch.config.settings import Settings
 from launch.planning import roofline
-from launch.planning.roofline import Flops
+from launch.planning.roofline import Attempts, Flops, Load, PackedRows
 from launch.run.reinforcement import make_learner
 
 # Of an update, where calls follow grammars: how many there are is known from
@@ -41,36 +41,39 @@ class Program:
   mesh: Mesh
   tokens: int  # that a run of it is about
   flops: Flops
+  load: Load | None = None  # of a gradient
   holds: tuple[str, ...]  # residents that are among its arguments
   unknown_turns: int = 1  # of a loop whose end depends on data, at most
 
 
 def learner_programs(
-  settings: Settings, mesh: Mesh, *, segment: float
+  settings: Settings, mesh: Mesh, *, attempts: Attempts | None = None
 ) -> list[Program]:
-  """Programs of an update: gradient of a micro-batch, and its application."""
+  """Programs of an update: gradient of a micro-batch, and its application.
+
+  `attempts` are as in `learner_load`.
+  """
   policy = learner_policy(settings, mesh)
   learner = make_learner(settings, policy, steps=STEPS)
   batch = settings.batch
   micro_batch = abstract_batch(settings, mesh)
   kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
-  tokens = batch.micro_batch * batch.row_length
+  load = learner_load(settings, attempts, kernel)
   chunk = min(settings.loss.token_chunk, batch.row_length)
   return [
     Program(
       name="gradient",
       trace=lambda: learner.traced(micro_batch)["gradient"],
       mesh=mesh,
-      tokens=tokens,
+      tokens=load.tokens,
       flops=roofline.gradient(
         settings.model,
         settings.compute,
-        tokens=tokens,
-        row_length=batch.row_length,
-        segment=segment,
-        kernel=kernel == "splash",
+        load,
+        kernel=kernel,
         frozen=bool(settings.lora),
       ),
+      load=load,
       holds=("params", "gradients", "frozen params"),
       unknown_turns=-(-batch.row_length // chunk),
     ),
@@ -83,6 +86,53 @@ def learner_programs(
       holds=("params", "gradients", "optimizer"),
     ),
   ]
+
+
+def learner_load(
+  settings: Settings, attempts: Attempts | None, kernel: str
+) -> Load:
+  """Counts tokens and keys of a micro-batch.
+
+  Without `attempts`, rows are full and nothing is shared, as if each were part
+  of an attempt of `episode.max_tokens`. `kernel` is attention's.
+  """
+  batch, length = settings.batch, settings.batch.row_length
+  tokens = batch.micro_batch * length
+  blocks = roofline.blocks_of(
+    settings.compute, length, kernel, settings.mesh["sequence"]
+  )
+  visited = roofline.keys_visited(length, blocks)
+  if attempts is None:
+    return Load(
+      attempts=None,
+      tokens=tokens,
+      computed=tokens,
+      of_trajectories=tokens,
+      keys_needed=settings.episode.max_tokens / 2,
+      keys_visited=visited,
+    )
+  rows = packed_groups(settings, attempts)
+  # Only trees let splash skip blocks that belong to different attempts.
+  if blocks is not None and (kernel != "splash" or batch.sharing > 1):
+    visited = rows.keys_visited(blocks)
+  return Load(
+    attempts=attempts,
+    tokens=tokens,
+    computed=batch.micro_batch * rows.computed,
+    of_trajectories=batch.micro_batch * rows.tokens,
+    keys_needed=rows.keys_needed,
+    keys_visited=visited,
+  )
+
+
+def packed_groups(settings: Settings, attempts: Attempts) -> PackedRows:
+  """Packs a batch of the config, of equal attempts."""
+  return roofline.pack_groups(
+    attempts,
+    row_length=settings.batch.row_length,
+    sharing=settings.batch.sharing,
+    num_groups=settings.admission.groups_per_step,
+  )
 
 
 def learner_policy(settings: Settings, mesh: Mesh) -> Policy:

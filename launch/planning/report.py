@@ -96,6 +96,15 @@ def _program(j: Judgement) -> dict[str, Any]:
     "roofline_s": bound and {**vars(bound), "step_s": bound.step_s},
     "binds": bound and bound.binds,
     "tokens": j.tokens,
+    "load": j.load
+    and {
+      "computed_tokens": j.load.computed,
+      "trajectory_tokens": j.load.of_trajectories,
+      "shared": j.load.shared,
+      "needed_flops_per_trajectory_token": j.flops.needed
+      / j.load.of_trajectories,
+      "trajectory_tokens_per_s": j.trajectory_tokens_per_s,
+    },
     "tokens_per_s": j.tokens_per_s,
     "tokens_per_chip_hour": j.tokens_per_chip_hour,
     "compile_s": j.compiled.seconds,
@@ -150,6 +159,7 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
     table.add_column(j.name, justify="right")
   rows: dict[str, list[str]] = {
     "tokens": [f"{j.tokens:,}" if j.tokens else "-" for j in judged],
+    **_load_rows(judged),
     "TFLOP needed, all chips": [
       f"{j.flops.needed / 1e12:,.1f}" for j in judged
     ],
@@ -171,6 +181,10 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
     ]
   rows["binds"] = [j.roofline.binds if j.roofline else "-" for j in judged]
   rows["tokens/s at the bound"] = [f"{j.tokens_per_s:,.0f}" for j in judged]
+  if _shows_load(judged):
+    rows["tokens of trajectories/s"] = [
+      f"{j.trajectory_tokens_per_s:,.0f}" if j.load else "-" for j in judged
+    ]
   rows["million tokens per chip-hour"] = [
     f"{j.tokens_per_chip_hour / 1e6:,.2f}" for j in judged
   ]
@@ -178,3 +192,31 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
   for name, cells in rows.items():
     table.add_row(name, *cells)
   return table
+
+
+def _shows_load(judged: Sequence[Judgement]) -> bool:
+  """Says if it is known what attempts share."""
+  return any(j.load and j.load.attempts for j in judged)
+
+
+def _load_rows(judged: Sequence[Judgement]) -> dict[str, list[str]]:
+  """Tokens without padding, and those of trajectories, where known."""
+  if not _shows_load(judged):
+    return {}
+  loads = [j.load for j in judged]
+  gflop = [j.flops.needed / 1e9 for j in judged]
+  return {
+    "tokens computed, without padding": [
+      f"{load.computed:,.0f}" if load else "-" for load in loads
+    ],
+    "tokens of trajectories": [
+      f"{load.of_trajectories:,.0f}" if load else "-" for load in loads
+    ],
+    "% of these shared": [
+      f"{100 * load.shared:.1f}" if load else "-" for load in loads
+    ],
+    "GFLOP needed per token of these": [
+      f"{needed / load.of_trajectories:,.2f}" if load else "-"
+      for needed, load in zip(gflop, loads, strict=True)
+    ],
+  }

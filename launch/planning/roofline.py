@@ -4,14 +4,25 @@ Three things take time: products, the chip's memory, the links between chips.
 If they overlap perfectly, a step takes as long as the longest; if they do not
 overlap at all, their sum. Real steps lie between.
 
+Products are counted by formula. Tokens that attempts share are computed once
+(`data.prefix_tree`); how many these are, and which pairs of blocks attention
+visits, is taken from groups of equal attempts, packed as an update packs them.
+
 Links: a group of chips moves data along every axis of the grid that it spans,
 both ways round if the axis is a ring, one way if it ends. Chips are at their
 place in the mesh; links that two groups share are counted fully for both.
 """
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from agentrl_jax.data.prefix_tree import SortedPrefixes, assign_tree_rows
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.attention import splash
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from launch.planning.chips import Chip, Slice
@@ -79,7 +90,7 @@ def bandwidth(slice_: Slice, members: Sequence[tuple[int, ...]]) -> float:
   return max(links, 1) * slice_.chip.link_bandwidth
 
 
-_SPLASH_BLOCK = 512  # tokens, of queries and of keys
+_MOST_ROWS = 64  # of groups that are packed to plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,63 +124,235 @@ def attention(c: ModelConfig, keys: float) -> float:
   return 4 * c.num_heads * c.head_dim * keys
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attempts:
+  """Attempts of a group: mean tokens of each, and what they share."""
+
+  prompt: int  # tokens that all attempts share, from the first on
+  turns: int  # tokens of an attempt after these
+  num: int  # attempts of a group
+
+  def __post_init__(self) -> None:
+    for name, least in (("prompt", 0), ("turns", 1), ("num", 1)):
+      if (found := getattr(self, name)) < least:
+        flag = "attempts" if name == "num" else name
+        raise ConfigError(f"--{flag}={found} must be {least} or more")
+
+  @property
+  def length(self) -> int:
+    """Tokens of one attempt."""
+    return self.prompt + self.turns
+
+  @property
+  def num_nodes(self) -> int:
+    """Tokens of a group, shared ones once."""
+    return self.prompt + self.num * self.turns
+
+  @property
+  def unshared(self) -> "Attempts":
+    """Attempts as long as these, which share nothing."""
+    return Attempts(prompt=0, turns=self.length, num=self.num)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedRows:
+  """Rows of equal attempts.
+
+  A row is written as the number of tokens that each of its attempts shares with
+  the one before, as from `SortedPrefixes.walk`.
+  """
+
+  attempts: Attempts
+  row_length: int
+  num_rows: Mapping[tuple[int, ...], int]  # rows that are alike
+
+  @property
+  def num_all(self) -> int:
+    """Number of rows."""
+    return sum(self.num_rows.values())
+
+  @property
+  def computed(self) -> float:
+    """Mean tokens of a row, without padding."""
+    length = self.attempts.length
+    return self._mean(lambda row: sum(length - shared for shared in row))
+
+  @property
+  def tokens(self) -> float:
+    """Mean tokens of the trajectories of a row."""
+    return self._mean(lambda row: self.attempts.length * len(row))
+
+  @property
+  def keys_needed(self) -> float:
+    """Mean keys that a computed token sees.
+
+    On average half of the prompt for a token of the prompt; all of the prompt
+    and half of the turns for a token after it.
+    """
+    prompt, turns = self.attempts.prompt, self.attempts.turns
+    num_attempts = self._mean(len)
+    keys = num_attempts * turns * (prompt + turns / 2)
+    if prompt:
+      num_prompts = self._mean(lambda row: row.count(0))
+      keys += num_prompts * prompt * prompt / 2
+    return keys / self.computed
+
+  def keys_visited(self, blocks: tuple[int, int]) -> float:
+    """Mean keys that a token of a row is multiplied with, by `blocks`."""
+    return self._mean(lambda row: pairs_visited(self.ends(row), *blocks)) / (
+      self.row_length
+    )
+
+  def ends(self, row: Sequence[int]) -> np.ndarray:
+    """Returns `PrefixTree.end` of a row, int [T]."""
+    end_T = np.zeros(self.row_length, int)
+    path, cursor = np.zeros(0, int), 0
+    for shared in row:
+      end_T[path[shared:]] = cursor
+      new = self.attempts.length - shared
+      path = np.append(path[:shared], np.arange(cursor, cursor + new))
+      cursor += new
+    end_T[path] = cursor
+    return end_T
+
+  def _mean(self, of_row: Callable[[tuple[int, ...]], float]) -> float:
+    total = sum(of_row(row) * num for row, num in self.num_rows.items())
+    return total / self.num_all
+
+
+class _EqualGroups(SortedPrefixes):
+  """Prefixes of groups of equal attempts, without their tokens."""
+
+  def __init__(self, attempts: Attempts, num_groups: int):
+    size = num_groups * attempts.num
+    self.order = list(range(size))
+    self.rank = np.arange(size)
+    self.lengths = np.full(size, attempts.length)
+    of_group = [0] + [attempts.prompt] * (attempts.num - 1)
+    self.shared = np.array(of_group * num_groups, int)
+
+
+@functools.cache
+def pack_groups(
+  attempts: Attempts, *, row_length: int, sharing: int, num_groups: int
+) -> PackedRows:
+  """Packs groups of equal attempts as `data.packing.pack` does."""
+  if sharing == 1:
+    attempts = attempts.unshared
+  # More groups than fill these rows change the last row alone.
+  enough = -(-_MOST_ROWS * row_length // attempts.num_nodes)
+  groups = _EqualGroups(attempts, min(num_groups, enough))
+  rows = collections.Counter(
+    tuple(shared for _, shared in groups.walk(members))
+    for members in assign_tree_rows(groups, row_length, sharing)
+  )
+  return PackedRows(attempts, row_length, rows)
+
+
+def pairs_visited(end_T: np.ndarray, queries: int, keys: int) -> int:
+  """Counts pairs of tokens in the pairs of blocks that attention computes.
+
+  These have a visible pair: token t sees token s if s <= t < end[s]. Padding
+  sees itself. `queries` and `keys` are the tokens of a block.
+  """
+  key_S = np.arange(len(end_T))
+  end_S = np.maximum(end_T, key_S + 1)
+  first_M = np.arange(0, len(end_T), keys)
+  num_pairs = 0
+  for first in range(0, len(end_T), queries):
+    is_seen_S = (key_S < first + queries) & (end_S > first)
+    num_pairs += int(np.logical_or.reduceat(is_seen_S, first_M).sum())
+  return num_pairs * queries * keys
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+  """Tokens that one run of a gradient computes, and the keys that they meet."""
+
+  attempts: Attempts | None  # None: not known, and rows are full
+  tokens: int  # of the rows, with padding
+  computed: float  # without padding
+  of_trajectories: float  # that the computed ones stand for
+  keys_needed: float  # per computed token
+  keys_visited: float  # per token of the rows
+
+  @property
+  def shared(self) -> float:
+    """Share of the trajectories' tokens that is not computed again."""
+    return 1 - self.computed / self.of_trajectories
+
+
 def gradient(
   c: ModelConfig,
   compute: ComputeConfig,
+  load: Load,
   *,
-  tokens: int,
-  row_length: int,
-  segment: float,
-  kernel: bool,
+  kernel: str,
   frozen: bool = False,
 ) -> Flops:
   """Forward and backward over packed rows, and the log-probabilities.
 
-  `segment` is the mean length of a token's segment; `kernel` says that
-  attention is a kernel which never keeps its scores. If the weights are
-  `frozen` under adapters, none has a gradient, and adapters cost nothing.
+  `kernel` is attention's, as `attention.packed.choose` names it. If the weights
+  are `frozen` under adapters, none has a gradient, and adapters cost nothing.
   """
   layers, head = c.num_layers * layer_weights(c), head_weights(c)
   passes = 2 if frozen else 3  # forward, to the inputs, to the weights
   needed = 2 * passes * (layers + head) + 3 * c.num_layers * attention(
-    c, segment / 2
+    c, load.keys_needed
   )
-  keys = keys_visited(compute, row_length, kernel=kernel)
-  attended = c.num_layers * attention(c, keys)
+  attended = c.num_layers * attention(c, load.keys_visited)
   again = 0.0
   if compute.remat in ("full", "attention"):
     # The layer's last product is no input of any gradient.
     again = 2 * (layers - c.num_layers * c.width * c.mlp_width)
-  attended_again = attended * _attention_again(compute.remat, kernel)
+  attended_again = attended * _attention_again(compute, kernel)
   executed = 2 * passes * layers + again + 3 * attended + attended_again
   executed += 2 * (passes + 1) * head  # its logits are computed again
-  return Flops(needed * tokens, executed * tokens)
+  return Flops(needed * load.computed, executed * load.tokens)
 
 
-def _attention_again(remat: str, kernel: bool) -> float:
+def _attention_again(compute: ComputeConfig, kernel: str) -> float:
   """Attention computed beyond one forward and two backward passes.
 
-  In forward passes. The kernel's two backward parts each compute the scores and
-  their slopes: 7 products for the 4 of two passes. A remat policy that drops
-  attention's output runs it forward again; one that keeps the output and not
-  the scores computes these.
+  In forward passes. Kernels and blocks keep no scores and compute them again;
+  splash's two backward parts each compute the scores and their slopes: 7
+  products for the 4 of two passes. A remat policy that drops what the backward
+  pass reads runs attention forward again; "attention" keeps all of it for
+  splash alone.
   """
-  dropped = remat in ("full", "dots")
-  if kernel:
-    return 1.5 + dropped
-  return {"attention": 0.5}.get(remat, float(dropped))
+  if kernel == "splash":
+    return 1.5 + (compute.remat in ("full", "dots"))
+  keeps_scores = kernel == "xla" and not compute.attention_block
+  return 0.5 * (not keeps_scores) + (compute.remat != "none")
 
 
-def keys_visited(
-  compute: ComputeConfig, row_length: int, *, kernel: bool
-) -> float:
-  """Keys per query that are multiplied, masked ones included."""
+def blocks_of(
+  compute: ComputeConfig, row_length: int, kernel: str, shards: int = 1
+) -> tuple[int, int] | None:
+  """Tokens of a block of queries and of keys; None: the whole row at once.
+
+  `shards` are the parts of `mesh.sequence` that queries are cut into.
+  """
   block = compute.attention_block
-  if kernel:
-    block = min(block or _SPLASH_BLOCK, row_length)
-  if not block:
+  if kernel == "splash":
+    queries = splash.block_length(block, row_length // shards)
+    keys = splash.block_length(block, row_length)
+    return min(queries, row_length), min(keys, row_length)
+  if kernel == "xla" and block:
+    return min(block, row_length), min(block, row_length)
+  return None
+
+
+@functools.cache
+def keys_visited(row_length: int, blocks: tuple[int, int] | None) -> float:
+  """Keys per query of a whole row that are multiplied, masked ones included.
+
+  Blocks above the diagonal are skipped.
+  """
+  if blocks is None:
     return row_length
-  return (row_length + block) / 2
+  end_T = np.full(row_length, row_length)
+  return pairs_visited(end_T, *blocks) / row_length
 
 
 def extend(

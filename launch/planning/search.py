@@ -20,6 +20,8 @@ from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.chips import Slice
 from launch.planning.largest_batch import meshes, with_mesh
+from launch.planning.programs import learner_load
+from launch.planning.roofline import Attempts
 from launch.planning.study import Judgement, Planner
 
 
@@ -57,14 +59,14 @@ def search(
   """
   slice_ = planner.deployment.learner
   candidates = [
-    estimate(settings, mesh, slice_, planner.deployment.segment)
+    estimate(settings, mesh, slice_, planner.deployment.attempts)
     for mesh in meshes(settings, slice_.num_chips)
   ]
   candidates.sort(key=lambda c: c.estimate_s)
   found = []
   if own is not None:
     candidate = estimate(
-      settings, settings.mesh, slice_, planner.deployment.segment
+      settings, settings.mesh, slice_, planner.deployment.attempts
     )
     found.append(dataclasses.replace(candidate, judged=own, is_own=True))
     candidates = [c for c in candidates if c.mesh != candidate.mesh]
@@ -84,26 +86,25 @@ def shape_name(mesh: Mapping[str, int]) -> str:
 
 
 def estimate(
-  settings: Settings, mesh: Mapping[str, int], slice_: Slice, segment: float
+  settings: Settings,
+  mesh: Mapping[str, int],
+  slice_: Slice,
+  attempts: Attempts | None = None,
 ) -> Candidate:
   """Seconds per token by formula; infinite if the state alone does not fit."""
   changed = with_mesh(settings, mesh)
-  c, batch = changed.model, changed.batch
-  tokens = batch.micro_batch * batch.row_length
+  load = learner_load(changed, attempts, "splash")
   work = roofline.gradient(
-    c,
-    changed.compute,
-    tokens=tokens,
-    row_length=batch.row_length,
-    segment=segment,
-    kernel=True,
+    changed.model, changed.compute, load, kernel="splash"
   )
   links_s = exchanged(changed) / slice_.chip.link_bandwidth
   compute_s = work.executed / slice_.num_chips / slice_.chip.flops
-  estimate_s = max(compute_s, links_s) / tokens
+  estimate_s = max(compute_s, links_s) / load.tokens
   if state_bytes(changed) > slice_.chip.memory:
     estimate_s = float("inf")
-  return Candidate(mesh=mesh, rows=batch.micro_batch, estimate_s=estimate_s)
+  return Candidate(
+    mesh=mesh, rows=changed.batch.micro_batch, estimate_s=estimate_s
+  )
 
 
 def state_bytes(settings: Settings) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 from jax.sharding import Mesh
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from launch.config.settings import Settings
 from launch.planning import chips, residents
@@ -23,7 +24,13 @@ from launch.planning.residents import (
   tightest_apart,
   together,
 )
-from launch.planning.roofline import Flops, Roofline, roofline
+from launch.planning.roofline import (
+  Attempts,
+  Flops,
+  Load,
+  Roofline,
+  roofline,
+)
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
 # and the runtime's own buffers.
@@ -42,6 +49,7 @@ class Judgement:
   tokens: int
   flops: Flops
   roofline: Roofline | None  # None where there is no program to look at
+  load: Load | None = None  # of a gradient
   num_chips: int = 0  # of a policy slot with chips of its own; 0: all
 
   @property
@@ -66,6 +74,13 @@ class Judgement:
     return self.tokens / self.roofline.step_s if self.roofline else 0.0
 
   @property
+  def trajectory_tokens_per_s(self) -> float:
+    """As `tokens_per_s`, of the tokens of trajectories that rows stand for."""
+    if self.load is None or self.roofline is None:
+      return 0.0
+    return self.load.of_trajectories / self.roofline.step_s
+
+  @property
   def tokens_per_chip_hour(self) -> float:
     """Upper bound of tokens per hour and chip."""
     num_chips = self.num_chips or self.slice_.num_chips
@@ -84,7 +99,45 @@ class Deployment:
   learner: Slice
   # Of one rollout server; None: the learner's process answers itself.
   rollout: Slice | None = None
-  segment: float  # mean tokens of the segment that a token is in
+  attempts: Attempts | None = None  # None: as `programs.learner_load` says
+
+
+def read_attempts(
+  settings: Settings,
+  *,
+  prompt: int | None,
+  turns: int | None,
+  attempts: int | None,
+) -> Attempts | None:
+  """Returns what the flags of the same names say; None if none is given."""
+  if prompt is attempts is turns is None:
+    return None
+  if turns is None:
+    raise ConfigError(
+      "--prompt and --attempts say what attempts share, and not how long they "
+      "are: add --turns, the mean tokens of an attempt after its prompt"
+    )
+  if attempts is not None and prompt is None:
+    raise ConfigError(
+      f"--attempts={attempts} counts only with what attempts share: add "
+      "--prompt, the mean tokens that they share from the start"
+    )
+  found = Attempts(
+    prompt=prompt or 0,
+    turns=turns,
+    num=settings.group.size if attempts is None else attempts,
+  )
+  for name, most in (
+    ("train.row_length", settings.batch.row_length),
+    ("episode.max_tokens", settings.episode.max_tokens),
+  ):
+    if found.length > most:
+      raise ConfigError(
+        f"--prompt={found.prompt} and --turns={found.turns} are attempts of "
+        f"{found.length} tokens, and {name}={most} allows no more than that: "
+        f"lower them, or set --config.{name}"
+      )
+  return found
 
 
 class Planner:
@@ -102,7 +155,7 @@ class Planner:
     found = []
     if "learner" in roles:
       found += learner_programs(
-        settings, self._mesh(settings), segment=self.deployment.segment
+        settings, self._mesh(settings), attempts=self.deployment.attempts
       )
     if "rollout" in roles:
       place = self._answering(settings)
@@ -156,6 +209,7 @@ class Planner:
       },
       tokens=program.tokens,
       flops=program.flops,
+      load=program.load,
       roofline=bound,
       num_chips=(
         program.mesh.size if is_rollout and settings.engine.slices else 0

@@ -142,8 +142,8 @@ def _over_rows(of_heads, q_BTKGH, k_BSKH, v_BSKH, marks) -> jax.Array:
 def _block_sizes(
   block: int, num_queries: int, num_keys: int
 ) -> kernels.BlockSizes:
-  queries = _fitting(block or _BLOCK, num_queries)
-  keys = _fitting(block or _BLOCK, num_keys)
+  queries = block_length(block, num_queries)
+  keys = block_length(block, num_keys)
   return kernels.BlockSizes(
     block_q=queries,
     block_kv=keys,
@@ -154,8 +154,11 @@ def _block_sizes(
   )
 
 
-def _fitting(block: int, length: int) -> int:
-  """Returns the largest multiple of SLOTS <= `block` that divides `length`."""
+def block_length(block: int, length: int) -> int:
+  """Returns the largest multiple of SLOTS <= `block` that divides `length`.
+
+  `block` is `compute.attention_block`; 0 leaves it to this module.
+  """
   parts = length // SLOTS
-  most = max(1, min(block // SLOTS, parts))
+  most = max(1, min((block or _BLOCK) // SLOTS, parts))
   return SLOTS * next(n for n in range(most, 0, -1) if parts % n == 0)

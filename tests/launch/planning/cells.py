@@ -60,7 +60,6 @@ class Cell:
     deployment = Deployment(
       learner=slice_,
       rollout=parse_slice(f"{slice_.chip.name}:2x2" + "x1" * _is_cube(slice_)),
-      segment=4096,
     )
     return Planner(deployment).study(self.settings(), ("learner",))
 

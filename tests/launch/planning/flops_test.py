@@ -16,6 +16,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.presets import PRESETS
 from agentrl_jax.model.policy import Policy
 from launch.planning import roofline
+from launch.planning.roofline import Attempts, Load
 from tests.settings import compute_config
 
 MODEL = ModelConfig(
@@ -30,12 +31,19 @@ MODEL = ModelConfig(
 ROWS, LENGTH = 2, 256
 
 
-def _counted(compute: ComputeConfig, num_layers: int) -> float:
+# A prompt of 64 tokens and six answers of 32.
+ATTEMPTS = Attempts(prompt=64, turns=32, num=6)
+
+
+def _counted(compute: ComputeConfig, num_layers: int, is_tree: bool) -> float:
   policy = Policy(dataclasses.replace(MODEL, num_layers=num_layers), compute)
 
   def loss(params, token_BT):
     position_BT = jnp.broadcast_to(jnp.arange(LENGTH), token_BT.shape)
-    hidden = policy.hidden(params, token_BT, position_BT, token_BT // 512 + 1)
+    marks = {"end_BT" if is_tree else "segment_BT": token_BT // 512 + 1}
+    hidden = policy.hidden(
+      params, token_BT, position_BT, **{"segment_BT": None, **marks}
+    )
     return jnp.sum(hidden.astype(jnp.float32))
 
   token = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
@@ -43,23 +51,53 @@ def _counted(compute: ComputeConfig, num_layers: int) -> float:
   return traced.lower().compile().cost_analysis()["flops"]
 
 
+def _load(length: int, visited: float, *, tokens: int) -> Load:
+  return Load(
+    attempts=None,
+    tokens=tokens,
+    computed=tokens,
+    of_trajectories=tokens,
+    keys_needed=length / 2,
+    keys_visited=visited,
+  )
+
+
+def _tree_load() -> Load:
+  """Trees that fill their rows, with attention over whole rows."""
+  rows = roofline.pack_groups(
+    ATTEMPTS, row_length=LENGTH, sharing=4, num_groups=ROWS
+  )
+  return Load(
+    attempts=ATTEMPTS,
+    tokens=ROWS * LENGTH,
+    computed=ROWS * rows.computed,
+    of_trajectories=ROWS * rows.tokens,
+    keys_needed=rows.keys_needed,
+    keys_visited=roofline.keys_visited(LENGTH, None),
+  )
+
+
 class FlopsTest(parameterized.TestCase):
-  @parameterized.parameters("none", "full")
-  def test_a_layer_costs_what_the_compiler_counts(self, remat):
+  @parameterized.parameters(("none", False), ("full", False), ("none", True))
+  def test_a_layer_costs_what_the_compiler_counts(self, remat, is_tree):
     compute = compute_config(remat=remat, attention="xla")
-    counted = _counted(compute, 2) - _counted(compute, 1)
+    counted = _counted(compute, 2, is_tree) - _counted(compute, 1, is_tree)
+    rows = _load(LENGTH, LENGTH, tokens=ROWS * LENGTH)
     by_formula = functools.partial(
       roofline.gradient,
       compute=compute,
-      tokens=ROWS * LENGTH,
-      row_length=LENGTH,
-      segment=LENGTH,
-      kernel=False,
+      load=_tree_load() if is_tree else rows,
+      kernel="xla",
     )
     two = dataclasses.replace(MODEL, num_layers=2)
     layer = by_formula(two).executed - by_formula(MODEL).executed
     # The rest is norms, softmax, rotation and activation.
     self.assertBetween(counted / layer, 0.98, 1.08)
+
+  def test_a_tree_stands_for_more_tokens_than_it_computes(self):
+    load = _tree_load()
+    self.assertEqual(load.computed, load.tokens)
+    self.assertEqual(load.of_trajectories, ROWS * 6 * 96)
 
   @parameterized.parameters(
     ("qwen3-1.7b", 1.72e9),
@@ -78,10 +116,8 @@ class FlopsTest(parameterized.TestCase):
       remat: roofline.gradient(
         c,
         compute_config(remat=remat),
-        tokens=1,
-        row_length=8192,
-        segment=8192,
-        kernel=True,
+        _load(8192, (8192 + 512) / 2, tokens=1),
+        kernel="splash",
       ).executed
       for remat in ("none", "full")
     }
@@ -91,10 +127,35 @@ class FlopsTest(parameterized.TestCase):
       found["full"] - found["none"], c.num_layers * (again + attended), -3
     )
 
-  def test_kernels_skip_what_lies_above_the_diagonal(self):
-    visited = functools.partial(roofline.keys_visited, row_length=8192)
-    self.assertEqual(visited(compute_config(), kernel=False), 8192)
-    self.assertEqual(
-      visited(compute_config(attention_block=1024), kernel=False), 4608
+  @parameterized.parameters(
+    ("xla", 0, "none", 0),
+    ("xla", 0, "attention", 1),  # the compiler counts as much as for "full"
+    ("xla", 0, "full", 1),
+    ("xla", 64, "none", 0.5),
+    ("xla", 64, "attention", 1.5),
+    ("cudnn", 0, "none", 0.5),
+    ("splash", 0, "none", 1.5),
+    ("splash", 0, "attention", 1.5),
+    ("splash", 0, "full", 2.5),
+  )
+  def test_attention_computed_again(self, kernel, block, remat, passes):
+    compute = compute_config(remat=remat, attention_block=block)
+
+    def executed(visited):
+      load = _load(LENGTH, visited, tokens=1)
+      return roofline.gradient(MODEL, compute, load, kernel=kernel).executed
+
+    attended = roofline.attention(MODEL, LENGTH)
+    self.assertAlmostEqual(
+      (executed(LENGTH) - executed(0)) / attended, 3 + passes
     )
-    self.assertEqual(visited(compute_config(), kernel=True), (8192 + 512) / 2)
+
+  def test_kernels_skip_what_lies_above_the_diagonal(self):
+    def visited(kernel, **compute):
+      blocks = roofline.blocks_of(compute_config(**compute), 8192, kernel)
+      return roofline.keys_visited(8192, blocks)
+
+    self.assertEqual(visited("xla"), 8192)
+    self.assertEqual(visited("cudnn"), 8192)
+    self.assertEqual(visited("xla", attention_block=1024), 4608)
+    self.assertEqual(visited("splash"), (8192 + 512) / 2)

@@ -72,7 +72,7 @@ class DecodeTest(absltest.TestCase):
       settings, model=dataclasses.replace(settings.model, num_layers=2)
     )
     slice_ = parse_slice("v5e:2x2")
-    planner = Planner(Deployment(learner=slice_, rollout=slice_, segment=4096))
+    planner = Planner(Deployment(learner=slice_, rollout=slice_))
     program = planner.programs(settings, ("rollout",))[-1]
     self.assertEqual(program.name, "decode")
     memory = planner.judge(settings, program).compiled.memory
@@ -91,6 +91,9 @@ class CommandTest(absltest.TestCase):
       "--rollout_topology=v5e-8",
       "--config.mesh.fsdp=8",
       "--config.train.micro_batch=8",
+      "--prompt=1024",
+      "--turns=896",
+      "--attempts=4",
       "--roles=learner",
       "--nolargest",
       "--json",
@@ -103,12 +106,24 @@ class CommandTest(absltest.TestCase):
     self.assertEqual(found["programs"]["gradient"]["compile_s"], 0)
     self.assertLess(found["programs"]["gradient"]["left_bytes"], -40 * GIB)
     self.assertIn("--topology", found["advice"])
+    load = found["programs"]["gradient"]["load"]
+    self.assertAlmostEqual(load["shared"], 3 * 1024 / (4 * 1920))
 
   @pytest.mark.slow
   def test_a_slice_that_cannot_be_rented_is_a_sentence(self):
     done = _plan("--config=configs/pod.py", "--topology=v5p-10")
     self.assertEqual(done.returncode, 1)
     self.assertRegex(done.stderr, "v5p-10' cannot be rented; there are .*v5p-8")
+
+  @pytest.mark.slow
+  def test_segment_is_refused_with_the_names_of_today(self):
+    done = _plan(
+      "--config=configs/pod.py", "--topology=v5p-64", "--segment=4096"
+    )
+    self.assertEqual(done.returncode, 2)
+    self.assertRegex(
+      done.stderr, "--segment=4096: is now --prompt, .* and --turns"
+    )
 
   @pytest.mark.slow
   def test_a_mesh_of_another_size_is_a_sentence(self):

@@ -31,10 +31,8 @@ class SlicesTest(absltest.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     chips = parse_slice("v5e:2x4")
-    cls.planner = Planner(
-      Deployment(learner=chips, rollout=chips, segment=512.0)
-    )
-    cls.alone = Planner(Deployment(learner=chips, segment=512.0))
+    cls.planner = Planner(Deployment(learner=chips, rollout=chips))
+    cls.alone = Planner(Deployment(learner=chips))
 
   def _kept(self, settings, planner=None):
     return (planner or self.planner)._residents(settings, is_rollout=True)
@@ -82,9 +80,7 @@ class SlicesTest(absltest.TestCase):
       self._kept(_settings(slices=(8, 1), slots=(8, 8)))
     settings = _settings(slices=(4, 2), slots=(8, 8))
     settings = dataclasses.replace(settings, mesh=settings.mesh | {"fsdp": 16})
-    spread = Planner(
-      Deployment(learner=parse_slice("v5e:4x4"), rollout=None, segment=512.0)
-    )
+    spread = Planner(Deployment(learner=parse_slice("v5e:4x4"), rollout=None))
     with self.assertRaisesRegex(ConfigError, "asks for 6 devices.* has 4"):
       self._kept(settings, spread)
     with self.assertRaisesRegex(ConfigError, "split over the 3 devices"):

@@ -21,7 +21,7 @@ class ConstrainedCallsTest(absltest.TestCase):
     batch = abstract_batch(settings, mesh).batch
     self.assertEqual(batch.allowed.shape, batch.token.shape)
     self.assertEqual(batch.mask_MX.shape, (MASKS, 13))  # 400 tokens
-    gradient, _ = learner_programs(settings, mesh, segment=100.0)
+    gradient, _ = learner_programs(settings, mesh)
     gradient.trace()
 
   def test_and_nowhere_else(self):

@@ -1,5 +1,6 @@
 """Tables and JSON say the same of what fits and of what does not."""
 
+import dataclasses
 import io
 import json
 
@@ -12,7 +13,7 @@ from launch.planning.chips import GIB, parse_slice
 from launch.planning.collectives import Collective
 from launch.planning.compiled import Compiled, Memory
 from launch.planning.largest_batch import Largest
-from launch.planning.roofline import Flops, Roofline
+from launch.planning.roofline import Attempts, Flops, Load, Roofline
 from launch.planning.search import Candidate
 from launch.planning.study import Judgement
 
@@ -40,6 +41,15 @@ FITS = Judgement(
   flops=Flops(3e15, 4e15),
   roofline=Roofline(compute_s=2.0, memory_s=1.0, links_s=0.5),
 )
+LOAD = Load(
+  attempts=Attempts(prompt=100, turns=100, num=4),
+  tokens=64_000,
+  computed=60_000.0,
+  of_trajectories=96_000.0,
+  keys_needed=100.0,
+  keys_visited=200.0,
+)
+SHARES = dataclasses.replace(FITS, load=LOAD)
 REFUSED = Judgement(
   name="decode",
   slice_=V6E_64,
@@ -85,6 +95,42 @@ class ReportTest(absltest.TestCase):
       "--topology: more chips",
     ):
       self.assertRegex(shown, line)
+
+  def test_tokens_of_trajectories_stand_beside_those_computed(self):
+    shown = self._shown(SHARES, REFUSED)
+    for line in (
+      r"tokens +│ +64,000 │ +100 ",
+      r"tokens computed, without padding +│ +60,000 │ +- ",
+      r"tokens of trajectories +│ +96,000 │ +- ",
+      r"% of these shared +│ +37.5 │ +- ",
+      r"GFLOP needed per token of these +│ +31.25 │ +- ",
+      r"tokens of trajectories/s +│ +48,000 │ +- ",
+    ):
+      self.assertRegex(shown, line)
+
+  def test_they_are_left_out_where_attempts_are_not_known(self):
+    unknown = dataclasses.replace(LOAD, attempts=None)
+    for judged in (FITS, dataclasses.replace(FITS, load=unknown)):
+      self.assertNotIn("trajectories", self._shown(judged, REFUSED))
+
+  def _shown(self, *judged):
+    console = Console(file=io.StringIO(), width=120)
+    report.show(console, judged)
+    return console.file.getvalue()
+
+  def test_json_says_what_is_shared(self):
+    found = report.as_json([SHARES, REFUSED], [], [], [])["programs"]
+    self.assertEqual(
+      found["gradient"]["load"],
+      {
+        "computed_tokens": 60_000,
+        "trajectory_tokens": 96_000,
+        "shared": 0.375,
+        "needed_flops_per_trajectory_token": 3e15 / 96_000,
+        "trajectory_tokens_per_s": 48_000,
+      },
+    )
+    self.assertIsNone(found["decode"]["load"])
 
   def test_json_has_bytes_seconds_and_operations(self):
     knobs = [Knob("--topology", "more chips")]

@@ -82,7 +82,7 @@ def _judged(seconds: float) -> Judgement:
 class _Compiler:
   """In place of minutes of compiling: every mesh takes a second."""
 
-  deployment = Deployment(learner=V5P_64, segment=4096)
+  deployment = Deployment(learner=V5P_64)
 
   def programs(self, settings, roles):
     return [settings.mesh]
@@ -121,9 +121,9 @@ class FormulasTest(parameterized.TestCase):
     self.assertAlmostEqual(exchanged(settings) / (2 * 2 * 14.77e9), 1, 2)
 
   def test_state_that_does_not_fit_is_out_of_the_question(self):
-    whole = estimate(_settings(), _mesh(data=32), V5P_64, 4096)
+    whole = estimate(_settings(), _mesh(data=32), V5P_64)
     self.assertEqual(whole.estimate_s, math.inf)
-    split = estimate(_settings(), _mesh(fsdp=32), V5P_64, 4096)
+    split = estimate(_settings(), _mesh(fsdp=32), V5P_64)
     self.assertLess(split.estimate_s, 1)
     self.assertLess(state_bytes(with_mesh(_settings(), _mesh(fsdp=32))), 10e9)
 
