@@ -15,6 +15,8 @@ from agentrl_jax.rollout.engine.engine import EngineStats
 COUNTERS = {
   "engine/sampled_tokens": "num_sampled",
   "engine/constrained_tokens": "num_constrained",
+  "engine/drafted_tokens": "num_drafted",
+  "engine/accepted_tokens": "num_accepted",
   "engine/prefilled_tokens": "num_prefilled",
   "engine/reused_tokens": "num_reused",
   "engine/copied_tokens": "num_copied",
