@@ -8,7 +8,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.token_file import checked, first_line
 
 # Of the slots of a call, those whose drafts a step computes: one in so many.
-_DRAFTING_SHARES = (8, 4, 2, 1)
+_DRAFTING_SHARES = (8, 2, 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -275,7 +275,8 @@ def choose_slots(
   size_Q = jnp.array((0, *sizes))
   gain_Q = jnp.where(size_Q > 0, total_P[jnp.maximum(size_Q - 1, 0)], 0)
   time_Q = 1 + cost * num_tokens / num_rows * size_Q
-  return jnp.argmax((num_active + gain_Q) / time_Q), order_P
+  choice = jnp.argmax((num_active + gain_Q) / time_Q).astype(jnp.int32)
+  return choice, order_P
 
 
 def _look_up(

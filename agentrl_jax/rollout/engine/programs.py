@@ -363,19 +363,8 @@ def _drafted_step(called, cache, state, drafts, plan):
     proposal, plan.sizes, jnp.sum(active_P), plan.cost
   )
 
-  num_rows = len(active_P)
-
-  def computed(size):
-    return lambda cache: _sample_drafts(
-      called,
-      cache,
-      state,
-      proposal,
-      None if size == num_rows else order_P[:size],
-    )
-
-  cache, (token_PC, behavior_PC, raw_PC), drafted_P = jax.lax.switch(
-    choice, [computed(size) for size in (0, *plan.sizes)], cache
+  cache, (token_PC, behavior_PC, raw_PC), drafted_P = _sample_chosen(
+    called, cache, state, proposal, choice, order_P, plan
   )
   offset_C = jnp.arange(1 + plan.num_tokens)
   count_PC = state["count"][:, None] + 1 + offset_C
@@ -408,6 +397,37 @@ def _drafted_step(called, cache, state, drafts, plan):
   }
   row_PCR = jnp.stack([record[name].astype(jnp.int32) for name in RECORD], -1)
   return cache, state, drafts, (jnp.swapaxes(row_PCR, 0, 1), drafted_P)
+
+
+def _sample_chosen(called, cache, state, proposal, choice, order_P, plan):
+  """Runs `_sample_drafts` with the chosen one of the plan's sizes.
+
+  Each size is a loop that runs once or not at all: XLA updates the cache of a
+  loop in place, and copies that of a branch.
+  """
+  num_rows, num_tokens = proposal.token_PK.shape
+  shape = (num_rows, 1 + num_tokens)
+  carry = (
+    choice,
+    cache,
+    (jnp.zeros(shape, jnp.int32), jnp.zeros(shape), jnp.zeros(shape)),
+    jnp.zeros(num_rows, jnp.int32),
+  )
+  for number, size in enumerate((0, *plan.sizes)):
+
+    def computed(carry, size=size):
+      return jnp.int32(-1), *_sample_drafts(
+        called,
+        carry[1],
+        state,
+        proposal,
+        None if size == num_rows else order_P[:size],
+      )
+
+    carry = jax.lax.while_loop(
+      lambda carry, number=number: carry[0] == number, computed, carry
+    )
+  return carry[1:]
 
 
 def _sample_drafts(called, cache, state, proposal, chosen_Q):
