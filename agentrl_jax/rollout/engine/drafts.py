@@ -328,7 +328,7 @@ def _keys(group: jax.Array, gram: jax.Array, num_entries: int) -> jax.Array:
 
   Of two n-grams with one entry the later one stays.
   """
-  key = group.astype(jnp.uint32)
+  key = group.astype(jnp.uint32) * jnp.uint32(_MIXERS[1])
   for n in range(gram.shape[-1]):
     key = (key ^ gram[..., n].astype(jnp.uint32)) * jnp.uint32(_MIXERS[0])
     key ^= key >> 15
