@@ -20,6 +20,7 @@ from agentrl_jax.data.record_file import read_groups
 
 # (observation, answer) of each turn, int32 both.
 Episode = list[tuple[np.ndarray, np.ndarray]]
+Groups = Sequence[Sequence[Episode]]
 ROOT = pathlib.Path(__file__).parents[1]
 ENVIRONMENTS = ("alfworld", "dbbench", "os", "webshop")
 _TOOLS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
@@ -66,7 +67,8 @@ def transcripts(environment: str, attempts: int) -> Iterator[list[Episode]]:
 
 def of_run(folder: pathlib.Path) -> Iterator[list[Episode]]:
   """Yields the groups of a run's last batches, the newest batch first."""
-  for path in sorted((folder / "trajectories").iterdir(), reverse=True):
+  paths = (folder / "trajectories").glob("[0-9]*")
+  for path in sorted(paths, reverse=True):
     for group in read_groups(path):
       yield [
         [(turn.observation, turn.sampled) for turn in trajectory.turns]
@@ -113,7 +115,7 @@ def _answer_text(content: str, message: Mapping[str, Any]) -> str:
   return "\n".join(parts)
 
 
-def renumbered(groups: Sequence[Sequence[Episode]]) -> list[list[Episode]]:
+def renumbered(sources: Mapping[str, Groups]) -> dict[str, Groups]:
   """Numbers tokens by their first use, for a vocabulary that is smaller."""
   ids: dict[int, int] = {}
 
@@ -122,7 +124,10 @@ def renumbered(groups: Sequence[Sequence[Episode]]) -> list[list[Episode]]:
       [ids.setdefault(token, len(ids)) for token in tokens.tolist()], np.int32
     )
 
-  return [
-    [[(row(seen), row(said)) for seen, said in episode] for episode in group]
-    for group in groups
-  ]
+  return {
+    name: [
+      [[(row(seen), row(said)) for seen, said in episode] for episode in group]
+      for group in groups
+    ]
+    for name, groups in sources.items()
+  }

@@ -20,7 +20,7 @@ import dataclasses
 import os
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from unittest import mock
 
 import jax
@@ -40,7 +40,7 @@ from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.recorded_groups import (
   ENVIRONMENTS,
-  Episode,
+  Groups,
   of_run,
   renumbered,
   transcripts,
@@ -48,7 +48,7 @@ from bench.recorded_groups import (
 from configs import quickstart
 from configs.base import defaults
 
-ATTEMPTS, CONTEXT, DRAFT_TOKENS = 8, 2048, 4
+ATTEMPTS, CONTEXT, DRAFT_TOKENS = 8, 1536, 4
 FREE = dict(draft_tokens=7, draft_cost=0.001)
 PAYING = dict(draft_tokens=DRAFT_TOKENS)
 SMALL = ModelConfig(
@@ -67,46 +67,45 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   del pythons  # no peer draws by the keys of ours
   load_before = os.getloadavg()[0]
   found: dict[str, object] = {"exact": _exact()}
-  sources = {}
   if "AGENTRL_TOKENIZER" in os.environ:
-    sources |= {
-      name: list(transcripts(name, ATTEMPTS))[:2] for name in ENVIRONMENTS
+    sources = {
+      name: list(transcripts(name, ATTEMPTS))[:1] for name in ENVIRONMENTS
     }
+    found["transcripts"] = _recorded(tiny.MODEL, ATTEMPTS, sources, pairs)
   if "AGENTRL_RUN" in os.environ:
-    sources["run"] = list(of_run(pathlib.Path(os.environ["AGENTRL_RUN"])))[:12]
-  for name, groups in sources.items():
-    found[name] = _recorded(groups, name == "run", pairs)
+    groups = list(of_run(pathlib.Path(os.environ["AGENTRL_RUN"])))[:12]
+    found["run"] = _recorded(_quickstart_model(), 96, {"run": groups}, pairs)
   found["nothing"] = _nothing(pairs)
   return found | {"load_before": load_before}
 
 
 def _recorded(
-  groups: Sequence[Sequence[Episode]], is_run: bool, pairs: int
+  model: ModelConfig, slots: int, sources: Mapping[str, Groups], pairs: int
 ) -> dict[str, object]:
-  """Answers groups again: one after the other, or all of a run's at once."""
-  groups = renumbered(groups)
-  waves = [groups] if is_run else [[group] for group in groups]
-  model = _quickstart_model() if is_run else tiny.MODEL
-  slots = 96 if is_run else ATTEMPTS
+  """Answers the groups of each source again, all of a source at once."""
   nothing = dataclasses.replace(SMALL, vocab_size=model.vocab_size)
-  free = _Replay(nothing, slots, waves, **FREE)
-  free.play()
+  numbered = renumbered(sources)
+  free = _Replay(nothing, slots, numbered, **FREE)
   sides = {
-    "plain": _Replay(model, slots, waves),
-    "drafts": _Replay(model, slots, waves, **PAYING),
+    "plain": _Replay(model, slots, numbered),
+    "drafts": _Replay(model, slots, numbered, **PAYING),
   }
-  plays = {
-    name: lambda side=side: timing.times_of(side.play)
-    for name, side in sides.items()
-  }
-  timing.in_turn(plays, 1)  # compiles
-  times = timing.in_turn(plays, pairs)
-  return {
-    "free": free.counts(),
-    "paying": sides["drafts"].counts(),
-    "times_faster": timing.ratio(times["plain"], times["drafts"]),
-    "milliseconds": {k: timing.milliseconds(t) for k, t in times.items()},
-  }
+  found = {}
+  for name in sources:
+    plays = {
+      side: lambda replay=replay, name=name: timing.times_of(replay.play, name)
+      for side, replay in sides.items()
+    }
+    timing.in_turn(plays, 1)  # compiles
+    times = timing.in_turn(plays, pairs)
+    free.play(name)
+    found[name] = {
+      "free": free.counts(),
+      "paying": sides["drafts"].counts(),
+      "times_faster": timing.ratio(times["plain"], times["drafts"]),
+      "milliseconds": {k: timing.milliseconds(t) for k, t in times.items()},
+    }
+  return found
 
 
 def _quickstart_model() -> ModelConfig:
@@ -119,12 +118,12 @@ def _quickstart_model() -> ModelConfig:
 class _Replay:
   """Plays recorded episodes on an engine of its own, from empty caches."""
 
-  def __init__(self, model, slots, waves, **drafts):
-    self._waves = waves
+  def __init__(self, model, slots, sources, **drafts):
+    self._sources = sources
     answers = [
       answer
-      for wave in waves
-      for group in wave
+      for groups in sources.values()
+      for group in groups
       for episode in group
       for _, answer in episode
     ]
@@ -138,19 +137,18 @@ class _Replay:
     self._driver = LocalDriver(_engine(policy, params, slots, **drafts))
     self._sample = _scripted(script)
 
-  def play(self) -> None:
-    """Plays all episodes; those of a wave at once."""
+  def play(self, source: str) -> None:
+    """Plays all episodes of a source at once."""
     self._driver.engine.reset()
     self.before = self._driver.engine.stats()
     # Traced once, with the policy of this replay as the key of the trace.
     with mock.patch.object(programs, "_sample", self._sample):
-      for wave in self._waves:
-        self._play_wave(wave)
+      self._play(self._sources[source])
 
-  def _play_wave(self, wave) -> None:
+  def _play(self, groups: Groups) -> None:
     playing = [
       (number, iter(episode), np.zeros(0, np.int32))
-      for number, group in enumerate(wave, 1)
+      for number, group in enumerate(groups, 1)
       for episode in group
     ]
     asked = []
@@ -221,7 +219,6 @@ def _engine(policy, params, slots, **drafts) -> RolloutEngine:
     "engine",
     slots=(slots,),
     context=CONTEXT,
-    lengths=(256, 512, 1024),
     num_slot_sizes=1,
     prefill_chunks=(16, 64),
     **drafts,
