@@ -23,7 +23,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-ORDERS = (4, 2)  # tokens of the n-grams that are looked up, longest first
+ORDERS = (4, 2, 1)  # tokens of the n-grams that are looked up, longest first
 _LONGEST_MATCH = 8  # longer ones are not told apart
 _LARGEST_INDEX = 2**22
 _NOWHERE = -1

@@ -76,7 +76,7 @@ class SlicesTest(absltest.TestCase):
     self.assertNotIn("drafts of policy slot 0", self._kept(_settings()))
     kept = self._kept(settings)["drafts of policy slot 0"]
     # The sequences, and an index with two to four entries per token and kind.
-    self.assertBetween(kept / (4 * 32 * context), 1 + 2 * 2, 1.1 + 2 * 4)
+    self.assertBetween(kept / (4 * 32 * context), 1 + 3 * 2, 1.1 + 3 * 4)
     decode = self.planner.programs(settings, ("rollout",))[1]
     self.assertIn("drafts of policy slot 0", decode.holds)
 

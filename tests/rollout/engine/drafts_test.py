@@ -103,7 +103,7 @@ class ProposeTest(parameterized.TestCase):
   def test_sampled_tokens_count_as_a_longer_prompt(self):
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, VOCAB, 40).tolist()
-    drafts, end = started([tokens[:7], [0, 1]]), 6
+    drafts, end = started([tokens[:7], [0, 1]], [1, 2]), 6
     while end < 39:
       count = min(int(rng.integers(0, 4)), 39 - end)
       new = (tokens[end + 1 :] + [9] * 4)[:4]  # those past the count are not
@@ -115,7 +115,7 @@ class ProposeTest(parameterized.TestCase):
         np.array([count, 3], np.int32),
       )
       end += count
-    longer = started([tokens, [0, 1]])
+    longer = started([tokens, [0, 1]], [1, 2])
     for name in ("token_BL", "length_B"):
       np.testing.assert_array_equal(
         getattr(drafts, name), getattr(longer, name)
