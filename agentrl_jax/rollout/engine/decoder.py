@@ -255,10 +255,10 @@ class SlotDrafts:
     slot_P = padded(list(self._starting), sizes, self._num_slots)
     token_PL = np.zeros((len(slot_P), self._config.context), np.int32)
     length_P, group_P = np.zeros((2, len(slot_P)), np.int32)
-    for row, request in enumerate(self._starting.values()):
+    for row, (slot, request) in enumerate(self._starting.items()):
       length_P[row] = len(request.prompt)
       token_PL[row, : length_P[row]] = request.prompt
-      group_P[row] = _group_of(request)
+      group_P[row] = _group_of(slot, request)
     self._starting.clear()
     self.arrays = drafting.begin(
       self.arrays, slot_P, token_PL, length_P, group_P
@@ -266,12 +266,9 @@ class SlotDrafts:
     return self.arrays
 
 
-def _group_of(request: Request) -> int:
-  """Returns the number of a request's group; one of its own if unknown."""
-  conversation = request.sampling.conversation
-  if conversation:
-    return conversation % 2**31
-  return -1 - request.serial % 2**31
+def _group_of(slot: int, request: Request) -> int:
+  """Returns the number of a request's group; one of the slot's if unknown."""
+  return request.sampling.conversation % 2**31 or -1 - slot
 
 
 def _first_state(request: Request) -> np.ndarray:

@@ -147,17 +147,20 @@ class DraftedTest(DriverTestCase):
       self.assert_same([answer], small.answers_of([looping(size)]))
 
   def test_an_answer_ends_at_a_stop_token_within_a_draft(self):
-    (free,) = small.answers_of([looping()])
-    # A prompt that has had the answer, and the stop token in it.
-    prompt = np.concatenate([looping()[0], free.sampled[:30], looping()[0]])
-    (free,) = small.answers_of([(prompt, looping()[1])])
-    for stop in free.sampled[[3, 4, 5, 6]].tolist():
-      request = (prompt, looping(stop_tokens=(stop,))[1])
-      driver = self.open()
-      (answer,) = self.ask(driver, [request])
+    prompt, spec = small.prompt_of(4, 20), SamplingParams(max_tokens=30)
+    spec = dataclasses.replace(spec, seed=5, conversation=7)
+    driver = self.open()
+    (free,) = self.ask(driver, [(prompt, spec)])
+    for number in range(2, 14):
+      stop = int(free.sampled[number])
+      stopped = dataclasses.replace(spec, stop_tokens=(stop,))
+      before = driver.engine.stats()
+      (answer,) = self.ask(driver, [(prompt, stopped)])
       size = free.sampled.tolist().index(stop) + 1
       self.assertEqual(answer.sampled.tolist(), free.sampled[:size].tolist())
-      self.assertEqual(driver.engine.stats().num_sampled[0], size)
+      after = driver.engine.stats()
+      self.assertEqual(after.num_sampled[0] - before.num_sampled[0], size)
+    self.assert_drafts(driver, accepted=30)
 
   @pytest.mark.slow
   def test_the_cache_grows_with_drafts(self):
@@ -169,9 +172,17 @@ class DraftedTest(DriverTestCase):
     self.assertEqual(scheduler.cache_length, 96)
 
   def test_the_cache_is_no_longer_than_needed(self):
+    """Room for drafts that came to nothing is given back."""
     driver = self.open(lengths=(48,))
-    self.ask(driver, [(small.prompt_of(1, 20), SHORT)])
-    self.assertEqual(driver.engine._schedulers[0].cache_length, 48)
+    spec = SamplingParams(max_tokens=70, temperature=1.5)
+    driver.submit(small.prompt_of(1, 20), spec)
+    for _ in range(4):
+      driver.step()
+    (scheduler, _) = driver.engine._schedulers
+    self.assertEqual(scheduler.cache_length, 48)
+    self.assertLess(driver.engine.stats().num_sampled[0], 20)
+    driver.run_until_idle()
+    self.assertEqual(scheduler.cache_length, 96)
 
   @pytest.mark.slow
   def test_a_swap_stamps_both_versions(self):
@@ -231,11 +242,12 @@ class DraftedTest(DriverTestCase):
     self.assertGreater(max(len(chunk.sampled) for chunk in chunks), 3)
 
   @parameterized.named_parameters(
-    ("in_slots", {}), ("in_the_prefix_cache", PREFIX_CACHE)
+    ("in_slots", {}),
+    ("in_the_prefix_cache", PREFIX_CACHE | {"slots": (2, 2)}),
   )
   @pytest.mark.slow
   def test_next_turns_reuse_drafted_tokens(self, kept):
-    driver = self.open(slots=(2, 2), **kept)
+    driver = self.open(**kept)
     plain = LocalDriver(small.engine_of(reuse=False))
     prompts = [looping()[0], small.prompt_of(3, 10), np.array([7] * 9)]
     for turn in range(4):
