@@ -287,6 +287,12 @@ def get_config() -> ml_collections.ConfigDict:
     # them; 0: after a swap, answers continue with the new weights.
     old_weights=0,
     slices=(),  # devices of each policy slot; (): all share all devices
+    # Tokens that a slot guesses from what it, or its group, has had before, and
+    # computes together with its next token; 0: none. Changes no answer.
+    draft_tokens=0,
+    # Time to compute one more token per slot, in units of a decode step: 0.4 on
+    # two cores, less where decoding waits for memory. See docs/engine.md.
+    draft_cost=0.4,
   )
   c.rollouts = create(  # servers in other processes: docs/rollout_servers.md
     servers="",  # host:port,host:port; "": the engine is in this process

@@ -28,16 +28,21 @@ def empty_cache(
 
 
 def write(
-  cache_BKSH: jax.Array, entry_BCKH: jax.Array, position_BC: jax.Array
+  cache_BKSH: jax.Array,
+  entry_BCKH: jax.Array,
+  position_BC: jax.Array,
+  slot_B: jax.Array | None = None,
 ) -> jax.Array:
   """Writes one entry per token at its position; drops positions outside.
 
+  Row b belongs to slot b, or to `slot_B[b]`; rows of slots outside are dropped.
   Heads are indexed one by one, so that each write is contiguous. For slices
   across heads a TPU would keep the cache in another layout and transpose it for
   every reader.
   """
   num_slots, num_heads = cache_BKSH.shape[:2]
-  slot_B11 = jnp.arange(num_slots)[:, None, None]
+  slot_B = jnp.arange(num_slots) if slot_B is None else slot_B
+  slot_B11 = slot_B[:, None, None]
   head_1K1 = jnp.arange(num_heads)[None, :, None]
   return cache_BKSH.at[slot_B11, head_1K1, position_BC[:, None]].set(
     jnp.swapaxes(entry_BCKH, 1, 2).astype(cache_BKSH.dtype), mode="drop"

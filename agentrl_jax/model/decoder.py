@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from agentrl_jax.model import cache as kv
 from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
@@ -174,13 +173,14 @@ class Layer(nnx.Module):
       self._finish(x_BTD, attend(q, k, v), place), "rows", "tokens", None
     )
 
-  def extend(self, x_BCD, keys, values, position_BC, write_BC, attend):
+  def extend(self, x_BCD, keys, values, position_BC, write, attend):
     """Applies the layer to new tokens of each slot; returns the new cache too.
 
-    `attend` maps q, keys and values to the mixed values.
+    `write` adds entries to keys or values; `attend` maps q, keys and values to
+    the mixed values.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
-    keys, values = kv.write(keys, k, write_BC), kv.write(values, v, write_BC)
+    keys, values = write(keys, k), write(values, v)
     mixed = attend(q, keys, values)
     return self._finish(x_BCD, mixed, lambda x, *_: x), (keys, values)
 

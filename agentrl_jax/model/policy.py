@@ -10,7 +10,9 @@ token: `to_decode` gives that form, with a tuple of L dicts. Every function here
 takes either form.
 """
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -219,28 +221,58 @@ class Policy:
     the rest of its row is padding: not written, and its hidden states mean
     nothing. A slot of length 0 stays as it was.
     """
-    offset_C = jnp.arange(token_BC.shape[1])
-    position_BC = start_B[:, None] + offset_C
-    cache_length = cache[0][0].shape[2]
-    write_BC = jnp.where(
-      offset_C < length_B[:, None], position_BC, cache_length
-    )  # past the end is dropped
-    stem, written = self._modules.stem(params), []
-    x_BCD = self._embed(params, token_BC, None)
-    attend = functools.partial(
-      cached.attend,
-      position_BC=position_BC,
-      compute=self.compute,
-      mesh=self.mesh,
+    (hidden_BCD,), cache = self.extend_together(
+      params, cache, [Chunk(token_BC, start_B, length_B)]
     )
+    return hidden_BCD, cache
+
+  def extend_together(
+    self, params: Params, cache: kv.KVCache, chunks: "Sequence[Chunk]"
+  ) -> tuple[list[jax.Array], kv.KVCache]:
+    """Feeds several chunks in one pass; returns hidden [B, C, D] of each.
+
+    Products see the tokens of all chunks at once. A slot may occur in several
+    chunks: its keys and values of all of them are written before any is read.
+    """
+    cache_length = cache[0][0].shape[2]
+    at = [chunk.positions(cache_length) for chunk in chunks]
+    rows = _Rows([chunk.token_BC.shape for chunk in chunks])
+    position_BC = rows.join([position for position, _ in at])
+    stem, written = self._modules.stem(params), []
+    x_BCD = self._embed(
+      params, rows.join([chunk.token_BC for chunk in chunks]), None
+    )
+
+    def write(array_BKSH: jax.Array, entry_BCKH: jax.Array) -> jax.Array:
+      for chunk, (_, write_BC), entry in zip(
+        chunks, at, rows.split(entry_BCKH), strict=True
+      ):
+        array_BKSH = kv.write(array_BKSH, entry, write_BC, chunk.slot_B)
+      return array_BKSH
+
+    def attend(q: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+      mixed = [
+        cached.attend(
+          part,
+          *chunk.taken(keys, values),
+          position,
+          compute=self.compute,
+          mesh=self.mesh,
+        )
+        for chunk, (position, _), part in zip(
+          chunks, at, rows.split(q), strict=True
+        )
+      ]
+      return rows.join(mixed)
+
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
       x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
-        x_BCD, keys, values, position_BC, write_BC, attend
+        x_BCD, keys, values, position_BC, write, attend
       )
       written.append(pair)
-    return stem.final_norm(x_BCD), tuple(written)
+    return rows.split(stem.final_norm(x_BCD)), tuple(written)
 
   def _embed(
     self, params: Params, token_BT: jax.Array, mesh: Mesh | None
@@ -274,6 +306,66 @@ class Policy:
     if not lora.is_adapted(layer):
       return layer
     return lora.folded(layer, self.adaptation.scale)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chunk:
+  """The next tokens of some slots, as arguments of `Policy.extend`."""
+
+  token_BC: jax.Array
+  start_B: jax.Array
+  length_B: jax.Array
+  slot_B: jax.Array | None = None  # of each row; None: row b is slot b
+
+  def positions(self, cache_length: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the position of each token, and where its entry is written.
+
+    Padding is written past the end, where it is dropped.
+    """
+    offset_C = jnp.arange(self.token_BC.shape[1])
+    position_BC = self.start_B[:, None] + offset_C
+    is_token_BC = offset_C < self.length_B[:, None]
+    return position_BC, jnp.where(is_token_BC, position_BC, cache_length)
+
+  def taken(
+    self, keys_BKSH: jax.Array, values_BKSH: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns keys and values of the slots of this chunk's rows."""
+    if self.slot_B is None:
+      return keys_BKSH, values_BKSH
+    of_rows = [
+      x.at[self.slot_B].get(mode="fill", fill_value=0)
+      for x in (keys_BKSH, values_BKSH)
+    ]
+    return of_rows[0], of_rows[1]
+
+
+class _Rows:
+  """Joins arrays of several chunks to rows of one token, and splits them.
+
+  A single chunk keeps its shape.
+  """
+
+  def __init__(self, shapes: Sequence[tuple[int, ...]]):
+    self._shapes = [(shape[0], shape[1]) for shape in shapes]
+
+  def join(self, parts: Sequence[jax.Array]) -> jax.Array:
+    """Joins [B, C, ...] of each chunk to [N, 1, ...]."""
+    if len(parts) == 1:
+      return parts[0]
+    rows = [x.reshape(-1, 1, *x.shape[2:]) for x in parts]
+    return jnp.concatenate(rows)
+
+  def split(self, x: jax.Array) -> list[jax.Array]:
+    """Splits [N, 1, ...] to [B, C, ...] of each chunk."""
+    if len(self._shapes) == 1:
+      return [x]
+    ends = list(itertools.accumulate(b * c for b, c in self._shapes))
+    parts = jnp.split(x, ends[:-1])
+    return [
+      part.reshape(*shape, *x.shape[2:])
+      for part, shape in zip(parts, self._shapes, strict=True)
+    ]
 
 
 def num_params(params: Params) -> int:

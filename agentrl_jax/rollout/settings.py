@@ -7,6 +7,18 @@ import re
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.token_file import checked, first_line
 
+# Of the slots of a call, those whose drafts a step computes: one in so many.
+_DRAFTING_SHARES = (8, 2, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class DraftPlan:
+  """The drafts of a decode call; see `rollout.engine.drafts`."""
+
+  num_tokens: int  # of a draft
+  sizes: tuple[int, ...]  # slots whose drafts one step computes, besides 0
+  cost: float  # `draft_cost`
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineConfig:
@@ -37,6 +49,10 @@ class EngineConfig:
   old_weights: int
   # Number of devices of each policy slot; (): all policy slots on all devices.
   slices: tuple[int, ...]
+  # Tokens that are guessed ahead and computed with the next one; 0: none.
+  draft_tokens: int
+  # Time to compute one draft token more per slot, in units of a decode step.
+  draft_cost: float
 
   def __post_init__(self) -> None:
     for name in ("slots", "prefill_chunks"):
@@ -75,6 +91,18 @@ class EngineConfig:
         "policy slots on all devices"
       )
     self._check_prefix_cache()
+    self._check_drafts()
+
+  def _check_drafts(self) -> None:
+    if self.draft_tokens < 0:
+      raise ConfigError(
+        f"engine.draft_tokens={self.draft_tokens} must be at least 0 (none)"
+      )
+    if not 0 < self.draft_cost <= 1:
+      raise ConfigError(
+        f"engine.draft_cost={self.draft_cost} must be above 0, and at most 1: "
+        "a draft token of a slot takes no longer than a decode step of it"
+      )
 
   def _check_prefix_cache(self) -> None:
     for name in (
@@ -148,6 +176,18 @@ class EngineConfig:
     return min(
       sizes, key=lambda n: n * (num_steps + (0 if n == num_slots else 6))
     )
+
+  def draft_plan(self, num_rows: int) -> DraftPlan | None:
+    """Shapes of the drafts in a call of `num_rows` slots; None without."""
+    if not self.draft_tokens:
+      return None
+    sizes = {-(-num_rows // share) for share in _DRAFTING_SHARES}
+    return DraftPlan(self.draft_tokens, tuple(sorted(sizes)), self.draft_cost)
+
+  @property
+  def tokens_per_call(self) -> int:
+    """Most tokens that a slot samples in one decode call."""
+    return self.steps_per_sync * (1 + self.draft_tokens)
 
   def cache_length(self, num_tokens: int) -> int:
     """The shortest compiled length of the cache that fits `num_tokens`."""

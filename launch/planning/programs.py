@@ -19,7 +19,9 @@ from agentrl_jax.data.prefix_tree import PrefixTree
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
+from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.train_batch import TrainBatch
 from launch.config.settings import Settings
 from launch.planning import roofline
@@ -212,7 +214,7 @@ def rollout_programs(
   params = abstract_weights(policy, mesh, dtype)
   cache = abstract_cache(policy, mesh, slots, config.context)
   fed = max(config.slot_sizes(min(slots, config.prefill_slots)))
-  chunk, width = config.prefill_chunks[-1], len(engine.STATE)
+  chunk = config.prefill_chunks[-1]
   row = shape((fed,), np.int32)
   holds = (
     f"weights of policy slot {policy_slot}",
@@ -239,17 +241,7 @@ def rollout_programs(
     ),
     Program(
       name="decode",
-      trace=lambda: engine.decode.trace(
-        policy,
-        params,
-        cache,
-        shape((slots, width), np.int32),
-        shape((slots, width), np.int32),
-        shape((slots,), np.bool_),
-        None,
-        shape((), np.int32),
-        num_steps=config.steps_per_sync,
-      ),
+      trace=_decode_trace(config, policy, params, cache, slots),
       mesh=mesh,
       tokens=slots * config.steps_per_sync,
       flops=roofline.extend(
@@ -258,9 +250,34 @@ def rollout_programs(
         context=config.context,
         with_head=True,
       ),
-      holds=holds,
+      holds=(*holds, f"drafts of policy slot {policy_slot}"),
     ),
   ]
+
+
+def _decode_trace(
+  config: EngineConfig, policy: Policy, params: Any, cache: Any, slots: int
+) -> Callable[[], jax.stages.Traced]:
+  """Returns how the decode program of all slots is traced."""
+  state = shape((slots, len(engine.STATE)), np.int32)
+  before = (policy, params, cache, state)
+  after = (state, shape((slots,), np.bool_), None, shape((), np.int32))
+  if not config.draft_tokens:
+    return lambda: engine.decode.trace(
+      *before, *after, num_steps=config.steps_per_sync
+    )
+  return lambda: engine.decode_drafted.trace(
+    *before,
+    abstract_drafts(config, slots),
+    *after,
+    plan=config.draft_plan(slots),
+    num_steps=config.steps_per_sync,
+  )
+
+
+def abstract_drafts(config: EngineConfig, slots: int) -> Any:
+  """Shapes of what drafts of these slots are looked up in."""
+  return jax.eval_shape(lambda: drafts.empty_drafts(slots, config.context))
 
 
 def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:

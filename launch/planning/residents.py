@@ -17,6 +17,7 @@ from launch.config.settings import Settings
 from launch.planning.programs import (
   STEPS,
   abstract_cache,
+  abstract_drafts,
   abstract_weights,
   bytes_per_chip,
   learner_policy,
@@ -88,6 +89,11 @@ def rollout_residents(
     found[f"cache of policy slot {policy_slot}"] = bytes_per_chip(
       jax.tree.leaves(cache)
     )
+    if settings.engine.draft_tokens:
+      found[f"drafts of policy slot {policy_slot}"] = sum(
+        leaf.size * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(abstract_drafts(settings.engine, slots))
+      )
     if settings.engine.old_weights:
       found[f"older weights of policy slot {policy_slot}"] = (
         settings.engine.old_weights * weights

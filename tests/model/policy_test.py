@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import cache as kv
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.policy import Policy, num_params
+from agentrl_jax.model.policy import Chunk, Policy, num_params
 from tests.settings import COMPUTE, compute_config
 
 CONFIG = ModelConfig(
@@ -108,6 +108,39 @@ class PolicyTest(parameterized.TestCase):
       np.testing.assert_array_equal(old[0], new[0])
       changed = np.any(np.asarray(old[1] != new[1]), axis=(0, 2))
       np.testing.assert_array_equal(np.flatnonzero(changed), [2, 3])
+
+  @pytest.mark.slow
+  def test_chunks_fed_together_are_those_fed_one_after_the_other(self):
+    policy, params = make()
+    rng = np.random.default_rng(4)
+    first = Chunk(
+      rng.integers(0, 50, (3, 1)), np.array([4, 2, 0]), np.array([1, 1, 0])
+    )
+    # Of slots 1 and 0, and of one that does not exist.
+    second = Chunk(
+      rng.integers(0, 50, (3, 4)),
+      np.array([3, 5, 0]),
+      np.array([4, 2, 4]),
+      np.array([1, 0, 3]),
+    )
+    filled = jax.tree.map(
+      lambda x: x + jax.random.normal(jax.random.key(3), x.shape),
+      policy.empty_cache(3, 8),
+    )
+    feed = jax.jit(
+      lambda cache, *chunks: policy.extend_together(
+        params, cache, [Chunk(*chunk) for chunk in chunks]
+      )
+    )
+    fields = [dataclasses.astuple(chunk) for chunk in (first, second)]
+    (one, two), together = feed(filled, *fields)
+    (one_first,), cache = feed(filled, fields[0])
+    (two_next,), in_turn = feed(cache, fields[1])
+    np.testing.assert_allclose(one[:2], one_first[:2], atol=1e-5)
+    np.testing.assert_allclose(two[0], two_next[0], atol=1e-5)
+    np.testing.assert_allclose(two[1, :2], two_next[1, :2], atol=1e-5)
+    for x, y in zip(*map(jax.tree.leaves, (together, in_turn)), strict=True):
+      np.testing.assert_allclose(x, y, atol=1e-5)
 
   @parameterized.named_parameters(*VARIANTS)
   @pytest.mark.slow

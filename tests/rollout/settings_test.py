@@ -27,6 +27,9 @@ class EngineConfigTest(unittest.TestCase):
       dict(num_slot_sizes=0),
       dict(prefix_cache_tokens=-1),
       dict(old_weights=-1),
+      dict(draft_tokens=-1),
+      dict(draft_cost=0.0),
+      dict(draft_cost=1.1),
       dict(prefix_cache_host_tokens=64),
       dict(prefix_cache_tokens=64, reuse=False),
       dict(block_size=128, prefix_cache_tokens=64),
@@ -49,6 +52,14 @@ class EngineConfigTest(unittest.TestCase):
     config = engine_config(slots=(128, 2), context=64)
     self.assertEqual(config.slot_sizes(128), (8, 32, 128))
     self.assertEqual(config.slot_sizes(2), (1, 2))
+
+  def test_drafts_of_few_slots_or_of_all_are_computed_in_a_step(self):
+    config = engine_config(slots=(128,), context=64, draft_tokens=4)
+    self.assertEqual(config.draft_plan(128).sizes, (16, 64, 128))
+    self.assertEqual(config.draft_plan(1).sizes, (1,))
+    self.assertEqual(config.tokens_per_call, 5 * config.steps_per_sync)
+    config = engine_config(slots=(128,), context=64, draft_tokens=0)
+    self.assertIsNone(config.draft_plan(128))
 
   def test_few_busy_slots_are_taken_out_and_many_are_not(self):
     config = engine_config(slots=(128,), context=64)

@@ -15,6 +15,8 @@ from agentrl_jax.rollout.engine.engine import EngineStats
 COUNTERS = {
   "engine/sampled_tokens": "num_sampled",
   "engine/constrained_tokens": "num_constrained",
+  "engine/drafted_tokens": "num_drafted",
+  "engine/accepted_tokens": "num_accepted",
   "engine/prefilled_tokens": "num_prefilled",
   "engine/reused_tokens": "num_reused",
   "engine/copied_tokens": "num_copied",
@@ -72,9 +74,12 @@ def _means(
   num_steps = stats.num_steps - last.num_steps
   prefilled, reused = increase("num_prefilled"), increase("num_reused")
   prompts = [sum(pair) for pair in zip(prefilled, reused, strict=True)]
+  sampled, accepted = increase("num_sampled"), increase("num_accepted")
+  # Each decode step of a slot samples one token, and those of a right draft.
+  slot_steps = [a - b for a, b in zip(sampled, accepted, strict=True)]
   metrics: dict[str, float] = {}
   if seconds > 0:
-    metrics["engine/tokens_per_s"] = sum(increase("num_sampled")) / seconds
+    metrics["engine/tokens_per_s"] = sum(sampled) / seconds
   for name, values, totals in (
     (
       "engine/slot_occupancy",
@@ -82,6 +87,12 @@ def _means(
       [num_steps * n for n in slots],
     ),
     ("engine/reused_share", reused, prompts),
+    (
+      "engine/accepted_share",
+      accepted,
+      increase("num_drafted"),
+    ),
+    ("engine/tokens_per_slot_step", sampled, slot_steps),
     ("engine/wait_s", increase("wait_s"), increase("num_scheduled")),
   ):
     for k, (value, total) in enumerate(zip(values, totals, strict=True)):

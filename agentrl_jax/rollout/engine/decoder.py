@@ -8,6 +8,8 @@ Invariants:
 - Changes by the host, such as a slot that starts or was cancelled, wait in a
   patch that the next call applies.
 - A grammar that raises fails its own request and no other.
+- With `engine.draft_tokens`, every call keeps the sequences on the device up to
+  date, and drafts are computed in calls without grammars and shaped slots.
 """
 
 import dataclasses
@@ -18,7 +20,9 @@ import numpy as np
 
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs, sampling
+from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.kv_cache import (
   FREE,
   KVCacheManager,
@@ -28,7 +32,7 @@ from agentrl_jax.rollout.engine.kv_cache import (
 from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.sampling import Shaping
 from agentrl_jax.rollout.engine.weights import Published, WeightVersions
-from agentrl_jax.rollout.settings import EngineConfig
+from agentrl_jax.rollout.settings import DraftPlan, EngineConfig
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,10 +40,27 @@ class DecodeCall:
   """The tokens of one call, which may still be on their way to the host."""
 
   policy_slot: int
-  record: jax.Array  # int32 [num_steps, P, R]
+  record: jax.Array  # int32 [N, P, R], in the order of sampling
   slot: np.ndarray  # [P]; entries past the last slot are padding
   serial: np.ndarray  # [P], of the request that each row belongs to
+  is_launched: np.ndarray  # [P]: rows that may have tokens
+  num_tokens: int  # most tokens of a row
   is_constrained: bool  # by grammars; must be read before the next step
+  # Draft tokens computed in each step, int32 [num_steps, P]; None: no drafts.
+  drafted: jax.Array | None = None
+
+  def copy_to_host_async(self) -> None:
+    """Starts the copies that `to_host` waits for."""
+    for array in (self.record, self.drafted):
+      if array is not None:
+        array.copy_to_host_async()
+
+  def to_host(self) -> "DecodeCall":
+    """Waits for the tokens; returns the call with arrays of the host."""
+    drafted = None if self.drafted is None else np.asarray(self.drafted)
+    return dataclasses.replace(
+      self, record=np.asarray(self.record), drafted=drafted
+    )
 
 
 class Decoder:
@@ -59,6 +80,9 @@ class Decoder:
     self.masks = GrammarMasks(num_slots, cancel)
     self.shaping = SlotShaping(num_slots, policy.config.vocab_size)
     self._state = programs.empty_state(num_slots)
+    self._drafts = (
+      SlotDrafts(num_slots, config) if config.draft_tokens else None
+    )
     self._patch = np.zeros((num_slots, len(programs.STATE)), np.int32)
     self._is_patched = np.zeros(num_slots, bool)
 
@@ -68,6 +92,13 @@ class Decoder:
     self._is_patched[slot] = True
     self.masks.start(slot, request)
     self.shaping.start(slot, request)
+    if self._drafts is not None:
+      self._drafts.start(slot, request)
+
+  def reset(self) -> None:
+    """Restores the initial state; no slot may have a request."""
+    if self._drafts is not None:
+      self._drafts.reset()
 
   def free(self, slot: int) -> None:
     """Stops a slot whose request is over."""
@@ -131,25 +162,113 @@ class Decoder:
     )
     allowed_PW = self.masks.take(slots, slot_P) if is_constrained else None
     shaping = self.shaping.arrays_for(slots)
-    self._cache.arrays, self._state, record, shaping = programs.decode(
-      self._policy,
-      published.params,
-      self._cache.arrays,
-      self._state,
+    plan = None
+    if not is_constrained and shaping is None:
+      plan = self._config.draft_plan(size)
+    record, drafted = self._run(
+      published,
+      None if in_place else slot_P,
+      allowed_PW,
+      shaping,
+      plan=plan,
+      num_steps=num_steps,
+    )
+    self._is_patched[:] = False
+    num_tokens = num_steps * (1 + plan.num_tokens if plan else 1)
+    table.launch(slots, num_tokens)
+    serial = np.append(table.serial, FREE)[slot_P]
+    return DecodeCall(
+      self._policy_slot,
+      record,
+      slot_P,
+      serial,
+      np.isin(slot_P, slots),
+      num_tokens,
+      is_constrained,
+      drafted,
+    )
+
+  def _run(
+    self,
+    published: Published,
+    slot_P: np.ndarray | None,
+    allowed_PW: np.ndarray | None,
+    shaping: Shaping | None,
+    *,
+    plan: DraftPlan | None,
+    num_steps: int,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Runs the program; returns its records, and the drafts it computed."""
+    before = (self._policy, published.params, self._cache.arrays, self._state)
+    after = (
       self._patch.copy(),
       self._is_patched.copy(),
-      None if in_place else slot_P,
+      slot_P,
       np.int32(published.step),
       allowed_PW,
       shaping,
-      num_steps=num_steps,
     )
+    drafted = None
+    if self._drafts is None:
+      self._cache.arrays, self._state, record, shaping = programs.decode(
+        *before, *after, num_steps=num_steps
+      )
+    else:
+      (
+        self._cache.arrays,
+        self._state,
+        self._drafts.arrays,
+        record,
+        drafted,
+        shaping,
+      ) = programs.decode_drafted(
+        *before, self._drafts.begun(), *after, plan=plan, num_steps=num_steps
+      )
     if shaping is not None:
       self.shaping.arrays = shaping
-    self._is_patched[:] = False
-    table.launch(slots, num_steps)
-    serial = np.append(table.serial, FREE)[slot_P]
-    return DecodeCall(self._policy_slot, record, slot_P, serial, is_constrained)
+    return record, drafted
+
+
+class SlotDrafts:
+  """The sequences on the device that drafts are looked up in."""
+
+  def __init__(self, num_slots: int, config: EngineConfig):
+    self._num_slots, self._config = num_slots, config
+    self._starting: dict[int, Request] = {}  # by slot
+    self.arrays: Drafts  # donated to each program that uses them
+    self.reset()
+
+  def reset(self) -> None:
+    """Forgets all sequences, and how their drafts did."""
+    self._starting.clear()
+    self.arrays = drafting.empty_drafts(self._num_slots, self._config.context)
+
+  def start(self, slot: int, request: Request) -> None:
+    """Writes the prompt of a slot before the next call."""
+    self._starting[slot] = request
+
+  def begun(self) -> Drafts:
+    """Returns the arrays with the prompts of all slots that have started."""
+    if not self._starting:
+      return self.arrays
+    sizes = self._config.slot_sizes(self._num_slots)
+    slot_P = padded(list(self._starting), sizes, self._num_slots)
+    token_PL = np.zeros((len(slot_P), self._config.context), np.int32)
+    length_P, group_P = np.zeros((2, len(slot_P)), np.int32)
+    for row, (slot, request) in enumerate(self._starting.items()):
+      length_P[row] = len(request.prompt)
+      token_PL[row, : length_P[row]] = request.prompt
+      group_P[row] = _group_of(slot, request)
+    self._starting.clear()
+    self.arrays = drafting.begin(
+      self.arrays, slot_P, token_PL, length_P, group_P
+    )
+    return self.arrays
+
+
+def _group_of(slot: int, request: Request) -> int:
+  """Returns the number of a request's group; one of the slot's if unknown."""
+  return request.sampling.conversation % 2**31 or -1 - slot
 
 
 def _first_state(request: Request) -> np.ndarray:

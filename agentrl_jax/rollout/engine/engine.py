@@ -40,6 +40,8 @@ from agentrl_jax.rollout.settings import EngineConfig
 _COUNTS = (
   "sampled",
   "constrained",
+  "drafted",
+  "accepted",
   "prefilled",
   "reused",
   "copied",
@@ -63,6 +65,8 @@ class EngineStats:
 
   num_sampled: tuple[int, ...]  # tokens
   num_constrained: tuple[int, ...]  # of these, sampled under a grammar
+  num_drafted: tuple[int, ...]  # draft tokens that were computed
+  num_accepted: tuple[int, ...]  # sampled tokens that drafts saved a step
   num_prefilled: tuple[int, ...]  # prompt tokens that were computed
   num_reused: tuple[int, ...]  # prompt tokens that were cached
   num_copied: tuple[int, ...]  # of these, copied from another slot
@@ -93,7 +97,7 @@ class StepResult:
   def copy_to_host_async(self) -> None:
     """Starts the copies that `read` waits for."""
     for call in self.calls:
-      call.record.copy_to_host_async()
+      call.copy_to_host_async()
 
 
 class RolloutEngine:
@@ -273,7 +277,7 @@ class RolloutEngine:
       )
 
   def _read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:
-    call = dataclasses.replace(call, record=np.asarray(call.record))
+    call = call.to_host()
     with self._lock:
       answered = self._schedulers[call.policy_slot].read(call)
     if call.is_constrained:

@@ -46,7 +46,8 @@ class SlotTable:
     turn of the same conversation prefills only its new tokens.
   - Keys and values belong to one publication of the weights: after a swap they
     are not reused, nor are those of a slot that decoded across a swap.
-  - `num_computed` <= `num_launched` <= `max_length` for a slot with a request.
+  - `num_computed` <= `num_launched` for a slot with a request, and no more than
+    `max_length` tokens are ever computed.
 
   Plain numpy.
   """
@@ -189,20 +190,23 @@ class SlotTable:
     finished = self.num_computed >= self.prefill_length
     return np.flatnonzero((self.serial != FREE) & (self.is_decoding | finished))
 
-  def cache_length_needed(self, publication: int, num_steps: int) -> int:
-    """Longest slot once every busy one has decoded `num_steps` more tokens.
+  def cache_length_needed(self, publication: int, num_tokens: int) -> int:
+    """Longest slot once every busy one has decoded `num_tokens` more tokens.
 
     Tokens of free slots count while they can be reused.
     """
     busy = self.serial != FREE
-    launched = np.minimum(self.num_launched + num_steps, self.max_length)
+    launched = np.minimum(self.num_launched + num_tokens, self.max_length)
     kept = np.where(self.publication == publication, self.num_computed, 0)
     return max(int(np.where(busy, launched, kept).max()), 1)
 
-  def launch(self, slots: np.ndarray, num_steps: int) -> None:
-    """Records that up to `num_steps` decode steps were launched for slots."""
-    launched = self.num_launched[slots] + num_steps
-    self.num_launched[slots] = np.minimum(launched, self.max_length[slots])
+  def launch(self, slots: np.ndarray, num_tokens: int) -> None:
+    """Records that a call was launched, of up to `num_tokens` for slots."""
+    self.num_launched[slots] += num_tokens
+
+  def give_back(self, slots: np.ndarray, num_unused: np.ndarray) -> None:
+    """Takes back what a call that was read did not sample."""
+    self.num_launched[slots] -= num_unused
 
   def free(self, slot: int) -> None:
     """Frees a slot; its tokens stay cached until another request needs it."""

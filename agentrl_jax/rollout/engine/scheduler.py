@@ -69,6 +69,7 @@ class Scheduler:
     """Restores the initial state of all slots; none may have a request."""
     self._table = self._empty_table()
     self._cache.reset()
+    self._decoder.reset()
 
   def check(self) -> None:
     """Raises `AssertionError` if a slot or a cached block was lost."""
@@ -119,7 +120,7 @@ class Scheduler:
     return self._decode()
 
   def read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:
-    """Stores the tokens of a call, whose record has to be on the host.
+    """Stores the tokens of a call, whose arrays have to be on the host.
 
     Returns the requests that are finished, with their answers. Rows of requests
     that have left their slot meanwhile are dropped.
@@ -128,6 +129,11 @@ class Scheduler:
     serial = np.append(self._table.serial, FREE)[call.slot]
     is_current = (serial == call.serial) & (serial != FREE)
     active = (record[:, :, programs.ACTIVE] > 0) & is_current
+    self._count_drafts(call, active)
+    launched = is_current & call.is_launched
+    self._table.give_back(
+      call.slot[launched], call.num_tokens - active.sum(axis=0)[launched]
+    )
     self._store_tokens(record[active], call.slot[np.nonzero(active)[1]])
     self._stream(call.slot[active.any(axis=0)])
     done = (record[:, :, programs.DONE] > 0) & active
@@ -137,6 +143,16 @@ class Scheduler:
     ]
     self._release_weights_if_idle()
     return finished
+
+  def _count_drafts(self, call: DecodeCall, active_NP: np.ndarray) -> None:
+    """Counts the draft tokens of a call; each step samples one token more."""
+    if call.drafted is None:
+      return
+    drafted = call.drafted
+    active = active_NP.reshape(len(drafted), -1, active_NP.shape[1])
+    is_step = active.any(axis=1)
+    self.counts["drafted"] += int(drafted[is_step].sum())
+    self.counts["accepted"] += int(active.sum() - is_step.sum())
 
   def _schedule_waiting(self, publication: int) -> None:
     """Gives slots to waiting requests, in order of arrival."""
@@ -175,7 +191,7 @@ class Scheduler:
 
   def _cache_length_needed(self, publication: int) -> int:
     return self._table.cache_length_needed(
-      publication, self._config.steps_per_sync
+      publication, self._config.tokens_per_call
     )
 
   def _prefill(self, published: Published) -> None:

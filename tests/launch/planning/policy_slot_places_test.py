@@ -68,6 +68,16 @@ class SlicesTest(absltest.TestCase):
     decode = programs[1]
     self.assertEqual(decode.tokens, 32 * settings.engine.steps_per_sync)
 
+  def test_sequences_that_drafts_come_from_are_counted(self):
+    settings = _settings(slots=(32, 8), draft_tokens=4)
+    context = settings.engine.context
+    self.assertNotIn("drafts of policy slot 0", self._kept(_settings()))
+    kept = self._kept(settings)["drafts of policy slot 0"]
+    # The sequences, and an index with two to four entries per token and kind.
+    self.assertBetween(kept / (4 * 32 * context), 1 + 3 * 2, 1.1 + 3 * 4)
+    decode = self.planner.programs(settings, ("rollout",))[1]
+    self.assertIn("drafts of policy slot 0", decode.holds)
+
   def test_in_the_learner_s_process_they_lie_beside_what_is_trained(self):
     settings = _settings(slices=(4, 2), slots=(8, 8))
     settings = dataclasses.replace(settings, mesh=settings.mesh | {"fsdp": 8})
