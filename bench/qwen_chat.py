@@ -31,6 +31,8 @@ _PIECES = (
   r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
   r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_VOCABULARY = "resources/qwen.tiktoken"
+_TEMPLATE = "chat_templates/qwen3.jinja"
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _TAGS = (
   "<tool_call>",
@@ -44,11 +46,10 @@ _TAGS = (
 
 def load_qwen() -> ChatCodec:
   """Makes the codec. Raises `FileNotFoundError` if a package is missing."""
-  vocabulary = _file("dashscope", "resources/qwen.tiktoken")
-  template = _file("trl", "chat_templates/qwen3.jinja")
+  template = _file("trl", _TEMPLATE)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    _make_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
+    make_tokenizer().save(str(folder / "tokenizer.json"))
     config = {
       "eos_token": "<|im_end|>",
       "chat_template": template.read_text(encoding="utf-8"),
@@ -57,19 +58,9 @@ def load_qwen() -> ChatCodec:
     return load_chat(folder, defaults(ChatConfig, "chat", thinking=False))
 
 
-def _file(package: str, path: str) -> pathlib.Path:
-  """Returns a package's file, without importing the package."""
-  spec = importlib.util.find_spec(package)
-  folders = (spec and spec.submodule_search_locations) or ()
-  for folder in folders:
-    if (found := pathlib.Path(folder) / path).is_file():
-      return found
-  raise FileNotFoundError(
-    f"{path} of the package {package} is not installed: run `make originals`"
-  )
-
-
-def _make_tokenizer(vocabulary: pathlib.Path) -> Tokenizer:
+def make_tokenizer() -> Tokenizer:
+  """Makes the tokenizer, in seconds. Raises as `load_qwen` does."""
+  vocabulary = _file("dashscope", _VOCABULARY)
   ranks = {}
   for line in vocabulary.read_bytes().splitlines():
     token, rank = line.split()
@@ -96,6 +87,28 @@ def _make_tokenizer(vocabulary: pathlib.Path) -> Tokenizer:
   tokenizer.add_special_tokens(list(_SPECIAL))
   tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in _TAGS])
   return tokenizer
+
+
+def has_qwen() -> bool:
+  """Says if both packages are installed."""
+  try:
+    _file("trl", _TEMPLATE)
+    _file("dashscope", _VOCABULARY)
+  except FileNotFoundError:
+    return False
+  return True
+
+
+def _file(package: str, path: str) -> pathlib.Path:
+  """Returns a package's file, without importing the package."""
+  spec = importlib.util.find_spec(package)
+  folders = (spec and spec.submodule_search_locations) or ()
+  for folder in folders:
+    if (found := pathlib.Path(folder) / path).is_file():
+      return found
+  raise FileNotFoundError(
+    f"{path} of the package {package} is not installed: run `make originals`"
+  )
 
 
 def _last_merge(

@@ -1,9 +1,9 @@
 """Recorded episodes as tokens: what was observed and what was answered.
 
-`transcripts` reads AgentBench's from $AGENTRL_DATA, in the template of Qwen and
-the tokenizer that $AGENTRL_TOKENIZER names (a tokenizer.json). `of_run` reads
-the last trained groups of a run, in the run's own tokenizer. There is one
-transcript per task, so episodes of one environment stand for a group.
+`transcripts` reads AgentBench's from $AGENTRL_DATA, in the template and the
+tokenizer of Qwen. `of_run` reads the last trained groups of a run, in the run's
+own tokenizer. There is one transcript per task, so episodes of one environment
+stand for a group.
 """
 
 import gzip
@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from agentrl_jax.data.record_file import read_groups
+from bench.qwen_chat import make_tokenizer
 
 # (observation, answer) of each turn, int32 both.
 Episode = list[tuple[np.ndarray, np.ndarray]]
@@ -53,7 +54,7 @@ def transcripts(environment: str, attempts: int) -> Iterator[list[Episode]]:
   """Yields groups of an environment's transcripts."""
   data = os.environ.get("AGENTRL_DATA", ROOT.parent / "shared" / "data")
   path = pathlib.Path(data) / f"transcripts/{environment}-std-qwen-8b.jsonl.gz"
-  tokenizer = Tokenizer.from_file(os.environ["AGENTRL_TOKENIZER"])
+  tokenizer = make_tokenizer()
   with gzip.open(path, "rt", encoding="utf-8") as lines:
     outputs = [json.loads(line).get("output") or {} for line in lines]
   episodes = [

@@ -11,8 +11,8 @@
   96: time without drafts over time with them.
 - nothing: random answers, in which nothing repeats.
 
-$AGENTRL_TOKENIZER names a published tokenizer.json, $AGENTRL_RUN the folder of
-a run; what is missing is left out. $AGENTRL_DRAFT_EXACT is the number of
+`make originals` installs the tokenizer of the transcripts, and $AGENTRL_RUN
+names the folder of a run; what is missing is left out. $AGENTRL_DRAFT_EXACT is the number of
 requests.
 """
 
@@ -38,6 +38,7 @@ from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from bench import timing, tiny
 from bench.line_peer import Pythons
+from bench.qwen_chat import has_qwen
 from bench.recorded_groups import (
   ENVIRONMENTS,
   Groups,
@@ -67,7 +68,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   del pythons  # no peer draws by the keys of ours
   load_before = os.getloadavg()[0]
   found: dict[str, object] = {"exact": _exact()}
-  if "AGENTRL_TOKENIZER" in os.environ:
+  if has_qwen():
     sources = {
       name: list(transcripts(name, ATTEMPTS))[:1] for name in ENVIRONMENTS
     }
