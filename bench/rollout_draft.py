@@ -11,9 +11,9 @@
   96: time without drafts over time with them.
 - nothing: random answers, in which nothing repeats.
 
-`make originals` installs the tokenizer of the transcripts, and $AGENTRL_RUN
-names the folder of a run; what is missing is left out. $AGENTRL_DRAFT_EXACT is the number of
-requests.
+`make originals` installs the tokenizer of the transcripts, $AGENTRL_RUN names
+the folder of a run; what is missing is left out. $AGENTRL_DRAFT_EXACT is the
+number of requests.
 """
 
 import dataclasses
