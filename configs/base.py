@@ -336,6 +336,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.evaluation = create(
     num_tasks=256,  # held-out tasks per environment
     num_untrained=64,  # of them, for the untrained policy
+    scripted=True,  # score the environments' scripted baselines beside it
     concurrency=256,  # episodes at once
     temperature=1.0,  # of the sampled evaluation
     timeout_s=3600.0,

@@ -73,6 +73,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
   name = "webshop"
   mistakes = MISTAKES
   policies = POLICIES
+  baseline = "first_result"
   cache_size = 0  # the generator caches shops, up to `num_cached`
 
   def __init__(

@@ -16,6 +16,7 @@ from agentrl_jax.controller.evaluation import (
 from agentrl_jax.controller.player import (
   Player,
   PolicyPlayer,
+  ScriptedPlayer,
   ScriptPlayer,
 )
 from agentrl_jax.controller.thread import ControllerThread
@@ -39,6 +40,7 @@ class EvaluationPlan:
 
   num_tasks: int  # per environment
   num_untrained: int  # tasks for the policy that has learned nothing
+  scripted: bool  # whether to score the environments' scripted baselines
   concurrency: int
   temperature: float
   timeout_s: float
@@ -88,19 +90,47 @@ class Evaluator:
     )
     return self._filed("expert", "greedy", player)
 
-  def _filed(self, stage: str, mode: str, player: Player) -> Evaluation:
+  def scripted(self) -> Evaluation | None:
+    """Scores the scripted baselines; None without one, or if not wanted."""
+    environments = {
+      name: environment
+      for name, environment in self._environments.items()
+      if environment.baseline
+    }
+    if not environments or not self._plan.scripted:
+      return None
+    player = ScriptedPlayer(
+      environments=environments,
+      max_turns=self._settings.episode.max_turns,
+      policy=None,
+      waits=self._settings.waits,
+    )
+    return self._filed("scripted", "greedy", player)
+
+  def _filed(
+    self,
+    stage: str,
+    mode: str,
+    player: PolicyPlayer | ScriptPlayer | ScriptedPlayer,
+  ) -> Evaluation:
     """Returns the evaluation of an earlier start, else a new one."""
     path = self._run.evaluation(stage, mode)
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):
-        self._play(stage, mode, player)
+        self._play(stage, mode, player, player.environments)
     return Evaluation.from_json(json.loads(path.read_text()))
 
-  def _play(self, stage: str, mode: str, player: Player) -> None:
+  def _play(
+    self,
+    stage: str,
+    mode: str,
+    player: Player,
+    environments: Mapping[str, Environment],
+  ) -> None:
     untrained = stage == "untrained"
     num_tasks = self._plan.num_untrained if untrained else self._plan.num_tasks
     tasks = draw_tasks(
-      self._environments,
+      environments,
       split=SPLIT,
       num_tasks=num_tasks,
       seed=self._settings.seed,
