@@ -335,6 +335,7 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.evaluation = create(
     num_tasks=256,  # held-out tasks per environment
+    num_sampled=256,  # of them, for sampled answers
     num_untrained=64,  # of them, for the untrained policy
     scripted=True,  # score the environments' scripted baselines beside it
     concurrency=256,  # episodes at once

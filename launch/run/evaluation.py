@@ -1,5 +1,6 @@
 """Evaluates a policy on held-out tasks and writes its scores."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -39,11 +40,27 @@ class EvaluationPlan:
   """The `evaluation` section of the config."""
 
   num_tasks: int  # per environment
+  num_sampled: int  # likewise, where answers are sampled
   num_untrained: int  # tasks for the policy that has learned nothing
   scripted: bool  # whether to score the environments' scripted baselines
   concurrency: int
   temperature: float
   timeout_s: float
+
+  def tasks_of(
+    self, stage: str, mode: str, tasks: Sequence[Task]
+  ) -> list[Task]:
+    """Returns the first tasks of each environment, as many as the plan says."""
+    number = self.num_sampled if mode == "sampled" else self.num_tasks
+    if stage == "untrained":
+      number = self.num_untrained
+    seen: collections.Counter[str] = collections.Counter()
+    chosen = []
+    for task in tasks:
+      if seen[task.name] < number:
+        chosen.append(task)
+      seen[task.name] += 1
+    return chosen
 
 
 class Evaluator:
@@ -127,14 +144,13 @@ class Evaluator:
     player: Player,
     environments: Mapping[str, Environment],
   ) -> None:
-    untrained = stage == "untrained"
-    num_tasks = self._plan.num_untrained if untrained else self._plan.num_tasks
-    tasks = draw_tasks(
+    drawn = draw_tasks(
       environments,
       split=SPLIT,
-      num_tasks=num_tasks,
+      num_tasks=self._plan.num_tasks,
       seed=self._settings.seed,
     )
+    tasks = self._plan.tasks_of(stage, mode, drawn)
     played: list[Trajectory] = []
     name = f"evaluation of {stage.replace('_', ' ')}, {mode}"
     with StageProgress(name, len(tasks)) as show, ControllerThread() as loop:

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from agentrl_jax.controller.evaluation import draw_tasks
+from agentrl_jax.data.records import Task
 from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import read_settings
 from launch.run.evaluation import EvaluationPlan, Evaluator, read_episodes
@@ -91,3 +92,20 @@ def test_baselines_play_the_tasks_of_the_policy(
     environments, split="test", num_tasks=config.evaluation.num_tasks, seed=0
   )
   assert played == {task for task in tasks if task.name == "shop"}
+
+
+def test_smaller_evaluations_play_the_first_tasks_of_each_environment():
+  plan = EvaluationPlan(
+    **{
+      **tiny.get_config().evaluation,
+      "num_tasks": 3,
+      "num_sampled": 2,
+      "num_untrained": 1,
+    }
+  )
+  tasks = [Task(name, "test", i) for i in (3, 7, 8) for name in ("a", "b")]
+  assert plan.tasks_of("rl", "greedy", tasks) == tasks
+  assert plan.tasks_of("rl", "sampled", tasks) == tasks[:4]
+  assert plan.tasks_of("warm_start", "sampled", tasks[1:]) == tasks[1:5]
+  assert plan.tasks_of("untrained", "sampled", tasks) == tasks[:2]
+  assert plan.tasks_of("untrained", "greedy", tasks) == tasks[:2]
