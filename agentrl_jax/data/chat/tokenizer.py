@@ -69,11 +69,20 @@ def train_tokenizer(
     initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     show_progress=False,
   )
-  tokenizer.train_from_iterator(texts, trainer)
+  tokenizer.train_from_iterator(_without(texts, whole_tokens), trainer)
   tokenizer.add_tokens(
     [AddedToken(text, normalized=False) for text in whole_tokens]
   )
   return tokenizer
+
+
+def _without(texts: Sequence[str], whole_tokens: Sequence[str]) -> list[str]:
+  """Returns the texts between whole tokens, in which no merge is ever used."""
+  if not whole_tokens:
+    return list(texts)
+  longest_first = sorted(whole_tokens, key=len, reverse=True)
+  whole = re.compile("|".join(map(re.escape, longest_first)))
+  return [part for text in texts for part in whole.split(text) if part]
 
 
 def shared_lines(texts: Sequence[str], at_most: int) -> list[str]:

@@ -71,6 +71,21 @@ class ChatCodecTest(absltest.TestCase):
     for text in ("[SEP]", "a long line that every text shares"):
       self.assertLen(self.codec.encode(text), 1)
 
+  def test_merges_are_learned_of_the_text_between_whole_tokens(self):
+    """A word after a whole token that ends in a space has none of its own."""
+    texts = ["the color: blue", "a color: red", "the longer color: tan"] * 20
+    colors = ChatCodec(
+      tokenizer.train_tokenizer(
+        texts, vocab_size=400, whole_tokens=(": ", "longer color: ")
+      )
+    )
+    for text in ("the color: blue", "the longer color: blue"):
+      pieces = [colors.decode([id]) for id in colors.encode(text)]
+      self.assertEqual(pieces[-1], "blue")
+      self.assertTrue(pieces[-2].endswith(": "))
+      self.assertEqual("".join(pieces), text)
+    self.assertEqual(pieces[-2], "longer color: ")
+
   def test_digits_stand_alone(self):
     self.assertLen(self.codec.encode("1234567"), 7)
 
