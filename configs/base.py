@@ -54,6 +54,7 @@ def get_config() -> ml_collections.ConfigDict:
     num_texts=2000,  # demonstrations that it is trained on
     whole_tokens=(),  # texts that are one token each
     whole_lines=0,  # number of frequent lines that become one token each
+    spaces_apart=False,  # a word has the same token after a space as elsewhere
   )
   c.pretrained = create(
     # Hugging Face folder to start from: config.json, *.safetensors and the
