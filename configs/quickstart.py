@@ -80,7 +80,10 @@ def get_config():
   )
   c.queue.max_groups = 24
   c.cross_policy.policy_slots = ("fresh", "every 5 lag 5")
-  c.engine.update(slots=(96, 32), context=320, lengths=(192,))
+  # Few shapes: each is a program to compile before the first answer.
+  c.engine.update(
+    slots=(96, 32), context=320, num_slot_sizes=2, prefill_chunks=(64,)
+  )
   c.checkpoint.update(every=5, keep=3)
   c.evaluation.update(
     num_sampled=64, num_untrained=16, concurrency=128, timeout_s=300.0
