@@ -54,6 +54,7 @@ def get_config() -> ml_collections.ConfigDict:
     num_texts=2000,  # demonstrations that it is trained on
     whole_tokens=(),  # texts that are one token each
     whole_lines=0,  # number of frequent lines that become one token each
+    spaces_apart=False,  # a word has the same token after a space as elsewhere
   )
   c.pretrained = create(
     # Hugging Face folder to start from: config.json, *.safetensors and the
@@ -344,7 +345,9 @@ def get_config() -> ml_collections.ConfigDict:
   )
   c.evaluation = create(
     num_tasks=256,  # held-out tasks per environment
+    num_sampled=256,  # of them, for sampled answers
     num_untrained=64,  # of them, for the untrained policy
+    scripted=True,  # score the environments' scripted baselines beside it
     concurrency=256,  # episodes at once
     temperature=1.0,  # of the sampled evaluation
     timeout_s=3600.0,

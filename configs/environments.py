@@ -191,6 +191,7 @@ def _webshop() -> ml_collections.ConfigDict:
       max_rounds=20,
       system_prompt="upstream",  # or "short"
       results_per_page=10,
+      expert_names_options=False,  # in its search, not only by clicks
       repeat_instruction=True,  # on every page
       repeat_item=True,  # after an option is chosen
       list_actions=True,  # what can be clicked, below every page

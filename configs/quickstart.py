@@ -12,6 +12,32 @@ training.
 
 from configs import base
 
+# Texts around the words that an answer copies. With the space that follows it
+# in the token, an option or an id is the same token on a page and in a click.
+WHOLE_TOKENS = (
+  "Additional table information about the question: The name of this table is",
+  ", and the headers of this table are",
+  ".\nQuestion:",
+  *("[('", "',)]"),
+  *("WebShop [SEP] Instruction: [SEP] ", ": ", ", and price lower than "),
+  *(".00 dollars [SEP] Search", "Page 1 (Total results: ", ") [SEP] "),
+  *(" [SEP] ", " [SEP] $", ".0 [SEP] ", " [SEP] Price: $"),
+  *(".0 [SEP] Buy Now", " [SEP] Buy Now", "buy now"),
+  *(f"b{number}" for number in range(10, 100)),  # ids of products
+  *(
+    f'\n{{"name": "{call}'
+    for call in (
+      'execute_sql", "arguments": {"query": "',
+      'commit_final_answer", "arguments": {"answers": ["',
+      'commit_final_answer", "arguments": {"answers": []}}\n',
+      'search_action", "arguments": {"keywords": "',
+      'click_action", "arguments": {"value": "',
+      "",
+    )
+  ),
+  *('", "arguments": {"', '": "', '"}}\n', '"]}}\n'),
+)
+
 
 def get_config():
   """`base`, at the size of a laptop."""
@@ -38,32 +64,28 @@ def get_config():
   c.environments.webshop.mistakes.update(
     lazy_search=0.55, skip_last_option=0.45
   )
-  c.tokenizer.update(vocab_size=2048, num_texts=1000, whole_lines=16)
-  c.tokenizer.whole_tokens = (
-    " [SEP]",
-    "Additional table information about the question: "
-    "The name of this table is",
-    ", and the headers of this table are",
-    '\n{"name": "',
-    '", "arguments": {"',
-    '": "',
-    '"}}\n',
-  )
+  c.tokenizer.update(vocab_size=2304, num_texts=2000, whole_lines=16)
+  c.tokenizer.whole_tokens = WHOLE_TOKENS
   c.model.embedding_scale = 7.0
   c.compute.attention_block = 64
   c.warm_start.num_demonstrations = 24_000
-  c.train.update(steps=40, row_length=448, micro_batch=7, batch_timeout_s=300.0)
+  c.train.update(steps=40, row_length=320, micro_batch=7, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   c.advantage.keep = "signal"
-  c.episode.update(max_turns=10, max_tokens=448, max_answer_tokens=64)
+  c.episode.update(max_turns=10, max_tokens=320, max_answer_tokens=64)
   c.sampling.temperature = 1.0
   c.admission.update(
     groups_per_step=24, max_staleness=1, max_concurrent_groups=20
   )
   c.queue.max_groups = 24
   c.cross_policy.policy_slots = ("fresh", "every 5 lag 5")
-  c.engine.update(slots=(96, 32), context=448, lengths=(256,))
+  # Few shapes: each is a program to compile before the first answer.
+  c.engine.update(
+    slots=(96, 32), context=320, num_slot_sizes=2, prefill_chunks=(64,)
+  )
   c.checkpoint.update(every=5, keep=3)
-  c.evaluation.update(concurrency=128, timeout_s=300.0)
+  c.evaluation.update(
+    num_sampled=64, num_untrained=16, concurrency=128, timeout_s=300.0
+  )
   return c

@@ -168,19 +168,21 @@ class ScriptPlayer(_TextPlayer):
 class ScriptedPlayer(_TextPlayer):
   """Plays a scripted policy: it sees messages and tools, and no solution.
 
-  `policy` is one of each environment's `scripted_policies`.
+  `policy` is one of each environment's `scripted_policies`; None takes each
+  environment's `baseline`.
   """
 
-  policy: str
+  policy: str | None
 
   def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
     policies = environment.scripted_policies()
-    if self.policy not in policies:
+    name = environment.baseline if self.policy is None else self.policy
+    if name not in policies:
       raise ConfigError(
-        f"{environment.name} has no scripted policy {self.policy!r}; it has "
+        f"{environment.name} has no scripted policy {name!r}; it has "
         f"{', '.join(policies)}"
       )
-    policy = policies[self.policy](seed=spec.seed)
+    policy = policies[name](seed=spec.seed)
     return lambda messages, step, tools: policy.answer(messages, tools)
 
 

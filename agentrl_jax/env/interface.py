@@ -68,6 +68,9 @@ class Environment(abc.ABC):
   # Names of the mistakes that the expert can make on purpose.
   mistakes: Collection[str] = ()
   policies: ScriptedPolicies = GENERIC  # baselines, by name
+  # Name of the policy in `policies` that a run is compared with: the simplest
+  # one that plays as the tasks invite. "" compares with none.
+  baseline: str = ""
 
   @abc.abstractmethod
   def indices(self, split: str) -> Sequence[int]:

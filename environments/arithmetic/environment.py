@@ -61,6 +61,7 @@ class Arithmetic(IndexedEnvironment[Sum]):
   name = "arithmetic"
   mistakes = MISTAKES
   policies = POLICIES
+  baseline = "first_term"
 
   def __init__(
     self, *, max_term: int = 99, max_turns: int = 4, num_tasks: int = 1 << 20

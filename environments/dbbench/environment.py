@@ -59,6 +59,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   name = "dbbench"
   mistakes = MISTAKES
   policies = POLICIES
+  baseline = "named_cell"
   split_hint = "dev needs `source`, AgentBench's file"
   _engine: Engine
 

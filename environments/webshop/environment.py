@@ -66,6 +66,9 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     max_rounds: answers until the episode ends without a purchase.
     system_prompt: "upstream" or "short".
     describe_tools: whether tools and arguments have descriptions.
+    expert_names_options: whether the expert searches for the wanted options,
+      too. Listings are indexed with their options, so that this finds the right
+      product more often.
     Other arguments: the content of pages; see `pages.PageStyle`. `COMPACT` has
       values for policies with little context.
   """
@@ -73,6 +76,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
   name = "webshop"
   mistakes = MISTAKES
   policies = POLICIES
+  baseline = "first_result"
   cache_size = 0  # the generator caches shops, up to `num_cached`
 
   def __init__(
@@ -94,6 +98,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     max_rounds: int = 20,
     system_prompt: str = "upstream",
     describe_tools: bool = True,
+    expert_names_options: bool = False,
     results_per_page: int = 10,
     separator: str = SEPARATOR,
     repeat_instruction: bool = True,
@@ -131,6 +136,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
       show_attributes=show_attributes,
     )
     self._upstream_quirks = upstream_quirks
+    self._expert_names_options = expert_names_options
     self._source: Generator | Listings
     if products is None:
       _require_products(
@@ -185,6 +191,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
       catalogue,
       goal,
       separator=self._style.separator,
+      names_options=self._expert_names_options,
       seed=seed,
       mistakes=mistakes,
     )

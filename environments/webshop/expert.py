@@ -38,6 +38,7 @@ class Shopper(Expert):
     goal: Goal,
     *,
     separator: str,
+    names_options: bool,
     seed: int,
     mistakes: Mapping[str, float],
   ):
@@ -48,6 +49,7 @@ class Shopper(Expert):
     self._catalogue = catalogue
     self._goal = goal
     self._separator = separator  # between the texts of a page
+    self._names_options = names_options  # in the search, not only by clicks
     self._queries = self._plan_queries()
     self._seen: set[str] = set()  # ids of clicked products
     self._item_clicks: list[str] = []  # remaining clicks on an item page
@@ -67,7 +69,8 @@ class Shopper(Expert):
     product = self._goal.product
     if "lazy_search" in self._mistakes:
       return [product.query, product.title]
-    described = " ".join((*self._goal.attributes, product.query))
+    options = self._goal.options if self._names_options else ()
+    described = " ".join((*self._goal.attributes, product.query, *options))
     return [described, product.title]
 
   def _read_results(self, texts: Sequence[str]) -> Message:

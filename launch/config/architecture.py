@@ -19,6 +19,7 @@ from agentrl_jax.model.lora import LoraConfig
 from configs import base
 from launch.config.checks import refuse_unread
 
+_LONGEST = 60  # characters of a value in a message
 # Keys of `model` that are read whatever names the architecture.
 ALWAYS_READ = ("name", "value_head")
 # Other numbers do not change the size of anything; those are the folder's.
@@ -77,7 +78,9 @@ def _refuse_idle(
     and (section, key) not in {("model", name) for name in ALWAYS_READ}
   }
   if changed:
-    found = ", ".join(f"{key}={value}" for key, (value, _) in changed.items())
+    found = ", ".join(
+      f"{key}={_brief(value)}" for key, (value, _) in changed.items()
+    )
     flags = " ".join(
       shlex.quote(f"--config.{key}={value}")
       for key, (_, value) in changed.items()
@@ -87,6 +90,11 @@ def _refuse_idle(
       f"{found} {verb} nothing where {source} says it; set {flags}, or begin "
       "with configs/finetune.py, which sets none of them"
     )
+
+
+def _brief(value: object) -> str:
+  text = str(value)
+  return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _refuse_other(

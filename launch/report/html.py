@@ -18,7 +18,7 @@ from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
 from launch.report.plots import panel_svgs
 from launch.report.summary import MODES, Comparison, Summary
-from launch.report.tables import before_after
+from launch.report.tables import BESIDE, before_after, stage_times
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
@@ -48,10 +48,18 @@ def render(
       headline=headline(summary),
       when=numbers.moment(metrics[-1].time_s) if metrics else "",
       tables=[table for table in tables if table is not None],
-      expert=expert_sentence(summary.comparison("expert", "greedy")),
+      verdicts=[
+        sentence
+        for stage, player, _ in BESIDE
+        if (
+          sentence := verdict(
+            summary.comparison(stage, "greedy"), f"the {player}"
+          )
+        )
+      ],
       panels=panel_svgs(metrics, summary.evaluations),
       attempts=attempts_table(metrics),
-      total_wall_s=sum(summary.wall_s.values()),
+      times=stage_times(summary),
       episodes=episodes,
     )
   )
@@ -75,8 +83,8 @@ def headline(summary: Summary) -> str:
   return "No policy was evaluated both before and after RL"
 
 
-def expert_sentence(comparison: Comparison | None) -> str:
-  """Says per task if the policy surpassed the expert it learned from."""
+def verdict(comparison: Comparison | None, player: str) -> str:
+  """Says per task if RL's policy surpassed another player."""
   if comparison is None:
     return ""
   parts = []
@@ -88,7 +96,7 @@ def expert_sentence(comparison: Comparison | None) -> str:
     else:
       place = "level with"
     parts.append(
-      f"{task} ended {place} the error-free expert "
+      f"{task} ended {place} {player} "
       f"({numbers.points(each.difference)} points)"
     )
   return "; ".join(parts) + "."

@@ -11,11 +11,14 @@ import json
 import math
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-STAGES = ("untrained", "warm_start", "rl", "expert")
+STAGES = ("untrained", "warm_start", "rl", "scripted", "expert")
 MODES = ("greedy", "sampled")
+# The stages that a warm start needs, itself included.
+WARM_START_STAGES = ("tokenizer", "demonstrations", "warm_start")
+ALL = "all"  # the stages of a run together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Evaluation:
   """The scores of one policy on the held-out tasks of every environment."""
 
   stage: str  # one of STAGES: whose policy
-  mode: str  # one of MODES: how it answered; an expert's is "greedy"
+  mode: str  # one of MODES: how it answered; of a script it is "greedy"
   tasks: Mapping[str, Score]
 
   def __post_init__(self) -> None:
@@ -71,6 +74,11 @@ class Evaluation:
       for name, score in body["tasks"].items()
     }
     return cls(body["stage"], body["mode"], tasks)
+
+  def among(self, tasks: Collection[str]) -> "Evaluation | None":
+    """Returns the scores at some tasks; None if it has none of them."""
+    shared = {name: s for name, s in self.tasks.items() if name in tasks}
+    return dataclasses.replace(self, tasks=shared) if shared else None
 
   @property
   def mean(self) -> Score:
@@ -161,6 +169,22 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class Learning:
+  """Success after a stage, as a share, and its rise per minute of the stage."""
+
+  success: float
+  per_minute: float | None  # None if the success before is not known
+
+
+def _per_minute(
+  before: float | None, after: float, seconds: float
+) -> float | None:
+  if before is None or seconds <= 0:
+    return None
+  return 60 * (after - before) / seconds
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
   """All results of a finished run."""
@@ -183,24 +207,30 @@ class Summary:
 
   @property
   def comparisons(self) -> list[Comparison]:
-    """Compares RL with the stage before it, and with the error-free expert.
+    """Compares RL with the stages before it, with the expert and the scripts.
 
     The policy's advantage over the expert that it learned from is the greedy
     policy's success minus the expert's, on the same held-out tasks. An expert
-    does not sample, so there is no sampled counterpart.
+    does not sample, so there is no sampled counterpart. Scripted baselines are
+    compared on the tasks of environments that have one.
     """
     pairs = (
       [(("warm_start", mode), ("rl", mode)) for mode in MODES]
       + [(("untrained", mode), ("rl", mode)) for mode in MODES]
       + [(("expert", "greedy"), ("rl", "greedy"))]
+      + [(("scripted", "greedy"), ("rl", "greedy"))]
     )
     found = [
       (self.evaluation(*before), self.evaluation(*after))
       for before, after in pairs
     ]
-    return [
-      compare(before, after) for before, after in found if before and after
-    ]
+    compared = []
+    for before, after in found:
+      if before and after and before.stage == "scripted":
+        after = after.among(before.tasks)
+      if before and after:
+        compared.append(compare(before, after))
+    return compared
 
   def comparison(self, before: str, mode: str) -> Comparison | None:
     """Compares RL with stage `before`; None if one was not evaluated."""
@@ -209,6 +239,40 @@ class Summary:
         return comparison
     return None
 
+  @property
+  def total_wall_s(self) -> float:
+    """The time of all stages, and of what is between them."""
+    return math.fsum(self.wall_s.values())
+
+  @property
+  def learning(self) -> Mapping[str, "Learning"]:
+    """Greedy success after each stage that trains, and what a minute gained.
+
+    The warm start's minutes are those of all stages that only it needs. The
+    untrained policy counts as it was scored, greedy or sampled.
+    """
+    begun = self._success("untrained", *MODES)
+    warm = self._success("warm_start", "greedy")
+    trained = self._success("rl", "greedy")
+    return {
+      stage: Learning(after, _per_minute(before, after, seconds))
+      for stage, before, after, seconds in (
+        ("warm_start", begun, warm, self._spent(*WARM_START_STAGES)),
+        ("rl", warm, trained, self._spent("rl")),
+        (ALL, begun, trained, self.total_wall_s),
+      )
+      if after is not None
+    }
+
+  def _success(self, stage: str, *modes: str) -> float | None:
+    for mode in modes:
+      if evaluation := self.evaluation(stage, mode):
+        return evaluation.mean.success
+    return None
+
+  def _spent(self, *stages: str) -> float:
+    return math.fsum(self.wall_s.get(stage, 0.0) for stage in stages)
+
   def to_json(self) -> dict[str, Any]:
     """Returns the content of `summary.json`."""
     return {
@@ -216,7 +280,8 @@ class Summary:
       "is_finished": self.is_finished,
       "evaluations": [e.to_json() for e in self.evaluations],
       "comparisons": [dataclasses.asdict(c) for c in self.comparisons],
-      "wall_s": {**self.wall_s, "total": math.fsum(self.wall_s.values())},
+      "wall_s": {**self.wall_s, "total": self.total_wall_s},
+      "learning": {k: dataclasses.asdict(v) for k, v in self.learning.items()},
       "facts": dict(self.facts),
       "config_changes": {k: list(v) for k, v in self.config_changes.items()},
     }

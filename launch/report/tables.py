@@ -1,4 +1,4 @@
-"""The before/after table: the same rows for the terminal and the report."""
+"""Tables of success and of time: the same rows for terminal and report."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from rich.table import Table
 
 from launch.report import numbers
 from launch.report.summary import (
+  ALL,
   MODES,
   Comparison,
   Difference,
@@ -18,6 +19,11 @@ from launch.report.summary import (
 )
 
 MEAN = "mean"
+# Players that RL's policy is shown beside: stage, title, and short title.
+BESIDE = (
+  ("scripted", "scripted baseline", "script"),
+  ("expert", "error-free expert", "expert"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +55,10 @@ def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
     ("RL − warm start", summary.comparison("warm_start", mode)),
   ]
   if mode == "greedy":
-    expert = summary.evaluation("expert", mode)
-    evaluations.append(("error-free expert", expert))
-    shown.append(evaluations[-1])
-    shown.append(("RL − expert", summary.comparison("expert", mode)))
+    for stage, title, short in BESIDE:
+      evaluations.append((title, summary.evaluation(stage, mode)))
+      shown.append(evaluations[-1])
+      shown.append((f"RL − {short}", summary.comparison(stage, mode)))
   scores = [evaluation for _, evaluation in evaluations if evaluation]
   if not scores:
     return None
@@ -70,6 +76,38 @@ def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class StageTime:
+  """One row of the table of time."""
+
+  title: str
+  duration: str
+  share: float  # of all stages
+  success: str  # greedy, after the stage; "" of stages that train nothing
+  per_minute: str  # its rise in points per minute of the stage
+
+
+def stage_times(summary: Summary) -> list[StageTime]:
+  """Returns a row per stage, and a last one of all; none if none was timed."""
+  if not summary.total_wall_s:
+    return []
+  learning = summary.learning
+  rows = []
+  for stage, seconds in (*summary.wall_s.items(), (ALL, summary.total_wall_s)):
+    learned = learning.get(stage)
+    gain = learned.per_minute if learned else None
+    rows.append(
+      StageTime(
+        title=numbers.stage_name(stage),
+        duration=numbers.duration(seconds),
+        share=seconds / summary.total_wall_s,
+        success=numbers.percent(learned.success) if learned else "",
+        per_minute="" if gain is None else numbers.points(gain),
+      )
+    )
+  return rows
+
+
 def print_summary(summary: Summary, console: Console | None = None) -> None:
   """Prints the content of `write_summary`, and nothing else."""
   console = console or Console()
@@ -77,12 +115,8 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     table = before_after(summary, mode)
     if table is not None:
       console.print(_rich(table))
-  total = sum(summary.wall_s.values())
-  stages = [
-    f"{numbers.stage_name(name)} {numbers.duration(s)}"
-    for name, s in summary.wall_s.items()
-  ]
-  console.print(f"Wall time {numbers.duration(total)}: {', '.join(stages)}")
+  if rows := stage_times(summary):
+    console.print(_rich_times(rows))
   facts = summary.facts
   console.print(f"Seed {facts['seed']}, commit {facts['commit']}")
 
@@ -98,7 +132,9 @@ def _cells(
 ) -> tuple[Cell, ...]:
   cells = [_cell(source.tasks.get(task), n) for task, n in usual.items()]
   if len(usual) > 1:
-    cells.append(_cell(source.mean, sum(usual.values())))
+    # A mean of other tasks than the row above has would mislead.
+    has_all = source.tasks.keys() >= usual.keys()
+    cells.append(_cell(source.mean if has_all else None, sum(usual.values())))
   return tuple(cells)
 
 
@@ -115,6 +151,24 @@ def _cell(source: Score | Difference | None, usual_n: int) -> Cell:
     numbers.signed_interval(source.low, source.high),
     sure=source.disjoint,
   )
+
+
+def _rich_times(rows: Sequence[StageTime]) -> Table:
+  drawn = Table(
+    title="Where the minutes went",
+    caption="points per minute: rise of greedy success; the warm start's "
+    "minutes include tokenizer and demonstrations",
+    title_justify="left",
+    caption_justify="left",
+    box=SIMPLE_HEAD,
+  )
+  drawn.add_column("")
+  for heading in ("time", "share", "success", "points/min"):
+    drawn.add_column(heading, justify="right")
+  for row in rows:
+    share = f"{100 * row.share:.0f} %"
+    drawn.add_row(row.title, row.duration, share, row.success, row.per_minute)
+  return drawn
 
 
 def _rich(table: BeforeAfter) -> Table:

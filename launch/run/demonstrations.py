@@ -47,6 +47,7 @@ def make_tokenizer(
   vocab_size: int,
   whole_tokens: Sequence[str],
   whole_lines: int,
+  spaces_apart: bool,
 ) -> Tokenizer:
   """Trains a tokenizer on the texts of experts' episodes."""
   with loaded_environments(settings.environments) as environments:
@@ -63,6 +64,7 @@ def make_tokenizer(
     vocab_size=vocab_size,
     whole_tokens=whole_tokens,
     whole_lines=whole_lines,
+    spaces_apart=spaces_apart,
   )
 
 

@@ -1,5 +1,6 @@
 """Evaluates a policy on held-out tasks and writes its scores."""
 
+import collections
 import dataclasses
 import functools
 import json
@@ -16,6 +17,7 @@ from agentrl_jax.controller.evaluation import (
 from agentrl_jax.controller.player import (
   Player,
   PolicyPlayer,
+  ScriptedPlayer,
   ScriptPlayer,
 )
 from agentrl_jax.controller.thread import ControllerThread
@@ -38,10 +40,27 @@ class EvaluationPlan:
   """The `evaluation` section of the config."""
 
   num_tasks: int  # per environment
+  num_sampled: int  # likewise, where answers are sampled
   num_untrained: int  # tasks for the policy that has learned nothing
+  scripted: bool  # whether to score the environments' scripted baselines
   concurrency: int
   temperature: float
   timeout_s: float
+
+  def tasks_of(
+    self, stage: str, mode: str, tasks: Sequence[Task]
+  ) -> list[Task]:
+    """Returns the first tasks of each environment, as many as the plan says."""
+    number = self.num_sampled if mode == "sampled" else self.num_tasks
+    if stage == "untrained":
+      number = self.num_untrained
+    seen: collections.Counter[str] = collections.Counter()
+    chosen = []
+    for task in tasks:
+      if seen[task.name] < number:
+        chosen.append(task)
+      seen[task.name] += 1
+    return chosen
 
 
 class Evaluator:
@@ -88,23 +107,50 @@ class Evaluator:
     )
     return self._filed("expert", "greedy", player)
 
-  def _filed(self, stage: str, mode: str, player: Player) -> Evaluation:
+  def scripted(self) -> Evaluation | None:
+    """Scores the scripted baselines; None without one, or if not wanted."""
+    environments = {
+      name: environment
+      for name, environment in self._environments.items()
+      if environment.baseline
+    }
+    if not environments or not self._plan.scripted:
+      return None
+    player = ScriptedPlayer(
+      environments=environments,
+      max_turns=self._settings.episode.max_turns,
+      policy=None,
+      waits=self._settings.waits,
+    )
+    return self._filed("scripted", "greedy", player)
+
+  def _filed(
+    self,
+    stage: str,
+    mode: str,
+    player: PolicyPlayer | ScriptPlayer | ScriptedPlayer,
+  ) -> Evaluation:
     """Returns the evaluation of an earlier start, else a new one."""
     path = self._run.evaluation(stage, mode)
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):
-        self._play(stage, mode, player)
+        self._play(stage, mode, player, player.environments)
     return Evaluation.from_json(json.loads(path.read_text()))
 
-  def _play(self, stage: str, mode: str, player: Player) -> None:
-    untrained = stage == "untrained"
-    num_tasks = self._plan.num_untrained if untrained else self._plan.num_tasks
-    tasks = draw_tasks(
-      self._environments,
+  def _play(
+    self,
+    stage: str,
+    mode: str,
+    player: Player,
+    environments: Mapping[str, Environment],
+  ) -> None:
+    drawn = draw_tasks(
+      environments,
       split=SPLIT,
-      num_tasks=num_tasks,
+      num_tasks=self._plan.num_tasks,
       seed=self._settings.seed,
     )
+    tasks = self._plan.tasks_of(stage, mode, drawn)
     played: list[Trajectory] = []
     name = f"evaluation of {stage.replace('_', ' ')}, {mode}"
     with StageProgress(name, len(tasks)) as show, ControllerThread() as loop:

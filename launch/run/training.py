@@ -38,6 +38,7 @@ from launch.run.warm_start import warm_start
 from launch.serving import remote
 from launch.serving.service import serve_run
 from launch.storage.load_params import first_params, fresh_params, load_params
+from launch.storage.run_directory import RUN
 
 CONSOLE = Console()
 
@@ -65,7 +66,8 @@ def _require_learning(config: ml_collections.ConfigDict) -> None:
 def _lead(context: RunContext, plan: EvaluationPlan) -> None:
   """Runs every stage in process 0 and shows the results."""
   try:
-    codec = _run_stages(context, plan)
+    with context.timed(RUN):
+      codec = _run_stages(context, plan)
   except Interrupted as stopped:
     context.interrupts.close()  # all is saved: what follows has time
     _report_stop(context, stopped)
@@ -126,6 +128,7 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
 
       with context.interrupts.at_once():
         evaluator.expert()
+        evaluator.scripted()
       groups = LeaderGroupSource(context, environments, service, metrics)
       _reinforce(context, params, groups, service.publisher, codec, score)
   return codec

@@ -13,6 +13,7 @@ A stage is done when its file in `done/` says so, with the seconds that it took.
 
 import fcntl
 import json
+import math
 import pathlib
 import time
 from collections.abc import Iterator
@@ -41,6 +42,10 @@ MAY_CHANGE = (
   "compute",
   "rollouts",
 )
+
+
+RUN = "run"  # the stage that holds all others, and what is between them
+OTHER = "other"  # the time of a run in none of its stages
 
 
 class RunDirectory:
@@ -123,7 +128,10 @@ class RunDirectory:
     partial.replace(path)
 
   def seconds(self) -> dict[str, float]:
-    """Returns the time of each stage so far, ordered by its last end."""
+    """Returns the time of each stage so far, ordered by its last end.
+
+    `OTHER` is the rest of the run's time, if the whole run was timed.
+    """
     files = sorted(
       [
         path
@@ -132,7 +140,9 @@ class RunDirectory:
       ],
       key=lambda p: p.stat().st_mtime,
     )
-    return {p.stem: json.loads(p.read_text())["seconds"] for p in files}
+    seconds = {p.stem: json.loads(p.read_text())["seconds"] for p in files}
+    rest = seconds.pop(RUN, 0.0) - math.fsum(seconds.values())
+    return seconds | ({OTHER: rest} if rest > 0 else {})
 
   def is_done(self, stage: str) -> bool:
     """Returns True if the stage has finished, now or in an earlier start."""

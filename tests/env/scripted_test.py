@@ -3,13 +3,18 @@
 import asyncio
 import json
 import unittest
+from unittest import mock
 
 from agentrl_jax.controller.player import ScriptedPlayer
 from agentrl_jax.data.records import EpisodeSpec, Message, Task, Tool
 from agentrl_jax.env.scripted import GENERIC, Constant, Echo
 from agentrl_jax.env.tools import read_arguments
 from agentrl_jax.errors import ConfigError
+from environments.alfworld import ALFWorld
 from environments.arithmetic.environment import Arithmetic
+from environments.dbbench import DBBench
+from environments.knowledgegraph import KnowledgeGraph
+from environments.webshop import WebShop
 from tests.settings import WAITS
 
 PROPERTIES = {
@@ -79,6 +84,21 @@ class ScriptedPlayerTest(unittest.TestCase):
   def test_plays_by_the_messages(self):
     self.assertEqual(self.play("copy_numbers").reward, 1.0)
     self.assertEqual(self.play("first_term").reward, 0.0)
+
+  def test_none_plays_the_environments_own_baseline(self):
+    for name, reward in (("copy_numbers", 1.0), ("first_term", 0.0)):
+      with mock.patch.object(Arithmetic, "baseline", name):
+        self.assertEqual(self.play(None).reward, reward)
+    with (
+      mock.patch.object(Arithmetic, "baseline", ""),
+      self.assertRaisesRegex(ConfigError, "no scripted policy ''; it has"),
+    ):
+      self.play(None)
+
+  def test_a_baseline_is_one_of_the_policies(self):
+    for environment in (ALFWorld, Arithmetic, DBBench, KnowledgeGraph, WebShop):
+      with self.subTest(environment=environment.name):
+        self.assertIn(environment.baseline, ("", *environment.policies))
 
   def test_an_unknown_policy_is_refused_by_name(self):
     with self.assertRaisesRegex(ConfigError, "'genius'; it has constant"):

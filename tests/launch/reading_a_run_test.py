@@ -191,6 +191,14 @@ class ReadingARunTest(absltest.TestCase):
       with self.subTest(name):
         self.assertTrue(any(pattern.fullmatch(leaf) for leaf in found))
 
+  def test_time_and_success_are_told_of_every_stage(self):
+    wall_s = self.summary["wall_s"]
+    for stage in ("demonstrations", "evaluate_scripted_greedy", "rl", "other"):
+      self.assertGreater(wall_s[stage], 0)
+    self.assertEqual(
+      list(self.summary["learning"]), ["warm_start", "rl", "all"]
+    )
+
   def test_every_metric_of_the_engine_is_documented(self):
     patterns = [re.compile(pattern_of(name)) for name in documented()]
     unnamed = collections.Counter(

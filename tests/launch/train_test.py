@@ -152,7 +152,7 @@ class TrainTest(absltest.TestCase):
   def test_a_stopped_run_has_a_report(self):
     self.assertFalse(self.stopped_summary["is_finished"])
     stages = {e["stage"] for e in self.stopped_summary["evaluations"]}
-    self.assertEqual(stages, {"untrained", "warm_start", "expert"})
+    self.assertEqual(stages, {"untrained", "warm_start", "scripted", "expert"})
     self.assertIn("rl", self.stopped_summary["wall_s"])
     self.assertIn("stopped before its end", self.stopped_report)
     summary = json.loads((self.root / "summary.json").read_text())
@@ -191,7 +191,7 @@ class TrainTest(absltest.TestCase):
         self.assertEqual(score["n"] + score["lost"], _num_tasks(evaluation))
         self.assertEqual(score["success"], evaluation["tasks"][task]["success"])
     stages = {(e["stage"], e["mode"]) for e in summary["evaluations"]}
-    self.assertLen(stages, 6)
+    self.assertLen(stages, 7)
     self.assertIn("rl", summary["wall_s"])
 
   def test_a_finished_run_is_shown_again_and_not_played_again(self):

@@ -31,6 +31,7 @@ class OtherLoopEnvironment(Environment):
     loop: asyncio.AbstractEventLoop,
   ):
     self.name, self.mistakes = local.name, local.mistakes
+    self.baseline = local.baseline
     self._local, self._remote, self._loop = local, remote, loop
 
   def indices(self, split: str) -> Sequence[int]:

@@ -71,6 +71,32 @@ class ChatCodecTest(absltest.TestCase):
     for text in ("[SEP]", "a long line that every text shares"):
       self.assertLen(self.codec.encode(text), 1)
 
+  def test_merges_are_learned_of_the_text_between_whole_tokens(self):
+    """A word after a whole token that ends in a space has none of its own."""
+    texts = ["the color: blue", "a color: red", "the longer color: tan"] * 20
+    colors = ChatCodec(
+      tokenizer.train_tokenizer(
+        texts, vocab_size=400, whole_tokens=(": ", "longer color: ")
+      )
+    )
+    for text in ("the color: blue", "the longer color: blue"):
+      pieces = [colors.decode([id]) for id in colors.encode(text)]
+      self.assertEqual(pieces[-1], "blue")
+      self.assertTrue(pieces[-2].endswith(": "))
+      self.assertEqual("".join(pieces), text)
+    self.assertEqual(pieces[-2], "longer color: ")
+
+  def test_a_word_is_one_token_wherever_it_stands(self):
+    """With spaces apart; otherwise the space before a word is part of it."""
+    for spaces_apart in (False, True):
+      apart = make_codec(spaces_apart=spaces_apart)
+      (red,) = apart.encode("red")
+      for text in ("the red", "='red'", "red shoes", "(red,"):
+        with self.subTest(text=text, spaces_apart=spaces_apart):
+          self.assertEqual(apart.decode(apart.encode(text)), text)
+          expected = spaces_apart or text != "the red"
+          self.assertEqual(red in apart.encode(text), expected)
+
   def test_digits_stand_alone(self):
     self.assertLen(self.codec.encode("1234567"), 7)
 

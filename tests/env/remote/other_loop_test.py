@@ -23,6 +23,10 @@ class OtherLoopContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return OtherLoopEnvironment(Arithmetic(), Arithmetic(), self.thread.loop)
 
+  def test_has_the_local_environments_baseline(self):
+    self.assertEqual(self.make_environment().baseline, Arithmetic.baseline)
+    self.assertTrue(Arithmetic.baseline)
+
 
 class _Watched(Environment):
   """Records how its sessions are left; steps may hang or fail."""

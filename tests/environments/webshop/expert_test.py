@@ -8,6 +8,7 @@ import pytest
 from agentrl_jax.data.records import Status, Task
 from environments.webshop.environment import COMPACT, WebShop
 from environments.webshop.expert import MISTAKES
+from environments.webshop.shop.reward import score_purchase
 
 NUM_TASKS = 250  # per split
 
@@ -72,6 +73,34 @@ class NoMistakesTest(unittest.IsolatedAsyncioTestCase):
       _, actions = await play(environment, task)
       num_others += goal.product.id not in actions
     self.assertGreater(num_others, 0)
+
+
+class QueriesTest(unittest.IsolatedAsyncioTestCase):
+  async def first_hits(self, names_options):
+    """Plays easy shops; returns how often the first result was a right one."""
+    environment = WebShop(
+      difficulty="easy",
+      max_siblings=1,
+      catalogue_size=45,
+      expert_names_options=names_options,
+    )
+    num_hits, tasks = 0, tasks_of(environment, "test", 100)
+    for task in tasks:
+      catalogue, goal = environment.generate(task.split, task.index)
+      step, actions = await play(environment, task)
+      self.assertEqual(step.reward, 1.0, task)
+      for option in goal.options:
+        self.assertEqual(option in actions[0].split(" "), names_options)
+      first = catalogue.search(actions[0])[0]
+      offered = {value for values in first.options.values() for value in values}
+      chosen = [option for option in goal.options if option in offered]
+      num_hits += score_purchase(first, chosen, goal).reward == 1
+    return num_hits / len(tasks)
+
+  async def test_options_in_the_query_bring_the_product_to_the_top(self):
+    self.assertGreater(
+      await self.first_hits(True), await self.first_hits(False) + 0.03
+    )
 
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):

@@ -15,6 +15,7 @@ import pytest
 from agentrl_jax.data.records import Status
 from agentrl_jax.metrics import FILE, read_metrics
 from launch.report import html as report
+from launch.report import numbers
 from launch.report.episodes import Episode
 from launch.report.summary import Evaluation, Summary
 from tests.launch.report import synthetic_run
@@ -108,7 +109,8 @@ class HeadlineTest(unittest.TestCase):
       expert = Evaluation("expert", "greedy", evaluations[0].tasks)
       summary = synthetic_run.summary_of(*evaluations, expert)
       with self.subTest(rate=rate):
-        said = report.expert_sentence(summary.comparison("expert", "greedy"))
+        compared = summary.comparison("expert", "greedy")
+        said = report.verdict(compared, "the expert")
         self.assertIn(f"os ended {place}", said)
 
   def test_says_when_nothing_was_evaluated(self):
@@ -143,8 +145,20 @@ class PageTest(unittest.TestCase):
     for evaluation in body["evaluations"]:
       for score in [*evaluation["tasks"].values(), evaluation["mean"]]:
         self.assertIn(f"{100 * score['success']:.1f} %", self.text)
-    for shown in ("5:23", "2:51", "0" * 40, "0.10.2", "loss.clip_high", "0.28"):
+    for shown in ("5:50", "2:51", "0" * 40, "0.10.2", "loss.clip_high", "0.28"):
       self.assertIn(shown, self.text)
+
+  def test_shows_players_beside_the_policy(self):
+    for shown in (
+      "webshop ended level with the scripted baseline (−5.0 points)",
+      "dbbench ended beyond the scripted baseline (+63.0 points)",
+      "dbbench ended short of the error-free expert (−25.0 points)",
+    ):
+      self.assertIn(shown, self.text)
+
+  def test_shows_success_per_minute(self):
+    for learned in synthetic_run.a_summary().learning.values():
+      self.assertIn(numbers.points(learned.per_minute), self.text)
 
   def test_shows_episodes_turn_by_turn(self):
     for shown in (

@@ -1,5 +1,6 @@
 """Tests of `report.summary`: intervals, comparisons, and the filed form."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -117,6 +118,37 @@ class SummaryTest(unittest.TestCase):
       self.assertAlmostEqual(found.tasks[task].difference, own - its)
     self.assertIsNone(summary.comparison("expert", "sampled"))
 
+  def test_success_per_minute(self):
+    """By the stage's own time, and the warm start's with what it needs."""
+    learning = synthetic_run.a_summary().learning
+    self.assertEqual(list(learning), ["warm_start", "rl", "all"])
+    minutes = {"warm_start": 183.2 / 60, "rl": 140 / 60, "all": 350 / 60}
+    rises = {"warm_start": 0.38, "rl": 0.43, "all": 0.81}
+    for stage, learned in learning.items():
+      self.assertAlmostEqual(
+        learned.per_minute, rises[stage] / minutes[stage], places=6
+      )
+    self.assertAlmostEqual(learning["warm_start"].success, 0.385)
+
+  def test_no_rate_from_an_unknown_start(self):
+    summary = synthetic_run.a_summary()
+    evaluations = [e for e in summary.evaluations if e.stage != "untrained"]
+    learning = dataclasses.replace(summary, evaluations=evaluations).learning
+    self.assertIsNone(learning["warm_start"].per_minute)
+    self.assertIsNone(learning["all"].per_minute)
+    self.assertIsNotNone(learning["rl"].per_minute)
+    untimed = dataclasses.replace(summary, wall_s={"rl": 1.0}).learning
+    self.assertIsNone(untimed["warm_start"].per_minute)
+
+  def test_a_script_is_compared_on_the_tasks_that_it_played(self):
+    summary = synthetic_run.summary_of(
+      synthetic_run.an_evaluation("rl", "greedy"),
+      Evaluation("scripted", "greedy", {"webshop": synthetic_run.a_score(0.5)}),
+    )
+    found = summary.comparison("scripted", "greedy")
+    self.assertEqual(list(found.tasks), ["webshop"])
+    self.assertAlmostEqual(found.mean.difference, 0.38)
+
   def test_compares_only_what_was_evaluated(self):
     summary = synthetic_run.summary_of(
       synthetic_run.an_evaluation("warm_start", "greedy")
@@ -143,7 +175,7 @@ class SummaryTest(unittest.TestCase):
       self.assertEqual(summaries.read_summary(path), summary)
       body = json.loads(path.read_text())
       self.assertEqual([p.name for p in path.parent.iterdir()], [path.name])
-    self.assertEqual(body["wall_s"]["total"], 323.2)
+    self.assertEqual(body["wall_s"]["total"], 350.0)
     self.assertEqual(body["facts"]["seed"], 0)
     rl = body["evaluations"][4]
     self.assertEqual((rl["stage"], rl["mode"]), ("rl", "greedy"))

@@ -33,7 +33,10 @@ class TablesTest(unittest.TestCase):
         self.assertIn(numbers.points(change["difference"]), text)
         span = numbers.signed_interval(change["low"], change["high"])
         self.assertIn(span, text)
-    self.assertIn(f"Wall time {numbers.duration(323.2)}", text)
+    for seconds in (*body["wall_s"].values(), 350.0):
+      self.assertIn(numbers.duration(seconds), text)
+    for learned in body["learning"].values():
+      self.assertIn(numbers.points(learned["per_minute"]), text)
     self.assertIn("Seed 0, commit 000", text)
 
   def test_fits_a_terminal(self):
@@ -54,6 +57,8 @@ class TablesTest(unittest.TestCase):
         "warm start",
         "RL",
         "RL − warm start",
+        "scripted baseline",
+        "RL − script",
         "error-free expert",
         "RL − expert",
       ],
@@ -62,6 +67,50 @@ class TablesTest(unittest.TestCase):
     self.assertEqual(sure["RL"], [None] * 3)
     self.assertEqual(sure["RL − warm start"], [True] * 3)
     self.assertEqual(sure["RL − expert"], [True, False, True])
+    self.assertEqual(sure["RL − script"], [True, False, True])
+
+  def test_a_baseline_of_some_tasks_has_no_mean_of_all(self):
+    summary = synthetic_run.a_summary()
+    evaluations = [
+      e.among(["webshop"]) if e.stage == "scripted" else e
+      for e in summary.evaluations
+    ]
+    table = tables.before_after(
+      dataclasses.replace(summary, evaluations=evaluations), "greedy"
+    )
+    cells = dict(table.rows)
+    for row, expected in (
+      ("scripted baseline", ["–", "93.0\N{NO-BREAK SPACE}%", "–"]),
+      ("RL − script", ["–", "−5.0", "–"]),
+    ):
+      self.assertEqual([cell.text for cell in cells[row]], expected)
+
+  def test_a_row_per_stage_and_one_of_all(self):
+    rows = tables.stage_times(synthetic_run.a_summary())
+    self.assertEqual(
+      [row.title for row in rows],
+      [
+        "demonstrations",
+        "warm start",
+        "evaluate warm start greedy",
+        "RL",
+        "other",
+        "all",
+      ],
+    )
+    self.assertAlmostEqual(sum(row.share for row in rows[:-1]), 1.0)
+    self.assertEqual(rows[-1].share, 1.0)
+    self.assertEqual(
+      {row.title: row.success for row in rows if row.success},
+      {
+        "warm start": numbers.percent(0.385),
+        "RL": numbers.percent(0.815),
+        "all": numbers.percent(0.815),
+      },
+    )
+
+  def test_without_times_there_is_no_table_of_them(self):
+    self.assertEqual(tables.stage_times(synthetic_run.summary_of()), [])
 
   def test_another_number_of_attempts_is_told_where_it_applies(self):
     summary = synthetic_run.a_summary()
@@ -100,4 +149,4 @@ class TablesTest(unittest.TestCase):
     summary = synthetic_run.a_summary()
     empty = dataclasses.replace(summary, evaluations=[])
     self.assertIsNone(tables.before_after(empty, "greedy"))
-    self.assertIn("Wall time", printed(empty))
+    self.assertIn("Where the minutes went", printed(empty))

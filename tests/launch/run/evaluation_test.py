@@ -5,9 +5,11 @@ import types
 
 import pytest
 
+from agentrl_jax.controller.evaluation import draw_tasks
+from agentrl_jax.data.records import Task
 from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import read_settings
-from launch.run.evaluation import EvaluationPlan, Evaluator
+from launch.run.evaluation import EvaluationPlan, Evaluator, read_episodes
 from launch.storage.run_directory import RunDirectory
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
@@ -50,3 +52,60 @@ def test_calls_are_constrained_as_in_training(tmp_path):
   for calls, is_constrained in (("free", False), ("well_formed", True)):
     requests = requests_of(tmp_path / calls, "greedy", calls=calls)
     assert {bool(r.grammar) for r in requests} == {is_constrained}
+
+
+class Shop(Brittle):
+  """An environment with a baseline."""
+
+  baseline = "constant"
+
+
+@pytest.mark.parametrize(
+  ("names", "scripted", "scored"),
+  [
+    (("shop", "sums"), True, ["shop"]),  # one of the two has a baseline
+    (("sums",), True, None),
+    (("shop",), False, None),
+  ],
+)
+def test_baselines_play_the_tasks_of_the_policy(
+  tmp_path, names, scripted, scored
+):
+  config = tiny.get_config()
+  config.evaluation.scripted = scripted
+  environments = {n: Shop() if n == "shop" else Brittle() for n in names}
+  run = RunDirectory(tmp_path, "")
+  with MetricsWriter(run.root) as metrics:
+    found = Evaluator(
+      types.SimpleNamespace(settings=read_settings(config), folder=run),
+      EvaluationPlan(**config.evaluation),
+      environments,
+      metrics,
+    ).scripted()
+  if scored is None:
+    assert found is None
+    assert not run.evaluation("scripted", "greedy").exists()
+    return
+  assert list(found.tasks) == scored
+  played = set(read_episodes(run, "scripted", "greedy"))
+  tasks = draw_tasks(
+    environments, split="test", num_tasks=config.evaluation.num_tasks, seed=0
+  )
+  assert played == {task for task in tasks if task.name == "shop"}
+
+
+def test_smaller_evaluations_play_the_first_tasks_of_each_environment():
+  plan = EvaluationPlan(
+    **{
+      **tiny.get_config().evaluation,
+      "num_tasks": 3,
+      "num_sampled": 2,
+      "num_untrained": 1,
+    }
+  )
+  tasks = [Task(name, "test", i) for i in (3, 7, 8) for name in ("a", "b")]
+  assert plan.tasks_of("rl", "greedy", tasks) == tasks
+  assert plan.tasks_of("rl", "sampled", tasks) == tasks[:4]
+  assert plan.tasks_of("warm_start", "sampled", tasks[1:]) == tasks[1:5]
+  assert plan.tasks_of("untrained", "sampled", tasks) == tasks[:2]
+  assert plan.tasks_of("untrained", "greedy", tasks) == tasks[:2]

@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import tempfile
+import time
 from unittest import mock
 
 from absl.testing import absltest
@@ -45,6 +46,27 @@ class RunDirectoryTest(absltest.TestCase):
       pass
     left = sorted(p.name for p in (run.root / "done").iterdir())
     self.assertEqual(left, ["rl.json"])
+
+  def test_time_outside_all_stages_is_other_time(self):
+    run = self.run_directory
+    self.assertNotIn("other", run.seconds())
+    with run.stage("run"):
+      with run.stage("rl"):
+        pass
+      self.assertEqual(list(run.seconds()), ["rl"])
+      time.sleep(0.02)
+    seconds = run.seconds()
+    self.assertEqual(list(seconds), ["rl", "other"])
+    self.assertGreaterEqual(seconds["other"], 0.02)
+
+  def test_other_time_is_never_negative(self):
+    """A kill loses the whole run's time, but no finished stage's."""
+    run = self.run_directory
+    with run.stage("rl"):
+      time.sleep(0.02)
+    with run.stage("run"):
+      pass
+    self.assertEqual(list(run.seconds()), ["rl"])
 
   def test_other_settings_are_refused_by_key(self):
     config = base.get_config()
