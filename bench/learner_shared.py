@@ -3,10 +3,12 @@
 `answers` is one prompt of 128 tokens with 8 answers of 128, random, on W-tiny.
 The other rows are groups of 8 attempts that experts with mistakes play in the
 environments, in Qwen's tokenizer and template with AgentBench's own prompts, on
-W-tiny with 2 of its layers; token ids are folded into its vocabulary. OS tasks
-are left out where neither its sandbox nor Docker is at hand.
+W-tiny with 2 of its layers; token ids are folded into its vocabulary. There are
+as many groups as make 16,384 tokens, so that the optimizer, whose time does not
+depend on tokens, is a small part. OS tasks are left out where neither its
+sandbox nor Docker is at hand.
 
-Both sides pack a whole group in one full row, so that nothing but the tree
+Both sides pack all groups in one full row, so that nothing but the tree
 differs. `share` is the number of nodes of the prefix tree, counted as a set of
 beginnings, by the number of tokens; the computed tokens must be the nodes.
 """
@@ -46,6 +48,7 @@ PROMPT, ANSWER, ATTEMPTS = 128, 128, 8
 MISTAKE = 0.15  # probability of each mistake that an expert knows
 FEW_LAYERS = dataclasses.replace(tiny.MODEL, num_layers=2)
 BLOCK = 64  # tokens; rows are multiples of it
+MIN_TOKENS = 16_384  # of the attempts of an update
 LIMITS = EpisodeLimits(max_turns=20, max_tokens=8192, max_answer_tokens=1024)
 
 
@@ -53,27 +56,28 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
   load_before = os.getloadavg()[0]
-  rows = {"answers": _measure(tiny.MODEL, _answers(), pairs, load_before)}
+  rows = {"answers": _measure(tiny.MODEL, [_answers()], pairs, load_before)}
   codec = load_qwen()
   for name in environments.NAMES:
     try:
-      group = asyncio.run(_play(name, codec))
+      groups = asyncio.run(_play(name, codec))
     except AgentRLError as error:
       sys.stderr.write(f"{name} is left out: {error}\n")
       continue
-    rows[name] = _measure(FEW_LAYERS, group, pairs, load_before)
+    rows[name] = _measure(FEW_LAYERS, groups, pairs, load_before)
   return rows
 
 
-def _measure(model, group: Group, pairs: int, load_before: float):
+def _measure(model, groups: Sequence[Group], pairs: int, load_before: float):
   updates = {
-    "each": _Updates(model, group, sharing=1),
-    "tree": _Updates(model, group, sharing=ATTEMPTS),
+    "each": _Updates(model, groups, is_tree=False),
+    "tree": _Updates(model, groups, is_tree=True),
   }
   timing.in_turn(updates, 1)
   times = timing.in_turn(updates, pairs)
-  num_tokens = sum(t.num_tokens for t in group.trajectories)
-  num_nodes = _num_nodes(group.trajectories)
+  trajectories = [t for group in groups for t in group.trajectories]
+  num_tokens = sum(t.num_tokens for t in trajectories)
+  num_nodes = _num_nodes(trajectories)
   computed = updates["tree"].num_computed
   if computed != num_nodes:
     raise AssertionError(f"{computed} tokens computed of {num_nodes} nodes")
@@ -83,7 +87,11 @@ def _measure(model, group: Group, pairs: int, load_before: float):
   ratio = timing.ratio(times["tree"], times["each"])
   share = num_nodes / num_tokens
   return {
-    "work": {"model": tiny.work_of(model), "tokens": num_tokens},
+    "work": {
+      "model": tiny.work_of(model),
+      "groups": len(groups),
+      "tokens": num_tokens,
+    },
     "computed": computed,
     "share": share,
     "time_of_tree_to_each": ratio,
@@ -95,18 +103,16 @@ def _measure(model, group: Group, pairs: int, load_before: float):
 
 
 class _Updates:
-  """Makes updates on a group, in one row."""
+  """Makes updates on groups, in one row."""
 
-  def __init__(self, model, group: Group, *, sharing: int):
-    trajectories = group.trajectories
-    num_tokens = (
-      _num_nodes(trajectories)
-      if sharing > 1
-      else sum(t.num_tokens for t in trajectories)
-    )
+  def __init__(self, model, groups: Sequence[Group], *, is_tree: bool):
+    trajectories = [t for group in groups for t in group.trajectories]
+    num_tokens = sum(t.num_tokens for t in trajectories)
+    num_computed = _num_nodes(trajectories) if is_tree else num_tokens
+    row_length = -(-num_computed // BLOCK) * BLOCK
     loss = tiny.loss_config(token_chunk=tiny.TILES["token_chunk"])
     policy, self._learner = tiny.make_learner(model, loss=loss)
-    self._group = group
+    self._groups = groups
     self._builder = BatchBuilder(
       policy,
       loss=loss,
@@ -114,11 +120,11 @@ class _Updates:
         AdvantageConfig, "advantage", task_center=False, task_scale=False
       ),
       batch=BatchConfig(
-        row_length=-(-num_tokens // BLOCK) * BLOCK,
+        row_length=row_length,
         micro_batch=1,
-        sharing=sharing,
+        sharing=-(-num_tokens // row_length),
       ),
-      task_ids={group.task.name: 0},
+      task_ids={groups[0].task.name: 0},
       temperature=1.0,
     )
     self._state = self._learner.init(policy.init(jax.random.key(0)))
@@ -128,7 +134,7 @@ class _Updates:
     return timing.times_of(self._update)
 
   def _update(self) -> None:
-    micro_batches, _ = self._builder.build([self._group], self._state.params)
+    micro_batches, _ = self._builder.build(self._groups, self._state.params)
     (micro_batch,) = micro_batches
     if micro_batch.batch.tree is not None:
       self.num_computed = int(
@@ -171,7 +177,7 @@ def _answers() -> Group:
 def _attempt(task: Task, number: int, turns, rng) -> Trajectory:
   return Trajectory(
     task=task,
-    group_id="0",
+    group_id=str(task.index),
     attempt=number,
     seed=number,
     turns=tuple(_turn(observation, sampled) for observation, sampled in turns),
@@ -192,8 +198,8 @@ def _turn(observation, sampled) -> Turn:
   )
 
 
-async def _play(name: str, codec: ChatCodec) -> Group:
-  """Plays attempts at a task, with random rewards and folded tokens."""
+async def _play(name: str, codec: ChatCodec) -> list[Group]:
+  """Plays attempts at tasks, with random rewards and folded tokens."""
   settings = environments.get_config()[name]
   options = settings.options.to_dict()
   if name == "os_interaction" and "DOCKER_HOST" not in os.environ:
@@ -206,25 +212,23 @@ async def _play(name: str, codec: ChatCodec) -> Group:
     mistakes={name: dict.fromkeys(settings.mistakes, MISTAKE)},
     waits=defaults(EpisodeWaits, "waits"),
   )
-  task, rng = Task(name, "train", 0), np.random.default_rng(0)
-  size = tiny.MODEL.vocab_size
+  rng, groups, num_tokens = np.random.default_rng(0), [], 0
   try:
-    played = [
-      await player.play(EpisodeSpec(task=task, group_id="0", attempt=n, seed=n))
-      for n in range(ATTEMPTS)
-    ]
+    while num_tokens < MIN_TOKENS:
+      group = await _play_group(player, Task(name, "train", len(groups)), rng)
+      groups.append(group)
+      num_tokens += sum(t.num_tokens for t in group.trajectories)
   finally:
     await environment.close()
-  return Group(
-    "0",
-    task,
-    tuple(
-      _attempt(
-        task,
-        n,
-        [(t.observation % size, t.sampled % size) for t in trajectory.turns],
-        rng,
-      )
-      for n, trajectory in enumerate(played)
-    ),
-  )
+  return groups
+
+
+async def _play_group(player: ExpertPlayer, task: Task, rng) -> Group:
+  size, number, attempts = tiny.MODEL.vocab_size, str(task.index), []
+  for n in range(ATTEMPTS):
+    played = await player.play(
+      EpisodeSpec(task=task, group_id=number, attempt=n, seed=n)
+    )
+    turns = [(t.observation % size, t.sampled % size) for t in played.turns]
+    attempts.append(_attempt(task, n, turns, rng))
+  return Group(number, task, tuple(attempts))
