@@ -46,6 +46,7 @@ def config_of(workdir: pathlib.Path):
   c.workdir = str(workdir)
   c.compile_cache = ""
   c.train.steps = STEPS
+  c.engine.draft_tokens = 2
   c.model.value_head = True
   c.loss.update(
     value_coefficient=1.0,

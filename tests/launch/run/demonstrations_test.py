@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import pathlib
 import tempfile
 from typing import ClassVar
@@ -134,10 +133,9 @@ class DemonstrationsTest(absltest.TestCase):
       demonstrations._pack_chunk(self.settings, self.folder, start, size)
       for start, size in ((0, demonstrations.CHUNK), (demonstrations.CHUNK, 20))
     ]
-    for field in dataclasses.fields(rows):
+    for name, array in rows.arrays().items():
       np.testing.assert_array_equal(
-        getattr(rows, field.name),
-        np.concatenate([getattr(part, field.name) for part in alone]),
+        array, np.concatenate([part.arrays()[name] for part in alone])
       )
     self.assertEqual(seen, [demonstrations.CHUNK, number])
     path = self.folder / "rows.npz"
