@@ -100,7 +100,7 @@ def keys_of(trajectories: Sequence[Trajectory]) -> list[np.ndarray]:
   longest = max((t.num_tokens for t in trajectories), default=0)
   keys = []
   for trajectory in trajectories:
-    parts = []
+    parts = [np.zeros(0, np.uint64)]  # an episode may end before any turn
     for turn in trajectory.turns:
       sampled = turn.sampled.astype(np.uint64)
       if turn.grammar:
@@ -243,9 +243,12 @@ def allowed_nodes(
 def _tokens(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
   """Returns all tokens, and a mask of those that are trained on."""
   turns = trajectory.turns
-  token = np.concatenate([x for t in turns for x in (t.observation, t.sampled)])
-  sizes = [len(x) for t in turns for x in (t.observation, t.sampled)]
-  return token, np.repeat([False, True] * len(turns), sizes)
+  parts = [x for t in turns for x in (t.observation, t.sampled)]
+  is_sampled = np.tile([False, True], len(turns))
+  return (
+    np.concatenate([np.zeros(0, np.int32), *parts]),
+    np.repeat(is_sampled, [len(part) for part in parts]),
+  )
 
 
 def _num_equal(a: np.ndarray, b: np.ndarray) -> int:

@@ -154,6 +154,14 @@ class PackTreesTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "tokens does not fit.*length=8"):
       pack(self.trajectories, row_length=8, sharing=2)
 
+  def test_an_episode_without_turns(self):
+    """It ended before its first answer, and must not end the run."""
+    empty = dataclasses.replace(self.trajectories[0], turns=())
+    for trajectories in ([empty], [empty, *self.trajectories[:3], empty]):
+      rows = pack(trajectories, row_length=ROW, sharing=SHARING)
+      plain = pack(trajectories, row_length=ROW)
+      self.assertEqual(rows.num_tokens, plain.num_tokens)
+
   def test_nothing_to_pack(self):
     rows = pack([], row_length=8, rows_multiple=2, sharing=3)
     self.assertEqual(rows.token.shape, (2, 8))
