@@ -113,6 +113,9 @@ class SettingsTest(parameterized.TestCase):
     ),
     ("context", {"engine.context": 256}, "engine.context=256 is below"),
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
+    ("sharing", {"train.sharing": 0}, "train.sharing=0 is below 1"),
+    ("draft", {"engine.draft_tokens": -1}, "draft_tokens=-1 must be at least"),
+    ("draft_cost", {"engine.draft_cost": 0.0}, "draft_cost=0.0 must be above"),
     ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
     (
       "no_agents",
