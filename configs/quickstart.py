@@ -18,12 +18,14 @@ WHOLE_TOKENS = (
   "Additional table information about the question: The name of this table is",
   ", and the headers of this table are",
   ".\nQuestion:",
-  *("[('", "',)]"),
+  *("[('", "',), ('", "',)]"),
   *("WebShop [SEP] Instruction: [SEP] ", ": ", ", and price lower than "),
   *(".00 dollars [SEP] Search", "Page 1 (Total results: ", ") [SEP] "),
   *(" [SEP] ", " [SEP] $", ".0 [SEP] ", " [SEP] Price: $"),
   *(".0 [SEP] Buy Now", " [SEP] Buy Now", "buy now"),
   *(f"b{number}" for number in range(10, 100)),  # ids of products
+  *("3ft 6ft 10ft 15ft 16gb 32gb 64gb 128gb 256gb".split()),  # options
+  *("30ml 75ml 120ml 500ml 4oz 8oz 16oz 32oz".split()),
   *(
     f'\n{{"name": "{call}'
     for call in (
@@ -35,7 +37,7 @@ WHOLE_TOKENS = (
       "",
     )
   ),
-  *('", "arguments": {"', '": "', '"}}\n', '"]}}\n'),
+  *('", "arguments": {"', '": "', '", "', '"}}\n', '"]}}\n'),
 )
 
 
@@ -50,6 +52,7 @@ def get_config():
   c.environments.webshop.options.update(
     system_prompt="short",
     difficulty="easy",
+    expert_names_options=True,
     catalogue_size=45,
     max_siblings=1,
     max_rounds=10,
@@ -68,7 +71,7 @@ def get_config():
   c.tokenizer.whole_tokens = WHOLE_TOKENS
   c.model.embedding_scale = 7.0
   c.compute.attention_block = 64
-  c.warm_start.num_demonstrations = 24_000
+  c.warm_start.update(num_demonstrations=12_000, epochs=2)
   c.train.update(steps=40, row_length=320, micro_batch=7, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
@@ -82,7 +85,11 @@ def get_config():
   c.cross_policy.policy_slots = ("fresh", "every 5 lag 5")
   # Few shapes: each is a program to compile before the first answer.
   c.engine.update(
-    slots=(96, 32), context=320, num_slot_sizes=2, prefill_chunks=(64,)
+    slots=(96, 32),
+    context=320,
+    num_slot_sizes=2,
+    prefill_chunks=(16, 48),
+    steps_per_sync=2,
   )
   c.checkpoint.update(every=5, keep=3)
   c.evaluation.update(
