@@ -11,6 +11,14 @@ training.
 """
 
 from configs import base
+from environments.dbbench.generation import words
+
+# Names of rows, such as "Olga Gray": one token each, since a small policy
+# learns late to copy the second word of a name.
+NAMES = (
+  *(f"{a} {b}" for a in words.FIRST_NAMES for b in words.LAST_NAMES),
+  *(f"{a} {b}" for a in words.MODIFIERS for b in words.THINGS),
+)
 
 # Texts around the words that an answer copies. With the space that follows it
 # in the token, an option or an id is the same token on a page and in a click.
@@ -23,9 +31,12 @@ WHOLE_TOKENS = (
   *(".00 dollars [SEP] Search", "Page 1 (Total results: ", ") [SEP] "),
   *(" [SEP] ", " [SEP] $", ".0 [SEP] ", " [SEP] Price: $"),
   *(".0 [SEP] Buy Now", " [SEP] Buy Now", "buy now"),
+  *NAMES,
   *(f"b{number}" for number in range(10, 100)),  # ids of products
-  *("3ft 6ft 10ft 15ft 16gb 32gb 64gb 128gb 256gb".split()),  # options
-  *("30ml 75ml 120ml 500ml 4oz 8oz 16oz 32oz".split()),
+  *(f"{n}ft" for n in (3, 6, 10, 15)),  # options
+  *(f"{n}gb" for n in (16, 32, 64, 128, 256)),
+  *(f"{n}ml" for n in (30, 75, 120, 500)),
+  *(f"{n}oz" for n in (4, 8, 16, 32)),
   *(
     f'\n{{"name": "{call}'
     for call in (
@@ -67,7 +78,7 @@ def get_config():
   c.environments.webshop.mistakes.update(
     lazy_search=0.55, skip_last_option=0.45
   )
-  c.tokenizer.update(vocab_size=2304, num_texts=2000, whole_lines=16)
+  c.tokenizer.update(vocab_size=3104, num_texts=2000, whole_lines=16)
   c.tokenizer.whole_tokens = WHOLE_TOKENS
   c.model.embedding_scale = 7.0
   c.compute.attention_block = 64
