@@ -81,7 +81,7 @@ class FinetuneTest(absltest.TestCase):
     said = str(caught.exception)
     for key in (
       "model.embedding_scale=7.0",
-      "tokenizer.vocab_size=2304",
+      "tokenizer.vocab_size=3104",
       "tokenizer.whole_lines=16",
       "tokenizer.whole_tokens=",
       "configs/finetune.py",
