@@ -11,15 +11,28 @@ training.
 """
 
 from configs import base
-from environments.dbbench.generation import words
 
-# Names of rows, such as "Olga Gray": one token each, since a small policy
-# learns late to copy the second word of a name.
-NAMES = (
-  *(f"{a} {b}" for a in words.FIRST_NAMES for b in words.LAST_NAMES),
-  *(f"{a} {b}" for a in words.MODIFIERS for b in words.THINGS),
+# Names of DBBench's rows, such as "Olga Gray": one token each, since a small
+# policy learns late to copy the second word of a name. A test compares them.
+NAMES = tuple(
+  f"{first} {second}"
+  for firsts, seconds in (
+    (
+      "Anna Ben Cara David Ella Frank Grace Henry Iris Jack Kate Leo Mia Noah "
+      "Olga Paul Rosa Sam Tina Victor",
+      "Adams Baker Clark Davis Evans Fisher Gray Hill Jones King Lopez Moore "
+      "Novak Owens Parker Reed Smith Turner Walker Young",
+    ),
+    (
+      "Blue Bold Calm Dark Fast Gold Grand Green High Iron Lucky North Old "
+      "Quick Red Silver South Sunny White Wild",
+      "Bear Bridge Crown Eagle Falcon Forest Garden Harbor Lion Moon Mountain "
+      "Ocean Palace River Star Storm Tiger Tower Valley Wolf",
+    ),
+  )
+  for first in firsts.split()
+  for second in seconds.split()
 )
-
 # Texts around the words that an answer copies. With the space that follows it
 # in the token, an option or an id is the same token on a page and in a click.
 WHOLE_TOKENS = (
