@@ -87,7 +87,7 @@ class FinetuneTest(absltest.TestCase):
       "configs/finetune.py",
     ):
       self.assertIn(key, said)
-    self.assertLess(len(said), 700)  # though one value has 100 texts
+    self.assertLess(len(said), 700)  # though one value has a thousand texts
     # What it says to set is all there is to set.
     flags = shlex.split(said.partition("; set ")[2].rpartition(", or")[0])
     for flag in flags:
