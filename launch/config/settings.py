@@ -132,6 +132,7 @@ class Settings:
   batch: BatchConfig
   optimizer: OptimizerConfig
   warm_start_epochs: int
+  warm_start_copy_gain: float
   warm_start_optimizer: OptimizerConfig
   checkpoint: CheckpointConfig
   processes: ProcessLimits
@@ -188,6 +189,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     ),
     optimizer=OptimizerConfig(**config.optimizer.to_dict()),
     warm_start_epochs=config.warm_start.epochs,
+    warm_start_copy_gain=config.warm_start.copy_gain,
     warm_start_optimizer=OptimizerConfig(
       **config.warm_start.optimizer.to_dict()
     ),
@@ -310,6 +312,15 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
   if config.warm_start.epochs < 0:
     raise ConfigError(
       f"warm_start.epochs={config.warm_start.epochs} must be 0 or more"
+    )
+  if (gain := config.warm_start.copy_gain) < 0:
+    raise ConfigError(
+      f"warm_start.copy_gain={gain} must be 0 (fresh params are random) or more"
+    )
+  if gain and config.pretrained.path:
+    raise ConfigError(
+      f"warm_start.copy_gain={gain} is unused: it is of fresh params, and "
+      "pretrained.path names others. Set --config.warm_start.copy_gain=0"
     )
 
 

@@ -162,7 +162,7 @@ def _reinforce(
   # The other processes wait here, and not in the middle of a program.
   share(what="the expert's scores")
   if not context.settings.pretrained:
-    publisher.publish(fresh_params(context.policy, context.settings.seed), 0)
+    publisher.publish(fresh_params(context.settings, context.policy), 0)
     score("untrained", "sampled")
     share(what="the untrained policy's scores")
   publisher.publish(params, 0)

@@ -3,7 +3,7 @@
 import jax
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import sharding
+from agentrl_jax.model import initialization, sharding
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.learner import Learner, make_optimizer
@@ -13,14 +13,19 @@ from launch.config.settings import Settings
 from launch.storage.run_directory import RunDirectory
 
 
-def fresh_params(policy: Policy, seed: int) -> Params:
+def fresh_params(settings: Settings, policy: Policy) -> Params:
   """Returns untrained params on the policy's mesh; the same on every mesh."""
+
+  def make() -> Params:
+    params = policy.init(jax.random.key(settings.seed))
+    if not settings.warm_start_copy_gain:
+      return params
+    return initialization.copying(params, settings.warm_start_copy_gain)
+
   if policy.mesh is None:
-    return policy.init(jax.random.key(seed))
+    return make()
   shardings = sharding.param_shardings(policy.abstract_params(), policy.mesh)
-  made: Params = jax.jit(
-    lambda: policy.init(jax.random.key(seed)), out_shardings=shardings
-  )()
+  made: Params = jax.jit(make, out_shardings=shardings)()
   return made
 
 
@@ -31,7 +36,7 @@ def first_params(settings: Settings, policy: Policy) -> Params:
   the policy's model, or incomplete.
   """
   if not settings.pretrained:
-    return fresh_params(policy, settings.seed)
+    return fresh_params(settings, policy)
   mesh = policy.mesh or sharding.make_mesh(settings.mesh)
   # What stays as it is need be no more exact than what is computed with it.
   dtype = settings.compute.dtype if settings.lora else "float32"

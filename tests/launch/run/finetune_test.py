@@ -57,6 +57,10 @@ class FinetuneTest(absltest.TestCase):
     settings = read_settings(finetune.get_config(str(self.model)))
     self.assertEqual(settings.model, MODEL)
     self.assertEqual(settings.warm_start_epochs, 0)
+    config = finetune.get_config(str(self.model))
+    config.warm_start.copy_gain = 4.0
+    with self.assertRaisesRegex(ConfigError, "copy_gain=4.0 is unused"):
+      read_settings(config)
 
   @pytest.mark.full
   def test_it_trains(self):

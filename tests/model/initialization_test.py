@@ -1,0 +1,89 @@
+"""Copying heads: what changes in fresh params, and what they then prefer."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.model import initialization
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy
+from configs.base import defaults
+
+MODEL = ModelConfig(
+  vocab_size=97,
+  width=64,
+  num_layers=3,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=16,
+  mlp_width=96,
+  embedding_scale=7.0,
+)
+
+
+def _policy(**changes) -> Policy:
+  model = dataclasses.replace(MODEL, **changes)
+  return Policy(model, defaults(ComputeConfig, "compute"))
+
+
+class CopyingTest(parameterized.TestCase):
+  @parameterized.parameters(1, 2, 4)
+  def test_outputs_are_values_transposed(self, num_kv_heads):
+    params = _policy(num_kv_heads=num_kv_heads).init(jax.random.key(0))
+    made = initialization.copying(params, gain=3.0)
+    attention = made["layers"]["attention"]
+    groups = 4 // num_kv_heads
+    for layer in (1, 2):
+      for head in range(num_kv_heads):
+        v_DH = np.asarray(attention["v"]["kernel"][layer, :, head])
+        o_GHD = np.asarray(attention["o"]["kernel"][layer, head])
+        self.assertLen(o_GHD, groups)
+        for o_HD in o_GHD:
+          np.testing.assert_allclose(o_HD, 3 / groups * v_DH.T, rtol=1e-6)
+
+  def test_nothing_else_changes(self):
+    params = _policy().init(jax.random.key(0))
+    made = initialization.copying(params, gain=3.0)
+    changed = []
+    for (path, old), new in zip(
+      jax.tree_util.tree_leaves_with_path(params),
+      jax.tree.leaves(made),
+      strict=True,
+    ):
+      self.assertEqual((new.shape, new.dtype), (old.shape, old.dtype))
+      if not np.array_equal(old, new):
+        changed.append(jax.tree_util.keystr(path))
+        np.testing.assert_array_equal(old[0], new[0])  # the first layer
+    self.assertEqual(changed, ["['layers']['attention']['o']['kernel']"])
+
+  def test_tokens_of_the_context_become_likelier(self):
+    """By more than a standard deviation, and not in random params."""
+    policy = _policy(num_kv_heads=4)
+    params = policy.init(jax.random.key(1))
+    rng = np.random.default_rng(0)
+    token_BT = np.stack([rng.permutation(97)[:12] for _ in range(16)])
+    # The last token itself is likely in any tied model: it is left out.
+    seen_BV = np.zeros((16, 97), bool)
+    np.put_along_axis(seen_BV, token_BT[:, :-1], True, axis=1)
+    last_BV = np.zeros((16, 97), bool)
+    np.put_along_axis(last_BV, token_BT[:, -1:], True, axis=1)
+
+    def preference(params) -> float:
+      position_BT = np.tile(np.arange(12), (16, 1))
+      logits_BV = policy.logits(
+        params, token_BT, position_BT, np.ones((16, 12), np.int32)
+      )[:, -1]
+      logits_BV = np.asarray(logits_BV)
+      unseen = logits_BV[~seen_BV & ~last_BV]
+      return (logits_BV[seen_BV].mean() - unseen.mean()) / unseen.std()
+
+    self.assertLess(abs(preference(params)), 0.5)
+    copying = initialization.copying(params, gain=4.0)
+    self.assertGreater(preference(copying), 1.0)
+
+
+if __name__ == "__main__":
+  absltest.main()
