@@ -45,6 +45,8 @@ WHOLE_TOKENS = (
   *(" [SEP] ", " [SEP] $", ".0 [SEP] ", " [SEP] Price: $"),
   *(".0 [SEP] Buy Now", " [SEP] Buy Now", "buy now"),
   *NAMES,
+  # As in the tokenizers of Llama 3 and GPT-4, so that a number is copied whole.
+  *(f"{number}" for number in range(10, 1000)),
   *(f"b{number}" for number in range(10, 100)),  # ids of products
   *(f"{n}ft" for n in (3, 6, 10, 15)),  # options
   *(f"{n}gb" for n in (16, 32, 64, 128, 256)),
@@ -91,11 +93,11 @@ def get_config():
   c.environments.webshop.mistakes.update(
     lazy_search=0.55, skip_last_option=0.45
   )
-  c.tokenizer.update(vocab_size=3104, num_texts=2000, whole_lines=16)
+  c.tokenizer.update(vocab_size=4192, num_texts=2000, whole_lines=16)
   c.tokenizer.whole_tokens = WHOLE_TOKENS
   c.model.update(embedding_scale=7.0, num_kv_heads=4)
   c.compute.attention_block = 64
-  c.warm_start.update(num_demonstrations=9_500, epochs=1, copy_gain=4.0)
+  c.warm_start.update(num_demonstrations=10_500, epochs=1, copy_gain=4.0)
   c.train.update(steps=40, row_length=320, micro_batch=7, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
