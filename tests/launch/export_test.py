@@ -54,7 +54,7 @@ def config_of(workdir: pathlib.Path, model: pathlib.Path):
   c.pretrained.path = str(model)
   c.model = base.get_config().model
   c.tokenizer = base.get_config().tokenizer
-  c.warm_start.update(epochs=0, copy_gain=0.0)
+  c.warm_start.epochs = 0
   c.compile_cache = ""
   c.engine.update(slots=(4,), num_slot_sizes=1)
   c.cross_policy.update(policy_slots=("fresh",), weights=(1.0,))

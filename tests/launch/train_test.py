@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 8
 SMALL = {
   "name": "small",
-  "tokenizer.vocab_size": 1440,
+  "tokenizer.vocab_size": 2560,
   "tokenizer.num_texts": 60,
   "model.width": 32,
   "model.num_layers": 1,

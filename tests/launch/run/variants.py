@@ -17,7 +17,7 @@ def get_config():
     c.environments.easy, c.environments.hard = easy, hard
     c.tasks.weights.update(easy=1.0, hard=1.0)
   c.tasks.names = ("easy", "hard")
-  c.tokenizer.vocab_size = 1440
+  c.tokenizer.vocab_size = 2560
   c.train.update(steps=2, row_length=640)
   c.episode.max_tokens = 640
   c.engine.context = 640

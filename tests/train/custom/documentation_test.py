@@ -20,7 +20,7 @@ from tests.train import small
 ROOT = pathlib.Path(__file__).parents[3]
 FILES = ("my_lab/losses.py", "my_lab/config.py")
 SMALL = {
-  "tokenizer.vocab_size": 1440,
+  "tokenizer.vocab_size": 2560,
   "tokenizer.num_texts": 60,
   "model.width": 32,
   "model.num_layers": 1,
