@@ -3,7 +3,7 @@
   make train
   python -m launch.train --config=configs/quickstart.py --config.seed=1
 
-A policy of 1.7 million parameters: its tokenizer, a warm start on experts that
+A policy of 1.8 million parameters: its tokenizer, a warm start on experts that
 make mistakes on purpose, then reinforcement learning in the asynchronous
 pipeline. Pages and prompts are AgentBench's in a compact form; grading is
 AgentBench's own. Tables, shops and instructions of the test never occur in
