@@ -8,6 +8,7 @@ not read must keep the value that `configs/base.py` gives them.
 import dataclasses
 import pathlib
 import shlex
+from collections.abc import Sequence
 
 import ml_collections
 
@@ -45,7 +46,11 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
   if not name and not path:
     return ModelConfig(vocab_size=config.tokenizer.vocab_size, **keys)
   source = f"pretrained.path={path}" if path else f"model.name={name}"
-  _refuse_idle(config, source, *("model", "tokenizer")[: 1 + bool(path)])
+  replaced = [("model", key) for key in keys if key not in ALWAYS_READ]
+  if path:
+    replaced += [("tokenizer", key) for key in config.tokenizer]
+    replaced += [("warm_start", "copy_gain")]  # of fresh params
+  _refuse_idle(config, source, replaced)
   named = preset(name) if name else None
   if path:
     found, _ = read_model(pathlib.Path(path))
@@ -66,16 +71,16 @@ def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
 
 
 def _refuse_idle(
-  config: ml_collections.ConfigDict, source: str, *sections: str
+  config: ml_collections.ConfigDict,
+  source: str,
+  keys: Sequence[tuple[str, str]],
 ) -> None:
-  """Raises `ConfigError` naming every key that is set and not read."""
+  """Raises `ConfigError` naming all of these keys that are set."""
   idle = base.get_config()
   changed = {
-    f"{section}.{key}": (value, idle[section][key])
-    for section in sections
-    for key, value in config[section].to_dict().items()
-    if value != idle[section][key]
-    and (section, key) not in {("model", name) for name in ALWAYS_READ}
+    f"{section}.{key}": (config[section][key], idle[section][key])
+    for section, key in keys
+    if config[section][key] != idle[section][key]
   }
   if changed:
     found = ", ".join(

@@ -317,11 +317,6 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
     raise ConfigError(
       f"warm_start.copy_gain={gain} must be 0 (fresh params are random) or more"
     )
-  if gain and config.pretrained.path:
-    raise ConfigError(
-      f"warm_start.copy_gain={gain} is unused: it is of fresh params, and "
-      "pretrained.path names others. Set --config.warm_start.copy_gain=0"
-    )
 
 
 def _check_together(s: Settings, steps: int) -> None:

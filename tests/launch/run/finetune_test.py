@@ -59,7 +59,7 @@ class FinetuneTest(absltest.TestCase):
     self.assertEqual(settings.warm_start_epochs, 0)
     config = finetune.get_config(str(self.model))
     config.warm_start.copy_gain = 4.0
-    with self.assertRaisesRegex(ConfigError, "copy_gain=4.0 is unused"):
+    with self.assertRaisesRegex(ConfigError, "copy_gain=4.0 means nothing"):
       read_settings(config)
 
   @pytest.mark.full
@@ -85,9 +85,10 @@ class FinetuneTest(absltest.TestCase):
     said = str(caught.exception)
     for key in (
       "model.embedding_scale=7.0",
-      "tokenizer.vocab_size=3104",
+      "tokenizer.vocab_size=4192",
       "tokenizer.whole_lines=16",
       "tokenizer.whole_tokens=",
+      "warm_start.copy_gain=4.0",
       "configs/finetune.py",
     ):
       self.assertIn(key, said)
