@@ -48,7 +48,7 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What the device reaches by itself."""
+  """Rates that the device reaches by itself."""
 
   bytes_per_s: float
   operations_per_s: float
