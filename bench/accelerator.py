@@ -3,8 +3,8 @@
   python -m bench.accelerator                     # all rows
   python -m bench.accelerator decode --model=qwen3-0.6b --rounds=3
 
-- limits: bytes read per second by a sum of 4 GiB, and operations per second of
-  a product of two bfloat16 matrices of 8192 x 8192.
+- limits: bytes read per second by the maximum of 4 GiB, and operations per
+  second of a product of two bfloat16 matrices of 8192 x 8192.
 - decode: greedy answers to 1, 8, 32 and 128 prompts at once, by the whole
   engine. A step takes at least the time to read all params and the keys and
   values of the tokens so far.

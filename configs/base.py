@@ -106,8 +106,9 @@ def get_config() -> ml_collections.ConfigDict:
   c.warm_start = create(  # supervised training on experts' episodes
     num_demonstrations=20_000,
     epochs=1,  # passes over the demonstrations; 0 needs pretrained.path
-    # Of heads that copy tokens from the first update on, in fresh params; see
-    # agentrl_jax/model/initialization.py. 0 begins with random heads.
+    # Of heads that copy tokens from the first update on, in all layers of fresh
+    # params but the first; see agentrl_jax/model/initialization.py. 0 begins
+    # with random heads.
     copy_gain=0.0,
     optimizer=create(
       learning_rate=2e-3,

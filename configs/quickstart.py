@@ -97,7 +97,7 @@ def get_config():
   c.tokenizer.whole_tokens = WHOLE_TOKENS
   c.model.update(embedding_scale=7.0, num_kv_heads=4)
   c.compute.attention_block = 64
-  c.warm_start.update(num_demonstrations=10_500, epochs=1, copy_gain=4.0)
+  c.warm_start.update(num_demonstrations=10_500, copy_gain=4.0)
   c.train.update(steps=40, row_length=320, micro_batch=7, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)

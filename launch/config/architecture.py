@@ -21,8 +21,6 @@ from configs import base
 from launch.config.checks import refuse_unread
 
 _LONGEST = 60  # characters of a value in a message
-# Keys of `model` that are read whatever names the architecture.
-ALWAYS_READ = ("name", "value_head")
 # Other numbers do not change the size of anything; those are the folder's.
 _SHAPES = (
   "vocab_size",
@@ -46,7 +44,7 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
   if not name and not path:
     return ModelConfig(vocab_size=config.tokenizer.vocab_size, **keys)
   source = f"pretrained.path={path}" if path else f"model.name={name}"
-  replaced = [("model", key) for key in keys if key not in ALWAYS_READ]
+  replaced = [("model", key) for key in keys if key != "value_head"]
   if path:
     replaced += [("tokenizer", key) for key in config.tokenizer]
     replaced += [("warm_start", "copy_gain")]  # of fresh params
