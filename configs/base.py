@@ -101,6 +101,9 @@ def get_config() -> ml_collections.ConfigDict:
     attention="auto",  # or xla, splash (TPU), cudnn (GPU)
     attention_block=0,  # tokens of a block of a training row; 0 takes all
     cache_attention="auto",  # of decode steps; or xla, ragged (TPU)
+    # Of XLA, by the generation of TPU; none takes the compiler's defaults. More
+    # may follow: auto,xla_tpu_scoped_vmem_limit_kib=65536.
+    compiler_options="auto",
   )
 
   c.warm_start = create(  # supervised training on experts' episodes

@@ -9,6 +9,7 @@ import dataclasses
 import jax
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import compiler_options
 from agentrl_jax.model.sharding import GATHERED
 
 DTYPES = ("float32", "bfloat16")
@@ -44,6 +45,10 @@ class ComputeConfig:
 
   `scan_layers` compiles one layer for all of them: the time to compile and the
   size of the program no longer grow with depth. Decoding never scans.
+
+  `compiler_options` are those of XLA: "auto" takes the table of
+  `model.compiler_options` for the chip, "none" the compiler's defaults. Either
+  may be followed by more: "auto,xla_tpu_scoped_vmem_limit_kib=65536".
   """
 
   dtype: str  # of activations and products; params stay float32
@@ -52,6 +57,7 @@ class ComputeConfig:
   attention: str
   attention_block: int  # tokens
   cache_attention: str
+  compiler_options: str
 
   def __post_init__(self) -> None:
     for name, options in (
@@ -70,3 +76,4 @@ class ComputeConfig:
         f"compute.attention_block={self.attention_block} must be 0 (off) or a "
         "number of tokens"
       )
+    compiler_options.parse(self.compiler_options)

@@ -22,7 +22,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model import lora, sharding
+from agentrl_jax.model import compiler_options, lora, sharding
 from agentrl_jax.model.attention import cached, packed
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
@@ -63,6 +63,10 @@ class Policy:
     self.adaptation = adaptation
     self.compute = compute
     self.mesh = mesh
+    # Of programs that gather or scatter params, for `jax.jit`.
+    self.compiler_options = compiler_options.compiler_options(
+      compute.compiler_options, mesh
+    )
     self._modules = _Modules(config, self.adaptation)
 
   def init(self, key: jax.Array) -> Params:

@@ -149,9 +149,14 @@ class BatchBuilder:
     self._mesh = policy.mesh
     # Arrays that the host reads are replicated, so every process has them all.
     replicated = self._mesh and sharding.replicated(self._mesh)
-    self._logprobs = jax.jit(logprobs)
-    self._costs = jax.jit(costs, out_shardings=replicated)
-    self._values = jax.jit(values, out_shardings=replicated)
+    options = policy.compiler_options
+    self._logprobs = jax.jit(logprobs, compiler_options=options)
+    self._costs = jax.jit(
+      costs, out_shardings=replicated, compiler_options=options
+    )
+    self._values = jax.jit(
+      values, out_shardings=replicated, compiler_options=options
+    )
 
   def build(
     self, groups: Sequence[Group], params: Params

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
+from agentrl_jax.model.compiler_options import check_known
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.metrics import (
   EngineDrift,
@@ -58,6 +59,8 @@ class Learner:
     of_params = self.state_sharding.params
     of_frozen = self._frozen_sharding()
     of_sums = (of_params, replicated)  # a gradient is split as its parameter
+    options = policy.compiler_options
+    check_known(options, mesh)
     self._init = jax.jit(self._fresh, out_shardings=self.state_sharding)
     self._zeros = jax.jit(self._zero_sums, out_shardings=of_sums)
     self._add = jax.jit(
@@ -71,11 +74,13 @@ class Learner:
         replicated,
       ),
       out_shardings=of_sums,
+      compiler_options=options,
     )
     self._apply = jax.jit(
       self._apply_gradient,
       donate_argnums=0,
       out_shardings=(self.state_sharding, replicated),
+      compiler_options=options,
     )
 
   def init(self, params: Params) -> TrainState:

@@ -12,6 +12,10 @@ moves nothing twice; with groups of n chips and results or operands of b bytes:
 Asynchronous pairs count once, at their start. A TPU writes a reduce-scatter as
 a fusion named all-reduce-scatter, and repeats an all-gather that overlaps with
 products in every fusion that it passes; these count once, too.
+
+An exchange is overlapped if the schedule goes on while it runs: an asynchronous
+pair, a computation that the SparseCore runs, or an all-gather that passes
+fusions of products. The cores wait for all others.
 """
 
 import dataclasses
@@ -31,6 +35,9 @@ KINDS = (
   "collective-permute",
 )
 _FUSED_SCATTER = "all-reduce-scatter"
+# Instructions that start a computation of exchanges, by the attribute that
+# names it; all but a fusion let the schedule go on.
+_STARTS = {"fusion": "calls", "async-start": "calls", "call-start": "to_apply"}
 
 
 class UnreadableProgram(AgentRLError):
@@ -46,6 +53,7 @@ class Collective:
   num_bytes: float  # that a chip receives, once
   times: int
   source: str  # the operation that it comes from
+  is_overlapped: bool  # the schedule goes on while it runs
 
   @property
   def total_bytes(self) -> float:
@@ -59,7 +67,7 @@ def collectives(
   """Lists every collective of a program, in the order of its schedule."""
   found, seen = [], set()
   for step in module.executed(unknown_turns=unknown_turns):
-    for kind, exchange, inside in _exchanges(module, step):
+    for kind, exchange, inside, starts in _exchanges(module, step):
       chain = re.search(r'chain_id="(\w+)"', exchange.attributes)
       if chain:
         channel = _attribute(exchange, r"channel_id=(\d+)", exchange.name)
@@ -77,6 +85,7 @@ def collectives(
           _received(kind, exchange, inside, len(group)),
           step.times,
           _attribute(exchange, r'op_name="([^"]*)"', ""),
+          is_overlapped=starts or bool(chain),
         )
       )
   return found
@@ -92,23 +101,33 @@ def bytes_by_kind(found: Sequence[Collective]) -> dict[str, float]:
 
 def _exchanges(
   module: hlo.Module, step: hlo.Executed
-) -> Iterator[tuple[str, hlo.Instruction, hlo.Computation]]:
-  """Yields the collectives of a step: itself, or those within a fusion."""
+) -> Iterator[tuple[str, hlo.Instruction, hlo.Computation, bool]]:
+  """Yields the collectives of a step: itself, or those that it starts.
+
+  Each comes with its kind, its computation, and whether the step only starts
+  it.
+  """
   instruction = step.instruction
   if kind := _kind(instruction.opcode):
-    yield kind, instruction, step.computation
-  elif instruction.opcode in ("fusion", "async-start"):
-    name = instruction.called("calls")
-    inside = module.computations.get(name or "")
-    if inside is None:
-      return
-    for one in inside.instructions.values():
-      if kind := _kind(one.opcode):
-        if inside.name.startswith(_FUSED_SCATTER):
-          kind = "reduce-scatter"
-        yield kind, one, inside
-      elif one.opcode == "fusion":
-        yield from _exchanges(module, hlo.Executed(one, inside, step.times))
+    starts = instruction.opcode.endswith("-start")
+    yield kind, instruction, step.computation, starts
+    return
+  attribute = _STARTS.get(instruction.opcode)
+  inside = module.computations.get(
+    (attribute and instruction.called(attribute)) or ""
+  )
+  if inside is None:
+    return
+  starts = instruction.opcode.endswith("-start")
+  for one in inside.instructions.values():
+    if kind := _kind(one.opcode):
+      if inside.name.startswith(_FUSED_SCATTER):
+        kind = "reduce-scatter"
+      yield kind, one, inside, starts
+    elif one.opcode in _STARTS:
+      deeper = hlo.Executed(one, inside, step.times)
+      for name, exchange, place, alone in _exchanges(module, deeper):
+        yield name, exchange, place, starts or alone
 
 
 def _kind(opcode: str) -> str | None:

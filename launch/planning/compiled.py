@@ -160,7 +160,7 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
   if opcode == "fusion":
     return _of_fusion(module.computations[instruction.called("calls") or ""])
   written = _size(instruction.results)
-  if opcode in ("copy-start", "slice-start"):
+  if opcode in ("copy-start", "slice-start", "call-start"):
     return written  # both ends are among the results
   if opcode in _SLICES:
     return 2 * written

@@ -13,6 +13,8 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0}
 _NAME = r"%?([\w.\-]+)"
 _RESULT = re.compile(rf"^\s+(ROOT )?{_NAME} = ")
 _COMPUTATION = re.compile(rf"^(ENTRY )?{_NAME} \(.*\{{$")
+# The thread is named where it is not the main core's.
+_END = re.compile(r'^\}(, execution_thread="\w+")?\s*$')
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([\d,<= ]*)\](\{[^{}]*\})?")
 _VMEM = re.compile(r"S\([1-9]\)")  # of a layout: not in the chip's main memory
 
@@ -132,7 +134,7 @@ class Module:
         name, found = header.group(2), {}
         if header.group(1):
           self.entry = name
-      elif line.rstrip() == "}" and name:  # kernels bring lines of "}}"
+      elif name and _END.match(line):  # kernels bring lines of "}}"
         self.computations[name] = Computation(name, found)
         name = ""
       elif name and (instruction := _instruction(line)):

@@ -151,8 +151,8 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
 def _speed_table(judged: Sequence[Judgement]) -> Table:
   table = Table(
     title="One run of a program",
-    caption="bound: the longest of the three if they overlap perfectly; "
-    "in turn: their sum",
+    caption="bound: the longest of the three, of which compute and memory "
+    "wait for synchronous links; in turn: their sum",
   )
   table.add_column("")
   for j in judged:
@@ -173,8 +173,9 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
   rows["GiB moved in memory, per chip"] = [
     f"{j.compiled.moved / GIB:.1f}" for j in judged
   ]
-  for part in ("compute", "memory", "links", "step", "in_turn"):
-    name = {"step": "bound", "in_turn": "in turn"}.get(part, part)
+  names = {"waiting": "links, synchronous", "step": "bound"}
+  for part in ("compute", "memory", "links", "waiting", "step", "in_turn"):
+    name = names.get(part, part.replace("_", " "))
     rows[f"ms, {name}"] = [
       f"{getattr(j.roofline, f'{part}_s') * 1e3:,.2f}" if j.roofline else "-"
       for j in judged

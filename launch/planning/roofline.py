@@ -1,7 +1,8 @@
 """Roofline of a program: its least time, and the resource that limits it.
 
 Three things take time: products, the chip's memory, the links between chips.
-If they overlap perfectly, a step takes as long as the longest; if they do not
+If they overlap as far as the program lets them, a step takes as long as the
+longest, and products and memory wait for synchronous exchanges; if they do not
 overlap at all, their sum. Real steps lie between.
 
 Products are counted by formula. Tokens that attempts share are computed once
@@ -36,11 +37,13 @@ class Roofline:
   compute_s: float
   memory_s: float
   links_s: float
+  waiting_s: float = 0.0  # part of `links_s` that nothing overlaps
 
   @property
   def step_s(self) -> float:
-    """The bound: the longest of the three."""
-    return max(self.compute_s, self.memory_s, self.links_s)
+    """The bound: the longest of the three, after synchronous exchanges."""
+    cores_s = max(self.compute_s, self.memory_s) + self.waiting_s
+    return max(cores_s, self.links_s)
 
   @property
   def in_turn_s(self) -> float:
@@ -68,12 +71,18 @@ def roofline(
   coordinates: Sequence[tuple[int, ...]],
 ) -> Roofline:
   """Computes the roofline; `executed_flops` and `moved` are of one chip."""
+  seconds = [
+    one.total_bytes / bandwidth(slice_, [coordinates[n] for n in one.group])
+    for one in exchanges
+  ]
   return Roofline(
     compute_s=executed_flops / chip.flops,
     memory_s=moved / chip.memory_bandwidth,
-    links_s=sum(
-      one.total_bytes / bandwidth(slice_, [coordinates[n] for n in one.group])
-      for one in exchanges
+    links_s=sum(seconds),
+    waiting_s=sum(
+      s
+      for s, one in zip(seconds, exchanges, strict=True)
+      if not one.is_overlapped
     ),
   )
 

@@ -15,6 +15,7 @@ import jax
 
 from configs import pod
 from launch.config.settings import Settings, read_settings
+from launch.planning import search
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.search import shape_name
 from launch.planning.study import Deployment, Judgement, Planner
@@ -99,18 +100,21 @@ TIGHT = {
 def _row(cell: Cell) -> str:
   gradient, apply = cell.judge()
   bound = gradient.roofline
-  received = sum(gradient.received.values()) / GIB
+  received = sum(gradient.received.values())
+  due = search.exchanged(cell.settings())
   speed = (
+    f"{bound.links_s * 1e3:,.0f} | {bound.waiting_s * 1e3:,.0f} | "
     f"{bound.step_s * 1e3:,.0f} | {bound.binds} | "
     f"{gradient.tokens_per_chip_hour / 1e6:.1f}"
     if bound
-    else "- | - | -"
+    else "- | - | - | - | -"
   )
   left = min(gradient.left, apply.left) / GIB
   mesh = shape_name(cell.settings().mesh)
   return (
     f"| {cell.model} | {cell.slice_name} | {mesh} | "
-    f"{'yes' if left >= 0 else 'no'} | {left:.1f} | {received:.1f} | {speed} | "
+    f"{'yes' if left >= 0 else 'no'} | {left:.1f} | {received / GIB:.1f} | "
+    f"{received / due:.2f} | {speed} | "
     f"{gradient.compiled.seconds:.0f} |"
   )
 
@@ -119,8 +123,9 @@ if __name__ == "__main__":
   jax.config.update("jax_platforms", "cpu")
   wanted = sys.argv[1:] or MODELS
   sys.stdout.write(
-    "| model | slice | mesh | fits | GiB left | GiB received | ms | binds | "
-    "M tokens per chip-hour | s to compile |\n|" + "---|" * 10 + "\n"
+    "| model | slice | mesh | fits | GiB left | GiB received | of the formula "
+    "| ms links | of these synchronous | ms bound | binds | "
+    "M tokens per chip-hour | s to compile |\n|" + "---|" * 13 + "\n"
   )
   for one in CELLS:
     if one.model in wanted:

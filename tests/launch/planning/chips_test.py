@@ -57,7 +57,7 @@ class LinksTest(parameterized.TestCase):
 
   def test_the_longest_part_binds(self):
     found = parse_slice("v5e:2x4")
-    sent = Collective("all-gather", (0, 1), 9e10, 2, "")
+    sent = Collective("all-gather", (0, 1), 9e10, 2, "", is_overlapped=True)
     bound = roofline(
       found.chip,
       executed_flops=1.97e14,
@@ -71,3 +71,19 @@ class LinksTest(parameterized.TestCase):
     )
     self.assertEqual((bound.step_s, bound.binds), (4.0, "links"))
     self.assertEqual(bound.in_turn_s, 7.0)
+
+  def test_products_wait_for_synchronous_exchanges_alone(self):
+    found = parse_slice("v5e:2x4")
+    bound = roofline(
+      found.chip,
+      executed_flops=1.97e14,
+      moved=0,
+      exchanges=[
+        Collective("all-gather", (0, 1), 4.5e10, 1, "", is_overlapped=True),
+        Collective("all-reduce", (0, 1), 4.5e10, 2, "", is_overlapped=False),
+      ],
+      slice_=found,
+      coordinates=[(0, 0, 0), (1, 0, 0)],
+    )
+    self.assertEqual((bound.links_s, bound.waiting_s), (3.0, 2.0))
+    self.assertEqual(bound.step_s, 1.0 + 2.0)

@@ -100,7 +100,52 @@ class CollectivesTest(parameterized.TestCase):
   %a = bf16[16,8]{1,0} fusion(%x), kind=kCustom, calls=%c.1
   ROOT %b = bf16[16,8]{1,0} fusion(%x), kind=kCustom, calls=%c.2"""
     )
-    self.assertLen(collectives(Module(text), num_devices=4), 1)
+    (found,) = collectives(Module(text), num_devices=4)
+    self.assertTrue(found.is_overlapped)
+
+  def test_an_exchange_that_the_sparse_core_runs_is_overlapped(self):
+    text = (
+      """HloModule m
+%scattered.1 (p: bf16[16,8]) -> bf16[4,8] {
+  %p = bf16[16,8]{1,0} parameter(0)
+  ROOT %r = bf16[4,8]{1,0} reduce-scatter(%p), channel_id=3, replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add
+}, execution_thread="sparsecore"
+"""  # noqa: E501
+      + _entry(
+        """
+  %x = bf16[16,8]{1,0} parameter(0)
+  %s = ((bf16[16,8]{1,0}), bf16[4,8]{1,0}) call-start(%x), async_execution_thread="sparsecore", to_apply=%scattered.1
+  %d = bf16[4,8]{1,0} call-done(%s)
+  ROOT %t = bf16[4,8]{1,0} all-reduce(%d), channel_id=4, replica_groups={{0,1,2,3}}, to_apply=%add"""  # noqa: E501
+      )
+    )
+    scattered, summed = collectives(Module(text), num_devices=4)
+    self.assertEqual(
+      (scattered.kind, scattered.num_bytes, scattered.is_overlapped),
+      ("reduce-scatter", 16 * 8 * BYTES * 3 / 4, True),
+    )
+    self.assertEqual((summed.kind, summed.is_overlapped), ("all-reduce", False))
+
+  def test_a_scatter_in_a_fusion_keeps_the_cores_waiting(self):
+    text = (
+      """HloModule m
+%all-reduce-scatter.1 (p: bf16[16,8]) -> bf16[4,8] {
+  %p = bf16[16,8]{1,0} parameter(0)
+  %i = s32[] constant(0)
+  %r = bf16[16,8]{1,0} all-reduce(%p), channel_id=3, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %q = bf16[4,8]{1,0} dynamic-slice(%r, %i, %i), dynamic_slice_sizes={4,8}
+}
+"""  # noqa: E501
+      + _entry(
+        """
+  %x = bf16[16,8]{1,0} parameter(0)
+  ROOT %s = bf16[4,8]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1"""  # noqa: E501
+      )
+    )
+    (found,) = collectives(Module(text), num_devices=4)
+    self.assertEqual(
+      (found.kind, found.is_overlapped), ("reduce-scatter", False)
+    )
 
 
 class LoopsTest(parameterized.TestCase):

@@ -32,7 +32,7 @@ FITS = Judgement(
       code=0,
     ),
     wanted=9 * GIB,
-    exchanges=(Collective("all-gather", (0, 1), GIB, 3, ""),),
+    exchanges=(Collective("all-gather", (0, 1), GIB, 3, "", True),),
     moved=7 * GIB,
     seconds=12.0,
   ),

@@ -1,0 +1,90 @@
+"""Options of the compiler: what a setting may say, and who refuses what."""
+
+import jax
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import sharding
+from agentrl_jax.model.compiler_options import (
+  check_known,
+  compiler_options,
+  parse,
+)
+from launch.planning import chips
+from tests.settings import compute_config
+
+GATHER = "xla_tpu_prefer_async_allgather_to_allreduce"
+OFFLOAD = "xla_tpu_enable_sparse_core_collective_offload_all_gather"
+
+
+class SettingTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("auto", {}),
+    ("none", {}),
+    (
+      "none, xla_a=true,xla_b=3,xla_c=0.5,xla_d=high",
+      {"xla_a": True, "xla_b": 3, "xla_c": 0.5, "xla_d": "high"},
+    ),
+  )
+  def test_options_follow_the_first_word(self, setting, options):
+    self.assertEqual(parse(setting)[1], options)
+
+  @parameterized.parameters(
+    "",
+    "fast",
+    "xla_a=true",
+    "auto,xla_a",
+    "auto,xla_a=",
+    "auto,a=true",
+    "auto,--xla_a=true",
+    "auto;xla_a=true",
+  )
+  def test_anything_else_is_refused(self, setting):
+    with self.assertRaisesRegex(ConfigError, "compute.compiler_options="):
+      compute_config(compiler_options=setting)
+
+
+class CompilerTest(parameterized.TestCase):
+  def test_other_chips_than_tpus_get_none(self):
+    mesh = sharding.make_mesh({"fsdp": jax.device_count()})
+    self.assertIsNone(compiler_options("auto", mesh))
+    self.assertIsNone(compiler_options("auto", None))
+
+  def test_an_option_that_the_compiler_does_not_know_is_named(self):
+    mesh = sharding.make_mesh({"fsdp": jax.device_count()})
+    options = compiler_options("auto,xla_of_no_kind=true", mesh)
+    with self.assertRaisesRegex(ConfigError, "xla_of_no_kind.*options=none"):
+      check_known(options, mesh)
+    with self.assertRaisesRegex(ConfigError, "xla_of_no_kind"):
+      check_known(options, None)
+    check_known(compiler_options("none", mesh), mesh)
+
+  @parameterized.parameters(
+    ("v5e:2x4", {GATHER}, {OFFLOAD}),
+    ("v5p:2x2x2", {GATHER, OFFLOAD}, ()),
+    ("v6e:2x4", {GATHER, OFFLOAD}, ()),
+  )
+  def test_each_generation_has_options_that_its_compiler_knows(
+    self, name, present, absent
+  ):
+    if not chips.has_compiler():
+      self.skipTest("libtpu is not installed")
+    devices = chips.describe(chips.parse_slice(name))
+    mesh = sharding.make_mesh({"fsdp": len(devices)}, devices)
+    options = compiler_options("auto", mesh)
+    self.assertLessEqual(set(present), options.keys())
+    self.assertNoCommonElements(absent, options)
+    check_known(options, mesh)
+    self.assertIsNone(compiler_options("none", mesh))
+    with self.assertRaisesRegex(ConfigError, "xla_tpu_of_no_kind"):
+      check_known(options | {"xla_tpu_of_no_kind": True}, mesh)
+
+  def test_one_chip_gets_none(self):
+    if not chips.has_compiler():
+      self.skipTest("libtpu is not installed")
+    first = chips.describe(chips.parse_slice("v6e:2x4"))[:1]
+    self.assertIsNone(compiler_options("auto", sharding.make_mesh({}, first)))
+
+
+if __name__ == "__main__":
+  absltest.main()
