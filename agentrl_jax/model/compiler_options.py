@@ -27,24 +27,19 @@ Options = dict[str, bool | int | float | str]
 AUTO, NONE = "auto", "none"
 
 _SPARSE_CORE = "xla_tpu_enable_sparse_core_collective_offload_"
-_FUSE = "xla_tpu_enable_async_collective_fusion_fuse_"
 # An all-gather that is written as a sum of a matrix of zeros with this chip's
 # part in it moves twice the bytes, and cannot overlap with products.
 _GATHER = {"xla_tpu_prefer_async_allgather_to_allreduce": True}
 # Gradients become a reduce-scatter over all axes of the slice at once; else
 # they are summed on all chips, and each takes its part of the sum.
 _SCATTER = {f"{_SPARSE_CORE}nd_reduce_scatter": True}
-# The SparseCore moves params and gradients while the TensorCore computes; in
-# arrays as the TensorCore lays them out, without copies.
+# The SparseCore moves params and gradients while the TensorCore computes: along
+# one, two or three axes of the slice.
 _ON_SPARSE_CORE = {
   f"{_SPARSE_CORE}all_gather": True,
   f"{_SPARSE_CORE}2d_all_gather": True,
   f"{_SPARSE_CORE}3d_all_gather": True,
   f"{_SPARSE_CORE}reduce_scatter": True,
-  "xla_tpu_use_tc_device_shape_on_sc": True,
-  # Else the TensorCore moves them, in steps between its products.
-  f"{_FUSE}all_gather": False,
-  f"{_FUSE}reduce_scatter": False,
 }
 
 # By the kind of device; v5e has no SparseCore.
