@@ -1,18 +1,35 @@
-# Names of TPU types, and the number of hosts of each slice. Sourced.
+# Names of TPU types, and the hosts of each slice, of slices.txt. Sourced.
 # shellcheck shell=bash
 #
-# Types as queued resources take them: v4 and v5p count cores, two per chip; the
-# others chips. Hosts of slices have four chips; the small slices of v5e and v6e
-# are one host of up to eight.
+# Types as queued resources take them: v4, v5p and tpu7x count cores, two per
+# chip; the others chips. gcloud calls v5e v5litepod; the table and the plan do
+# not.
 
-# gcloud calls v5e v5litepod.
+declare -A SLICE_SHAPE SLICE_HOSTS
+
+read_slices() {
+  local name kind shape hosts
+  while read -r name kind shape hosts; do
+    [[ $name != '' && $name != '#'* ]] || continue
+    SLICE_SHAPE[$name]=$shape SLICE_HOSTS[$name]=$hosts
+  done <"$(dirname "${BASH_SOURCE[0]}")/slices.txt"
+}
+read_slices
+
 accelerator_type() { printf '%s' "${1/#v5e-/v5litepod-}"; }
 
+# The name in the table.
+table_name() { printf '%s' "${1/#v5litepod-/v5e-}"; }
+
 check_accelerator() {
-  [[ $1 =~ ^(v4|v5p|v5litepod|v6e)-[1-9][0-9]*$ ]] || fail "$1 is no TPU that is \
-known here: v4-N, v5p-N (N cores, two per chip), v5e-N or v6e-N (N chips)"
-  [[ -n $(topology "$1") ]] || fail "there is no slice $1; there are: \
-$(sizes "${1%-*}")"
+  [[ $1 =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] || fail "$1 is no TPU that \
+is known here: v4-N, v5p-N or tpu7x-N (N cores, two per chip), v5e-N or v6e-N (N \
+chips)"
+  [[ -n $(topology "$1") ]] || fail "there is no slice $1; the nearest are \
+$(nearest "$1"), and launch/tpu/slices.txt has all of them"
+  [[ $1 != tpu7x-* || ${VERB:-} == render ]] || fail "Cloud TPU's queued resources \
+have no $1: Google rents TPU7x on Kubernetes, where launch/gke/render.sh prints the \
+JobSet for the same options"
 }
 
 runtime_version() {
@@ -24,47 +41,32 @@ runtime_version() {
   esac
 }
 
-chips() {
-  case $1 in
-    v4-* | v5p-*) printf '%s' "$((${1#*-} / 2))" ;;
-    *) printf '%s' "${1#*-}" ;;
-  esac
-}
+topology() { printf '%s' "${SLICE_SHAPE[$(table_name "$1")]:-}"; }
 
-num_hosts() {
-  local chips
-  chips=$(chips "$1")
-  case $1 in
-    v5litepod-[148] | v6e-[148]) printf 1 ;;
-    *) printf '%s' "$((chips / 4))" ;;
-  esac
+num_hosts() { printf '%s' "${SLICE_HOSTS[$(table_name "$1")]}"; }
+
+chips() {
+  local shape
+  shape=$(topology "$1")
+  printf '%s' "$((${shape//x/*}))"
 }
 
 # Chips per host; a Pod on GKE must request all of them.
 chips_per_host() { printf '%s' "$(($(chips "$1") / $(num_hosts "$1")))"; }
 
-# "size=topology ..." of a family.
-topologies() {
-  case $1 in
-    v4 | v5p)
-      printf '8=2x2x1 16=2x2x2 32=2x2x4 64=2x4x4 128=4x4x4 256=4x4x8 512=4x8x8 '
-      printf '1024=8x8x8 2048=8x8x16 4096=8x16x16'
-      ;;
-    *) printf '1=1x1 4=2x2 8=2x4 16=4x4 32=4x8 64=8x8 128=8x16 256=16x16' ;;
-  esac
-}
-
-topology() {
-  local pair
-  for pair in $(topologies "${1%-*}"); do
-    [[ ${pair%=*} == "${1#*-}" ]] && printf '%s' "${pair#*=}"
+# Prints the next smaller and the next larger slice of the family.
+nearest() {
+  local name size wanted=${1##*-} family smaller=0 larger=0
+  family=$(table_name "$1") family=${family%-*}
+  for name in "${!SLICE_SHAPE[@]}"; do
+    [[ $name == "$family"-* ]] || continue
+    size=${name##*-}
+    if ((size < wanted && size > smaller)); then smaller=$size; fi
+    if ((size > wanted && (size < larger || !larger))); then larger=$size; fi
   done
-  return 0
-}
-
-sizes() {
-  local pair
-  for pair in $(topologies "$1"); do printf '%s-%s ' "$1" "${pair%=*}"; done
+  ((!smaller)) || printf '%s-%s' "$family" "$smaller"
+  ((!smaller || !larger)) || printf ' and '
+  ((!larger)) || printf '%s-%s' "$family" "$larger"
 }
 
 gke_accelerator() {
@@ -73,5 +75,6 @@ gke_accelerator() {
     v5p-*) printf tpu-v5p-slice ;;
     v5litepod-*) printf tpu-v5-lite-podslice ;;
     v6e-*) printf tpu-v6e-slice ;;
+    tpu7x-*) printf tpu7x ;;
   esac
 }

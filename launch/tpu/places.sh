@@ -65,7 +65,7 @@ $THING has $(num_hosts "$THING"): ask for more of a smaller slice, as in \
 
 single_host() {
   case $1 in
-    v4-* | v5p-*) printf '%s-8' "${1%-*}" ;;
+    v4-* | v5p-* | tpu7x-*) printf '%s-8' "${1%-*}" ;;
     *) printf '%s-4' "${1%-*}" ;;
   esac
 }
