@@ -29,7 +29,18 @@ def get_config() -> ml_collections.ConfigDict:
 
   # Devices along each axis: copies of the policy, shards of its params, shards
   # of its heads and channels, shards of a row's tokens.
-  c.mesh = create(data=1, fsdp=1, tensor=1, sequence=1)
+  c.mesh = create(
+    data=1,
+    fsdp=1,
+    tensor=1,
+    sequence=1,
+    # Axis that spans the TPU slices of a learner of several: data or fsdp, a
+    # multiple of their number.
+    over_slices="data",
+    # How slices are told apart: devices; or processes, each of which counts as
+    # a slice, to rehearse several slices without TPUs.
+    slices_of="devices",
+  )
 
   c.tasks = create(
     names=("dbbench", "webshop"),  # of those in `configs/environments.py`

@@ -8,8 +8,13 @@ are stacked: an unsplit axis of layers comes before those of the table.
 
 Params are stored split over `fsdp`, and gathered in the dtype of the
 computation just before they are used: `gathered`.
+
+Devices of several TPU slices form one mesh: one axis spans them, over the data
+center network, and every other axis lies within a slice, on its links.
 """
 
+import collections
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +22,10 @@ from typing import Any
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
-from jax.experimental.mesh_utils import create_device_mesh
+from jax.experimental.mesh_utils import (
+  create_device_mesh,
+  create_hybrid_device_mesh,
+)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
@@ -80,10 +88,46 @@ def spec(*axes: str | None) -> PartitionSpec:
 BATCH_SPEC = spec("rows", "tokens")
 
 
+# Axes that may span slices: they exchange params and gradients, and not the
+# activations of every layer.
+SLICE_AXES = ("data", "fsdp")
+SLICES_OF = ("devices", "processes")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SliceLayout:
+  """The axis of a mesh that spans slices, and how slices are told apart.
+
+  - `of="devices"`: by the slice that a TPU names; other devices are one slice.
+  - `of="processes"`: each process counts as a slice, to rehearse without TPUs.
+  """
+
+  over: str
+  of: str
+
+  def __post_init__(self) -> None:
+    if self.over not in SLICE_AXES:
+      raise ConfigError(
+        f"mesh.over_slices={self.over!r} must be one of {SLICE_AXES}: the "
+        "other axes exchange activations in every layer, for which the network "
+        "between slices is too slow"
+      )
+    if self.of not in SLICES_OF:
+      raise ConfigError(
+        f"mesh.slices_of={self.of!r} must be one of {SLICES_OF}"
+      )
+
+
 def make_mesh(
-  shape: Mapping[str, int], devices: Sequence[jax.Device] | None = None
+  shape: Mapping[str, int],
+  devices: Sequence[jax.Device] | None = None,
+  *,
+  slices: SliceLayout | None = None,
 ) -> Mesh:
-  """Makes a mesh; the product of its axes must be the number of devices."""
+  """Makes a mesh; the product of its axes must be the number of devices.
+
+  `slices` is needed where the devices belong to several TPU slices.
+  """
   devices = list(jax.devices() if devices is None else devices)
   unknown = set(shape) - set(MESH_AXES)
   if unknown:
@@ -101,8 +145,67 @@ def make_mesh(
       f"{len(devices)}: make the product equal to the device count"
     )
   # Chips that are near along an axis of the mesh are near in the slice.
-  arranged = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+  across = _across_slices(sizes, devices, slices)
+  if math.prod(across) == 1:
+    arranged = create_device_mesh(
+      sizes, devices, allow_split_physical_axes=True
+    )
+  else:
+    arranged = create_hybrid_device_mesh(
+      [size // count for size, count in zip(sizes, across, strict=True)],
+      across,
+      devices,
+      process_is_granule=slices is not None and slices.of == "processes",
+      allow_split_physical_axes=True,
+    )
   return Mesh(arranged, MESH_AXES)
+
+
+def _across_slices(
+  sizes: Sequence[int],
+  devices: Sequence[jax.Device],
+  slices: SliceLayout | None,
+) -> list[int]:
+  """Returns the number of slices that each axis spans; checks that it can."""
+  of = slices.of if slices else "devices"
+  if of == "processes" and devices[0].platform == "tpu":
+    raise ConfigError(
+      "mesh.slices_of='processes' rehearses several slices without TPUs, and "
+      "these are TPUs, which name their slices: set "
+      "--config.mesh.slices_of=devices"
+    )
+  counts = collections.Counter(_slice_of(device, of) for device in devices)
+  num_slices = len(counts)
+  if num_slices == 1:
+    return [1] * len(sizes)
+  if slices is None:
+    raise ConfigError(
+      f"the devices of this mesh belong to {num_slices} slices, which only the "
+      "learner's mesh spans: take the devices of one slice"
+    )
+  if len(set(counts.values())) > 1:
+    raise ConfigError(
+      "the devices are in slices of different sizes ("
+      + ", ".join(f"slice {n}: {counts[n]}" for n in sorted(counts))
+      + "): a mesh needs slices of one shape, as --learner=2xv5p-64 asks for"
+    )
+  axis = MESH_AXES.index(slices.over)
+  if sizes[axis] % num_slices:
+    others = [a for a in SLICE_AXES if a != slices.over]
+    raise ConfigError(
+      f"mesh.{slices.over}={sizes[axis]} cannot be split over {num_slices} "
+      f"slices: set --config.mesh.{slices.over} to a multiple of {num_slices}, "
+      f"or another axis that is one with --config.mesh.over_slices={others[0]}"
+    )
+  return [num_slices if n == axis else 1 for n in range(len(sizes))]
+
+
+def _slice_of(device: jax.Device, of: str) -> int:
+  if of == "processes":
+    return device.process_index
+  # Of GPUs it names a domain of fast links, over which no axis has to be split.
+  is_tpu = device.platform == "tpu"
+  return (getattr(device, "slice_index", None) or 0) if is_tpu else 0
 
 
 def param_spec(path: tuple[str, ...]) -> PartitionSpec:

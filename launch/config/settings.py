@@ -30,6 +30,7 @@ from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.sharding import MESH_AXES, SliceLayout
 from agentrl_jax.rollout.settings import (
   AgentsConfig,
   EngineConfig,
@@ -104,7 +105,8 @@ class Settings:
   """A whole config, typed and checked."""
 
   seed: int
-  mesh: Mapping[str, int]
+  mesh: Mapping[str, int]  # size of each axis
+  slices: SliceLayout  # of the learner's mesh
   environments: Mapping[str, EnvironmentSettings]
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   pretrained: str  # a Hugging Face folder; "" begins with untrained params
@@ -155,7 +157,8 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   environments = _environments(config)
   settings = Settings(
     seed=config.seed,
-    mesh=config.mesh.to_dict(),
+    mesh={axis: config.mesh[axis] for axis in MESH_AXES},
+    slices=SliceLayout(over=config.mesh.over_slices, of=config.mesh.slices_of),
     environments=environments,
     containers=_containers(environments, config.containers.to_dict()),
     pretrained=config.pretrained.path,

@@ -60,7 +60,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
       policy = Policy(
         settings.model,
         settings.compute,
-        sharding.make_mesh(settings.mesh),
+        sharding.make_mesh(settings.mesh, slices=settings.slices),
         settings.lora,
       )
       interrupts = stack.enter_context(

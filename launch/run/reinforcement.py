@@ -42,7 +42,7 @@ def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
       tasks=settings.task_ids,
     ),
     make_optimizer(settings.optimizer, steps),
-    policy.mesh or sharding.make_mesh(settings.mesh),
+    policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
   )
 
 

@@ -48,7 +48,7 @@ def warm_start(
     policy,
     supervised_objective(policy, settings.loss),
     make_optimizer(settings.warm_start_optimizer, num_steps),
-    policy.mesh or sharding.make_mesh(settings.mesh),
+    policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
   )
   checkpoints = Checkpoints(context.folder.checkpoints(STAGE), keep=2)
   state, frozen = _begin(learner, policy, checkpoints, settings)

@@ -37,7 +37,9 @@ def first_params(settings: Settings, policy: Policy) -> Params:
   """
   if not settings.pretrained:
     return fresh_params(settings, policy)
-  mesh = policy.mesh or sharding.make_mesh(settings.mesh)
+  mesh = policy.mesh or sharding.make_mesh(
+    settings.mesh, slices=settings.slices
+  )
   # What stays as it is need be no more exact than what is computed with it.
   dtype = settings.compute.dtype if settings.lora else "float32"
   return read_params(settings.pretrained, policy, mesh, dtype=dtype)
@@ -92,7 +94,7 @@ def load_params(
     supervised_objective(policy, settings.loss),
     # Every stage's optimizer has the same state, whatever its schedule.
     make_optimizer(settings.optimizer, 1),
-    policy.mesh or sharding.make_mesh(settings.mesh),
+    policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
   )
   checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
   try:

@@ -1,6 +1,6 @@
 """Prints, per mesh over several processes, how far updates are from one's.
 
-python -m tests.train.sharded.process_update [sample|table]
+python -m tests.train.sharded.process_update [sample|slices|table]
 """
 
 import json
@@ -10,14 +10,18 @@ import sys
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from agentrl_jax.model import sharding
+from agentrl_jax.model.sharding import SliceLayout
 from configs.base import defaults
 from launch.processes.group import ProcessLimits, joined
 from tests.train import small
 from tests.train.sharded import sharded_update
 
 SAMPLE = ((1, 2, 2, 2),)
+# Meshes of which an axis spans the processes, each of them a slice.
+SLICED = (("data", (2, 2, 2, 1)), ("fsdp", (1, 4, 1, 2)))
 
 
 def _updated(batches, mesh, params):
@@ -30,6 +34,20 @@ def _updated(batches, mesh, params):
   return metrics["loss"], state.params
 
 
+def _mesh(shape: tuple[int, ...], over: str) -> Mesh:
+  """Makes a mesh; that `over` slices has one process on each part of it."""
+  axes = dict(zip(sharding.MESH_AXES, shape, strict=True))
+  if not over:
+    return sharding.make_mesh(axes)
+  mesh = sharding.make_mesh(axes, slices=SliceLayout(over=over, of="processes"))
+  parts = np.split(
+    mesh.devices, jax.process_count(), axis=mesh.axis_names.index(over)
+  )
+  for index, part in enumerate(parts):
+    assert {device.process_index for device in part.flat} == {index}
+  return mesh
+
+
 def main() -> None:
   """Compares the sample, or every mesh of the table, with one device."""
   with joined(defaults(ProcessLimits, "processes")) as processes:
@@ -39,22 +57,24 @@ def main() -> None:
     one = sharding.make_mesh({}, jax.local_devices()[:1])
     made = sharded_update._params
     if sys.argv[1:] == ["table"]:
-      shapes = dict.fromkeys(case.mesh for case in sharded_update.table())
+      shapes = dict.fromkeys(("", case.mesh) for case in sharded_update.table())
+    elif sys.argv[1:] == ["slices"]:
+      shapes = dict.fromkeys(SLICED)
+      del kinds["constrained"]  # computes as trees do
     else:
-      shapes = dict.fromkeys(SAMPLE)
+      shapes = dict.fromkeys(("", shape) for shape in SAMPLE)
     found = {}
     for kind, alone in kinds.items():
       wanted_loss, wanted = _updated(batches[alone], one, made)
-      for shape in shapes:
+      for over, shape in shapes:
         assert math.prod(shape) == jax.device_count()
-        axes = dict(zip(sharding.MESH_AXES, shape, strict=True))
-        mesh = sharding.make_mesh(axes)
+        mesh = _mesh(shape, over)
         loss, params = _updated(batches[kind], mesh, made)
         params = multihost_utils.process_allgather(params, tiled=True)
         gaps = jax.tree.map(
           lambda a, b: float(np.abs(a - np.asarray(b)).max()), params, wanted
         )
-        found[f"{kind} {shape}"] = (
+        found[f"{kind} {shape} {over}".strip()] = (
           abs(loss - wanted_loss),
           max(jax.tree.leaves(gaps)),
         )

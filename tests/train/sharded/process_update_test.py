@@ -18,6 +18,13 @@ class ProcessUpdateTest(absltest.TestCase):
   def test_two_processes_of_four_devices(self):
     self._assert_close(many_processes.run("tests.train.sharded.process_update"))
 
+  @pytest.mark.slow
+  def test_two_slices_of_four_devices(self):
+    """Each process is a slice, that data or fsdp spans."""
+    found = many_processes.run("tests.train.sharded.process_update", "slices")
+    self.assertLen(found, 2)
+    self._assert_close(found)
+
   @pytest.mark.full
   @pytest.mark.timeout(3600)
   def test_every_mesh_of_the_table(self):
