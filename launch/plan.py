@@ -30,7 +30,9 @@ from launch.planning.study import ROLES, Deployment, Planner, read_attempts
 from launch.shared_flags import CONFIG
 
 _TOPOLOGY = flags.DEFINE_string(
-  "topology", None, "The learner's slice: v5p:2x4x4, or v5p-64 as rented."
+  "topology",
+  None,
+  "The learner's slice: v5p:2x4x4, or v5p-64 as rented; 2xv5p-64 is two.",
 )
 _ROLLOUT = flags.DEFINE_string(
   "rollout_topology",

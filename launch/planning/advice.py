@@ -85,6 +85,9 @@ def _of_learner(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
   beside = {name: size for j in tight for name, size in j.beside.items()}
   chips = tight[0].slice_.num_chips
   rows, shared = s.batch.micro_batch, s.mesh["data"] * s.mesh["fsdp"]
+  # The axis that spans slices cannot be shorter than their number.
+  num_slices = tight[0].slice_.num_slices
+  copies = num_slices if s.slices.over == "data" else 1
   moved = sum(
     size
     for name, size in beside.items()
@@ -107,9 +110,14 @@ def _of_learner(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
     (s.loss.token_chunk > 512, "loss.token_chunk=512", "smaller logits"),
     (moved > 0, "--rollout_topology", f"{moved / GIB:.1f} GiB elsewhere"),
     (
-      s.mesh["data"] > 1,
-      f"mesh.data=1 mesh.fsdp={shared}",
+      s.mesh["data"] > copies,
+      f"mesh.data={copies} mesh.fsdp={shared // copies}",
       "splits params over all that splits rows",
+    ),
+    (
+      copies > 1,
+      f"mesh.over_slices=fsdp mesh.data=1 mesh.fsdp={shared}",
+      "splits params over slices, which exchange all weights in turn",
     ),
     (
       sequence <= chips and length >= 4096,

@@ -2,16 +2,28 @@
 
 Rates are the makers': peak bfloat16 products, memory and links at full speed,
 as tabled in "How to Scale Your Model" (jax-ml.github.io/scaling-book, TPUs).
+It has no v7: products, memory and network are of docs.cloud.google.com/tpu/docs
+/tpu7x, which has the same figure for its links as for those of v5p. The data
+center network is that page's for v5p, v6e and tpu7x (50, 100 and 100 Gbit/s per
+chip), and for v5e that of docs/v5e (two cards of 100 Gbit/s for 8 chips); v4's
+is not published and taken as v5p's. Read 2026-11.
+
 Capacities are those that the compiler grants a program, measured by compiling
 one that is too large: a little less than is sold.
+
+The slices are in launch/tpu/slices.txt, which launch/tpu_run.sh reads, too.
 """
 
+import collections
 import dataclasses
+import functools
 import importlib.util
 import math
 import os
+import pathlib
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.experimental import topologies
@@ -19,30 +31,51 @@ from jax.experimental import topologies
 from agentrl_jax.errors import AgentRLError, ConfigError
 
 GIB = 2**30
+TABLE = pathlib.Path(__file__).parents[1] / "tpu" / "slices.txt"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-  """One kind of chip; one chip is one jax device."""
+  """One kind of chip, as one jax device sees it.
+
+  A device is a chip, except on tpu7x, where it is one of the chip's two halves
+  and has half of the rates and of the memory; only links are the whole chip's.
+  """
 
   name: str
   flops: float  # bfloat16 products and sums per second
   memory_bandwidth: float  # bytes/s
   memory: int  # bytes
-  link_bandwidth: float  # bytes/s of one link, one way
-  shapes: tuple[str, ...]  # slices that can be rented
-  chips_per_host: int = 8  # at most; larger slices have 4
-  cores: int = 1  # that the rented name counts per chip
+  link_bandwidth: float  # bytes/s of one link of the chip, one way
+  network_bandwidth: float  # bytes/s to other slices, one way
+  cores: int  # that the rented name counts per chip
+  devices: int  # jax devices of one chip
+  # The compiler's name of the configuration; v4's default would be a device
+  # per core, and a TPU VM has one per chip.
+  config: str = "default"
 
 
 CHIPS: Mapping[str, Chip] = {
+  "v4": Chip(
+    name="v4",
+    flops=2.75e14,
+    memory_bandwidth=1.2e12,
+    memory=int(30.75 * GIB),
+    link_bandwidth=4.5e10,
+    network_bandwidth=6.25e9,
+    cores=2,
+    devices=1,
+    config="megacore",
+  ),
   "v5e": Chip(
     name="v5e",
     flops=1.97e14,
     memory_bandwidth=8.1e11,
     memory=int(15.75 * GIB),
     link_bandwidth=4.5e10,
-    shapes=("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    network_bandwidth=3.125e9,
+    cores=1,
+    devices=1,
   ),
   "v5p": Chip(
     name="v5p",
@@ -50,19 +83,9 @@ CHIPS: Mapping[str, Chip] = {
     memory_bandwidth=2.8e12,
     memory=int(95.74 * GIB),
     link_bandwidth=9e10,
-    shapes=(
-      "2x2x1",
-      "2x2x2",
-      "2x2x4",
-      "2x4x4",
-      "4x4x4",
-      "4x4x8",
-      "4x8x8",
-      "8x8x8",
-      "8x8x16",
-    ),
-    chips_per_host=4,
+    network_bandwidth=6.25e9,
     cores=2,
+    devices=1,
   ),
   "v6e": Chip(
     name="v6e",
@@ -70,80 +93,157 @@ CHIPS: Mapping[str, Chip] = {
     memory_bandwidth=1.6e12,
     memory=int(31.25 * GIB),
     link_bandwidth=9e10,
-    shapes=("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"),
+    network_bandwidth=1.25e10,
+    cores=1,
+    devices=1,
+  ),
+  "tpu7x": Chip(
+    name="tpu7x",
+    flops=2.307e15 / 2,
+    memory_bandwidth=7.38e12 / 2,
+    memory=int(94.75 * GIB),
+    link_bandwidth=9e10,
+    network_bandwidth=1.25e10 / 2,
+    cores=2,
+    devices=2,
   ),
 }
 # Other spellings of a kind, in names such as v5litepod-16.
-_ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "v5": "v5p"}
+_ALIASES = {
+  "v5litepod": "v5e",
+  "v5lite": "v5e",
+  "v5": "v5p",
+  "v7x": "tpu7x",
+  "tpu7": "tpu7x",
+}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Slice:
-  """Chips that are linked to one another: a box of a grid."""
+  """Chips that are linked to one another, a box of a grid; or several alike.
 
+  Several slices compute one program together, over the data center network.
+  """
+
+  rented_as: str  # Cloud TPU's name, such as v5p-64 for 32 chips of two cores
   chip: Chip
-  dims: tuple[int, ...]
+  dims: tuple[int, ...]  # chips along each axis of one slice
+  num_hosts: int  # of one slice
+  num_slices: int
+
+  @property
+  def topology(self) -> str:
+    """The compiler's name of one slice, such as v5p:2x4x4."""
+    return f"{self.chip.name}:{_shape_name(self.dims)}"
 
   @property
   def name(self) -> str:
-    """The compiler's name, such as v5p:2x4x4."""
-    return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
-
-  @property
-  def rented_as(self) -> str:
-    """Cloud TPU's name, such as v5p-64 for 32 chips of two cores."""
-    return f"{self.chip.name}-{self.num_chips * self.chip.cores}"
+    """The compiler's name, and the number of slices: 2xv5p:2x4x4."""
+    return f"{self.num_slices}x" * (self.num_slices > 1) + self.topology
 
   @property
   def num_chips(self) -> int:
-    """Number of chips; each is a jax device."""
-    return math.prod(self.dims)
+    """Number of chips of all slices."""
+    return math.prod(self.dims) * self.num_slices
+
+  @property
+  def num_devices(self) -> int:
+    """Number of jax devices of all slices, which a mesh has to use."""
+    return self.num_chips * self.chip.devices
 
   @property
   def is_one_host(self) -> bool:
     """Says if all chips belong to one machine, and so to one process."""
-    return self.num_chips <= self.chip.chips_per_host
+    return self.num_hosts * self.num_slices == 1
 
   @property
   def wraps(self) -> tuple[bool, ...]:
     """Says for each axis if its ends are linked, which makes it a ring.
 
-    On v5p this holds if all axes are a multiple of 4; on the others if the axis
-    spans the whole pod, 16 chips.
+    On grids of three axes this holds if all are a multiple of 4; on the others
+    if the axis spans the whole pod, 16 chips.
     """
     if len(self.dims) == 3:
       return (all(size % 4 == 0 for size in self.dims),) * 3
     return tuple(size == 16 for size in self.dims)
 
 
+@functools.cache
+def rentable() -> tuple[Slice, ...]:
+  """Returns the slices of the table, each once."""
+  rows = (line.split() for line in TABLE.read_text().splitlines())
+  return tuple(
+    Slice(
+      rented_as=row[0],
+      chip=CHIPS[row[1]],
+      dims=tuple(map(int, row[2].split("x"))),
+      num_hosts=int(row[3]),
+      num_slices=1,
+    )
+    for row in rows
+    if row and not row[0].startswith("#")
+  )
+
+
+_NAME = re.compile(
+  r"(?:(?P<count>[1-9]\d*)x)?(?P<kind>[a-z][a-z0-9]*)"
+  r"(?:-(?P<number>[1-9]\d*)|:(?P<shape>[1-9]\d*(?:x[1-9]\d*)*))"
+)
+
+
 def parse_slice(name: str) -> Slice:
   """Parses v5p:4x4x4, or v5p-128, the name by which it is rented.
 
-  v5p-N counts cores, two per chip; v5e-N and v6e-N count chips.
+  v4-N, v5p-N and tpu7x-N count cores, two per chip; v5e-N and v6e-N count
+  chips. 2xv5p-128 is two slices.
   """
-  kind, colon, shape = name.partition(":")
-  number = ""
-  if not colon:
-    kind, _, number = name.partition("-")
-  chip = CHIPS.get(_ALIASES.get(kind, kind))
-  if chip is None:
+  read = _NAME.fullmatch(name)
+  if read is None:
+    raise ConfigError(
+      f"topology={name!r} is no name of a slice: write v5p:2x4x4, or v5p-64 as "
+      "it is rented, or 2xv5p-64 for two slices"
+    )
+  kind = _ALIASES.get(read["kind"], read["kind"])
+  if kind not in CHIPS:
     raise ConfigError(
       f"topology={name!r} is of no known chip; there are {', '.join(CHIPS)}: "
       "write v5p:2x4x4, or v5p-64 as it is rented"
     )
-  for known in chip.shapes:
-    found = Slice(chip, tuple(map(int, known.split("x"))))
-    if colon and sorted(re.findall(r"\d+", shape)) == sorted(known.split("x")):
-      return found
-    if number and str(found.num_chips * chip.cores) == number:
-      return found
+  known = [one for one in rentable() if one.chip.name == kind]
+  count = int(read["count"] or 1)
+  for one in known:
+    if read["number"] and one.rented_as == f"{kind}-{read['number']}":
+      return _several(one, count)
+    if read["shape"] and _sizes(read["shape"]) == sorted(one.dims):
+      return _several(one, count)
+  if read["number"]:
+    wanted = int(read["number"]) / CHIPS[kind].cores
+  else:
+    wanted = math.prod(_sizes(read["shape"]))
+  near = sorted(known, key=lambda one: abs(one.num_chips - wanted))[:4]
   names = ", ".join(
-    f"{s.name} ({s.rented_as})"
-    for s in (
-      Slice(chip, tuple(map(int, known.split("x")))) for known in chip.shapes
-    )
+    f"{one.name} ({one.rented_as})"
+    for one in sorted(near, key=lambda one: one.num_chips)
   )
-  raise ConfigError(f"topology={name!r} cannot be rented; there are {names}")
+  raise ConfigError(
+    f"topology={name!r} cannot be rented; the nearest are {names}. All slices "
+    f"are in launch/tpu/{TABLE.name}"
+  )
+
+
+def _several(one: Slice, count: int) -> Slice:
+  prefix = f"{count}x" * (count > 1)
+  return dataclasses.replace(
+    one, rented_as=prefix + one.rented_as, num_slices=count
+  )
+
+
+def _sizes(shape: str) -> list[int]:
+  return sorted(map(int, shape.split("x")))
+
+
+def _shape_name(dims: Sequence[int]) -> str:
+  return "x".join(map(str, dims))
 
 
 # Read by libtpu when it is loaded: no chip of this machine is asked about, none
@@ -180,17 +280,34 @@ def describe(slice_: Slice) -> Sequence[jax.Device]:
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   devices: Sequence[jax.Device] = topologies.get_topology_desc(
-    platform="tpu", topology_name=slice_.name
+    platform="tpu", topology_name=slice_.topology, **_options(slice_)
   ).devices
-  if len(devices) != slice_.num_chips:
+  if len(devices) != slice_.num_devices:
     raise CompilerMissing(
       f"the compiler sees {len(devices)} devices in {slice_.name}, which has "
-      f"{slice_.num_chips} chips; install the libtpu that "
+      f"{slice_.num_devices}; install the libtpu that "
       f"jax {jax.__version__} asks for: pip install 'jax[tpu]'"
     )
   return devices
 
 
+def _options(slice_: Slice) -> dict[str, Any]:
+  """Returns the options of the compiler's description, beside the shape."""
+  found: dict[str, Any] = {"chip_config_name": slice_.chip.config}
+  if slice_.num_slices > 1:
+    found["num_slices"] = slice_.num_slices
+  if math.prod(slice_.dims) == 1:  # less than the four chips of other hosts
+    found["chips_per_host_bounds"] = (1, 1, 1)
+  return found
+
+
 def coordinates(devices: Sequence[jax.Device]) -> list[tuple[int, ...]]:
-  """Returns the grid position of each chip in its slice."""
-  return [tuple(device.coords) for device in devices]
+  """Returns the grid position of each device's chip in the first slice.
+
+  The program of several slices is written for one of them, and numbers that
+  slice's devices alone.
+  """
+  by_slice = collections.defaultdict(list)
+  for device in devices:
+    by_slice[getattr(device, "slice_index", None) or 0].append(device)
+  return [tuple(device.coords) for device in by_slice[min(by_slice)]]

@@ -9,6 +9,10 @@ moves nothing twice; with groups of n chips and results or operands of b bytes:
   all-to-all        b         (n - 1) / n
   collective-permute b
 
+Between slices there are no collectives: the chip sends its operand to its host,
+which exchanges it over the data center network and sends the result back. Such
+a pair names the kind of exchange and its slices; n is then their number.
+
 Asynchronous pairs count once, at their start. A TPU writes a reduce-scatter as
 a fusion named all-reduce-scatter, and repeats an all-gather that overlaps with
 products in every fusion that it passes; these count once, too.
@@ -49,11 +53,13 @@ class Collective:
   """One collective operation and its number of executions."""
 
   kind: str
-  group: tuple[int, ...]  # one of them: places in the mesh, row by row
+  # One of them: places in the mesh, row by row; between slices, the slices.
+  group: tuple[int, ...]
   num_bytes: float  # that a chip receives, once
   times: int
   source: str  # the operation that it comes from
   is_overlapped: bool  # the schedule goes on while it runs
+  num_slices: int = 1  # that it spans
 
   @property
   def total_bytes(self) -> float:
@@ -67,6 +73,9 @@ def collectives(
   """Lists every collective of a program, in the order of its schedule."""
   found, seen = [], set()
   for step in module.executed(unknown_turns=unknown_turns):
+    if between := _exchange_of_slices(step):
+      found.append(between)
+      continue
     for kind, exchange, inside, starts in _exchanges(module, step):
       chain = re.search(r'chain_id="(\w+)"', exchange.attributes)
       if chain:
@@ -89,6 +98,11 @@ def collectives(
         )
       )
   return found
+
+
+def between_slices(found: Sequence[Collective]) -> float:
+  """Sums the bytes that a chip receives from other slices."""
+  return sum(one.total_bytes for one in found if one.num_slices > 1)
 
 
 def bytes_by_kind(found: Sequence[Collective]) -> dict[str, float]:
@@ -128,6 +142,63 @@ def _exchanges(
       deeper = hlo.Executed(one, inside, step.times)
       for name, exchange, place, alone in _exchanges(module, deeper):
         yield name, exchange, place, starts or alone
+
+
+# The kinds of exchanges between slices, as the runtime names them.
+_OF_RUNTIME = {
+  "ALL_GATHER": "all-gather",
+  "REDUCE_SCATTER": "reduce-scatter",
+  "ALL_REDUCE": "all-reduce",
+  "ALL_TO_ALL": "all-to-all",
+  "ONE_TO_ONE": "collective-permute",
+}
+_DEVICES_OF_SLICE = 100_000  # numbers of devices begin with that of the slice
+
+
+def _exchange_of_slices(step: hlo.Executed) -> Collective | None:
+  """Reads an exchange between slices from what the chip receives of it."""
+  received = step.instruction
+  if received.opcode != "recv" or "megascale" not in received.attributes:
+    return None
+  written = _attribute(received, r"_xla_megascale_transfer_type=\"(\w+)\"", "")
+  slices = _slices(received)
+  if written not in _OF_RUNTIME or len(slices) < 2:
+    raise UnreadableProgram(
+      f"{received.name} is an exchange between slices that is not known here: "
+      f"{received.attributes[:300]}; install the libtpu that 'jax[tpu]' wants"
+    )
+  kind, n = _OF_RUNTIME[written], len(slices)
+  size = _total(received.results[:1])  # beside it are the transfer's own state
+  parts = {
+    "all-reduce": 2 * (n - 1) / n,
+    "reduce-scatter": n - 1,
+    "collective-permute": 1,
+  }
+  num_bytes = size * parts.get(kind, (n - 1) / n)
+  source = _attribute(received, r'op_name="([^"]*)"', "")
+  return Collective(
+    kind,
+    slices,
+    num_bytes,
+    step.times,
+    source,
+    is_overlapped=True,  # the chip waits only where it takes the result
+    num_slices=n,
+  )
+
+
+def _slices(received: hlo.Instruction) -> tuple[int, ...]:
+  """Returns the slices of the first group: {1,2}x{0:3}, or devices' numbers."""
+  text = received.attributes
+  if named := re.search(r'_xla_megascale_target="\{([\d,:]+)\}x', text):
+    found = set()
+    for part in named.group(1).split(","):
+      first, _, last = part.partition(":")
+      found.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
+  listed = re.search(r"_xla_megascale_target=\{\{([^}]*)\}", text)
+  devices = re.findall(r"\d+", listed.group(1)) if listed else []
+  return tuple(sorted({int(n) // _DEVICES_OF_SLICE for n in devices}))
 
 
 def _kind(opcode: str) -> str | None:

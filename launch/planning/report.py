@@ -93,6 +93,7 @@ def _program(j: Judgement) -> dict[str, Any]:
     "executed_flops": j.flops.executed,
     "moved_bytes": j.compiled.moved,
     "received_bytes": j.received,
+    "received_between_slices_bytes": j.received_between_slices,
     "roofline_s": bound and {**vars(bound), "step_s": bound.step_s},
     "binds": bound and bound.binds,
     "tokens": j.tokens,
@@ -151,8 +152,8 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
 def _speed_table(judged: Sequence[Judgement]) -> Table:
   table = Table(
     title="One run of a program",
-    caption="bound: the longest of the three, of which compute and memory "
-    "wait for synchronous links; in turn: their sum",
+    caption="bound: the longest of these, where compute and memory wait for "
+    "synchronous links; in turn: their sum",
   )
   table.add_column("")
   for j in judged:
@@ -170,11 +171,17 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
       rows[f"GiB by {kind}, per chip"] = [
         f"{j.received.get(kind, 0) / GIB:.3f}" for j in judged
       ]
+  spans_slices = any(j.slice_.num_slices > 1 for j in judged)
+  if spans_slices:
+    rows["GiB of these between slices"] = [
+      f"{j.received_between_slices / GIB:.3f}" for j in judged
+    ]
   rows["GiB moved in memory, per chip"] = [
     f"{j.compiled.moved / GIB:.1f}" for j in judged
   ]
+  limits = ["compute", "memory", "links", "waiting"]
   names = {"waiting": "links, synchronous", "step": "bound"}
-  for part in ("compute", "memory", "links", "waiting", "step", "in_turn"):
+  for part in (*limits, *["network"] * spans_slices, "step", "in_turn"):
     name = names.get(part, part.replace("_", " "))
     rows[f"ms, {name}"] = [
       f"{getattr(j.roofline, f'{part}_s') * 1e3:,.2f}" if j.roofline else "-"

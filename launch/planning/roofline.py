@@ -1,9 +1,10 @@
 """Roofline of a program: its least time, and the resource that limits it.
 
-Three things take time: products, the chip's memory, the links between chips.
-If they overlap as far as the program lets them, a step takes as long as the
-longest, and products and memory wait for synchronous exchanges; if they do not
-overlap at all, their sum. Real steps lie between.
+Four things take time: products, the chip's memory, the links between chips,
+and the data center network between slices. If they overlap as far as the
+program lets them, a step takes as long as the longest, where products and
+memory wait for synchronous exchanges; if they do not overlap at all, their sum.
+Real steps lie between.
 
 Products are counted by formula. Tokens that attempts share are computed once
 (`data.prefix_tree`); how many these are, and which pairs of blocks attention
@@ -12,6 +13,7 @@ visits, is taken from groups of equal attempts, packed as an update packs them.
 Links: a group of chips moves data along every axis of the grid that it spans,
 both ways round if the axis is a ring, one way if it ends. Chips are at their
 place in the mesh; links that two groups share are counted fully for both.
+Between slices each chip has its share of its host's network cards.
 """
 
 import collections
@@ -27,7 +29,7 @@ from agentrl_jax.model.attention import splash
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from launch.planning.chips import Chip, Slice
-from launch.planning.collectives import Collective
+from launch.planning.collectives import Collective, between_slices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,28 +39,34 @@ class Roofline:
   compute_s: float
   memory_s: float
   links_s: float
-  waiting_s: float = 0.0  # part of `links_s` that nothing overlaps
+  waiting_s: float  # part of `links_s` that nothing overlaps
+  network_s: float  # between slices
 
   @property
   def step_s(self) -> float:
-    """The bound: the longest of the three, after synchronous exchanges."""
+    """The bound: the longest of the four, after synchronous exchanges."""
     cores_s = max(self.compute_s, self.memory_s) + self.waiting_s
-    return max(cores_s, self.links_s)
+    return max(cores_s, self.links_s, self.network_s)
 
   @property
   def in_turn_s(self) -> float:
     """Seconds without any overlap."""
-    return self.compute_s + self.memory_s + self.links_s
+    return sum(self._parts.values())
 
   @property
   def binds(self) -> str:
     """The resource that sets the bound."""
-    parts: Mapping[str, float] = {
+    parts = self._parts
+    return max(parts, key=lambda name: parts[name])
+
+  @property
+  def _parts(self) -> Mapping[str, float]:
+    return {
       "compute": self.compute_s,
       "memory": self.memory_s,
       "links": self.links_s,
+      "network": self.network_s,
     }
-    return max(parts, key=lambda name: parts[name])
 
 
 def roofline(
@@ -71,24 +79,33 @@ def roofline(
   coordinates: Sequence[tuple[int, ...]],
 ) -> Roofline:
   """Computes the roofline; `executed_flops` and `moved` are of one chip."""
+  within = [one for one in exchanges if one.num_slices == 1]
   seconds = [
     one.total_bytes / bandwidth(slice_, [coordinates[n] for n in one.group])
-    for one in exchanges
+    for one in within
   ]
   return Roofline(
     compute_s=executed_flops / chip.flops,
     memory_s=moved / chip.memory_bandwidth,
     links_s=sum(seconds),
     waiting_s=sum(
-      s
-      for s, one in zip(seconds, exchanges, strict=True)
-      if not one.is_overlapped
+      s for s, one in zip(seconds, within, strict=True) if not one.is_overlapped
     ),
+    network_s=between_slices(exchanges) / chip.network_bandwidth,
   )
 
 
 def bandwidth(slice_: Slice, members: Sequence[tuple[int, ...]]) -> float:
-  """Bytes per second into each chip of a group, over the axes it spans."""
+  """Bytes per second into each device of a group, over the axes it spans.
+
+  The devices of one chip share its links. A group with all of them brings what
+  they need to the chip once; the devices of a chip pass it on six times as
+  fast as one link (docs.cloud.google.com/tpu/docs/tpu7x).
+  """
+  num_places = len(set(members))
+  if num_places == 1:
+    return 6 * slice_.chip.link_bandwidth
+  share = len(members) / num_places / slice_.chip.devices
   links = 0
   for axis, (size, wraps) in enumerate(
     zip(slice_.dims, slice_.wraps, strict=True)
@@ -96,7 +113,7 @@ def bandwidth(slice_: Slice, members: Sequence[tuple[int, ...]]) -> float:
     spanned = len({place[axis] for place in members})
     if spanned > 1:
       links += 2 if wraps and spanned == size else 1
-  return max(links, 1) * slice_.chip.link_bandwidth
+  return max(links, 1) * slice_.chip.link_bandwidth * share
 
 
 _MOST_ROWS = 64  # of groups that are packed to plan

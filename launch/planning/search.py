@@ -8,7 +8,9 @@ sequence shares, N weights, B bytes of a number, T tokens in all, D width, L
 layers: fsdp gathers the weights of its tensor share twice and sends gradients
 once, 3 (f - 1) / f N B / t; tensor parallelism sums activations four times
 forward and backward, and twice more if layers are computed again; sequence
-parallelism gathers keys and values forward, backward and again.
+parallelism gathers keys and values forward, backward and again. Between
+S slices a chip exchanges its share of the weights of one slice, w: gradients
+are summed, 2 (S - 1) / S w, and over fsdp weights are gathered twice, too.
 """
 
 import dataclasses
@@ -60,7 +62,8 @@ def search(
   slice_ = planner.deployment.learner
   candidates = [
     estimate(settings, mesh, slice_, planner.deployment.attempts)
-    for mesh in meshes(settings, slice_.num_chips)
+    for mesh in meshes(settings, slice_.num_devices)
+    if mesh[settings.slices.over] % slice_.num_slices == 0
   ]
   candidates.sort(key=lambda c: c.estimate_s)
   found = []
@@ -98,8 +101,12 @@ def estimate(
     changed.model, changed.compute, load, kernel="splash"
   )
   links_s = exchanged(changed) / slice_.chip.link_bandwidth
-  compute_s = work.executed / slice_.num_chips / slice_.chip.flops
-  estimate_s = max(compute_s, links_s) / load.tokens
+  network_s = (
+    exchanged_between_slices(changed, slice_.num_slices)
+    / slice_.chip.network_bandwidth
+  )
+  compute_s = work.executed / slice_.num_devices / slice_.chip.flops
+  estimate_s = max(compute_s, links_s, network_s) / load.tokens
   if state_bytes(changed) > slice_.chip.memory:
     estimate_s = float("inf")
   return Candidate(
@@ -138,6 +145,17 @@ def exchanged(settings: Settings) -> float:
     rest = mesh["sequence"] - 1
     size += (2 + again) * here * rest * pairs * number * c.num_layers
   return size
+
+
+def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
+  """Bytes that a chip receives from other slices for the same."""
+  mesh, rest = settings.mesh, (num_slices - 1) / num_slices
+  weights = roofline.num_params(settings.model) * _number_bytes(settings)
+  share = weights / mesh["tensor"] / mesh["fsdp"]
+  if settings.slices.over == "data":
+    return 2 * share * rest
+  # Gathered weights and summed gradients are of the chips of one slice.
+  return 4 * share * num_slices * rest
 
 
 def _number_bytes(settings: Settings) -> int:

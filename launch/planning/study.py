@@ -11,7 +11,7 @@ from agentrl_jax.model import sharding
 from launch.config.settings import Settings
 from launch.planning import chips, residents
 from launch.planning.chips import Slice
-from launch.planning.collectives import bytes_by_kind
+from launch.planning.collectives import between_slices, bytes_by_kind
 from launch.planning.compiled import Compiled, compile_program
 from launch.planning.programs import (
   Program,
@@ -91,6 +91,11 @@ class Judgement:
     """Bytes that a chip receives in one run, by kind of collective."""
     return bytes_by_kind(self.compiled.exchanges)
 
+  @property
+  def received_between_slices(self) -> float:
+    """Those of these bytes that come over the data center network."""
+    return between_slices(self.compiled.exchanges)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deployment:
@@ -100,6 +105,13 @@ class Deployment:
   # Of one rollout server; None: the learner's process answers itself.
   rollout: Slice | None = None
   attempts: Attempts | None = None  # None: as `programs.learner_load` says
+
+  def __post_init__(self) -> None:
+    if self.rollout is not None and self.rollout.num_slices > 1:
+      raise ConfigError(
+        f"--rollout_topology={self.rollout.rented_as}: a rollout server is in "
+        "one slice; name that of one server, however many there are"
+      )
 
 
 def read_attempts(
@@ -188,8 +200,8 @@ class Planner:
     if is_rollout and self.deployment.rollout is not None:
       slice_ = self.deployment.rollout
     kept = self._residents(settings, is_rollout)
-    compiled = _compiled(program, slice_, kept)
     places = chips.coordinates(list(program.mesh.devices.flat))
+    compiled = _compiled(program, slice_, kept, num_devices=len(places))
     bound = None
     if compiled.memory is not None:
       bound = roofline(
@@ -228,7 +240,9 @@ class Planner:
     return found
 
   def _mesh(self, settings: Settings) -> Mesh:
-    return sharding.make_mesh(settings.mesh, self._learner)
+    return sharding.make_mesh(
+      settings.mesh, self._learner, slices=settings.slices
+    )
 
   def _answering(self, settings: Settings) -> PolicySlotPlace:
     """Places of the policy slots; of several, the fullest."""
@@ -255,7 +269,9 @@ class Planner:
     return "float32" if self._rollout is None else settings.compute.dtype
 
 
-def _compiled(program: Program, slice_: Slice, kept: Residents) -> Compiled:
+def _compiled(
+  program: Program, slice_: Slice, kept: Residents, *, num_devices: int
+) -> Compiled:
   """Compiles, unless the residents alone exceed the memory."""
   if sum(kept.values()) > slice_.chip.memory:
     held = (size for name, size in kept.items() if name in program.holds)
@@ -263,7 +279,7 @@ def _compiled(program: Program, slice_: Slice, kept: Residents) -> Compiled:
   return compile_program(
     program.trace(),
     unknown_turns=program.unknown_turns,
-    num_devices=program.mesh.size,
+    num_devices=num_devices,
   )
 
 

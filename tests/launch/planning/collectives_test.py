@@ -4,6 +4,7 @@ from absl.testing import absltest, parameterized
 
 from launch.planning.collectives import (
   UnreadableProgram,
+  between_slices,
   bytes_by_kind,
   collectives,
 )
@@ -146,6 +147,78 @@ class CollectivesTest(parameterized.TestCase):
     self.assertEqual(
       (found.kind, found.is_overlapped), ("reduce-scatter", False)
     )
+
+
+class BetweenSlicesTest(parameterized.TestCase):
+  """Exchanges as libtpu 0.0.42.1 writes them for two and more slices."""
+
+  @parameterized.parameters(
+    ("ALL_REDUCE", '"{1,2}x{0:3}"', "all-reduce", 2, 1.0),
+    ("ALL_REDUCE", '"{1,2,3}x{0:3}"', "all-reduce", 3, 4 / 3),
+    ("ALL_GATHER", '"{1:4}x{0:63}"', "all-gather", 4, 3 / 4),
+    ("REDUCE_SCATTER", '"{1,2,3,4}x{0:3}"', "reduce-scatter", 4, 3.0),
+    ("ALL_TO_ALL", "{{100000,100001,200000,200001}}", "all-to-all", 2, 1 / 2),
+    (
+      "ONE_TO_ONE",
+      "{{100003->200000},{200003->100000}}",
+      "collective-permute",
+      2,
+      1.0,
+    ),
+  )
+  def test_bytes_are_those_from_other_slices(
+    self, written, target, kind, num_slices, factor
+  ):
+    (found,) = collectives(
+      Module(_between_slices(written, target)), num_devices=4
+    )
+    self.assertEqual((found.kind, found.num_slices), (kind, num_slices))
+    self.assertAlmostEqual(
+      found.total_bytes, factor * 64 * 8 * 128 * BYTES, delta=1
+    )
+    self.assertEqual(between_slices([found]), found.total_bytes)
+
+  def test_a_pair_counts_once_and_apart_from_exchanges_over_links(self):
+    text = _between_slices("ALL_REDUCE", '"{1,2}x{0:3}"').replace(
+      "ROOT %r",
+      "%s = bf16[8]{0} all-reduce(%x), replica_groups={{0,1,2,3}}\n  ROOT %r",
+    )
+    found = collectives(Module(text), num_devices=4)
+    self.assertEqual([one.num_slices for one in found], [2, 1])
+    self.assertEqual(between_slices(found), found[0].total_bytes)
+
+  @parameterized.parameters(
+    ("BROADCAST", '"{1,2}x{0:3}"'),
+    ("ALL_REDUCE", '"{1}x{0:3}"'),
+    ("ALL_REDUCE", "<somewhere>"),
+  )
+  def test_unknown_writing_is_refused(self, written, target):
+    with self.assertRaisesRegex(UnreadableProgram, "recv is an exchange betw"):
+      collectives(Module(_between_slices(written, target)), num_devices=4)
+
+  def test_what_the_host_sends_for_other_reasons_is_none(self):
+    text = _between_slices("ALL_REDUCE", '"{1,2}x{0:3}"').replace(
+      "megascale", "callback"
+    )
+    self.assertEqual(collectives(Module(text), num_devices=4), [])
+
+
+def _between_slices(written: str, target: str) -> str:
+  attributes = (
+    "channel_id=1, is_host_transfer=true, frontend_attributes={"
+    '_xla_host_transfer_handler_name="xla_megascale_runtime",'
+    f"_xla_megascale_target={target},"
+    f'_xla_megascale_transfer_type="{written}"}}'
+  )
+  return _entry(
+    f"""
+  %x = bf16[64,8,128]{{2,1,0:T(8,128)(2,1)}} parameter(0)
+  %t = token[] after-all()
+  %send = (bf16[64,8,128]{{2,1,0:T(8,128)(2,1)}}, u32[], token[]) send(%x, %t), {attributes}
+  %recv = (bf16[64,8,128]{{2,1,0:T(8,128)(2,1)}}, u32[], token[]) recv(%t), {attributes}
+  %sent = token[] send-done(%send), channel_id=1, is_host_transfer=true
+  ROOT %r = (bf16[64,8,128]{{2,1,0}}, token[]) recv-done(%recv), channel_id=1, is_host_transfer=true"""  # noqa: E501
+  )
 
 
 class LoopsTest(parameterized.TestCase):

@@ -39,7 +39,7 @@ FITS = Judgement(
   beside={"optimizer": 3 * GIB},
   tokens=64_000,
   flops=Flops(3e15, 4e15),
-  roofline=Roofline(compute_s=2.0, memory_s=1.0, links_s=0.5),
+  roofline=Roofline(compute_s=2.0, memory_s=1.0, links_s=0.5, network_s=0.0),
 )
 LOAD = Load(
   attempts=Attempts(prompt=100, turns=100, num=4),
@@ -95,6 +95,34 @@ class ReportTest(absltest.TestCase):
       "--topology: more chips",
     ):
       self.assertRegex(shown, line)
+
+  def test_the_network_has_rows_where_there_are_slices(self):
+    crosses = Collective("all-reduce", (1, 2), GIB, 2, "", num_slices=2)
+    compiled = dataclasses.replace(
+      FITS.compiled, exchanges=(*FITS.compiled.exchanges, crosses)
+    )
+    two = dataclasses.replace(
+      FITS,
+      slice_=parse_slice("2xv6e-64"),
+      compiled=compiled,
+      roofline=dataclasses.replace(FITS.roofline, network_s=3.0),
+    )
+    shown = self._shown(two, REFUSED)
+    for line in (
+      r"GiB by all-reduce, per chip +│ +2.000 │ +0.000 ",
+      r"GiB of these between slices +│ +2.000 │ +0.000 ",
+      r"ms, network +│ +3,000.00 │ +- ",
+      r"ms, bound +│ +3,000.00 ",
+      r"ms, in turn +│ +6,500.00 ",
+      r"binds +│ +network ",
+      # The tokens of one run in 3 s, over 128 chips.
+      r"million tokens per chip-hour +│ +0.60 ",
+    ):
+      self.assertRegex(shown, line)
+    self.assertNotIn("network", self._shown(FITS, REFUSED))
+    (found,) = report.as_json([two], [], [], [])["programs"].values()
+    self.assertEqual(found["received_between_slices_bytes"], 2 * GIB)
+    self.assertEqual(found["roofline_s"]["network_s"], 3.0)
 
   def test_tokens_of_trajectories_stand_beside_those_computed(self):
     shown = self._shown(SHARES, REFUSED)

@@ -1,5 +1,6 @@
 """Meshes to try: all that divide, and the formulas that order them."""
 
+import dataclasses
 import math
 
 from absl.testing import parameterized
@@ -19,6 +20,7 @@ from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import (
   estimate,
   exchanged,
+  exchanged_between_slices,
   search,
   shape_name,
   state_bytes,
@@ -26,11 +28,17 @@ from launch.planning.search import (
 from launch.planning.study import Deployment, Judgement
 
 V5P_64 = parse_slice("v5p-64")
+TWO_SLICES = parse_slice("2xv5p-64")
 NOTHING = Memory(arguments=0, outputs=0, aliased=0, temporaries=0, code=0)
 
 
 def _settings(name: str = "qwen2.5-14b") -> Settings:
   return read_settings(pod.get_config(name))
+
+
+def _over(settings: Settings, axis: str) -> Settings:
+  slices = dataclasses.replace(settings.slices, over=axis)
+  return dataclasses.replace(settings, slices=slices)
 
 
 def _mesh(**sizes: int) -> dict[str, int]:
@@ -75,14 +83,15 @@ def _judged(seconds: float) -> Judgement:
     beside={},
     tokens=1000,
     flops=Flops(1, 1),
-    roofline=Roofline(compute_s=seconds, memory_s=0, links_s=0),
+    roofline=Roofline(compute_s=seconds, memory_s=0, links_s=0, network_s=0),
   )
 
 
 class _Compiler:
   """In place of minutes of compiling: every mesh takes a second."""
 
-  deployment = Deployment(learner=V5P_64)
+  def __init__(self, deployment: Deployment):
+    self.deployment = deployment
 
   def programs(self, settings, roles):
     return [settings.mesh]
@@ -97,7 +106,7 @@ class RankTest(parameterized.TestCase):
     settings = _settings()
     told = []
     ranked = search(
-      _Compiler(),
+      _Compiler(Deployment(learner=V5P_64)),
       settings,
       num_compiled=99,
       own=_judged(own_s),
@@ -107,6 +116,16 @@ class RankTest(parameterized.TestCase):
     self.assertTrue(ranked[place].is_own)
     self.assertEqual(ranked[place].mesh, settings.mesh)
     self.assertNotIn(shape_name(settings.mesh), told)
+
+  def test_only_meshes_that_slices_divide_are_tried(self):
+    compiler = _Compiler(Deployment(learner=TWO_SLICES))
+    for over in ("data", "fsdp"):
+      settings = _over(_settings(), over)
+      ranked = search(compiler, settings, num_compiled=999)
+      self.assertNotEmpty(ranked)
+      for one in ranked:
+        self.assertEqual(math.prod(one.mesh.values()), 64)
+        self.assertEqual(one.mesh[over] % 2, 0)
 
 
 class FormulasTest(parameterized.TestCase):
@@ -119,6 +138,34 @@ class FormulasTest(parameterized.TestCase):
   def test_copies_move_gradients_only(self):
     settings = with_mesh(_settings(), _mesh(data=32))
     self.assertAlmostEqual(exchanged(settings) / (2 * 2 * 14.77e9), 1, 2)
+
+  @parameterized.parameters(
+    # Gradients of 1 / 16 of the weights, summed over two slices.
+    ("data", {"data": 2, "fsdp": 16}, 2 * 2 * 14.77e9 / 16 / 2),
+    ("data", {"data": 4, "fsdp": 16}, 2 * 2 * 14.77e9 / 16 / 2),
+    ("data", {"data": 2, "fsdp": 8, "tensor": 2}, 2 * 2 * 14.77e9 / 16 / 2),
+    # A sixteenth of them again, gathered twice from one other slice.
+    ("fsdp", {"fsdp": 32}, 4 * 2 * 14.77e9 / 16 / 2),
+  )
+  def test_between_slices_each_chip_moves_its_share(self, over, mesh, wanted):
+    settings = with_mesh(_over(_settings(), over), _mesh(**mesh))
+    found = exchanged_between_slices(settings, 2)
+    self.assertAlmostEqual(found / wanted, 1, 2)
+
+  def test_one_slice_moves_nothing_between_slices(self):
+    settings = with_mesh(_settings(), _mesh(data=2, fsdp=16))
+    self.assertEqual(exchanged_between_slices(settings, 1), 0)
+
+  def test_short_rows_are_bound_by_the_network(self):
+    settings = _settings()
+    batch = dataclasses.replace(settings.batch, row_length=512)
+    settings = dataclasses.replace(settings, batch=batch)
+    mesh, slices = _mesh(data=2, fsdp=4), parse_slice("2xv5p-8")
+    one = estimate(settings, mesh, parse_slice("v5p-16"))
+    two = estimate(settings, mesh, slices)
+    self.assertGreater(two.estimate_s, one.estimate_s)
+    split = estimate(_over(settings, "fsdp"), _mesh(fsdp=8), slices)
+    self.assertGreater(split.estimate_s, two.estimate_s)
 
   def test_state_that_does_not_fit_is_out_of_the_question(self):
     whole = estimate(_settings(), _mesh(data=32), V5P_64)
