@@ -41,6 +41,7 @@ main() {
   read_options "${words[@]}"
   check
   plan_places
+  check_slices
   document
 }
 
@@ -50,6 +51,13 @@ docker build --file launch/gke/Dockerfile --tag IMAGE . && docker push IMAGE"
   [[ -z $LOCAL ]] || fail "--local is for launch/tpu_run.sh"
   [[ -n $BUCKET ]] || fail "--workdir=$WORKDIR must be a bucket (gs://bucket/path): \
 it is mounted in every Pod"
+}
+
+check_slices() {
+  ((COUNTS[0] == 1 || $(num_hosts "${TYPES[0]}") > 1)) || fail "--learner=$LEARNER: on \
+Kubernetes only slices of several hosts learn together \
+(cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice), and ${TYPES[0]} is \
+one host: ask for one larger slice, or use launch/tpu_run.sh"
 }
 
 document() {

@@ -18,14 +18,11 @@ read_slices
 
 accelerator_type() { printf '%s' "${1/#v5e-/v5litepod-}"; }
 
-# The name in the table.
-table_name() { printf '%s' "${1/#v5litepod-/v5e-}"; }
-
 check_accelerator() {
   [[ $1 =~ ^(v4|v5p|v5litepod|v6e|tpu7x)-[1-9][0-9]*$ ]] || fail "$1 is no TPU that \
 is known here: v4-N, v5p-N or tpu7x-N (N cores, two per chip), v5e-N or v6e-N (N \
 chips)"
-  [[ -n $(topology "$1") ]] || fail "there is no slice $1; the nearest are \
+  [[ -n ${SLICE_SHAPE[${1/#v5litepod-/v5e-}]:-} ]] || fail "there is no slice $1; the nearest are \
 $(nearest "$1"), and launch/tpu/slices.txt has all of them"
   [[ $1 != tpu7x-* || ${VERB:-} == render ]] || fail "Cloud TPU's queued resources \
 have no $1: Google rents TPU7x on Kubernetes, where launch/gke/render.sh prints the \
@@ -41,9 +38,9 @@ runtime_version() {
   esac
 }
 
-topology() { printf '%s' "${SLICE_SHAPE[$(table_name "$1")]:-}"; }
+topology() { printf '%s' "${SLICE_SHAPE[${1/#v5litepod-/v5e-}]}"; }
 
-num_hosts() { printf '%s' "${SLICE_HOSTS[$(table_name "$1")]}"; }
+num_hosts() { printf '%s' "${SLICE_HOSTS[${1/#v5litepod-/v5e-}]}"; }
 
 chips() {
   local shape
@@ -57,7 +54,7 @@ chips_per_host() { printf '%s' "$(($(chips "$1") / $(num_hosts "$1")))"; }
 # Prints the next smaller and the next larger slice of the family.
 nearest() {
   local name size wanted=${1##*-} family smaller=0 larger=0
-  family=$(table_name "$1") family=${family%-*}
+  family=${1/#v5litepod-/v5e-} family=${family%-*}
   for name in "${!SLICE_SHAPE[@]}"; do
     [[ $name == "$family"-* ]] || continue
     size=${name##*-}

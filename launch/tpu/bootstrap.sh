@@ -249,18 +249,20 @@ wait_for_child() {
   done
 }
 
+# Names the host learner/3, or learner/1.3 in the second of several slices.
 follow() {
-  local place=$1 dir line status
+  local place=$1 dir line status host
+  host=$place/${AGENTRL_SLICE:+$AGENTRL_SLICE.}$(index)
   dir=$(folder "$place")
   [[ -e $dir/pid ]] || fail "$place was never started on $(hostname)"
   tail -n +1 -s 0.2 -F --pid="$(read_file "$dir/pid")" "$dir/log" 2>/dev/null |
     while IFS= read -r line || [[ -n $line ]]; do
-      printf '[%s/%s] %s\n' "$place" "$(index)" "$line"
+      printf '[%s] %s\n' "$host" "$line"
     done
   # No status: the command was killed with its supervisor, or the host restarted.
   status=$(read_file "$dir/status")
   status=${status:-137}
-  printf 'agentrl: %s/%s ended with status %s\n' "$place" "$(index)" "$status"
+  printf 'agentrl: %s ended with status %s\n' "$host" "$status"
   return "$status"
 }
 

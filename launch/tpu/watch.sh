@@ -167,7 +167,7 @@ key_of() {
 follow() {
   local place=$1 node=$2
   if [[ -n $DRY_RUN ]]; then
-    on "$place" "$node" all "$(bootstrap "$place" follow "$(label "$place")")"
+    on "$place" "$node" all "$(following "$place" "$node")"
     [[ ${ROLES[place]} != learner ]] || FINISHED=0
     return
   fi
@@ -178,13 +178,20 @@ follow() {
   FOLLOWED+=("$place $node $!")
 }
 
+# Prints the line that shows a node's output; of several slices, with its number.
+following() {
+  local place=$1 node=$2 slice=''
+  ((COUNTS[place] == 1)) || slice="env AGENTRL_SLICE=${node##*-} "
+  printf '%s%s' "$slice" "$(bootstrap "$place" follow "$(label "$place")")"
+}
+
 follow_node() {
   local place=$1 node=$2 line code=0
   set +m
   trap - INT TERM EXIT
   LIMIT=0
   {
-    on "$place" "$node" all "$(bootstrap "$place" follow "$(label "$place")")" \
+    on "$place" "$node" all "$(following "$place" "$node")" \
       2>"$SCRATCH/error-$place" || code=$?
     printf 'status %s\n' "$code"
   } | while IFS= read -r line; do

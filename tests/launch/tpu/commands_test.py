@@ -11,6 +11,7 @@ import tempfile
 import pytest
 from absl.testing import parameterized
 
+from launch.planning.chips import CHIPS, parse_slice, rentable
 from tests.launch.tpu.cloud.cloud import Cloud
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -138,8 +139,13 @@ class TpuCommandsTest(parameterized.TestCase):
     (("--name=Qwen",), "--name=Qwen must be given"),
     (
       ("--learner=v5p-48",),
-      "there is no slice v5p-48; there are: v5p-8 v5p-16",
+      "there is no slice v5p-48; the nearest are v5p-32 and v5p-64, and",
     ),
+    (("--learner=v5p-20000",), "nearest are v5p-12288, and launch/tpu/slices"),
+    (("--learner=v5e-2",), "no slice v5litepod-2; .* v5e-1 and v5e-4"),
+    (("--learner=2xv5p-64x",), "v5p-64x is no TPU that is known here"),
+    (("--learner=0xv5p-64",), "0xv5p-64 is no TPU that is known here"),
+    (("--learner=tpu7x-8",), "no tpu7x-8: .*launch/gke/render.sh prints"),
     (("--learner=a100-8",), "a100-8 is no TPU that is known here"),
     (("--learner=v5p-64", "--rollout=2xv5p-16"), "--rollout=4xv5p-8"),
     (("--learner=v5p-8", "--workdir=runs"), "must be a bucket"),
@@ -169,6 +175,9 @@ class TpuCommandsTest(parameterized.TestCase):
     ("v5litepod-16", 16, 4, "4x4"),
     ("v6e-256", 256, 64, "16x16"),
     ("v4-32", 16, 4, "2x2x4"),
+    ("v6e-1", 1, 1, "1x1"),
+    ("v5p-384", 192, 48, "4x4x12"),
+    ("tpu7x-8", 4, 1, "2x2x1"),
   )
   def test_knows_what_a_slice_is_made_of(self, name, chips, hosts, topology):
     done = subprocess.run(
@@ -184,3 +193,53 @@ class TpuCommandsTest(parameterized.TestCase):
       check=True,
     )
     self.assertEqual(done.stdout.split(), [str(chips), str(hosts), topology])
+
+  def test_the_launcher_and_the_plan_know_the_same_slices(self):
+    """Every name that is accepted is planned for, and the other way round."""
+    names = [one.rented_as for one in rentable()]
+    done = subprocess.run(
+      [
+        *("bash", "-c"),
+        """fail() { printf '%s\\n' "$*" >&2; exit 1; }
+        VERB=render
+        source launch/tpu/accelerators.sh
+        for name in "$@"; do check_accelerator "${name/#v5e-/v5litepod-}"; done
+        for name in "${!SLICE_SHAPE[@]}"; do
+          printf '%s ' "$name" "${SLICE_SHAPE[$name]}" "${SLICE_HOSTS[$name]}"
+          echo
+        done""",
+        *("-", *names),
+      ],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    known = {tuple(line.split()) for line in done.stdout.splitlines()}
+    self.assertLen(known, len(names))
+    for name, shape, hosts in known:
+      found = parse_slice(name)
+      self.assertEqual("x".join(map(str, found.dims)), shape)
+      self.assertEqual(found.num_hosts, int(hosts))
+
+  def test_every_kind_of_chip_has_nodes_and_an_image(self):
+    done = subprocess.run(
+      [
+        *("bash", "-c"),
+        """source launch/tpu/accelerators.sh
+        for kind in "$@"; do
+          type=$(accelerator_type "$kind-8")
+          printf '%s %s %s\\n' "$kind" "$(gke_accelerator "$type")" \\
+            "$(runtime_version "$type")"
+        done""",
+        *("-", *CHIPS),
+      ],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    for line in done.stdout.splitlines():
+      # Queued resources have no tpu7x, and it has no image.
+      self.assertLen(line.split(), 2 if line.startswith("tpu7x") else 3)
+    self.assertLen(done.stdout.splitlines(), len(CHIPS))

@@ -165,6 +165,28 @@ class GkeTest(absltest.TestCase):
       [{"name": "AGENTRL_NUM_PROCESSES", "value": "auto"}],
     )
 
+  def test_slices_of_one_host_do_not_learn_together(self):
+    options = ("--image=i", "--name=q", "--workdir=gs://b/runs")
+    with self.assertRaisesRegex(
+      AssertionError, "2xv5p-8: on Kubernetes only slices of several hosts"
+    ):
+      render(*options, "--learner=2xv5p-8", *CONFIG)
+
+  def test_tpu7x_is_rented_here(self):
+    options = ("--image=i", "--name=q", "--workdir=gs://b/runs")
+    text = render(*options, "--learner=2xtpu7x-384", *CONFIG)
+    (job,) = yaml.safe_load(text)["spec"]["replicatedJobs"]
+    self.assertEqual(job["replicas"], 2)
+    spec = job["template"]["spec"]
+    self.assertEqual(spec["parallelism"], 48)
+    self.assertEqual(
+      spec["template"]["spec"]["nodeSelector"],
+      {
+        "cloud.google.com/gke-tpu-accelerator": "tpu7x",
+        "cloud.google.com/gke-tpu-topology": "4x4x12",
+      },
+    )
+
   def test_what_is_missing_is_named(self):
     with self.assertRaisesRegex(AssertionError, "--image must name"):
       render(*POD, *CONFIG)
