@@ -9,8 +9,7 @@ layers: fsdp gathers the weights of its tensor share twice and sends gradients
 once, 3 (f - 1) / f N B / t; tensor parallelism sums activations four times
 forward and backward, and twice more if layers are computed again; sequence
 parallelism gathers keys and values forward, backward and again. Between
-S slices a chip exchanges its share of the weights of one slice, w: gradients
-are summed, 2 (S - 1) / S w, and over fsdp weights are gathered twice, too.
+slices they are those of `exchanged_between_slices`.
 """
 
 import dataclasses
@@ -148,14 +147,26 @@ def exchanged(settings: Settings) -> float:
 
 
 def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
-  """Bytes that a chip receives from other slices for the same."""
-  mesh, rest = settings.mesh, (num_slices - 1) / num_slices
-  weights = roofline.num_params(settings.model) * _number_bytes(settings)
-  share = weights / mesh["tensor"] / mesh["fsdp"]
+  """Bytes that a chip receives from other slices for the same.
+
+  Each chip exchanges its share of what its slice has: copies within a slice sum
+  parts of the gradients before these cross. Over `fsdp` the compiler sums the
+  gradients of layers where it could scatter them (libtpu 0.0.42.1).
+  """
+  c, mesh, batch = settings.model, settings.mesh, settings.batch
+  number, rest = _number_bytes(settings), (num_slices - 1) / num_slices
+  layers = c.num_layers * roofline.layer_weights(c)
+  head = roofline.head_weights(c)
+  shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
+  # Of the weights, in the gradients that a chip sums.
+  share = num_slices / shares / mesh["tensor"]
   if settings.slices.over == "data":
-    return 2 * share * rest
-  # Gathered weights and summed gradients are of the chips of one slice.
-  return 4 * share * num_slices * rest
+    # The embedding's gradient is in float32.
+    return 2 * rest * share * (number * (layers + head) + 4 * head)
+  gathered = num_slices / mesh["fsdp"] / mesh["tensor"]
+  weights = number * (2 * layers + head) * (gathered + share)
+  here = batch.micro_batch * batch.row_length / shares  # tokens of a chip
+  return rest * (weights + 2 * number * here * c.width)
 
 
 def _number_bytes(settings: Settings) -> int:

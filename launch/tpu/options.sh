@@ -17,7 +17,8 @@ launch/tpu_run.sh --name=NAME --learner=TYPE --workdir=gs://BUCKET/PATH [options
 
 Resources of the run
   --name=NAME            name of the run, and prefix of its resources' names
-  --learner=[Nx]TYPE     v5p-64, v5e-16, v6e-8, v4-32; N slices learn together
+  --learner=[Nx]TYPE     v5p-64, v5e-16, v6e-8, v4-32 (launch/tpu/slices.txt has
+                         all); N slices learn together
   --rollout=[Nx]TYPE     N rollout servers of one host each; else the learner's
                          first process answers
   --environments=[Nx]MACHINE:NAME,NAME   machines that play these environments;

@@ -140,12 +140,19 @@ class FormulasTest(parameterized.TestCase):
     self.assertAlmostEqual(exchanged(settings) / (2 * 2 * 14.77e9), 1, 2)
 
   @parameterized.parameters(
-    # Gradients of 1 / 16 of the weights, summed over two slices.
-    ("data", {"data": 2, "fsdp": 16}, 2 * 2 * 14.77e9 / 16 / 2),
-    ("data", {"data": 4, "fsdp": 16}, 2 * 2 * 14.77e9 / 16 / 2),
-    ("data", {"data": 2, "fsdp": 8, "tensor": 2}, 2 * 2 * 14.77e9 / 16 / 2),
-    # A sixteenth of them again, gathered twice from one other slice.
-    ("fsdp", {"fsdp": 32}, 4 * 2 * 14.77e9 / 16 / 2),
+    # Gradients of 1 / 16 of the weights, summed over two slices; 4 bytes each
+    # for the embedding.
+    ("data", {"data": 2, "fsdp": 16}, (2 * 13.99e9 + 4 * 0.779e9) / 16),
+    ("data", {"data": 4, "fsdp": 16}, (2 * 13.99e9 + 4 * 0.779e9) / 32),
+    ("data", {"data": 2, "fsdp": 8, "sequence": 4}, 31.10e9 / 32),
+    ("data", {"data": 2, "fsdp": 8, "tensor": 2}, 31.10e9 / 16),
+    # Layers are gathered twice and summed, the output matrix gathered and
+    # scattered, and each chip's row of 8192 embedded tokens moved both ways.
+    (
+      "fsdp",
+      {"fsdp": 32},
+      (4 * 13.21e9 + 2 * 0.779e9) / 16 + 2 * 8192 * 5120,
+    ),
   )
   def test_between_slices_each_chip_moves_its_share(self, over, mesh, wanted):
     settings = with_mesh(_over(_settings(), over), _mesh(**mesh))
