@@ -39,7 +39,9 @@ FITS = Judgement(
   beside={"optimizer": 3 * GIB},
   tokens=64_000,
   flops=Flops(3e15, 4e15),
-  roofline=Roofline(compute_s=2.0, memory_s=1.0, links_s=0.5, network_s=0.0),
+  roofline=Roofline(
+    compute_s=2.0, memory_s=1.0, links_s=0.5, waiting_s=0.0, network_s=0.0
+  ),
 )
 LOAD = Load(
   attempts=Attempts(prompt=100, turns=100, num=4),
@@ -97,7 +99,7 @@ class ReportTest(absltest.TestCase):
       self.assertRegex(shown, line)
 
   def test_the_network_has_rows_where_there_are_slices(self):
-    crosses = Collective("all-reduce", (1, 2), GIB, 2, "", num_slices=2)
+    crosses = Collective("all-reduce", (1, 2), GIB, 2, "", True, num_slices=2)
     compiled = dataclasses.replace(
       FITS.compiled, exchanges=(*FITS.compiled.exchanges, crosses)
     )

@@ -83,7 +83,9 @@ def _judged(seconds: float) -> Judgement:
     beside={},
     tokens=1000,
     flops=Flops(1, 1),
-    roofline=Roofline(compute_s=seconds, memory_s=0, links_s=0, network_s=0),
+    roofline=Roofline(
+      compute_s=seconds, memory_s=0, links_s=0, waiting_s=0, network_s=0
+    ),
   )
 
 
