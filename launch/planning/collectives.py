@@ -191,7 +191,7 @@ def _slices(received: hlo.Instruction) -> tuple[int, ...]:
   """Returns the slices of the first group: {1,2}x{0:3}, or devices' numbers."""
   text = received.attributes
   if named := re.search(r'_xla_megascale_target="\{([\d,:]+)\}x', text):
-    found = set()
+    found = set[int]()
     for part in named.group(1).split(","):
       first, _, last = part.partition(":")
       found.update(range(int(first), int(last or first) + 1))
