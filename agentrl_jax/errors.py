@@ -16,6 +16,10 @@ class ConfigError(AgentRLError, ValueError):
   """A setting is wrong; raised before anything is compiled or started."""
 
 
+class RunInUse(AgentRLError):
+  """Another process works in a run's folder, perhaps one that is ending."""
+
+
 class EnvironmentFault(AgentRLError):
   """An environment broke: the attempt is retried, then masked, never scored."""
 

@@ -2,7 +2,9 @@
 
 A flag, a config file, an arm or a key that does not exist is named in one
 sentence, with similar names and with what is allowed, and the command ends with
-status 2. Later failures end with another status.
+status 2. So does a command whose config is refused later, by `ConfigError`:
+starting it again would change nothing, and launch/tpu and launch/gke do not.
+Other failures end with another status.
 """
 
 import inspect
@@ -19,7 +21,8 @@ from absl import app, flags, logging
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.renamed import new_name
 
-USAGE = 2  # the exit status of a wrong command line
+# The exit status of a wrong command line or config; also in launch/tpu/say.sh.
+REFUSED = 2
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
@@ -35,6 +38,9 @@ def run(main: Callable[[], None], *, verbosity: int = logging.WARNING) -> None:
     logging.set_verbosity(verbosity)
     try:
       main()
+    except ConfigError as error:
+      sys.stderr.write(f"ConfigError: {error}\n")
+      sys.exit(REFUSED)
     except AgentRLError as error:
       sys.exit(f"{type(error).__name__}: {error}")
 
@@ -154,4 +160,4 @@ def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def _refuse(sentence: str) -> NoReturn:
   one_line = " ".join(sentence.split())
   sys.stderr.write(f"{one_line}\nSee --help for the flags.\n")
-  sys.exit(USAGE)
+  sys.exit(REFUSED)

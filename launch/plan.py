@@ -16,13 +16,14 @@ import sys
 from collections.abc import Callable, Iterator
 
 import jax
+import ml_collections
 from absl import flags
 from rich.console import Console
 
 from launch import command_line
 from launch.config.settings import Settings, read_settings
 from launch.planning import report
-from launch.planning.advice import advice, refusal, sharing_advice
+from launch.planning.advice import Adviser, refusal
 from launch.planning.chips import parse_slice
 from launch.planning.largest_batch import Largest, most_rows, most_slots
 from launch.planning.search import Candidate, search
@@ -59,8 +60,19 @@ _LARGEST = flags.DEFINE_bool(
 _SEARCH = flags.DEFINE_integer(
   "search", 0, "So many of the most promising meshes are compiled and ranked."
 )
+_ADVICE = flags.DEFINE_integer(
+  "advice",
+  6,
+  "So many changes are compiled, at most, to find some that fit; 0: none.",
+  lower_bound=0,
+)
 _JSON = flags.DEFINE_bool("json", False, "Print JSON in place of tables.")
 flags.mark_flags_as_required(["config", "topology"])
+flags.register_validator(
+  "roles",
+  lambda given: bool(given) and set(given) <= set(ROLES),
+  f"are some of {', '.join(ROLES)}, with a comma between two",
+)
 flags.register_validator(
   "segment",
   lambda given: given is None,
@@ -70,7 +82,11 @@ flags.register_validator(
 )
 
 
-def plan(settings: Settings, deployment: Deployment) -> str:
+def plan(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  deployment: Deployment,
+) -> str:
   """Prints the plan; returns a sentence about what does not fit, or ""."""
   tables = Console(stderr=_JSON.value, width=110)
   planner = Planner(deployment)
@@ -86,18 +102,20 @@ def plan(settings: Settings, deployment: Deployment) -> str:
         tell=tell,
       )
     largest = _largest(planner, settings, tell) if _LARGEST.value else []
-  knobs = advice(settings, judged)
-  refused = refusal(judged, knobs)
   report.show(tables, judged)
   if ranked:
     report.show_search(tables, ranked)
   report.show_largest(tables, largest)
-  knobs = knobs or sharing_advice(settings, deployment.attempts)
-  report.show_advice(tables, knobs)
+  with _telling() as tell:
+    adviser = Adviser(
+      config, deployment, _ROLES.value, budget=_ADVICE.value, tell=tell
+    )
+    advice = adviser.advise(judged) or adviser.share_prompts(judged)
+  report.show_advice(tables, advice, adviser)
   if _JSON.value:
-    found = report.as_json(judged, largest, ranked, knobs)
+    found = report.as_json(judged, largest, ranked, advice)
     Console().print_json(json.dumps(found))
-  return refused
+  return refusal(judged, advice)
 
 
 def _largest(
@@ -143,7 +161,7 @@ def main() -> None:
       attempts=_ATTEMPTS.value,
     ),
   )
-  if refused := plan(settings, deployment):
+  if refused := plan(CONFIG.value, settings, deployment):
     sys.exit(refused)
 
 

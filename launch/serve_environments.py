@@ -11,13 +11,12 @@ controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all.
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config import require_one_of
 from launch import command_line
 from launch.config.settings import EnvironmentSettings, read_settings
@@ -109,23 +108,20 @@ def commands(
 
 def main() -> None:
   """Serves as the flags say."""
-  try:
-    if not _CONTROLLER.value.startswith("grpc://"):
-      raise ConfigError(
-        f"--controller={_CONTROLLER.value} must be grpc://host:port, where the "
-        "controller's --grpc-port listens"
-      )
-    settings = read_settings(CONFIG.value)
-    wanted = list(
-      commands(
-        dict(settings.environments),
-        _ENVIRONMENTS.value,
-        _CONTROLLER.value,
-        _PROCESSES.value,
-      )
+  if not _CONTROLLER.value.startswith("grpc://"):
+    raise ConfigError(
+      f"--controller={_CONTROLLER.value} must be grpc://host:port, where the "
+      "controller's --grpc-port listens"
     )
-  except AgentRLError as error:
-    sys.exit(str(error))
+  settings = read_settings(CONFIG.value)
+  wanted = list(
+    commands(
+      dict(settings.environments),
+      _ENVIRONMENTS.value,
+      _CONTROLLER.value,
+      _PROCESSES.value,
+    )
+  )
   stopped: list[int] = []
   for sign in (signal.SIGTERM, signal.SIGINT):
     signal.signal(sign, lambda number, _: stopped.append(number))

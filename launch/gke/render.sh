@@ -69,6 +69,7 @@ document() {
   text=$(<"$GKE/jobset.yaml")
   text=${text//@RUN@/$RUN}
   text=${text//@RESTARTS@/$MAX_RESTARTS}
+  text=${text//@REFUSED@/$REFUSED}
   printf '%s\n' "${text//@JOBS@/"${jobs%$'\n'}"}" | sed '/^ *$/d'
 }
 
@@ -106,8 +107,8 @@ values() {
   [[ -z $place ]] || kind=${KINDS[place]} type=${TYPES[place]}
   role_command "$role" 0 "$RUN-controller-0-0.$RUN" "$(servers)"
   role_environment "$role"
-  VALUE=([RUN]=$RUN [ROLE]=$role [IMAGE]=$IMAGE [GRACE]=$GRACE_S [HOSTS]=1
-    [BACKOFF]=1000 [DISRUPTED]=Ignore [MOUNT]=$MOUNT [BUCKET]=$BUCKET
+  VALUE=([RUN]=$RUN [ROLE]=$role [IMAGE]=$IMAGE [HOSTS]=1
+    [GRACE]=$((GRACE_S + MARGIN_S)) [REFUSED]=$REFUSED [BACKOFF]=1000 [DISRUPTED]=Ignore [MOUNT]=$MOUNT [BUCKET]=$BUCKET
     [SERVICE_ACCOUNT]=${SERVICE_ACCOUNT:-default}
     [COMMAND]=$(list bash launch/tpu/bootstrap.sh run "$role" \
       "$(restart_of "$role")" -- "${COMMAND[@]}")

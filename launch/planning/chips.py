@@ -185,6 +185,12 @@ def rentable() -> tuple[Slice, ...]:
   )
 
 
+def slices_of(chip: Chip, num_slices: int = 1) -> list[Slice]:
+  """Returns the slices of a chip that can be rented, the smallest first."""
+  found = [_several(one, num_slices) for one in rentable() if one.chip == chip]
+  return sorted(found, key=lambda slice_: slice_.num_chips)
+
+
 _NAME = re.compile(
   r"(?:(?P<count>[1-9]\d*)x)?(?P<kind>[a-z][a-z0-9]*)"
   r"(?:-(?P<number>[1-9]\d*)|:(?P<shape>[1-9]\d*(?:x[1-9]\d*)*))"

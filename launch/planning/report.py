@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launch.planning.advice import Knob
+from launch.planning.advice import Advice, Adviser
 from launch.planning.chips import GIB
 from launch.planning.collectives import KINDS
 from launch.planning.largest_batch import Largest
@@ -52,17 +52,30 @@ def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
   console.print(table)
 
 
-def show_advice(console: Console, knobs: Sequence[Knob]) -> None:
-  """Prints settings to change, cheapest first."""
-  for knob in knobs:
-    console.print(f"  {knob.setting}: {knob.effect}")
+def show_advice(
+  console: Console, found: Sequence[Advice], adviser: Adviser
+) -> None:
+  """Prints changes that were checked, or how many were tried in vain."""
+  for one in found:
+    console.print(
+      f"  {one.flags}: {one.effect} ({one.checked})",
+      soft_wrap=True,  # to be copied
+      markup=False,
+      highlight=False,
+    )
+  if not found and (adviser.num_compiled or adviser.num_excluded):
+    console.print(
+      f"no change that was tried fits: {adviser.num_excluded} are too large by "
+      f"arithmetic, {adviser.num_compiled} were compiled"
+      + ("; --advice sets how many are" if adviser.is_spent else "")
+    )
 
 
 def as_json(
   judged: Sequence[Judgement],
   largest: Sequence[Largest],
   ranked: Sequence[Candidate],
-  knobs: Sequence[Knob],
+  advice: Sequence[Advice],
 ) -> dict[str, Any]:
   """Returns all results, in bytes, seconds and operations."""
   return {
@@ -76,7 +89,15 @@ def as_json(
       }
       for one in ranked
     ],
-    "advice": {knob.setting: knob.effect for knob in knobs},
+    "advice": [
+      {
+        "flags": one.flags,
+        "effect": one.effect,
+        "left_bytes": one.left,
+        "roles": list(one.roles),
+      }
+      for one in advice
+    ],
   }
 
 

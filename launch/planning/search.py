@@ -114,21 +114,66 @@ def estimate(
 
 
 def state_bytes(settings: Settings) -> float:
-  """Params, two moments and gradients in float32, and the reference."""
-  each = 4 * 4.0
+  """Params, two moments and gradients in float32, and the reference.
+
+  Under adapters, frozen params in the dtype of the computation instead.
+  """
+  each = float(_number_bytes(settings)) if settings.lora else 4 * 4.0
   if settings.loss.kl_coefficient and settings.reference.place == "resident":
     each += _number_bytes(settings)
   shares = settings.mesh["fsdp"] * settings.mesh["tensor"]
   return each * roofline.num_params(settings.model) / shares
 
 
-def exchanged(settings: Settings) -> float:
-  """Bytes that a chip receives for the gradient of one micro-batch."""
+def kept_bytes(settings: Settings) -> float:
+  """Bytes that a gradient has on a chip at least, beside the state.
+
+  The input of every layer, which each choice of compute.remat keeps, and the
+  output matrix gathered along fsdp.
+  """
+  c = settings.model
+  number = _number_bytes(settings)
+  inputs = c.num_layers * _tokens_of_chip(settings) * c.width
+  return number * (inputs + c.vocab_size * c.width / settings.mesh["tensor"])
+
+
+def gradient_bytes(settings: Settings) -> float:
+  """Bytes of a chip that a gradient with compute.remat="full" takes, roughly.
+
+  State and `kept_bytes`; gradients of both vocabulary matrices, unsplit, and
+  three tiles of logits in float32; two layers' weights; five activations of an
+  MLP. docs/plan.md compares them with a compiled program, term by term.
+  """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
-  weights = roofline.num_params(c) * number / mesh["tensor"]
+  rows = batch.micro_batch / (mesh["data"] * mesh["fsdp"])
+  chunk = min(settings.loss.token_chunk, batch.row_length / mesh["sequence"])
+  entries = c.vocab_size / mesh["tensor"]
+  layer = 3 * c.width * c.mlp_width + 2 * c.width * c.head_dim * (
+    c.num_heads + c.num_kv_heads
+  )
+  return (
+    state_bytes(settings)
+    + kept_bytes(settings)
+    + 4 * 2 * entries * c.width
+    + 4 * 3 * rows * chunk * entries
+    + number * 2 * layer / mesh["tensor"]
+    + number * 5 * _tokens_of_chip(settings) * c.mlp_width / mesh["tensor"]
+  )
+
+
+def _tokens_of_chip(settings: Settings) -> float:
+  mesh, batch = settings.mesh, settings.batch
   shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
-  here = batch.micro_batch * batch.row_length / shares  # tokens of a chip
+  return batch.micro_batch * batch.row_length / shares
+
+
+def exchanged(settings: Settings) -> float:
+  """Bytes that a chip receives for the gradient of one micro-batch."""
+  c, mesh = settings.model, settings.mesh
+  number = _number_bytes(settings)
+  weights = roofline.num_params(c) * number / mesh["tensor"]
+  here = _tokens_of_chip(settings)
   again = settings.compute.remat != "none"
   size = 0.0
   if mesh["fsdp"] > 1:

@@ -113,6 +113,12 @@ class Deployment:
         "one slice; name that of one server, however many there are"
       )
 
+  def slice_of(self, role: str) -> Slice:
+    """Returns the slice on which the programs of a role run."""
+    if role == "rollout" and self.rollout is not None:
+      return self.rollout
+    return self.learner
+
 
 def read_attempts(
   settings: Settings,
@@ -196,10 +202,9 @@ class Planner:
   def judge(self, settings: Settings, program: Program) -> Judgement:
     """Compiles one program and adds the residents of its chips."""
     is_rollout = program.name in ("prefill", "decode")
-    slice_ = self.deployment.learner
-    if is_rollout and self.deployment.rollout is not None:
-      slice_ = self.deployment.rollout
-    kept = self._residents(settings, is_rollout)
+    role = "rollout" if is_rollout else "learner"
+    slice_ = self.deployment.slice_of(role)
+    kept = self.residents(settings, role)
     places = chips.coordinates(list(program.mesh.devices.flat))
     compiled = _compiled(program, slice_, kept, num_devices=len(places))
     bound = None
@@ -228,8 +233,12 @@ class Planner:
       ),
     )
 
-  def _residents(self, settings: Settings, is_rollout: bool) -> Residents:
-    """Lists residents of the learner's chips, or of a rollout server's."""
+  def residents(self, settings: Settings, role: str) -> Residents:
+    """Lists residents of the learner's chips, or of a rollout server's.
+
+    Raises `ConfigError` if the chips do not divide what is split over them.
+    """
+    is_rollout = role == "rollout"
     together = self.deployment.rollout is None
     found: Residents = {}
     if together or not is_rollout:

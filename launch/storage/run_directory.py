@@ -24,7 +24,7 @@ import ml_collections
 import yaml
 from etils import epath
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, RunInUse
 from launch.storage.run_config import require_names_of_today
 
 # Keys, or whole sections, that may change between two starts of one run.
@@ -81,7 +81,7 @@ class RunDirectory:
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
       except BlockingIOError as error:
-        raise ConfigError(
+        raise RunInUse(
           f"another process is at work in {self.root}: wait for its end, or "
           "choose another --config.name"
         ) from error

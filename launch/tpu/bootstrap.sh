@@ -6,15 +6,18 @@
 #   bootstrap.sh start PLACE KEY RESTART -- COMMAND...   in the background, once
 #   bootstrap.sh running PLACE KEY              0 if that command is running
 #   bootstrap.sh follow PLACE                   its output to its end; its status
-#   bootstrap.sh stop PLACE SECONDS             SIGTERM, and SIGKILL after SECONDS
+#   bootstrap.sh stop PLACE SECONDS             SIGTERM, and SIGKILL after SECONDS;
+#                                               `own`: as it was started with
 #   bootstrap.sh run PLACE RESTART -- COMMAND...         in the foreground
 #
 # PLACE is the role's name: learner, rollout-0. KEY identifies the command: a
 # command with the same key is not started twice, and one with another key ends
 # the first. RESTART is `always` for a role that restarts alone, `never` for a
-# process that must restart together with others. `python` in COMMAND is the
+# process that must restart together with others; none restarts after status 2, of
+# a command whose flags or config are refused. `python` in COMMAND is the
 # installed one, or that of $AGENTRL_PYTHON. Files are in $AGENTRL_ROOT, by default
-# ~/agentrl; $AGENTRL_BUCKET is mounted at $AGENTRL_MOUNT.
+# ~/agentrl; $AGENTRL_BUCKET is mounted at $AGENTRL_MOUNT. $AGENTRL_GRACE_S seconds
+# (300) are what a command needs to end after SIGTERM.
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -24,6 +27,9 @@ ROOT=${AGENTRL_ROOT:-$HOME/agentrl}
 PYTHON_VERSION=3.12
 UV_INSTALLER=https://astral.sh/uv/0.9.7/install.sh
 PAUSE_S=${AGENTRL_PAUSE_S:-5}  # before a command is started again
+# Status of a command that refuses its flags or config: the same again would end
+# in the same way. As in launch/command_line.py.
+REFUSED=2
 
 say() { printf 'agentrl: %s\n' "$*"; }
 
@@ -195,7 +201,7 @@ start() {
     say "$place runs on $(hostname) already"
     return
   fi
-  stop "$place" "${AGENTRL_GRACE_S:-300}"
+  stop "$place" own
   mkdir -p "$dir"
   rm -f "$dir/status" "$dir/log"
   : >"$dir/log"
@@ -204,6 +210,7 @@ start() {
     >>"$dir/log" 2>&1 </dev/null 9>&- &
   printf '%s' "$!" >"$dir/pid"
   printf '%s' "$key" >"$dir/key"
+  printf '%s' "${AGENTRL_GRACE_S:-300}" >"$dir/grace"
   say "$place started on $(hostname)"
 }
 
@@ -227,6 +234,10 @@ supervise() {
     rm -f "$dir/child"
     CHILD=''
     [[ $restart == always && -z $ASKED ]] || break
+    if [[ $code == "$REFUSED" ]]; then
+      say "$place refuses its flags or its config; it is not started again"
+      break
+    fi
     say "$place ended with status $code; it starts again in $PAUSE_S s"
     sleep "$PAUSE_S" &
     wait "$!" || true
@@ -270,6 +281,10 @@ stop() {
   local place=$1 seconds=$2 dir pid
   dir=$(folder "$place")
   pid=$(read_file "$dir/pid")
+  if [[ $seconds == own ]]; then
+    seconds=$(read_file "$dir/grace")
+    seconds=${seconds:-300}
+  fi
   if alive "$place"; then
     kill -TERM "$pid" || true
     local end=$((SECONDS + seconds))

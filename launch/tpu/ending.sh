@@ -6,6 +6,12 @@ teardown_command() {
     "--project=$PROJECT"
 }
 
+# Prints what to do about resources that are kept; nothing if there are none.
+kept_resources() {
+  [[ -n $LOCAL ]] || printf '; the resources are kept, or delete them: %s' \
+    "$(teardown_command)"
+}
+
 teardown() {
   local kind name any='' failed=''
   LIMIT=1800
@@ -33,11 +39,13 @@ $(teardown_command)"
 
 # Asks the learner to save and to end; the resources stay.
 stop_learner() {
-  LIMIT=$((600 + GRACE_S))
+  local seconds
+  seconds="\$(cat agentrl/places/learner/grace 2>/dev/null || echo $GRACE_S)"
+  [[ -z $GRACE_GIVEN ]] || seconds=$((GRACE_S + MARGIN_S))
   CODE='' COORDINATOR_PORT=0
   # Every version of the bootstrap can stop a command that another one started.
   everywhere 0 "for b in agentrl/code-*/launch/tpu/bootstrap.sh; do \
-bash \"\$b\" stop learner $GRACE_S; break; done" ||
+bash \"\$b\" stop learner $seconds; break; done" ||
     fail "the learner could not be reached to be stopped"
   say "the learner has ended; the same command without --stop goes on, and \
 $(teardown_command) deletes the resources"
@@ -99,7 +107,7 @@ stop_here() {
   local place
   for place in "${!ROLES[@]}"; do
     [[ ${PREPARED[place]:-} == yes ]] || continue
-    on "$place" '' all "$(bootstrap "$place" stop "$(label "$place")" "$GRACE_S")" \
+    on "$place" '' all "$(bootstrap "$place" stop "$(label "$place")" own)" \
       >&2 4>&- || true
   done
   stop_controller

@@ -7,8 +7,10 @@ SERVICE_ACCOUNT='' RUNTIME_VERSION='' WORKDIR='' PYTHON='' TEARDOWN_ON_EXIT=''
 BUCKET='' MOUNT='' MOUNTS=${AGENTRL_MOUNTS:-/mnt/agentrl}
 LOCAL_FOLDER='' ENVIRONMENT=() SSH_FLAGS=() ARGUMENTS=()
 COORDINATOR_PORT=0 FIRST_PORT=0
-WAIT_S=86400 POLL_S=30 GRACE_S=300 PEERS_S=180 MAX_RESTARTS=5 LIMIT=120
+WAIT_S=86400 POLL_S=30 GRACE_S=300 GRACE_GIVEN='' PEERS_S=180 MAX_RESTARTS=5 LIMIT=120
 TICK_S=${AGENTRL_TICK_S:-1}
+# Beyond --grace, after which the learner ends itself and says why.
+MARGIN_S=15
 
 usage() {
   cat <<'TEXT'
@@ -49,7 +51,9 @@ Actions
 Times and limits
   --wait=86400           seconds to wait for resources
   --poll=30              seconds between requests of their states
-  --grace=300            seconds for the learner to save when it is stopped
+  --grace=300            seconds for the learner to save when it is stopped: its
+                         checkpoint.grace_s. A stop that is not told otherwise
+                         waits for as long as the learner was started with
   --peers=180            seconds for its other processes to end when one fails
   --restarts=5           restarts in a row of a learner that fails
 TEXT
@@ -96,7 +100,7 @@ read_options() {
       --local-folder=*) LOCAL_FOLDER=$value ;;
       --wait=*) WAIT_S=$value ;;
       --poll=*) POLL_S=$value ;;
-      --grace=*) GRACE_S=$value ;;
+      --grace=*) GRACE_S=$value GRACE_GIVEN=yes ;;
       --peers=*) PEERS_S=$value ;;
       --restarts=*) MAX_RESTARTS=$value ;;
       --help | -h) usage; exit 0 ;;
@@ -116,6 +120,8 @@ Google's names are made of it"
     restarts=$MAX_RESTARTS; do
     [[ ${name#*=} =~ ^[0-9]+$ ]] || fail "--$name must be a whole number"
   done
+  ((GRACE_S > 0)) || fail "--grace=$GRACE_S leaves the learner no time to save: it \
+must be at least 1"
   for value in "${ENVIRONMENT[@]}"; do
     [[ $value =~ ^[A-Za-z_][A-Za-z_0-9]*= ]] || fail "--env=$value must be KEY=VALUE"
   done
@@ -169,6 +175,7 @@ are the same setting: leave one of them out"
         WORKDIR=${argument#*=}
         continue
         ;;
+      --config.checkpoint.grace_s=*) take_grace "$argument"; continue ;;
       --config.name=*) fail "$argument: the run's name is --name=$RUN" ;;
     esac
     rest+=("$argument")
@@ -178,6 +185,15 @@ are the same setting: leave one of them out"
   [[ -e $ROOT/$file || $file == /* ]] || fail "there is no $file in $ROOT"
   check_workdir
   ARGUMENTS+=("--config.name=$RUN")
+}
+
+# The learner's own limit and the one after which it is killed are one setting.
+take_grace() {
+  local seconds=${1#*=}
+  [[ -z $GRACE_GIVEN ]] || fail "$1 and --grace=$GRACE_S are the same setting: \
+leave one of them out"
+  [[ $seconds =~ ^[0-9]+(\.0*)?$ ]] || fail "$1 must be a whole number of seconds"
+  GRACE_S=${seconds%.*}
 }
 
 # Hosts are replaced, so the files of a run must not be on their disks.

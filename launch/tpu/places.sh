@@ -114,7 +114,8 @@ role_command() {
   local role=$1 number=$2 controller=$3 servers=$4 name
   case $role in
     learner)
-      COMMAND=(python -m launch.train "${ARGUMENTS[@]}")
+      COMMAND=(python -m launch.train "${ARGUMENTS[@]}"
+        "--config.checkpoint.grace_s=$GRACE_S")
       [[ -z $servers ]] || COMMAND+=("--config.rollouts.servers=($servers)")
       for name in ${PLAYED//,/ }; do
         COMMAND+=("--config.environments.$name.place.controller=$(api "$controller")")
@@ -154,6 +155,7 @@ role_environment() {
   local role=$1
   VARIABLES=("${ENVIRONMENT[@]}")
   [[ -z $PYTHON ]] || VARIABLES+=("AGENTRL_PYTHON=$PYTHON")
+  [[ $role != learner ]] || VARIABLES+=("AGENTRL_GRACE_S=$((GRACE_S + MARGIN_S))")
   [[ -z $BUCKET ]] ||
     VARIABLES+=("AGENTRL_BUCKET=$BUCKET" "AGENTRL_MOUNT=$MOUNT")
   if [[ $role == learner && -n $LOCAL ]]; then

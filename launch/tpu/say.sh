@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 SAID=''  # set when the end was explained
+# shellcheck disable=SC2034
+REFUSED=2  # status of a command whose flags or config are refused
 
 # A dry run prints only its commands.
 say() { [[ -n $DRY_RUN ]] || tell "$*"; }

@@ -131,7 +131,7 @@ start_learner() {
   else
     [[ -z ${STARTED[place]:-} ]] || say "the learner starts again, with what changed"
     forget "$place"
-    everywhere "$place" "$(bootstrap "$place" stop learner "$GRACE_S")" || return 1
+    everywhere "$place" "$(bootstrap "$place" stop learner own)" || return 1
     everywhere "$place" "$(bootstrap "$place" start learner "$key" never -- \
       "${COMMAND[@]}")" || return 1
   fi
@@ -143,7 +143,8 @@ start_learner() {
 # Runs a line on all hosts of all slices at once; returns the worst status.
 everywhere() {
   local place=$1 line=$2 node pid pids=() code=0
-  LIMIT=$((600 + GRACE_S))
+  # A learner that is stopped may have been started with a longer --grace.
+  LIMIT=$((3600 + GRACE_S))
   for node in $(nodes "$place"); do
     if [[ -n $DRY_RUN ]]; then
       on "$place" "$node" all "$line"
@@ -233,6 +234,7 @@ heed() {
       continue
     fi
     if [[ ${ROLES[place]} != learner ]]; then
+      [[ $(<"$SCRATCH/followed-$place-$node") != "$REFUSED" ]] || refused "$place"
       forget "$place"
       ended=0
     elif [[ $(<"$SCRATCH/followed-$place-$node") != 0 ]]; then
@@ -258,6 +260,24 @@ heed_partial() {
   broke 0 "$(sed -n 's/.* status //p' "$file" | head -n 1)"
 }
 
+# Says if any process of a place ended with the status of a refusal: the others
+# end with that of a lost process.
+refuses() {
+  grep -q " status $REFUSED\$" "$SCRATCH/broke-$1" 2>/dev/null
+}
+
+# Ends the run: started again, the same command would be refused again.
+refused() {
+  local place=$1
+  say "${NAMES[place]} refuses its flags or its config (status $REFUSED); the run \
+ends, and the learner saves first"
+  everywhere 0 "$(bootstrap 0 stop learner own)" ||
+    say "the learner could not be told to stop"
+  fail "${NAMES[place]} refuses its flags or its config, and starting it again would \
+not change that: see what it said above. Correct it and give the command again, \
+which goes on from the last checkpoint$(kept_resources)"
+}
+
 # Reacts to the learner's end with a status other than 0.
 broke() {
   local place=$1 code=$2 lasted=$((SECONDS - ATTEMPT_SINCE))
@@ -269,6 +289,7 @@ broke() {
     say "the connection to ${NAMES[place]} was lost: $(tail -n 3 "$SCRATCH/error-$place")"
     return
   fi
+  if ((code == REFUSED)) || refuses "$place"; then refused "$place"; fi
   ((lasted < STEADY_S)) || RESTARTS=0
   RESTARTS=$((RESTARTS + 1))
   ((RESTARTS <= MAX_RESTARTS)) || fail "the learner ended with status $code, for the \

@@ -70,7 +70,7 @@ class Refusals(parameterized.TestCase):
 
   def assert_refused(self, name, what, *words):
     status, said = _outcomes(self.commands)[name, what]
-    self.assertEqual(status, command_line.USAGE, said[-3000:])
+    self.assertEqual(status, command_line.REFUSED, said[-3000:])
     self.assertNotIn("Traceback", said)
     for word in words:
       self.assertIn(word, said)

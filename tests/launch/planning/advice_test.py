@@ -1,83 +1,347 @@
-"""Advice where a program does not fit on a chip."""
+"""Advice where a program does not fit: a change is applied, and then fits."""
 
-import dataclasses
+import ast
+import json
+import os
+import shlex
+import unittest
 
-from absl.testing import absltest
+import pytest
+from absl.testing import absltest, parameterized
 
 from configs import pod
 from launch.config.settings import read_settings
-from launch.planning.advice import advice, refusal
-from launch.planning.chips import GIB, parse_slice
-from launch.planning.compiled import Compiled
-from launch.planning.roofline import Flops
-from launch.planning.study import Judgement
-from tests.settings import compute_config
+from launch.planning import chips
+from launch.planning.advice import Advice, Adviser, refusal
+from launch.planning.chips import GIB, Slice, parse_slice
+from launch.planning.compiled import Compiled, Memory
+from launch.planning.roofline import Attempts, Flops
+from launch.planning.search import gradient_bytes, state_bytes
+from launch.planning.study import RESERVE, Deployment, Judgement, Planner
+from tests import programs
 
 V5P_64 = parse_slice("v5p-64")
+ROLES = ("learner", "rollout")
 
 
-def _judged(name: str, wanted: float, **beside: float) -> Judgement:
+class Formulas(Planner):
+  """Planner whose programs take the memory of the formulas, not compiled.
+
+  What lies on the chips, their number and the meshes are those of the plan.
+  """
+
+  compiled: list[tuple[str, str]]  # shared by the planners of a test
+
+  def judge(self, settings, program):
+    role = "rollout" if program.name in ("prefill", "decode") else "learner"
+    slice_ = self.deployment.slice_of(role)
+    kept = self.residents(settings, role)
+    beside = {n: size for n, size in kept.items() if n not in program.holds}
+    held = sum(size for n, size in kept.items() if n in program.holds)
+    wanted = 1.1 * held
+    if program.name == "gradient":
+      wanted = held + gradient_bytes(settings) - state_bytes(settings)
+    self.compiled.append((program.name, slice_.name))
+    return _judged(
+      program.name, wanted, slice_=slice_, beside=beside, memory=int(wanted)
+    )
+
+
+def _judged(name, wanted, *, beside, slice_=V5P_64, memory=None) -> Judgement:
+  found = memory and Memory(
+    arguments=memory, outputs=0, aliased=0, temporaries=0, code=0
+  )
   return Judgement(
     name=name,
-    slice_=V5P_64,
-    compiled=Compiled(memory=None, wanted=int(wanted * GIB)),
-    beside={n.replace("_", " "): int(s * GIB) for n, s in beside.items()},
+    slice_=slice_,
+    compiled=Compiled(memory=found, wanted=int(wanted)),
+    beside=beside,
     tokens=1,
     flops=Flops(0, 0),
     roofline=None,
   )
 
 
-class AdviceTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.settings = read_settings(pod.get_config("qwen2.5-14b"))
+def _config(model: str = "qwen2.5-14b", **changes):
+  config = pod.get_config(model)
+  config.update_from_flattened_dict(changes)
+  return config
 
-  def _knobs(self, judged: Judgement, **changes) -> list[str]:
-    settings = dataclasses.replace(self.settings, **changes)
-    return [knob.setting for knob in advice(settings, [judged])]
 
-  def test_the_sentence_names_what_lies_there_and_the_first_knob(self):
-    judged = _judged("gradient", 90, reference=8, optimizer=3)
-    knobs = advice(self.settings, [judged])
-    sentence = refusal([judged], knobs)
+def _deployment(learner: str, rollout: str = "", **others) -> Deployment:
+  return Deployment(
+    learner=parse_slice(learner),
+    rollout=parse_slice(rollout) if rollout else None,
+    **others,
+  )
+
+
+def _apply(config, deployment: Deployment, text: str):
+  """Applies printed flags, as somebody would who copies them."""
+  config = config.copy_and_resolve_references()
+  slices: dict[str, Slice] = {}
+  for word in shlex.split(text):
+    name, _, value = word.removeprefix("--").partition("=")
+    if name.startswith("config."):
+      key = name.removeprefix("config.")
+      is_text = isinstance(dict(_flat(config))[key], str)
+      config.update_from_flattened_dict(
+        {key: value if is_text else ast.literal_eval(value)}
+      )
+    else:
+      role = {"topology": "learner", "rollout_topology": "rollout"}[name]
+      slices[role] = parse_slice(value)
+  learner = slices.get("learner", deployment.learner)
+  rollout = slices.get("rollout", deployment.rollout)
+  return config, Deployment(
+    learner=learner, rollout=rollout, attempts=deployment.attempts
+  )
+
+
+def _flat(config, prefix=""):
+  for key, value in config.items():
+    if hasattr(value, "items"):
+      yield from _flat(value, f"{prefix}{key}.")
+    else:
+      yield f"{prefix}{key}", value
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class AdviserTest(parameterized.TestCase):
+  def advise(self, config, deployment, roles=ROLES, budget=6):
+    class Counted(Formulas):
+      compiled: list[tuple[str, str]] = []
+
+    judged = Counted(deployment).study(read_settings(config), roles)
+    Counted.compiled.clear()
+    adviser = Adviser(
+      config, deployment, roles, budget=budget, make_planner=Counted
+    )
+    return adviser, judged, adviser.advise(judged), Counted
+
+  @parameterized.named_parameters(
+    ("state_too_large", "qwen2.5-32b", "v5e:4x8", "v6e:2x4", {}),
+    ("state_too_large_here", "qwen3-8b", "v5e:2x4", "", {"mesh.fsdp": 8}),
+    ("everything_in_one_process", "qwen2.5-32b", "v5e:4x8", "", {}),
+    (
+      "rows",
+      "qwen2.5-14b",
+      "v5e:4x8",
+      "v6e:2x4",
+      {"train.micro_batch": 512},
+    ),
+    (
+      "long_rows",
+      "qwen3-8b",
+      "v5e:4x8",
+      "v5e:2x4",
+      {"train.row_length": 65536},
+    ),
+    ("slots", "qwen3-8b", "v5p-64", "v5e:2x4", {"engine.slots": (96, 32)}),
+    ("both", "qwen2.5-32b", "v5e:4x8", "v5e:2x4", {}),
+    (
+      "reference",
+      "qwen2.5-32b",
+      "v5e:8x8",
+      "v6e:2x4",
+      {"mesh.fsdp": 8, "mesh.tensor": 8, "train.micro_batch": 8},
+    ),
+    (
+      "adapters",
+      "qwen2.5-32b",
+      "v5e:2x4",
+      "v6e:2x4",
+      {"lora.rank": 8, "mesh.fsdp": 8, "train.micro_batch": 8},
+    ),
+  )
+  @pytest.mark.slow
+  def test_what_it_advises_is_applied_and_fits(
+    self, model, learner, rollout, changes
+  ):
+    config, deployment = (
+      _config(model, **changes),
+      _deployment(learner, rollout),
+    )
+    adviser, judged, advice, counted = self.advise(config, deployment)
+    self.assertFalse(all(j.fits for j in judged))
+    self.assertNotEmpty(advice)
+    self.assertLessEqual(adviser.num_compiled, 6)
+    for one in advice:
+      changed, there = _apply(config, deployment, one.flags)
+      again = counted(there).study(read_settings(changed), one.roles)
+      self.assertTrue(all(j.fits for j in again), one)
+      self.assertEqual(min(j.left for j in again), one.left)
+    # Every role that does not fit is advised about.
+    tight = {
+      "learner" if j.name in ("gradient", "apply") else "rollout"
+      for j in judged
+      if not j.fits
+    }
+    self.assertEqual(tight - {role for a in advice for role in a.roles}, set())
+
+  def test_if_the_state_is_too_large_the_smallest_slice_comes_first(self):
+    config = _config("qwen2.5-32b")
+    deployment = _deployment("v5e:4x8", "v6e:2x4")
+    _, judged, advice, counted = self.advise(config, deployment, ("learner",))
+    self.assertStartsWith(advice[0].flags, "--topology=v5e:")
+    (larger,) = {slice_ for _, slice_ in counted.compiled[-2:]}
+    self.assertIn(f"--topology={larger}", advice[0].flags)
+    self.assertIn(f"first try {advice[0].flags}", refusal(judged, advice))
+    # No mesh of a smaller slice would have fitted.
+    taken = parse_slice(larger)
+    for slice_ in chips.slices_of(taken.chip):
+      if 32 < slice_.num_chips < taken.num_chips:
+        self.assertIn(slice_.name, [name for _, name in counted.compiled])
+    # Neither of these helps, and nothing says that they do.
+    text = " ".join(one.flags + one.effect for one in advice)
+    self.assertNotIn("token_chunk", text)
+
+  def test_settings_that_cost_nothing_come_before_chips(self):
+    config = _config(
+      "qwen2.5-14b", **{"train.micro_batch": 512, "compute.scan_layers": True}
+    )
+    deployment = _deployment("v5e:4x8", "v6e:2x4")
+    _, _, advice, _ = self.advise(config, deployment, ("learner",))
+    self.assertStartsWith(advice[0].flags, "--config.")
+    self.assertNotIn("--topology", " ".join(a.flags for a in advice))
+
+  @pytest.mark.slow
+  def test_nothing_is_advised_unchecked(self):
+    config = _config("qwen2.5-72b")  # no slice of one host serves it
+    deployment = _deployment("v5e:4x8", "v5e:2x4")
+    for budget in (0, 1):
+      with self.subTest(budget=budget):
+        adviser, judged, advice, counted = self.advise(
+          config, deployment, budget=budget
+        )
+        self.assertFalse([a for a in advice if a.roles == ("rollout",)])
+        self.assertLessEqual(adviser.num_compiled, budget)
+        if not budget:
+          self.assertEqual((advice, counted.compiled), ([], []))
+          self.assertNotIn("first try", refusal(judged, advice))
+
+  def test_what_fits_gets_no_advice(self):
+    config, deployment = _config("qwen3-1.7b"), _deployment("v5p-64", "v5p-8")
+    adviser, _, advice, counted = self.advise(config, deployment)
+    self.assertEqual((advice, counted.compiled), ([], []))
+    self.assertEqual(adviser.num_excluded, 0)
+
+  @pytest.mark.slow
+  def test_a_context_below_an_episode_is_not_advised(self):
+    config = _config("qwen3-8b", **{"engine.slots": (96, 32)})
+    deployment = _deployment("v5p-64", "v5e:2x4")
+    _, _, advice, _ = self.advise(config, deployment, ("rollout",))
+    self.assertNotIn("engine.context", " ".join(a.flags for a in advice))
+
+  def test_rows_for_a_group_are_advised_only_if_they_fit(self):
+    group = Attempts(prompt=2000, turns=1000, num=8)  # 10000 tokens
+    config = _config("qwen2.5-14b")
+    for learner, fits in (("v5p:2x4x4", True), ("v5e:4x8", False)):
+      deployment = _deployment(learner, "v5p-8", attempts=group)
+      adviser = Adviser(
+        config, deployment, ("learner",), budget=3, make_planner=_formulas()
+      )
+      advice = adviser.share_prompts([])
+      self.assertEqual(
+        [one.flags for one in advice],
+        ["--config.train.row_length=10112"] * fits,
+      )
+      tight = _judged("apply", 99 * GIB, beside={})
+      self.assertEqual(adviser.share_prompts([tight]), [])
+
+  def test_residents_are_counted_with_the_room_that_is_kept_back(self):
+    """A change whose residents fill the chip to the last byte is refused."""
+    config, deployment = _config("qwen2.5-14b"), _deployment("v5p-64", "v5p-8")
+    room = deployment.learner.chip.memory * (1 - RESERVE)
+    kept = {}
+
+    class Full(_formulas()):
+      def residents(self, settings, role):
+        return kept if role == "learner" else super().residents(settings, role)
+
+    adviser = Adviser(
+      config, deployment, ("learner",), budget=1, make_planner=Full
+    )
+    tight = _judged("apply", 99 * GIB, beside={})
+    kept["params"] = int(room) + 1
+    self.assertEqual(adviser.advise([tight]), [])
+    self.assertEqual(adviser.num_compiled, 0)
+
+
+def _formulas():
+  return type("Counted", (Formulas,), {"compiled": []})
+
+
+class RefusalTest(absltest.TestCase):
+  def test_the_sentence_names_what_lies_there_and_the_first_change(self):
+    beside = {"reference": 8 * GIB, "optimizer": 3 * GIB}
+    judged = _judged("gradient", 90 * GIB, beside=beside)
+    advice = Advice(
+      flags="--config.a=1", effect="less", left=2 * GIB, roles=("learner",)
+    )
+    sentence = refusal([judged], [advice])
     self.assertIn("gradient will not fit v5p:2x4x4: gradient wants", sentence)
     self.assertIn("90.0 GiB of each chip", sentence)
     self.assertIn("(reference 8.0, optimizer 3.0)", sentence)
     self.assertIn("8.1 GiB more than there is", sentence)
-    self.assertTrue(sentence.endswith(f"({knobs[0].effect})"), sentence)
+    self.assertTrue(
+      sentence.endswith(
+        "first try --config.a=1 (less; checked: 2.0 GiB of a chip left)"
+      ),
+      sentence,
+    )
 
   def test_of_several_the_worst_is_told(self):
-    judged = [_judged("apply", 120), _judged("gradient", 99)]
+    judged = [
+      _judged("apply", 120 * GIB, beside={}),
+      _judged("gradient", 99 * GIB, beside={}),
+    ]
     sentence = refusal(judged, [])
     self.assertIn("apply and gradient will not fit", sentence)
     self.assertIn("apply wants 120.0 GiB", sentence)
-
-  def test_what_costs_nothing_comes_before_what_costs_chips(self):
-    judged = _judged("gradient", 90, reference=8)
-    knobs = self._knobs(judged, compute=compute_config(scan_layers=True))
-    self.assertEqual(
-      knobs[:2], ["compute.dtype=bfloat16", "compute.remat=full"]
-    )
-    self.assertIn("reference.place=offloaded", knobs)
-    self.assertEqual(knobs[-1], "--topology")
-
-  def test_knobs_that_are_turned_already_are_left_out(self):
-    knobs = self._knobs(_judged("apply", 99))
-    for turned in ("compute", "reference", "train.micro_batch", "--rollout"):
-      self.assertFalse([k for k in knobs if k.startswith(turned)], turned)
-
-  def test_rollouts_on_the_same_chips_are_sent_away(self):
-    judged = _judged(
-      "gradient", 60, weights_of_policy_slot_0=20, cache_of_policy_slot_0=40
-    )
-    effects = {k.setting: k.effect for k in advice(self.settings, [judged])}
-    self.assertIn("60.0 GiB", effects["--rollout_topology"])
-
-  def test_a_full_engine_gets_fewer_slots(self):
-    knobs = self._knobs(_judged("decode", 99))
-    half = ",".join(str(n // 2) for n in self.settings.engine.slots)
-    self.assertEqual(knobs[0], f"engine.slots=({half})")
+    self.assertNotIn("first try", sentence)
 
   def test_of_what_fits_nothing_is_said(self):
     self.assertEqual(refusal([], []), "")
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class CompiledTest(absltest.TestCase):
+  """As above, with the compiler, by the command itself."""
+
+  def plan(self, *arguments: str) -> tuple[int, dict, str]:
+    done = programs.run(
+      "launch.plan",
+      *("--nolargest", "--json", *arguments),
+      env={**os.environ, "COLUMNS": "120"},
+      deadline_s=3000,
+    )
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+  @pytest.mark.slow
+  def test_slots_that_are_too_many(self):
+    self.check_applied(
+      *("--config=configs/pod.py:qwen3-0.6b", "--topology=v5e:2x2"),
+      *("--rollout_topology=v5e:2x2", "--roles=rollout"),
+      *("--config.mesh.fsdp=4", "--config.train.micro_batch=4"),
+      "--config.engine.slots=(160,16)",
+    )
+
+  @pytest.mark.full
+  @pytest.mark.timeout(3600)
+  def test_a_state_that_is_too_large(self):
+    self.check_applied(
+      *("--config=configs/pod.py:qwen2.5-32b", "--topology=v5e:4x8"),
+      *("--rollout_topology=v6e:2x4", "--roles=learner"),
+    )
+
+  def check_applied(self, *arguments: str) -> None:
+    status, found, told = self.plan(*arguments)
+    self.assertEqual(status, 1, told)
+    self.assertNotEmpty(found["advice"], told)
+    first = found["advice"][0]
+    self.assertIn(f"first try {first['flags']} (", told)
+    status, again, told = self.plan(*arguments, *shlex.split(first["flags"]))
+    self.assertEqual(status, 0, told)
+    left = min(p["left_bytes"] for p in again["programs"].values())
+    self.assertEqual(left, first["left_bytes"])

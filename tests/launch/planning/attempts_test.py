@@ -15,10 +15,11 @@ from agentrl_jax.model.attention import blockwise, splash
 from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import roofline
-from launch.planning.advice import sharing_advice
+from launch.planning.advice import longer_rows
+from launch.planning.chips import parse_slice
 from launch.planning.programs import learner_load
 from launch.planning.roofline import Attempts, pack_groups, pairs_visited
-from launch.planning.study import read_attempts
+from launch.planning.study import Deployment, read_attempts
 from tests.data.records import make_trajectory, make_turn
 from tests.model.attention.trees import random_ends
 from tests.settings import compute_config
@@ -272,7 +273,9 @@ class FlagsTest(parameterized.TestCase):
 
 class AdviceTest(parameterized.TestCase):
   def _knobs(self, attempts, **batch):
-    return [k.setting for k in sharing_advice(_settings(**batch), attempts)]
+    deployment = Deployment(learner=parse_slice("v5p-64"), attempts=attempts)
+    change = longer_rows(_settings(**batch), deployment)
+    return [] if change is None else [change.flags.replace("--config.", "")]
 
   def test_a_row_for_a_whole_group(self):
     group = Attempts(prompt=2000, turns=1000, num=8)  # 10000 tokens

@@ -35,7 +35,7 @@ class SlicesTest(absltest.TestCase):
     cls.alone = Planner(Deployment(learner=chips))
 
   def _kept(self, settings, planner=None):
-    return (planner or self.planner)._residents(settings, is_rollout=True)
+    return (planner or self.planner).residents(settings, "rollout")
 
   @pytest.mark.slow
   def test_the_policy_slot_with_the_fewest_chips_is_the_tightest(self):

@@ -7,15 +7,16 @@ import json
 from absl.testing import absltest
 from rich.console import Console
 
+from configs import pod
 from launch.planning import report
-from launch.planning.advice import Knob
+from launch.planning.advice import Advice, Adviser
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.collectives import Collective
 from launch.planning.compiled import Compiled, Memory
 from launch.planning.largest_batch import Largest
 from launch.planning.roofline import Attempts, Flops, Load, Roofline
 from launch.planning.search import Candidate
-from launch.planning.study import Judgement
+from launch.planning.study import Deployment, Judgement
 
 V6E_64 = parse_slice("v6e-64")
 MESH = {"data": 1, "fsdp": 32, "tensor": 2, "sequence": 1}
@@ -70,14 +71,43 @@ LARGEST = [
   Largest("engine.slots[0]", 0, REFUSED),
 ]
 
+ADVICE = [
+  Advice(
+    flags="--topology=v5p:4x4x4",
+    effect="more chips",
+    left=2 * GIB,
+    roles=("learner",),
+  )
+]
+
+
+def _adviser(num_compiled=0, num_excluded=0, budget=6):
+  adviser = Adviser(
+    pod.get_config(), Deployment(learner=V6E_64), ("learner",), budget=budget
+  )
+  adviser.num_compiled, adviser.num_excluded = num_compiled, num_excluded
+  return adviser
+
 
 class ReportTest(absltest.TestCase):
+  def test_advice_in_vain_says_what_was_tried(self):
+    for num_compiled, words in (
+      (2, "3 are too large by arithmetic, 2 were compiled\n"),
+      (6, "6 were compiled; --advice sets how many are\n"),
+    ):
+      console = Console(file=io.StringIO(), width=120)
+      report.show_advice(console, [], _adviser(num_compiled, 3))
+      self.assertIn("no change that was tried fits", console.file.getvalue())
+      self.assertIn(words, console.file.getvalue())
+    report.show_advice(console := Console(file=io.StringIO()), [], _adviser())
+    self.assertEqual(console.file.getvalue(), "")
+
   def test_tables_say_what_fits_what_binds_and_what_is_left(self):
     console = Console(file=io.StringIO(), width=120)
     report.show(console, [FITS, REFUSED])
     report.show_search(console, RANKED)
     report.show_largest(console, LARGEST)
-    report.show_advice(console, [Knob("--topology", "more chips")])
+    report.show_advice(console, ADVICE, _adviser())
     shown = console.file.getvalue()
     for line in (
       r"temporaries +│ +5.00 │ +refused ",
@@ -94,7 +124,7 @@ class ReportTest(absltest.TestCase):
       r"fsdp=32 tensor=2 +│ +32 │ +no │ +- ",
       "train.micro_batch: 96 is the most that fits",
       "not even the smallest fits",
-      "--topology: more chips",
+      r"--topology=v5p:4x4x4: more chips \(checked: 2.0 GiB of a chip left\)",
     ):
       self.assertRegex(shown, line)
 
@@ -163,8 +193,7 @@ class ReportTest(absltest.TestCase):
     self.assertIsNone(found["decode"]["load"])
 
   def test_json_has_bytes_seconds_and_operations(self):
-    knobs = [Knob("--topology", "more chips")]
-    text = json.dumps(report.as_json([FITS, REFUSED], LARGEST, RANKED, knobs))
+    text = json.dumps(report.as_json([FITS, REFUSED], LARGEST, RANKED, ADVICE))
     found = json.loads(text)
     gradient = found["programs"]["gradient"]
     self.assertEqual(gradient["memory_bytes"]["total"], 9 * GIB)

@@ -9,7 +9,7 @@ from unittest import mock
 
 from absl.testing import absltest
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, RunInUse
 from configs import base
 from launch.processes.group import Processes
 from launch.processes.interrupts import Interrupted, listen
@@ -80,7 +80,7 @@ class RunDirectoryTest(absltest.TestCase):
   def test_two_processes_do_not_share_a_folder(self):
     with (
       self.run_directory.held(),
-      self.assertRaisesRegex(ConfigError, "another process is at work"),
+      self.assertRaisesRegex(RunInUse, "another process is at work"),
       RunDirectory(self.root).held(),
     ):
       self.fail("it was let in")

@@ -140,6 +140,25 @@ class BootstrapTest(absltest.TestCase):
     log = self.place("log")
     self.assertIn("learner ended with status 1; it starts again in 0 s", log)
 
+  def test_what_refuses_its_config_does_not_come_back(self):
+    self.start(f"echo x >>{self.home}/count; exit 2", restart="always")
+    followed = self.call("follow", "learner", check=False)
+    self.assertEqual(followed.returncode, 2)
+    self.assertIn("it is not started again", followed.stdout)
+    self.assertEqual((self.home / "count").read_text(), "x\n")
+
+  def test_it_has_the_time_to_save_that_it_was_started_with(self):
+    line = (
+      "trap 'sleep 2; echo saved; exit 143' TERM; echo on; sleep 999 & wait"
+    )
+    for seconds, saved in (("120", True), ("0", False)):
+      with self.subTest(seconds=seconds):
+        self.start(line, AGENTRL_GRACE_S=seconds)
+        self.until(lambda: "on" in self.place("log"))
+        # The caller's own environment does not count.
+        self.call("stop", "learner", "own", AGENTRL_GRACE_S="1")
+        self.assertEqual("saved" in self.place("log"), saved)
+
   def test_in_the_foreground_it_forwards_sigterm(self):
     process = subprocess.Popen(
       [

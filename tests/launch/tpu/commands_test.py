@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -60,6 +61,46 @@ class TpuCommandsTest(parameterized.TestCase):
   def test_a_dry_run_prints_every_command(self):
     commands = dry_run(*POD, "--dry-run", *CONFIG)
     self.assertEqual(commands, GOLDEN.read_text().splitlines())
+
+  def test_the_learner_gets_the_grace_that_is_waited_for(self):
+    for options, after, seconds in (
+      ((), (), 300),
+      (("--grace=90",), (), 90),
+      ((), ("--config.checkpoint.grace_s=600.0",), 600),
+    ):
+      with self.subTest(options=options, after=after):
+        lines = dry_run(*POD, *options, "--dry-run", *CONFIG, *after)
+        (start,) = (line for line in lines if "start learner" in line)
+        found = re.findall(r"checkpoint\.grace_s=(\S+)", start)
+        self.assertEqual([word.strip("'") for word in found], [str(seconds)])
+        self.assertIn(f"AGENTRL_GRACE_S={seconds + 15} ", start)
+    for options, after, sentence in (
+      (("--grace=0",), (), "no time to save"),
+      (
+        ("--grace=5",),
+        ("--config.checkpoint.grace_s=9",),
+        "are the same setting: leave one of them out",
+      ),
+      ((), ("--config.checkpoint.grace_s=soon",), "whole number of seconds"),
+    ):
+      with self.subTest(options=options, after=after):
+        with self.assertRaisesRegex(AssertionError, sentence):
+          dry_run(*POD, *options, "--dry-run", *CONFIG, *after)
+
+  def test_a_stop_waits_as_long_as_the_learner_was_given(self):
+    stop = (
+      "--name=qwen",
+      "--learner=v5p-8",
+      "--stop",
+      "--zone=z",
+      "--project=p",
+    )
+    (line,) = (w for w in dry_run(*stop, "--dry-run") if "stop learner" in w)
+    self.assertIn("cat agentrl/places/learner/grace", line)
+    (line,) = (
+      w for w in dry_run(*stop, "--grace=9", "--dry-run") if "stop learner" in w
+    )
+    self.assertIn("stop learner 24;", line)
 
   def test_a_dry_run_calls_nothing(self):
     with tempfile.TemporaryDirectory() as folder:

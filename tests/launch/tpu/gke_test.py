@@ -8,6 +8,7 @@ import subprocess
 import yaml
 from absl.testing import absltest
 
+from launch import command_line
 from tests.launch.tpu.commands_test import CONFIG, dry_run
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -58,20 +59,69 @@ class GkeTest(absltest.TestCase):
       spec["successPolicy"],
       {"operator": "All", "targetReplicatedJobs": ["learner"]},
     )
-    (taken_away,) = spec["failurePolicy"]["rules"]
+    refused, taken_away = spec["failurePolicy"]["rules"]
+    self.assertEqual(refused["action"], "FailJobSet")
+    self.assertNotIn("targetReplicatedJobs", refused)  # of any role
     self.assertEqual(taken_away["action"], "RestartJobSetAndIgnoreMaxRestarts")
+    for rule in (refused, taken_away):
+      # What the webhook of JobSet demands of a name.
+      self.assertRegex(
+        rule["name"], r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+      )
+    # The first rule that matches counts. Messages are those of the Job
+    # controller of Kubernetes, pkg/controller/job/pod_failure_policy.go.
+    for message, action in (
+      (
+        "Container learner for pod default/qwen-learner-0-0-x failed with exit "
+        "code 2 matching FailJob rule at index 0",
+        "FailJobSet",
+      ),
+      (
+        "Pod default/qwen-learner-0-0-x has condition DisruptionTarget matching "
+        "FailJob rule at index 1",
+        "RestartJobSetAndIgnoreMaxRestarts",
+      ),
+      ("Job has reached the specified backoff limit", None),
+      ("... failed with exit code 22 matching FailJob rule at index 0", None),
+    ):
+      with self.subTest(message):
+        self.assertEqual(
+          next(
+            (
+              rule["action"]
+              for rule in (refused, taken_away)
+              for pattern in rule["onJobFailureMessagePatterns"]
+              if re.search(pattern, message)
+            ),
+            None,
+          ),
+          action,
+        )
     self.assertEqual(list(self.jobs), ROLES)
     for role, job in self.jobs.items():
       template = job["template"]["spec"]
       self.assertEqual(template["parallelism"], template["completions"])
       self.assertEqual(template["backoffLimit"] == 0, role == "learner")
-      (rule,) = template["podFailurePolicy"]["rules"]
+      refusal, disruption = template["podFailurePolicy"]["rules"]
+      self.assertEqual(refusal["action"], "FailJob")
       self.assertEqual(
-        rule["action"], "FailJob" if role == "learner" else "Ignore"
+        refusal["onExitCodes"],
+        {
+          "containerName": self.container(role)["name"],
+          "operator": "In",
+          "values": [command_line.REFUSED],
+        },
+      )
+      self.assertEqual(
+        disruption["action"], "FailJob" if role == "learner" else "Ignore"
+      )
+      self.assertEqual(
+        disruption["onPodConditions"],
+        [{"type": "DisruptionTarget", "status": "True"}],
       )
       # What a podFailurePolicy asks for.
       self.assertEqual(self.pod(role)["restartPolicy"], "Never")
-      self.assertEqual(self.pod(role)["terminationGracePeriodSeconds"], 300)
+      self.assertEqual(self.pod(role)["terminationGracePeriodSeconds"], 315)
 
   def test_slices_are_asked_for_whole(self):
     learner, rollout = self.jobs["learner"], self.jobs["rollout"]
@@ -162,7 +212,10 @@ class GkeTest(absltest.TestCase):
     self.assertIn(AWKWARD, learner)
     self.assertEqual(
       self.container("learner")["env"],
-      [{"name": "AGENTRL_NUM_PROCESSES", "value": "auto"}],
+      [
+        {"name": "AGENTRL_GRACE_S", "value": "315"},
+        {"name": "AGENTRL_NUM_PROCESSES", "value": "auto"},
+      ],
     )
 
   def test_slices_of_one_host_do_not_learn_together(self):

@@ -24,11 +24,14 @@ class TpuLocalTest(absltest.TestCase):
     self.told = self.folder / "told"
     self.out = self.folder / "out"
 
-  def start(self, *options: str, python: str) -> subprocess.Popen:
+  def start(
+    self, *options: str, python: str, processes: int = 2
+  ) -> subprocess.Popen:
     with self.out.open("w") as out, self.told.open("w") as told:
       process = subprocess.Popen(
         [
-          *(ROOT / "launch" / "tpu_run.sh", "--name=local", "--local=2"),
+          *(ROOT / "launch" / "tpu_run.sh", "--name=local"),
+          f"--local={processes}",
           *(f"--local-folder={self.folder}/hosts", "--poll=0", "--peers=60"),
           *(f"--python={python}", *options),
         ],
@@ -112,6 +115,53 @@ class TpuLocalTest(absltest.TestCase):
       )
       self.assertRegex(log.read_text(), r"saved \d+\n$")
 
+  @pytest.mark.slow
+  def test_a_refused_config_ends_the_run_and_is_not_started_again(self):
+    python = self.stand_in()
+    for role, status in (("launch.train", 2), ("launch.serve_rollouts", 2)):
+      with self.subTest(role):
+        saved = self.folder / "saved"
+        process = self.start(
+          *(f"--env=SAVED={saved}", "--env=STEPS=100000", "--rollout=1"),
+          *(f"--env=REFUSED_BY={role}", f"--env=BREAK_WITH={status}"),
+          *("--", "--config=tests/launch/tiny.py"),
+          python=python,
+        )
+        self.assertEqual(process.wait(DEADLINE_S), 1, self.said())
+        told = self.told.read_text()
+        self.assertIn("refuses its flags or its config", told)
+        self.assertIn("Correct it and give the command again", told)
+        self.assertNotIn("restart 1", told)
+        self.assertNotIn("where it should not", told)
+        out = self.out.read_text()
+        self.assertNotIn("it starts again", out)
+        self.assertEqual([self.learner(i) for i in (0, 1)], [0, 0])
+
+  @pytest.mark.full
+  @pytest.mark.timeout(2 * DEADLINE_S)
+  def test_an_update_longer_than_the_config_allows_is_saved(self):
+    """The learner gets --grace: its config would give up after half a second."""
+    hold = self.folder / "hold"
+    process = self.start(
+      *("--env=JAX_PLATFORMS=cpu", f"--env=HOLD={hold}", "--grace=240"),
+      *("--", "--config=tests/launch/tpu/slow_update.py"),
+      python=sys.executable,
+      processes=1,
+    )
+    run = self.folder / "hosts" / "runs" / "local"
+    self.until("a checkpoint", lambda: _checkpoints(run))
+    hold.touch()
+    self.until("a slow update", hold.with_suffix(".reached").exists)
+    before = _checkpoints(run)[-1]
+    process.send_signal(signal.SIGINT)
+    self.until("the signal", lambda: "saves first" in self.told.read_text())
+    with self.assertRaises(subprocess.TimeoutExpired):
+      process.wait(5)  # ten times what the config allows
+    hold.unlink()
+    self.assertEqual(process.wait(DEADLINE_S), 130, self.said())
+    self.assertGreater(_checkpoints(run)[-1], before, self.said())
+    self.assertNotIn("is not complete", self.said())
+
   @pytest.mark.full
   @pytest.mark.timeout(2 * DEADLINE_S)
   def test_trains_through_the_death_of_either_process(self):
@@ -143,3 +193,8 @@ class TpuLocalTest(absltest.TestCase):
     self.assertEqual(process.wait(DEADLINE_S), 0, self.said())
     self.assertIn("(restart 1 of at most 5)", self.told.read_text())
     self.assertTrue((run / "summary.json").exists(), self.said())
+
+
+def _checkpoints(run: pathlib.Path) -> list[int]:
+  """Returns the steps whose checkpoints are complete."""
+  return sorted(int(p.name) for p in (run / "rl").glob("*") if p.name.isdigit())

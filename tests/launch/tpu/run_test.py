@@ -73,6 +73,7 @@ class TpuRunTest(parameterized.TestCase):
           awkward,
           f"--config.workdir={cloud.folder}/mounts/bucket/runs",
           "--config.name=demo",
+          "--config.checkpoint.grace_s=300",
         ],
       )
     around = (cloud.saved / "environment-1").read_text()
@@ -210,6 +211,17 @@ class TpuRunTest(parameterized.TestCase):
     self.assertEqual(status, 1)
     self.assertIn("the learner ended with status 7, for the 2. time", told)
     self.assertEqual(cloud.deeds(), [*BROUGHT, *STARTED, *STARTED])
+
+  @pytest.mark.slow
+  def test_what_is_refused_is_not_started_again(self):
+    cloud = self.cloud("existing")
+    status, _, told = cloud.run(*SLICE, *CONFIG, BREAK_WITH="2")
+    self.assertEqual(status, 1)
+    self.assertIn("demo-learner refuses its flags or its config", told)
+    self.assertIn("the resources are kept", told)
+    self.assertIn("--name=demo --teardown", told)
+    stop = "on stop demo-learner"
+    self.assertEqual(cloud.deeds(), [*BROUGHT, *STARTED, stop])
 
   @pytest.mark.slow
   def test_ctrl_c_leaves_the_run_and_the_next_call_attaches(self):

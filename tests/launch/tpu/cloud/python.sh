@@ -8,7 +8,7 @@ printf '%s\n' "$@" >"$SAVED/$2-$AGENTRL_WORKER.words"
 file=$SAVED/$2-$AGENTRL_WORKER.step
 step=$(cat "$file" 2>/dev/null || echo 0)
 echo "goes on at $step"
-[[ -z ${BREAK_WITH:-} ]] || exit "$BREAK_WITH"
+[[ -z ${BREAK_WITH:-} || ${REFUSED_BY:-$2} != "$2" ]] || exit "$BREAK_WITH"
 trap 'echo "saved $step"; exit 143' TERM
 while [[ $step -lt $STEPS && ! -e $SAVED/enough ]] || [[ $2 != launch.train ]]; do
   step=$((step + 1))
