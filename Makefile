@@ -91,7 +91,7 @@ $(VENV)-peers/ready $(VENV)-tunix/ready:
 # What TPU hosts install, made again; takes uv (pip install uv). The head stays.
 lock:
 	{ sed '/^google-jetstream/q' $(LOCK); uv pip compile setup.py --quiet \
-	  --extra tpu --extra jetstream --extra grpc --universal \
+	  --extra tpu --extra jetstream --extra grpc --extra gcs --universal \
 	  --constraint launch/tpu/constraints.txt --python-version 3.11 \
 	  --no-header --no-annotate --no-emit-index-url; } >$(LOCK).new
 	mv $(LOCK).new $(LOCK)
