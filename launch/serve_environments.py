@@ -11,6 +11,7 @@ controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all.
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 

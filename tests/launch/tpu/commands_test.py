@@ -83,9 +83,11 @@ class TpuCommandsTest(parameterized.TestCase):
       ),
       ((), ("--config.checkpoint.grace_s=soon",), "whole number of seconds"),
     ):
-      with self.subTest(options=options, after=after):
-        with self.assertRaisesRegex(AssertionError, sentence):
-          dry_run(*POD, *options, "--dry-run", *CONFIG, *after)
+      with (
+        self.subTest(options=options, after=after),
+        self.assertRaisesRegex(AssertionError, sentence),
+      ):
+        dry_run(*POD, *options, "--dry-run", *CONFIG, *after)
 
   def test_a_stop_waits_as_long_as_the_learner_was_given(self):
     stop = (

@@ -77,8 +77,8 @@ class GkeTest(absltest.TestCase):
         "FailJobSet",
       ),
       (
-        "Pod default/qwen-learner-0-0-x has condition DisruptionTarget matching "
-        "FailJob rule at index 1",
+        "Pod default/qwen-learner-0-0-x has condition DisruptionTarget "
+        "matching FailJob rule at index 1",
         "RestartJobSetAndIgnoreMaxRestarts",
       ),
       ("Job has reached the specified backoff limit", None),

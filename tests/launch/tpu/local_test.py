@@ -140,7 +140,7 @@ class TpuLocalTest(absltest.TestCase):
   @pytest.mark.full
   @pytest.mark.timeout(2 * DEADLINE_S)
   def test_an_update_longer_than_the_config_allows_is_saved(self):
-    """The learner gets --grace: its config would give up after half a second."""
+    """The learner gets --grace; by its config it would soon give up."""
     hold = self.folder / "hold"
     process = self.start(
       *("--env=JAX_PLATFORMS=cpu", f"--env=HOLD={hold}", "--grace=240"),

@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[3]
 SCRIPT = ROOT / "launch" / "tpu_run.sh"
 ZONE = ("--zone=us-east5-a", "--project=p")
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 class Cloud:
