@@ -450,7 +450,7 @@ def mesh_changes(settings: Settings, slice_: Slice) -> list[Change]:
   found = []
   for mesh in meshes(settings, slice_.num_devices):
     if mesh[settings.slices.over] % slice_.num_slices:
-      continue  # the axis that spans slices is as long as their number, at least
+      continue  # the axis that spans slices has a part in each
     shares = mesh["data"] * mesh["fsdp"]
     changed = with_mesh(with_rows(settings, shares), mesh)
     if state_bytes(changed) + kept_bytes(changed) <= room:
