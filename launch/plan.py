@@ -4,6 +4,9 @@ r"""Predicts whether a config fits a TPU slice, and how fast it runs there.
     --topology=v5p-64 --rollout_topology=v5p-8
   python -m launch.plan --config=configs/pod.py:qwen3-8b --topology=v6e:8x8 \
     --rollout_topology=v6e-8 --search=6 --config.mesh.fsdp=64
+  python -m launch.plan --config=configs/pod.py:qwen2.5-14b --system \
+    --topology=v5p-64 --rollout_topology=v5p-8 --rollout_slices=8 \
+    --prompt=1024 --turns=896 --num_answers=5 --answer_tokens=100
 
 Compiles the learner's update, prefill and decode of exactly that config for
 exactly those chips, on any machine, and analyses the compiled programs. Ends
@@ -12,6 +15,7 @@ with status 1 and a sentence if something does not fit. See docs/plan.md.
 
 import contextlib
 import json
+import pathlib
 import sys
 from collections.abc import Callable, Iterator
 
@@ -20,6 +24,7 @@ import ml_collections
 from absl import flags
 from rich.console import Console
 
+from agentrl_jax.errors import ConfigError
 from launch import command_line
 from launch.config.settings import Settings, read_settings
 from launch.planning import report
@@ -27,7 +32,23 @@ from launch.planning.advice import Adviser, refusal
 from launch.planning.chips import parse_slice
 from launch.planning.largest_batch import Largest, most_rows, most_slots
 from launch.planning.search import Candidate, search
-from launch.planning.study import ROLES, Deployment, Planner, read_attempts
+from launch.planning.study import (
+  ROLES,
+  Deployment,
+  Planner,
+  read_attempts,
+)
+from launch.planning.system import report as system_report
+from launch.planning.system.measured import read_measured
+from launch.planning.system.prices import read_prices
+from launch.planning.system.whole_run import (
+  Plan,
+  Request,
+  plan_measured,
+  plan_whole_run,
+  require_slices,
+)
+from launch.planning.system.workload import read_workload
 from launch.shared_flags import CONFIG
 
 _TOPOLOGY = flags.DEFINE_string(
@@ -67,7 +88,43 @@ _ADVICE = flags.DEFINE_integer(
   lower_bound=0,
 )
 _JSON = flags.DEFINE_bool("json", False, "Print JSON in place of tables.")
-flags.mark_flags_as_required(["config", "topology"])
+_SYSTEM = flags.DEFINE_bool(
+  "system", False, "Predict the whole run: who waits for whom, and its price."
+)
+_SERVERS = flags.DEFINE_integer(
+  "rollout_slices", 1, "Rollout servers, each on a --rollout_topology."
+)
+_ANSWERS = flags.DEFINE_float(
+  "num_answers", None, "Mean answers of an episode, for --system."
+)
+_ANSWER_TOKENS = flags.DEFINE_float(
+  "answer_tokens", None, "Mean tokens of an answer, for --system."
+)
+_ENVIRONMENT_S = flags.DEFINE_float(
+  "environment_s", 0.0, "Mean seconds of the environment for each answer."
+)
+_SPREAD = flags.DEFINE_float(
+  "spread", 0.5, "Standard deviation of an episode's work over its mean."
+)
+_UTILISATION = flags.DEFINE_float(
+  "utilisation", 0.5, "Share of their bounds that programs reach."
+)
+_CHIPS = flags.DEFINE_integer(
+  "chips", 0, "Split so many chips between learner and servers, and rank."
+)
+_PRICE = flags.DEFINE_list(
+  "price", [], "Dollars for an hour of a chip: v5p=4.2,v6e=2.7."
+)
+_MEASURED = flags.DEFINE_string(
+  "measured", None, "The folder of a run, whose rates replace the bounds."
+)
+flags.mark_flags_as_required(["config"])
+flags.register_multi_flags_validator(
+  ["topology", "measured"],
+  lambda given: bool(given["topology"]) != bool(given["measured"]),
+  "give --topology, the learner's slice, or --measured, the folder of a run; "
+  "not both",
+)
 flags.register_validator(
   "roles",
   lambda given: bool(given) and set(given) <= set(ROLES),
@@ -86,10 +143,15 @@ def plan(
   config: ml_collections.ConfigDict,
   settings: Settings,
   deployment: Deployment,
+  request: Request | None,
 ) -> str:
-  """Prints the plan; returns a sentence about what does not fit, or ""."""
+  """Prints the plan; returns a sentence about what does not fit, or "".
+
+  With a `request`, the whole run is predicted if all its programs fit.
+  """
   tables = Console(stderr=_JSON.value, width=110)
   planner = Planner(deployment)
+  whole: Plan | None = None
   with _telling() as tell:
     judged = planner.study(settings, _ROLES.value, tell=tell)
     ranked: list[Candidate] = []
@@ -102,6 +164,8 @@ def plan(
         tell=tell,
       )
     largest = _largest(planner, settings, tell) if _LARGEST.value else []
+    if request is not None and all(j.fits for j in judged):
+      whole = plan_whole_run(settings, deployment, judged, request, tell=tell)
   report.show(tables, judged)
   if ranked:
     report.show_search(tables, ranked)
@@ -112,10 +176,35 @@ def plan(
     )
     advice = adviser.advise(judged) or adviser.share_prompts(judged)
   report.show_advice(tables, advice, adviser)
+  if whole is not None:
+    _show_whole(tables, whole)
   if _JSON.value:
     found = report.as_json(judged, largest, ranked, advice)
+    if whole is not None:
+      found |= system_report.as_json(whole.systems, whole.splits)
     Console().print_json(json.dumps(found))
   return refusal(judged, advice)
+
+
+def plan_from_run(settings: Settings, run: pathlib.Path) -> None:
+  """Prints the whole run at the rates of another one, and what that had."""
+  tables = Console(stderr=_JSON.value, width=110)
+  found = read_measured(run, settings, num_servers=_SERVERS.value)
+  whole = plan_measured(settings, found)
+  _show_whole(tables, whole)
+  (system,) = whole.systems.values()
+  system_report.show_measured(tables, found, system)
+  if _JSON.value:
+    values = system_report.as_json(whole.systems, measured=found)
+    Console().print_json(json.dumps(values))
+
+
+def _show_whole(tables: Console, whole: Plan) -> None:
+  system_report.show(
+    tables, whole.systems, slices=whole.slices, notes=whole.notes
+  )
+  if whole.splits:
+    system_report.show_split(tables, whole.splits, _CHIPS.value)
 
 
 def _largest(
@@ -150,6 +239,9 @@ def main() -> None:
   # Whatever chips are here, they are not asked.
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
   settings = read_settings(CONFIG.value)
+  if _MEASURED.value:
+    plan_from_run(settings, pathlib.Path(_MEASURED.value))
+    return
   rollout = _ROLLOUT.value
   deployment = Deployment(
     learner=parse_slice(_TOPOLOGY.value or ""),
@@ -161,8 +253,34 @@ def main() -> None:
       attempts=_ATTEMPTS.value,
     ),
   )
-  if refused := plan(CONFIG.value, settings, deployment):
+  request = _request(settings, deployment) if _SYSTEM.value else None
+  if refused := plan(CONFIG.value, settings, deployment, request):
     sys.exit(refused)
+
+
+def _request(settings: Settings, deployment: Deployment) -> Request:
+  """Returns what the flags say about the whole run, checked."""
+  if missing := set(ROLES) - set(_ROLES.value):
+    raise ConfigError(
+      f"--system needs the rates of both sides, and --roles={_ROLES.value} "
+      f"leaves out {', '.join(missing)}: leave --roles away"
+    )
+  request = Request(
+    workload=read_workload(
+      settings,
+      deployment.attempts,
+      num_answers=_ANSWERS.value,
+      answer_tokens=_ANSWER_TOKENS.value,
+      environment_s=_ENVIRONMENT_S.value,
+      spread=_SPREAD.value,
+    ),
+    utilisation=_UTILISATION.value,
+    num_servers=_SERVERS.value,
+    num_chips=_CHIPS.value,
+    prices=read_prices(_PRICE.value),
+  )
+  require_slices(deployment, request)
+  return request
 
 
 if __name__ == "__main__":

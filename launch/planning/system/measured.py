@@ -1,0 +1,218 @@
+"""Reads the rates of both sides from the metrics of a run.
+
+For a run whose engine is in its own process: servers elsewhere keep their
+metrics to themselves. Rates are those of busy time, so waiting is not among
+them and can be predicted:
+
+- learner: seconds from one step's metrics to the next, less `seconds/wait`;
+- engine: seconds of its steps, times the slots that were busy in them, over the
+  answers; an idle engine makes no steps;
+- environment: the remainder of an episode's seconds, the controller's included.
+
+An answer keeps its seconds at any load, so that predictions at loads above the
+run's are too high where a step takes longer the more slots are busy.
+"""
+
+import dataclasses
+import itertools
+import math
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+from agentrl_jax.data.record_file import read_groups
+from agentrl_jax.data.records import Trajectory
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import FILE, Row, read_metrics
+from launch.config.settings import Settings
+from launch.planning.roofline import Attempts
+from launch.planning.system.rates import (
+  LearnerRate,
+  RolloutRate,
+  usable_slots,
+)
+from launch.planning.system.workload import Workload
+from launch.run.group_source import STAGE
+
+LEAST_STEPS = 5  # that are measured
+_WARM_UP = 0.2  # of the steps, in which programs are compiled
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+  """Rates of a run, and what came of them."""
+
+  workload: Workload
+  learner: LearnerRate
+  rollouts: RolloutRate
+  num_steps: int
+  step_s: float
+  learner_waits: float  # share of time in which the learner waited
+  staleness_mean: float  # versions, since the start of the run
+
+
+def read_measured(
+  run: pathlib.Path, settings: Settings, *, num_servers: int = 1
+) -> Measured:
+  """Reads the rates of the run in a folder.
+
+  `num_servers` engines like the run's are assumed. Raises `ConfigError` if the
+  run has too few steps, or an engine elsewhere.
+  """
+  if not (run / FILE).exists():
+    raise ConfigError(
+      f"--measured={run} has no {FILE}: name the folder of a run, such as "
+      "runs/quickstart"
+    )
+  rows = [row for row in read_metrics(run / FILE) if row.stage == STAGE]
+  skipped = max(1, math.ceil(_WARM_UP * len(rows)))
+  if len(rows) - skipped < LEAST_STEPS:
+    raise ConfigError(
+      f"--measured={run} has metrics of {len(rows)} steps of {STAGE}; rates "
+      f"need {LEAST_STEPS + 2} or more: let it train further"
+    )
+  if "engine/steps" not in rows[-1].values:
+    raise ConfigError(
+      f"--measured={run} has no metrics of an engine, which a run has if its "
+      "engine is in its own process (rollouts.servers='')"
+    )
+  window = _Window(rows[skipped - 1 :], settings)
+  trajectories = _trajectories(run)
+  rollouts = window.rollouts(num_servers)
+  return Measured(
+    workload=window.workload(_spread(trajectories, rollouts, window)),
+    learner=window.learner(),
+    rollouts=rollouts,
+    num_steps=window.num_steps,
+    step_s=window.elapsed_s / window.num_steps,
+    learner_waits=window.wait_s / window.elapsed_s,
+    staleness_mean=rows[-1].values["staleness/mean"],
+  )
+
+
+class _Window:
+  """Consecutive rows of a run; the first one is where counting starts."""
+
+  def __init__(self, rows: Sequence[Row], settings: Settings):
+    self._rows, self._settings = rows, settings
+    self._first, self._last = rows[0].values, rows[-1].values
+    self.num_steps = len(rows) - 1
+    self.elapsed_s = rows[-1].time_s - rows[0].time_s
+    self.wait_s = math.fsum(row.values["seconds/wait"] for row in rows[1:])
+    self._finished = {
+      task: self._increase(f"rollout/finished/{task}")
+      for task in settings.task_ids
+    }
+    self._num_episodes = math.fsum(self._finished.values())
+    self.num_answers = self._mean("rollout/turns")
+    self.sampled_tokens = (
+      math.fsum(
+        self._increase(f"rollout/sampled_tokens/{task}")
+        for task in settings.task_ids
+      )
+      / self._num_episodes
+    )
+
+  def learner(self) -> LearnerRate:
+    """Returns seconds of a step that do not wait."""
+    limits = self._settings.admission
+    episodes = limits.groups_per_step * self._settings.group.size
+    return LearnerRate(
+      parts_s={
+        "all, measured": (self.elapsed_s - self.wait_s) / self.num_steps
+      },
+      tokens=episodes * self._mean("rollout/tokens"),
+    )
+
+  def rollouts(self, num_servers: int) -> RolloutRate:
+    """Returns seconds of an answer in its slot, and of the environment."""
+    busy_s = self._increase("engine/prefill_s")
+    busy_s += self._increase("engine/decode_s")
+    step_s = busy_s / self._increase("engine/steps")
+    slot_steps = math.fsum(
+      _slot_steps(before, after, self._settings.engine.slots)
+      for before, after in itertools.pairwise(self._rows)
+    )
+    answers = self._num_episodes * self.num_answers
+    answer_s = slot_steps * step_s / answers
+    episode_s = self._mean("rollout/episode_s")
+    environment_s = episode_s / self.num_answers - answer_s - self._queue_s()
+    return RolloutRate(
+      num_servers=num_servers,
+      slots=usable_slots(self._settings),
+      answer_s=answer_s,
+      prefill_s=0.0,
+      environment_s=max(0.0, environment_s),
+      num_answers=self.num_answers,
+    )
+
+  def workload(self, spread: float) -> Workload:
+    """Returns the means of the run's episodes."""
+    size = self._settings.group.size
+    return Workload(
+      attempts=Attempts(
+        prompt=0, turns=max(1, round(self._mean("rollout/tokens"))), num=size
+      ),
+      num_answers=self.num_answers,
+      answer_tokens=self.sampled_tokens / self.num_answers,
+      environment_s=self.rollouts(1).environment_s,
+      spread=spread,
+      group_size=size,
+    )
+
+  def _increase(self, name: str) -> float:
+    return self._last[name] - self._first.get(name, 0.0)
+
+  def _mean(self, name: str) -> float:
+    """Mean of a metric over tasks, by their finished episodes."""
+    return math.fsum(
+      number * self._last[f"{name}/{task}"]
+      for task, number in self._finished.items()
+      if number
+    ) / math.fsum(self._finished.values())
+
+  def _queue_s(self) -> float:
+    """Mean seconds of a request before it has a slot."""
+    waits, weights = [], []
+    for row in self._rows[1:]:
+      for k in range(len(self._settings.engine.slots)):
+        if f"engine/wait_s/policy_slot{k}" in row.values:
+          waits.append(row.values[f"engine/wait_s/policy_slot{k}"])
+          weights.append(self._settings.engine.slots[k])
+    return statistics.fmean(waits, weights) if waits else 0.0
+
+
+def _slot_steps(before: Row, after: Row, slots: Sequence[int]) -> float:
+  """Busy slots, summed over the engine's steps between two rows."""
+  steps = after.values["engine/steps"] - before.values["engine/steps"]
+  occupied = math.fsum(
+    number * after.values.get(f"engine/slot_occupancy/policy_slot{k}", 0.0)
+    for k, number in enumerate(slots)
+  )
+  return steps * occupied
+
+
+def _trajectories(run: pathlib.Path) -> list[Trajectory]:
+  """Reads the trajectories that the run kept."""
+  return [
+    trajectory
+    for path in sorted((run / "trajectories").glob("[0-9]*.jsonl.gz"))
+    for group in read_groups(path)
+    for trajectory in group.trajectories
+  ]
+
+
+def _spread(
+  trajectories: Sequence[Trajectory], rate: RolloutRate, window: _Window
+) -> float:
+  """Standard deviation of the episodes' work, over its mean.
+
+  Work is seconds of the environment for each answer, and of the engine for each
+  sampled token.
+  """
+  per_token_s = rate.answer_s * rate.num_answers / window.sampled_tokens
+  work = [
+    rate.environment_s * len(t.turns) + per_token_s * t.num_sampled
+    for t in trajectories
+  ]
+  return statistics.pstdev(work) / statistics.fmean(work) if work else 0.0
