@@ -1,0 +1,167 @@
+"""Share of waiting of real runs, against its prediction from their rates.
+
+  python -m bench.system             # three settings
+  python -m bench.system rollouts    # one of them
+
+Trains a small policy on sums in three settings: the learner limits, the
+rollouts limit, the environment's latency limits. The rates of busy time of each
+run (`launch.planning.system.measured`) go into the model of `launch.plan
+--system`, and the share of time that the learner waited comes out or does not.
+
+Rates and waiting are of the same run: both sides share the processors, so a
+side is slower while the other one works. What is checked is therefore the model
+of the pipeline (admission, batches, groups that end with their slowest attempt,
+Little's law), not the bounds of compiled programs, nor rates on other chips.
+
+`elsewhere` is a harder test: the rates of the run without latency, with the
+latency added by the model, against the run that had it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import pathlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+
+import jax
+import ml_collections
+
+from agentrl_jax.data.records import Message, Task
+from agentrl_jax.env.interface import Session, Step
+from configs import base, environments
+from environments.arithmetic.environment import Arithmetic
+from launch.config.settings import Settings, read_settings
+from launch.planning.system.measured import Measured, read_measured
+from launch.planning.system.prediction import System, predict
+from launch.run.training import train
+
+TASK = "sums"
+LATENCY_S = 0.5
+SETTINGS = {
+  "learner": {"train.micro_batch": 1, "model.mlp_width": 1024},
+  "rollouts": {"engine.slots": (4,), "episode.max_answer_tokens": 48},
+  "latency": {f"environments.{TASK}.options.latency_s": LATENCY_S},
+}
+
+
+class SlowArithmetic(Arithmetic):
+  """Sums whose replies take a while, as those of a container do."""
+
+  def __init__(self, *, latency_s: float = 0.0, **options: int):
+    super().__init__(**options)
+    self._latency_s = latency_s
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """Opens a session that waits before every reply."""
+    async with super().open(task, seed=seed) as session:
+      yield _SlowSession(session, self._latency_s)
+
+
+class _SlowSession(Session):
+  def __init__(self, session: Session, latency_s: float):
+    self.tools = session.tools
+    self._session, self._latency_s = session, latency_s
+
+  async def reset(self) -> Step:
+    return await self._session.reset()
+
+  async def step(self, answer: Message) -> Step:
+    await asyncio.sleep(self._latency_s)
+    return await self._session.step(answer)
+
+
+def make_config(
+  name: str, steps: int, workdir: str
+) -> ml_collections.ConfigDict:
+  """Returns the config of a setting."""
+  c = base.get_config()
+  c.name, c.workdir = name, workdir
+  with c.unlocked():
+    c.tasks.weights[TASK] = 1.0
+    c.environments[TASK] = environments.entry(
+      "bench.system:SlowArithmetic",
+      options={"latency_s": 0.0},
+      mistakes={"wrong_sum": 0.3},
+    )
+  c.tasks.names = (TASK,)
+  c.tokenizer.update(vocab_size=400, num_texts=40)
+  c.model.update(width=64, num_layers=2, num_heads=4, head_dim=16)
+  c.warm_start.num_demonstrations = 256
+  c.train.update(steps=steps, row_length=320, micro_batch=4, sharing=1)
+  c.loss.update(kl_coefficient=0.0, token_chunk=64)
+  c.optimizer.learning_rate = 1e-5  # episodes stay as they are
+  c.episode.update(max_turns=4, max_tokens=320, max_answer_tokens=24)
+  c.group.size = 4
+  c.admission.update(
+    groups_per_step=8, max_staleness=1, max_concurrent_groups=8
+  )
+  c.queue.max_groups = 16
+  c.cross_policy.update(policy_slots=("fresh",), weights=(1.0,))
+  c.engine.update(
+    slots=(32,),
+    context=320,
+    num_slot_sizes=1,
+    prefill_chunks=(16, 64),
+    steps_per_sync=2,
+  )
+  c.report.keep_groups = 8
+  c.checkpoint.every = steps
+  c.evaluation.update(
+    num_tasks=2, num_sampled=2, num_untrained=2, scripted=False
+  )
+  c.update_from_flattened_dict(SETTINGS[name])
+  return c
+
+
+def show(name: str, found: Measured, system: System) -> None:
+  """Prints one line of measured and predicted values."""
+  sys.stdout.write(
+    f"{name:>22} {found.num_steps:5d}"
+    f" {found.step_s:8.2f} {system.step_s:8.2f}"
+    f" {found.learner_waits:8.1%} {system.learner_waits:8.1%}"
+    f" {found.staleness_mean:8.2f} {system.staleness_mean:8.2f}"
+    f" {system.limit:>10}\n"
+  )
+  sys.stdout.flush()
+
+
+def measure(name: str, steps: int, workdir: str) -> tuple[Settings, Measured]:
+  """Trains in one setting and reads the run's rates."""
+  config = make_config(name, steps, workdir)
+  train(config)
+  settings = read_settings(config)
+  return settings, read_measured(pathlib.Path(workdir) / name, settings)
+
+
+def main() -> None:
+  """Prints a line for each setting, and `elsewhere` if all of them ran."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("settings", nargs="*", choices=[[], *SETTINGS])
+  parser.add_argument("--steps", type=int, default=60)
+  options = parser.parse_args()
+  jax.config.update("jax_platforms", "cpu")
+  runs = {}
+  with tempfile.TemporaryDirectory() as workdir:
+    for name in options.settings or SETTINGS:
+      runs[name] = measure(name, options.steps, workdir)
+  sys.stdout.write(
+    f"{'':>22} steps   s/step   s/step  learner  waits  staleness\n"
+    f"{'':>22}       measured predicted, and so on\n"
+  )
+  for name, (settings, found) in runs.items():
+    sys.stdout.write(
+      f"{found.learner.step_s} {found.rollouts} {found.workload}\n"
+    )
+    show(
+      name,
+      found,
+      predict(settings, found.workload, found.learner, found.rollouts),
+    )
+
+
+if __name__ == "__main__":
+  main()
