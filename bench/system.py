@@ -20,7 +20,6 @@ latency added by the model, against the run that had it.
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import pathlib
 import sys
 import tempfile

@@ -12,11 +12,11 @@ from launch.planning.system.prediction import System
 from launch.planning.system.split import Split
 
 _ROWS: Mapping[str, Callable[[System], str]] = {
-  "s of a step: learner alone": lambda s: f"{s.learner_s:,.2f}",
-  "s of a step: rollouts alone": lambda s: f"{s.rollouts_s:,.2f}",
-  "s of a step: bound on staleness": lambda s: f"{s.staleness_s:,.2f}",
+  "s of a step: learner alone": lambda s: _number(s.learner_s),
+  "s of a step: rollouts alone": lambda s: _number(s.rollouts_s),
+  "s of a step: bound on staleness": lambda s: _number(s.staleness_s),
   "limit": lambda s: s.limit,
-  "s of a step, predicted": lambda s: f"{s.step_s:,.2f}",
+  "s of a step, predicted": lambda s: _number(s.step_s),
   "% of time that the learner waits": lambda s: f"{100 * s.learner_waits:.1f}",
   "% of the rollouts' rate unused": lambda s: f"{100 * s.rollouts_idle:.1f}",
   "staleness, mean versions": lambda s: f"{s.staleness_mean:.2f}",
@@ -35,7 +35,7 @@ _ROWS: Mapping[str, Callable[[System], str]] = {
   ),
   "sampled tokens/s": lambda s: f"{s.sampled_tokens_per_s:,.0f}",
   "$/hour": lambda s: f"{s.dollars_per_hour:,.2f}",
-  "$/step": lambda s: f"{s.dollars_per_step:,.3f}",
+  "$/step": lambda s: _number(s.dollars_per_step),
 }
 
 
@@ -52,7 +52,7 @@ def show(
   for name in systems:
     table.add_column(name, justify="right")
   for part in next(iter(systems.values())).learner_parts_s:
-    cells = (f"{s.learner_parts_s[part]:,.2f}" for s in systems.values())
+    cells = (_number(s.learner_parts_s[part]) for s in systems.values())
     table.add_row(f"s of the learner: {part}", *cells)
   table.add_section()
   for name, cell in _ROWS.items():
@@ -68,7 +68,7 @@ def show_split(
   """Prints splits of the chips, fastest first."""
   table = Table(
     title=f"Splits of {num_chips} chips, by steps per hour",
-    caption="$/step of the chips that a split takes, which may be fewer",
+    caption="$/step counts the chips that a split takes, which may be fewer",
   )
   for name in (
     "learner",
@@ -96,7 +96,7 @@ def show_split(
       *head,
       f"{split.num_chips}",
       f"{system.steps_per_hour:,.1f}",
-      f"{system.dollars_per_step:,.3f}{mark}",
+      f"{_number(system.dollars_per_step)}{mark}",
       f"{100 * system.learner_waits:.1f}",
       f"{100 * system.rollouts_idle:.1f}",
       system.limit,
@@ -142,6 +142,11 @@ def as_json(
     ],
     "measured": measured and dataclasses.asdict(measured),
   }
+
+
+def _number(value: float) -> str:
+  """Two decimals, or three digits of a number below 1."""
+  return f"{value:,.2f}" if value >= 1 or not value else f"{value:.3g}"
 
 
 def _system(system: System) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""Rates read from the metrics of a run, made up so that each is known."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import numpy as np
+from absl.testing import parameterized
+
+from agentrl_jax.data.record_file import write_groups
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import MetricsWriter
+from launch.config.settings import read_settings
+from launch.planning.system.measured import read_measured
+from launch.planning.system.prediction import predict
+from tests.data.records import make_group, make_turn
+from tests.launch import tiny
+
+WAIT_S, TRAIN_S, CHECKPOINT_S = 6.0, 3.0, 1.0
+STEPS = 10
+# In each step of the run: four episodes of two answers of eight tokens.
+EPISODES, ANSWERS, TOKENS = 4, 2, 8
+ENGINE_STEPS, ENGINE_STEP_S = 50, 0.08
+
+
+class _Clock:
+  def __init__(self):
+    self.now_s = 1000.0
+
+  def __call__(self) -> float:
+    return self.now_s
+
+
+def _row(step: int, **changes) -> dict[str, float]:
+  values = {
+    "seconds/wait": WAIT_S,
+    "seconds/train": TRAIN_S,
+    "staleness/mean": 1.5,
+    "rollout/finished/arithmetic": step * EPISODES,
+    "rollout/sampled_tokens/arithmetic": step * EPISODES * ANSWERS * TOKENS,
+    "rollout/turns/arithmetic": ANSWERS,
+    "rollout/tokens/arithmetic": 40.0,
+    "rollout/episode_s/arithmetic": 7.0,
+    "engine/steps": 1000 + step * ENGINE_STEPS,
+    "engine/prefill_s": 20 + step * ENGINE_STEPS * ENGINE_STEP_S / 4,
+    "engine/decode_s": 30 + step * ENGINE_STEPS * ENGINE_STEP_S * 3 / 4,
+    # Half of four slots and of two: three busy slots.
+    "engine/slot_occupancy/policy_slot0": 0.5,
+    "engine/slot_occupancy/policy_slot1": 0.5,
+    "engine/wait_s/policy_slot0": 0.25,
+    "engine/wait_s/policy_slot1": 0.25,
+  }
+  return {name: float(v) for name, v in (values | changes).items()}
+
+
+class MeasuredTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.run_folder = pathlib.Path(folder.name)
+    self.settings = read_settings(tiny.get_config())
+
+  def _write(self, steps=STEPS, compile_s=0.0, without=(), **changes):
+    clock = _Clock()
+    with MetricsWriter(self.run_folder, clock=clock) as writer:
+      writer.write(1, {"loss": 1.0}, stage="warm_start")
+      for step in range(1, steps + 1):
+        clock.now_s += WAIT_S + TRAIN_S + CHECKPOINT_S
+        clock.now_s += compile_s * (step == 1)
+        row = _row(step, **changes)
+        for name in without:
+          del row[name]
+        writer.write(step, row, stage="rl")
+
+  def test_the_learner_is_busy_but_for_its_waiting(self):
+    self._write(compile_s=500.0)  # of the first step, which is left out
+    found = read_measured(self.run_folder, self.settings)
+    self.assertEqual(found.num_steps, 8)
+    self.assertAlmostEqual(found.step_s, 10)
+    self.assertAlmostEqual(found.learner.step_s, TRAIN_S + CHECKPOINT_S)
+    self.assertAlmostEqual(found.learner_waits, 0.6)
+    self.assertAlmostEqual(found.learner.tokens, 2 * 2 * 40)
+    self.assertEqual(found.staleness_mean, 1.5)
+
+  def test_an_answer_takes_its_share_of_the_busy_engine(self):
+    self._write()
+    found = read_measured(self.run_folder, self.settings, num_servers=2)
+    # 50 steps of 0.08 s with three busy slots, for eight answers.
+    answer_s = 50 * 0.08 * 3 / 8
+    self.assertAlmostEqual(found.rollouts.answer_s, answer_s)
+    self.assertAlmostEqual(
+      found.rollouts.environment_s, 7 / 2 - answer_s - 0.25
+    )
+    self.assertEqual(found.rollouts.num_servers, 2)
+    self.assertEqual(found.workload.num_answers, ANSWERS)
+    self.assertAlmostEqual(found.workload.answer_tokens, TOKENS)
+
+  def test_work_spreads_as_the_kept_episodes_do(self):
+    self._write(**{"rollout/episode_s/arithmetic": 3.5})  # the engine's alone
+    (self.run_folder / "trajectories").mkdir()
+    path = self.run_folder / "trajectories" / "000003.jsonl.gz"
+    rng = np.random.default_rng(0)
+    group = make_group(rng, size=2)
+    members = tuple(
+      dataclasses.replace(
+        member, turns=(make_turn(rng, observed=3, sampled=size),)
+      )
+      for member, size in zip(group.trajectories, (4, 12), strict=True)
+    )
+    write_groups(path, [dataclasses.replace(group, trajectories=members)])
+    evaluation = path.with_name("rl_greedy.jsonl.gz")
+    evaluation.write_bytes(b"of no step: not read")
+    found = read_measured(self.run_folder, self.settings)
+    self.assertAlmostEqual(found.rollouts.environment_s, 0)
+    self.assertAlmostEqual(found.workload.spread, 0.5)
+
+  def test_what_is_read_can_be_predicted_with(self):
+    self._write()
+    found = read_measured(self.run_folder, self.settings)
+    system = predict(
+      self.settings, found.workload, found.learner, found.rollouts
+    )
+    self.assertAlmostEqual(system.learner_s, 4.0)
+
+  @parameterized.parameters(6, 1)
+  def test_too_few_steps_are_refused(self, steps):
+    self._write(steps=steps)
+    with self.assertRaisesRegex(ConfigError, f"of {steps} steps .* need 7"):
+      read_measured(self.run_folder, self.settings)
+
+  def test_a_run_with_engines_elsewhere_is_refused(self):
+    self._write(without=("engine/steps",))
+    with self.assertRaisesRegex(ConfigError, "no metrics of an engine"):
+      read_measured(self.run_folder, self.settings)
+
+  def test_a_folder_of_no_run_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "has no metrics.jsonl"):
+      read_measured(self.run_folder / "none", self.settings)
