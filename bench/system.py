@@ -12,14 +12,13 @@ Rates and waiting are of the same run: both sides share the processors, so a
 side is slower while the other one works. What is checked is therefore the model
 of the pipeline (admission, batches, groups that end with their slowest attempt,
 Little's law), not the bounds of compiled programs, nor rates on other chips.
-
-`elsewhere` is a harder test: the rates of the run without latency, with the
-latency added by the model, against the run that had it.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -34,14 +33,18 @@ from configs import base, environments
 from environments.arithmetic.environment import Arithmetic
 from launch.config.settings import Settings, read_settings
 from launch.planning.system.measured import Measured, read_measured
-from launch.planning.system.prediction import System, predict
+from launch.planning.system.prediction import predict
 from launch.run.training import train
 
 TASK = "sums"
 LATENCY_S = 0.5
 SETTINGS = {
-  "learner": {"train.micro_batch": 1, "model.mlp_width": 1024},
-  "rollouts": {"engine.slots": (4,), "episode.max_answer_tokens": 48},
+  "learner": {
+    "train.micro_batch": 1,
+    "loss.proximal": "recomputed",
+    "episode.max_answer_tokens": 8,
+  },
+  "rollouts": {"engine.slots": (8,)},
   "latency": {f"environments.{TASK}.options.latency_s": LATENCY_S},
 }
 
@@ -79,6 +82,7 @@ def make_config(
   """Returns the config of a setting."""
   c = base.get_config()
   c.name, c.workdir = name, workdir
+  c.compile_cache = str(pathlib.Path(workdir).absolute() / "compiled")
   with c.unlocked():
     c.tasks.weights[TASK] = 1.0
     c.environments[TASK] = environments.entry(
@@ -91,9 +95,10 @@ def make_config(
   c.model.update(width=64, num_layers=2, num_heads=4, head_dim=16)
   c.warm_start.num_demonstrations = 256
   c.train.update(steps=steps, row_length=320, micro_batch=4, sharing=1)
-  c.loss.update(kl_coefficient=0.0, token_chunk=64)
+  # With an entropy term every episode is computed, whatever its reward.
+  c.loss.update(kl_coefficient=0.0, entropy_coefficient=1e-6, token_chunk=64)
   c.optimizer.learning_rate = 1e-5  # episodes stay as they are
-  c.episode.update(max_turns=4, max_tokens=320, max_answer_tokens=24)
+  c.episode.update(max_turns=4, max_tokens=320, max_answer_tokens=16)
   c.group.size = 4
   c.admission.update(
     groups_per_step=8, max_staleness=1, max_concurrent_groups=8
@@ -116,16 +121,30 @@ def make_config(
   return c
 
 
-def show(name: str, found: Measured, system: System) -> None:
-  """Prints one line of measured and predicted values."""
-  sys.stdout.write(
-    f"{name:>22} {found.num_steps:5d}"
-    f" {found.step_s:8.2f} {system.step_s:8.2f}"
-    f" {found.learner_waits:8.1%} {system.learner_waits:8.1%}"
-    f" {found.staleness_mean:8.2f} {system.staleness_mean:8.2f}"
-    f" {system.limit:>10}\n"
-  )
+def show(name: str, settings: Settings, found: Measured) -> None:
+  """Prints measured and predicted values as one JSON object."""
+  system = predict(settings, found.workload, found.learner, found.rollouts)
+  values = {
+    "setting": name,
+    "limit": system.limit,
+    "steps": found.num_steps,
+    "learner_waits": _pair(found.learner_waits, system.learner_waits),
+    "step_s": _pair(found.step_s, system.step_s),
+    "staleness": _pair(found.staleness_mean, system.staleness_mean),
+    "rates": {
+      "learner_s": found.learner.step_s,
+      "answer_s": found.rollouts.answer_s,
+      "environment_s": found.rollouts.environment_s,
+      "spread": found.workload.spread,
+    },
+    "load": os.getloadavg()[0],
+  }
+  sys.stdout.write(json.dumps(values, indent=2) + "\n")
   sys.stdout.flush()
+
+
+def _pair(measured: float, predicted: float) -> dict[str, float]:
+  return {"measured": round(measured, 3), "predicted": round(predicted, 3)}
 
 
 def measure(name: str, steps: int, workdir: str) -> tuple[Settings, Measured]:
@@ -137,29 +156,16 @@ def measure(name: str, steps: int, workdir: str) -> tuple[Settings, Measured]:
 
 
 def main() -> None:
-  """Prints a line for each setting, and `elsewhere` if all of them ran."""
+  """Prints a line for each setting as soon as it has run."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("settings", nargs="*", choices=[[], *SETTINGS])
-  parser.add_argument("--steps", type=int, default=60)
+  parser.add_argument("--steps", type=int, default=40)
   options = parser.parse_args()
   jax.config.update("jax_platforms", "cpu")
-  runs = {}
   with tempfile.TemporaryDirectory() as workdir:
     for name in options.settings or SETTINGS:
-      runs[name] = measure(name, options.steps, workdir)
-  sys.stdout.write(
-    f"{'':>22} steps   s/step   s/step  learner  waits  staleness\n"
-    f"{'':>22}       measured predicted, and so on\n"
-  )
-  for name, (settings, found) in runs.items():
-    sys.stdout.write(
-      f"{found.learner.step_s} {found.rollouts} {found.workload}\n"
-    )
-    show(
-      name,
-      found,
-      predict(settings, found.workload, found.learner, found.rollouts),
-    )
+      settings, found = measure(name, options.steps, workdir)
+      show(name, settings, found)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,26 @@ _PRICE = flags.DEFINE_list(
 _MEASURED = flags.DEFINE_string(
   "measured", None, "The folder of a run, whose rates replace the bounds."
 )
+# Flags that count with --system alone; of these, with --measured, the first.
+_OF_SYSTEM = (
+  "rollout_slices",
+  "num_answers",
+  "answer_tokens",
+  "environment_s",
+  "spread",
+  "utilisation",
+  "chips",
+  "price",
+)
+_OF_PROGRAMS = (
+  "rollout_topology",
+  "roles",
+  "prompt",
+  "turns",
+  "attempts",
+  "largest",
+  "search",
+)
 flags.mark_flags_as_required(["config"])
 flags.register_multi_flags_validator(
   ["topology", "measured"],
@@ -238,6 +258,7 @@ def main() -> None:
   """Plans as the flags say."""
   # Whatever chips are here, they are not asked.
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+  _refuse_idle_flags()
   settings = read_settings(CONFIG.value)
   if _MEASURED.value:
     plan_from_run(settings, pathlib.Path(_MEASURED.value))
@@ -256,6 +277,20 @@ def main() -> None:
   request = _request(settings, deployment) if _SYSTEM.value else None
   if refused := plan(CONFIG.value, settings, deployment, request):
     sys.exit(refused)
+
+
+def _refuse_idle_flags() -> None:
+  """Raises `ConfigError` for flags that would change nothing."""
+  if _MEASURED.value:
+    reason = "a run has rates of its own, and --measured asks for no slices"
+    idle = [*_OF_PROGRAMS, *_OF_SYSTEM[1:]]
+  elif not _SYSTEM.value:
+    reason = "they are of the plan of the whole run: add --system"
+    idle = list(_OF_SYSTEM)
+  else:
+    return
+  if given := [f"--{name}" for name in idle if flags.FLAGS[name].present]:
+    raise ConfigError(f"{', '.join(given)} would change nothing: {reason}")
 
 
 def _request(settings: Settings, deployment: Deployment) -> Request:

@@ -39,6 +39,7 @@ class Flow:
   staleness_mean: float  # versions
   staleness_max: int
   episodes_in_flight: float  # mean over time
+  busy_slots: float  # mean over time
 
   @property
   def wait_share(self) -> float:
@@ -52,7 +53,9 @@ class Pace:
 
   learner_s: float  # of a step, without waiting
   lag_s: float  # from a new version to answers of it
-  episodes_per_s: Callable[[float], float]  # by episodes in flight
+  # By episodes in flight:
+  episodes_per_s: Callable[[float], float]
+  busy_slots: Callable[[float], float]
   group_size: int
   spread: float  # standard deviation of an episode's work over its mean
 
@@ -96,7 +99,8 @@ class _Pipeline:
     self._admission = Admission(limits)
     variance = math.log1p(pace.spread**2)
     self._log = (-variance / 2, math.sqrt(variance))
-    self._rates: dict[int, float] = {}  # progress per second, by episodes
+    # Progress per second, and busy slots, by episodes in flight.
+    self._rates: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
     self._now_s = self._progress = 0.0
     # Progress at which each episode ends, and its group.
     self._episodes: list[tuple[float, int]] = []
@@ -114,7 +118,7 @@ class _Pipeline:
   def forget(self) -> None:
     """Forgets what was measured, and goes on."""
     self._began_s, self._wait_s = self._now_s, 0.0
-    self._in_flight_s = 0.0  # episodes in flight, times seconds
+    self._in_flight_s = self._busy_s = 0.0  # episodes and slots, times seconds
     self._ages: list[int] = []
 
   def flow(self, num_steps: int) -> Flow:
@@ -125,7 +129,8 @@ class _Pipeline:
       wait_s=self._wait_s / num_steps,
       staleness_mean=statistics.fmean(self._ages),
       staleness_max=max(self._ages),
-      episodes_in_flight=self._in_flight_s / elapsed_s if elapsed_s else 0.0,
+      episodes_in_flight=self._in_flight_s / elapsed_s,
+      busy_slots=self._busy_s / elapsed_s,
     )
 
   def step(self) -> None:
@@ -180,17 +185,20 @@ class _Pipeline:
         work = self._dice.lognormvariate(*self._log)
         heapq.heappush(self._episodes, (self._progress + work, group))
 
-  def _speed(self) -> float:
-    """Progress per second of each episode in flight."""
+  def _rate(self) -> tuple[float, float]:
+    """Returns progress per second of each episode, and the busy slots."""
     number = len(self._episodes)
     if number not in self._rates:
-      self._rates[number] = self._pace.episodes_per_s(number) / number
+      self._rates[number] = (
+        self._pace.episodes_per_s(number) / number,
+        self._pace.busy_slots(number),
+      )
     return self._rates[number]
 
   def _play_one(self) -> None:
     """Plays until the next episode ends."""
     end, group = self._episodes[0]
-    self._pass((end - self._progress) / self._speed(), end)
+    self._pass((end - self._progress) / self._rate()[0], end)
     heapq.heappop(self._episodes)
     self._left[group] -= 1
     if not self._left[group]:
@@ -201,17 +209,17 @@ class _Pipeline:
 
   def _play_until(self, end_s: float) -> None:
     while self._episodes:
-      next_s = (self._episodes[0][0] - self._progress) / self._speed()
+      next_s = (self._episodes[0][0] - self._progress) / self._rate()[0]
       if self._now_s + next_s > end_s:
         break
       self._play_one()
     left_s = end_s - self._now_s
-    progress = left_s * self._speed() if self._episodes else 0.0
-    self._pass(left_s, self._progress + progress)
+    self._pass(left_s, self._progress + left_s * self._rate()[0])
     self._now_s = end_s
 
   def _pass(self, seconds: float, progress: float) -> None:
     self._in_flight_s += len(self._episodes) * seconds
+    self._busy_s += self._rate()[1] * seconds
     self._now_s += seconds
     self._progress = progress
 

@@ -27,6 +27,7 @@ def _pace(learner_s, episode_s=None, capacity=None, **changes) -> Pace:
     "learner_s": learner_s,
     "lag_s": 0.0,
     "episodes_per_s": episodes_per_s,
+    "busy_slots": lambda number: min(number, 3),
     "group_size": 2,
     "spread": 0.0,
   }
@@ -61,6 +62,7 @@ class ConstantTest(parameterized.TestCase):
     self.assertAlmostEqual(flow.wait_share, 7 / 17)
     self.assertEqual(flow.staleness_max, 0)
     self.assertAlmostEqual(flow.episodes_in_flight, 8 * 7 / 17)
+    self.assertAlmostEqual(flow.busy_slots, 3 * 7 / 17)
 
   def test_a_batch_of_many_updates_counts_versions(self):
     # One batch may be ahead: four versions.

@@ -204,6 +204,24 @@ class CommandTest(absltest.TestCase):
     self.assertEqual(done.returncode, 1)
     self.assertIn("leaves out rollout: leave --roles away", done.stderr)
 
+  @pytest.mark.slow
+  def test_flags_that_would_change_nothing_are_refused(self):
+    done = _plan("--topology=v5e:2x2", "--chips=8", "--nosystem")
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(
+      done.stderr, "--chips would change nothing: .* add --system"
+    )
+    done = _plan("--measured=runs/none", "--price=v5e=1", "--turns=9")
+    self.assertEqual(done.returncode, 1)
+    self.assertIn("--turns, --price would change nothing", done.stderr)
+
+  @pytest.mark.slow
+  def test_a_run_stands_in_for_slices_and_not_beside_them(self):
+    for given in ((), ("--topology=v5e:2x2", "--measured=runs/none")):
+      done = _plan(*given)
+      self.assertEqual(done.returncode, 2)
+      self.assertIn("or --measured, the folder of a run; not both", done.stderr)
+
 
 def _plan(*arguments: str) -> subprocess.CompletedProcess:
   return programs.run(
