@@ -19,6 +19,7 @@ BENCHMARKS = (
   "searches",
   "learner",
   "rollout",
+  "system",
 )
 DEADLINE_S = 1800
 

@@ -32,7 +32,7 @@ _WARM_UP = 0.25  # of the steps, before these
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flow:
-  """What a replay measured, over all of its steps after the warm-up."""
+  """Measurements of a replay, over all of its steps after the warm-up."""
 
   step_s: float  # from taking a batch to taking the next
   wait_s: float  # of these, in which the learner waits for groups
