@@ -117,8 +117,9 @@ def _on_devices(
 
 # XLA for TPUs cuts a reduce-scatter into rounds of whole tiles. If it finds no
 # even cut, as for the 1187 tiles of 151,936 entries, it sums all of the matrix
-# on all chips, which moves twice as much. A multiple of 32 tiles has one.
-_SCATTERED_ENTRIES = 32 * 128
+# on all chips, which moves twice as much. For 64 chips a multiple of 32 tiles
+# has one, for 256 chips a multiple of 256.
+_SCATTERED_ENTRIES = 256 * 128
 
 
 @jax.custom_vjp

@@ -27,6 +27,16 @@ class Prices:
     self._by_chip = {**LIST_PRICES, **changed}
     self._changed = frozenset(changed)
 
+  def require(self, slices: Sequence[Slice]) -> None:
+    """Raises `ConfigError` if the price of a slice's chip is not known."""
+    for kind in dict.fromkeys(each.chip.name for each in slices):
+      if kind not in self._by_chip:
+        raise ConfigError(
+          f"{kind} has no price here; there are those of "
+          f"{', '.join(self._by_chip)}: add --price={kind}=DOLLARS, for an "
+          "hour of a chip"
+        )
+
   def per_hour(self, slices: Sequence[Slice]) -> float:
     """Returns dollars for an hour of all chips of the slices."""
     return math.fsum(

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
 from launch.config.settings import Settings
-from launch.planning.chips import Slice
+from launch.planning.chips import Slice, slices_of
 from launch.planning.largest_batch import meshes, with_mesh
 from launch.planning.search import estimate, shape_name
 from launch.planning.study import Deployment, Judgement, Planner
@@ -102,16 +102,20 @@ def _learners(
   """Yields slices of the learner, with settings whose mesh is as large."""
   own, server = deployment.learner, deployment.rollout
   assert server is not None
-  for shape in own.chip.shapes:
-    slice_ = Slice(own.chip, tuple(map(int, shape.split("x"))))
+  sizes = set[int]()
+  for slice_ in slices_of(own.chip, own.num_slices):
     if slice_.num_chips + server.num_chips > num_chips:
       continue
+    if slice_.num_chips in sizes or slice_.num_chips.bit_count() > 1:
+      continue  # there are sizes in between: a learner is compiled for each
+    sizes.add(slice_.num_chips)
     if slice_.num_chips == own.num_chips:
       yield own, settings
       continue
     candidates = [
       estimate(settings, mesh, slice_, deployment.attempts)
-      for mesh in meshes(settings, slice_.num_chips)
+      for mesh in meshes(settings, slice_.num_devices)
+      if mesh[settings.slices.over] % slice_.num_slices == 0
     ]
     possible = [c for c in candidates if c.estimate_s < float("inf")]
     if possible:

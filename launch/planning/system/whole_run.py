@@ -1,11 +1,11 @@
 """Plans the whole run: from compiled programs, or from a run's own rates."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
 from launch.config.settings import Settings
+from launch.planning.chips import slices_of
 from launch.planning.study import Deployment, Judgement
 from launch.planning.system.measured import Measured
 from launch.planning.system.prediction import System, explain, predict
@@ -59,11 +59,10 @@ def require_slices(deployment: Deployment, request: Request) -> None:
       "an engine in the learner's process shares its chips, and neither side "
       "has a rate of its own"
     )
-  least = min(
-    math.prod(map(int, shape.split("x")))
-    for shape in deployment.learner.chip.shapes
-  )
-  least += deployment.rollout.num_chips
+  learner = deployment.learner
+  request.prices.require([learner, deployment.rollout])
+  smallest, *_ = slices_of(learner.chip, learner.num_slices)
+  least = smallest.num_chips + deployment.rollout.num_chips
   if 0 < request.num_chips < least or request.num_chips < 0:
     raise ConfigError(
       f"--chips={request.num_chips} are too few: the smallest learner's slice "

@@ -13,6 +13,7 @@ import sys
 
 import jax
 
+from agentrl_jax.model.hugging_face.presets import PRESETS
 from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning import search
@@ -49,10 +50,14 @@ class Cell:
     slice_ = parse_slice(self.slice_name)
     sequence = SEQUENCE.get((self.model, slice_.chip.name), 1)
     config = pod.get_config(self.model)
+    shares = slice_.num_chips // sequence
+    # Of fewer than 8 rows of a matrix, or of no multiple of 8, the compiler
+    # scatters no gradient (docs/sharding.md).
+    data = 1 if PRESETS[self.model].width % (8 * shares) == 0 else 2
     config.mesh.update(
-      fsdp=slice_.num_chips // sequence, sequence=sequence, tensor=1
+      data=data, fsdp=shares // data, sequence=sequence, tensor=1
     )
-    config.train.micro_batch = config.mesh.fsdp
+    config.train.micro_batch = shares
     return read_settings(config)
 
   def judge(self) -> list[Judgement]:

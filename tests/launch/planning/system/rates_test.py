@@ -99,7 +99,9 @@ def _judgement(name, seconds, *, slice_=SERVER, tokens=0, flops=(1.0, 1.0)):
     beside={},
     tokens=tokens,
     flops=Flops(*flops),
-    roofline=Roofline(compute_s=0.0, memory_s=seconds, links_s=0.0),
+    roofline=Roofline(
+      compute_s=0.0, memory_s=seconds, links_s=0.0, waiting_s=0.0, network_s=0.0
+    ),
   )
 
 
