@@ -34,7 +34,7 @@ class PricesTest(parameterized.TestCase):
     self.assertNotIn("--price", read_prices(["v5p=2"]).source([SERVER]))
 
   @parameterized.parameters(
-    ("v3=3", "names the chip 'v3'; there are v5e, v5p, v6e"),
+    ("v3=3", "names the chip 'v3'; there are v4, v5e, v5p, v6e"),
     ("v5p", "must end in dollars"),
     ("v5p=", "must end in dollars"),
     ("v5p=four", "must end in dollars"),
