@@ -92,6 +92,9 @@ class SlicesTest(parameterized.TestCase):
       if len(one.dims) == 3 and one.num_chips >= 64:
         self.assertEqual([size % 4 for size in one.dims], [0, 0, 0])
         self.assertLessEqual(max(one.dims), 256)
+        # The longest side is as short as it can be, and then the second.
+        flattest = min(_boxes(one.num_chips // 64), key=lambda box: box[::-1])
+        self.assertEqual(one.dims, tuple(4 * size for size in flattest))
         cubes[one.chip.name].add(one.num_chips // 64)
     for kind, most in (("v4", 64), ("v5p", 96), ("tpu7x", 144)):
       # With a large prime factor they make a slice that is too long.
@@ -103,6 +106,14 @@ class SlicesTest(parameterized.TestCase):
   def test_a_rollout_server_is_one_slice(self, name):
     with self.assertRaisesRegex(ConfigError, "2xv5p-8: a rollout server is in"):
       Deployment(learner=parse_slice("v5p-8"), rollout=parse_slice(name))
+
+
+def _boxes(volume: int):
+  """Boxes of whole sides, which ascend."""
+  for a in range(1, round(volume ** (1 / 3)) + 1):
+    for b in range(a, volume // a + 1):
+      if volume % (a * b) == 0 and volume // (a * b) >= b:
+        yield a, b, volume // (a * b)
 
 
 def _two_by_two(size: int) -> int:
