@@ -8,6 +8,7 @@ never ignored: a model that runs and computes something else is worse than none.
 import dataclasses
 import json
 import pathlib
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
 
 CONFIG_FILE = "config.json"
+_LARGEST = 2**31 - 1  # of sizes: axes of arrays are counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
   "num_experts": (None, 0),
   "num_local_experts": (None, 0),
   "n_routed_experts": (None, 0),
+  # Code of the folder's own in place of transformers'.
+  "auto_map": (None,),
 }
 
 
@@ -67,49 +71,56 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   """
   path = pathlib.Path(folder) / CONFIG_FILE
   try:
-    described = json.loads(path.read_text())
+    described = json.loads(path.read_text(encoding="utf-8"))
   except OSError as error:
     raise ConfigError(
       f"pretrained.path={folder} cannot be read: {error}. It must be a local "
       "folder with config.json, *.safetensors and tokenizer.json"
     ) from error
-  except ValueError as error:
-    raise ConfigError(f"{path} is not JSON: {error}") from error
+  except (ValueError, RecursionError) as error:
+    raise ConfigError(
+      f"{path} is not JSON in UTF-8: {error}. Copy it again from where the "
+      "weights come from"
+    ) from error
   try:
     return to_model_config(described), described["model_type"]
   except ConfigError as error:
     raise ConfigError(f"{path}: {error}") from error
 
 
-def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
-  """Converts a config.json to a `ModelConfig`.
+def to_model_config(described: Any) -> ModelConfig:
+  """Converts the contents of a config.json to a `ModelConfig`.
 
-  Raises `ConfigError` for settings that the decoder does not compute, by key.
+  Raises `ConfigError` for settings that the decoder does not compute, by key,
+  and for values that transformers would not read as they are meant.
   """
-  name = described.get("model_type")
-  if name not in FAMILIES:
+  if not isinstance(described, dict):
     raise ConfigError(
-      f"model_type={name!r} is not one of {', '.join(FAMILIES)}: the decoder "
-      "does not compute it"
+      f"{_brief(described)} was found where an object with model_type and sizes "
+      "is expected: copy the file again from where the weights come from"
+    )
+  name = described.get("model_type")
+  if not isinstance(name, str) or name not in FAMILIES:
+    raise ConfigError(
+      f"model_type={_brief(name)} is not one of {', '.join(FAMILIES)}: the "
+      "decoder does not compute it. Start from a model of these families"
     )
   family = FAMILIES[name]
   _refuse(described, family)
-  num_heads = _number(described, "num_attention_heads")
-  kv_heads = described.get("num_key_value_heads")
+  width = _size(described, "hidden_size")
+  num_heads = _size(described, "num_attention_heads")
   return ModelConfig(
-    vocab_size=_number(described, "vocab_size"),
-    width=_number(described, "hidden_size"),
-    num_layers=_number(described, "num_hidden_layers"),
+    vocab_size=_size(described, "vocab_size"),
+    width=width,
+    num_layers=_size(described, "num_hidden_layers"),
     num_heads=num_heads,
-    num_kv_heads=num_heads if kv_heads is None else kv_heads,
-    head_dim=described.get("head_dim")
-    or family.default_head_dim
-    or _number(described, "hidden_size") // num_heads,
-    mlp_width=_number(described, "intermediate_size"),
-    norm_epsilon=_number(described, "rms_norm_eps"),
-    tied_embedding=described.get("tie_word_embeddings", False),
+    num_kv_heads=_kv_heads(described, family, num_heads),
+    head_dim=_head_dim(described, family, width, num_heads),
+    mlp_width=_size(described, "intermediate_size"),
+    norm_epsilon=_number(described, "rms_norm_eps", most=1.0),
+    tied_embedding=_flag(described, "tie_word_embeddings", absent=False),
     qk_norm=family.qk_norm,
-    qkv_bias=bool(described.get("attention_bias", True))
+    qkv_bias=_flag(described, "attention_bias", absent=True)
     if family.qkv_bias is None
     else family.qkv_bias,
     sandwich_norm=family.sandwich_norm,
@@ -194,65 +205,205 @@ def family_of(config: ModelConfig) -> str:
 
 def _refuse(described: Mapping[str, Any], family: Family) -> None:
   for key, allowed in _ONLY.items():
-    if key in described and described[key] not in allowed:
+    if key in described and not _is_one_of(described[key], allowed):
       raise ConfigError(
-        f"{key}={described[key]!r} is not computed here; what is, has "
-        f"{key}={allowed[0]!r}"
+        f"{key}={_brief(described[key])} is not computed here; what is, has "
+        f"{key}={json.dumps(allowed[0])}. Start from a model that has"
       )
-  if described.get("attention_bias") and family.qkv_bias is not None:
+  if _flag(described, "attention_bias", absent=False, null=False) and (
+    family.qkv_bias is not None
+  ):
     # With it these two families put a bias on the output projection as well.
     raise ConfigError(
-      "attention_bias=true is not computed here for this model_type"
+      "attention_bias=true is not computed here for this model_type; start "
+      "from a model without it"
     )
-  kinds = set(described.get("layer_types") or ()) - {"full_attention"}
-  if kinds:
+  names = described.get("architectures")
+  if names is not None and names != [family.architecture]:
     raise ConfigError(
-      f"layer_types has {', '.join(sorted(kinds))}; full_attention alone is "
-      "computed here"
+      f"architectures={_brief(names)} is not computed here; of this model_type "
+      f'["{family.architecture}"] is, or no such key. Start from a model that '
+      "predicts the next token"
     )
+  layers = described.get("layer_types")
+  if layers is None:
+    return
+  num_layers = _size(described, "num_hidden_layers")
+  if layers != ["full_attention"] * num_layers:
+    raise ConfigError(
+      f"layer_types has {_brief(layers)}; full_attention alone is computed "
+      f"here, once for each of num_hidden_layers={num_layers}. Start from a "
+      "model that has no other"
+    )
+
+
+def _kv_heads(
+  described: Mapping[str, Any], family: Family, num_heads: int
+) -> int:
+  """Reads num_key_value_heads; null is as many as there are heads."""
+  key = "num_key_value_heads"
+  if key not in described and family.architecture != "LlamaForCausalLM":
+    raise ConfigError(
+      f"{key} is missing, and transformers would take a number that has "
+      "nothing to do with this model: add it, or null for one per head"
+    )
+  if described.get(key) is None:
+    return num_heads
+  number = _size(described, key)
+  if num_heads % number:
+    raise ConfigError(
+      f"{key}={number} does not divide num_attention_heads={num_heads}: each "
+      "key/value head serves the same number of heads. Correct the file"
+    )
+  return number
+
+
+def _head_dim(
+  described: Mapping[str, Any], family: Family, width: int, num_heads: int
+) -> int:
+  """Reads head_dim; without it heads share the width, or have the default."""
+  if described.get("head_dim") is not None:
+    return _size(described, "head_dim")
+  if family.default_head_dim is not None:
+    if "head_dim" not in described:
+      return family.default_head_dim
+    raise ConfigError(
+      "head_dim=null is read in different ways for this model_type: give the "
+      f"number of channels of a head, or leave the key out, which is "
+      f"{family.default_head_dim}"
+    )
+  if width % num_heads:
+    raise ConfigError(
+      f"head_dim is missing, and num_attention_heads={num_heads} does not "
+      f"divide hidden_size={width}: add head_dim"
+    )
+  return width // num_heads
+
+
+_ROPE = ("rope_scaling", "rope_parameters")
+_LLAMA3 = {
+  "factor": "rope_factor",
+  "low_freq_factor": "rope_low_frequency",
+  "high_freq_factor": "rope_high_frequency",
+  "original_max_position_embeddings": "rope_original_context",
+}
 
 
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
-  """Reads rotary settings in the form of transformers 4 and of 5."""
-  rope = dict(described.get("rope_scaling") or {})
-  rope |= described.get("rope_parameters") or {}
+  """Reads rotary settings in the form of transformers 4 and of 5.
+
+  Every key is read or refused: one that is passed over is another model.
+  """
+  rope = _rope(described)
+  shares = {"partial_rotary_factor": family.default_rotary_share}
   found: dict[str, Any] = {
-    "rope_theta": float(
-      rope.pop("rope_theta", None) or described.get("rope_theta") or 1e4
-    ),
-    "partial_rotary_factor": float(
-      rope.pop("partial_rotary_factor", None)
-      or described.get("partial_rotary_factor")
-      or family.default_rotary_share
-    ),
+    key: _number(rope, key) if key in rope else default
+    for key, default in ({"rope_theta": 1e4} | shares).items()
   }
   if found["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
     raise ConfigError(
       f"partial_rotary_factor={found['partial_rotary_factor']} is computed "
-      "here for glm4 alone"
+      "here for glm4 alone; start from another model"
     )
-  kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
-  rope.pop("type", None)  # written beside `rope_type` by some
-  if kind == "default":
-    return found
-  if kind != "llama3":
+  kind = rope.get("rope_type", "default")
+  if kind not in ("default", "llama3"):
     raise ConfigError(
-      f"rope_type={kind!r} is not computed here; default and llama3 are. Past "
-      "the context that the model was trained on, other types change what it "
-      "says; without them, delete rope_scaling from config.json and keep to "
+      f"rope_type={_brief(kind)} is not computed here; default and llama3 are. "
+      "Past the context that the model was trained on, other types change what "
+      "it says; without them, delete rope_scaling from config.json and keep to "
       "that context"
     )
-  return found | {
-    "rope_factor": float(_number(rope, "factor")),
-    "rope_low_frequency": float(_number(rope, "low_freq_factor")),
-    "rope_high_frequency": float(_number(rope, "high_freq_factor")),
-    "rope_original_context": int(
-      _number(rope, "original_max_position_embeddings")
-    ),
-  }
+  wanted = _LLAMA3 if kind == "llama3" else {}
+  read = {"rope_type", "rope_theta", "partial_rotary_factor", *wanted}
+  if unread := sorted(set(rope) - read):
+    raise ConfigError(
+      f"{' and '.join(_ROPE)}: {', '.join(map(_brief, unread))} means nothing "
+      f"with rope_type={json.dumps(kind)} here; allowed are "
+      f"{', '.join(sorted(read))}. Delete it if the model does without"
+    )
+  for key, field in wanted.items():
+    is_context = field == "rope_original_context"
+    found[field] = _size(rope, key) if is_context else _number(rope, key)
+  return found
 
 
-def _number(described: Mapping[str, Any], key: str) -> Any:
-  if not isinstance(described.get(key), int | float):
-    raise ConfigError(f"{key}={described.get(key)!r} must be a number")
-  return described[key]
+def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
+  """Collects rotary settings from all their places; null is as absent.
+
+  Raises `ConfigError` for places that disagree.
+  """
+  found: dict[str, Any] = {}
+  top = {k: described.get(k) for k in ("rope_theta", "partial_rotary_factor")}
+  for place in (top, *(described.get(key) for key in _ROPE)):
+    if place is None:
+      continue
+    if not isinstance(place, dict):
+      raise ConfigError(
+        f"{' or '.join(_ROPE)}={_brief(place)} must be an object with "
+        "rope_type, or null: correct the file"
+      )
+    for key, value in place.items():
+      name = "rope_type" if key == "type" else key  # as it was called before
+      if value is None:
+        continue
+      if name in found and found[name] != value:
+        raise ConfigError(
+          f"{name} is {_brief(found[name])} and {_brief(value)} in one file: "
+          "leave the wrong one out"
+        )
+      found[name] = value
+  return found
+
+
+def _size(described: Mapping[str, Any], key: str) -> int:
+  value = described.get(key)
+  is_whole = isinstance(value, int) and not isinstance(value, bool)
+  if not is_whole or not 1 <= value <= _LARGEST:
+    raise ConfigError(
+      f"{key}={_brief(value)} must be a whole number from 1 to {_LARGEST}: "
+      "correct the file"
+    )
+  return int(value)
+
+
+def _number(
+  described: Mapping[str, Any], key: str, most: float = float(_LARGEST)
+) -> float:
+  value = described.get(key)
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if not is_number or not 0 < value <= most:
+    raise ConfigError(
+      f"{key}={_brief(value)} must be a number above 0, of at most {most:g}: "
+      "correct the file"
+    )
+  return float(value)
+
+
+def _flag(
+  described: Mapping[str, Any],
+  key: str,
+  *,
+  absent: bool,
+  null: bool | None = None,
+) -> bool:
+  """Reads a boolean; None for `null` refuses it."""
+  value = described.get(key, absent)
+  if value is None and null is not None:
+    return null
+  if not isinstance(value, bool):
+    raise ConfigError(
+      f"{key}={_brief(value)} must be true or false: correct the file"
+    )
+  return value
+
+
+def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
+  """Compares type and value, since 0 equals False."""
+  return any(type(value) is type(one) and value == one for one in allowed)
+
+
+def _brief(value: Any) -> str:
+  """Writes a value as JSON does, cut to what a sentence can hold."""
+  is_nested = isinstance(value, dict | list | tuple)
+  text = reprlib.repr(value) if is_nested else json.dumps(value, default=repr)
+  return text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,6 +9,7 @@ import pathlib
 import tempfile
 
 from absl.testing import parameterized
+from hypothesis import given, settings, strategies
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.config import (
@@ -109,6 +110,89 @@ PUBLISHED = (
   ("glm-4-9b-0414", GLM_4_9B_0414),
 )
 
+_FIELDS = {
+  "vocab_size": "vocab_size",
+  "hidden_size": "width",
+  "num_hidden_layers": "num_layers",
+  "num_attention_heads": "num_heads",
+  "num_key_value_heads": "num_kv_heads",
+  "head_dim": "head_dim",
+  "intermediate_size": "mlp_width",
+  "rms_norm_eps": "norm_epsilon",
+  "tie_word_embeddings": "tied_embedding",
+  "rope_theta": "rope_theta",
+  "partial_rotary_factor": "partial_rotary_factor",
+}
+_ROPE_FIELDS = {
+  "rope_theta": "rope_theta",
+  "partial_rotary_factor": "partial_rotary_factor",
+  "factor": "rope_factor",
+  "low_freq_factor": "rope_low_frequency",
+  "high_freq_factor": "rope_high_frequency",
+  "original_max_position_embeddings": "rope_original_context",
+}
+_KEYS = sorted(
+  {*_FIELDS, *_ROPE_FIELDS, "model_type", "architectures", "attention_bias"}
+  | {"rope_scaling", "rope_parameters", "rope_type", "type", "layer_types"}
+  | {"hidden_act", "mlp_bias", "use_sliding_window", "quantization_config"}
+  | {"mrope_section", "num_experts", "auto_map", "sliding_window"}
+)
+_SCALARS = strategies.one_of(
+  strategies.none(),
+  strategies.booleans(),
+  strategies.sampled_from(
+    (0, 1, 2, 3, 8, 64, -1, 0.5, 1.0, 2.0, 1e-6, 1e300, 10**30, "8", "")
+  ),
+  strategies.sampled_from(
+    ("default", "llama3", "yarn", "dynamic", "linear", "longrope", "mrope")
+  ),
+  strategies.integers(),
+  strategies.floats(allow_nan=True),
+  strategies.text(max_size=3),
+)
+_VALUES = strategies.one_of(
+  _SCALARS,
+  strategies.lists(_SCALARS, max_size=3),
+  strategies.dictionaries(strategies.sampled_from(_KEYS), _SCALARS, max_size=4),
+)
+
+
+# What transformers takes without a key, where it fits any model.
+_DEFAULTS = {
+  "head_dim": 128,
+  "num_key_value_heads": None,
+  "tie_word_embeddings": False,
+  "rope_theta": 1e4,
+  "partial_rotary_factor": 0.5,
+}
+_REQUIRED = {
+  ("num_key_value_heads", name) for name, _ in PUBLISHED if "llama" not in name
+}
+
+
+def _changed(data):
+  """Draws a published config with one to three keys changed or left out."""
+  _, published = data.draw(strategies.sampled_from(PUBLISHED))
+  described = json.loads(json.dumps(published))
+  for _ in range(data.draw(strategies.integers(1, 3))):
+    target = described
+    nested = described.get("rope_scaling")
+    if isinstance(nested, dict) and data.draw(strategies.booleans()):
+      target = nested
+    key = data.draw(strategies.sampled_from(_KEYS))
+    if data.draw(strategies.integers(0, 4)):
+      target[key] = data.draw(_VALUES)
+    else:
+      target.pop(key, None)
+  return json.loads(json.dumps(described))  # as it comes from a file
+
+
+def _type_of(key: str) -> type:
+  if key == "tie_word_embeddings":
+    return bool
+  is_real = key.startswith(("rms", "rope", "partial"))
+  return float if is_real else int
+
 
 class ConfigFileTest(parameterized.TestCase):
   @parameterized.parameters(*PUBLISHED)
@@ -136,21 +220,144 @@ class ConfigFileTest(parameterized.TestCase):
       self.assertEqual(to_model_config(described), config, name)
 
   @parameterized.parameters(
-    ({"model_type": "gpt2"}, "model_type='gpt2' is not one of qwen2, qwen3"),
-    ({"model_type": "qwen3_moe"}, "model_type='qwen3_moe'"),
-    ({"hidden_act": "gelu"}, "hidden_act='gelu' is not computed here"),
-    ({"use_sliding_window": True}, "use_sliding_window=True is not"),
-    ({"layer_types": ["sliding_attention"]}, "layer_types has sliding_att"),
+    ({"model_type": "gpt2"}, 'model_type="gpt2" is not one of qwen2, qwen3'),
+    ({"model_type": "qwen3_moe"}, 'model_type="qwen3_moe"'),
+    ({"hidden_act": "gelu"}, 'hidden_act="gelu" is not computed here'),
+    ({"use_sliding_window": True}, "use_sliding_window=true is not"),
+    ({"layer_types": ["sliding_attention"]}, "layer_types has .'sliding_att"),
+    ({"layer_types": ["full_attention"]}, "once for each of num_hidden_layers"),
+    ({"layer_types": 3}, "layer_types has 3; full_attention alone"),
     ({"attention_bias": True}, "attention_bias=true"),
     ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
-    ({"rope_scaling": {"type": "yarn", "factor": 4}}, "rope_type='yarn'"),
-    ({"rope_scaling": {"rope_type": "llama3"}}, "factor=None must be a num"),
+    ({"rope_scaling": {"type": "yarn", "factor": 4}}, 'rope_type="yarn"'),
+    ({"rope_scaling": {"type": "longrope"}}, 'rope_type="longrope"'),
+    ({"rope_scaling": {"type": "dynamic", "factor": 2}}, 'rope_type="dynamic"'),
+    ({"rope_scaling": {"rope_type": "llama3"}}, "factor=null must be a num"),
+    # Passed over, each of these would be another model.
+    ({"rope_scaling": {"factor": 4.0}}, '"factor" means nothing with rope_typ'),
+    (
+      {"rope_scaling": {"rope_type": "default", "type": "yarn"}},
+      'rope_type is "default" and "yarn" in one file',
+    ),
+    (
+      {"rope_scaling": {"type": "default", "mrope_section": [16, 24, 24]}},
+      '"mrope_section" means nothing',
+    ),
+    (
+      {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}},
+      '"full_attention" means nothing',
+    ),
+    ({"rope_parameters": {"rope_theta": 5e5}}, "rope_theta is 1000000 and 500"),
+    ({"rope_scaling": [1]}, r"rope_parameters=\[1\] must be an object"),
+    ({"rope_scaling": 0}, "rope_parameters=0 must be an object"),
+    ({"rope_theta": 0}, "rope_theta=0 must be a number above 0"),
+    ({"rope_theta": True}, "rope_theta=true must be a number"),
+    ({"head_dim": 0}, "head_dim=0 must be a whole number"),
+    ({"head_dim": None}, "head_dim=null is read in different ways"),
+    ({"num_key_value_heads": 5}, "=5 does not divide num_attention_heads=32"),
+    ({"tie_word_embeddings": "false"}, '="false" must be true or false'),
+    ({"tie_word_embeddings": None}, "=null must be true or false"),
+    ({"rms_norm_eps": 10**400}, "must be a number above 0, of at most 1"),
+    ({"rms_norm_eps": float("nan")}, "rms_norm_eps=NaN must be a number"),
+    ({"vocab_size": 2**31}, "vocab_size=2147483648 must be a whole number"),
+    ({"vocab_size": 151936.0}, "vocab_size=151936.0 must be a whole number"),
+    (
+      {"architectures": ["Qwen3ForSequenceClassification"]},
+      "not computed here",
+    ),
+    ({"architectures": "Qwen3ForCausalLM"}, "not computed here"),
+    (
+      {"auto_map": {"AutoModel": "x.Y"}},
+      "auto_map={'AutoModel': 'x.Y'} is not",
+    ),
+    ({"use_sliding_window": 0}, "use_sliding_window=0 is not"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is computed"),
-    ({"num_hidden_layers": "36"}, "num_hidden_layers='36' must be a number"),
+    ({"num_hidden_layers": "36"}, 'num_hidden_layers="36" must be a whole'),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       to_model_config(QWEN3_8B | changes)
+
+  @parameterized.parameters(
+    b"",
+    b"{",
+    b"[]",
+    b"3",
+    b"null",
+    b'"qwen3"',
+    b"\xef\xbb\xbf{}",  # a byte order mark
+    b"\xff\xfe{\x00}\x00",
+    b'{"model_type": ["qwen3"]}',
+    b'{"model_type": {"a": 1}}',
+    b"[" * 100_000,
+    b'{"vocab_size": ' + b"9" * 5000 + b"}",
+  )
+  def test_a_file_that_is_no_config(self, contents):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "config.json"
+      path.write_bytes(contents)
+      with self.assertRaisesRegex(ConfigError, str(path)):
+        read_model(folder)
+
+  def test_a_file_of_which_only_a_part_came(self):
+    whole = json.dumps(LLAMA_3_2_1B).encode()
+    with tempfile.TemporaryDirectory() as folder:
+      for length in range(0, len(whole), 7):
+        (pathlib.Path(folder) / "config.json").write_bytes(whole[:length])
+        with self.assertRaisesRegex(ConfigError, "is not JSON"):
+          read_model(folder)
+
+  @parameterized.parameters(*PUBLISHED)
+  def test_a_key_that_is_missing_has_the_default_of_transformers(
+    self, name, described
+  ):
+    for key in set(described) & set(_FIELDS):
+      rest = {k: v for k, v in described.items() if k != key}
+      with self.subTest(key):
+        if key not in _DEFAULTS or (key, name) in _REQUIRED:
+          with self.assertRaisesRegex(ConfigError, key):
+            to_model_config(rest)
+          continue
+        default = _DEFAULTS[key]
+        if key == "head_dim" and name == "llama-3.2-1b":
+          default = 64  # width / heads
+        if key == "num_key_value_heads":
+          default = 32  # num_attention_heads
+        expected = vars(preset(name)) | {_FIELDS[key]: default}
+        self.assertEqual(vars(to_model_config(rest)), expected)
+
+  @settings(max_examples=400, deadline=None)
+  @given(strategies.data())
+  def test_what_is_read_is_what_is_written(self, data):
+    """Any value under any key: the model is of these values, or refused."""
+    described = _changed(data)
+    try:
+      found = to_model_config(described)
+    except ConfigError as error:
+      self.assertGreater(len(str(error)), 20)
+      return
+    for key, value in described.items():
+      if key in _FIELDS and value is not None:
+        self.assertEqual(getattr(found, _FIELDS[key]), value, key)
+        self.assertIs(type(getattr(found, _FIELDS[key])), _type_of(key))
+    self._check_rope(described, found)
+    self.assertFalse(described.get("use_sliding_window"))
+    self.assertFalse(described.get("quantization_config"))
+
+  def _check_rope(self, described, found):
+    rope = {
+      key: value
+      for place in ("rope_scaling", "rope_parameters")
+      for key, value in (described.get(place) or {}).items()
+      if value is not None
+    }
+    kind = rope.pop("rope_type", rope.pop("type", "default"))
+    rope.pop("type", None)
+    self.assertIn(kind, ("default", "llama3"))
+    stretched = kind == "llama3" and rope["factor"] != 1
+    self.assertEqual(found.rope_factor != 1, stretched)
+    for key, value in rope.items():
+      self.assertEqual(getattr(found, _ROPE_FIELDS[key]), value, key)
 
   def test_llama_with_biases_is_another_function(self):
     for key in ("attention_bias", "mlp_bias"):
@@ -180,5 +387,5 @@ class ConfigFileTest(parameterized.TestCase):
       with self.assertRaisesRegex(ConfigError, f"{path} is not JSON"):
         read_model(folder)
       path.write_text(json.dumps(QWEN3_8B | {"model_type": None}))
-      with self.assertRaisesRegex(ConfigError, f"{path}: model_type=None"):
+      with self.assertRaisesRegex(ConfigError, f"{path}: model_type=null"):
         read_model(folder)
