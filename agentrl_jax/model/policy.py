@@ -445,23 +445,25 @@ def _look_up(
   """
   if not sharding.is_split(mesh):
     return jnp.take(embedding_VD, token_BT, axis=0).astype(dtype)
+  table = sharding.spec_on(mesh, "vocab", "width")
   return jax.shard_map(
-    functools.partial(_look_up_shard, dtype=dtype),
+    functools.partial(_look_up_shard, dtype=dtype, over=table[0]),
     mesh=mesh,
-    in_specs=(sharding.spec("vocab", "width"), sharding.BATCH_SPEC),
+    in_specs=(table, sharding.BATCH_SPEC),
     out_specs=sharding.spec("rows", "tokens", None),
   )(embedding_VD, token_BT)
 
 
 def _look_up_shard(
-  shard_VD: jax.Array, token_BT: jax.Array, *, dtype: str
+  shard_VD: jax.Array, token_BT: jax.Array, *, dtype: str, over: Any
 ) -> jax.Array:
+  # `over` are the mesh axes that split the vocabulary.
   # Rows of the whole group, few bytes, by the channels of this device.
   token_BT = jax.lax.all_gather(token_BT, "fsdp", axis=0, tiled=True)
   num_entries = shard_VD.shape[0]
-  entry_BT = token_BT - jax.lax.axis_index("tensor") * num_entries
+  entry_BT = token_BT - jax.lax.axis_index(over) * num_entries
   is_held_BT = (entry_BT >= 0) & (entry_BT < num_entries)
   x_BTD = jnp.take(shard_VD, jnp.where(is_held_BT, entry_BT, 0), axis=0)
   x_BTD = jnp.where(is_held_BT[..., None], x_BTD, 0).astype(dtype)
-  x_BTD = jax.lax.psum(x_BTD, "tensor")
+  x_BTD = jax.lax.psum(x_BTD, over)
   return jax.lax.all_to_all(x_BTD, "fsdp", 0, 2, tiled=True)

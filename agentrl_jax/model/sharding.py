@@ -87,6 +87,49 @@ def spec(*axes: str | None) -> PartitionSpec:
 
 BATCH_SPEC = spec("rows", "tokens")
 
+# A further axis of a mesh that only decodes, for devices that hold the same
+# key/value heads because there are more devices than heads: `decoding_mesh`.
+COPIES = "copies"
+# What these devices share nevertheless; `heads` where their number allows it.
+_SHARED = ("mlp", "vocab", "heads")
+
+
+def spec_on(mesh: Mesh, *axes: str | None) -> PartitionSpec:
+  """Returns `spec`, with what devices of the same heads share split further."""
+  if COPIES not in mesh.shape:
+    return spec(*axes)
+  return PartitionSpec(*(_further(axis) for axis in axes))
+
+
+def _further(axis: str | None) -> str | tuple[str, ...] | None:
+  before = RULES.get(axis) if axis else None
+  if axis not in _SHARED:
+    return before
+  return (str(before), COPIES) if before else COPIES
+
+
+def decoding_mesh(
+  num_kv_heads: int, devices: Sequence[jax.Device] | None = None
+) -> Mesh:
+  """Makes the mesh of an engine: key/value heads over as many as divide them.
+
+  If that leaves devices over, they are the axis `COPIES`: they hold the same
+  heads, and the channels of the MLP and the vocabulary are split over all.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  shares = math.gcd(num_kv_heads, len(devices))
+  whole = make_mesh({"tensor": len(devices)}, devices)
+  if shares == len(devices):
+    return whole
+  sizes = [shares if axis == "tensor" else 1 for axis in MESH_AXES]
+  return Mesh(whole.devices.reshape(*sizes, -1), (*MESH_AXES, COPIES))
+
+
+def axis_size(mesh: Mesh, axes: str | tuple[str, ...] | None) -> int:
+  """Returns the number of parts that these mesh axes make."""
+  names = (axes,) if isinstance(axes, str) else axes or ()
+  return math.prod(mesh.shape[name] for name in names)
+
 
 # Axes that may span slices: they exchange params and gradients, and not the
 # activations of every layer.
@@ -208,15 +251,21 @@ def _slice_of(device: jax.Device, of: str) -> int:
   return (getattr(device, "slice_index", None) or 0) if is_tpu else 0
 
 
-def param_spec(path: tuple[str, ...]) -> PartitionSpec:
-  """Returns the mesh axes that split the parameter at `path`."""
+def param_spec(
+  path: tuple[str, ...], mesh: Mesh | None = None
+) -> PartitionSpec:
+  """Returns the mesh axes that split the parameter at `path`.
+
+  `mesh` is one of `decoding_mesh`, or None for any other.
+  """
   name = "/".join(path)
   for end, axes in LOGICAL_AXES.items():
     if name == end or name.endswith("/" + end):
       # Layers that are separate, for decoding, are in a tuple: by number.
       is_apart = len(path) > 1 and path[1].isdigit()
       is_stacked = path[0] == "layers" and not is_apart
-      return spec(*(None,) * is_stacked, *axes)
+      axes = (*(None,) * is_stacked, *axes)
+      return spec(*axes) if mesh is None else spec_on(mesh, *axes)
   raise ConfigError(
     f"parameter {name} has no logical axes; add it to LOGICAL_AXES in "
     "agentrl_jax/model/sharding.py"
@@ -232,16 +281,20 @@ def param_shardings(params, mesh: Mesh):
 
   def sharding(keys, leaf) -> NamedSharding:
     path = _names(keys)
-    split = param_spec(path)
+    split = []
     for axis, (size, mesh_axis) in enumerate(
-      zip(leaf.shape, split, strict=True)
+      zip(leaf.shape, param_spec(path, mesh), strict=True)
     ):
-      if mesh_axis and size % mesh.shape[mesh_axis]:
+      parts = axis_size(mesh, mesh_axis)
+      if size % parts and mesh_axis == COPIES:
+        mesh_axis = None  # queries that cannot be shared are copied, too
+      elif size % parts:
         raise ConfigError(
           f"axis {axis} of {'/'.join(path)} has size {size}, which "
-          f"mesh.{mesh_axis}={mesh.shape[mesh_axis]} does not divide"
+          f"mesh.{mesh_axis}={parts} does not divide"
         )
-    return NamedSharding(mesh, split)
+      split.append(mesh_axis)
+    return NamedSharding(mesh, PartitionSpec(*split))
 
   return jax.tree_util.tree_map_with_path(sharding, params)
 

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
+from agentrl_jax.rollout.engine.placement import check_devices
 from launch.config.settings import Settings
 from launch.planning import chips, residents
 from launch.planning.chips import Slice
@@ -264,14 +264,17 @@ class Planner:
     return tightest_apart(settings, devices, self._dtype(settings))
 
   def _rollout_mesh(self, settings: Settings) -> Mesh:
-    """Mesh of a server, which splits heads over all its chips. In the
-    learner's process it is one chip, unless the process has all of them.
+    """Mesh of a server, over all its chips. In the learner's process it is one
+    chip, unless the process has all of them.
+
+    Raises `ConfigError` if the chips do not divide what is split.
     """
     if self._rollout is not None:
-      return _tensor_mesh(self._rollout)
+      check_devices(settings.model, len(self._rollout))
+      return sharding.decoding_mesh(settings.model.num_kv_heads, self._rollout)
     if self.deployment.learner.is_one_host:
       return self._mesh(settings)
-    return _tensor_mesh(self._learner[:1])
+    return sharding.make_mesh({}, self._learner[:1])
 
   def _dtype(self, settings: Settings) -> str:
     """Dtype of published weights: in one process that of training."""
@@ -290,7 +293,3 @@ def _compiled(
     unknown_turns=program.unknown_turns,
     num_devices=num_devices,
   )
-
-
-def _tensor_mesh(devices: Sequence[jax.Device]) -> Mesh:
-  return sharding.make_mesh({"tensor": len(devices)}, devices)

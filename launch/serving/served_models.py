@@ -67,12 +67,10 @@ class ServedModel:
     return Policy(self.model, self.compute, self.mesh(), self.adaptation)
 
   def mesh(self) -> Mesh:
-    """As many of this process's devices as can share heads and channels."""
+    """As many devices of this process as share channels and vocabulary."""
     devices, model = jax.local_devices(), self.model
-    number = math.gcd(
-      model.num_kv_heads, model.mlp_width, model.vocab_size, len(devices)
-    )
-    return sharding.make_mesh({"tensor": number}, devices[:number])
+    number = math.gcd(model.mlp_width, model.vocab_size, len(devices))
+    return sharding.decoding_mesh(model.num_kv_heads, devices[:number])
 
 
 def find_models(

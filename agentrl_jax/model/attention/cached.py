@@ -14,7 +14,6 @@ from agentrl_jax.model.attention import ragged, reference
 from agentrl_jax.model.attention.packed import platform_of, warn_once
 from agentrl_jax.model.compute import ComputeConfig
 
-_QUERY = sharding.spec(None, "kv_heads", None, None)
 _CACHE = sharding.spec(None, "kv_heads", None, None)
 
 
@@ -67,14 +66,23 @@ def attend(
     ragged.attend, interpret=platform != "tpu"
   )
   if sharding.is_split(mesh):
+    query = _query_spec(mesh, q_BCKGH.shape[3])
     attend_on_device = jax.shard_map(
       attend_on_device,
       mesh=mesh,
-      in_specs=(_QUERY, _CACHE, _CACHE, jax.sharding.PartitionSpec()),
-      out_specs=_QUERY,
+      in_specs=(query, _CACHE, _CACHE, jax.sharding.PartitionSpec()),
+      out_specs=query,
       check_vma=False,  # kernels do not say over what they vary
     )
   mixed_BKGH = attend_on_device(
     q_BCKGH[:, 0], k_BKSH, v_BKSH, position_BC[:, 0] + 1
   )
   return mixed_BKGH[:, None]
+
+
+def _query_spec(mesh: Mesh, num_queries: int) -> jax.sharding.PartitionSpec:
+  """Splits queries [B, K, G, H] as the kernel that makes them is split."""
+  split = sharding.spec_on(mesh, None, "kv_heads", "heads", None)
+  if num_queries % sharding.axis_size(mesh, split[2]):
+    return sharding.spec(None, "kv_heads", None, None)
+  return split

@@ -96,8 +96,8 @@ def to_model_config(described: Any) -> ModelConfig:
   """
   if not isinstance(described, dict):
     raise ConfigError(
-      f"{_brief(described)} was found where an object with model_type and sizes "
-      "is expected: copy the file again from where the weights come from"
+      f"{_brief(described)} was found where an object with model_type and "
+      "sizes is expected: copy the file again from where the weights come from"
     )
   name = described.get("model_type")
   if not isinstance(name, str) or name not in FAMILIES:

@@ -2,11 +2,13 @@
 
 Together, all policy slots take turns on all devices. Apart, each has its own
 devices, splits heads, channels and vocabulary over them, and decodes while the
-others do.
+others do. If there are more devices than key/value heads, several devices hold
+the same heads, and channels and vocabulary are split over all of them.
 """
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,16 +85,26 @@ def places_apart(
 def _place(
   model: ModelConfig, compute: ComputeConfig, devices: Sequence[jax.Device]
 ) -> Place:
-  for key in ("num_kv_heads", "mlp_width", "vocab_size"):
-    if (size := getattr(model, key)) % len(devices):
-      raise ConfigError(
-        f"model.{key}={size} cannot be split over the {len(devices)} devices "
-        "of a policy slot: give it a divisor of that number (engine.slices, "
-        "or the devices that the process sees)"
-      )
-  mesh = sharding.make_mesh({"tensor": len(devices)}, devices)
+  check_devices(model, len(devices))
+  mesh = sharding.decoding_mesh(model.num_kv_heads, devices)
   spec = PartitionSpec(*_CACHE)
   return Place(
     Policy(model, compute, mesh),
     NamedSharding(mesh, spec),  # type: ignore[no-untyped-call]
+  )
+
+
+def check_devices(model: ModelConfig, num_devices: int) -> None:
+  """Raises `ConfigError` unless the devices divide channels and vocabulary."""
+  sizes = {key: getattr(model, key) for key in ("mlp_width", "vocab_size")}
+  if not any(size % num_devices for size in sizes.values()):
+    return
+  allowed = math.gcd(*sizes.values())
+  fitting = [n for n in range(1, num_devices) if allowed % n == 0]
+  found = " and ".join(f"model.{key}={size}" for key, size in sizes.items())
+  raise ConfigError(
+    f"{found} cannot both be split over the {num_devices} devices of a policy "
+    f"slot: give it {' or '.join(map(str, fitting))} of them, by "
+    "--config.engine.slices or by the devices that the process sees "
+    "(TPU_VISIBLE_CHIPS)"
   )

@@ -1,5 +1,7 @@
 """Policy slots on devices of their own answer as those on one device do."""
 
+import dataclasses
+
 import jax
 import pytest
 from absl.testing import parameterized
@@ -33,11 +35,48 @@ class SlicesTest(parameterized.TestCase):
       places_apart(small.policy().config, compute_config(), sizes)
 
   def test_devices_that_do_not_divide_the_policy(self):
-    devices = jax.local_devices() * 3
-    with self.assertRaisesRegex(
-      ConfigError, "num_kv_heads=2 cannot be split over the 3 devices"
+    config = small.policy().config  # 48 channels, 61 vocabulary entries
+    for num_devices, vocab_size, allowed in (
+      (3, 61, "1"),
+      (5, 64, "1 or 2 or 4"),
     ):
-      places_apart(small.policy().config, compute_config(), (3,), devices)
+      devices = jax.local_devices() * num_devices
+      sized = dataclasses.replace(config, vocab_size=vocab_size)
+      with self.assertRaisesRegex(
+        ConfigError,
+        f"mlp_width=48 and model.vocab_size={vocab_size} cannot both be split "
+        f"over the {num_devices} devices.* give it {allowed} of them",
+      ):
+        places_apart(sized, compute_config(), (num_devices,), devices)
+
+  @pytest.mark.slow
+  @pytest.mark.timeout(900)
+  def test_more_devices_than_heads_answer_as_one(self):
+    found = eight_devices.run(
+      "tests.rollout.engine.more_devices_program", deadline_s=800
+    )
+    half, eighth = 1 / 2, 1 / 8
+    for name, case in found["cases"].items():
+      with self.subTest(name):
+        alone, shared = case["answers"]
+        self.assertEqual(alone, shared)
+        self.assertLen({tuple(answer) for answer in alone}, 4)
+        heads = 1 if name == "one head" else half
+        self.assertEqual(
+          case["shares"],
+          {
+            "mlp": eighth,
+            "vocabulary": eighth,
+            "queries": {"copied": half, "one head": 1}.get(name, eighth),
+            "keys": heads,
+            "cache": heads,
+          },
+        )
+    alone, *others = found["weights"]["answers"]
+    self.assertEqual(others, [alone] * 3)
+    for layout in found["weights"]["layouts"].values():
+      self.assertEqual(layout["mlp"], eighth)
+      self.assertEqual(layout["queries"], eighth)
 
   def test_together_is_one_place(self):
     places = places_together(small.policy().config, compute_config(), 3)

@@ -1,0 +1,167 @@
+"""Run by `placement_test`: eight devices answer with one or two heads.
+
+Prints the answers of one device and of eight, by case; those of weights that a
+learner on another mesh published, of its snapshots, and of a Hugging Face
+folder; and the part of each kind of array that a device holds.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+import tempfile
+
+import jax
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.hugging_face.config import from_model_config
+from agentrl_jax.model.hugging_face.export import write_params
+from agentrl_jax.model.hugging_face.pretrained import read_params
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.drivers.driver import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.placement import layout_of, places_apart
+from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.snapshots import SnapshotSink
+from tests.rollout import small
+from tests.settings import COMPUTE, compute_config, engine_config
+
+BASE = dataclasses.replace(
+  small.policy().config, vocab_size=64, mlp_width=64, width=64
+)
+# Queries of a head that four devices can share, that they cannot, and of the
+# only head; the kernel of a TPU, in Pallas's interpreter; drafts.
+CASES = {
+  "shared": ({"num_heads": 8, "num_kv_heads": 2}, {}, {}),
+  "copied": ({"num_heads": 6, "num_kv_heads": 2, "qkv_bias": True}, {}, {}),
+  "one head": ({"num_heads": 4, "num_kv_heads": 1}, {}, {}),
+  "ragged": (
+    {"num_heads": 8, "num_kv_heads": 2},
+    {"cache_attention": "ragged"},
+    {"context": 128},
+  ),
+  "drafts": (
+    {"num_heads": 8, "num_kv_heads": 2},
+    {},
+    {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8},
+  ),
+}
+
+
+def main(*names: str) -> None:
+  """Runs the cases of these names, and `weights`; without names all."""
+  found = {
+    name: _case(*changes)
+    for name, changes in CASES.items()
+    if not names or name in names
+  }
+  weights = _ways() if not names or "weights" in names else None
+  sys.stdout.write(json.dumps({"cases": found, "weights": weights}))
+
+
+def _case(model, compute, engine):
+  config = dataclasses.replace(BASE, **model)
+  settings = compute_config(**compute)
+  params = small.attentive(Policy(config, COMPUTE).init(jax.random.key(1)))
+  answers, shares = [], {}
+  for num_devices in (1, 8):
+    place = _place(config, settings, num_devices)
+    weights = jax.device_put(place.policy.unstacked(params), layout_of(place))
+    answers.append(_answers(place, weights, engine, shares))
+  return {"answers": answers, "shares": shares}
+
+
+def _ways():
+  """The same weights by every way that they come to a server."""
+  config = dataclasses.replace(BASE, num_heads=8, num_kv_heads=2)
+  learner = sharding.make_mesh({"fsdp": 4, "tensor": 2})
+  policy = Policy(config, COMPUTE, mesh=learner)
+  params = small.attentive(policy.init(jax.random.key(2)))
+  params = jax.device_put(params, sharding.param_shardings(params, learner))
+  place = _place(config, compute_config(), 8)
+  published, followed = ServedWeights(1), ServedWeights(1)
+  Publisher(policy, published, to=[layout_of(place)]).publish(params, 10)
+  with tempfile.TemporaryDirectory() as folder:
+    sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
+    Publisher(policy, sink, layers_apart=False).publish(params, 10)
+    sink.close()
+    follower = SnapshotFollower(
+      folder, Policy(config, COMPUTE), followed, meshes=[place.mesh]
+    )
+    if not follower.look():
+      raise RuntimeError(follower.trouble)
+  with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder)
+    write_params(root, params, config, context=64)
+    described = from_model_config(config, context=64, dtype="float32")
+    (root / "config.json").write_text(json.dumps(described))
+    read = place.policy.unstacked(
+      read_params(root, Policy(config, COMPUTE), place.mesh)
+    )
+  whole = _place(config, compute_config(), 1)
+  alone = jax.device_put(
+    Policy(config, COMPUTE).unstacked(jax.device_get(params)), layout_of(whole)
+  )
+  layouts: dict[str, dict] = {name: {} for name in ("published", "followed")}
+  return {
+    "answers": [
+      _answers(whole, alone, {}, {}),
+      _answers(place, published.get(0).params, {}, layouts["published"]),
+      _answers(place, followed.get(0).params, {}, layouts["followed"]),
+      _answers(place, read, {}, {}),
+    ],
+    "layouts": layouts,
+  }
+
+
+def _place(config, compute, num_devices):
+  (place,) = places_apart(config, compute, (num_devices,))
+  return place
+
+
+def _answers(place, weights, changes, shares):
+  settings = {
+    "slots": (3,),
+    "context": small.CONTEXT,
+    "num_slot_sizes": 1,
+    "prefill_chunks": (16,),
+    **changes,
+  }
+  versions = ServedWeights(1)
+  versions.publish(0, weights, 10)
+  engine = RolloutEngine(
+    place.policy, engine_config(**settings), versions, places=[place]
+  )
+  driver = LocalDriver(engine)
+  futures = [
+    driver.submit(
+      small.prompt_of(3 + number % 3, 20 + number),
+      SamplingParams(max_tokens=12, seed=number),
+    )
+    for number in range(4)
+  ]
+  driver.run_until_idle()
+  if place.mesh.size > 1:
+    (scheduler,) = engine._schedulers
+    layer = weights["layers"][0]
+    shares |= {
+      "mlp": _share(layer["gate"]["kernel"]),
+      "queries": _share(layer["attention"]["q"]["kernel"]),
+      "keys": _share(layer["attention"]["k"]["kernel"]),
+      "vocabulary": _share(weights["embedding"]),
+      "cache": _share(jax.tree.leaves(scheduler._cache.arrays)[0]),
+    }
+  return [future.result(0).sampled.tolist() for future in futures]
+
+
+def _share(array) -> float:
+  """Returns the part of an array that each device holds."""
+  (size,) = {shard.data.size for shard in array.addressable_shards}
+  return size / array.size
+
+
+if __name__ == "__main__":
+  main(*sys.argv[1:])
