@@ -133,9 +133,16 @@ def _of_learner(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
 
 def _of_rollouts(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
   beside = {name: size for j in tight for name, size in j.beside.items()}
-  half = tuple(max(1, n // 2) for n in s.engine.slots)
-  slots = ",".join(map(str, half))
-  yield Knob(f"engine.slots=({slots})", "halves the caches")
+  name, sizes, least = "slots", s.engine.slots, 1
+  if s.engine.has_pages:
+    name, sizes, least = (
+      "cache_tokens",
+      s.engine.cache_tokens,
+      s.engine.page_size,
+    )
+  half = (max(1, n // (2 * least)) * least for n in sizes)
+  halved = ",".join(map(str, half))
+  yield Knob(f"engine.{name}=({halved})", "halves the caches")
   if s.engine.prefill_slots > 1:
     yield Knob(
       f"engine.prefill_slots={max(1, s.engine.prefill_slots // 4)}",
@@ -150,8 +157,9 @@ def _of_rollouts(s: Settings, tight: Sequence[Judgement]) -> Iterator[Knob]:
       "cross_policy.policy_slots=('fresh',)",
       f"serves one version, {kept / GIB:.1f} GiB less",
     )
-  yield Knob(
-    f"engine.context={s.engine.context // 2}",
-    "halves the caches; so do prompts",
-  )
+  if not s.engine.has_pages:
+    yield Knob(
+      f"engine.context={s.engine.context // 2}",
+      "halves the caches; so do prompts",
+    )
   yield Knob("--rollout_topology", "a server with more chips")

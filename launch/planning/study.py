@@ -50,6 +50,7 @@ class Judgement:
   flops: Flops
   roofline: Roofline | None  # None where there is no program to look at
   load: Load | None = None  # of a gradient
+  answers: int = 0  # that a decode program computes at once
   num_chips: int = 0  # of a policy slot with chips of its own; 0: all
 
   @property
@@ -100,6 +101,7 @@ class Deployment:
   # Of one rollout server; None: the learner's process answers itself.
   rollout: Slice | None = None
   attempts: Attempts | None = None  # None: as `programs.learner_load` says
+  mean_tokens: int | None = None  # of running answers; None: all that fit
 
 
 def read_attempts(
@@ -164,6 +166,8 @@ class Planner:
         place.mesh,
         dtype=self._dtype(settings),
         policy_slot=place.policy_slots[0],
+        mean_tokens=self.deployment.mean_tokens,
+        attempts=self.deployment.attempts,
       )
     return found
 
@@ -189,6 +193,9 @@ class Planner:
       slice_ = self.deployment.rollout
     kept = self._residents(settings, is_rollout)
     compiled = _compiled(program, slice_, kept)
+    compiled = dataclasses.replace(
+      compiled, moved=compiled.moved - program.unread
+    )
     places = chips.coordinates(list(program.mesh.devices.flat))
     bound = None
     if compiled.memory is not None:
@@ -210,6 +217,7 @@ class Planner:
       tokens=program.tokens,
       flops=program.flops,
       load=program.load,
+      answers=program.answers,
       roofline=bound,
       num_chips=(
         program.mesh.size if is_rollout and settings.engine.slices else 0
