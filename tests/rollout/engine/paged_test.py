@@ -13,9 +13,8 @@ from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DRIVERS, DriverTestCase, driver_on
 
 # Of eight tokens each, and fewer than the answers want.
-PAGES = dict(page_size=8, cache_tokens=(160, 160))
 ONE_SLOT = dict(steps=(10,), slots=(6,))
-TIGHT = ONE_SLOT | dict(page_size=8, cache_tokens=(160,))
+TIGHT = ONE_SLOT | dict(page_size=8, cache_tokens=(120,))
 ROUND = 100  # requests; those of a later one may go on with earlier answers
 
 
@@ -174,6 +173,9 @@ def spec(seed, **changes):
   return SamplingParams(seed=seed, **(LONG | changes))
 
 
+SPECS = (spec(1), spec(2))
+
+
 class PreemptionTest(DriverTestCase):
   """Two answers that want 60 tokens each, in a pool of 80."""
 
@@ -185,7 +187,7 @@ class PreemptionTest(DriverTestCase):
     self.addCleanup(driver.close)
     return driver
 
-  def preempt(self, driver, specs=(spec(1), spec(2)), listener=None):
+  def preempt(self, driver, specs=SPECS, listener=None):
     """Submits two requests; returns them once the second is preempted."""
     futures = [
       driver.submit(self.prompts[0], specs[0]),
@@ -212,7 +214,7 @@ class PreemptionTest(DriverTestCase):
   def test_an_answer_goes_on_with_the_same_tokens(self):
     driver = self.open()
     answers = self.finish(driver, self.preempt(driver))
-    requests = list(zip(self.prompts, (spec(1), spec(2)), strict=True))
+    requests = list(zip(self.prompts, SPECS, strict=True))
     plain = small.answers_of(requests, **ONE_SLOT)
     for answer, expected in zip(answers, plain, strict=True):
       assert_equal(answer, expected)
@@ -294,7 +296,7 @@ class PreemptionTest(DriverTestCase):
     done = []
     while driver.step():
       done += [f for f in requests if f.done() and f not in done]
-    self.assertGreater(sum(driver.engine.stats().num_preempted), 5)
+    self.assertGreater(sum(driver.engine.stats().num_preempted), 3)
     self.assertIs(done[0], requests[0])
     self.assertEqual([len(f.result(0).sampled) for f in requests], [40] * 9)
 

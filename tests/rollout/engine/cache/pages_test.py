@@ -65,7 +65,6 @@ class PageTreeTest(unittest.TestCase):
     pages = self.pool.take(-(-len(values) // SIZE))
     self.tree.insert(tokens(*values), pages)
     self.pool.release(pages)
-    self.check()
     return pages
 
   def check(self, *running):
@@ -83,12 +82,14 @@ class PageTreeTest(unittest.TestCase):
     self.assertEqual(self.found(range(6)), (6, pages[:2]))
     self.assertEqual(self.found([0, 1, 2, 3, 9]), (4, pages[:1]))
     self.assertEqual(self.found([9]), (0, []))
+    self.check()
 
   def test_common_pages_are_held_once(self):
     first = self.add(range(10))
     self.add([*range(8), 50, 51])
     self.assertEqual(self.pool.num_free, 12 - 4)
     self.assertEqual(self.found(range(8)), (8, first[:2]))
+    self.check()
 
   def test_a_part_of_a_page_grows(self):
     self.add(range(6))
@@ -98,6 +99,7 @@ class PageTreeTest(unittest.TestCase):
     self.add(range(5))  # is there already
     self.assertEqual(self.found(range(9))[0], 7)
     self.assertEqual(self.pool.num_free, 10)
+    self.check()
 
   def test_the_least_recently_used_leaf_is_evicted_first(self):
     first, second = self.add(range(8)), self.add(range(50, 58))

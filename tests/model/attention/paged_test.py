@@ -1,0 +1,248 @@
+"""A decode step over pages is that over rows, and reads filled pages only."""
+
+import unittest
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import parameterized
+from jax.experimental import pallas as pl
+from jax.sharding import SingleDeviceSharding
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import cache as kv
+from agentrl_jax.model.attention import cached, paged, reference
+from agentrl_jax.model.policy import Policy
+from launch.planning import chips
+from launch.planning.chips import parse_slice
+from tests import eight_devices
+from tests.model.policy_test import CONFIG
+from tests.settings import COMPUTE, compute_config
+
+RAGGED = compute_config(cache_attention="ragged")
+
+
+def operands(lengths, heads, queries, size, width, channels, *, seed=0):
+  """Queries, keys and values in pages that lie in no order, and the table."""
+  rng, num_pages = np.random.default_rng(seed), len(lengths) * width + 3
+  q = rng.normal(size=(len(lengths), heads, queries, channels))
+  k, v = rng.normal(size=(2, num_pages, heads, size, channels))
+  order = iter(rng.permutation(num_pages))
+  table = np.full((len(lengths), width), num_pages, np.int32)
+  for row, length in enumerate(lengths):
+    for w in range(-(-length // size)):
+      table[row, w] = next(order)
+  q, k, v = (x.astype(np.float32) for x in (q, k, v))
+  return q, k, v, table, np.array(lengths, np.int32)
+
+
+def plain(q, k, v, table, length):
+  rows = [kv.take_pages(jnp.asarray(x), jnp.asarray(table)) for x in (k, v)]
+  return reference.attend_cache(q[:, None], *rows, length[:, None] - 1)[:, 0]
+
+
+class PagesTest(parameterized.TestCase):
+  """The plain form, for which pages are copied to rows."""
+
+  def test_what_is_written_is_taken_in_order(self):
+    pool = jnp.zeros((5, 2, 4, 3))
+    table = jnp.array([[3, 0, 5], [1, 5, 5]])
+    entry = np.random.default_rng(0).normal(size=(2, 7, 2, 3))
+    position = jnp.broadcast_to(jnp.arange(7), (2, 7))
+    pool = kv.write_pages(pool, jnp.asarray(entry), position, table)
+    rows = kv.take_pages(pool, table)
+    self.assertEqual(rows.shape, (2, 2, 12, 3))
+    wanted = np.zeros((2, 2, 12, 3))
+    wanted[0, :, :7] = np.swapaxes(entry[0], 0, 1)
+    wanted[1, :, :4] = np.swapaxes(entry[1, :4], 0, 1)  # there is one page
+    np.testing.assert_allclose(rows, wanted, atol=1e-6)
+    for page in (2, 4):
+      self.assertFalse(np.any(pool[page]))
+
+  def test_positions_past_the_table_are_dropped(self):
+    pool = jnp.zeros((2, 1, 4, 3))
+    table = jnp.array([[1, 0]])
+    pool = kv.write_pages(
+      pool, jnp.ones((1, 2, 1, 3)), jnp.array([[8, 99]]), table
+    )
+    self.assertFalse(np.any(pool))
+
+  @pytest.mark.slow
+  def test_a_policy_extends_pages_as_rows(self):
+    policy = Policy(CONFIG, COMPUTE)
+    params, rng = policy.init(jax.random.key(0)), np.random.default_rng(0)
+    table = jnp.array([[4, 1, 7], [2, 0, 8]])
+    rows, pages = policy.empty_cache(2, 12), policy.empty_cache(9, 4)
+    extend = jax.jit(policy.extend)
+    start = jnp.zeros(2, jnp.int32)
+    for chunk, length in ((5, [5, 3]), (1, [1, 0]), (3, [2, 3])):
+      token = jnp.asarray(rng.integers(0, CONFIG.vocab_size, (2, chunk)))
+      length = jnp.array(length)
+      hidden, rows = extend(params, rows, token, start, length)
+      other, pages = extend(params, pages, token, start, length, table)
+      for row in range(2):
+        np.testing.assert_allclose(
+          other[row, : length[row]], hidden[row, : length[row]], atol=1e-6
+        )
+      start += length
+    for (k, v), (pool_k, pool_v) in zip(rows, pages, strict=True):
+      np.testing.assert_allclose(kv.take_pages(pool_k, table), k, atol=1e-6)
+      np.testing.assert_allclose(kv.take_pages(pool_v, table), v, atol=1e-6)
+    for page in (3, 5, 6, 8):
+      self.assertFalse(np.any(pages[0][0][page]))
+
+
+class KernelTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([512, 0, 1, 440], 2, 4, 128, 4, 64),
+    ([1, 129, 384], 2, 1, 128, 3, 16),  # an odd number of sequences
+    ([2560, 0, 1, 1024, 1025, 27], 1, 5, 128, 20, 32),
+    ([256], 1, 5, 128, 2, 16),
+    ([600, 1024], 2, 2, 512, 2, 16),
+    ([0, 0, 0, 7], 1, 2, 128, 2, 16),  # one core has nothing to do
+  )
+  @pytest.mark.slow
+  def test_equals_the_plain_form(self, lengths, *shape):
+    q, k, v, table, length = operands(lengths, *shape)
+    found = np.asarray(
+      paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    )
+    is_read = length > 0
+    wanted = np.asarray(plain(q, k, v, table, length))
+    np.testing.assert_allclose(found[is_read], wanted[is_read], atol=1e-6)
+    self.assertFalse(np.any(found[~is_read]))
+
+  def test_empty_sequences_give_zeros(self):
+    q, k, v, table, length = operands([0, 0], 1, 2, 128, 2, 16)
+    found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    self.assertFalse(np.any(found))
+
+  def test_other_pages_are_not_looked_at(self):
+    q, k, v, table, length = operands([130, 128], 2, 2, 128, 4, 16)
+    wanted = np.asarray(plain(q, k, v, table, length))
+    unused = np.setdiff1d(np.arange(len(k)), table)
+    k[unused], v[unused] = np.nan, np.nan
+    found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+  @pytest.mark.slow
+  def test_pages_may_be_shared(self):
+    q, k, v, table, length = operands([300, 290], 2, 2, 128, 3, 16)
+    table[1, :2] = table[0, :2]
+    found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    np.testing.assert_allclose(found, plain(q, k, v, table, length), atol=1e-6)
+
+  def test_work_is_what_sequences_fill(self):
+    work = paged._work(jnp.array([5, 0, 17, 8, 0, 1]), 8, 3)
+    self.assertEqual(int(work.num_blocks), 4)
+    self.assertEqual(work.num_C.tolist(), [4, 2])
+    pairs = [
+      list(zip(*rows, strict=True))
+      for rows in zip(
+        work.sequence_CM.tolist(), work.block_CM.tolist(), strict=True
+      )
+    ]
+    self.assertEqual(pairs[0][:4], [(0, 0), (2, 0), (2, 1), (2, 2)])
+    self.assertEqual(pairs[1][:2], [(3, 0), (5, 0)])
+    # Behind the end of a list nothing changes, so nothing is fetched.
+    self.assertEqual(set(pairs[1][2:]), {(5, 0)})
+
+  def test_what_is_past_the_end_is_not_fetched(self):
+    """A step of the grid that asks for the page before it fetches nothing."""
+    q, k, v, table, length = operands([1100, 3], 1, 1, 128, 16, 16)
+    with mock.patch.object(pl, "BlockSpec", wraps=pl.BlockSpec) as made:
+      paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    asks = [c.args[1] for c in made.call_args_list if c.args[0][2] == 128]
+    self.assertLen(asks, 8)
+    work = paged._work(jnp.asarray(length), 1024, 2)
+    scalars = work.sequence_CM, work.block_CM, work.num_C, table, length
+    fetched = [
+      [int(ask(0, m, *scalars)[0]) for m in range(int(work.num_blocks))]
+      for ask in asks
+    ]
+    self.assertEqual(fetched[0], [table[0, 0], table[0, 8]])
+    for number in range(1, 8):
+      self.assertEqual(fetched[number], [table[0, number]] * 2)
+
+  @pytest.mark.slow
+  def test_heads_may_be_on_several_devices(self):
+    found = eight_devices.run("tests.model.attention.paged_program")
+    self.assertEqual(found["devices"], 4)
+    self.assertLess(found["apart"], 1e-6)
+
+
+class ChoiceTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("auto", "tpu", 256, "ragged", ""),
+    (
+      "auto",
+      "tpu",
+      64,
+      "xla",
+      "a multiple of 128 positions, and these have 64",
+    ),
+    ("auto", "cpu", 128, "xla", ""),
+    ("auto", "gpu", 128, "xla", ""),
+    ("xla", "tpu", 128, "xla", ""),
+    ("ragged", "cpu", 128, "ragged", ""),
+  )
+  def test_by_platform(self, asked, platform, size, chosen, reason):
+    compute = compute_config(cache_attention=asked)
+    found, why = cached.choose_paged(compute, platform, size)
+    self.assertEqual(found, chosen)
+    self.assertIn(reason, why)
+    self.assertEqual(bool(why), bool(reason))
+
+  def test_what_cannot_be_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "engine.page_size be such a"):
+      cached.choose_paged(RAGGED, "tpu", 100)
+
+  def test_a_policy_uses_the_kernel(self):
+    """Its answers over pages of 128 are those of the plain form."""
+    plain_policy, policy = Policy(CONFIG, COMPUTE), Policy(CONFIG, RAGGED)
+    params = policy.init(jax.random.key(0))
+    table = jnp.array([[1, 3], [2, 4]])
+    arguments = (
+      jnp.array([[7], [8]]),
+      jnp.array([0, 0]),
+      jnp.array([1, 1]),
+      table,
+    )
+    with mock.patch.object(paged, "attend", wraps=paged.attend) as kernel:
+      hidden = [
+        p.extend(params, p.empty_cache(4, 128), *arguments)[0]
+        for p in (plain_policy, policy)
+      ]
+    self.assertEqual(kernel.call_count, CONFIG.num_layers)
+    np.testing.assert_allclose(*hidden, atol=1e-5)
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class CompiledTest(parameterized.TestCase):
+  @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+  @pytest.mark.slow
+  def test_for_a_tpu(self, name):
+    """Compiled as it is; and nothing copies the pool to suit the kernel."""
+    device = chips.describe(parse_slice(name))[0]
+
+    def operand(*shape, dtype=jnp.bfloat16):
+      return jax.ShapeDtypeStruct(
+        shape, dtype, sharding=SingleDeviceSharding(device)
+      )
+
+    compiled = (
+      jax.jit(lambda *args: paged.attend(*args, interpret=False))
+      .trace(
+        operand(128, 2, 5, 128),
+        operand(3072, 2, 128, 128),
+        operand(3072, 2, 128, 128),
+        operand(128, 64, dtype=jnp.int32),
+        operand(128, dtype=jnp.int32),
+      )
+      .lower(lowering_platforms=("tpu",))
+      .compile()
+    )
+    self.assertIn("paged_attention", compiled.as_text())
+    self.assertLess(compiled.memory_analysis().temp_size_in_bytes, 2**21)
