@@ -121,6 +121,10 @@ class PagedScheduler(Scheduler):
     own = request.sampled.publication
     return own if own in self._weights.publications else newest
 
+  def _fit_cache(self, publication: int) -> None:
+    """Does nothing: each call has a page table of its own length."""
+    del publication
+
   def _finish_prefill(self, slots: np.ndarray) -> None:
     """Lets other requests use the pages of prompts."""
     for slot in slots.tolist():

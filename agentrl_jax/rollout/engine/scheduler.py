@@ -78,7 +78,7 @@ class Scheduler:
 
   @property
   def cache_length(self) -> int:
-    """Tokens that each slot has room for now."""
+    """Tokens that each slot has room for now, or in the last call."""
     return self._cache.length
 
   @property
@@ -112,7 +112,7 @@ class Scheduler:
     self._set_weights(published)
     self._schedule_waiting(publication)
     self.counts["slot_steps"] += table.num_busy
-    self._cache.fit(self._cache_length_needed(publication))
+    self._fit_cache(publication)
     self._prefill()
     return self._decode()
 
@@ -195,6 +195,9 @@ class Scheduler:
     """Launches planned copies; slots that lose theirs prefill everything."""
     for slot in self._cache.copy(self._cache_length_needed(publication)):
       self._table.restart_prefill(slot)
+
+  def _fit_cache(self, publication: int) -> None:
+    self._cache.fit(self._cache_length_needed(publication))
 
   def _cache_length_needed(self, publication: int) -> int:
     return self._table.cache_length_needed(

@@ -3,6 +3,7 @@
 import dataclasses
 import unittest
 
+import jax
 import pytest
 from absl.testing import absltest, parameterized
 
@@ -96,8 +97,6 @@ class AnswersTest(parameterized.TestCase):
 
 class ResidentsTest(absltest.TestCase):
   def mesh(self):
-    import jax
-
     return sharding.make_mesh({}, jax.devices()[:1])
 
   def test_pages_take_the_memory_of_their_tokens(self):
@@ -116,9 +115,9 @@ class ResidentsTest(absltest.TestCase):
     self.assertEqual(settings.engine.cache_tokens, (96 * 8192, 32 * 8192))
 
   def test_what_answers_do_not_fill_is_not_read(self):
-    for changes, filled, sign in (
-      (PAGES, 128 * 3000 / (48 * 8192), 1),
-      (dict(slots=(48, 16)), 3000 / 8192, 1),
+    for changes, filled in (
+      (PAGES, 128 * 3000 / (48 * 8192)),
+      (dict(slots=(48, 16)), 3000 / 8192),
     ):
       settings = settings_of("qwen3-0.6b", **changes)
       slice_ = parse_slice("v5p:2x2x1")

@@ -4,11 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
+from tests import eight_devices
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DRIVERS, DriverTestCase, driver_on
 
@@ -164,6 +165,19 @@ class PagedTest(DriverTestCase):
     for answer, (_, expected) in zip(answers, pairs, strict=True):
       assert_equal(answer, expected)
     self.assertGreater(sum(driver.engine.stats().num_preempted), 0)
+
+
+@pytest.mark.full
+class ShardedPagesTest(absltest.TestCase):
+  @pytest.mark.timeout(600)
+  def test_answers_and_reuse_are_those_of_one_device(self):
+    one, two = eight_devices.run("tests.rollout.engine.paged_program")
+    heads = small.policy().config.num_kv_heads
+    for key in ("sampled", "counts"):
+      self.assertEqual(two[key], one[key], key)
+    self.assertEqual(one["shards"], [[heads, 1]])
+    self.assertEqual(two["shards"], [[heads // 2, 2]])
+    self.assertGreater(min(two["counts"]), 0)
 
 
 LONG = dict(max_tokens=40, temperature=1.0)

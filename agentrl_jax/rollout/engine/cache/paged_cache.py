@@ -42,9 +42,9 @@ class PagedCache:
     self.reset()
 
   def reset(self) -> None:
-    """Frees all pages, and restores the shortest length."""
+    """Frees all pages."""
     size = self._config.page_size
-    self.length = self._config.cache_length(1)  # tokens per slot, at most, now
+    self.length = self._config.cache_length(1)  # tokens per slot in a call
     self._pool = PagePool(self._num_pages)
     self._tree = PageTree(self._pool, size)
     self._pages: list[list[int]] = [[] for _ in range(self._num_slots)]
@@ -130,14 +130,18 @@ class PagedCache:
       padded(targets, sizes, self._num_pages),
     )
 
-  def fit(self, num_tokens: int) -> None:
-    """Sets the compiled length of page tables that `num_tokens` need."""
-    self.length = self._config.cache_length(num_tokens)
-
   def table_of(self, slot_P: np.ndarray) -> np.ndarray:
-    """Returns the pages of slots, int32 [P, W]; none for slots outside."""
-    row_P = np.minimum(slot_P, self._num_slots)
-    return self._page_BW[row_P, : self.length // self._config.page_size]
+    """Returns the pages of slots, int32 [P, W]; none for slots outside.
+
+    W is the shortest compiled length that these slots need. Unlike rows, slots
+    that are computed apart do not need one length: a short prompt is prefilled
+    in a short table whatever else is decoded.
+    """
+    row_PW = self._page_BW[np.minimum(slot_P, self._num_slots)]
+    num_pages = int((row_PW < self._num_pages).sum(axis=1).max())
+    size = self._config.page_size
+    self.length = self._config.cache_length(num_pages * size)
+    return row_PW[:, : self.length // size]
 
   def check(self, table: SlotTable) -> None:
     """Raises `AssertionError` if a page is lost, or might be overwritten."""
