@@ -21,6 +21,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.cached import choose as choose_cached
 from agentrl_jax.model.attention.cached import choose_paged
 from agentrl_jax.model.attention.packed import choose
+from agentrl_jax.model.attention.paged import CORES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
@@ -235,9 +236,10 @@ def rollout_programs(
   answers, unread = slots, 0.0
   if mean_tokens is not None:
     answers = answers_at_once(config, policy_slot, mean_tokens, attempts)
-    unread = config.steps_per_sync * _unread(
-      settings, cache, answers * mean_tokens
-    )
+    shared, num = _shared_tokens(config, mean_tokens, attempts)
+    # A page that answers share is fetched by each core of a chip.
+    each = mean_tokens - shared + shared * min(CORES, num) / num
+    unread = config.steps_per_sync * _unread(settings, cache, answers * each)
   holds = (
     f"weights of policy slot {policy_slot}",
     f"cache of policy slot {policy_slot}",
@@ -331,19 +333,23 @@ def answers_at_once(
     )
   if not config.has_pages:
     return slots
-  size, shared, num = config.page_size, 0, 1
-  if attempts is not None:
-    num = attempts.num
-    shared = min(attempts.prompt, mean_tokens) // size * size
-  each = shared / num + mean_tokens - shared + size / 2
+  shared, num = _shared_tokens(config, mean_tokens, attempts)
+  each = shared / num + mean_tokens - shared + config.page_size / 2
   return min(slots, int(config.cache_tokens[policy_slot] / each))
 
 
-def _unread(settings: Settings, cache: Any, filled: int) -> float:
-  """Bytes of one chip's cache that attention of a decode step leaves out.
+def _shared_tokens(
+  config: EngineConfig, mean_tokens: int, attempts: Attempts | None
+) -> tuple[int, int]:
+  """Returns the tokens in pages that answers share, and how many share them."""
+  if attempts is None or not config.has_pages:
+    return 0, 1
+  size = config.page_size
+  return min(attempts.prompt, mean_tokens) // size * size, attempts.num
 
-  Below 0 if answers share pages, which each of them reads.
-  """
+
+def _unread(settings: Settings, cache: Any, filled: float) -> float:
+  """Bytes of one chip's cache that attention of a decode step leaves out."""
   config, compute = settings.engine, settings.compute
   if config.has_pages:
     kernel, _ = choose_paged(compute, "tpu", config.page_size)
@@ -351,10 +357,9 @@ def _unread(settings: Settings, cache: Any, filled: int) -> float:
     kernel, _ = choose_cached(compute, "tpu", config.context)
   if kernel != "ragged":
     return 0.0
-  first = cache[0][0]
-  return bytes_per_chip(cache) * (
-    1 - filled / (first.shape[0] * first.shape[2])
-  )
+  num_slots, _, length, _ = cache[0][0].shape
+  share: float = filled / (num_slots * length)
+  return bytes_per_chip(cache) * (1 - share)
 
 
 def abstract_drafts(config: EngineConfig, slots: int) -> Any:

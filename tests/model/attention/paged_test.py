@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from jax.experimental import pallas as pl
 from jax.sharding import SingleDeviceSharding
 
 from agentrl_jax.errors import ConfigError
@@ -129,42 +128,66 @@ class KernelTest(parameterized.TestCase):
 
   @pytest.mark.slow
   def test_pages_may_be_shared(self):
-    q, k, v, table, length = operands([300, 290], 2, 2, 128, 3, 16)
-    table[1, :2] = table[0, :2]
+    q, k, v, table, length = operands([300, 290, 0, 129], 2, 2, 128, 3, 16)
+    table[1, :2] = table[3, :2] = table[0, :2]
     found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
-    np.testing.assert_allclose(found, plain(q, k, v, table, length), atol=1e-6)
+    wanted = np.array(plain(q, k, v, table, length))
+    wanted[2] = 0
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
-  def test_work_is_what_sequences_fill(self):
-    work = paged._work(jnp.array([5, 0, 17, 8, 0, 1]), 8, 3)
-    self.assertEqual(int(work.num_blocks), 4)
-    self.assertEqual(work.num_C.tolist(), [4, 2])
-    pairs = [
+  def listed(self, table, lengths, size):
+    """Blocks to compute of each core, as (sequence, positions, pages)."""
+    work = paged.list_work(jnp.asarray(table), jnp.array(lengths), size, 99)
+    num_cores, _, num_joined = work.page_CMJ.shape
+    blocks = [
       list(zip(*rows, strict=True))
       for rows in zip(
-        work.sequence_CM.tolist(), work.block_CM.tolist(), strict=True
+        np.asarray(work.row_CM).tolist(),
+        np.asarray(work.filled_CM).tolist(),
+        np.asarray(work.page_CMJ).tolist(),
+        strict=True,
       )
     ]
-    self.assertEqual(pairs[0][:4], [(0, 0), (2, 0), (2, 1), (2, 2)])
-    self.assertEqual(pairs[1][:2], [(3, 0), (5, 0)])
-    # Behind the end of a list nothing changes, so nothing is fetched.
-    self.assertEqual(set(pairs[1][2:]), {(5, 0)})
+    self.assertLen(blocks, num_cores)
+    return [rows[: int(work.num_blocks)] for rows in blocks], num_joined
 
-  def test_what_is_past_the_end_is_not_fetched(self):
+  def test_work_is_what_sequences_fill(self):
+    table = np.array([[7, 99], [99, 99], [2, 5], [99, 99], [99, 99], [4, 99]])
+    cores, _ = self.listed(table, [900, 0, 1030, 0, 0, 1], 1024)
+    # A block of a page; those of the first three sequences, then of the others.
+    # Behind the end of a list nothing changes, so nothing is fetched.
+    self.assertEqual(cores[0], [(2, 1030, [2]), (2, 6, [5]), (0, 900, [7])])
+    self.assertEqual(cores[1], [(2, 1, [4]), *cores[1][1:]])
+    for _, filled, pages in cores[1][1:]:
+      self.assertEqual((filled, pages), (0, [4]))
+
+  def test_pages_past_the_end_are_those_before(self):
     """A step of the grid that asks for the page before it fetches nothing."""
-    q, k, v, table, length = operands([1100, 3], 1, 1, 128, 16, 16)
-    with mock.patch.object(pl, "BlockSpec", wraps=pl.BlockSpec) as made:
-      paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
-    asks = [c.args[1] for c in made.call_args_list if c.args[0][2] == 128]
-    self.assertLen(asks, 8)
-    work = paged._work(jnp.asarray(length), 1024, 2)
-    scalars = work.sequence_CM, work.block_CM, work.num_C, table, length
-    fetched = [
-      [int(ask(0, m, *scalars)[0]) for m in range(int(work.num_blocks))]
-      for ask in asks
-    ]
-    self.assertEqual(fetched[0], [table[0, 0], table[0, 8]])
-    for number in range(1, 8):
-      self.assertEqual(fetched[number], [table[0, number]] * 2)
+    table = np.array([[3, 4, 5, 6], [1, 2, 99, 99]])
+    (first,), (second,) = self.listed(table, [512, 130], 128)[0]
+    self.assertEqual(first, (0, 512, [3, 4, 5, 6]))
+    self.assertEqual(second[:2], (0, 130))
+    self.assertEqual(second[2][:2], [1, 2])
+    # Of one core, in the order of pages.
+    table = np.array([[3, 4, 5, 6], [1, 2, 99, 99], [7, 99, 99, 99]])
+    (blocks,), num_joined = self.listed(table, [512, 130, 1], 128)
+    self.assertEqual(num_joined, 4)
+    self.assertEqual([row for row, *_ in blocks], [1, 0, 2])
+    self.assertEqual(blocks[0][2][:2], [1, 2])
+    self.assertEqual(blocks[1][2], [3, 4, 5, 6])
+    self.assertEqual(blocks[2][2], [7, 4, 5, 6])
+
+  def test_shared_pages_come_one_after_another(self):
+    """So the kernel fetches them once for all of their sequences."""
+    own = iter(range(20, 99))
+    prompt = list(range(8))
+    table = np.array(
+      [[*prompt, *(next(own) for _ in range(8))] for _ in range(5)]
+    )
+    (blocks,), num_joined = self.listed(table, [2000] * 5, 128)
+    self.assertEqual(num_joined, 8)
+    self.assertEqual([pages for *_, pages in blocks[:5]], [prompt] * 5)
+    self.assertEqual(sorted(row for row, *_ in blocks[5:]), list(range(5)))
 
   @pytest.mark.slow
   def test_heads_may_be_on_several_devices(self):

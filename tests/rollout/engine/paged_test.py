@@ -86,6 +86,8 @@ def play(driver, pairs, *, seed=4, is_hostile=True):
     futures.append(driver.submit(prompt, spec))
     for _ in range(int(rng.choice([0, 0, 1, 3]))):
       driver.step()
+    while driver.engine.stats().num_pending[0] + driver.num_waiting[0] > 100:
+      driver.step()
     if is_hostile and rng.random() < 0.05:
       futures[-int(rng.integers(1, min(len(futures), 12) + 1))].cancel()
     if is_hostile and rng.random() < 0.02:
@@ -266,6 +268,24 @@ class PreemptionTest(DriverTestCase):
     _, answer = self.finish(driver, futures)
     small.assert_joined(chunks, answer)
 
+  def test_tokens_of_a_call_before_it_are_dropped(self):
+    """They are sampled again, whether or not the slot is the same."""
+    driver = self.open(slots=(1,))
+    (scheduler,) = driver.engine._schedulers
+    served = driver.engine.versions.get(0)
+    scheduler.admit(driver.engine.check(self.prompts[0], spec(1)))
+    (before,) = scheduler.step(served)
+    scheduler._requeue(0)
+    (after,) = scheduler.step(served)
+    table = scheduler._table
+    launched = int(table.num_launched[0])
+    self.assertEqual(scheduler.read(before.to_host()), [])
+    self.assertEqual(scheduler.counts["sampled"], 0)
+    self.assertEqual(table.num_launched[0], launched)
+    scheduler.read(after.to_host())
+    self.assertEqual(scheduler.counts["sampled"], 3)
+    scheduler.check()
+
   def test_a_preempted_request_can_be_cancelled(self):
     driver = self.open()
     first, second = self.preempt(driver)
@@ -325,8 +345,10 @@ class PreemptionTest(DriverTestCase):
   def test_the_oldest_request_is_never_preempted(self):
     driver = self.open()
     requests = [driver.submit(small.prompt_of(n, 8), spec(n)) for n in range(9)]
-    done = []
+    (scheduler,), done = driver.engine._schedulers, []
     while driver.step():
+      waiting = [request.serial for request in scheduler._waiting]
+      self.assertEqual(waiting, sorted(waiting))
       done += [f for f in requests if f.done() and f not in done]
     self.assertGreater(sum(driver.engine.stats().num_preempted), 3)
     self.assertIs(done[0], requests[0])
