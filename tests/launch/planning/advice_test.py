@@ -75,9 +75,20 @@ class AdviceTest(absltest.TestCase):
     self.assertIn("60.0 GiB", effects["--rollout_topology"])
 
   def test_a_full_engine_gets_fewer_slots(self):
-    knobs = self._knobs(_judged("decode", 99))
-    half = ",".join(str(n // 2) for n in self.settings.engine.slots)
-    self.assertEqual(knobs[0], f"engine.slots=({half})")
+    rows = dataclasses.replace(
+      self.settings.engine, slots=(48, 16), page_size=0, cache_tokens=()
+    )
+    knobs = self._knobs(_judged("decode", 99), engine=rows)
+    self.assertEqual(knobs[0], "engine.slots=(24,8)")
+    self.assertIn("engine.context=4096", knobs)
+
+  def test_a_full_engine_gets_fewer_pages(self):
+    pages = dataclasses.replace(
+      self.settings.engine, page_size=128, cache_tokens=(384, 128)
+    )
+    knobs = self._knobs(_judged("decode", 99), engine=pages)
+    self.assertEqual(knobs[0], "engine.cache_tokens=(128,128)")
+    self.assertFalse([k for k in knobs if k.startswith("engine.context")])
 
   def test_of_what_fits_nothing_is_said(self):
     self.assertEqual(refusal([], []), "")
