@@ -297,6 +297,10 @@ def get_config() -> ml_collections.ConfigDict:
     prefill_tokens=1024,  # per step, so that decoding does not stall
     steps_per_sync=4,  # tokens per slot between two syncs with the host
     reuse=True,  # of keys and values, between turns and between episodes
+    # Tokens of a page of the KV cache, on a TPU a multiple of 128; 0: each slot
+    # has a row for `context` tokens. See "Pages" in docs/engine.md.
+    page_size=0,
+    cache_tokens=(),  # tokens of all pages, per policy slot; (): no pages
     # Tokens per policy slot that the prefix cache keeps after their sequence
     # has ended: on the device, then on the host; 0: none. See docs/engine.md.
     prefix_cache_tokens=0,

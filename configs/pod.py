@@ -31,7 +31,10 @@ def get_config(name: str = "qwen2.5-14b"):
   c.train.update(steps=1000, row_length=8192, micro_batch=32)
   c.loss.token_chunk = 1024
   c.engine.update(
-    slots=(48, 16),
+    # Room for 48 and 16 answers of 8192 tokens, or 128 and 40 of 3000.
+    slots=(128, 40),
+    page_size=128,
+    cache_tokens=(48 * 8192, 16 * 8192),
     context=8192,
     lengths=(2048, 4096),
     prefill_chunks=(64, 512),

@@ -74,6 +74,12 @@ _TURNS = flags.DEFINE_integer(
 _ATTEMPTS = flags.DEFINE_integer(
   "attempts", None, "Attempts that share --prompt; nothing: group.size."
 )
+_MEAN_TOKENS = flags.DEFINE_integer(
+  "mean_tokens",
+  None,
+  "Mean tokens of the answers that run at once, with their prompts; nothing: "
+  "every slot has engine.context.",
+)
 flags.DEFINE_string("segment", None, "Is now --prompt and --turns.")
 _LARGEST = flags.DEFINE_bool(
   "largest", True, "Look for the largest batches; compiles up to ten times."
@@ -273,6 +279,7 @@ def main() -> None:
       turns=_TURNS.value,
       attempts=_ATTEMPTS.value,
     ),
+    mean_tokens=_MEAN_TOKENS.value,
   )
   request = _request(settings, deployment) if _SYSTEM.value else None
   if refused := plan(CONFIG.value, settings, deployment, request):

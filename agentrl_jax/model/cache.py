@@ -4,6 +4,11 @@ Slot b of the cache holds the keys and values of one token sequence, position s
 those of its token s. Layers are separate arrays, because a scan over stacked
 layers would copy the whole cache every step. Positions come after heads, which
 lets one decoding step read the cache in a single pass.
+
+A cache may also be a pool of pages: its slots are then N pages of T positions
+each, and row b of a page table [B, W] names the pages of sequence b in order.
+A page number outside the pool is a page that the sequence does not have:
+writes there are dropped, and reads give zeros.
 """
 
 import jax
@@ -36,17 +41,61 @@ def write(
   """Writes one entry per token at its position; drops positions outside.
 
   Row b belongs to slot b, or to `slot_B[b]`; rows of slots outside are dropped.
+  """
+  num_slots = cache_BKSH.shape[0]
+  slot_B = jnp.arange(num_slots) if slot_B is None else slot_B
+  return _write(cache_BKSH, entry_BCKH, slot_B[:, None], position_BC)
+
+
+def write_pages(
+  pool_NKTH: jax.Array,
+  entry_BCKH: jax.Array,
+  position_BC: jax.Array,
+  page_BW: jax.Array,
+) -> jax.Array:
+  """Writes one entry per token to the page of its position.
+
+  Drops positions outside the table, and those whose page is outside the pool.
+  """
+  num_pages, _, size, _ = pool_NKTH.shape
+  page_BC = jnp.take_along_axis(
+    page_BW, position_BC // size, axis=1, mode="fill", fill_value=num_pages
+  )
+  return _write(pool_NKTH, entry_BCKH, page_BC, position_BC % size)
+
+
+def _write(
+  cache_BKSH: jax.Array,
+  entry_BCKH: jax.Array,
+  slot_BC: jax.Array,
+  position_BC: jax.Array,
+) -> jax.Array:
+  """Writes the entry of each token at a position of a slot; drops others.
+
   Heads are indexed one by one, so that each write is contiguous. For slices
   across heads a TPU would keep the cache in another layout and transpose it for
   every reader.
   """
-  num_slots, num_heads = cache_BKSH.shape[:2]
-  slot_B = jnp.arange(num_slots) if slot_B is None else slot_B
-  slot_B11 = slot_B[:, None, None]
-  head_1K1 = jnp.arange(num_heads)[None, :, None]
-  return cache_BKSH.at[slot_B11, head_1K1, position_BC[:, None]].set(
+  head_1K1 = jnp.arange(cache_BKSH.shape[1])[None, :, None]
+  return cache_BKSH.at[slot_BC[:, None], head_1K1, position_BC[:, None]].set(
     jnp.swapaxes(entry_BCKH, 1, 2).astype(cache_BKSH.dtype), mode="drop"
   )
+
+
+def take_pages(pool_NKTH: jax.Array, page_BW: jax.Array) -> jax.Array:
+  """Copies the pages of sequences to rows [B, K, W T, H]; others are zeros."""
+  _, num_heads, _, channels = pool_NKTH.shape
+  head_1K1 = jnp.arange(num_heads)[None, :, None]
+  page_BKWTH = pool_NKTH.at[page_BW[:, None], head_1K1].get(
+    mode="fill", fill_value=0
+  )
+  return page_BKWTH.reshape(len(page_BW), num_heads, -1, channels)
+
+
+def length(cache: KVCache, page_BW: jax.Array | None = None) -> int:
+  """Returns how many positions a sequence has at most."""
+  size = cache[0][0].shape[2]
+  return size if page_BW is None else page_BW.shape[1] * size
 
 
 def take_slots(cache: KVCache, slot_P: jax.Array) -> KVCache:

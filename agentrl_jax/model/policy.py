@@ -218,15 +218,17 @@ class Policy:
     token_BC: jax.Array,
     start_B: jax.Array,
     length_B: jax.Array,
+    page_BW: jax.Array | None = None,
   ) -> tuple[jax.Array, kv.KVCache]:
     """Feeds each slot its next tokens; returns hidden [B, C, D] and the cache.
 
     Slot b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
     the rest of its row is padding: not written, and its hidden states mean
-    nothing. A slot of length 0 stays as it was.
+    nothing. A slot of length 0 stays as it was. With a page table, the cache is
+    a pool of pages, see `model.cache`.
     """
     (hidden_BCD,), cache = self.extend_together(
-      params, cache, [Chunk(token_BC, start_B, length_B)]
+      params, cache, [Chunk(token_BC, start_B, length_B, page_BW=page_BW)]
     )
     return hidden_BCD, cache
 
@@ -238,8 +240,7 @@ class Policy:
     Products see the tokens of all chunks at once. A slot may occur in several
     chunks: its keys and values of all of them are written before any is read.
     """
-    cache_length = cache[0][0].shape[2]
-    at = [chunk.positions(cache_length) for chunk in chunks]
+    at = [chunk.positions(kv.length(cache, chunk.page_BW)) for chunk in chunks]
     rows = _Rows([chunk.token_BC.shape for chunk in chunks])
     position_BC = rows.join([position for position, _ in at])
     stem, written = self._modules.stem(params), []
@@ -251,18 +252,12 @@ class Policy:
       for chunk, (_, write_BC), entry in zip(
         chunks, at, rows.split(entry_BCKH), strict=True
       ):
-        array_BKSH = kv.write(array_BKSH, entry, write_BC, chunk.slot_B)
+        array_BKSH = chunk.write(array_BKSH, entry, write_BC)
       return array_BKSH
 
     def attend(q: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
       mixed = [
-        cached.attend(
-          part,
-          *chunk.taken(keys, values),
-          position,
-          compute=self.compute,
-          mesh=self.mesh,
-        )
+        chunk.attend(part, keys, values, position, self.compute, self.mesh)
         for chunk, (position, _), part in zip(
           chunks, at, rows.split(q), strict=True
         )
@@ -320,6 +315,7 @@ class Chunk:
   start_B: jax.Array
   length_B: jax.Array
   slot_B: jax.Array | None = None  # of each row; None: row b is slot b
+  page_BW: jax.Array | None = None  # table of each row; None: no pages
 
   def positions(self, cache_length: int) -> tuple[jax.Array, jax.Array]:
     """Returns the position of each token, and where its entry is written.
@@ -331,17 +327,45 @@ class Chunk:
     is_token_BC = offset_C < self.length_B[:, None]
     return position_BC, jnp.where(is_token_BC, position_BC, cache_length)
 
-  def taken(
-    self, keys_BKSH: jax.Array, values_BKSH: jax.Array
-  ) -> tuple[jax.Array, jax.Array]:
-    """Returns keys and values of the slots of this chunk's rows."""
-    if self.slot_B is None:
-      return keys_BKSH, values_BKSH
-    of_rows = [
-      x.at[self.slot_B].get(mode="fill", fill_value=0)
-      for x in (keys_BKSH, values_BKSH)
-    ]
-    return of_rows[0], of_rows[1]
+  def write(
+    self,
+    array_BKSH: jax.Array,
+    entry_BCKH: jax.Array,
+    position_BC: jax.Array,
+  ) -> jax.Array:
+    """Writes the entries of tokens to the slots, or pages, of their rows."""
+    if self.page_BW is not None:
+      return kv.write_pages(array_BKSH, entry_BCKH, position_BC, self.page_BW)
+    return kv.write(array_BKSH, entry_BCKH, position_BC, self.slot_B)
+
+  def attend(
+    self,
+    q_BCKGH: jax.Array,
+    keys_BKSH: jax.Array,
+    values_BKSH: jax.Array,
+    position_BC: jax.Array,
+    compute: ComputeConfig,
+    mesh: Mesh | None,
+  ) -> jax.Array:
+    """Lets the tokens attend to the slots, or pages, of their rows."""
+    both = keys_BKSH, values_BKSH
+    if self.page_BW is not None:
+      is_read_B1 = self.length_B[:, None] > 0
+      return cached.attend_pages(
+        q_BCKGH,
+        *both,
+        self.page_BW,
+        jnp.where(is_read_B1, position_BC, -1),
+        compute=compute,
+        mesh=mesh,
+      )
+    if self.slot_B is not None:
+      keys_BKSH, values_BKSH = (
+        x.at[self.slot_B].get(mode="fill", fill_value=0) for x in both
+      )
+    return cached.attend(
+      q_BCKGH, keys_BKSH, values_BKSH, position_BC, compute=compute, mesh=mesh
+    )
 
 
 class _Rows:

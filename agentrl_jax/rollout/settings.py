@@ -39,6 +39,10 @@ class EngineConfig:
   prefill_tokens: int  # per step, so that decoding does not stall
   steps_per_sync: int  # tokens per slot and call
   reuse: bool  # keys and values of earlier turns and of the group
+  # Tokens of a page of the KV cache, and of all pages of each policy slot. 0
+  # and (): no pages; each slot has a row for `context` tokens.
+  page_size: int
+  cache_tokens: tuple[int, ...]
   # Tokens per policy slot in the prefix cache, on the device and on the host;
   # its keys and values outlive their slot, in shared blocks. 0: none.
   prefix_cache_tokens: int
@@ -91,7 +95,49 @@ class EngineConfig:
         "policy slots on all devices"
       )
     self._check_prefix_cache()
+    self._check_pages()
     self._check_drafts()
+
+  def _check_pages(self) -> None:
+    if self.page_size < 0:
+      raise ConfigError(
+        f"engine.page_size={self.page_size} must be a number of tokens, or 0 "
+        "for a row per slot"
+      )
+    if not self.page_size:
+      if self.cache_tokens:
+        raise ConfigError(
+          f"engine.cache_tokens={self.cache_tokens} is unused without pages: "
+          "set engine.page_size, or engine.cache_tokens=()"
+        )
+      return
+    if (
+      len(self.cache_tokens) != len(self.slots)
+      or min(self.cache_tokens) < self.page_size
+    ):
+      raise ConfigError(
+        f"engine.cache_tokens={self.cache_tokens} must have a number of tokens "
+        f"for each of the policy slots of engine.slots={self.slots}, each at "
+        f"least engine.page_size={self.page_size}; without pages, set engine."
+        "page_size=0"
+      )
+    for name, sizes in (
+      ("context", (self.context,)),
+      ("lengths", self.lengths),
+      ("cache_tokens", self.cache_tokens),
+    ):
+      if any(size % self.page_size for size in sizes):
+        raise ConfigError(
+          f"engine.{name}={getattr(self, name)} must be a multiple of engine."
+          f"page_size={self.page_size}, as a cache of pages has no parts of one"
+        )
+    if self.prefix_cache_tokens:
+      raise ConfigError(
+        f"engine.prefix_cache_tokens={self.prefix_cache_tokens} is a second "
+        f"cache, and pages (engine.page_size={self.page_size}) are reused "
+        "where they are: set it to 0 and add its tokens to engine."
+        "cache_tokens. Pages are not moved to the host"
+      )
 
   def _check_drafts(self) -> None:
     if self.draft_tokens < 0:
@@ -143,6 +189,15 @@ class EngineConfig:
         )
 
   @property
+  def has_pages(self) -> bool:
+    """True if the KV cache is a pool of pages; else it has a row per slot."""
+    return self.page_size > 0
+
+  def num_pages(self, policy_slot: int) -> int:
+    """Number of pages of a policy slot."""
+    return self.cache_tokens[policy_slot] // self.page_size
+
+  @property
   def prefix_cache_blocks(self) -> tuple[int, int]:
     """Blocks of the prefix cache on device and host, per policy slot."""
     return (
@@ -170,11 +225,12 @@ class EngineConfig:
 
     Taking slots out and putting them back costs about as much as six decode
     steps of these slots (measured on a CPU, 0.9 M params and more, 256 tokens
-    per slot).
+    per slot). Pages are not taken out.
     """
     sizes = [n for n in self.slot_sizes(num_slots) if n >= num_busy]
+    moving = 0 if self.has_pages else 6
     return min(
-      sizes, key=lambda n: n * (num_steps + (0 if n == num_slots else 6))
+      sizes, key=lambda n: n * (num_steps + (0 if n == num_slots else moving))
     )
 
   def draft_plan(self, num_rows: int) -> DraftPlan | None:

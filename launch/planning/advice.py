@@ -403,8 +403,16 @@ def learner_changes(s: Settings) -> Iterator[Change]:
 
 def rollout_changes(s: Settings) -> Iterator[Change]:
   """Yields changes of settings that free an engine's memory, cheapest first."""
+  page = s.engine.page_size
   for part in (2, 4, 8):
-    if max(s.engine.slots) >= part:
+    if s.engine.has_pages:
+      tokens = tuple(
+        max(1, n // (part * page)) * page for n in s.engine.cache_tokens
+      )
+      yield Change(
+        keys={"engine.cache_tokens": tokens}, effect=f"1/{part} of the pages"
+      )
+    elif max(s.engine.slots) >= part:
       slots = tuple(max(1, n // part) for n in s.engine.slots)
       yield Change(
         keys={"engine.slots": slots}, effect=f"caches of 1/{part} of the slots"
@@ -414,10 +422,11 @@ def rollout_changes(s: Settings) -> Iterator[Change]:
         keys={"engine.prefill_slots": max(1, s.engine.prefill_slots // 4)},
         effect="prefills fewer slots at a time",
       )
-  yield Change(
-    keys={"engine.context": s.engine.context // 2},
-    effect="half the caches; prompts must be as short",
-  )
+  if not s.engine.has_pages:
+    yield Change(
+      keys={"engine.context": s.engine.context // 2},
+      effect="half the caches; prompts must be as short",
+    )
   if s.engine.num_policy_slots > 1 and not s.engine.slices:
     yield Change(
       keys={

@@ -164,9 +164,13 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
     return written  # both ends are among the results
   if opcode in _SLICES:
     return 2 * written
-  operands = [place.instructions[n] for n in instruction.operands]
   if opcode in _UPDATES:
-    return 2 * _size(operands[_UPDATES[opcode]].results)
+    part = place.instructions[instruction.operands[_UPDATES[opcode]]]
+    return 2 * _size(part.results)
+  # A kernel may take an array several times, for different parts of it.
+  operands = [
+    place.instructions[n] for n in dict.fromkeys(instruction.operands)
+  ]
   return written + sum(_size(operand.results) for operand in operands)
 
 

@@ -102,11 +102,15 @@ def with_rows(settings: Settings, rows: int) -> Settings:
 
 
 def with_slots(settings: Settings, slots: int) -> Settings:
-  """Returns settings with `slots` first, the other policy slots alike."""
-  first = settings.engine.slots[0]
+  """Returns settings with `slots` first, others and pages in proportion."""
+  config, first = settings.engine, settings.engine.slots[0]
   engine = dataclasses.replace(
-    settings.engine,
-    slots=tuple(max(1, n * slots // first) for n in settings.engine.slots),
+    config,
+    slots=tuple(max(1, n * slots // first) for n in config.slots),
+    cache_tokens=tuple(
+      max(1, n * slots // first // config.page_size) * config.page_size
+      for n in config.cache_tokens
+    ),
   )
   return dataclasses.replace(settings, engine=engine)
 

@@ -16,8 +16,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.data.prefix_tree import PrefixTree
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
+from agentrl_jax.model.attention.cached import choose as choose_cached
+from agentrl_jax.model.attention.cached import choose_paged
 from agentrl_jax.model.attention.packed import choose
+from agentrl_jax.model.attention.paged import CORES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
@@ -46,6 +50,9 @@ class Program:
   load: Load | None = None  # of a gradient
   holds: tuple[str, ...]  # residents that are among its arguments
   unknown_turns: int = 1  # of a loop whose end depends on data, at most
+  answers: int = 0  # that decode at once; 0: it is not a decode program
+  # Bytes of a chip's cache that attention leaves out, as no answer fills them.
+  unread: float = 0
 
 
 def learner_programs(
@@ -205,17 +212,34 @@ def _abstract_tree(
 
 
 def rollout_programs(
-  settings: Settings, mesh: Mesh, *, dtype: str, policy_slot: int = 0
+  settings: Settings,
+  mesh: Mesh,
+  *,
+  dtype: str,
+  policy_slot: int = 0,
+  mean_tokens: int | None = None,
+  attempts: Attempts | None = None,
 ) -> list[Program]:
-  """Prefill and decode of a policy slot, at their largest shapes."""
+  """Prefill and decode of a policy slot, at their largest shapes.
+
+  `mean_tokens` are those of a running answer, None: all that fit; `attempts`
+  say what answers of a group share.
+  """
   policy = Policy(settings.model, settings.compute, mesh)
   config, c = settings.engine, settings.model
   slots = config.slots[policy_slot]
   params = abstract_weights(policy, mesh, dtype)
-  cache = abstract_cache(policy, mesh, slots, config.context)
+  cache = slot_cache(config, policy, mesh, policy_slot)
   fed = max(config.slot_sizes(min(slots, config.prefill_slots)))
   chunk = config.prefill_chunks[-1]
   row = shape((fed,), np.int32)
+  answers, unread = slots, 0.0
+  if mean_tokens is not None:
+    answers = answers_at_once(config, policy_slot, mean_tokens, attempts)
+    shared, num = _shared_tokens(config, mean_tokens, attempts)
+    # A page that answers share is fetched by each core of a chip.
+    each = mean_tokens - shared + shared * min(CORES, num) / num
+    unread = config.steps_per_sync * _unread(settings, cache, answers * each)
   holds = (
     f"weights of policy slot {policy_slot}",
     f"cache of policy slot {policy_slot}",
@@ -231,6 +255,7 @@ def rollout_programs(
         row,
         row,
         row,
+        _abstract_table(config, fed),
       ),
       mesh=mesh,
       tokens=fed * chunk,
@@ -243,14 +268,16 @@ def rollout_programs(
       name="decode",
       trace=_decode_trace(config, policy, params, cache, slots),
       mesh=mesh,
-      tokens=slots * config.steps_per_sync,
+      tokens=answers * config.steps_per_sync,
       flops=roofline.extend(
         c,
         tokens=slots * config.steps_per_sync,
-        context=config.context,
+        context=mean_tokens or config.context,
         with_head=True,
       ),
       holds=(*holds, f"drafts of policy slot {policy_slot}"),
+      answers=answers,
+      unread=unread,
     ),
   ]
 
@@ -261,7 +288,10 @@ def _decode_trace(
   """Returns how the decode program of all slots is traced."""
   state = shape((slots, len(engine.STATE)), np.int32)
   before = (policy, params, cache, state)
-  after = (state, shape((slots,), np.bool_), None, shape((), np.int32))
+  after = (
+    *(state, shape((slots,), np.bool_), None, shape((), np.int32), None, None),
+    _abstract_table(config, slots),
+  )
   if not config.draft_tokens:
     return lambda: engine.decode.trace(
       *before, *after, num_steps=config.steps_per_sync
@@ -273,6 +303,63 @@ def _decode_trace(
     plan=config.draft_plan(slots),
     num_steps=config.steps_per_sync,
   )
+
+
+def _abstract_table(config: EngineConfig, slots: int) -> Any:
+  """Shape of the page table of these slots; None without pages."""
+  if not config.has_pages:
+    return None
+  return shape((slots, config.context // config.page_size), np.int32)
+
+
+def answers_at_once(
+  config: EngineConfig,
+  policy_slot: int,
+  mean_tokens: int,
+  attempts: Attempts | None = None,
+) -> int:
+  """Counts the answers that fit a policy slot's cache at the same time.
+
+  `mean_tokens` are those of prompt and answer; attempts of a group share the
+  full pages of their prompt. The last page of an answer is half full on
+  average.
+  """
+  slots = config.slots[policy_slot]
+  if not 1 <= mean_tokens <= config.context:
+    raise ConfigError(
+      f"--mean_tokens={mean_tokens} must lie between 1 and engine.context="
+      f"{config.context}: it is the mean length of running answers, with their "
+      "prompts"
+    )
+  if not config.has_pages:
+    return slots
+  shared, num = _shared_tokens(config, mean_tokens, attempts)
+  each = shared / num + mean_tokens - shared + config.page_size / 2
+  return min(slots, int(config.cache_tokens[policy_slot] / each))
+
+
+def _shared_tokens(
+  config: EngineConfig, mean_tokens: int, attempts: Attempts | None
+) -> tuple[int, int]:
+  """Returns the tokens in pages that answers share, and how many share them."""
+  if attempts is None or not config.has_pages:
+    return 0, 1
+  size = config.page_size
+  return min(attempts.prompt, mean_tokens) // size * size, attempts.num
+
+
+def _unread(settings: Settings, cache: Any, filled: float) -> float:
+  """Bytes of one chip's cache that attention of a decode step leaves out."""
+  config, compute = settings.engine, settings.compute
+  if config.has_pages:
+    kernel, _ = choose_paged(compute, "tpu", config.page_size)
+  else:
+    kernel, _ = choose_cached(compute, "tpu", config.context)
+  if kernel != "ragged":
+    return 0.0
+  num_slots, _, length, _ = cache[0][0].shape
+  share: float = filled / (num_slots * length)
+  return bytes_per_chip(cache) * (1 - share)
 
 
 def abstract_drafts(config: EngineConfig, slots: int) -> Any:
@@ -288,6 +375,18 @@ def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
     apart,
     sharding.param_shardings(apart, mesh),
   )
+
+
+def slot_cache(
+  config: EngineConfig, policy: Policy, mesh: Mesh, policy_slot: int
+) -> Any:
+  """Shapes of a policy slot's KV cache: a row for each slot, or pages."""
+  if config.has_pages:
+    return abstract_cache(
+      policy, mesh, config.num_pages(policy_slot), config.page_size
+    )
+  slots = config.slots[policy_slot]
+  return abstract_cache(policy, mesh, slots, config.context)
 
 
 def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:

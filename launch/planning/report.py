@@ -118,6 +118,7 @@ def _program(j: Judgement) -> dict[str, Any]:
     "roofline_s": bound and {**vars(bound), "step_s": bound.step_s},
     "binds": bound and bound.binds,
     "tokens": j.tokens,
+    "answers": j.answers,
     "load": j.load
     and {
       "computed_tokens": j.load.computed,
@@ -180,6 +181,7 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
   for j in judged:
     table.add_column(j.name, justify="right")
   rows: dict[str, list[str]] = {
+    "answers at once": [f"{j.answers:,}" if j.answers else "-" for j in judged],
     "tokens": [f"{j.tokens:,}" if j.tokens else "-" for j in judged],
     **_load_rows(judged),
     "TFLOP needed, all chips": [

@@ -22,6 +22,7 @@ from launch.planning.programs import (
   bytes_per_chip,
   learner_policy,
   shape,
+  slot_cache,
 )
 from launch.run.reinforcement import make_learner
 
@@ -84,7 +85,7 @@ def rollout_residents(
     else policy_slots
   ):
     slots = settings.engine.slots[policy_slot]
-    cache = abstract_cache(policy, mesh, slots, settings.engine.context)
+    cache = slot_cache(settings.engine, policy, mesh, policy_slot)
     found[f"weights of policy slot {policy_slot}"] = weights
     found[f"cache of policy slot {policy_slot}"] = bytes_per_chip(
       jax.tree.leaves(cache)

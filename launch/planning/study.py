@@ -50,6 +50,7 @@ class Judgement:
   flops: Flops
   roofline: Roofline | None  # None where there is no program to look at
   load: Load | None = None  # of a gradient
+  answers: int = 0  # that a decode program computes at once
   num_chips: int = 0  # of a policy slot with chips of its own; 0: all
 
   @property
@@ -105,6 +106,7 @@ class Deployment:
   # Of one rollout server; None: the learner's process answers itself.
   rollout: Slice | None = None
   attempts: Attempts | None = None  # None: as `programs.learner_load` says
+  mean_tokens: int | None = None  # of running answers; None: all that fit
 
   def __post_init__(self) -> None:
     if self.rollout is not None and self.rollout.num_slices > 1:
@@ -182,6 +184,8 @@ class Planner:
         place.mesh,
         dtype=self._dtype(settings),
         policy_slot=place.policy_slots[0],
+        mean_tokens=self.deployment.mean_tokens,
+        attempts=self.deployment.attempts,
       )
     return found
 
@@ -207,6 +211,9 @@ class Planner:
     kept = self.residents(settings, role)
     places = chips.coordinates(list(program.mesh.devices.flat))
     compiled = _compiled(program, slice_, kept, num_devices=len(places))
+    compiled = dataclasses.replace(
+      compiled, moved=compiled.moved - program.unread
+    )
     bound = None
     if compiled.memory is not None:
       bound = roofline(
@@ -227,6 +234,7 @@ class Planner:
       tokens=program.tokens,
       flops=program.flops,
       load=program.load,
+      answers=program.answers,
       roofline=bound,
       num_chips=(
         program.mesh.size if is_rollout and settings.engine.slices else 0

@@ -39,6 +39,31 @@ class EngineConfigTest(unittest.TestCase):
       with self.assertRaisesRegex(ConfigError, next(iter(changes))):
         engine_config(**(good | changes))
 
+  def test_pages_that_do_not_fit_are_refused_by_name(self):
+    good = dict(slots=(4,), context=64, page_size=16, cache_tokens=(128,))
+    engine_config(**good)
+    for changes, said in (
+      (dict(page_size=-1), "page_size=-1 must be a number"),
+      (dict(page_size=0), "cache_tokens=.128,. is unused without pages"),
+      (dict(cache_tokens=()), "cache_tokens=.. must have .* policy slots"),
+      (dict(cache_tokens=(128, 128)), "cache_tokens=.128, 128. must have"),
+      (dict(cache_tokens=(8,)), "at least engine.page_size=16"),
+      (dict(cache_tokens=(120,)), "cache_tokens=.120,. must be a multiple"),
+      (dict(context=72), "context=72 must be a multiple"),
+      (dict(lengths=(24,)), "lengths=.24,. must be a multiple"),
+      (dict(prefix_cache_tokens=64), "prefix_cache_tokens=64 is a second"),
+    ):
+      with self.subTest(said), self.assertRaisesRegex(ConfigError, said):
+        engine_config(**(good | changes))
+
+  def test_pages_are_counted_per_policy_slot(self):
+    config = engine_config(
+      slots=(4, 2), context=64, page_size=16, cache_tokens=(128, 96)
+    )
+    self.assertTrue(config.has_pages)
+    self.assertEqual([config.num_pages(n) for n in range(2)], [8, 6])
+    self.assertFalse(engine_config(slots=(4,), context=64).has_pages)
+
   def test_a_store_is_counted_in_whole_blocks(self):
     config = engine_config(
       slots=(4,),
@@ -67,6 +92,11 @@ class EngineConfigTest(unittest.TestCase):
     self.assertEqual(config.decode_size(128, 9, num_steps=4), 32)
     self.assertEqual(config.decode_size(128, 33, num_steps=4), 128)
     self.assertEqual(config.decode_size(128, 9, num_steps=1), 128)
+    # Pages are not taken out, so fewer slots are always faster.
+    config = engine_config(
+      slots=(128,), context=64, page_size=16, cache_tokens=(128,)
+    )
+    self.assertEqual(config.decode_size(128, 9, num_steps=1), 32)
 
   def test_the_shortest_shape_that_fits_is_taken(self):
     config = engine_config(slots=(8,), context=512, lengths=(128, 256))

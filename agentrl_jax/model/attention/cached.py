@@ -9,8 +9,9 @@ import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import cache as kv
 from agentrl_jax.model import sharding
-from agentrl_jax.model.attention import ragged, reference
+from agentrl_jax.model.attention import paged, ragged, reference
 from agentrl_jax.model.attention.packed import platform_of, warn_once
 from agentrl_jax.model.compute import ComputeConfig
 
@@ -25,7 +26,19 @@ def choose(
   Raises `ConfigError` if `compute.cache_attention` names a kernel that cannot
   run.
   """
-  obstacle = ragged.obstacle(cache_length)
+  return _choose(compute, platform, ragged.obstacle(cache_length))
+
+
+def choose_paged(
+  compute: ComputeConfig, platform: str, page_size: int
+) -> tuple[str, str]:
+  """Does as `choose`, for a cache of pages."""
+  return _choose(compute, platform, paged.obstacle(page_size))
+
+
+def _choose(
+  compute: ComputeConfig, platform: str, obstacle: str
+) -> tuple[str, str]:
   if compute.cache_attention == "auto":
     if platform != "tpu":
       return "xla", ""
@@ -78,6 +91,50 @@ def attend(
     q_BCKGH[:, 0], k_BKSH, v_BKSH, position_BC[:, 0] + 1
   )
   return mixed_BKGH[:, None]
+
+
+def attend_pages(
+  q_BCKGH: jax.Array,
+  k_NKTH: jax.Array,
+  v_NKTH: jax.Array,
+  page_BW: jax.Array,
+  position_BC: jax.Array,
+  *,
+  compute: ComputeConfig,
+  mesh: Mesh | None,
+) -> jax.Array:
+  """Lets each token attend to its sequence's pages up to its own position.
+
+  Returns [B, C, K, G, H]; of a sequence at position -1, nothing is read, and
+  its result means nothing. The plain form, which also computes chunks of
+  several tokens, copies the pages to rows first.
+  """
+  if q_BCKGH.shape[1] == 1:
+    platform = platform_of(mesh)
+    chosen, reason = choose_paged(compute, platform, k_NKTH.shape[2])
+    if reason:
+      warn_once(f"decoding copies the pages that it reads: {reason}")
+    if chosen == "ragged":
+      attend_on_device = functools.partial(
+        paged.attend, interpret=platform != "tpu"
+      )
+      if sharding.is_split(mesh):
+        everywhere = jax.sharding.PartitionSpec()
+        query = _query_spec(mesh, q_BCKGH.shape[3])
+        attend_on_device = jax.shard_map(
+          attend_on_device,
+          mesh=mesh,
+          in_specs=(query, _CACHE, _CACHE, everywhere, everywhere),
+          out_specs=query,
+          check_vma=False,  # kernels do not say over what they vary
+        )
+      length_B = position_BC[:, 0] + 1
+      mixed_BKGH = attend_on_device(
+        q_BCKGH[:, 0], k_NKTH, v_NKTH, page_BW, length_B
+      )
+      return mixed_BKGH[:, None]
+  k_BKSH, v_BKSH = (kv.take_pages(x, page_BW) for x in (k_NKTH, v_NKTH))
+  return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
 
 
 def _query_spec(mesh: Mesh, num_queries: int) -> jax.sharding.PartitionSpec:

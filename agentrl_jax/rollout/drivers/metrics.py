@@ -24,6 +24,7 @@ COUNTERS = {
   "engine/stored_tokens": "num_stored",
   "engine/evicted_blocks": "num_evicted",
   "engine/store_failures": "num_store_failures",
+  "engine/preempted_requests": "num_preempted",
 }
 
 

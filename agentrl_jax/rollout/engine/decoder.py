@@ -22,13 +22,14 @@ from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs, sampling
-from agentrl_jax.rollout.engine.drafts import Drafts
-from agentrl_jax.rollout.engine.kv_cache import (
+from agentrl_jax.rollout.engine.cache.kv_cache import (
   FREE,
   KVCacheManager,
   SlotTable,
   padded,
 )
+from agentrl_jax.rollout.engine.cache.paged_cache import PagedCache
+from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.sampling import Shaping
 from agentrl_jax.rollout.engine.weights import Published, WeightVersions
@@ -42,7 +43,7 @@ class DecodeCall:
   policy_slot: int
   record: jax.Array  # int32 [N, P, R], in the order of sampling
   slot: np.ndarray  # [P]; entries past the last slot are padding
-  serial: np.ndarray  # [P], of the request that each row belongs to
+  assignment: np.ndarray  # [P], of the request that each row belongs to
   is_launched: np.ndarray  # [P]: rows that may have tokens
   num_tokens: int  # most tokens of a row
   is_constrained: bool  # by grammars; must be read before the next step
@@ -71,7 +72,7 @@ class Decoder:
     policy_slot: int,
     policy: Policy,
     config: EngineConfig,
-    cache: KVCacheManager,
+    cache: KVCacheManager | PagedCache,
     cancel: Callable[[Request], None],
   ):
     self._policy_slot, self._policy, self._config = policy_slot, policy, config
@@ -87,7 +88,7 @@ class Decoder:
     self._is_patched = np.zeros(num_slots, bool)
 
   def start(self, slot: int, request: Request) -> None:
-    """Lets a slot decode: it computes its prompt's last token next."""
+    """Lets a slot decode: it computes its last token next."""
     self._patch[slot] = _first_state(request)
     self._is_patched[slot] = True
     self.masks.start(slot, request)
@@ -170,18 +171,19 @@ class Decoder:
       None if in_place else slot_P,
       allowed_PW,
       shaping,
+      self._cache.table_of(slot_P),
       plan=plan,
       num_steps=num_steps,
     )
     self._is_patched[:] = False
     num_tokens = num_steps * (1 + plan.num_tokens if plan else 1)
     table.launch(slots, num_tokens)
-    serial = np.append(table.serial, FREE)[slot_P]
+    assignment = np.append(table.assignment, FREE)[slot_P]
     return DecodeCall(
       self._policy_slot,
       record,
       slot_P,
-      serial,
+      assignment,
       np.isin(slot_P, slots),
       num_tokens,
       is_constrained,
@@ -194,6 +196,7 @@ class Decoder:
     slot_P: np.ndarray | None,
     allowed_PW: np.ndarray | None,
     shaping: Shaping | None,
+    page_PW: np.ndarray | None,
     *,
     plan: DraftPlan | None,
     num_steps: int,
@@ -207,6 +210,7 @@ class Decoder:
       np.int32(published.step),
       allowed_PW,
       shaping,
+      page_PW,
     )
     drafted = None
     if self._drafts is None:
@@ -256,8 +260,8 @@ class SlotDrafts:
     token_PL = np.zeros((len(slot_P), self._config.context), np.int32)
     length_P, group_P = np.zeros((2, len(slot_P)), np.int32)
     for row, (slot, request) in enumerate(self._starting.items()):
-      length_P[row] = len(request.prompt)
-      token_PL[row, : length_P[row]] = request.prompt
+      length_P[row] = len(request.tokens)
+      token_PL[row, : length_P[row]] = request.tokens
       group_P[row] = _group_of(slot, request)
     self._starting.clear()
     self.arrays = drafting.begin(
@@ -277,9 +281,9 @@ def _first_state(request: Request) -> np.ndarray:
   num_unused = len(programs.STOPS) - len(spec.stop_tokens)
   return np.array(
     [
-      request.prompt[-1],
+      request.tokens[-1],
       request.prefill_length,
-      0,
+      request.num_sampled,
       spec.max_tokens,
       not spec.grammar,
       np.float32(spec.temperature).view(np.int32),
@@ -379,9 +383,24 @@ class SlotShaping:
       self.arrays = sampling.empty_shaping(self._num_slots, self._vocab_size)
     if self.arrays is not None:
       self.arrays = sampling.set_shaping(self.arrays, slot, spec)
+      if spec.is_shaped and request.sampled is not None:
+        self.arrays = sampling.set_counts(
+          self.arrays, slot, request.sampled.token_N
+        )
     if spec.num_top:
       width = 2 * sampling.num_alternatives(self._vocab_size)
-      self._alternatives[slot] = np.zeros((spec.max_tokens, width), np.int32)
+      rows = np.zeros((spec.max_tokens, width), np.int32)
+      if (
+        request.sampled is not None and request.sampled.alternatives is not None
+      ):
+        rows[: request.num_sampled] = request.sampled.alternatives
+      self._alternatives[slot] = rows
+
+  def rows(self, slot: int, number: int) -> np.ndarray | None:
+    """Returns alternatives of a slot's first tokens; None if it has none."""
+    if slot not in self._alternatives:
+      return None
+    return self._alternatives[slot][:number].copy()
 
   def arrays_for(self, slots: np.ndarray) -> Shaping | None:
     """Returns the arrays if any of these slots needs them."""

@@ -31,6 +31,7 @@ from agentrl_jax.rollout.api import (
   SamplingParams,
 )
 from agentrl_jax.rollout.engine.decoder import DecodeCall
+from agentrl_jax.rollout.engine.paged_scheduler import PagedScheduler
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.scheduler import Scheduler
@@ -49,6 +50,7 @@ _COUNTS = (
   "stored",
   "store_failures",
   "evicted",
+  "preempted",
   "scheduled",
   "slot_steps",
 )
@@ -74,6 +76,7 @@ class EngineStats:
   num_stored: tuple[int, ...]  # tokens copied to the prefix cache
   num_store_failures: tuple[int, ...]  # each emptied the prefix cache
   num_evicted: tuple[int, ...]  # blocks that left the prefix cache
+  num_preempted: tuple[int, ...]  # times that a request lost its pages
   num_scheduled: tuple[int, ...]  # requests that got a slot
   wait_s: tuple[float, ...]  # of these, sum from arrival to the slot
   num_slot_steps: tuple[int, ...]  # busy slots, summed over engine steps
@@ -139,7 +142,7 @@ class RolloutEngine:
     self.grammars, self._vocab_size = grammars, policy.config.vocab_size
     places = places or (Place(policy),) * config.num_policy_slots
     self._schedulers = [
-      Scheduler(
+      (PagedScheduler if config.has_pages else Scheduler)(
         policy_slot, place.policy, config, place.cache, cancel=self.cancel
       )
       for policy_slot, place in zip(
@@ -180,6 +183,8 @@ class RolloutEngine:
         f"make {request.max_length}; engine.context={self.config.context} is "
         "the limit"
       )
+    if self.config.has_pages:
+      self._check_pages(request)
     if sampling.grammar:
       request.grammar_state = _grammar_state(sampling, self.grammars())
     return request
@@ -274,6 +279,17 @@ class RolloutEngine:
         num_steps=self._num_steps,
         prefill_s=self._step_s[True],
         decode_s=self._step_s[False],
+      )
+
+  def _check_pages(self, request: Request) -> None:
+    policy_slot = request.sampling.policy_slot
+    num_tokens = self.config.cache_tokens[policy_slot]
+    if request.max_length > num_tokens:
+      raise PromptTooLong(
+        f"{len(request.prompt)} prompt tokens and max_tokens="
+        f"{request.sampling.max_tokens} make {request.max_length}, more than "
+        f"all pages of policy slot {policy_slot}: engine.cache_tokens="
+        f"{self.config.cache_tokens}. Raise it, or ask for fewer tokens"
       )
 
   def _read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:

@@ -2,13 +2,15 @@
 
 Each is compiled once per shape and called with the params of any version. A
 call may name its slots: their cache is taken out, computed on and put back.
-Decoding all slots takes nothing out and updates the cache in place. Cache and
-slot state are donated: the caller owns them and continues with what is
-returned.
+Decoding all slots takes nothing out and updates the cache in place. A cache of
+pages is always updated in place: the call has the page table of its slots.
+Cache and slot state are donated: the caller owns them and continues with what
+is returned.
 
 Axes: B slots of the cache, P slots taken out, C tokens of a chunk or of a step,
 K tokens of a draft, Q rows whose drafts are computed, N rows of a pass, F
-fields of a slot's state, R fields of a record, W words of a grammar's mask.
+fields of a slot's state, R fields of a record, W words of a grammar's mask or
+pages of a slot.
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 
 from agentrl_jax.model.cache import (
   KVCache,
+  length,
   put_blocks,
   put_slots,
   take_blocks,
@@ -78,6 +81,7 @@ def decode(
   version: jax.Array,
   allowed_PW: jax.Array | None = None,
   shaping: Shaping | None = None,
+  page_PW: jax.Array | None = None,
   *,
   num_steps: int,
 ) -> tuple[KVCache, jax.Array, jax.Array, Shaping | None]:
@@ -95,13 +99,15 @@ def decode(
     allowed_PW: masks of grammars; then `num_steps` is 1, and slots with an
       empty mask, active or not, stay as they are.
     shaping: donated; None if no slot is shaped.
+    page_PW: page table of the slots, with pages for all tokens of the call;
+      None: the cache has rows.
     num_steps: decode steps.
 
   Returns:
     The cache, the state, the records [num_steps, P, R], and `shaping`.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  called = _Called(policy, params, version, slot_P, allowed_PW)
+  called = _Called(policy, params, version, slot_P, allowed_PW, page_PW)
   cache, state_BF, (shaping, _), (record, _) = _decode(
     called, cache, state_BF, shaping, None, None, num_steps
   )
@@ -125,6 +131,7 @@ def decode_drafted(
   version: jax.Array,
   allowed_PW: jax.Array | None = None,
   shaping: Shaping | None = None,
+  page_PW: jax.Array | None = None,
   *,
   plan: DraftPlan | None,
   num_steps: int,
@@ -148,6 +155,7 @@ def decode_drafted(
     version: as above.
     allowed_PW: as above; needs a `plan` of None.
     shaping: as above; needs a `plan` of None.
+    page_PW: as above.
     plan: None computes no drafts.
     num_steps: decode steps.
 
@@ -157,7 +165,7 @@ def decode_drafted(
     tokens that were computed, int32 [num_steps, P], or None; and `shaping`.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  called = _Called(policy, params, version, slot_P, allowed_PW)
+  called = _Called(policy, params, version, slot_P, allowed_PW, page_PW)
   cache, state_BF, (shaping, drafts), (record, drafted) = _decode(
     called, cache, state_BF, shaping, drafts, plan, num_steps
   )
@@ -175,12 +183,18 @@ class _Called:
   version: jax.Array
   slot_P: jax.Array | None
   allowed_PW: jax.Array | None
+  page_PW: jax.Array | None
+
+  @property
+  def takes_slots(self) -> bool:
+    """True if the cache of the slots is taken out and put back."""
+    return self.slot_P is not None and self.page_PW is None
 
 
 def _decode(called, cache, state_BF, shaping, drafts, plan, num_steps):
   """Runs decode steps; see `decode` and `decode_drafted`."""
   slot_P, allowed_PW = called.slot_P, called.allowed_PW
-  taken = cache if slot_P is None else take_slots(cache, slot_P)
+  taken = take_slots(cache, slot_P) if called.takes_slots else cache
   state_PF = _rows(state_BF, slot_P)
   state = dict(zip(STATE, state_PF.T, strict=True))
   shaped = None if shaping is None else sampling.take_shaping(shaping, slot_P)
@@ -212,14 +226,11 @@ def _decode(called, cache, state_BF, shaping, drafts, plan, num_steps):
   if allowed_PW is not None:
     state["active"] = jnp.where(called_P, 0, active_P)
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
-  if slot_P is None:
-    return taken, state_PF, (shaping, drafts), records
-  return (
-    put_slots(cache, slot_P, taken),
-    state_BF.at[slot_P].set(state_PF, mode="drop"),
-    (shaping, drafts),
-    records,
-  )
+  if called.takes_slots:
+    taken = put_slots(cache, slot_P, taken)
+  if slot_P is not None:
+    state_PF = state_BF.at[slot_P].set(state_PF, mode="drop")
+  return taken, state_PF, (shaping, drafts), records
 
 
 def _empty_records(num_rows, shaping, plan, num_steps):
@@ -278,6 +289,7 @@ def _decode_step(called, cache, state, shaping):
     state["token"][:, None],
     state["position"],
     state["active"],
+    called.page_PW,
   )
   position_P = state["position"] + state["active"]
   sample = _sample(
@@ -346,7 +358,8 @@ def _drafted_step(called, cache, state, drafts, plan):
   slot_P = _slots_of(called, state)
   active_P, position_P = state["active"] > 0, state["position"]
   room_P = jnp.minimum(
-    state["budget"] - state["count"], cache[0][0].shape[2] - position_P
+    state["budget"] - state["count"],
+    length(cache, called.page_PW) - position_P,
   )
   proposal = drafting.propose(
     drafts,
@@ -440,14 +453,20 @@ def _sample_drafts(called, cache, state, proposal, chosen_Q):
   """
   num_rows, num_tokens = proposal.token_PK.shape
   row_Q = jnp.arange(num_rows) if chosen_Q is None else chosen_Q
-  size, policy = len(row_Q), called.policy
+  size, policy, page_PW = len(row_Q), called.policy, called.page_PW
   chunks = [
-    Chunk(state["token"][:, None], state["position"], state["active"]),
+    Chunk(
+      state["token"][:, None],
+      state["position"],
+      state["active"],
+      page_BW=page_PW,
+    ),
     Chunk(
       proposal.token_PK[row_Q],
       state["position"][row_Q] + 1,
       proposal.length_P[row_Q],
       chosen_Q,
+      None if page_PW is None else page_PW[row_Q],
     ),
   ]
   hidden, cache = policy.extend_together(
@@ -493,9 +512,19 @@ def prefill(
   token_PC: jax.Array,
   start_P: jax.Array,
   length_P: jax.Array,
-  slot_P: jax.Array,
+  slot_P: jax.Array | None,
+  page_PW: jax.Array | None = None,
 ) -> KVCache:
-  """Writes the keys and values of the next tokens of the named slots."""
+  """Writes the keys and values of the next tokens of the named slots.
+
+  A cache of pages takes the page table of these slots in place of their names.
+  """
+  if page_PW is not None:
+    _, cache = policy.extend(
+      params, cache, token_PC, start_P, length_P, page_PW
+    )
+    return cache
+  assert slot_P is not None, "rows of the cache are found by their slots"
   taken = take_slots(cache, slot_P)
   _, taken = policy.extend(params, taken, token_PC, start_P, length_P)
   return put_slots(cache, slot_P, taken)
@@ -503,7 +532,7 @@ def prefill(
 
 @functools.partial(jax.jit, donate_argnames=("cache",))
 def copy(cache: KVCache, source_P: jax.Array, target_P: jax.Array) -> KVCache:
-  """Copies slots over slots; all are read before any is written."""
+  """Copies slots, or pages, over others; reads all before it writes any."""
   return put_slots(cache, target_P, take_slots(cache, source_P))
 
 

@@ -17,6 +17,17 @@ from agentrl_jax.rollout.api import Completion, SamplingParams
 Listener = Callable[[Completion], None]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sampled:
+  """The sampled tokens of a preempted request, and what belongs to them."""
+
+  token_N: np.ndarray  # int32
+  # Behavior and raw log-probability (as bits) and version, int32 [N, 3].
+  row_N3: np.ndarray
+  alternatives: np.ndarray | None  # of `num_top`; see `decoder.SlotShaping`
+  publication: int  # of the weights that the answer goes on with, if kept
+
+
 @dataclasses.dataclass(eq=False)
 class Request:
   """A prompt, how to answer it, and the future of the answer.
@@ -38,14 +49,29 @@ class Request:
   # Raised by the request's listener or grammar. The code that sets it also
   # cancels the request, which then leaves the engine and fails with this fault.
   fault: GeneratorFault | None = None
+  # Of a request that lost its pages to an older one; None: it never did.
+  sampled: Sampled | None = None
+
+  @property
+  def tokens(self) -> np.ndarray:
+    """The prompt and, after a preemption, what was sampled before it."""
+    if self.sampled is None:
+      return self.prompt
+    return np.concatenate([self.prompt, self.sampled.token_N])
+
+  @property
+  def num_sampled(self) -> int:
+    """Tokens that were sampled before a preemption."""
+    return 0 if self.sampled is None else len(self.sampled.token_N)
 
   @property
   def prefill_length(self) -> int:
-    """Prompt tokens to prefill: all but the last.
+    """Tokens to prefill: those of the prompt but the last.
 
-    The first decode step computes the last one.
+    The first decode step computes the last one. After a preemption, sampled
+    tokens are prefilled as if they were a part of the prompt.
     """
-    return len(self.prompt) - 1
+    return len(self.prompt) + self.num_sampled - 1
 
   @property
   def max_length(self) -> int:

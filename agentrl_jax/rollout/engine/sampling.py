@@ -197,6 +197,21 @@ def set_shaping(
   )
 
 
+def set_counts(shaping: Shaping, slot: int, token_N: np.ndarray) -> Shaping:
+  """Counts tokens that a slot's request has sampled; donates `shaping`."""
+  vocab_size = shaping.count_BV.shape[1]
+  count_V = np.bincount(token_N, minlength=vocab_size).astype(np.int32)
+  return _set_counts(shaping, np.int32(slot), count_V)
+
+
+@functools.partial(jax.jit, donate_argnames=("shaping",))
+def _set_counts(
+  shaping: Shaping, slot: jax.Array, count_V: jax.Array
+) -> Shaping:
+  count_BV = shaping.count_BV.at[slot].set(count_V)
+  return shaping.replace(count_BV=count_BV)
+
+
 @functools.partial(jax.jit, donate_argnames=("shaping",))
 def _set_shaping(
   shaping: Shaping,

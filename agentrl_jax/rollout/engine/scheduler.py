@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,13 +24,13 @@ import numpy as np
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder
-from agentrl_jax.rollout.engine.kv_cache import (
+from agentrl_jax.rollout.engine.cache.kv_cache import (
   FREE,
   KVCacheManager,
   SlotTable,
   padded,
 )
+from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder
 from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.weights import Published, WeightVersions
 from agentrl_jax.rollout.settings import EngineConfig
@@ -55,9 +56,7 @@ class Scheduler:
     )
     self.counts: collections.Counter[str] = collections.Counter()
     self.wait_s = 0.0  # of all requests, from their arrival to their slots
-    self._cache = KVCacheManager(
-      policy, config, num_slots, self.counts, sharding
-    )
+    self._cache = self._make_cache(sharding)
     self._weights = WeightVersions(config.old_weights)
     self._decoder = Decoder(policy_slot, policy, config, self._cache, cancel)
     self._table = self._empty_table()
@@ -79,7 +78,7 @@ class Scheduler:
 
   @property
   def cache_length(self) -> int:
-    """Tokens that each slot has room for now."""
+    """Tokens that each slot has room for now, or in the last call."""
     return self._cache.length
 
   @property
@@ -110,13 +109,11 @@ class Scheduler:
   def step(self, published: Published) -> list[DecodeCall]:
     """Launches the next piece of work; returns its decode calls."""
     table, publication = self._table, published.publication
-    self._weights.set_weights(published, table.decoding_publications())
-    table.set_weights(publication, self._weights.publications)
-    self._cache.set_weights(publication)
+    self._set_weights(published)
     self._schedule_waiting(publication)
     self.counts["slot_steps"] += table.num_busy
-    self._cache.fit(self._cache_length_needed(publication))
-    self._prefill(published)
+    self._fit_cache(publication)
+    self._prefill()
     return self._decode()
 
   def read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:
@@ -126,8 +123,8 @@ class Scheduler:
     that have left their slot meanwhile are dropped.
     """
     record = np.asarray(call.record)
-    serial = np.append(self._table.serial, FREE)[call.slot]
-    is_current = (serial == call.serial) & (serial != FREE)
+    assignment = np.append(self._table.assignment, FREE)[call.slot]
+    is_current = (assignment == call.assignment) & (assignment != FREE)
     active = (record[:, :, programs.ACTIVE] > 0) & is_current
     self._count_drafts(call, active)
     launched = is_current & call.is_launched
@@ -153,6 +150,13 @@ class Scheduler:
     is_step = active.any(axis=1)
     self.counts["drafted"] += int(drafted[is_step].sum())
     self.counts["accepted"] += int(active.sum() - is_step.sum())
+
+  def _set_weights(self, published: Published) -> None:
+    """Adapts slots and cache to a swap of the weights, if there was one."""
+    table, publication = self._table, published.publication
+    self._weights.set_weights(published, table.decoding_publications())
+    table.set_weights(publication, self._weights.publications)
+    self._cache.set_weights(publication)
 
   def _schedule_waiting(self, publication: int) -> None:
     """Gives slots to waiting requests, in order of arrival."""
@@ -180,25 +184,33 @@ class Scheduler:
     num_reused = cache.plan(allocation, match, overwritten)
     allocation = dataclasses.replace(allocation, num_reused=num_reused)
     table.assign(request, allocation, publication)
+    self._count_scheduled(request)
+    return True
+
+  def _count_scheduled(self, request: Request) -> None:
     self.counts["scheduled"] += 1
     self.wait_s += time.monotonic() - request.arrived_at
-    return True
 
   def _copy_cached(self, publication: int) -> None:
     """Launches planned copies; slots that lose theirs prefill everything."""
     for slot in self._cache.copy(self._cache_length_needed(publication)):
       self._table.restart_prefill(slot)
 
+  def _fit_cache(self, publication: int) -> None:
+    self._cache.fit(self._cache_length_needed(publication))
+
   def _cache_length_needed(self, publication: int) -> int:
     return self._table.cache_length_needed(
       publication, self._config.tokens_per_call
     )
 
-  def _prefill(self, published: Published) -> None:
+  def _prefill(self) -> None:
     """Prefills in chunks, until prompts or the budget of the step end."""
     table, budget = self._table, self._config.prefill_tokens
     while budget > 0 and (prefilling := table.prefilling()).size:
-      slots = prefilling[: self._config.prefill_slots]
+      publication = table.publication[prefilling]
+      slots = prefilling[publication == publication[0]]
+      slots = slots[: self._config.prefill_slots]
       start = table.num_computed[slots]
       missing = table.prefill_length[slots] - start
       chunk = self._config.prefill_chunk(int(missing.max()))
@@ -209,29 +221,40 @@ class Scheduler:
         token_PC[row, :size] = table.tokens[slot, start[row] :][:size]
       self._cache.arrays = programs.prefill(
         self._policy,
-        published.params,
+        self._weights.get(int(publication[0])).params,
         self._cache.arrays,
         token_PC,
         padded(start, (len(slot_P),), 0),
         padded(length, (len(slot_P),), 0),
         slot_P,
+        self._cache.table_of(slot_P),
       )
       table.num_computed[slots] += length
       self.counts["prefilled"] += int(length.sum())
       budget -= token_PC.size
+      self._finish_prefill(
+        slots[table.num_computed[slots] == table.prefill_length[slots]]
+      )
+
+  def _finish_prefill(self, slots: np.ndarray) -> None:
+    """Does nothing: rows of slots are found by their tokens."""
 
   def _decode(self) -> list[DecodeCall]:
     table = self._table
     slots = table.decodable()
     for slot in slots[~table.is_decoding[slots]].tolist():
-      self._decoder.start(slot, self._request_of(slot))
-      table.is_decoding[slot] = True
+      self._start(slot)
     return self._decoder.decode(table, self._weights)
+
+  def _start(self, slot: int) -> None:
+    """Lets a slot decode whose prompt is prefilled."""
+    self._decoder.start(slot, self._request_of(slot))
+    self._table.is_decoding[slot] = True
 
   def _store_tokens(self, row_NR: np.ndarray, slot_N: np.ndarray) -> None:
     """Stores records, earliest first, under their slots."""
     table, count_N = self._table, row_NR[:, programs.COUNT]
-    position_N = table.prefill_length[slot_N] + count_N
+    position_N = table.prompt_length[slot_N] - 1 + count_N
     table.tokens[slot_N, position_N] = row_NR[:, programs.TOKEN]
     # The next step computes the last sampled token, so it is not cached yet.
     # Records are in order, and of equal indices the last assignment stays.
@@ -300,8 +323,13 @@ class Scheduler:
 
   def _release_weights_if_idle(self) -> None:
     """Drops references to weights, so that an idle engine keeps none alive."""
-    if not self._table.num_busy:
+    if not self._table.num_busy and not self._waiting:
       self._weights.clear()
+
+  def _make_cache(self, sharding: jax.sharding.Sharding | None) -> Any:
+    return KVCacheManager(
+      self._policy, self._config, self._num_slots, self.counts, sharding
+    )
 
   def _empty_table(self) -> SlotTable:
     c = self._config

@@ -9,6 +9,7 @@ share of the mesh; the learner has its slice to itself. Long rows are cut over
 """
 
 import dataclasses
+import math
 import sys
 
 import jax
@@ -51,11 +52,11 @@ class Cell:
     sequence = SEQUENCE.get((self.model, slice_.chip.name), 1)
     config = pod.get_config(self.model)
     shares = slice_.num_chips // sequence
-    # Of fewer than 8 rows of a matrix, or of no multiple of 8, the compiler
-    # scatters no gradient (docs/sharding.md).
-    data = 1 if PRESETS[self.model].width % (8 * shares) == 0 else 2
+    # The compiler scatters gradients where each chip has a multiple of 16 rows
+    # of a matrix (docs/sharding.md).
+    fsdp = math.gcd(shares, PRESETS[self.model].width // 16)
     config.mesh.update(
-      data=data, fsdp=shares // data, sequence=sequence, tensor=1
+      data=shares // fsdp, fsdp=fsdp, sequence=sequence, tensor=1
     )
     config.train.micro_batch = shares
     return read_settings(config)

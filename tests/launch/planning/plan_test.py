@@ -61,7 +61,11 @@ class DecodeTest(absltest.TestCase):
     """No copy of it, in another order or dtype, is among the temporaries."""
     settings = read_settings(pod.get_config("qwen3-1.7b"))
     settings = dataclasses.replace(
-      settings, model=dataclasses.replace(settings.model, num_layers=2)
+      settings,
+      model=dataclasses.replace(settings.model, num_layers=2),
+      engine=dataclasses.replace(
+        settings.engine, slots=(48, 16), page_size=0, cache_tokens=()
+      ),
     )
     slice_ = parse_slice("v5e:2x2")
     planner = Planner(Deployment(learner=slice_, rollout=slice_))

@@ -17,7 +17,9 @@ from launch.planning.study import Deployment, Planner
 
 
 def _settings(**engine) -> Settings:
+  """Settings with a row of the cache for each slot."""
   settings = read_settings(pod.get_config("qwen3-0.6b"))
+  engine = dict(page_size=0, cache_tokens=()) | engine
   return dataclasses.replace(
     settings, engine=dataclasses.replace(settings.engine, **engine)
   )

@@ -18,6 +18,14 @@ def _settings(**changes) -> Settings:
   return dataclasses.replace(settings, **changes)
 
 
+def _in_rows(settings: Settings) -> Settings:
+  """Settings with a row of the cache for each slot, and no pages."""
+  engine = dataclasses.replace(
+    settings.engine, slots=(48, 16), page_size=0, cache_tokens=()
+  )
+  return dataclasses.replace(settings, engine=engine)
+
+
 def _one_device():
   return sharding.make_mesh({}, jax.devices()[:1])
 
@@ -53,7 +61,7 @@ class ResidentsTest(absltest.TestCase):
     self.assertBetween(found["frozen params"] / params, 0.5, 0.51)
 
   def test_rollouts_keep_weights_and_a_cache_for_every_version(self):
-    settings = _settings()
+    settings = _in_rows(_settings())
     found = rollout_residents(settings, _one_device(), dtype="bfloat16")
     c, engine = settings.model, settings.engine
     weights = 2 * roofline.num_params(c)
@@ -71,7 +79,7 @@ class ResidentsTest(absltest.TestCase):
       self.assertBetween(found[name] / weights, 1, 1.001, name)
 
   def test_a_store_and_older_weights_are_counted(self):
-    settings = _settings()
+    settings = _in_rows(_settings())
     engine = dataclasses.replace(
       settings.engine, prefix_cache_tokens=3200, old_weights=2
     )

@@ -56,13 +56,13 @@ def _played(num_devices):
   }
 
 
-def _engine(num_devices):
+def _engine(num_devices, config=ENGINE):
   (place,) = places_apart(CONFIG, compute_config(), (num_devices,))
   plain = Policy(CONFIG, COMPUTE)
   params = plain.unstacked(small.attentive(plain.init(jax.random.key(1))))
   versions = ServedWeights(1)
   versions.publish(0, jax.device_put(params, layout_of(place)), 10)
-  return RolloutEngine(place.policy, ENGINE, versions, places=[place])
+  return RolloutEngine(place.policy, config, versions, places=[place])
 
 
 def _count_moves(cache):

@@ -17,7 +17,7 @@ import numpy as np
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.prefix_cache import (
+from agentrl_jax.rollout.engine.cache.prefix_cache import (
   BlockPool,
   Match,
   PrefixCache,
@@ -57,11 +57,15 @@ class SlotTable:
     self.tokens = np.zeros((num_slots, context), np.int32)
     self.num_computed = np.zeros(num_slots, np.int32)  # tokens in the cache
     self.prefill_length = np.zeros(num_slots, np.int32)  # tokens to prefill
+    self.prompt_length = np.zeros(num_slots, np.int32)  # of the request
     # Upper bound of `num_computed` once all launched steps have run.
     self.num_launched = np.zeros(num_slots, np.int32)
     self.max_length = np.zeros(num_slots, np.int32)  # of prompt and answer
     self.publication = np.full(num_slots, _MIXED, np.int64)
     self.serial = np.full(num_slots, FREE, np.int64)  # of the request
+    # Number of the assignment; a preempted request gets another one.
+    self.assignment = np.full(num_slots, FREE, np.int64)
+    self._num_assigned = 0
     self.is_decoding = np.zeros(num_slots, bool)
     self.request: list[Request | None] = [None] * num_slots
     self._freed_at = np.zeros(num_slots, np.int64)
@@ -126,14 +130,19 @@ class SlotTable:
     self, request: Request, allocation: Allocation, publication: int
   ) -> None:
     """Gives a slot to a request, as if reused tokens were there already."""
-    slot, size = allocation.slot, len(request.prompt)
-    self.tokens[slot, :size] = request.prompt
-    self.num_computed[slot] = request.num_reused = allocation.num_reused
+    slot, tokens = allocation.slot, request.tokens
+    self.tokens[slot, : len(tokens)] = tokens
+    self.num_computed[slot] = allocation.num_reused
+    if request.sampled is None:
+      request.num_reused = allocation.num_reused
+    self.prompt_length[slot] = len(request.prompt)
     self.prefill_length[slot] = request.prefill_length
     self.num_launched[slot] = request.prefill_length
     self.max_length[slot] = request.max_length
     self.publication[slot] = publication
     self.serial[slot] = request.serial
+    self.assignment[slot] = self._num_assigned
+    self._num_assigned += 1
     self.is_decoding[slot] = False
     self.request[slot] = request
 
@@ -146,6 +155,11 @@ class SlotTable:
     for slot in np.flatnonzero(stale & ~self.is_decoding):
       self.restart_prefill(slot)
       self.publication[slot] = publication
+    self.mix(publication, kept)
+
+  def mix(self, publication: int, kept: Sequence[int] = ()) -> None:
+    """Marks decoding slots that go on with the newest weights as mixed."""
+    stale = (self.serial != FREE) & (self.publication != publication)
     mixed = stale & self.is_decoding & ~np.isin(self.publication, kept)
     self.publication[mixed] = _MIXED
 
@@ -182,8 +196,7 @@ class SlotTable:
   def prefilling(self) -> np.ndarray:
     """Slots whose prompt is not completely prefilled, oldest request first."""
     unfinished = self.num_computed < self.prefill_length
-    slots = np.flatnonzero((self.serial != FREE) & unfinished)
-    return slots[np.argsort(self.serial[slots], kind="stable")]
+    return self.oldest_first(np.flatnonzero((self.serial != FREE) & unfinished))
 
   def decodable(self) -> np.ndarray:
     """Slots that decode, or can start to."""
@@ -196,9 +209,31 @@ class SlotTable:
     Tokens of free slots count while they can be reused.
     """
     busy = self.serial != FREE
-    launched = np.minimum(self.num_launched + num_tokens, self.max_length)
+    launched = self.num_tokens_after(num_tokens)
     kept = np.where(self.publication == publication, self.num_computed, 0)
     return max(int(np.where(busy, launched, kept).max()), 1)
+
+  def num_tokens_after(self, num_tokens: int) -> np.ndarray:
+    """Most tokens of each slot in the cache once a call of so many has run."""
+    return np.minimum(self.num_launched + num_tokens, self.max_length)
+
+  def num_coming(self, request: Request, publication: int) -> int:
+    """Most tokens of a prompt that a slot has, or will have, prefilled."""
+    shared = self._num_shared(request, publication)
+    is_prefilling = (self.serial != FREE) & (
+      self.num_computed < self.prefill_length
+    )
+    coming = np.minimum(shared, self.prefill_length)
+    return int(np.where(is_prefilling, coming, 0).max())
+
+  def least_recent(self) -> int:
+    """Returns the slot that has been free for the longest time."""
+    never = np.iinfo(np.int64).max
+    return int(np.where(self.serial == FREE, self._freed_at, never).argmin())
+
+  def oldest_first(self, slots: np.ndarray) -> np.ndarray:
+    """Sorts slots by the arrival of their requests."""
+    return slots[np.argsort(self.serial[slots], kind="stable")]
 
   def launch(self, slots: np.ndarray, num_tokens: int) -> None:
     """Records that a call was launched, of up to `num_tokens` for slots."""
@@ -212,15 +247,19 @@ class SlotTable:
     """Frees a slot; its tokens stay cached until another request needs it."""
     self._clock += 1
     self._freed_at[slot] = self._clock
-    self.serial[slot] = FREE
+    self.serial[slot] = self.assignment[slot] = FREE
     self.is_decoding[slot] = False
     self.request[slot] = None
+
+  def forget(self, slot: int) -> None:
+    """Drops the tokens of a free slot, whose keys and values are gone."""
+    self.num_computed[slot] = 0
 
   def _num_shared(self, request: Request, publication: int) -> np.ndarray:
     """Number of leading tokens that each slot shares with a prompt."""
     if not self._reuse:
       return np.zeros(len(self.num_computed), np.int32)
-    prompt = request.prompt[: request.prefill_length]
+    prompt = request.tokens[: request.prefill_length]
     same = self.tokens[:, : len(prompt)] == prompt
     size = np.logical_and.accumulate(same, axis=1).sum(axis=1)
     return np.where(self.publication == publication, size, 0)
@@ -318,6 +357,10 @@ class KVCacheManager:
         overwritten, allocation.slot
       )
     return num_reused
+
+  def table_of(self, slot_P: np.ndarray) -> None:
+    """Returns no page table: the rows of the cache are found by slot."""
+    del slot_P
 
   def copy(self, num_tokens: int) -> list[int]:
     """Launches the planned copies, with room for `num_tokens` per slot.

@@ -5,7 +5,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.engine.kv_cache import Allocation, SlotTable
+from agentrl_jax.rollout.engine.cache.kv_cache import Allocation, SlotTable
 from agentrl_jax.rollout.engine.request import Request
 from tests.rollout import small
 

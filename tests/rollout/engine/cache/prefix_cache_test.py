@@ -4,7 +4,7 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout.engine.prefix_cache import PrefixCache
+from agentrl_jax.rollout.engine.cache.prefix_cache import PrefixCache
 
 BLOCK = 4
 

@@ -1,0 +1,222 @@
+"""Attention of a decode step over pages: reads those that sequences have.
+
+A sequence's keys and values lie in pages of a pool, named by its row of a page
+table. The kernel walks a list of blocks of filled pages, so that an empty slot
+or the room behind a sequence costs nothing, not even a step of the grid. The
+list is sorted by page: a page that several sequences share, such as a group's
+prompt, is fetched once for all of them. Softmax is accumulated page by page, in
+any order, as in `ragged`. It is a Pallas kernel for TPUs; elsewhere it runs in
+Pallas's interpreter, correct but slow.
+
+jax's own kernels do not fit. `paged_attention` fetches whole blocks of pages
+past a sequence's end, each head of a page by a copy of its own, and multiplies
+in float32. `ragged_paged_attention` wants keys and values interleaved in one
+array, and runs on one of the two cores of a v4 or v5p. Both read a shared page
+once per sequence, and want another layout than the plain form, for which every
+prefill would copy the pool.
+
+Axes: B sequences, K key/value heads, G query heads per key/value head, N pages
+of the pool, W pages of a row of the table, T positions of a page, H channels of
+a head, C cores, R sequences of a core, M blocks of a core, J pages of a block.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+_TILE = 128  # positions of a page: a multiple of it
+_BLOCK = 1024  # positions of a block, at most; more hide the fetches better
+_MOST_PAGES = 8  # of a block; each is an operand of its own
+CORES = 2  # of a chip, at most; a chip with one takes their lists in turn
+_LOWEST = -1e30  # finite, so that differences of it are
+
+
+def obstacle(page_size: int) -> str:
+  """Explains why the kernel cannot take pages of this size; empty if it can."""
+  if page_size % _TILE == 0:
+    return ""
+  return (
+    f"takes pages of a multiple of {_TILE} positions, and these have "
+    f"{page_size}: let engine.page_size be such a multiple"
+  )
+
+
+class Work(NamedTuple):
+  """The blocks of pages to compute, by core; see `list_work`."""
+
+  row_CM: jax.Array  # sequence of a block, counted within its core
+  filled_CM: jax.Array  # positions that are filled, from the block's first on
+  page_CMJ: jax.Array
+  num_blocks: jax.Array  # of the core that has most
+
+
+def list_work(
+  page_BW: jax.Array, length_B: jax.Array, size: int, num_pages: int
+) -> Work:
+  """Lists the blocks that sequences fill, sorted by their first page.
+
+  Sequences are divided evenly between cores. Entries behind the end of a list,
+  and pages behind the end of a sequence, repeat the page before them in the
+  list, so that nothing is fetched for them.
+  """
+  num_sequences, width = page_BW.shape
+  num_cores = CORES if num_sequences % CORES == 0 else 1
+  num_joined = min(max(_BLOCK // size, 1), _MOST_PAGES, width)
+  most = -(-width // num_joined)
+  page_BW = jnp.pad(page_BW, ((0, 0), (0, most * num_joined - width)))
+  begin_N = jnp.arange(most) * num_joined * size
+  shape = num_cores, -1
+  filled_CM = (length_B[:, None] - begin_N).reshape(shape)
+  page_CMJ = page_BW.reshape(num_cores, -1, num_joined)
+  row_M = jnp.repeat(jnp.arange(num_sequences // num_cores), most)
+  is_listed_CM = filled_CM > 0
+  order_CM = jnp.argsort(
+    jnp.where(is_listed_CM, page_CMJ[..., 0], num_pages), axis=1
+  )
+  filled_CM = jnp.take_along_axis(filled_CM, order_CM, axis=1)
+  page_CMJ = jnp.take_along_axis(page_CMJ, order_CM[..., None], axis=1)
+  # Of pages that are not filled, the last filled one before.
+  is_filled_CMJ = filled_CM[..., None] > jnp.arange(num_joined) * size
+  m_M1 = jnp.arange(filled_CM.shape[1])[:, None]
+  last_CMJ = jax.lax.cummax(jnp.where(is_filled_CMJ, m_M1, 0), axis=1)
+  page_CMJ = jnp.take_along_axis(page_CMJ, last_CMJ, axis=1)
+  return Work(
+    row_M[order_CM].astype(jnp.int32),
+    jnp.maximum(filled_CM, 0).astype(jnp.int32),
+    jnp.clip(page_CMJ, 0, num_pages - 1).astype(jnp.int32),
+    jnp.max(jnp.sum(is_listed_CM, axis=1)),
+  )
+
+
+def attend(
+  q_BKGH: jax.Array,
+  k_NKTH: jax.Array,
+  v_NKTH: jax.Array,
+  page_BW: jax.Array,
+  length_B: jax.Array,
+  *,
+  interpret: bool,
+) -> jax.Array:
+  """Lets each sequence's query attend to its first `length` positions.
+
+  Returns [B, K, G, H]; zeros for a sequence of length 0.
+  """
+  num_sequences, num_heads, num_queries, channels = q_BKGH.shape
+  num_pages, _, size, _ = k_NKTH.shape
+  work = list_work(page_BW, length_B, size, num_pages)
+  num_cores, _, num_joined = work.page_CMJ.shape
+  num_rows = num_sequences // num_cores
+
+  def of_core(core, m, *scalars):
+    del m, scalars
+    return core, 0, 0, 0
+
+  def of_page(j, core, m, row_CM, filled_CM, page_CMJ, num_blocks):
+    del row_CM, filled_CM, num_blocks
+    return page_CMJ[core, m * num_joined + j], 0, 0, 0
+
+  rows = pl.BlockSpec((num_rows, num_heads, num_queries, channels), of_core)
+  pages = [
+    pl.BlockSpec((1, num_heads, size, channels), functools.partial(of_page, j))
+    for j in range(num_joined)
+  ]
+  running = pltpu.VMEM((num_rows, num_heads, num_queries, 1), jnp.float32)
+  mixed_BKGH = pl.pallas_call(
+    functools.partial(_attend_block, num_joined=num_joined, size=size),
+    grid_spec=pltpu.PrefetchScalarGridSpec(
+      num_scalar_prefetch=4,
+      grid=(num_cores, work.num_blocks),
+      in_specs=[rows, *pages, *pages],
+      out_specs=rows,
+      scratch_shapes=[
+        running,
+        running,
+        pltpu.VMEM((num_rows, num_heads, num_queries, channels), jnp.float32),
+      ],
+    ),
+    out_shape=jax.ShapeDtypeStruct(q_BKGH.shape, q_BKGH.dtype),
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=("parallel", "arbitrary")
+    ),
+    interpret=interpret,
+    name="paged_attention",
+  )(
+    work.row_CM,
+    work.filled_CM,
+    work.page_CMJ.reshape(num_cores, -1),
+    work.num_blocks[None],
+    q_BKGH,
+    *[k_NKTH] * num_joined,
+    *[v_NKTH] * num_joined,
+  )
+  return jnp.where(length_B[:, None, None, None] > 0, mixed_BKGH, 0)
+
+
+def _attend_block(
+  row_CM,
+  filled_CM,
+  page_CMJ,
+  num_blocks,
+  q_RKGH,
+  *refs,
+  num_joined,
+  size,
+):
+  """Adds one block of a sequence's pages to its running softmax."""
+  del page_CMJ
+  keys, values = refs[:num_joined], refs[num_joined : 2 * num_joined]
+  mixed_RKGH, top_RKG1, sum_RKG1, acc_RKGH = refs[2 * num_joined :]
+  core, m = pl.program_id(0), pl.program_id(1)
+  row, filled = row_CM[core, m], filled_CM[core, m]
+
+  @pl.when(m == 0)
+  def _():
+    top_RKG1[...] = jnp.full_like(top_RKG1, _LOWEST)
+    sum_RKG1[...] = jnp.zeros_like(sum_RKG1)
+    acc_RKGH[...] = jnp.zeros_like(acc_RKGH)
+
+  for j in range(num_joined):
+
+    @pl.when(filled > j * size)
+    def _(j=j):
+      running = (x.at[row] for x in (top_RKG1, sum_RKG1, acc_RKGH))
+      _add_page(
+        q_RKGH.at[row],
+        keys[j].at[0],
+        values[j].at[0],
+        filled - j * size,
+        *running,
+      )
+
+  @pl.when(m == num_blocks[0] - 1)
+  def _():
+    # An empty sequence has a sum of 0, and its result is not used.
+    mixed_RKGH[...] = (acc_RKGH[...] / sum_RKG1[...]).astype(mixed_RKGH.dtype)
+
+
+def _add_page(q_KGH, k_KTH, v_KTH, num_filled, top_KG1, sum_KG1, acc_KGH):
+  """Adds the filled positions of a page to the running softmax."""
+  for k in range(k_KTH.shape[0]):
+    score_GT = _product(q_KGH[k], k_KTH[k], 1) * q_KGH.shape[-1] ** -0.5
+    position_GT = jax.lax.broadcasted_iota(jnp.int32, score_GT.shape, 1)
+    score_GT = jnp.where(position_GT < num_filled, score_GT, _LOWEST)
+    before_G1 = top_KG1[k]
+    top_G1 = jnp.maximum(before_G1, jnp.max(score_GT, axis=1, keepdims=True))
+    weight_GT = jnp.exp(score_GT - top_G1)
+    kept_G1 = jnp.exp(before_G1 - top_G1)
+    mixed_GH = _product(weight_GT.astype(v_KTH.dtype), v_KTH[k], 0)
+    top_KG1[k] = top_G1
+    sum_KG1[k] = kept_G1 * sum_KG1[k] + jnp.sum(
+      weight_GT, axis=1, keepdims=True
+    )
+    acc_KGH[k] = kept_G1 * acc_KGH[k] + mixed_GH
+
+
+def _product(x, y, of_y: int) -> jax.Array:
+  return jax.lax.dot_general(
+    x, y, (((1,), (of_y,)), ((), ())), preferred_element_type=jnp.float32
+  )

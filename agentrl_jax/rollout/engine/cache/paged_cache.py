@@ -1,0 +1,175 @@
+"""KV cache of one policy slot as a pool of pages, and its page table."""
+
+import collections
+from collections import Counter
+
+import jax
+import numpy as np
+
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.engine import programs
+from agentrl_jax.rollout.engine.cache.kv_cache import SlotTable, padded
+from agentrl_jax.rollout.engine.cache.pages import PagePool, PageTree
+from agentrl_jax.rollout.settings import EngineConfig
+
+
+class PagedCache:
+  """Owns the pages and gives them to slots.
+
+  - A slot has pages for the tokens that launched calls may write, no more. A
+    free slot has none.
+  - Full pages of a prefix are shared. A page that is shared in part is copied,
+    since its next token differs; copies are launched together, before any call
+    that could write their sources.
+  - The tree holds the pages of ended sequences; pages are evicted from it when
+    a slot needs one and none is free.
+  """
+
+  def __init__(
+    self,
+    policy: Policy,
+    config: EngineConfig,
+    policy_slot: int,
+    counts: collections.Counter[str],
+    sharding: jax.sharding.Sharding | None = None,
+  ):
+    self._config, self._counts = config, counts
+    self._num_slots = config.slots[policy_slot]
+    self._num_pages = config.num_pages(policy_slot)
+    self.arrays = policy.empty_cache(self._num_pages, config.page_size)
+    if sharding is not None:
+      self.arrays = jax.device_put(self.arrays, sharding)
+    self.reset()
+
+  def reset(self) -> None:
+    """Frees all pages."""
+    size = self._config.page_size
+    self.length = self._config.cache_length(1)  # tokens per slot in a call
+    self._pool = PagePool(self._num_pages)
+    self._tree = PageTree(self._pool, size)
+    self._pages: list[list[int]] = [[] for _ in range(self._num_slots)]
+    # A page outside the pool is none. The last row is for padding.
+    self._page_BW = np.full(
+      (self._num_slots + 1, self._config.context // size),
+      self._num_pages,
+      np.int32,
+    )
+    self._copies: list[tuple[int, int]] = []  # pages: source, target
+
+  def set_weights(self, publication: int) -> None:
+    """Drops pages of ended sequences that other weights computed."""
+    self._tree.set_weights(publication)
+
+  @property
+  def publication(self) -> int:
+    """The publication whose pages can be shared."""
+    return self._tree.publication
+
+  def num_cached(self, tokens: np.ndarray) -> int:
+    """Returns how many of the first tokens are in pages that can be shared."""
+    return self._tree.match_prefix(tokens).size
+
+  def allocate(
+    self, slot: int, tokens: np.ndarray, num_tokens: int, num_spare: int
+  ) -> int | None:
+    """Gives a free slot pages for `num_tokens`, shared where they can be.
+
+    Returns how many of the first tokens they contain; None, and gives nothing,
+    if too few pages can be had. `num_spare` more have to be available.
+    """
+    assert not self._pages[slot], f"slot {slot} has pages already"
+    match, size = self._tree.match_prefix(tokens), self._config.page_size
+    self._tree.touch(match.nodes)
+    shared = [node.block for node in match.nodes[: match.size // size]]
+    num_new = self._num_needed(num_tokens) - len(shared)
+    self._pool.share(shared)
+    if not self._make_room(num_new, num_spare):
+      self._pool.release(shared)
+      return None
+    self._set_pages(slot, shared + self._pool.take(num_new))
+    if match.size % size:
+      # It may have been evicted for this request. Its keys and values are
+      # intact until the copies are made, which read all pages before they
+      # write any.
+      source = match.nodes[-1].block
+      self._copies.append((source, self._pages[slot][len(shared)]))
+      self._counts["copied"] += match.size % size
+    return match.size
+
+  def reserve(self, slot: int, num_tokens: int) -> bool:
+    """Gives a slot pages for `num_tokens`; returns False if there are none."""
+    num_new = self._num_needed(num_tokens) - len(self._pages[slot])
+    if num_new <= 0:
+      return True
+    if not self._make_room(num_new, 0):
+      return False
+    self._set_pages(slot, self._pages[slot] + self._pool.take(num_new))
+    return True
+
+  def keep(self, slot: int, tokens: np.ndarray, publication: int) -> None:
+    """Lets other sequences use the pages of a slot's computed tokens."""
+    if self._config.reuse and publication == self._tree.publication:
+      self._tree.insert(tokens, self._pages[slot])
+
+  def free(self, slot: int) -> None:
+    """Releases the pages of a slot."""
+    self._pool.release(self._pages[slot])
+    self._set_pages(slot, [])
+
+  def copy(self) -> None:
+    """Launches the planned copies of pages."""
+    self._counts["evicted"] = self._tree.num_evicted
+    if not self._copies:
+      return
+    sources, targets = zip(*self._copies, strict=True)
+    self._copies.clear()
+    sizes = self._config.slot_sizes(self._num_slots)
+    self.arrays = programs.copy(
+      self.arrays,
+      padded(sources, sizes, self._num_pages),
+      padded(targets, sizes, self._num_pages),
+    )
+
+  def table_of(self, slot_P: np.ndarray) -> np.ndarray:
+    """Returns the pages of slots, int32 [P, W]; none for slots outside.
+
+    W is the shortest compiled length that these slots need. Unlike rows, slots
+    that are computed apart do not need one length: a short prompt is prefilled
+    in a short table whatever else is decoded.
+    """
+    row_PW = self._page_BW[np.minimum(slot_P, self._num_slots)]
+    num_pages = int((row_PW < self._num_pages).sum(axis=1).max())
+    size = self._config.page_size
+    self.length = self._config.cache_length(num_pages * size)
+    return row_PW[:, : self.length // size]
+
+  def check(self, table: SlotTable) -> None:
+    """Raises `AssertionError` if a page is lost, or might be overwritten."""
+    assert not self._copies, "planned and never copied"
+    self._tree.check()
+    held = Counter(page for pages in self._pages for page in pages)
+    for slot, pages in enumerate(self._pages):
+      is_busy = table.request[slot] is not None
+      assert is_busy or not pages, f"free slot {slot} has pages {pages}"
+      width = self._page_BW.shape[1]
+      row = pages + [self._num_pages] * (width - len(pages))
+      assert self._page_BW[slot].tolist() == row, (self._page_BW[slot], pages)
+      begin = table.num_computed[slot] // self._config.page_size
+      assert all(held[page] == 1 for page in pages[begin:]), (slot, pages)
+    self._pool.check(held + Counter(self._tree.pages))
+
+  def _make_room(self, number: int, num_spare: int) -> bool:
+    """Frees pages until `number` are; False if they, or the spare, are not."""
+    num_free = self._pool.num_free
+    if number + num_spare > num_free + self._tree.num_evictable:
+      return False
+    self._tree.evict(number - num_free)
+    return number <= self._pool.num_free
+
+  def _num_needed(self, num_tokens: int) -> int:
+    return -(-num_tokens // self._config.page_size)
+
+  def _set_pages(self, slot: int, pages: list[int]) -> None:
+    self._pages[slot] = pages
+    self._page_BW[slot] = self._num_pages
+    self._page_BW[slot, : len(pages)] = pages

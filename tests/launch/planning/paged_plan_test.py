@@ -1,0 +1,157 @@
+"""Plans of a cache of pages: programs that leave it in place, and its room."""
+
+import dataclasses
+import unittest
+
+import jax
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import sharding
+from configs import pod
+from launch.config.settings import read_settings
+from launch.planning import chips
+from launch.planning.chips import parse_slice
+from launch.planning.largest_batch import with_slots
+from launch.planning.programs import answers_at_once
+from launch.planning.residents import rollout_residents
+from launch.planning.roofline import Attempts
+from launch.planning.study import Deployment, Planner
+from tests.settings import engine_config
+
+PAGES = dict(
+  slots=(128, 40), page_size=128, cache_tokens=(48 * 8192, 16 * 8192)
+)
+ROWS = dict(slots=(48, 16), page_size=0, cache_tokens=())
+
+
+def settings_of(name="qwen2.5-14b", layers=2, **changes):
+  settings = read_settings(pod.get_config(name))
+  return dataclasses.replace(
+    settings,
+    model=dataclasses.replace(settings.model, num_layers=layers),
+    engine=dataclasses.replace(settings.engine, **changes),
+  )
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class CompiledTest(parameterized.TestCase):
+  @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+  @pytest.mark.slow
+  def test_decode_leaves_the_pool_in_place(self, name):
+    """Nothing copies it, and nothing but weights and pages is read."""
+    settings, slice_ = settings_of(**PAGES), parse_slice(name)
+    planner = Planner(Deployment(learner=slice_, rollout=slice_))
+    program = planner.programs(settings, ("rollout",))[-1]
+    self.assertEqual(program.name, "decode")
+    judged = planner.judge(settings, program)
+    kept = planner._residents(settings, is_rollout=True)
+    cache = kept["cache of policy slot 0"]
+    weights = kept["weights of policy slot 0"]
+    memory = judged.compiled.memory
+    self.assertGreater(memory.aliased, 0.99 * cache)
+    self.assertLess(memory.temporaries, 0.4 * cache)
+    steps = settings.engine.steps_per_sync
+    # Of the embedding, a step looks up some entries: a part of the weights.
+    self.assertBetween(
+      judged.compiled.moved / (steps * (weights + cache)), 0.5, 1.4
+    )
+
+  @pytest.mark.slow
+  def test_prefill_leaves_the_pool_in_place(self):
+    settings, slice_ = settings_of(**PAGES), parse_slice("v5p:2x2x1")
+    planner = Planner(Deployment(learner=slice_, rollout=slice_))
+    program = planner.programs(settings, ("rollout",))[0]
+    self.assertEqual(program.name, "prefill")
+    judged = planner.judge(settings, program)
+    cache = planner._residents(settings, is_rollout=True)
+    memory = judged.compiled.memory
+    self.assertGreater(memory.aliased, 0.99 * cache["cache of policy slot 0"])
+
+
+class AnswersTest(parameterized.TestCase):
+  def test_a_row_is_an_answer_however_short(self):
+    config = engine_config(slots=(48, 16))
+    for mean in (1, 3000, 8192):
+      self.assertEqual(answers_at_once(config, 1, mean), 16)
+
+  @parameterized.parameters((3000, 128), (8192, 47), (8128, 48), (64, 300))
+  def test_pages_are_filled(self, mean, number):
+    config = engine_config(**PAGES | {"slots": (300, 1)})
+    self.assertEqual(answers_at_once(config, 0, mean), number)
+    self.assertEqual(answers_at_once(config, 1, mean), 1)  # there is one slot
+
+  def test_attempts_share_the_full_pages_of_their_prompt(self):
+    config = engine_config(**PAGES | {"slots": (999, 1)})
+    attempts = Attempts(prompt=1100, turns=3000, num=8)
+    each = 1024 / 8 + 3000 - 1024 + 64
+    self.assertEqual(
+      answers_at_once(config, 0, 3000, attempts), int(48 * 8192 / each)
+    )
+
+  @parameterized.parameters(0, 8193)
+  def test_a_mean_that_cannot_be_is_refused(self, mean):
+    with self.assertRaisesRegex(ConfigError, "--mean_tokens=.*8192"):
+      answers_at_once(engine_config(slots=(1,)), 0, mean)
+
+
+class ResidentsTest(absltest.TestCase):
+  def mesh(self):
+    return sharding.make_mesh({}, jax.devices()[:1])
+
+  def test_pages_take_the_memory_of_their_tokens(self):
+    settings = settings_of("qwen3-0.6b", **PAGES)
+    found = rollout_residents(settings, self.mesh(), dtype="bfloat16")
+    c = settings.model
+    token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
+    for policy_slot, tokens in enumerate(PAGES["cache_tokens"]):
+      self.assertEqual(
+        found[f"cache of policy slot {policy_slot}"], token * tokens
+      )
+
+  def test_pages_grow_with_slots(self):
+    settings = with_slots(settings_of(**PAGES), 256)
+    self.assertEqual(settings.engine.slots, (256, 80))
+    self.assertEqual(settings.engine.cache_tokens, (96 * 8192, 32 * 8192))
+
+  def test_what_answers_do_not_fill_is_not_read(self):
+    for changes, filled in (
+      (PAGES, 128 * 3000 / (48 * 8192)),
+      (ROWS, 3000 / 8192),
+    ):
+      settings = settings_of("qwen3-0.6b", **changes)
+      slice_ = parse_slice("v5p:2x2x1")
+      if not chips.has_compiler():
+        self.skipTest("libtpu is not installed")
+      planner = Planner(
+        Deployment(learner=slice_, rollout=slice_, mean_tokens=3000)
+      )
+      program = planner.programs(settings, ("rollout",))[-1]
+      kept = planner._residents(settings, is_rollout=True)
+      steps = settings.engine.steps_per_sync
+      self.assertAlmostEqual(
+        program.unread / (steps * kept["cache of policy slot 0"]), 1 - filled
+      )
+
+  def test_shared_pages_are_read_once_by_each_core(self):
+    if not chips.has_compiler():
+      self.skipTest("libtpu is not installed")
+    slice_ = parse_slice("v5p:2x2x1")
+    attempts = Attempts(prompt=1100, turns=3000, num=8)
+    planner = Planner(
+      Deployment(
+        learner=slice_, rollout=slice_, mean_tokens=3000, attempts=attempts
+      )
+    )
+    settings = settings_of("qwen3-0.6b", **PAGES)
+    program = planner.programs(settings, ("rollout",))[-1]
+    kept = planner._residents(settings, is_rollout=True)
+    filled = 128 * (3000 - 1024 + 1024 * 2 / 8) / (48 * 8192)
+    self.assertAlmostEqual(
+      program.unread / (4 * kept["cache of policy slot 0"]), 1 - filled
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,271 @@
+"""A decode step over pages is that over rows, and reads filled pages only."""
+
+import unittest
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import parameterized
+from jax.sharding import SingleDeviceSharding
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import cache as kv
+from agentrl_jax.model.attention import cached, paged, reference
+from agentrl_jax.model.policy import Policy
+from launch.planning import chips
+from launch.planning.chips import parse_slice
+from tests import eight_devices
+from tests.model.policy_test import CONFIG
+from tests.settings import COMPUTE, compute_config
+
+RAGGED = compute_config(cache_attention="ragged")
+
+
+def operands(lengths, heads, queries, size, width, channels, *, seed=0):
+  """Queries, keys and values in pages that lie in no order, and the table."""
+  rng, num_pages = np.random.default_rng(seed), len(lengths) * width + 3
+  q = rng.normal(size=(len(lengths), heads, queries, channels))
+  k, v = rng.normal(size=(2, num_pages, heads, size, channels))
+  order = iter(rng.permutation(num_pages))
+  table = np.full((len(lengths), width), num_pages, np.int32)
+  for row, length in enumerate(lengths):
+    for w in range(-(-length // size)):
+      table[row, w] = next(order)
+  q, k, v = (x.astype(np.float32) for x in (q, k, v))
+  return q, k, v, table, np.array(lengths, np.int32)
+
+
+def plain(q, k, v, table, length):
+  rows = [kv.take_pages(jnp.asarray(x), jnp.asarray(table)) for x in (k, v)]
+  return reference.attend_cache(q[:, None], *rows, length[:, None] - 1)[:, 0]
+
+
+class PagesTest(parameterized.TestCase):
+  """The plain form, for which pages are copied to rows."""
+
+  def test_what_is_written_is_taken_in_order(self):
+    pool = jnp.zeros((5, 2, 4, 3))
+    table = jnp.array([[3, 0, 5], [1, 5, 5]])
+    entry = np.random.default_rng(0).normal(size=(2, 7, 2, 3))
+    position = jnp.broadcast_to(jnp.arange(7), (2, 7))
+    pool = kv.write_pages(pool, jnp.asarray(entry), position, table)
+    rows = kv.take_pages(pool, table)
+    self.assertEqual(rows.shape, (2, 2, 12, 3))
+    wanted = np.zeros((2, 2, 12, 3))
+    wanted[0, :, :7] = np.swapaxes(entry[0], 0, 1)
+    wanted[1, :, :4] = np.swapaxes(entry[1, :4], 0, 1)  # there is one page
+    np.testing.assert_allclose(rows, wanted, atol=1e-6)
+    for page in (2, 4):
+      self.assertFalse(np.any(pool[page]))
+
+  def test_positions_past_the_table_are_dropped(self):
+    pool = jnp.zeros((2, 1, 4, 3))
+    table = jnp.array([[1, 0]])
+    pool = kv.write_pages(
+      pool, jnp.ones((1, 2, 1, 3)), jnp.array([[8, 99]]), table
+    )
+    self.assertFalse(np.any(pool))
+
+  @pytest.mark.slow
+  def test_a_policy_extends_pages_as_rows(self):
+    policy = Policy(CONFIG, COMPUTE)
+    params, rng = policy.init(jax.random.key(0)), np.random.default_rng(0)
+    table = jnp.array([[4, 1, 7], [2, 0, 8]])
+    rows, pages = policy.empty_cache(2, 12), policy.empty_cache(9, 4)
+    extend = jax.jit(policy.extend)
+    start = jnp.zeros(2, jnp.int32)
+    for chunk, length in ((5, [5, 3]), (1, [1, 0]), (3, [2, 3])):
+      token = jnp.asarray(rng.integers(0, CONFIG.vocab_size, (2, chunk)))
+      length = jnp.array(length)
+      hidden, rows = extend(params, rows, token, start, length)
+      other, pages = extend(params, pages, token, start, length, table)
+      for row in range(2):
+        np.testing.assert_allclose(
+          other[row, : length[row]], hidden[row, : length[row]], atol=1e-6
+        )
+      start += length
+    for (k, v), (pool_k, pool_v) in zip(rows, pages, strict=True):
+      np.testing.assert_allclose(kv.take_pages(pool_k, table), k, atol=1e-6)
+      np.testing.assert_allclose(kv.take_pages(pool_v, table), v, atol=1e-6)
+    for page in (3, 5, 6, 8):
+      self.assertFalse(np.any(pages[0][0][page]))
+
+
+class KernelTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([512, 0, 1, 440], 2, 4, 128, 4, 64),
+    ([1, 129, 384], 2, 1, 128, 3, 16),  # an odd number of sequences
+    ([2560, 0, 1, 1024, 1025, 27], 1, 5, 128, 20, 32),
+    ([256], 1, 5, 128, 2, 16),
+    ([600, 1024], 2, 2, 512, 2, 16),
+    ([0, 0, 0, 7], 1, 2, 128, 2, 16),  # one core has nothing to do
+  )
+  @pytest.mark.slow
+  def test_equals_the_plain_form(self, lengths, *shape):
+    q, k, v, table, length = operands(lengths, *shape)
+    found = np.asarray(
+      paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    )
+    is_read = length > 0
+    wanted = np.asarray(plain(q, k, v, table, length))
+    np.testing.assert_allclose(found[is_read], wanted[is_read], atol=1e-6)
+    self.assertFalse(np.any(found[~is_read]))
+
+  def test_empty_sequences_give_zeros(self):
+    q, k, v, table, length = operands([0, 0], 1, 2, 128, 2, 16)
+    found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    self.assertFalse(np.any(found))
+
+  def test_other_pages_are_not_looked_at(self):
+    q, k, v, table, length = operands([130, 128], 2, 2, 128, 4, 16)
+    wanted = np.asarray(plain(q, k, v, table, length))
+    unused = np.setdiff1d(np.arange(len(k)), table)
+    k[unused], v[unused] = np.nan, np.nan
+    found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+  @pytest.mark.slow
+  def test_pages_may_be_shared(self):
+    q, k, v, table, length = operands([300, 290, 0, 129], 2, 2, 128, 3, 16)
+    table[1, :2] = table[3, :2] = table[0, :2]
+    found = paged.attend(q, k, v, jnp.asarray(table), length, interpret=True)
+    wanted = np.array(plain(q, k, v, table, length))
+    wanted[2] = 0
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+  def listed(self, table, lengths, size):
+    """Blocks to compute of each core, as (sequence, positions, pages)."""
+    work = paged.list_work(jnp.asarray(table), jnp.array(lengths), size, 99)
+    num_cores, _, num_joined = work.page_CMJ.shape
+    blocks = [
+      list(zip(*rows, strict=True))
+      for rows in zip(
+        np.asarray(work.row_CM).tolist(),
+        np.asarray(work.filled_CM).tolist(),
+        np.asarray(work.page_CMJ).tolist(),
+        strict=True,
+      )
+    ]
+    self.assertLen(blocks, num_cores)
+    return [rows[: int(work.num_blocks)] for rows in blocks], num_joined
+
+  def test_work_is_what_sequences_fill(self):
+    table = np.array([[7, 99], [99, 99], [2, 5], [99, 99], [99, 99], [4, 99]])
+    cores, _ = self.listed(table, [900, 0, 1030, 0, 0, 1], 1024)
+    # A block of a page; those of the first three sequences, then of the others.
+    # Behind the end of a list nothing changes, so nothing is fetched.
+    self.assertEqual(cores[0], [(2, 1030, [2]), (2, 6, [5]), (0, 900, [7])])
+    self.assertEqual(cores[1], [(2, 1, [4]), *cores[1][1:]])
+    for _, filled, pages in cores[1][1:]:
+      self.assertEqual((filled, pages), (0, [4]))
+
+  def test_pages_past_the_end_are_those_before(self):
+    """A step of the grid that asks for the page before it fetches nothing."""
+    table = np.array([[3, 4, 5, 6], [1, 2, 99, 99]])
+    (first,), (second,) = self.listed(table, [512, 130], 128)[0]
+    self.assertEqual(first, (0, 512, [3, 4, 5, 6]))
+    self.assertEqual(second[:2], (0, 130))
+    self.assertEqual(second[2][:2], [1, 2])
+    # Of one core, in the order of pages.
+    table = np.array([[3, 4, 5, 6], [1, 2, 99, 99], [7, 99, 99, 99]])
+    (blocks,), num_joined = self.listed(table, [512, 130, 1], 128)
+    self.assertEqual(num_joined, 4)
+    self.assertEqual([row for row, *_ in blocks], [1, 0, 2])
+    self.assertEqual(blocks[0][2][:2], [1, 2])
+    self.assertEqual(blocks[1][2], [3, 4, 5, 6])
+    self.assertEqual(blocks[2][2], [7, 4, 5, 6])
+
+  def test_shared_pages_come_one_after_another(self):
+    """So the kernel fetches them once for all of their sequences."""
+    own = iter(range(20, 99))
+    prompt = list(range(8))
+    table = np.array(
+      [[*prompt, *(next(own) for _ in range(8))] for _ in range(5)]
+    )
+    (blocks,), num_joined = self.listed(table, [2000] * 5, 128)
+    self.assertEqual(num_joined, 8)
+    self.assertEqual([pages for *_, pages in blocks[:5]], [prompt] * 5)
+    self.assertEqual(sorted(row for row, *_ in blocks[5:]), list(range(5)))
+
+  @pytest.mark.slow
+  def test_heads_may_be_on_several_devices(self):
+    found = eight_devices.run("tests.model.attention.paged_program")
+    self.assertEqual(found["devices"], 4)
+    self.assertLess(found["apart"], 1e-6)
+
+
+class ChoiceTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("auto", "tpu", 256, "ragged", ""),
+    (
+      "auto",
+      "tpu",
+      64,
+      "xla",
+      "a multiple of 128 positions, and these have 64",
+    ),
+    ("auto", "cpu", 128, "xla", ""),
+    ("auto", "gpu", 128, "xla", ""),
+    ("xla", "tpu", 128, "xla", ""),
+    ("ragged", "cpu", 128, "ragged", ""),
+  )
+  def test_by_platform(self, asked, platform, size, chosen, reason):
+    compute = compute_config(cache_attention=asked)
+    found, why = cached.choose_paged(compute, platform, size)
+    self.assertEqual(found, chosen)
+    self.assertIn(reason, why)
+    self.assertEqual(bool(why), bool(reason))
+
+  def test_what_cannot_be_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "engine.page_size be such a"):
+      cached.choose_paged(RAGGED, "tpu", 100)
+
+  def test_a_policy_uses_the_kernel(self):
+    """Its answers over pages of 128 are those of the plain form."""
+    plain_policy, policy = Policy(CONFIG, COMPUTE), Policy(CONFIG, RAGGED)
+    params = policy.init(jax.random.key(0))
+    table = jnp.array([[1, 3], [2, 4]])
+    arguments = (
+      jnp.array([[7], [8]]),
+      jnp.array([0, 0]),
+      jnp.array([1, 1]),
+      table,
+    )
+    with mock.patch.object(paged, "attend", wraps=paged.attend) as kernel:
+      hidden = [
+        p.extend(params, p.empty_cache(4, 128), *arguments)[0]
+        for p in (plain_policy, policy)
+      ]
+    self.assertEqual(kernel.call_count, CONFIG.num_layers)
+    np.testing.assert_allclose(*hidden, atol=1e-5)
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class CompiledTest(parameterized.TestCase):
+  @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+  @pytest.mark.slow
+  def test_for_a_tpu(self, name):
+    """Compiled as it is; and nothing copies the pool to suit the kernel."""
+    device = chips.describe(parse_slice(name))[0]
+
+    def operand(*shape, dtype=jnp.bfloat16):
+      return jax.ShapeDtypeStruct(
+        shape, dtype, sharding=SingleDeviceSharding(device)
+      )
+
+    compiled = (
+      jax.jit(lambda *args: paged.attend(*args, interpret=False))
+      .trace(
+        operand(128, 2, 5, 128),
+        operand(3072, 2, 128, 128),
+        operand(3072, 2, 128, 128),
+        operand(128, 64, dtype=jnp.int32),
+        operand(128, dtype=jnp.int32),
+      )
+      .lower(lowering_platforms=("tpu",))
+      .compile()
+    )
+    self.assertIn("paged_attention", compiled.as_text())
+    self.assertLess(compiled.memory_analysis().temp_size_in_bytes, 2**21)
