@@ -31,7 +31,7 @@ from launch.planning import report
 from launch.planning.advice import Adviser, refusal
 from launch.planning.chips import parse_slice
 from launch.planning.largest_batch import Largest, most_rows, most_slots
-from launch.planning.search import Candidate, search
+from launch.planning.search import Candidate, exchanged, search
 from launch.planning.study import (
   ROLES,
   Deployment,
@@ -192,7 +192,7 @@ def plan(
     largest = _largest(planner, settings, tell) if _LARGEST.value else []
     if request is not None and all(j.fits for j in judged):
       whole = plan_whole_run(settings, deployment, judged, request, tell=tell)
-  report.show(tables, judged)
+  report.show(tables, judged, {"gradient": exchanged(settings)})
   if ranked:
     report.show_search(tables, ranked)
   report.show_largest(tables, largest)

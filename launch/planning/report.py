@@ -14,10 +14,18 @@ from launch.planning.search import Candidate, shape_name
 from launch.planning.study import RESERVE, Judgement
 
 
-def show(console: Console, judged: Sequence[Judgement]) -> None:
-  """Prints two tables: memory of each program, and its speed limits."""
+def show(
+  console: Console,
+  judged: Sequence[Judgement],
+  due: Mapping[str, float] | None = None,
+) -> None:
+  """Prints two tables: memory of each program, and its speed limits.
+
+  `due` are the bytes that a chip has to receive by formula, of programs for
+  which there is one.
+  """
   console.print(_memory_table(judged))
-  console.print(_speed_table(judged))
+  console.print(_speed_table(judged, due or {}))
 
 
 def show_largest(console: Console, found: Sequence[Largest]) -> None:
@@ -171,7 +179,9 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
   return table
 
 
-def _speed_table(judged: Sequence[Judgement]) -> Table:
+def _speed_table(
+  judged: Sequence[Judgement], due: Mapping[str, float]
+) -> Table:
   table = Table(
     title="One run of a program",
     caption="bound: the longest of these, where compute and memory wait for "
@@ -189,16 +199,8 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
     ],
     "TFLOP executed": [f"{j.flops.executed / 1e12:,.1f}" for j in judged],
   }
-  for kind in KINDS:
-    if any(kind in j.received for j in judged):
-      rows[f"GiB by {kind}, per chip"] = [
-        f"{j.received.get(kind, 0) / GIB:.3f}" for j in judged
-      ]
   spans_slices = any(j.slice_.num_slices > 1 for j in judged)
-  if spans_slices:
-    rows["GiB of these between slices"] = [
-      f"{j.received_between_slices / GIB:.3f}" for j in judged
-    ]
+  rows |= _exchange_rows(judged, due, spans_slices=spans_slices)
   rows["GiB moved in memory, per chip"] = [
     f"{j.compiled.moved / GIB:.1f}" for j in judged
   ]
@@ -223,6 +225,28 @@ def _speed_table(judged: Sequence[Judgement]) -> Table:
   for name, cells in rows.items():
     table.add_row(name, *cells)
   return table
+
+
+def _exchange_rows(
+  judged: Sequence[Judgement], due: Mapping[str, float], *, spans_slices: bool
+) -> dict[str, list[str]]:
+  """Bytes between chips, by kind, beside those of the formula."""
+  rows = {
+    f"GiB by {kind}, per chip": [
+      f"{j.received.get(kind, 0) / GIB:.3f}" for j in judged
+    ]
+    for kind in KINDS
+    if any(kind in j.received for j in judged)
+  }
+  if due:
+    rows["GiB by formula, all kinds"] = [
+      f"{due[j.name] / GIB:.3f}" if j.name in due else "-" for j in judged
+    ]
+  if spans_slices:
+    rows["GiB of these between slices"] = [
+      f"{j.received_between_slices / GIB:.3f}" for j in judged
+    ]
+  return rows
 
 
 def _shows_load(judged: Sequence[Judgement]) -> bool:

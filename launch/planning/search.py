@@ -99,7 +99,8 @@ def estimate(
   work = roofline.gradient(
     changed.model, changed.compute, load, kernel="splash"
   )
-  links_s = exchanged(changed) / slice_.chip.link_bandwidth
+  received = exchanged(changed) + summed(changed)
+  links_s = received / slice_.chip.link_bandwidth
   network_s = (
     exchanged_between_slices(changed, slice_.num_slices)
     / slice_.chip.network_bandwidth
@@ -189,6 +190,24 @@ def exchanged(settings: Settings) -> float:
     rest = mesh["sequence"] - 1
     size += (2 + again) * here * rest * pairs * number * c.num_layers
   return size
+
+
+# Rows of a matrix, of a bfloat16 tile in a TPU's memory.
+_TILE_ROWS = 16
+
+
+def summed(settings: Settings) -> float:
+  """Bytes that a chip receives beyond `exchanged` where no tile is whole.
+
+  If a chip's share of the width is no multiple of a tile's rows, the compiler
+  sums gradients on all chips and cuts them, in place of scattering them.
+  """
+  mesh, width = settings.mesh, settings.model.width
+  shares = mesh["fsdp"]
+  if shares == 1 or width // shares % _TILE_ROWS == 0:
+    return 0.0
+  weights = roofline.num_params(settings.model) * _number_bytes(settings)
+  return weights / mesh["tensor"] * (shares - 1) / shares
 
 
 def exchanged_between_slices(settings: Settings, num_slices: int) -> float:

@@ -160,6 +160,7 @@ class ReportTest(absltest.TestCase):
     shown = self._shown(SHARES, REFUSED)
     for line in (
       r"tokens +│ +64,000 │ +100 ",
+      r"GiB by formula, all kinds +│ +2.500 │ +- ",
       r"tokens computed, without padding +│ +60,000 │ +- ",
       r"tokens of trajectories +│ +96,000 │ +- ",
       r"% of these shared +│ +37.5 │ +- ",
@@ -175,7 +176,7 @@ class ReportTest(absltest.TestCase):
 
   def _shown(self, *judged):
     console = Console(file=io.StringIO(), width=120)
-    report.show(console, judged)
+    report.show(console, judged, due={"gradient": 2.5 * GIB})
     return console.file.getvalue()
 
   def test_json_says_what_is_shared(self):

@@ -24,6 +24,7 @@ from launch.planning.search import (
   search,
   shape_name,
   state_bytes,
+  summed,
 )
 from launch.planning.study import Deployment, Judgement
 
@@ -136,6 +137,12 @@ class FormulasTest(parameterized.TestCase):
     self.assertAlmostEqual(
       exchanged(settings) / (3 * 2 * 14.77e9 * 31 / 32), 1, 2
     )
+
+  def test_gradients_of_shares_that_are_no_whole_tiles_are_summed(self):
+    weights = 2 * 14.77e9
+    for fsdp, share in ((32, 0), (64, 0), (128, 127 / 128), (256, 255 / 256)):
+      settings = with_mesh(_settings(), _mesh(fsdp=fsdp))  # of width 5120
+      self.assertAlmostEqual(summed(settings) / weights, share, 2)
 
   def test_copies_move_gradients_only(self):
     settings = with_mesh(_settings(), _mesh(data=32))
