@@ -17,7 +17,7 @@ prefill would copy the pool.
 
 Axes: B sequences, K key/value heads, G query heads per key/value head, N pages
 of the pool, W pages of a row of the table, T positions of a page, H channels of
-a head, C cores, R sequences of a core, M blocks of a core, J pages of a block.
+a head, C lists, R sequences of a list, M blocks of a list, J pages of a block.
 """
 
 import functools
@@ -32,6 +32,9 @@ _TILE = 128  # positions of a page: a multiple of it
 _BLOCK = 1024  # positions of a block, at most; more hide the fetches better
 _MOST_PAGES = 8  # of a block; each is an operand of its own
 CORES = 2  # of a chip, at most; a chip with one takes their lists in turn
+# Bytes on a core for the sequences of a list, and for pages on their way.
+_LIST_BYTES = 8 * 2**20
+_PAGES_BYTES = 6 * 2**20
 _LOWEST = -1e30  # finite, so that differences of it are
 
 
@@ -46,33 +49,38 @@ def obstacle(page_size: int) -> str:
 
 
 class Work(NamedTuple):
-  """The blocks of pages to compute, by core; see `list_work`."""
+  """The blocks of pages to compute, by list; see `list_work`."""
 
-  row_CM: jax.Array  # sequence of a block, counted within its core
+  row_CM: jax.Array  # sequence of a block, counted within its list
   filled_CM: jax.Array  # positions that are filled, from the block's first on
   page_CMJ: jax.Array
-  num_blocks: jax.Array  # of the core that has most
+  num_blocks: jax.Array  # of the longest list
 
 
 def list_work(
-  page_BW: jax.Array, length_B: jax.Array, size: int, num_pages: int
+  page_BW: jax.Array,
+  length_B: jax.Array,
+  *,
+  page_size: int,
+  num_pages: int,
+  num_lists: int,
+  num_joined: int,
 ) -> Work:
   """Lists the blocks that sequences fill, sorted by their first page.
 
-  Sequences are divided evenly between cores. Entries behind the end of a list,
+  Blocks have `num_joined` pages. Sequences are divided evenly between lists,
+  and a core computes one list after another. Entries behind the end of a list,
   and pages behind the end of a sequence, repeat the page before them in the
   list, so that nothing is fetched for them.
   """
-  num_sequences, width = page_BW.shape
-  num_cores = CORES if num_sequences % CORES == 0 else 1
-  num_joined = min(max(_BLOCK // size, 1), _MOST_PAGES, width)
+  (num_sequences, width), size = page_BW.shape, page_size
   most = -(-width // num_joined)
   page_BW = jnp.pad(page_BW, ((0, 0), (0, most * num_joined - width)))
   begin_N = jnp.arange(most) * num_joined * size
-  shape = num_cores, -1
+  shape = num_lists, -1
   filled_CM = (length_B[:, None] - begin_N).reshape(shape)
-  page_CMJ = page_BW.reshape(num_cores, -1, num_joined)
-  row_M = jnp.repeat(jnp.arange(num_sequences // num_cores), most)
+  page_CMJ = page_BW.reshape(num_lists, -1, num_joined)
+  row_M = jnp.repeat(jnp.arange(num_sequences // num_lists), most)
   is_listed_CM = filled_CM > 0
   order_CM = jnp.argsort(
     jnp.where(is_listed_CM, page_CMJ[..., 0], num_pages), axis=1
@@ -107,19 +115,27 @@ def attend(
   """
   num_sequences, num_heads, num_queries, channels = q_BKGH.shape
   num_pages, _, size, _ = k_NKTH.shape
-  work = list_work(page_BW, length_B, size, num_pages)
-  num_cores, _, num_joined = work.page_CMJ.shape
-  num_rows = num_sequences // num_cores
+  num_joined = _num_joined(k_NKTH, page_BW.shape[1])
+  num_lists = _num_lists(q_BKGH)
+  num_rows = num_sequences // num_lists
+  work = list_work(
+    page_BW,
+    length_B,
+    page_size=size,
+    num_pages=num_pages,
+    num_lists=num_lists,
+    num_joined=num_joined,
+  )
 
-  def of_core(core, m, *scalars):
+  def of_list(number, m, *scalars):
     del m, scalars
-    return core, 0, 0, 0
+    return number, 0, 0, 0
 
-  def of_page(j, core, m, row_CM, filled_CM, page_CMJ, num_blocks):
+  def of_page(j, number, m, row_CM, filled_CM, page_CMJ, num_blocks):
     del row_CM, filled_CM, num_blocks
-    return page_CMJ[core, m * num_joined + j], 0, 0, 0
+    return page_CMJ[number, m * num_joined + j], 0, 0, 0
 
-  rows = pl.BlockSpec((num_rows, num_heads, num_queries, channels), of_core)
+  rows = pl.BlockSpec((num_rows, num_heads, num_queries, channels), of_list)
   pages = [
     pl.BlockSpec((1, num_heads, size, channels), functools.partial(of_page, j))
     for j in range(num_joined)
@@ -129,7 +145,7 @@ def attend(
     functools.partial(_attend_block, num_joined=num_joined, size=size),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=4,
-      grid=(num_cores, work.num_blocks),
+      grid=(num_lists, work.num_blocks),
       in_specs=[rows, *pages, *pages],
       out_specs=rows,
       scratch_shapes=[
@@ -147,13 +163,36 @@ def attend(
   )(
     work.row_CM,
     work.filled_CM,
-    work.page_CMJ.reshape(num_cores, -1),
+    work.page_CMJ.reshape(num_lists, -1),
     work.num_blocks[None],
     q_BKGH,
     *[k_NKTH] * num_joined,
     *[v_NKTH] * num_joined,
   )
   return jnp.where(length_B[:, None, None, None] > 0, mixed_BKGH, 0)
+
+
+def _num_joined(k_NKTH: jax.Array, width: int) -> int:
+  """Pages of a block: keys and values, those of one block and of the next."""
+  _, num_heads, size, channels = k_NKTH.shape
+  bytes_of_page = num_heads * size * channels * k_NKTH.dtype.itemsize
+  fitting = _PAGES_BYTES // (4 * bytes_of_page)
+  return max(min(_BLOCK // size, _MOST_PAGES, fitting, width), 1)
+
+
+def _num_lists(q_BKGH: jax.Array) -> int:
+  """Lists of sequences: as many as cores, or more so that each list fits."""
+  num_sequences, num_heads, num_queries, channels = q_BKGH.shape
+  # Queries and results, in two copies, and the running softmax in float32. On
+  # the chip, queries are padded to 16, or to 8 in float32.
+  each = -(-num_queries // 16) * 16 * 4 * channels * q_BKGH.dtype.itemsize
+  each += -(-num_queries // 8) * 8 * 4 * (channels + 2 * 128)
+  fitting = max(_LIST_BYTES // (num_heads * each), 1)
+  return next(
+    number
+    for number in (CORES, 1, *range(CORES + 1, num_sequences + 1))
+    if num_sequences % number == 0 and num_sequences // number <= fitting
+  )
 
 
 def _attend_block(
@@ -170,8 +209,8 @@ def _attend_block(
   del page_CMJ
   keys, values = refs[:num_joined], refs[num_joined : 2 * num_joined]
   mixed_RKGH, top_RKG1, sum_RKG1, acc_RKGH = refs[2 * num_joined :]
-  core, m = pl.program_id(0), pl.program_id(1)
-  row, filled = row_CM[core, m], filled_CM[core, m]
+  number, m = pl.program_id(0), pl.program_id(1)
+  row, filled = row_CM[number, m], filled_CM[number, m]
 
   @pl.when(m == 0)
   def _():
