@@ -39,9 +39,12 @@ from launch.run.training import train
 TASK = "sums"
 LATENCY_S = 0.5
 SETTINGS = {
+  # With an entropy term every episode is computed, whatever its advantage; in
+  # the other settings few of them have one.
   "learner": {
     "train.micro_batch": 1,
     "loss.proximal": "recomputed",
+    "loss.entropy_coefficient": 1e-6,
     "episode.max_answer_tokens": 8,
   },
   "rollouts": {"engine.slots": (8,)},
@@ -93,7 +96,7 @@ def make_config(
   c.tasks.names = (TASK,)
   c.tokenizer.update(vocab_size=400, num_texts=40)
   c.model.update(width=64, num_layers=2, num_heads=4, head_dim=16)
-  c.warm_start.num_demonstrations = 256
+  c.warm_start.num_demonstrations = 64
   c.train.update(steps=steps, row_length=320, micro_batch=4, sharing=1)
   # With an entropy term every episode is computed, whatever its reward.
   c.loss.update(kl_coefficient=0.0, entropy_coefficient=1e-6, token_chunk=64)
@@ -112,7 +115,6 @@ def make_config(
     prefill_chunks=(16, 64),
     steps_per_sync=2,
   )
-  c.report.keep_groups = 8
   c.checkpoint.every = steps
   c.evaluation.update(
     num_tasks=2, num_sampled=2, num_untrained=2, scripted=False

@@ -91,6 +91,7 @@ async def run_group(
     seeds=[seed_of(seed, "attempt", n) for n in range(limits.size)],
   )
   ended: dict[int, Trajectory | None] = {}
+  started_at = time.monotonic()
 
   async def play(spec: EpisodeSpec) -> None:
     ended[spec.attempt] = await play_with_retries(
@@ -109,7 +110,7 @@ async def run_group(
     monitor.dropped(task, "too_late" if timer.expired() else "faults")
     return None
   group = Group(group_id, task, kept, num_masked=limits.size - len(kept))
-  monitor.grouped(group)
+  monitor.grouped(group, time.monotonic() - started_at)
   return group
 
 

@@ -45,6 +45,7 @@ class TaskCounts:
   episode_s: collections.deque[float] = dataclasses.field(
     default_factory=_window
   )
+  group_s: collections.deque[float] = dataclasses.field(default_factory=_window)
   turns: collections.deque[float] = dataclasses.field(default_factory=_window)
   tokens: collections.deque[float] = dataclasses.field(default_factory=_window)
   sampled: int = 0  # tokens, in all
@@ -92,9 +93,11 @@ class Monitor:
     """Counts episodes that were unfinished at their group's deadline."""
     self.tasks[task.name].late += num_episodes
 
-  def grouped(self, group: Group) -> None:
-    """Counts a group that is ready for the queue."""
-    self.tasks[group.task.name].groups += 1
+  def grouped(self, group: Group, seconds: float) -> None:
+    """Counts a group that is ready for the queue, after its slowest episode."""
+    counts = self.tasks[group.task.name]
+    counts.groups += 1
+    counts.group_s.append(seconds)
 
   def dropped(self, task: Task, reason: str) -> None:
     """Counts a group that was lost after it had started."""
@@ -150,7 +153,14 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     numbers[f"rollout/status/{status.value.replace(' ', '_')}"] = n
   if counts.finished:
     numbers["rollout/token_identity"] = counts.identical / counts.finished
-  for name in ("success", "reward", "episode_s", "turns", "tokens"):
+  for name in (
+    "success",
+    "reward",
+    "episode_s",
+    "group_s",
+    "turns",
+    "tokens",
+  ):
     window = getattr(counts, name)
     if window:
       numbers[f"rollout/{name}"] = sum(window) / len(window)

@@ -7,7 +7,9 @@ them and can be predicted:
 - learner: seconds from one step's metrics to the next, less `seconds/wait`;
 - engine: seconds of its steps, times the slots that were busy in them, over the
   answers; an idle engine makes no steps;
-- environment: the remainder of an episode's seconds, the controller's included.
+- environment: the remainder of an episode's seconds, the controller's included;
+- spread: that of log-normal times whose slowest of a group takes as much longer
+  than the mean as the run's groups take longer than its episodes.
 
 An answer keeps its seconds at any load, so that predictions at loads above the
 run's are too high where a step takes longer the more slots are busy.
@@ -20,8 +22,6 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
-from agentrl_jax.data.record_file import read_groups
-from agentrl_jax.data.records import Trajectory
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.config.settings import Settings
@@ -36,6 +36,8 @@ from launch.run.group_source import STAGE
 
 LEAST_STEPS = 5  # that are measured
 _WARM_UP = 0.2  # of the steps, in which programs are compiled
+_QUANTILES = 1000
+_MOST_SPREAD = 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,13 +78,16 @@ def read_measured(
       f"--measured={run} has no metrics of an engine, which a run has if its "
       "engine is in its own process (rollouts.servers='')"
     )
+  if not any(name.startswith("rollout/group_s/") for name in rows[-1].values):
+    raise ConfigError(
+      f"--measured={run} has no rollout/group_s, the seconds of its groups, "
+      "which older code did not write: train it further, or another run"
+    )
   window = _Window(rows[skipped - 1 :], settings)
-  trajectories = _trajectories(run)
-  rollouts = window.rollouts(num_servers)
   return Measured(
-    workload=window.workload(_spread(trajectories, rollouts, window)),
+    workload=window.workload(),
     learner=window.learner(),
-    rollouts=rollouts,
+    rollouts=window.rollouts(num_servers),
     num_steps=window.num_steps,
     step_s=window.elapsed_s / window.num_steps,
     learner_waits=window.wait_s / window.elapsed_s,
@@ -146,9 +151,10 @@ class _Window:
       num_answers=self.num_answers,
     )
 
-  def workload(self, spread: float) -> Workload:
-    """Returns the means of the run's episodes."""
+  def workload(self) -> Workload:
+    """Returns the means of the run's episodes, and their spread."""
     size = self._settings.group.size
+    slowest = self._mean("rollout/group_s") / self._mean("rollout/episode_s")
     return Workload(
       attempts=Attempts(
         prompt=0, turns=max(1, round(self._mean("rollout/tokens"))), num=size
@@ -156,7 +162,7 @@ class _Window:
       num_answers=self.num_answers,
       answer_tokens=self.sampled_tokens / self.num_answers,
       environment_s=self.rollouts(1).environment_s,
-      spread=spread,
+      spread=spread_of(slowest, size),
       group_size=size,
     )
 
@@ -192,27 +198,31 @@ def _slot_steps(before: Row, after: Row, slots: Sequence[int]) -> float:
   return steps * occupied
 
 
-def _trajectories(run: pathlib.Path) -> list[Trajectory]:
-  """Reads the trajectories that the run kept."""
-  return [
-    trajectory
-    for path in sorted((run / "trajectories").glob("[0-9]*.jsonl.gz"))
-    for group in read_groups(path)
-    for trajectory in group.trajectories
-  ]
+def slowest_of(spread: float, number: int) -> float:
+  """Returns the mean of the largest of `number` log-normal times of mean 1.
 
-
-def _spread(
-  trajectories: Sequence[Trajectory], rate: RolloutRate, window: _Window
-) -> float:
-  """Standard deviation of the episodes' work, over its mean.
-
-  Work is seconds of the environment for each answer, and of the engine for each
-  sampled token.
+  `spread` is their standard deviation. With F their distribution, the largest
+  is the quantile F^-1(u^(1 / number)) of a uniform u.
   """
-  per_token_s = rate.answer_s * rate.num_answers / window.sampled_tokens
-  work = [
-    rate.environment_s * len(t.turns) + per_token_s * t.num_sampled
-    for t in trajectories
-  ]
-  return statistics.pstdev(work) / statistics.fmean(work) if work else 0.0
+  variance = math.log1p(spread**2)
+  if not variance:
+    return 1.0
+  logs = statistics.NormalDist(-variance / 2, math.sqrt(variance))
+  return statistics.fmean(
+    math.exp(logs.inv_cdf(((n + 0.5) / _QUANTILES) ** (1 / number)))
+    for n in range(_QUANTILES)
+  )
+
+
+def spread_of(slowest: float, number: int) -> float:
+  """Inverts `slowest_of`: 0 if nothing varies, at most `_MOST_SPREAD`."""
+  low, high = 0.0, _MOST_SPREAD
+  if number == 1 or slowest <= 1:
+    return 0.0
+  while high - low > 1e-4:
+    middle = (low + high) / 2
+    if slowest_of(middle, number) < slowest:
+      low = middle
+    else:
+      high = middle
+  return low

@@ -1,19 +1,22 @@
 """Rates read from the metrics of a run, made up so that each is known."""
 
-import dataclasses
+import math
 import pathlib
+import random
+import statistics
 import tempfile
 
-import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.data.record_file import write_groups
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import read_settings
-from launch.planning.system.measured import read_measured
+from launch.planning.system.measured import (
+  read_measured,
+  slowest_of,
+  spread_of,
+)
 from launch.planning.system.prediction import predict
-from tests.data.records import make_group, make_turn
 from tests.launch import tiny
 
 WAIT_S, TRAIN_S, CHECKPOINT_S = 6.0, 3.0, 1.0
@@ -41,6 +44,7 @@ def _row(step: int, **changes) -> dict[str, float]:
     "rollout/turns/arithmetic": ANSWERS,
     "rollout/tokens/arithmetic": 40.0,
     "rollout/episode_s/arithmetic": 7.0,
+    "rollout/group_s/arithmetic": 7.0,
     "engine/steps": 1000 + step * ENGINE_STEPS,
     "engine/prefill_s": 20 + step * ENGINE_STEPS * ENGINE_STEP_S / 4,
     "engine/decode_s": 30 + step * ENGINE_STEPS * ENGINE_STEP_S * 3 / 4,
@@ -96,24 +100,27 @@ class MeasuredTest(parameterized.TestCase):
     self.assertEqual(found.workload.num_answers, ANSWERS)
     self.assertAlmostEqual(found.workload.answer_tokens, TOKENS)
 
-  def test_work_spreads_as_the_kept_episodes_do(self):
-    self._write(**{"rollout/episode_s/arithmetic": 3.5})  # the engine's alone
-    (self.run_folder / "trajectories").mkdir()
-    path = self.run_folder / "trajectories" / "000003.jsonl.gz"
-    rng = np.random.default_rng(0)
-    group = make_group(rng, size=2)
-    members = tuple(
-      dataclasses.replace(
-        member, turns=(make_turn(rng, observed=3, sampled=size),)
-      )
-      for member, size in zip(group.trajectories, (4, 12), strict=True)
-    )
-    write_groups(path, [dataclasses.replace(group, trajectories=members)])
-    evaluation = path.with_name("rl_greedy.jsonl.gz")
-    evaluation.write_bytes(b"of no step: not read")
+  @parameterized.parameters(0.0, 0.3, 1.0)
+  def test_work_spreads_as_the_slowest_of_a_group_tells(self, spread):
+    dice = random.Random(0)
+    sigma = math.sqrt(math.log1p(spread**2))
+    pairs = [
+      [dice.lognormvariate(-(sigma**2) / 2, sigma) for _ in range(2)]
+      for _ in range(20_000)
+    ]
+    slowest = statistics.fmean(map(max, pairs))
+    self._write(**{"rollout/group_s/arithmetic": 7.0 * slowest})
     found = read_measured(self.run_folder, self.settings)
-    self.assertAlmostEqual(found.rollouts.environment_s, 0)
-    self.assertAlmostEqual(found.workload.spread, 0.5)
+    self.assertAlmostEqual(found.workload.spread, spread, delta=0.02)
+
+  def test_one_attempt_has_no_slower_one(self):
+    self.assertEqual(spread_of(2.0, 1), 0.0)
+    self.assertEqual(slowest_of(0.0, 8), 1.0)
+
+  def test_a_run_without_seconds_of_groups_is_refused(self):
+    self._write(without=("rollout/group_s/arithmetic",))
+    with self.assertRaisesRegex(ConfigError, "has no rollout/group_s"):
+      read_measured(self.run_folder, self.settings)
 
   def test_what_is_read_can_be_predicted_with(self):
     self._write()

@@ -114,6 +114,8 @@ class PredictionTest(parameterized.TestCase):
   def test_a_step_of_many_updates(self):
     system = _predict(30.0, _settings(versions_per_step=4, max_staleness=4))
     self.assertAlmostEqual(system.updates_per_hour, 4 * system.steps_per_hour)
+    # One batch ahead: 30 s of the learner and 10 s of the rollouts, in two.
+    self.assertAlmostEqual(system.staleness_s, 20)
     self.assertAlmostEqual(system.staleness_mean, 4)
 
   def test_a_step_costs_all_chips_for_its_time(self):
