@@ -43,6 +43,15 @@ class MonitorTest(unittest.TestCase):
       with self.subTest(name=name):
         self.assertAlmostEqual(numbers[f"{name}/arithmetic"], number)
 
+  def test_groups_take_as_long_as_their_slowest_episode(self):
+    monitor = Monitor()
+    self.assertNotIn("rollout/group_s/arithmetic", monitor.snapshot())
+    monitor.grouped(a_group(0), 3.0)
+    monitor.grouped(a_group(1), 5.0)
+    numbers = monitor.snapshot()
+    self.assertEqual(numbers["rollout/group_s/arithmetic"], 4.0)
+    self.assertEqual(numbers["groups/finished/arithmetic"], 2)
+
   def test_tasks_are_kept_apart(self):
     monitor = Monitor()
     other = dataclasses.replace(a_task(), name="dbbench")

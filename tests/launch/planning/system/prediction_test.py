@@ -119,11 +119,13 @@ class PredictionTest(parameterized.TestCase):
     self.assertAlmostEqual(system.staleness_mean, 4)
 
   def test_a_step_costs_all_chips_for_its_time(self):
-    system = _predict(30.0)
-    self.assertAlmostEqual(system.dollars_per_hour, (32 + 4 * 4) * 4.2)
-    self.assertAlmostEqual(
-      system.dollars_per_step * system.steps_per_hour, system.dollars_per_hour
-    )
+    for learner_s in (30.0, 5.0):  # alone, and waiting half of the time
+      system = _predict(learner_s)
+      self.assertAlmostEqual(system.dollars_per_hour, (32 + 4 * 4) * 4.2)
+      self.assertAlmostEqual(
+        system.dollars_per_step * system.steps_per_hour,
+        system.dollars_per_hour,
+      )
 
   def test_environments_do_not_wait_for_slots(self):
     """With replies of 8 s, 512 episodes keep a fifth of enough slots busy."""
