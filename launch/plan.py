@@ -84,6 +84,12 @@ flags.DEFINE_string("segment", None, "Is now --prompt and --turns.")
 _LARGEST = flags.DEFINE_bool(
   "largest", True, "Look for the largest batches; compiles up to ten times."
 )
+_QUICK = flags.DEFINE_bool(
+  "quick",
+  False,
+  "Compile with the least effort, in half of the time or less: the same bytes "
+  "between chips, memory within 2 %, on v5e no overlap.",
+)
 _SEARCH = flags.DEFINE_integer(
   "search", 0, "So many of the most promising meshes are compiled and ranked."
 )
@@ -280,6 +286,7 @@ def main() -> None:
       attempts=_ATTEMPTS.value,
     ),
     mean_tokens=_MEAN_TOKENS.value,
+    is_quick=_QUICK.value,
   )
   request = _request(settings, deployment) if _SYSTEM.value else None
   if refused := plan(CONFIG.value, settings, deployment, request):

@@ -107,6 +107,7 @@ class Deployment:
   rollout: Slice | None = None
   attempts: Attempts | None = None  # None: as `programs.learner_load` says
   mean_tokens: int | None = None  # of running answers; None: all that fit
+  is_quick: bool = False  # programs are compiled with the least effort
 
   def __post_init__(self) -> None:
     if self.rollout is not None and self.rollout.num_slices > 1:
@@ -210,10 +211,7 @@ class Planner:
     slice_ = self.deployment.slice_of(role)
     kept = self.residents(settings, role)
     places = chips.coordinates(list(program.mesh.devices.flat))
-    compiled = _compiled(program, slice_, kept, num_devices=len(places))
-    compiled = dataclasses.replace(
-      compiled, moved=compiled.moved - program.unread
-    )
+    compiled = self._compiled(program, slice_, kept)
     bound = None
     if compiled.memory is not None:
       bound = roofline(
@@ -240,6 +238,22 @@ class Planner:
         program.mesh.size if is_rollout and settings.engine.slices else 0
       ),
     )
+
+  def _compiled(
+    self, program: Program, slice_: Slice, kept: Residents
+  ) -> Compiled:
+    """Compiles, unless the residents alone exceed the memory."""
+    if sum(kept.values()) > slice_.chip.memory:
+      held = (size for name, size in kept.items() if name in program.holds)
+      return Compiled(memory=None, wanted=sum(held))
+    compiled = compile_program(
+      program.trace(),
+      unknown_turns=program.unknown_turns,
+      num_devices=program.mesh.size,
+      is_quick=self.deployment.is_quick,
+    )
+    read = max(compiled.moved - program.unread, 0)
+    return dataclasses.replace(compiled, moved=read)
 
   def residents(self, settings: Settings, role: str) -> Residents:
     """Lists residents of the learner's chips, or of a rollout server's.
@@ -287,17 +301,3 @@ class Planner:
   def _dtype(self, settings: Settings) -> str:
     """Dtype of published weights: in one process that of training."""
     return "float32" if self._rollout is None else settings.compute.dtype
-
-
-def _compiled(
-  program: Program, slice_: Slice, kept: Residents, *, num_devices: int
-) -> Compiled:
-  """Compiles, unless the residents alone exceed the memory."""
-  if sum(kept.values()) > slice_.chip.memory:
-    held = (size for name, size in kept.items() if name in program.holds)
-    return Compiled(memory=None, wanted=sum(held))
-  return compile_program(
-    program.trace(),
-    unknown_turns=program.unknown_turns,
-    num_devices=num_devices,
-  )

@@ -46,7 +46,7 @@ class CompiledTest(parameterized.TestCase):
     program = planner.programs(settings, ("rollout",))[-1]
     self.assertEqual(program.name, "decode")
     judged = planner.judge(settings, program)
-    kept = planner._residents(settings, is_rollout=True)
+    kept = planner.residents(settings, "rollout")
     cache = kept["cache of policy slot 0"]
     weights = kept["weights of policy slot 0"]
     memory = judged.compiled.memory
@@ -65,7 +65,7 @@ class CompiledTest(parameterized.TestCase):
     program = planner.programs(settings, ("rollout",))[0]
     self.assertEqual(program.name, "prefill")
     judged = planner.judge(settings, program)
-    cache = planner._residents(settings, is_rollout=True)
+    cache = planner.residents(settings, "rollout")
     memory = judged.compiled.memory
     self.assertGreater(memory.aliased, 0.99 * cache["cache of policy slot 0"])
 
@@ -128,7 +128,7 @@ class ResidentsTest(absltest.TestCase):
         Deployment(learner=slice_, rollout=slice_, mean_tokens=3000)
       )
       program = planner.programs(settings, ("rollout",))[-1]
-      kept = planner._residents(settings, is_rollout=True)
+      kept = planner.residents(settings, "rollout")
       steps = settings.engine.steps_per_sync
       self.assertAlmostEqual(
         program.unread / (steps * kept["cache of policy slot 0"]), 1 - filled
@@ -146,7 +146,7 @@ class ResidentsTest(absltest.TestCase):
     )
     settings = settings_of("qwen3-0.6b", **PAGES)
     program = planner.programs(settings, ("rollout",))[-1]
-    kept = planner._residents(settings, is_rollout=True)
+    kept = planner.residents(settings, "rollout")
     filled = 128 * (3000 - 1024 + 1024 * 2 / 8) / (48 * 8192)
     self.assertAlmostEqual(
       program.unread / (4 * kept["cache of policy slot 0"]), 1 - filled
