@@ -50,6 +50,7 @@ _BY_KIND: Mapping[str, Mapping[str, bool]] = {
   "TPU v5p": _GATHER | _SCATTER | _ON_SPARSE_CORE,
   "TPU v6 lite": _GATHER | _SCATTER | _ON_SPARSE_CORE,
   "TPU v6e": _GATHER | _SCATTER | _ON_SPARSE_CORE,
+  "TPU7x": _GATHER | _SCATTER | _ON_SPARSE_CORE,
 }
 
 

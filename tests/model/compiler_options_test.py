@@ -63,6 +63,7 @@ class CompilerTest(parameterized.TestCase):
     ("v5e:2x4", {GATHER}, {OFFLOAD}),
     ("v5p:2x2x2", {GATHER, OFFLOAD}, ()),
     ("v6e:2x4", {GATHER, OFFLOAD}, ()),
+    ("tpu7x:2x2x1", {GATHER, OFFLOAD}, ()),
   )
   def test_each_generation_has_options_that_its_compiler_knows(
     self, name, present, absent
