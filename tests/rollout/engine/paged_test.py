@@ -89,7 +89,11 @@ def play(driver, pairs, *, seed=4, is_hostile=True):
     while driver.engine.stats().num_pending[0] + driver.num_waiting[0] > 100:
       driver.step()
     if is_hostile and rng.random() < 0.05:
-      futures[-int(rng.integers(1, min(len(futures), 12) + 1))].cancel()
+      # One that runs or waits: the first of them are in slots.
+      unfinished = [future for future in futures[-200:] if not future.done()]
+      first = int(rng.choice([8, len(unfinished)]))
+      for future in unfinished[int(rng.integers(max(first, 1))) :][:1]:
+        future.cancel()
     if is_hostile and rng.random() < 0.02:
       step += 1
       driver.engine.versions.publish(0, small.params(10), step)
@@ -128,6 +132,7 @@ class PagedTest(DriverTestCase):
     self.assertGreater(sum(stats.num_preempted), number / 20)
     self.assertGreater(num_cancelled, number / 100)
     self.assertLess(num_cancelled, number / 10)
+    self.assertGreater(stats.num_cancelled, number / 200)  # in the engine
     self.assertGreater(sum(stats.num_reused), number)
     self.assertGreater(sum(stats.num_constrained), number / 10)
     self.assertGreater(sum(stats.num_copied), number / 10)
