@@ -357,21 +357,27 @@ def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
 
 def _size(described: Mapping[str, Any], key: str) -> int:
   value = described.get(key)
-  is_whole = isinstance(value, int) and not isinstance(value, bool)
-  if not is_whole or not 1 <= value <= _LARGEST:
+  if (
+    not isinstance(value, int)
+    or isinstance(value, bool)
+    or not 1 <= value <= _LARGEST
+  ):
     raise ConfigError(
       f"{key}={_brief(value)} must be a whole number from 1 to {_LARGEST}: "
       "correct the file"
     )
-  return int(value)
+  return value
 
 
 def _number(
   described: Mapping[str, Any], key: str, most: float = float(_LARGEST)
 ) -> float:
   value = described.get(key)
-  is_number = isinstance(value, int | float) and not isinstance(value, bool)
-  if not is_number or not 0 < value <= most:
+  if (
+    not isinstance(value, int | float)
+    or isinstance(value, bool)
+    or not 0 < value <= most
+  ):
     raise ConfigError(
       f"{key}={_brief(value)} must be a number above 0, of at most {most:g}: "
       "correct the file"

@@ -14,7 +14,6 @@ import tempfile
 import jax
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.hugging_face.config import from_model_config
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
@@ -94,10 +93,8 @@ def _ways():
     if not follower.look():
       raise RuntimeError(follower.trouble)
   with tempfile.TemporaryDirectory() as folder:
-    root = pathlib.Path(folder)
+    root = pathlib.Path(folder) / "model"
     write_params(root, params, config, context=64)
-    described = from_model_config(config, context=64, dtype="float32")
-    (root / "config.json").write_text(json.dumps(described))
     read = place.policy.unstacked(
       read_params(root, Policy(config, COMPUTE), place.mesh)
     )
