@@ -431,6 +431,7 @@ def rollout_changes(s: Settings) -> Iterator[Change]:
     yield Change(
       keys={
         "engine.slots": s.engine.slots[:1],
+        "engine.cache_tokens": s.engine.cache_tokens[:1],
         "cross_policy.policy_slots": ("fresh",),
         "cross_policy.weights": (1.0,),
       },

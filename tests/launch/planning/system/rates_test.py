@@ -189,7 +189,8 @@ class BoundsTest(parameterized.TestCase):
 
   def test_an_answer_of_one_policy_slot(self):
     settings = _settings(
-      engine={"slots": (48,)}, cross_policy={"weights": (1.0,)}
+      engine={"slots": (48,), "cache_tokens": (48 * 8192,)},
+      cross_policy={"weights": (1.0,)},
     )
     rate = _rollouts(settings)
     self.assertEqual(rate.slots, 48)
