@@ -96,6 +96,9 @@ def measure_driver(policy, params, args) -> dict[str, float]:
     lengths=(args.context // 4, args.context // 2),
     steps_per_sync=args.steps_per_sync,
     prefix_cache_tokens=args.prefix_cache_tokens,
+    page_size=args.page_size,
+    # As many tokens as rows have room for.
+    cache_tokens=(args.slots * args.context,) if args.page_size else (),
   )
   store = ServedWeights(1)
   store.publish(0, params, 0)
@@ -169,6 +172,7 @@ def make_parser() -> argparse.ArgumentParser:
   parser.add_argument("--context", type=int, default=512)
   parser.add_argument("--steps_per_sync", type=int, default=4)
   parser.add_argument("--prefix_cache_tokens", type=int, default=0)
+  parser.add_argument("--page_size", type=int, default=0)
   parser.add_argument("--rounds", type=int, default=10)
   parser.add_argument("--requests", type=int, default=256)
   parser.add_argument("--turns", type=int, default=2)
