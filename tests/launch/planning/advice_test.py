@@ -318,7 +318,8 @@ class CompiledTest(absltest.TestCase):
     )
     return done.returncode, json.loads(done.stdout), done.stderr
 
-  @pytest.mark.slow
+  @pytest.mark.full
+  @pytest.mark.timeout(3600)
   def test_slots_that_are_too_many(self):
     self.check_applied(
       *("--config=configs/pod.py:qwen3-0.6b", "--topology=v5e:2x2"),
