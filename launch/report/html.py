@@ -13,6 +13,7 @@ import jinja2
 import markupsafe
 
 from agentrl_jax.metrics import Row
+from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.report import numbers
 from launch.report.attempts import attempts_table
 from launch.report.episodes import Episode, message_views, turn_views
@@ -20,6 +21,7 @@ from launch.report.plots import panel_svgs
 from launch.report.summary import MODES, Comparison, Summary
 from launch.report.tables import BESIDE, before_after, stage_times
 
+NUM_FAULTS = 200  # the latest are shown
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 
@@ -28,15 +30,23 @@ def write_report(
   metrics: Sequence[Row],
   episodes: Sequence[Episode],
   path: pathlib.Path,
+  *,
+  faults: Sequence[Fault] = (),
 ) -> None:
   """Writes the page atomically."""
   whole = path.with_suffix(".tmp")
-  whole.write_text(render(summary, metrics, episodes), encoding="utf-8")
+  whole.write_text(
+    render(summary, metrics, episodes, faults=faults), encoding="utf-8"
+  )
   whole.replace(path)
 
 
 def render(
-  summary: Summary, metrics: Sequence[Row], episodes: Sequence[Episode]
+  summary: Summary,
+  metrics: Sequence[Row],
+  episodes: Sequence[Episode],
+  *,
+  faults: Sequence[Fault] = (),
 ) -> str:
   """Renders the page as text."""
   tables = [before_after(summary, mode) for mode in MODES]
@@ -59,6 +69,8 @@ def render(
       ],
       panels=panel_svgs(metrics, summary.evaluations),
       attempts=attempts_table(metrics),
+      faults=faults[-NUM_FAULTS:],
+      num_faults=len(faults),
       times=stage_times(summary),
       episodes=episodes,
     )
@@ -102,6 +114,17 @@ def verdict(comparison: Comparison | None, player: str) -> str:
   return "; ".join(parts) + "."
 
 
+def fault_text(fault: Fault) -> str:
+  """Says in words what was lost, and what it cost."""
+  plural = "s" * (fault.count > 1)
+  cause, _, task = fault.what.rpartition("/")
+  return {
+    START: f"the learner started again, from update {fault.version}",
+    SERVER: f"{fault.count} rollout server{plural} lost; others answered",
+    EPISODE: f"{fault.count} episode{plural} of {task} broken: {cause}",
+  }[fault.kind]
+
+
 def breakable(key: str) -> markupsafe.Markup:
   """A dotted key that a browser may break after its dots and underscores."""
   return markupsafe.Markup(
@@ -121,6 +144,8 @@ def _environment() -> jinja2.Environment:
   environment.filters |= {
     "breakable": breakable,
     "duration": numbers.duration,
+    "fault_text": fault_text,
+    "moment": numbers.moment,
     "stage_name": numbers.stage_name,
     "message_views": message_views,
     "turn_views": turn_views,

@@ -42,6 +42,8 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from launch.config.settings import Settings
+from launch.processes.fault_log import FILE as FAULTS
+from launch.processes.fault_log import FaultLog
 from launch.processes.group import Processes
 from launch.report.progress import StageProgress
 from launch.run.context import RunContext
@@ -120,6 +122,7 @@ class LeaderGroupSource(GroupSource):
     self._trained_groups = TrainedGroups(
       self._run.root / "trained_groups.jsonl"
     )
+    self._faults = FaultLog(self._run.root / FAULTS)
     self._chooser = PolicySlotChooser(
       self._settings.cross_policy,
       self._settings.policy_slot_weights,
@@ -153,6 +156,7 @@ class LeaderGroupSource(GroupSource):
     """
     self._metrics.truncate_after(STAGE, version)
     self._trained_groups.truncate(version)
+    self._faults.started(version)
     steps = self._config.train.steps
     if position:
       self._chooser.restore(position["policy_slots"])
@@ -228,6 +232,7 @@ class LeaderGroupSource(GroupSource):
       **self._chooser.learn(self._taken, report),
     }
     self._metrics.write(after, metrics, STAGE)
+    self._faults.update(after, metrics)
     self._show.update(after, metrics)
     self._between = self._position(self._running.snapshot())
 

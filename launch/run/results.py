@@ -15,6 +15,8 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
+from launch.processes.fault_log import FILE as FAULTS
+from launch.processes.fault_log import read_faults
 from launch.report.episodes import Episode
 from launch.report.facts import run_facts
 from launch.report.html import write_report
@@ -67,7 +69,8 @@ def keep(
   metrics = read_metrics(run.root / FILE)
   plot_curves(metrics, summary.evaluations, run.curves)
   episodes = _episodes(run, codec, config.report.num_episodes) if codec else []
-  write_report(summary, metrics, episodes, run.report)
+  faults = read_faults(run.root / FAULTS)
+  write_report(summary, metrics, episodes, run.report, faults=faults)
   return summary
 
 

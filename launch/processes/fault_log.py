@@ -1,0 +1,84 @@
+"""Record of the faults that a run survived: `faults.jsonl` in its folder.
+
+A resumed run removes the metrics of updates that are not in its checkpoint, and
+counts from 0 again. This file is only ever appended to, so it keeps the faults
+of every start. Process 0 of the learner writes it, and sees faults as counters:
+faults between its last update and its own loss are not in it.
+"""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+
+FILE = "faults.jsonl"
+START = "start"  # of the learner; all but a run's first follow an end
+SERVER = "server"  # a rollout server that was lost
+EPISODE = "episode"  # an episode that a fault ended
+LOST_SERVERS = "rollouts/lost"
+_FAULT = "rollout/fault/"  # then the fault's class, and the task
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """`count` faults of a kind, seen at update `version`."""
+
+  time_s: float  # since 1970
+  version: int
+  kind: str  # START, SERVER or EPISODE
+  count: int = 1
+  what: str = ""  # of episodes: the fault's class and the task
+
+
+class FaultLog:
+  """Appends to the record, from counters that begin at 0 with each start."""
+
+  def __init__(
+    self, path: pathlib.Path, *, clock: Callable[[], float] = time.time
+  ) -> None:
+    self._path, self._clock = path, clock
+    self._counted: dict[str, int] = {}
+
+  def started(self, version: int) -> None:
+    """Records that the learner goes on from `version`."""
+    self._counted = {}
+    self._add(Fault(self._clock(), version, START))
+
+  def update(self, version: int, metrics: Mapping[str, float]) -> None:
+    """Records the faults that were counted since the last call."""
+    for name, value in metrics.items():
+      is_server = name == LOST_SERVERS
+      if not is_server and not name.startswith(_FAULT):
+        continue
+      new = int(value) - self._counted.get(name, 0)
+      self._counted[name] = int(value)
+      if new > 0:
+        what = "" if is_server else name.removeprefix(_FAULT)
+        kind = SERVER if is_server else EPISODE
+        self._add(Fault(self._clock(), version, kind, new, what))
+
+  def _add(self, fault: Fault) -> None:
+    _drop_half_line(self._path)
+    with self._path.open("a", encoding="utf-8") as file:
+      file.write(json.dumps(dataclasses.asdict(fault)) + "\n")
+
+
+def read_faults(path: pathlib.Path) -> list[Fault]:
+  """Returns all faults in order, without the run's first start.
+
+  Empty for a run that has no such file.
+  """
+  if not path.exists():
+    return []
+  lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+  found = [Fault(**json.loads(line)) for line in lines if line.endswith("\n")]
+  return found[1:] if found and found[0].kind == START else found
+
+
+def _drop_half_line(path: pathlib.Path) -> None:
+  """Removes a line that a killed process has left without its end."""
+  if path.exists():
+    whole = path.read_bytes()
+    if whole and not whole.endswith(b"\n"):
+      path.write_bytes(whole[: whole.rfind(b"\n") + 1])
