@@ -18,6 +18,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -97,7 +98,15 @@ class Check:
 class Rehearsal:
   """One run in a folder: its processes, kills and checks."""
 
-  def __init__(self, folder: pathlib.Path, *, updates: int, seed: int):
+  def __init__(
+    self,
+    folder: pathlib.Path,
+    *,
+    updates: int,
+    seed: int,
+    after: pathlib.Path | None = None,
+  ):
+    """`after` is the folder of a run, whose stages before RL are taken over."""
     self.folder, self._updates = folder, updates
     self.name = f"rehearsal-{uuid.uuid4().hex[:8]}"
     self.root = folder / "hosts" / "runs" / self.name
@@ -108,6 +117,8 @@ class Rehearsal:
     self._shared = set(os.listdir("/dev/shm"))
     self._ports = _free_ports()
     self._out, self._told = folder / "out", folder / "told"
+    if after:
+      _copy_before_rl(after, self.root)
     self._scratch = folder / "scratch"
     self._scratch.mkdir()
     for path in (self._out, self._told):
@@ -429,6 +440,20 @@ class Rehearsal:
     )
 
 
+def _copy_before_rl(run: pathlib.Path, to: pathlib.Path) -> None:
+  """Copies a run without its reinforcement learning."""
+  later = (
+    "rl",
+    "rl.*",
+    "snapshots",
+    "*.jsonl",
+    "lock",
+    "report.*",
+    "summary.*",
+  )
+  shutil.copytree(run, to, ignore=shutil.ignore_patterns(*later, "rl_*"))
+
+
 def _free_ports() -> list[int]:
   """Returns two free pairs of ports that follow each other."""
   pairs: list[int] = []
@@ -478,9 +503,10 @@ def rehearse(
   updates: int,
   seed: int,
   most_kills: int = 1000,
+  after: pathlib.Path | None = None,
 ) -> list[Check]:
   """Runs, kills and checks; returns all checks."""
-  rehearsal = Rehearsal(folder, updates=updates, seed=seed)
+  rehearsal = Rehearsal(folder, updates=updates, seed=seed, after=after)
   rehearsal.start()
   try:
     if not rehearsal.wait(START_S, lambda: rehearsal.updates > 0):
@@ -519,6 +545,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument("--updates", type=int, default=100_000)
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--folder", help="kept; else a temporary one, removed")
+  parser.add_argument(
+    "--after",
+    type=pathlib.Path,
+    help="a run of this config, whose stages before RL are not done again",
+  )
   given = parser.parse_args(arguments)
   with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
     folder = pathlib.Path(given.folder or temporary).resolve()
@@ -529,6 +560,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       kill_every_s=given.kill_every_s,
       updates=given.updates,
       seed=given.seed,
+      after=given.after,
     )
   for check in checks:
     CONSOLE.print(

@@ -20,7 +20,8 @@ def get_config():
   c.queue.max_groups = 6
   c.cross_policy.policy_slots = ("fresh", "every 2 lag 2", "every 2 lag 4")
   c.cross_policy.weights = (0.5, 0.25, 0.25)
-  c.engine.update(slots=(8, 4, 4), context=640)
+  # Of a server's four devices.
+  c.engine.update(slots=(8, 4, 4), slices=(2, 1, 1), context=640)
   # A killed process returns its sessions with a delay; its episodes are played
   # again.
   c.retry.max_retries = 6
