@@ -43,6 +43,7 @@ MARK = "AGENTRL_REHEARSAL"  # in the environment of every process of the run
 START_S = 1500.0  # until the first update
 RESTART_S = 600.0  # until a killed role has a process again
 END_S = 600.0  # for a run that was interrupted, or has made all updates
+CLOSE_S = 180.0  # for a launcher that is told to end early
 POLL_S = 0.5
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 TEXT_S = 30.0  # between lines of progress
@@ -268,7 +269,7 @@ class Rehearsal:
     if self._process and self.is_running:
       self._process.terminate()
       try:
-        self._process.wait(60)
+        self._process.wait(CLOSE_S)
       except subprocess.TimeoutExpired:
         self._process.kill()
     for pid in self.left():
@@ -447,6 +448,7 @@ def _copy_before_rl(run: pathlib.Path, to: pathlib.Path) -> None:
     "rl.*",
     "snapshots",
     "*.jsonl",
+    "*.yaml",
     "lock",
     "report.*",
     "summary.*",
