@@ -12,6 +12,7 @@ A stage is done when its file in `done/` says so, with the seconds that it took.
 """
 
 import fcntl
+import fnmatch
 import json
 import math
 import pathlib
@@ -27,7 +28,8 @@ from etils import epath
 from agentrl_jax.errors import ConfigError, RunInUse
 from launch.storage.run_config import require_names_of_today
 
-# Keys, or whole sections, that may change between two starts of one run.
+# Keys, or whole sections, that may change between two starts of one run; `*` is
+# any name. A controller or a worker that is made again has another address.
 MAY_CHANGE = (
   "checkpoint.resume_step",
   "checkpoint.keep",
@@ -41,6 +43,8 @@ MAY_CHANGE = (
   "mesh",
   "compute",
   "rollouts",
+  "environments.*.place.controller",
+  "environments.*.place.worker",
 )
 
 
@@ -111,11 +115,7 @@ class RunDirectory:
       filed = yaml.safe_load(path.read_text())
       require_names_of_today(filed, path)
       changed = _differences(filed, yaml.safe_load(text))
-      changed = [
-        key
-        for key in changed
-        if key not in MAY_CHANGE and key.split(".")[0] not in MAY_CHANGE
-      ]
+      changed = [key for key in changed if not _may_change(key)]
       if changed:
         raise ConfigError(
           f"{self.root} holds a run with other settings: {', '.join(changed)} "
@@ -186,6 +186,12 @@ def _plain(value: Any) -> Any:
   if isinstance(value, tuple | list):
     return [_plain(v) for v in value]
   return value
+
+
+def _may_change(key: str) -> bool:
+  return key.split(".")[0] in MAY_CHANGE or any(
+    fnmatch.fnmatchcase(key, pattern) for pattern in MAY_CHANGE
+  )
 
 
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 
 from agentrl_jax.data.records import Status
 from agentrl_jax.metrics import FILE, read_metrics
+from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.report import html as report
 from launch.report import numbers
 from launch.report.episodes import Episode
@@ -188,6 +189,23 @@ class PageTest(unittest.TestCase):
     self.assertIn("No policy was evaluated", text)
     self.assertIn("No episode was kept", text)
     self.assertIn("<one>", text)
+
+  @pytest.mark.slow
+  def test_faults_are_listed_and_a_run_without_them_has_no_table(self):
+    self.assertNotIn("Faults", self.page)
+    summary = synthetic_run.summary_of()
+    faults = [Fault(0.0, 3, START), Fault(60.0, 4, EPISODE, 2, "Lost/<one>")]
+    page = report.render(summary, [], [], faults=faults)
+    text = " ".join(" ".join(read(page).text).split())
+    self.assertIn("Faults time update", text)
+    self.assertIn(
+      "1970-01-01 00:00 UTC 3 the learner started again, from update 3", text
+    )
+    self.assertIn("4 2 episodes of <one> broken: Lost", text)
+    many = [Fault(0.0, i, SERVER) for i in range(report.NUM_FAULTS + 1)]
+    page = report.render(summary, [], [], faults=many)
+    self.assertIn("Faults, the latest 200 of 201", page)
+    self.assertEqual(page.count("1 rollout server lost"), 200)
 
   @pytest.mark.slow
   def test_writes_one_whole_file(self):

@@ -68,6 +68,22 @@ class RunDirectoryTest(absltest.TestCase):
       pass
     self.assertEqual(list(run.seconds()), ["rl"])
 
+  def test_a_controller_at_another_address_is_the_same_run(self):
+    config = base.get_config()
+    config.environments.dbbench.place.controller = "http://10.0.0.2:5020/api"
+    self.run_directory.keep_config(config)
+    config.environments.dbbench.place.controller = "http://10.0.0.3:5020/api"
+    config.environments.webshop.place.worker = "http://10.0.0.3:5021/api"
+    RunDirectory(self.root).keep_config(config)
+    config.environments.dbbench.place.options = ("engine=mariadb",)
+    config.environments.dbbench.options.max_rounds = 3
+    with self.assertRaisesRegex(
+      ConfigError,
+      "settings: environments.dbbench.options.max_rounds, "
+      "environments.dbbench.place.options differ",
+    ):
+      RunDirectory(self.root).keep_config(config)
+
   def test_other_settings_are_refused_by_key(self):
     config = base.get_config()
     self.run_directory.keep_config(config)
