@@ -38,6 +38,12 @@ from tests.launch.processes.learners import ledger_of, metrics_of, position_of
 ROOT = pathlib.Path(__file__).parents[3]
 CONFIG = "tests/launch/tpu/rehearsed.py"
 ENVIRONMENTS = ("dbbench", "arithmetic")
+# A process that starts again compiles again, on cores that all roles share.
+XLA_FLAGS = (
+  "--xla_force_host_platform_device_count=4",
+  "--xla_backend_optimization_level=0",
+  "--xla_llvm_disable_expensive_passes=true",
+)
 NUM_HOSTS = 3  # of environments
 MARK = "AGENTRL_REHEARSAL"  # in the environment of every process of the run
 START_S = 1500.0  # until the first update
@@ -144,7 +150,7 @@ class Rehearsal:
           f"--local-folder={self.folder}/hosts",
           *("--poll=1", "--peers=60", "--restarts=1000", "--grace=240"),
           *(f"--python={sys.executable}", "--env=JAX_PLATFORMS=cpu"),
-          "--env=XLA_FLAGS=--xla_force_host_platform_device_count=4",
+          f"--env=XLA_FLAGS={' '.join(XLA_FLAGS)}",
           *(
             "--",
             f"--config={CONFIG}",

@@ -29,4 +29,5 @@ def get_config():
     health_interval_s=1.0, sync_timeout_s=300.0, answer_timeout_s=300.0
   )
   c.checkpoint.update(every=2, keep=3)
+  c.evaluation.update(num_tasks=1, num_untrained=1, timeout_s=1800.0)
   return c
