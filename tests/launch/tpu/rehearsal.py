@@ -32,7 +32,6 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from agentrl_jax.metrics import read_metrics
-from launch.processes.fault_log import FILE as FAULTS
 from tests.launch.processes.learners import ledger_of, metrics_of, position_of
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -80,14 +79,14 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-  """A SIGKILL: seconds since the start, the role, and what it hit.
+  """A SIGKILL: its time, the role, and the number of updates made by then.
 
   `is_noticed`: the learner had made an update since its start, so it knew the
   role; the page must show the loss. A second loss before that adds nothing: the
   learner then starts once.
   """
 
-  at_s: float
+  time_s: float  # since 1970
   role: Role
   updates: int
   is_noticed: bool
@@ -222,29 +221,20 @@ class Rehearsal:
           f"{role.name} has had no process for {RESTART_S:g} s:{self.said()}"
         )
       time.sleep(POLL_S)
-    kill = Kill(self.spent_s, role, self.updates, self._is_learning())
+    kill = Kill(time.time(), role, self.updates, self._is_learning())
     os.kill(pid, signal.SIGKILL)
     self.kills.append(kill)
     while_what = "" if kill.is_noticed else ", while the learner starts"
     self.say(f"kill {len(self.kills)}: {role.name}{while_what}")
 
   def _is_learning(self) -> bool:
-    """True if the learner has made an update since it started last."""
-    starts = [
-      json.loads(line)["time_s"]
-      for line in (self.root / FAULTS).read_text().splitlines()
-      if '"start"' in line
-    ]
-    rows = [
-      row.time_s
-      for row in read_metrics(self.root / "metrics.jsonl")
-      if row.stage == "rl"
-    ]
-    is_known = self._roles_of_learner_up()
-    return bool(starts and rows and rows[-1] > starts[-1] and is_known)
-
-  def _roles_of_learner_up(self) -> bool:
-    return all(role.pid() for role in self.roles() if role.kind == "learner")
+    """True if the learner has made an update since it was lost last."""
+    lost_at = max(
+      [kill.time_s for kill in self.kills if kill.role.kind == "learner"],
+      default=0.0,
+    )
+    rows = read_metrics(self.root / "metrics.jsonl")
+    return any(row.stage == "rl" and row.time_s > lost_at for row in rows)
 
   def wait(self, seconds: float, until=lambda: False) -> bool:
     """Waits, with lines of progress; True if `until()` or the end came."""
