@@ -37,18 +37,19 @@ from launch.planning.system.prediction import predict
 from launch.run.training import train
 
 TASK = "sums"
-LATENCY_S = 0.5
 SETTINGS = {
-  # With an entropy term every episode is computed, whatever its advantage; in
-  # the other settings few of them have one.
+  # With an entropy term every episode is computed, whatever its advantage; and
+  # each alone, as often as another policy's log-probabilities are.
   "learner": {
     "train.micro_batch": 1,
+    "train.sharing": 1,
+    "train.row_length": 320,
     "loss.proximal": "recomputed",
     "loss.entropy_coefficient": 1e-6,
     "episode.max_answer_tokens": 8,
   },
   "rollouts": {"engine.slots": (8,)},
-  "latency": {f"environments.{TASK}.options.latency_s": LATENCY_S},
+  "latency": {f"environments.{TASK}.options.latency_s": 6.0},
 }
 
 
@@ -97,7 +98,7 @@ def make_config(
   c.tokenizer.update(vocab_size=400, num_texts=40)
   c.model.update(width=64, num_layers=2, num_heads=4, head_dim=16)
   c.warm_start.num_demonstrations = 64
-  c.train.update(steps=steps, row_length=320, micro_batch=4, sharing=1)
+  c.train.update(steps=steps, row_length=640, micro_batch=8)
   # With an entropy term every episode is computed, whatever its reward.
   c.loss.update(kl_coefficient=0.0, entropy_coefficient=1e-6, token_chunk=64)
   c.optimizer.learning_rate = 1e-5  # episodes stay as they are
@@ -162,10 +163,12 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("settings", nargs="*", choices=[[], *SETTINGS])
   parser.add_argument("--steps", type=int, default=40)
+  parser.add_argument("--workdir", help="keeps the runs, for launch.plan")
   options = parser.parse_args()
   jax.config.update("jax_platforms", "cpu")
-  with tempfile.TemporaryDirectory() as workdir:
+  with tempfile.TemporaryDirectory() as temporary:
     for name in options.settings or SETTINGS:
+      workdir = options.workdir or temporary
       settings, found = measure(name, options.steps, workdir)
       show(name, settings, found)
 

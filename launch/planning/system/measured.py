@@ -22,6 +22,7 @@ import pathlib
 import statistics
 from collections.abc import Sequence
 
+from agentrl_jax.controller.metrics import WINDOW
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.config.settings import Settings
@@ -109,6 +110,12 @@ class _Window:
       for task in settings.task_ids
     }
     self._num_episodes = math.fsum(self._finished.values())
+    groups = (f"groups/finished/{task}" for task in settings.task_ids)
+    if not self._num_episodes or not math.fsum(map(self._increase, groups)):
+      raise ConfigError(
+        "--measured: the run finished no group in the steps that are "
+        "measured: let it train further"
+      )
     self.num_answers = self._mean("rollout/turns")
     self.sampled_tokens = (
       math.fsum(
@@ -154,7 +161,8 @@ class _Window:
   def workload(self) -> Workload:
     """Returns the means of the run's episodes, and their spread."""
     size = self._settings.group.size
-    slowest = self._mean("rollout/group_s") / self._mean("rollout/episode_s")
+    group_s = self._mean("rollout/group_s", "groups/finished")
+    slowest = group_s / self._mean("rollout/episode_s")
     return Workload(
       attempts=Attempts(
         prompt=0, turns=max(1, round(self._mean("rollout/tokens"))), num=size
@@ -167,15 +175,31 @@ class _Window:
     )
 
   def _increase(self, name: str) -> float:
-    return self._last[name] - self._first.get(name, 0.0)
+    return self._last.get(name, 0.0) - self._first.get(name, 0.0)
 
-  def _mean(self, name: str) -> float:
-    """Mean of a metric over tasks, by their finished episodes."""
-    return math.fsum(
-      number * self._last[f"{name}/{task}"]
-      for task, number in self._finished.items()
-      if number
-    ) / math.fsum(self._finished.values())
+  def _mean(self, name: str, counter: str = "rollout/finished") -> float:
+    """Mean of a metric over what `counter` counted in these rows, of all tasks.
+
+    The metric itself is a mean over the latest `WINDOW`. Until so many have
+    finished, it is one over all since the start of the run, from which those
+    before these rows are taken out. Later, the rows are averaged.
+    """
+    total = weight = 0.0
+    for task in self._finished:
+      key, count = f"{name}/{task}", f"{counter}/{task}"
+      if key not in self._last:
+        continue  # nothing of this task has finished
+      number = self._increase(count)
+      weight += number
+      if self._last[count] <= WINDOW:
+        before = self._first.get(count, 0.0)
+        total += self._last[count] * self._last[key]
+        total -= before and before * self._first[key]
+      elif number:
+        total += number * statistics.fmean(
+          row.values[key] for row in self._rows[1:] if key in row.values
+        )
+    return total / weight
 
   def _queue_s(self) -> float:
     """Mean seconds of a request before it has a slot."""

@@ -40,6 +40,7 @@ def _row(step: int, **changes) -> dict[str, float]:
     "seconds/train": TRAIN_S,
     "staleness/mean": 1.5,
     "rollout/finished/arithmetic": step * EPISODES,
+    "groups/finished/arithmetic": step * EPISODES / 2,
     "rollout/sampled_tokens/arithmetic": step * EPISODES * ANSWERS * TOKENS,
     "rollout/turns/arithmetic": ANSWERS,
     "rollout/tokens/arithmetic": 40.0,
@@ -99,6 +100,45 @@ class MeasuredTest(parameterized.TestCase):
     self.assertEqual(found.rollouts.num_servers, 2)
     self.assertEqual(found.workload.num_answers, ANSWERS)
     self.assertAlmostEqual(found.workload.answer_tokens, TOKENS)
+
+  def test_episodes_before_the_measured_steps_do_not_count(self):
+    """Two steps of the run are skipped: their episodes took 100 s."""
+    clock = _Clock()
+    with MetricsWriter(self.run_folder, clock=clock) as writer:
+      for step in range(1, STEPS + 1):
+        clock.now_s += 10.0
+        mean_s = (100.0 * min(step, 2) + 7.0 * max(0, step - 2)) / step
+        times = ("rollout/episode_s", "rollout/group_s")
+        means = {f"{name}/arithmetic": mean_s for name in times}
+        writer.write(step, _row(step, **means), stage="rl")
+    found = read_measured(self.run_folder, self.settings)
+    answer_s = 50 * 0.08 * 3 / 8
+    self.assertAlmostEqual(
+      found.rollouts.environment_s, 7 / 2 - answer_s - 0.25
+    )
+
+  def test_a_full_window_is_averaged_over_the_steps(self):
+    clock = _Clock()
+    with MetricsWriter(self.run_folder, clock=clock) as writer:
+      for step in range(1, STEPS + 1):
+        clock.now_s += 10.0
+        changes = {
+          "rollout/finished/arithmetic": 1000.0 + step * EPISODES,
+          "groups/finished/arithmetic": 1000.0 + step * EPISODES / 2,
+          "rollout/episode_s/arithmetic": 6.0 + step % 2,
+          "rollout/group_s/arithmetic": 6.0 + step % 2,
+        }
+        writer.write(step, _row(step, **changes), stage="rl")
+    found = read_measured(self.run_folder, self.settings)
+    answer_s = 50 * 0.08 * 3 / 8
+    self.assertAlmostEqual(
+      found.rollouts.environment_s, 6.5 / 2 - answer_s - 0.25
+    )
+
+  def test_a_run_that_finished_no_episode_is_refused(self):
+    self._write(**{"rollout/finished/arithmetic": 0.0})
+    with self.assertRaisesRegex(ConfigError, "finished no group"):
+      read_measured(self.run_folder, self.settings)
 
   @parameterized.parameters(0.0, 0.3, 1.0)
   def test_work_spreads_as_the_slowest_of_a_group_tells(self, spread):
