@@ -71,12 +71,20 @@ class ControllerThread:
       self._raise_end()
     return self._loop
 
-  def run(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+  def run(
+    self,
+    work: Coroutine[Any, Any, T],
+    timeout_s: float,
+    *,
+    holder: str = "",
+    look_at: str = "what that waits for",
+  ) -> T:
     """Runs `work` in the loop, and returns or raises as it does.
 
-    After `timeout_s` it is cancelled, and `DeadlineExceeded` is raised.
+    After `timeout_s` it is cancelled, and `DeadlineExceeded` is raised, which
+    names the `holder` and tells what to `look_at`.
     """
-    return self._run(work, timeout_s, repr(work), "what that waits for")
+    return self._run(work, timeout_s, holder or repr(work), look_at)
 
   def take(
     self, num_groups: int, version: int, timeout_s: float

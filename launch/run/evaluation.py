@@ -164,6 +164,9 @@ class Evaluator:
           progress=functools.partial(_show, show, played),
         ),
         self._plan.timeout_s,
+        holder=f"the {name}",
+        look_at="the engine and the environments that it plays with; with many "
+        "tasks, set a longer --config.evaluation.timeout_s",
       )
     unscored = [name for name, s in scores.items() if not s.num_tasks]
     if unscored:

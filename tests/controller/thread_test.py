@@ -145,8 +145,10 @@ class ControllerThreadTest(unittest.TestCase):
         cancelled.set()
 
     with ControllerThread() as controller:
-      with self.assertRaises(DeadlineExceeded):
-        controller.run(endless(), timeout_s=0)
+      with self.assertRaisesRegex(DeadlineExceeded, "the evaluation.*the end"):
+        controller.run(
+          endless(), timeout_s=0, holder="the evaluation", look_at="the end"
+        )
       self.assertTrue(cancelled.is_set())
 
   def test_stopping_leaves_no_session(self):
