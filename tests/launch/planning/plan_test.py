@@ -111,7 +111,9 @@ class CommandTest(absltest.TestCase):
   def test_a_slice_that_cannot_be_rented_is_a_sentence(self):
     done = _plan("--config=configs/pod.py", "--topology=v5p-10")
     self.assertEqual(done.returncode, 2)
-    self.assertRegex(done.stderr, "v5p-10' cannot be rented; there are .*v5p-8")
+    self.assertRegex(
+      done.stderr, "v5p-10' cannot be rented; the nearest are .*v5p-8"
+    )
 
   @pytest.mark.slow
   def test_segment_is_refused_with_the_names_of_today(self):

@@ -182,7 +182,7 @@ class CommandTest(absltest.TestCase):
     # Latency alone takes four replies of 0.1 s.
     self.assertGreater(bound["rollouts_s"], 0.4 / 2)
     splits = {one["learner"]: one for one in values["splits"]}
-    self.assertEqual(set(splits), {"v5e:2x2", "v5e:2x4"})
+    self.assertEqual(set(splits), {"v5e:1x1", "v5e:2x2", "v5e:2x4"})
     self.assertEqual(splits["v5e:2x2"]["servers"], 2)
     self.assertEqual(splits["v5e:2x4"]["servers"], 1)
     half = values["systems"]["at 50% of it"]
@@ -192,7 +192,7 @@ class CommandTest(absltest.TestCase):
   @pytest.mark.slow
   def test_missing_flags_are_named_before_anything_is_compiled(self):
     done = _plan("--topology=v5e:2x2", "--rollout_topology=v5e:2x2")
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertIn(
       "--system needs --turns, --num_answers, --answer_tokens", done.stderr
     )
@@ -201,18 +201,18 @@ class CommandTest(absltest.TestCase):
   @pytest.mark.slow
   def test_one_role_has_no_whole_run(self):
     done = _plan("--topology=v5e:2x2", "--turns=9", "--roles=learner")
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertIn("leaves out rollout: leave --roles away", done.stderr)
 
   @pytest.mark.slow
   def test_flags_that_would_change_nothing_are_refused(self):
     done = _plan("--topology=v5e:2x2", "--chips=8", "--nosystem")
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertRegex(
       done.stderr, "--chips would change nothing: .* add --system"
     )
     done = _plan("--measured=runs/none", "--price=v5e=1", "--turns=9")
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertIn("--turns, --price would change nothing", done.stderr)
 
   @pytest.mark.slow
