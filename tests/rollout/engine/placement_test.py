@@ -50,10 +50,24 @@ class SlicesTest(parameterized.TestCase):
         places_apart(sized, compute_config(), (num_devices,), devices)
 
   @pytest.mark.slow
-  @pytest.mark.timeout(900)
+  @pytest.mark.timeout(300)
   def test_more_devices_than_heads_answer_as_one(self):
+    self._check_more_devices("shared")
+
+  @pytest.mark.full
+  @pytest.mark.timeout(900)
+  def test_in_every_case_and_with_weights_from_everywhere(self):
+    found = self._check_more_devices()
+    self.assertLen(found["cases"], 5)
+    alone, *others = found["weights"]["answers"]
+    self.assertEqual(others, [alone] * 3)
+    for layout in found["weights"]["layouts"].values():
+      self.assertEqual(layout["mlp"], 1 / 8)
+      self.assertEqual(layout["queries"], 1 / 8)
+
+  def _check_more_devices(self, *cases):
     found = eight_devices.run(
-      "tests.rollout.engine.more_devices_program", deadline_s=800
+      "tests.rollout.engine.more_devices_program", *cases, deadline_s=800
     )
     half, eighth = 1 / 2, 1 / 8
     for name, case in found["cases"].items():
@@ -72,11 +86,7 @@ class SlicesTest(parameterized.TestCase):
             "cache": heads,
           },
         )
-    alone, *others = found["weights"]["answers"]
-    self.assertEqual(others, [alone] * 3)
-    for layout in found["weights"]["layouts"].values():
-      self.assertEqual(layout["mlp"], eighth)
-      self.assertEqual(layout["queries"], eighth)
+    return found
 
   def test_together_is_one_place(self):
     places = places_together(small.policy().config, compute_config(), 3)
