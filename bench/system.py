@@ -49,7 +49,7 @@ SETTINGS = {
     "episode.max_answer_tokens": 8,
   },
   "rollouts": {"engine.slots": (8,)},
-  "latency": {f"environments.{TASK}.options.latency_s": 6.0},
+  "latency": {f"environments.{TASK}.options.latency_s": 2.0},
 }
 
 
@@ -97,7 +97,7 @@ def make_config(
   c.tasks.names = (TASK,)
   c.tokenizer.update(vocab_size=400, num_texts=40)
   c.model.update(width=64, num_layers=2, num_heads=4, head_dim=16)
-  c.warm_start.num_demonstrations = 64
+  c.warm_start.num_demonstrations = 16
   c.train.update(steps=steps, row_length=640, micro_batch=8)
   # With an entropy term every episode is computed, whatever its reward.
   c.loss.update(kl_coefficient=0.0, entropy_coefficient=1e-6, token_chunk=64)
