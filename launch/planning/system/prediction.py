@@ -170,19 +170,20 @@ def explain(system: System, settings: Settings, rollouts: RolloutRate) -> str:
   in_flight = limits.max_concurrent_groups * settings.group.size
   busy = rollouts.busy_slots(in_flight)
   if system.limit == "learner":
-    limit, remedy = "The learner", "A larger learner's slice, or fewer servers"
+    limit = "The learner"
+    remedy = "A larger slice of the learner would help; or fewer servers do."
   elif system.limit == "staleness":
     limit = f"admission.max_staleness={limits.max_staleness}"
-    remedy = "A higher max_staleness, or more servers"
+    remedy = "A higher max_staleness would help, or more servers."
   elif busy < 0.99 * system.usable_slots:
     limit = f"admission.max_concurrent_groups={limits.max_concurrent_groups}"
     remedy = (
-      f"More groups in flight: {in_flight} episodes keep {busy:.0f} of "
-      f"{system.usable_slots:.0f} slots busy"
+      f"More groups in flight would help: {in_flight} episodes keep {busy:.0f} "
+      f"of {system.usable_slots:.0f} slots busy."
     )
   else:
-    limit, remedy = "The rate of the servers", "More servers"
-  told = f"{limit} limits: {shares}. {remedy} would help."
+    limit, remedy = "The rate of the servers", "More servers would help."
+  told = f"{limit} limits: {shares}. {remedy}"
   longest_s = max(system.learner_s, system.rollouts_s, system.staleness_s)
   if (lost := 1 - longest_s / system.step_s) >= 0.1:
     told += (

@@ -55,7 +55,10 @@ def show(
     cells = (_number(s.learner_parts_s[part]) for s in systems.values())
     table.add_row(f"s of the learner: {part}", *cells)
   table.add_section()
+  is_priced = all(s.dollars_per_hour for s in systems.values())
   for name, cell in _ROWS.items():
+    if name.startswith("$") and not is_priced:
+      continue
     table.add_row(name, *map(cell, systems.values()))
   console.print(table)
   for note in notes:

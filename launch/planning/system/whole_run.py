@@ -138,6 +138,6 @@ def plan_measured(settings: Settings, found: Measured) -> Plan:
   system = predict(settings, found.workload, found.learner, rollouts)
   return Plan(
     systems={"at the run's rates": system},
-    slices="the run's own machine",
+    slices="the machine of the measured run",
     notes=[explain(system, settings, rollouts)],
   )
