@@ -39,7 +39,10 @@ from launch.planning.study import (
   read_attempts,
 )
 from launch.planning.system import report as system_report
-from launch.planning.system.measured import read_measured
+from launch.planning.system.measured import (
+  read_measured,
+  require_same_work,
+)
 from launch.planning.system.prices import read_prices
 from launch.planning.system.whole_run import (
   Plan,
@@ -50,6 +53,7 @@ from launch.planning.system.whole_run import (
 )
 from launch.planning.system.workload import read_workload
 from launch.shared_flags import CONFIG
+from launch.storage.run_config import run_config
 
 _TOPOLOGY = flags.DEFINE_string(
   "topology",
@@ -222,6 +226,7 @@ def plan_from_run(settings: Settings, run: pathlib.Path) -> None:
   """Prints the whole run at the rates of another one, and what that had."""
   tables = Console(stderr=_JSON.value, width=110)
   found = read_measured(run, settings, num_servers=_SERVERS.value)
+  require_same_work(settings, read_settings(run_config(run)))
   whole = plan_measured(settings, found)
   _show_whole(tables, whole)
   (system,) = whole.systems.values()

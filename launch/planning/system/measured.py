@@ -96,6 +96,35 @@ def read_measured(
   )
 
 
+def require_same_work(settings: Settings, of_run: Settings) -> None:
+  """Raises `ConfigError` if rates depend on settings that are not the run's.
+
+  Waiting alone may be asked about: staleness, groups in flight, the queue.
+  """
+
+  def work(s: Settings) -> dict[str, object]:
+    return {
+      "tasks.names": tuple(s.environments),
+      "group.size": s.group.size,
+      "admission.groups_per_step": s.admission.groups_per_step,
+      "admission.versions_per_step": s.admission.versions_per_step,
+      "engine": s.engine,
+      "cross_policy": s.cross_policy,
+      "episode": s.episode,
+      "model": s.model,
+      "train": s.batch,
+    }
+
+  now, then = work(settings), work(of_run)
+  if changed := [key for key, value in now.items() if value != then[key]]:
+    raise ConfigError(
+      f"--measured: {', '.join(changed)} of --config differ from the run's, "
+      "and its rates depend on them: give the run's config, with changes of "
+      "admission.max_staleness, admission.max_concurrent_groups and queue "
+      "alone"
+    )
+
+
 class _Window:
   """Consecutive rows of a run; the first one is where counting starts."""
 

@@ -13,6 +13,7 @@ from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import read_settings
 from launch.planning.system.measured import (
   read_measured,
+  require_same_work,
   slowest_of,
   spread_of,
 )
@@ -169,6 +170,26 @@ class MeasuredTest(parameterized.TestCase):
       self.settings, found.workload, found.learner, found.rollouts
     )
     self.assertAlmostEqual(system.learner_s, 4.0)
+
+  @parameterized.parameters(
+    ("group.size", 3),
+    ("admission.groups_per_step", 1),
+    ("engine.slots", (8, 2)),
+    ("episode.max_turns", 1),
+    ("model.width", 32),
+    ("train.micro_batch", 1),
+  )
+  def test_rates_are_of_the_runs_own_work(self, key, value):
+    config = tiny.get_config()
+    config.update_from_flattened_dict({key: value})
+    with self.assertRaisesRegex(ConfigError, "of --config differ"):
+      require_same_work(read_settings(config), self.settings)
+
+  def test_waiting_may_be_asked_about(self):
+    config = tiny.get_config()
+    config.admission.update(max_staleness=5, max_concurrent_groups=9)
+    config.queue.max_groups = 30
+    require_same_work(read_settings(config), self.settings)
 
   @parameterized.parameters(6, 1)
   def test_too_few_steps_are_refused(self, steps):
