@@ -243,8 +243,8 @@ supervise() {
     wait "$!" || true
     [[ -z $ASKED ]] || break
   done
-  printf '%s' "$code" >"$dir/status.new"
-  mv "$dir/status.new" "$dir/status"
+  # A single write: no process of its own would be left if this one is killed.
+  printf '%s' "$code" >"$dir/status"
   return "$code"
 }
 
@@ -292,6 +292,8 @@ stop() {
     if alive "$place"; then
       say "$place on $(hostname) did not end within $seconds s of SIGTERM; killed"
       kill -KILL "$pid" || true
+      end=$((SECONDS + 10))
+      while alive "$place" && ((SECONDS < end)); do sleep 0.1; done
     fi
   fi
   # The child of a supervisor that is gone.
