@@ -12,6 +12,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from launch.config.checks import refuse_absent
 from launch.config.settings import Settings, read_settings
+from launch.processes.devices import connect_devices
 from launch.processes.group import Processes, joined
 from launch.processes.interrupts import Interrupts, listen
 from launch.storage.compile_cache import compile_cache
@@ -57,12 +58,9 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
     try_advantage(settings.advantage)
     with contextlib.ExitStack() as stack:
       stack.enter_context(compile_cache(folder.root, config.compile_cache))
-      policy = Policy(
-        settings.model,
-        settings.compute,
-        sharding.make_mesh(settings.mesh, slices=settings.slices),
-        settings.lora,
-      )
+      mesh = sharding.make_mesh(settings.mesh, slices=settings.slices)
+      policy = Policy(settings.model, settings.compute, mesh, settings.lora)
+      connect_devices(mesh, processes)
       interrupts = stack.enter_context(
         listen(processes, settings.checkpoint.grace_s)
       )
