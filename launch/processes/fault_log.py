@@ -41,8 +41,10 @@ class FaultLog:
     self._counted: dict[str, int] = {}
 
   def started(self, version: int) -> None:
-    """Records that the learner goes on from `version`."""
-    self._counted = {}
+    """Records that the learner has started, and goes on from `version`.
+
+    Called as early as possible: a start may end before it makes an update.
+    """
     self._add(Fault(self._clock(), version, START))
 
   def update(self, version: int, metrics: Mapping[str, float]) -> None:

@@ -156,7 +156,6 @@ class LeaderGroupSource(GroupSource):
     """
     self._metrics.truncate_after(STAGE, version)
     self._trained_groups.truncate(version)
-    self._faults.started(version)
     steps = self._config.train.steps
     if position:
       self._chooser.restore(position["policy_slots"])

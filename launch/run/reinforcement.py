@@ -107,14 +107,17 @@ class Reinforcement:
       keep_every=self._settings.checkpoint.keep_every,
     )
     builder = make_batch_builder(self._context, warm, self._codec)
-    trained, self._frozen = split_params(self._settings, self._policy, warm)
-    state, position = self._begin(trained, checkpoints)
-    del trained
-    builder.restore(position.get("tasks", {}))
-    version = int(state.version)
+    # There is nothing to save yet.
+    with self._interrupts.at_once():
+      trained, self._frozen = split_params(self._settings, self._policy, warm)
+      state, position = self._begin(trained, checkpoints)
+      del trained
+      builder.restore(position.get("tasks", {}))
+      version = int(state.version)
+      if version < self._config.train.steps:
+        self._publish(state)
+        self._older.follow(checkpoints, state)
     if version < self._config.train.steps:
-      self._publish(state)
-      self._older.follow(checkpoints, state)
       with self._groups.running(version, position.get("controller", {})):
         state = self._loop(state, checkpoints, builder)
     checkpoints.close()

@@ -20,6 +20,8 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.chat import codec_of, save_chat, share_chat
+from launch.processes.fault_log import FILE as FAULTS
+from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
 from launch.report.progress import StageProgress
 from launch.run import demonstrations, results
@@ -110,6 +112,8 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
     folder.keep_config(context.config)
+    if not folder.is_done(RUN):
+      FaultLog(folder.root / FAULTS).started(folder.newest_step(RL))
     CONSOLE.print(
       f"{folder.root}: {', '.join(settings.task_ids)} on {_devices()}"
     )
@@ -119,7 +123,11 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
     codec = share_chat(context.processes, folder.root, settings.chat)
     params = warm_start_params(context, metrics)
     evaluator = Evaluator(context, plan, environments, metrics)
-    with serve_run(context.config, settings, context.policy, codec) as service:
+    with contextlib.ExitStack() as stack:
+      with context.interrupts.at_once():
+        service = stack.enter_context(
+          serve_run(context.config, settings, context.policy, codec)
+        )
 
       def score(stage: str, *modes: str) -> None:
         with context.interrupts.at_once():

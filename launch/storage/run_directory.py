@@ -95,6 +95,12 @@ class RunDirectory:
     """Returns the folder of a stage's checkpoints."""
     return self._checkpoints / stage
 
+  def newest_step(self, stage: str) -> int:
+    """Returns the step of a stage's newest checkpoint, 0 without one."""
+    folder = self.checkpoints(stage)
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
   def evaluation(self, policy: str, mode: str) -> pathlib.Path:
     """Returns the file of a policy's scores in a mode."""
     return self.root / "evaluations" / f"{policy}_{mode}.json"

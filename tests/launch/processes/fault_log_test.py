@@ -67,13 +67,6 @@ class FaultLogTest(absltest.TestCase):
       [(1, SERVER, 2, ""), (0, START, 1, ""), (1, SERVER, 1, "")],
     )
 
-  def test_one_log_that_starts_twice_counts_from_zero_too(self):
-    self.log.started(0)
-    self.log.update(1, {LOST_SERVERS: 2.0})
-    self.log.started(1)
-    self.log.update(2, {LOST_SERVERS: 1.0})
-    self.assertEqual(self.found()[-1], (2, SERVER, 1, ""))
-
   def test_half_a_line_of_a_killed_process_is_dropped(self):
     self.log.started(0)
     self.log.update(1, {LOST_SERVERS: 1.0})
