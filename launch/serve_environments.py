@@ -6,8 +6,12 @@ r"""Serves a config's environments on this machine to a controller elsewhere.
 Starts workers (agentrl_jax.env.worker), each in its own process, with the
 config's options for the environment, and restarts those that end. They dial the
 controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all.
+
+An environment with `place.containers` has one worker, which plays in that many
+containers on this machine (agentrl_jax.env.docker.worker).
 """
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -20,7 +24,11 @@ from absl import flags, logging
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config import require_one_of
 from launch import command_line
-from launch.config.settings import EnvironmentSettings, read_settings
+from launch.config.settings import (
+  EnvironmentSettings,
+  Settings,
+  read_settings,
+)
 from launch.shared_flags import CONFIG
 
 _ENVIRONMENTS = flags.DEFINE_list(
@@ -79,12 +87,10 @@ class Workers:
 
 
 def commands(
-  environments: dict[str, EnvironmentSettings],
-  names: Sequence[str],
-  controller: str,
-  processes: int,
+  settings: Settings, names: Sequence[str], controller: str, processes: int
 ) -> Iterator[list[str]]:
   """Returns the command line of every worker."""
+  environments = settings.environments
   if not names:
     raise ConfigError(
       f"--environments must name some of {', '.join(environments)}"
@@ -92,19 +98,27 @@ def commands(
   for name in names:
     require_one_of("--environments", name, environments)
   each = processes or max(1, (os.cpu_count() or 1) // len(names))
+  common = ["--split=train", "--port=0", f"--controller={controller}"]
   for name in names:
-    settings = environments[name]
-    options = [f"{key}={value!r}" for key, value in settings.options.items()]
-    there = [f"--option={pair}" for pair in settings.place.options]
-    for _ in range(each):
+    if spec := settings.containers.get(name):
       yield [
-        *(sys.executable, "-m", "agentrl_jax.env.worker"),
-        f"--environment={settings.target}",
-        f"--name={name}",
-        *(f"--default={option}" for option in options),
-        *there,
-        *("--split=train", "--port=0", f"--controller={controller}"),
+        *(sys.executable, "-m", "agentrl_jax.env.docker.worker"),
+        f"--spec={dataclasses.asdict(spec)!r}",
+        f"--containers={environments[name].place.containers}",
+        *(f"--name={name}", *common),
       ]
+    else:
+      for _ in range(each):
+        yield [*_worker(environments[name]), f"--name={name}", *common]
+
+
+def _worker(settings: EnvironmentSettings) -> list[str]:
+  return [
+    *(sys.executable, "-m", "agentrl_jax.env.worker"),
+    f"--environment={settings.target}",
+    *(f"--default={key}={value!r}" for key, value in settings.options.items()),
+    *(f"--option={pair}" for pair in settings.place.options),
+  ]
 
 
 def main() -> None:
@@ -117,7 +131,7 @@ def main() -> None:
   settings = read_settings(CONFIG.value)
   wanted = list(
     commands(
-      dict(settings.environments),
+      settings,
       _ENVIRONMENTS.value,
       _CONTROLLER.value,
       _PROCESSES.value,

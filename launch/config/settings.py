@@ -64,7 +64,10 @@ DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlaceSettings:
-  """The place of an environment's sessions."""
+  """The place of an environment's sessions.
+
+  With a controller, `containers` is the number at each host of its workers.
+  """
 
   containers: int  # of the environment's image; 0: not in containers
   image: str  # "" is <containers.registry>/<folder of the environment>
@@ -75,18 +78,22 @@ class PlaceSettings:
   def __post_init__(self) -> None:
     if self.containers < 0:
       raise ConfigError(f"place.containers={self.containers} must be 0 or more")
-    named = [
-      f"place.{key}={value!r}"
-      for key in ("containers", "worker", "controller")
-      if (value := getattr(self, key))
-    ]
-    if len(named) > 1:
-      raise ConfigError(f"{' and '.join(named)} are two places; set one")
+    other = "containers" if self.containers else "controller"
+    if self.worker and getattr(self, other):
+      raise ConfigError(
+        f"place.worker={self.worker!r} and place.{other}="
+        f"{getattr(self, other)!r} are two places; set one"
+      )
 
   @property
   def is_elsewhere(self) -> bool:
     """True if sessions are played outside of this process."""
     return bool(self.containers or self.worker or self.controller)
+
+  @property
+  def owns_containers(self) -> bool:
+    """True if the process that reads the config starts the containers."""
+    return bool(self.containers and not self.controller)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

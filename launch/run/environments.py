@@ -12,7 +12,6 @@ from typing import Any
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import seed_of
-from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.env import remote
 from agentrl_jax.env.docker import engine as engines
@@ -21,7 +20,6 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
-from agentrl_jax.errors import ConfigError
 from launch.config.settings import EnvironmentSettings, PlaceSettings, Settings
 
 
@@ -100,11 +98,13 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
       return
     with ControllerThread() as thread, contextlib.ExitStack() as stack:
       docker = (
-        stack.enter_context(engines.connect()) if settings.containers else None
+        stack.enter_context(engines.connect())
+        if any(place.owns_containers for place in places.values())
+        else None
       )
       remote_ones = {
         name: stack.enter_context(
-          _entered(thread, _opening(name, place, settings, local[name], docker))
+          _entered(thread, _opening(name, place, settings, docker))
         )
         for name, place in places.items()
       }
@@ -118,7 +118,6 @@ def _opening(
   name: str,
   place: PlaceSettings,
   settings: Settings,
-  local: Environment,
   docker: Any,
 ) -> contextlib.AbstractAsyncContextManager[Environment]:
   if place.controller:
@@ -127,14 +126,10 @@ def _opening(
     return contextlib.nullcontext(
       ControllerEnvironment(controller=place.controller, name=name)
     )
-  splits = _splits(local)
   if place.worker:
-    return remote.connect(place.worker, splits=splits)
+    return remote.connect(place.worker)
   return container_pool(
-    docker,
-    settings.containers[name],
-    num_containers=place.containers,
-    splits=splits,
+    docker, settings.containers[name], num_containers=place.containers
   )
 
 
@@ -151,13 +146,3 @@ def _entered(
     yield environment
   finally:
     thread.run(opening.__aexit__(None, None, None), STOP_S)
-
-
-def _splits(environment: Environment) -> tuple[str, ...]:
-  """Returns the splits that both this framework and the environment have."""
-  splits = []
-  for split in (*SPLITS, LOADED_SPLIT):
-    with contextlib.suppress(ConfigError):
-      environment.indices(split)
-      splits.append(split)
-  return tuple(splits)

@@ -12,11 +12,14 @@ from absl.testing import absltest
 
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.data.records import Message, Task
+from agentrl_jax.env.docker import worker
+from agentrl_jax.env.docker.orphans import OWNER_LABEL
 from agentrl_jax.train.config import ConfigError
 from launch.config.settings import read_settings
 from launch.serve_environments import commands
 from tests.clocks import wait_until
 from tests.controller.processes import ServiceProcess, free_port, running
+from tests.env.docker.engine_for_tests import DockerTestCase
 from tests.launch import tiny
 
 DEADLINE_S = 60.0
@@ -42,16 +45,36 @@ class EnvironmentHostTest(absltest.TestCase):
     with config.unlocked():
       config.environments.arithmetic.options.num_tasks = 7
     settings = read_settings(config)
-    made = list(
-      commands(dict(settings.environments), ["arithmetic"], "grpc://c:1", 2)
-    )
+    made = list(commands(settings, ["arithmetic"], "grpc://c:1", 2))
     self.assertLen(made, 2)
     self.assertIn("--default=num_tasks=7", made[0])
     self.assertIn(
       "--environment=environments.arithmetic.environment:Arithmetic", made[0]
     )
     with self.assertRaisesRegex(ConfigError, "'chess' is not one of arithm"):
-      list(commands(dict(settings.environments), ["chess"], "grpc://c:1", 1))
+      list(commands(settings, ["chess"], "grpc://c:1", 1))
+
+  def test_containers_belong_to_the_hosts_of_a_controllers_workers(self):
+    config = tiny.get_config()
+    config.environments.arithmetic.place.update(
+      containers=2, controller="http://c:2/api"
+    )
+    settings = read_settings(config)
+    self.assertFalse(settings.environments["arithmetic"].place.owns_containers)
+    (made,) = commands(settings, ["arithmetic"], "grpc://c:1", 4)
+    self.assertIn("agentrl_jax.env.docker.worker", made)
+    self.assertIn("--containers=2", made)
+    (spec,) = [word for word in made if word.startswith("--spec=")]
+    self.assertEqual(
+      worker.read_spec(spec.removeprefix("--spec=")),
+      settings.containers["arithmetic"],
+    )
+    for nonsense in ("image", "{'chess': 1}", "{", "{'image': 3"):
+      with self.assertRaisesRegex(ConfigError, "must be a dict"):
+        worker.read_spec(nonsense)
+    config.environments.arithmetic.place.worker = "http://w:1/api"
+    with self.assertRaisesRegex(ConfigError, "two places; set one"):
+      read_settings(config)
 
   @pytest.mark.slow
   def test_workers_dial_come_back_and_go_with_their_host(self):
@@ -77,12 +100,72 @@ class EnvironmentHostTest(absltest.TestCase):
       service.wait_for_workers(1, "arithmetic")
       environment = ControllerEnvironment(controller=url, name="arithmetic")
       asked = asyncio.run(play(environment))
-      (worker,) = children(host.pid)
-      os.kill(worker, signal.SIGKILL)
-      wait_until(lambda: children(host.pid) not in ([], [worker]))
-      (worker,) = children(host.pid)
+      (child,) = children(host.pid)
+      os.kill(child, signal.SIGKILL)
+      wait_until(lambda: children(host.pid) not in ([], [child]))
+      (child,) = children(host.pid)
       service.wait_for_workers(1, "arithmetic")
       self.assertEqual(asyncio.run(play(environment)), asked)
       host.terminate()
       self.assertEqual(host.wait(DEADLINE_S), 0)
-      self.assertFalse(pathlib.Path(f"/proc/{worker}").exists())
+      self.assertFalse(pathlib.Path(f"/proc/{child}").exists())
+
+
+@pytest.mark.docker
+class ContainersAtHostsTest(DockerTestCase):
+  environment_name = "arithmetic"
+
+  @pytest.mark.slow
+  def test_sessions_are_played_in_containers_that_go_with_their_host(self):
+    http, grpc = free_port(), free_port()
+    url = f"http://127.0.0.1:{http}/api"
+    with running(
+      *("-m", "agentrl_jax.controller.service"),
+      *("--port", str(http), "--grpc-port", str(grpc)),
+    ) as controller:
+      controller.wait_for(" on http://")
+      service = ServiceProcess()
+      service.url = url
+      environment = ControllerEnvironment(controller=url, name="arithmetic")
+      for end in (signal.SIGTERM, signal.SIGKILL):
+        with self.subTest(end=end):
+          host = self._start_host(grpc)
+          wait_until(lambda h=host: children(h.pid))
+          (child,) = children(host.pid)
+          wait_until(lambda c=child: self._containers_of(c))
+          (first,) = self._containers_of(child)
+          service.wait_for_workers(1, "arithmetic")
+          asked = asyncio.run(play(environment))
+          self.docker.containers.get(first).kill()
+          wait_until(
+            lambda c=child, f=first: self._containers_of(c) not in ([], [f])
+          )
+          self.assertEqual(asyncio.run(play(environment)), asked)
+          if end == signal.SIGKILL:
+            os.kill(child, end)
+          host.send_signal(end)
+          host.wait(DEADLINE_S)
+          wait_until(lambda c=child: not self._containers_of(c))
+
+  def _start_host(self, grpc):
+    host = subprocess.Popen(
+      [
+        *(sys.executable, "-m", "launch.serve_environments"),
+        *("--config=tests/launch/tiny.py", "--environments=arithmetic"),
+        "--config.environments.arithmetic.place.containers=1",
+        f"--config.environments.arithmetic.place.image={self.image}",
+        f"--controller=grpc://127.0.0.1:{grpc}",
+      ],
+      stderr=subprocess.DEVNULL,
+    )
+    self.addCleanup(host.wait)
+    self.addCleanup(host.kill)
+    return host
+
+  def _containers_of(self, pid):
+    """Lists the containers that a process has to remove."""
+    return [
+      container.name
+      for container in self.containers(label=OWNER_LABEL)
+      if container.labels[OWNER_LABEL].split("/")[1] == str(pid)
+    ]

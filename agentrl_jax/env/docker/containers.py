@@ -25,7 +25,6 @@ import docker
 import docker.errors
 from docker.models.containers import Container
 
-from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env import remote
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.env.docker.orphans import (
@@ -95,7 +94,6 @@ async def container_worker(
   engine: docker.DockerClient,
   spec: ContainerSpec,
   *,
-  splits: Sequence[str] = SPLITS,
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[remote.RemoteEnvironment]:
   """Starts a container and connects to its environment.
@@ -108,9 +106,7 @@ async def container_worker(
   try:
     container = await engines.to_the_end(_start, engine, name, spec)
     url = await _until_ready(container, spec)
-    async with remote.connect(
-      url, splits=splits, deadlines=deadlines
-    ) as environment:
+    async with remote.connect(url, deadlines=deadlines) as environment:
       yield environment
   finally:
     await engines.to_the_end(remove_or_log, engine, name)

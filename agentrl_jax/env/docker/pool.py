@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Sequence
 import docker
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.env.options import require_positive
@@ -64,13 +63,11 @@ class ContainerPool(Environment):
     spec: ContainerSpec,
     *,
     num_containers: int,
-    splits: Sequence[str],
     deadlines: ClientDeadlines,
   ):
     require_positive(num_containers=num_containers)
     self._engine = engine
     self._spec = spec
-    self._splits = splits
     self._deadlines = deadlines
     self._replicas = [_Replica() for _ in range(num_containers)]
     self._filled = asyncio.Condition()
@@ -136,7 +133,6 @@ class ContainerPool(Environment):
         async with container_worker(
           self._engine,
           self._spec,
-          splits=self._splits,
           deadlines=self._deadlines,
         ) as environment:
           await self._announce(replica, environment)
@@ -157,7 +153,7 @@ class ContainerPool(Environment):
   ) -> None:
     async with self._filled:
       self.name = environment.name
-      self._indices = {s: environment.indices(s) for s in self._splits}
+      self._indices = {s: environment.indices(s) for s in environment.splits}
       replica.is_suspect.clear()
       replica.environment = environment
       self._filled.notify_all()
@@ -169,7 +165,6 @@ async def container_pool(
   spec: ContainerSpec,
   *,
   num_containers: int = 1,
-  splits: Sequence[str] = SPLITS,
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[ContainerPool]:
   """Starts the containers and yields the environment that they serve.
@@ -180,7 +175,6 @@ async def container_pool(
     engine,
     spec,
     num_containers=num_containers,
-    splits=splits,
     deadlines=deadlines,
   )
   running = asyncio.create_task(pool.run(), name=f"containers-{spec.image}")

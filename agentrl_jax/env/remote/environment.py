@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import aiohttp
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
-from agentrl_jax.data.split import SPLITS
+from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.protocol.client import ClientDeadlines, WorkerClient
 from agentrl_jax.env.protocol.link import WorkerFull, WorkerRefusal
@@ -49,6 +49,11 @@ class RemoteEnvironment(Environment):
     self._deadlines = deadlines
     self._free_places = asyncio.Semaphore(concurrency)
     self._is_ours = is_ours
+
+  @property
+  def splits(self) -> tuple[str, ...]:
+    """Returns the names of the splits that the worker serves."""
+    return tuple(self._splits)
 
   def indices(self, split: str) -> Sequence[int]:
     """Returns the indices that the worker reported on connection."""
@@ -157,12 +162,21 @@ class _RemoteSession(Session):
 async def connect(
   url: str,
   *,
-  splits: Sequence[str] = SPLITS,
+  splits: Sequence[str] = (*SPLITS, LOADED_SPLIT),
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[RemoteEnvironment]:
-  """Connects to one of our workers, with all its splits."""
+  """Connects to one of our workers, with those of `splits` that it has.
+
+  Raises `WorkerRefusal` if it has none of them.
+  """
   async with _client(url, deadlines) as client:
-    described = {split: await client.describe(split) for split in splits}
+    described: dict[str, tuple[str, Sequence[int]]] = {}
+    for split in splits:
+      try:
+        described[split] = await client.describe(split)
+      except WorkerRefusal:
+        if split == splits[-1] and not described:
+          raise
     name = next(name for name, _ in described.values())
     yield RemoteEnvironment(
       name,

@@ -194,9 +194,10 @@ async def _beating(
       heart.result()  # raises the error that stopped it
 
 
-async def _run(
+async def serve_until_stopped(
   environment: Environment, config: WorkerConfig, limits: HostLimits
 ) -> None:
+  """Serves until SIGTERM or Ctrl-C, then frees and closes the environment."""
   stopping = asyncio.Event()
   loop = asyncio.get_running_loop()
   for sign in (signal.SIGTERM, signal.SIGINT):
@@ -283,6 +284,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     limits = HostLimits(
       **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}
     )
-    asyncio.run(_run(environment, config, limits))
+    asyncio.run(serve_until_stopped(environment, config, limits))
   except AgentRLError as error:
     parser.error(str(error))

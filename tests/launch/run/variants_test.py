@@ -30,7 +30,7 @@ def run(module, *flags):
 class WorkersTest(absltest.TestCase):
   def test_variants_are_two_tasks_at_a_controller(self):
     settings = read_settings(variants.get_config())
-    made = commands(dict(settings.environments), sorted(NAMES), "grpc://c:1", 1)
+    made = commands(settings, sorted(NAMES), "grpc://c:1", 1)
     for name, command in zip(sorted(NAMES), made, strict=True):
       self.assertIn(f"--name={name}", command)
 
