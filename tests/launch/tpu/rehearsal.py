@@ -4,11 +4,12 @@ r"""Rehearses a run on a pod: every role, and SIGKILL for one of them at a time.
 
 `launch/tpu_run.sh --local` starts two learner processes of four devices, which
 count as two slices, two rollout servers with three versions, a controller and
-three hosts of environments. Roles are killed in shuffled rounds, so that each
-is hit as often as any other. After `--minutes` the run is interrupted, unless
-it has reached its last update before; then it must have saved, its ledger must
-be complete, and nothing of it may be left on the machine. Prints each check,
-and exits with 1 if one fails.
+three hosts of environments, each with a worker process and a worker in a
+container: a Docker engine and the image of dbbench are needed. Roles are killed
+in shuffled rounds, so that each is hit as often as any other. After `--minutes`
+the run is interrupted, unless it has reached its last update before; then it
+must have saved, its ledger must be complete, and nothing of it may be left on
+the machine. Prints each check, and exits with 1 if one fails.
 """
 
 import argparse
@@ -32,7 +33,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from agentrl_jax.metrics import read_metrics
+from launch.processes.fault_log import FILE as FAULTS
+from launch.processes.fault_log import START, read_faults
 from tests.launch.processes.learners import ledger_of, metrics_of, position_of
+from tests.launch.tpu.roles import Role, containers
 
 ROOT = pathlib.Path(__file__).parents[3]
 CONFIG = "tests/launch/tpu/rehearsed.py"
@@ -55,35 +59,12 @@ TEXT_S = 30.0  # between lines of progress
 
 
 @dataclasses.dataclass(frozen=True)
-class Role:
-  """A process that can be killed: its name, and the file with its number."""
-
-  name: str
-  kind: str
-  child: pathlib.Path  # written by the role's supervisor
-  is_worker: bool = False  # a child of that process
-
-  def pid(self) -> int:
-    """Returns the number of the process, 0 while there is none."""
-    try:
-      pid = int((self.child.read_text().split() or ["0"])[0])
-      if pid and self.is_worker:
-        listed = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        pid = int((listed.split() or ["0"])[0])
-      if pid:
-        os.kill(pid, 0)
-    except (FileNotFoundError, ProcessLookupError):
-      return 0
-    return pid
-
-
-@dataclasses.dataclass(frozen=True)
 class Kill:
   """A SIGKILL: its time, the role, and the number of updates made by then.
 
-  `is_noticed`: the learner had made an update since its start, so it knew the
-  role; the page must show the loss. A second loss before that adds nothing: the
-  learner then starts once.
+  `is_noticed`: the page must show the loss. A learner process must have been
+  back since the last such loss, or the learner starts once after both; for the
+  other roles, the learner must have made an update since, so it knew the role.
   """
 
   time_s: float  # since 1970
@@ -121,6 +102,7 @@ class Rehearsal:
     self._draw = random.Random(seed)
     self._round: list[Role] = []
     self._shared = set(os.listdir("/dev/shm"))
+    self._containers = set(containers())
     self._ports = _free_ports()
     self._out, self._told = folder / "out", folder / "told"
     if after:
@@ -177,7 +159,7 @@ class Rehearsal:
     def role(name: str, kind: str, place: str, home: str, index: int = 0):
       host = self.folder / "hosts" / f"{self.name}-{home}" / str(index)
       child = host / "agentrl" / "places" / place / "child"
-      return Role(name, kind, child, kind == "worker")
+      return Role(name, kind, child)
 
     return [
       role("learner/0", "learner", "learner", "learner"),
@@ -188,8 +170,9 @@ class Rehearsal:
       ),
       role("controller", "controller", "controller", "learner"),
       *(
-        role(f"worker of {name}", "worker", name, name)
+        role(f"{kind} of {name}", kind, name, name)
         for name in (f"environments-{i}" for i in range(NUM_HOSTS))
+        for kind in ("worker", "container")
       ),
       role(
         "environments-0", "host of workers", "environments-0", "environments-0"
@@ -221,18 +204,29 @@ class Rehearsal:
           f"{role.name} has had no process for {RESTART_S:g} s:{self.said()}"
         )
       time.sleep(POLL_S)
-    kill = Kill(time.time(), role, self.updates, self._is_learning())
+    is_noticed = (
+      self._has_started() if role.kind == "learner" else self.is_learning()
+    )
+    kill = Kill(time.time(), role, self.updates, is_noticed)
     os.kill(pid, signal.SIGKILL)
     self.kills.append(kill)
     while_what = "" if kill.is_noticed else ", while the learner starts"
     self.say(f"kill {len(self.kills)}: {role.name}{while_what}")
 
-  def _is_learning(self) -> bool:
+  def _lost_at(self) -> float:
+    """Returns when the learner was lost last."""
+    learners = [kill for kill in self.kills if kill.role.kind == "learner"]
+    return max([kill.time_s for kill in learners], default=0.0)
+
+  def _has_started(self) -> bool:
+    """True if the learner has recorded a start since it was lost last."""
+    lost_at = self._lost_at()
+    starts = [f for f in read_faults(self.root / FAULTS) if f.kind == START]
+    return not lost_at or any(start.time_s > lost_at for start in starts)
+
+  def is_learning(self) -> bool:
     """True if the learner has made an update since it was lost last."""
-    lost_at = max(
-      [kill.time_s for kill in self.kills if kill.role.kind == "learner"],
-      default=0.0,
-    )
+    lost_at = self._lost_at()
     rows = read_metrics(self.root / "metrics.jsonl")
     return any(row.stage == "rl" and row.time_s > lost_at for row in rows)
 
@@ -314,6 +308,8 @@ class Rehearsal:
     yield from self._ledger()
     left = [f"{pid} {_command(pid)}" for pid in self.left()]
     yield Check("no process is left", not left, "; ".join(left) or "none")
+    left = sorted(set(containers()) - self._containers)
+    yield Check("no container is left", not left, ", ".join(left) or "none")
     open_ports = [port for port in self._all_ports() if _is_open(port)]
     yield Check("ports are closed", not open_ports, f"open: {open_ports}")
     shared = sorted(set(os.listdir("/dev/shm")) - self._shared)
@@ -408,7 +404,8 @@ class Rehearsal:
       len(broken) >= kinds["controller"],
       f"{sum(int(n) for n, _ in broken)} episodes in {len(broken)} rows, "
       f"{kinds['controller']} kills of the controller, "
-      f"{kinds['worker'] + kinds['host of workers']} of workers and their host",
+      f"{kinds['worker'] + kinds['container'] + kinds['host of workers']} of "
+      "workers, containers and their host",
     )
 
   def _all_ports(self) -> list[int]:
@@ -525,7 +522,9 @@ def rehearse(
       rehearsal.kill_one()
     left_s = until - time.monotonic()
     if not rehearsal.wait(left_s, lambda: rehearsal.updates >= updates):
-      rehearsal.say("time is up: interrupted")
+      rehearsal.say("time is up")
+      rehearsal.wait(START_S, rehearsal.is_learning)
+      rehearsal.say("interrupted")
       rehearsal.interrupt()
     status = rehearsal.end()
     rehearsal.say(f"ended with status {status}")

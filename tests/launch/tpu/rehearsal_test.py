@@ -10,12 +10,19 @@ import tempfile
 import pytest
 from absl.testing import absltest
 
+from tests.env.docker.engine_for_tests import connect_or_skip
 from tests.launch.tpu import rehearsal
 
 LIMIT_S = 3600
 
 
+@pytest.mark.docker
 class RehearsalTest(absltest.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    connect_or_skip(cls)
+
   @pytest.mark.full
   @pytest.mark.timeout(LIMIT_S)
   def test_a_run_survives_three_kills_and_leaves_nothing(self):

@@ -1,4 +1,7 @@
-"""The run of the rehearsal: two environments, two older versions, small."""
+"""The run of the rehearsal: two environments, two older versions, small.
+
+DBBench is played in a container at each host of workers; sums in their process.
+"""
 
 from configs import environments
 from tests.launch import tiny
@@ -11,6 +14,8 @@ def get_config():
     c.environments.dbbench = environments.get_config().dbbench
     c.tasks.weights.dbbench = 1.0
   c.environments.dbbench.options.update(system_prompt="short", max_rounds=2)
+  c.environments.dbbench.place.containers = 1
+  c.containers.update(cpus=0.5, concurrency=16)
   c.tasks.names = ("dbbench", "arithmetic")
   # Two slices of four devices.
   c.mesh.update(data=2, fsdp=4, slices_of="processes")
@@ -29,5 +34,9 @@ def get_config():
     health_interval_s=1.0, sync_timeout_s=300.0, answer_timeout_s=300.0
   )
   c.checkpoint.update(every=2, keep=3)
+  # With a critic even an attempt that fails as all others do teaches something.
+  c.model.value_head = True
+  c.advantage.estimator = "gae"
+  c.loss.value_coefficient = 0.5
   c.evaluation.update(num_tasks=1, num_untrained=1, timeout_s=1800.0)
   return c
