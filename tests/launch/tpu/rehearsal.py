@@ -53,6 +53,7 @@ START_S = 1500.0  # until the first update
 RESTART_S = 600.0  # until a killed role has a process again
 END_S = 600.0  # for a run that was interrupted, or has made all updates
 CLOSE_S = 180.0  # for a launcher that is told to end early
+WATCHERS_S = 20.0  # for what watches over containers to see that they are gone
 POLL_S = 0.5
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 TEXT_S = 30.0  # between lines of progress
@@ -306,6 +307,7 @@ class Rehearsal:
       saved = status == 130 and "goes on where this one stopped" in told
       yield Check("interrupted, status 130", saved, str(status))
     yield from self._ledger()
+    self._wait_for_watchers()
     left = [f"{pid} {_command(pid)}" for pid in self.left()]
     yield Check("no process is left", not left, "; ".join(left) or "none")
     left = sorted(set(containers()) - self._containers)
@@ -318,6 +320,15 @@ class Rehearsal:
     scratch = sorted(path.name for path in self._scratch.iterdir())
     yield Check("no temporary file is left", not scratch, f"left: {scratch}")
     yield from self._page()
+
+  def _wait_for_watchers(self) -> None:
+    """Waits for the processes that look for orphaned containers.
+
+    They end soon after the owner of the containers.
+    """
+    deadline = time.monotonic() + WATCHERS_S
+    while self.left() and time.monotonic() < deadline:
+      time.sleep(POLL_S)
 
   def _ledger(self) -> Iterator[Check]:
     """Compares the record of groups, checkpoint, metrics and trajectories."""
