@@ -34,6 +34,7 @@ REQUIRED = [
   "pyyaml",
   "rapidfuzz",
   "rich",
+  "scipy",
   "sqlglot",
   "tensorboardX",
   "tokenizers",

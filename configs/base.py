@@ -120,6 +120,9 @@ def get_config() -> ml_collections.ConfigDict:
   c.warm_start = create(  # supervised training on experts' episodes
     num_demonstrations=20_000,
     epochs=1,  # passes over the demonstrations; 0 needs pretrained.path
+    # Folder that keeps the stages up to here for other runs whose keys agree in
+    # what these depend on (launch/storage/shared_stages.py); "" keeps none.
+    store="",
     # Of heads that copy tokens from the first update on, in all layers of fresh
     # params but the first; see agentrl_jax/model/initialization.py. 0 begins
     # with random heads.

@@ -7,6 +7,7 @@ starting it again would change nothing, and launch/tpu and launch/gke do not.
 Other failures end with another status.
 """
 
+import functools
 import inspect
 import pathlib
 import re
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 import ml_collections
 from absl import app, flags, logging
+from ml_collections import config_flags
 
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.renamed import new_name
@@ -25,6 +27,23 @@ from agentrl_jax.renamed import new_name
 REFUSED = 2
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
+
+
+@functools.cache
+def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
+  """Returns the flag --config, of every command that asks for it."""
+  holder: flags.FlagHolder[ml_collections.ConfigDict] = (
+    config_flags.DEFINE_config_file(
+      "config", None, "The experiment: a file whose get_config() returns it."
+    )
+  )
+  return holder
+
+
+@functools.cache
+def define_run() -> flags.FlagHolder[str | None]:
+  """Returns the flag --run, of every command that asks for it."""
+  return flags.DEFINE_string("run", None, "A run's folder.")
 
 
 def run(main: Callable[[], None], *, verbosity: int = logging.WARNING) -> None:
@@ -85,6 +104,23 @@ def check_config(arguments: Sequence[str]) -> None:
   ]
   if wrong:
     raise ConfigError("; ".join(wrong))
+
+
+def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
+  """Returns the config of `--config=FILE` and overrides, as a command would.
+
+  Raises `ConfigError` for what does not exist, or is of the wrong type.
+  """
+  check_config(arguments)
+  found = flags.FlagValues()
+  words = ["load_config", *arguments]
+  config_flags.DEFINE_config_file("config", flag_values=found, sys_argv=words)
+  try:
+    found(words)
+  except (flags.Error, TypeError, ValueError) as error:
+    raise ConfigError(str(error)) from error
+  config: ml_collections.ConfigDict = found["config"].value
+  return config
 
 
 def _loaded(named: str) -> ml_collections.ConfigDict:

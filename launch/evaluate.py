@@ -43,13 +43,15 @@ from agentrl_jax.model.policy import Policy
 from launch import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
-from launch.report.progress import StageProgress
+from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
 from launch.serving.service import serve
-from launch.shared_flags import CONFIG, RUN
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
+
+CONFIG = command_line.define_config()
+RUN = command_line.define_run()
 
 EXPERTS = ("expert", "imperfect")
 STORED = ("warm_start", "rl")

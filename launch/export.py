@@ -28,10 +28,11 @@ from agentrl_jax.model.policy import Policy, num_params
 from launch import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
-from launch.shared_flags import RUN
 from launch.storage.load_params import load_params, load_step, split_params
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
+
+RUN = command_line.define_run()
 
 STAGES = ("rl", "warm_start")
 DTYPES = ("bfloat16", "float16", "float32")

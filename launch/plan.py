@@ -52,8 +52,9 @@ from launch.planning.system.whole_run import (
   require_slices,
 )
 from launch.planning.system.workload import read_workload
-from launch.shared_flags import CONFIG
 from launch.storage.run_config import run_config
+
+CONFIG = command_line.define_config()
 
 _TOPOLOGY = flags.DEFINE_string(
   "topology",

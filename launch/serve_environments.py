@@ -29,7 +29,8 @@ from launch.config.settings import (
   Settings,
   read_settings,
 )
-from launch.shared_flags import CONFIG
+
+CONFIG = command_line.define_config()
 
 _ENVIRONMENTS = flags.DEFINE_list(
   "environments", [], "Which of the config's tasks.names are played here."

@@ -50,8 +50,9 @@ from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.serving.remote import snapshots_of
 from launch.serving.service import DRIVERS, grammars_by
-from launch.shared_flags import CONFIG
 from launch.storage.compile_cache import enable_compile_cache
+
+CONFIG = command_line.define_config()
 
 _PORT = flags.DEFINE_integer("port", 7100, "Where to listen; 0: anywhere free.")
 _HOST = flags.DEFINE_string(

@@ -33,7 +33,8 @@ from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from launch import command_line
 from launch.config.settings import Settings, read_settings
 from launch.serving.remote import snapshots_of
-from launch.shared_flags import CONFIG
+
+CONFIG = command_line.define_config()
 
 _ENGINE = flags.DEFINE_string("engine", None, "host:port.", required=True)
 _FOLDER = flags.DEFINE_string(

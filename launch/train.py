@@ -11,7 +11,8 @@ from absl import flags
 
 from launch import command_line
 from launch.run.training import train
-from launch.shared_flags import CONFIG
+
+CONFIG = command_line.define_config()
 
 flags.mark_flag_as_required("config")
 

@@ -45,11 +45,13 @@ ENV_GROUND = {
 LAUNCH_ROOMS = (
   "launch.processes",
   "launch.config",
-  "launch.report",
+  "launch.reports",
   "launch.storage",
   "launch.serving",
   "launch.run",
   "launch.planning",
+  "launch.sweeps",
+  "launch.comparisons",
 )
 LIBRARY = {"agentrl_jax", "environments", "configs"}
 # A floor may import itself, what EVERYONE_MAY, and what is named here. Of those
@@ -75,6 +77,7 @@ MAY_IMPORT = {
     "agentrl_jax.data",
     "agentrl_jax.env.protocol",
     "agentrl_jax.env.remote",
+    "agentrl_jax.env.worker",
     *ENV_GROUND,
   },
   "agentrl_jax.env": {"agentrl_jax.data"},
@@ -327,7 +330,7 @@ class LayeringTest(parameterized.TestCase):
     ("agentrl_jax.env.worker", "import agentrl_jax.env.docker.containers"),
     ("launch.run", "import launch.train"),
     ("launch.config", "from launch.serving import service"),
-    ("launch.storage", "from launch import shared_flags"),
+    ("launch.storage", "from launch import command_line"),
   )
   def test_the_inspector_sees(self, floor, source):
     self.assertLen(upward_imports(floor, source), 1)

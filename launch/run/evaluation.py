@@ -26,8 +26,8 @@ from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.metrics import MetricsWriter
-from launch.report.progress import StageProgress
-from launch.report.summary import Evaluation
+from launch.reports.progress import StageProgress
+from launch.reports.summary import Evaluation
 from launch.run.context import RunContext
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
@@ -225,7 +225,7 @@ def _as_groups(
 
 
 def scores_to_json(scores: Mapping[str, TaskScore]) -> dict[str, object]:
-  """Returns the scores by task, as `launch.report.summary` reads them."""
+  """Returns the scores by task, as `launch.reports.summary` reads them."""
   return {
     name: {
       "n": score.num_tasks,

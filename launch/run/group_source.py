@@ -45,7 +45,7 @@ from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.group import Processes
-from launch.report.progress import StageProgress
+from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.environments import task_stream
 from launch.run.evaluation import success_by_task

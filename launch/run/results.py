@@ -17,20 +17,21 @@ from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
-from launch.report.episodes import Episode
-from launch.report.facts import run_facts
-from launch.report.html import write_report
-from launch.report.plots import plot_curves
-from launch.report.summary import (
+from launch.reports.episodes import Episode
+from launch.reports.facts import run_facts
+from launch.reports.html import write_report
+from launch.reports.plots import plot_curves
+from launch.reports.summary import (
   Evaluation,
   Summary,
   read_summary,
   write_summary,
 )
-from launch.report.tables import print_summary
+from launch.reports.tables import print_summary
 from launch.run.context import RunContext
 from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
+from launch.storage.shared_stages import shared_facts
 
 SHOWN = (("warm_start", "after the warm start"), ("rl", "after RL"))
 
@@ -59,7 +60,8 @@ def keep(
       name=config.name,
       evaluations=evaluations,
       wall_s=run.seconds(),
-      facts=run_facts(seed=context.settings.seed, devices=devices),
+      facts=run_facts(seed=context.settings.seed, devices=devices)
+      | shared_facts(run.root),
       config_changes=changes(config),
       is_finished=is_finished,
     ),

@@ -23,7 +23,8 @@ from launch.config.chat import codec_of, save_chat, share_chat
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
-from launch.report.progress import StageProgress
+from launch.reports.facts import ROOT, commit
+from launch.reports.progress import StageProgress
 from launch.run import demonstrations, results
 from launch.run.context import RunContext, open_run
 from launch.run.environments import placed_environments
@@ -41,6 +42,7 @@ from launch.serving import remote
 from launch.serving.service import serve_run
 from launch.storage.load_params import first_params, fresh_params, load_params
 from launch.storage.run_directory import RUN
+from launch.storage.shared_stages import SharedStages
 
 CONSOLE = Console()
 
@@ -105,10 +107,9 @@ def _command() -> str:
 def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
   """Runs every stage; returns the chat codec of the run."""
   settings, folder = context.settings, context.folder
-  with (
-    placed_environments(settings) as environments,
-    MetricsWriter(folder.root) as metrics,
-  ):
+  with contextlib.ExitStack() as stack:
+    environments = stack.enter_context(placed_environments(settings))
+    stages = SharedStages(context.config)
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
     folder.keep_config(context.config)
@@ -118,27 +119,35 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
       f"{folder.root}: {', '.join(settings.task_ids)} on {_devices()}"
     )
     with context.interrupts.at_once():
+      stack.enter_context(
+        stages.begun(folder.root, timeout_s=settings.processes.wait_timeout_s)
+      )
+    metrics = stack.enter_context(MetricsWriter(folder.root))
+    with context.interrupts.at_once():
       make_chat(context)
       make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
     params = warm_start_params(context, metrics)
     evaluator = Evaluator(context, plan, environments, metrics)
-    with contextlib.ExitStack() as stack:
+    with context.interrupts.at_once():
+      service = stack.enter_context(
+        serve_run(context.config, settings, context.policy, codec)
+      )
+
+    def score(stage: str, *modes: str) -> None:
       with context.interrupts.at_once():
-        service = stack.enter_context(
-          serve_run(context.config, settings, context.policy, codec)
+        for mode in modes:
+          evaluator.policy(stage, mode, service)
+      if stage == WARM_START:
+        stages.keep(
+          folder.root, {"run": context.config.name, "commit": commit(ROOT)}
         )
 
-      def score(stage: str, *modes: str) -> None:
-        with context.interrupts.at_once():
-          for mode in modes:
-            evaluator.policy(stage, mode, service)
-
-      with context.interrupts.at_once():
-        evaluator.expert()
-        evaluator.scripted()
-      groups = LeaderGroupSource(context, environments, service, metrics)
-      _reinforce(context, params, groups, service.publisher, codec, score)
+    with context.interrupts.at_once():
+      evaluator.expert()
+      evaluator.scripted()
+    groups = LeaderGroupSource(context, environments, service, metrics)
+    _reinforce(context, params, groups, service.publisher, codec, score)
   return codec
 
 

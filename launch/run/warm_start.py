@@ -20,7 +20,7 @@ from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.train_batch import TrainBatch
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import Settings
-from launch.report.progress import StageProgress
+from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.demonstrations import shuffled
 from launch.storage.load_params import first_params, split_params

@@ -17,7 +17,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,7 @@ MAY_CHANGE = (
   "processes",
   "compile_cache",
   "pretrained.path",
+  "warm_start.store",
   "workdir",
   "name",
   "mesh",
@@ -48,6 +49,15 @@ MAY_CHANGE = (
 )
 
 
+_STEPS = "train.steps"
+# What a run's end leaves, and more updates make anew.
+_ENDS = (
+  "evaluations/rl_*",
+  "trajectories/rl_*",
+  "summary.json",
+  "report.html",
+  "curves.png",
+)
 RUN = "run"  # the stage that holds all others, and what is between them
 OTHER = "other"  # the time of a run in none of its stages
 
@@ -114,7 +124,11 @@ class RunDirectory:
     return self.root / "trajectories" / f"{policy}_{mode}.jsonl.gz"
 
   def keep_config(self, config: ml_collections.ConfigDict) -> None:
-    """Writes the config; refuses to continue a run that had another."""
+    """Writes the config; refuses to continue a run that had another.
+
+    A run may be given more updates than it had: its RL goes on, and what was
+    evaluated after the fewer is moved to `earlier/<updates>`.
+    """
     path = self.root / "config.yaml"
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
@@ -122,16 +136,36 @@ class RunDirectory:
       require_names_of_today(filed, path)
       changed = _differences(filed, yaml.safe_load(text))
       changed = [key for key in changed if not _may_change(key)]
-      if changed:
+      is_longer = changed == [_STEPS] and _may_be_longer(filed, config)
+      if changed and not is_longer:
         raise ConfigError(
           f"{self.root} holds a run with other settings: {', '.join(changed)} "
           "differ. Choose another --config.name, or remove the folder to start "
           "again"
         )
-      return
+      if not is_longer:
+        return
+      self._reopen(int(filed["train"]["steps"]))
     partial = path.with_suffix(".partial")
     partial.write_text(text)
     partial.replace(path)
+
+  def _reopen(self, steps: int) -> None:
+    """Moves the ends of a run that had `steps` updates out of the way.
+
+    Before the config is written, so that a kill in between does it again.
+    """
+    earlier = self.root / "earlier" / f"{steps}"
+    for pattern in _ENDS:
+      for path in self.root.glob(pattern):
+        earlier.mkdir(parents=True, exist_ok=True)
+        path.replace(earlier / path.name)
+    for path in (self.root / "done").glob("evaluate_rl_*"):
+      path.unlink()
+    for name in (RUN, "rl"):
+      done = self.root / "done" / f"{name}.json"
+      if done.exists():
+        done.replace(done.with_suffix(".partial"))
 
   def seconds(self) -> dict[str, float]:
     """Returns the time of each stage so far, ordered by its last end.
@@ -183,6 +217,20 @@ def _filed_checkpoints(root: pathlib.Path) -> str:
     return ""
   filed = yaml.safe_load(path.read_text())
   return str(filed["checkpoint"]["directory"])
+
+
+def _may_be_longer(
+  filed: Mapping[str, Any], config: ml_collections.ConfigDict
+) -> bool:
+  """True if a run may get the updates of `config`, which are not `filed`'s.
+
+  More, and only if the learning rate of an update does not depend on their
+  number: else the run would not be one that was begun with as many.
+  """
+  return bool(
+    config.train.steps > filed["train"]["steps"]
+    and config.optimizer.final_lr_ratio == 1
+  )
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from launch.processes.fault_log import (
   FaultLog,
   read_faults,
 )
-from launch.report.html import fault_text
+from launch.reports.html import fault_text
 from tests.clocks import StoppedClock
 
 

@@ -93,6 +93,38 @@ class RunDirectoryTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "loss.clip_high differ"):
       RunDirectory(self.root).keep_config(config)
 
+  def test_a_finished_run_may_get_more_updates_and_not_fewer(self):
+    config = base.get_config()
+    config.train.steps = 40
+    run = self.run_directory
+    run.keep_config(config)
+    for stage in ("warm_start", "evaluate_rl_greedy", "rl", "run"):
+      with run.stage(stage):
+        pass
+    ends = ("evaluations/rl_greedy.json", "summary.json")
+    for name in (*ends, "evaluations/warm_start_greedy.json"):
+      (self.root / name).write_text("{}")
+    config.train.steps = 60
+    RunDirectory(self.root).keep_config(config)
+    done = {path.name for path in (self.root / "done").iterdir()}
+    self.assertEqual(done, {"warm_start.json", "rl.partial", "run.partial"})
+    moved = {path.name for path in (self.root / "earlier" / "40").iterdir()}
+    self.assertEqual(moved, {"rl_greedy.json", "summary.json"})
+    self.assertTrue(
+      (self.root / "evaluations" / "warm_start_greedy.json").exists()
+    )
+    config.train.steps = 50
+    with self.assertRaisesRegex(ConfigError, "train.steps differ"):
+      RunDirectory(self.root).keep_config(config)
+
+  def test_more_updates_would_change_a_decay_of_the_learning_rate(self):
+    config = base.get_config()
+    config.optimizer.final_lr_ratio = 0.1
+    self.run_directory.keep_config(config)
+    config.train.steps += 1
+    with self.assertRaisesRegex(ConfigError, "train.steps differ"):
+      RunDirectory(self.root).keep_config(config)
+
   def test_two_processes_do_not_share_a_folder(self):
     with (
       self.run_directory.held(),

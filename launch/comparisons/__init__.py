@@ -1,0 +1,1 @@
+"""Compares runs: arms of a sweep over seeds, with intervals and tests."""

@@ -1,0 +1,99 @@
+"""Curves of an arm: the mean over seeds, with a band, over several costs."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from agentrl_jax.metrics import Row
+from launch.comparisons.runs import Arm, Run
+from launch.comparisons.statistics import LEVEL
+from launch.reports.curves import RL
+
+UPDATES, EPISODES, TOKENS, MINUTES = (
+  "updates",
+  "episodes",
+  "trained tokens",
+  "minutes of RL",
+)
+COSTS = (UPDATES, EPISODES, TOKENS, MINUTES)
+_POINTS = 60
+_WINDOW = 5  # updates that a curve is smoothed over
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+  """Mean over seeds at some costs, and a 95 % band where there are several."""
+
+  arm: str
+  cost: np.ndarray
+  mean: np.ndarray
+  low: np.ndarray
+  high: np.ndarray
+  num_seeds: int
+
+
+def band(arm: Arm, metrics: Sequence[str], cost: str) -> Band | None:
+  """Returns the mean of the metrics, over seeds; None if no run has them.
+
+  Each seed's curve is smoothed over 5 updates. The band ends where the first
+  seed ends.
+  """
+  curves = [
+    found
+    for run in arm.runs.values()
+    if (found := _curve(run, metrics, cost)) is not None
+  ]
+  if not curves:
+    return None
+  begin = max(float(x[0]) for x, _ in curves)
+  end = min(float(x[-1]) for x, _ in curves)
+  if end < begin:
+    return None
+  at = np.linspace(begin, end, _POINTS)
+  values = np.array([np.interp(at, x, y) for x, y in curves])
+  mean = values.mean(0)
+  reach = np.zeros_like(mean)
+  if len(curves) > 1:
+    error = values.std(0, ddof=1) / math.sqrt(len(curves))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(curves) - 1)) * error
+  return Band(arm.name, at, mean, mean - reach, mean + reach, len(curves))
+
+
+def costs_of(rows: Sequence[Row]) -> dict[str, list[float]]:
+  """Returns what each update of RL had cost by its end."""
+
+  def total(*names: str) -> list[float]:
+    each = (sum(row.values.get(name, 0.0) for name in names) for row in rows)
+    return list(itertools.accumulate(each))
+
+  seconds = total("seconds/wait", "seconds/train")
+  return {
+    UPDATES: [float(row.step) for row in rows],
+    EPISODES: total("batch/trajectories"),
+    TOKENS: total("batch/trained_tokens"),
+    MINUTES: [second / 60 for second in seconds],
+  }
+
+
+def _curve(
+  run: Run, metrics: Sequence[str], cost: str
+) -> tuple[np.ndarray, np.ndarray] | None:
+  rows = [row for row in run.rows if row.stage == RL]
+  at = costs_of(rows)[cost]
+  found = [
+    (x, math.fsum(row.values[m] for m in metrics) / len(metrics))
+    for x, row in zip(at, rows, strict=True)
+    if all(math.isfinite(row.values.get(m, math.nan)) for m in metrics)
+  ]
+  if not found:
+    return None
+  x, y = map(np.array, zip(*found, strict=True))
+  width = min(_WINDOW, len(y))
+  summed = np.cumsum(np.insert(y, 0, 0.0))
+  low = np.maximum(np.arange(len(y)) - width // 2, 0)
+  high = np.minimum(np.arange(len(y)) + width // 2 + 1, len(y))
+  return x, (summed[high] - summed[low]) / (high - low)

@@ -1,0 +1,270 @@
+"""The comparison as one self-contained page, with pictures and CSV beside it.
+
+<output>/report.html  finals.csv  curves.csv  <plot>.png
+"""
+
+import csv
+import dataclasses
+import math
+import pathlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from launch.comparisons.bands import costs_of
+from launch.comparisons.finals import MEAN, Change, Finals, finals
+from launch.comparisons.plots import Plot, make_plots
+from launch.comparisons.runs import Arm, Run
+from launch.comparisons.statistics import Estimate, PairedDifference
+from launch.reports import numbers
+from launch.reports.curves import RL
+from launch.reports.html import page_templates
+from launch.reports.summary import MODES
+from launch.reports.tables import Cell
+from launch.sweeps.cells import State
+
+STAGES = ("warm_start", "rl")
+FEW_SEEDS = 3  # below, the page says that a verdict is not to be had
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """All that a page shows."""
+
+  title: str
+  arms: Sequence[Arm]
+  finals: Sequence[Finals]
+  plots: Sequence[Plot]
+
+
+def compare(title: str, arms: Sequence[Arm]) -> Comparison:
+  """Computes every number and plot of the arms."""
+  found = [finals(arms, stage, mode) for stage in STAGES for mode in MODES]
+  made = [each for each in found if each is not None]
+  # After RL first: it is what is asked for.
+  made.sort(key=lambda each: each.stage != RL)
+  tasks = sorted({task for arm in arms for task in _trained_tasks(arm)})
+  return Comparison(title, arms, made, make_plots(arms, tasks))
+
+
+def write(comparison: Comparison, output: pathlib.Path) -> None:
+  """Writes the page, a picture of each plot, and the numbers as CSV."""
+  output.mkdir(parents=True, exist_ok=True)
+  for plot in comparison.plots:
+    plot.write(output)
+  _write_csv(output / "finals.csv", _final_rows(comparison.arms))
+  _write_csv(output / "curves.csv", _curve_rows(comparison.arms))
+  partial = output / "page.partial"
+  partial.write_text(render(comparison), encoding="utf-8")
+  partial.replace(output / "report.html")
+
+
+def render(comparison: Comparison) -> str:
+  """Renders the page as text."""
+  return (
+    page_templates()
+    .get_template("comparison.html")
+    .render(
+      title=comparison.title,
+      verdicts=verdicts(comparison),
+      warnings=warnings(comparison.arms),
+      tables=[_table(each) for each in comparison.finals],
+      plots=comparison.plots,
+      arms=comparison.arms,
+      cells=[
+        (arm.name, run)
+        for arm in comparison.arms
+        for _, run in sorted(arm.runs.items())
+      ],
+      where=_where,
+      hours=lambda run: numbers.duration(3600 * run.hours) if run.hours else "",
+    )
+  )
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+  """Says in a sentence per arm if it differs from the first one."""
+  after = [each for each in comparison.finals if each.stage == RL]
+  if not after:
+    return ["No run has been evaluated after RL."]
+  first = after[0]
+  return [_verdict(change, first) for change in first.changes] or [
+    f"{first.baseline} is alone: there is nothing to compare it with."
+  ]
+
+
+def _verdict(change: Change, of: Finals) -> str:
+  mean = change.tasks[MEAN]
+  who = f"{change.arm} − {of.baseline}"
+  what = f"{numbers.points(mean.mean)} points of {of.mode} success"
+  if math.isnan(mean.p):
+    return f"{who}: {what} with one seed, which shows nothing."
+  interval = numbers.signed_interval(mean.low, mean.high)
+  where = f"95 % interval {interval}, p = {mean.p:.2g}, {mean.n} seeds"
+  how = "different" if mean.is_different else "not different"
+  return f"{who}: {what}, {how} at the 5 % level ({where})."
+
+
+def warnings(arms: Sequence[Arm]) -> list[str]:
+  """Returns what a reader must know before believing a number."""
+  runs = [run for arm in arms for run in arm.runs.values()]
+  states = Counter(run.state for run in runs)
+  found = []
+  left = len(runs) - states[State.FINISHED]
+  if left:
+    counts = ", ".join(
+      f"{states[s]} {s.value}" for s in State if states[s] and s != "finished"
+    )
+    found.append(f"{left} of {len(runs)} runs are not finished: {counts}.")
+  fewest = min((len(_finished(arm)) for arm in arms), default=0)
+  if fewest < FEW_SEEDS:
+    found.append(
+      f"An arm has {fewest} finished seeds: with fewer than {FEW_SEEDS} hardly "
+      "any difference can be shown."
+    )
+  comparisons = len(arms) - 1
+  if comparisons > 1:
+    found.append(
+      f"{comparisons} arms are compared with the first: of {comparisons} true "
+      f"zeros, one is expected beyond the 5 % level in "
+      f"{1 - 0.95**comparisons:.0%} of such pages. Bonferroni's level for each "
+      f"is {0.05 / comparisons:.2g}."
+    )
+  commits = {run.commit for run in runs if run.commit}
+  if len(commits) > 1:
+    found.append(f"The runs are of {len(commits)} commits.")
+  return found
+
+
+def _finished(arm: Arm) -> list[Run]:
+  return [run for run in arm.runs.values() if run.state is State.FINISHED]
+
+
+def _trained_tasks(arm: Arm) -> set[str]:
+  return {
+    name.partition("/")[2]
+    for run in arm.runs.values()
+    for row in run.rows[-1:]
+    for name in (*row.values, *_names_of_rl(run))
+    if name.startswith("success/")
+  }
+
+
+def _names_of_rl(run: Run) -> Sequence[str]:
+  rows = [row for row in run.rows if row.stage == RL]
+  return list(rows[-1].values) if rows else []
+
+
+def _where(run: Run) -> str:
+  """Describes how far a run is."""
+  if not run.rows:
+    return ""
+  last = run.rows[-1]
+  return f"{numbers.stage_name(last.stage)} {last.step}"
+
+
+# --- Tables -------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """Levels and differences of one stage and mode."""
+
+  caption: str
+  columns: Sequence[Cell]
+  levels: Sequence[tuple[str, Sequence[Cell]]]
+  changes: Sequence[tuple[str, Sequence[Cell]]]
+
+
+def _table(of: Finals) -> Table:
+  names = [*of.tasks, *([MEAN] if len(of.tasks) > 1 else [])]
+  columns = [
+    Cell(name, f"n = {of.num_episodes[name]} a seed")
+    if name in of.num_episodes
+    else Cell(name, "of tasks")
+    for name in names
+  ]
+  columns.append(Cell("IQM", "seeds × tasks"))
+  return Table(
+    caption=f"{numbers.stage_name(of.stage)}, {of.mode}",
+    columns=columns,
+    levels=[
+      (
+        f"{level.arm} ({level.tasks[MEAN].n})",
+        [
+          *(_level_cell(level.tasks[n]) for n in names),
+          _level_cell(level.middle),
+        ],
+      )
+      for level in of.levels
+    ],
+    changes=[
+      (
+        f"{change.arm} − {of.baseline}",
+        [*(_change_cell(change.tasks[n]) for n in names), Cell("")],
+      )
+      for change in of.changes
+    ],
+  )
+
+
+def _level_cell(each: Estimate) -> Cell:
+  if math.isnan(each.low):
+    return Cell(numbers.percent(each.mean))
+  return Cell(numbers.percent(each.mean), numbers.interval(each.low, each.high))
+
+
+def _change_cell(each: PairedDifference) -> Cell:
+  if math.isnan(each.p):
+    return Cell(numbers.points(each.mean), "one seed", False)
+  return Cell(
+    numbers.points(each.mean),
+    f"{numbers.signed_interval(each.low, each.high)}; p = {each.p:.2g}",
+    each.is_different,
+  )
+
+
+# --- CSV ----------------------------------------------------------------------
+
+
+def _final_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
+  for arm in arms:
+    for seed, run in sorted(arm.runs.items()):
+      for evaluation in run.evaluations:
+        for task, score in evaluation.tasks.items():
+          yield {
+            "arm": arm.name,
+            "seed": seed,
+            "state": run.state.value,
+            "stage": evaluation.stage,
+            "mode": evaluation.mode,
+            "task": task,
+            **dataclasses.asdict(score),
+          }
+
+
+def _curve_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
+  for arm in arms:
+    for seed, run in sorted(arm.runs.items()):
+      rows = [row for row in run.rows if row.stage == RL]
+      costs = costs_of(rows)
+      for i, row in enumerate(rows):
+        for name, value in row.values.items():
+          if name.startswith(("success/", "policy/", "staleness/", "reward/")):
+            yield {
+              "arm": arm.name,
+              "seed": seed,
+              **{cost: round(values[i], 3) for cost, values in costs.items()},
+              "metric": name,
+              "value": value,
+            }
+
+
+def _write_csv(
+  path: pathlib.Path, rows: Iterator[Mapping[str, object]]
+) -> None:
+  found = list(rows)
+  with path.open("w", newline="", encoding="utf-8") as file:
+    if found:
+      writer = csv.DictWriter(file, list(found[0]))
+      writer.writeheader()
+      writer.writerows(found)

@@ -1,0 +1,149 @@
+"""Plots of a comparison: arms over each other, with bands over seeds."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
+
+from launch.comparisons.bands import COSTS, UPDATES, Band, band
+from launch.comparisons.runs import Arm
+from launch.reports.curves import DISTANCE, ENTROPY, STALENESS_MEAN, SUCCESS
+from launch.reports.plots import draw_png, draw_svg
+from launch.reports.theme import PAGE, PAPER, Theme, tidy
+
+SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
+KL = "policy/kl_to_behavior"
+# Metric, title, note.
+DIAGNOSTICS = (
+  (ENTROPY, "Entropy", "nats per token"),
+  (
+    DISTANCE,
+    "Log-ratio of the fresh sampler",
+    "mean |log ratio|, nats per token",
+  ),
+  (KL, "KL to the behavior policy", "nats per token, all policy slots"),
+  (SAMPLE_SIZE, "Effective sample size", "of ratios bounded at 2, fresh slot"),
+  (STALENESS_MEAN, "Staleness", "updates between sampling and training"),
+  ("seconds/wait", "The learner's wait", "seconds per batch"),
+)
+_SIZE = (3.6, 2.7)  # inches
+_WIDE = (7.2, 3.4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+  """One plot: its title, note, and drawing in a theme."""
+
+  name: str  # of its file
+  title: str
+  note: str
+  draw: Callable[[FigureBase, Theme], None]
+  is_wide: bool = False
+
+  def svg(self) -> str:
+    """Returns the drawing for a page."""
+    return draw_svg(
+      lambda figure: self.draw(figure, PAGE),
+      size=_WIDE if self.is_wide else _SIZE,
+      name=self.name,
+    )
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes the drawing as a picture."""
+    draw_png(
+      lambda figure: self.draw(figure, PAPER),
+      folder / f"{self.name}.png",
+      size=_WIDE if self.is_wide else _SIZE,
+    )
+
+
+def make_plots(arms: Sequence[Arm], tasks: Sequence[str]) -> list[Plot]:
+  """Returns the plots for which some run has records."""
+  mean = [f"{SUCCESS}/{task}" for task in tasks]
+  plots = [
+    _plot(
+      arms,
+      mean,
+      cost,
+      name=f"success_by_{cost.split()[0]}",
+      title=f"Success by {cost}",
+      note="mean of tasks, sampled training rollouts",
+      is_wide=cost == UPDATES,
+      is_share=True,
+    )
+    for cost in COSTS
+  ]
+  if len(tasks) > 1:
+    plots += [
+      _plot(
+        arms,
+        [metric],
+        UPDATES,
+        name=f"success_{task}",
+        title=task,
+        note="success of sampled training rollouts, by updates",
+        is_share=True,
+      )
+      for metric, task in zip(mean, tasks, strict=True)
+    ]
+  plots += [
+    _plot(
+      arms,
+      [metric],
+      UPDATES,
+      name=metric.replace("/", "_"),
+      title=title,
+      note=f"{note}, by updates",
+    )
+    for metric, title, note in DIAGNOSTICS
+  ]
+  return [plot for plot in plots if plot is not None]
+
+
+def _plot(
+  arms: Sequence[Arm],
+  metrics: Sequence[str],
+  cost: str,
+  *,
+  name: str,
+  title: str,
+  note: str,
+  is_wide: bool = False,
+  is_share: bool = False,
+) -> Plot | None:
+  bands = [
+    (i, found)
+    for i, arm in enumerate(arms)
+    if (found := band(arm, metrics, cost))
+  ]
+  if not metrics or not bands:
+    return None
+
+  def draw(figure: FigureBase, theme: Theme) -> None:
+    axes = figure.subplots()
+    for i, each in bands:
+      _draw_band(axes, each, theme, i)
+    tidy(axes, theme)
+    axes.set_xlabel(cost, color=theme.faint, fontsize=8)
+    if is_share:
+      axes.set_ylim(0, 1)
+      axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.tick_params(colors=theme.faint, labelsize=8, length=0)
+    if len(bands) > 1:
+      axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
+
+  return Plot(name, title, note, draw, is_wide)
+
+
+def _draw_band(axes: Axes, each: Band, theme: Theme, place: int) -> None:
+  hue = theme.hue(place)
+  label = f"{each.arm} ({each.num_seeds})"
+  axes.plot(each.cost, each.mean, color=hue, linewidth=1.8, label=label)
+  if each.num_seeds > 1:
+    axes.fill_between(
+      each.cost, each.low, each.high, color=hue, alpha=0.15, linewidth=0
+    )
+  if each.cost[-1] == each.cost[0]:
+    axes.plot(each.cost[:1], each.mean[:1], "o", color=hue)

@@ -1,0 +1,178 @@
+"""Runs to compare, grouped into arms; read from the files of the runs.
+
+A folder is a sweep, whose record names the arms, or a run. Runs of one arm
+differ in nothing but their seed.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import FILE, Row, read_metrics
+from launch.reports.summary import Evaluation, Summary, read_summary
+from launch.storage.run_config import require_names_of_today
+from launch.sweeps.cells import State, run_of, state_of
+from launch.sweeps.plan import RECORD, read_record
+from launch.sweeps.runner import read_failures
+
+CONFIG = "config.yaml"
+# Keys in which the runs of one arm may differ.
+_OF_A_RUN = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+_SEED = re.compile(r"[-_]?(?:s|seed)-?\d+$")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """One run: finished, running, stopped, failed, or not begun."""
+
+  name: str
+  seed: int
+  state: State
+  why: str  # the last sentence of a run that failed
+  rows: Sequence[Row]  # of its metrics
+  evaluations: Sequence[Evaluation]
+  config: Mapping[str, Any]  # by flat key; {} of a run that has not begun
+  commit: str  # "" of a run without a summary
+  hours: float  # of all its stages, for one with a summary
+
+  def evaluation(self, stage: str, mode: str) -> Evaluation | None:
+    """Returns that evaluation, or None if it has not been made."""
+    for found in self.evaluations:
+      if (found.stage, found.mode) == (stage, mode):
+        return found
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+  """Runs that differ in nothing but the seed, by seed."""
+
+  name: str
+  keys: Mapping[str, Any]  # that set it apart, as its ablation says
+  runs: Mapping[int, Run]
+
+
+def read_arms(folders: Sequence[pathlib.Path]) -> list[Arm]:
+  """Reads sweeps and runs; the first arm is what others are compared with.
+
+  Raises `ConfigError` for a folder that is neither.
+  """
+  arms: list[Arm] = []
+  alone: list[Run] = []
+  for folder in folders:
+    if (folder / RECORD).exists():
+      arms += _arms_of_sweep(folder)
+    elif (folder / CONFIG).exists():
+      alone.append(read_run(folder))
+    else:
+      raise ConfigError(
+        f"{folder} is neither a run ({CONFIG}) nor a sweep ({RECORD}): name "
+        "folders that launch.train or launch.sweep made"
+      )
+  names = [arm.name for arm in arms]
+  if len(names) > len(set(names)):  # of several sweeps
+    raise ConfigError(
+      f"two sweeps have an arm of the same name, among {', '.join(names)}: "
+      "compare them one at a time"
+    )
+  return [*arms, *_grouped(alone)]
+
+
+def read_run(
+  folder: pathlib.Path, *, seed: int | None = None, why: str = ""
+) -> Run:
+  """Reads a run's files, whatever state it is in."""
+  config: dict[str, Any] = {}
+  if (folder / CONFIG).exists():
+    filed = yaml.safe_load((folder / CONFIG).read_text())
+    require_names_of_today(filed, folder / CONFIG)
+    config = _flat(filed)
+  summary: Summary | None = None
+  if (folder / "summary.json").exists():
+    summary = read_summary(folder / "summary.json")
+  state = state_of(folder)
+  return Run(
+    name=folder.name,
+    seed=config.get("seed", 0) if seed is None else seed,
+    state=State.FAILED if why and state is not State.FINISHED else state,
+    why=why,
+    rows=read_metrics(folder / FILE) if (folder / FILE).exists() else [],
+    evaluations=[
+      Evaluation.from_json(json.loads(path.read_text()))
+      for path in sorted((folder / "evaluations").glob("*.json"))
+    ],
+    config=config,
+    commit=str(summary.facts["commit"]) if summary else "",
+    hours=summary.total_wall_s / 3600 if summary else 0.0,
+  )
+
+
+def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:
+  plan, failures = read_record(folder), read_failures(folder)
+  return [
+    Arm(
+      name,
+      keys,
+      {
+        cell.seed: read_run(
+          run_of(folder, cell),
+          seed=cell.seed,
+          why=failures.get(cell.name, ""),
+        )
+        for cell in plan.cells
+        if cell.arm == name
+      },
+    )
+    for name, keys in plan.arms.items()
+  ]
+
+
+def _grouped(runs: Sequence[Run]) -> list[Arm]:
+  """Groups runs by their config without what belongs to one run."""
+  groups: dict[str, list[Run]] = {}
+  for run in runs:
+    same = {k: v for k, v in run.config.items() if k not in _OF_A_RUN}
+    groups.setdefault(json.dumps(same, sort_keys=True), []).append(run)
+  shared = _shared([json.loads(text) for text in groups])
+  arms = []
+  for text, members in groups.items():
+    seeds = [run.seed for run in members]
+    if len(seeds) > len(set(seeds)):
+      names = ", ".join(run.name for run in members)
+      raise ConfigError(
+        f"{names} have the same config, and some the same seed: name each run "
+        "once"
+      )
+    keys = {k: v for k, v in json.loads(text).items() if k not in shared}
+    name = _SEED.sub("", members[0].name) or members[0].name
+    arms.append(Arm(name, keys, {run.seed: run for run in members}))
+  return arms
+
+
+def _shared(configs: Sequence[Mapping[str, Any]]) -> set[str]:
+  """Returns the keys whose value is the same in all configs."""
+  return (
+    {
+      key
+      for key in configs[0]
+      if all(key in c and c[key] == configs[0][key] for c in configs)
+    }
+    if configs
+    else set()
+  )
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  found: dict[str, Any] = {}
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      found |= _flat(value, f"{prefix}{name}.")
+    else:
+      found[f"{prefix}{name}"] = value
+  return found

@@ -1,0 +1,53 @@
+r"""Compares runs: arms of sweeps, or runs, finished or not.
+
+  python -m launch.report sweeps/agentrl
+  python -m launch.report runs/a-s0 runs/a-s1 runs/b-s0 runs/b-s1 \
+    --output=comparison
+
+Writes report.html, finals.csv, curves.csv and a picture of each plot. Runs that
+differ in nothing but the seed are one arm; the first arm is what the others are
+compared with.
+"""
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from agentrl_jax.errors import AgentRLError
+from launch.command_line import REFUSED
+from launch.comparisons.page import compare, verdicts, warnings, write
+from launch.comparisons.runs import read_arms
+
+CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  """Parses the command line, writes the page, and prints the verdicts."""
+  parser = argparse.ArgumentParser(
+    prog="python -m launch.report", description=__doc__.partition("\n")[0]
+  )
+  parser.add_argument("folder", nargs="+", help="a sweep or a run")
+  parser.add_argument(
+    "--output", help="a folder; else `comparison` in the first one"
+  )
+  parser.add_argument("--title", help="else the names of the folders")
+  given = parser.parse_args(arguments)
+  folders = [pathlib.Path(name) for name in given.folder]
+  output = pathlib.Path(given.output or folders[0] / "comparison")
+  title = given.title or ", ".join(path.resolve().name for path in folders)
+  try:
+    comparison = compare(title, read_arms(folders))
+    write(comparison, output)
+  except AgentRLError as error:
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    sys.exit(REFUSED)
+  for sentence in (*verdicts(comparison), *warnings(comparison.arms)):
+    CONSOLE.print(sentence)
+  CONSOLE.print(f"report: {output / 'report.html'}")
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,211 @@
+"""Keeps the stages before reinforcement learning for the runs that share them.
+
+Runs whose configs agree in `KEYS` have the same tokenizer, demonstrations, warm
+start and evaluations of it. With `warm_start.store` the first such run keeps
+them in a folder by the hash of these keys, and the others begin with a copy:
+
+  <store>/<hash>/         as in a run's folder, without its RL
+    shared.json           the keys, and the run and commit that made it
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import pathlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
+
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
+
+RECORD = "shared.json"
+# Keys and sections on which the stages depend.
+KEYS = (
+  "seed",
+  "tasks",
+  "environments",
+  "tokenizer",
+  "pretrained",
+  "chat",
+  "model",
+  "lora",
+  "mesh",
+  "compute",
+  "warm_start",
+  "train.row_length",
+  "train.micro_batch",
+  "loss.token_chunk",
+  "loss.vocab_chunk",
+  "episode",
+  "sampling.calls",
+  "evaluation",
+)
+_STORE = "warm_start.store"
+# What the stages leave in a run's folder.
+_FILES = (
+  "tokenizer.json",
+  "demonstrations.npz",
+  "metrics.jsonl",
+  "evaluations/*.json",
+  "trajectories/*_*.jsonl.gz",
+  "done/*.json",
+)
+_FOLDERS = ("chat", "warm_start")
+_LATER = ("rl*", "evaluate_rl*", "run.json")  # of reinforcement learning
+_POLL_S = 1.0
+
+
+def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the config's keys that `KEYS` name, flat.
+
+  Environments that are not played, and where they are played, do not count.
+  """
+  played = set(config.tasks.names)
+  found = {}
+  for key, value in _flat(config.to_dict()):
+    words = key.split(".")
+    if key == _STORE or not any(_is_below(key, each) for each in KEYS):
+      continue
+    if words[0] == "environments" and (
+      words[1] not in played or words[2] == "place"
+    ):
+      continue
+    if words[:2] == ["tasks", "weights"] and words[2] not in played:
+      continue
+    found[key] = value
+  return found
+
+
+def hash_of(keys: Mapping[str, Any]) -> str:
+  """Returns the name of the stages that these keys make."""
+  text = json.dumps(keys, sort_keys=True, default=str)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class SharedStages:
+  """The stages of one config in a store; without a store it does nothing."""
+
+  def __init__(self, config: ml_collections.ConfigDict) -> None:
+    store = config.warm_start.store
+    if store and config.checkpoint.directory:
+      raise ConfigError(
+        f"{_STORE}={store!r} keeps the warm start's checkpoint with the other "
+        f"stages, and checkpoint.directory={config.checkpoint.directory!r} "
+        "keeps checkpoints elsewhere: set one of them"
+      )
+    self._keys = shared_keys(config)
+    self._folder = pathlib.Path(store) / hash_of(self._keys) if store else None
+    self._lock = contextlib.ExitStack()
+
+  @property
+  def are_kept(self) -> bool:
+    """True if the store has them."""
+    return self._folder is not None and self._folder.exists()
+
+  @contextlib.contextmanager
+  def begun(self, run: pathlib.Path, *, timeout_s: float) -> Iterator[None]:
+    """Copies the stages into a new run, or lets it make them within.
+
+    Other runs that need the same stages wait for those that this one makes, at
+    most `timeout_s`. A run whose RL has begun keeps those that it has.
+    """
+    with self._lock:
+      if self._folder is not None and not _is_settled(run):
+        self._wait_for_lock(timeout_s)
+        if self.are_kept:
+          _copy(self._folder, run)
+          _file(run, json.loads((self._folder / RECORD).read_text()))
+          self._lock.close()
+      yield
+
+  def keep(self, run: pathlib.Path, made_by: Mapping[str, Any]) -> None:
+    """Copies a run's stages into the store, unless it has them.
+
+    `made_by` has facts of the run, for the record.
+    """
+    if self._folder is None or _is_settled(run):
+      return
+    record = {"keys": self._keys, "made_by": dict(made_by)}
+    if not self.are_kept:
+      partial = self._folder.with_suffix(".partial")
+      shutil.rmtree(partial, ignore_errors=True)
+      _copy(run, partial)
+      _file(partial, record)
+      partial.rename(self._folder)
+    _file(run, record)
+    self._lock.close()
+
+  def _wait_for_lock(self, timeout_s: float) -> None:
+    assert self._folder is not None
+    self._folder.parent.mkdir(parents=True, exist_ok=True)
+    path = self._folder.with_suffix(".lock")
+    file = self._lock.enter_context(path.open("w"))
+    deadline = time.monotonic() + timeout_s
+    while True:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as error:
+        if time.monotonic() > deadline:
+          raise DeadlineExceeded(
+            f"waited {timeout_s:g} s (processes.wait_timeout_s) for the run "
+            f"that makes the stages {self._folder}; see whether it goes on"
+          ) from error
+        time.sleep(_POLL_S)
+      else:
+        return
+
+
+def shared_facts(run: pathlib.Path) -> dict[str, Any]:
+  """Returns which run made the stages that this run has; {} if it is alone."""
+  path = run / RECORD
+  if not path.exists():
+    return {}
+  record = json.loads(path.read_text())
+  return {
+    "stages_before_rl": {"hash": hash_of(record["keys"]), **record["made_by"]}
+  }
+
+
+def _is_settled(run: pathlib.Path) -> bool:
+  """True if the run has shared stages, or goes on from stages of its own."""
+  return (run / RECORD).exists() or (run / "trained_groups.jsonl").exists()
+
+
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Copies the stages of one folder over those of another."""
+  for pattern in _FILES:
+    for path in source.glob(pattern):
+      if any(path.match(later) for later in _LATER):
+        continue
+      copy = target / path.relative_to(source)
+      copy.parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy(path, copy)
+  for name in _FOLDERS:
+    if (source / name).exists():
+      shutil.rmtree(target / name, ignore_errors=True)
+      shutil.copytree(source / name, target / name)
+
+
+def _file(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
+  """Writes the record, which is the last file of a copy."""
+  partial = folder / f"{RECORD}.partial"
+  partial.write_text(json.dumps(record, indent=2, default=str))
+  partial.replace(folder / RECORD)
+
+
+def _is_below(key: str, section: str) -> bool:
+  return key == section or key.startswith(f"{section}.")
+
+
+def _flat(
+  tree: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+  for name, value in tree.items():
+    if isinstance(value, Mapping):
+      yield from _flat(value, f"{prefix}{name}.")
+    else:
+      yield f"{prefix}{name}", value

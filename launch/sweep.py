@@ -1,0 +1,179 @@
+r"""Runs an ablation: every arm with several seeds, within a budget.
+
+  python -m launch.sweep --ablation=configs/ablations/agentrl.py --seeds=5 \
+    --budget=2cores --folder=sweeps/agentrl --config.train.steps=20
+
+Any key of the config can be set for all arms, as with launch.train. The same
+command goes on after a kill or Ctrl-C, and runs what is not finished. Cells
+with the same tasks, model and seed share the stages before RL. Elsewhere,
+`--render` prints the cells as jobs; options of the renderer follow `--`:
+
+  python -m launch.sweep --ablation=configs/ablations/agentrl.py --seeds=5 \
+    --render=jobset -- --image=$IMAGE --learner=v5p-8 --workdir=gs://b/runs
+"""
+
+import pathlib
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import ml_collections
+from absl import app, flags, logging
+from rich.console import Console
+
+from agentrl_jax.errors import AgentRLError, ConfigError
+from launch.command_line import REFUSED, load_config
+from launch.config.settings import read_settings
+from launch.reports.facts import run_facts
+from launch.sweeps.budget import Budget
+from launch.sweeps.cells import State
+from launch.sweeps.display import SweepDisplay
+from launch.sweeps.jobs import render
+from launch.sweeps.plan import Cell, Plan, make_plan, write_record
+from launch.sweeps.runner import Runner
+
+CONSOLE = Console()
+
+_ABLATION = flags.DEFINE_string("ablation", None, "A file with ARMS.")
+_ARMS = flags.DEFINE_list(
+  "arms", [], "Some of its arms; all, if none is named."
+)
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds of each arm.")
+_FIRST_SEED = flags.DEFINE_integer("first_seed", 0, "The first of them.")
+_BUDGET = flags.DEFINE_string(
+  "budget", "", "Of all cells together, as 2cores,16GiB,6h; all cores, if none."
+)
+_CORES = flags.DEFINE_integer("cores", 1, "Cores of each cell.")
+_FOLDER = flags.DEFINE_string(
+  "folder", "", "The sweep's folder; sweeps/<name of the ablation>, if none."
+)
+_RENDER = flags.DEFINE_string(
+  "render", "", "Print the cells as jobs instead: jobset or queued."
+)
+flags.mark_flag_as_required("ablation")
+
+
+def split_arguments(
+  arguments: Sequence[str],
+) -> tuple[list[str], list[str], list[str]]:
+  """Returns the flags, the overrides of all cells, and what follows `--`."""
+  own, after = list(arguments), []
+  if "--" in own:
+    at = own.index("--")
+    own, after = own[:at], own[at + 1 :]
+  overrides = [word for word in own if word.startswith("--config.")]
+  return [word for word in own if word not in overrides], overrides, after
+
+
+def load_configs(
+  plan: Plan, folder: pathlib.Path
+) -> dict[Cell, ml_collections.ConfigDict]:
+  """Loads the config of every cell. Raises `ConfigError` if one cannot work."""
+  configs = {}
+  for cell in plan.cells:
+    try:
+      configs[cell] = load_config(plan.arguments(cell, folder))
+      read_settings(configs[cell])
+    except ConfigError as error:
+      raise ConfigError(f"arm {cell.arm}: {error}") from error
+  return configs
+
+
+def sweep(
+  plan: Plan,
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+  folder: pathlib.Path,
+  budget: Budget,
+) -> int:
+  """Runs the cells; returns the number of those that are not finished."""
+  steps = {cell: config.train.steps for cell, config in configs.items()}
+  with SweepDisplay(CONSOLE, folder, steps) as display:
+    runner = Runner(
+      plan, configs, folder, budget, cores_each=_CORES.value, say=display.say
+    )
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+      runner.run(lambda: display.show(runner.states()))
+    except KeyboardInterrupt:
+      display.say(
+        "interrupted: the cells save and end; the same command goes on"
+      )
+    states = runner.states()
+    display.show(states)
+  for cell, sentence in runner.failures.items():
+    CONSOLE.print(
+      f"{cell.name} failed: {sentence}", markup=False, soft_wrap=True
+    )
+  left = [c for c, state in states.items() if state is not State.FINISHED]
+  CONSOLE.print(
+    f"{len(states) - len(left)} of {len(states)} cells are finished; "
+    f"python -m launch.report {folder}",
+    soft_wrap=True,
+    highlight=False,
+  )
+  return len(left)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+  del number, frame
+  raise KeyboardInterrupt
+
+
+def main(overrides: Sequence[str], options: Sequence[str]) -> int:
+  """Runs or renders what the flags say; returns the exit status."""
+  ablation = _ABLATION.value or ""
+  plan = make_plan(
+    ablation,
+    arms=_ARMS.value,
+    num_seeds=_SEEDS.value,
+    first_seed=_FIRST_SEED.value,
+    overrides=overrides,
+  )
+  name = pathlib.Path(ablation).stem
+  folder = pathlib.Path(_FOLDER.value or f"sweeps/{name}").resolve()
+  configs = load_configs(plan, folder)
+  if _RENDER.value:
+    CONSOLE.print(
+      "\n---\n".join(render(plan, name, _RENDER.value, options)),
+      markup=False,
+      highlight=False,
+      soft_wrap=True,
+    )
+    return 0
+  budget = Budget.parse(_BUDGET.value)
+  if not 0 < _CORES.value <= budget.cores:
+    raise ConfigError(
+      f"--cores={_CORES.value} of each cell must be from 1 to the "
+      f"{budget.cores} of --budget"
+    )
+  folder.mkdir(parents=True, exist_ok=True)
+  write_record(plan, folder, run_facts(seed=plan.seeds[0], devices=[]))
+  return 1 if sweep(plan, configs, folder, budget) else 0
+
+
+def run(arguments: Sequence[str]) -> NoReturn:
+  """Parses the command line; ends the process with the status."""
+  own, overrides, options = split_arguments(arguments)
+
+  def answer(left: Sequence[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    try:
+      if left[1:]:
+        raise ConfigError(
+          f"{' '.join(left[1:])} was found where flags are expected: write "
+          "--name=value"
+        )
+      sys.exit(main(overrides, options))
+    except ConfigError as error:
+      sys.stderr.write(f"ConfigError: {error}\n")
+      sys.exit(REFUSED)
+    except AgentRLError as error:
+      sys.exit(f"{type(error).__name__}: {error}")
+
+  app.run(answer, argv=[sys.argv[0], *own])
+  raise AssertionError("app.run does not return")
+
+
+if __name__ == "__main__":
+  run(sys.argv[1:])

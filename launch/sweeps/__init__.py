@@ -1,0 +1,1 @@
+"""Runs an ablation: every arm with several seeds, within a budget."""

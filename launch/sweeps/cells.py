@@ -1,0 +1,99 @@
+"""States of a sweep's cells, read from the folders of their runs."""
+
+import dataclasses
+import enum
+import fcntl
+import json
+import pathlib
+from typing import Any
+
+import yaml
+
+from agentrl_jax.metrics import FILE
+from launch.reports.summary import read_summary
+from launch.sweeps.plan import Cell
+
+_TAIL = 1 << 16  # bytes of a file's end that are read for its last lines
+
+
+class State(enum.StrEnum):
+  """State of a cell, as far as its files say."""
+
+  WAITING = "waiting"  # has not begun
+  STOPPED = "stopped"  # has begun, and can go on
+  RUNNING = "running"  # a process is at work in its folder
+  FINISHED = "finished"
+  FAILED = "failed"  # given up by the sweep; its log says why
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+  """The last record of a run."""
+
+  stage: str
+  step: int
+  reward: float | None  # mean of the last update's rollouts
+
+
+def run_of(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
+  """Returns the folder of the cell's run."""
+  return folder / "cells" / cell.name
+
+
+def log_of(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
+  """Returns the file of the cell's output, of all its starts."""
+  return folder / "logs" / f"{cell.name}.log"
+
+
+def state_of(run: pathlib.Path, steps: int = 0) -> State:
+  """Reads the state of a run; whether it failed, the sweep knows.
+
+  One that has finished with fewer updates than `steps` can go on.
+  """
+  if not run.exists():
+    return State.WAITING
+  if _is_held(run / "lock"):
+    return State.RUNNING
+  summary = run / "summary.json"
+  if not summary.exists() or not read_summary(summary).is_finished:
+    return State.STOPPED
+  had = yaml.safe_load((run / "config.yaml").read_text())["train"]["steps"]
+  return State.FINISHED if had >= steps else State.STOPPED
+
+
+def progress_of(run: pathlib.Path) -> Progress | None:
+  """Reads the last line of a run's metrics; None without one."""
+  for line in reversed(_last_lines(run / FILE)):
+    try:
+      row: dict[str, Any] = json.loads(line)
+    except ValueError:
+      continue  # half a line
+    return Progress(row["stage"], row["step"], row.get("reward/mean"))
+  return None
+
+
+def last_sentence(log: pathlib.Path) -> str:
+  """Returns the last line that a log has, for people."""
+  lines = [line for line in _last_lines(log) if line.strip()]
+  return lines[-1].strip() if lines else "it said nothing"
+
+
+def _is_held(lock: pathlib.Path) -> bool:
+  """True if a process holds the lock of `RunDirectory.held`."""
+  try:
+    with lock.open("r+") as file:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except FileNotFoundError:
+    return False
+  return False
+
+
+def _last_lines(path: pathlib.Path) -> list[str]:
+  try:
+    with path.open("rb") as file:
+      file.seek(max(0, path.stat().st_size - _TAIL))
+      return file.read().decode(errors="replace").splitlines()
+  except FileNotFoundError:
+    return []

@@ -1,0 +1,199 @@
+"""Plan of a sweep: its arms, seeds and cells, and the record of them.
+
+A folder holds one sweep. Its record, `sweep.json`, says what the cells are;
+their states are read from the cells' own runs:
+
+  <folder>/sweep.json
+    cells/<arm>-s<seed>/   a run, as launch.train writes it
+    logs/<arm>-s<seed>.log
+    stages/  compiled/     that cells share
+"""
+
+import dataclasses
+import json
+import pathlib
+import runpy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from agentrl_jax.errors import ConfigError, suggestion
+from launch.storage.shared_stages import hash_of, shared_keys
+
+RECORD = "sweep.json"
+FORMAT = 1
+_STEPS = "--config.train.steps="
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One run of the sweep."""
+
+  arm: str
+  seed: int
+
+  @property
+  def name(self) -> str:
+    """The name of the run."""
+    return f"{self.arm}-s{self.seed}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """Arms and seeds of a sweep, and the keys that all cells set."""
+
+  ablation: str  # the file of its arms
+  arms: Mapping[str, Mapping[str, Any]]  # the keys that each changes
+  seeds: Sequence[int]
+  overrides: Sequence[str]  # --config.key=value, of every cell
+
+  @property
+  def cells(self) -> list[Cell]:
+    """All cells; the first seed of every arm comes first."""
+    return [Cell(arm, seed) for seed in self.seeds for arm in self.arms]
+
+  def arguments(self, cell: Cell, folder: pathlib.Path) -> list[str]:
+    """Returns the arguments of `launch.train` for a cell."""
+    return [
+      f"--config={self.ablation}:{cell.arm}",
+      *self.overrides,
+      f"--config.seed={cell.seed}",
+      f"--config.name={cell.name}",
+      f"--config.workdir={folder / 'cells'}",
+      f"--config.compile_cache={folder / 'compiled'}",
+      f"--config.warm_start.store={folder / 'stages'}",
+    ]
+
+
+def make_plan(
+  ablation: str,
+  *,
+  arms: Sequence[str],
+  num_seeds: int,
+  first_seed: int,
+  overrides: Sequence[str],
+) -> Plan:
+  """Reads the file of an ablation; `arms` are those to run, () for all."""
+  path = pathlib.Path(ablation)
+  if not path.is_file():
+    others = [str(p) for p in sorted(path.parent.glob("[!_]*.py"))]
+    raise ConfigError(
+      f"--ablation={ablation} is no file{suggestion(ablation, others)}; name "
+      "one with ARMS, such as configs/ablations/agentrl.py"
+    )
+  defined = runpy.run_path(ablation).get("ARMS")
+  if not isinstance(defined, Mapping) or not defined:
+    raise ConfigError(
+      f"--ablation={ablation} defines no ARMS, a dict of names and the keys "
+      "that they change: configs/ablations/agentrl.py is an example"
+    )
+  for arm in arms:
+    if arm not in defined:
+      raise ConfigError(
+        f"--arms={arm} is not one of {', '.join(defined)}"
+        f"{suggestion(arm, defined)}"
+      )
+  if num_seeds < 1:
+    raise ConfigError(f"--seeds={num_seeds} must be at least 1")
+  return Plan(
+    ablation=ablation,
+    arms={arm: dict(defined[arm]) for arm in arms or defined},
+    seeds=range(first_seed, first_seed + num_seeds),
+    overrides=list(overrides),
+  )
+
+
+def stages_of(config: ml_collections.ConfigDict) -> str:
+  """Names the stages before RL of a config: cells of one name share them."""
+  return hash_of(shared_keys(config))
+
+
+def write_record(
+  plan: Plan, folder: pathlib.Path, facts: Mapping[str, Any]
+) -> None:
+  """Writes the plan; one that the folder has is extended.
+
+  Arms, seeds and updates (train.steps) may be added. Raises `ConfigError` if an
+  arm or the overrides differ from those of the cells that are there.
+  """
+  path = folder / RECORD
+  before = _read(path) if path.exists() else None
+  now = {
+    "format": FORMAT,
+    "ablation": plan.ablation,
+    "arms": {name: dict(keys) for name, keys in plan.arms.items()},
+    "seeds": list(plan.seeds),
+    "overrides": list(plan.overrides),
+    "starts": [dict(facts)],
+  }
+  now = json.loads(json.dumps(now, default=str))
+  if before:
+    _require_same(before, now, path)
+    now["arms"] = before["arms"] | now["arms"]
+    now["seeds"] = sorted({*before["seeds"], *now["seeds"]})
+    now["starts"] = before["starts"] + now["starts"]
+  partial = path.with_suffix(".partial")
+  partial.write_text(json.dumps(now, indent=2))
+  partial.replace(path)
+
+
+def read_record(folder: pathlib.Path) -> Plan:
+  """Reads the plan of a folder. Raises `ConfigError` if it has none."""
+  path = folder / RECORD
+  if not path.exists():
+    raise ConfigError(
+      f"{folder} has no {RECORD}, so it is no folder of a sweep; launch.sweep "
+      "makes one"
+    )
+  found = _read(path)
+  return Plan(
+    ablation=found["ablation"],
+    arms=found["arms"],
+    seeds=found["seeds"],
+    overrides=found["overrides"],
+  )
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    found = json.loads(path.read_text())
+    version = found["format"]
+  except (ValueError, KeyError, TypeError) as error:
+    raise ConfigError(
+      f"{path} cannot be read as the record of a sweep: {error!r}. Choose "
+      "another --folder"
+    ) from error
+  if version != FORMAT:
+    raise ConfigError(
+      f"{path} has format {version}, and this version of the framework reads "
+      f"format {FORMAT}: choose another --folder"
+    )
+  return dict(found)
+
+
+def _without_steps(value: Any) -> Any:
+  """Leaves the number of updates out of overrides."""
+  if isinstance(value, str):
+    return value
+  return [word for word in value if not word.startswith(_STEPS)]
+
+
+def _require_same(
+  before: Mapping[str, Any], now: Mapping[str, Any], path: pathlib.Path
+) -> None:
+  changed = [
+    f"{key} was {before[key]} and is {now[key]}"
+    for key in ("ablation", "overrides")
+    if _without_steps(before[key]) != _without_steps(now[key])
+  ]
+  changed += [
+    f"arm {arm} was {before['arms'][arm]} and is {keys}"
+    for arm, keys in now["arms"].items()
+    if arm in before["arms"] and before["arms"][arm] != keys
+  ]
+  if changed:
+    raise ConfigError(
+      f"{path} is the record of another sweep: {'; '.join(changed)}. Choose "
+      "another --folder, or give the changed arm another name"
+    )

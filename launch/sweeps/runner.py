@@ -1,0 +1,228 @@
+"""Runs the cells of a sweep within its budget, and restarts those that break.
+
+A cell is a run, and a run resumes. So the sweep keeps nothing that a kill could
+lose: a cell that is finished is never started again, and one at whose folder a
+process is at work, perhaps of a sweep that was killed, is waited for.
+"""
+
+import collections
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import ml_collections
+
+from agentrl_jax.errors import RunInUse
+from launch.sweeps.budget import Budget
+from launch.sweeps.cells import State, last_sentence, log_of, run_of, state_of
+from launch.sweeps.plan import Cell, Plan, stages_of
+from launch.sweeps.processes import CellProcess
+
+STARTS = "starts.jsonl"  # each start of a cell: its time, cell and cores
+FAILURES = "failures.json"  # the last sentence of each cell that was given up
+MOST_STARTS = 3  # of a cell that breaks, per start of the sweep
+REFUSED = 2  # exit status of a config that starting again would not change
+_POLL_S = 1.0
+
+
+class Runner:
+  """Starts, watches and ends the cells of one folder."""
+
+  def __init__(
+    self,
+    plan: Plan,
+    configs: Mapping[Cell, ml_collections.ConfigDict],
+    folder: pathlib.Path,
+    budget: Budget,
+    *,
+    cores_each: int,
+    say: Callable[[str], None],
+  ) -> None:
+    self._plan, self._folder, self._budget = plan, folder, budget
+    self._cores_each = cores_each
+    self._say = say
+    self._free = sorted(os.sched_getaffinity(0))[: budget.cores]
+    self._running: dict[Cell, CellProcess] = {}
+    self._starts: collections.Counter[Cell] = collections.Counter()
+    self._most_gib = 0.0  # that a cell has had
+    self._stages = {cell: stages_of(config) for cell, config in configs.items()}
+    self._steps = {cell: c.train.steps for cell, c in configs.items()}
+    self._deadline = time.monotonic() + 3600 * budget.hours
+    self.failures: dict[Cell, str] = {}
+    self._finished: set[Cell] = set()
+    self._write_failures()
+
+  def run(self, watch: Callable[[], None]) -> None:
+    """Runs until no cell can be started; `watch` is called between looks.
+
+    Raises `RunInUse` if another sweep is at work in the folder.
+    """
+    with self._held():
+      self._run(watch)
+
+  def _run(self, watch: Callable[[], None]) -> None:
+    try:
+      while True:
+        self._collect()
+        self._start_some()
+        watch()
+        if not self._running and not self._is_waiting_for_others():
+          return
+        if time.monotonic() > self._deadline:
+          self._say("the time of the budget is up: the cells save and end")
+          return
+        time.sleep(_POLL_S)
+    finally:
+      self.stop()
+
+  @contextlib.contextmanager
+  def _held(self) -> Iterator[None]:
+    with (self._folder / "lock").open("w") as file:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError as error:
+        raise RunInUse(
+          f"another sweep is at work in {self._folder}: wait for its end, or "
+          "choose another --folder"
+        ) from error
+      yield
+
+  def stop(self) -> None:
+    """Lets all running cells save and end; the same command goes on."""
+    for each in self._running.values():
+      each.ask_to_end()
+    for each in self._running.values():
+      each.end()
+    self._running.clear()
+
+  def states(self) -> dict[Cell, State]:
+    """Returns the state of every cell."""
+    return {cell: self._state(cell) for cell in self._plan.cells}
+
+  def _state(self, cell: Cell) -> State:
+    if cell in self.failures:
+      return State.FAILED
+    if cell in self._running:
+      return State.RUNNING
+    if cell in self._finished:
+      return State.FINISHED
+    state = self._read_state(cell)
+    if state is State.FINISHED:
+      self._finished.add(cell)
+    return state
+
+  def _read_state(self, cell: Cell) -> State:
+    return state_of(run_of(self._folder, cell), self._steps[cell])
+
+  def _is_waiting_for_others(self) -> bool:
+    """True while processes that this sweep has not started are at work."""
+    return State.RUNNING in self.states().values()
+
+  def _collect(self) -> None:
+    """Frees what cells that have ended used, and judges their ends."""
+    for cell, process in list(self._running.items()):
+      if process.status is None:
+        self._most_gib = max(self._most_gib, process.memory_gib())
+        continue
+      del self._running[cell]
+      self._free += process.cores
+      if self._read_state(cell) is State.FINISHED:
+        self._say(f"{cell.name} is finished")
+        continue
+      sentence = last_sentence(log_of(self._folder, cell))
+      if process.status == REFUSED or self._starts[cell] >= MOST_STARTS:
+        self.failures[cell] = sentence
+        self._write_failures()
+        self._say(f"{cell.name} is given up: {sentence}")
+      else:
+        self._say(
+          f"{cell.name} ended with status {process.status} and starts again: "
+          f"{sentence}"
+        )
+    self._make_room()
+
+  def _make_room(self) -> None:
+    """Ends the youngest cell if all take more memory than there is."""
+    used = sum(each.memory_gib() for each in self._running.values())
+    if used <= self._budget.memory_gib or len(self._running) < 2:
+      return
+    cell = max(self._running, key=lambda c: self._running[c].begun_at)
+    self._say(
+      f"{cell.name} waits: {used:.1f} GiB are in use, of "
+      f"{self._budget.memory_gib:g}"
+    )
+    process = self._running.pop(cell)
+    process.ask_to_end()
+    process.end()
+    self._starts[cell] -= 1  # it is not broken
+    self._free += process.cores
+
+  def _start_some(self) -> None:
+    for cell in self._next():
+      if len(self._free) < self._cores_each or not self._has_memory():
+        return
+      cores = [self._free.pop(0) for _ in range(self._cores_each)]
+      self._note_start(cell, cores)
+      self._starts[cell] += 1
+      self._running[cell] = CellProcess.start(
+        self._plan.arguments(cell, self._folder),
+        log_of(self._folder, cell),
+        cores,
+      )
+      self._say(f"{cell.name} has started")
+
+  def _next(self) -> Iterator[Cell]:
+    """Yields cells to start: those that have begun first.
+
+    Of cells that need the same stages before RL, which are not there yet, one
+    makes them and the others wait.
+    """
+    states = self.states()
+    being_made = {
+      self._stages[cell]
+      for cell, state in states.items()
+      if state is State.RUNNING
+    }
+    for wanted in (State.STOPPED, State.WAITING):
+      for cell, state in states.items():
+        stages = self._stages[cell]
+        if state is not wanted:
+          continue
+        if not self._has_stages(stages) and stages in being_made:
+          continue
+        being_made.add(stages)
+        yield cell
+
+  def _has_stages(self, stages: str) -> bool:
+    return (self._folder / "stages" / stages).exists()
+
+  def _has_memory(self) -> bool:
+    """True if one more cell fits, of the size of the largest so far."""
+    used = sum(each.memory_gib() for each in self._running.values())
+    return not self._running or (
+      used + self._most_gib <= self._budget.memory_gib
+    )
+
+  def _note_start(self, cell: Cell, cores: list[int]) -> None:
+    entry = {"time_s": time.time(), "cell": cell.name, "cores": len(cores)}
+    with (self._folder / STARTS).open("a") as file:
+      file.write(json.dumps(entry) + "\n")
+
+  def _write_failures(self) -> None:
+    path = self._folder / FAILURES
+    partial = path.with_suffix(".partial")
+    partial.write_text(
+      json.dumps({c.name: text for c, text in self.failures.items()}, indent=2)
+    )
+    partial.replace(path)
+
+
+def read_failures(folder: pathlib.Path) -> Mapping[str, str]:
+  """Returns why cells were given up in the last start of a sweep, by name."""
+  path = folder / FAILURES
+  found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+  return found

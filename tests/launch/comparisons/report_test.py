@@ -1,0 +1,182 @@
+"""Comparisons of runs as files: what is shown, and what is refused."""
+
+import contextlib
+import csv
+import io
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+import yaml
+from absl.testing import absltest
+
+from agentrl_jax.metrics import MetricsWriter
+from configs import base
+from launch import report
+from launch.comparisons.page import compare, render, verdicts, warnings
+from launch.comparisons.runs import read_arms
+from launch.sweeps.cells import State
+from launch.sweeps.plan import Plan, write_record
+
+
+def make_run(folder, *, seed, success, changes=None, is_finished=True, n=64):
+  """Writes the files of a run, as far as a comparison reads them."""
+  config = base.get_config().to_dict()
+  config["seed"], config["name"] = seed, folder.name
+  config["loss"] |= changes or {}
+  folder.mkdir(parents=True)
+  (folder / "config.yaml").write_text(
+    yaml.safe_dump(json.loads(json.dumps(config)))
+  )
+  random = np.random.default_rng(seed)
+  with MetricsWriter(folder) as metrics:
+    for step in range(1, 7):
+      values = {
+        "success/sums": random.random(),
+        "batch/trajectories": 16.0,
+        "batch/trained_tokens": 100.0,
+        "seconds/wait": 1.0,
+        "seconds/train": 2.0,
+        "policy/entropy": 1.0,
+      }
+      metrics.write(step, values, "rl")
+  (folder / "evaluations").mkdir()
+  if not is_finished:
+    return
+  score = {"n": n, "success": success, "low": 0.0, "high": 1.0, "reward": 0.5}
+  evaluation = {"stage": "rl", "mode": "greedy", "tasks": {"sums": score}}
+  (folder / "evaluations" / "rl_greedy.json").write_text(json.dumps(evaluation))
+  summary = {
+    "name": folder.name,
+    "evaluations": [evaluation],
+    "wall_s": {"rl": 18.0},
+    "facts": {"commit": "abc", "seed": seed, "versions": {}, "machine": {}},
+    "config_changes": {},
+    "is_finished": True,
+  }
+  (folder / "summary.json").write_text(json.dumps(summary))
+
+
+class ComparisonTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def make(self, arm, scores, **keys):
+    for seed, success in enumerate(scores):
+      make_run(self.root / f"{arm}-s{seed}", seed=seed, success=success, **keys)
+
+  def arms(self):
+    return read_arms(sorted(self.root.iterdir()))
+
+  def test_runs_that_differ_in_their_seed_are_an_arm(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
+    a, b = self.arms()
+    self.assertEqual((a.name, sorted(a.runs)), ("a", [0, 1, 2]))
+    self.assertEqual(b.keys, {"loss.clip_high": 0.3})
+    (verdict,) = verdicts(compare("t", [a, b]))
+    self.assertIn("b − a: +20.0 points of greedy success, different", verdict)
+    self.assertIn("3 seeds", verdict)
+
+  def test_a_difference_within_the_noise_is_called_that(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.make("b", [0.9, 0.3, 0.5], changes={"clip_high": 0.3})
+    (verdict,) = verdicts(compare("t", self.arms()))
+    self.assertIn("not different", verdict)
+
+  def test_seeds_that_only_one_arm_has_are_not_paired(self):
+    self.make("a", [0.5, 0.6])
+    self.make("b", [0.7, 0.8, 0.0], changes={"clip_high": 0.3})
+    (verdict,) = verdicts(compare("t", self.arms()))
+    self.assertIn("+20.0 points", verdict)
+    self.assertIn("2 seeds", verdict)
+
+  def test_one_seed_has_no_verdict(self):
+    self.make("a", [0.5])
+    self.make("b", [0.9], changes={"clip_high": 0.3})
+    self.assertIn(
+      "with one seed, which shows nothing",
+      verdicts(compare("t", self.arms()))[0],
+    )
+
+  def test_what_is_not_finished_is_shown_as_such(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    make_run(
+      self.root / "b-s0",
+      seed=0,
+      success=1.0,
+      changes={"clip_high": 0.3},
+      is_finished=False,
+    )
+    arms = self.arms()
+    self.assertEqual(arms[1].runs[0].state, State.STOPPED)
+    found = " ".join(warnings(arms))
+    self.assertIn("1 of 4 runs are not finished: 1 stopped", found)
+    self.assertIn("0 finished seeds", found)
+    page = render(compare("t", arms))
+    self.assertIn("<td>stopped</td><td>RL 6</td>", page)
+
+  def test_a_page_loads_nothing_and_lets_no_name_through(self):
+    self.make("a", [0.5, 0.6])
+    self.make("<script>", [0.7, 0.8], changes={"clip_high": 0.3})
+    page = render(compare("<b>", self.arms()))
+    self.assertNotIn("<script>", page)
+    self.assertNotIn("<b></h1>", page)
+    self.assertNotRegex(page, r'(src|href)="(?!#)')
+
+  def test_cells_of_a_sweep_that_failed_have_their_sentence(self):
+    plan = Plan(
+      ablation="x.py",
+      arms={"a": {}, "b": {"loss.clip_high": 0.3}},
+      seeds=[0, 1],
+      overrides=[],
+    )
+    write_record(plan, self.root, {})
+    make_run(self.root / "cells" / "a-s0", seed=0, success=0.5)
+    (self.root / "failures.json").write_text('{"b-s0": "ConfigError: no"}')
+    a, b = read_arms([self.root])
+    self.assertEqual(a.runs[0].state, State.FINISHED)
+    self.assertEqual(a.runs[1].state, State.WAITING)
+    self.assertEqual(b.runs[0].state, State.FAILED)
+    self.assertIn("failed: ConfigError: no", render(compare("t", [a, b])))
+
+  def test_the_command_writes_the_numbers(self):
+    self.make("a", [0.5, 0.6])
+    output = self.root / "out"
+    with contextlib.redirect_stdout(io.StringIO()):
+      report.main(
+        [str(self.root / "a-s0"), str(self.root / "a-s1"), f"--output={output}"]
+      )
+    with (output / "finals.csv").open() as file:
+      rows = list(csv.DictReader(file))
+    self.assertEqual([row["success"] for row in rows], ["0.5", "0.6"])
+    with (output / "curves.csv").open() as file:
+      last = [r for r in csv.DictReader(file) if r["metric"] == "success/sums"][
+        -1
+      ]
+    self.assertEqual(
+      (last["episodes"], last["trained tokens"], last["minutes of RL"]),
+      ("96.0", "600.0", "0.3"),
+    )
+    self.assertTrue((output / "success_by_updates.png").stat().st_size)
+
+  def test_what_is_neither_run_nor_sweep_is_refused(self):
+    (self.root / "empty").mkdir()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as end:
+      report.main([str(self.root / "empty")])
+    self.assertEqual(end.exception.code, 2)
+    self.assertIn("neither a run (config.yaml) nor a sweep", said.getvalue())
+
+  def test_the_same_run_twice_is_refused(self):
+    self.make("a", [0.5])
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), self.assertRaises(SystemExit):
+      report.main([str(self.root / "a-s0"), str(self.root / "a-s0")])
+    self.assertIn("name each run once", said.getvalue())
+
+
+if __name__ == "__main__":
+  absltest.main()

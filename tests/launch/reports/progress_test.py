@@ -1,0 +1,125 @@
+"""Tests of `report.progress`: true figures, and plain lines in a log."""
+
+import io
+import unittest
+
+from rich.console import Console
+
+from launch.reports.progress import Pace, StageProgress
+from tests.clocks import StoppedClock
+
+METRICS = {
+  "success/webshop": 0.25,
+  "success/dbbench": 0.5,
+  "queue/fill": 0.75,
+  "staleness/mean": 1.25,
+  "gradient_norm": 0.4,
+  "unknown/metric": 9.0,
+}
+
+
+class PaceTest(unittest.TestCase):
+  def test_nothing_is_known_before_a_step(self):
+    pace = Pace(10, begun_s=0.0, initial=0)
+    self.assertEqual((pace.rate, pace.left), ("? steps/s", "?"))
+    pace.reached(1, 0.0)  # no time has passed
+    self.assertEqual((pace.rate, pace.left), ("? steps/s", "?"))
+
+  def test_slow_steps_are_told_in_seconds(self):
+    pace = Pace(10, begun_s=0.0, initial=0)
+    pace.reached(2, 8.0)
+    self.assertEqual((pace.rate, pace.left), ("4.0 s/step", "32.0\xa0s"))
+
+  def test_a_resumed_stage_counts_only_its_own_steps(self):
+    pace = Pace(100, begun_s=0.0, initial=90)
+    pace.reached(95, 1.0)
+    self.assertEqual((pace.rate, pace.left), ("5.0 steps/s", "1.0\xa0s"))
+
+  def test_the_latest_steps_decide(self):
+    pace = Pace(1000, begun_s=0.0, initial=0)
+    pace.reached(1, 500.0)  # as slow as a first step that compiles
+    for step in range(2, 40):
+      pace.reached(step, 500.0 + step)
+    self.assertAlmostEqual(pace.steps_per_s, 1.0)
+
+  def test_no_time_is_left_beyond_the_end(self):
+    pace = Pace(2, begun_s=0.0, initial=0)
+    pace.reached(3, 3.0)
+    self.assertEqual(pace.left, "0.0\xa0s")
+
+
+class StageProgressTest(unittest.TestCase):
+  def setUp(self):
+    self.clock = StoppedClock()
+    self.out = io.StringIO()
+
+  def open(self, *, is_terminal: bool, **kwargs) -> StageProgress:
+    console = Console(
+      file=self.out,
+      force_terminal=is_terminal,
+      width=100,
+      color_system=None,
+      legacy_windows=False,
+    )
+    return StageProgress("rl", 10, console=console, clock=self.clock, **kwargs)
+
+  def test_without_a_terminal_a_line_every_few_seconds(self):
+    with self.open(is_terminal=False, plain_every_s=10.0) as progress:
+      for step in range(1, 8):
+        self.clock.now_s += 4.0
+        progress.update(step, METRICS if step == 3 else {})
+    lines = self.out.getvalue().splitlines()
+    self.assertEqual(
+      [line.split(" |")[0] for line in lines],
+      ["RL 0/10", "RL 3/10", "RL 6/10", "RL 7/10"],
+    )
+    self.assertEqual(
+      lines[1],
+      "RL 3/10 | 4.0 s/step | 12.0\xa0s gone | 28.0\xa0s left | "
+      "dbbench 50.0\xa0% | webshop 25.0\xa0% | queue 75.0\xa0% | "
+      "gradient norm 0.4, staleness 1.25 versions",
+    )
+    self.assertIn("webshop 25.0\xa0%", lines[2])  # stays until a newer comes
+    self.assertNotIn("\x1b", self.out.getvalue())
+
+  def test_a_resumed_stage_begins_where_it_stopped(self):
+    with self.open(is_terminal=False, initial_step=4) as progress:
+      self.clock.now_s += 2.0
+      progress.update(6, {})
+    first, last = self.out.getvalue().splitlines()
+    self.assertTrue(first.startswith("RL 4/10 | ? steps/s"), first)
+    self.assertTrue(last.startswith("RL 6/10 | 1.0 steps/s"), last)
+
+  def test_on_a_terminal_it_redraws(self):
+    with self.open(is_terminal=True) as progress:
+      self.clock.now_s += 2.0
+      progress.update(4, METRICS)
+    text = self.out.getvalue()
+    self.assertIn("\x1b[", text)
+    for shown in (
+      "RL",
+      "4/10",
+      "2.0 steps/s",
+      "3.0\xa0s left",
+      "dbbench",
+      "50.0\xa0%",
+      "queue",
+      "75.0\xa0%",
+      "staleness 1.25 versions",
+    ):
+      with self.subTest(shown=shown):
+        self.assertIn(shown, text)
+
+  def test_a_failing_stage_ends_its_display_and_raises(self):
+    for is_terminal in (True, False):
+      with self.subTest(is_terminal=is_terminal):
+        progress = self.open(is_terminal=is_terminal)
+        with self.assertRaises(ZeroDivisionError), progress:
+          progress.update(1, {})
+          raise ZeroDivisionError
+        self.assertIn("1/10", self.out.getvalue())
+
+  def test_what_is_not_finite_is_shown_as_such(self):
+    with self.open(is_terminal=True) as progress:
+      progress.update(1, {"success/os": float("nan"), "loss": float("inf")})
+    self.assertIn("loss inf", self.out.getvalue())

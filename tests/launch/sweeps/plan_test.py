@@ -1,0 +1,198 @@
+"""Plans of sweeps: what is run, and what is refused before anything is."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from launch.storage.shared_stages import hash_of, shared_keys
+from launch.sweeps.budget import Budget
+from launch.sweeps.plan import Plan, make_plan, read_record, write_record
+from tests.launch import tiny
+
+ARMS = "tests/launch/sweeps/tiny_arms.py"
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def plan(**changes) -> Plan:
+  return Plan(
+    **{
+      "ablation": ARMS,
+      "arms": {"full": {}, "other": {"loss.clip_high": 0.3}},
+      "seeds": [0, 1],
+      "overrides": ["--config.train.steps=3"],
+      **changes,
+    }
+  )
+
+
+class PlanTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def test_every_arm_gets_a_seed_before_any_gets_two(self):
+    self.assertEqual(
+      [cell.name for cell in plan().cells],
+      ["full-s0", "other-s0", "full-s1", "other-s1"],
+    )
+
+  def test_a_record_may_grow_and_never_change(self):
+    write_record(plan(), self.folder, {"commit": "a"})
+    write_record(plan(seeds=[2]), self.folder, {"commit": "b"})
+    write_record(plan(arms={"new": {"seed": 9}}), self.folder, {"commit": "b"})
+    found = read_record(self.folder)
+    self.assertEqual(list(found.arms), ["full", "other", "new"])
+    self.assertEqual(list(found.seeds), [0, 1, 2])
+    longer = plan(overrides=["--config.train.steps=9"])
+    write_record(longer, self.folder, {})
+    found = read_record(self.folder)
+    with self.assertRaisesRegex(ConfigError, "arm other was .*0.3.* and is"):
+      write_record(
+        plan(arms={"other": {"loss.clip_high": 0.4}}), self.folder, {}
+      )
+    with self.assertRaisesRegex(ConfigError, "overrides was"):
+      write_record(
+        plan(overrides=["--config.loss.clip_high=0.1"]), self.folder, {}
+      )
+    self.assertEqual(read_record(self.folder), found)
+
+  @parameterized.parameters(
+    ("{", "cannot be read"),
+    ("[]", "cannot be read"),
+    ('{"format": 99}', "has format 99, and this version .* format 1"),
+  )
+  def test_a_record_of_another_version_is_refused(self, text, sentence):
+    (self.folder / "sweep.json").write_text(text)
+    with self.assertRaisesRegex(ConfigError, sentence):
+      read_record(self.folder)
+
+  @parameterized.parameters(
+    ({"arms": ["ful"]}, "did you mean full"),
+    ({"ablation": "nowhere.py"}, "is no file"),
+    ({"ablation": "configs/quickstart.py"}, "defines no ARMS"),
+    ({"num_seeds": 0}, "must be at least 1"),
+  )
+  def test_what_cannot_be_run_is_named(self, changes, sentence):
+    wanted = {
+      "ablation": ARMS,
+      "arms": [],
+      "num_seeds": 1,
+      "first_seed": 0,
+      "overrides": [],
+      **changes,
+    }
+    with self.assertRaisesRegex(ConfigError, sentence):
+      make_plan(wanted.pop("ablation"), **wanted)
+
+  def test_a_budget_is_read(self):
+    found = Budget.parse("1core,16GiB,30min")
+    self.assertEqual((found.cores, found.memory_gib, found.hours), (1, 16, 0.5))
+    self.assertEqual(Budget.parse("").memory_gib, float("inf"))
+
+  @parameterized.parameters(
+    ("many", "no amount"),
+    ("0cores", "is nothing"),
+    ("1.5cores", "whole number"),
+    ("9999cores", "whole number"),
+  )
+  def test_a_budget_that_cannot_be_is_refused(self, text, sentence):
+    with self.assertRaisesRegex(ConfigError, sentence):
+      Budget.parse(text)
+
+
+class SharedKeysTest(absltest.TestCase):
+  def test_arms_of_rl_share_their_stages_and_others_do_not(self):
+    def stages(**changes):
+      config = tiny.get_config()
+      config.update_from_flattened_dict(changes)
+      return hash_of(shared_keys(config))
+
+    same = stages()
+    for changes in (
+      {"name": "x", "workdir": "y", "warm_start.store": "z"},
+      {"advantage.task_center": False},
+      {"loss.clip_high": 0.3},
+      {"train.steps": 99, "optimizer.learning_rate": 1.0},
+      {"environments.webshop.options.max_rounds": 3},  # is not played
+      {"environments.arithmetic.place.containers": 3},
+    ):
+      with self.subTest(changes):
+        self.assertEqual(stages(**changes), same)
+    for changes in (
+      {"seed": 1},
+      {"model.width": 32},
+      {"warm_start.num_demonstrations": 33},
+      {"evaluation.num_tasks": 3},
+      {"environments.arithmetic.mistakes.wrong_sum": 0.1},
+      {"train.row_length": 640},
+    ):
+      with self.subTest(changes):
+        self.assertNotEqual(stages(**changes), same)
+
+
+@pytest.mark.slow
+class CommandTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (
+      ["--ablation=configs/ablations/agentrl.py", "--arms=ful"],
+      "did you mean full",
+    ),
+    ([f"--ablation={ARMS}", "--config.trane.steps=3"], "trane.steps is no key"),
+    (
+      [f"--ablation={ARMS}", "--config.train.steps=x"],
+      "arm full: .*train.steps",
+    ),
+    (
+      [f"--ablation={ARMS}", "--config.sampling.temperature=-1"],
+      "arm full: .*temperature",
+    ),
+    ([f"--ablation={ARMS}", "--budget=9"], "no amount"),
+    ([f"--ablation={ARMS}", "--render=slurm"], "must be one of jobset, queued"),
+    ([f"--ablation={ARMS}", "full"], "where flags are expected"),
+  )
+  def test_a_mistake_is_a_sentence_and_status_2(self, arguments, sentence):
+    with tempfile.TemporaryDirectory() as folder:
+      done = subprocess.run(
+        [
+          sys.executable,
+          "-m",
+          "launch.sweep",
+          *arguments,
+          f"--folder={folder}/s",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+      )
+      self.assertEqual(done.returncode, 2, done.stderr)
+      self.assertRegex(" ".join(done.stderr.split()), sentence)
+      self.assertNotIn("Traceback", done.stderr)
+      self.assertFalse(pathlib.Path(folder, "s", "cells").exists())
+
+  def test_cells_are_rendered_as_jobs(self):
+    done = subprocess.run(
+      [
+        *(sys.executable, "-m", "launch.sweep", f"--ablation={ARMS}"),
+        *("--seeds=2", "--render=queued", "--", "--learner=v5p-8", "--zone=z"),
+      ],
+      capture_output=True,
+      text=True,
+      cwd=ROOT,
+      timeout=120,
+      check=True,
+    )
+    commands = done.stdout.split("\n---\n")
+    self.assertLen(commands, 4)
+    self.assertIn("launch/tpu_run.sh --name=tiny-arms-no-norm-s1", commands[3])
+    self.assertIn("--learner=v5p-8 --zone=z -- --config=", commands[3])
+    self.assertIn("tiny_arms.py:no_norm --config.seed=1", commands[3])
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,168 @@
+"""A sweep that is killed loses nothing and repeats nothing: real processes."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pytest
+from absl.testing import absltest
+
+from launch.sweeps.cells import State, state_of
+from tests.clocks import wait_until
+
+ROOT = pathlib.Path(__file__).parents[3]
+ARMS = "tests/launch/sweeps/tiny_arms.py"
+CELLS = ("full-s0", "full-s1", "no_norm-s0", "no_norm-s1")
+NUM_KILLS = 20
+LIMIT_S = 1500
+
+
+def start(folder: pathlib.Path, *more: str) -> subprocess.Popen:
+  return subprocess.Popen(
+    [
+      *(sys.executable, "-m", "launch.sweep", f"--ablation={ARMS}"),
+      *("--seeds=2", f"--folder={folder}", *more),
+    ],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    cwd=ROOT,
+    env={**os.environ, "JAX_PLATFORMS": "cpu"},
+  )
+
+
+def cells_of(folder: pathlib.Path) -> list[int]:
+  """Process ids of the cells at work, whoever started them."""
+  mark = f"--config.workdir={folder / 'cells'}".encode()
+  found = []
+  for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+      words = path.read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+      continue
+    if mark in words:
+      found.append(int(path.parent.name))
+  return found
+
+
+def starts_of(folder: pathlib.Path) -> list[dict]:
+  path = folder / "starts.jsonl"
+  lines = path.read_text().splitlines() if path.exists() else []
+  return [json.loads(line) for line in lines]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(LIMIT_S)
+class SweepTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(
+      self.enterContext(tempfile.TemporaryDirectory())
+    ).resolve()
+    self.addCleanup(self.end_cells)
+
+  def end_cells(self):
+    for pid in cells_of(self.folder):
+      os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not cells_of(self.folder))
+
+  def run_of(self, cell):
+    return self.folder / "cells" / cell
+
+  def test_twenty_kills_lose_and_repeat_nothing(self):
+    draw = random.Random(0)
+    finished: dict[str, float] = {}
+    sweep = start(self.folder)
+    for _ in range(NUM_KILLS):
+      time.sleep(draw.uniform(1, 12))
+      for cell in CELLS:
+        if state_of(self.run_of(cell)) is State.FINISHED:
+          finished.setdefault(cell, time.time())
+      cells = cells_of(self.folder)
+      if draw.random() < 0.5 and cells:
+        os.kill(draw.choice(cells), signal.SIGKILL)
+        continue
+      sweep.kill()  # its cells go on, and the next sweep waits for them
+      sweep.communicate()
+      sweep = start(self.folder)
+    said, _ = sweep.communicate(timeout=LIMIT_S)
+    if sweep.returncode:  # a cell was killed three times under one sweep
+      sweep = start(self.folder)
+      said, _ = sweep.communicate(timeout=LIMIT_S)
+    self.assertEqual(sweep.returncode, 0, said)
+    for cell in CELLS:
+      self.assertIs(state_of(self.run_of(cell)), State.FINISHED)
+      ledger = (self.run_of(cell) / "trained_groups.jsonl").read_text()
+      versions = [json.loads(line)["version"] for line in ledger.splitlines()]
+      self.assertEqual(versions, [0, 1, 2])
+    for entry in starts_of(self.folder):
+      self.assertLess(
+        entry["time_s"], finished.get(entry["cell"], float("inf")), entry
+      )
+    self.assertEqual(cells_of(self.folder), [])
+    before = len(starts_of(self.folder))
+    again = start(self.folder)
+    self.assertIn("4 of 4 cells are finished", again.communicate()[0])
+    self.assertLen(starts_of(self.folder), before)
+
+  def test_arms_begin_with_the_same_warm_start(self):
+    said, _ = start(self.folder).communicate(timeout=LIMIT_S)
+    self.assertIn("4 of 4 cells are finished", said)
+    self.assertLen(list((self.folder / "stages").glob("*/shared.json")), 2)
+    for seed in (0, 1):
+      made, taken = (
+        self.run_of(f"{arm}-s{seed}") for arm in ("full", "no_norm")
+      )
+      if json.loads((made / "shared.json").read_text()) != json.loads(
+        (taken / "shared.json").read_text()
+      ):
+        self.fail("the arms say that different runs made their stages")
+      for name in ("tokenizer.json", "evaluations/warm_start_greedy.json"):
+        self.assertEqual(
+          (made / name).read_bytes(), (taken / name).read_bytes()
+        )
+      rows = [np.load(run / "demonstrations.npz") for run in (made, taken)]
+      np.testing.assert_array_equal(rows[0]["token"], rows[1]["token"])
+      facts = json.loads((taken / "summary.json").read_text())["facts"]
+      self.assertIn(
+        facts["stages_before_rl"]["run"], (f"full-s{seed}", f"no_norm-s{seed}")
+      )
+    # Two seeds are two warm starts.
+    self.assertNotEqual(
+      *(
+        (self.run_of(f"full-s{seed}") / "shared.json").read_text()
+        for seed in (0, 1)
+      )
+    )
+
+  def test_a_refused_config_fails_its_cells_alone(self):
+    # The plan sees no fault in it; the run refuses a folder of another config.
+    foreign = self.run_of("full-s0")
+    foreign.mkdir(parents=True)
+    (foreign / "config.yaml").write_text("seed: 7\n")
+    said, _ = start(self.folder, "--seeds=1").communicate(timeout=LIMIT_S)
+    self.assertIn("full-s0 failed: ", said)
+    self.assertIn("1 of 2 cells are finished", said)
+    starts = [entry["cell"] for entry in starts_of(self.folder)]
+    self.assertEqual(sorted(starts), ["full-s0", "no_norm-s0"])
+
+  def test_two_sweeps_of_one_folder_do_not_mix(self):
+    first = start(self.folder)
+    wait_until(lambda: bool(cells_of(self.folder)))
+    second, _ = start(self.folder).communicate(timeout=LIMIT_S)
+    self.assertIn("another sweep is at work in", second)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=LIMIT_S)
+    self.assertIn("the same command goes on", said)
+    self.assertEqual(cells_of(self.folder), [])
+
+
+if __name__ == "__main__":
+  absltest.main()
