@@ -7,25 +7,37 @@ r"""Evaluates a policy on chosen tasks, without training anything.
 
 Policies: `expert` is each environment's error-free expert, `imperfect` the
 expert with the config's mistakes, `warm_start` and `rl` the last checkpoint of
-that stage of `--run`. `scripted:NAME` is one of the environments' policies of a
-few lines, which see messages and tools but no solution; `scripted` plays all of
-them and the expert, and warns where one wins more than 30 %. Prints a table
-and, with `--output`, writes it as JSON.
+that stage of `--run`; `--versions` names others, of which each turn draws one,
+as in cross-policy sampling. `scripted:NAME` is one of the environments'
+policies of a few lines, which see messages and tools but no solution;
+`scripted` plays all of them and the expert, and warns where one wins more than
+30 %.
 
   python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
+
+Prints a table and, with `--output`, writes it as JSON. `--samples=16` attempts
+each task as often, for pass@k; every attempt is kept beside the output, and the
+same command goes on with those that are missing.
+
+  python -m launch.evaluate --config=configs/quickstart.py --policy=rl \
+    --run=runs/quickstart --versions=40,30 --samples=16 --nogreedy \
+    --output=pass.json
 """
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import ml_collections
+import numpy as np
 from absl import flags
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
 from agentrl_jax.controller.player import (
@@ -35,14 +47,22 @@ from agentrl_jax.controller.player import (
   ScriptPlayer,
 )
 from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.data.records import Task
+from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
 from launch import command_line
+from launch.comparisons.attempts import (
+  Attempt,
+  AttemptLog,
+  by_environment,
+  pass_rates,
+  status_shares,
+)
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
+from launch.reports.numbers import interval, percent
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
@@ -71,6 +91,13 @@ _TASKS = flags.DEFINE_list(
   "tasks", None, "name/split, one or more; the test split of each if not given."
 )
 _GREEDY = flags.DEFINE_bool("greedy", True, "Greedy, or at the temperature.")
+_SAMPLES = flags.DEFINE_integer("samples", 1, "Attempts at each task.")
+_VERSIONS = flags.DEFINE_list(
+  "versions", [], "Updates of the checkpoints; the last one, if none is named."
+)
+_WEIGHTS = flags.DEFINE_list(
+  "weights", [], "Of the versions, in the draw of each turn; equal, if none."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the scores.")
 flags.mark_flag_as_required("config")
 
@@ -80,10 +107,24 @@ def score(
   tasks: Sequence[Task],
   player: Player,
   plan: ml_collections.ConfigDict,
+  log: AttemptLog | None = None,
 ) -> dict[str, TaskScore]:
-  """Plays every task once and scores by environment."""
+  """Plays every task and scores by environment.
+
+  With a log, each is attempted `--samples` times, except for what the log has;
+  the scores are those of what is played now.
+  """
+  skip = log.played if log else set()
+  attempts = _SAMPLES.value if log else 1
+
+  def note(done: int, total: int, played: Trajectory | None) -> None:
+    del total
+    if log and played is not None:
+      log.add(played)
+    show.update(done, {})
+
   with (
-    StageProgress("evaluation", len(tasks)) as show,
+    StageProgress("evaluation", len(tasks) * attempts - len(skip)) as show,
     ControllerThread() as loop,
   ):
     return loop.run(
@@ -93,9 +134,14 @@ def score(
         concurrency=plan.concurrency,
         seed=settings.seed,
         retries=settings.retry,
-        progress=lambda done, total, played: show.update(done, {}),
+        attempts=attempts,
+        skip=skip,
+        progress=note,
       ),
       plan.timeout_s,
+      holder="the evaluation",
+      look_at="the engine and the environments that it plays with; with many "
+      "tasks, set a longer --config.evaluation.timeout_s",
     )
 
 
@@ -182,26 +228,121 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
   console.print(table)
 
 
+def print_attempts(
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], console: Console
+) -> None:
+  """Prints pass@k, and AgentBench's shares of statuses (its Table 7)."""
+  random = np.random.default_rng(0)
+  rates = {name: pass_rates(t, random) for name, t in attempts.items()}
+  ks = sorted({k for each in rates.values() for k in each})
+  table = Table("task", "tasks", *(f"pass@{k}" for k in ks))
+  for name, each in rates.items():
+    cells = [
+      f"{percent(each[k].mean)} ({interval(each[k].low, each[k].high)})"
+      if k in each
+      else ""
+      for k in ks
+    ]
+    table.add_row(name, str(each[1].n), *cells)
+  console.print(table)
+  shares = {name: status_shares(t) for name, t in attempts.items()}
+  statuses = sorted({status for each in shares.values() for status in each})
+  table = Table("task", *statuses)
+  for name, of in shares.items():
+    table.add_row(name, *(percent(of.get(status, 0.0)) for status in statuses))
+  console.print(table)
+
+
 def main() -> None:
   """Evaluates as the flags say."""
   config = CONFIG.value
   settings = read_settings(config)
+  _check_flags()
+  log = _open_log(config) if _SAMPLES.value > 1 else None
   with placed_environments(settings) as environments:
-    scores = _scores(config, settings, environments)
+    scores = _scores(config, settings, environments, log)
   console = Console()
-  if _POLICY.value == SCRIPTED:
-    print_scripted(scores, console)
+  if log is not None:
+    attempts = by_environment(log.attempts)
+    print_attempts(attempts, console)
+    body = {"policy": _POLICY.value, "tasks": _attempts_to_json(attempts)}
   else:
-    print_scores(scores, console)
-  if _OUTPUT.value:
+    show = print_scripted if _POLICY.value == SCRIPTED else print_scores
+    show(scores, console)
     body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
+  if _OUTPUT.value:
     pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))
+
+
+def _check_flags() -> None:
+  if _SAMPLES.value < 1:
+    raise ConfigError(f"--samples={_SAMPLES.value} must be at least 1")
+  if _SAMPLES.value > 1 and _POLICY.value.split(":")[0] == SCRIPTED:
+    raise ConfigError(
+      f"--samples={_SAMPLES.value} attempts of a script would all be the same: "
+      "leave --samples out"
+    )
+  if _SAMPLES.value > 1 and _GREEDY.value and _POLICY.value in STORED:
+    raise ConfigError(
+      f"--samples={_SAMPLES.value} greedy attempts would all be the same: add "
+      "--nogreedy"
+    )
+  if (_VERSIONS.value or _WEIGHTS.value) and _POLICY.value not in STORED:
+    raise ConfigError(
+      f"--versions and --weights are of --policy={' or '.join(STORED)}, found "
+      f"--policy={_POLICY.value}"
+    )
+  if _WEIGHTS.value and len(_WEIGHTS.value) != len(_VERSIONS.value):
+    raise ConfigError(
+      f"--weights has {len(_WEIGHTS.value)} numbers and --versions "
+      f"{len(_VERSIONS.value)}: give as many"
+    )
+
+
+def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
+  """Opens the file of attempts beside the output."""
+  identity = {
+    "policy": _POLICY.value,
+    "run": RUN.value,
+    "versions": _VERSIONS.value,
+    "weights": _WEIGHTS.value,
+    "tasks": _TASKS.value,
+    "seed": config.seed,
+    "temperature": config.sampling.temperature,
+    "calls": config.sampling.calls,
+    "num_tasks": config.evaluation.num_tasks,
+    "episode": config.episode.to_dict(),
+  }
+  path = (
+    pathlib.Path(_OUTPUT.value).with_suffix(".attempts.jsonl")
+    if _OUTPUT.value
+    else None
+  )
+  return AttemptLog(path, identity)
+
+
+def _attempts_to_json(
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]],
+) -> dict[str, object]:
+  random = np.random.default_rng(0)
+  return {
+    name: {
+      "tasks": len(tasks),
+      "pass_at": {
+        str(k): dataclasses.asdict(rate)
+        for k, rate in pass_rates(tasks, random).items()
+      },
+      "statuses": status_shares(tasks),
+    }
+    for name, tasks in attempts.items()
+  }
 
 
 def _scores(
   config: ml_collections.ConfigDict,
   settings: Settings,
   environments: Mapping[str, Environment],
+  log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
   plan = config.evaluation
   tasks = choose_tasks(
@@ -211,12 +352,12 @@ def _scores(
     seed=settings.seed,
   )
   if _POLICY.value in STORED:
-    return _score_stored(settings, environments, tasks, config)
+    return _score_stored(settings, environments, tasks, config, log)
   if _POLICY.value == SCRIPTED:
     return score_scripted(settings, environments, tasks, plan)
   word = _POLICY.value.removeprefix(f"{SCRIPTED}:")
   return score(
-    settings, tasks, _script_player(settings, environments, word), plan
+    settings, tasks, _script_player(settings, environments, word), plan, log
   )
 
 
@@ -245,6 +386,7 @@ def _score_stored(
   environments: Mapping[str, Environment],
   tasks: Sequence[Task],
   config: ml_collections.ConfigDict,
+  log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
   if RUN.value is None or not pathlib.Path(RUN.value).is_dir():
     raise ConfigError(
@@ -254,9 +396,14 @@ def _score_stored(
   run = RunDirectory(pathlib.Path(RUN.value))
   codec = codec_of(run.root, settings.chat)
   policy = Policy(settings.model, settings.compute, adaptation=settings.lora)
-  params = load_params(settings, policy, run, _POLICY.value)
-  with serve(settings, policy, codec, driver=config.engine.driver) as service:
-    service.publisher.publish(params, 0)
+  versions: list[int | None] = [_read_version(w) for w in _VERSIONS.value]
+  versions = versions or [None]
+  draw = _draw(len(versions))
+  served = _with_policy_slots(settings, len(versions))
+  with serve(served, policy, codec, driver=config.engine.driver) as service:
+    for policy_slot, version in enumerate(versions):
+      params = load_params(settings, policy, run, _POLICY.value, version)
+      service.publisher.publish(params, version or 0, policy_slot=policy_slot)
     player = PolicyPlayer(
       environments=environments,
       generator=service.generator,
@@ -269,8 +416,44 @@ def _score_stored(
         calls=settings.sampling.calls,
       ),
       waits=settings.waits,
+      draw_for=lambda task: draw,
     )
-    return score(settings, tasks, player, config.evaluation)
+    return score(settings, tasks, player, config.evaluation, log)
+
+
+def _read_version(word: str) -> int:
+  try:
+    return int(word)
+  except ValueError as error:
+    raise ConfigError(
+      f"--versions={word} must be numbers of updates, as in --versions=40,30"
+    ) from error
+
+
+def _draw(num_versions: int) -> CrossPolicy:
+  """Returns the draw of a version for each turn."""
+  if num_versions == 1:
+    return NEVER
+  try:
+    weights = tuple(float(w) for w in _WEIGHTS.value) or (1.0,) * num_versions
+  except ValueError as error:
+    raise ConfigError(f"--weights must be numbers: {error}") from error
+  return CrossPolicy(draw_per="turn", weights=weights)
+
+
+def _with_policy_slots(settings: Settings, number: int) -> Settings:
+  """Returns settings of an engine with so many policy slots, of equal size."""
+  engine = settings.engine
+  if engine.num_policy_slots == number:
+    return settings
+  same = dataclasses.replace(
+    engine,
+    slots=(max(engine.slots),) * number,
+    page_size=0,
+    cache_tokens=(),
+    slices=(),
+  )
+  return dataclasses.replace(settings, engine=same)
 
 
 if __name__ == "__main__":

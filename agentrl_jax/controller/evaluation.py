@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from agentrl_jax.controller.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
@@ -75,34 +75,48 @@ async def evaluate(
   concurrency: int,
   seed: int,
   retries: RetryLimits,
+  attempts: int = 1,
+  skip: Container[tuple[Task, int]] = (),
   progress: Progress = lambda num_done, num_tasks, trajectory: None,
 ) -> dict[str, TaskScore]:
-  """Plays each task once, `concurrency` at a time; scores by environment.
+  """Plays each task, `concurrency` at a time; scores by environment.
 
-  Waits for all of them. Cancelling leaves no session open; a bug cancels the
-  other tasks and is raised.
+  Every task is played once before any is played again, up to `attempts` times;
+  `skip` has tasks and attempts (from 0) that are left out. Waits for all of
+  them. Cancelling leaves no session open; a bug cancels the other tasks and is
+  raised.
   """
   monitor = Monitor()
   played: list[tuple[Task, Trajectory | None]] = []
-  remaining = iter(tasks)
+  specs = [
+    _spec(task, attempt, seed)
+    for attempt in range(attempts)
+    for task in tasks
+    if (task, attempt) not in skip
+  ]
+  remaining = iter(specs)
 
   async def work() -> None:
-    for task in remaining:  # shared, so each task is taken by one worker
-      spec = EpisodeSpec(
-        task=task,
-        group_id=f"{task.name}-{task.split}-{task.index}",
-        attempt=0,
-        seed=seed_of(seed, task.name, task.split, task.index),
-      )
+    for spec in remaining:  # shared, so each one is taken by one worker
       trajectory = await play_with_retries(spec, player, retries, monitor)
-      played.append((task, trajectory))
-      progress(len(played), len(tasks), trajectory)
+      played.append((spec.task, trajectory))
+      progress(len(played), len(specs), trajectory)
 
   async with asyncio.TaskGroup() as workers:
-    for n in range(min(concurrency, len(tasks))):
+    for n in range(min(concurrency, len(specs))):
       workers.create_task(work(), name=f"evaluation-{n}")
   names = sorted({task.name for task in tasks})
   return {name: _score(name, played, monitor) for name in names}
+
+
+def _spec(task: Task, attempt: int, seed: int) -> EpisodeSpec:
+  words = (task.name, task.split, task.index)
+  return EpisodeSpec(
+    task=task,
+    group_id=f"{task.name}-{task.split}-{task.index}",
+    attempt=attempt,
+    seed=seed_of(seed, *words, *([attempt] if attempt else [])),
+  )
 
 
 def wilson_interval(num_successes: int, num_tasks: int) -> tuple[float, float]:

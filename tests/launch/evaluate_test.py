@@ -51,6 +51,64 @@ class ChooseTasksTest(absltest.TestCase):
         self._choose([word])
 
 
+class SamplesTest(absltest.TestCase):
+  ARITHMETIC = (
+    "--config=configs/every_environment.py",
+    "--tasks=arithmetic/test",
+    "--config.evaluation.num_tasks=12",
+    "--config.environments.arithmetic.mistakes={'wrong_sum': 0.4}",
+    "--policy=imperfect",
+  )
+
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.output = pathlib.Path(folder) / "scores.json"
+
+  def run_to(self, output, *flags):
+    return _evaluate(*self.ARITHMETIC, f"--output={output}", *flags)
+
+  @pytest.mark.slow
+  def test_what_is_missing_is_played_and_the_scores_are_the_same(self):
+    done = self.run_to(self.output, "--samples=8")
+    self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+    whole = json.loads(self.output.read_text())["tasks"]["arithmetic"]
+    self.assertEqual(list(whole["pass_at"]), ["1", "2", "4", "8"])
+    self.assertBetween(whole["pass_at"]["1"]["mean"], 0.35, 0.85)
+    self.assertGreater(whole["pass_at"]["8"]["mean"], 0.9)
+    log = self.output.with_suffix(".attempts.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    self.assertLen(lines, 1 + 12 * 8)
+    log.write_text("".join(lines[:40]) + lines[40][:20])
+    self.assertEqual(self.run_to(self.output, "--samples=8").returncode, 0)
+    again = json.loads(self.output.read_text())["tasks"]["arithmetic"]
+    self.assertEqual(again, whole)
+    self.assertCountEqual(log.read_text().splitlines(keepends=True), lines)
+    # More attempts go on from those; another evaluation does not.
+    self.assertEqual(self.run_to(self.output, "--samples=9").returncode, 0)
+    self.assertLen(log.read_text().splitlines(), 1 + 12 * 9)
+    other = self.run_to(self.output, "--samples=8", "--config.seed=1")
+    self.assertEqual(other.returncode, 2)
+    self.assertIn("seed was 0 and is 1", " ".join(other.stderr.split()))
+
+  @pytest.mark.slow
+  def test_flags_that_do_not_go_together_are_refused(self):
+    for flags, sentence in (
+      (["--policy=rl", "--run=x", "--samples=2"], "add --nogreedy"),
+      (["--policy=scripted", "--samples=2"], "would all be the same"),
+      (["--samples=0"], "must be at least 1"),
+      (["--versions=1"], "are of --policy=warm_start or rl"),
+      (
+        ["--policy=rl", "--versions=1,2", "--weights=1"],
+        "--weights has 1 numbers and --versions 2",
+      ),
+    ):
+      with self.subTest(flags):
+        done = self.run_to(self.output, *flags)
+        self.assertEqual(done.returncode, 2, done.stderr[-500:])
+        self.assertIn(sentence, " ".join(done.stderr.split()))
+
+
 class EvaluateTest(absltest.TestCase):
   @pytest.mark.slow
   def test_expert_solves_agentbenchs_own_tasks(self):

@@ -1,0 +1,184 @@
+"""Attempts at tasks, kept as they are played; pass@k and shares of statuses.
+
+An evaluation of many attempts appends each to a file, so one that was killed
+goes on, and its scores are those of all attempts in the file.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.controller.evaluation import wilson_interval
+from agentrl_jax.data.records import Task, Trajectory
+from agentrl_jax.errors import ConfigError
+from launch.comparisons.statistics import NUM_RESAMPLES, Estimate, pass_at_k
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+  """Result of one attempt at a task."""
+
+  name: str
+  split: str
+  index: int
+  attempt: int  # from 0
+  success: bool
+  reward: float
+  status: str
+  turns: int
+  tokens: int  # sampled ones
+
+  @classmethod
+  def of(cls, played: Trajectory) -> "Attempt":
+    """Reads the result of an episode."""
+    return cls(
+      name=played.task.name,
+      split=played.task.split,
+      index=played.task.index,
+      attempt=played.attempt,
+      success=played.is_success,
+      reward=played.reward,
+      status=played.status.value,
+      turns=len(played.turns),
+      tokens=played.num_sampled,
+    )
+
+  @property
+  def task(self) -> Task:
+    """The task that was attempted."""
+    return Task(self.name, self.split, self.index)
+
+
+class AttemptLog:
+  """Appends attempts to a file, whose first line says what is evaluated.
+
+  Raises `ConfigError` for a file of another evaluation. Without a path the
+  attempts are kept in memory.
+  """
+
+  def __init__(
+    self, path: pathlib.Path | None, identity: Mapping[str, Any]
+  ) -> None:
+    self._path = path
+    self.attempts: list[Attempt] = []
+    if path is None:
+      return
+    identity = json.loads(json.dumps(identity, default=str))
+    if path.exists():
+      self._read(path, identity)
+    else:
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(json.dumps(identity) + "\n")
+
+  @property
+  def played(self) -> set[tuple[Task, int]]:
+    """Tasks and attempts that are there."""
+    return {(each.task, each.attempt) for each in self.attempts}
+
+  def add(self, played: Trajectory) -> None:
+    """Appends an attempt; it is on disk when this returns."""
+    attempt = Attempt.of(played)
+    self.attempts.append(attempt)
+    if self._path is not None:
+      with self._path.open("a") as file:
+        file.write(json.dumps(dataclasses.asdict(attempt)) + "\n")
+
+  def _read(self, path: pathlib.Path, identity: Mapping[str, Any]) -> None:
+    whole = path.read_bytes()
+    if not whole.endswith(b"\n"):  # half a line of a killed process
+      path.write_bytes(whole[: whole.rfind(b"\n") + 1])
+    first, *rest = path.read_text().splitlines() or [""]
+    try:
+      found = json.loads(first)
+      self.attempts = [Attempt(**json.loads(line)) for line in rest]
+      if not isinstance(found, dict):
+        raise ValueError(f"its first line is {first!r:.80}")
+    except (ValueError, TypeError) as error:
+      raise ConfigError(
+        f"{path} cannot be read as attempts of an evaluation: {error}. Choose "
+        "another --output"
+      ) from error
+    if found != identity:
+      changed = [
+        f"{key} was {found.get(key)!r} and is {identity.get(key)!r}"
+        for key in sorted({*found, *identity})
+        if found.get(key) != identity.get(key)
+      ]
+      raise ConfigError(
+        f"{path} has attempts of another evaluation: {'; '.join(changed)}. "
+        "Choose another --output, or remove the file to start again"
+      )
+
+
+def by_environment(
+  attempts: Sequence[Attempt],
+) -> dict[str, dict[Task, list[Attempt]]]:
+  """Groups attempts by environment, and there by task."""
+  found: dict[str, dict[Task, list[Attempt]]] = defaultdict(dict)
+  for each in attempts:
+    found[each.name].setdefault(each.task, []).append(each)
+  return dict(found)
+
+
+def pass_rates(
+  tasks: Mapping[Task, Sequence[Attempt]],
+  random: np.random.Generator,
+) -> dict[int, Estimate]:
+  """Returns pass@k for k = 1, 2, 4, ... up to what every task has.
+
+  The mean over tasks of the unbiased estimate, with a 95 % interval that
+  resamples tasks; where all tasks agree, Wilson's for as many tasks.
+  """
+  most = min(len(attempts) for attempts in tasks.values())
+  rates = {}
+  k = 1
+  while k <= most:
+    each = np.array(
+      [
+        pass_at_k(len(attempts), sum(a.success for a in attempts), k)
+        for attempts in tasks.values()
+      ]
+    )
+    chosen = random.integers(len(each), size=(NUM_RESAMPLES, len(each)))
+    low, high = np.quantile(each[chosen].mean(1), (0.025, 0.975))
+    if each.min() == each.max() and each[0] in (0.0, 1.0):
+      low, high = wilson_interval(int(each.sum()), len(each))
+    rates[k] = Estimate(float(each.mean()), float(low), float(high), len(each))
+    k *= 2
+  return rates
+
+
+def status_shares(
+  tasks: Mapping[Task, Sequence[Attempt]],
+) -> dict[str, float]:
+  """Returns the share of attempts that ended with each status.
+
+  AgentBench's statuses (arXiv:2308.03688, Table 7).
+  """
+  counts = Counter(
+    each.status for attempts in tasks.values() for each in attempts
+  )
+  total = counts.total()
+  return {status: count / total for status, count in sorted(counts.items())}
+
+
+def signal_share(
+  tasks: Mapping[Task, Sequence[Attempt]], group_size: int
+) -> float:
+  """Estimates the share of groups whose attempts differ in success.
+
+  From attempts at each task: 1 - P(all fail) - P(all succeed) of a group drawn
+  from them without replacement. Needs `group_size` attempts at each.
+  """
+  shares = []
+  for attempts in tasks.values():
+    n, c = len(attempts), sum(each.success for each in attempts)
+    some = pass_at_k(n, c, group_size)
+    none = pass_at_k(n, n - c, group_size)
+    shares.append(some + none - 1)
+  return float(np.mean(shares))

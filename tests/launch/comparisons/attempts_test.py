@@ -1,0 +1,124 @@
+"""Attempts on disk, none lost and none of another evaluation; pass@k."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.data.records import Status, Task, Trajectory
+from agentrl_jax.errors import ConfigError
+from launch.comparisons.attempts import (
+  AttemptLog,
+  by_environment,
+  pass_rates,
+  signal_share,
+  status_shares,
+)
+
+IDENTITY = {"policy": "rl", "seed": 0}
+
+
+def played(index=0, attempt=0, reward=1.0, status=Status.COMPLETED):
+  return Trajectory(
+    task=Task("sums", "test", index),
+    group_id="g",
+    attempt=attempt,
+    seed=0,
+    turns=(),
+    status=status,
+    reward=reward,
+  )
+
+
+class AttemptLogTest(parameterized.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder) / "new" / "a.jsonl"
+
+  def test_goes_on_where_it_was_killed(self):
+    log = AttemptLog(self.path, IDENTITY)
+    log.add(played(0, 0))
+    log.add(played(1, 0, reward=0.0))
+    with self.path.open("a") as file:
+      file.write('{"name": "su')
+    again = AttemptLog(self.path, IDENTITY)
+    self.assertEqual(again.attempts, log.attempts)
+    again.add(played(0, 1))
+    self.assertEqual(
+      AttemptLog(self.path, IDENTITY).played,
+      {
+        (Task("sums", "test", 0), 0),
+        (Task("sums", "test", 1), 0),
+        (Task("sums", "test", 0), 1),
+      },
+    )
+
+  def test_attempts_of_another_evaluation_are_refused(self):
+    AttemptLog(self.path, IDENTITY).add(played())
+    with self.assertRaisesRegex(ConfigError, "seed was 0 and is 1"):
+      AttemptLog(self.path, IDENTITY | {"seed": 1})
+
+  @parameterized.parameters("", "[]\n", "{\n", '{"policy": "rl"}\n{"a": 1}\n')
+  def test_other_files_are_refused(self, text):
+    self.path.parent.mkdir()
+    self.path.write_text(text)
+    with self.assertRaises(ConfigError):
+      AttemptLog(self.path, IDENTITY)
+    self.assertEqual(self.path.read_text(), text)
+
+
+class SharesTest(absltest.TestCase):
+  def attempts(self, *successes):
+    """One task per argument, whose attempts succeed as it says."""
+    log = AttemptLog(None, {})
+    for index, each in enumerate(successes):
+      for attempt, success in enumerate(each):
+        log.add(played(index, attempt, reward=float(success)))
+    return by_environment(log.attempts)["sums"]
+
+  def test_pass_at_k_up_to_what_every_task_has(self):
+    rates = pass_rates(
+      self.attempts([1, 0, 0, 0], [0, 0, 0, 0, 0]), np.random.default_rng(0)
+    )
+    self.assertEqual(list(rates), [1, 2, 4])
+    self.assertEqual([rates[k].mean for k in rates], [0.125, 0.25, 0.5])
+    self.assertEqual((rates[4].low, rates[4].high), (0.0, 1.0))
+
+  def test_tasks_that_all_agree_are_not_certain(self):
+    rates = pass_rates(
+      self.attempts([1, 1], [1, 1], [1, 1]), np.random.default_rng(0)
+    )
+    self.assertEqual(rates[2].mean, 1.0)
+    self.assertLess(rates[2].low, 0.5)
+
+  def test_a_task_always_solved_and_one_never_give_no_signal(self):
+    tasks = self.attempts([1, 1, 1, 1], [0, 0, 0, 0])
+    self.assertEqual(signal_share(tasks, 2), 0.0)
+    # Half of the pairs of two successes and two failures are mixed: 4 of 6.
+    mixed = self.attempts([1, 1, 0, 0])
+    self.assertAlmostEqual(signal_share(mixed, 2), 4 / 6)
+
+  def test_statuses_are_shares_of_all_attempts(self):
+    log = AttemptLog(None, {})
+    log.add(played(0, 0))
+    log.add(played(0, 1, status=Status.TASK_LIMIT_REACHED))
+    log.add(played(1, 0))
+    shares = status_shares(by_environment(log.attempts)["sums"])
+    self.assertAlmostEqual(shares["completed"], 2 / 3)
+    self.assertAlmostEqual(sum(shares.values()), 1.0)
+
+  def test_an_attempt_is_what_a_trajectory_was(self):
+    log = AttemptLog(None, {})
+    log.add(played(3, 2, reward=0.25))
+    (only,) = log.attempts
+    self.assertEqual(
+      dataclasses.astuple(only),
+      ("sums", "test", 3, 2, False, 0.25, "completed", 0, 0),
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()
