@@ -5,7 +5,9 @@ r"""Runs an ablation: every arm with several seeds, within a budget.
 
 Any key of the config can be set for all arms, as with launch.train. The same
 command goes on after a kill or Ctrl-C, and runs what is not finished. Cells
-with the same tasks, model and seed share the stages before RL. Elsewhere,
+with the same tasks, model and seed share the stages before RL. `--check` makes
+those of one cell and a few updates, and says what the sweep can show, and when.
+Elsewhere,
 `--render` prints the cells as jobs; options of the renderer follow `--`:
 
   python -m launch.sweep --ablation=configs/ablations/agentrl.py --seeds=5 \
@@ -13,7 +15,9 @@ with the same tasks, model and seed share the stages before RL. Elsewhere,
 """
 
 import pathlib
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
@@ -21,19 +25,36 @@ from typing import NoReturn
 import ml_collections
 from absl import app, flags, logging
 from rich.console import Console
+from rich.table import Table
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.metrics import FILE, read_metrics
 from launch.command_line import REFUSED, load_config
+from launch.comparisons.attempts import Attempt, AttemptLog, by_environment
+from launch.comparisons.check import (
+  NUM_UPDATES,
+  detectable_lines,
+  equal_arms,
+  hopeless_tasks,
+  starts_of,
+  sweep_hours,
+  update_seconds,
+)
 from launch.config.settings import read_settings
-from launch.reports.facts import run_facts
+from launch.reports.curves import RL
+from launch.reports.facts import ROOT, run_facts
+from launch.reports.numbers import duration, interval, percent
+from launch.storage.run_directory import OTHER, RunDirectory
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import State
+from launch.sweeps.cells import State, progress_of, run_of
 from launch.sweeps.display import SweepDisplay
 from launch.sweeps.jobs import render
 from launch.sweeps.plan import Cell, Plan, make_plan, write_record
 from launch.sweeps.runner import Runner
 
 CONSOLE = Console()
+CHECK_TASKS = 32  # of each environment, that the check attempts
 
 _ABLATION = flags.DEFINE_string("ablation", None, "A file with ARMS.")
 _ARMS = flags.DEFINE_list(
@@ -47,6 +68,9 @@ _BUDGET = flags.DEFINE_string(
 _CORES = flags.DEFINE_integer("cores", 1, "Cores of each cell.")
 _FOLDER = flags.DEFINE_string(
   "folder", "", "The sweep's folder; sweeps/<name of the ablation>, if none."
+)
+_CHECK = flags.DEFINE_bool(
+  "check", False, "Say what the sweep can show, and do not run it."
 )
 _RENDER = flags.DEFINE_string(
   "render", "", "Print the cells as jobs instead: jobset or queued."
@@ -115,6 +139,117 @@ def sweep(
   return len(left)
 
 
+def check(
+  plan: Plan,
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+  folder: pathlib.Path,
+  budget: Budget,
+) -> None:
+  """Runs the first cell for a few updates, and prints what it tells."""
+  cell = plan.cells[0]
+  config = configs[cell]
+  run = run_of(folder, cell)
+  steps = min(NUM_UPDATES, config.train.steps)
+  with SweepDisplay(CONSOLE, folder, {cell: config.train.steps}) as display:
+    runner = Runner(
+      plan.only(cell),
+      {cell: config},
+      folder,
+      budget,
+      cores_each=_CORES.value,
+      say=display.say,
+    )
+    runner.run(
+      lambda: display.show(runner.states()),
+      is_enough=lambda: _num_updates(run) >= steps,
+    )
+  if runner.failures:
+    raise ConfigError(f"{cell.name} failed: {runner.failures[cell]}")
+  attempts = _attempt(plan, cell, config, folder)
+  starts = starts_of(attempts, config.group.size)
+  table = Table("task", "success", "95 %", "reward sd", "groups with a signal")
+  for each in starts:
+    table.add_row(
+      each.task,
+      percent(each.success),
+      interval(each.low, each.high),
+      f"{each.reward_spread:.2f}",
+      percent(each.signal),
+    )
+  CONSOLE.print(table)
+  num_tasks = config.evaluation.num_tasks * len(config.tasks.names)
+  lines = [*hopeless_tasks(starts), *equal_arms(configs)]
+  lines += detectable_lines(num_tasks, len(plan.seeds))
+  lines.append(_time_line(plan, config, run, budget))
+  for line in lines:
+    CONSOLE.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _num_updates(run: pathlib.Path) -> int:
+  progress = progress_of(run)
+  return progress.step if progress and progress.stage == RL else 0
+
+
+def _attempt(
+  plan: Plan,
+  cell: Cell,
+  config: ml_collections.ConfigDict,
+  folder: pathlib.Path,
+) -> dict[str, dict[Task, list[Attempt]]]:
+  """Lets the warm start attempt training tasks, a group of each."""
+  output = folder / "check" / f"{cell.name}.json"
+  tasks = ",".join(f"{name}/train" for name in config.tasks.names)
+  command = [
+    *(sys.executable, "-m", "launch.evaluate"),
+    *plan.arguments(cell, folder),
+    *("--policy=warm_start", f"--run={run_of(folder, cell)}", "--nogreedy"),
+    *(f"--tasks={tasks}", f"--samples={config.group.size}"),
+    *(f"--config.evaluation.num_tasks={CHECK_TASKS}", f"--output={output}"),
+  ]
+  done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+  if done.returncode:
+    raise ConfigError(
+      f"the warm start could not be evaluated: {shlex.join(command)} ended "
+      f"with status {done.returncode}"
+    )
+  log = AttemptLog.read(output.with_suffix(".attempts.jsonl"))
+  return by_environment(log.attempts)
+
+
+def _time_line(
+  plan: Plan,
+  config: ml_collections.ConfigDict,
+  run: pathlib.Path,
+  budget: Budget,
+) -> str:
+  spent = RunDirectory(run).seconds()
+  evaluations = [
+    seconds
+    for name, seconds in spent.items()
+    if name.startswith("evaluate_warm_start")
+  ]
+  update_s = update_seconds(read_metrics(run / FILE))
+  hours = sweep_hours(
+    before_rl_s=sum(
+      seconds
+      for name, seconds in spent.items()
+      if name not in (RL, OTHER) and not name.startswith("evaluate_rl")
+    ),
+    # RL is evaluated as the warm start is; the rest is to start and compile.
+    evaluation_s=sum(evaluations) + spent.get(OTHER, 0.0),
+    update_s=update_s,
+    steps=config.train.steps,
+    num_arms=len(plan.arms),
+    num_seeds=len(plan.seeds),
+    at_once=budget.cores // _CORES.value,
+  )
+  return (
+    f"{len(plan.cells)} cells take about {duration(3600 * hours)} "
+    f"({update_s:.1f} s an update, {config.train.steps} of them; "
+    f"{budget.cores // _CORES.value} cells at once)"
+  )
+
+
 def _interrupt(number: int, frame: object) -> NoReturn:
   del number, frame
   raise KeyboardInterrupt
@@ -149,6 +284,9 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
     )
   folder.mkdir(parents=True, exist_ok=True)
   write_record(plan, folder, run_facts(seed=plan.seeds[0], devices=[]))
+  if _CHECK.value:
+    check(plan, configs, folder, budget)
+    return 0
   return 1 if sweep(plan, configs, folder, budget) else 0
 
 

@@ -75,6 +75,12 @@ class AttemptLog:
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(json.dumps(identity) + "\n")
 
+  @classmethod
+  def read(cls, path: pathlib.Path) -> "AttemptLog":
+    """Reads a file, whatever it is an evaluation of."""
+    first = path.read_text().partition("\n")[0]
+    return cls(path, json.loads(first))
+
   @property
   def played(self) -> set[tuple[Task, int]]:
     """Tasks and attempts that are there."""

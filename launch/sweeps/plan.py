@@ -53,6 +53,12 @@ class Plan:
     """All cells; the first seed of every arm comes first."""
     return [Cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
+  def only(self, cell: Cell) -> "Plan":
+    """Returns the plan of one cell."""
+    return dataclasses.replace(
+      self, arms={cell.arm: self.arms[cell.arm]}, seeds=[cell.seed]
+    )
+
   def arguments(self, cell: Cell, folder: pathlib.Path) -> list[str]:
     """Returns the arguments of `launch.train` for a cell."""
     return [

@@ -56,20 +56,30 @@ class Runner:
     self._finished: set[Cell] = set()
     self._write_failures()
 
-  def run(self, watch: Callable[[], None]) -> None:
-    """Runs until no cell can be started; `watch` is called between looks.
+  def run(
+    self,
+    watch: Callable[[], None],
+    *,
+    is_enough: Callable[[], bool] = lambda: False,
+  ) -> None:
+    """Runs until no cell can be started, or until `is_enough()`.
 
-    Raises `RunInUse` if another sweep is at work in the folder.
+    `watch` is called between looks. What still runs saves and ends. Raises
+    `RunInUse` if another sweep is at work in the folder.
     """
     with self._held():
-      self._run(watch)
+      self._run(watch, is_enough)
 
-  def _run(self, watch: Callable[[], None]) -> None:
+  def _run(
+    self, watch: Callable[[], None], is_enough: Callable[[], bool]
+  ) -> None:
     try:
       while True:
         self._collect()
         self._start_some()
         watch()
+        if is_enough():
+          return
         if not self._running and not self._is_waiting_for_others():
           return
         if time.monotonic() > self._deadline:

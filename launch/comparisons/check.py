@@ -1,0 +1,154 @@
+"""Check of a sweep before it costs anything: can it show what it asks?
+
+From one cell that has made a few updates, and attempts of its warm start at
+training tasks: success, spread and signal per task, the difference that so many
+seeds can show, and the time.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import ml_collections
+
+from agentrl_jax.controller.evaluation import wilson_interval
+from agentrl_jax.data.records import Task
+from agentrl_jax.metrics import Row
+from launch.comparisons.attempts import Attempt, signal_share
+from launch.comparisons.statistics import (
+  binomial_spread,
+  detectable_difference,
+)
+from launch.reports.curves import RL
+from launch.reports.numbers import percent
+from launch.sweeps.plan import Cell
+
+LEAST_SIGNAL = 0.1  # share of groups; below, a task teaches hardly anything
+SPREADS = (0.0, 0.03, 0.06)  # of seeds, beyond that of their episodes
+NUM_UPDATES = 3  # that the time of an update is taken from
+_OF_A_RUN = ("name", "workdir", "seed", "compile_cache")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskStart:
+  """State of one environment at the start of RL."""
+
+  task: str
+  success: float
+  low: float
+  high: float
+  reward_spread: float  # standard deviation over attempts
+  signal: float  # share of groups whose attempts differ in success
+
+
+def starts_of(
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], group_size: int
+) -> list[TaskStart]:
+  """Reads the attempts of a warm start, by environment."""
+  found = []
+  for name, tasks in sorted(attempts.items()):
+    each = [a for tries in tasks.values() for a in tries]
+    wins = sum(a.success for a in each)
+    low, high = wilson_interval(wins, len(each))
+    found.append(
+      TaskStart(
+        task=name,
+        success=wins / len(each),
+        low=low,
+        high=high,
+        reward_spread=statistics.pstdev(a.reward for a in each),
+        signal=signal_share(tasks, group_size),
+      )
+    )
+  return found
+
+
+def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
+  """Says of each task from which an arm can hardly learn, and why."""
+  found = []
+  for each in starts:
+    if each.signal >= LEAST_SIGNAL:
+      continue
+    if each.success < 0.1:
+      how, remedy = "almost never", "more demonstrations, or easier tasks"
+    elif each.success > 0.9:
+      how, remedy = "almost always", "harder tasks"
+    else:
+      how, remedy = "always or never, by task", "tasks of other difficulty"
+    found.append(
+      f"{each.task} is solved {how} at the start ({percent(each.success)}): "
+      f"only {percent(each.signal)} of its groups differ in success and teach "
+      f"anything. No arm can show much there; try {remedy}."
+    )
+  return found
+
+
+def equal_arms(
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+) -> list[str]:
+  """Names arms whose config is that of another one."""
+  first_seed = min(cell.seed for cell in configs)
+  seen: dict[str, str] = {}
+  found = []
+  for cell, config in configs.items():
+    if cell.seed != first_seed:
+      continue
+    values = {k: v for k, v in config.to_dict().items() if k not in _OF_A_RUN}
+    text = repr(sorted(values.items()))
+    if text in seen:
+      found.append(
+        f"{cell.arm} has the same config as {seen[text]}: it can show nothing, "
+        "unless it is meant as a negative control."
+      )
+    seen.setdefault(text, cell.arm)
+  return found
+
+
+def detectable_lines(num_tasks: int, num_seeds: int) -> list[str]:
+  """Says which difference a test can find, for each of `SPREADS`.
+
+  `num_tasks` are the held-out tasks of all environments; success is taken as a
+  half, which is the worst case.
+  """
+  found = []
+  for spread in SPREADS:
+    noise = math.hypot(binomial_spread(0.5, num_tasks), spread)
+    size = detectable_difference(noise, num_seeds)
+    what = (
+      f"find a difference of {100 * size:.1f} points in four of five cases"
+      if size < 1
+      else "find no difference at all: take more seeds, or a larger "
+      "evaluation.num_tasks"
+    )
+    found.append(
+      f"if paired seeds differ by {100 * spread:g} points (sd) beyond the "
+      f"noise of {num_tasks} episodes, {num_seeds} seeds {what}"
+    )
+  return found
+
+
+def update_seconds(rows: Sequence[Row]) -> float:
+  """Returns the median time of an update, without the first; NaN if unknown."""
+  each = [
+    row.values["seconds/wait"] + row.values["seconds/train"]
+    for row in rows
+    if row.stage == RL
+  ]
+  return statistics.median(each[1:]) if len(each) > 1 else math.nan
+
+
+def sweep_hours(
+  *,
+  before_rl_s: float,
+  evaluation_s: float,
+  update_s: float,
+  steps: int,
+  num_arms: int,
+  num_seeds: int,
+  at_once: int,
+) -> float:
+  """Estimates the hours of a sweep; the stages before RL are made per seed."""
+  cell_s = steps * update_s + evaluation_s
+  total_s = num_seeds * (before_rl_s + num_arms * cell_s)
+  return total_s / at_once / 3600
