@@ -20,20 +20,29 @@ UPDATES, EPISODES, TOKENS, MINUTES = (
   "minutes of RL",
 )
 COSTS = (UPDATES, EPISODES, TOKENS, MINUTES)
+LEAST_SEEDS = 3  # for an interval
 _POINTS = 60
 _WINDOW = 5  # updates that a curve is smoothed over
 
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-  """Mean over seeds at some costs, and a 95 % band where there are several."""
+  """Curves of seeds (S) at some costs (P), their mean and its 95 % interval.
+
+  The interval has no width with fewer than `LEAST_SEEDS`: that of two is
+  wider than any plot.
+  """
 
   arm: str
-  cost: np.ndarray
-  mean: np.ndarray
-  low: np.ndarray
-  high: np.ndarray
-  num_seeds: int
+  cost_P: np.ndarray
+  seeds_SP: np.ndarray
+  mean_P: np.ndarray
+  reach_P: np.ndarray
+
+  @property
+  def num_seeds(self) -> int:
+    """The number of curves."""
+    return len(self.seeds_SP)
 
 
 def band(arm: Arm, metrics: Sequence[str], cost: str) -> Band | None:
@@ -55,12 +64,11 @@ def band(arm: Arm, metrics: Sequence[str], cost: str) -> Band | None:
     return None
   at = np.linspace(begin, end, _POINTS)
   values = np.array([np.interp(at, x, y) for x, y in curves])
-  mean = values.mean(0)
-  reach = np.zeros_like(mean)
-  if len(curves) > 1:
+  reach = np.zeros(_POINTS)
+  if len(curves) >= LEAST_SEEDS:
     error = values.std(0, ddof=1) / math.sqrt(len(curves))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(curves) - 1)) * error
-  return Band(arm.name, at, mean, mean - reach, mean + reach, len(curves))
+  return Band(arm.name, at, values, values.mean(0), reach)
 
 
 def costs_of(rows: Sequence[Row]) -> dict[str, list[float]]:

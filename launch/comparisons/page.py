@@ -123,11 +123,11 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
     )
   comparisons = len(arms) - 1
   if comparisons > 1:
+    chance = numbers.percent(1 - 0.95**comparisons)
     found.append(
-      f"{comparisons} arms are compared with the first: of {comparisons} true "
-      f"zeros, one is expected beyond the 5 % level in "
-      f"{1 - 0.95**comparisons:.0%} of such pages. Bonferroni's level for each "
-      f"is {0.05 / comparisons:.2g}."
+      f"{comparisons} arms are compared with the first. If none differs, the "
+      f"chance is {chance} that one seems to at the 5 % level; Bonferroni's "
+      f"level for each is {0.05 / comparisons:.2g}."
     )
   commits = {run.commit for run in runs if run.commit}
   if len(commits) > 1:

@@ -6,8 +6,15 @@ from collections.abc import Callable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from launch.comparisons.bands import COSTS, UPDATES, Band, band
+from launch.comparisons.bands import (
+  COSTS,
+  LEAST_SEEDS,
+  UPDATES,
+  Band,
+  band,
+)
 from launch.comparisons.runs import Arm
 from launch.reports.curves import DISTANCE, ENTROPY, STALENESS_MEAN, SUCCESS
 from launch.reports.plots import draw_png, draw_svg
@@ -42,12 +49,12 @@ class Plot:
   draw: Callable[[FigureBase, Theme], None]
   is_wide: bool = False
 
-  def svg(self) -> str:
+  def svg(self, *, is_wide: bool = False) -> str:
     """Returns the drawing for a page."""
     return draw_svg(
       lambda figure: self.draw(figure, PAGE),
-      size=_WIDE if self.is_wide else _SIZE,
-      name=self.name,
+      size=_WIDE if is_wide else _SIZE,
+      name=f"{self.name} {is_wide}",
     )
 
   def write(self, folder: pathlib.Path) -> None:
@@ -126,6 +133,8 @@ def _plot(
     for i, each in bands:
       _draw_band(axes, each, theme, i)
     tidy(axes, theme)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(cost, color=theme.faint, fontsize=8)
     if is_share:
       axes.set_ylim(0, 1)
@@ -140,10 +149,13 @@ def _plot(
 def _draw_band(axes: Axes, each: Band, theme: Theme, place: int) -> None:
   hue = theme.hue(place)
   label = f"{each.arm} ({each.num_seeds})"
-  axes.plot(each.cost, each.mean, color=hue, linewidth=1.8, label=label)
-  if each.num_seeds > 1:
+  axes.plot(each.cost_P, each.mean_P, color=hue, linewidth=1.8, label=label)
+  if each.num_seeds >= LEAST_SEEDS:
+    low_P, high_P = each.mean_P - each.reach_P, each.mean_P + each.reach_P
     axes.fill_between(
-      each.cost, each.low, each.high, color=hue, alpha=0.15, linewidth=0
+      each.cost_P, low_P, high_P, color=hue, alpha=0.15, linewidth=0
     )
-  if each.cost[-1] == each.cost[0]:
-    axes.plot(each.cost[:1], each.mean[:1], "o", color=hue)
+  elif each.num_seeds > 1:
+    axes.plot(each.cost_P, each.seeds_SP.T, color=hue, linewidth=0.7, alpha=0.6)
+  if each.cost_P[-1] == each.cost_P[0]:
+    axes.plot(each.cost_P[:1], each.mean_P[:1], "o", color=hue)
