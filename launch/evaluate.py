@@ -11,7 +11,10 @@ that stage of `--run`; `--versions` names others, of which each turn draws one,
 as in cross-policy sampling. `scripted:NAME` is one of the environments'
 policies of a few lines, which see messages and tools but no solution;
 `scripted` plays all of them and the expert, and warns where one wins more than
-30 %.
+30 %. `endpoint` is any model behind OpenAI's chat API:
+
+  python -m launch.evaluate --config=configs/every_environment.py \
+    --policy=endpoint --endpoint=http://host:8000/v1 --model=qwen
 
   python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
@@ -52,6 +55,7 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.token_file import first_line
 from launch import command_line
 from launch.comparisons.attempts import (
   Attempt,
@@ -66,6 +70,7 @@ from launch.reports.numbers import interval, percent
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
+from launch.serving.endpoint_player import ChatEndpoint, EndpointPlayer
 from launch.serving.service import serve
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
@@ -75,17 +80,21 @@ RUN = command_line.define_run()
 
 EXPERTS = ("expert", "imperfect")
 STORED = ("warm_start", "rl")
-SCRIPTED = "scripted"
+SCRIPTED, ENDPOINT = "scripted", "endpoint"
 
 _POLICY = flags.DEFINE_string(
   "policy",
   "expert",
-  "Who plays: expert, imperfect, warm_start, rl, scripted or scripted:NAME.",
+  "Who plays: expert, imperfect, warm_start, rl, endpoint, scripted or "
+  "scripted:NAME.",
 )
 flags.register_validator(
   "policy",
-  lambda word: word in (*EXPERTS, *STORED) or word.split(":")[0] == SCRIPTED,
-  "is none of expert, imperfect, warm_start, rl, scripted and scripted:NAME",
+  lambda word: (
+    word in (*EXPERTS, *STORED, ENDPOINT) or word.split(":")[0] == SCRIPTED
+  ),
+  "is none of expert, imperfect, warm_start, rl, endpoint, scripted and "
+  "scripted:NAME",
 )
 _TASKS = flags.DEFINE_list(
   "tasks", None, "name/split, one or more; the test split of each if not given."
@@ -97,6 +106,13 @@ _VERSIONS = flags.DEFINE_list(
 )
 _WEIGHTS = flags.DEFINE_list(
   "weights", [], "Of the versions, in the draw of each turn; equal, if none."
+)
+_ENDPOINT = flags.DEFINE_string(
+  "endpoint", "", "Of --policy=endpoint, as http://host:8000/v1."
+)
+_MODEL = flags.DEFINE_string("model", "", "The model's name at the endpoint.")
+_KEY_FILE = flags.DEFINE_string(
+  "key_file", "", "A file whose first line is the endpoint's key."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the scores.")
 flags.mark_flag_as_required("config")
@@ -282,7 +298,12 @@ def _check_flags() -> None:
       f"--samples={_SAMPLES.value} attempts of a script would all be the same: "
       "leave --samples out"
     )
-  if _SAMPLES.value > 1 and _GREEDY.value and _POLICY.value in STORED:
+  if _POLICY.value == ENDPOINT and not (_ENDPOINT.value and _MODEL.value):
+    raise ConfigError(
+      "--policy=endpoint needs --endpoint=http://host:8000/v1 and --model=NAME"
+    )
+  repeats = _GREEDY.value and _POLICY.value in (*STORED, ENDPOINT)
+  if _SAMPLES.value > 1 and repeats:
     raise ConfigError(
       f"--samples={_SAMPLES.value} greedy attempts would all be the same: add "
       "--nogreedy"
@@ -304,6 +325,7 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
   identity = {
     "policy": _POLICY.value,
     "run": RUN.value,
+    "endpoint": [_ENDPOINT.value, _MODEL.value],
     "versions": _VERSIONS.value,
     "weights": _WEIGHTS.value,
     "tasks": _TASKS.value,
@@ -355,9 +377,30 @@ def _scores(
     return _score_stored(settings, environments, tasks, config, log)
   if _POLICY.value == SCRIPTED:
     return score_scripted(settings, environments, tasks, plan)
+  if _POLICY.value == ENDPOINT:
+    player = _endpoint_player(settings, environments)
+    return score(settings, tasks, player, plan, log)
   word = _POLICY.value.removeprefix(f"{SCRIPTED}:")
   return score(
     settings, tasks, _script_player(settings, environments, word), plan, log
+  )
+
+
+def _endpoint_player(
+  settings: Settings, environments: Mapping[str, Environment]
+) -> Player:
+  return EndpointPlayer(
+    environments=environments,
+    max_turns=settings.episode.max_turns,
+    waits=settings.waits,
+    endpoint=ChatEndpoint(
+      url=_ENDPOINT.value,
+      model=_MODEL.value,
+      key=first_line(_KEY_FILE.value, "--key_file=") if _KEY_FILE.value else "",
+      temperature=0.0 if _GREEDY.value else settings.sampling.temperature,
+      max_tokens=settings.episode.max_answer_tokens,
+      answer_timeout_s=settings.waits.answer_timeout_s,
+    ),
   )
 
 

@@ -5,7 +5,7 @@ demonstrations work with any of them.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -106,25 +106,28 @@ class ExpertPlayer:
 
 
 # Maps all messages so far, the environment's last step and the present tools to
-# the next answer.
-_Script = Callable[[Sequence[Message], Step, Sequence[Tool]], Message]
+# the next answer; None: they are more than the model's context holds.
+Answerer = Callable[
+  [Sequence[Message], Step, Sequence[Tool]], Awaitable[Message | None]
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _TextPlayer:
+class TextPlayer:
   """Plays without tokens: the turns hold the environment's rewards alone."""
 
   environments: Mapping[str, Environment]
   max_turns: int
   waits: EpisodeWaits
 
-  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+  def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:
     raise NotImplementedError
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """Plays until the environment or `max_turns` ends the episode."""
     environment = environment_of(spec.task, self.environments)
-    script = self._script(environment, spec)
+    answer = self._answerer(environment, spec)
+    is_too_long = False
     messages: list[Message] = []
     turns: list[Turn] = []
     async with open_session(environment, spec, self.waits) as session:
@@ -132,18 +135,26 @@ class _TextPlayer:
       messages += step.messages
       while step.status is Status.RUNNING and len(turns) < self.max_turns:
         reward_before = step.reward
-        messages.append(script(tuple(messages), step, session.tools))
+        message = await answer(tuple(messages), step, session.tools)
+        if message is None:
+          is_too_long = True
+          break
+        messages.append(message)
         step = await reply(session.step(messages[-1]), spec, self.waits)
         turns.append(_turn_without_tokens(step.reward - reward_before))
         messages += step.messages
-    running = step.status is Status.RUNNING
+    status = step.status
+    if status is Status.RUNNING:
+      status = Status.TASK_LIMIT_REACHED
+    if is_too_long:
+      status = Status.AGENT_CONTEXT_LIMIT
     return Trajectory(
       task=spec.task,
       group_id=spec.group_id,
       attempt=spec.attempt,
       seed=spec.seed,
       turns=tuple(turns),
-      status=Status.TASK_LIMIT_REACHED if running else step.status,
+      status=status,
       reward=step.reward,
       metrics=dict(step.metrics),
       transcript=tuple(map(message_to_json, messages)),
@@ -151,7 +162,7 @@ class _TextPlayer:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptPlayer(_TextPlayer):
+class ScriptPlayer(TextPlayer):
   """Plays experts without tokens: for their scores, and for texts."""
 
   mistakes: Mapping[str, Mapping[str, float]]
@@ -159,13 +170,20 @@ class ScriptPlayer(_TextPlayer):
   def __post_init__(self) -> None:
     _require_known(self.mistakes, self.environments)
 
-  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+  def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:
     expert = expert_of(environment, spec, self.mistakes)
-    return lambda messages, step, tools: expert.answer(step.messages)
+
+    async def answer(
+      messages: Sequence[Message], step: Step, tools: Sequence[Tool]
+    ) -> Message:
+      del messages, tools
+      return expert.answer(step.messages)
+
+    return answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptedPlayer(_TextPlayer):
+class ScriptedPlayer(TextPlayer):
   """Plays a scripted policy: it sees messages and tools, and no solution.
 
   `policy` is one of each environment's `scripted_policies`; None takes each
@@ -174,7 +192,7 @@ class ScriptedPlayer(_TextPlayer):
 
   policy: str | None
 
-  def _script(self, environment: Environment, spec: EpisodeSpec) -> _Script:
+  def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:
     policies = environment.scripted_policies()
     name = environment.baseline if self.policy is None else self.policy
     if name not in policies:
@@ -183,7 +201,14 @@ class ScriptedPlayer(_TextPlayer):
         f"{', '.join(policies)}"
       )
     policy = policies[name](seed=spec.seed)
-    return lambda messages, step, tools: policy.answer(messages, tools)
+
+    async def answer(
+      messages: Sequence[Message], step: Step, tools: Sequence[Tool]
+    ) -> Message:
+      del step
+      return policy.answer(messages, tools)
+
+    return answer
 
 
 def environment_of(
