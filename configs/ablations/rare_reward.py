@@ -1,0 +1,35 @@
+"""Task advantage normalisation, where one of two tasks rarely pays.
+
+  python -m launch.sweep --ablation=configs/ablations/rare_reward.py --seeds=5
+
+One task in five of DBBench gives a reward, so that most of its groups teach
+nothing. `meaningless` is the negative control: DBBench pays at random.
+"""
+
+import ml_collections
+
+from configs import arms, quickstart
+
+ARMS = {
+  "norm": {},
+  "no_norm": {"advantage.task_center": False, "advantage.task_scale": False},
+  "meaningless": {"environments.dbbench.options.meaningless": 0.3},
+}
+
+
+def get_config(arm: str = "norm"):
+  """`arm` is the text after the colon on the command line."""
+  c = quickstart.get_config()
+  c.name = "rare_reward"
+  dbbench = c.environments.dbbench
+  with c.unlocked():
+    dbbench.options = ml_collections.ConfigDict(
+      {
+        "target": dbbench.target,
+        "options": dbbench.options,
+        "paid_tasks": 0.2,
+        "meaningless": -1.0,
+      }
+    )
+  dbbench.target = "agentrl_jax.env.adapters.altered_reward:AlteredReward"
+  return arms.apply_arm(c, ARMS, arm)
