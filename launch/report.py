@@ -6,7 +6,10 @@ r"""Compares runs: arms of sweeps, or runs, finished or not.
 
 Writes report.html, finals.csv, curves.csv and a picture of each plot. Runs that
 differ in nothing but the seed are one arm; the first arm is what the others are
-compared with.
+compared with. `--fill` makes the tables of a Markdown page again, from the
+numbers that are kept beside it:
+
+  python -m launch.report --fill docs/experiments.md
 """
 
 import argparse
@@ -18,6 +21,7 @@ from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
 from launch.command_line import REFUSED
+from launch.comparisons.markdown import filled
 from launch.comparisons.page import compare, verdicts, warnings, write
 from launch.comparisons.runs import read_arms
 
@@ -29,14 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(
     prog="python -m launch.report", description=__doc__.partition("\n")[0]
   )
-  parser.add_argument("folder", nargs="+", help="a sweep or a run")
+  parser.add_argument(
+    "folder", nargs="*", help="a sweep, a run, or a finals.csv"
+  )
   parser.add_argument(
     "--output", help="a folder; else `comparison` in the first one"
   )
   parser.add_argument("--title", help="else the names of the folders")
+  parser.add_argument("--fill", help="a Markdown page, in place of a folder")
   given = parser.parse_args(arguments)
+  if bool(given.fill) == bool(given.folder):
+    parser.error("name folders to compare, or a page to --fill")
+  if given.fill:
+    page = pathlib.Path(given.fill)
+    page.write_text(filled(page.read_text("utf-8"), page.parent), "utf-8")
+    return
   folders = [pathlib.Path(name) for name in given.folder]
-  output = pathlib.Path(given.output or folders[0] / "comparison")
+  beside = folders[0].parent if folders[0].is_file() else folders[0]
+  output = pathlib.Path(given.output or beside / "comparison")
   title = given.title or ", ".join(path.resolve().name for path in folders)
   try:
     comparison = compare(title, read_arms(folders))

@@ -99,7 +99,7 @@ def _verdict(change: Change, of: Finals) -> str:
   if math.isnan(mean.p):
     return f"{who}: {what} with one seed, which shows nothing."
   interval = numbers.signed_interval(mean.low, mean.high)
-  where = f"95 % interval {interval}, p = {mean.p:.2g}, {mean.n} seeds"
+  where = f"95 % interval {interval}, {numbers.p_value(mean.p)}, {mean.n} seeds"
   how = "different" if mean.is_different else "not different"
   return f"{who}: {what}, {how} at the 5 % level ({where})."
 
@@ -218,7 +218,7 @@ def _change_cell(each: PairedDifference) -> Cell:
     return Cell(numbers.points(each.mean), "one seed", False)
   return Cell(
     numbers.points(each.mean),
-    f"{numbers.signed_interval(each.low, each.high)}; p = {each.p:.2g}",
+    f"{numbers.signed_interval(each.low, each.high)}; {numbers.p_value(each.p)}",
     each.is_different,
   )
 

@@ -1,9 +1,11 @@
 """Runs to compare, grouped into arms; read from the files of the runs.
 
 A folder is a sweep, whose record names the arms, or a run. Runs of one arm
-differ in nothing but their seed.
+differ in nothing but their seed. `finals.csv`, which a comparison writes,
+stands for the runs that it was made of, without their curves.
 """
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -15,7 +17,7 @@ import yaml
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
-from launch.reports.summary import Evaluation, Summary, read_summary
+from launch.reports.summary import Evaluation, Score, Summary, read_summary
 from launch.storage.run_config import require_names_of_today
 from launch.sweeps.cells import State, run_of, state_of
 from launch.sweeps.plan import RECORD, read_record
@@ -24,6 +26,7 @@ from launch.sweeps.runner import read_failures
 CONFIG = "config.yaml"
 # Keys in which the runs of one arm may differ.
 _OF_A_RUN = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+_OF_A_SCORE = ("success", "low", "high", "reward")
 _SEED = re.compile(r"[-_]?(?:s|seed)-?\d+$")
 
 
@@ -66,7 +69,9 @@ def read_arms(folders: Sequence[pathlib.Path]) -> list[Arm]:
   arms: list[Arm] = []
   alone: list[Run] = []
   for folder in folders:
-    if (folder / RECORD).exists():
+    if folder.suffix == ".csv":
+      arms += read_finals(folder)
+    elif (folder / RECORD).exists():
       arms += _arms_of_sweep(folder)
     elif (folder / CONFIG).exists():
       alone.append(read_run(folder))
@@ -111,6 +116,51 @@ def read_run(
     commit=str(summary.facts["commit"]) if summary else "",
     hours=summary.total_wall_s / 3600 if summary else 0.0,
   )
+
+
+def read_finals(path: pathlib.Path) -> list[Arm]:
+  """Reads arms from a `finals.csv`. Raises `ConfigError` if it is none."""
+  scores: dict[str, dict[int, dict[tuple[str, str], dict[str, Score]]]] = {}
+  states: dict[tuple[str, int], State] = {}
+  try:
+    with path.open(newline="", encoding="utf-8") as file:
+      for row in csv.DictReader(file):
+        arm, seed = row["arm"], int(row["seed"])
+        states[arm, seed] = State(row["state"])
+        evaluated = scores.setdefault(arm, {}).setdefault(seed, {})
+        tasks = evaluated.setdefault((row["stage"], row["mode"]), {})
+        tasks[row["task"]] = Score(
+          n=int(row["n"]),
+          **{key: float(row[key]) for key in _OF_A_SCORE},
+        )
+  except (OSError, KeyError, ValueError) as error:
+    raise ConfigError(
+      f"{path} cannot be read as the finals.csv of a comparison: {error!r}"
+    ) from error
+  return [
+    Arm(
+      arm,
+      {},
+      {
+        seed: Run(
+          name=f"{arm}-s{seed}",
+          seed=seed,
+          state=states[arm, seed],
+          why="",
+          rows=[],
+          evaluations=[
+            Evaluation(stage, mode, tasks)
+            for (stage, mode), tasks in evaluated.items()
+          ],
+          config={},
+          commit="",
+          hours=0.0,
+        )
+        for seed, evaluated in seeds.items()
+      },
+    )
+    for arm, seeds in scores.items()
+  ]
 
 
 def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:

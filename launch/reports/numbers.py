@@ -26,6 +26,11 @@ def signed_interval(low: float, high: float) -> str:
   return f"{points(low)} to {points(high)}"
 
 
+def p_value(p: float) -> str:
+  """A p value with its name: "p = 0.031", or "p < 0.001"."""
+  return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
 def duration(seconds: float) -> str:
   """A wall time at a readable precision: "4.2 s", "3:05", "2:00:07"."""
   if seconds < 59.95:

@@ -12,6 +12,7 @@ their states are read from the cells' own runs:
 import dataclasses
 import json
 import pathlib
+import re
 import runpy
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,9 @@ from launch.storage.shared_stages import hash_of, shared_keys
 
 RECORD = "sweep.json"
 FORMAT = 1
+SET_BY_SWEEP = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
 _STEPS = "--config.train.steps="
+_ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +64,17 @@ class Plan:
 
   def arguments(self, cell: Cell, folder: pathlib.Path) -> list[str]:
     """Returns the arguments of `launch.train` for a cell."""
+    of_cell = {
+      "seed": cell.seed,
+      "name": cell.name,
+      "workdir": folder / "cells",
+      "compile_cache": folder / "compiled",
+      "warm_start.store": folder / "stages",
+    }
     return [
       f"--config={self.ablation}:{cell.arm}",
       *self.overrides,
-      f"--config.seed={cell.seed}",
-      f"--config.name={cell.name}",
-      f"--config.workdir={folder / 'cells'}",
-      f"--config.compile_cache={folder / 'compiled'}",
-      f"--config.warm_start.store={folder / 'stages'}",
+      *(f"--config.{key}={of_cell[key]}" for key in SET_BY_SWEEP),
     ]
 
 
@@ -100,6 +106,13 @@ def make_plan(
         f"--arms={arm} is not one of {', '.join(defined)}"
         f"{suggestion(arm, defined)}"
       )
+  for arm, keys in defined.items():
+    _require_usable(ablation, arm, keys)
+  if taken := [word for word in overrides if _key_of(word) in SET_BY_SWEEP]:
+    raise ConfigError(
+      f"{' '.join(taken)}: a sweep sets {', '.join(SET_BY_SWEEP)} of each "
+      "cell; see --seeds, --first_seed and --folder"
+    )
   if num_seeds < 1:
     raise ConfigError(f"--seeds={num_seeds} must be at least 1")
   return Plan(
@@ -108,6 +121,29 @@ def make_plan(
     seeds=range(first_seed, first_seed + num_seeds),
     overrides=list(overrides),
   )
+
+
+def _require_usable(ablation: str, arm: Any, keys: Any) -> None:
+  """Refuses an arm that cannot be a folder, or sets what a sweep sets."""
+  if not isinstance(arm, str) or not _ARM.fullmatch(arm):
+    raise ConfigError(
+      f"{ablation}: the arm {arm!r} must be a name of letters, digits, dots, "
+      "dashes and underscores, since its runs are folders"
+    )
+  if not isinstance(keys, Mapping):
+    raise ConfigError(
+      f"{ablation}: the arm {arm} is {keys!r}, and must be a dict of keys, as "
+      'in {"loss.clip_high": 0.3}'
+    )
+  if taken := [key for key in keys if key in SET_BY_SWEEP]:
+    raise ConfigError(
+      f"{ablation}: the arm {arm} sets {', '.join(taken)}, which a sweep sets "
+      "of each cell: leave them out"
+    )
+
+
+def _key_of(word: str) -> str:
+  return word.removeprefix("--config.").partition("=")[0]
 
 
 def stages_of(config: ml_collections.ConfigDict) -> str:

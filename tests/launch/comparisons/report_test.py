@@ -11,10 +11,17 @@ import numpy as np
 import yaml
 from absl.testing import absltest
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from configs import base
 from launch import report
-from launch.comparisons.page import compare, render, verdicts, warnings
+from launch.comparisons.page import (
+  compare,
+  render,
+  verdicts,
+  warnings,
+  write,
+)
 from launch.comparisons.runs import read_arms
 from launch.sweeps.cells import State
 from launch.sweeps.plan import Plan, write_record
@@ -161,6 +168,42 @@ class ComparisonTest(absltest.TestCase):
       ("96.0", "600.0", "0.3"),
     )
     self.assertTrue((output / "success_by_updates.png").stat().st_size)
+
+  def test_kept_numbers_stand_for_the_runs(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
+    whole = compare("t", self.arms())
+    write(whole, self.root / "out")
+    kept = compare("t", read_arms([self.root / "out" / "finals.csv"]))
+    self.assertEqual(verdicts(kept), verdicts(whole))
+    self.assertEqual(kept.finals, whole.finals)
+    self.assertIn("+20.0", render(kept))
+
+  def test_a_file_that_is_no_finals_is_refused(self):
+    for text in ("arm,seed\na,0\n", "arm,seed,state\na,x,finished\n"):
+      path = self.root / "finals.csv"
+      path.write_text(text)
+      with self.assertRaisesRegex(ConfigError, "cannot be read as the finals"):
+        read_arms([path])
+
+  def test_a_page_is_filled_and_stays_as_it_is_then(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
+    write(compare("t", self.arms()), self.root / "out")
+    page = self.root / "page.md"
+    page.write_text(
+      "one\n<!-- finals: out/finals.csv rl greedy -->\nold\n<!-- end -->\ntwo\n"
+    )
+    report.main([f"--fill={page}"])
+    text = page.read_text()
+    self.assertIn("| b − a | +20.0 (+20.0 to +20.0; p < 0.001) |", text)
+    self.assertNotIn("old", text)
+    self.assertTrue(text.startswith("one\n") and text.endswith("two\n"))
+    report.main([f"--fill={page}"])
+    self.assertEqual(page.read_text(), text)
+    page.write_text(text.replace("rl greedy", "rl sampled"))
+    with self.assertRaisesRegex(ConfigError, "no evaluation of rl, sampled"):
+      report.main([f"--fill={page}"])
 
   def test_what_is_neither_run_nor_sweep_is_refused(self):
     (self.root / "empty").mkdir()

@@ -76,6 +76,7 @@ class PlanTest(parameterized.TestCase):
     ({"ablation": "nowhere.py"}, "is no file"),
     ({"ablation": "configs/quickstart.py"}, "defines no ARMS"),
     ({"num_seeds": 0}, "must be at least 1"),
+    ({"overrides": ["--config.seed=3"]}, "seed=3: a sweep sets seed, name"),
   )
   def test_what_cannot_be_run_is_named(self, changes, sentence):
     wanted = {
@@ -88,6 +89,21 @@ class PlanTest(parameterized.TestCase):
     }
     with self.assertRaisesRegex(ConfigError, sentence):
       make_plan(wanted.pop("ablation"), **wanted)
+
+  @parameterized.parameters(
+    ("{'a/b': {}}", "must be a name of letters"),
+    ("{'..': {}}", "must be a name of letters"),
+    ("{3: {}}", "must be a name of letters"),
+    ("{'a': 3}", "must be a dict of keys"),
+    ("{'a': {'seed': 3}}", "sets seed, which a sweep sets"),
+    ("['a']", "defines no ARMS"),
+    ("{}", "defines no ARMS"),
+  )
+  def test_arms_that_cannot_be_run_are_refused(self, arms, sentence):
+    path = self.folder / "arms.py"
+    path.write_text(f"ARMS = {arms}\n")
+    with self.assertRaisesRegex(ConfigError, sentence):
+      make_plan(str(path), arms=[], num_seeds=1, first_seed=0, overrides=[])
 
   def test_a_budget_is_read(self):
     found = Budget.parse("1core,16GiB,30min")
