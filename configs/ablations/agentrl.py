@@ -20,6 +20,7 @@ ARMS = {
     "advantage.task_center": False,
     "advantage.task_scale": False,
   },
+  "again": {},  # a negative control: it differs from `full` in nothing
 }
 
 

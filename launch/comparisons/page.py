@@ -216,9 +216,10 @@ def _level_cell(each: Estimate) -> Cell:
 def _change_cell(each: PairedDifference) -> Cell:
   if math.isnan(each.p):
     return Cell(numbers.points(each.mean), "one seed", False)
+  interval = numbers.signed_interval(each.low, each.high)
   return Cell(
     numbers.points(each.mean),
-    f"{numbers.signed_interval(each.low, each.high)}; {numbers.p_value(each.p)}",
+    f"{interval}; {numbers.p_value(each.p)}",
     each.is_different,
   )
 
