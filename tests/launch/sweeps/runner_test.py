@@ -24,6 +24,9 @@ NUM_KILLS = 20
 LIMIT_S = 1500
 
 
+START_S = 300.0  # for a sweep to start its first cells
+
+
 def start(folder: pathlib.Path, *more: str) -> subprocess.Popen:
   return subprocess.Popen(
     [
@@ -40,7 +43,11 @@ def start(folder: pathlib.Path, *more: str) -> subprocess.Popen:
 
 def cells_of(folder: pathlib.Path) -> list[int]:
   """Process ids of the cells at work, whoever started them."""
-  mark = f"--config.workdir={folder / 'cells'}".encode()
+  return processes_with(f"--config.workdir={folder / 'cells'}".encode())
+
+
+def processes_with(mark: bytes) -> list[int]:
+  """Process ids whose command line has a word."""
   found = []
   for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     try:
@@ -69,6 +76,8 @@ class SweepTest(absltest.TestCase):
     self.addCleanup(self.end_cells)
 
   def end_cells(self):
+    for pid in processes_with(f"--folder={self.folder}".encode()):
+      os.kill(pid, signal.SIGKILL)
     for pid in cells_of(self.folder):
       os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not cells_of(self.folder))
@@ -155,7 +164,7 @@ class SweepTest(absltest.TestCase):
 
   def test_two_sweeps_of_one_folder_do_not_mix(self):
     first = start(self.folder)
-    wait_until(lambda: bool(cells_of(self.folder)))
+    wait_until(lambda: bool(cells_of(self.folder)), "the first cells", START_S)
     second, _ = start(self.folder).communicate(timeout=LIMIT_S)
     self.assertIn("another sweep is at work in", second)
     first.send_signal(signal.SIGINT)
