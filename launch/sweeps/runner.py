@@ -140,8 +140,13 @@ class Runner:
         continue
       del self._running[cell]
       self._free += process.cores
-      if self._read_state(cell) is State.FINISHED:
+      state = self._read_state(cell)
+      if state is State.FINISHED:
         self._say(f"{cell.name} is finished")
+        continue
+      if state is State.RUNNING:  # of a sweep that was killed
+        self._starts[cell] -= 1
+        self._say(f"{cell.name} is waited for: another process is at work")
         continue
       sentence = last_sentence(log_of(self._folder, cell))
       if process.status == REFUSED or self._starts[cell] >= MOST_STARTS:
@@ -172,8 +177,14 @@ class Runner:
     self._free += process.cores
 
   def _start_some(self) -> None:
+    # Cells that a killed sweep has left use cores of the budget, too.
+    others = sum(
+      state is State.RUNNING and cell not in self._running
+      for cell, state in self.states().items()
+    )
     for cell in self._next():
-      if len(self._free) < self._cores_each or not self._has_memory():
+      free = len(self._free) - others * self._cores_each
+      if free < self._cores_each or not self._has_memory():
         return
       cores = [self._free.pop(0) for _ in range(self._cores_each)]
       self._note_start(cell, cores)
