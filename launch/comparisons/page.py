@@ -96,8 +96,9 @@ def _verdict(change: Change, of: Finals) -> str:
   mean = change.tasks[MEAN]
   who = f"{change.arm} − {of.baseline}"
   what = f"{numbers.points(mean.mean)} points of {of.mode} success"
-  if math.isnan(mean.p):
-    return f"{who}: {what} with one seed, which shows nothing."
+  if mean.n < FEW_SEEDS:
+    seeds = f"{mean.n} seed{'s' * (mean.n > 1)}"
+    return f"{who}: {what} with {seeds}, too few for a verdict."
   interval = numbers.signed_interval(mean.low, mean.high)
   where = f"95 % interval {interval}, {numbers.p_value(mean.p)}, {mean.n} seeds"
   how = "different" if mean.is_different else "not different"
@@ -215,12 +216,12 @@ def _level_cell(each: Estimate) -> Cell:
 
 def _change_cell(each: PairedDifference) -> Cell:
   if math.isnan(each.p):
-    return Cell(numbers.points(each.mean), "one seed", False)
+    return Cell(numbers.points(each.mean), "1 seed", False)
   interval = numbers.signed_interval(each.low, each.high)
   return Cell(
     numbers.points(each.mean),
     f"{interval}; {numbers.p_value(each.p)}",
-    each.is_different,
+    each.is_different and each.n >= FEW_SEEDS,
   )
 
 

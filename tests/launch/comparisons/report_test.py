@@ -98,13 +98,13 @@ class ComparisonTest(absltest.TestCase):
     self.make("b", [0.7, 0.8, 0.0], changes={"clip_high": 0.3})
     (verdict,) = verdicts(compare("t", self.arms()))
     self.assertIn("+20.0 points", verdict)
-    self.assertIn("2 seeds", verdict)
+    self.assertIn("with 2 seeds, too few for a verdict", verdict)
 
   def test_one_seed_has_no_verdict(self):
     self.make("a", [0.5])
     self.make("b", [0.9], changes={"clip_high": 0.3})
     self.assertIn(
-      "with one seed, which shows nothing",
+      "with 1 seed, too few for a verdict",
       verdicts(compare("t", self.arms()))[0],
     )
 
