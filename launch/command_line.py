@@ -63,6 +63,9 @@ def run(main: Callable[[], None], *, verbosity: int = logging.WARNING) -> None:
     except AgentRLError as error:
       sys.exit(f"{type(error).__name__}: {error}")
 
+  for name in ("config", "run"):
+    if name in flags.FLAGS:  # --help lists those of the main module alone
+      flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
   app.run(answer, flags_parser=parse)
 
 
