@@ -46,10 +46,16 @@ def define_run() -> flags.FlagHolder[str | None]:
   return flags.DEFINE_string("run", None, "A run's folder.")
 
 
-def run(main: Callable[[], None], *, verbosity: int = logging.WARNING) -> None:
+def run(
+  main: Callable[[], None],
+  *,
+  verbosity: int = logging.WARNING,
+  argv: Sequence[str] | None = None,
+) -> None:
   """Parses the flags and runs `main`; its errors are one clear sentence.
 
-  The log is quiet by default: Orbax logs every file that it writes.
+  The log is quiet by default: Orbax logs every file that it writes. `argv` are
+  the flags after the name of the command; None takes the process's own.
   """
 
   def answer(argv: Sequence[str]) -> None:
@@ -66,7 +72,8 @@ def run(main: Callable[[], None], *, verbosity: int = logging.WARNING) -> None:
   for name in ("config", "run"):
     if name in flags.FLAGS:  # --help lists those of the main module alone
       flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
-  app.run(answer, flags_parser=parse)
+  own = sys.argv if argv is None else [sys.argv[0], *argv]
+  app.run(answer, argv=own, flags_parser=parse)
 
 
 def parse(argv: Sequence[str]) -> list[str]:

@@ -23,14 +23,14 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import ml_collections
-from absl import app, flags, logging
+from absl import flags
 from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, read_metrics
-from launch.command_line import REFUSED, load_config
+from launch import command_line
 from launch.comparisons.attempts import Attempt, AttemptLog, by_environment
 from launch.comparisons.check import (
   NUM_UPDATES,
@@ -97,7 +97,7 @@ def load_configs(
   configs = {}
   for cell in plan.cells:
     try:
-      configs[cell] = load_config(plan.arguments(cell, folder))
+      configs[cell] = command_line.load_config(plan.arguments(cell, folder))
       read_settings(configs[cell])
     except ConfigError as error:
       raise ConfigError(f"arm {cell.arm}: {error}") from error
@@ -290,27 +290,10 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
   return 1 if sweep(plan, configs, folder, budget) else 0
 
 
-def run(arguments: Sequence[str]) -> NoReturn:
+def run(arguments: Sequence[str]) -> None:
   """Parses the command line; ends the process with the status."""
   own, overrides, options = split_arguments(arguments)
-
-  def answer(left: Sequence[str]) -> None:
-    logging.set_verbosity(logging.WARNING)
-    try:
-      if left[1:]:
-        raise ConfigError(
-          f"{' '.join(left[1:])} was found where flags are expected: write "
-          "--name=value"
-        )
-      sys.exit(main(overrides, options))
-    except ConfigError as error:
-      sys.stderr.write(f"ConfigError: {error}\n")
-      sys.exit(REFUSED)
-    except AgentRLError as error:
-      sys.exit(f"{type(error).__name__}: {error}")
-
-  app.run(answer, argv=[sys.argv[0], *own])
-  raise AssertionError("app.run does not return")
+  command_line.run(lambda: sys.exit(main(overrides, options)), argv=own)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ COMMANDS = {
 WITHOUT_CONFIG = {
   "launch.export": ("--run=runs/none", "--to=none"),
   "launch.build_images": (),
+  "launch.report": ("runs/none",),
+  "launch.sweep": ("--ablation=configs/ablations/agentrl.py",),
   "launch.serve": ("--model=none",),
 }
 QUICKSTART = "--config=configs/quickstart.py"
