@@ -97,4 +97,4 @@ lock:
 	mv $(LOCK).new $(LOCK)
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients runs sweeps build *.egg-info
