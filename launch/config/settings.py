@@ -81,8 +81,8 @@ class PlaceSettings:
     other = "containers" if self.containers else "controller"
     if self.worker and getattr(self, other):
       raise ConfigError(
-        f"place.worker={self.worker!r} and place.{other}="
-        f"{getattr(self, other)!r} are two places; set one"
+        f"place.{other}={getattr(self, other)!r} and place.worker="
+        f"{self.worker!r} are two places; set one"
       )
 
   @property
