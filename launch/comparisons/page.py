@@ -16,7 +16,7 @@ from launch.comparisons.plots import Plot, make_plots
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import Estimate, PairedDifference
 from launch.reports import numbers
-from launch.reports.curves import RL
+from launch.reports.curves import RL, SUCCESS
 from launch.reports.html import page_templates
 from launch.reports.summary import MODES
 from launch.reports.tables import Cell
@@ -141,18 +141,18 @@ def _finished(arm: Arm) -> list[Run]:
 
 
 def _trained_tasks(arm: Arm) -> set[str]:
-  return {
-    name.partition("/")[2]
+  prefix = f"{SUCCESS}/"
+  last = [
+    [row for row in run.rows if row.stage == RL][-1:]
     for run in arm.runs.values()
-    for row in run.rows[-1:]
-    for name in (*row.values, *_names_of_rl(run))
-    if name.startswith("success/")
+  ]
+  return {
+    name.removeprefix(prefix)
+    for rows in last
+    for row in rows
+    for name in row.values
+    if name.startswith(prefix)
   }
-
-
-def _names_of_rl(run: Run) -> Sequence[str]:
-  rows = [row for row in run.rows if row.stage == RL]
-  return list(rows[-1].values) if rows else []
 
 
 def _where(run: Run) -> str:
