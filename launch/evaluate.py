@@ -72,6 +72,7 @@ from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
 from launch.serving.endpoint_player import ChatEndpoint, EndpointPlayer
 from launch.serving.service import serve
+from launch.storage.compile_cache import compile_cache
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 
@@ -443,7 +444,10 @@ def _score_stored(
   versions = versions or [None]
   draw = _draw(len(versions))
   served = _with_policy_slots(settings, len(versions))
-  with serve(served, policy, codec, driver=config.engine.driver) as service:
+  with (
+    compile_cache(run.root, config.compile_cache),  # the run's own programs
+    serve(served, policy, codec, driver=config.engine.driver) as service,
+  ):
     for policy_slot, version in enumerate(versions):
       params = load_params(settings, policy, run, _POLICY.value, version)
       service.publisher.publish(params, version or 0, policy_slot=policy_slot)
