@@ -149,6 +149,6 @@ class EvaluateTest(absltest.TestCase):
   @pytest.mark.slow
   def test_a_checkpoint_needs_its_run(self):
     done = _evaluate("--config=configs/quickstart.py", "--policy=rl")
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertIn("needs --run=", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
