@@ -11,7 +11,6 @@
 A stage is done when its file in `done/` says so, with the seconds that it took.
 """
 
-import fcntl
 import fnmatch
 import json
 import math
@@ -25,7 +24,8 @@ import ml_collections
 import yaml
 from etils import epath
 
-from agentrl_jax.errors import ConfigError, RunInUse
+from agentrl_jax.errors import ConfigError
+from launch.storage.lock import held
 from launch.storage.run_config import require_names_of_today
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
@@ -91,14 +91,11 @@ class RunDirectory:
     Two processes, one of them perhaps still saving after a signal, would mix
     their checkpoints.
     """
-    with (self.root / "lock").open("w") as file:
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError as error:
-        raise RunInUse(
-          f"another process is at work in {self.root}: wait for its end, or "
-          "choose another --config.name"
-        ) from error
+    with held(
+      self.root / "lock",
+      f"another process is at work in {self.root}: wait for its end, or choose "
+      "another --config.name",
+    ):
       yield
 
   def checkpoints(self, stage: str) -> epath.Path:

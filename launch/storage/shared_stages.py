@@ -9,7 +9,6 @@ them in a folder by the hash of these keys, and the others begin with a copy:
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import pathlib
@@ -20,7 +19,8 @@ from typing import Any
 
 import ml_collections
 
-from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
+from launch.storage.lock import held
 
 RECORD = "shared.json"
 # Keys and sections on which the stages depend.
@@ -56,7 +56,6 @@ _FILES = (
 )
 _FOLDERS = ("chat", "warm_start")
 _LATER = ("rl*", "evaluate_rl*", "run.json")  # of reinforcement learning
-_POLL_S = 1.0
 
 
 def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -143,18 +142,19 @@ class SharedStages:
     assert self._folder is not None
     self._folder.parent.mkdir(parents=True, exist_ok=True)
     path = self._folder.with_suffix(".lock")
-    file = self._lock.enter_context(path.open("w"))
     deadline = time.monotonic() + timeout_s
     while True:
       try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError as error:
-        if time.monotonic() > deadline:
-          raise DeadlineExceeded(
+        self._lock.enter_context(
+          held(
+            path,
             f"waited {timeout_s:g} s (processes.wait_timeout_s) for the run "
-            f"that makes the stages {self._folder}; see whether it goes on"
-          ) from error
-        time.sleep(_POLL_S)
+            f"that makes the stages {self._folder}; see whether it goes on",
+          )
+        )
+      except RunInUse as error:
+        if time.monotonic() > deadline:
+          raise DeadlineExceeded(str(error)) from error
       else:
         return
 

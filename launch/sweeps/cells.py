@@ -2,7 +2,6 @@
 
 import dataclasses
 import enum
-import fcntl
 import json
 import pathlib
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 
 from agentrl_jax.metrics import FILE
 from launch.reports.summary import read_summary
+from launch.storage.lock import is_held
 from launch.sweeps.plan import Cell
 
 _TAIL = 1 << 16  # bytes of a file's end that are read for its last lines
@@ -52,7 +52,7 @@ def state_of(run: pathlib.Path, steps: int = 0) -> State:
   """
   if not run.exists():
     return State.WAITING
-  if _is_held(run / "lock"):
+  if is_held(run / "lock"):
     return State.RUNNING
   summary = run / "summary.json"
   if not summary.exists() or not read_summary(summary).is_finished:
@@ -76,18 +76,6 @@ def last_sentence(log: pathlib.Path) -> str:
   """Returns the last line that a log has, for people."""
   lines = [line for line in _last_lines(log) if line.strip()]
   return lines[-1].strip() if lines else "it said nothing"
-
-
-def _is_held(lock: pathlib.Path) -> bool:
-  """True if a process holds the lock of `RunDirectory.held`."""
-  try:
-    with lock.open("r+") as file:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    return True
-  except FileNotFoundError:
-    return False
-  return False
 
 
 def _last_lines(path: pathlib.Path) -> list[str]:

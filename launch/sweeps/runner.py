@@ -6,8 +6,6 @@ process is at work, perhaps of a sweep that was killed, is waited for.
 """
 
 import collections
-import contextlib
-import fcntl
 import json
 import os
 import pathlib
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import ml_collections
 
-from agentrl_jax.errors import RunInUse
+from launch.storage.lock import held
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import State, last_sentence, log_of, run_of, state_of
 from launch.sweeps.plan import Cell, Plan, stages_of
@@ -67,7 +65,11 @@ class Runner:
     `watch` is called between looks. What still runs saves and ends. Raises
     `RunInUse` if another sweep is at work in the folder.
     """
-    with self._held():
+    with held(
+      self._folder / "lock",
+      f"another sweep is at work in {self._folder}: wait for its end, or "
+      "choose another --folder",
+    ):
       self._run(watch, is_enough)
 
   def _run(
@@ -88,18 +90,6 @@ class Runner:
         time.sleep(_POLL_S)
     finally:
       self.stop()
-
-  @contextlib.contextmanager
-  def _held(self) -> Iterator[None]:
-    with (self._folder / "lock").open("w") as file:
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError as error:
-        raise RunInUse(
-          f"another sweep is at work in {self._folder}: wait for its end, or "
-          "choose another --folder"
-        ) from error
-      yield
 
   def stop(self) -> None:
     """Lets all running cells save and end; the same command goes on."""

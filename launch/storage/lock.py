@@ -1,0 +1,44 @@
+"""Locks on folders that end with their process, and a look at them.
+
+`is_held` takes a free lock for an instant. So `held` tries for a moment before
+it gives up: a look must not keep a run from starting.
+"""
+
+import fcntl
+import pathlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentrl_jax.errors import RunInUse
+
+_LOOK_S = 1.0  # longer than any look
+_POLL_S = 0.02
+
+
+@contextmanager
+def held(path: pathlib.Path, sentence: str) -> Iterator[None]:
+  """Holds the file's lock. Raises `RunInUse(sentence)` if another does."""
+  deadline = time.monotonic() + _LOOK_S
+  with path.open("w") as file:
+    while True:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        break
+      except BlockingIOError as error:
+        if time.monotonic() > deadline:
+          raise RunInUse(sentence) from error
+        time.sleep(_POLL_S)
+    yield
+
+
+def is_held(path: pathlib.Path) -> bool:
+  """True if a process holds the file's lock."""
+  try:
+    with path.open("r+") as file:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return True
+  except FileNotFoundError:
+    return False
+  return False

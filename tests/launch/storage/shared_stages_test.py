@@ -1,0 +1,136 @@
+"""Stages that runs share, and locks: who waits, copies, or is left alone."""
+
+import json
+import pathlib
+import tempfile
+import threading
+
+from absl.testing import absltest
+
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
+from launch.storage.lock import held, is_held
+from launch.storage.shared_stages import SharedStages, shared_facts
+from tests.launch import tiny
+
+WAIT_S = 5.0
+
+
+class SharedStagesTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def stages(self, **changes):
+    config = tiny.get_config()
+    config.warm_start.store = str(self.root / "stages")
+    config.update_from_flattened_dict(changes)
+    return SharedStages(config)
+
+  def run_with(self, name, text="made"):
+    """A run's folder, after its stages before RL."""
+    run = self.root / name
+    for file in (
+      "tokenizer.json",
+      "warm_start/750/state",
+      "evaluations/warm_start_greedy.json",
+      "done/warm_start.json",
+      "metrics.jsonl",
+    ):
+      (run / file).parent.mkdir(parents=True, exist_ok=True)
+      (run / file).write_text(text)
+    return run
+
+  def make(self):
+    made = self.run_with("first")
+    stages = self.stages()
+    with stages.begun(made, timeout_s=WAIT_S):
+      stages.keep(made, {"run": "first"})
+
+  def test_another_run_begins_with_a_copy(self):
+    self.make()
+    run = self.root / "second"
+    run.mkdir()
+    with self.stages().begun(run, timeout_s=WAIT_S):
+      pass
+    self.assertEqual((run / "warm_start/750/state").read_text(), "made")
+    self.assertEqual(shared_facts(run)["stages_before_rl"]["run"], "first")
+
+  def test_half_a_copy_is_made_again(self):
+    self.make()
+    run = self.run_with("killed", "half")
+    with self.stages().begun(run, timeout_s=WAIT_S):
+      pass
+    self.assertEqual((run / "tokenizer.json").read_text(), "made")
+    self.assertEqual((run / "warm_start/750/state").read_text(), "made")
+
+  def test_a_run_whose_rl_has_begun_keeps_its_own(self):
+    self.make()
+    run = self.run_with("later", "own")
+    (run / "trained_groups.jsonl").touch()
+    with self.stages().begun(run, timeout_s=WAIT_S):
+      pass
+    self.assertEqual((run / "tokenizer.json").read_text(), "own")
+    self.assertEqual(shared_facts(run), {})
+
+  def test_no_rl_gets_into_the_store(self):
+    made = self.run_with("first")
+    for name in ("evaluations/rl_greedy.json", "done/rl.json", "done/run.json"):
+      (made / name).write_text("rl")
+    stages = self.stages()
+    with stages.begun(made, timeout_s=WAIT_S):
+      stages.keep(made, {})
+    (store,) = (self.root / "stages").glob("*/shared.json")
+    names = [p.name for p in store.parent.rglob("*") if p.is_file()]
+    self.assertNoCommonElements(
+      names, ["rl_greedy.json", "rl.json", "run.json"]
+    )
+    self.assertIn("keys", json.loads(store.read_text()))
+
+  def test_one_makes_them_and_others_wait_with_a_deadline(self):
+    with self.stages().begun(self.run_with("first"), timeout_s=WAIT_S):
+      other = self.stages().begun(self.root / "second", timeout_s=0.1)
+      with self.assertRaisesRegex(DeadlineExceeded, "waited 0.1 s"), other:
+        self.fail("it did not wait")
+      # Of another seed nobody waits.
+      with self.stages(seed=1).begun(self.root / "third", timeout_s=0.1):
+        pass
+
+  def test_checkpoints_elsewhere_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "set one of them"):
+      self.stages(**{"checkpoint.directory": "gs://b"})
+
+
+class LockTest(absltest.TestCase):
+  def test_looking_keeps_nobody_out(self):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "lock"
+      path.touch()
+      is_over = threading.Event()
+
+      def look():
+        while not is_over.is_set():
+          is_held(path)
+
+      looking = threading.Thread(target=look)
+      looking.start()
+      try:
+        for _ in range(200):
+          with held(path, "in use"):
+            pass
+      finally:
+        is_over.set()
+        looking.join()
+
+  def test_one_that_is_held_keeps_others_out(self):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "lock"
+      self.assertFalse(is_held(path))
+      with held(path, "in use"):
+        self.assertTrue(is_held(path))
+        with self.assertRaisesRegex(RunInUse, "in use"), held(path, "in use"):
+          self.fail("it was let in")
+      self.assertFalse(is_held(path))
+
+
+if __name__ == "__main__":
+  absltest.main()
