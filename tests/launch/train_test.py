@@ -206,7 +206,7 @@ class TrainTest(absltest.TestCase):
       "--config.name=small",
       deadline_s=DEADLINE_S,
     )
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertIn("holds a run with other settings", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
 
@@ -225,6 +225,6 @@ class CommandLineTest(absltest.TestCase):
       "--config.engine.context=300",
       deadline_s=DEADLINE_S,
     )
-    self.assertEqual(done.returncode, 1)
+    self.assertEqual(done.returncode, 2)
     self.assertIn("ConfigError: engine.context=300 is below", done.stderr)
     self.assertNotIn("Traceback", done.stderr)
