@@ -41,6 +41,7 @@ class Pipeline:
         groups_per_step=args.groups_per_step,
         max_concurrent_groups=args.places,
         versions_per_step=1,
+        refills_per_step=0,
       )
     )
     self._lengths: list[float] = []  # of every group, by its number

@@ -47,6 +47,13 @@ def get_config() -> ml_collections.ConfigDict:
     # Relative frequency of each environment's tasks.
     weights=create(**dict.fromkeys(environments.NAMES, 1.0)),
   )
+  c.task_weights = create(  # the formula is in agentrl_jax/data/task_weights.py
+    # Or "signal": a task weighs less while few of its groups have a signal, so
+    # that not all attempts have the same reward.
+    rule="fixed",
+    floor=0.25,  # least weight, as a share of tasks.weights
+    memory=0.95,  # share of the evidence kept per group of a task
+  )
   c.environments = environments.get_config()
   c.containers = create(  # limits of each container that plays an environment
     registry="agentrl_jax",  # prefix of the images' names
@@ -258,6 +265,11 @@ def get_config() -> ml_collections.ConfigDict:
     versions_per_step=1,  # updates that the learner makes of a batch
     max_staleness=1,  # versions between sampling and training
     max_concurrent_groups=256,
+    # Groups without a signal that others replace before they are trained on,
+    # per batch; 0: none. With advantage.keep="signal" this is DAPO's dynamic
+    # sampling. success/<task> then leaves the replaced groups out, and
+    # rollout/success/<task> does not.
+    refills_per_step=0,
   )
   c.queue = create(
     max_groups=256,  # capacity; a full queue holds back finished groups

@@ -7,7 +7,9 @@ at the current pace, it can still be fresh enough when the learner takes it:
   started < (steps(version + max_staleness) + 1) groups_per_step
 
 `started` counts the groups that the learner has had or will have: a group that
-is dropped makes room for another. A pure state machine: no clock, no `await`.
+is dropped makes room for another. That may be a group from which nothing can be
+learned, up to a bound per step, as in DAPO's dynamic sampling
+(arXiv:2503.14476). A pure state machine: no clock, no `await`.
 """
 
 import dataclasses
@@ -23,10 +25,11 @@ class AdmissionLimits:
   groups_per_step: int  # that the learner takes at a time
   max_concurrent_groups: int
   versions_per_step: int  # updates that the learner makes of one batch
+  refills_per_step: int  # groups without a signal that others replace
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      least = 0 if name == "max_staleness" else 1
+      least = 0 if name in ("max_staleness", "refills_per_step") else 1
       if value < least:
         raise ConfigError(
           f"admission.{name} is {value}; it must be at least {least}"
@@ -48,6 +51,7 @@ class Admission:
     taken = version // limits.versions_per_step * limits.groups_per_step
     self._started = taken + num_pending
     self._in_flight = 0
+    self._refills = 0  # since the step began
 
   @property
   def in_flight(self) -> int:
@@ -99,6 +103,18 @@ class Admission:
     self._in_flight -= 1
     self._started -= 1
 
+  def refill(self) -> bool:
+    """Counts a group without a signal as lost, if the step's bound allows it.
+
+    Returns False once `refills_per_step` groups were replaced since the learner
+    began its step: the group is then to be queued like others.
+    """
+    if self._refills >= self._limits.refills_per_step:
+      return False
+    self._refills += 1
+    self.lose()
+    return True
+
   def discard(self, num_groups: int) -> None:
     """Counts groups dropped from the queue: others may take their places."""
     self._started -= num_groups
@@ -110,4 +126,7 @@ class Admission:
         f"version went from {self._version} back to {version}; versions count"
         " updates and only grow"
       )
+    per_step = self._limits.versions_per_step
+    if version // per_step > self._version // per_step:
+      self._refills = 0
     self._version = version

@@ -3,7 +3,8 @@
 Invariants:
 - the collector and the queue hold the whole state of the pipeline, so that
   `snapshot` takes it in one piece and `restore` continues from it;
-- no finished group is lost, and none comes twice;
+- no finished group is lost, and none comes twice; one without a signal may be
+  replaced;
 - groups that were in flight are issued again first, with the same seeds.
 """
 
@@ -28,8 +29,12 @@ class Stream(Protocol):
     """Returns the next task and its position; no position comes twice."""
     ...
 
+  def learn(self, task: Task, has_signal: bool) -> None:
+    """Notes whether a finished group of `task` teaches anything."""
+    ...
+
   def state(self) -> dict[str, Any]:
-    """Returns the position of the stream, for `restore`."""
+    """Returns the state of the stream, for `restore`."""
     ...
 
   def restore(self, state: dict[str, Any]) -> None:
@@ -50,6 +55,11 @@ class CollectorState:
 RunGroup = Callable[[Task, str, int], Awaitable[Group | None]]
 
 
+def any_signal(group: Group) -> bool:
+  """Returns True if two trajectories of the group have different rewards."""
+  return len({t.reward for t in group.trajectories}) > 1
+
+
 class Collector:
   """Pipeline of one run from tasks to groups. Belongs to one event loop."""
 
@@ -61,10 +71,15 @@ class Collector:
     admission: Admission,
     *,
     seed: int,
+    has_signal: Callable[[Group], bool] = any_signal,
     watch: LearnerWatch | None = None,
     lost_backoff_s: float = 0.1,
   ) -> None:
     """`watch` bounds the waits for the learner; the queue has the same one.
+
+    `has_signal` tells whether a group teaches anything. The stream learns it of
+    every group, and a group that teaches nothing may be replaced by another, as
+    often as `Admission.refill` allows.
 
     A group that is lost keeps its place in flight for `lost_backoff_s` times
     the number lost in a row, up to a minute: an environment that is down for a
@@ -75,6 +90,7 @@ class Collector:
     self._queue = queue
     self._admission = admission
     self._seed = seed
+    self._has_signal = has_signal
     self._watch = watch or LearnerWatch()
     self._lost_backoff_s = lost_backoff_s
     self._num_lost_in_row = 0
@@ -179,11 +195,20 @@ class Collector:
       self._admission.lose()
     else:
       self._num_lost_in_row = 0
-      self._queue.offer(group)
-      self._drop_stale()
-      await self._queue.room(group_id)
-      self._admission.end()
+      await self._hand_over(group)
     self._changes.notify()
+
+  async def _hand_over(self, group: Group) -> None:
+    """Queues a finished group, or lets another take its place."""
+    has_signal = self._has_signal(group)
+    self._stream.learn(group.task, has_signal)
+    if not has_signal and self._admission.refill():
+      self._queue.replace(group)
+      return
+    self._queue.offer(group)
+    self._drop_stale()
+    await self._queue.room(group.id)
+    self._admission.end()
 
   def _drop_stale(self) -> None:
     num_dropped = self._queue.drop_stale(self._admission.version)

@@ -92,6 +92,11 @@ class GroupQueue:
     del self._started[group_id]
     self._changed()
 
+  def replace(self, group: Group) -> None:
+    """Forgets a group that has finished, for another that takes its place."""
+    self._monitor.dropped(group.task, "no_signal")
+    self.give_up(group.id)
+
   def offer(self, group: Group) -> None:
     """Adds a group, even to a full queue; `room` is the back-pressure."""
     self._groups[group.id] = group

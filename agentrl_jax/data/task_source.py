@@ -1,19 +1,22 @@
-"""Endless stream of tasks: a shuffled, weighted mix of environments.
+"""Endless streams of tasks: a shuffled, weighted mix of environments.
 
-The stream is a grain dataset with random access: the task at a position is a
-pure function of seed and position, so the position is the whole state.
+With fixed weights the stream is a grain dataset with random access: the task at
+a position is a pure function of seed and position, so the position is the whole
+state. With weights that learn, it is also a function of what they have learned.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import grain
 
 from agentrl_jax.data.records import Task
+from agentrl_jax.data.task_weights import TaskWeights
 from agentrl_jax.errors import ConfigError
 
 
 class TaskStream:
-  """Yields (position, task) without end."""
+  """Yields (position, task) without end; weights stay as they are."""
 
   def __init__(
     self,
@@ -24,31 +27,12 @@ class TaskStream:
     seed: int,
     shuffle: bool = True,
   ):
-    """`indices` and `weights` are by environment; weights need not sum to 1.
-
-    Without `shuffle` each environment's tasks come in its own order, in which
-    neighbours may share data that is expensive to generate.
-    """
-    if set(indices) != set(weights):
-      raise ConfigError(
-        f"tasks.weights names {sorted(weights)} and the environments are "
-        f"{sorted(indices)}: give each one a weight"
-      )
-    bad = {name: w for name, w in weights.items() if not w > 0}
-    if bad:
-      raise ConfigError(
-        f"tasks.weights must be positive, found {bad}; leave an environment "
-        "out of tasks.names to play without it"
-      )
-    empty = [name for name, tasks in indices.items() if not len(tasks)]
-    if empty:
-      raise ConfigError(f"{empty} have no task in split {split!r}")
+    """See `task_datasets`; weights need not sum to 1."""
+    datasets = task_datasets(
+      indices, weights=weights, split=split, seed=seed, shuffle=shuffle
+    )
     self._dataset = grain.MapDataset.mix(
-      [
-        _tasks(name, split, indices[name], seed + n if shuffle else None)
-        for n, name in enumerate(indices)
-      ],
-      weights=[float(weights[name]) for name in indices],
+      list(datasets.values()), weights=[float(weights[n]) for n in datasets]
     )
     self._position = 0
 
@@ -65,6 +49,13 @@ class TaskStream:
     task: Task = self._dataset[position]
     return task
 
+  def learn(self, task: Task, has_signal: bool) -> None:
+    """Does nothing: the weights are fixed."""
+
+  def metrics(self) -> dict[str, float]:
+    """Returns nothing: the weights are those of the config."""
+    return {}
+
   def state(self) -> dict[str, int]:
     """Returns the state for `restore`."""
     return {"position": self._position}
@@ -72,6 +63,97 @@ class TaskStream:
   def restore(self, state: Mapping[str, int]) -> None:
     """Continues from `state`."""
     self._position = int(state["position"])
+
+
+class LearningTaskStream:
+  """Yields (position, task) without end; weights follow what is learned.
+
+  The draws spread evenly: each takes the environment that is furthest behind
+  its share.
+  """
+
+  def __init__(
+    self,
+    datasets: Mapping[str, grain.MapDataset],
+    weights: TaskWeights,
+  ):
+    """`datasets` are by environment, from `task_datasets`."""
+    self._datasets = dict(datasets)
+    self._weights = weights
+    self._drawn = dict.fromkeys(self._datasets, 0)
+    self._behind = dict.fromkeys(self._datasets, 0.0)  # draws due, less drawn
+
+  def __iter__(self) -> "LearningTaskStream":
+    return self
+
+  def __next__(self) -> tuple[int, Task]:
+    position = sum(self._drawn.values())
+    for name, share in self._weights.shares().items():
+      self._behind[name] += share
+    name = max(self._behind, key=self._behind.__getitem__)
+    self._behind[name] -= 1
+    task: Task = self._datasets[name][self._drawn[name]]
+    self._drawn[name] += 1
+    return position, task
+
+  def learn(self, task: Task, has_signal: bool) -> None:
+    """Notes whether a finished group of `task` teaches anything."""
+    self._weights.learn(task.name, has_signal)
+
+  def metrics(self) -> dict[str, float]:
+    """Returns share and signal of each environment, by metric."""
+    return self._weights.metrics()
+
+  def state(self) -> dict[str, Any]:
+    """Returns the state for `restore`."""
+    return {
+      "drawn": dict(self._drawn),
+      "behind": dict(self._behind),
+      "weights": self._weights.state(),
+    }
+
+  def restore(self, state: Mapping[str, Any]) -> None:
+    """Continues from `state`."""
+    self._drawn = {name: int(state["drawn"][name]) for name in self._datasets}
+    self._behind = {
+      name: float(state["behind"][name]) for name in self._datasets
+    }
+    self._weights.restore(state["weights"])
+
+
+def task_datasets(
+  indices: Mapping[str, Sequence[int]],
+  *,
+  weights: Mapping[str, float],
+  split: str,
+  seed: int,
+  shuffle: bool = True,
+) -> dict[str, grain.MapDataset]:
+  """Returns an endless dataset of tasks for each environment.
+
+  `indices` and `weights` are by environment. Without `shuffle` an environment's
+  tasks come in its own order, in which neighbours may share data that is
+  expensive to generate. Raises `ConfigError` for weights that are missing or
+  not above 0, and for an environment without tasks.
+  """
+  if set(indices) != set(weights):
+    raise ConfigError(
+      f"tasks.weights names {sorted(weights)} and the environments are "
+      f"{sorted(indices)}: give each one a weight"
+    )
+  bad = {name: w for name, w in weights.items() if not w > 0}
+  if bad:
+    raise ConfigError(
+      f"tasks.weights must be positive, found {bad}; leave an environment "
+      "out of tasks.names to play without it"
+    )
+  empty = [name for name, tasks in indices.items() if not len(tasks)]
+  if empty:
+    raise ConfigError(f"{empty} have no task in split {split!r}")
+  return {
+    name: _tasks(name, split, indices[name], seed + n if shuffle else None)
+    for n, name in enumerate(indices)
+  }
 
 
 def _tasks(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import ml_collections
 from etils import epath
 
+from agentrl_jax.controller.admission import AdmissionLimits
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.group import GroupLimits
@@ -61,6 +62,12 @@ def check_read(config: ml_collections.ConfigDict) -> None:
       "policy_slot_weights",
       why="with policy_slot_weights.rule='fixed', only with 'adaptive'",
     )
+  if config.task_weights.rule == "fixed":
+    refuse_unread(
+      config,
+      "task_weights",
+      why="with task_weights.rule='fixed', only with 'signal'",
+    )
   if not config.engine.prefix_cache_tokens:
     refuse_unread(
       config, "engine", "block_size", why="without engine.prefix_cache_tokens"
@@ -100,6 +107,16 @@ def check_learning(
       f"advantage.keep={advantage.keep!r} compares attempts, and group.size=1 "
       "leaves nothing to compare: every group would be dropped. Set "
       "--config.advantage.keep=all"
+    )
+
+
+def check_admission(admission: AdmissionLimits, group: GroupLimits) -> None:
+  """Raises `ConfigError` if every group would be without a signal."""
+  if group.size == 1 and admission.refills_per_step:
+    raise ConfigError(
+      f"admission.refills_per_step={admission.refills_per_step} replaces groups"
+      " whose attempts have the same reward, as group.size=1 always has: set"
+      " --config.admission.refills_per_step=0"
     )
 
 

@@ -22,6 +22,7 @@ from agentrl_jax.controller.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.group_queue import QueueLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
+from agentrl_jax.data.task_weights import TaskWeightsConfig
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
@@ -49,6 +50,7 @@ from configs.environments import entry
 from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
+  check_admission,
   check_learning,
   check_mesh,
   check_policy_slots,
@@ -115,6 +117,7 @@ class Settings:
   mesh: Mapping[str, int]  # size of each axis
   slices: SliceLayout  # of the learner's mesh
   environments: Mapping[str, EnvironmentSettings]
+  task_weights: TaskWeightsConfig
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   pretrained: str  # a Hugging Face folder; "" begins with untrained params
   model: ModelConfig
@@ -167,6 +170,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     mesh={axis: config.mesh[axis] for axis in MESH_AXES},
     slices=SliceLayout(over=config.mesh.over_slices, of=config.mesh.slices_of),
     environments=environments,
+    task_weights=TaskWeightsConfig(**config.task_weights.to_dict()),
     containers=_containers(environments, config.containers.to_dict()),
     pretrained=config.pretrained.path,
     model=read_architecture(config),
@@ -362,6 +366,7 @@ def _check_together(s: Settings, steps: int) -> None:
       f"train.steps={steps} is no multiple of admission.versions_per_step="
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
+  check_admission(s.admission, s.group)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   check_weights(s.policy_slot_weights, s.cross_policy)
   check_stored(

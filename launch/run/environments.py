@@ -12,7 +12,12 @@ from typing import Any
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import seed_of
-from agentrl_jax.data.task_source import TaskStream
+from agentrl_jax.data.task_source import (
+  LearningTaskStream,
+  TaskStream,
+  task_datasets,
+)
+from agentrl_jax.data.task_weights import TaskWeights
 from agentrl_jax.env import remote
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.env.docker.pool import container_pool
@@ -76,9 +81,31 @@ def task_stream(
     {name: env.indices(split) for name, env in environments.items()},
     weights={name: s.weight for name, s in settings.environments.items()},
     split=split,
-    seed=seed_of(settings.seed, "tasks", purpose) % 2**31,
+    seed=_stream_seed(settings, purpose),
     shuffle=shuffle,
   )
+
+
+def training_stream(
+  settings: Settings, environments: Mapping[str, Environment], *, purpose: str
+) -> TaskStream | LearningTaskStream:
+  """Makes the stream of reinforcement learning, by `task_weights.rule`."""
+  if settings.task_weights.rule == "fixed":
+    return task_stream(settings, environments, split="train", purpose=purpose)
+  weights = {name: s.weight for name, s in settings.environments.items()}
+  datasets = task_datasets(
+    {name: env.indices("train") for name, env in environments.items()},
+    weights=weights,
+    split="train",
+    seed=_stream_seed(settings, purpose),
+  )
+  return LearningTaskStream(
+    datasets, TaskWeights(weights, settings.task_weights)
+  )
+
+
+def _stream_seed(settings: Settings, purpose: str) -> int:
+  return seed_of(settings.seed, "tasks", purpose) % 2**31
 
 
 @contextlib.contextmanager

@@ -41,13 +41,14 @@ from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
+from agentrl_jax.train.advantages import shaped_reward
 from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.group import Processes
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
-from launch.run.environments import task_stream
+from launch.run.environments import training_stream
 from launch.run.evaluation import success_by_task
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
@@ -119,6 +120,7 @@ class LeaderGroupSource(GroupSource):
     self._run, self._metrics = context.folder, metrics
     self._processes, self._interrupts = context.processes, context.interrupts
     self._monitor = Monitor()
+    self._stream = training_stream(self._settings, environments, purpose=STAGE)
     self._trained_groups = TrainedGroups(
       self._run.root / "trained_groups.jsonl"
     )
@@ -225,6 +227,7 @@ class LeaderGroupSource(GroupSource):
       **self._seconds,
       "seconds/train": spent,
       **self._running.call(self._monitor.snapshot),
+      **self._running.call(self._stream.metrics),
       **self._service.report(),
       **(self._running.call(self._agents.report) if self._agents else {}),
       **_batch_metrics(self._taken),
@@ -307,7 +310,7 @@ class LeaderGroupSource(GroupSource):
     num_pending = len(position.queued) if position else 0
     watch = LearnerWatch(self._config.train.step_timeout_s)
     collector = Collector(
-      task_stream(s, self._environments, split="train", purpose=STAGE),
+      self._stream,
       play,
       GroupQueue(
         s.queue,
@@ -317,11 +320,18 @@ class LeaderGroupSource(GroupSource):
       ),
       Admission(s.admission, version=version, num_pending=num_pending),
       seed=seed_of(s.seed, STAGE),
+      has_signal=self._has_signal,
       watch=watch,
     )
     if position is not None:
       collector.restore(position)
     return collector
+
+  def _has_signal(self, group: Group) -> bool:
+    """Compares the rewards as they are trained on."""
+    incomplete = self._settings.advantage.incomplete_reward
+    rewards = {shaped_reward(t, incomplete) for t in group.trajectories}
+    return len(rewards) > 1
 
 
 @dataclasses.dataclass(frozen=True)

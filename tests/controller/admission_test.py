@@ -11,13 +11,18 @@ from agentrl_jax.errors import ConfigError
 
 
 def limits(
-  max_staleness=1, groups_per_step=2, concurrent=100, versions_per_step=1
+  max_staleness=1,
+  groups_per_step=2,
+  concurrent=100,
+  versions_per_step=1,
+  refills=0,
 ):
   return AdmissionLimits(
     max_staleness=max_staleness,
     groups_per_step=groups_per_step,
     max_concurrent_groups=concurrent,
     versions_per_step=versions_per_step,
+    refills_per_step=refills,
   )
 
 
@@ -47,6 +52,27 @@ class AdmissionTest(unittest.TestCase):
     self.assertRegex(admission.refusal(), "max_concurrent_groups")
     admission.end()
     self.assertEqual(fill(admission), 1)
+
+  def test_groups_without_a_signal_are_replaced_up_to_a_bound(self):
+    admission = Admission(limits(max_staleness=0, refills=3))
+    self.assertEqual(fill(admission), 2)
+    replaced = [admission.refill() and fill(admission) for _ in range(5)]
+    self.assertEqual(replaced, [1, 1, 1, False, False])
+    self.assertEqual(admission.in_flight, 2)
+
+  def test_bound_of_refills_is_per_step_of_the_learner(self):
+    admission = Admission(limits(refills=1, versions_per_step=2))
+    fill(admission)
+    self.assertTrue(admission.refill())
+    admission.advance(1)  # within the same batch
+    self.assertFalse(admission.refill())
+    admission.advance(2)
+    self.assertTrue(admission.refill())
+
+  def test_nothing_is_replaced_unless_asked_for(self):
+    admission = Admission(limits())
+    fill(admission)
+    self.assertFalse(admission.refill())
 
   def test_lost_group_gives_its_place_to_another(self):
     admission = Admission(limits(max_staleness=0))

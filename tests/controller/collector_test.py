@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import unittest
 
 import pytest
@@ -23,6 +24,21 @@ from tests.controller.stage import (
   a_player,
   started,
 )
+
+
+def with_signal(every: int):
+  """Plays groups of which the last in so many has different rewards."""
+
+  async def play(pipeline, task, group_id, seed):
+    await asyncio.sleep(0)
+    number = int(group_id)
+    group = a_group(number, version=pipeline.admission.version)
+    first, second = group.trajectories
+    if number % every == every - 1:
+      first = dataclasses.replace(first, reward=second.reward - 1)
+    return dataclasses.replace(group, trajectories=(first, second))
+
+  return play
 
 
 class CollectorTest(unittest.IsolatedAsyncioTestCase):
@@ -73,6 +89,45 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
         for version in range(4):
           taken += ids(await collector.take(STEP, version=version))
       self.assertEqual(taken, [1, 2, 4, 5, 7, 8, 10, 11])
+
+  async def test_groups_without_a_signal_are_replaced(self):
+    """Of three in a row, two are replaced; the learner waits for no fourth."""
+    pipeline = Pipeline(with_signal(every=4), max_staleness=0, refills=2)
+    async with pipeline.running() as collector:
+      taken = ids(await collector.take(STEP, version=0))
+      self.assertEqual(taken, [2, 3])  # 0 and 1 were replaced, 2 was not
+      counts = pipeline.monitor.tasks["arithmetic"]
+      self.assertEqual(counts.dropped, {"no_signal": 2})
+      for version in range(1, 5):
+        await collector.take(STEP, version=version)
+    self.assertEqual(counts.dropped["no_signal"], 2 * 5)
+
+  async def test_task_that_never_has_a_signal_freezes_nothing(self):
+    for order in ("finished", "started"):
+      pipeline = Pipeline(
+        with_signal(every=10**6), max_staleness=0, refills=2, order=order
+      )
+      async with pipeline.running() as collector:
+        for version in range(4):
+          async with asyncio.timeout(10):
+            taken = await collector.take(STEP, version=version)
+          self.assertEqual(len(taken), STEP)
+          self.assertEqual(
+            {g.oldest_version for g in taken}, {version}, "stale"
+          )
+
+  async def test_state_has_no_replaced_group(self):
+    pipeline = Pipeline(with_signal(every=4), refills=3)
+    async with pipeline.running() as collector:
+      await turns_of_the_loop(20)
+      state = collector.snapshot()
+    self.assertNotIn(0, ids(state.queued) + [n for n, _ in state.in_flight])
+    again = Pipeline(with_signal(every=4), refills=3, state=state)
+    async with again.running() as collector:
+      taken = ids(await collector.take(STEP, version=0))
+      taken += ids(await collector.take(STEP, version=1))
+    self.assertEqual(len(set(taken)), 4)
+    self.assertEqual(set(taken) & {0, 1, 2}, set())
 
   async def test_environment_that_is_down_is_asked_less_and_less(self):
     num_asked = 0

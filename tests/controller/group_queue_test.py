@@ -289,6 +289,7 @@ class SelectGroupsTest(parameterized.TestCase):
         groups_per_step=per_step,
         max_concurrent_groups=concurrent,
         versions_per_step=stride,
+        refills_per_step=2,
       )
     )
     dice = random.Random(seed)
@@ -300,10 +301,13 @@ class SelectGroupsTest(parameterized.TestCase):
       running = [g for g in born if g not in finished]
       if running and dice.random() < 0.7:
         group = running[-1] if dice.random() < 0.8 else running[0]
-        admission.end() if (kept := dice.random() < 0.9) else admission.lose()
+        kept = dice.random() < 0.8
         if kept:
+          admission.end()
           finished.append(group)
         else:
+          if dice.random() < 0.5 or not admission.refill():
+            admission.lose()
           del born[group]
       chosen = select_groups(
         finished,

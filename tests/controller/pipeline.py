@@ -34,6 +34,7 @@ class Pipeline:
     order="finished",
     max_age=None,
     step_timeout_s=3600.0,
+    refills=0,
   ):
     self.monitor = Monitor()
     watch = LearnerWatch(step_timeout_s)
@@ -53,6 +54,7 @@ class Pipeline:
         groups_per_step=STEP,
         max_concurrent_groups=concurrent,
         versions_per_step=1,
+        refills_per_step=refills,
       ),
       version=version,
       num_pending=len(state.queued) if state else 0,

@@ -180,6 +180,16 @@ class SettingsTest(parameterized.TestCase):
     ),
     ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),
     ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
+    (
+      "refills",
+      {
+        "group.size": 1,
+        "advantage.keep": "all",
+        "admission.refills_per_step": 4,
+      },
+      "group.size=1 always has",
+    ),
+    ("task_weights", {"task_weights.floor": 0.5}, "means nothing"),
     ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
     ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),
     ("heads", {"model.num_heads": 3}, "num_heads=3 must be a multiple"),

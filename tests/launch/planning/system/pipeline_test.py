@@ -13,6 +13,7 @@ LIMITS = AdmissionLimits(
   groups_per_step=4,
   max_concurrent_groups=1000,
   versions_per_step=1,
+  refills_per_step=0,
 )
 QUEUE = QueueLimits(max_groups=1000, order="finished", max_age=None)
 
