@@ -56,7 +56,9 @@ def _alfworld() -> ml_collections.ConfigDict:
   return entry(
     target="environments.alfworld:ALFWorld",  # module:Class
     options=create(
-      source="",  # AgentBench's list of games; "" takes all in `games`
+      # AgentBench's list of games; "" takes all in `games`. Here and below: a
+      # file, a folder, or NAME=PATH,NAME=PATH, each a split of its own.
+      source="",
       games="",  # ALFWorld's own files; "" is $ALFWORLD_DATA, if set
       engine="python",  # or "textworld": needs the extra `alfworld`
       max_rounds=20,

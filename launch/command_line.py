@@ -63,17 +63,40 @@ def run(
     logging.set_verbosity(verbosity)
     try:
       main()
-    except ConfigError as error:
-      sys.stderr.write(f"ConfigError: {error}\n")
-      sys.exit(REFUSED)
     except AgentRLError as error:
-      sys.exit(f"{type(error).__name__}: {error}")
+      _end_with(error)
+    except BaseExceptionGroup as group:  # of tasks that ran at once
+      if not (errors := _own_errors(group)):
+        raise
+      _end_with(errors[0])
 
   for name in ("config", "run"):
     if name in flags.FLAGS:  # --help lists those of the main module alone
       flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
   own = sys.argv if argv is None else [sys.argv[0], *argv]
   app.run(answer, argv=own, flags_parser=parse)
+
+
+def _own_errors(group: BaseExceptionGroup[BaseException]) -> list[AgentRLError]:
+  """Returns the errors of a group, or none if any is not this project's."""
+  found: list[AgentRLError] = []
+  for error in group.exceptions:
+    if isinstance(error, BaseExceptionGroup):
+      if not (within := _own_errors(error)):
+        return []
+      found += within
+    elif isinstance(error, AgentRLError):
+      found.append(error)
+    else:
+      return []
+  return found
+
+
+def _end_with(error: AgentRLError) -> NoReturn:
+  if isinstance(error, ConfigError):
+    sys.stderr.write(f"ConfigError: {error}\n")
+    sys.exit(REFUSED)
+  sys.exit(f"{type(error).__name__}: {error}")
 
 
 def parse(argv: Sequence[str]) -> list[str]:

@@ -61,6 +61,7 @@ from launch.comparisons.attempts import (
   Attempt,
   AttemptLog,
   by_environment,
+  labels_of,
   pass_rates,
   status_shares,
 )
@@ -126,7 +127,7 @@ def score(
   plan: ml_collections.ConfigDict,
   log: AttemptLog | None = None,
 ) -> dict[str, TaskScore]:
-  """Plays every task and scores by environment.
+  """Plays every task and scores by environment; see `labels_of`.
 
   With a log, each is attempted `--samples` times, except for what the log has;
   the scores are those of what is played now.
@@ -134,32 +135,51 @@ def score(
   skip = log.played if log else set()
   attempts = _SAMPLES.value if log else 1
 
-  def note(done: int, total: int, played: Trajectory | None) -> None:
-    del total
+  def note(done: int, played: Trajectory | None) -> None:
     if log and played is not None:
       log.add(played)
     show.update(done, {})
 
-  with (
-    StageProgress("evaluation", len(tasks) * attempts - len(skip)) as show,
-    ControllerThread() as loop,
-  ):
+  def play(some: Sequence[Task], num_before: int) -> dict[str, TaskScore]:
     return loop.run(
       evaluate(
         player,
-        tasks,
+        some,
         concurrency=plan.concurrency,
         seed=settings.seed,
         retries=settings.retry,
         attempts=attempts,
         skip=skip,
-        progress=note,
+        progress=lambda done, _, played: note(num_before + done, played),
       ),
       plan.timeout_s,
       holder="the evaluation",
       look_at="the engine and the environments that it plays with; with many "
       "tasks, set a longer --config.evaluation.timeout_s",
     )
+
+  scores: dict[str, TaskScore] = {}
+  with (
+    StageProgress("evaluation", len(tasks) * attempts - len(skip)) as show,
+    ControllerThread() as loop,
+  ):
+    labels, num_before = labels_of(tasks), 0
+    for some in _one_split_each(tasks):
+      found = play(some, num_before)
+      num_before += sum(s.num_tasks + s.num_lost for s in found.values())
+      scores |= {labels[t.name, t.split]: found[t.name] for t in some}
+  return scores
+
+
+def _one_split_each(tasks: Sequence[Task]) -> list[list[Task]]:
+  """Divides the tasks, so that no part has two splits of an environment."""
+  splits: dict[str, list[str]] = {}
+  for name, split in labels_of(tasks):
+    splits.setdefault(name, []).append(split)
+  parts: dict[int, list[Task]] = {}
+  for task in tasks:
+    parts.setdefault(splits[task.name].index(task.split), []).append(task)
+  return list(parts.values())
 
 
 def choose_tasks(
@@ -197,7 +217,8 @@ def score_scripted(
     mine = [task for task in tasks if task.name == name]
     for policy in (*environments[name].scripted_policies(), "expert"):
       player = _script_player(settings, environments, policy)
-      scores[f"{name} {policy}"] = score(settings, mine, player, plan)[name]
+      for label, each in score(settings, mine, player, plan).items():
+        scores[f"{label} {policy}"] = each
   return scores
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
+from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.options import require_positive
 from agentrl_jax.errors import ConfigError
@@ -25,12 +25,14 @@ class IndexedEnvironment(Environment, Generic[C]):
   """Finds the content of a task by its split and index, and caches it.
 
   A subclass defines `generate`, which must be a pure function, and `open`,
-  which gets the content by `find`. Tasks read from files are the split dev; a
-  subclass overrides `load` if such a task has to be prepared.
+  which gets the content by `find`. Sets of tasks that were read from files are
+  splits of their own; a subclass overrides `load` if such a task has to be
+  prepared.
 
   Args:
     num_tasks: length of each split, or of train and of test.
-    loaded: the tasks of the split dev, which exists if there are any.
+    loaded: tasks of further splits; see `env.task_sets`. A set called train or
+      test replaces the generated tasks of that split.
   """
 
   cache_size = 4096  # tasks; the episodes of a group share one
@@ -41,27 +43,29 @@ class IndexedEnvironment(Environment, Generic[C]):
     self,
     *,
     num_tasks: int | Mapping[str, int] = 1 << 20,
-    loaded: Sequence[Any] = (),
+    loaded: Mapping[str, Sequence[Any]] | None = None,
   ):
     if isinstance(num_tasks, int):
       require_positive(num_tasks=num_tasks)
       num_tasks = dict.fromkeys(SPLITS, num_tasks)
     self._num_tasks = num_tasks
-    self._loaded = loaded
+    self._loaded = {
+      name: tasks for name, tasks in (loaded or {}).items() if tasks
+    }
     self._content = functools.lru_cache(self.cache_size)(self._make)
 
   @abc.abstractmethod
   def generate(self, split: str, index: int) -> C:
     """Makes the content of a task from nothing but the arguments."""
 
-  def load(self, index: int) -> C:
+  def load(self, loaded: Any) -> C:
     """Prepares the content of a loaded task."""
-    content: C = self._loaded[index]
+    content: C = loaded
     return content
 
   def splits(self) -> Mapping[str, int]:
     """Returns the number of tasks of each split."""
-    loaded = {LOADED_SPLIT: len(self._loaded)} if self._loaded else {}
+    loaded = {name: len(tasks) for name, tasks in self._loaded.items()}
     return {**self._num_tasks, **loaded}
 
   def indices(self, split: str) -> Sequence[int]:
@@ -69,8 +73,7 @@ class IndexedEnvironment(Environment, Generic[C]):
     splits = self.splits()
     if split in splits:
       return range(splits[split])
-    is_missing = split in (*SPLITS, LOADED_SPLIT) and self.split_hint
-    hint = f"; {self.split_hint}" if is_missing else ""
+    hint = f"; {self.split_hint}" if self.split_hint else ""
     raise ConfigError(
       f"{self.name} has no split {split!r}, only {', '.join(splits) or 'none'}"
       f"{hint}"
@@ -91,6 +94,6 @@ class IndexedEnvironment(Environment, Generic[C]):
       await self._engine.close()
 
   def _make(self, split: str, index: int) -> C:
-    if split == LOADED_SPLIT:
-      return self.load(index)
+    if split in self._loaded:
+      return self.load(self._loaded[split][index])
     return self.generate(split, index)

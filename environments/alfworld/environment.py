@@ -7,6 +7,7 @@ own.
 
 import contextlib
 import functools
+import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from agentrl_jax.data.records import Task
@@ -34,14 +35,15 @@ class ALFWorld(IndexedEnvironment[Game]):
 
   Defaults are AgentBench's. `games` is the folder of the files (by default the
   value of the variable ALFWORLD_DATA), `source` one of AgentBench's lists of
-  them. `engine` is "python", "textworld" or an `Engine`.
+  them, or several sets (see `agentrl_jax.env.task_sets`). `engine` is "python",
+  "textworld" or an `Engine`.
   """
 
   name = "alfworld"
   mistakes = MISTAKES
   policies = POLICIES
   cache_size = 256
-  split_hint = "dev needs `games`, a folder of game files"
+  split_hint = "`games` adds a folder of game files"
   _engine: Engine
 
   def __init__(
@@ -89,9 +91,9 @@ class ALFWorld(IndexedEnvironment[Game]):
     """Draws a household and a goal."""
     return self._generator.generate(split, index).game
 
-  def load(self, index: int) -> Game:
+  def load(self, loaded: pathlib.Path) -> Game:
     """Reads a game file."""
-    return load_game(self._loaded[index])
+    return load_game(loaded)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:

@@ -17,6 +17,7 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
+from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.engines.base import Engine
 from environments.dbbench.engines.sqlite import SQLiteEngine
@@ -40,7 +41,8 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   """AgentBench's DBBench, with AgentBench's defaults.
 
   Args:
-    source: AgentBench's file, whose rows become the split dev.
+    source: AgentBench's file, whose rows become the split dev, or several sets
+      (see `agentrl_jax.env.task_sets`).
     engine: "sqlite", "mariadb" or an engine of the caller.
     server: MariaDB's address, host:port or user:password@host:port; if empty,
       the engine starts a server for this object alone.
@@ -60,7 +62,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   mistakes = MISTAKES
   policies = POLICIES
   baseline = "named_cell"
-  split_hint = "dev needs `source`, AgentBench's file"
+  split_hint = "`source` adds AgentBench's files"
   _engine: Engine
 
   def __init__(
@@ -87,7 +89,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
       statement_limit_s=statement_limit_s,
     )
     super().__init__(
-      num_tasks=num_tasks, loaded=load_problems(source) if source else ()
+      num_tasks=num_tasks, loaded=read_sets(source, load_problems)
     )
     self._rules = Rules(
       max_rounds=max_rounds,

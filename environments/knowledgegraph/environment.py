@@ -7,7 +7,6 @@ on any SPARQL endpoint, such as a full Freebase.
 
 import contextlib
 import functools
-import pathlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from agentrl_jax.data.records import Task
@@ -19,6 +18,7 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
+from agentrl_jax.env.task_sets import find_sets, read_sets
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph
@@ -36,6 +36,7 @@ from environments.knowledgegraph.generation.themes import ontology_of
 from environments.knowledgegraph.problem import (
   Instance,
   Ontology,
+  Problem,
   load_ontology,
   load_problems,
 )
@@ -48,7 +49,8 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
   """Generated tasks and, with `source`, those of AgentBench's file.
 
   Args:
-    source: path of AgentBench's dev.json, std.json or kg_rl_all.json.
+    source: path of AgentBench's dev.json, std.json or kg_rl_all.json, or
+      several sets (see `agentrl_jax.env.task_sets`).
     ontology: AgentBench's folder of that name, which `source` and `graph` need;
       by default the folder "ontology" beside `source`.
     graph: path of FB15k-237.tar.gz; train and test then ask about its facts.
@@ -66,8 +68,8 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
   policies = POLICIES
   cache_size = 512
   split_hint = (
-    "dev needs AgentBench's file as `source`; train and test need facts to ask "
-    "about, which with engine='sparql' are those of `graph`"
+    "`source` adds AgentBench's files; train and test need facts to ask about, "
+    "which with engine='sparql' are those of `graph`"
   )
   _engine: Engine
 
@@ -93,7 +95,7 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
     require_positive(max_rounds=max_rounds, query_limit_s=query_limit_s)
     super().__init__(
-      num_tasks=num_tasks, loaded=load_problems(source) if source else ()
+      num_tasks=num_tasks, loaded=read_sets(source, load_problems)
     )
     self._rules = Rules(
       max_rounds=max_rounds, system_prompt=system_prompt, one_shot=one_shot
@@ -131,20 +133,21 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     """Leaves out generated worlds where an endpoint has facts of its own."""
     splits = super().splits()
     if self._has_facts and not self._has_graph:
-      splits = {s: n for s, n in splits.items() if s not in SPLITS}
+      splits = {
+        s: n for s, n in splits.items() if s not in SPLITS or s in self._loaded
+      }
     return splits
 
   def generate(self, split: str, index: int) -> Instance:
     """Draws a question about a generated world or the facts of `graph`."""
     return self._generator.generate(split, index)
 
-  def load(self, index: int) -> Instance:
+  def load(self, loaded: Problem) -> Instance:
     """Synthesises facts for a loaded question, unless the endpoint has them."""
-    problem = self._loaded[index]
     if self._has_facts:
-      return Instance(problem, Graph(), self._ontology)
-    graph = synthesise(problem, self._ontology)
-    return Instance(problem, graph, self._ontology, is_synthesised=True)
+      return Instance(loaded, Graph(), self._ontology)
+    graph = synthesise(loaded, self._ontology)
+    return Instance(loaded, graph, self._ontology, is_synthesised=True)
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
@@ -191,8 +194,9 @@ def _engine(kind: str, server: str, query_limit_s: float) -> Engine:
 
 
 def _ontology(source: str, graph: str, folder: str) -> Ontology:
-  if not folder and source:
-    folder = str(pathlib.Path(source).parent / "ontology")
+  for path in () if folder else find_sets(source).values():
+    beside = path if path.is_dir() else path.parent
+    folder = folder or str(beside / "ontology")
   if not folder and graph:
     raise ConfigError(
       f"graph={graph!r} needs `ontology`, AgentBench's folder of that name, "

@@ -21,6 +21,7 @@ from agentrl_jax.env.options import (
   require_one_of,
   require_positive,
 )
+from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.expert import (
@@ -67,9 +68,10 @@ class _StartedMachine:
 
 
 class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
-  """Generated tasks; with `source`, also those of one of AgentBench's files.
+  """Generated tasks; with `source`, also those of AgentBench's files.
 
-  Defaults are AgentBench's. `engine` is "docker", "sandbox" or an `Engine`;
+  Defaults are AgentBench's. `source` is a file, or several sets (see
+  `agentrl_jax.env.task_sets`). `engine` is "docker", "sandbox" or an `Engine`;
   `image` names the containers' image (`images` those of single tasks), `rootfs`
   the sandbox's folder. `num_warm` machines are started before the sessions that
   will use them.
@@ -79,7 +81,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
   mistakes = tuple(MISTAKES)
   policies = POLICIES
   needs_one_loop = True  # warm machines belong to the loop that started them
-  split_hint = "dev needs `source`, AgentBench's file"
+  split_hint = "`source` adds AgentBench's files"
   _engine: Engine
 
   def __init__(
@@ -111,7 +113,9 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
       raise ConfigError(f"num_warm={num_warm} must be 0 or more")
     super().__init__(
       num_tasks=num_tasks,
-      loaded=load_problems(source, scripts) if source else (),
+      loaded=read_sets(
+        source, functools.partial(load_problems, scripts=scripts)
+      ),
     )
     limits = Limits(
       memory_mb=memory_mb,

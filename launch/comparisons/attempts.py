@@ -8,7 +8,7 @@ import dataclasses
 import json
 import pathlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,11 +124,27 @@ class AttemptLog:
 def by_environment(
   attempts: Sequence[Attempt],
 ) -> dict[str, dict[Task, list[Attempt]]]:
-  """Groups attempts by environment, and there by task."""
+  """Groups attempts by environment as `labels_of` has it, and there by task."""
+  labels = labels_of(each.task for each in attempts)
   found: dict[str, dict[Task, list[Attempt]]] = defaultdict(dict)
   for each in attempts:
-    found[each.name].setdefault(each.task, []).append(each)
+    label = labels[each.task.name, each.task.split]
+    found[label].setdefault(each.task, []).append(each)
   return dict(found)
+
+
+def labels_of(tasks: Iterable[Task]) -> dict[tuple[str, str], str]:
+  """Returns a label of each environment and split, in order of appearance.
+
+  It is the environment's name, and name/split where several splits of one
+  environment are among the tasks: they are never pooled.
+  """
+  pairs = dict.fromkeys((task.name, task.split) for task in tasks)
+  splits = Counter(name for name, _ in pairs)
+  return {
+    (name, split): name if splits[name] == 1 else f"{name}/{split}"
+    for name, split in pairs
+  }
 
 
 def pass_rates(

@@ -10,7 +10,7 @@ from agentrl_jax.errors import ConfigError
 
 class Squares(IndexedEnvironment[str]):
   name = "squares"
-  split_hint = "dev needs `source`"
+  split_hint = "`source` adds files"
 
   def __init__(self, **options):
     super().__init__(**options)
@@ -33,14 +33,14 @@ class Engine:
 
 class IndexedEnvironmentTest(unittest.IsolatedAsyncioTestCase):
   def test_splits_have_their_lengths(self):
-    squares = Squares(num_tasks=3, loaded=("a", "b"))
+    squares = Squares(num_tasks=3, loaded={"dev": ("a", "b")})
     self.assertEqual(squares.indices("train"), range(3))
     self.assertEqual(squares.indices("dev"), range(2))
     uneven = Squares(num_tasks={"train": 5, "test": 1})
     self.assertEqual([*uneven.splits().items()], [("train", 5), ("test", 1)])
 
   def test_find_generates_once_or_loads(self):
-    squares = Squares(loaded=("a", "b"))
+    squares = Squares(loaded={"dev": ("a", "b")})
     for _ in range(2):
       self.assertEqual(squares.find(Task("squares", "test", 4)), "test 16")
       self.assertEqual(squares.find(Task("squares", "dev", 1)), "b")
@@ -51,8 +51,8 @@ class IndexedEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     for split, index, message in (
       ("train", 3, "3 tasks in split train, and no task 3"),
       ("test", -1, "no task -1"),
-      ("dev", 0, "no split 'dev', only train, test; dev needs `source`"),
-      ("no such split", 0, "only train, test$"),
+      ("dev", 0, "no split 'dev', only train, test; `source` adds files"),
+      ("tset", 0, "no split 'tset', only train, test"),
     ):
       with (
         self.subTest(split=split, index=index),

@@ -1,14 +1,18 @@
 """A wrong command line is one sentence and status 2, for every command."""
 
+import contextlib
 import functools
+import io
 import pathlib
 import tempfile
 from collections.abc import Sequence
+from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl import app
+from absl.testing import absltest, flagsaver, parameterized
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from launch import command_line
 from tests.launch.command_lines import ROOT, outcomes
 
@@ -127,6 +131,38 @@ class CommandLineTest(Refusals):
   )
   def test_others(self, name, what, *words):
     self.assert_refused(name, what, *words)
+
+
+class ErrorsOfTasksTest(parameterized.TestCase):
+  """What tasks raise that ran at once is one sentence, or a traceback."""
+
+  def _end(self, error):
+    def main():
+      raise error
+
+    with (
+      flagsaver.flagsaver(),
+      contextlib.redirect_stderr(io.StringIO()) as said,
+      mock.patch.object(app, "run", lambda answer, **_: answer([])),
+    ):
+      try:
+        command_line.run(main, argv=[])
+      except SystemExit as end:
+        return end.code, said.getvalue()
+
+  def test_own_errors_end_with_the_first(self):
+    within = ExceptionGroup("", [ConfigError("set x"), DeadlineExceeded("y")])
+    self.assertEqual(
+      self._end(ExceptionGroup("", [within])), (2, "ConfigError: set x\n")
+    )
+    late = ExceptionGroup("", [DeadlineExceeded("y"), ConfigError("set x")])
+    self.assertEqual(self._end(late), ("DeadlineExceeded: y", ""))
+
+  def test_a_bug_beside_them_is_raised(self):
+    for bug in (KeyError("x"), ExceptionGroup("", [KeyError("x")])):
+      group = ExceptionGroup("", [ConfigError("set x"), bug])
+      with self.assertRaises(ExceptionGroup):
+        self._end(group)
 
 
 class CheckConfigTest(absltest.TestCase):

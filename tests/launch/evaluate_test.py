@@ -51,6 +51,27 @@ class ChooseTasksTest(absltest.TestCase):
         self._choose([word])
 
 
+class SeveralSplitsTest(absltest.TestCase):
+  FLAGS = (
+    "--config=configs/every_environment.py",
+    "--tasks=arithmetic/test,arithmetic/train,webshop/test",
+    "--config.evaluation.num_tasks=6",
+    "--policy=expert",
+  )
+
+  @pytest.mark.slow
+  def test_splits_of_one_environment_are_never_pooled(self):
+    rows = ["arithmetic/test", "arithmetic/train", "webshop"]
+    scores = _scores(self, *self.FLAGS)
+    self.assertCountEqual(scores, rows)
+    self.assertEqual({score["n"] for score in scores.values()}, {6})
+    passed = _scores(
+      self, *self.FLAGS, "--samples=2", "--policy=imperfect", "--nogreedy"
+    )
+    self.assertCountEqual(passed, rows)
+    self.assertEqual({each["tasks"] for each in passed.values()}, {6})
+
+
 class SamplesTest(absltest.TestCase):
   ARITHMETIC = (
     "--config=configs/every_environment.py",

@@ -57,6 +57,8 @@ def config_of(workdir: pathlib.Path):
   )
   c.advantage.estimator = "gae"
   c.policy_slot_weights.rule = "adaptive"
+  c.task_weights.rule = "signal"
+  c.admission.refills_per_step = 1
   c.engine.update(prefix_cache_tokens=320, block_size=32)
   return c
 

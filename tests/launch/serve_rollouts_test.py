@@ -151,7 +151,7 @@ class RolloutServerTest(absltest.TestCase):
       "--port=0",
       deadline_s=DEADLINE_S,
     )
-    self.assertEqual(done.returncode, 1, done.stderr)
+    self.assertEqual(done.returncode, 2, done.stderr)
     self.assertIn("ConfigError: the snapshots in", done.stderr)
     self.assertIn("start it with the learner's --config", done.stderr)
     self.assertNotIn("Traceback", done.stderr)

@@ -200,7 +200,7 @@ class ServeTest(absltest.TestCase):
     with socket.create_server(("127.0.0.1", 0)) as taken:
       port = taken.getsockname()[1]
       server = Serving(f"--model={self.model}", f"--port={port}")
-      self.assertEqual(server.end(), 1)
+      self.assertEqual(server.end(), 2)
     self.assertRegex(
       server.said, rf"\AConfigError: cannot listen on 127.0.0.1:{port} .*--port"
     )

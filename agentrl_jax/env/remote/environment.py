@@ -78,7 +78,8 @@ class RemoteEnvironment(Environment):
 
     Raises `EnvironmentFault` if the worker has no room within `place_s`.
     """
-    self.indices(task.split)
+    if not self._is_ours:  # our workers know splits that were not asked for
+      self.indices(task.split)
     id = random.getrandbits(48)  # many clients may share a worker
     async with self._capacity():
       try:

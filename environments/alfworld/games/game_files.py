@@ -12,9 +12,11 @@ import os
 import pathlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.data.split import LOADED_SPLIT
+from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.games.game import AGENTBENCH, Dialect, Game
 from environments.alfworld.games.pddl import parse, read_problem
@@ -50,8 +52,8 @@ _GRAMMARS: Mapping[int, Mapping[str, Any]] = {
 }
 
 
-def find_games(source: str, games: str) -> tuple[pathlib.Path, ...]:
-  """Lists the files of the split `dev`, in order; none if none are configured.
+def find_games(source: str, games: str) -> Mapping[str, Sequence[pathlib.Path]]:
+  """Lists the files of each set, in order; none if none are configured.
 
   `source` is AgentBench's list of paths below the folder `games`, which
   defaults to the variable ALFWORLD_DATA. Without a list, every game of the
@@ -68,25 +70,27 @@ def find_games(source: str, games: str) -> tuple[pathlib.Path, ...]:
     option = f"games={games!r}" if games else f"{VARIABLE}={folder}"
     raise ConfigError(f"{option} is not a folder")
   if source:
-    return _listed(source, root)
+    return read_sets(source, functools.partial(_listed, root=root))
   if not folder:
-    return ()
-  return tuple(filter(_is_playable, sorted(root.rglob(GAME_FILE))))
+    return {}
+  return {LOADED_SPLIT: [*filter(_is_playable, sorted(root.rglob(GAME_FILE)))]}
 
 
-def _listed(source: str, root: pathlib.Path) -> tuple[pathlib.Path, ...]:
+def _listed(
+  source: pathlib.Path, root: pathlib.Path
+) -> tuple[pathlib.Path, ...]:
   try:
-    lists: Any = json.loads(pathlib.Path(source).read_text(encoding="utf-8"))
+    lists: Any = json.loads(source.read_text(encoding="utf-8"))
     paths = [root / str(path) for paths in lists.values() for path in paths]
   except (OSError, AttributeError, TypeError, ValueError) as error:
     raise ConfigError(
-      f"source={source!r} is not one of AgentBench's lists ({error!r}): JSON "
-      "that maps types of task to lists of paths is needed"
+      f"source={str(source)!r} is not one of AgentBench's lists ({error!r}): "
+      "JSON that maps types of task to lists of paths is needed"
     ) from error
   missing = [path for path in paths if not path.is_file()]
   if missing:
     raise ConfigError(
-      f"{len(missing)} of the {len(paths)} games of {source!r} are not in "
+      f"{len(missing)} of the {len(paths)} games of {str(source)!r} are not in "
       f"{str(root)!r}, the first is {str(missing[0])!r}"
     )
   return tuple(paths)

@@ -31,7 +31,7 @@ TOOLS_WITH_RESULT = (
 
 async def replay(environment, index):
   """Makes the gold calls unchanged, answers their last result, and stops."""
-  problem = environment._loaded[index]
+  problem = environment._loaded["dev"][index]
   async with environment.open(Task("kg", "dev", index), seed=0) as session:
     await session.reset()
     caller = ToolCaller()
@@ -100,7 +100,7 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
     indices = environment.indices("dev")[::stride]
     for index in indices:
       last = await replay(environment, index)
-      problem = environment._loaded[index]
+      problem = environment._loaded["dev"][index]
       reason = reason_against(problem, environment._ontology)
       with self.subTest(name=name, index=index):
         self.assertEqual(last.reward, float(not reason), reason)

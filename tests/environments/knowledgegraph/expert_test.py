@@ -68,7 +68,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
   async def test_entities_are_named_as_the_policy_reads_them(self):
     environment = KnowledgeGraph(source=questions("dev"))
     task = Task("kg", "dev", 0)
-    names = environment._loaded[0].entities
+    names = environment._loaded["dev"][0].entities
     expert = RecordingExpert(environment.expert(task, seed=0, mistakes={}))
     *_, last = await play(environment, task, expert=expert)
     subjects = {

@@ -49,6 +49,12 @@ ADAPTIVE = {
 }
 # Every process finds out what the grammar allowed, and all find the same.
 CONSTRAINED = {"sampling.calls": "well_formed"}
+# What is drawn, and what is trained on, follows from what came of it.
+LEARNING = {
+  "task_weights.rule": "signal",
+  "task_weights.memory": 0.5,
+  "admission.refills_per_step": 1,
+}
 # Nothing is left to timing.
 EXACT = {
   **LEARNERS,
@@ -238,6 +244,7 @@ class TwentyKillsTest(absltest.TestCase):
     changes = (
       EXACT
       | CONSTRAINED
+      | LEARNING
       | self.programs
       | {"train.steps": steps, "mesh.data": num_processes}
     )

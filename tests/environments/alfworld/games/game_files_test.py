@@ -79,13 +79,13 @@ class FindGamesTest(unittest.TestCase):
       "put-EggSliced": {},
     }.items():
       write_game(f"{self.folder}/{name}/game.tw-pddl", **changes)
-    paths = find_games("", self.folder)
+    found = find_games("", self.folder)
     self.assertEqual(
-      [str(path.relative_to(self.folder)) for path in paths],
+      [str(path.relative_to(self.folder)) for path in found["dev"]],
       ["a/game.tw-pddl", "b/x/game.tw-pddl"],
     )
     with mock.patch.dict(os.environ, {"ALFWORLD_DATA": self.folder}):
-      self.assertEqual(find_games("", ""), paths)
+      self.assertEqual(find_games("", ""), found)
 
   def test_missing_games_are_counted(self):
     write_game(f"{self.folder}/a/game.tw-pddl")

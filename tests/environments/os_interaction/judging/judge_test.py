@@ -55,7 +55,7 @@ class Answers:
   async def test_a_policy_gets_a_machine_that_no_example_wrote_to(self):
     environment = self.make_environment()
     problem = question("touch /root/seen; ls /root | wc -l")
-    environment._loaded = (problem,)
+    environment._loaded = {"dev": (problem,)}
     async with environment.open(Task(NAME, "dev", 0), seed=0) as session:
       step = await session.step(bash("ls /root | wc -l"))
       self.assertIn("0\r\n", step.messages[0].content)

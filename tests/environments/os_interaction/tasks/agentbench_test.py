@@ -5,7 +5,9 @@ import pathlib
 import tempfile
 import unittest
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
+from environments.os_interaction.environment import OSInteraction
 from environments.os_interaction.tasks.agentbench import load_problems
 from environments.os_interaction.tasks.problem import Match, Script
 from tests.environments.os_interaction.data import tasks
@@ -122,6 +124,34 @@ class LoadTest(unittest.TestCase):
     ):
       with self.subTest(entry=entry), self.assertRaises(ConfigError):
         self.load(entry)
+
+  def test_folders_are_splits_with_scripts_of_their_own(self):
+    """AgentBench's layout: data/1/*.json has its scripts in scripts/1."""
+    for part in ("9", "10"):
+      entry = {
+        "description": part,
+        "evaluation": {"check": {"file": "check.sh"}},
+      }
+      self.load(entry, name=f"{part}/a.json")
+      script = self.folder / "scripts" / part / "check.sh"
+      script.parent.mkdir(parents=True)
+      script.write_text(f"true {part}")
+    environment = OSInteraction(
+      source=f"train={self.folder}/data/9,std={self.folder}/data",
+      engine=object(),  # nothing is played
+    )
+    self.assertEqual(
+      {split: len(environment.indices(split)) for split in ("train", "std")},
+      {"train": 1, "std": 2},
+    )
+    self.assertEqual(len(environment.indices("test")), 1 << 20)
+    found = [
+      environment.find(Task("os_interaction", "std", n)) for n in range(2)
+    ]
+    self.assertEqual([p.description for p in found], ["9", "10"])
+    self.assertEqual([p.check[0].code for p in found], ["true 9", "true 10"])
+    trained_on = environment.find(Task("os_interaction", "train", 0))
+    self.assertEqual(trained_on, found[0])
 
   def test_the_real_files(self):
     dev, train = (

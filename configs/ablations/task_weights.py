@@ -1,0 +1,28 @@
+"""Groups that teach nothing: played as drawn, replaced, or drawn less often.
+
+  python -m launch.sweep --ablation=configs/ablations/task_weights.py --seeds=5
+
+The two tasks differ in difficulty: one question in five of DBBench gives a
+reward, as in `rare_reward`. Compare at equal episodes: a replaced group is
+played, too.
+"""
+
+from configs import arms
+from configs.ablations import rare_reward
+
+ARMS = {
+  "as_drawn": {},
+  "refilled": {"admission.refills_per_step": 12},
+  "weighted": {"task_weights.rule": "signal"},
+  "both": {
+    "admission.refills_per_step": 12,
+    "task_weights.rule": "signal",
+  },
+}
+
+
+def get_config(arm: str = "as_drawn"):
+  """`arm` is the text after the colon on the command line."""
+  c = rare_reward.get_config()
+  c.name = "task_weights"
+  return arms.apply_arm(c, ARMS, arm)
