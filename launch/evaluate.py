@@ -38,7 +38,7 @@ import numpy as np
 from absl import flags
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
 from agentrl_jax.controller.episode import Sampling
@@ -242,6 +242,11 @@ def _rates(score: TaskScore) -> tuple[str, str, str]:
   )
 
 
+def _task_column() -> Column:
+  """Returns a column whose names are never cut off."""
+  return Column("task", no_wrap=True)
+
+
 def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
   """Prints the table of an environment's README, and warnings below it."""
   table = Table("policy", "n", "success", "95 %", box=box.MARKDOWN)
@@ -254,7 +259,9 @@ def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
 
 def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
   """Prints a table of success with its 95 % interval."""
-  table = Table("task", "n", "success", "95 %", "reward", "lost", "statuses")
+  table = Table(
+    _task_column(), "n", "success", "95 %", "reward", "lost", "statuses"
+  )
   for name, s in scores.items():
     table.add_row(
       name,
@@ -273,7 +280,7 @@ def print_attempts(
   random = np.random.default_rng(0)
   rates = {name: pass_rates(t, random) for name, t in attempts.items()}
   ks = sorted({k for each in rates.values() for k in each})
-  table = Table("task", "tasks", *(f"pass@{k}" for k in ks))
+  table = Table(_task_column(), "tasks", *(f"pass@{k}" for k in ks))
   for name, each in rates.items():
     cells = [
       f"{percent(each[k].mean)} ({interval(each[k].low, each[k].high)})"
@@ -285,7 +292,7 @@ def print_attempts(
   console.print(table)
   shares = {name: status_shares(t) for name, t in attempts.items()}
   statuses = sorted({status for each in shares.values() for status in each})
-  table = Table("task", *statuses)
+  table = Table(_task_column(), *statuses)
   for name, of in shares.items():
     table.add_row(name, *(percent(of.get(status, 0.0)) for status in statuses))
   console.print(table)
