@@ -16,6 +16,10 @@ ARMS = {
   "trajectory": {"cross_policy.draw_per": "trajectory"},
   "never": {"cross_policy.draw_per": "never"},
   "adaptive": {"policy_slot_weights.rule": "adaptive"},
+  # Older versions of another age, in updates; with "turn" it is 5 to 9.
+  "age_10": {"cross_policy.policy_slots": ("fresh", "every 5 lag 10")},
+  "age_20": {"cross_policy.policy_slots": ("fresh", "every 5 lag 20")},
+  "warm_start": {"cross_policy.policy_slots": ("fresh", "steps 0")},
   # Only the best success of a group counts.
   "explorer": {
     "policy_slot_weights.rule": "adaptive",

@@ -1,0 +1,46 @@
+"""How far generation may run ahead of training, with and without corrections.
+
+  python -m launch.sweep --ablation=configs/ablations/staleness.py --seeds=5
+
+AgentRL (arXiv:2510.04206) bounds the age of its data by the capacity of the
+queue. Watch `staleness/mean`, `policy/effective_sample_size/policy_slot0`,
+`policy/abs_log_ratio/policy_slot0` and the minutes of a run.
+"""
+
+from configs import arms, quickstart
+
+GROUPS = quickstart.get_config().admission.groups_per_step
+
+
+def _ahead(versions: int) -> dict[str, int]:
+  """Lets groups wait for so many updates."""
+  return {
+    "admission.max_staleness": versions,
+    "queue.max_groups": GROUPS * (versions + 1),
+  }
+
+
+# AReaL, arXiv:2505.24298: clip against the policy as the batch found it, and
+# weigh by the truncated ratio to the one that sampled.
+CORRECTED = {
+  "loss.proximal": "recomputed",
+  "loss.importance": "truncated",
+  "loss.importance_high": 5.0,
+}
+
+ARMS = {
+  "one": {},
+  # Waits for every group, and starts none before its update.
+  "synchronous": _ahead(0) | {"admission.max_concurrent_groups": GROUPS},
+  "four": _ahead(4),
+  "sixteen": _ahead(16),
+  "four_corrected": _ahead(4) | CORRECTED,
+  "sixteen_corrected": _ahead(16) | CORRECTED,
+}
+
+
+def get_config(arm: str = "one"):
+  """`arm` is the text after the colon on the command line."""
+  c = quickstart.get_config()
+  c.name = "staleness"
+  return arms.apply_arm(c, ARMS, arm)
