@@ -5,14 +5,11 @@
 
 The quickstart's policy and recipe with easy tasks of the other three: find one
 thing in a room and put it where it belongs, follow one relation of a graph,
-answer with one shell command. `alfworld`, `os_interaction` and the other names
-after the colon train a policy of that task alone, at the same number of groups
-of it.
+answer with one shell command.
 """
 
 import ml_collections
 
-from agentrl_jax.errors import ConfigError
 from configs import environments, quickstart
 
 # Furniture and things of generated rooms. "drawer 2" is one token, and so is
@@ -70,40 +67,26 @@ WHOLE_TOKENS = (
   ),
   *('", "relation": "', '", "variable2": "'),
 )
-GROUPS_PER_TASK = 8  # of a batch
 
 
-def get_config(only: str = ""):
-  """`only` is the text after the colon: one of the five, or nothing."""
+def get_config():
+  """`quickstart`, with three more tasks."""
   c = quickstart.get_config()
-  c.name = f"five_tasks-{only}" if only else "five_tasks"
-  c.tasks.names = _names(only)
+  c.name = "five_tasks"
+  c.tasks.names = environments.NAMES
   _set_environments(c.environments)
   c.tokenizer.update(
     vocab_size=6144,
     whole_tokens=tuple(dict.fromkeys(WHOLE_TOKENS)),
   )
-  number = len(c.tasks.names)
-  c.warm_start.num_demonstrations = 4_000 * number
+  c.warm_start.num_demonstrations = 20_000
   c.episode.update(max_turns=10, max_tokens=512)
   c.train.update(row_length=512, micro_batch=5)
-  c.admission.update(
-    groups_per_step=GROUPS_PER_TASK * number,
-    max_concurrent_groups=6 * number,
-  )
-  c.queue.max_groups = GROUPS_PER_TASK * number
+  c.admission.update(groups_per_step=40, max_concurrent_groups=30)
+  c.queue.max_groups = 40
   c.engine.update(context=512, prefill_chunks=(16, 64))
   c.evaluation.num_tasks = 128
   return c
-
-
-def _names(only: str) -> tuple[str, ...]:
-  if only and only not in environments.NAMES:
-    raise ConfigError(
-      f"{only!r} after the colon of --config is not one of "
-      f"{', '.join(environments.NAMES)}"
-    )
-  return (only,) if only else environments.NAMES
 
 
 def _set_environments(known: ml_collections.ConfigDict) -> None:

@@ -1,4 +1,4 @@
-"""How far generation may run ahead of training, with and without corrections.
+"""Bounds on how far generation runs ahead of training, and corrections.
 
   python -m launch.sweep --ablation=configs/ablations/staleness.py --seeds=5
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,11 +20,16 @@ MEAN = "mean"  # of environments, with equal weights
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-  """Success of one arm after a stage, per environment and their mean."""
+  """Success of one arm after a stage, per environment and their mean.
+
+  An arm that was not evaluated on all environments of the comparison has no
+  mean of them.
+  """
 
   arm: str
+  num_seeds: int
   tasks: Mapping[str, Estimate]  # and MEAN
-  middle: Estimate  # interquartile mean over seeds and environments
+  middle: Estimate | None  # interquartile mean over seeds and environments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Change:
   """Difference of an arm to the first one, paired by seed."""
 
   arm: str
-  tasks: Mapping[str, PairedDifference]  # and MEAN
+  tasks: Mapping[str, PairedDifference]  # of those that both have, and MEAN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +54,15 @@ class Finals:
 
 
 def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
-  """Compares arms after a stage; None if no run was evaluated.
-
-  Environments that some evaluated run lacks are left out.
-  """
+  """Compares arms after a stage; None if no run was evaluated."""
   scores = {arm.name: _scores(arm, stage, mode) for arm in arms}
   evaluated = [found for each in scores.values() for found in each.values()]
   if not evaluated:
     return None
-  tasks = [
-    task for task in evaluated[0] if all(task in each for each in evaluated)
-  ]
+  num_episodes = {
+    task: n for each in reversed(evaluated) for task, (_, n) in each.items()
+  }
+  tasks = list(dict.fromkeys(task for each in evaluated for task in each))
   random = np.random.default_rng(0)
   levels = [
     _level(name, seeds, tasks, random)
@@ -77,7 +80,7 @@ def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
     stage=stage,
     mode=mode,
     tasks=tasks,
-    num_episodes={task: evaluated[0][task][1] for task in tasks},
+    num_episodes=num_episodes,
     levels=levels,
     baseline=first,
     changes=changes,
@@ -102,21 +105,31 @@ def _mean(scores: Scores, tasks: Sequence[str]) -> tuple[float, int]:
   return math.fsum(shares) / len(shares), sum(scores[t][1] for t in tasks)
 
 
+def _shared(tasks: Sequence[str], scores: Iterable[Scores]) -> list[str]:
+  """Returns those of the tasks that all scores have."""
+  each = list(scores)
+  return [task for task in tasks if all(task in found for found in each)]
+
+
 def _level(
   name: str,
   seeds: Mapping[int, Scores],
   tasks: Sequence[str],
   random: np.random.Generator,
 ) -> Level:
+  own = _shared(tasks, seeds.values())
   estimates = {
     task: bootstrap([scores[task] for scores in seeds.values()], random)
-    for task in tasks
+    for task in own
   }
-  estimates[MEAN] = bootstrap(
-    [_mean(scores, tasks) for scores in seeds.values()], random
-  )
-  matrix = np.array([[s[task][0] for task in tasks] for s in seeds.values()])
-  return Level(name, estimates, interquartile_interval(matrix, random))
+  middle = None
+  if own == tasks:
+    estimates[MEAN] = bootstrap(
+      [_mean(scores, tasks) for scores in seeds.values()], random
+    )
+    matrix = np.array([[s[task][0] for task in tasks] for s in seeds.values()])
+    middle = interquartile_interval(matrix, random)
+  return Level(name, len(seeds), estimates, middle)
 
 
 def _change(
@@ -126,21 +139,20 @@ def _change(
   tasks: Sequence[str],
 ) -> Change | None:
   common = sorted(set(first) & set(seeds))
-  if not common:
+  before, after = [first[s] for s in common], [seeds[s] for s in common]
+  own = _shared(tasks, [*before, *after])
+  if not common or not own:
     return None
-  return Change(
-    name,
-    {
-      task: paired_difference(
-        [first[seed][task][0] for seed in common],
-        [seeds[seed][task][0] for seed in common],
-      )
-      for task in tasks
-    }
-    | {
-      MEAN: paired_difference(
-        [_mean(first[seed], tasks)[0] for seed in common],
-        [_mean(seeds[seed], tasks)[0] for seed in common],
-      )
-    },
-  )
+  differences = {
+    task: paired_difference(
+      [scores[task][0] for scores in before],
+      [scores[task][0] for scores in after],
+    )
+    for task in own
+  }
+  if own == tasks:
+    differences[MEAN] = paired_difference(
+      [_mean(scores, tasks)[0] for scores in before],
+      [_mean(scores, tasks)[0] for scores in after],
+    )
+  return Change(name, differences)

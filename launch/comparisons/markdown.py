@@ -42,16 +42,19 @@ def markdown(of: Finals) -> str:
   ]
   for level in of.levels:
     cells = [
-      f"{100 * e.mean:.1f} ({numbers.interval(e.low, e.high)})"
-      for e in (level.tasks[name] for name in names)
+      f"{100 * e.mean:.1f} ({numbers.interval(e.low, e.high)})" if e else ""
+      for e in map(level.tasks.get, names)
     ]
-    seeds = f"{level.tasks[names[0]].n} seeds"
-    lines.append(f"| {level.arm}, {seeds} | {' | '.join(cells)} |")
+    lines.append(
+      f"| {level.arm}, {level.num_seeds} seeds | {' | '.join(cells)} |"
+    )
   for change in of.changes:
     cells = [
       f"{numbers.points(d.mean)} ({numbers.signed_interval(d.low, d.high)}; "
       f"{numbers.p_value(d.p)})"
-      for d in (change.tasks[name] for name in names)
+      if d
+      else ""
+      for d in map(change.tasks.get, names)
     ]
     lines.append(f"| {change.arm} − {of.baseline} | {' | '.join(cells)} |")
   return "\n".join(lines) + "\n"

@@ -87,15 +87,19 @@ def verdicts(comparison: Comparison) -> list[str]:
   if not after:
     return ["No run has been evaluated after RL."]
   first = after[0]
-  return [_verdict(change, first) for change in first.changes] or [
-    f"{first.baseline} is alone: there is nothing to compare it with."
-  ]
+  return [
+    _verdict(change, task, first)
+    for change in first.changes
+    for task in ([MEAN] if MEAN in change.tasks else change.tasks)
+  ] or [f"{first.baseline} is alone: there is nothing to compare it with."]
 
 
-def _verdict(change: Change, of: Finals) -> str:
-  mean = change.tasks[MEAN]
+def _verdict(change: Change, task: str, of: Finals) -> str:
+  """Says it of the mean, or of a task where some arm lacks others."""
+  mean = change.tasks[task]
   who = f"{change.arm} − {of.baseline}"
   what = f"{numbers.points(mean.mean)} points of {of.mode} success"
+  what += "" if task == MEAN else f" on {task}"
   if mean.n < FEW_SEEDS:
     seeds = f"{mean.n} seed{'s' * (mean.n > 1)}"
     return f"{who}: {what} with {seeds}, too few for a verdict."
@@ -190,9 +194,9 @@ def _table(of: Finals) -> Table:
     columns=columns,
     levels=[
       (
-        f"{level.arm} ({level.tasks[MEAN].n})",
+        f"{level.arm} ({level.num_seeds})",
         [
-          *(_level_cell(level.tasks[n]) for n in names),
+          *(_level_cell(level.tasks.get(n)) for n in names),
           _level_cell(level.middle),
         ],
       )
@@ -201,20 +205,24 @@ def _table(of: Finals) -> Table:
     changes=[
       (
         f"{change.arm} − {of.baseline}",
-        [*(_change_cell(change.tasks[n]) for n in names), Cell("")],
+        [*(_change_cell(change.tasks.get(n)) for n in names), Cell("")],
       )
       for change in of.changes
     ],
   )
 
 
-def _level_cell(each: Estimate) -> Cell:
+def _level_cell(each: Estimate | None) -> Cell:
+  if each is None:
+    return Cell("")
   if math.isnan(each.low):
     return Cell(numbers.percent(each.mean))
   return Cell(numbers.percent(each.mean), numbers.interval(each.low, each.high))
 
 
-def _change_cell(each: PairedDifference) -> Cell:
+def _change_cell(each: PairedDifference | None) -> Cell:
+  if each is None:
+    return Cell("")
   if math.isnan(each.p):
     return Cell(numbers.points(each.mean), "1 seed", False)
   interval = numbers.signed_interval(each.low, each.high)

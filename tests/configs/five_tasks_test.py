@@ -2,8 +2,8 @@
 
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.errors import ConfigError
-from configs import environments, five_tasks
+from configs import five_tasks
+from configs.ablations import one_policy
 from environments.alfworld.generation.catalogue import FITS, ROOM_KINDS
 from launch.config.settings import read_settings
 
@@ -22,20 +22,13 @@ class FiveTasksTest(parameterized.TestCase):
       tokenizer.vocab_size - len(tokenizer.whole_tokens) - 256, 1500
     )
 
-  @parameterized.parameters("", *environments.NAMES)
-  def test_each_can_be_trained(self, only):
-    settings = read_settings(five_tasks.get_config(only))
-    self.assertSameElements(
-      settings.environments, [only] if only else environments.NAMES
-    )
-    self.assertEqual(
-      settings.admission.groups_per_step,
-      five_tasks.GROUPS_PER_TASK * len(settings.environments),
-    )
-
-  def test_a_sixth_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "'chess' .* not one of alfworld"):
-      five_tasks.get_config("chess")
+  @parameterized.parameters(*one_policy.ARMS)
+  def test_every_task_has_as_many_groups_and_demonstrations(self, arm):
+    config = one_policy.get_config(arm)
+    settings = read_settings(config)
+    number = len(settings.environments)
+    self.assertEqual(settings.admission.groups_per_step, 8 * number)
+    self.assertEqual(config.warm_start.num_demonstrations, 4_000 * number)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from configs import base
 from launch import report
+from launch.comparisons.markdown import markdown
 from launch.comparisons.page import (
   compare,
   render,
@@ -178,6 +179,32 @@ class ComparisonTest(absltest.TestCase):
     self.assertEqual(verdicts(kept), verdicts(whole))
     self.assertEqual(kept.finals, whole.finals)
     self.assertIn("+20.0", render(kept))
+
+  def test_arms_of_other_tasks_are_compared_on_what_both_have(self):
+    lines = ["arm,seed,state,stage,mode,task,n,success,low,high,reward"]
+    for arm, scores in {
+      "both": {"x": 0.5, "y": 0.3},
+      "only_x": {"x": 0.7},
+      "only_z": {"z": 0.9},
+    }.items():
+      lines += [
+        f"{arm},{seed},finished,rl,greedy,{task},8,{s + seed / 100},0,1,0"
+        for seed in range(3)
+        for task, s in scores.items()
+      ]
+    path = self.root / "finals.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = compare("t", read_arms([path]))
+    (finals,) = found.finals
+    self.assertEqual(finals.tasks, ["x", "y", "z"])
+    self.assertEqual([*finals.levels[0].tasks], ["x", "y"])
+    self.assertEqual([change.arm for change in finals.changes], ["only_x"])
+    (verdict,) = verdicts(found)
+    self.assertIn("+20.0 points of greedy success on x, different", verdict)
+    self.assertIn("only_z (3)", render(found))
+    self.assertIn(
+      "| only_x, 3 seeds | 71.0 (68.3 to 73.7) |  |  |  |", markdown(finals)
+    )
 
   def test_a_file_that_is_no_finals_is_refused(self):
     for text in ("arm,seed\na,0\n", "arm,seed,state\na,x,finished\n"):
