@@ -58,6 +58,8 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.token_file import first_line
 from launch import command_line
 from launch.comparisons.attempts import (
+  FOLDER,
+  SUFFIX,
   Attempt,
   AttemptLog,
   by_environment,
@@ -315,8 +317,8 @@ def main() -> None:
     show = print_scripted if _POLICY.value == SCRIPTED else print_scores
     show(scores, console)
     body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
-  if _OUTPUT.value:
-    pathlib.Path(_OUTPUT.value).write_text(json.dumps(body, indent=2))
+  if output := _output():
+    output.write_text(json.dumps(body, indent=2))
 
 
 def _check_flags() -> None:
@@ -364,12 +366,19 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     "num_tasks": config.evaluation.num_tasks,
     "episode": config.episode.to_dict(),
   }
-  path = (
-    pathlib.Path(_OUTPUT.value).with_suffix(".attempts.jsonl")
-    if _OUTPUT.value
-    else None
-  )
-  return AttemptLog(path, identity)
+  output = _output()
+  return AttemptLog(output and output.with_suffix(SUFFIX), identity)
+
+
+def _output() -> pathlib.Path | None:
+  """Returns the file of the scores; many attempts of a run go to its folder."""
+  if _OUTPUT.value:
+    return pathlib.Path(_OUTPUT.value)
+  if _SAMPLES.value == 1 or _POLICY.value not in STORED or not RUN.value:
+    return None
+  versions = "_".join([*_VERSIONS.value, *_WEIGHTS.value])
+  name = f"{_POLICY.value}_{versions}" if versions else _POLICY.value
+  return pathlib.Path(RUN.value) / FOLDER / f"{name}.json"
 
 
 def _attempts_to_json(

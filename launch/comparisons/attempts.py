@@ -17,6 +17,10 @@ from agentrl_jax.controller.evaluation import wilson_interval
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.statistics import NUM_RESAMPLES, Estimate, pass_at_k
+from launch.reports.summary import PASS, Evaluation, Score
+
+FOLDER = "attempts"  # within a run
+SUFFIX = ".attempts.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +177,30 @@ def pass_rates(
     rates[k] = Estimate(float(each.mean()), float(low), float(high), len(each))
     k *= 2
   return rates
+
+
+def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
+  """Reads attempts of RL's policy as pass@k, the mean of the environments.
+
+  None without an attempt at each task of each environment.
+  """
+  tried = by_environment(AttemptLog.read(path).attempts)
+  random = np.random.default_rng(0)
+  rates = [pass_rates(tasks, random) for tasks in tried.values()]
+  if not rates or not all(rates):
+    return None
+  scores = {}
+  for k in min(rates, key=len):
+    each = [of[k] for of in rates]
+    mean = float(np.mean([rate.mean for rate in each]))
+    scores[f"pass@{k}"] = Score(
+      n=sum(rate.n for rate in each),
+      success=mean,
+      low=float(np.mean([rate.low for rate in each])),
+      high=float(np.mean([rate.high for rate in each])),
+      reward=mean,
+    )
+  return Evaluation("rl", PASS, scores)
 
 
 def status_shares(

@@ -14,6 +14,7 @@ from launch.comparisons.statistics import (
   interquartile_interval,
   paired_difference,
 )
+from launch.reports.summary import PASS
 
 MEAN = "mean"  # of environments, with equal weights
 
@@ -52,9 +53,18 @@ class Finals:
   baseline: str
   changes: Sequence[Change]
 
+  @property
+  def columns(self) -> list[str]:
+    """The environments, and their mean where some arm has it."""
+    has_mean = any(MEAN in level.tasks for level in self.levels)
+    return [*self.tasks, *([MEAN] if has_mean and len(self.tasks) > 1 else [])]
+
 
 def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
-  """Compares arms after a stage; None if no run was evaluated."""
+  """Compares arms after a stage; None if no run was evaluated.
+
+  Of pass@k there is no mean over k.
+  """
   scores = {arm.name: _scores(arm, stage, mode) for arm in arms}
   evaluated = [found for each in scores.values() for found in each.values()]
   if not evaluated:
@@ -64,8 +74,9 @@ def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
   }
   tasks = list(dict.fromkeys(task for each in evaluated for task in each))
   random = np.random.default_rng(0)
+  has_mean = mode != PASS
   levels = [
-    _level(name, seeds, tasks, random)
+    _level(name, seeds, tasks, random, has_mean=has_mean)
     for name, seeds in scores.items()
     if seeds
   ]
@@ -74,7 +85,10 @@ def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
     change
     for name, seeds in scores.items()
     if name != first
-    and (change := _change(name, scores[first], seeds, tasks)) is not None
+    and (
+      change := _change(name, scores[first], seeds, tasks, has_mean=has_mean)
+    )
+    is not None
   ]
   return Finals(
     stage=stage,
@@ -116,6 +130,8 @@ def _level(
   seeds: Mapping[int, Scores],
   tasks: Sequence[str],
   random: np.random.Generator,
+  *,
+  has_mean: bool,
 ) -> Level:
   own = _shared(tasks, seeds.values())
   estimates = {
@@ -123,7 +139,7 @@ def _level(
     for task in own
   }
   middle = None
-  if own == tasks:
+  if own == tasks and has_mean:
     estimates[MEAN] = bootstrap(
       [_mean(scores, tasks) for scores in seeds.values()], random
     )
@@ -137,6 +153,8 @@ def _change(
   first: Mapping[int, Scores],
   seeds: Mapping[int, Scores],
   tasks: Sequence[str],
+  *,
+  has_mean: bool,
 ) -> Change | None:
   common = sorted(set(first) & set(seeds))
   before, after = [first[s] for s in common], [seeds[s] for s in common]
@@ -150,7 +168,7 @@ def _change(
     )
     for task in own
   }
-  if own == tasks:
+  if own == tasks and has_mean:
     differences[MEAN] = paired_difference(
       [_mean(scores, tasks)[0] for scores in before],
       [_mean(scores, tasks)[0] for scores in after],

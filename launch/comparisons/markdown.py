@@ -11,7 +11,7 @@ import pathlib
 import re
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons.finals import MEAN, Finals, finals
+from launch.comparisons.finals import Finals, finals
 from launch.comparisons.runs import read_arms
 from launch.reports import numbers
 
@@ -35,7 +35,7 @@ def filled(page: str, folder: pathlib.Path) -> str:
 
 def markdown(of: Finals) -> str:
   """Returns levels and differences as a table."""
-  names = [*of.tasks, *([MEAN] if len(of.tasks) > 1 else [])]
+  names = of.columns
   lines = [
     f"| {numbers.stage_name(of.stage)}, {of.mode} | {' | '.join(names)} |",
     f"|---|{'---|' * len(names)}",

@@ -18,7 +18,7 @@ from launch.comparisons.statistics import Estimate, PairedDifference
 from launch.reports import numbers
 from launch.reports.curves import RL, SUCCESS
 from launch.reports.html import page_templates
-from launch.reports.summary import MODES
+from launch.reports.summary import MODES, PASS
 from launch.reports.tables import Cell
 from launch.sweeps.cells import State
 
@@ -38,12 +38,14 @@ class Comparison:
 
 def compare(title: str, arms: Sequence[Arm]) -> Comparison:
   """Computes every number and plot of the arms."""
-  found = [finals(arms, stage, mode) for stage in STAGES for mode in MODES]
+  found = [
+    finals(arms, stage, mode) for stage in STAGES for mode in (*MODES, PASS)
+  ]
   made = [each for each in found if each is not None]
   # After RL first: it is what is asked for.
   made.sort(key=lambda each: each.stage != RL)
   tasks = sorted({task for arm in arms for task in _trained_tasks(arm)})
-  return Comparison(title, arms, made, make_plots(arms, tasks))
+  return Comparison(title, arms, made, make_plots(arms, tasks, made))
 
 
 def write(comparison: Comparison, output: pathlib.Path) -> None:
@@ -181,14 +183,16 @@ class Table:
 
 
 def _table(of: Finals) -> Table:
-  names = [*of.tasks, *([MEAN] if len(of.tasks) > 1 else [])]
+  names = of.columns
   columns = [
     Cell(name, f"n = {of.num_episodes[name]} a seed")
     if name in of.num_episodes
     else Cell(name, "of tasks")
     for name in names
   ]
-  columns.append(Cell("IQM", "seeds × tasks"))
+  has_middle = any(level.middle for level in of.levels)
+  if has_middle:
+    columns.append(Cell("IQM", "seeds × tasks"))
   return Table(
     caption=f"{numbers.stage_name(of.stage)}, {of.mode}",
     columns=columns,
@@ -197,7 +201,7 @@ def _table(of: Finals) -> Table:
         f"{level.arm} ({level.num_seeds})",
         [
           *(_level_cell(level.tasks.get(n)) for n in names),
-          _level_cell(level.middle),
+          *([_level_cell(level.middle)] if has_middle else []),
         ],
       )
       for level in of.levels
@@ -205,7 +209,10 @@ def _table(of: Finals) -> Table:
     changes=[
       (
         f"{change.arm} − {of.baseline}",
-        [*(_change_cell(change.tasks.get(n)) for n in names), Cell("")],
+        [
+          *(_change_cell(change.tasks.get(n)) for n in names),
+          *([Cell("")] if has_middle else []),
+        ],
       )
       for change in of.changes
     ],

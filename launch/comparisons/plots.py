@@ -15,9 +15,11 @@ from launch.comparisons.bands import (
   Band,
   band,
 )
+from launch.comparisons.finals import Finals
 from launch.comparisons.runs import Arm
 from launch.reports.curves import DISTANCE, ENTROPY, STALENESS_MEAN, SUCCESS
 from launch.reports.plots import draw_png, draw_svg
+from launch.reports.summary import PASS
 from launch.reports.theme import PAGE, PAPER, Theme, tidy
 
 SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
@@ -66,7 +68,9 @@ class Plot:
     )
 
 
-def make_plots(arms: Sequence[Arm], tasks: Sequence[str]) -> list[Plot]:
+def make_plots(
+  arms: Sequence[Arm], tasks: Sequence[str], found: Sequence[Finals] = ()
+) -> list[Plot]:
   """Returns the plots for which some run has records."""
   mean = [f"{SUCCESS}/{task}" for task in tasks]
   plots = [
@@ -106,7 +110,46 @@ def make_plots(arms: Sequence[Arm], tasks: Sequence[str]) -> list[Plot]:
     )
     for metric, title, note in DIAGNOSTICS
   ]
+  plots += [_pass_plot(arms, each) for each in found if each.mode == PASS]
   return [plot for plot in plots if plot is not None]
+
+
+def _pass_plot(arms: Sequence[Arm], of: Finals) -> Plot:
+  ks = [int(name.partition("@")[2]) for name in of.tasks]
+  places = {arm.name: place for place, arm in enumerate(arms)}
+
+  def draw(figure: FigureBase, theme: Theme) -> None:
+    axes = figure.subplots()
+    for level in of.levels:
+      hue = theme.hue(places[level.arm])
+      rates = [level.tasks[name] for name in of.tasks if name in level.tasks]
+      at = ks[: len(rates)]
+      label = f"{level.arm} ({level.num_seeds})"
+      means = [rate.mean for rate in rates]
+      axes.plot(at, means, color=hue, linewidth=1.8, label=label, marker=".")
+      if level.num_seeds >= LEAST_SEEDS:
+        axes.fill_between(
+          at,
+          [rate.low for rate in rates],
+          [rate.high for rate in rates],
+          color=hue,
+          alpha=0.15,
+          linewidth=0,
+        )
+    tidy(axes, theme)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ks, [str(k) for k in ks])
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.set_xlabel("k", color=theme.faint, fontsize=8)
+    axes.tick_params(colors=theme.faint, labelsize=8, length=0)
+    axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
+
+  return Plot(
+    "pass_at_k",
+    "Pass@k",
+    "share of held-out tasks that one of k sampled attempts solves",
+    draw,
+  )
 
 
 def _plot(

@@ -17,6 +17,7 @@ import yaml
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
+from launch.comparisons import attempts as attempt_files
 from launch.reports.summary import Evaluation, Score, Summary, read_summary
 from launch.storage.run_config import require_names_of_today
 from launch.sweeps.cells import State, run_of, state_of
@@ -102,16 +103,21 @@ def read_run(
   if (folder / "summary.json").exists():
     summary = read_summary(folder / "summary.json")
   state = state_of(folder)
+  evaluations = [
+    Evaluation.from_json(json.loads(path.read_text()))
+    for path in sorted((folder / "evaluations").glob("*.json"))
+  ]
+  attempts = folder / attempt_files.FOLDER / f"rl{attempt_files.SUFFIX}"
+  if attempts.exists():
+    found = attempt_files.pass_evaluation(attempts)
+    evaluations += [found] if found else []
   return Run(
     name=folder.name,
     seed=config.get("seed", 0) if seed is None else seed,
     state=State.FAILED if why and state is not State.FINISHED else state,
     why=why,
     rows=read_metrics(folder / FILE) if (folder / FILE).exists() else [],
-    evaluations=[
-      Evaluation.from_json(json.loads(path.read_text()))
-      for path in sorted((folder / "evaluations").glob("*.json"))
-    ],
+    evaluations=evaluations,
     config=config,
     commit=str(summary.facts["commit"]) if summary else "",
     hours=summary.total_wall_s / 3600 if summary else 0.0,

@@ -16,6 +16,9 @@ from typing import Any
 
 STAGES = ("untrained", "warm_start", "rl", "scripted", "expert")
 MODES = ("greedy", "sampled")
+PASS = (
+  "pass@k"  # many sampled attempts; its tasks are pass@1, pass@2, pass@4...
+)
 # The stages that a warm start needs, itself included.
 WARM_START_STAGES = ("tokenizer", "demonstrations", "warm_start")
 ALL = "all"  # the stages of a run together
@@ -44,13 +47,13 @@ class Evaluation:
   """The scores of one policy on the held-out tasks of every environment."""
 
   stage: str  # one of STAGES: whose policy
-  mode: str  # one of MODES: how it answered; of a script it is "greedy"
+  mode: str  # one of MODES or PASS: how it answered; a script is "greedy"
   tasks: Mapping[str, Score]
 
   def __post_init__(self) -> None:
     for key, found, allowed in (
       ("stage", self.stage, STAGES),
-      ("mode", self.mode, MODES),
+      ("mode", self.mode, (*MODES, PASS)),
     ):
       if found not in allowed:
         raise ValueError(f"{key} {found!r} is not one of {', '.join(allowed)}")

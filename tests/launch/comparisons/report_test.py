@@ -66,6 +66,29 @@ def make_run(folder, *, seed, success, changes=None, is_finished=True, n=64):
   (folder / "summary.json").write_text(json.dumps(summary))
 
 
+def _write_attempts(run, *, wins):
+  """Four attempts at each of two tasks of two environments."""
+  path = run / "attempts" / "rl.attempts.jsonl"
+  path.parent.mkdir()
+  lines = [{}] + [
+    {
+      "name": name,
+      "split": "test",
+      "index": index,
+      "attempt": attempt,
+      "success": attempt < wins,
+      "reward": float(attempt < wins),
+      "status": "completed",
+      "turns": 1,
+      "tokens": 1,
+    }
+    for attempt in range(4)
+    for name in ("sums", "shop")
+    for index in range(2)
+  ]
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 class ComparisonTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
@@ -180,6 +203,35 @@ class ComparisonTest(absltest.TestCase):
     self.assertEqual(kept.finals, whole.finals)
     self.assertIn("+20.0", render(kept))
 
+  def test_many_attempts_are_shown_as_pass_at_k(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.make("b", [0.5, 0.6, 0.4], changes={"clip_high": 0.3})
+    for name, wins in (("a", 1), ("b", 2)):  # of 4 attempts at each task
+      for seed in range(3):
+        _write_attempts(self.root / f"{name}-s{seed}", wins=wins)
+    whole = compare("t", self.arms())
+    (found,) = [each for each in whole.finals if each.mode == "pass@k"]
+    self.assertEqual(found.columns, ["pass@1", "pass@2", "pass@4"])
+    rates = [
+      [level.tasks[k].mean for k in found.tasks] for level in found.levels
+    ]
+    np.testing.assert_allclose(rates, [[0.25, 0.5, 1], [0.5, 5 / 6, 1]])
+    self.assertAlmostEqual(found.changes[0].tasks["pass@2"].mean, 1 / 3)
+    self.assertIn("pass_at_k", [plot.name for plot in whole.plots])
+    page = render(whole)
+    self.assertIn("pass@4", page)
+    write(whole, self.root / "out")
+    kept = compare("t", read_arms([self.root / "out" / "finals.csv"]))
+    self.assertEqual(kept.finals, whole.finals)
+
+  def test_attempts_at_some_tasks_only_are_no_pass_at_k(self):
+    self.make("a", [0.5])
+    path = self.root / "a-s0" / "attempts" / "rl.attempts.jsonl"
+    path.parent.mkdir()
+    path.write_text("{}\n")
+    found = compare("t", self.arms()).finals
+    self.assertEqual({each.mode for each in found}, {"greedy"})
+
   def test_arms_of_other_tasks_are_compared_on_what_both_have(self):
     lines = ["arm,seed,state,stage,mode,task,n,success,low,high,reward"]
     for arm, scores in {
@@ -203,7 +255,7 @@ class ComparisonTest(absltest.TestCase):
     self.assertIn("+20.0 points of greedy success on x, different", verdict)
     self.assertIn("only_z (3)", render(found))
     self.assertIn(
-      "| only_x, 3 seeds | 71.0 (68.3 to 73.7) |  |  |  |", markdown(finals)
+      "| only_x, 3 seeds | 71.0 (68.3 to 73.7) |  |  |", markdown(finals)
     )
 
   def test_a_file_that_is_no_finals_is_refused(self):
