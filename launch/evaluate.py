@@ -236,6 +236,8 @@ def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
 
 def _rates(score: TaskScore) -> tuple[str, str, str]:
   """Returns number of tasks, success and its interval, as cells of a table."""
+  if not score.num_tasks:
+    return "0", "", ""
   low, high = score.interval
   return (
     str(score.num_tasks),
@@ -268,11 +270,18 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
     table.add_row(
       name,
       *_rates(s),
-      f"{s.mean_reward:.3f}",
+      f"{s.mean_reward:.3f}" if s.num_tasks else "",
       str(s.num_lost),
       ", ".join(f"{k} {v}" for k, v in s.statuses.items()),
     )
   console.print(table)
+  for name, s in scores.items():
+    if s.num_lost:
+      kinds = ", ".join(f"{k} {v}" for k, v in s.faults.items())
+      console.print(
+        f"{name}: {s.num_lost} tasks were lost to faults ({kinds}, retries "
+        "counted each), which the log describes; they count in no score"
+      )
 
 
 def print_attempts(

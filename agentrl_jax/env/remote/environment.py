@@ -44,7 +44,7 @@ class RemoteEnvironment(Environment):
     is_ours: bool,
   ):
     self.name = name
-    self._splits = splits
+    self._splits = dict(splits)
     self._client = client
     self._deadlines = deadlines
     self._free_places = asyncio.Semaphore(concurrency)
@@ -76,10 +76,12 @@ class RemoteEnvironment(Environment):
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Waits for capacity; leaving cancels a session that has not ended.
 
-    Raises `EnvironmentFault` if the worker has no room within `place_s`.
+    Raises `ConfigError` for a split that the worker does not serve, and
+    `EnvironmentFault` if it has no room within `place_s`.
     """
-    if not self._is_ours:  # our workers know splits that were not asked for
-      self.indices(task.split)
+    if self._is_ours and task.split not in self._splits:
+      await self._ask_for(task.split)
+    self.indices(task.split)
     id = random.getrandbits(48)  # many clients may share a worker
     async with self._capacity():
       try:
@@ -92,6 +94,11 @@ class RemoteEnvironment(Environment):
       finally:
         if session.is_running:
           await self._cancel(id)
+
+  async def _ask_for(self, split: str) -> None:
+    """Learns of a split that the worker was not asked for on connection."""
+    with contextlib.suppress(WorkerRefusal):  # it has none
+      _, self._splits[split] = await self._client.describe(split)
 
   @contextlib.asynccontextmanager
   async def _capacity(self) -> AsyncIterator[None]:

@@ -199,6 +199,18 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
       async with remote.connect(self.url, splits=["dev"]):
         self.fail("connected")
 
+  async def test_a_split_that_was_not_asked_for_on_connection_is_played(self):
+    environment = await self.connect()
+    with mock.patch.object(
+      self.moody, "indices", lambda split: {"std": [0]}.get(split, [7])
+    ):
+      async with environment.open(Task("moody", "std", 0), seed=0):
+        pass
+    self.assertEqual(environment.indices("std"), (0,))
+    with self.assertRaisesRegex(ConfigError, "no split 'rl' of moody, only"):
+      async with environment.open(Task("moody", "rl", 0), seed=0):
+        self.fail("opened")
+
   async def test_other_servers_are_refused(self):
     with self.assertRaisesRegex(EnvironmentFault, "HTTP 404"):
       await self.connect()
