@@ -5,18 +5,26 @@ that are kept beside it; a test compares them:
 
   <!-- finals: evidence/agentrl.csv rl greedy -->
   <!-- end -->
+
+`finals` are levels and differences after a stage; `rises` are the scores of
+each run before and after reinforcement learning, in one mode:
+
+  <!-- rises: evidence/five_tasks.csv greedy -->
+  <!-- end -->
 """
 
 import pathlib
 import re
+from collections.abc import Sequence
 
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.finals import Finals, finals
-from launch.comparisons.runs import read_arms
+from launch.comparisons.runs import Arm, read_arms
 from launch.reports import numbers
+from launch.reports.summary import Score
 
 _BLOCK = re.compile(
-  r"(<!-- finals: (\S+) (\S+) (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL
+  r"(<!-- (finals|rises): (\S+) ([^>]*?) ?-->\n)(.*?)(<!-- end -->)", re.DOTALL
 )
 
 
@@ -24,13 +32,49 @@ def filled(page: str, folder: pathlib.Path) -> str:
   """Returns the page with all blocks made again; paths are below `folder`."""
 
   def table(block: re.Match[str]) -> str:
-    begin, path, stage, mode, _, end = block.groups()
-    found = finals(read_arms([folder / path]), stage, mode)
+    begin, kind, path, words, _, end = block.groups()
+    arms = read_arms([folder / path])
+    if kind == "rises":
+      return f"{begin}{rises(arms, words)}{end}"
+    stage, _, mode = words.partition(" ")
+    found = finals(arms, stage, mode)
     if found is None:
       raise ConfigError(f"{path} has no evaluation of {stage}, {mode}")
     return f"{begin}{markdown(found)}{end}"
 
   return _BLOCK.sub(table, page)
+
+
+def rises(arms: Sequence[Arm], mode: str) -> str:
+  """Returns each run's success before and after RL as a table.
+
+  With the 95 % intervals of single runs, which count their episodes. Raises
+  `ConfigError` if no run was evaluated twice.
+  """
+  rows = []
+  for arm in arms:
+    for seed, run in sorted(arm.runs.items()):
+      before, after = (run.evaluation(s, mode) for s in ("warm_start", "rl"))
+      if before is not None and after is not None:
+        rows.append((f"{arm.name}, seed {seed}", before.tasks, after.tasks))
+  if not rows:
+    raise ConfigError(f"no run was evaluated {mode} both before and after RL")
+  names = list(dict.fromkeys(task for _, _, after in rows for task in after))
+  lines = [f"| {mode} | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+  for label, before_of, after_of in rows:
+    cells = [
+      f"{_level(before_of[name])} → {_level(after_of[name])}"
+      if name in before_of and name in after_of
+      else ""
+      for name in names
+    ]
+    lines.append(f"| {label} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def _level(score: Score) -> str:
+  interval = numbers.interval(score.low, score.high)
+  return f"{100 * score.success:.1f} ({interval})"
 
 
 def markdown(of: Finals) -> str:

@@ -284,6 +284,25 @@ class ComparisonTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "no evaluation of rl, sampled"):
       report.main([f"--fill={page}"])
 
+  def test_rises_have_a_row_for_each_run(self):
+    (self.root / "x.csv").write_text(
+      "arm,seed,state,stage,mode,task,n,success,low,high,reward\n"
+      "five,1,finished,warm_start,greedy,sums,8,0.25,0.1,0.4,0.2\n"
+      "five,1,finished,rl,greedy,sums,8,0.75,0.6,0.9,0.7\n"
+      "five,2,running,warm_start,greedy,sums,8,0.25,0.1,0.4,0.2\n"
+    )
+    page = self.root / "page.md"
+    page.write_text("<!-- rises: x.csv greedy -->\n<!-- end -->\n")
+    report.main([f"--fill={page}"])
+    self.assertIn(
+      "| greedy | sums |\n|---|---|\n"
+      "| five, seed 1 | 25.0 (10.0 to 40.0) → 75.0 (60.0 to 90.0) |\n<!--",
+      page.read_text(),
+    )
+    page.write_text("<!-- rises: x.csv sampled -->\n<!-- end -->\n")
+    with self.assertRaisesRegex(ConfigError, "no run .* before and after RL"):
+      report.main([f"--fill={page}"])
+
   def test_what_is_neither_run_nor_sweep_is_refused(self):
     (self.root / "empty").mkdir()
     said = io.StringIO()
