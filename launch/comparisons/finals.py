@@ -63,7 +63,8 @@ class Finals:
 def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
   """Compares arms after a stage; None if no run was evaluated.
 
-  Of pass@k there is no mean over k.
+  Of pass@k there is no mean over k. Arms that share their warm start are not
+  compared after it.
   """
   scores = {arm.name: _scores(arm, stage, mode) for arm in arms}
   evaluated = [found for each in scores.values() for found in each.values()]
@@ -90,6 +91,8 @@ def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
     )
     is not None
   ]
+  if stage == "warm_start":
+    changes = [c for c in changes if any(d.mean for d in c.tasks.values())]
   return Finals(
     stage=stage,
     mode=mode,
