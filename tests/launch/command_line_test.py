@@ -134,7 +134,7 @@ class CommandLineTest(Refusals):
 
 
 class ErrorsOfTasksTest(parameterized.TestCase):
-  """What tasks raise that ran at once is one sentence, or a traceback."""
+  """Errors of tasks that ran at once: one sentence, or a traceback."""
 
   def _end(self, error):
     def main():
