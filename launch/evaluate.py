@@ -366,7 +366,7 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     "policy": _POLICY.value,
     "run": RUN.value,
     "endpoint": [_ENDPOINT.value, _MODEL.value],
-    "versions": _VERSIONS.value,
+    "versions": _VERSIONS.value or _newest_version(),
     "weights": _WEIGHTS.value,
     "tasks": _TASKS.value,
     "seed": config.seed,
@@ -377,6 +377,13 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
   }
   output = _output()
   return AttemptLog(output and output.with_suffix(SUFFIX), identity)
+
+
+def _newest_version() -> list[int]:
+  """Returns the version that is played if none is named: a run may go on."""
+  if _POLICY.value not in STORED or not RUN.value:
+    return []
+  return [RunDirectory(pathlib.Path(RUN.value)).newest_step(_POLICY.value)]
 
 
 def _output() -> pathlib.Path | None:

@@ -31,7 +31,11 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, read_metrics
 from launch import command_line
-from launch.comparisons.attempts import Attempt, AttemptLog, by_environment
+from launch.comparisons.attempts import (
+  Attempt,
+  by_environment,
+  read_attempts,
+)
 from launch.comparisons.check import (
   NUM_UPDATES,
   detectable_lines,
@@ -212,8 +216,8 @@ def _attempt(
       f"the warm start could not be evaluated: {shlex.join(command)} ended "
       f"with status {done.returncode}"
     )
-  log = AttemptLog.read(output.with_suffix(".attempts.jsonl"))
-  return by_environment(log.attempts)
+  attempts = read_attempts(output.with_suffix(".attempts.jsonl"))
+  return by_environment(attempts)
 
 
 def _time_line(

@@ -79,12 +79,6 @@ class AttemptLog:
       path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(json.dumps(identity) + "\n")
 
-  @classmethod
-  def read(cls, path: pathlib.Path) -> "AttemptLog":
-    """Reads a file, whatever it is an evaluation of."""
-    first = path.read_text().partition("\n")[0]
-    return cls(path, json.loads(first))
-
   @property
   def played(self) -> set[tuple[Task, int]]:
     """Tasks and attempts that are there."""
@@ -102,17 +96,7 @@ class AttemptLog:
     whole = path.read_bytes()
     if not whole.endswith(b"\n"):  # half a line of a killed process
       path.write_bytes(whole[: whole.rfind(b"\n") + 1])
-    first, *rest = path.read_text().splitlines() or [""]
-    try:
-      found = json.loads(first)
-      self.attempts = [Attempt(**json.loads(line)) for line in rest]
-      if not isinstance(found, dict):
-        raise ValueError(f"its first line is {first!r:.80}")
-    except (ValueError, TypeError) as error:
-      raise ConfigError(
-        f"{path} cannot be read as attempts of an evaluation: {error}. Choose "
-        "another --output"
-      ) from error
+    found, self.attempts = _parse(path)
     if found != identity:
       changed = [
         f"{key} was {found.get(key)!r} and is {identity.get(key)!r}"
@@ -123,6 +107,27 @@ class AttemptLog:
         f"{path} has attempts of another evaluation: {'; '.join(changed)}. "
         "Choose another --output, or remove the file to start again"
       )
+
+
+def read_attempts(path: pathlib.Path) -> list[Attempt]:
+  """Reads the attempts of a file that another process may be writing."""
+  return _parse(path)[1]
+
+
+def _parse(path: pathlib.Path) -> tuple[dict[str, Any], list[Attempt]]:
+  """Returns identity and attempts, without a last line that is not whole."""
+  whole = path.read_text().rpartition("\n")[0]
+  first, *rest = whole.splitlines() or [""]
+  try:
+    found = json.loads(first)
+    if not isinstance(found, dict):
+      raise ValueError(f"its first line is {first!r:.80}")
+    return found, [Attempt(**json.loads(line)) for line in rest]
+  except (ValueError, TypeError) as error:
+    raise ConfigError(
+      f"{path} cannot be read as attempts of an evaluation: {error}. Choose "
+      "another --output, or remove the file"
+    ) from error
 
 
 def by_environment(
@@ -184,7 +189,7 @@ def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
 
   None without an attempt at each task of each environment.
   """
-  tried = by_environment(AttemptLog.read(path).attempts)
+  tried = by_environment(read_attempts(path))
   random = np.random.default_rng(0)
   rates = [pass_rates(tasks, random) for tasks in tried.values()]
   if not rates or not all(rates):

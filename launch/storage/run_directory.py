@@ -54,6 +54,7 @@ _STEPS = "train.steps"
 _ENDS = (
   "evaluations/rl_*",
   "trajectories/rl_*",
+  "attempts/rl*",
   "summary.json",
   "report.html",
   "curves.png",

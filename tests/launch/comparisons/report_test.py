@@ -224,6 +224,16 @@ class ComparisonTest(absltest.TestCase):
     kept = compare("t", read_arms([self.root / "out" / "finals.csv"]))
     self.assertEqual(kept.finals, whole.finals)
 
+  def test_attempts_that_are_being_written_are_read_and_left_alone(self):
+    self.make("a", [0.5])
+    _write_attempts(self.root / "a-s0", wins=1)
+    path = self.root / "a-s0" / "attempts" / "rl.attempts.jsonl"
+    text = path.read_text() + '{"name": "su'
+    path.write_text(text)
+    found = compare("t", self.arms()).finals
+    self.assertIn("pass@k", {each.mode for each in found})
+    self.assertEqual(path.read_text(), text)
+
   def test_attempts_at_some_tasks_only_are_no_pass_at_k(self):
     self.make("a", [0.5])
     path = self.root / "a-s0" / "attempts" / "rl.attempts.jsonl"
