@@ -358,6 +358,13 @@ def _check_flags() -> None:
       f"--weights has {len(_WEIGHTS.value)} numbers and --versions "
       f"{len(_VERSIONS.value)}: give as many"
     )
+  if _POLICY.value in STORED and not (
+    RUN.value and pathlib.Path(RUN.value).is_dir()
+  ):
+    raise ConfigError(
+      f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
+      f"{RUN.value!r}"
+    )
 
 
 def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
@@ -485,11 +492,7 @@ def _score_stored(
   config: ml_collections.ConfigDict,
   log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
-  if RUN.value is None or not pathlib.Path(RUN.value).is_dir():
-    raise ConfigError(
-      f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
-      f"{RUN.value!r}"
-    )
+  assert RUN.value is not None  # as checked
   run = RunDirectory(pathlib.Path(RUN.value))
   codec = codec_of(run.root, settings.chat)
   policy = Policy(settings.model, settings.compute, adaptation=settings.lora)
