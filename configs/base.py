@@ -166,16 +166,18 @@ def get_config() -> ml_collections.ConfigDict:
     clip_norm=1.0,
   )
   c.loss = create(  # the names are described in train/config.py
-    # Or reinforce, cispo, gspo, gspo_token, sapo, gmpo; or module:function, a
-    # function of your own, here and where the next comments say so. Its
-    # arguments, and the checks of its settings, are in docs/losses.md.
+    # Or reinforce, cispo, dppo_tv, dppo_kl, gspo, gspo_token, sapo, gmpo; or
+    # module:function, a function of your own, here and where the next comments
+    # say so. Its arguments, and the checks of its settings, are in
+    # docs/losses.md.
     surrogate="clipped",
     surrogate_settings=create(),  # keyword arguments of your function
     # module:function of the whole batch, whose value multiplies each token's
     # surrogate; "" is 1.
     token_weight="",
     token_weight_settings=create(),
-    clip_low=0.2,  # below 1; for cispo 1 is no bound, for gmpo in nats
+    # Below 1; for cispo 1 is no bound, for gmpo and dppo_kl they are in nats.
+    clip_low=0.2,
     clip_high=0.2,
     dual_clip=3.0,  # bound on the ratio where the advantage is negative; 0: off
     sapo_tau_positive=1.0,  # of sapo's gate, where the advantage is positive

@@ -4,7 +4,7 @@ Each function maps [B, T] arrays to one [B, T] array. It neither masks, nor
 averages, nor reads a config; `reductions` turns the result into a number.
 
 All take (log_ratio_BT, advantage_BT) first and plain numbers by keyword, so
-that one can replace another. Some need further arrays: `cispo` the
+that one can replace another. Some need further arrays: `cispo` and `dppo` the
 log-probabilities, `decoupled_surrogate` a second ratio, `gmpo` the segments.
 
 Log-ratios are in nats and come from `ratios`, which zeroes them off the mask
@@ -172,6 +172,89 @@ def cispo(
   )
   logprob_BT = jnp.where(mask_BT, widen(policy_logprob_BT), 0)
   return -weight_BT * advantage_BT * logprob_BT
+
+
+def dppo(
+  log_ratio_BT: jax.Array,
+  advantage_BT: jax.Array,
+  policy_logprob_BT: jax.Array,
+  mask_BT: jax.Array,
+  *,
+  divergence: str,
+  clip_low: float,
+  clip_high: float,
+  weight_cap: float = 20.0,
+) -> jax.Array:
+  """DPPO: clips where the probability moved far, not where the ratio did.
+
+    loss = -M sg[min(r, weight_cap)] A log pi
+    d loss / d log pi = -M min(r, weight_cap) A
+
+  M is 0 where the policy went beyond the bound in the direction of A, else 1:
+
+    tv   A > 0 and pi - mu > clip_high, or A < 0 and pi - mu < -clip_low
+    kl   A > 0, pi > mu and K > clip_high, or A < 0, pi < mu and K > clip_low
+         K = mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))
+
+  pi and mu are probabilities of the sampled token; pi - mu and K are the
+  total variation and the KL divergence of "this token or another", which bound
+  those of the vocabulary from below (arXiv:2602.04879, its binary forms). A
+  clip of the ratio stops a rare token long before the policy has changed, and
+  lets a likely one move the policy far. The value means little, as in `cispo`.
+
+  Args:
+    log_ratio_BT: log pi(token) - log mu(token); only its value is used.
+    advantage_BT: treated as a constant.
+    policy_logprob_BT: log pi(token), differentiable; not read off the mask.
+    mask_BT: bool, the trained tokens.
+    divergence: "tv" or "kl".
+    clip_low, clip_high: positive; a share of probability for tv, nats for kl.
+    weight_cap: positive, the largest weight of a token.
+
+  Returns:
+    loss_BT, 0 off the mask where advantages are finite.
+
+  Raises:
+    ValueError: an unknown divergence, or a bound that is not positive.
+  """
+  require("divergence", divergence, "tv or kl", lambda x: x in ("tv", "kl"))
+  require_positive("clip_low", clip_low)
+  require_positive("clip_high", clip_high)
+  require_positive("weight_cap", weight_cap)
+  log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
+  chex.assert_equal_shape([log_ratio_BT, policy_logprob_BT, mask_BT])
+  chex.assert_type(mask_BT, bool)
+  logprob_BT = jnp.where(mask_BT, widen(policy_logprob_BT), 0)
+  rise_BT, apart_BT = jax.lax.stop_gradient(
+    _binary_divergence(logprob_BT, log_ratio_BT, divergence)
+  )
+  stopped_BT = jnp.where(
+    advantage_BT > 0,
+    (rise_BT > 0) & (apart_BT > clip_high),
+    (rise_BT < 0) & (apart_BT > clip_low),
+  )
+  weight_BT = jax.lax.stop_gradient(
+    jnp.minimum(jnp.exp(log_ratio_BT), weight_cap)
+  )
+  return jnp.where(stopped_BT, 0, -weight_BT * advantage_BT * logprob_BT)
+
+
+def _binary_divergence(
+  logprob_BT: jax.Array, log_ratio_BT: jax.Array, divergence: str
+) -> tuple[jax.Array, jax.Array]:
+  """pi - mu, and the divergence of "this token or another" from mu to pi."""
+  behavior_BT = logprob_BT - log_ratio_BT
+  mu_BT = jnp.exp(behavior_BT)
+  rise_BT = jnp.exp(logprob_BT) - mu_BT
+  if divergence == "tv":
+    return rise_BT, jnp.abs(rise_BT)
+  # expm1 keeps the digits of 1 - p where p is close to 1.
+  others_BT = -jnp.expm1(jnp.minimum(behavior_BT, 0))
+  left_BT = -jnp.expm1(jnp.minimum(logprob_BT, 0))
+  gained_BT = jnp.where(
+    others_BT > 0, others_BT * (jnp.log(others_BT) - jnp.log(left_BT)), 0
+  )
+  return rise_BT, gained_BT - mu_BT * log_ratio_BT
 
 
 def sapo(

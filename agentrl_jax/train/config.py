@@ -75,6 +75,8 @@ SURROGATES = {
   "cispo": "clips the weight and keeps every token's gradient",
   "gspo": "PPO on the ratio of whole trajectories",
   "gspo_token": "the same, with an advantage per token",
+  "dppo_tv": "clips where a token's probability moved far (total variation)",
+  "dppo_kl": "the same, measured by the KL divergence",
   "sapo": "a soft gate for a clip",
   "gmpo": "the geometric mean of a trajectory's clipped ratios",
 }
@@ -118,6 +120,9 @@ UNBOUNDED_BELOW = {
   "lower bound, as in the paper (arXiv:2506.13585)",
   "gmpo": "the most that a bad token's log-ratio may fall, in nats "
   "(arXiv:2507.20673 has 0.4)",
+  "dppo_tv": "the most that a bad token's probability may fall",
+  "dppo_kl": "the most that the policy may diverge by a bad token that falls, "
+  "in nats",
 }
 
 GRADIENTS_ONLY = ("k3_k2", "unbiased")

@@ -453,6 +453,17 @@ def _cispo(config: LossConfig, terms: Terms) -> jax.Array:
   )
 
 
+def _dppo(divergence: str, config: LossConfig, terms: Terms) -> jax.Array:
+  return losses.dppo(
+    terms.log_ratio,
+    terms.advantage,
+    terms.logprob,
+    terms.batch.mask,
+    divergence=divergence,
+    **_clip(config),
+  )
+
+
 def _gspo(config: LossConfig, terms: Terms) -> jax.Array:
   log_ratio_BT = losses.sequence_log_ratio(
     terms.log_ratio, terms.batch.mask, **terms.sequences, average=True
@@ -497,6 +508,8 @@ SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
   ),
   "clipped": _clipped,
   "cispo": _cispo,
+  "dppo_tv": partial(_dppo, "tv"),
+  "dppo_kl": partial(_dppo, "kl"),
   "gspo": _gspo,
   "gspo_token": _gspo_token,
   "sapo": _sapo,

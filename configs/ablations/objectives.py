@@ -61,6 +61,21 @@ ARMS = {
     "loss.clip_low": 1.0,  # no lower bound
     "loss.clip_high": 0.28,
   },
+  # arXiv:2602.04879, binary forms
+  "dppo_tv": NO_TASK_NORM
+  | {
+    "loss.surrogate": "dppo_tv",
+    "loss.dual_clip": 0.0,
+    "loss.clip_low": 0.15,
+    "loss.clip_high": 0.15,
+  },
+  "dppo_kl": NO_TASK_NORM
+  | {
+    "loss.surrogate": "dppo_kl",
+    "loss.dual_clip": 0.0,
+    "loss.clip_low": 0.05,
+    "loss.clip_high": 0.05,
+  },
   # SAPO, arXiv:2511.20347
   "sapo": NO_TASK_NORM
   | {

@@ -5,6 +5,7 @@ originals' results; this module computes ours, under the same names. The tests
 compare them, and `bench/parity.py` reports the differences.
 """
 
+import functools
 import os
 import pathlib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from agentrl_jax import losses
 
 GOLDEN = pathlib.Path(__file__).with_name("originals.npz")
 NUM_GROUPS = 3
+HIGHEST = -0.01  # the highest log-probability that DPPO is compared with
 REDUCTIONS = {
   "token-mean": losses.token_mean,
   "seq-mean-token-sum": losses.sequence_sum_mean,
@@ -128,6 +130,7 @@ def _surrogates(x):
       losses.log_ratio(logprob_BT, old_BT, mask_BT), advantage_BT
     )
 
+  yield from _dppo(x)
   for mode, reduce in REDUCTIONS.items():
     for name, loss in (("vanilla", vanilla), ("cispo", cispo)):
       yield (
@@ -137,6 +140,28 @@ def _surrogates(x):
   yield from _gmpo(x)
   for name, loss in (("gspo", gspo), ("sapo", sapo)):
     yield name, lambda v, f=loss: losses.sequence_mean(f(v), mask_BT).value()
+
+
+def _dppo(x):
+  low, high, cap = x["clip"]
+  behavior_BT, mask_BT = jnp.minimum(x["old_BT"], HIGHEST), x["mask_BT"]
+
+  def dppo(logprob_BT, divergence):
+    logprob_BT = jnp.minimum(logprob_BT, HIGHEST)
+    loss_BT = losses.dppo(
+      losses.log_ratio(logprob_BT, behavior_BT, mask_BT),
+      x["advantage_BT"],
+      logprob_BT,
+      mask_BT,
+      divergence=divergence,
+      clip_low=low,
+      clip_high=high,
+      weight_cap=cap,
+    )
+    return losses.token_mean(loss_BT, mask_BT).value()
+
+  for divergence in ("tv", "kl"):
+    yield f"dppo_{divergence}", functools.partial(dppo, divergence=divergence)
 
 
 def _gmpo(x):

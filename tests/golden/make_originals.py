@@ -5,11 +5,12 @@
   python -m tests.golden.make_originals --verl=verl --ragen=RAGEN
   git clone https://github.com/callsys/GMPO && git -C GMPO checkout COMMIT
   python -m tests.golden.make_originals --verl=verl --add=GMPO
+  python -m tests.golden.make_originals --verl=verl --add_dppo
 
-the second time with verl at its other commit, to add what GMPO computes; with
-the commits of `originals.COMMITS`, in an environment with torch and numpy
-(no jax is needed). Everything is float64. Rows without a trained token and
-log-ratios far beyond any clip are among the inputs.
+the second and third time with verl at its other commits, to add what GMPO and
+DPPO compute; with the commits of `originals.COMMITS`, in an environment with
+torch and numpy (no jax is needed). Everything is float64. Rows without a
+trained token and log-ratios far beyond any clip are among the inputs.
 `tests/losses/library/verl_test.py` compares; for more seeds than are committed:
 
   python -m tests.golden.make_originals --seeds=300 --out=/tmp/many.npz ...
@@ -28,6 +29,7 @@ import torch
 from tests.golden import originals
 
 B, T = 7, 11
+HIGHEST = -0.01  # the highest log-probability that DPPO is compared with
 MODES = (
   "token-mean",
   "seq-mean-token-sum",
@@ -178,13 +180,34 @@ def gmpo(verl, lines, x) -> Iterator[tuple[str, np.ndarray]]:
   )
 
 
-def add_gmpo(path: pathlib.Path, verl, lines) -> None:
-  """Adds the results of `gmpo` to a file of batches."""
+def dppo(verl, x: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+  """DPPO's losses by total variation and KL divergence."""
+  low, high, cap = (float(c) for c in x["clip"])
+  config = originals.ActorConfig(
+    clip_ratio=low, clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=cap
+  )
+  # Some of the inputs are above 0, and no probability is above 1.
+  old = torch.tensor(np.minimum(x["old_BT"], HIGHEST))
+  advantage = torch.tensor(x["advantage_BT"])
+  mask = torch.tensor(x["mask_BT"], dtype=torch.float64)
+  for name in ("dppo_tv", "dppo_kl"):
+    loss = verl.get_policy_loss_fn(name)
+    yield from _named(
+      name,
+      lambda v, f=loss: f(
+        old, v.clamp(max=HIGHEST), advantage, mask, config=config
+      )[0],
+      x["logprob_BT"],
+    )
+
+
+def add(path: pathlib.Path, compute: Callable) -> None:
+  """Adds the results of `compute` on each batch to a file of batches."""
   with np.load(path) as file:
     stored = {name: file[name] for name in file.files}
   inputs = {n: x for n, x in stored.items() if n.startswith("in/")}
   found = [
-    dict(gmpo(verl, lines, {n[3:]: x[seed] for n, x in inputs.items()}))
+    dict(compute({n[3:]: x[seed] for n, x in inputs.items()}))
     for seed in range(len(stored["in/mask_BT"]))
   ]
   stored |= {
@@ -289,6 +312,7 @@ def main() -> None:
   parser.add_argument("--verl", type=pathlib.Path, required=True)
   parser.add_argument("--ragen", type=pathlib.Path)
   parser.add_argument("--add", type=pathlib.Path, help="a checkout of GMPO")
+  parser.add_argument("--add_dppo", action="store_true")
   parser.add_argument("--seeds", type=int, default=6)
   parser.add_argument(
     "--out",
@@ -300,7 +324,11 @@ def main() -> None:
   torch.set_default_dtype(torch.float64)
   verl, corrections = originals.load_verl(arguments.verl)
   if arguments.add:
-    add_gmpo(arguments.out, verl, originals.load_gmpo(arguments.add))
+    lines = originals.load_gmpo(arguments.add)
+    add(arguments.out, lambda x: gmpo(verl, lines, x))
+    return
+  if arguments.add_dppo:
+    add(arguments.out, lambda x: dppo(verl, x))
     return
   ragen = originals.load_ragen(arguments.ragen)
   batches = []

@@ -15,9 +15,11 @@ from typing import Any
 COMMITS = {
   "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
   "RAGEN": "5eb79b82cecc31db5662ba3c96b752405692410b",
-  # What was added later, by `--add`: verl's form of GMPO, and the authors'.
+  # What was added later, by `--add`: verl's form of GMPO, and the authors'; by
+  # `--add_dppo`: verl's DPPO.
   "verl, gmpo": "b178a3cd56f58b2d502255daba591e92833930a7",
   "GMPO": "205b2bf412f150cf96c29b33273b81bcd1a9b20f",
+  "verl, dppo": "v0.8.0",
 }
 
 

@@ -125,6 +125,7 @@ class ClippedSurrogateTest(parameterized.TestCase):
 
 
 CLIP = dict(clip_low=0.2, clip_high=0.3)
+DPPO = dict(clip_low=0.02, clip_high=0.03, weight_cap=1.5)
 
 
 def _batch(seed: int, scale: float = 0.6):
@@ -132,8 +133,9 @@ def _batch(seed: int, scale: float = 0.6):
   rng = np.random.default_rng(seed)
   mask_BT = rng.random((B, T)) < 0.7
   mask_BT[-1] = False
-  behavior_BT = rng.normal(-2, 1, size=(B, T))
-  policy_BT, proximal_BT = behavior_BT + rng.normal(scale=scale, size=(2, B, T))
+  behavior_BT = np.minimum(rng.normal(-2, 1, size=(B, T)), -0.05)
+  moved_BT = behavior_BT + rng.normal(scale=scale, size=(2, B, T))
+  policy_BT, proximal_BT = np.minimum(moved_BT, -0.05)
   advantage_BT = rng.normal(size=(B, T)) * (rng.random((B, T)) < 0.9)
   arrays = (policy_BT, behavior_BT, proximal_BT, advantage_BT)
   return *(np.where(mask_BT, x_BT, np.nan) for x_BT in arrays), mask_BT
@@ -203,6 +205,8 @@ ALL = (
   ),
   _case("cispo", "cispo", _cispo, **CLIP),
   _case("cispo_unbounded_below", "cispo", _cispo, clip_low=9, clip_high=2),
+  _case("dppo_tv", "dppo", _cispo, divergence="tv", **DPPO),
+  _case("dppo_kl", "dppo", _cispo, divergence="kl", **DPPO),
   _case("sapo", "sapo", _plain),
   _case("sapo_steep", "sapo", _plain, tau_positive=2.0, tau_negative=3.0),
 )
@@ -235,7 +239,7 @@ class SurrogatesTest(parameterized.TestCase):
   ):
     batch = _batch(seed=1)
     known = (*(np.nan_to_num(x) for x in batch[:-1]), batch[-1])
-    if "cispo" in expected.keywords["surrogate"].__name__:
+    if expected.keywords["surrogate"].__name__ in ("cispo", "dppo"):
       expected = functools.partial(expected, constant_BT=known[0])
 
     def total(policy_BT):
@@ -291,6 +295,36 @@ class SurrogatesTest(parameterized.TestCase):
     np.testing.assert_allclose(
       -gradient_BT[0], [0.8, np.exp(-0.1), 1, np.exp(0.1), 1.3], rtol=1e-6
     )
+
+  @parameterized.named_parameters(
+    ("rare_token_rose_tenfold", 0.001, 0.01, 1.0, False),
+    ("likely_token_fell", 0.9, 0.7, -1.0, True),
+    ("likely_token_fell_against_its_advantage", 0.9, 0.7, 1.0, False),
+    ("token_rose_far", 0.3, 0.5, 1.0, True),
+    ("token_rose_far_against_its_advantage", 0.3, 0.5, -1.0, False),
+    ("certain_token", 1.0, 1.0, 1.0, False),
+    ("token_became_certain", 0.5, 1.0, 1.0, True),
+    ("certain_token_fell", 1.0, 0.5, -1.0, True),
+  )
+  def test_dppo_stops_where_the_probability_moved(
+    self, behavior, policy, advantage, stops
+  ):
+    for divergence, bound in (("tv", 0.15), ("kl", 0.05)):
+      gradient = jax.grad(
+        lambda x, d=divergence, b=bound: policy_gradient.dppo(
+          jnp.full((1, 1), math.log(policy / behavior)),
+          jnp.full((1, 1), advantage),
+          x,
+          jnp.ones((1, 1), bool),
+          divergence=d,
+          clip_low=b,
+          clip_high=b,
+        ).sum()
+      )(jnp.full((1, 1), math.log(policy)))
+      expected = 0.0 if stops else -advantage * policy / behavior
+      np.testing.assert_allclose(
+        gradient, [[expected]], rtol=1e-5, err_msg=divergence
+      )
 
   @hypothesis.settings(deadline=None, database=None, max_examples=20)
   @hypothesis.given(

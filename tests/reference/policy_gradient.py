@@ -66,6 +66,36 @@ def cispo(
   return loss_BT
 
 
+def dppo(
+  log_ratio_BT,
+  advantage_BT,
+  policy_logprob_BT,
+  mask_BT,
+  *,
+  divergence,
+  clip_low,
+  clip_high,
+  weight_cap=20.0,
+):
+  loss_BT = np.zeros(log_ratio_BT.shape)
+  for at in np.ndindex(loss_BT.shape):
+    if mask_BT[at]:
+      ratio, advantage = math.exp(log_ratio_BT[at]), float(advantage_BT[at])
+      new = math.exp(policy_logprob_BT[at])
+      old = new / ratio
+      distance = abs(new - old)
+      if divergence == "kl":
+        distance = old * math.log(old / new)
+        distance += (1 - old) * math.log((1 - old) / (1 - new))
+      good = advantage > 0
+      ahead = new > old if good else new < old
+      if ahead and distance > (clip_high if good else clip_low):
+        continue
+      weight = min(ratio, weight_cap)
+      loss_BT[at] = -weight * advantage * float(policy_logprob_BT[at])
+  return loss_BT
+
+
 def sapo(log_ratio_BT, advantage_BT, *, tau_positive=1.0, tau_negative=1.05):
   loss_BT = np.zeros(log_ratio_BT.shape)
   for at in np.ndindex(loss_BT.shape):

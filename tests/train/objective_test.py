@@ -85,6 +85,8 @@ class BatchLossTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("reinforce", {"surrogate": "reinforce", "dual_clip": 0.0}),
     ("cispo", {"surrogate": "cispo", "dual_clip": 0.0}),
+    ("dppo_tv", {"surrogate": "dppo_tv", "dual_clip": 0.0}),
+    ("dppo_kl", {"surrogate": "dppo_kl", "dual_clip": 0.0}),
     ("gspo", {"surrogate": "gspo", "dual_clip": 0.0}),
     ("sapo", SAPO),
     ("gmpo", {"surrogate": "gmpo", "dual_clip": 0.0}),

@@ -89,6 +89,27 @@ def _policy_gradient() -> list[Case]:
       },
       by=("policy_logprob_BT",),
     ),
+    *(
+      case(
+        "dppo",
+        "Some tokens went far enough. The ratio of the last one is above the "
+        "cap.",
+        policy_gradient.dppo,
+        {
+          "log_ratio_BT": [[0.5, 0.5, -1.0, -1.0], [0.0, 4.0, 0.1, 0.0]],
+          "advantage_BT": [[1.0, -1.0, -2.0, 0.5], [1.0, -0.5, 0.0, 0.0]],
+          "policy_logprob_BT": [
+            [-0.5, -0.5, -1.5, -1.5],
+            [-1.0, -3.0, -1.0, NAN],
+          ],
+          "mask_BT": X_MASK_BT,
+          "divergence": divergence,
+          **CLIP,
+        },
+        by=("policy_logprob_BT",),
+      )
+      for divergence in ("tv", "kl")
+    ),
     case(
       "sapo",
       "The published temperatures.",

@@ -27,6 +27,7 @@ DIFFERENTIABLE = {
   "clipped_surrogate": {"log_ratio_BT"},
   "clipped_value_loss": {"value_BT"},
   "decoupled_surrogate": {"log_ratio_BT"},
+  "dppo": {"policy_logprob_BT"},
   "entropy": {"logits_BTV"},
   "fixed_length_mean": {"x_BT"},
   "fused_token_logprob": {"hidden_BTD", "output_DV"},
@@ -54,11 +55,12 @@ DIFFERENTIABLE = {
 }
 # Axes of trajectories, pairs and tokens, which a mask may leave out.
 BATCH_AXES = {"BT", "BTD", "BTV", "N", "NU", "P"}
-# `cispo` and `gmpo` leave it to a reduction to hide NaN, and no token has
-# infinite extremes. The others are given no array with one of these axes.
+# `cispo`, `dppo` and `gmpo` leave it to a reduction to hide NaN, and no token
+# has infinite extremes. The others are given no array with one of these axes.
 NOT_ZERO = {
   "blend_moments",
   "cispo",
+  "dppo",
   "extremes",
   "gmpo",
   "measure_tasks",

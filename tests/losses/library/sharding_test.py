@@ -13,6 +13,7 @@ WITHOUT_STATISTICS = {
   "clipped_surrogate",
   "clipped_value_loss",
   "decoupled_surrogate",
+  "dppo",
   "entropy",
   "first_of_turn",
   "fused_token_logprob",

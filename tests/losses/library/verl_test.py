@@ -23,6 +23,7 @@ THEIRS = {
   "gmpo_authors": 0,
   "gmpo": 2e-8,
   "sapo": 2e-8,
+  "dppo": 5e-8,  # ours: log-ratios are held at -20, where weights are 2e-9
   "metrics/": 2e-7,  # ours: shares are counted in float32
   "normalized": 2e-8,
 }
