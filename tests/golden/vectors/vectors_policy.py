@@ -92,14 +92,14 @@ def _policy_gradient() -> list[Case]:
     *(
       case(
         "dppo",
-        "Some tokens went far enough. The ratio of the last one is above the "
-        "cap.",
+        "By total variation the third token fell far enough, by KL it did "
+        "not. The ratio of the sixth is above the cap.",
         policy_gradient.dppo,
         {
-          "log_ratio_BT": [[0.5, 0.5, -1.0, -1.0], [0.0, 4.0, 0.1, 0.0]],
+          "log_ratio_BT": [[0.5, 0.5, -0.6, -1.0], [0.0, 4.0, 0.1, 0.0]],
           "advantage_BT": [[1.0, -1.0, -2.0, 0.5], [1.0, -0.5, 0.0, 0.0]],
           "policy_logprob_BT": [
-            [-0.5, -0.5, -1.5, -1.5],
+            [-0.5, -0.5, -1.0, -1.5],
             [-1.0, -3.0, -1.0, NAN],
           ],
           "mask_BT": X_MASK_BT,
