@@ -15,6 +15,7 @@ BENCHMARKS = (
   "parity",
   "rollout_engine",
   "admission",
+  "pipeline",
   "environments",
   "searches",
   "learner",

@@ -1,0 +1,298 @@
+"""Asynchronous against synchronous training, in virtual time.
+
+  python -m bench.pipeline
+  python -m bench.pipeline --places=128 --train_s=3.2 --staleness=1,2,4,8
+
+The controller's own collector, admission, queue and groups, on a virtual clock;
+only what takes time is simulated. Each episode has turns of log-normal length
+and needs one of the `places`; the learner takes a batch, trains for `train_s`
+and has the next version. `synchronous` may start nothing for the next update
+(`admission.max_staleness=0`).
+
+The limit is that of the slower side, either the places or the learner:
+
+  rate <= min(places / E[L], N / train_s)
+
+with N episodes per batch of length L each. `of limit` is the rate's share of
+it, `speed-up` the rate over the synchronous one, and `of bound` that speed-up
+over (E[max L] + train_s) / max(N E[L] / places, train_s), the largest that can
+be had where a batch fits the places. Staleness is in versions, of groups. `cut
+off` is the share of episodes that were still played at `--deadline_s`, when
+their group went on without them; the synchronous arm has the same deadline.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import math
+import random
+import statistics
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from agentrl_jax.controller.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.collector import Collector
+from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
+from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Group,
+  Status,
+  Task,
+  Trajectory,
+  Turn,
+)
+from bench import virtual_time
+
+WARM_UP = 5  # updates that are not counted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pipeline:
+  """What is simulated: sizes, and times in seconds."""
+
+  sigma: float  # of the logarithm of a turn's length
+  turn_s: float  # mean
+  turns: int
+  places: int  # episodes at a time
+  group_size: int
+  groups_per_step: int
+  train_s: float
+  max_staleness: int
+  max_age: int | None
+  deadline_s: float  # of a group, from when it starts to wait for places
+  groups_in_flight: int  # at most; 0: as many as staleness allows
+  seed: int
+  steps: int
+
+  @property
+  def batch(self) -> int:
+    """Episodes that the learner takes at a time."""
+    return self.group_size * self.groups_per_step
+
+  @property
+  def limit(self) -> float:
+    """The most episodes per second of any order of things."""
+    return min(
+      self.places / (self.turns * self.turn_s), self.batch / self.train_s
+    )
+
+  def lengths_s(self, seed: int) -> list[float]:
+    """Draws the lengths of an episode's turns."""
+    dice = random.Random(f"{self.seed}/{seed}")
+    mean_log = math.log(self.turn_s) - self.sigma**2 / 2
+    return [
+      dice.lognormvariate(mean_log, self.sigma) for _ in range(self.turns)
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """What a simulation came to."""
+
+  rate: float  # episodes per second
+  staleness_mean: float
+  staleness_max: int
+  cut_off: float  # share of episodes that their group's deadline ended
+
+
+class SimulatedPlayer:
+  """Takes the time of an episode, in one of the places."""
+
+  def __init__(self, pipeline: Pipeline, admission: Admission) -> None:
+    self._pipeline, self._admission = pipeline, admission
+    self._places = asyncio.Semaphore(pipeline.places)
+
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
+    """Returns an episode whose turns know the versions that played them."""
+    turns = []
+    async with self._places:
+      for length_s in self._pipeline.lengths_s(spec.seed):
+        turns.append(_turn(self._admission.version))
+        await asyncio.sleep(length_s)
+    return Trajectory(
+      task=spec.task,
+      group_id=spec.group_id,
+      attempt=spec.attempt,
+      seed=spec.seed,
+      turns=tuple(turns),
+      status=Status.COMPLETED,
+      reward=float(spec.attempt % 2),
+      metrics={},
+      transcript=(),
+    )
+
+
+class Tasks:
+  """An endless stream of tasks, all alike."""
+
+  def __init__(self) -> None:
+    self._position = -1
+
+  def __next__(self) -> tuple[int, Task]:
+    self._position += 1
+    return self._position, Task("simulated", "train", self._position)
+
+  def learn(self, task: Task, has_signal: bool) -> None:
+    """Learns nothing."""
+
+  def state(self) -> dict[str, Any]:
+    """Returns the position."""
+    return {"position": self._position}
+
+  def restore(self, state: dict[str, Any]) -> None:
+    """Continues from `state`."""
+    self._position = state["position"]
+
+
+def simulate(pipeline: Pipeline) -> Found:
+  """Simulates `steps` updates after the warm-up."""
+  return virtual_time.run(_simulate(pipeline))
+
+
+async def _simulate(pipeline: Pipeline) -> Found:
+  # Groups wait for places, not for each other.
+  most = pipeline.groups_per_step * (pipeline.max_staleness + 1)
+  admission = Admission(
+    AdmissionLimits(
+      max_staleness=pipeline.max_staleness,
+      groups_per_step=pipeline.groups_per_step,
+      max_concurrent_groups=pipeline.groups_in_flight or most,
+      versions_per_step=1,
+      refills_per_step=0,
+    )
+  )
+  monitor = Monitor()
+  queue = GroupQueue(
+    QueueLimits(max_groups=most, order="finished", max_age=pipeline.max_age),
+    monitor,
+  )
+  player = SimulatedPlayer(pipeline, admission)
+
+  async def play(task: Task, group_id: str, seed: int) -> Group | None:
+    return await run_group(
+      task,
+      player,
+      GroupLimits(size=pipeline.group_size, deadline_s=pipeline.deadline_s),
+      RetryLimits(max_retries=0, backoff_s=0.0),
+      monitor,
+      group_id=group_id,
+      seed=seed,
+    )
+
+  collector = Collector(Tasks(), play, queue, admission, seed=pipeline.seed)
+  collecting = asyncio.create_task(collector.run())
+  loop, began_s = asyncio.get_running_loop(), 0.0
+  for version in range(WARM_UP + pipeline.steps):
+    if version == WARM_UP:
+      began_s = loop.time()
+      monitor.staleness.clear()
+    await collector.take(pipeline.groups_per_step, version=version)
+    await asyncio.sleep(pipeline.train_s)
+  took_s = loop.time() - began_s
+  collecting.cancel()
+  await asyncio.wait([collecting])
+  ages, counts = monitor.staleness, monitor.tasks["simulated"]
+  return Found(
+    pipeline.steps * pipeline.batch / took_s,
+    sum(age * n for age, n in ages.items()) / ages.total(),
+    max(ages),
+    counts.late / counts.started,
+  )
+
+
+def bound(pipeline: Pipeline) -> float:
+  """Returns the largest speed-up over training that waits for each batch."""
+  draws = random.Random(pipeline.seed)
+
+  def longest() -> float:
+    seeds = (draws.getrandbits(31) for _ in range(pipeline.batch))
+    return max(sum(pipeline.lengths_s(seed)) for seed in seeds)
+
+  longest_s = statistics.fmean(longest() for _ in range(pipeline.steps))
+  return (longest_s + pipeline.train_s) / (pipeline.batch / pipeline.limit)
+
+
+def rows(options: argparse.Namespace) -> Iterator[str]:
+  """Simulates and formats each line of the table."""
+  yield (
+    "| sigma | arm | of limit | speed-up | of bound | staleness, mean | max "
+    "| cut off |"
+  )
+  yield "|---|---|---|---|---|---|---|---|"
+  for sigma in options.sigma:
+    pipeline = Pipeline(
+      sigma=sigma,
+      turn_s=0.2,
+      turns=8,
+      places=options.places,
+      group_size=8,
+      groups_per_step=32,
+      train_s=options.train_s,
+      max_staleness=0,
+      max_age=options.max_age,
+      deadline_s=options.deadline_s,
+      groups_in_flight=options.groups_in_flight,
+      seed=options.seed,
+      steps=options.steps,
+    )
+    most, synchronous = bound(pipeline), simulate(pipeline)
+    yield _row(pipeline, "synchronous", synchronous, synchronous, most)
+    for staleness in options.staleness:
+      arm = dataclasses.replace(pipeline, max_staleness=staleness)
+      name = f"max_staleness {staleness}"
+      yield _row(arm, name, simulate(arm), synchronous, most)
+
+
+def _row(
+  pipeline: Pipeline, name: str, found: Found, synchronous: Found, most: float
+) -> str:
+  speed_up = found.rate / synchronous.rate
+  return (
+    f"| {pipeline.sigma:g} | {name} | {found.rate / pipeline.limit:.2f} "
+    f"| {speed_up:.2f} | {speed_up / most:.2f} "
+    f"| {found.staleness_mean:.2f} | {found.staleness_max} "
+    f"| {found.cut_off:.1%} |"
+  )
+
+
+def _turn(version: int) -> Turn:
+  token, logprob = np.zeros(1, np.int32), np.zeros(1, np.float32)
+  return Turn(token, token, logprob, logprob, np.full(1, version, np.int32))
+
+
+def _numbers(text: str) -> list[float]:
+  return [float(number) for number in text.split(",")]
+
+
+def _counts(text: str) -> list[int]:
+  return [int(number) for number in text.split(",")]
+
+
+def main() -> None:
+  """Prints the table, line by line."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--sigma", type=_numbers, default=[0.0, 0.5, 1.0, 1.5])
+  parser.add_argument("--staleness", type=_counts, default=[1, 2, 4])
+  parser.add_argument("--places", type=int, default=256)
+  parser.add_argument("--train_s", type=float, default=1.6)
+  parser.add_argument("--max_age", type=int, help="queue.max_age; none if left")
+  parser.add_argument("--deadline_s", type=float, default=math.inf)
+  parser.add_argument("--groups_in_flight", type=int, default=0)
+  parser.add_argument("--steps", type=int, default=40)
+  parser.add_argument("--seed", type=int, default=0)
+  options = parser.parse_args()
+  sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
+  for row in rows(options):
+    sys.stdout.write(f"{row}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,80 @@
+"""Tests of `bench.pipeline`: what its simulations must come to."""
+
+import dataclasses
+import math
+import unittest
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench import pipeline
+
+ALIKE = pipeline.Pipeline(
+  sigma=0.0,
+  turn_s=0.2,
+  turns=4,
+  places=16,
+  group_size=2,
+  groups_per_step=8,
+  train_s=0.8,  # as long as the places need for a batch
+  max_staleness=0,
+  max_age=None,
+  deadline_s=math.inf,
+  groups_in_flight=0,
+  seed=0,
+  steps=10,
+)
+
+
+class PipelineTest(unittest.TestCase):
+  def test_synchronous_training_takes_one_after_the_other(self):
+    found = pipeline.simulate(ALIKE)
+    self.assertAlmostEqual(found.rate, ALIKE.limit / 2)
+    self.assertEqual(found.staleness_max, 0)
+
+  def test_one_update_ahead_hides_the_shorter_of_two(self):
+    found = pipeline.simulate(dataclasses.replace(ALIKE, max_staleness=1))
+    self.assertAlmostEqual(found.rate, ALIKE.limit)
+    self.assertAlmostEqual(pipeline.bound(ALIKE), 2.0)
+
+  def test_no_more_episodes_than_places_go_on(self):
+    halved = dataclasses.replace(ALIKE, places=8, max_staleness=4)
+    found = pipeline.simulate(halved)
+    self.assertAlmostEqual(found.rate, 8 / 0.8)
+
+  def test_a_deadline_ends_the_longest_episodes(self):
+    uneven = dataclasses.replace(ALIKE, sigma=1.5, max_staleness=2)
+    cut = dataclasses.replace(uneven, deadline_s=2.0)
+    self.assertEqual(pipeline.simulate(uneven).cut_off, 0)
+    found = pipeline.simulate(cut)
+    self.assertGreater(found.cut_off, 0.01)
+    self.assertLess(found.cut_off, 0.5)
+
+  def test_one_seed_is_one_result(self):
+    uneven = dataclasses.replace(ALIKE, sigma=1.0, max_staleness=2)
+    self.assertEqual(pipeline.simulate(uneven), pipeline.simulate(uneven))
+    other = dataclasses.replace(uneven, seed=1)
+    self.assertNotEqual(pipeline.simulate(uneven), pipeline.simulate(other))
+
+  @settings(deadline=None, database=None, max_examples=15)
+  @given(
+    sigma=st.floats(0.0, 2.0),
+    max_staleness=st.integers(0, 3),
+    more=st.integers(0, 3),
+    train_s=st.floats(0.05, 5.0),
+    seed=st.integers(0, 10**6),
+  )
+  def test_a_maximum_age_holds(self, sigma, max_staleness, more, train_s, seed):
+    max_age = max_staleness + more
+    found = pipeline.simulate(
+      dataclasses.replace(
+        ALIKE,
+        sigma=sigma,
+        max_staleness=max_staleness,
+        max_age=max_age,
+        train_s=train_s,
+        seed=seed,
+      )
+    )
+    self.assertLessEqual(found.staleness_max, max_age)
+    self.assertLessEqual(found.rate, 1.5 * ALIKE.batch / train_s)
