@@ -1,11 +1,15 @@
-"""Bounds on how far generation runs ahead of training, and corrections.
+"""Data of a set age, bounds on how far generation runs ahead, and corrections.
 
   python -m launch.sweep --ablation=configs/ablations/staleness.py --seeds=5
 
 AgentRL (arXiv:2510.04206) bounds the age of its data by the capacity of the
-queue. Watch `staleness/mean`, `policy/effective_sample_size/policy_slot0`,
+queue. A bound changes nothing where generation is the slower side, as in the
+quickstart, so `lag_4` and `lag_16` let every answer come from the version that
+is as many updates old. Watch `staleness/mean`, `policy/effective_sample_size/policy_slot0`,
 `policy/abs_log_ratio/policy_slot0` and the minutes of a run.
 """
+
+from typing import Any
 
 from configs import arms, quickstart
 
@@ -17,6 +21,15 @@ def _ahead(versions: int) -> dict[str, int]:
   return {
     "admission.max_staleness": versions,
     "queue.max_groups": GROUPS * (versions + 1),
+  }
+
+
+def _lag(versions: int) -> dict[str, Any]:
+  """Lets a policy answer that is so many updates old."""
+  return {
+    "cross_policy.policy_slots": ("fresh", f"every 1 lag {versions}"),
+    "cross_policy.weights": (0.0, 1.0),
+    "checkpoint.every": 1,
   }
 
 
@@ -36,6 +49,9 @@ ARMS = {
   "sixteen": _ahead(16),
   "four_corrected": _ahead(4) | CORRECTED,
   "sixteen_corrected": _ahead(16) | CORRECTED,
+  "lag_4": _lag(4),
+  "lag_16": _lag(16),
+  "lag_16_corrected": _lag(16) | CORRECTED,
 }
 
 
