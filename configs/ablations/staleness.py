@@ -5,7 +5,8 @@
 AgentRL (arXiv:2510.04206) bounds the age of its data by the capacity of the
 queue. A bound changes nothing where generation is the slower side, as in the
 quickstart, so `lag_4` and `lag_16` let every answer come from the version that
-is as many updates old. Watch `staleness/mean`, `policy/effective_sample_size/policy_slot0`,
+is as many updates old. Watch `staleness/mean`,
+`policy/effective_sample_size/policy_slot0`,
 `policy/abs_log_ratio/policy_slot0` and the minutes of a run.
 """
 
