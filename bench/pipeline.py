@@ -1,7 +1,7 @@
-"""Asynchronous against synchronous training, in virtual time.
+"""Asynchronous against synchronous training, and the cost of staleness bounds.
 
   python -m bench.pipeline
-  python -m bench.pipeline --places=128 --train_s=3.2 --staleness=1,2,4,8
+  python -m bench.pipeline --staleness=4 --max_age=4,8 --peers
 
 The controller's own collector, admission, queue and groups, on a virtual clock;
 only what takes time is simulated. Each episode has turns of log-normal length
@@ -16,9 +16,14 @@ The limit is that of the slower side, either the places or the learner:
 with N episodes per batch of length L each. `of limit` is the rate's share of
 it, `speed-up` the rate over the synchronous one, and `of bound` that speed-up
 over (E[max L] + train_s) / max(N E[L] / places, train_s), the largest that can
-be had where a batch fits the places. Staleness is in versions, of groups. `cut
-off` is the share of episodes that were still played at `--deadline_s`, when
-their group went on without them; the synchronous arm has the same deadline.
+be had where a batch fits the places. Staleness is in versions, of groups.
+`length` is the mean length of trained episodes over that of ended ones: below
+1, the data is biased towards short tasks. `cut off` is the share of episodes
+that were still played at `--deadline_s`, when their group went on without them.
+
+With `--peers`, two other ways to bound staleness: `started` takes groups in the
+order in which they started (`queue.order`), and `drop` starts a group whenever
+there is a place, and drops what is older than `--staleness` when it is taken.
 """
 
 import argparse
@@ -49,6 +54,7 @@ from agentrl_jax.data.records import (
 from bench import virtual_time
 
 WARM_UP = 5  # updates that are not counted
+_ANY = 1 << 30  # versions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,8 @@ class Pipeline:
   max_age: int | None
   deadline_s: float  # of a group, from when it starts to wait for places
   groups_in_flight: int  # at most; 0: as many as staleness allows
+  order: str = "finished"  # in which groups are taken
+  drops: bool = False  # what is too old, instead of not starting it
   seed: int
   steps: int
 
@@ -97,6 +105,7 @@ class Found:
   rate: float  # episodes per second
   staleness_mean: float
   staleness_max: int
+  length: float  # of trained episodes over ended ones, means
   cut_off: float  # share of episodes that their group's deadline ended
 
 
@@ -106,14 +115,17 @@ class SimulatedPlayer:
   def __init__(self, pipeline: Pipeline, admission: Admission) -> None:
     self._pipeline, self._admission = pipeline, admission
     self._places = asyncio.Semaphore(pipeline.places)
+    self.ended_s: list[float] = []
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """Returns an episode whose turns know the versions that played them."""
     turns = []
     async with self._places:
-      for length_s in self._pipeline.lengths_s(spec.seed):
+      lengths_s = self._pipeline.lengths_s(spec.seed)
+      for length_s in lengths_s:
         turns.append(_turn(self._admission.version))
         await asyncio.sleep(length_s)
+    self.ended_s.append(sum(lengths_s))
     return Trajectory(
       task=spec.task,
       group_id=spec.group_id,
@@ -155,22 +167,9 @@ def simulate(pipeline: Pipeline) -> Found:
 
 
 async def _simulate(pipeline: Pipeline) -> Found:
-  # Groups wait for places, not for each other.
-  most = pipeline.groups_per_step * (pipeline.max_staleness + 1)
-  admission = Admission(
-    AdmissionLimits(
-      max_staleness=pipeline.max_staleness,
-      groups_per_step=pipeline.groups_per_step,
-      max_concurrent_groups=pipeline.groups_in_flight or most,
-      versions_per_step=1,
-      refills_per_step=0,
-    )
-  )
   monitor = Monitor()
-  queue = GroupQueue(
-    QueueLimits(max_groups=most, order="finished", max_age=pipeline.max_age),
-    monitor,
-  )
+  admission = _admission(pipeline)
+  queue = _queue(pipeline, monitor)
   player = SimulatedPlayer(pipeline, admission)
 
   async def play(task: Task, group_id: str, seed: int) -> Group | None:
@@ -187,11 +186,15 @@ async def _simulate(pipeline: Pipeline) -> Found:
   collector = Collector(Tasks(), play, queue, admission, seed=pipeline.seed)
   collecting = asyncio.create_task(collector.run())
   loop, began_s = asyncio.get_running_loop(), 0.0
+  trained_s: list[float] = []
   for version in range(WARM_UP + pipeline.steps):
     if version == WARM_UP:
       began_s = loop.time()
       monitor.staleness.clear()
-    await collector.take(pipeline.groups_per_step, version=version)
+    groups = await collector.take(pipeline.groups_per_step, version=version)
+    trained_s += (
+      sum(pipeline.lengths_s(t.seed)) for g in groups for t in g.trajectories
+    )
     await asyncio.sleep(pipeline.train_s)
   took_s = loop.time() - began_s
   collecting.cancel()
@@ -201,7 +204,36 @@ async def _simulate(pipeline: Pipeline) -> Found:
     pipeline.steps * pipeline.batch / took_s,
     sum(age * n for age, n in ages.items()) / ages.total(),
     max(ages),
+    statistics.fmean(trained_s) / statistics.fmean(player.ended_s),
     counts.late / counts.started,
+  )
+
+
+def _admission(pipeline: Pipeline) -> Admission:
+  """Lets groups wait for places, not for each other, unless told otherwise."""
+  most = pipeline.groups_per_step * (pipeline.max_staleness + 1)
+  if pipeline.drops:
+    most = 2 * pipeline.places // pipeline.group_size
+  return Admission(
+    AdmissionLimits(
+      max_staleness=_ANY if pipeline.drops else pipeline.max_staleness,
+      groups_per_step=pipeline.groups_per_step,
+      max_concurrent_groups=pipeline.groups_in_flight or most,
+      versions_per_step=1,
+      refills_per_step=0,
+    )
+  )
+
+
+def _queue(pipeline: Pipeline, monitor: Monitor) -> GroupQueue:
+  return GroupQueue(
+    QueueLimits(
+      max_groups=pipeline.groups_per_step * (pipeline.max_staleness + 1),
+      order=pipeline.order,
+      max_age=pipeline.max_age,
+      max_staleness=pipeline.max_staleness if pipeline.drops else None,
+    ),
+    monitor,
   )
 
 
@@ -221,9 +253,9 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
   """Simulates and formats each line of the table."""
   yield (
     "| sigma | arm | of limit | speed-up | of bound | staleness, mean | max "
-    "| cut off |"
+    "| length | cut off |"
   )
-  yield "|---|---|---|---|---|---|---|---|"
+  yield "|---|---|---|---|---|---|---|---|---|"
   for sigma in options.sigma:
     pipeline = Pipeline(
       sigma=sigma,
@@ -234,7 +266,7 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
       groups_per_step=32,
       train_s=options.train_s,
       max_staleness=0,
-      max_age=options.max_age,
+      max_age=None,
       deadline_s=options.deadline_s,
       groups_in_flight=options.groups_in_flight,
       seed=options.seed,
@@ -242,10 +274,22 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
     )
     most, synchronous = bound(pipeline), simulate(pipeline)
     yield _row(pipeline, "synchronous", synchronous, synchronous, most)
-    for staleness in options.staleness:
-      arm = dataclasses.replace(pipeline, max_staleness=staleness)
-      name = f"max_staleness {staleness}"
+    for name, arm in _arms(pipeline, options):
       yield _row(arm, name, simulate(arm), synchronous, most)
+
+
+def _arms(
+  pipeline: Pipeline, options: argparse.Namespace
+) -> Iterator[tuple[str, Pipeline]]:
+  for staleness in options.staleness:
+    arm = dataclasses.replace(pipeline, max_staleness=staleness)
+    name = f"max_staleness {staleness}"
+    yield name, arm
+    for age in options.max_age:
+      yield f"{name}, max_age {age}", dataclasses.replace(arm, max_age=age)
+    if options.peers:
+      yield f"{name}, started", dataclasses.replace(arm, order="started")
+      yield f"drop above {staleness}", dataclasses.replace(arm, drops=True)
 
 
 def _row(
@@ -256,7 +300,7 @@ def _row(
     f"| {pipeline.sigma:g} | {name} | {found.rate / pipeline.limit:.2f} "
     f"| {speed_up:.2f} | {speed_up / most:.2f} "
     f"| {found.staleness_mean:.2f} | {found.staleness_max} "
-    f"| {found.cut_off:.1%} |"
+    f"| {found.length:.2f} | {found.cut_off:.1%} |"
   )
 
 
@@ -282,7 +326,8 @@ def main() -> None:
   parser.add_argument("--staleness", type=_counts, default=[1, 2, 4])
   parser.add_argument("--places", type=int, default=256)
   parser.add_argument("--train_s", type=float, default=1.6)
-  parser.add_argument("--max_age", type=int, help="queue.max_age; none if left")
+  parser.add_argument("--max_age", type=_counts, default=[])
+  parser.add_argument("--peers", action="store_true")
   parser.add_argument("--deadline_s", type=float, default=math.inf)
   parser.add_argument("--groups_in_flight", type=int, default=0)
   parser.add_argument("--steps", type=int, default=40)

@@ -14,7 +14,6 @@ BENCHMARKS = (
   "losses",
   "parity",
   "rollout_engine",
-  "admission",
   "pipeline",
   "environments",
   "searches",

@@ -30,8 +30,7 @@ class QueueLimits:
   learner makes several updates of a batch, the age is that at the first. With
   "started", groups are taken in the order in which they started: no group is
   older than admission allows and batches do not depend on timing, but one slow
-  group delays a step. `bench/admission.py` measures the cost of each,
-  and `bench/pipeline.py` that of `max_age`.
+  group delays a step. `bench/pipeline.py` measures the cost of each.
   """
 
   max_groups: int

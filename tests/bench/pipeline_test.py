@@ -50,6 +50,17 @@ class PipelineTest(unittest.TestCase):
     self.assertGreater(found.cut_off, 0.01)
     self.assertLess(found.cut_off, 0.5)
 
+  def test_bounds_of_the_peers_hold_at_a_cost(self):
+    uneven = dataclasses.replace(ALIKE, sigma=1.5, max_staleness=1)
+    free = pipeline.simulate(uneven)
+    started = pipeline.simulate(dataclasses.replace(uneven, order="started"))
+    dropped = pipeline.simulate(dataclasses.replace(uneven, drops=True))
+    self.assertGreater(free.staleness_max, 1)
+    for found in (started, dropped):
+      self.assertLessEqual(found.staleness_max, 1)
+    self.assertLess(started.rate, free.rate)
+    self.assertLess(dropped.length, 0.97)  # the long ones are dropped
+
   def test_one_seed_is_one_result(self):
     uneven = dataclasses.replace(ALIKE, sigma=1.0, max_staleness=2)
     self.assertEqual(pipeline.simulate(uneven), pipeline.simulate(uneven))
