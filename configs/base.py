@@ -389,7 +389,7 @@ def get_config() -> ml_collections.ConfigDict:
     scripted=True,  # score the environments' scripted baselines beside it
     concurrency=256,  # episodes at once
     temperature=1.0,  # of the sampled evaluation
-    timeout_s=3600.0,
+    timeout_s=3600.0,  # without the end of an episode
   )
   # Episodes in the report; groups whose trajectories are kept per update.
   c.report = create(num_episodes=6, keep_groups=4)

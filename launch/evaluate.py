@@ -30,6 +30,7 @@ same command goes on with those that are missing.
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -152,12 +153,11 @@ def score(
         retries=settings.retry,
         attempts=attempts,
         skip=skip,
+        timeout_s=plan.timeout_s,
         progress=lambda done, _, played: note(num_before + done, played),
       ),
-      plan.timeout_s,
+      math.inf,
       holder="the evaluation",
-      look_at="the engine and the environments that it plays with; with many "
-      "tasks, set a longer --config.evaluation.timeout_s",
     )
 
   scores: dict[str, TaskScore] = {}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from agentrl_jax.controller.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player
+from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory, seed_of
 from agentrl_jax.env.interface import Environment
 
@@ -75,6 +76,7 @@ async def evaluate(
   concurrency: int,
   seed: int,
   retries: RetryLimits,
+  timeout_s: float = math.inf,
   attempts: int = 1,
   skip: Container[tuple[Task, int]] = (),
   progress: Progress = lambda num_done, num_tasks, trajectory: None,
@@ -83,8 +85,8 @@ async def evaluate(
 
   Every task is played once before any is played again, up to `attempts` times;
   `skip` has tasks and attempts (from 0) that are left out. Waits for all of
-  them. Cancelling leaves no session open; a bug cancels the other tasks and is
-  raised.
+  them, and raises `DeadlineExceeded` if none ends for `timeout_s`. Cancelling
+  leaves no session open; a bug cancels the other tasks and is raised.
   """
   monitor = Monitor()
   played: list[tuple[Task, Trajectory | None]] = []
@@ -96,15 +98,28 @@ async def evaluate(
   ]
   remaining = iter(specs)
 
-  async def work() -> None:
+  async def work(restart: Callable[[], None]) -> None:
     for spec in remaining:  # shared, so each one is taken by one worker
       trajectory = await play_with_retries(spec, player, retries, monitor)
       played.append((spec.task, trajectory))
       progress(len(played), len(specs), trajectory)
+      restart()
 
-  async with asyncio.TaskGroup() as workers:
+  async with (
+    deadline(
+      timeout_s,
+      waiter="the evaluation",
+      holder="any of its episodes to end",
+      look_at=lambda: (
+        f"the engine and the environments, {len(played)} of "
+        f"{len(specs)} episodes have ended; if one takes longer, set a longer "
+        "--config.evaluation.timeout_s"
+      ),
+    ) as restart,
+    asyncio.TaskGroup() as workers,
+  ):
     for n in range(min(concurrency, len(specs))):
-      workers.create_task(work(), name=f"evaluation-{n}")
+      workers.create_task(work(restart), name=f"evaluation-{n}")
   names = sorted({task.name for task in tasks})
   return {name: _score(name, played, monitor) for name in names}
 

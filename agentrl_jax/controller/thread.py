@@ -8,6 +8,7 @@ interface. A failure of the loop is raised in the learner's next call.
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import threading
 import types
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,7 @@ T = TypeVar("T")
 CALL_S = 60.0  # for calls that only read or change state
 STOP_S = 300.0  # for cancelled tasks to clean up
 GRACE_S = 30.0  # beyond a deadline that the loop itself enforces
+PULSE_S = 60.0  # between two looks at a loop whose work bounds itself
 
 
 class ControllerThread:
@@ -82,7 +84,8 @@ class ControllerThread:
     """Runs `work` in the loop, and returns or raises as it does.
 
     After `timeout_s` it is cancelled, and `DeadlineExceeded` is raised, which
-    names the `holder` and tells what to `look_at`.
+    names the `holder` and tells what to `look_at`. With `math.inf` the work has
+    deadlines of its own, and the loop must only go on.
     """
     return self._run(work, timeout_s, holder or repr(work), look_at)
 
@@ -198,11 +201,17 @@ class ControllerThread:
   ) -> T:
     """Waits for `submitted`; raises why the loop ended if that came first."""
     either: list[concurrent.futures.Future[Any]] = [submitted, self._ended]
-    done, _ = concurrent.futures.wait(
-      either,
-      timeout=wait_s,
-      return_when=concurrent.futures.FIRST_COMPLETED,
-    )
+    done: set[concurrent.futures.Future[Any]] = set()
+    while not done:
+      done, _ = concurrent.futures.wait(
+        either,
+        timeout=PULSE_S if math.isinf(wait_s) else wait_s,
+        return_when=concurrent.futures.FIRST_COMPLETED,
+      )
+      if not math.isinf(wait_s):
+        break
+      if not done:
+        self.call(lambda: None)  # raises if the loop is blocked
     if not done:
       submitted.cancel()
       raise DeadlineExceeded(

@@ -15,16 +15,22 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded
 @contextlib.asynccontextmanager
 async def deadline(
   seconds: float, *, waiter: str, holder: str, look_at: str | Callable[[], str]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Callable[[], None]]:
   """Cancels its body after `seconds` and raises `DeadlineExceeded` instead.
 
+  Gives the body a function that starts the time again, for progress.
   A `TimeoutError` that the body itself raises passes through, and so does a
   cancellation from outside. `look_at` may be a function, which is called when
   the time is up.
   """
   try:
     async with asyncio.timeout(seconds) as timer:
-      yield
+
+      def restart() -> None:
+        if not timer.expired():
+          timer.reschedule(asyncio.get_running_loop().time() + seconds)
+
+      yield restart
   except TimeoutError as timeout:
     if not timer.expired():
       raise

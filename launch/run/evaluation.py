@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -45,7 +46,7 @@ class EvaluationPlan:
   scripted: bool  # whether to score the environments' scripted baselines
   concurrency: int
   temperature: float
-  timeout_s: float
+  timeout_s: float  # without the end of an episode
 
   def tasks_of(
     self, stage: str, mode: str, tasks: Sequence[Task]
@@ -161,12 +162,11 @@ class Evaluator:
           concurrency=self._plan.concurrency,
           seed=self._settings.seed,
           retries=self._settings.retry,
+          timeout_s=self._plan.timeout_s,
           progress=functools.partial(_show, show, played),
         ),
-        self._plan.timeout_s,
+        math.inf,
         holder=f"the {name}",
-        look_at="the engine and the environments that it plays with; with many "
-        "tasks, set a longer --config.evaluation.timeout_s",
       )
     unscored = [name for name, s in scores.items() if not s.num_tasks]
     if unscored:

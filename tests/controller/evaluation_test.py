@@ -10,8 +10,12 @@ from agentrl_jax.controller import evaluation
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
 from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.errors import ConfigError, EnvironmentFault
-from tests.clocks import until
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  EnvironmentFault,
+)
+from tests.clocks import Clock, until
 from tests.controller.stage import (
   LIMITS,
   RETRIES,
@@ -128,6 +132,35 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
     calls = []
     await score(a_player(), 3, progress=lambda *call: calls.append(call[:2]))
     self.assertEqual(calls, [(1, 3), (2, 3), (3, 3)])
+
+  async def test_time_starts_again_with_every_episode_that_ends(self):
+    clock = Clock()
+
+    class Slow:
+      async def play(self, attempt):
+        await clock.forward(9.0)
+        return await a_player().play(attempt)
+
+    done = await score(Slow(), 5, concurrency=1, timeout_s=10.0)
+    self.assertEqual(done.num_tasks, 5)
+
+  async def test_a_hang_is_an_error_that_tells_how_far_it_came(self):
+    clock = Clock()
+
+    class Hangs:
+      num_played = 0
+
+      async def play(self, attempt):
+        self.num_played += 1
+        if self.num_played > 3:
+          await clock.forward(11.0)
+          await asyncio.Event().wait()
+        return await a_player().play(attempt)
+
+    with self.assertRaisesRegex(
+      DeadlineExceeded, "waited 10 s for any of .* 3 of 20 .*evaluation.timeout"
+    ):
+      await score(Hangs(), timeout_s=10.0)
 
   async def test_success_is_the_environments_word_if_it_has_one(self):
     class Graded:

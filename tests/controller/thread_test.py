@@ -1,11 +1,15 @@
 """Tests of `controller.thread`: blocking calls, and no failure hidden."""
 
 import asyncio
+import math
 import threading
 import unittest
+from unittest import mock
 
+from agentrl_jax.controller import thread
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
+from tests import clocks
 from tests.controller.pipeline import (
   STEP,
   Pipeline,
@@ -30,7 +34,7 @@ async def stuck(pipeline, task, group_id, seed):
 
 class ControllerThreadTest(unittest.TestCase):
   def tearDown(self):
-    names = [thread.name for thread in threading.enumerate()]
+    names = [each.name for each in threading.enumerate()]
     self.assertNotIn("controller", names)
 
   def test_learner_takes_groups_step_by_step(self):
@@ -150,6 +154,32 @@ class ControllerThreadTest(unittest.TestCase):
           endless(), timeout_s=0, holder="the evaluation", look_at="the end"
         )
       self.assertTrue(cancelled.is_set())
+
+  def test_work_without_a_limit_outlasts_many_looks(self):
+    async def wait():
+      await asyncio.sleep(0.2)
+      return "done"
+
+    with (
+      mock.patch.object(thread, "PULSE_S", 0.01),
+      ControllerThread() as controller,
+    ):
+      self.assertEqual(controller.run(wait(), math.inf), "done")
+
+  def test_a_blocked_loop_ends_work_without_a_limit(self):
+    blocked = threading.Event()
+    self.addCleanup(blocked.set)
+
+    async def block():
+      blocked.wait(clocks.WITHIN_S)
+
+    with (
+      mock.patch.multiple(thread, PULSE_S=0.01, CALL_S=0.05, GRACE_S=0.05),
+      ControllerThread() as controller,
+    ):
+      with self.assertRaisesRegex(DeadlineExceeded, "what blocks it"):
+        controller.run(block(), math.inf)
+      blocked.set()
 
   def test_stopping_leaves_no_session(self):
     environment = Brittle()
