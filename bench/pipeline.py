@@ -34,7 +34,6 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -51,15 +50,17 @@ from agentrl_jax.data.records import (
   Trajectory,
   Turn,
 )
+from agentrl_jax.data.task_source import TaskStream
 from bench import virtual_time
 
 WARM_UP = 5  # updates that are not counted
 _ANY = 1 << 30  # versions
+TASK = "simulated"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pipeline:
-  """What is simulated: sizes, and times in seconds."""
+  """Sizes of a simulated pipeline, and its times in seconds."""
 
   sigma: float  # of the logarithm of a turn's length
   turn_s: float  # mean
@@ -100,7 +101,7 @@ class Pipeline:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What a simulation came to."""
+  """Results of a simulation."""
 
   rate: float  # episodes per second
   staleness_mean: float
@@ -139,28 +140,6 @@ class SimulatedPlayer:
     )
 
 
-class Tasks:
-  """An endless stream of tasks, all alike."""
-
-  def __init__(self) -> None:
-    self._position = -1
-
-  def __next__(self) -> tuple[int, Task]:
-    self._position += 1
-    return self._position, Task("simulated", "train", self._position)
-
-  def learn(self, task: Task, has_signal: bool) -> None:
-    """Learns nothing."""
-
-  def state(self) -> dict[str, Any]:
-    """Returns the position."""
-    return {"position": self._position}
-
-  def restore(self, state: dict[str, Any]) -> None:
-    """Continues from `state`."""
-    self._position = state["position"]
-
-
 def simulate(pipeline: Pipeline) -> Found:
   """Simulates `steps` updates after the warm-up."""
   return virtual_time.run(_simulate(pipeline))
@@ -183,7 +162,10 @@ async def _simulate(pipeline: Pipeline) -> Found:
       seed=seed,
     )
 
-  collector = Collector(Tasks(), play, queue, admission, seed=pipeline.seed)
+  tasks = TaskStream(
+    {TASK: range(1 << 20)}, weights={TASK: 1.0}, split="train", seed=0
+  )
+  collector = Collector(tasks, play, queue, admission, seed=pipeline.seed)
   collecting = asyncio.create_task(collector.run())
   loop, began_s = asyncio.get_running_loop(), 0.0
   trained_s: list[float] = []
@@ -199,7 +181,7 @@ async def _simulate(pipeline: Pipeline) -> Found:
   took_s = loop.time() - began_s
   collecting.cancel()
   await asyncio.wait([collecting])
-  ages, counts = monitor.staleness, monitor.tasks["simulated"]
+  ages, counts = monitor.staleness, monitor.tasks[TASK]
   return Found(
     pipeline.steps * pipeline.batch / took_s,
     sum(age * n for age, n in ages.items()) / ages.total(),

@@ -76,7 +76,7 @@ async def evaluate(
   concurrency: int,
   seed: int,
   retries: RetryLimits,
-  timeout_s: float = math.inf,
+  timeout_s: float,
   attempts: int = 1,
   skip: Container[tuple[Task, int]] = (),
   progress: Progress = lambda num_done, num_tasks, trajectory: None,

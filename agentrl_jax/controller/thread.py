@@ -201,18 +201,18 @@ class ControllerThread:
   ) -> T:
     """Waits for `submitted`; raises why the loop ended if that came first."""
     either: list[concurrent.futures.Future[Any]] = [submitted, self._ended]
-    done: set[concurrent.futures.Future[Any]] = set()
-    while not done:
-      done, _ = concurrent.futures.wait(
+
+    def done_within(seconds: float) -> set[concurrent.futures.Future[Any]]:
+      return concurrent.futures.wait(
         either,
-        timeout=PULSE_S if math.isinf(wait_s) else wait_s,
+        timeout=seconds,
         return_when=concurrent.futures.FIRST_COMPLETED,
-      )
-      if not math.isinf(wait_s):
-        break
-      if not done:
-        self.call(lambda: None)  # raises if the loop is blocked
-    if not done:
+      ).done
+
+    if math.isinf(wait_s):
+      while not (done := done_within(PULSE_S)):
+        self._require_life(submitted, holder)
+    elif not (done := done_within(wait_s)):
       submitted.cancel()
       raise DeadlineExceeded(
         f"the learner waited {wait_s:g} s for {holder}, and the controller's"
@@ -221,6 +221,22 @@ class ControllerThread:
     if submitted not in done or _loop_ended(submitted):
       self._raise_end()
     return submitted.result()
+
+  def _require_life(
+    self, work: concurrent.futures.Future[Any], holder: str
+  ) -> None:
+    """Cancels the work and raises `DeadlineExceeded` if the loop is blocked."""
+
+    async def nothing() -> None:
+      pass
+
+    try:
+      self._run(
+        nothing(), CALL_S, f"a sign of life of {holder}", "what blocks the loop"
+      )
+    except DeadlineExceeded:
+      work.cancel()
+      raise
 
   def _raise_end(self) -> NoReturn:
     """Raises the reason why the loop has ended or is ending."""

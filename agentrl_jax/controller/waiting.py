@@ -18,8 +18,8 @@ async def deadline(
 ) -> AsyncIterator[Callable[[], None]]:
   """Cancels its body after `seconds` and raises `DeadlineExceeded` instead.
 
-  Gives the body a function that starts the time again, for progress.
-  A `TimeoutError` that the body itself raises passes through, and so does a
+  Gives the body a function that starts the time again, for progress. A
+  `TimeoutError` that the body itself raises passes through, and so does a
   cancellation from outside. `look_at` may be a function, which is called when
   the time is up.
   """

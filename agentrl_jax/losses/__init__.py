@@ -69,6 +69,7 @@ from agentrl_jax.losses.logprobs.allowed_tokens import AllowedTokens
 from agentrl_jax.losses.logprobs.fused import fused_token_logprob
 from agentrl_jax.losses.logprobs.logits import entropy, token_logprob
 from agentrl_jax.losses.policy_gradient import (
+  binary_divergence,
   cispo,
   clipped_surrogate,
   decoupled_surrogate,
@@ -115,6 +116,7 @@ __all__ = [
   "TaskMoments",
   "agentrl_loss",
   "best_of_group_advantage",
+  "binary_divergence",
   "bi_level_gae",
   "blend_moments",
   "cispo",

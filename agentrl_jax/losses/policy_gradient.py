@@ -190,15 +190,9 @@ def dppo(
     loss = -M sg[min(r, weight_cap)] A log pi
     d loss / d log pi = -M min(r, weight_cap) A
 
-  M is 0 where the policy went beyond the bound in the direction of A, else 1:
-
-    tv   A > 0 and pi - mu > clip_high, or A < 0 and pi - mu < -clip_low
-    kl   A > 0, pi > mu and K > clip_high, or A < 0, pi < mu and K > clip_low
-         K = mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))
-
-  pi and mu are probabilities of the sampled token; pi - mu and K are the
-  total variation and the KL divergence of "this token or another", which bound
-  those of the vocabulary from below (arXiv:2602.04879, its binary forms). A
+  M is 0 where the policy went beyond a bound in the direction of A, else 1:
+  where A > 0 and D > clip_high, or A < 0 and D < -clip_low, with the signed
+  divergence D of `binary_divergence` (arXiv:2602.04879, its binary forms). A
   clip of the ratio stops a rare token long before the policy has changed, and
   lets a likely one move the policy far. The value means little, as in `cispo`.
 
@@ -217,44 +211,70 @@ def dppo(
   Raises:
     ValueError: an unknown divergence, or a bound that is not positive.
   """
-  require("divergence", divergence, "tv or kl", lambda x: x in ("tv", "kl"))
   require_positive("clip_low", clip_low)
   require_positive("clip_high", clip_high)
   require_positive("weight_cap", weight_cap)
   log_ratio_BT, advantage_BT = _inputs(log_ratio_BT, advantage_BT)
-  chex.assert_equal_shape([log_ratio_BT, policy_logprob_BT, mask_BT])
-  chex.assert_type(mask_BT, bool)
-  logprob_BT = jnp.where(mask_BT, widen(policy_logprob_BT), 0)
-  rise_BT, apart_BT = jax.lax.stop_gradient(
-    _binary_divergence(logprob_BT, log_ratio_BT, divergence)
+  moved_BT = binary_divergence(
+    log_ratio_BT, policy_logprob_BT, mask_BT, divergence=divergence
   )
   stopped_BT = jnp.where(
-    advantage_BT > 0,
-    (rise_BT > 0) & (apart_BT > clip_high),
-    (rise_BT < 0) & (apart_BT > clip_low),
+    advantage_BT > 0, moved_BT > clip_high, moved_BT < -clip_low
   )
   weight_BT = jax.lax.stop_gradient(
     jnp.minimum(jnp.exp(log_ratio_BT), weight_cap)
   )
+  logprob_BT = jnp.where(mask_BT, widen(policy_logprob_BT), 0)
   return jnp.where(stopped_BT, 0, -weight_BT * advantage_BT * logprob_BT)
 
 
-def _binary_divergence(
-  logprob_BT: jax.Array, log_ratio_BT: jax.Array, divergence: str
-) -> tuple[jax.Array, jax.Array]:
-  """pi - mu, and the divergence of "this token or another" from mu to pi."""
-  behavior_BT = logprob_BT - log_ratio_BT
-  mu_BT = jnp.exp(behavior_BT)
-  rise_BT = jnp.exp(logprob_BT) - mu_BT
+def binary_divergence(
+  log_ratio_BT: jax.Array,
+  policy_logprob_BT: jax.Array,
+  mask_BT: jax.Array,
+  *,
+  divergence: str,
+) -> jax.Array:
+  """The signed divergence of "this token or another" from mu to pi.
+
+    tv   pi - mu
+    kl   sign(pi - mu) K
+         K = mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi))
+
+  pi and mu are probabilities of the sampled token. The absolute value bounds
+  the divergence over the vocabulary from below (arXiv:2602.04879).
+
+  Args:
+    log_ratio_BT: log pi(token) - log mu(token).
+    policy_logprob_BT: log pi(token).
+    mask_BT: bool, the tokens to measure.
+    divergence: "tv" or "kl".
+
+  Returns:
+    [B, T], a constant: above 0 where the token became likelier; in nats for
+    kl; 0 off the mask.
+
+  Raises:
+    ValueError: an unknown divergence.
+  """
+  require("divergence", divergence, "tv or kl", lambda x: x in ("tv", "kl"))
+  chex.assert_equal_shape([log_ratio_BT, policy_logprob_BT, mask_BT])
+  chex.assert_type(mask_BT, bool)
+  x_BT, policy_BT = (
+    jax.lax.stop_gradient(jnp.where(mask_BT, widen(array_BT), 0))
+    for array_BT in (log_ratio_BT, policy_logprob_BT)
+  )
+  behavior_BT = policy_BT - x_BT
+  rise_BT = jnp.exp(policy_BT) - jnp.exp(behavior_BT)
   if divergence == "tv":
-    return rise_BT, jnp.abs(rise_BT)
+    return rise_BT
   # expm1 keeps the digits of 1 - p where p is close to 1.
   others_BT = -jnp.expm1(jnp.minimum(behavior_BT, 0))
-  left_BT = -jnp.expm1(jnp.minimum(logprob_BT, 0))
+  left_BT = -jnp.expm1(jnp.minimum(policy_BT, 0))
   gained_BT = jnp.where(
     others_BT > 0, others_BT * (jnp.log(others_BT) - jnp.log(left_BT)), 0
   )
-  return rise_BT, gained_BT - mu_BT * log_ratio_BT
+  return jnp.sign(rise_BT) * (gained_BT - jnp.exp(behavior_BT) * x_BT)
 
 
 def sapo(

@@ -27,6 +27,9 @@ from agentrl_jax.train.token_logprobs import (
 )
 from agentrl_jax.train.train_batch import Array, TrainBatch
 
+# Those of binary probabilities, by the surrogate that bounds them.
+_DIVERGENCES = {"dppo_tv": "tv", "dppo_kl": "kl"}
+
 Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
 
 
@@ -164,7 +167,7 @@ def batch_loss(
   """
   batch = micro_batch.batch
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
-  metrics = _report(behavior_BT, entropy_BT, micro_batch, config)
+  metrics = _report(behavior_BT, logprob_BT, entropy_BT, micro_batch, config)
   metrics |= measure_policy_slots(
     behavior_BT,
     batch,
@@ -407,6 +410,7 @@ def _value_loss(
 
 def _report(
   log_ratio_BT: jax.Array,
+  logprob_BT: jax.Array,
   entropy_BT: jax.Array,
   micro_batch: TrainBatch,
   config: LossConfig,
@@ -417,6 +421,13 @@ def _report(
   moved_BT = jnp.expm1(log_ratio_BT)
   if config.surrogate == "gmpo":  # its bounds are in nats
     moved_BT = log_ratio_BT
+  elif config.surrogate in _DIVERGENCES:  # and these of the probability
+    moved_BT = losses.binary_divergence(
+      log_ratio_BT,
+      logprob_BT,
+      mask_BT,
+      divergence=_DIVERGENCES[config.surrogate],
+    )
   outside_BT = (moved_BT < -config.clip_low) | (moved_BT > config.clip_high)
 
   def mean(x_BT: jax.Array) -> Mean:
@@ -453,13 +464,13 @@ def _cispo(config: LossConfig, terms: Terms) -> jax.Array:
   )
 
 
-def _dppo(divergence: str, config: LossConfig, terms: Terms) -> jax.Array:
+def _dppo(config: LossConfig, terms: Terms) -> jax.Array:
   return losses.dppo(
     terms.log_ratio,
     terms.advantage,
     terms.logprob,
     terms.batch.mask,
-    divergence=divergence,
+    divergence=_DIVERGENCES[config.surrogate],
     **_clip(config),
   )
 
@@ -508,8 +519,8 @@ SURROGATES: Mapping[str, Callable[[LossConfig, Terms], jax.Array]] = {
   ),
   "clipped": _clipped,
   "cispo": _cispo,
-  "dppo_tv": partial(_dppo, "tv"),
-  "dppo_kl": partial(_dppo, "kl"),
+  "dppo_tv": _dppo,
+  "dppo_kl": _dppo,
   "gspo": _gspo,
   "gspo_token": _gspo_token,
   "sapo": _sapo,

@@ -61,7 +61,8 @@ ARMS = {
     "loss.clip_low": 1.0,  # no lower bound
     "loss.clip_high": 0.28,
   },
-  # arXiv:2602.04879, binary forms
+  # The mask of arXiv:2602.04879 in its binary forms, with the bounds of verl's
+  # example for Qwen3-30B-A3B
   "dppo_tv": NO_TASK_NORM
   | {
     "loss.surrogate": "dppo_tv",

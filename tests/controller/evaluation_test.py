@@ -35,13 +35,14 @@ def tasks(n, environments=None):
   )
 
 
-async def score(player, num_tasks=20, concurrency=4, **more):
+async def score(player, num_tasks=20, concurrency=4, timeout_s=60.0, **more):
   scores = await evaluate(
     player,
     tasks(num_tasks),
     concurrency=concurrency,
     seed=2,
     retries=RETRIES,
+    timeout_s=timeout_s,
     **more,
   )
   return scores["arithmetic"]
@@ -256,7 +257,12 @@ class PlayersTest(unittest.IsolatedAsyncioTestCase):
     unknown = [Task("chess", "test", 0)]
     with self.assertRaises(ExceptionGroup) as caught:
       await evaluate(
-        a_player(), unknown, concurrency=1, seed=0, retries=RETRIES
+        a_player(),
+        unknown,
+        concurrency=1,
+        seed=0,
+        retries=RETRIES,
+        timeout_s=60.0,
       )
     (error,) = caught.exception.exceptions
     self.assertIsInstance(error, ConfigError)

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
+from tests.golden.originals import HIGHEST
 
 GOLDEN = pathlib.Path(__file__).with_name("originals.npz")
 NUM_GROUPS = 3
-HIGHEST = -0.01  # the highest log-probability that DPPO is compared with
 REDUCTIONS = {
   "token-mean": losses.token_mean,
   "seq-mean-token-sum": losses.sequence_sum_mean,

@@ -29,7 +29,6 @@ import torch
 from tests.golden import originals
 
 B, T = 7, 11
-HIGHEST = -0.01  # the highest log-probability that DPPO is compared with
 MODES = (
   "token-mean",
   "seq-mean-token-sum",
@@ -187,7 +186,7 @@ def dppo(verl, x: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
     clip_ratio=low, clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=cap
   )
   # Some of the inputs are above 0, and no probability is above 1.
-  old = torch.tensor(np.minimum(x["old_BT"], HIGHEST))
+  old = torch.tensor(np.minimum(x["old_BT"], originals.HIGHEST))
   advantage = torch.tensor(x["advantage_BT"])
   mask = torch.tensor(x["mask_BT"], dtype=torch.float64)
   for name in ("dppo_tv", "dppo_kl"):
@@ -195,7 +194,7 @@ def dppo(verl, x: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
     yield from _named(
       name,
       lambda v, f=loss: f(
-        old, v.clamp(max=HIGHEST), advantage, mask, config=config
+        old, v.clamp(max=originals.HIGHEST), advantage, mask, config=config
       )[0],
       x["logprob_BT"],
     )

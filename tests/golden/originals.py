@@ -23,8 +23,11 @@ COMMITS = {
 }
 
 
+HIGHEST = -0.01  # the highest log-probability that DPPO is compared with
+
+
 class Config(dict):
-  """What the originals take for a config: attributes and `get`."""
+  """A config as the originals read it: attributes and `get`."""
 
   global_batch_info: dict[str, Any] = {}
 

@@ -77,23 +77,34 @@ def dppo(
   clip_high,
   weight_cap=20.0,
 ):
+  moved_BT = binary_divergence(
+    log_ratio_BT, policy_logprob_BT, mask_BT, divergence=divergence
+  )
   loss_BT = np.zeros(log_ratio_BT.shape)
   for at in np.ndindex(loss_BT.shape):
-    if mask_BT[at]:
-      ratio, advantage = math.exp(log_ratio_BT[at]), float(advantage_BT[at])
-      new = math.exp(policy_logprob_BT[at])
-      old = new / ratio
-      distance = abs(new - old)
-      if divergence == "kl":
-        distance = old * math.log(old / new)
-        distance += (1 - old) * math.log((1 - old) / (1 - new))
-      good = advantage > 0
-      ahead = new > old if good else new < old
-      if ahead and distance > (clip_high if good else clip_low):
-        continue
-      weight = min(ratio, weight_cap)
+    advantage = float(advantage_BT[at])
+    too_far = (
+      moved_BT[at] > clip_high if advantage > 0 else moved_BT[at] < -clip_low
+    )
+    if mask_BT[at] and not too_far:
+      weight = min(math.exp(log_ratio_BT[at]), weight_cap)
       loss_BT[at] = -weight * advantage * float(policy_logprob_BT[at])
   return loss_BT
+
+
+def binary_divergence(log_ratio_BT, policy_logprob_BT, mask_BT, *, divergence):
+  moved_BT = np.zeros(log_ratio_BT.shape)
+  for at in np.ndindex(moved_BT.shape):
+    if not mask_BT[at]:
+      continue
+    new = math.exp(policy_logprob_BT[at])
+    old = new / math.exp(log_ratio_BT[at])
+    moved_BT[at] = new - old
+    if divergence == "kl":
+      distance = old * math.log(old / new)
+      distance += (1 - old) * math.log((1 - old) / (1 - new))
+      moved_BT[at] = math.copysign(distance, new - old)
+  return moved_BT
 
 
 def sapo(log_ratio_BT, advantage_BT, *, tau_positive=1.0, tau_negative=1.05):

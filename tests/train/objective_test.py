@@ -113,6 +113,40 @@ class BatchLossTest(parameterized.TestCase):
       self._value(**others | changes)[0], self._value(**others)[0], places=6
     )
 
+  def test_what_is_outside_the_clip_is_measured_as_the_surrogate_does(self):
+    mask = self.micro_batch.batch.mask
+    log_ratio = np.where(
+      mask, self.logprob - self.micro_batch.batch.behavior_logprob, 0
+    )
+    policy = np.exp(np.where(mask, self.logprob, 0))
+    for surrogate, moved in {
+      "reinforce": np.expm1(log_ratio),
+      "gmpo": log_ratio,
+      "dppo_tv": policy - policy / np.exp(log_ratio),
+    }.items():
+      with self.subTest(surrogate):
+        _, metrics = self._value(
+          surrogate=surrogate, dual_clip=0.0, clip_low=0.01, clip_high=0.02
+        )
+        outside = (moved < -0.01) | (moved > 0.02)
+        self.assertAlmostEqual(
+          float(metrics["policy/ratio_outside_clip"].value()),
+          outside[mask].mean(),
+          places=6,
+        )
+
+  def test_one_update_of_a_recomputed_policy_is_never_clipped(self):
+    def change_by_the_clip():
+      narrow, wide = (
+        self._gradient(dual_clip=0.0, clip_low=low, clip_high=high)
+        for low, high in ((0.001, 0.001), (0.999, 100.0))
+      )
+      return np.abs(narrow - wide).max()
+
+    self.assertGreater(change_by_the_clip(), 1e-4)
+    self._recompute()
+    self.assertEqual(change_by_the_clip(), 0)
+
   @pytest.mark.slow
   def test_gspo_of_tokens_differs_where_advantages_do(self):
     gspo = {"surrogate": "gspo", "dual_clip": 0.0}

@@ -112,6 +112,7 @@ class AlteredRewardTest(SessionContract, unittest.IsolatedAsyncioTestCase):
       concurrency=4,
       seed=0,
       retries=defaults(RetryLimits, "retry"),
+      timeout_s=60.0,
     )
     self.assertEqual(scores["arithmetic"].success_rate, 1.0)
     self.assertEqual(scores["arithmetic"].mean_reward, 0.0)

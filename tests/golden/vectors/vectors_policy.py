@@ -91,6 +91,23 @@ def _policy_gradient() -> list[Case]:
     ),
     *(
       case(
+        "binary_divergence",
+        "The third token fell by 0.30, and by 0.19 nats.",
+        policy_gradient.binary_divergence,
+        {
+          "log_ratio_BT": [[0.5, 0.5, -0.6, -1.0], [0.0, 4.0, 0.1, 0.0]],
+          "policy_logprob_BT": [
+            [-0.5, -0.5, -1.0, -1.5],
+            [-1.0, -3.0, -1.0, NAN],
+          ],
+          "mask_BT": X_MASK_BT,
+          "divergence": divergence,
+        },
+      )
+      for divergence in ("tv", "kl")
+    ),
+    *(
+      case(
         "dppo",
         "By total variation the third token fell far enough, by KL it did "
         "not. The ratio of the sixth is above the cap.",

@@ -9,6 +9,7 @@ from tests import eight_devices
 # One token at a time, or one row: there is nothing to add up between devices.
 # `fused_sharding_test` spreads `fused_token_logprob`.
 WITHOUT_STATISTICS = {
+  "binary_divergence",
   "cispo",
   "clipped_surrogate",
   "clipped_value_loss",
