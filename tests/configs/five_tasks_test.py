@@ -2,9 +2,11 @@
 
 from absl.testing import absltest, parameterized
 
-from configs import five_tasks
+from configs import five_tasks, five_tasks_tokens
 from configs.ablations import one_policy
 from environments.alfworld.generation.catalogue import FITS, ROOM_KINDS
+from environments.knowledgegraph.generation.themes import THEMES
+from environments.knowledgegraph.generation.world import NAME_PATTERNS
 from launch.config.settings import read_settings
 
 
@@ -13,8 +15,21 @@ class FiveTasksTest(parameterized.TestCase):
     furniture = {
       name for kind in ROOM_KINDS.values() for name in kind.furniture
     }
-    self.assertSameElements(five_tasks.FURNITURE.split(), furniture)
-    self.assertSameElements(five_tasks.THINGS.split(), FITS)
+    self.assertSameElements(five_tasks_tokens.FURNITURE, furniture)
+    self.assertSameElements(five_tasks_tokens.THINGS, FITS)
+
+  def test_tokens_are_of_the_graphs(self):
+    names = {
+      f"{start}{separator}{end}"
+      for starts, separator, ends in NAME_PATTERNS.values()
+      for start in starts
+      for end in ends
+    }
+    self.assertSameElements(five_tasks_tokens.ENTITIES, names)
+    relations = {r.name for theme in THEMES for r in theme.relations}
+    self.assertSameElements(five_tasks_tokens.RELATIONS, relations)
+    types = {type_.id for theme in THEMES for type_ in theme.types}
+    self.assertContainsSubset(types, five_tasks_tokens.WHOLE_TOKENS)
 
   def test_tokenizer_has_room_to_learn(self):
     tokenizer = five_tasks.get_config().tokenizer
