@@ -12,7 +12,7 @@ FURNITURE = (
   "desk diningtable drawer dresser fridge garbagecan handtowelholder "
   "laundryhamper microwave ottoman safe shelf sidetable sinkbasin sofa "
   "stoveburner toaster toilet toiletpaperhanger towelholder tvstand"
-).split()
+)
 THINGS = (
   "alarmclock apple baseballbat basketball book bowl box bread butterknife "
   "candle cd cellphone cloth creditcard cup dishsponge egg fork glassbottle "
@@ -20,12 +20,15 @@ THINGS = (
   "pencil peppershaker pillow plate plunger pot potato remotecontrol "
   "saltshaker soapbar soapbottle spatula spoon spraybottle statue tennisracket "
   "tissuebox toiletpaper tomato towel vase watch wateringcan winebottle"
-).split()
-_PLACES = [f"{name} {n}" for name in FURNITURE for n in range(1, 6)]
-_THINGS = [f"{name} {n}" for name in THINGS for n in range(1, 5)]
+)
+_PLACES = tuple(
+  f"{name} {n}" for name in FURNITURE.split() for n in range(1, 6)
+)
+_THINGS = tuple(f"{name} {n}" for name in THINGS.split() for n in range(1, 5))
 # An action is one token, or two: "take mug 1", " from shelf 2".
 _ROOMS = (
-  *(f" {name}" for name in (*FURNITURE, *THINGS, *_PLACES, *_THINGS)),
+  *(f" {name}" for name in (*FURNITURE.split(), *THINGS.split())),
+  *(f" {name}" for name in (*_PLACES, *_THINGS)),
   *(f"{verb} {p}" for verb in ("go to", "open", "close") for p in _PLACES),
   *(f"{verb} {thing}" for verb in ("take", "put") for thing in _THINGS),
   *(f" {where} {p}" for where in ("from", "in/on") for p in _PLACES),
