@@ -20,7 +20,7 @@ def get_config():
   c.tasks.names = environments.NAMES
   _set_environments(c.environments)
   c.tokenizer.update(
-    vocab_size=7680, whole_tokens=five_tasks_tokens.WHOLE_TOKENS
+    vocab_size=6144, whole_tokens=five_tasks_tokens.WHOLE_TOKENS
   )
   c.warm_start.num_demonstrations = 20_000
   c.episode.update(max_turns=10, max_tokens=512)
@@ -55,7 +55,7 @@ def _set_environments(known: ml_collections.ConfigDict) -> None:
   known.knowledgegraph.options.update(
     system_prompt="short", num_hops=(1, 1), num_entities=(5, 6), max_rounds=6
   )
-  known.knowledgegraph.mistakes.update(wrong_relation=0.45, stop_early=0.55)
+  known.knowledgegraph.mistakes.update(wrong_relation=0.45, stop_early=0.3)
   known.os_interaction.options.update(
     engine="sandbox", system_prompt="short", difficulty=(1, 1), max_rounds=4
   )

@@ -40,43 +40,23 @@ _ROOMS = (
   "\ninventory\nlook\n",
 )
 
-# Graphs: names of entities, of the two words of a pattern each, and relations.
-ENTITIES = tuple(
-  f"{start}{separator}{end}"
-  for starts, separator, ends in (
-    (
-      "Ada Boris Clara Dario Edith Felix Gina Hugo Ida Jonas Kira Lars Mona "
-      "Nils Oona Pablo Ruth Stefan Thea Uwe Vera Walt Yara Zeno",
-      " ",
-      "Abbott Bauer Castro Dietz Engel Faber Gomez Hansen Ibsen Jensen Keller "
-      "Lund Moreau Nagy Ortiz Petrov Quinn Rossi Silva Torres Ulrich Vance "
-      "Weber",
-    ),
-    (
-      "Amber Bitter Broken Distant Empty Frozen Gentle Hidden Hollow Ivory "
-      "Last Little Lonely Narrow Pale Quiet Rapid Scarlet Second Silent Stolen "
-      "Velvet",
-      " ",
-      "Anchor Arrow Beacon Candle Castle Desert Echo Feather Harbor Island "
-      "Journey Lantern Letter Meadow Mirror Orchard Portrait River Shadow "
-      "Summer Tide Voyage Window Winter",
-    ),
-    (
-      "Ald Bel Cor Dun El Fen Gar Hal Is Kel Lor Mar Nor Or Pel Ros Sal Tor "
-      "Ul Ver",
-      "",
-      "aby anta burg dale endia eros ford gard haven ia ino ley mark mouth "
-      "oria stad ton ville wick",
-    ),
-    (
-      "classic cosmic electric folk gothic heroic ironic lyric modern mystic "
-      "noir pastoral rustic satiric solar urban",
-      " ",
-      "ballad crime dance drama fable march mystery poem quest saga",
-    ),
-  )
-  for start in starts.split()
-  for end in ends.split()
+# Graphs: words of the names of entities, and relations. Whole names are too
+# rare: a policy that met each in a handful of demonstrations cannot copy it.
+FIRST_WORDS = (
+  "Ada Boris Clara Dario Edith Felix Gina Hugo Ida Jonas Kira Lars Mona Nils "
+  "Oona Pablo Ruth Stefan Thea Uwe Vera Walt Yara Zeno "
+  "Amber Bitter Broken Distant Empty Frozen Gentle Hidden Hollow Ivory Last "
+  "Little Lonely Narrow Pale Quiet Rapid Scarlet Second Silent Stolen Velvet "
+  "classic cosmic electric folk gothic heroic ironic lyric modern mystic noir "
+  "pastoral rustic satiric solar urban"
+)
+SECOND_WORDS = (
+  "Abbott Bauer Castro Dietz Engel Faber Gomez Hansen Ibsen Jensen Keller Lund "
+  "Moreau Nagy Ortiz Petrov Quinn Rossi Silva Torres Ulrich Vance Weber "
+  "Anchor Arrow Beacon Candle Castle Desert Echo Feather Harbor Island Journey "
+  "Lantern Letter Meadow Mirror Orchard Portrait River Shadow Summer Tide "
+  "Voyage Window Winter "
+  "ballad crime dance drama fable march mystery poem quest saga"
 )
 RELATIONS = tuple(
   f"{domain}.{type_}.{relation}"
@@ -114,7 +94,8 @@ RELATIONS = tuple(
   for relation in relations.split()
 )
 _GRAPHS = (
-  *ENTITIES,
+  *FIRST_WORDS.split(),
+  *(f" {word}" for word in SECOND_WORDS.split()),
   *RELATIONS,
   *sorted({name.rpartition(".")[0] for name in RELATIONS}),  # types
   *("\nEntities: [", "Observation: [", "Observation: variable "),

@@ -19,13 +19,13 @@ class FiveTasksTest(parameterized.TestCase):
     self.assertSameElements(five_tasks_tokens.THINGS.split(), FITS)
 
   def test_tokens_are_of_the_graphs(self):
-    names = {
-      f"{start}{separator}{end}"
-      for starts, separator, ends in NAME_PATTERNS.values()
-      for start in starts
-      for end in ends
-    }
-    self.assertSameElements(five_tasks_tokens.ENTITIES, names)
+    of_two = [p for p in NAME_PATTERNS.values() if p[1] == " "]
+    for words, place in (
+      (five_tasks_tokens.FIRST_WORDS, 0),
+      (five_tasks_tokens.SECOND_WORDS, 2),
+    ):
+      names = [word for pattern in of_two for word in pattern[place]]
+      self.assertSameElements(words.split(), names)
     relations = {r.name for theme in THEMES for r in theme.relations}
     self.assertSameElements(five_tasks_tokens.RELATIONS, relations)
     types = {type_.id for theme in THEMES for type_ in theme.types}
