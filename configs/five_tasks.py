@@ -24,11 +24,12 @@ def get_config():
   )
   c.warm_start.num_demonstrations = 20_000
   c.episode.update(max_turns=10, max_tokens=512)
-  c.train.update(row_length=512, micro_batch=5)
+  c.train.update(steps=120, row_length=512, micro_batch=5)
   c.admission.update(groups_per_step=40, max_concurrent_groups=30)
   c.queue.max_groups = 40
   c.engine.update(context=512, prefill_chunks=(16, 64))
-  c.evaluation.num_tasks = 128
+  # Many, so that a rise of ten points shows in each task and seed.
+  c.evaluation.update(num_tasks=512, num_sampled=256)
   return c
 
 
