@@ -1,9 +1,10 @@
 """Tool calls, free or constrained to their schemas by a grammar.
 
-  python -m launch.train --config=configs/ablations/calls.py:well_formed
+  python -m launch.sweep --ablation=configs/ablations/calls.py --seeds=3
 
 The grammar constrains sampling to the names and schemas of the task's tools;
-the learner trains on the same distribution. Watch `success/<task>`,
+the learner trains on the same distribution. The warm start is a short one:
+after the quickstart's own, hardly a call is malformed. Watch `success/<task>`,
 `policy/entropy` and `policy/engine_drift`.
 """
 
@@ -18,4 +19,7 @@ ARMS = {
 
 def get_config(arm: str = "free"):
   """`arm` is the text after the colon on the command line."""
-  return arms.apply_arm(quickstart.get_config(), ARMS, arm)
+  c = quickstart.get_config()
+  c.name = "calls"
+  c.warm_start.num_demonstrations = 3_000
+  return arms.apply_arm(c, ARMS, arm)

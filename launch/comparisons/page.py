@@ -15,10 +15,11 @@ from launch.comparisons.finals import MEAN, Change, Finals, finals
 from launch.comparisons.plots import Plot, make_plots
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import Estimate, PairedDifference
+from launch.comparisons.training import with_training
 from launch.reports import numbers
 from launch.reports.curves import RL, SUCCESS
 from launch.reports.html import page_templates
-from launch.reports.summary import MODES, PASS
+from launch.reports.summary import MODES, PASS, TRAINING
 from launch.reports.tables import Cell
 from launch.sweeps.cells import State
 
@@ -38,8 +39,11 @@ class Comparison:
 
 def compare(title: str, arms: Sequence[Arm]) -> Comparison:
   """Computes every number and plot of the arms."""
+  arms = with_training(arms)
   found = [
-    finals(arms, stage, mode) for stage in STAGES for mode in (*MODES, PASS)
+    finals(arms, stage, mode)
+    for stage in STAGES
+    for mode in (*MODES, PASS, *TRAINING)
   ]
   made = [each for each in found if each is not None]
   # After RL first: it is what is asked for.

@@ -65,29 +65,34 @@ class Arm:
 def read_arms(folders: Sequence[pathlib.Path]) -> list[Arm]:
   """Reads sweeps and runs; the first arm is what others are compared with.
 
-  Raises `ConfigError` for a folder that is neither.
+  Arms are in the order of the folders. Runs that are named one by one are
+  grouped into arms, which stand where the first of these runs was named. Raises
+  `ConfigError` for a folder that is neither.
   """
   arms: list[Arm] = []
   alone: list[Run] = []
+  place = 0  # of the arms of runs that are named one by one
   for folder in folders:
     if folder.suffix == ".csv":
       arms += read_finals(folder)
     elif (folder / RECORD).exists():
       arms += _arms_of_sweep(folder)
     elif (folder / CONFIG).exists():
+      place = place if alone else len(arms)
       alone.append(read_run(folder))
     else:
       raise ConfigError(
         f"{folder} is neither a run ({CONFIG}) nor a sweep ({RECORD}): name "
         "folders that launch.train or launch.sweep made"
       )
+  arms[place:place] = _grouped(alone)
   names = [arm.name for arm in arms]
-  if len(names) > len(set(names)):  # of several sweeps
+  if len(names) > len(set(names)):
     raise ConfigError(
-      f"two sweeps have an arm of the same name, among {', '.join(names)}: "
-      "compare them one at a time"
+      f"two arms have the same name, among {', '.join(names)}: compare them "
+      "one at a time"
     )
-  return [*arms, *_grouped(alone)]
+  return arms
 
 
 def read_run(

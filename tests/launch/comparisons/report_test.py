@@ -24,6 +24,7 @@ from launch.comparisons.page import (
   write,
 )
 from launch.comparisons.runs import read_arms
+from launch.reports.summary import TRAINING
 from launch.sweeps.cells import State
 from launch.sweeps.plan import Plan, write_record
 
@@ -182,7 +183,9 @@ class ComparisonTest(absltest.TestCase):
       )
     with (output / "finals.csv").open() as file:
       rows = list(csv.DictReader(file))
-    self.assertEqual([row["success"] for row in rows], ["0.5", "0.6"])
+    greedy = [row["success"] for row in rows if row["mode"] == "greedy"]
+    self.assertEqual(greedy, ["0.5", "0.6"])
+    self.assertEqual({row["mode"] for row in rows}, {"greedy", *TRAINING})
     with (output / "curves.csv").open() as file:
       last = [r for r in csv.DictReader(file) if r["metric"] == "success/sums"][
         -1
@@ -240,7 +243,7 @@ class ComparisonTest(absltest.TestCase):
     path.parent.mkdir()
     path.write_text("{}\n")
     found = compare("t", self.arms()).finals
-    self.assertEqual({each.mode for each in found}, {"greedy"})
+    self.assertEqual({each.mode for each in found}, {"greedy", *TRAINING})
 
   def test_arms_of_other_tasks_are_compared_on_what_both_have(self):
     lines = ["arm,seed,state,stage,mode,task,n,success,low,high,reward"]
@@ -320,6 +323,21 @@ class ComparisonTest(absltest.TestCase):
       report.main([str(self.root / "empty")])
     self.assertEqual(end.exception.code, 2)
     self.assertIn("neither a run (config.yaml) nor a sweep", said.getvalue())
+
+  def test_arms_stand_in_the_order_of_the_folders(self):
+    """The first is what others are compared with, a sweep's arm or not."""
+    self.make("alone", [0.5, 0.6, 0.4])
+    sweep = self.root / "sweep"
+    make_run(sweep / "cells" / "a-s0", seed=0, success=0.5)
+    plan = Plan(ablation="x.py", arms={"a": {}}, seeds=[0], overrides=[])
+    write_record(plan, sweep, {})
+    runs = [self.root / f"alone-s{seed}" for seed in range(3)]
+    for folders, names in (
+      ([*runs, sweep], ["alone", "a"]),
+      ([sweep, *runs], ["a", "alone"]),
+      ([runs[0], sweep, *runs[1:]], ["alone", "a"]),
+    ):
+      self.assertEqual([arm.name for arm in read_arms(folders)], names)
 
   def test_the_same_run_twice_is_refused(self):
     self.make("a", [0.5])
