@@ -11,6 +11,11 @@ each run before and after reinforcement learning, in one mode:
 
   <!-- rises: evidence/five_tasks.csv greedy -->
   <!-- end -->
+
+`diagnostics` are means over the updates of runs, and their cost:
+
+  <!-- diagnostics: evidence/agentrl_diagnostics.csv -->
+  <!-- end -->
 """
 
 import pathlib
@@ -18,13 +23,21 @@ import re
 from collections.abc import Sequence
 
 from agentrl_jax.errors import ConfigError
+from launch.comparisons.diagnostics import (
+  Values,
+  columns,
+  read_diagnostics,
+  table,
+)
 from launch.comparisons.finals import Finals, finals
 from launch.comparisons.runs import Arm, read_arms
 from launch.reports import numbers
 from launch.reports.summary import Score
 
 _BLOCK = re.compile(
-  r"(<!-- (finals|rises): (\S+) ([^>]*?) ?-->\n)(.*?)(<!-- end -->)", re.DOTALL
+  r"(<!-- (finals|rises|diagnostics): (\S+) ([^>]*?) ?-->\n)"
+  r"(.*?)(<!-- end -->)",
+  re.DOTALL,
 )
 
 
@@ -33,6 +46,8 @@ def filled(page: str, folder: pathlib.Path) -> str:
 
   def table(block: re.Match[str]) -> str:
     begin, kind, path, words, _, end = block.groups()
+    if kind == "diagnostics":
+      return f"{begin}{drift(read_diagnostics(folder / path))}{end}"
     arms = read_arms([folder / path])
     if kind == "rises":
       return f"{begin}{rises(arms, words)}{end}"
@@ -69,6 +84,21 @@ def rises(arms: Sequence[Arm], mode: str) -> str:
       for name in names
     ]
     lines.append(f"| {label} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
+
+
+def drift(values: Values) -> str:
+  """Returns what runs cost and how far policies were apart as a table."""
+  titles = [each.title for each in columns(values).values()]
+  lines = [
+    f"| mean over seeds | {' | '.join(titles)} |",
+    f"|---|{'---|' * len(titles)}",
+  ]
+  for label, cells in table(values):
+    texts = [
+      f"{cell.text} ({cell.note})" if cell.note else cell.text for cell in cells
+    ]
+    lines.append(f"| {label} | {' | '.join(texts)} |")
   return "\n".join(lines) + "\n"
 
 

@@ -1,6 +1,6 @@
 """The comparison as one self-contained page, with pictures and CSV beside it.
 
-<output>/report.html  finals.csv  curves.csv  <plot>.png
+<output>/report.html  finals.csv  curves.csv  diagnostics.csv  <plot>.png
 """
 
 import csv
@@ -11,6 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from launch.comparisons.bands import costs_of
+from launch.comparisons.diagnostics import (
+  columns,
+  diagnostics,
+  rows_of,
+  table,
+)
 from launch.comparisons.finals import MEAN, Change, Finals, finals
 from launch.comparisons.plots import Plot, make_plots
 from launch.comparisons.runs import Arm, Run
@@ -59,6 +65,8 @@ def write(comparison: Comparison, output: pathlib.Path) -> None:
     plot.write(output)
   _write_csv(output / "finals.csv", _final_rows(comparison.arms))
   _write_csv(output / "curves.csv", _curve_rows(comparison.arms))
+  found = diagnostics(comparison.arms)
+  _write_csv(output / "diagnostics.csv", rows_of(found))
   partial = output / "page.partial"
   partial.write_text(render(comparison), encoding="utf-8")
   partial.replace(output / "report.html")
@@ -66,6 +74,7 @@ def write(comparison: Comparison, output: pathlib.Path) -> None:
 
 def render(comparison: Comparison) -> str:
   """Renders the page as text."""
+  found = diagnostics(comparison.arms)
   return (
     page_templates()
     .get_template("comparison.html")
@@ -74,6 +83,10 @@ def render(comparison: Comparison) -> str:
       verdicts=verdicts(comparison),
       warnings=warnings(comparison.arms),
       tables=[_table(each) for each in comparison.finals],
+      diagnostics=table(found),
+      diagnostic_columns=[
+        Cell(each.title, each.note) for each in columns(found).values()
+      ],
       plots=comparison.plots,
       arms=comparison.arms,
       cells=[

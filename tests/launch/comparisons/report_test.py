@@ -316,6 +316,26 @@ class ComparisonTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "no run .* before and after RL"):
       report.main([f"--fill={page}"])
 
+  def test_diagnostics_are_kept_and_filled_in(self):
+    self.make("a", [0.5, 0.6])
+    whole = compare("t", self.arms())
+    write(whole, self.root / "out")
+    self.assertIn("Diagnostics and cost", render(whole))
+    page = self.root / "page.md"
+    page.write_text("<!-- diagnostics: out/diagnostics.csv -->\n<!-- end -->\n")
+    report.main([f"--fill={page}"])
+    self.assertIn(
+      "| mean over seeds | entropy | trained tokens | RL | run |\n"
+      "|---|---|---|---|---|\n"
+      # Six updates of 100 tokens and 3 s, in a run of 18 s.
+      "| a (2) | 1 (1 to 1) | 0.6 (0.6 to 0.6) | 0.3 (0.3 to 0.3) |"
+      " 0.005 (0.005 to 0.005) |\n<!-- end -->",
+      page.read_text(),
+    )
+    (self.root / "out" / "diagnostics.csv").write_text("arm,seed\na,0\n")
+    with self.assertRaisesRegex(ConfigError, "as the diagnostics.csv"):
+      report.main([f"--fill={page}"])
+
   def test_what_is_neither_run_nor_sweep_is_refused(self):
     (self.root / "empty").mkdir()
     said = io.StringIO()

@@ -1,0 +1,149 @@
+"""Diagnostics of runs: their cost, and the distance of samplers and learner.
+
+Scores say which arm ended higher; these say what was different on the way. Each
+is one number per run, kept as `diagnostics.csv` beside the scores.
+"""
+
+import csv
+import dataclasses
+import math
+import pathlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import Row
+from launch.comparisons.bands import MINUTES, TOKENS, costs_of
+from launch.comparisons.runs import Arm, Run
+from launch.reports.curves import DISTANCE, ENTROPY, RL, STALENESS_MEAN
+from launch.reports.tables import Cell
+
+_OLDER = "/policy_slot1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic:
+  """A quantity of a run: its column's title and note."""
+
+  title: str
+  note: str
+
+
+# Those that are metrics are means over the updates of a run.
+METRICS = {
+  ENTROPY: Diagnostic("entropy", "nats per token"),
+  DISTANCE: Diagnostic("log-ratio, fresh", "mean |log ratio|, nats per token"),
+  f"policy/abs_log_ratio{_OLDER}": Diagnostic(
+    "log-ratio, older", "the same of policy slot 1"
+  ),
+  f"policy/kl_to_behavior{_OLDER}": Diagnostic(
+    "KL, older", "of policy slot 1, nats per token"
+  ),
+  f"policy/effective_sample_size{_OLDER}": Diagnostic(
+    "sample size, older", "effective, share of policy slot 1's tokens"
+  ),
+  f"policy/share_of_tokens{_OLDER}": Diagnostic(
+    "tokens, older", "share of trained tokens of policy slot 1"
+  ),
+}
+# What is counted since the start of a run.
+COUNTS = {
+  STALENESS_MEAN: Diagnostic("staleness", "updates, mean of all groups"),
+  TOKENS: Diagnostic("trained tokens", "thousands"),
+  MINUTES: Diagnostic("RL", "minutes"),
+  "hours": Diagnostic("run", "hours, warm start included"),
+}
+ALL = {**METRICS, **COUNTS}
+Values = Mapping[str, Mapping[int, Mapping[str, float]]]  # arm, seed, name
+
+
+def diagnostics(arms: Sequence[Arm]) -> Values:
+  """Returns the diagnostics of all runs that have made an update of RL."""
+  return {
+    arm.name: {
+      seed: _of_run(run)
+      for seed, run in sorted(arm.runs.items())
+      if any(row.stage == RL for row in run.rows)
+    }
+    for arm in arms
+  }
+
+
+def _of_run(run: Run) -> dict[str, float]:
+  rows = [row for row in run.rows if row.stage == RL]
+  costs = costs_of(rows)
+  found = {name: _mean(rows, name) for name in METRICS}
+  found[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
+  found[TOKENS] = costs[TOKENS][-1] / 1000
+  found[MINUTES] = costs[MINUTES][-1]
+  found["hours"] = run.hours or math.nan
+  return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+  values = [row.values.get(name, math.nan) for row in rows]
+  finite = [value for value in values if math.isfinite(value)]
+  return statistics.fmean(finite) if finite else math.nan
+
+
+def rows_of(values: Values) -> Iterator[Mapping[str, object]]:
+  """Returns the rows of `diagnostics.csv`."""
+  for arm, seeds in values.items():
+    for seed, found in seeds.items():
+      for name, value in found.items():
+        yield {
+          "arm": arm,
+          "seed": seed,
+          "diagnostic": name,
+          "value": f"{value:.6g}",
+        }
+
+
+def read_diagnostics(path: pathlib.Path) -> Values:
+  """Reads a `diagnostics.csv`. Raises `ConfigError` if it is none."""
+  values: dict[str, dict[int, dict[str, float]]] = {}
+  try:
+    with path.open(newline="", encoding="utf-8") as file:
+      for row in csv.DictReader(file):
+        run = values.setdefault(row["arm"], {}).setdefault(int(row["seed"]), {})
+        run[row["diagnostic"]] = float(row["value"])
+  except (OSError, KeyError, ValueError) as error:
+    raise ConfigError(
+      f"{path} cannot be read as the diagnostics.csv of a comparison: {error!r}"
+    ) from error
+  return values
+
+
+def columns(values: Values) -> dict[str, Diagnostic]:
+  """Returns the diagnostics that some run has."""
+  names = {
+    name
+    for seeds in values.values()
+    for found in seeds.values()
+    for name in found
+  }
+  return {name: each for name, each in ALL.items() if name in names}
+
+
+def table(values: Values) -> list[tuple[str, list[Cell]]]:
+  """Returns a row per arm: means over seeds, with the least and the most."""
+  names = columns(values)
+  return [
+    (
+      f"{arm} ({len(seeds)})",
+      [
+        _cell([found[name] for found in seeds.values() if name in found])
+        for name in names
+      ],
+    )
+    for arm, seeds in values.items()
+    if seeds
+  ]
+
+
+def _cell(values: Sequence[float]) -> Cell:
+  if not values:
+    return Cell("")
+  low, high = min(values), max(values)
+  note = f"{low:.3g} to {high:.3g}" if len(values) > 1 else ""
+  return Cell(f"{statistics.fmean(values):.3g}", note)
