@@ -1,6 +1,6 @@
 """Ablations as data: an arm is a name and the keys that it changes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -22,3 +22,25 @@ def apply_arm(
   config.update_from_flattened_dict(arms[arm])
   config.name = f"{config.name}-{arm}"
   return config
+
+
+def on_tasks(
+  config: ml_collections.ConfigDict, names: Sequence[str]
+) -> dict[str, Any]:
+  """Returns the keys that train on some of a config's tasks.
+
+  Each has as many demonstrations and groups per update as in the whole.
+  """
+  share = len(names) / len(config.tasks.names)
+  keys = (
+    "warm_start.num_demonstrations",
+    "admission.groups_per_step",
+    "admission.max_concurrent_groups",
+    "queue.max_groups",
+  )
+  whole = config.to_dict()
+  scaled = {}
+  for key in keys:
+    section, name = key.split(".")
+    scaled[key] = round(share * whole[section][name])
+  return {"tasks.names": tuple(names), **scaled}

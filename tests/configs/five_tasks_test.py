@@ -3,7 +3,7 @@
 from absl.testing import absltest, parameterized
 
 from configs import five_tasks, five_tasks_tokens
-from configs.ablations import one_policy
+from configs.ablations import one_policy, one_policy_for_two
 from environments.alfworld.generation.catalogue import FITS, ROOM_KINDS
 from environments.knowledgegraph.generation.themes import THEMES
 from environments.knowledgegraph.generation.world import NAME_PATTERNS
@@ -44,6 +44,16 @@ class FiveTasksTest(parameterized.TestCase):
     number = len(settings.environments)
     self.assertEqual(settings.admission.groups_per_step, 8 * number)
     self.assertEqual(config.warm_start.num_demonstrations, 4_000 * number)
+
+  @parameterized.parameters("dbbench", "webshop")
+  def test_one_of_two_has_half_of_what_both_have(self, arm):
+    config = one_policy_for_two.get_config(arm)
+    both = read_settings(one_policy_for_two.get_config())
+    settings = read_settings(config)
+    self.assertEqual(list(settings.environments), [arm])
+    self.assertEqual(
+      2 * settings.admission.groups_per_step, both.admission.groups_per_step
+    )
 
 
 if __name__ == "__main__":
