@@ -20,7 +20,7 @@ policies of a few lines, which see messages and tools but no solution;
     --policy=scripted --tasks=webshop/test,arithmetic/test
 
 Prints a table and, with `--output`, writes it as JSON. `--samples=16` attempts
-each task as often, for pass@k; every attempt is kept beside the output, and the
+each task as often, for pass@k. Every attempt is kept beside the output, and the
 same command goes on with those that are missing.
 
   python -m launch.evaluate --config=configs/quickstart.py --policy=rl \
@@ -29,6 +29,7 @@ same command goes on with those that are missing.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -67,6 +68,7 @@ from launch.comparisons.attempts import (
   labels_of,
   pass_rates,
   status_shares,
+  with_attempts,
 )
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
@@ -79,6 +81,7 @@ from launch.serving.service import serve
 from launch.storage.compile_cache import compile_cache
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
+from launch.storage.shared_stages import environment_keys
 
 CONFIG = command_line.define_config()
 RUN = command_line.define_run()
@@ -136,7 +139,7 @@ def score(
   the scores are those of what is played now.
   """
   skip = log.played if log else set()
-  attempts = _SAMPLES.value if log else 1
+  attempts = _SAMPLES.value
 
   def note(done: int, played: Trajectory | None) -> None:
     if log and played is not None:
@@ -314,15 +317,27 @@ def main() -> None:
   config = CONFIG.value
   settings = read_settings(config)
   _check_flags()
-  log = _open_log(config) if _SAMPLES.value > 1 else None
+  log = _open_log(config) if _keeps_attempts() else None
+  console = Console()
+  if log and log.attempts:
+    console.print(
+      f"{len(log.attempts)} attempts were played before: {log.path}"
+    )
   with placed_environments(settings) as environments:
     scores = _scores(config, settings, environments, log)
-  console = Console()
-  if log is not None:
-    attempts = by_environment(log.attempts)
+  attempts = by_environment(log.attempts) if log else {}
+  if _SAMPLES.value > 1:
     print_attempts(attempts, console)
     body = {"policy": _POLICY.value, "tasks": _attempts_to_json(attempts)}
   else:
+    scores = {
+      name: with_attempts(
+        score, list(itertools.chain(*attempts[name].values()))
+      )
+      if name in attempts
+      else score
+      for name, score in scores.items()
+    }
     show = print_scripted if _POLICY.value == SCRIPTED else print_scores
     show(scores, console)
     body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
@@ -367,6 +382,13 @@ def _check_flags() -> None:
     )
 
 
+def _keeps_attempts() -> bool:
+  """True but for one attempt without a file, and for all scripts in turn."""
+  if _POLICY.value == SCRIPTED:
+    return False
+  return _SAMPLES.value > 1 or bool(_OUTPUT.value)
+
+
 def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
   """Opens the file of attempts beside the output."""
   identity = {
@@ -377,13 +399,19 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     "weights": _WEIGHTS.value,
     "tasks": _TASKS.value,
     "seed": config.seed,
-    "temperature": config.sampling.temperature,
+    "temperature": _temperature(config.sampling.temperature),
     "calls": config.sampling.calls,
     "num_tasks": config.evaluation.num_tasks,
     "episode": config.episode.to_dict(),
+    **environment_keys(config),
   }
   output = _output()
   return AttemptLog(output and output.with_suffix(SUFFIX), identity)
+
+
+def _temperature(sampled: float) -> float:
+  """Returns the temperature of answers, 0 for greedy ones."""
+  return 0.0 if _GREEDY.value else sampled
 
 
 def _newest_version() -> list[int]:
@@ -458,7 +486,7 @@ def _endpoint_player(
       url=_ENDPOINT.value,
       model=_MODEL.value,
       key=first_line(_KEY_FILE.value, "--key_file=") if _KEY_FILE.value else "",
-      temperature=0.0 if _GREEDY.value else settings.sampling.temperature,
+      temperature=_temperature(settings.sampling.temperature),
       max_tokens=settings.episode.max_answer_tokens,
       answer_timeout_s=settings.waits.answer_timeout_s,
     ),
@@ -513,7 +541,7 @@ def _score_stored(
       codec=codec,
       limits=settings.episode,
       sampling=Sampling(
-        temperature=0.0 if _GREEDY.value else settings.sampling.temperature,
+        temperature=_temperature(settings.sampling.temperature),
         top_k=0,
         top_p=1.0,
         calls=settings.sampling.calls,

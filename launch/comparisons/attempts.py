@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.controller.evaluation import wilson_interval
+from agentrl_jax.controller.evaluation import TaskScore, wilson_interval
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.statistics import NUM_RESAMPLES, Estimate, pass_at_k
@@ -21,6 +21,7 @@ from launch.reports.summary import PASS, Evaluation, Score
 
 FOLDER = "attempts"  # within a run
 SUFFIX = ".attempts.jsonl"
+_MOST_NAMED = 5  # keys that a sentence names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class AttemptLog:
   def __init__(
     self, path: pathlib.Path | None, identity: Mapping[str, Any]
   ) -> None:
-    self._path = path
+    self.path = path
     self.attempts: list[Attempt] = []
     if path is None:
       return
@@ -88,8 +89,8 @@ class AttemptLog:
     """Appends an attempt; it is on disk when this returns."""
     attempt = Attempt.of(played)
     self.attempts.append(attempt)
-    if self._path is not None:
-      with self._path.open("a") as file:
+    if self.path is not None:
+      with self.path.open("a") as file:
         file.write(json.dumps(dataclasses.asdict(attempt)) + "\n")
 
   def _read(self, path: pathlib.Path, identity: Mapping[str, Any]) -> None:
@@ -103,6 +104,8 @@ class AttemptLog:
         for key in sorted({*found, *identity})
         if found.get(key) != identity.get(key)
       ]
+      if more := changed[_MOST_NAMED:]:
+        changed = [*changed[:_MOST_NAMED], f"and {len(more)} more"]
       raise ConfigError(
         f"{path} has attempts of another evaluation: {'; '.join(changed)}. "
         "Choose another --output, or remove the file to start again"
@@ -206,6 +209,20 @@ def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
       reward=mean,
     )
   return Evaluation("rl", PASS, scores)
+
+
+def with_attempts(score: TaskScore, attempts: Sequence[Attempt]) -> TaskScore:
+  """Returns the score with all attempts that are kept, not the last few alone.
+
+  What was lost, and to which faults, is of this start: it is played again.
+  """
+  return dataclasses.replace(
+    score,
+    num_tasks=len(attempts),
+    num_successes=sum(each.success for each in attempts),
+    mean_reward=float(np.mean([each.reward for each in attempts])),
+    statuses=Counter(each.status.replace(" ", "_") for each in attempts),
+  )
 
 
 def status_shares(

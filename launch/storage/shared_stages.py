@@ -69,13 +69,28 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
     words = key.split(".")
     if key == _STORE or not any(_is_below(key, each) for each in KEYS):
       continue
-    if words[0] == "environments" and (
-      words[1] not in played or words[2] == "place"
-    ):
+    if words[0] == "environments":
       continue
     if words[:2] == ["tasks", "weights"] and words[2] not in played:
       continue
     found[key] = value
+  return found | environment_keys(config)
+
+
+def environment_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the keys of the environments that are played, flat.
+
+  Where they are played is left out: it changes no episode.
+  """
+  found = {}
+  for key, value in _flat(config.to_dict()):
+    words = key.split(".")
+    if (
+      words[0] == "environments"
+      and words[1] in config.tasks.names
+      and words[2] != "place"
+    ):
+      found[key] = value
   return found
 
 

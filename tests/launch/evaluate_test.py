@@ -113,6 +113,30 @@ class SamplesTest(absltest.TestCase):
     self.assertIn("seed was 0 and is 1", " ".join(other.stderr.split()))
 
   @pytest.mark.slow
+  def test_one_attempt_each_goes_on_too(self):
+    done = self.run_to(self.output)
+    self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+    whole = json.loads(self.output.read_text())["tasks"]["arithmetic"]
+    self.assertEqual(whole["n"], 12)
+    log = self.output.with_suffix(".attempts.jsonl")
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:8]) + lines[8][:20])
+    done = self.run_to(self.output)
+    self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+    self.assertIn("7 attempts were played before", done.stdout)
+    again = json.loads(self.output.read_text())["tasks"]["arithmetic"]
+    self.assertEqual(again, whole)
+    self.assertCountEqual(log.read_text().splitlines(keepends=True), lines)
+    other = self.run_to(
+      self.output, "--config.environments.arithmetic.mistakes={'wrong_sum': 0}"
+    )
+    self.assertEqual(other.returncode, 2)
+    self.assertIn(
+      "environments.arithmetic.mistakes.wrong_sum was 0.4 and is 0",
+      " ".join(other.stderr.split()),
+    )
+
+  @pytest.mark.slow
   def test_flags_that_do_not_go_together_are_refused(self):
     for flags, sentence in (
       (["--policy=rl", "--run=x", "--samples=2"], "add --nogreedy"),
