@@ -21,5 +21,5 @@ def get_config(arm: str = "free"):
   """`arm` is the text after the colon on the command line."""
   c = quickstart.get_config()
   c.name = "calls"
-  c.warm_start.num_demonstrations = 3_000
+  c.warm_start.num_demonstrations = 4_500
   return arms.apply_arm(c, ARMS, arm)
