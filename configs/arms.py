@@ -6,6 +6,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
+from configs.keys import why_unknown
 
 Arms = Mapping[str, Mapping[str, Any]]
 
@@ -13,13 +14,23 @@ Arms = Mapping[str, Mapping[str, Any]]
 def apply_arm(
   config: ml_collections.ConfigDict, arms: Arms, arm: str
 ) -> ml_collections.ConfigDict:
-  """Changes one arm's keys; a key that does not exist raises."""
+  """Changes one arm's keys.
+
+  Raises `ConfigError` for an arm or a key that does not exist, and for a value
+  of another type than the key's.
+  """
   if arm not in arms:
     raise ConfigError(
       f"arm {arm!r} after the colon of --config is not one of "
       f"{', '.join(arms)}{suggestion(arm, arms)}"
     )
-  config.update_from_flattened_dict(arms[arm])
+  for key in arms[arm]:
+    if why := why_unknown(key, config):
+      raise ConfigError(f"the arm {arm}: {why}")
+  try:
+    config.update_from_flattened_dict(arms[arm])
+  except (TypeError, ValueError) as error:
+    raise ConfigError(f"the arm {arm}: {error}") from error
   config.name = f"{config.name}-{arm}"
   return config
 

@@ -13,15 +13,15 @@ import pathlib
 import re
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
-from agentrl_jax.renamed import new_name
+from configs.keys import why_unknown
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.
 REFUSED = 2
@@ -133,7 +133,9 @@ def check_config(arguments: Sequence[str]) -> None:
   config = _loaded(named[-1])
   keys = [m[1] for m in map(_OVERRIDE.match, arguments) if m]
   wrong = [
-    sentence for key in dict.fromkeys(keys) if (sentence := _why(key, config))
+    sentence
+    for key in dict.fromkeys(keys)
+    if (sentence := why_unknown(f"--config.{key}", config))
   ]
   if wrong:
     raise ConfigError("; ".join(wrong))
@@ -184,46 +186,6 @@ def _loaded(named: str) -> ml_collections.ConfigDict:
     raise ConfigError(f"--config={file} {what}") from error
   config: ml_collections.ConfigDict = get_config(*arguments)
   return config
-
-
-def _why(key: str, config: ml_collections.ConfigDict) -> str:
-  """Returns why a key is refused, or "" if it exists."""
-  held: Any = config
-  done: list[str] = []
-  for word in key.split("."):
-    if not isinstance(held, ml_collections.ConfigDict):
-      # Part of a tuple, perhaps: parsing says what cannot be.
-      return ""
-    if word not in held:
-      if name := new_name(key):
-        return f"--config.{key} is now --config.{name}"
-      place = ".".join(done)
-      inside = f"config.{place} has" if place else "the config has"
-      return (
-        f"--config.{key} is no key of the config{_near(key, word, config)}; "
-        f"{inside} {', '.join(sorted(held))}"
-      )
-    done.append(word)
-    held = held[word]
-  return ""
-
-
-def _near(key: str, word: str, config: ml_collections.ConfigDict) -> str:
-  """Returns the keys most similar to one that does not exist."""
-  keys = list(_keys(config))
-  elsewhere = [k for k in keys if k.rpartition(".")[2] == word]
-  if elsewhere:
-    return f" (did you mean {' or '.join(elsewhere)}?)"
-  return suggestion(key, keys) or suggestion(word, sorted(config))
-
-
-def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-  for name in config:
-    value = config[name]
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _keys(value, f"{prefix}{name}.")
-    else:
-      yield f"{prefix}{name}"
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -51,7 +51,12 @@ from launch.reports.facts import ROOT, run_facts
 from launch.reports.numbers import duration, interval, percent
 from launch.storage.run_directory import OTHER, RunDirectory
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import State, progress_of, run_of
+from launch.sweeps.cells import (
+  State,
+  progress_of,
+  require_same_configs,
+  run_of,
+)
 from launch.sweeps.display import SweepDisplay
 from launch.sweeps.jobs import render
 from launch.sweeps.plan import Cell, Plan, make_plan, write_record
@@ -74,7 +79,10 @@ _FOLDER = flags.DEFINE_string(
   "folder", "", "The sweep's folder; sweeps/<name of the ablation>, if none."
 )
 _CHECK = flags.DEFINE_bool(
-  "check", False, "Say what the sweep can show, and do not run it."
+  "check",
+  False,
+  "Make the first cell's warm start and a few updates, and say what the sweep "
+  "can show; without --check the same command goes on.",
 )
 _RENDER = flags.DEFINE_string(
   "render", "", "Print the cells as jobs instead: jobset or queued."
@@ -148,8 +156,11 @@ def check(
   configs: Mapping[Cell, ml_collections.ConfigDict],
   folder: pathlib.Path,
   budget: Budget,
-) -> None:
-  """Runs the first cell for a few updates, and prints what it tells."""
+) -> int:
+  """Runs the first cell for a few updates, and prints what it tells.
+
+  Returns the exit status: 1 if it was interrupted.
+  """
   cell = plan.cells[0]
   config = configs[cell]
   run = run_of(folder, cell)
@@ -163,15 +174,27 @@ def check(
       cores_each=_CORES.value,
       say=display.say,
     )
-    runner.run(
-      lambda: display.show(runner.states()),
-      is_enough=lambda: _num_updates(run) >= steps,
-    )
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+      runner.run(
+        lambda: display.show(runner.states()),
+        is_enough=lambda: _num_updates(run) >= steps,
+      )
+    except KeyboardInterrupt:
+      display.say("interrupted: the cell has saved; the same command goes on")
+      return 1
   if runner.failures:
     raise ConfigError(f"{cell.name} failed: {runner.failures[cell]}")
   attempts = _attempt(plan, cell, config, folder)
-  starts = starts_of(attempts, config.group.size)
-  table = Table("task", "success", "95 %", "reward sd", "groups with a signal")
+  starts = starts_of(
+    attempts,
+    config.group.size,
+    incomplete_reward=config.advantage.incomplete_reward,
+  )
+  table = Table(
+    *("task", "success", "95 %", "reward sd", "groups with a signal"),
+    "groups that differ in success",
+  )
   for each in starts:
     table.add_row(
       each.task,
@@ -179,14 +202,16 @@ def check(
       interval(each.low, each.high),
       f"{each.reward_spread:.2f}",
       percent(each.signal),
+      percent(each.differ),
     )
   CONSOLE.print(table)
   num_tasks = config.evaluation.num_tasks * len(config.tasks.names)
-  lines = [*hopeless_tasks(starts), *equal_arms(configs)]
+  lines = hopeless_tasks(starts)
   lines += detectable_lines(num_tasks, len(plan.seeds))
   lines.append(_time_line(plan, config, run, budget))
   for line in lines:
     CONSOLE.print(line, soft_wrap=True, highlight=False, markup=False)
+  return 0
 
 
 def _num_updates(run: pathlib.Path) -> int:
@@ -248,9 +273,9 @@ def _time_line(
     at_once=budget.cores // _CORES.value,
   )
   return (
-    f"{len(plan.cells)} cells take about {duration(3600 * hours)} "
+    f"all cells ({len(plan.cells)}) take about {duration(3600 * hours)} "
     f"({update_s:.1f} s an update, {config.train.steps} of them; "
-    f"{budget.cores // _CORES.value} cells at once)"
+    f"{budget.cores // _CORES.value} at once)"
   )
 
 
@@ -286,11 +311,13 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
       f"--cores={_CORES.value} of each cell must be from 1 to the "
       f"{budget.cores} of --budget"
     )
+  require_same_configs(configs, folder)
+  for line in equal_arms(configs):
+    CONSOLE.print(line, soft_wrap=True, highlight=False, markup=False)
   folder.mkdir(parents=True, exist_ok=True)
   write_record(plan, folder, run_facts(seed=plan.seeds[0], devices=[]))
   if _CHECK.value:
-    check(plan, configs, folder, budget)
-    return 0
+    return check(plan, configs, folder, budget)
   return 1 if sweep(plan, configs, folder, budget) else 0
 
 

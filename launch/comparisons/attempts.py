@@ -239,18 +239,19 @@ def status_shares(
   return {status: count / total for status, count in sorted(counts.items())}
 
 
-def signal_share(
-  tasks: Mapping[Task, Sequence[Attempt]], group_size: int
-) -> float:
-  """Estimates the share of groups whose attempts differ in success.
+def differing_share(tasks: Sequence[Sequence[float]], group_size: int) -> float:
+  """Estimates the share of groups whose attempts do not all have one value.
 
-  From attempts at each task: 1 - P(all fail) - P(all succeed) of a group drawn
-  from them without replacement. Needs `group_size` attempts at each.
+  `tasks` has a value per attempt at each task, of which there must be
+  `group_size` or more. For each task it is one minus the probability that a
+  group, drawn without replacement, has a single value; unbiased as pass@k is.
   """
   shares = []
-  for attempts in tasks.values():
-    n, c = len(attempts), sum(each.success for each in attempts)
-    some = pass_at_k(n, c, group_size)
-    none = pass_at_k(n, n - c, group_size)
-    shares.append(some + none - 1)
+  for values in tasks:
+    n = len(values)
+    alike = sum(
+      1 - pass_at_k(n, n - count, group_size)
+      for count in Counter(values).values()
+    )
+    shares.append(1 - alike)
   return float(np.mean(shares))

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import ml_collections
 
 from agentrl_jax.controller.evaluation import wilson_interval
-from agentrl_jax.data.records import Task
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.metrics import Row
-from launch.comparisons.attempts import Attempt, signal_share
+from launch.comparisons.attempts import Attempt, differing_share
 from launch.comparisons.statistics import (
   binomial_spread,
   detectable_difference,
@@ -24,7 +24,7 @@ from launch.reports.curves import RL
 from launch.reports.numbers import percent
 from launch.sweeps.plan import Cell
 
-LEAST_SIGNAL = 0.1  # share of groups; below, a task teaches hardly anything
+LEAST_SIGNAL = 0.1  # share of groups; below, success can hardly be learned
 SPREADS = (0.0, 0.03, 0.06)  # of seeds, beyond that of their episodes
 NUM_UPDATES = 3  # that the time of an update is taken from
 _OF_A_RUN = ("name", "workdir", "seed", "compile_cache")
@@ -39,13 +39,25 @@ class TaskStart:
   low: float
   high: float
   reward_spread: float  # standard deviation over attempts
-  signal: float  # share of groups whose attempts differ in success
+  signal: float  # share of groups whose attempts differ in the trained reward
+  differ: float  # share of groups whose attempts differ in success
 
 
 def starts_of(
-  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], group_size: int
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]],
+  group_size: int,
+  *,
+  incomplete_reward: float,
 ) -> list[TaskStart]:
-  """Reads the attempts of a warm start, by environment."""
+  """Reads the attempts of a warm start, by environment.
+
+  As in training, an attempt that did not complete has `incomplete_reward`.
+  """
+
+  def trained_reward(attempt: Attempt) -> float:
+    is_complete = attempt.status == Status.COMPLETED.value
+    return attempt.reward if is_complete else incomplete_reward
+
   found = []
   for name, tasks in sorted(attempts.items()):
     each = [a for tries in tasks.values() for a in tries]
@@ -57,8 +69,14 @@ def starts_of(
         success=wins / len(each),
         low=low,
         high=high,
-        reward_spread=statistics.pstdev(a.reward for a in each),
-        signal=signal_share(tasks, group_size),
+        reward_spread=statistics.pstdev(map(trained_reward, each)),
+        signal=differing_share(
+          [list(map(trained_reward, tries)) for tries in tasks.values()],
+          group_size,
+        ),
+        differ=differing_share(
+          [[a.success for a in tries] for tries in tasks.values()], group_size
+        ),
       )
     )
   return found
@@ -68,7 +86,7 @@ def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
   """Says of each task from which an arm can hardly learn, and why."""
   found = []
   for each in starts:
-    if each.signal >= LEAST_SIGNAL:
+    if each.differ >= LEAST_SIGNAL:
       continue
     if each.success < 0.1:
       how, remedy = "almost never", "more demonstrations, or easier tasks"
@@ -78,8 +96,8 @@ def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
       how, remedy = "always or never, by task", "tasks of other difficulty"
     found.append(
       f"{each.task} is solved {how} at the start ({percent(each.success)}): "
-      f"only {percent(each.signal)} of its groups differ in success and teach "
-      f"anything. No arm can show much there; try {remedy}."
+      f"only {percent(each.differ)} of its groups differ in success. No arm "
+      f"can show much there; try {remedy}."
     )
   return found
 

@@ -15,6 +15,7 @@ import fnmatch
 import json
 import math
 import pathlib
+import reprlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,7 +50,9 @@ MAY_CHANGE = (
 )
 
 
-_STEPS = "train.steps"
+STEPS = "train.steps"
+_MOST_NAMED = 8  # keys that a sentence names
+_SHORT = reprlib.Repr()  # of values that may be long lists
 # What a run's end leaves, and more updates make anew.
 _ENDS = (
   "evaluations/rl_*",
@@ -131,15 +134,13 @@ class RunDirectory:
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
       filed = yaml.safe_load(path.read_text())
-      require_names_of_today(filed, path)
-      changed = _differences(filed, yaml.safe_load(text))
-      changed = [key for key in changed if not _may_change(key)]
-      is_longer = changed == [_STEPS] and _may_be_longer(filed, config)
+      changed = changed_settings(path, config)
+      is_longer = list(changed) == [STEPS] and _may_be_longer(filed, config)
       if changed and not is_longer:
         raise ConfigError(
-          f"{self.root} holds a run with other settings: {', '.join(changed)} "
-          "differ. Choose another --config.name, or remove the folder to start "
-          "again"
+          f"{self.root} holds a run with other settings: "
+          f"{describe(changed)}. Set them back, choose another "
+          "--config.name, or remove the folder to start again"
         )
       if not is_longer:
         return
@@ -231,6 +232,35 @@ def _may_be_longer(
   )
 
 
+def changed_settings(
+  path: pathlib.Path, config: ml_collections.ConfigDict
+) -> dict[str, tuple[Any, Any]]:
+  """Compares a run's config.yaml with a config; what may change is left out.
+
+  Returns both values of each key that differs; None for one that is missing.
+  Raises `ConfigError` if the file has old names of keys.
+  """
+  filed = yaml.safe_load(path.read_text())
+  require_names_of_today(filed, path)
+  given = yaml.safe_load(yaml.safe_dump(_plain(config.to_dict())))
+  return {
+    key: values
+    for key, values in _differences(filed, given).items()
+    if not _may_change(key)
+  }
+
+
+def describe(changed: Mapping[str, tuple[Any, Any]]) -> str:
+  """Returns changes as words: "loss.clip_high was 0.2 and is 0.3; ..."."""
+  words = [
+    f"{key} was {_SHORT.repr(old)} and is {_SHORT.repr(new)}"
+    for key, (old, new) in list(changed.items())[:_MOST_NAMED]
+  ]
+  if more := len(changed) - len(words):
+    words.append(f"and {more} more")
+  return "; ".join(words)
+
+
 def _plain(value: Any) -> Any:
   """Turns tuples into lists, since YAML's safe form has no tuples."""
   if isinstance(value, dict):
@@ -246,13 +276,14 @@ def _may_change(key: str) -> bool:
   )
 
 
-def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+def _differences(
+  old: Any, new: Any, prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
+  """Returns both values of each key that differs, None for one that lacks."""
   if not (isinstance(old, dict) and isinstance(new, dict)):
-    return [] if old == new else [prefix]
-  return [
-    key
-    for name in sorted({*old, *new})
-    for key in _differences(
-      old.get(name), new.get(name), f"{prefix}.{name}".lstrip(".")
-    )
-  ]
+    return {} if old == new else {prefix: (old, new)}
+  found: dict[str, tuple[Any, Any]] = {}
+  for name in sorted({*old, *new}):
+    key = f"{prefix}.{name}".lstrip(".")
+    found |= _differences(old.get(name), new.get(name), key)
+  return found

@@ -4,13 +4,17 @@ import dataclasses
 import enum
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
+import ml_collections
 import yaml
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE
 from launch.reports.summary import read_summary
 from launch.storage.lock import is_held
+from launch.storage.run_directory import STEPS, changed_settings, describe
 from launch.sweeps.plan import Cell
 
 _TAIL = 1 << 16  # bytes of a file's end that are read for its last lines
@@ -43,6 +47,33 @@ def run_of(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
 def log_of(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
   """Returns the file of the cell's output, of all its starts."""
   return folder / "logs" / f"{cell.name}.log"
+
+
+def require_same_configs(
+  configs: Mapping[Cell, ml_collections.ConfigDict], folder: pathlib.Path
+) -> None:
+  """Refuses an arm whose config is not that of its cells that have begun.
+
+  Its keys may be the same: what else `get_config` does may have changed.
+  Updates may be added, and so may keys that a later version of the framework
+  has.
+  """
+  of_arms = {cell.arm: config for cell, config in configs.items()}
+  for path in sorted((folder / "cells").glob("*/config.yaml")):
+    arm = path.parent.name.rpartition("-s")[0]
+    if arm not in of_arms:
+      continue
+    changed = {
+      key: values
+      for key, values in changed_settings(path, of_arms[arm]).items()
+      if key not in ("seed", STEPS) and values[0] is not None
+    }
+    if changed:
+      raise ConfigError(
+        f"{path.parent} is a run of the arm {arm} with other settings: "
+        f"{describe(changed)}. Set them back, give the changed arm another "
+        "name, or choose another --folder"
+      )
 
 
 def state_of(run: pathlib.Path, steps: int = 0) -> State:

@@ -12,8 +12,8 @@ from agentrl_jax.errors import ConfigError
 from launch.comparisons.attempts import (
   AttemptLog,
   by_environment,
+  differing_share,
   pass_rates,
-  signal_share,
   status_shares,
 )
 
@@ -94,12 +94,12 @@ class SharesTest(absltest.TestCase):
     self.assertEqual(rates[2].mean, 1.0)
     self.assertLess(rates[2].low, 0.5)
 
-  def test_a_task_always_solved_and_one_never_give_no_signal(self):
-    tasks = self.attempts([1, 1, 1, 1], [0, 0, 0, 0])
-    self.assertEqual(signal_share(tasks, 2), 0.0)
+  def test_a_task_always_solved_and_one_never_do_not_differ(self):
+    self.assertEqual(differing_share([[1, 1, 1, 1], [0, 0, 0, 0]], 2), 0.0)
     # Half of the pairs of two successes and two failures are mixed: 4 of 6.
-    mixed = self.attempts([1, 1, 0, 0])
-    self.assertAlmostEqual(signal_share(mixed, 2), 4 / 6)
+    self.assertAlmostEqual(differing_share([[1, 1, 0, 0]], 2), 4 / 6)
+    # Of the six pairs of 0, 0, 0.5 and 1, one is alike.
+    self.assertAlmostEqual(differing_share([[0, 0, 0.5, 1]], 2), 5 / 6)
 
   def test_statuses_are_shares_of_all_attempts(self):
     log = AttemptLog(None, {})

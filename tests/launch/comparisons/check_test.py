@@ -19,29 +19,34 @@ from launch.sweeps.plan import Cell
 from tests.launch import tiny
 
 
+def an_attempt(index, attempt, reward, status=Status.COMPLETED):
+  return Trajectory(
+    task=Task("sums", "train", index),
+    group_id="g",
+    attempt=attempt,
+    seed=0,
+    turns=(),
+    status=status,
+    reward=float(reward),
+  )
+
+
 def starts(successes, group_size=4):
   """Starts of one environment, from each task's attempts."""
   log = AttemptLog(None, {})
   for index, each in enumerate(successes):
     for attempt, success in enumerate(each):
-      log.add(
-        Trajectory(
-          task=Task("sums", "train", index),
-          group_id="g",
-          attempt=attempt,
-          seed=0,
-          turns=(),
-          status=Status.COMPLETED,
-          reward=float(success),
-        )
-      )
-  return starts_of(by_environment(log.attempts), group_size)
+      log.add(an_attempt(index, attempt, success))
+  return starts_of(
+    by_environment(log.attempts), group_size, incomplete_reward=-0.2
+  )
 
 
 class CheckTest(parameterized.TestCase):
   def test_a_rare_task_is_named_with_its_remedy(self):
     (rare,) = found = starts([[0, 0, 0, 0]] * 31 + [[1, 0, 0, 0]])
-    self.assertAlmostEqual(rare.signal, 1 / 32)
+    self.assertAlmostEqual(rare.differ, 1 / 32)
+    self.assertEqual(rare.signal, rare.differ)
     (sentence,) = hopeless_tasks(found)
     self.assertIn(
       "sums is solved almost never at the start (0.8\N{NO-BREAK SPACE}%)",
@@ -56,8 +61,22 @@ class CheckTest(parameterized.TestCase):
 
   def test_tasks_of_extreme_kinds_have_no_signal_at_a_mean_of_a_half(self):
     found = starts([[1, 1, 1, 1], [0, 0, 0, 0]] * 4)
-    self.assertEqual((found[0].success, found[0].signal), (0.5, 0.0))
+    self.assertEqual((found[0].success, found[0].differ), (0.5, 0.0))
     self.assertIn("always or never, by task", hopeless_tasks(found)[0])
+
+  def test_attempts_that_do_not_complete_are_a_signal_as_in_training(self):
+    """Groups without a success can teach to complete, and to no more."""
+    ended = {True: Status.AGENT_CONTEXT_LIMIT, False: Status.COMPLETED}
+    log = AttemptLog(None, {})
+    for attempt in range(4):
+      log.add(an_attempt(0, attempt, 0.0, ended[attempt == 0]))
+    (found,) = starts_of(
+      by_environment(log.attempts), 4, incomplete_reward=-0.2
+    )
+    self.assertEqual((found.success, found.signal, found.differ), (0, 1, 0))
+    self.assertIn("almost never", hopeless_tasks([found])[0])
+    (same,) = starts_of(by_environment(log.attempts), 4, incomplete_reward=0.0)
+    self.assertEqual(same.signal, 0.0)
 
   def test_a_task_with_a_signal_is_not_named(self):
     self.assertEqual(hopeless_tasks(starts([[1, 0, 0, 1]] * 4)), [])

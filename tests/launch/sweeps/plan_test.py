@@ -6,12 +6,22 @@ import sys
 import tempfile
 
 import pytest
+import yaml
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
+from configs import arms
+from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import hash_of, shared_keys
 from launch.sweeps.budget import Budget
-from launch.sweeps.plan import Plan, make_plan, read_record, write_record
+from launch.sweeps.cells import require_same_configs
+from launch.sweeps.plan import (
+  Cell,
+  Plan,
+  make_plan,
+  read_record,
+  write_record,
+)
 from tests.launch import tiny
 
 ARMS = "tests/launch/sweeps/tiny_arms.py"
@@ -119,6 +129,69 @@ class PlanTest(parameterized.TestCase):
   def test_a_budget_that_cannot_be_is_refused(self, text, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):
       Budget.parse(text)
+
+
+class SameConfigsTest(absltest.TestCase):
+  """What `get_config` does beside its arms is a part of an arm, too."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    begun = self.config("a", 0)
+    RunDirectory(self.folder / "cells" / "a-s0").keep_config(begun)
+
+  def config(self, arm, seed, **changes):
+    made = tiny.get_config()
+    made.update_from_flattened_dict(changes)
+    made.update(seed=seed, name=f"{arm}-s{seed}")
+    return made
+
+  def require(self, arm="a", **changes):
+    config = self.config(arm, 1, **changes)
+    require_same_configs({Cell(arm, 1): config}, self.folder)
+
+  def test_another_seed_of_the_same_config_may_be_added(self):
+    self.require()
+    self.require(**{"train.steps": 99})
+
+  def test_another_config_is_refused_with_both_values(self):
+    with self.assertRaisesRegex(
+      ConfigError,
+      r"a-s0 is a run of the arm a with other settings: loss.clip_high was "
+      r"[0-9.]+ and is 0.31. Set them back, give the changed arm",
+    ):
+      self.require(**{"loss.clip_high": 0.31})
+
+  def test_it_is_no_matter_of_another_arm(self):
+    self.require(arm="b", **{"loss.clip_high": 0.31})
+
+  def test_a_key_that_the_run_is_too_old_for_is_no_change(self):
+    path = self.folder / "cells" / "a-s0" / "config.yaml"
+    filed = yaml.safe_load(path.read_text())
+    del filed["loss"]["clip_high"]
+    path.write_text(yaml.safe_dump(filed))
+    self.require(**{"loss.clip_high": 0.31})
+
+
+class ArmTest(absltest.TestCase):
+  """An arm that cannot be is refused in a sentence, by its name."""
+
+  def apply(self, keys):
+    return arms.apply_arm(tiny.get_config(), {"x": keys}, "x")
+
+  def test_a_misspelt_key_is_named_with_those_near_it(self):
+    with self.assertRaisesRegex(
+      ConfigError, r"the arm x: loss.clip_hihg is no key .*mean loss.clip_high"
+    ):
+      self.apply({"loss.clip_hihg": 0.3})
+
+  def test_a_renamed_key_is_named_by_its_new_name(self):
+    with self.assertRaisesRegex(ConfigError, "arm x: engine.lanes is now"):
+      self.apply({"engine.lanes": 3})
+
+  def test_a_value_of_another_type_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "the arm x: .*str"):
+      self.apply({"loss.clip_high": "wide"})
 
 
 class SharedKeysTest(absltest.TestCase):
