@@ -110,7 +110,7 @@ def verdicts(comparison: Comparison) -> list[str]:
     _verdict(change, task, first)
     for change in first.changes
     for task in ([MEAN] if MEAN in change.tasks else change.tasks)
-  ] or [f"{first.baseline} is alone: there is nothing to compare it with."]
+  ] or [f"Arm {first.baseline} is alone: there is nothing to compare it with."]
 
 
 def _verdict(change: Change, task: str, of: Finals) -> str:
@@ -139,11 +139,15 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
       f"{states[s]} {s.value}" for s in State if states[s] and s != "finished"
     )
     found.append(f"{left} of {len(runs)} runs are not finished: {counts}.")
-  fewest = min((len(_finished(arm)) for arm in arms), default=0)
-  if fewest < FEW_SEEDS:
+  few = [
+    f"{arm.name} has {len(_finished(arm))}"
+    for arm in arms
+    if len(_finished(arm)) < FEW_SEEDS
+  ]
+  if few:
     found.append(
-      f"An arm has {fewest} finished seeds: with fewer than {FEW_SEEDS} hardly "
-      "any difference can be shown."
+      f"Finished seeds are few: {', '.join(few)}; with fewer than {FEW_SEEDS} "
+      "hardly any difference can be shown."
     )
   comparisons = len(arms) - 1
   if comparisons > 1:

@@ -214,21 +214,25 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
   return dict(found)
 
 
-def _without_steps(value: Any) -> Any:
+def _without_steps(overrides: Sequence[str]) -> list[str]:
   """Leaves the number of updates out of overrides."""
-  if isinstance(value, str):
-    return value
-  return [word for word in value if not word.startswith(_STEPS)]
+  return [word for word in overrides if not word.startswith(_STEPS)]
 
 
 def _require_same(
   before: Mapping[str, Any], now: Mapping[str, Any], path: pathlib.Path
 ) -> None:
-  changed = [
-    f"{key} was {before[key]} and is {now[key]}"
-    for key in ("ablation", "overrides")
-    if _without_steps(before[key]) != _without_steps(now[key])
-  ]
+  changed = []
+  if before["ablation"] != now["ablation"]:
+    changed.append(
+      f"--ablation was {before['ablation']} and is {now['ablation']}"
+    )
+  had, has = before["overrides"], now["overrides"]
+  if _without_steps(had) != _without_steps(has):
+    changed.append(
+      f"the options of its cells were {' '.join(had) or 'none'} and are "
+      f"{' '.join(has) or 'none'}"
+    )
   changed += [
     f"arm {arm} was {before['arms'][arm]} and is {keys}"
     for arm, keys in now["arms"].items()
@@ -236,6 +240,6 @@ def _require_same(
   ]
   if changed:
     raise ConfigError(
-      f"{path} is the record of another sweep: {'; '.join(changed)}. Choose "
-      "another --folder, or give the changed arm another name"
+      f"{path} is the record of another sweep: {'; '.join(changed)}. Repeat "
+      "what it had, choose another --folder, or give a changed arm another name"
     )

@@ -146,7 +146,7 @@ class ComparisonTest(absltest.TestCase):
     self.assertEqual(arms[1].runs[0].state, State.STOPPED)
     found = " ".join(warnings(arms))
     self.assertIn("1 of 4 runs are not finished: 1 stopped", found)
-    self.assertIn("0 finished seeds", found)
+    self.assertIn("Finished seeds are few: b has 0; with", found)
     page = render(compare("t", arms))
     self.assertIn("<td>stopped</td><td>RL 6</td>", page)
 

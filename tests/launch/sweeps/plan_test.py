@@ -65,7 +65,11 @@ class PlanTest(parameterized.TestCase):
       write_record(
         plan(arms={"other": {"loss.clip_high": 0.4}}), self.folder, {}
       )
-    with self.assertRaisesRegex(ConfigError, "overrides was"):
+    with self.assertRaisesRegex(
+      ConfigError,
+      "options of its cells were --config.train.steps=9 and are "
+      "--config.loss.clip_high=0.1. Repeat what it had",
+    ):
       write_record(
         plan(overrides=["--config.loss.clip_high=0.1"]), self.folder, {}
       )
