@@ -17,6 +17,7 @@ from launch.comparisons.bands import MINUTES, TOKENS, costs_of
 from launch.comparisons.runs import Arm, Run
 from launch.reports.curves import DISTANCE, ENTROPY, RL, STALENESS_MEAN
 from launch.reports.tables import Cell
+from launch.sweeps.cells import State
 
 _OLDER = "/policy_slot1"
 
@@ -58,12 +59,13 @@ Values = Mapping[str, Mapping[int, Mapping[str, float]]]  # arm, seed, name
 
 
 def diagnostics(arms: Sequence[Arm]) -> Values:
-  """Returns the diagnostics of all runs that have made an update of RL."""
+  """Returns the diagnostics of the finished runs with updates of RL."""
   return {
     arm.name: {
       seed: _of_run(run)
       for seed, run in sorted(arm.runs.items())
-      if any(row.stage == RL for row in run.rows)
+      if run.state is State.FINISHED
+      and any(row.stage == RL for row in run.rows)
     }
     for arm in arms
   }

@@ -318,6 +318,7 @@ class ComparisonTest(absltest.TestCase):
 
   def test_diagnostics_are_kept_and_filled_in(self):
     self.make("a", [0.5, 0.6])
+    make_run(self.root / "a-s2", seed=2, success=0.0, is_finished=False)
     whole = compare("t", self.arms())
     write(whole, self.root / "out")
     self.assertIn("Diagnostics and cost", render(whole))
