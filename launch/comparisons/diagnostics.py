@@ -20,6 +20,7 @@ from launch.reports.tables import Cell
 from launch.sweeps.cells import State
 
 _OLDER = "/policy_slot1"
+_SHARE = f"policy/share_of_tokens{_OLDER}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ METRICS = {
   f"policy/effective_sample_size{_OLDER}": Diagnostic(
     "sample size, older", "effective, share of policy slot 1's tokens"
   ),
-  f"policy/share_of_tokens{_OLDER}": Diagnostic(
+  _SHARE: Diagnostic(
     "tokens, older", "share of trained tokens of policy slot 1"
   ),
 }
@@ -75,6 +76,8 @@ def _of_run(run: Run) -> dict[str, float]:
   rows = [row for row in run.rows if row.stage == RL]
   costs = costs_of(rows)
   found = {name: _mean(rows, name) for name in METRICS}
+  if not found[_SHARE]:  # of an older version nothing is known
+    found = {k: v for k, v in found.items() if not k.endswith(_OLDER)}
   found[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
   found[TOKENS] = costs[TOKENS][-1] / 1000
   found[MINUTES] = costs[MINUTES][-1]

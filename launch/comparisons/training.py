@@ -5,6 +5,9 @@ learned is the mean success of the training rollouts from the first to the last
 update that a budget pays for: the area under the learning curve. The budget of
 each cost is the largest that all finished runs have spent, so that none is
 compared with more episodes, trained tokens or minutes than another.
+
+The rollouts are those of all policy slots: where older versions play a part of
+the turns, success is lower than that of the policy that learns from them.
 """
 
 import dataclasses
