@@ -85,6 +85,16 @@ class SweepTest(absltest.TestCase):
   def run_of(self, cell):
     return self.folder / "cells" / cell
 
+  def test_a_check_that_is_interrupted_says_so(self):
+    check = start(self.folder, "--check")
+    wait_until(lambda: bool(cells_of(self.folder)), "the cell", START_S)
+    check.send_signal(signal.SIGTERM)  # as Ctrl-C, which scripts may ignore
+    said, _ = check.communicate(timeout=START_S)
+    self.assertEqual(check.returncode, 1, said)
+    self.assertIn("the same command goes on", " ".join(said.split()))
+    self.assertNotIn("Traceback", said)
+    self.assertEqual(cells_of(self.folder), [])
+
   def test_twenty_kills_lose_and_repeat_nothing(self):
     draw = random.Random(0)
     finished: dict[str, float] = {}
