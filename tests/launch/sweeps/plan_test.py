@@ -136,7 +136,7 @@ class PlanTest(parameterized.TestCase):
 
 
 class SameConfigsTest(absltest.TestCase):
-  """What `get_config` does beside its arms is a part of an arm, too."""
+  """An arm is its whole config, beyond the keys that its file names."""
 
   def setUp(self):
     super().setUp()
