@@ -29,7 +29,6 @@ same command goes on with those that are missing.
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import pathlib
@@ -331,11 +330,7 @@ def main() -> None:
     body = {"policy": _POLICY.value, "tasks": _attempts_to_json(attempts)}
   else:
     scores = {
-      name: with_attempts(
-        score, list(itertools.chain(*attempts[name].values()))
-      )
-      if name in attempts
-      else score
+      name: with_attempts(score, attempts[name]) if name in attempts else score
       for name, score in scores.items()
     }
     show = print_scripted if _POLICY.value == SCRIPTED else print_scores

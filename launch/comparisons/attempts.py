@@ -211,17 +211,22 @@ def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
   return Evaluation("rl", PASS, scores)
 
 
-def with_attempts(score: TaskScore, attempts: Sequence[Attempt]) -> TaskScore:
-  """Returns the score with all attempts that are kept, not the last few alone.
+def with_attempts(
+  score: TaskScore, tasks: Mapping[Task, Sequence[Attempt]]
+) -> TaskScore:
+  """Returns the score of the first attempt at each task, of all starts.
 
   What was lost, and to which faults, is of this start: it is played again.
   """
+  first = [a for tries in tasks.values() for a in tries if a.attempt == 0]
+  if not first:
+    return score
   return dataclasses.replace(
     score,
-    num_tasks=len(attempts),
-    num_successes=sum(each.success for each in attempts),
-    mean_reward=float(np.mean([each.reward for each in attempts])),
-    statuses=Counter(each.status.replace(" ", "_") for each in attempts),
+    num_tasks=len(first),
+    num_successes=sum(each.success for each in first),
+    mean_reward=float(np.mean([each.reward for each in first])),
+    statuses=Counter(each.status.replace(" ", "_") for each in first),
   )
 
 

@@ -1,12 +1,14 @@
 """Attempts on disk, none lost and none of another evaluation; pass@k."""
 
 import dataclasses
+import math
 import pathlib
 import tempfile
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.data.records import Status, Task, Trajectory
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.attempts import (
@@ -15,6 +17,7 @@ from launch.comparisons.attempts import (
   differing_share,
   pass_rates,
   status_shares,
+  with_attempts,
 )
 
 IDENTITY = {"policy": "rl", "seed": 0}
@@ -100,6 +103,22 @@ class SharesTest(absltest.TestCase):
     self.assertAlmostEqual(differing_share([[1, 1, 0, 0]], 2), 4 / 6)
     # Of the six pairs of 0, 0, 0.5 and 1, one is alike.
     self.assertAlmostEqual(differing_share([[0, 0, 0.5, 1]], 2), 5 / 6)
+
+  def test_a_score_of_one_attempt_counts_no_further_ones(self):
+    """A file of many samples must not make the interval of one narrower."""
+    score = TaskScore(
+      num_tasks=0,
+      num_lost=1,
+      num_successes=0,
+      mean_reward=math.nan,
+      statuses={},
+      faults={"crash": 3},
+    )
+    found = with_attempts(score, self.attempts([1, 0, 0, 0], [0, 1, 1, 1]))
+    self.assertEqual((found.num_tasks, found.num_successes), (2, 1))
+    self.assertEqual(found.mean_reward, 0.5)
+    self.assertEqual(found.statuses, {"completed": 2})
+    self.assertEqual((found.num_lost, found.faults), (1, {"crash": 3}))
 
   def test_statuses_are_shares_of_all_attempts(self):
     log = AttemptLog(None, {})
