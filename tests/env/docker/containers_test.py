@@ -220,6 +220,8 @@ class ContainerWorkerTest(_ContainerTest):
       "import os\n"
       "from agentrl_jax.env.docker import containers, engine\n"
       "from configs.base import defaults\n"
+      # Its watching process would remove the container, and sometimes first.
+      "containers.watch_over_this_process = lambda: None\n"
       "with engine.connect() as docker:\n"
       "  spec = defaults(containers.ContainerSpec, 'containers', "
       f"image={self.image!r})\n"
