@@ -3,14 +3,26 @@
   python -m launch.sweep --ablation=configs/ablations/one_policy_for_two.py
 
 Each task has as many demonstrations and episodes in its own arm as in `both`.
+An update alone has half as many groups, so the arms `..._whole_batches` make
+half as many updates of as many groups as `both`.
 """
 
 from configs import arms, quickstart
 
 _WHOLE = quickstart.get_config()
+_WHOLE_BATCHES = {
+  "admission.groups_per_step": _WHOLE.admission.groups_per_step,
+  "admission.max_concurrent_groups": _WHOLE.admission.max_concurrent_groups,
+  "queue.max_groups": _WHOLE.queue.max_groups,
+  "train.steps": _WHOLE.train.steps // len(_WHOLE.tasks.names),
+}
 ARMS = {
   "both": {},
   **{name: arms.on_tasks(_WHOLE, [name]) for name in _WHOLE.tasks.names},
+  **{
+    f"{name}_whole_batches": arms.on_tasks(_WHOLE, [name]) | _WHOLE_BATCHES
+    for name in _WHOLE.tasks.names
+  },
 }
 
 

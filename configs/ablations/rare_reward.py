@@ -3,7 +3,8 @@
   python -m launch.sweep --ablation=configs/ablations/rare_reward.py --seeds=5
 
 One task in five of DBBench gives a reward, so that most of its groups teach
-nothing. `meaningless` is the negative control: DBBench pays at random.
+nothing. `center` and `scale` have one half of the normalisation each.
+`meaningless` is the negative control: DBBench pays at random.
 """
 
 import ml_collections
@@ -13,6 +14,8 @@ from configs import arms, quickstart
 ARMS = {
   "norm": {},
   "no_norm": {"advantage.task_center": False, "advantage.task_scale": False},
+  "center": {"advantage.task_scale": False},
+  "scale": {"advantage.task_center": False},
   "meaningless": {"environments.dbbench.options.meaningless": 0.3},
 }
 

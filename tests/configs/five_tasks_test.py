@@ -54,6 +54,12 @@ class FiveTasksTest(parameterized.TestCase):
     self.assertEqual(
       2 * settings.admission.groups_per_step, both.admission.groups_per_step
     )
+    whole = one_policy_for_two.get_config(f"{arm}_whole_batches")
+    self.assertEqual(read_settings(whole).admission, both.admission)
+    self.assertEqual(
+      whole.train.steps * whole.admission.groups_per_step,
+      config.train.steps * config.admission.groups_per_step,
+    )
 
 
 if __name__ == "__main__":
