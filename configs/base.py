@@ -182,7 +182,9 @@ def get_config() -> ml_collections.ConfigDict:
     dual_clip=3.0,  # bound on the ratio where the advantage is negative; 0: off
     sapo_tau_positive=1.0,  # of sapo's gate, where the advantage is positive
     sapo_tau_negative=1.05,
-    proximal="behavior",  # or "recomputed": decoupled PPO
+    # Or "recomputed": decoupled PPO. For admission.versions_per_step of 2 or
+    # more: in a batch's first update its ratio is 1, and nothing is clipped.
+    proximal="behavior",
     importance="none",  # truncated, masked: proximal to behavior policy
     importance_level="token",  # or sequence, sequence_mean
     importance_low=0.0,
