@@ -4,7 +4,6 @@ import importlib
 import pkgutil
 
 import flax.traverse_util
-import numpy as np
 from absl.testing import parameterized
 
 import configs.ablations
@@ -44,40 +43,3 @@ class AblationsTest(parameterized.TestCase):
 
     with self.assertRaisesRegex(ValueError, "is not one of symmetric, higher"):
       clip_range.get_config("upside_down")
-
-
-class RandomFilterTest(parameterized.TestCase):
-  # Rewards of groups 0 to 3, two attempts each; group 4 has none.
-  GROUP = np.arange(8) // 2
-
-  def kept(self, reward, tokens=100):
-    from configs.ablations import filters
-
-    return filters.keep_random(
-      reward_N=np.array(reward, np.float32),
-      group_N=self.GROUP,
-      num_tokens_N=np.full(8, tokens),
-      num_groups=5,
-      valid_N=np.ones(8, bool),
-    )
-
-  @parameterized.parameters(
-    ((0, 0, 0, 0, 1, 1, 1, 1), 0),
-    ((0, 1, 0, 0, 1, 1, 1, 1), 1),
-    ((0, 1, 1, 0, 0, 1, 1, 1), 3),
-    ((0, 1, 1, 0, 0, 1, 1, 0), 4),
-  )
-  def test_keeps_as_many_as_have_a_signal(self, reward, number):
-    for tokens in range(20):
-      kept = self.kept(reward, tokens)
-      self.assertEqual(kept.sum(), number)
-      self.assertFalse(kept[4])
-
-  def test_rewards_do_not_decide_which(self):
-    one, other = (0, 1, 1, 1, 0, 0, 1, 0), (0, 0, 1, 0, 1, 0, 1, 1)
-    choices = set()
-    for tokens in range(20):
-      kept = self.kept(one, tokens)
-      np.testing.assert_array_equal(kept, self.kept(other, tokens))
-      choices.add(tuple(kept.tolist()))
-    self.assertGreater(len(choices), 3)

@@ -1,0 +1,34 @@
+"""A negative control for `advantage.keep`: groups that are kept by chance."""
+
+import jax
+import jax.numpy as jnp
+
+from agentrl_jax import losses
+
+
+def keep_random_groups(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  num_tokens_N: jax.Array,
+  num_groups: int,
+  valid_N: jax.Array,
+) -> jax.Array:
+  """Keeps as many groups as have a signal, whichever they are.
+
+  Rewards decide how many groups are kept, and not which. The batch's number of
+  tokens seeds the draw, so the same batch is cut in the same way. A config
+  names this function as `advantage.keep`.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `losses.group_advantage`.
+    num_tokens_N: trained tokens of each trajectory, int.
+
+  Returns:
+    keep_M, bool.
+  """
+  signal_M = losses.group_has_signal(reward_N, group_N, num_groups, valid_N)
+  size_M = jax.ops.segment_sum(valid_N.astype(jnp.int32), group_N, num_groups)
+  key = jax.random.key(jnp.sum(jnp.where(valid_N, num_tokens_N, 0)))
+  # Groups without valid trajectories come last.
+  draw_M = jax.random.uniform(key, (num_groups,)) + (size_M == 0)
+  return jnp.argsort(jnp.argsort(draw_M)) < jnp.sum(signal_M)

@@ -1,0 +1,66 @@
+"""The random filter keeps as many groups as have a signal, and no chosen ones."""
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.train.random_filter import keep_random_groups
+from configs.ablations import filters
+from launch.config.settings import read_settings
+
+# Groups 0 to 3 with two attempts each; group 4 has none.
+GROUP = np.arange(8) // 2
+
+
+def kept(reward, tokens=100, valid=(True,) * 8):
+  keep = jax.jit(keep_random_groups, static_argnames="num_groups")
+  return np.asarray(
+    keep(
+      reward_N=np.array(reward, np.float32),
+      group_N=GROUP,
+      num_tokens_N=np.full(8, tokens),
+      num_groups=5,
+      valid_N=np.array(valid),
+    )
+  )
+
+
+class KeepRandomGroupsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ((0, 0, 0, 0, 1, 1, 1, 1), 0),
+    ((0, 1, 0, 0, 1, 1, 1, 1), 1),
+    ((0, 1, 1, 0, 0, 1, 1, 1), 3),
+    ((0, 1, 1, 0, 0, 1, 1, 0), 4),
+  )
+  def test_keeps_as_many_as_have_a_signal(self, reward, number):
+    for tokens in range(20):
+      keep_M = kept(reward, tokens)
+      self.assertEqual(keep_M.sum(), number)
+      self.assertFalse(keep_M[4])
+
+  def test_rewards_do_not_decide_which(self):
+    choices = set()
+    for tokens in range(20):
+      keep_M = kept((0, 1, 1, 1, 0, 0, 1, 0), tokens)
+      other_M = kept((0, 0, 1, 0, 1, 0, 1, 1), tokens)
+      np.testing.assert_array_equal(keep_M, other_M)
+      choices.add(tuple(keep_M.tolist()))
+    self.assertGreater(len(choices), 3)
+
+  def test_groups_that_were_lost_are_never_kept(self):
+    for tokens in range(20):
+      keep_M = kept(
+        (0, 1, 0, 1, 1, 1, 0, 1), tokens, (False,) * 2 + (True,) * 6
+      )
+      np.testing.assert_array_equal(keep_M[[0, 4]], [False, False])
+      self.assertEqual(keep_M.sum(), 2)
+
+  def test_the_config_finds_it(self):
+    settings = read_settings(filters.get_config("random"))
+    self.assertEqual(
+      settings.advantage.custom_function("keep").function, keep_random_groups
+    )
+
+
+if __name__ == "__main__":
+  absltest.main()
