@@ -78,19 +78,19 @@ class HttpLimits:
     }
 
 
-# Limits of servers that no config describes: workers and the controller. Their
-# bodies are long: heartbeats list a task's indices.
+# Limits of servers that no config describes: workers and the controller. The
+# longest bodies are heartbeats of workers, which list a task's indices.
 SERVICE_LIMITS = HttpLimits(
   head_timeout_s=30.0,
   body_timeout_s=60.0,
-  max_body=64 * MIB,
+  max_body=8 * MIB,
   max_bodies=256 * MIB,
   compile_timeout_s=1.0,
 )
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-  """Adds --head-timeout-s and --body-timeout-s to a command line."""
+  """Adds --head-timeout-s, --body-timeout-s and --max-body-mib."""
   for name, text in (
     ("head_timeout_s", "seconds for a request's head"),
     ("body_timeout_s", "seconds for a request's body"),
@@ -101,6 +101,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
       default=getattr(SERVICE_LIMITS, name),
       help=text,
     )
+  parser.add_argument(
+    "--max-body-mib",
+    type=float,
+    default=SERVICE_LIMITS.max_body / MIB,
+    help="MiB of a request's body",
+  )
 
 
 def read_limits(given: Mapping[str, Any]) -> HttpLimits:
@@ -109,6 +115,10 @@ def read_limits(given: Mapping[str, Any]) -> HttpLimits:
     SERVICE_LIMITS,
     head_timeout_s=given["head_timeout_s"],
     body_timeout_s=given["body_timeout_s"],
+    max_body=round(given["max_body_mib"] * MIB),
+    max_bodies=max(
+      SERVICE_LIMITS.max_bodies, round(given["max_body_mib"] * MIB)
+    ),
   )
 
 

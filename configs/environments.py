@@ -48,6 +48,9 @@ def entry(
       worker="",  # http://host:port/api of a running worker
       # http://host:port/api of a controller whose workers are called NAME.
       controller="",
+      # Of the controller's clients, or of the worker: a file whose first line
+      # is the token, or env:NAME; "" sends none.
+      token_file="",
     ),
   )
 

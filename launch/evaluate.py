@@ -41,6 +41,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
@@ -56,7 +57,6 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.token_file import first_line
 from launch import command_line
 from launch.comparisons.attempts import (
   FOLDER,
@@ -480,7 +480,7 @@ def _endpoint_player(
     endpoint=ChatEndpoint(
       url=_ENDPOINT.value,
       model=_MODEL.value,
-      key=first_line(_KEY_FILE.value, "--key_file=") if _KEY_FILE.value else "",
+      key=read_token(_KEY_FILE.value, "--key_file="),
       temperature=_temperature(settings.sampling.temperature),
       max_tokens=settings.episode.max_answer_tokens,
       answer_timeout_s=settings.waits.answer_timeout_s,

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
+from agentrl_jax.bearer_token import read_secret
+from agentrl_jax.env.worker.main import TOKEN_FLAG
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config import require_one_of
 from launch import command_line
@@ -37,6 +39,9 @@ _ENVIRONMENTS = flags.DEFINE_list(
 )
 _CONTROLLER = flags.DEFINE_string(
   "controller", "", "Whom the workers dial, as grpc://host:5021."
+)
+_TOKEN = flags.DEFINE_string(
+  "token", "", "A file with the controller's token of workers, or env:NAME."
 )
 _PROCESSES = flags.DEFINE_integer(
   "processes", 0, "Workers per environment; 0: as many as there are cores."
@@ -88,7 +93,11 @@ class Workers:
 
 
 def commands(
-  settings: Settings, names: Sequence[str], controller: str, processes: int
+  settings: Settings,
+  names: Sequence[str],
+  controller: str,
+  processes: int,
+  token: str = "",
 ) -> Iterator[list[str]]:
   """Returns the command line of every worker."""
   environments = settings.environments
@@ -100,6 +109,8 @@ def commands(
     require_one_of("--environments", name, environments)
   each = processes or max(1, (os.cpu_count() or 1) // len(names))
   common = ["--split=train", "--port=0", f"--controller={controller}"]
+  if token:
+    common.append(f"{TOKEN_FLAG}{token}")
   for name in names:
     if spec := settings.containers.get(name):
       yield [
@@ -129,6 +140,7 @@ def main() -> None:
       f"--controller={_CONTROLLER.value} must be grpc://host:port, where the "
       "controller's --grpc-port listens"
     )
+  read_secret(_TOKEN.value, TOKEN_FLAG)  # before any worker starts
   settings = read_settings(CONFIG.value)
   wanted = list(
     commands(
@@ -136,6 +148,7 @@ def main() -> None:
       _ENVIRONMENTS.value,
       _CONTROLLER.value,
       _PROCESSES.value,
+      _TOKEN.value,
     )
   )
   stopped: list[int] = []

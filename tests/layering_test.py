@@ -21,7 +21,6 @@ PACKAGE = "agentrl_jax"
 ROLLOUT_GROUND = {
   "agentrl_jax.rollout.api",
   "agentrl_jax.rollout.settings",
-  "agentrl_jax.rollout.token_file",
 }
 # What every room of the environments' floor stands on.
 ENV_GROUND = {
@@ -135,6 +134,7 @@ MAY_IMPORT = {
   },
 }
 EVERYONE_MAY = {
+  "agentrl_jax.bearer_token",
   "agentrl_jax.condition",
   "agentrl_jax.errors",
   "agentrl_jax.http_requests",
@@ -146,6 +146,7 @@ OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
 # What stands in these files can be imported where there is no jax.
 WITHOUT_JAX = (
+  "agentrl_jax/bearer_token.py",
   "agentrl_jax/condition.py",
   "agentrl_jax/errors.py",
   "agentrl_jax/http_requests.py",

@@ -1,11 +1,10 @@
 """The `engine` and `rollouts` sections of the config."""
 
 import dataclasses
-import os
 import re
 
+from agentrl_jax.bearer_token import read_token
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.token_file import checked, first_line
 
 # Of the slots of a call, those whose drafts a step computes: one in so many.
 _DRAFTING_SHARES = (8, 2, 1)
@@ -335,18 +334,7 @@ class RolloutsConfig:
 
   def read_token(self) -> str:
     """Reads the token of `token_file`; "" without. Raises `ConfigError`."""
-    if not self.token_file:
-      return ""
-    kind, _, name = self.token_file.partition(":")
-    key = "rollouts.token_file="
-    if kind != "env":
-      return first_line(self.token_file, key)
-    if name not in os.environ:
-      raise ConfigError(
-        f"{key}{self.token_file} cannot be read: this process has no such "
-        "environment variable"
-      )
-    return checked(os.environ[name], f"{key}{self.token_file}")
+    return read_token(self.token_file, "rollouts.token_file=")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,9 @@ from configs import arms, quickstart
 ARMS = {
   "signal": {},
   "all": {"advantage.keep": "all"},
-  "random": {"advantage.keep": "agentrl_jax.train.random_filter:keep_random_groups"},
+  "random": {
+    "advantage.keep": "agentrl_jax.train.random_filter:keep_random_groups"
+  },
 }
 
 

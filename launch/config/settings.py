@@ -76,6 +76,7 @@ class PlaceSettings:
   options: Sequence[str]  # key=value, that differ at this place
   worker: str  # the address of a running worker
   controller: str  # the address of a controller with workers of it
+  token_file: str  # of the worker or the controller; "" sends no token
 
   def __post_init__(self) -> None:
     if self.containers < 0:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import seed_of
@@ -151,10 +152,15 @@ def _opening(
     # By the config's name, which `launch.serve_environments` announces:
     # variants of one environment are different tasks at the controller.
     return contextlib.nullcontext(
-      ControllerEnvironment(controller=place.controller, name=name)
+      ControllerEnvironment(
+        controller=place.controller, name=name, token_file=place.token_file
+      )
     )
   if place.worker:
-    return remote.connect(place.worker)
+    token = read_token(
+      place.token_file, f"environments.{name}.place.token_file="
+    )
+    return remote.connect(place.worker, token=token)
   return container_pool(
     docker, settings.containers[name], num_containers=place.containers
   )

@@ -46,6 +46,7 @@ MAY_CHANGE = (
   "compute",
   "rollouts",
   "environments.*.place.controller",
+  "environments.*.place.token_file",
   "environments.*.place.worker",
 )
 

@@ -127,7 +127,7 @@ role_command() {
       ;;
     controller)
       COMMAND=(python -m agentrl_jax.controller.service
-        --bind 0.0.0.0 --port "$CONTROLLER_PORT"
+        --bind 0.0.0.0 --allow-anyone --port "$CONTROLLER_PORT"
         --grpc-port "$((CONTROLLER_PORT + 1))")
       ;;
     environments)

@@ -1,4 +1,4 @@
-"""The random filter keeps as many groups as have a signal, and no chosen ones."""
+"""The random filter keeps as many groups as have a signal, by chance."""
 
 import jax
 import numpy as np

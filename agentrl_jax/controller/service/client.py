@@ -24,6 +24,7 @@ from typing import Any
 
 import aiohttp
 
+from agentrl_jax.bearer_token import bearer, read_token
 from agentrl_jax.controller.service.registry import CUSTOM
 from agentrl_jax.data.records import (
   Message,
@@ -57,6 +58,7 @@ class ControllerEnvironment(Environment):
     place_s: float = 240.0,
     step_s: float = 270.0,
     ready_s: float = 60.0,
+    token_file: str = "",
     expert: str | None = None,
     expert_options: Mapping[str, Any] | None = None,
   ):
@@ -72,16 +74,19 @@ class ControllerEnvironment(Environment):
       step_s: timeout of the first report, and of each reply; a little more than
         the controller's own.
       ready_s: timeout of the start of controller and workers.
+      token_file: a file with the controller's token of clients, or env:NAME.
       expert: the environment whose expert knows these tasks, as module:Class.
       expert_options: the options that the workers were started with.
 
-    Raises `ConfigError` for a timeout out of range.
+    Raises `ConfigError` for a timeout out of range, and for a token that cannot
+    be read.
     """
     ClientDeadlines(place_s=place_s, start_timeout_s=step_s, step_s=step_s)
     if ready_s < 0:
       raise ConfigError(f"ready_s={ready_s} must not be below 0")
     self.name = name
     self._url = controller.rstrip("/")
+    self._headers = bearer(read_token(token_file, "token_file="))
     self._tasks = tasks
     self._place_s, self._step_s, self._ready_s = place_s, step_s, ready_s
     self._indices: dict[str, Sequence[int]] = {}
@@ -104,7 +109,7 @@ class ControllerEnvironment(Environment):
 
     Raises `EnvironmentFault` if no place is free within `place_s`.
     """
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=self._headers) as http:
       link = HttpLink(http, self._url, whom="controller")
       session = await self._start(link, task, seed)
       try:
@@ -187,12 +192,15 @@ class ControllerEnvironment(Environment):
 
   def _get(self, endpoint: str, query: Mapping[str, str]) -> Any:
     """Sends a blocking GET, and retries until the controller can answer."""
-    url = f"{self._url}/{endpoint}?{urllib.parse.urlencode(query)}"
+    request = urllib.request.Request(
+      f"{self._url}/{endpoint}?{urllib.parse.urlencode(query)}",
+      headers=dict(self._headers),
+    )
     ends_at = time.monotonic() + self._ready_s
     backoff_s = _MIN_BACKOFF_S
     while True:
       try:
-        with urllib.request.urlopen(url, timeout=self._step_s) as response:
+        with urllib.request.urlopen(request, timeout=self._step_s) as response:
           return json.load(response)
       except urllib.error.HTTPError as error:
         with error:

@@ -5,6 +5,9 @@
 Clients, and workers that have a port, use HTTP at `--port`; workers that open
 streams use gRPC at `--grpc-port`. SIGTERM and Ctrl-C end the process; sessions
 stay with their workers, and the next controller takes them over.
+
+Other machines need tokens, of clients, workers and operators, each a file that
+`openssl rand -hex 32` writes: --client-token, --worker-token, --operator-token.
 """
 
 import argparse
@@ -18,6 +21,13 @@ from collections.abc import AsyncIterator, Sequence
 import aiohttp
 from aiohttp import web
 
+from agentrl_jax.bearer_token import bearer, read_secret
+from agentrl_jax.controller.service.access import (
+  Access,
+  Role,
+  WorkerHosts,
+  is_loopback,
+)
 from agentrl_jax.controller.service.dispatcher import Dispatcher, dispatching
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.controller.service.routes import ControllerApi
@@ -42,14 +52,25 @@ _KEEPALIVE_S = 4.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceConfig:
-  """Addresses to listen on, and limits of HTTP requests."""
+  """Addresses to listen on, who may call, and limits of HTTP requests."""
 
   bind: str = "127.0.0.1"
   port: int = DEFAULT_PORT  # of HTTP; 0: any free one
   grpc_port: int = NO_GRPC  # 0: any free one, -1: no gRPC
   http: HttpLimits = SERVICE_LIMITS
+  access: Access = Access()
+  worker_hosts: WorkerHosts = WorkerHosts()
+  allows_anyone: bool = False  # without tokens, beyond this machine
 
   def __post_init__(self) -> None:
+    is_open = self.access.is_open and not self.allows_anyone
+    if is_open and not is_loopback(self.bind):
+      raise ConfigError(
+        f"bind={self.bind} lets other machines in, and without tokens they may "
+        "do everything: give --client-token, --worker-token and "
+        "--operator-token, or, in a network of machines that you trust, "
+        "--allow-anyone"
+      )
     for name, least in (("port", 0), ("grpc_port", NO_GRPC)):
       if not least <= getattr(self, name) < 1 << 16:
         raise ConfigError(
@@ -74,11 +95,15 @@ async def serve(
   async with contextlib.AsyncExitStack() as stack:
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
     http = await stack.enter_async_context(
-      aiohttp.ClientSession(connector=connector)
+      aiohttp.ClientSession(
+        connector=connector, headers=bearer(config.access.worker)
+      )
     )
     dispatcher, grpc_address = await _dispatch(stack, http, config, timers)
     runner = web.AppRunner(
-      ControllerApi(dispatcher, config.http).application(),
+      ControllerApi(
+        dispatcher, config.http, config.access, config.worker_hosts
+      ).application(),
       handler_cancellation=True,  # a client that disconnects leaves no session
       **config.http.runner_options(),
     )
@@ -111,6 +136,7 @@ async def _dispatch(
     on_lost=lambda address: dispatcher.lose_worker(address),
     on_freed=lambda session: dispatcher.end_session(session),
     reconnect_s=timers.reconnect_s,
+    access=config.access,
   )
 
   def connect_either(address: str) -> Link:
@@ -153,6 +179,25 @@ def _parser() -> argparse.ArgumentParser:
     default=NO_GRPC,
     help="where workers dial; none if it is not given",
   )
+  for role in Role:
+    add(
+      f"--{role.value}-token",
+      default="",
+      metavar="FILE",
+      help=f"a file with the token of {role.value}s, or env:NAME",
+    )
+  add(
+    "--allow-anyone",
+    action="store_true",
+    help="no tokens, though other machines reach --bind",
+  )
+  add(
+    "--worker-hosts",
+    default="",
+    metavar="HOSTS",
+    help="where workers may be that another machine announces: names as "
+    "gpu-*.internal and networks as 10.0.0.0/8, with commas between them",
+  )
   add_limits(parser)
   for timer in dataclasses.fields(Timers):
     add(f"--{timer.name.replace('_', '-')}", type=float, default=timer.default)
@@ -175,6 +220,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
       port=given["port"],
       grpc_port=given["grpc_port"],
       http=read_limits(given),
+      access=Access(
+        **{
+          role.value: read_secret(
+            given[f"{role.value}_token"], f"--{role.value}-token="
+          )
+          for role in Role
+        }
+      ),
+      worker_hosts=WorkerHosts(
+        tuple(filter(None, given["worker_hosts"].split(",")))
+      ),
+      allows_anyone=given["allow_anyone"],
     )
     asyncio.run(_run(config, timers))
   except AgentRLError as error:

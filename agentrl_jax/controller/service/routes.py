@@ -13,6 +13,12 @@ from typing import Any
 
 from aiohttp import web
 
+from agentrl_jax import bearer_token
+from agentrl_jax.controller.service.access import (
+  Access,
+  NotAllowed,
+  WorkerHosts,
+)
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
 from agentrl_jax.controller.service.registry import (
   Index,
@@ -42,12 +48,20 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ControllerApi:
   """HTTP handlers of a `Dispatcher`."""
 
-  def __init__(self, dispatcher: Dispatcher, http: HttpLimits):
+  def __init__(
+    self,
+    dispatcher: Dispatcher,
+    http: HttpLimits,
+    access: Access,
+    worker_hosts: WorkerHosts,
+  ):
     self._dispatcher, self._bodies = dispatcher, BodyReader(http)
+    self._access, self._worker_hosts = access, worker_hosts
 
   def application(self) -> web.Application:
     """Returns the application with all routes."""
     application = web.Application(middlewares=[_explain_errors])
+    add_get, add_post = application.router.add_get, application.router.add_post
     for name, handler in {
       "list_workers": self.list_workers,
       "list_sessions": self.list_sessions,
@@ -55,7 +69,7 @@ class ControllerApi:
       "describe": self.describe,
       "version": self.version,
     }.items():
-      application.router.add_get(f"/api/{name}", handler)
+      add_get(f"/api/{name}", self._guarded(name, handler))
     for name, handler in {
       "start_sample": self.start_sample,
       "interact": self.interact,
@@ -68,8 +82,18 @@ class ControllerApi:
       "clean_session": self.clean,
       "sync_all": self.sync_all,
     }.items():
-      application.router.add_post(f"/api/{name}", handler)
+      add_post(f"/api/{name}", self._guarded(name, handler))
     return application
+
+  def _guarded(self, endpoint: str, handler: Handler) -> Handler:
+    """Returns the handler, for those whose token allows the endpoint."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+      header = request.headers.get(bearer_token.HEADER, "")
+      self._access.check(endpoint, header)  # before the body is read
+      return await handler(request)
+
+    return guarded
 
   async def list_workers(self, request: web.Request) -> web.Response:
     """Lists every task with its indices and workers."""
@@ -157,7 +181,12 @@ class ControllerApi:
 
   async def receive_heartbeat(self, request: web.Request) -> web.Response:
     """Registers a worker's heartbeat."""
-    self._dispatcher.receive_heartbeat(await self._read(request))
+    announcement = await self._read(request)
+    address = announcement.get("address")
+    if isinstance(address, str) and address:
+      is_known = bool(self._dispatcher.registry.find(address))
+      await self._worker_hosts.check(address, request.remote, is_known=is_known)
+    self._dispatcher.receive_heartbeat(announcement)
     return web.json_response(None)
 
   async def mark_stale(self, request: web.Request) -> web.Response:
@@ -196,6 +225,8 @@ async def _explain_errors(
     return await handler(request)
   except RequestRefused as error:
     return _explain(error.status, str(error))
+  except NotAllowed as error:
+    return _explain(401, str(error))
   except (Refused, WorkerRefusal, ValueError) as error:
     return _explain(400, str(error))
   except EnvironmentFault as error:

@@ -1,13 +1,12 @@
 """Table of a controller's sessions, by id.
 
-Ids start at the time of day in milliseconds: a restarted controller gives out
-no id that a worker may still hold.
+Ids are random, since who knows a session's id can play it: nobody guesses one,
+and a restarted controller gives out none that a worker may still hold.
 """
 
 import collections
 import dataclasses
-import itertools
-import time
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from agentrl_jax.controller.service.registry import (
 )
 
 MAX_REMEMBERED = 10_000  # ended sessions
+ID_BITS = 53  # which numbers in JSON carry exactly, in any language
 
 
 @dataclasses.dataclass(eq=False)
@@ -41,7 +41,6 @@ class SessionTable:
   """Open sessions, and the ids of recently ended ones."""
 
   def __init__(self) -> None:
-    self._ids = itertools.count(int(time.time() * 1000))
     self._open: dict[int, SessionEntry] = {}
     self._ended: collections.OrderedDict[int, float] = collections.OrderedDict()
 
@@ -73,7 +72,7 @@ class SessionTable:
     """Opens a session; with an `id`, one that its worker already has."""
     moment = now()
     session = SessionEntry(
-      id=next(self._ids) if id is None else id,
+      id=self._new_id() if id is None else id,
       worker=worker,
       index=index,
       custom_task=custom_task,
@@ -83,6 +82,12 @@ class SessionTable:
     self._open[session.id] = session
     worker.num_sessions += 1
     return session
+
+  def _new_id(self) -> int:
+    while True:
+      id = secrets.randbits(ID_BITS)
+      if id not in self._open and id not in self._ended:
+        return id
 
   def end(self, session: SessionEntry) -> bool:
     """Ends a session; returns whether it was open."""

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from agentrl_jax.controller.service.access import Access, NotAllowed
 from agentrl_jax.controller.service.registry import Refused
 from agentrl_jax.env.protocol import grpc_wire, wire
 from agentrl_jax.env.protocol.link import Link, WorkerLost, refusal
@@ -183,7 +184,9 @@ class WorkerStreams:
     on_lost: Callable[[str], None],
     on_freed: Callable[[int], None],
     reconnect_s: float,
+    access: Access = Access(),  # noqa: B008 - frozen
   ):
+    self._access = access
     self._on_heartbeat = on_heartbeat
     self._on_lost = on_lost
     self._on_freed = on_freed
@@ -219,6 +222,10 @@ class WorkerStreams:
 
   async def _serve(self, envelopes: Any, context: Any) -> None:
     """Serves one stream, from its first heartbeat to its end."""
+    try:
+      self._access.check("receive_heartbeat", grpc_wire.authorization(context))
+    except NotAllowed as error:
+      await grpc_wire.refuse(context, str(error))
     link: StreamLink | None = None
     address = ""
     try:

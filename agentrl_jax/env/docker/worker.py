@@ -14,11 +14,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from agentrl_jax.bearer_token import read_secret
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.env.worker.hosting import HostLimits
-from agentrl_jax.env.worker.main import WorkerConfig, serve_until_stopped
+from agentrl_jax.env.worker.main import (
+  TOKEN_FLAG,
+  WorkerConfig,
+  add_token,
+  serve_until_stopped,
+)
 from agentrl_jax.errors import AgentRLError, ConfigError
 
 
@@ -61,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--name", help="name of the task at the controller")
   parser.add_argument("--controller", metavar="URL")
   parser.add_argument("--port", type=int, default=0, help="0: any free one")
+  add_token(parser)
   given = parser.parse_args(arguments)
   try:
     config = WorkerConfig(
@@ -68,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       port=given.port,
       name=given.name,
       controller=given.controller,
+      token=read_secret(given.token, TOKEN_FLAG),
     )
     asyncio.run(_serve(read_spec(given.spec), given.containers, config))
   except AgentRLError as error:

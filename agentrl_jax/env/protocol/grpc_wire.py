@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.bearer_token import HEADER, bearer
 from agentrl_jax.errors import ConfigError
 
 try:
@@ -189,13 +190,24 @@ def _envelope(type: int, id: str | None = None) -> Any:
   return envelope
 
 
-def dial(channel: Any) -> Any:
-  """Opens the stream from the worker's side."""
+def dial(channel: Any, token: str = "") -> Any:
+  """Opens the stream from the worker's side, with its token if it has one."""
   return channel.stream_stream(
     f"/{SERVICE}/{METHOD}",
     request_serializer=Envelope.SerializeToString,
     response_deserializer=Envelope.FromString,
-  )()
+  )(metadata=[(k.lower(), v) for k, v in bearer(token).items()])
+
+
+def authorization(context: Any) -> str:
+  """Returns the header with the token of the worker that opened a stream."""
+  metadata = dict(context.invocation_metadata() or ())
+  return str(metadata.get(HEADER.lower(), ""))
+
+
+async def refuse(context: Any, reason: str) -> None:
+  """Ends a stream from the controller's side: raises."""
+  await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
 
 
 def channel(address: str) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import aiohttp
 
+from agentrl_jax.bearer_token import bearer
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import LOADED_SPLIT, SPLITS
 from agentrl_jax.env.interface import Environment, Session, Step
@@ -171,13 +172,15 @@ async def connect(
   url: str,
   *,
   splits: Sequence[str] = (*SPLITS, LOADED_SPLIT),
+  token: str = "",
   deadlines: ClientDeadlines = ClientDeadlines(),  # noqa: B008 - frozen
 ) -> AsyncIterator[RemoteEnvironment]:
   """Connects to one of our workers, with those of `splits` that it has.
 
-  Raises `WorkerRefusal` if it has none of them.
+  `token` is the worker's, if it requires one. Raises `WorkerRefusal` if the
+  worker has none of the splits.
   """
-  async with _client(url, deadlines) as client:
+  async with _client(url, deadlines, token) as client:
     described: dict[str, tuple[str, Sequence[int]]] = {}
     for split in splits:
       try:
@@ -222,8 +225,10 @@ async def connect_foreign(
 
 @contextlib.asynccontextmanager
 async def _client(
-  url: str, deadlines: ClientDeadlines
+  url: str, deadlines: ClientDeadlines, token: str = ""
 ) -> AsyncIterator[WorkerClient]:
   connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
-  async with aiohttp.ClientSession(connector=connector) as http:
+  async with aiohttp.ClientSession(
+    connector=connector, headers=bearer(token)
+  ) as http:
     yield WorkerClient(http, url, deadlines)

@@ -43,8 +43,8 @@ MAX_WAITING = 4096  # envelopes waiting for the stream, before requests wait
 class StreamingController(Controller):
   """The controller as a worker sees it, reached by gRPC."""
 
-  def __init__(self, address: str):
-    self._address = address
+  def __init__(self, address: str, *, token: str = ""):
+    self._address, self._token = address, token
     self._id = str(uuid.uuid4())  # of the worker, for life
     self._waiting: asyncio.Queue[Any] = asyncio.Queue(maxsize=MAX_WAITING)
     self._notices: dict[str, Any] = {}  # sent and not yet acknowledged
@@ -88,7 +88,7 @@ class StreamingController(Controller):
   ) -> bool:
     """Runs one stream until it breaks; False if there was none."""
     async with grpc_wire.channel(self._address) as channel:
-      stream = grpc_wire.dial(channel)
+      stream = grpc_wire.dial(channel, self._token)
       try:
         async with asyncio.timeout(CONNECT_S):
           await stream.wait_for_connection()

@@ -8,6 +8,9 @@ With `--controller http://host:5020/api` the controller reaches the worker at
 its own port; with `--controller grpc://host:5021` the worker dials the
 controller, which then asks over that stream.
 
+`--token` names a file with the token that the controller expects of workers;
+the worker then requires it of those who reach its own port, too.
+
 SIGTERM and Ctrl-C free every session and then end the process.
 """
 
@@ -24,6 +27,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from agentrl_jax import bearer_token
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment, parse_options
 from agentrl_jax.env.protocol import wire
@@ -52,7 +56,11 @@ DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
 MAX_LISTED_INDICES = 10_000  # each heartbeat has them, every 8 s
 GRPC = "grpc://"
+TOKEN_FLAG = "--token="
 MAX_VALUES = 1 << 20
+NEEDS_TOKEN = (
+  "this worker needs its token: send it as 'Authorization: Bearer <token>'"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +75,7 @@ class WorkerConfig:
   controller: str | None = None  # http://host:5020/api or grpc://host:5021
   address: str | None = None  # URL for the controller
   http: HttpLimits = SERVICE_LIMITS
+  token: str = ""  # sent to the controller, and required; "": none
 
   def __post_init__(self) -> None:
     if not 0 <= self.port < 1 << 16:
@@ -89,8 +98,10 @@ async def serve(
   async with contextlib.AsyncExitStack() as stack:
     controller = None
     if config.controller is not None:
-      http = await stack.enter_async_context(aiohttp.ClientSession())
-      controller = _controller(http, config.controller)
+      http = await stack.enter_async_context(
+        aiohttp.ClientSession(headers=bearer_token.bearer(config.token))
+      )
+      controller = _controller(http, config.controller, config.token)
     api = WorkerApi(
       Host(environment, limits),
       split=config.split,
@@ -100,7 +111,7 @@ async def serve(
       ),
     )
     runner = web.AppRunner(
-      application(api, config.http),
+      application(api, config.http, config.token),
       **config.http.runner_options(),
     )
     await runner.setup()
@@ -119,12 +130,17 @@ async def serve(
     yield f"http://{config.bind}:{port}/api"
 
 
-def application(api: WorkerApi, http: HttpLimits) -> web.Application:
-  """Makes the routes; a shutdown frees every session."""
+def application(
+  api: WorkerApi, http: HttpLimits, token: str = ""
+) -> web.Application:
+  """Makes the routes, for those with the token; a shutdown frees sessions."""
 
   bodies = BodyReader(http)
 
   async def handle(request: web.Request) -> web.Response:
+    header = request.headers.get(bearer_token.HEADER, "")
+    if token and not bearer_token.sends(header, token):
+      return _response(Reply(401, {"detail": NEEDS_TOKEN}))
     endpoint = request.match_info["endpoint"]
     method = "GET" if endpoint in GETTERS else "POST"
     if request.method != method:
@@ -163,13 +179,17 @@ def _response(reply: Reply) -> web.Response:
   return web.json_response(reply.body, status=reply.code, headers=headers)
 
 
-def _controller(http: aiohttp.ClientSession, url: str) -> Controller:
+def _controller(
+  http: aiohttp.ClientSession, url: str, token: str
+) -> Controller:
   """Makes the connection to the controller that the address asks for."""
   if not url.startswith(GRPC):
     return HttpController(http, url)
   from agentrl_jax.env.worker import grpc  # grpcio is optional
 
-  return grpc.StreamingController(url.removeprefix(GRPC).rstrip("/"))
+  return grpc.StreamingController(
+    url.removeprefix(GRPC).rstrip("/"), token=token
+  )
 
 
 def _address(config: WorkerConfig, port: int) -> str:
@@ -251,6 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     help="http://host:5020/api, which dials the worker, or grpc://host:5021",
   )
   add("--address", metavar="URL", help="URL of this worker for the controller")
+  add_token(parser)
   add_limits(parser)
   for limit in dataclasses.fields(HostLimits):
     add(
@@ -259,6 +280,16 @@ def _parser() -> argparse.ArgumentParser:
       default=limit.default,
     )
   return parser
+
+
+def add_token(parser: argparse.ArgumentParser) -> None:
+  """Adds --token to a worker's command line."""
+  parser.add_argument(
+    TOKEN_FLAG.rstrip("="),
+    default="",
+    metavar="FILE",
+    help="a file with the token of workers, or env:NAME",
+  )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -280,6 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       controller=given.controller,
       address=given.address,
       http=read_limits(vars(given)),
+      token=bearer_token.read_secret(given.token, TOKEN_FLAG),
     )
     limits = HostLimits(
       **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}

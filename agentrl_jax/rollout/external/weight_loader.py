@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
+from agentrl_jax.bearer_token import bearer
 from agentrl_jax.errors import AgentRLError, CheckpointError
 from agentrl_jax.rollout.external.http import EngineHttp
 from agentrl_jax.rollout.external.response import Dialect, label_of
-from agentrl_jax.rollout.remote.client import CONNECT_TIMEOUT_S, bearer
+from agentrl_jax.rollout.remote.client import CONNECT_TIMEOUT_S
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 LOADING = "loading"  # a label that names no weights

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import (
   AsyncGenerator,
   AsyncIterator,
-  Mapping,
   Sequence,
 )
 from typing import Any, Protocol
@@ -135,8 +134,3 @@ async def _error(
     response.status,
     f"{server.address}: {content.decode(errors='replace')[:1000]}",
   )
-
-
-def bearer(token: str) -> Mapping[str, str]:
-  """Returns the header of a server's token; none without a token."""
-  return {"Authorization": f"Bearer {token}"} if token else {}

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import aiohttp
 import numpy as np
 
+from agentrl_jax.bearer_token import bearer
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
@@ -36,7 +37,6 @@ from agentrl_jax.rollout.remote.client import (
   RetryRequest,
   ServerClient,
   Unreachable,
-  bearer,
 )
 from agentrl_jax.rollout.remote.pool import Server, ServerPool
 from agentrl_jax.rollout.settings import RolloutsConfig

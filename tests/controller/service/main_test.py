@@ -1,13 +1,16 @@
 """A controller and its workers, in one process, over real HTTP and gRPC."""
 
 import asyncio
+import itertools
 import unittest
 from unittest import mock
 
 import aiohttp
 
+from agentrl_jax.bearer_token import bearer
 from agentrl_jax.controller.service import dispatcher
 from agentrl_jax.controller.service import main as service
+from agentrl_jax.controller.service.access import Access
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
@@ -38,14 +41,18 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
   """A controller with workers of either kind, and a client's requests."""
 
   timers = Timers(queue_s=5.0)
+  access = Access()
 
   async def asyncSetUp(self):
     self.enterContext(mock.patch.object(grpc_worker, "PAUSE_S", 0.02))
+    self.enterContext(mock.patch.dict("os.environ", CLIENT=self.access.client))
     for module in (grpc_worker, heartbeat):
       self.enterContext(mock.patch.object(module, "PERIOD_S", 0.05))
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
     self.addresses = await self.enterAsyncContext(
-      service.serve(ServiceConfig(port=0, grpc_port=0), self.timers)
+      service.serve(
+        ServiceConfig(port=0, grpc_port=0, access=self.access), self.timers
+      )
     )
 
   async def worker(self, *, grpc=False, concurrency=4, **config):
@@ -476,6 +483,98 @@ class ImpatientTest(ServiceTestCase):
       return not (await self.get("list_workers"))[1]
 
     await until(is_forgotten)
+
+
+class TokensTest(ServiceTestCase):
+  access = Access(
+    client="the token of clients",
+    worker="the token of workers",
+    operator="the token of operators",
+  )
+
+  async def asyncSetUp(self):
+    await super().asyncSetUp()
+    self.http = await self.as_role("operator")  # who reads the lists
+
+  async def as_role(self, role):
+    return await self.enterAsyncContext(
+      aiohttp.ClientSession(headers=bearer(getattr(self.access, role)))
+    )
+
+  async def test_sessions_are_played_with_the_right_tokens(self):
+    for grpc in (False, True):
+      with self.subTest(grpc=grpc):
+        name = f"moody-{grpc}"
+        moody, url = await self.worker(
+          grpc=grpc, token=self.access.worker, name=name
+        )
+        environment = ControllerEnvironment(
+          controller=self.addresses.http, name=name, token_file="env:CLIENT"
+        )
+        indices = await asyncio.to_thread(environment.indices, "train")
+        task = Task(name, "train", indices[0])
+        async with environment.open(task, seed=0) as session:
+          await session.reset()
+          await session.step(Message("assistant", "hm"))
+        await self.until_free(moody)
+        # The worker's own port is no way around the controller.
+        async with (
+          aiohttp.ClientSession() as nobody,
+          nobody.get(f"{url}/get_sessions") as response,
+        ):
+          self.assertEqual(response.status, 401)
+          self.assertIn("needs its token", await response.text())
+
+  async def test_a_worker_without_the_token_gets_no_sessions(self):
+    for grpc, token in ((False, ""), (True, ""), (True, self.access.client)):
+      with self.subTest(grpc=grpc, token=token):
+        place = "agentrl_jax.env.worker." + ("grpc" if grpc else "heartbeat")
+        with self.assertLogs(place, "WARNING") as log:
+          config = WorkerConfig(
+            port=0,
+            controller=self.addresses.grpc if grpc else self.addresses.http,
+            token=token,
+          )
+          async with serve_worker(Moody(), config):
+            await until_logged(log)
+        self.assertIn("needs the token of worker", log.output[0])
+    self.assertEqual(await self.get("list_workers"), (200, {}))
+
+  async def test_nobody_plays_or_ends_what_is_anothers(self):
+    moody, _ = await self.worker(token=self.access.worker)
+    session = await self.start()
+    for role in ("client", "worker"):
+      self.http = await self.as_role(role)
+      for path in ("cancel_all?force=true", "sync_all", "clean_session"):
+        self.assertEqual((await self.post(path))[0], 401)
+      self.assertEqual((await self.get("list_sessions"))[0], 401)
+    status, _ = await self.post("interact", answer("hm"), session=session)
+    self.assertEqual(status, 401)
+    self.http = await self.as_role("client")
+    for guess in (session - 1, session + 1, 1, 2**53):
+      status, _ = await self.post("interact", answer("hm"), session=guess)
+      self.assertEqual(status, 400)
+    self.assertEqual(moody.num_open, 1)
+
+
+class HeartbeatTest(ServiceTestCase):
+  async def test_a_controller_calls_no_address_that_a_stranger_names(self):
+    body = {"name": "moody", "concurrency": 1, "indices": [0]}
+    for host in ("169.254.169.254", "no-such-host.invalid"):
+      address = f"http://{host}/api"
+      status, reply = await self.post(
+        "receive_heartbeat", body | {"address": address}
+      )
+      self.assertEqual(status, 400)
+      self.assertIn(host, reply["message"])
+    self.assertEqual(await self.get("list_workers"), (200, {}))
+
+  async def test_ids_of_sessions_cannot_be_counted_up(self):
+    await self.worker(concurrency=8)
+    ids = sorted([await self.start() for _ in range(8)])
+    gaps = [b - a for a, b in itertools.pairwise(ids)]
+    self.assertGreater(min(gaps), 2**20)
+    self.assertLess(max(ids), 2**53)
 
 
 class ConfigTest(unittest.IsolatedAsyncioTestCase):

@@ -74,6 +74,7 @@ class RunDirectoryTest(absltest.TestCase):
     self.run_directory.keep_config(config)
     config.environments.dbbench.place.controller = "http://10.0.0.3:5020/api"
     config.environments.webshop.place.worker = "http://10.0.0.3:5021/api"
+    config.environments.webshop.place.token_file = "env:TOKEN"
     RunDirectory(self.root).keep_config(config)
     config.environments.dbbench.place.options = ("engine=mariadb",)
     config.environments.dbbench.options.max_rounds = 3

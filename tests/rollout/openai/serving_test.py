@@ -79,7 +79,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       second = f"\n{TOKEN}\n".encode()
       for content in (b"", second, b"\xff" * 20, b"\xc3\xa9" * 20):
         path.write_bytes(content)
-        with self.assertRaisesRegex(ConfigError, "first line of the token f"):
+        with self.assertRaisesRegex(ConfigError, "first line of token_file="):
           read_token(str(path))
       path.write_text(f" {TOKEN}\t\nmore\n")
       self.assertEqual(read_token(str(path)), TOKEN)
