@@ -1,7 +1,7 @@
-"""Ablations of AgentRL's two ideas on five tasks, as in the paper's Table 6.
+r"""Ablations of AgentRL's two ideas on five tasks, as in the paper's Table 6.
 
-  python -m launch.sweep --ablation=configs/ablations/agentrl_on_five_tasks.py \\
-    --seeds=3 --config.train.steps=40
+  python -m launch.sweep --seeds=3 --config.train.steps=40 \
+    --ablation=configs/ablations/agentrl_on_five_tasks.py
 
 The arms are those of `agentrl.py`, and `full` is `configs/five_tasks.py`. A
 cell of all 120 updates takes an hour of one core.

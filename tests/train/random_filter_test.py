@@ -5,7 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.train.random_filter import keep_random_groups
-from configs.ablations import filters
+from configs.ablations import task_weights
 from launch.config.settings import read_settings
 
 # Groups 0 to 3 with two attempts each; group 4 has none.
@@ -56,7 +56,7 @@ class KeepRandomGroupsTest(parameterized.TestCase):
       self.assertEqual(keep_M.sum(), 2)
 
   def test_the_config_finds_it(self):
-    settings = read_settings(filters.get_config("random"))
+    settings = read_settings(task_weights.get_config("random_kept"))
     self.assertEqual(
       settings.advantage.custom_function("keep").function, keep_random_groups
     )
