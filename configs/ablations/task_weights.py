@@ -5,8 +5,8 @@
 The two tasks differ in difficulty: one question in five of DBBench gives a
 reward, as in `rare_reward`. `as_drawn` leaves out the groups whose attempts all
 scored the same, `all_kept` trains on them too, and `random_kept` is the
-negative control: it leaves out as many groups, whichever they are. Compare at equal episodes: a replaced group is
-played, too.
+negative control: it leaves out as many groups, whichever they are. Compare at
+equal episodes: a replaced group is played, too.
 """
 
 from configs import arms
