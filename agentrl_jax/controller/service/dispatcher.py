@@ -11,7 +11,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from agentrl_jax.condition import Condition
-from agentrl_jax.controller.service.capacity import CapacityQueue
+from agentrl_jax.controller.service.capacity import (
+  MAX_WAITING,
+  CapacityQueue,
+)
 from agentrl_jax.controller.service.reconciler import SessionReconciler, Spawn
 from agentrl_jax.controller.service.registry import (
   CUSTOM,
@@ -50,11 +53,15 @@ class Dispatcher:
     timers: Timers,
     connect: Callable[[str], Link],
     spawn: Spawn,
+    *,
+    max_waiting: int = MAX_WAITING,
   ):
     self.timers = timers
     self.registry = Registry(timers, connect)
     self.table = SessionTable()
-    self.places = CapacityQueue(self.registry, self.table)
+    self.places = CapacityQueue(
+      self.registry, self.table, max_waiting=max_waiting
+    )
     self._reconciler = SessionReconciler(
       self.registry, self.table, self.places, spawn, ask_s=timers.ask_s
     )
@@ -283,14 +290,19 @@ class Dispatcher:
 
 @contextlib.asynccontextmanager
 async def dispatching(
-  timers: Timers, connect: Callable[[str], Link]
+  timers: Timers,
+  connect: Callable[[str], Link],
+  *,
+  max_waiting: int = MAX_WAITING,
 ) -> AsyncIterator[Dispatcher]:
   """Runs a dispatcher and its timers until the context is left.
 
   Sessions stay with their workers, where the next controller finds them.
   """
   async with running_background_tasks() as background:
-    dispatcher = Dispatcher(timers, connect, background.start)
+    dispatcher = Dispatcher(
+      timers, connect, background.start, max_waiting=max_waiting
+    )
     background.repeat(dispatcher.check_timers, period_s=timers.tend_s)
     background.repeat(
       lambda: dispatcher.sync_all(SYNC_SPREAD_S), period_s=timers.sync_s

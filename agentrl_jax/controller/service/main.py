@@ -28,6 +28,7 @@ from agentrl_jax.controller.service.access import (
   WorkerHosts,
   is_loopback,
 )
+from agentrl_jax.controller.service.capacity import MAX_WAITING
 from agentrl_jax.controller.service.dispatcher import Dispatcher, dispatching
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.controller.service.routes import ControllerApi
@@ -61,6 +62,7 @@ class ServiceConfig:
   access: Access = Access()
   worker_hosts: WorkerHosts = WorkerHosts()
   allows_anyone: bool = False  # without tokens, beyond this machine
+  max_waiting: int = MAX_WAITING  # requests for a place of one task
 
   def __post_init__(self) -> None:
     is_open = self.access.is_open and not self.allows_anyone
@@ -71,6 +73,8 @@ class ServiceConfig:
         "--operator-token, or, in a network of machines that you trust, "
         "--allow-anyone"
       )
+    if self.max_waiting < 1:
+      raise ConfigError(f"max_waiting={self.max_waiting} must be 1 or more")
     for name, least in (("port", 0), ("grpc_port", NO_GRPC)):
       if not least <= getattr(self, name) < 1 << 16:
         raise ConfigError(
@@ -125,7 +129,10 @@ async def _dispatch(
     def connect(address: str) -> Link:
       return HttpLink(http, address)
 
-    return await stack.enter_async_context(dispatching(timers, connect)), None
+    dispatcher = await stack.enter_async_context(
+      dispatching(timers, connect, max_waiting=config.max_waiting)
+    )
+    return dispatcher, None
   # Imported here, because grpc is an optional dependency.
   from agentrl_jax.controller.service.worker_streams import WorkerStreams
 
@@ -145,7 +152,7 @@ async def _dispatch(
     return HttpLink(http, address)
 
   dispatcher = await stack.enter_async_context(
-    dispatching(timers, connect_either)
+    dispatching(timers, connect_either, max_waiting=config.max_waiting)
   )
   port = await stack.enter_async_context(
     streams.listening(config.bind, config.grpc_port)
@@ -198,6 +205,13 @@ def _parser() -> argparse.ArgumentParser:
     help="where workers may be that another machine announces: names as "
     "gpu-*.internal and networks as 10.0.0.0/8, with commas between them",
   )
+  add(
+    "--max-waiting",
+    type=int,
+    default=MAX_WAITING,
+    help="requests that may wait for a place of one task; further ones are "
+    "answered 429",
+  )
   add_limits(parser)
   for timer in dataclasses.fields(Timers):
     add(f"--{timer.name.replace('_', '-')}", type=float, default=timer.default)
@@ -232,6 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tuple(filter(None, given["worker_hosts"].split(",")))
       ),
       allows_anyone=given["allow_anyone"],
+      max_waiting=given["max_waiting"],
     )
     asyncio.run(_run(config, timers))
   except AgentRLError as error:

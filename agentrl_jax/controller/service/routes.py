@@ -7,6 +7,7 @@ endpoint `describe` is an extension too.
 """
 
 import datetime
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from agentrl_jax.controller.service.access import (
   NotAllowed,
   WorkerHosts,
 )
+from agentrl_jax.controller.service.capacity import NoCapacity, Overloaded
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
 from agentrl_jax.controller.service.registry import (
   Index,
@@ -227,6 +229,13 @@ async def _explain_errors(
     return _explain(error.status, str(error))
   except NotAllowed as error:
     return _explain(401, str(error))
+  except NoCapacity as error:
+    status = 429 if isinstance(error, Overloaded) else 400  # as AgentRL's
+    response = _explain(status, str(error))
+    if error.retry_after_s is not None:
+      seconds = math.ceil(max(error.retry_after_s, 1.0))
+      response.headers["Retry-After"] = str(seconds)
+    return response
   except (Refused, WorkerRefusal, ValueError) as error:
     return _explain(400, str(error))
   except EnvironmentFault as error:

@@ -4,9 +4,14 @@ import asyncio
 import time
 import unittest
 
-from agentrl_jax.controller.service.capacity import CapacityQueue, NoCapacity
+from agentrl_jax.controller.service.capacity import (
+  CapacityQueue,
+  NoCapacity,
+  Overloaded,
+)
 from agentrl_jax.controller.service.registry import Health, Registry, Timers
 from agentrl_jax.controller.service.session_table import SessionTable
+from tests.clocks import Clock
 
 
 class PlacesTest(unittest.IsolatedAsyncioTestCase):
@@ -103,3 +108,51 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((await next_one).index, 2)
     self.assertEqual(worker.num_sessions, 1)
     self.assertTrue(gone.cancelled())
+
+  async def test_a_refusal_names_the_place_in_line(self):
+    self.serve()
+    await self.take()
+    first, second = self.take(index=1), self.take(index=2, wait_s=0.02)
+    with self.assertRaisesRegex(NoCapacity, "; 1 requests were before this"):
+      await second
+    first.cancel()
+
+  async def test_a_refusal_says_how_long_at_this_pace(self):
+    self.registry = Registry(Timers(coma_s=1000.0), str)
+    self.places = CapacityQueue(self.registry, self.table)
+    self.serve()
+    clock = Clock()
+    session = await self.take()
+    waiting = [self.take(index=n, wait_s=1000.0) for n in range(6)]
+    await asyncio.sleep(0)
+    for n in range(3):  # a place every 10 s
+      await clock.forward(10.0)
+      self.end(session)
+      session = await waiting[n]
+    await clock.forward(10.0)
+    late = self.take(index=9, wait_s=0.0)
+    with self.assertRaisesRegex(
+      NoCapacity, "at this pace about 40 s"
+    ) as raised:
+      await late
+    self.assertAlmostEqual(raised.exception.retry_after_s, 40.0, delta=1.0)
+    for each in waiting[3:]:
+      each.cancel()
+
+  async def test_too_many_are_refused_at_once_and_cost_the_others_nothing(self):
+    self.places = CapacityQueue(self.registry, self.table, max_waiting=3)
+    self.serve()
+    self.serve("other")
+    session = await self.take()
+    waiting = [self.take(index=n) for n in range(3)]
+    await asyncio.sleep(0)
+    with self.assertRaisesRegex(Overloaded, "3 requests wait.*--max-waiting"):
+      await self.take(wait_s=600.0)
+    await self.take("other")
+    self.end(session)
+    self.assertEqual((await waiting[0]).index, 0)
+    last = self.take(index=3)  # in the place in line that is free again
+    await asyncio.sleep(0)
+    self.assertEqual(self.places.num_waiting("sums"), 3)
+    for each in (*waiting[1:], last):
+      each.cancel()

@@ -11,6 +11,7 @@ from agentrl_jax.bearer_token import bearer
 from agentrl_jax.controller.service import dispatcher
 from agentrl_jax.controller.service import main as service
 from agentrl_jax.controller.service.access import Access
+from agentrl_jax.controller.service.capacity import MAX_WAITING
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Timers
@@ -42,6 +43,7 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
 
   timers = Timers(queue_s=5.0)
   access = Access()
+  max_waiting = MAX_WAITING
 
   async def asyncSetUp(self):
     self.enterContext(mock.patch.object(grpc_worker, "PAUSE_S", 0.02))
@@ -51,7 +53,13 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
     self.addresses = await self.enterAsyncContext(
       service.serve(
-        ServiceConfig(port=0, grpc_port=0, access=self.access), self.timers
+        ServiceConfig(
+          port=0,
+          grpc_port=0,
+          access=self.access,
+          max_waiting=self.max_waiting,
+        ),
+        self.timers,
       )
     )
 
@@ -408,6 +416,28 @@ class ControllerApiTest(ServiceTestCase):
     await self.post("sync_all")
     self.assertIsInstance(await waiting, int)
     self.assertEqual(moody.num_open, 1)
+
+
+class OverloadTest(ServiceTestCase):
+  max_waiting = 2
+
+  async def test_an_overload_is_called_one_at_once(self):
+    await self.worker(concurrency=1)
+    session = await self.start()
+    waiting = [asyncio.create_task(self.start(wait_s=60)) for _ in range(3)]
+    (refused,), others = await asyncio.wait(
+      waiting, return_when=asyncio.FIRST_COMPLETED
+    )
+    status, message = refused.result()
+    self.assertEqual(status, 429)
+    self.assertIn("no workers available for task moody: 2 requests", message)
+    for _ in others:  # which lose nothing
+      await self.post("interact", answer("end"), session=session)
+      done, others = await asyncio.wait(
+        others, return_when=asyncio.FIRST_COMPLETED
+      )
+      session = done.pop().result()
+      self.assertIsInstance(session, int)
 
 
 class ExpiryTest(ServiceTestCase):
