@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import prometheus_client
 from aiohttp import web
 
 from agentrl_jax import bearer_token
@@ -22,6 +23,7 @@ from agentrl_jax.controller.service.access import (
 )
 from agentrl_jax.controller.service.capacity import NoCapacity, Overloaded
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
+from agentrl_jax.controller.service.metrics import PATH, ControllerMetrics
 from agentrl_jax.controller.service.registry import (
   Index,
   Refused,
@@ -59,10 +61,12 @@ class ControllerApi:
   ):
     self._dispatcher, self._bodies = dispatcher, BodyReader(http)
     self._access, self._worker_hosts = access, worker_hosts
+    self._metrics = ControllerMetrics(dispatcher)
 
   def application(self) -> web.Application:
     """Returns the application with all routes."""
-    application = web.Application(middlewares=[_explain_errors])
+    application = web.Application()
+    application.router.add_get(PATH, self.metrics)
     add_get, add_post = application.router.add_get, application.router.add_post
     for name, handler in {
       "list_workers": self.list_workers,
@@ -90,12 +94,23 @@ class ControllerApi:
   def _guarded(self, endpoint: str, handler: Handler) -> Handler:
     """Returns the handler, for those whose token allows the endpoint."""
 
-    async def guarded(request: web.Request) -> web.StreamResponse:
+    async def allowed(request: web.Request) -> web.StreamResponse:
       header = request.headers.get(bearer_token.HEADER, "")
       self._access.check(endpoint, header)  # before the body is read
       return await handler(request)
 
+    async def guarded(request: web.Request) -> web.StreamResponse:
+      answering = _explain_errors(request, allowed)
+      return await self._metrics.observe(endpoint, answering)
+
     return guarded
+
+  async def metrics(self, request: web.Request) -> web.Response:
+    """Returns the metrics, to everybody: they tell of no session's contents."""
+    return web.Response(
+      body=self._metrics.page(),
+      headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST},
+    )
 
   async def list_workers(self, request: web.Request) -> web.Response:
     """Lists every task with its indices and workers."""
@@ -141,6 +156,7 @@ class ControllerApi:
       wait_s=_wait_s(body, self._dispatcher.timers.queue_s),
     )
     session.tools = report.get("tools")
+    self._metrics.count_report(session.worker.task, report)
     return web.json_response(
       {"session_id": session.id, "tools": session.tools, **_out(report)},
       headers={wire.SESSION_HEADER: str(session.id)},
@@ -152,6 +168,7 @@ class ControllerApi:
     messages = (await self._read(request)).get("messages")
     session = self._dispatcher.table.get(id)
     report = await self._dispatcher.interact(id, messages)
+    self._metrics.count_report(session.worker.task, report)
     body, tools = _out(report), report.get("tools")
     if tools and tools != session.tools:
       session.tools = body["tools"] = tools
@@ -218,7 +235,6 @@ class ControllerApi:
     return body
 
 
-@web.middleware
 async def _explain_errors(
   request: web.Request, handler: Handler
 ) -> web.StreamResponse:

@@ -6,14 +6,16 @@ import unittest
 from unittest import mock
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from agentrl_jax.bearer_token import bearer
 from agentrl_jax.controller.service import dispatcher
 from agentrl_jax.controller.service import main as service
-from agentrl_jax.controller.service.access import Access
+from agentrl_jax.controller.service.access import ROLES, Access
 from agentrl_jax.controller.service.capacity import MAX_WAITING
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.service.main import ServiceConfig
+from agentrl_jax.controller.service.metrics import ControllerMetrics
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.worker import api, heartbeat
@@ -418,6 +420,65 @@ class ControllerApiTest(ServiceTestCase):
     self.assertEqual(moody.num_open, 1)
 
 
+class MetricsTest(ServiceTestCase):
+  async def sample(self, name, **labels):
+    url = self.addresses.http.removesuffix("/api") + "/metrics"
+    async with self.http.get(url) as response:
+      families = text_string_to_metric_families(await response.text())
+    return {
+      tuple(sample.labels[key] for key in sorted(sample.labels)): sample.value
+      for family in families
+      for sample in family.samples
+      if sample.name == f"agentrl_controller_{name}"
+      and labels.items() <= sample.labels.items()
+    }
+
+  async def test_shows_what_runs_now(self):
+    await self.worker(concurrency=2)
+    for _ in range(2):
+      await self.start()
+    waiting = asyncio.create_task(self.start(wait_s=60))
+
+    async def is_waiting():
+      return await self.sample("waiting") == {("moody",): 1}
+
+    await until(is_waiting)
+    self.assertEqual(await self.sample("places"), {("moody",): 2})
+    self.assertEqual(await self.sample("sessions"), {("moody",): 2})
+    self.assertEqual(await self.sample("workers"), {("ALIVE", "moody"): 1})
+    await self.post(
+      "mark_stale", {"name": "moody", "worker_id": 1, "stale": True}
+    )
+    self.assertEqual(await self.sample("places"), {("moody",): 0})
+    self.assertEqual(await self.sample("workers"), {("STALE", "moody"): 1})
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    counts = await self.sample("requests_total", endpoint="start_sample")
+    self.assertEqual(counts[("start_sample", "200")], 2)
+
+  async def test_counts_how_sessions_end(self):
+    await self.worker()
+    for _ in range(2):
+      session = await self.start()
+      await self.post("interact", answer("end"), session=session)
+    await self.start(index=3)  # is over as it begins
+    self.assertEqual(
+      await self.sample("sessions_ended_total"),
+      {("completed", "moody"): 2, ("task limit reached", "moody"): 1},
+    )
+    self.assertEqual(await self.sample("reward_total"), {("moody",): 2})
+
+  async def test_no_request_makes_a_new_label(self):
+    await self.worker()
+    for n in range(30):
+      async with self.http.get(f"{self.addresses.http}/list_{n}") as response:
+        self.assertEqual(response.status, 404)
+      await self.start(name=f"task-{n}", wait_s=0)
+    endpoints = {key[0] for key in await self.sample("requests_total")}
+    self.assertLessEqual(endpoints, set(ROLES))
+    self.assertEqual(set(await self.sample("sessions")), {("moody",)})
+
+
 class OverloadTest(ServiceTestCase):
   max_waiting = 2
 
@@ -585,6 +646,17 @@ class TokensTest(ServiceTestCase):
       status, _ = await self.post("interact", answer("hm"), session=guess)
       self.assertEqual(status, 400)
     self.assertEqual(moody.num_open, 1)
+
+
+class StatusTest(unittest.TestCase):
+  def test_a_workers_own_statuses_share_one_label(self):
+    metrics = ControllerMetrics(mock.Mock(**{"registry.tasks": {}}))
+    for n in range(50):
+      metrics.count_report("sums", {"status": f"odd {n}", "reward": "much"})
+      metrics.count_report("sums", {"status": [n]})
+    page = metrics.page().decode()
+    self.assertIn('status="(other)",task="sums"} 100.0', page)
+    self.assertNotIn("odd", page)
 
 
 class HeartbeatTest(ServiceTestCase):
