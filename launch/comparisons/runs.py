@@ -27,6 +27,7 @@ from launch.sweeps.runner import read_failures
 CONFIG = "config.yaml"
 # Keys in which the runs of one arm may differ.
 _OF_A_RUN = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+_MOST_NAMED = 8  # keys that a sentence names
 _OF_A_SCORE = ("success", "low", "high", "reward")
 _SEED = re.compile(r"[-_]?(?:s|seed)-?\d+$")
 
@@ -66,8 +67,9 @@ def read_arms(folders: Sequence[pathlib.Path]) -> list[Arm]:
   """Reads sweeps and runs; the first arm is what others are compared with.
 
   Arms are in the order of the folders. Runs that are named one by one are
-  grouped into arms, which stand where the first of these runs was named. Raises
-  `ConfigError` for a folder that is neither.
+  grouped into arms, which stand where the first of these runs was named. An arm
+  whose seeds are in several folders is one arm. Raises `ConfigError` for a
+  folder that is neither, and for two arms of one name.
   """
   arms: list[Arm] = []
   alone: list[Run] = []
@@ -86,13 +88,11 @@ def read_arms(folders: Sequence[pathlib.Path]) -> list[Arm]:
         "folders that launch.train or launch.sweep made"
       )
   arms[place:place] = _grouped(alone)
-  names = [arm.name for arm in arms]
-  if len(names) > len(set(names)):
-    raise ConfigError(
-      f"two arms have the same name, among {', '.join(names)}: compare them "
-      "one at a time"
-    )
-  return arms
+  merged: dict[str, Arm] = {}
+  for arm in arms:
+    before = merged.get(arm.name)
+    merged[arm.name] = arm if before is None else _merge(before, arm)
+  return list(merged.values())
 
 
 def read_run(
@@ -194,12 +194,36 @@ def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:
   ]
 
 
+def _merge(one: Arm, other: Arm) -> Arm:
+  """Joins the seeds of one arm. Raises `ConfigError` if they are two arms."""
+  both = sorted(one.runs.keys() & other.runs.keys())
+  configs = [
+    [_without_run(run) for run in arm.runs.values() if run.config]
+    for arm in (one, other)
+  ]
+  found = [config for of_arm in configs for config in of_arm]
+  keys = {key for config in found for key in config} - _shared(found)
+  why = ""
+  if both:
+    why = f"both have the seeds {', '.join(map(str, both))}"
+  elif not all(configs):
+    why = "one has no config that would show whether they are the same"
+  elif keys:
+    why = f"they differ in {', '.join(sorted(keys)[:_MOST_NAMED])}"
+  if why:
+    raise ConfigError(
+      f"two arms have the name {one.name}, and {why}: compare them one at a "
+      "time"
+    )
+  return Arm(one.name, one.keys, {**one.runs, **other.runs})
+
+
 def _grouped(runs: Sequence[Run]) -> list[Arm]:
   """Groups runs by their config without what belongs to one run."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
-    same = {k: v for k, v in run.config.items() if k not in _OF_A_RUN}
-    groups.setdefault(json.dumps(same, sort_keys=True), []).append(run)
+    same = json.dumps(_without_run(run), sort_keys=True)
+    groups.setdefault(same, []).append(run)
   shared = _shared([json.loads(text) for text in groups])
   arms = []
   for text, members in groups.items():
@@ -214,6 +238,11 @@ def _grouped(runs: Sequence[Run]) -> list[Arm]:
     name = _SEED.sub("", members[0].name) or members[0].name
     arms.append(Arm(name, keys, {run.seed: run for run in members}))
   return arms
+
+
+def _without_run(run: Run) -> dict[str, Any]:
+  """Returns the config's keys that the runs of one arm share."""
+  return {k: v for k, v in run.config.items() if k not in _OF_A_RUN}
 
 
 def _shared(configs: Sequence[Mapping[str, Any]]) -> set[str]:

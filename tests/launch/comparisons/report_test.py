@@ -102,6 +102,37 @@ class ComparisonTest(absltest.TestCase):
   def arms(self):
     return read_arms(sorted(self.root.iterdir()))
 
+  def sweep(self, name, seeds, **changes):
+    folder = self.root / name
+    folder.mkdir()
+    for seed in seeds:
+      run = folder / "cells" / f"a-s{seed}"
+      make_run(run, seed=seed, success=0.5, **changes)
+    plan = Plan(ablation="x.py", arms={"a": {}}, seeds=seeds, overrides=[])
+    write_record(plan, folder, {})
+    return folder
+
+  def test_an_arm_may_have_its_seeds_in_several_sweeps(self):
+    folders = [self.sweep("here", (0, 1)), self.sweep("there", (2,))]
+    (arm,) = read_arms(folders)
+    self.assertEqual((arm.name, sorted(arm.runs)), ("a", [0, 1, 2]))
+
+  def test_arms_of_one_name_that_are_two_are_refused(self):
+    here = self.sweep("here", (0, 1))
+    for other, sentence in (
+      (self.sweep("again", (1, 2)), "both have the seeds 1: compare"),
+      (
+        self.sweep("else", (5,), changes={"clip_low": 0.5}),
+        "they differ in loss.clip_low: compare",
+      ),
+      (self.sweep("later", ()), "one has no config"),
+    ):
+      with (
+        self.subTest(sentence),
+        self.assertRaisesRegex(ConfigError, sentence),
+      ):
+        read_arms([here, other])
+
   def test_runs_that_differ_in_their_seed_are_an_arm(self):
     self.make("a", [0.5, 0.6, 0.4])
     self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
