@@ -195,12 +195,13 @@ def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:
 
 
 def _merge(one: Arm, other: Arm) -> Arm:
-  """Joins the seeds of one arm. Raises `ConfigError` if they are two arms."""
-  both = sorted(one.runs.keys() & other.runs.keys())
-  configs = [
-    [_without_run(run) for run in arm.runs.values() if run.config]
+  """Joins the seeds of one arm; raises `ConfigError` if they are two arms."""
+  begun = [
+    {seed: run for seed, run in arm.runs.items() if run.config}
     for arm in (one, other)
   ]
+  both = sorted(begun[0].keys() & begun[1].keys())
+  configs = [[_without_run(run) for run in runs.values()] for runs in begun]
   found = [config for of_arm in configs for config in of_arm]
   keys = {key for config in found for key in config} - _shared(found)
   why = ""
@@ -215,7 +216,8 @@ def _merge(one: Arm, other: Arm) -> Arm:
       f"two arms have the name {one.name}, and {why}: compare them one at a "
       "time"
     )
-  return Arm(one.name, one.keys, {**one.runs, **other.runs})
+  # Where one has planned a seed that the other has played, that is the run.
+  return Arm(one.name, one.keys, {**one.runs, **other.runs, **begun[0]})
 
 
 def _grouped(runs: Sequence[Run]) -> list[Arm]:

@@ -114,8 +114,13 @@ class ComparisonTest(absltest.TestCase):
 
   def test_an_arm_may_have_its_seeds_in_several_sweeps(self):
     folders = [self.sweep("here", (0, 1)), self.sweep("there", (2,))]
-    (arm,) = read_arms(folders)
-    self.assertEqual((arm.name, sorted(arm.runs)), ("a", [0, 1, 2]))
+    plan = Plan(ablation="x.py", arms={"a": {}}, seeds=(0, 1, 2), overrides=[])
+    write_record(plan, folders[0], {})  # seed 2 was planned here, too
+    for order in (folders, folders[::-1]):
+      (arm,) = read_arms(order)
+      self.assertEqual((arm.name, sorted(arm.runs)), ("a", [0, 1, 2]))
+      for run in arm.runs.values():
+        self.assertEqual(run.state, State.FINISHED)
 
   def test_arms_of_one_name_that_are_two_are_refused(self):
     here = self.sweep("here", (0, 1))
