@@ -15,6 +15,7 @@ workers' own is made in this process, for the expert alone.
 import asyncio
 import contextlib
 import json
+import math
 import time
 import urllib.error
 import urllib.parse
@@ -37,12 +38,18 @@ from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.loading import find_class, load_environment
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.protocol.client import ClientDeadlines
-from agentrl_jax.env.protocol.link import HttpLink, WorkerRefusal, reading
+from agentrl_jax.env.protocol.link import (
+  HttpLink,
+  WorkerLost,
+  WorkerRefusal,
+  reading,
+)
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 # Texts in the refusals of both controllers.
 _FULL = "no workers available"
 _MISSING = "does not exist"  # no worker serves the task yet
+_UNKNOWN = "not found"  # the session
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
 
 
@@ -58,6 +65,7 @@ class ControllerEnvironment(Environment):
     place_s: float = 240.0,
     step_s: float = 270.0,
     ready_s: float = 60.0,
+    reattach_s: float = 120.0,
     token_file: str = "",
     expert: str | None = None,
     expert_options: Mapping[str, Any] | None = None,
@@ -74,6 +82,8 @@ class ControllerEnvironment(Environment):
       step_s: timeout of the first report, and of each reply; a little more than
         the controller's own.
       ready_s: timeout of the start of controller and workers.
+      reattach_s: timeout of a controller that died to be back. Our workers keep
+        their sessions meanwhile, and an episode goes on as if nothing had been.
       token_file: a file with the controller's token of clients, or env:NAME.
       expert: the environment whose expert knows these tasks, as module:Class.
       expert_options: the options that the workers were started with.
@@ -82,13 +92,15 @@ class ControllerEnvironment(Environment):
     be read.
     """
     ClientDeadlines(place_s=place_s, start_timeout_s=step_s, step_s=step_s)
-    if ready_s < 0:
-      raise ConfigError(f"ready_s={ready_s} must not be below 0")
+    for key, value in (("ready_s", ready_s), ("reattach_s", reattach_s)):
+      if value < 0:
+        raise ConfigError(f"{key}={value} must not be below 0")
     self.name = name
     self._url = controller.rstrip("/")
     self._headers = bearer(read_token(token_file, "token_file="))
     self._tasks = tasks
     self._place_s, self._step_s, self._ready_s = place_s, step_s, ready_s
+    self._reattach_s = reattach_s
     self._indices: dict[str, Sequence[int]] = {}
     self._expert, self._expert_options = expert, expert_options
     self.mistakes = find_class(expert).mistakes if expert else ()
@@ -145,6 +157,7 @@ class ControllerEnvironment(Environment):
   ) -> "_ControllerSession":
     """Starts a session; retries, because AgentRL's controller has no queue."""
     ends_at = time.monotonic() + self._place_s
+    lost_until = math.inf  # when a controller that is away is given up
     backoff_s = _MIN_BACKOFF_S
     request = {
       **self._task_fields(task.split),
@@ -164,10 +177,24 @@ class ControllerEnvironment(Environment):
         is_temporary = _FULL in str(refusal) or _MISSING in str(refusal)
         if not is_temporary or time.monotonic() + backoff_s > ends_at:
           raise
-        await asyncio.sleep(backoff_s)
-        backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+        lost_until = math.inf
+      except WorkerLost:
+        # A session that was begun without our knowledge expires.
+        lost_until = min(
+          lost_until, ends_at, time.monotonic() + self._reattach_s
+        )
+        if time.monotonic() + backoff_s > lost_until:
+          raise
       else:
-        return _ControllerSession(link, headers, body, step_s=self._step_s)
+        return _ControllerSession(
+          link,
+          headers,
+          body,
+          step_s=self._step_s,
+          reattach_s=self._reattach_s,
+        )
+      await asyncio.sleep(backoff_s)
+      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
   def _task_fields(self, split: str) -> dict[str, str]:
     """Returns the request fields that name the split's tasks."""
@@ -228,24 +255,23 @@ class _ControllerSession(Session):
     body: Any,
     *,
     step_s: float,
+    reattach_s: float,
   ):
     self._link = link
-    self._step_s = step_s
+    self._step_s, self._reattach_s = step_s, reattach_s
+    self._turn = 0
     with reading("controller " + link.url, "start_sample", body):
       self._id = str(int(headers[wire.SESSION_HEADER]))
       self._first = wire.step_from_json(body)
       self.tools: tuple[Tool, ...] = wire.tools_from_json(body)
+      self._plays_once = body.get(wire.PLAYS_ONCE) is True
     self.is_running = self._first.status is Status.RUNNING
 
   async def reset(self) -> Step:
     return self._first
 
   async def step(self, answer: Message) -> Step:
-    body = await self._post(
-      "interact",
-      deadline_s=self._step_s,
-      json={"messages": [message_to_json(answer)]},
-    )
+    body = await self._interact([message_to_json(answer)])
     with reading("controller " + self._link.url, "interact", body):
       step = wire.step_from_json(body)
       self.tools = wire.tools_from_json(body) or self.tools
@@ -261,6 +287,36 @@ class _ControllerSession(Session):
     """Cancels the session."""
     with contextlib.suppress(WorkerRefusal):  # the session has ended
       await self._post("cancel", deadline_s=ClientDeadlines().ask_s)
+
+  async def _interact(self, messages: Sequence[Any]) -> Any:
+    """Plays a turn; asks again while the controller is away.
+
+    A worker that plays a turn twice is not asked again.
+    """
+    self._turn += 1
+    request: dict[str, Any] = {"messages": messages}
+    if self._plays_once:
+      request["turn"] = self._turn
+    given_up_at = math.inf  # until the controller was lost
+    backoff_s = _MIN_BACKOFF_S
+    while True:
+      try:
+        return await self._post(
+          "interact", deadline_s=self._step_s, json=request
+        )
+      except WorkerLost:
+        if not self._plays_once:
+          raise
+        given_up_at = min(given_up_at, time.monotonic() + self._reattach_s)
+        if time.monotonic() + backoff_s > given_up_at:
+          raise
+      except WorkerRefusal as refusal:
+        # The next controller may not have heard of the session's worker yet.
+        is_back = given_up_at < math.inf and _UNKNOWN in str(refusal)
+        if not is_back or time.monotonic() + backoff_s > given_up_at:
+          raise
+      await asyncio.sleep(backoff_s)
+      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
   async def _post(
     self, endpoint: str, *, deadline_s: float, **request: Any

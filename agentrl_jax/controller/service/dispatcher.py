@@ -66,6 +66,7 @@ class Dispatcher:
       self.registry, self.table, self.places, spawn, ask_s=timers.ask_s
     )
     self._spawn = spawn
+    self._begun_at = now()
     self._tasks_changed = Condition()
 
   def receive_heartbeat(self, announcement: Mapping[str, Any]) -> None:
@@ -132,20 +133,26 @@ class Dispatcher:
         self._mark_full(session)
         tries += 1
 
-  async def interact(self, id: int, messages: Any) -> dict[str, Any]:
+  async def interact(
+    self, id: int, messages: Any, *, turn: int | None = None
+  ) -> dict[str, Any]:
     """Plays an answer; returns the report. A worker's fault ends the session.
 
+    With its `turn`, from 1, an answer may come again after a controller died.
     Raises `Refused` or `EnvironmentFault`.
     """
+    request = {"messages": messages, "session_id": id}
+    if turn is not None:
+      request["turn"] = turn
+      if self.table.find(id) is None and self._may_be_unknown(id):
+        return await self._ask_all(id, request)
     session = self.table.get(id)
     if session.is_busy or session.is_cancelling:
       doing = "being cancelled" if session.is_cancelling else "interacting"
       raise Refused(f"session {id} is already {doing}")
     session.is_busy = True
     try:
-      body = await self._ask(
-        session, "interact", {"messages": messages, "session_id": id}
-      )
+      body = await self._ask(session, "interact", request)
     except (WorkerRefusal, WorkerFull):
       session.is_busy = False
       # The worker may not have the session any more.
@@ -214,6 +221,42 @@ class Dispatcher:
     elif not session.is_busy:
       _log.warning("session %d expired: it had no request", session.id)
       self._reconciler.drop(session)
+
+  def _may_be_unknown(self, id: int) -> bool:
+    """Returns whether a session may be of the controller before this one."""
+    is_young = now() - self._begun_at < self.timers.expire_s
+    return is_young and self.table.ended_at(id) is None
+
+  async def _ask_all(
+    self, id: int, request: Mapping[str, Any]
+  ) -> dict[str, Any]:
+    """Plays a numbered turn at the worker that has the session, or had it.
+
+    Before a worker has listed its sessions nobody else knows which it is, and a
+    session whose last report was lost is listed no more. The others refuse.
+    Raises `Refused` if all do.
+    """
+
+    async def ask(worker: Worker) -> Any:
+      with contextlib.suppress(EnvironmentFault):
+        return await worker.link.ask(
+          "POST", "interact", request, deadline_s=self.timers.interaction_s
+        )
+
+    asking = {
+      asyncio.ensure_future(ask(worker)) for worker in self.registry.workers()
+    }
+    try:
+      for answer in asyncio.as_completed(asking):
+        body = await answer
+        report = body.get("env_out") if isinstance(body, dict) else None
+        if isinstance(report, dict):
+          return report
+    finally:
+      for each in asking:
+        each.cancel()
+    self.table.get(id)  # its worker may have listed it meanwhile
+    raise Refused(f"session {id} not found: no worker has it yet")
 
   async def _begin(
     self, session: SessionEntry, extras: Mapping[str, Any]

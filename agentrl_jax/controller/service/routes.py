@@ -2,8 +2,8 @@
 
 The session's id travels in the header `session_id`. Extensions that AgentRL's
 clients do not know are optional in both directions: `split`, `seed` and
-`wait_s` in `start_sample`, and the session's state in its response. The
-endpoint `describe` is an extension too.
+`wait_s` in `start_sample`, the session's state in its response, and the `turn`
+of `interact`. The endpoint `describe` is an extension too.
 """
 
 import datetime
@@ -44,6 +44,7 @@ from agentrl_jax.http_requests import (
 # Of one body: heartbeats list a task's indices, sessions their messages.
 MAX_VALUES = 1 << 20
 _MAX_WAIT_S = 86_400.0
+_OURS = ("error", wire.PLAYS_ONCE)  # of a worker's report
 VERSION = {"variant": "nova", "version": 1}  # which AgentRL's tools expect
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -164,12 +165,16 @@ class ControllerApi:
 
   async def interact(self, request: web.Request) -> web.Response:
     """Plays the assistant's messages; returns the tools if they changed."""
-    id = _session_id(request)
-    messages = (await self._read(request)).get("messages")
-    session = self._dispatcher.table.get(id)
-    report = await self._dispatcher.interact(id, messages)
-    self._metrics.count_report(session.worker.task, report)
+    id, given = _session_id(request), await self._read(request)
+    turn = _integer(given, "turn", 0) if "turn" in given else None
+    session = self._dispatcher.table.find(id)
+    report = await self._dispatcher.interact(
+      id, given.get("messages"), turn=turn
+    )
     body, tools = _out(report), report.get("tools")
+    if session is None:  # of the controller before this one
+      return web.json_response(body | ({"tools": tools} if tools else {}))
+    self._metrics.count_report(session.worker.task, report)
     if tools and tools != session.tools:
       session.tools = body["tools"] = tools
     return web.json_response(body)
@@ -320,7 +325,8 @@ def _out(report: Mapping[str, Any]) -> dict[str, Any]:
     "messages": report.get("messages") or [],
     "metrics": report.get("metric") or {},
   }
-  return shown | ({"error": report["error"]} if "error" in report else {})
+  ours = {key: report[key] for key in _OURS if key in report}
+  return shown | ours
 
 
 def _show(worker: Worker) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """JSON of steps and indices in AgentRL's worker API, word for word.
 
-Our own fields (`split`, `seed`, `error`), which AgentRL does not know, are
-optional in both directions.
+Our own fields (`split`, `seed`, `turn`, `error`, `plays_once`), which AgentRL
+does not know, are optional in both directions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,9 @@ from agentrl_jax.env.interface import Step
 
 SESSION_HEADER = "session_id"
 OK = 200
+# Of a worker's first report: an answer with the number of its `turn` is played
+# once, however often it comes.
+PLAYS_ONCE = "plays_once"
 FULL = 406  # HTTP status of a worker that has no room
 # Ends that the policy did not cause: reading one raises a fault.
 FAULTS = frozenset({Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN})

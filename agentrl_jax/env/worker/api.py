@@ -3,7 +3,8 @@
 A request is an endpoint's name and a JSON body; both transports (`main` and
 `grpc`) answer from this table. Requests may have our `split` and `seed`;
 without them the worker's own split is played, with the session's id as seed.
-`describe` is ours: it reports indices without writing out a range.
+`describe` is ours: it reports indices without writing out a range. So is the
+`turn` of an answer, with which a repeated one is told from the next.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.interface import Step
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.worker.hosting import Host, HostFull, SessionRefused
+from agentrl_jax.env.worker.turns import Turns
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 # Endpoints that change nothing, so HTTP's GET; the others are POST.
@@ -56,6 +58,7 @@ class WorkerApi:
     self._indices = list(indices)  # listed; other indices may be played
     self._tell_cancelled = tell_cancelled
     self._notices: set[asyncio.Task[None]] = set()
+    self._turns = Turns(lambda id: id in host.tasks())
     self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
       "get_indices": self._get_indices,
       "get_sessions": self._get_sessions,
@@ -120,11 +123,18 @@ class WorkerApi:
     task = self._read_task(body)
     seed = _read_seed(body) if "seed" in body else id
     session, step = await self._host.start(id, task, seed=seed)
-    return wire.step_to_json(step, session.tools)
+    return wire.step_to_json(step, session.tools) | {wire.PLAYS_ONCE: True}
 
   async def _interact(self, body: Any) -> Any:
-    """Plays an answer; a broken environment is the status `task error`."""
+    """Plays an answer, once if it has the number of its turn."""
     id = _read_int(body, "session_id")
+    if "turn" not in body:
+      return await self._play(id, body)
+    turn = _read_int(body, "turn")
+    return await self._turns.play(id, turn, lambda: self._play(id, body))
+
+  async def _play(self, id: int, body: Any) -> Any:
+    """Plays an answer; a broken environment is the status `task error`."""
     answer = wire.answer_from_json(body.get("messages"))
     session = self._host.get(id)
     try:

@@ -1,6 +1,7 @@
 """`ControllerEnvironment` with our workers and AgentRL's, in real processes."""
 
 import asyncio
+import contextlib
 import threading
 import unittest
 
@@ -20,12 +21,13 @@ from agentrl_jax.data.records import (
   ToolCall,
 )
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.env.interface import Expert
+from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.loading import load_environment
-from agentrl_jax.env.protocol.link import WorkerRefusal
+from agentrl_jax.env.protocol.link import WorkerLost, WorkerRefusal
+from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
-from tests.clocks import wait_until
+from tests.clocks import until, wait_until
 from tests.controller.processes import (
   ServiceProcess,
   agentrl_grpc_worker,
@@ -253,6 +255,122 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       await play(environment, 0)
     with self.assertRaisesRegex(ConfigError, "no split 'train'"):
       self.make(OVER_HTTP).indices("train")
+
+
+class Gate(Environment):
+  """Counts the answers that it plays, and plays them while it is open."""
+
+  name = "gate"
+
+  def __init__(self):
+    self.is_open = asyncio.Event()
+    self.is_open.set()
+    self.answers, self.num_waiting = [], 0
+
+  def indices(self, split):
+    return [0, 1, 2, 3]
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    yield GateSession(self)
+
+
+class GateSession(Session):
+  tools = ()
+
+  def __init__(self, gate):
+    self._gate = gate
+
+  async def reset(self):
+    return Step((Message("user", "Well?"),))
+
+  async def step(self, answer):
+    self._gate.answers.append(answer.content)
+    self._gate.num_waiting += 1
+    await self._gate.is_open.wait()
+    self._gate.num_waiting -= 1
+    if answer.content == "end":
+      return Step((), 1.0, Status.COMPLETED)
+    return Step((Message("user", f"You say {answer.content}."),))
+
+
+@pytest.mark.slow
+class ReattachTest(unittest.IsolatedAsyncioTestCase):
+  """A controller that is killed costs no episode."""
+
+  async def asyncSetUp(self):
+    self.service = ServiceProcess().start()
+    self.addCleanup(self.service.stop)
+    self.gate = Gate()
+
+  async def serve(self, grpc):
+    controller = self.service.grpc if grpc else self.service.url
+    name = f"gate-{grpc}"
+    await self.enterAsyncContext(
+      serve(self.gate, WorkerConfig(port=0, controller=controller, name=name))
+    )
+    await asyncio.to_thread(self.service.wait_for_workers, 1, name)
+    return ControllerEnvironment(controller=self.service.url, name=name)
+
+  async def killed_while_it_plays(self, playing):
+    """Kills the controller in the middle of a turn, which then ends."""
+    await until(lambda: self.gate.num_waiting)
+    self.service.process.kill()
+    self.gate.is_open.set()
+    await until(lambda: not self.gate.num_waiting)
+    await asyncio.to_thread(self.service.start)
+    return await playing
+
+  async def test_an_episode_goes_on_as_if_nothing_had_been(self):
+    for grpc in (False, True):
+      with self.subTest(grpc=grpc):
+        environment = await self.serve(grpc)
+        self.gate.answers.clear()
+        task = Task(environment.name, "train", 0)
+        async with environment.open(task, seed=0) as session:
+          await session.step(Message("assistant", "one"))
+          self.service.process.kill()  # between two turns
+          step = asyncio.create_task(session.step(Message("assistant", "two")))
+          await asyncio.sleep(0.2)
+          await asyncio.to_thread(self.service.start)
+          self.assertIn("You say two.", (await step).messages[0].content)
+          for last in ("three", "end"):  # during a turn, also the last one
+            self.gate.is_open.clear()
+            playing = asyncio.create_task(
+              session.step(Message("assistant", last))
+            )
+            step = await self.killed_while_it_plays(playing)
+          self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
+        self.assertEqual(self.gate.answers, ["one", "two", "three", "end"])
+        self.assertEqual(self.service.get("list_sessions"), {})
+
+  async def test_an_episode_that_begins_meanwhile_waits(self):
+    environment = await self.serve(grpc=True)
+    self.service.process.kill()
+
+    async def play():
+      task = Task(environment.name, "train", 0)
+      async with environment.open(task, seed=0) as session:
+        return await session.step(Message("assistant", "end"))
+
+    playing = asyncio.create_task(play())
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(self.service.start)
+    self.assertEqual((await playing).reward, 1.0)
+
+  async def test_a_controller_that_stays_away_is_given_up(self):
+    environment = await self.serve(grpc=True)
+    impatient = ControllerEnvironment(
+      controller=self.service.url, name=environment.name, reattach_s=0.3
+    )
+    task = Task(environment.name, "train", 0)
+    with self.assertRaisesRegex(WorkerLost, "cannot be asked for"):
+      async with impatient.open(task, seed=0) as session:
+        self.service.process.kill()
+        await session.step(Message("assistant", "one"))
+    with self.assertRaisesRegex(WorkerLost, "cannot be asked for start_s"):
+      async with impatient.open(task, seed=0):
+        self.fail("opened")
 
 
 class Saboteur(Expert):

@@ -63,6 +63,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       {
         "messages": [{"role": "user", "content": "Well?"}],
         "tools": [SAY_JSON],
+        "plays_once": True,
         "status": "running",
         "finish": False,
         "reward": 0.0,
@@ -78,6 +79,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       (200, {"session_id": 7, "index": 0, "status": "running"}),
     )
     status, body = await self.interact("hm")
+    del first["plays_once"]  # is said once
     said = {"messages": [{"role": "user", "content": "You say hm."}]}
     self.assertEqual(status, 200)
     self.assertEqual(body, {"session_id": 7, "env_out": first | said})
