@@ -67,6 +67,7 @@ class Dispatcher:
     )
     self._spawn = spawn
     self._begun_at = now()
+    self._is_stopping = False
     self._tasks_changed = Condition()
 
   def receive_heartbeat(self, announcement: Mapping[str, Any]) -> None:
@@ -177,6 +178,13 @@ class Dispatcher:
       _log.info("notice of the end of session %d, which is not known", id)
     else:
       self._reconciler.end(session)
+
+  def stop(self) -> None:
+    """Leaves sessions with their workers from now on, for the next controller.
+
+    A request that is cut off is one of a client that will ask again.
+    """
+    self._is_stopping = True
 
   async def describe(self, task: str, split: str) -> Any:
     """Returns a worker's description of a split; only our workers have any."""
@@ -291,7 +299,8 @@ class Dispatcher:
       self._reconciler.drop(session)
       raise
     except BaseException:  # a fault of the worker, or a client that hung up
-      self._reconciler.drop(session)
+      if not self._is_stopping:
+        self._reconciler.drop(session)
       raise
     finally:
       session.updated = now()

@@ -47,6 +47,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_PORT = 5020
 GRPC = "grpc://"
 NO_GRPC = -1
+_STOP_S = 1.0  # for requests in flight at the end
 # Shorter than any server's, so that no request meets a connection being closed.
 _KEEPALIVE_S = 4.0
 
@@ -109,11 +110,13 @@ async def serve(
         dispatcher, config.http, config.access, config.worker_hosts
       ).application(),
       handler_cancellation=True,  # a client that disconnects leaves no session
+      shutdown_timeout=_STOP_S,
       **config.http.runner_options(),
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     port = await listen(runner, config.bind, config.port, flag="--bind")
+    stack.callback(dispatcher.stop)  # before requests are cut off
     yield Addresses(f"http://{config.bind}:{port}/api", grpc_address)
 
 

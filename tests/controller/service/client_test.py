@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import threading
 import unittest
 
@@ -312,10 +313,10 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.to_thread(self.service.wait_for_workers, 1, name)
     return ControllerEnvironment(controller=self.service.url, name=name)
 
-  async def killed_while_it_plays(self, playing):
-    """Kills the controller in the middle of a turn, which then ends."""
+  async def ended_while_it_plays(self, playing, sign=signal.SIGKILL):
+    """Ends the controller in the middle of a turn, which then ends."""
     await until(lambda: self.gate.num_waiting)
-    self.service.process.kill()
+    await asyncio.to_thread(self.service.process.stop, sign)
     self.gate.is_open.set()
     await until(lambda: not self.gate.num_waiting)
     await asyncio.to_thread(self.service.start)
@@ -339,10 +340,21 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
             playing = asyncio.create_task(
               session.step(Message("assistant", last))
             )
-            step = await self.killed_while_it_plays(playing)
+            step = await self.ended_while_it_plays(playing)
           self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
         self.assertEqual(self.gate.answers, ["one", "two", "three", "end"])
         self.assertEqual(self.service.get("list_sessions"), {})
+
+  async def test_a_controller_that_is_told_to_end_drops_no_session(self):
+    environment = await self.serve(grpc=False)
+    task = Task(environment.name, "train", 0)
+    async with environment.open(task, seed=0) as session:
+      for words in ("one", "end"):
+        self.gate.is_open.clear()
+        playing = asyncio.create_task(session.step(Message("assistant", words)))
+        step = await self.ended_while_it_plays(playing, signal.SIGTERM)
+    self.assertEqual(step.status, Status.COMPLETED)
+    self.assertEqual(self.gate.answers, ["one", "end"])
 
   async def test_an_episode_that_begins_meanwhile_waits(self):
     environment = await self.serve(grpc=True)
