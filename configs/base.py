@@ -393,7 +393,8 @@ def get_config() -> ml_collections.ConfigDict:
     temperature=1.0,  # of the sampled evaluation
     timeout_s=3600.0,  # without the end of an episode
   )
-  # Episodes in the report; groups whose trajectories are kept per update.
+  # Episodes in the report; groups whose trajectories are kept per update, even
+  # over tasks and outcomes.
   c.report = create(num_episodes=6, keep_groups=4)
   return c.lock()
 

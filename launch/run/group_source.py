@@ -50,6 +50,7 @@ from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.environments import training_stream
 from launch.run.evaluation import success_by_task
+from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
 
@@ -123,6 +124,9 @@ class LeaderGroupSource(GroupSource):
     self._stream = training_stream(self._settings, environments, purpose=STAGE)
     self._trained_groups = TrainedGroups(
       self._run.root / "trained_groups.jsonl"
+    )
+    self._kept_groups = KeptGroups(
+      self._config.report.keep_groups, seed=self._settings.seed
     )
     self._faults = FaultLog(self._run.root / FAULTS)
     self._chooser = PolicySlotChooser(
@@ -219,7 +223,7 @@ class LeaderGroupSource(GroupSource):
     self._trained_groups.add(version, [group.id for group in self._taken])
     write_groups(
       self._run.trajectories(version),
-      self._taken[: self._config.report.keep_groups],
+      self._kept_groups.choose(self._taken, version),
     )
     spent = time.monotonic() - self._begun_at - self._seconds["seconds/wait"]
     metrics = {
