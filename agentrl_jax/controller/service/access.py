@@ -6,8 +6,8 @@ session's id is another secret: who does not know it cannot play or end the
 session.
 
 A heartbeat has an address that the controller will call. Over HTTP it must be
-on this machine, on the machine that sent it, or on a host that is allowed by
-name; a worker that opens a stream is called on that stream.
+on the machine that sent it, or on a host that is allowed by name; a worker that
+opens a stream is called on that stream.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerHosts:
-  """Hosts at which workers may be, besides this machine and the sender.
+  """Hosts at which workers may be, besides the sender of their heartbeats.
 
   Args:
     patterns: names, as `worker-*.internal`, and networks, as `10.0.0.0/8`;
@@ -135,12 +135,17 @@ class WorkerHosts:
       return
     if any(_fits(host, pattern) for pattern in self.patterns):
       return
-    for found in await _addresses_of(host):
-      if found.is_loopback or (sender and found == _plain(sender)):
-        return
+    here = _plain(sender) if sender else None
+    # Of several addresses nobody knows which the controller will call.
+    if here and all(
+      found == here or (found.is_loopback and here.is_loopback)
+      for found in await _addresses_of(host)
+    ):
+      return
     raise Refused(
-      f"worker address {address!r:.200} is neither on the controller's machine "
-      f"nor on the sender's ({sender}): allow its host with --worker-hosts"
+      f"worker address {address!r:.200} is not on the machine that sent it "
+      f"({sender}): set the worker's --address, or allow the host with the "
+      "controller's --worker-hosts"
     )
 
 

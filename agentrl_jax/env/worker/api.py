@@ -58,7 +58,7 @@ class WorkerApi:
     self._indices = list(indices)  # listed; other indices may be played
     self._tell_cancelled = tell_cancelled
     self._notices: set[asyncio.Task[None]] = set()
-    self._turns = Turns(lambda id: id in host.tasks())
+    self._turns = Turns(host.is_open)
     self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
       "get_indices": self._get_indices,
       "get_sessions": self._get_sessions,

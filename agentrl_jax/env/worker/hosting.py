@@ -128,6 +128,11 @@ class Host:
       if session.status is Status.RUNNING
     }
 
+  def is_open(self, id: int) -> bool:
+    """Returns whether the session can be asked."""
+    session = self._sessions.get(id)
+    return session is not None and session.status is Status.RUNNING
+
   def get(self, id: int) -> HostedSession:
     """Returns the session, or raises `SessionRefused`."""
     if id not in self._sessions:

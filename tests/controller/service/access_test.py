@@ -1,10 +1,13 @@
 """Roles, tokens, and the hosts that a controller may call."""
 
+import ipaddress
 import unittest
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.bearer_token import HEADER, bearer
+from agentrl_jax.controller.service import access
 from agentrl_jax.controller.service.access import (
   ROLES,
   Access,
@@ -73,15 +76,23 @@ class WorkerHostsTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     await WorkerHosts(patterns).check(address, sender, is_known=False, **known)
 
   @parameterized.parameters(
-    ("http://127.0.0.1:5021/api",),
-    ("http://localhost:5021/api",),
-    ("http://[::1]:5021/api",),
-    ("http://10.0.0.7:5021/api",),
-    ("http://[::ffff:10.0.0.7]:5021/api",),
-    ("https://10.0.0.7/api",),
+    ("http://10.0.0.7:5021/api", "10.0.0.7"),
+    ("http://[::ffff:10.0.0.7]:5021/api", "10.0.0.7"),
+    ("http://10.0.0.7:5021/api", "::ffff:10.0.0.7"),
+    ("https://10.0.0.7/api", "10.0.0.7"),
+    ("http://127.0.0.1:5021/api", "127.0.0.1"),
+    ("http://localhost:5021/api", "::1"),
   )
-  async def test_this_machine_and_the_senders_are_allowed(self, address):
-    await self.check(address)
+  async def test_the_senders_machine_is_allowed(self, address, sender):
+    await self.check(address, sender)
+
+  async def test_of_several_addresses_all_must_be_the_senders(self):
+    found = [ipaddress.ip_address(x) for x in ("10.0.0.7", "169.254.169.254")]
+    with (
+      mock.patch.object(access, "_addresses_of", return_value=found),
+      self.assertRaisesRegex(Refused, "not on the machine that sent it"),
+    ):
+      await self.check("http://two.example/api")
 
   @parameterized.parameters(
     "http://169.254.169.254/computeMetadata/v1",  # a cloud's own secrets
@@ -89,6 +100,8 @@ class WorkerHostsTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     "http://10.0.0.7.example.invalid/api",
     "http://10.0.0.7@10.0.0.8/api",
     "http://0x0a000008/api",
+    "http://127.0.0.1:22/api",  # of the controller, from elsewhere
+    "http://localhost:6379/api",
   )
   async def test_other_machines_are_not(self, address):
     with self.assertRaises(Refused):
