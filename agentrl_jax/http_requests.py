@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import resource
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NoReturn
@@ -30,6 +31,8 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 
 MAX_DEPTH = 100  # of nested lists and objects in JSON
 MIB = 1 << 20
+MOST_FILES = 1 << 20  # open ones, where there is no limit
+FEW_FILES = 4096
 _SHORT = 1 << 16  # bytes, which are parsed in a millisecond
 
 
@@ -120,6 +123,29 @@ def read_limits(given: Mapping[str, Any]) -> HttpLimits:
       SERVICE_LIMITS.max_bodies, round(given["max_body_mib"] * MIB)
     ),
   )
+
+
+def raise_file_limit() -> int:
+  """Lets this process open as many files as it may; returns how many.
+
+  Each connection is a file, and many systems begin with 1,024 where they allow
+  a million. Few files are reported: a server without any left accepts nobody.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  wanted = MOST_FILES if hard == resource.RLIM_INFINITY else hard
+  if soft != resource.RLIM_INFINITY and soft < wanted:
+    with contextlib.suppress(OSError, ValueError):  # a kernel that allows less
+      resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+      soft = wanted
+  if 0 <= soft < FEW_FILES:
+    LOG.warning(
+      "this process may open %d files, of which each connection is one: with "
+      "more sessions than that at once it is stuck. Raise the limit, as with "
+      "`ulimit -Hn %d`",
+      soft,
+      FEW_FILES,
+    )
+  return soft
 
 
 async def listen(

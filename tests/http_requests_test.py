@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gzip
 import json
+import subprocess
+import sys
 import unittest
 import zlib
 
@@ -196,3 +198,25 @@ class ParseTest(unittest.TestCase):
         with self.assertRaises(RequestRefused) as caught:
           http_requests.parse_json(body, max_values=200_000)
         self.assertEqual(caught.exception.status, status)
+
+
+class FileLimitTest(unittest.TestCase):
+  def test_is_raised_and_few_files_are_said(self):
+    program = (
+      "import resource, sys\n"
+      "limits = int(sys.argv[1]), int(sys.argv[2])\n"
+      "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+      "from agentrl_jax import http_requests\n"
+      "print(http_requests.raise_file_limit())\n"
+      "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    )
+    for soft, hard, is_few in ((100, 8192, False), (100, 1000, True)):
+      with self.subTest(hard=hard):
+        done = subprocess.run(
+          [sys.executable, "-c", program, str(soft), str(hard)],
+          capture_output=True,
+          text=True,
+          check=True,
+        )
+        self.assertEqual(done.stdout.split(), [str(hard)] * 2)
+        self.assertEqual("may open 1000 files" in done.stderr, is_few)

@@ -39,6 +39,7 @@ from agentrl_jax.http_requests import (
   HttpLimits,
   add_limits,
   listen,
+  raise_file_limit,
   read_limits,
 )
 
@@ -164,6 +165,7 @@ async def _dispatch(
 
 
 async def _run(config: ServiceConfig, timers: Timers) -> None:
+  raise_file_limit()
   stopping = asyncio.Event()
   loop = asyncio.get_running_loop()
   for number in (signal.SIGTERM, signal.SIGINT):

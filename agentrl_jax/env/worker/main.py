@@ -46,6 +46,7 @@ from agentrl_jax.http_requests import (
   RequestRefused,
   add_limits,
   listen,
+  raise_file_limit,
   read_json,
   read_limits,
 )
@@ -218,6 +219,7 @@ async def serve_until_stopped(
   environment: Environment, config: WorkerConfig, limits: HostLimits
 ) -> None:
   """Serves until SIGTERM or Ctrl-C, then frees and closes the environment."""
+  raise_file_limit()
   stopping = asyncio.Event()
   loop = asyncio.get_running_loop()
   for sign in (signal.SIGTERM, signal.SIGINT):

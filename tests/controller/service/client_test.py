@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import threading
 import unittest
@@ -25,6 +26,7 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.protocol.link import WorkerLost, WorkerRefusal
+from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import WorkerConfig, serve
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
@@ -383,6 +385,33 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(WorkerLost, "cannot be asked for start_s"):
       async with impatient.open(task, seed=0):
         self.fail("opened")
+
+
+@pytest.mark.slow
+class ManyStartsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_a_low_limit_of_open_files_is_raised(self):
+    """Many systems begin with 1,024, where they allow a million."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+      service = ServiceProcess().start()
+    finally:
+      resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    self.addCleanup(service.stop)
+    config = WorkerConfig(port=0, controller=service.url)
+    async with (
+      serve(Gate(), config, HostLimits(concurrency=300)),
+      aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+    ):
+      await asyncio.to_thread(service.wait_for_workers, 1, "gate")
+
+      async def start():
+        body = {"name": "gate", "index": 0}
+        async with http.post(f"{service.url}/start_sample", json=body) as got:
+          return got.status
+
+      started = await asyncio.gather(*(start() for _ in range(300)))
+    self.assertEqual(set(started), {200})
 
 
 class Saboteur(Expert):
