@@ -10,7 +10,7 @@ import pathlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from launch.comparisons.bands import costs_of
+from launch.comparisons.bands import EPISODES, costs_of
 from launch.comparisons.diagnostics import (
   columns,
   diagnostics,
@@ -31,6 +31,7 @@ from launch.sweeps.cells import State
 
 STAGES = ("warm_start", "rl")
 FEW_SEEDS = 3  # below, the page says that a verdict is not to be had
+_UNEQUAL = 0.05  # share of the episodes by which ends may differ unsaid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +150,7 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
       f"Finished seeds are few: {', '.join(few)}; with fewer than {FEW_SEEDS} "
       "hardly any difference can be shown."
     )
+  found += _unequal_ends(arms)
   comparisons = len(arms) - 1
   if comparisons > 1:
     chance = numbers.percent(1 - 0.95**comparisons)
@@ -161,6 +163,34 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
   if len(commits) > 1:
     found.append(f"The runs are of {len(commits)} commits.")
   return found
+
+
+def _unequal_ends(arms: Sequence[Arm]) -> list[str]:
+  """Says which arms have trained for longer or shorter than the first."""
+  spent = {
+    arm.name: [
+      costs_of(rows)[EPISODES][-1]
+      for run in _finished(arm)
+      if (rows := [row for row in run.rows if row.stage == RL])
+    ]
+    for arm in arms
+  }
+  means = {name: sum(n) / len(n) for name, n in spent.items() if n}
+  if not means or arms[0].name not in means:
+    return []
+  first = means.pop(arms[0].name)
+  others = [
+    f"{name} {n:,.0f}"
+    for name, n in means.items()
+    if abs(n - first) > _UNEQUAL * first
+  ]
+  if not others:
+    return []
+  return [
+    f"Runs ended after unequal numbers of episodes: {arms[0].name} has trained "
+    f"on {first:,.0f} and {', '.join(others)}. Their ends are not comparable; "
+    f"'{TRAINING[0]}' is."
+  ]
 
 
 def _finished(arm: Arm) -> list[Run]:

@@ -29,7 +29,16 @@ from launch.sweeps.cells import State
 from launch.sweeps.plan import Plan, write_record
 
 
-def make_run(folder, *, seed, success, changes=None, is_finished=True, n=64):
+def make_run(
+  folder,
+  *,
+  seed,
+  success,
+  changes=None,
+  is_finished=True,
+  n=64,
+  num_updates=6,
+):
   """Writes the files of a run, as far as a comparison reads them."""
   config = base.get_config().to_dict()
   config["seed"], config["name"] = seed, folder.name
@@ -40,7 +49,7 @@ def make_run(folder, *, seed, success, changes=None, is_finished=True, n=64):
   )
   random = np.random.default_rng(seed)
   with MetricsWriter(folder) as metrics:
-    for step in range(1, 7):
+    for step in range(1, num_updates + 1):
       values = {
         "success/sums": random.random(),
         "batch/trajectories": 16.0,
@@ -185,6 +194,14 @@ class ComparisonTest(absltest.TestCase):
     self.assertIn("Finished seeds are few: b has 0; with", found)
     page = render(compare("t", arms))
     self.assertIn("<td>stopped</td><td>RL 6</td>", page)
+
+  def test_ends_after_unequal_numbers_of_episodes_are_said(self):
+    self.make("a", [0.5, 0.6, 0.4], num_updates=60)
+    self.make("b", [0.4, 0.5, 0.4], changes={"clip_high": 0.3})
+    self.make("c", [0.4] * 3, changes={"clip_high": 0.4}, num_updates=59)
+    found = " ".join(warnings(self.arms()))
+    self.assertIn("a has trained on 960 and b 96. Their ends are not", found)
+    self.assertNotIn("c 9", found)
 
   def test_a_page_loads_nothing_and_lets_no_name_through(self):
     self.make("a", [0.5, 0.6])
