@@ -33,7 +33,7 @@ def read_token(source: str, key: str) -> str:
     return ""
   kind, _, name = source.partition(":")
   if kind != "env":
-    return first_line(source, key)
+    return _first_line(source, key)
   if name not in os.environ:
     raise ConfigError(
       f"{key}{source} cannot be read: this process has no such environment "
@@ -53,20 +53,6 @@ def read_secret(source: str, key: str) -> str:
   return token
 
 
-def first_line(path: str, key: str) -> str:
-  """Reads the first line of a file. Raises `ConfigError`."""
-  try:
-    content = pathlib.Path(path).read_bytes()
-  except OSError as error:
-    raise ConfigError(
-      f"{key}{path} cannot be read ({error.strerror}); {_REMEDY}"
-    ) from error
-  line = content.partition(b"\n")[0]
-  return _checked(
-    line.decode("utf-8", "replace"), f"the first line of {key}{path}"
-  )
-
-
 def bearer(token: str) -> Mapping[str, str]:
   """Returns the header that sends a token; none without a token."""
   return {HEADER: f"Bearer {token}"} if token else {}
@@ -82,6 +68,20 @@ def sends(header: str, token: str) -> bool:
   sent_bytes = sent.strip().encode("utf-8", "surrogateescape")
   is_equal = hmac.compare_digest(sent_bytes, token.encode())
   return scheme.lower() == "bearer" and is_equal
+
+
+def _first_line(path: str, key: str) -> str:
+  """Reads the first line of a file. Raises `ConfigError`."""
+  try:
+    content = pathlib.Path(path).read_bytes()
+  except OSError as error:
+    raise ConfigError(
+      f"{key}{path} cannot be read ({error.strerror}); {_REMEDY}"
+    ) from error
+  line = content.partition(b"\n")[0]
+  return _checked(
+    line.decode("utf-8", "replace"), f"the first line of {key}{path}"
+  )
 
 
 def _checked(text: str, source: str) -> str:
