@@ -18,7 +18,9 @@ from agentrl_jax.controller.service.access import (
 )
 from agentrl_jax.controller.service.main import ServiceConfig
 from agentrl_jax.controller.service.registry import Refused
+from agentrl_jax.controller.service.routes import ControllerApi
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.http_requests import SERVICE_LIMITS
 
 TOKENS = {role.value: f"the token of {role.value}s" for role in Role}
 
@@ -32,6 +34,18 @@ class AccessTest(parameterized.TestCase):
     else:
       with self.assertRaisesRegex(NotAllowed, f"{endpoint} needs the token of"):
         Access(**TOKENS).check(endpoint, header)
+
+  def test_every_endpoint_has_its_roles(self):
+    api = ControllerApi(
+      mock.Mock(**{"registry.tasks": {}}),
+      SERVICE_LIMITS,
+      Access(),
+      WorkerHosts(),
+    )
+    paths = {
+      route.resource.canonical for route in api.application().router.routes()
+    }
+    self.assertEqual(paths - {"/metrics"}, {f"/api/{name}" for name in ROLES})
 
   def test_clients_and_workers_end_nobody_elses_sessions(self):
     for endpoint in ("cancel_all", "list_sessions", "mark_stale"):
