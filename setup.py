@@ -80,6 +80,8 @@ EXTRAS = {
     "types-PyYAML",
     "types-docker",
   ],
+  # Tests of pages, in the system's Chromium.
+  "browser": ["playwright"],
   # What tests compare models with; of torch, the build for CPUs will do.
   "originals": ["torch>=2.6", "transformers>=4.51", "peft"],
   # launch.plan compiles for TPUs with it, on any machine.

@@ -46,6 +46,7 @@ LAUNCH_ROOMS = (
   "launch.config",
   "launch.reports",
   "launch.storage",
+  "launch.viewing",
   "launch.serving",
   "launch.run",
   "launch.planning",

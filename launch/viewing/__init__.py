@@ -1,0 +1,1 @@
+"""Shows in a browser what a run did: its trajectories, and its curves."""

@@ -1,0 +1,96 @@
+"""What a run has come to: its newest numbers, its curves and its faults."""
+
+import functools
+import json
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl_jax.metrics import FILE, Row, read_metrics
+from launch.processes.fault_log import FILE as FAULTS
+from launch.processes.fault_log import Fault, read_faults
+from launch.reports.html import fault_text
+from launch.reports.plots import panel_svgs
+from launch.reports.summary import Evaluation
+from launch.storage.run_config import run_config
+
+_STAGE = "rl"
+_FAULTS = 20  # the latest are shown
+# Names as in docs/reading_a_run.md, and how the page calls them.
+_FIGURES = {
+  "reward/mean": "mean reward",
+  "staleness/mean": "updates of staleness",
+  "queue/fill": "queue filled",
+  "seconds/wait": "seconds of waiting for groups",
+  "seconds/train": "seconds of training",
+  "engine/tokens_per_s": "tokens per second",
+}
+_BY_TASK = "rollout/success/"
+
+
+class RunState:
+  """Reads the files of one run anew when they have changed."""
+
+  def __init__(self, run: pathlib.Path):
+    self._run = run
+    config = run_config(run)
+    self.name = str(config.name)
+    self._steps = int(config.train.steps)
+    self._curves = functools.lru_cache(maxsize=1)(self._draw)
+
+  def now(self) -> dict[str, Any]:
+    """Returns the newest numbers as JSON values."""
+    rows = [row for row in self._metrics() if row.stage == _STAGE]
+    values = rows[-1].values if rows else {}
+    faults = read_faults(self._run / FAULTS)
+    return {
+      "name": self.name,
+      "is_finished": (self._run / "done" / "run.json").exists(),
+      "update": rows[-1].step if rows else 0,
+      "updates": self._steps,
+      "age_s": max(time.time() - rows[-1].time_s, 0.0) if rows else None,
+      "figures": {
+        text: values[name] for name, text in _FIGURES.items() if name in values
+      },
+      "success": {
+        name.removeprefix(_BY_TASK): value
+        for name, value in values.items()
+        if name.startswith(_BY_TASK)
+      },
+      "num_faults": len(faults),
+      "faults": [_fault(fault) for fault in faults[-_FAULTS:]],
+    }
+
+  def curves(self) -> list[dict[str, str]]:
+    """Draws the curves, unless nothing has changed since they were drawn."""
+    paths = [self._run / FILE, *self._evaluation_files()]
+    return self._curves(
+      tuple((p.name, p.stat().st_size) for p in paths if p.exists())
+    )
+
+  def _draw(self, stamp: object) -> list[dict[str, str]]:
+    del stamp  # the key of the cache
+    evaluations = [
+      Evaluation.from_json(json.loads(path.read_text()))
+      for path in self._evaluation_files()
+    ]
+    return [
+      {"title": d.title, "note": d.note, "svg": d.svg, "wide": d.wide_svg}
+      for d in panel_svgs(self._metrics(), evaluations)
+    ]
+
+  def _metrics(self) -> Sequence[Row]:
+    path = self._run / FILE
+    return read_metrics(path) if path.exists() else ()
+
+  def _evaluation_files(self) -> list[pathlib.Path]:
+    return sorted((self._run / "evaluations").glob("*.json"))
+
+
+def _fault(fault: Fault) -> Mapping[str, Any]:
+  return {
+    "time_s": fault.time_s,
+    "update": fault.version,
+    "text": fault_text(fault),
+  }

@@ -1,0 +1,153 @@
+"""The page in a real browser, as a reader meets it.
+
+Needs Chromium and its driver: apt-get install chromium; pip install
+'.[browser]'.
+"""
+
+import contextlib
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import pytest
+
+from launch.viewing.one_file import write_file
+from launch.viewing.server import Viewer
+from tests.launch.viewing.a_run import HOSTILE, add_update, make_run
+from tests.launch.viewing.server_test import served
+
+playwright = pytest.importorskip(
+  "playwright.async_api", reason="pip install '.[browser]'"
+)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PHONE, DESK = 360, 1440
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.skipif(
+    CHROMIUM is None, reason="needs a browser; apt-get install chromium"
+  ),
+]
+
+
+@contextlib.asynccontextmanager
+async def opened(width: int):
+  """Opens a browser's page of this width."""
+  async with playwright.async_playwright() as driver:
+    browser = await driver.chromium.launch(
+      executable_path=CHROMIUM, args=["--no-sandbox"]
+    )
+    page = await browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(20_000)
+    page.errors = []
+    page.on("pageerror", lambda error: page.errors.append(str(error)))
+    page.on(
+      "console",
+      lambda m: page.errors.append(m.text) if m.type == "error" else None,
+    )
+    try:
+      yield page
+    finally:
+      await browser.close()
+
+
+async def sideways(page) -> int:
+  """Returns by how many pixels the page is wider than the window."""
+  root = "document.documentElement"
+  return await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth")
+
+
+class PageTest(unittest.IsolatedAsyncioTestCase):
+  async def asyncSetUp(self):
+    folder = tempfile.TemporaryDirectory()
+    self.addCleanup(folder.cleanup)
+    self.folder = make_run(pathlib.Path(folder.name) / "a", updates=2)
+    self.url = await self.enterAsyncContext(served(self.folder.root))
+
+  async def test_from_the_list_to_a_trajectory_and_its_group(self):
+    async with opened(DESK) as page:
+      await page.goto(self.url)
+      await page.get_by_label("task", exact=True).select_option("webshop")
+      await page.get_by_label("outcome").select_option("failure")
+      await page.get_by_text("4 of 13 trajectories").wait_for()
+      await page.get_by_role("link", name="webshop 101, attempt 1").click()
+      await page.get_by_text("commit_final_answer").wait_for()
+      await page.get_by_role("link", name="next").click()
+      await page.get_by_role("heading", name="attempt 2").wait_for()
+      self.assertIn("task limit reached", await page.inner_text("main"))
+      await page.get_by_role("link", name="side by side").click()
+      await page.get_by_text("They part at message 7").wait_for()
+      self.assertEqual(await page.locator(".columns > section").count(), 3)
+      await page.get_by_role("link", name="list").click()
+      await page.get_by_text("4 of 13 trajectories").wait_for()
+      self.assertEqual(page.errors, [])
+
+  async def test_tokens_are_coloured_on_demand(self):
+    async with opened(DESK) as page:
+      await page.goto(f"{self.url}/#/t/000001.0.0")
+      shown = page.get_by_label("show")
+      await shown.wait_for()
+      self.assertEqual(await page.locator(".tokens span[title]").count(), 0)
+      for colour in ("trained", "probability", "sampler", "version"):
+        await shown.select_option(colour)
+        await page.locator(".tokens span[title]").first.wait_for()
+        spans = page.locator(".tokens span[title]")
+        self.assertEqual(await spans.count(), 3 * 14)  # sampled ones alone
+      await spans.first.click()
+      self.assertIn("version 12", await page.inner_text("#hint"))
+      self.assertEqual(page.errors, [])
+
+  async def test_what_a_policy_wrote_stays_text(self):
+    async with opened(DESK) as page:
+      for view in ("t/000001.0.0", "g/000001.0"):
+        await page.goto(f"{self.url}/#/{view}")
+        await page.get_by_text("onerror").first.wait_for()
+        self.assertIn(HOSTILE, await page.inner_text("main"))
+        self.assertEqual(await page.title(), "a")
+        self.assertEqual(await page.locator("main img, main script").count(), 0)
+      self.assertEqual(page.errors, [])
+
+  async def test_follows_the_run_and_outlives_the_server(self):
+    async with contextlib.AsyncExitStack() as stack:
+      page = await stack.enter_async_context(opened(DESK))
+      async with served(self.folder.root) as url:
+        await page.goto(url)
+        await page.get_by_text("13 of 13 trajectories").wait_for()
+        add_update(self.folder, 2)
+        await page.get_by_text("19 of 19 trajectories").wait_for()
+      await page.get_by_text("The server does not answer").wait_for()
+      port = int(url.rpartition(":")[2])
+      await stack.enter_async_context(served(self.folder.root, port))
+      await page.locator("#trouble").wait_for(state="hidden")
+
+  async def test_one_file_shows_the_same_without_a_server(self):
+    path = self.folder.root / "page.html"
+    write_file(Viewer(self.folder.root), path)
+    async with opened(PHONE) as page:
+      await page.goto(path.as_uri())
+      await page.get_by_text("13 of 13 trajectories").wait_for()
+      await page.get_by_role("link", name="dbbench 101, attempt 0").click()
+      await page.get_by_text("commit_final_answer").wait_for()
+      await page.get_by_role("link", name="Curves").click()
+      await page.get_by_role("heading", name="Success by task").wait_for()
+      self.assertEqual(page.errors, [])
+
+  async def test_nothing_sticks_out_and_all_is_reached_by_keys(self):
+    for width in (PHONE, DESK):
+      async with opened(width) as page:
+        for view in ("", "t/000001.0.0", "g/000001.0", "curves"):
+          await page.goto(f"{self.url}/#/{view}")
+          await page.locator(
+            "main h2, main table, main figure"
+          ).first.wait_for()
+          self.assertEqual(await sideways(page), 0, (width, view))
+    async with opened(DESK) as page:
+      await page.goto(f"{self.url}/#/")
+      await page.locator("main table").wait_for()
+      for _ in range(40):
+        await page.keyboard.press("Tab")
+        focused = await page.evaluate("document.activeElement.textContent")
+        if focused.startswith("dbbench 101, attempt 1"):
+          break
+      await page.keyboard.press("Enter")
+      await page.get_by_role("heading", name="attempt 1").wait_for()
