@@ -57,7 +57,6 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.model.policy import Policy
-from launch import command_line
 from launch.comparisons.attempts import (
   FOLDER,
   SUFFIX,
@@ -69,6 +68,7 @@ from launch.comparisons.attempts import (
   status_shares,
   with_attempts,
 )
+from launch.config import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.reports.numbers import interval, percent

@@ -25,7 +25,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
-from launch import command_line
+from launch.config import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.storage.load_params import load_params, load_step, split_params

@@ -25,7 +25,7 @@ from absl import flags
 from rich.console import Console
 
 from agentrl_jax.errors import ConfigError
-from launch import command_line
+from launch.config import command_line
 from launch.config.settings import Settings, read_settings
 from launch.planning import report
 from launch.planning.advice import Adviser, refusal

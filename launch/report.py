@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
-from launch.command_line import REFUSED
 from launch.comparisons.markdown import filled
 from launch.comparisons.page import compare, verdicts, warnings, write
 from launch.comparisons.runs import read_arms
+from launch.config.command_line import REFUSED
 
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 

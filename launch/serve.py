@@ -53,7 +53,7 @@ from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from configs.base import defaults
-from launch import command_line
+from launch.config import command_line
 from launch.serving.served_models import ServedModel, find_models
 from launch.serving.service import DRIVERS, grammars_by, status_of
 from launch.storage.compile_cache import enable_compile_cache

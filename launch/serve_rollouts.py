@@ -45,7 +45,7 @@ from agentrl_jax.rollout.server.app import (
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import RolloutsConfig
-from launch import command_line
+from launch.config import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.serving.remote import snapshots_of

@@ -30,7 +30,6 @@ from rich.table import Table
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, read_metrics
-from launch import command_line
 from launch.comparisons.attempts import (
   Attempt,
   by_environment,
@@ -45,6 +44,7 @@ from launch.comparisons.check import (
   sweep_hours,
   update_seconds,
 )
+from launch.config import command_line
 from launch.config.settings import read_settings
 from launch.reports.curves import RL
 from launch.reports.facts import ROOT, run_facts

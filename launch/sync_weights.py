@@ -30,7 +30,7 @@ from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
-from launch import command_line
+from launch.config import command_line
 from launch.config.settings import Settings, read_settings
 from launch.serving.remote import snapshots_of
 

@@ -9,7 +9,7 @@ same run again continues it from where it stopped, whatever stopped it.
 
 from absl import flags
 
-from launch import command_line
+from launch.config import command_line
 from launch.run.training import train
 
 CONFIG = command_line.define_config()

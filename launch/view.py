@@ -21,7 +21,7 @@ from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.http_requests import listen
-from launch.command_line import REFUSED
+from launch.config.command_line import REFUSED
 from launch.viewing.one_file import write_file
 from launch.viewing.server import Viewer, application
 

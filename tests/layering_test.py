@@ -332,7 +332,7 @@ class LayeringTest(parameterized.TestCase):
     ("agentrl_jax.env.worker", "import agentrl_jax.env.docker.containers"),
     ("launch.run", "import launch.train"),
     ("launch.config", "from launch.serving import service"),
-    ("launch.storage", "from launch import command_line"),
+    ("launch.storage", "from launch import report"),
   )
   def test_the_inspector_sees(self, floor, source):
     self.assertLen(upward_imports(floor, source), 1)

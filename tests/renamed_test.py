@@ -11,7 +11,7 @@ from agentrl_jax import metrics
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.renamed import new_name, renamed_keys
 from configs import base
-from launch import command_line
+from launch.config import command_line
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 

@@ -28,7 +28,7 @@ PYTHON_VERSION=3.12
 UV_INSTALLER=https://astral.sh/uv/0.9.7/install.sh
 PAUSE_S=${AGENTRL_PAUSE_S:-5}  # before a command is started again
 # Status of a command that refuses its flags or config: the same again would end
-# in the same way. As in launch/command_line.py.
+# in the same way. As in launch/config/command_line.py.
 REFUSED=2
 
 say() { printf 'agentrl: %s\n' "$*"; }

@@ -1,4 +1,4 @@
-"""What a run has come to: its newest numbers, its curves and its faults."""
+"""Reads the newest numbers, the curves and the faults of a run."""
 
 import functools
 import json

@@ -8,7 +8,7 @@ import subprocess
 import yaml
 from absl.testing import absltest
 
-from launch import command_line
+from launch.config import command_line
 from tests.launch.tpu.commands_test import CONFIG, dry_run
 
 ROOT = pathlib.Path(__file__).parents[3]

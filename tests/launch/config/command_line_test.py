@@ -13,7 +13,7 @@ from absl import app
 from absl.testing import absltest, flagsaver, parameterized
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
-from launch import command_line
+from launch.config import command_line
 from tests.launch.command_lines import ROOT, outcomes
 
 # What else each command requires, none of which is reached.
@@ -31,6 +31,7 @@ WITHOUT_CONFIG = {
   "launch.report": ("runs/none",),
   "launch.sweep": ("--ablation=configs/ablations/agentrl.py",),
   "launch.serve": ("--model=none",),
+  "launch.view": ("runs/none",),
 }
 QUICKSTART = "--config=configs/quickstart.py"
 SAMPLE = ("launch.train",)  # each case is a process
