@@ -344,12 +344,33 @@ async def read_json(
 
   Returns None for an empty body that `may_be_empty`. Raises `RequestRefused`.
   """
-  async with bodies.body(request) as body:
-    if may_be_empty and not body:
-      return None
-    if len(body) <= _SHORT:
-      return parse_json(body, max_values=max_values)
-    return await asyncio.to_thread(parse_json, body, max_values=max_values)
+  body = _arrived_body(request, min(_SHORT, bodies.limits.max_body))
+  if body is None:
+    async with bodies.body(request) as body:
+      return await _parse(body, max_values, may_be_empty)
+  return await _parse(body, max_values, may_be_empty)
+
+
+def _arrived_body(request: web.BaseRequest, max_body: int) -> bytes | None:
+  """Returns a short body that came with its head; None for any other.
+
+  Most bodies of most servers are such: they need no deadline, and are parsed
+  before another one arrives, so that they need not be counted.
+  """
+  length = request.content_length
+  if length is None or length > max_body or not request.content.is_eof():
+    return None
+  if request.content.exception() is not None or _coding(request):
+    return None
+  return request.content.read_nowait()
+
+
+async def _parse(body: bytes, max_values: int, may_be_empty: bool) -> Any:
+  if may_be_empty and not body:
+    return None
+  if len(body) <= _SHORT:
+    return parse_json(body, max_values=max_values)
+  return await asyncio.to_thread(parse_json, body, max_values=max_values)
 
 
 def parse_json(body: bytes, *, max_values: int) -> Any:

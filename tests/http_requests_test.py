@@ -13,11 +13,20 @@ from aiohttp import web
 
 from agentrl_jax import http_requests
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.http_requests import BodyReader, HttpLimits, RequestRefused
+from agentrl_jax.http_requests import (
+  BodyReader,
+  HttpLimits,
+  RequestRefused,
+  read_json,
+)
 from configs.base import defaults
 from tests.clocks import until
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n"
+
+
+def _length(body):
+  return b"Content-Length: %d\r\n\r\n" % len(body)
 
 
 class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
@@ -35,8 +44,16 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
       except RequestRefused as error:
         return web.Response(status=error.status, text=str(error))
 
+    async def parse(request):
+      try:
+        value = await read_json(self.bodies, request, max_values=9)
+        return web.json_response(value)
+      except RequestRefused as error:
+        return web.Response(status=error.status, text=str(error))
+
     application = web.Application()
     application.router.add_post("/", handle)
+    application.router.add_post("/json", parse)
     options = self.limits.runner_options()
     runner = web.AppRunner(application, handler_cancellation=True, **options)
     await runner.setup()
@@ -166,6 +183,38 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
       reader, _ = await self.open(HEAD + coded + b"\r\n" + packed)
       self.assertTrue((await reader.read()).endswith(b"\r\n\r\n1000"), coding)
     await self.until_held(0)
+
+  async def test_json_is_read_in_the_same_way_however_it_comes(self):
+    await self.serve(max_body=1000, max_bodies=1000, body_timeout_s=0.5)
+    head = HEAD.replace(b"/ ", b"/json ", 1)
+    whole, packed = b'{"a": [1]}', gzip.compress(b'{"a": [1]}')
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+    gzipped = b"Content-Encoding: gzip\r\n"
+    cases = {
+      "at once": (head + _length(whole) + whole, 200),
+      "in chunks": (head + chunked + b"a\r\n" + whole + b"\r\n0\r\n\r\n", 200),
+      "packed": (head + gzipped + _length(packed) + packed, 200),
+      "empty": (head + _length(b""), 400),
+      "no gzip": (head + gzipped + _length(whole) + whole, 400),
+      "too large": (head + _length(b"1" * 1001) + b"1" * 1001, 413),
+      "too many values": (head + _length(b"[" * 10) + b"[" * 10, 413),
+      "no JSON": (head + _length(b"{]") + b"{]", 400),
+      "half": (head + b"Content-Length: 10\r\n\r\n{", 408),
+    }
+    for name, (said, status) in cases.items():
+      with self.subTest(name):
+        reader, _ = await self.open(said)
+        self.assertEqual(await self.status(reader), status)
+        await self.until_held(0)
+
+  async def test_json_that_comes_in_two_parts_is_whole(self):
+    await self.serve()
+    head = HEAD.replace(b"/ ", b"/json ", 1)
+    reader, writer = await self.open(head + b"Content-Length: 4\r\n\r\n[1")
+    await self.until_held(2)
+    writer.write(b"2]")
+    self.assertEqual(await self.status(reader), 200)
+    self.assertIn(b"[12]", await reader.read(2000))
 
   def test_limits_that_contradict_each_other(self):
     with self.assertRaisesRegex(ConfigError, "http.max_bodies"):

@@ -6,6 +6,7 @@ AgentRL's statuses: no request of a client makes a new one.
 """
 
 import collections
+import functools
 import math
 import time
 from collections.abc import Awaitable, Iterator, Mapping
@@ -46,6 +47,9 @@ class ControllerMetrics:
       buckets=_SECONDS,
       registry=registry,
     )
+    # Looking a label up takes as long as counting does.
+    self._answered = functools.cache(self._requests.labels)
+    self._lasted = functools.cache(self._seconds.labels)
     self._ended = prometheus.Counter(
       f"{_PREFIX}sessions_ended",
       "Sessions whose last report came, by AgentRL's status.",
@@ -69,8 +73,8 @@ class ControllerMetrics:
       status = response.status
       return response
     finally:
-      self._requests.labels(endpoint, str(status)).inc()
-      self._seconds.labels(endpoint).observe(time.monotonic() - begun)
+      self._answered(endpoint, status).inc()
+      self._lasted(endpoint).observe(time.monotonic() - begun)
 
   def count_report(self, task: str, report: Mapping[str, Any]) -> None:
     """Counts a session whose report says that it is over."""

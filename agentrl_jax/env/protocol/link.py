@@ -6,6 +6,7 @@ no request is repeated.
 
 import abc
 import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ import aiohttp
 
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.errors import EnvironmentFault
+
+_JSON = {"Content-Type": "application/json"}
 
 
 class WorkerFull(EnvironmentFault):
@@ -55,7 +58,9 @@ class HttpLink(Link):
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
     """Asks as `Link.ask`; the body of a GET is its query."""
-    request = {"params": body} if method == "GET" else {"json": body}
+    request: dict[str, Any] = {"params": body}
+    if method != "GET":
+      request = {"data": json.dumps(body).encode(), "headers": _JSON}
     answer, _ = await self.request(
       method, endpoint, deadline_s=deadline_s, **request
     )
@@ -71,7 +76,8 @@ class HttpLink(Link):
         method, f"{self.url}/{endpoint}", timeout=timeout, **request
       ) as response:
         if response.ok:
-          return await response.json(content_type=None), response.headers
+          content = (await response.read()).strip()
+          return json.loads(content) if content else None, response.headers
         detail = (await response.text())[:1000]
     raise refusal(
       response.status,
