@@ -19,7 +19,9 @@ over (E[max L] + train_s) / max(N E[L] / places, train_s), the largest that can
 be had where a batch fits the places. Staleness is in versions, of groups.
 `length` is the mean length of trained episodes over that of ended ones: below
 1, the data is biased towards short tasks. `cut off` is the share of episodes
-that were still played at `--deadline_s`, when their group went on without them.
+that were still played when their group went on without them: at `--deadline_s`,
+or after the learner had waited `--patience` steps for the group (else it waits
+as long as the group takes).
 
 With `--peers`, two other ways to bound staleness: `started` takes groups in the
 order in which they started (`queue.order`), and `drop` starts a group whenever
@@ -39,8 +41,18 @@ import numpy as np
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.controller.collector import Collector
-from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
-from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.group import (
+  GroupLimits,
+  GroupTimers,
+  RetryLimits,
+  run_group,
+)
+from agentrl_jax.controller.group_queue import (
+  ANY_AGE,
+  GroupQueue,
+  OverdueGroups,
+  QueueLimits,
+)
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import (
   EpisodeSpec,
@@ -70,7 +82,8 @@ class Pipeline:
   groups_per_step: int
   train_s: float
   max_staleness: int
-  max_age: int | None
+  max_age: int
+  patience: float | None  # None: waits for a group that is due, however long
   deadline_s: float  # of a group, from when it starts to wait for places
   groups_in_flight: int  # at most; 0: as many as staleness allows
   order: str = "finished"  # in which groups are taken
@@ -149,7 +162,7 @@ async def _simulate(pipeline: Pipeline) -> Found:
   monitor = Monitor()
   admission = _admission(pipeline)
   queue = _queue(pipeline, monitor)
-  player = SimulatedPlayer(pipeline, admission)
+  player, timers = SimulatedPlayer(pipeline, admission), GroupTimers()
 
   async def play(task: Task, group_id: str, seed: int) -> Group | None:
     return await run_group(
@@ -160,12 +173,18 @@ async def _simulate(pipeline: Pipeline) -> Found:
       monitor,
       group_id=group_id,
       seed=seed,
+      timers=timers,
     )
 
   tasks = TaskStream(
     {TASK: range(1 << 20)}, weights={TASK: 1.0}, split="train", seed=0
   )
-  collector = Collector(tasks, play, queue, admission, seed=pipeline.seed)
+  overdue = None
+  if pipeline.patience is not None:
+    overdue = OverdueGroups(queue, timers.end, patience=pipeline.patience)
+  collector = Collector(
+    tasks, play, queue, admission, seed=pipeline.seed, overdue=overdue
+  )
   collecting = asyncio.create_task(collector.run())
   loop, began_s = asyncio.get_running_loop(), 0.0
   trained_s: list[float] = []
@@ -213,6 +232,7 @@ def _queue(pipeline: Pipeline, monitor: Monitor) -> GroupQueue:
       max_groups=pipeline.groups_per_step * (pipeline.max_staleness + 1),
       order=pipeline.order,
       max_age=pipeline.max_age,
+      patience=pipeline.patience or 0.0,
       max_staleness=pipeline.max_staleness if pipeline.drops else None,
     ),
     monitor,
@@ -248,7 +268,8 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
       groups_per_step=32,
       train_s=options.train_s,
       max_staleness=0,
-      max_age=None,
+      max_age=ANY_AGE,
+      patience=None,
       deadline_s=options.deadline_s,
       groups_in_flight=options.groups_in_flight,
       seed=options.seed,
@@ -268,7 +289,13 @@ def _arms(
     name = f"max_staleness {staleness}"
     yield name, arm
     for age in options.max_age:
-      yield f"{name}, max_age {age}", dataclasses.replace(arm, max_age=age)
+      aged = dataclasses.replace(arm, max_age=age)
+      yield f"{name}, max_age {age}", aged
+      for patience in options.patience:
+        yield (
+          f"{name}, max_age {age}, patience {patience:g}",
+          dataclasses.replace(aged, patience=patience),
+        )
     if options.peers:
       yield f"{name}, started", dataclasses.replace(arm, order="started")
       yield f"drop above {staleness}", dataclasses.replace(arm, drops=True)
@@ -309,6 +336,7 @@ def main() -> None:
   parser.add_argument("--places", type=int, default=256)
   parser.add_argument("--train_s", type=float, default=1.6)
   parser.add_argument("--max_age", type=_counts, default=[])
+  parser.add_argument("--patience", type=_numbers, default=[])
   parser.add_argument("--peers", action="store_true")
   parser.add_argument("--deadline_s", type=float, default=math.inf)
   parser.add_argument("--groups_in_flight", type=int, default=0)

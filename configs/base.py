@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import ml_collections
-from ml_collections.config_dict import create, placeholder
+from ml_collections.config_dict import create
 
 from configs import environments
 
@@ -279,9 +279,12 @@ def get_config() -> ml_collections.ConfigDict:
     max_groups=256,  # capacity; a full queue holds back finished groups
     # Or "started": batches do not depend on timing, at the price of waiting.
     order="finished",
-    # Versions from the start of a group to its use, at least
-    # admission.max_staleness; None: any.
-    max_age=placeholder(int),
+    # Versions from the start of a group to its use, at most; not below
+    # admission.max_staleness. The learner waits for a group that would be
+    # older, but no longer than `patience` steps: the group is then handed over
+    # with the episodes that have ended. -1: any age, and no wait.
+    max_age=8,
+    patience=0.25,
   )
   c.cross_policy = create(
     draw_per="turn",  # or "trajectory", "never"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from agentrl_jax.condition import Condition
 from agentrl_jax.controller.admission import Admission
-from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.group_queue import GroupQueue, OverdueGroups
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group, Task, seed_of
 
@@ -73,9 +73,12 @@ class Collector:
     seed: int,
     has_signal: Callable[[Group], bool] = any_signal,
     watch: LearnerWatch | None = None,
+    overdue: OverdueGroups | None = None,
     lost_backoff_s: float = 0.1,
   ) -> None:
     """`watch` bounds the waits for the learner; the queue has the same one.
+
+    `overdue` ends groups that alone hold the learner back.
 
     `has_signal` tells whether a group teaches anything. The stream learns it of
     every group, and a group that teaches nothing may be replaced by another, as
@@ -92,6 +95,7 @@ class Collector:
     self._seed = seed
     self._has_signal = has_signal
     self._watch = watch or LearnerWatch()
+    self._overdue = overdue
     self._lost_backoff_s = lost_backoff_s
     self._num_lost_in_row = 0
     self._again: list[tuple[int, Task]] = []
@@ -120,7 +124,19 @@ class Collector:
   async def take(self, num_groups: int, *, version: int) -> list[Group]:
     """Waits for groups to train `version` on; see `GroupQueue.take`."""
     self.advance(version)
-    return await self._queue.take(num_groups, version=version)
+    taking = self._queue.take(num_groups, version=version)
+    if self._overdue is None:
+      return await taking
+    watching = asyncio.create_task(self._overdue.watch(num_groups, version))
+    try:
+      groups = await taking
+    finally:
+      watching.cancel()
+      await asyncio.wait([watching])
+    if not watching.cancelled():
+      watching.result()  # raises what stopped it
+    self._overdue.taken()
+    return groups
 
   def advance(self, version: int) -> None:
     """Sets the learner's version: groups may start, stale ones are dropped."""

@@ -7,9 +7,11 @@ group, and a slow one holds the group up to a deadline only.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import AsyncIterator
 
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, episodes_of
@@ -68,6 +70,31 @@ class RetryLimits:
       )
 
 
+class GroupTimers:
+  """Deadlines of the groups that are played; belongs to one event loop."""
+
+  def __init__(self) -> None:
+    self._timers: dict[str, asyncio.Timeout] = {}
+
+  @contextlib.asynccontextmanager
+  async def running(
+    self, group_id: str, deadline_s: float
+  ) -> AsyncIterator[asyncio.Timeout]:
+    """Cancels its body at the deadline, or at `end`, as `asyncio.timeout`."""
+    async with asyncio.timeout(deadline_s) as timer:
+      self._timers[group_id] = timer
+      try:
+        yield timer
+      finally:
+        del self._timers[group_id]
+
+  def end(self, group_id: str) -> None:
+    """Makes now the deadline of a group; does nothing if it is not played."""
+    timer = self._timers.get(group_id)
+    if timer is not None and not timer.expired():
+      timer.reschedule(asyncio.get_running_loop().time())
+
+
 async def run_group(
   task: Task,
   player: Player,
@@ -77,8 +104,11 @@ async def run_group(
   *,
   group_id: str,
   seed: int,
+  timers: GroupTimers | None = None,
 ) -> Group | None:
   """Waits until every episode has ended, or the deadline has passed.
+
+  `timers` may end the group before its deadline.
 
   Returns None, and counts why, if fewer than `limits.min_members` trajectories
   are left. Cancelling cancels every episode and leaves no session open. An
@@ -99,10 +129,10 @@ async def run_group(
     )
 
   try:
-    async with asyncio.timeout(limits.deadline_s) as timer:
-      async with asyncio.TaskGroup() as members:
-        for spec in specs:
-          members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
+    running = (timers or GroupTimers()).running(group_id, limits.deadline_s)
+    async with running as timer, asyncio.TaskGroup() as members:
+      for spec in specs:
+        members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
   except TimeoutError:  # the timer's: a member's comes in an ExceptionGroup
     monitor.cut_off(task, limits.size - len(ended))
   kept = tuple(t for _, t in sorted(ended.items()) if t is not None)

@@ -4,9 +4,13 @@ A finished group enters the queue at once, so that a snapshot has it. The bound
 is on its producer, who waits until the group is within the limit.
 """
 
+import asyncio
+import collections
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping
+import statistics
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from agentrl_jax.condition import Condition
@@ -16,6 +20,8 @@ from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
 
 ORDERS = ("finished", "started")
+ANY_AGE = -1
+_STEPS = 5  # the learner's latest, of which a step's length is the median
 
 Name = TypeVar("Name")  # of a group
 
@@ -26,8 +32,9 @@ class QueueLimits:
 
   `order` decides which groups are taken first. With "finished", others overtake
   a slow group: admission then bounds staleness on average, and `max_age` bounds
-  it for each group, by waiting for those that would exceed it. Where the
-  learner makes several updates of a batch, the age is that at the first. With
+  it for each group, by waiting for those that would exceed it, for `patience`
+  steps at most (`OverdueGroups`). Where the learner makes several
+  updates of a batch, the age is that at the first. With
   "started", groups are taken in the order in which they started: no group is
   older than admission allows and batches do not depend on timing, but one slow
   group delays a step. `bench/pipeline.py` measures the cost of each.
@@ -35,7 +42,8 @@ class QueueLimits:
 
   max_groups: int
   order: str
-  max_age: int | None  # versions, from starting to taking. None: any
+  max_age: int  # versions, from starting to taking; ANY_AGE: no bound
+  patience: float  # steps of the learner that it waits for one that is due
   max_staleness: int | None = None  # versions; older is dropped. None: nothing
 
   def __post_init__(self) -> None:
@@ -47,10 +55,15 @@ class QueueLimits:
       raise ConfigError(
         f"queue.max_groups is {self.max_groups}; it must be at least 1"
       )
-    if self.max_age is not None and self.max_age < 0:
+    if self.max_age < 0 and self.max_age != ANY_AGE:
       raise ConfigError(
         f"queue.max_age is {self.max_age}; it must be at least the"
-        " admission.max_staleness, or None"
+        f" admission.max_staleness, or {ANY_AGE} for any age"
+      )
+    if not self.patience >= 0:
+      raise ConfigError(
+        f"queue.patience is {self.patience}; it must be 0 or more steps of the"
+        " learner, that it waits for a group that would become too old"
       )
 
 
@@ -78,6 +91,7 @@ class GroupQueue:
     self._groups: dict[str, Group] = {}  # in order of finishing
     self._over: dict[str, None] = {}  # in the queue, but beyond the limit
     self._changes = Condition()
+    self._num_changes = 0
     self._closed = False
 
   def __len__(self) -> int:
@@ -143,6 +157,33 @@ class GroupQueue:
     self._monitor.taken(taken, version)
     return taken
 
+  def held_by(self, num_groups: int, version: int) -> list[str]:
+    """Returns the unfinished groups that alone hold such a `take` back.
+
+    As many others have finished as are to be taken, and `max_age` demands that
+    these be waited for. The oldest come first.
+    """
+    if (
+      self._limits.order == "started"
+      or self._limits.max_age == ANY_AGE
+      or len(self._groups) < num_groups
+      or self._choose(num_groups, version) is not None
+    ):
+      return []
+    others, held = dict(self._started), []
+    for group_id in self._started:
+      if group_id not in self._groups:
+        del others[group_id]
+        held.append(group_id)
+        if self._in_time(others, num_groups, version) is not None:
+          break
+    return held
+
+  async def changed(self) -> None:
+    """Waits until a group has come or gone, or the queue was closed."""
+    before = self._num_changes
+    await self._changes.wait_until(lambda: self._num_changes != before)
+
   def drop_stale(self, version: int) -> int:
     """Drops groups that are too old for `version`; returns their number.
 
@@ -173,11 +214,16 @@ class GroupQueue:
     if self._limits.order == "started":
       first = list(itertools.islice(self._started, num_groups))
       return first if all(id in self._groups for id in first) else None
-    if self._limits.max_age is None:
+    if self._limits.max_age == ANY_AGE:
       return list(itertools.islice(self._groups, num_groups))
+    return self._in_time(self._started, num_groups, version)
+
+  def _in_time(
+    self, started: Mapping[str, int], num_groups: int, version: int
+  ) -> list[str] | None:
     return select_groups(
       self._groups,
-      self._started,
+      started,
       num_groups=num_groups,
       version=version,
       max_age=self._limits.max_age,
@@ -197,6 +243,7 @@ class GroupQueue:
     for group_id in list(itertools.islice(self._over, num_free)):
       del self._over[group_id]
     self._monitor.queue(len(self._groups), self._limits.max_groups)
+    self._num_changes += 1
     self._changes.notify()
 
 
@@ -243,3 +290,74 @@ def select_groups(
       chosen.append(group)
       needs = [need - (k >= urgency) for k, need in enumerate(needs)]
   return chosen if len(chosen) == num_groups else None
+
+
+class OverdueGroups:
+  """Ends groups that alone hold the learner back.
+
+  `max_age` bounds the age of every group, by waiting for those that would
+  become too old. So one episode that hangs would stop the learner until its
+  group's deadline. It waits for `patience` steps instead; then the group is
+  handed over with the episodes that have ended, or is lost if they are too few.
+
+  - A group is ended only while the learner waits for groups and as many others
+    have finished as it takes: however long a step lasts, and however long all
+    groups take, none is ended for that.
+  - The length of a step is measured without these waits, so that waits do not
+    allow longer ones; before one is measured, no group is ended.
+  """
+
+  def __init__(
+    self, queue: GroupQueue, end: Callable[[str], None], *, patience: float
+  ) -> None:
+    """Calls `end` with a group's id, once for each group.
+
+    `patience` is in steps of the learner, from one batch to the next.
+    """
+    self._queue, self._end, self._patience = queue, end, patience
+    self._steps_s: collections.deque[float] = collections.deque(maxlen=_STEPS)
+    self._taken_at: float | None = None
+    self._held_s = 0.0  # in this step so far
+    self._held_at: float | None = None  # since when a group holds it now
+    self._held_since: dict[str, float] = {}
+    self._ended: set[str] = set()
+
+  async def watch(self, num_groups: int, version: int) -> None:
+    """Ends groups that hold the take of `num_groups`, until cancelled."""
+    while True:
+      until_s = self._look(num_groups, version)
+      with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(until_s):
+          await self._queue.changed()
+
+  def taken(self) -> None:
+    """Notes that the learner has got its groups."""
+    now = asyncio.get_running_loop().time()
+    self._count_held(now, is_held=False)
+    if self._taken_at is not None:
+      self._steps_s.append(now - self._taken_at - self._held_s)
+    self._taken_at, self._held_s = now, 0.0
+    self._held_since.clear()
+
+  def _look(self, num_groups: int, version: int) -> float | None:
+    """Ends what is overdue; returns the seconds until more may be."""
+    held = self._queue.held_by(num_groups, version)
+    now = asyncio.get_running_loop().time()
+    self._count_held(now, is_held=bool(held))
+    self._ended &= set(held)
+    waiting = [group for group in held if group not in self._ended]
+    self._held_since = {g: self._held_since.get(g, now) for g in waiting}
+    if not waiting or not self._steps_s:
+      return None
+    limit_s = self._patience * statistics.median(self._steps_s)
+    left_s = {g: t + limit_s - now for g, t in self._held_since.items()}
+    for group in [group for group, left in left_s.items() if left <= 0]:
+      del left_s[group]
+      self._ended.add(group)
+      self._end(group)
+    return min(left_s.values(), default=None)
+
+  def _count_held(self, now: float, *, is_held: bool) -> None:
+    if self._held_at is not None:
+      self._held_s += now - self._held_at
+    self._held_at = now if is_held else None

@@ -13,13 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.comparisons import attempts as attempt_files
 from launch.reports.summary import Evaluation, Score, Summary, read_summary
-from launch.storage.run_config import require_names_of_today
+from launch.storage.run_config import filed_config
 from launch.sweeps.cells import State, run_of, state_of
 from launch.sweeps.plan import RECORD, read_record
 from launch.sweeps.runner import read_failures
@@ -101,9 +99,7 @@ def read_run(
   """Reads a run's files, whatever state it is in."""
   config: dict[str, Any] = {}
   if (folder / CONFIG).exists():
-    filed = yaml.safe_load((folder / CONFIG).read_text())
-    require_names_of_today(filed, folder / CONFIG)
-    config = _flat(filed)
+    config = _flat(filed_config(folder / CONFIG))
   summary: Summary | None = None
   if (folder / "summary.json").exists():
     summary = read_summary(folder / "summary.json")

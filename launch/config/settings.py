@@ -19,7 +19,7 @@ from agentrl_jax.controller.episode import (
   Sampling,
 )
 from agentrl_jax.controller.group import GroupLimits, RetryLimits
-from agentrl_jax.controller.group_queue import QueueLimits
+from agentrl_jax.controller.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig
@@ -356,7 +356,7 @@ def _check_together(s: Settings, steps: int) -> None:
     )
   _check_waits(s)
   max_age, max_staleness = s.queue.max_age, s.admission.max_staleness
-  if max_age is not None and max_age < max_staleness:
+  if max_age != ANY_AGE and max_age < max_staleness:
     raise ConfigError(
       f"queue.max_age={max_age} is below admission.max_staleness="
       f"{max_staleness}: groups are let start that could not be taken in time. "

@@ -18,8 +18,8 @@ from typing import Any
 from agentrl_jax.controller.admission import Admission
 from agentrl_jax.controller.collector import Collector, CollectorState
 from agentrl_jax.controller.cross_policy import PolicySlotChooser
-from agentrl_jax.controller.group import run_group
-from agentrl_jax.controller.group_queue import GroupQueue
+from agentrl_jax.controller.group import GroupTimers, run_group
+from agentrl_jax.controller.group_queue import GroupQueue, OverdueGroups
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
@@ -298,7 +298,7 @@ class LeaderGroupSource(GroupSource):
     self, version: int, position: CollectorState | None
   ) -> Collector:
     s = self._settings
-    player = self._player()
+    player, timers = self._player(), GroupTimers()
 
     async def play(task: Task, group_id: str, seed: int) -> Group | None:
       return await run_group(
@@ -309,23 +309,26 @@ class LeaderGroupSource(GroupSource):
         self._monitor,
         group_id=group_id,
         seed=seed,
+        timers=timers,
       )
 
     num_pending = len(position.queued) if position else 0
     watch = LearnerWatch(self._config.train.step_timeout_s)
+    queue = GroupQueue(
+      s.queue,
+      self._monitor,
+      versions_per_step=s.admission.versions_per_step,
+      watch=watch,
+    )
     collector = Collector(
       self._stream,
       play,
-      GroupQueue(
-        s.queue,
-        self._monitor,
-        versions_per_step=s.admission.versions_per_step,
-        watch=watch,
-      ),
+      queue,
       Admission(s.admission, version=version, num_pending=num_pending),
       seed=seed_of(s.seed, STAGE),
       has_signal=self._has_signal,
       watch=watch,
+      overdue=OverdueGroups(queue, timers.end, patience=s.queue.patience),
     )
     if position is not None:
       collector.restore(position)

@@ -11,6 +11,7 @@ from typing import Any
 import ml_collections
 import yaml
 
+from agentrl_jax.controller.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base
@@ -24,9 +25,21 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       f"--run={root} has no config.yaml: name the folder of a run, such as "
       "runs/quickstart"
     )
-  filed = _frozen(yaml.safe_load(path.read_text()))
-  require_names_of_today(filed, path)
+  filed = _frozen(filed_config(path))
   return ml_collections.ConfigDict(_filled(filed, base.get_config().to_dict()))
+
+
+def filed_config(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a run's config.yaml, in the words of today.
+
+  Raises `ConfigError` if it has old names of keys.
+  """
+  filed: dict[str, Any] = yaml.safe_load(path.read_text())
+  require_names_of_today(filed, path)
+  queue = filed.get("queue", {})
+  if "max_age" in queue and queue["max_age"] is None:
+    queue["max_age"] = ANY_AGE  # as it was called, until it had a default
+  return filed
 
 
 def require_names_of_today(

@@ -27,7 +27,7 @@ from etils import epath
 
 from agentrl_jax.errors import ConfigError
 from launch.storage.lock import held
-from launch.storage.run_config import require_names_of_today
+from launch.storage.run_config import filed_config
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
 # any name. A controller or a worker that is made again has another address.
@@ -241,8 +241,7 @@ def changed_settings(
   Returns both values of each key that differs; None for one that is missing.
   Raises `ConfigError` if the file has old names of keys.
   """
-  filed = yaml.safe_load(path.read_text())
-  require_names_of_today(filed, path)
+  filed = filed_config(path)
   given = yaml.safe_load(yaml.safe_dump(_plain(config.to_dict())))
   return {
     key: values

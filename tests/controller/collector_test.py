@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 
+from agentrl_jax.controller.group_queue import ANY_AGE
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 from tests.clocks import Clock, turns_of_the_loop, until
 from tests.controller.pipeline import (
@@ -200,13 +201,13 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
       return a_group(int(group_id), version=version)
 
     ages = {}
-    for max_age in (None, 1):
+    for max_age in (ANY_AGE, 1):
       pipeline = Pipeline(play, max_staleness=1, max_age=max_age)
       async with pipeline.running() as collector:
         for version in range(20):
           await collector.take(STEP, version=version)
       ages[max_age] = max(pipeline.monitor.staleness)
-    self.assertGreater(ages[None], 1)
+    self.assertGreater(ages[ANY_AGE], 1)
     self.assertEqual(ages[1], 1)
 
   async def test_dropped_groups_give_their_place_away(self):

@@ -180,8 +180,8 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(ids(await taking), [1])
 
   def test_no_age_is_below_0(self):
-    with self.assertRaisesRegex(ConfigError, "queue.max_age is -1"):
-      queue_limits(max_groups=1, max_age=-1)
+    with self.assertRaisesRegex(ConfigError, "queue.max_age is -2"):
+      queue_limits(max_groups=1, max_age=-2)
 
 
 class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):

@@ -7,7 +7,7 @@ import contextlib
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
 from agentrl_jax.controller.collector import Collector
 from agentrl_jax.controller.group import run_group
-from agentrl_jax.controller.group_queue import GroupQueue, QueueLimits
+from agentrl_jax.controller.group_queue import ANY_AGE, GroupQueue, QueueLimits
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.task_source import TaskStream
@@ -32,7 +32,7 @@ class Pipeline:
     drop_beyond=None,
     lost_backoff_s=0.0,
     order="finished",
-    max_age=None,
+    max_age=ANY_AGE,
     step_timeout_s=3600.0,
     refills=0,
   ):
@@ -44,6 +44,7 @@ class Pipeline:
         max_staleness=drop_beyond,
         order=order,
         max_age=max_age,
+        patience=1.0,
       ),
       self.monitor,
       watch=watch,

@@ -23,7 +23,11 @@ import statistics
 from collections.abc import Callable
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.group_queue import QueueLimits, select_groups
+from agentrl_jax.controller.group_queue import (
+  ANY_AGE,
+  QueueLimits,
+  select_groups,
+)
 
 _EVENTS = 150_000  # episodes of a replay, about
 _LEAST_STEPS, _MOST_STEPS = 40, 400  # that are measured
@@ -161,7 +165,7 @@ class _Pipeline:
     if self._queue.order == "started":
       first = sorted(self._since)[:number]
       return first if all(g in self._finished for g in first) else None
-    if self._queue.max_age is None:
+    if self._queue.max_age == ANY_AGE:
       return list(self._finished)[:number]
     return select_groups(
       self._finished,

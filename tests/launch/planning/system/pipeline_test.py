@@ -5,7 +5,7 @@ import dataclasses
 from absl.testing import parameterized
 
 from agentrl_jax.controller.admission import AdmissionLimits
-from agentrl_jax.controller.group_queue import QueueLimits
+from agentrl_jax.controller.group_queue import ANY_AGE, QueueLimits
 from launch.planning.system.pipeline import Pace, replay
 
 LIMITS = AdmissionLimits(
@@ -15,7 +15,9 @@ LIMITS = AdmissionLimits(
   versions_per_step=1,
   refills_per_step=0,
 )
-QUEUE = QueueLimits(max_groups=1000, order="finished", max_age=None)
+QUEUE = QueueLimits(
+  max_groups=1000, order="finished", max_age=ANY_AGE, patience=1.0
+)
 
 
 def _pace(learner_s, episode_s=None, capacity=None, **changes) -> Pace:
