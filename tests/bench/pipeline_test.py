@@ -7,6 +7,7 @@ import unittest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl_jax.controller.group_queue import ANY_AGE
 from bench import pipeline
 
 ALIKE = pipeline.Pipeline(
@@ -18,7 +19,8 @@ ALIKE = pipeline.Pipeline(
   groups_per_step=8,
   train_s=0.8,  # as long as the places need for a batch
   max_staleness=0,
-  max_age=None,
+  max_age=ANY_AGE,
+  patience=None,
   deadline_s=math.inf,
   groups_in_flight=0,
   seed=0,
