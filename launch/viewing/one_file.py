@@ -11,7 +11,7 @@ import os
 import pathlib
 from typing import Any
 
-from launch.viewing.server import PAGE, Viewer
+from launch.viewing.server import Viewer, page_file
 
 _POLICY = (
   '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -23,9 +23,9 @@ _POLICY = (
 def write_file(viewer: Viewer, path: pathlib.Path) -> int:
   """Writes the page in one step; returns its size in bytes."""
   listing = viewer.listing()
-  page = (PAGE / "viewer.html").read_text("utf-8")
-  style = (PAGE / "viewer.css").read_text("utf-8")
-  script = (PAGE / "viewer.js").read_text("utf-8")
+  page = page_file("viewer.html")
+  style = page_file("viewer.css")
+  script = page_file("viewer.js")
   head, _, tail = page.partition("<!-- data -->")
   head = head.replace(
     '<link rel="stylesheet" href="viewer.css">',

@@ -37,7 +37,9 @@ class RunState:
     config = run_config(run)
     self.name = str(config.name)
     self._steps = int(config.train.steps)
+    # Of long runs both take seconds, and the page asks every few seconds.
     self._curves = functools.lru_cache(maxsize=1)(self._draw)
+    self._rows = functools.lru_cache(maxsize=1)(self._read_rows)
 
   def now(self) -> dict[str, Any]:
     """Returns the newest numbers as JSON values."""
@@ -82,7 +84,11 @@ class RunState:
 
   def _metrics(self) -> Sequence[Row]:
     path = self._run / FILE
-    return read_metrics(path) if path.exists() else ()
+    return self._rows(path.stat().st_size) if path.exists() else ()
+
+  def _read_rows(self, size: int) -> Sequence[Row]:
+    del size  # the key of the cache
+    return read_metrics(self._run / FILE)
 
   def _evaluation_files(self) -> list[pathlib.Path]:
     return sorted((self._run / "evaluations").glob("*.json"))

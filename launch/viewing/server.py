@@ -18,6 +18,7 @@ from aiohttp import web
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, ConfigError
 from launch.config.chat import codec_of, read_chat
+from launch.reports.html import TEMPLATES
 from launch.storage.run_config import run_config
 from launch.viewing.run_state import RunState
 from launch.viewing.trajectory_index import (
@@ -37,6 +38,14 @@ _POLICY = (
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
 
+def page_file(name: str) -> str:
+  """Returns one of the page's files; its colours are those of the report."""
+  text = (PAGE / name).read_text("utf-8")
+  if name == "viewer.css":
+    return (TEMPLATES / "colours.css").read_text("utf-8") + text
+  return text
+
+
 class Viewer:
   """Answers the questions of the page about one run."""
 
@@ -46,10 +55,14 @@ class Viewer:
     self._index = TrajectoryIndex(run)
     self._state = RunState(run)
     self._codec: ChatCodec | None = None
+    self._listed: dict[str, Any] = {}
 
   def listing(self) -> dict[str, Any]:
     """Returns the list of all kept trajectories."""
-    return dataclasses.asdict(self._index.listing())
+    listing = self._index.listing()
+    if self._listed.get("tag") != listing.tag:  # asked for every few seconds
+      self._listed = dataclasses.asdict(listing)
+    return self._listed
 
   def now(self) -> dict[str, Any]:
     """Returns the newest numbers of the run."""
@@ -120,10 +133,10 @@ def _answered(
 
 
 async def _file(request: web.Request) -> web.Response:
-  path = PAGE / (request.path.lstrip("/") or "viewer.html")
+  name = request.path.lstrip("/") or "viewer.html"
   return web.Response(
-    text=await asyncio.to_thread(path.read_text, "utf-8"),
-    content_type=_TYPES[path.suffix],
+    text=await asyncio.to_thread(page_file, name),
+    content_type=_TYPES[pathlib.PurePath(name).suffix],
   )
 
 

@@ -5,6 +5,7 @@ list of a running run costs no more than the updates that it made meanwhile.
 """
 
 import base64
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -99,10 +100,12 @@ class TrajectoryIndex:
     name, _, line = id.rpartition(".")
     with self._lock:
       paths = {_stem(path): path for path in self._read}
-    if name in paths and line.isdecimal():
-      for number, body in enumerate(_bodies(paths[name])):
-        if number == int(line):
-          return group_from_json(body)
+    # A run that goes back to an earlier update may have removed the file.
+    with contextlib.suppress(FileNotFoundError):
+      if name in paths and line.isdecimal():
+        for number, body in enumerate(_bodies(paths[name])):
+          if number == int(line):
+            return group_from_json(body)
     raise UnknownTrajectoryError(
       f"no group {id!r} is kept in {self._folder}: take an id from the list"
     )

@@ -28,6 +28,7 @@ from agentrl_jax.controller.group_queue import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status, Trajectory, Turn
 from agentrl_jax.data.task_source import TaskStream
+from agentrl_jax.errors import ConfigError
 from bench import virtual_time
 
 HOUR = 3600.0
@@ -251,5 +252,5 @@ class GroupTimersTest(unittest.IsolatedAsyncioTestCase):
 
 @pytest.mark.parametrize("patience", [-1.0, float("nan")])
 def test_patience_is_no_less_than_none(patience):
-  with pytest.raises(Exception, match=f"queue.patience is {patience}"):
+  with pytest.raises(ConfigError, match=f"queue.patience is {patience}"):
     QueueLimits(max_groups=1, order="finished", max_age=1, patience=patience)

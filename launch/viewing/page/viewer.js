@@ -234,7 +234,7 @@ function showList() {
   };
   show(
     filters(query),
-    element("p", { class: "faint" }, `${kept.length} of ${plural(listing.trajectories.length, "trajectory").replace("trajectorys", "trajectories")}`),
+    element("p", { class: "faint" }, `${kept.length} of ${listing.trajectories.length} trajectories`),
     element(
       "table",
       {},

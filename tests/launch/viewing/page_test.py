@@ -119,6 +119,7 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
       port = int(url.rpartition(":")[2])
       await stack.enter_async_context(served(self.folder.root, port))
       await page.locator("#trouble").wait_for(state="hidden")
+      self.assertIn("19 of 19 trajectories", await page.inner_text("main"))
 
   async def test_one_file_shows_the_same_without_a_server(self):
     path = self.folder.root / "page.html"

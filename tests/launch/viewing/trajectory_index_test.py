@@ -69,6 +69,8 @@ class TrajectoryIndexTest(unittest.TestCase):
   def test_a_run_that_goes_back_loses_its_rows(self):
     self.index.listing()
     self.folder.trajectories(1).unlink()
+    with self.assertRaises(UnknownTrajectoryError):
+      self.index.trajectory("000001.0.0")
     updates = {t.update for t in self.index.listing().trajectories}
     self.assertEqual(updates, {0, None})
 
