@@ -181,7 +181,7 @@ async def _simulate(pipeline: Pipeline) -> Found:
   )
   overdue = None
   if pipeline.patience is not None:
-    overdue = OverdueGroups(queue, timers.end, patience=pipeline.patience)
+    overdue = OverdueGroups(queue, timers, patience=pipeline.patience)
   collector = Collector(
     tasks, play, queue, admission, seed=pipeline.seed, overdue=overdue
   )

@@ -282,7 +282,9 @@ def get_config() -> ml_collections.ConfigDict:
     # Versions from the start of a group to its use, at most; not below
     # admission.max_staleness. The learner waits for a group that would be
     # older, but no longer than `patience` steps: the group is then handed over
-    # with the episodes that have ended. -1: any age, and no wait.
+    # with the episodes that have ended. So is one of the last quarter of a
+    # batch, once it has been played three times as long as the longest of the
+    # latest. -1: any age, and no wait.
     max_age=8,
     patience=0.25,
   )

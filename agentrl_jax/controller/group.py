@@ -7,9 +7,11 @@ group, and a slow one holds the group up to a deadline only.
 """
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 
@@ -33,6 +35,8 @@ from agentrl_jax.errors import (
 _log = logging.getLogger(__name__)
 
 FAULTS = (EnvironmentFault, GeneratorFault, DeadlineExceeded)
+_LATEST = 64  # groups whose lengths are remembered
+_STRAGGLER = 3  # times the longest of them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +79,11 @@ class GroupTimers:
 
   def __init__(self) -> None:
     self._timers: dict[str, asyncio.Timeout] = {}
+    self._started_at: dict[str, float] = {}  # of those that are played
+    self._num_whole = 0
+    self._lengths_s: collections.deque[float] = collections.deque(
+      maxlen=_LATEST
+    )
 
   @contextlib.asynccontextmanager
   async def running(
@@ -83,16 +92,35 @@ class GroupTimers:
     """Cancels its body at the deadline, or at `end`, as `asyncio.timeout`."""
     async with asyncio.timeout(deadline_s) as timer:
       self._timers[group_id] = timer
+      self._started_at[group_id] = asyncio.get_running_loop().time()
       try:
         yield timer
       finally:
-        del self._timers[group_id]
+        del self._timers[group_id], self._started_at[group_id]
 
   def end(self, group_id: str) -> None:
     """Makes now the deadline of a group; does nothing if it is not played."""
     timer = self._timers.get(group_id)
     if timer is not None and not timer.expired():
       timer.reschedule(asyncio.get_running_loop().time())
+
+  def note_whole(self, length_s: float) -> None:
+    """Notes how long a group was played that came to its own end."""
+    self._num_whole += 1
+    self._lengths_s.append(length_s)
+
+  def straggles_at(self, group_id: str) -> float:
+    """Returns the loop's time from which a group counts as a straggler.
+
+    It has then been played three times as long as the longest of the latest
+    groups that were played to their end. Infinity while less than three
+    quarters of all groups have been: if nearly all are slow, none straggles.
+    As `spark.speculation`, which compares tasks of a job.
+    """
+    started_at = self._started_at.get(group_id)
+    if started_at is None or self._num_whole < 3 * len(self._timers):
+      return math.inf
+    return started_at + _STRAGGLER * max(self._lengths_s)
 
 
 async def run_group(
@@ -121,7 +149,9 @@ async def run_group(
     seeds=[seed_of(seed, "attempt", n) for n in range(limits.size)],
   )
   ended: dict[int, Trajectory | None] = {}
-  started_at = time.monotonic()
+  timers = timers or GroupTimers()
+  clock = asyncio.get_running_loop().time
+  started_at = clock()
 
   async def play(spec: EpisodeSpec) -> None:
     ended[spec.attempt] = await play_with_retries(
@@ -129,7 +159,7 @@ async def run_group(
     )
 
   try:
-    running = (timers or GroupTimers()).running(group_id, limits.deadline_s)
+    running = timers.running(group_id, limits.deadline_s)
     async with running as timer, asyncio.TaskGroup() as members:
       for spec in specs:
         members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
@@ -139,8 +169,11 @@ async def run_group(
   if len(kept) < limits.min_members:
     monitor.dropped(task, "too_late" if timer.expired() else "faults")
     return None
+  length_s = clock() - started_at
+  if not timer.expired():
+    timers.note_whole(length_s)
   group = Group(group_id, task, kept, num_masked=limits.size - len(kept))
-  monitor.grouped(group, time.monotonic() - started_at)
+  monitor.grouped(group, length_s)
   return group
 
 

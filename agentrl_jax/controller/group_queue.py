@@ -9,9 +9,10 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import math
 import statistics
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeVar
 
 from agentrl_jax.condition import Condition
 from agentrl_jax.controller.metrics import Monitor
@@ -179,6 +180,20 @@ class GroupQueue:
           break
     return held
 
+  def lacked_by(self, num_groups: int) -> list[str]:
+    """Returns the unfinished groups while such a `take` lacks a few of them.
+
+    A few are a quarter of those that it takes. The oldest come first.
+    """
+    num_lacking = num_groups - len(self._groups)
+    if (
+      self._limits.order == "started"
+      or self._limits.max_age == ANY_AGE
+      or not 0 < num_lacking <= _few(num_groups)
+    ):
+      return []
+    return [id for id in self._started if id not in self._groups]
+
   async def changed(self) -> None:
     """Waits until a group has come or gone, or the queue was closed."""
     before = self._num_changes
@@ -292,35 +307,52 @@ def select_groups(
   return chosen if len(chosen) == num_groups else None
 
 
+def _few(num_groups: int) -> int:
+  return math.ceil(num_groups / 4)
+
+
+class Timers(Protocol):
+  """Deadlines of the groups that are played; `group.GroupTimers`."""
+
+  def end(self, group_id: str) -> None:
+    """Makes now the deadline of a group, if it is played."""
+    ...
+
+  def straggles_at(self, group_id: str) -> float:
+    """Returns the loop's time from which a group counts as a straggler."""
+    ...
+
+
 class OverdueGroups:
-  """Ends groups that alone hold the learner back.
+  """Ends groups that hold the learner back.
 
   `max_age` bounds the age of every group, by waiting for those that would
   become too old. So one episode that hangs would stop the learner until its
-  group's deadline. It waits for `patience` steps instead; then the group is
-  handed over with the episodes that have ended, or is lost if they are too few.
+  group's deadline. A group that is ended before is handed over with the
+  episodes that have ended, or is lost if they are too few.
 
-  - A group is ended only while the learner waits for groups and as many others
-    have finished as it takes: however long a step lasts, and however long all
-    groups take, none is ended for that.
-  - The length of a step is measured without these waits, so that waits do not
-    allow longer ones; before one is measured, no group is ended.
+  - Where as many others have finished as the learner takes, it waits for
+    `patience` steps. The length of a step is measured without these waits, so
+    that waits do not allow longer ones.
+  - Where a few are missing, or no step has been measured, it waits for
+    `patience` steps and until the group is a straggler: where groups that hang
+    use up what admission allows, others cannot finish.
+  - However long a step lasts, and however long all groups take, none is ended
+    for that.
   """
 
   def __init__(
-    self, queue: GroupQueue, end: Callable[[str], None], *, patience: float
+    self, queue: GroupQueue, timers: Timers, *, patience: float
   ) -> None:
-    """Calls `end` with a group's id, once for each group.
-
-    `patience` is in steps of the learner, from one batch to the next.
-    """
-    self._queue, self._end, self._patience = queue, end, patience
+    """`patience` is in steps of the learner, from one batch to the next."""
+    self._queue, self._timers, self._patience = queue, timers, patience
     self._steps_s: collections.deque[float] = collections.deque(maxlen=_STEPS)
     self._taken_at: float | None = None
     self._held_s = 0.0  # in this step so far
     self._held_at: float | None = None  # since when a group holds it now
-    self._held_since: dict[str, float] = {}
+    self._waited_since: dict[str, float] = {}
     self._ended: set[str] = set()
+    self._num_lacking = 0  # of those ended in this step, while a few lacked
 
   async def watch(self, num_groups: int, version: int) -> None:
     """Ends groups that hold the take of `num_groups`, until cancelled."""
@@ -336,26 +368,41 @@ class OverdueGroups:
     self._count_held(now, is_held=False)
     if self._taken_at is not None:
       self._steps_s.append(now - self._taken_at - self._held_s)
-    self._taken_at, self._held_s = now, 0.0
-    self._held_since.clear()
+    self._taken_at, self._held_s, self._num_lacking = now, 0.0, 0
+    self._waited_since.clear()
 
   def _look(self, num_groups: int, version: int) -> float | None:
     """Ends what is overdue; returns the seconds until more may be."""
     held = self._queue.held_by(num_groups, version)
+    waited = held or self._queue.lacked_by(num_groups)
     now = asyncio.get_running_loop().time()
     self._count_held(now, is_held=bool(held))
-    self._ended &= set(held)
-    waiting = [group for group in held if group not in self._ended]
-    self._held_since = {g: self._held_since.get(g, now) for g in waiting}
-    if not waiting or not self._steps_s:
-      return None
-    limit_s = self._patience * statistics.median(self._steps_s)
-    left_s = {g: t + limit_s - now for g, t in self._held_since.items()}
-    for group in [group for group, left in left_s.items() if left <= 0]:
-      del left_s[group]
+    self._ended &= set(waited)
+    self._waited_since = {
+      group: self._waited_since.get(group, now)
+      for group in waited
+      if group not in self._ended
+    }
+    patience_s, is_enough = 0.0, False
+    if self._steps_s:
+      patience_s = self._patience * statistics.median(self._steps_s)
+      is_enough = bool(held)
+    due_at = {
+      group: max(
+        since + patience_s,
+        0.0 if is_enough else self._timers.straggles_at(group),
+      )
+      for group, since in self._waited_since.items()
+    }
+    due = [group for group, at in due_at.items() if at <= now]
+    if not held:  # no more than lack at first, for in an outage all straggle
+      due = due[: _few(num_groups) - self._num_lacking]
+      self._num_lacking += len(due)
+    for group in due:
       self._ended.add(group)
-      self._end(group)
-    return min(left_s.values(), default=None)
+      self._timers.end(group)
+    later = [at for at in due_at.values() if now < at < math.inf]
+    return min(later) - now if later else None
 
   def _count_held(self, now: float, *, is_held: bool) -> None:
     if self._held_at is not None:

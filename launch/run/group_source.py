@@ -328,7 +328,7 @@ class LeaderGroupSource(GroupSource):
       seed=seed_of(s.seed, STAGE),
       has_signal=self._has_signal,
       watch=watch,
-      overdue=OverdueGroups(queue, timers.end, patience=s.queue.patience),
+      overdue=OverdueGroups(queue, timers, patience=s.queue.patience),
     )
     if position is not None:
       collector.restore(position)

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import dataclasses
+import math
 import random
 import unittest
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.controller.admission import Admission, AdmissionLimits
@@ -46,6 +47,9 @@ class Settings:
   patience: float = 0.5
   train_s: float = 1.0
   slow_s: float = 0.0  # that every episode takes longer
+  outage_at: float = (
+    math.inf
+  )  # when all episodes stand still for a quarter of an hour
   seed: int = 0
 
 
@@ -60,6 +64,9 @@ class Player:
     version = self._admission.version
     hangs = dice.random() < self._made.hanging
     length_s = self._made.slow_s + dice.expovariate(1.0)
+    now = asyncio.get_running_loop().time()
+    if now < self._made.outage_at < now + length_s:
+      length_s += HOUR / 4
     await asyncio.sleep(HOUR if hangs else length_s)
     token, logprob = np.zeros(1, np.int32), np.zeros(1, np.float32)
     versions = np.full(1, version, np.int32)
@@ -121,7 +128,7 @@ class Running:
       queue,
       admission,
       seed=made.seed,
-      overdue=OverdueGroups(queue, timers.end, patience=made.patience),
+      overdue=OverdueGroups(queue, timers, patience=made.patience),
     )
     if state is not None:
       self.collector.restore(state)
@@ -182,6 +189,9 @@ class OverdueTest(unittest.TestCase):
     resumes=st.sets(st.integers(1, 29), max_size=3),
     seed=st.integers(0, 9),
   )
+  @example(  # resumes so often that no step is measured
+    stride=2, staleness=3, slack=0, hanging=0.01, resumes={15, 16, 17}, seed=0
+  )
   def test_no_group_is_older_than_allowed_and_none_is_waited_for_long(
     self, stride, staleness, slack, hanging, resumes, seed
   ):
@@ -205,6 +215,18 @@ class OverdueTest(unittest.TestCase):
     self.assertGreater(len(short), 0)
     self.assertTrue(all(len(g.trajectories) >= 2 for g in short))
     self.assertEqual({g.num_masked for g in short}, {1})
+
+  def test_hanging_groups_that_use_up_admission_are_ended(self):
+    made = Settings(max_staleness=0, max_age=0, hanging=0.01)
+    found = train(made, steps=100)
+    self.assertGreater(found.monitor.tasks["a"].late, 2)
+    self.assertLess(found.seconds / 100, 20 * made.train_s)
+
+  def test_an_outage_costs_a_quarter_of_a_batch_at_most(self):
+    for second in range(20, 40):
+      made = Settings(max_staleness=1, max_age=8, outage_at=second + 0.5)
+      found = train(made, steps=20)
+      self.assertLessEqual(found.monitor.tasks["a"].late, SIZE * STEP / 4)
 
   def test_without_a_bound_on_age_nobody_is_cut_off(self):
     found = train(Settings(patience=0.0, max_age=ANY_AGE, max_staleness=3))
@@ -248,6 +270,18 @@ class GroupTimersTest(unittest.IsolatedAsyncioTestCase):
         timers.end("a")
         await asyncio.sleep(60)
     timers.end("a")
+
+  async def test_a_straggler_is_played_longer_than_three_others(self):
+    timers, now = GroupTimers(), asyncio.get_running_loop().time()
+    for length_s in (1.0, 5.0):
+      timers.note_whole(length_s)
+    async with timers.running("a", 60.0):
+      self.assertEqual(timers.straggles_at("a"), math.inf)
+      timers.note_whole(2.0)
+      self.assertAlmostEqual(timers.straggles_at("a"), now + 15, delta=1)
+      async with timers.running("b", 60.0):
+        self.assertEqual(timers.straggles_at("a"), math.inf)
+    self.assertEqual(timers.straggles_at("a"), math.inf)
 
 
 @pytest.mark.parametrize("patience", [-1.0, float("nan")])
