@@ -54,7 +54,7 @@ def band(arm: Arm, metrics: Sequence[str], cost: str) -> Band | None:
   curves = [
     found
     for run in arm.runs.values()
-    if (found := _curve(run, metrics, cost)) is not None
+    if (found := smoothed(run, metrics, cost)) is not None
   ]
   if not curves:
     return None
@@ -87,9 +87,13 @@ def costs_of(rows: Sequence[Row]) -> dict[str, list[float]]:
   }
 
 
-def _curve(
+def smoothed(
   run: Run, metrics: Sequence[str], cost: str
 ) -> tuple[np.ndarray, np.ndarray] | None:
+  """Returns costs, and the mean of the metrics over 5 updates around each.
+
+  None for a run of which no update has all metrics.
+  """
   rows = [row for row in run.rows if row.stage == RL]
   at = costs_of(rows)[cost]
   found = [

@@ -13,13 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import Row
-from launch.comparisons.bands import MINUTES, TOKENS, costs_of
+from launch.comparisons.bands import MINUTES, TOKENS, costs_of, smoothed
 from launch.comparisons.runs import Arm, Run
-from launch.reports.curves import DISTANCE, ENTROPY, RL, STALENESS_MEAN
+from launch.reports.curves import (
+  DISTANCE,
+  ENTROPY,
+  RL,
+  STALENESS_MEAN,
+  SUCCESS,
+)
 from launch.reports.tables import Cell
 from launch.sweeps.cells import State
 
 _OLDER = "/policy_slot1"
+_AFTER_FIRST = "minutes after the first update"
 _SHARE = f"policy/share_of_tokens{_OLDER}"
 
 
@@ -53,22 +60,37 @@ COUNTS = {
   STALENESS_MEAN: Diagnostic("staleness", "updates, mean of all groups"),
   TOKENS: Diagnostic("trained tokens", "thousands"),
   MINUTES: Diagnostic("RL", "minutes"),
+  _AFTER_FIRST: Diagnostic("RL, updates 2 on", "minutes; the first compiles"),
   "hours": Diagnostic("run", "hours, warm start included"),
 }
 ALL = {**METRICS, **COUNTS}
+# Minutes from the first update to a success of so many percents.
+TO_SUCCESS = "minutes_to_success/"
+_STEP = 5  # percents: levels are multiples of it
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]  # arm, seed, name
+Key = tuple[str, int]  # arm, seed
 
 
 def diagnostics(arms: Sequence[Arm]) -> Values:
   """Returns the diagnostics of the finished runs with updates of RL."""
-  return {
+  runs = {
     arm.name: {
-      seed: _of_run(run)
+      seed: run
       for seed, run in sorted(arm.runs.items())
       if run.state is State.FINISHED
       and any(row.stage == RL for row in run.rows)
     }
     for arm in arms
+  }
+  times = _times_to_success(
+    {(arm, seed): run for arm in runs for seed, run in runs[arm].items()}
+  )
+  return {
+    arm: {
+      seed: {**_of_run(run), **times.get((arm, seed), {})}
+      for seed, run in seeds.items()
+    }
+    for arm, seeds in runs.items()
   }
 
 
@@ -81,8 +103,42 @@ def _of_run(run: Run) -> dict[str, float]:
   found[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
   found[TOKENS] = costs[TOKENS][-1] / 1000
   found[MINUTES] = costs[MINUTES][-1]
+  found[_AFTER_FIRST] = costs[MINUTES][-1] - costs[MINUTES][0]
   found["hours"] = run.hours or math.nan
   return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _times_to_success(
+  runs: Mapping[Key, Run],
+) -> dict[Key, dict[str, float]]:
+  """Returns when runs reached the last two levels that all of them reach.
+
+  Success is that of training rollouts, the mean of the tasks, smoothed over 5
+  updates. Levels that a run begins at are left out: they cost it nothing.
+  """
+  curves = {}
+  for key, run in runs.items():
+    names = {name for row in run.rows if row.stage == RL for name in row.values}
+    tasks = sorted(name for name in names if name.startswith(f"{SUCCESS}/"))
+    found = smoothed(run, tasks, MINUTES) if tasks else None
+    if found is None:
+      return {}
+    curves[key] = found
+  if not curves:
+    return {}
+  highest = min(float(success.max()) for _, success in curves.values())
+  begin = max(float(success[0]) for _, success in curves.values())
+  last = math.floor(100 * highest / _STEP) * _STEP
+  levels = [p for p in (last - _STEP, last) if p > 100 * begin]
+  return {
+    key: {
+      f"{TO_SUCCESS}{percents}": float(
+        cost[success >= percents / 100][0] - cost[0]
+      )
+      for percents in levels
+    }
+    for key, (cost, success) in curves.items()
+  }
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
@@ -127,7 +183,17 @@ def columns(values: Values) -> dict[str, Diagnostic]:
     for found in seeds.values()
     for name in found
   }
-  return {name: each for name, each in ALL.items() if name in names}
+  times = {
+    name: Diagnostic(
+      f"RL to {name.removeprefix(TO_SUCCESS)} %",
+      "minutes from update 1 to this success of training, mean of tasks",
+    )
+    for name in sorted(names)
+    if name.startswith(TO_SUCCESS)
+  }
+  return {
+    name: each for name, each in {**ALL, **times}.items() if name in names
+  }
 
 
 def table(values: Values) -> list[tuple[str, list[Cell]]]:

@@ -25,6 +25,7 @@ from launch.sweeps.runner import read_failures
 CONFIG = "config.yaml"
 # Keys in which the runs of one arm may differ.
 _OF_A_RUN = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+_SERVERS = "rollouts.servers"
 _MOST_NAMED = 8  # keys that a sentence names
 _OF_A_SCORE = ("success", "low", "high", "reward")
 _SEED = re.compile(r"[-_]?(?:s|seed)-?\d+$")
@@ -240,7 +241,10 @@ def _grouped(runs: Sequence[Run]) -> list[Arm]:
 
 def _without_run(run: Run) -> dict[str, Any]:
   """Returns the config's keys that the runs of one arm share."""
-  return {k: v for k, v in run.config.items() if k not in _OF_A_RUN}
+  shared = {k: v for k, v in run.config.items() if k not in _OF_A_RUN}
+  if _SERVERS in shared:  # their addresses are the run's, not their number
+    shared[_SERVERS] = len(shared[_SERVERS].split(","))
+  return shared
 
 
 def _shared(configs: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -3,7 +3,12 @@
 from absl.testing import absltest
 
 from agentrl_jax.metrics import Row
-from launch.comparisons.diagnostics import columns, diagnostics, table
+from launch.comparisons.diagnostics import (
+  TO_SUCCESS,
+  columns,
+  diagnostics,
+  table,
+)
 from launch.comparisons.runs import Arm, Run
 from launch.sweeps.cells import State
 
@@ -16,12 +21,30 @@ def a_run(share, sample_size):
     f"policy/share_of_tokens{OLDER}": share,
     f"policy/effective_sample_size{OLDER}": sample_size,
   }
+  return a_run_of([values, values])
+
+
+def a_learning_run(percents):
+  """Takes an hour for its first update, and a minute for each of the others."""
+  return a_run_of(
+    [
+      {
+        "success/a": each / 100 + 0.1,
+        "success/b": each / 100 - 0.1,
+        "seconds/train": 60.0 if i else 3600.0,
+      }
+      for i, each in enumerate(percents)
+    ]
+  )
+
+
+def a_run_of(updates):
   return Run(
     name="a",
     seed=0,
     state=State.FINISHED,
     why="",
-    rows=[Row("rl", step, 0.0, values) for step in (1, 2)],
+    rows=[Row("rl", n + 1, 0.0, each) for n, each in enumerate(updates)],
     evaluations=[],
     config={},
     commit="",
@@ -40,6 +63,33 @@ class DiagnosticsTest(absltest.TestCase):
     place = list(columns(found)).index(f"policy/effective_sample_size{OLDER}")
     cells = {label: cells[place].text for label, cells in table(found)}
     self.assertEqual(cells, {"turn (1)": "0.8", "never (1)": ""})
+
+  def test_times_to_the_success_that_all_runs_reach(self):
+    slow = [20] * 10 + [42] * 10 + [58] * 10
+    fast = [20] * 5 + [99] * 25
+    arms = [
+      Arm("slow", {}, {0: a_learning_run(slow)}),
+      Arm("fast", {}, {3: a_learning_run(fast)}),
+    ]
+    found = diagnostics(arms)
+    times = {
+      arm: {k: v for k, v in found[arm][seed].items() if TO_SUCCESS in k}
+      for arm, seed in (("slow", 0), ("fast", 3))
+    }
+    # A change takes five updates, since success is smoothed over as many.
+    self.assertEqual(
+      times,
+      {
+        "slow": {f"{TO_SUCCESS}50": 20.0, f"{TO_SUCCESS}55": 22.0},
+        "fast": {f"{TO_SUCCESS}50": 4.0, f"{TO_SUCCESS}55": 5.0},
+      },
+    )
+
+  def test_a_success_that_a_run_begins_at_has_no_time(self):
+    arms = [
+      Arm("a", {}, {0: a_learning_run([57] * 9), 1: a_learning_run([51, 61])})
+    ]
+    self.assertNotIn(TO_SUCCESS, str(diagnostics(arms)))
 
 
 if __name__ == "__main__":

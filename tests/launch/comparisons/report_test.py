@@ -35,6 +35,7 @@ def make_run(
   seed,
   success,
   changes=None,
+  servers="",
   is_finished=True,
   n=64,
   num_updates=6,
@@ -43,6 +44,7 @@ def make_run(
   config = base.get_config().to_dict()
   config["seed"], config["name"] = seed, folder.name
   config["loss"] |= changes or {}
+  config["rollouts"]["servers"] = servers
   folder.mkdir(parents=True)
   (folder / "config.yaml").write_text(
     yaml.safe_dump(json.loads(json.dumps(config)))
@@ -156,6 +158,13 @@ class ComparisonTest(absltest.TestCase):
     (verdict,) = verdicts(compare("t", [a, b]))
     self.assertIn("b − a: +20.0 points of greedy success, different", verdict)
     self.assertIn("3 seeds", verdict)
+
+  def test_runs_with_servers_of_their_own_are_an_arm(self):
+    for seed, servers in enumerate(("a:1", "b:2", "a:1,b:2")):
+      folder = self.root / f"{servers.count(',')}-s{seed}"
+      make_run(folder, seed=seed, success=0.5, servers=servers)
+    one, two = self.arms()
+    self.assertEqual((sorted(one.runs), sorted(two.runs)), ([0, 1], [2]))
 
   def test_a_difference_within_the_noise_is_called_that(self):
     self.make("a", [0.5, 0.6, 0.4])
@@ -379,11 +388,12 @@ class ComparisonTest(absltest.TestCase):
     page.write_text("<!-- diagnostics: out/diagnostics.csv -->\n<!-- end -->\n")
     report.main([f"--fill={page}"])
     self.assertIn(
-      "| mean over seeds | entropy | trained tokens | RL | run |\n"
-      "|---|---|---|---|---|\n"
+      "| mean over seeds | entropy | trained tokens | RL | RL, updates 2 on |"
+      " run | RL to 55 % |\n|---|---|---|---|---|---|---|\n"
       # Six updates of 100 tokens and 3 s, in a run of 18 s.
       "| a (2) | 1 (1 to 1) | 0.6 (0.6 to 0.6) | 0.3 (0.3 to 0.3) |"
-      " 0.005 (0.005 to 0.005) |\n<!-- end -->",
+      " 0.25 (0.25 to 0.25) | 0.005 (0.005 to 0.005) |"
+      " 0.15 (0.05 to 0.25) |\n<!-- end -->",
       page.read_text(),
     )
     (self.root / "out" / "diagnostics.csv").write_text("arm,seed\na,0\n")
