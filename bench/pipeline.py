@@ -26,6 +26,9 @@ as long as the group takes).
 With `--peers`, two other ways to bound staleness: `started` takes groups in the
 order in which they started (`queue.order`), and `drop` starts a group whenever
 there is a place, and drops what is older than `--staleness` when it is taken.
+
+With `--tasks=5`, another table: episodes per second of four tasks, while all is
+well, and while the environment of the fifth fails or hangs.
 """
 
 import argparse
@@ -39,20 +42,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.collector import Collector
-from agentrl_jax.controller.group import (
+from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.groups.breaker import Breakers
+from agentrl_jax.controller.groups.collector import Collector
+from agentrl_jax.controller.groups.group import (
   GroupLimits,
-  GroupTimers,
   RetryLimits,
   run_group,
 )
-from agentrl_jax.controller.group_queue import (
+from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   GroupQueue,
-  OverdueGroups,
   QueueLimits,
 )
+from agentrl_jax.controller.groups.overdue import OverdueGroups
+from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import (
   EpisodeSpec,
@@ -63,11 +67,13 @@ from agentrl_jax.data.records import (
   Turn,
 )
 from agentrl_jax.data.task_source import TaskStream
+from agentrl_jax.errors import EnvironmentFault
 from bench import virtual_time
 
 WARM_UP = 5  # updates that are not counted
 _ANY = 1 << 30  # versions
-TASK = "simulated"
+BROKEN = "task 0"
+FAULT_S = 0.1  # from the start of an episode to its environment's failure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +92,8 @@ class Pipeline:
   patience: float | None  # None: waits for a group that is due, however long
   deadline_s: float  # of a group, from when it starts to wait for places
   groups_in_flight: int  # at most; 0: as many as staleness allows
+  num_tasks: int = 1
+  breaks: str = ""  # how the environment of one task does: fails or hangs
   order: str = "finished"  # in which groups are taken
   drops: bool = False  # what is too old, instead of not starting it
   seed: int
@@ -117,6 +125,7 @@ class Found:
   """Results of a simulation."""
 
   rate: float  # episodes per second
+  others: float  # the same, without the task whose environment may break
   staleness_mean: float
   staleness_max: int
   length: float  # of trained episodes over ended ones, means
@@ -135,6 +144,10 @@ class SimulatedPlayer:
     """Returns an episode whose turns know the versions that played them."""
     turns = []
     async with self._places:
+      if self._pipeline.breaks and spec.task.name == BROKEN:
+        hangs = self._pipeline.breaks == "hangs"
+        await asyncio.sleep(math.inf if hangs else FAULT_S)
+        raise EnvironmentFault("broken, as told")
       lengths_s = self._pipeline.lengths_s(spec.seed)
       for length_s in lengths_s:
         turns.append(_turn(self._admission.version))
@@ -176,23 +189,39 @@ async def _simulate(pipeline: Pipeline) -> Found:
       timers=timers,
     )
 
+  names = [f"task {n}" for n in range(pipeline.num_tasks)]
   tasks = TaskStream(
-    {TASK: range(1 << 20)}, weights={TASK: 1.0}, split="train", seed=0
+    {name: range(1 << 20) for name in names},
+    weights=dict.fromkeys(names, 1.0),
+    split="train",
+    seed=0,
   )
   overdue = None
   if pipeline.patience is not None:
     overdue = OverdueGroups(queue, timers, patience=pipeline.patience)
+  breakers = Breakers(
+    tasks.shares, timers, monitor, num_places=admission.num_places
+  )
   collector = Collector(
-    tasks, play, queue, admission, seed=pipeline.seed, overdue=overdue
+    tasks,
+    play,
+    queue,
+    admission,
+    breakers,
+    seed=pipeline.seed,
+    overdue=overdue,
   )
   collecting = asyncio.create_task(collector.run())
   loop, began_s = asyncio.get_running_loop(), 0.0
   trained_s: list[float] = []
+  num_others = 0
   for version in range(WARM_UP + pipeline.steps):
     if version == WARM_UP:
       began_s = loop.time()
       monitor.staleness.clear()
     groups = await collector.take(pipeline.groups_per_step, version=version)
+    if version >= WARM_UP:
+      num_others += sum(group.task.name != BROKEN for group in groups)
     trained_s += (
       sum(pipeline.lengths_s(t.seed)) for g in groups for t in g.trajectories
     )
@@ -200,13 +229,14 @@ async def _simulate(pipeline: Pipeline) -> Found:
   took_s = loop.time() - began_s
   collecting.cancel()
   await asyncio.wait([collecting])
-  ages, counts = monitor.staleness, monitor.tasks[TASK]
+  ages, counts = monitor.staleness, monitor.tasks.values()
   return Found(
     pipeline.steps * pipeline.batch / took_s,
+    num_others * pipeline.group_size / took_s,
     sum(age * n for age, n in ages.items()) / ages.total(),
     max(ages),
     statistics.fmean(trained_s) / statistics.fmean(player.ended_s),
-    counts.late / counts.started,
+    sum(each.late for each in counts) / sum(each.started for each in counts),
   )
 
 
@@ -251,6 +281,30 @@ def bound(pipeline: Pipeline) -> float:
   return (longest_s + pipeline.train_s) / (pipeline.batch / pipeline.limit)
 
 
+def broken_rows(options: argparse.Namespace) -> Iterator[str]:
+  """Simulates what a broken task costs the others, and formats each line."""
+  yield "| sigma | max_staleness | all is well | one fails | one hangs |"
+  yield "|---|---|---|---|---|"
+  for pipeline in _pipelines(options):
+    for staleness in options.staleness:
+      arm = dataclasses.replace(
+        pipeline,
+        max_staleness=staleness,
+        max_age=max(8, staleness),
+        patience=0.25,
+        deadline_s=3600.0,
+      )
+      well, *broken = (
+        simulate(dataclasses.replace(arm, breaks=how)).others
+        for how in ("", "fails", "hangs")
+      )
+      yield (
+        f"| {pipeline.sigma:g} | {staleness} | {well:.1f} | "
+        + " | ".join(f"{each:.1f} ({each / well:.2f})" for each in broken)
+        + " |"
+      )
+
+
 def rows(options: argparse.Namespace) -> Iterator[str]:
   """Simulates and formats each line of the table."""
   yield (
@@ -258,8 +312,16 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
     "| length | cut off |"
   )
   yield "|---|---|---|---|---|---|---|---|---|"
+  for pipeline in _pipelines(options):
+    most, synchronous = bound(pipeline), simulate(pipeline)
+    yield _row(pipeline, "synchronous", synchronous, synchronous, most)
+    for name, arm in _arms(pipeline, options):
+      yield _row(arm, name, simulate(arm), synchronous, most)
+
+
+def _pipelines(options: argparse.Namespace) -> Iterator[Pipeline]:
   for sigma in options.sigma:
-    pipeline = Pipeline(
+    yield Pipeline(
       sigma=sigma,
       turn_s=0.2,
       turns=8,
@@ -272,13 +334,10 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
       patience=None,
       deadline_s=options.deadline_s,
       groups_in_flight=options.groups_in_flight,
+      num_tasks=options.tasks,
       seed=options.seed,
       steps=options.steps,
     )
-    most, synchronous = bound(pipeline), simulate(pipeline)
-    yield _row(pipeline, "synchronous", synchronous, synchronous, most)
-    for name, arm in _arms(pipeline, options):
-      yield _row(arm, name, simulate(arm), synchronous, most)
 
 
 def _arms(
@@ -341,10 +400,12 @@ def main() -> None:
   parser.add_argument("--deadline_s", type=float, default=math.inf)
   parser.add_argument("--groups_in_flight", type=int, default=0)
   parser.add_argument("--steps", type=int, default=40)
+  parser.add_argument("--tasks", type=int, default=1)
   parser.add_argument("--seed", type=int, default=0)
   options = parser.parse_args()
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
-  for row in rows(options):
+  table = broken_rows if options.tasks > 1 else rows
+  for row in table(options):
     sys.stdout.write(f"{row}\n")
     sys.stdout.flush()
 

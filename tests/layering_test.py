@@ -318,7 +318,10 @@ class LayeringTest(parameterized.TestCase):
     ("agentrl_jax.train", "import agentrl_jax.controller.episode"),
     ("agentrl_jax.controller", "from agentrl_jax.rollout import engine"),
     ("agentrl_jax.controller", "from agentrl_jax.rollout.clients import A"),
-    ("agentrl_jax.controller.service", "import agentrl_jax.controller.group"),
+    (
+      "agentrl_jax.controller.service",
+      "import agentrl_jax.controller.groups.group",
+    ),
     ("agentrl_jax.rollout.api", "import agentrl_jax.rollout.engine.engine"),
     ("agentrl_jax.rollout.engine", "import agentrl_jax.rollout.drivers.driver"),
     ("agentrl_jax.rollout.server", "import agentrl_jax.rollout.openai.routes"),

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from agentrl_jax.controller.group import RetryLimits, play_with_retries
+from agentrl_jax.controller.groups.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player
 from agentrl_jax.controller.waiting import deadline

@@ -27,6 +27,7 @@ class TaskCounts:
   masked: int = 0  # episodes lost to faults, after their retries
   late: int = 0  # episodes cut off by their group's deadline
   groups: int = 0
+  is_open: bool = False  # its breaker: no groups start
   identical: int = 0  # episodes whose tokens were checked and agreed
   faults: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
@@ -103,6 +104,10 @@ class Monitor:
     """Counts a group that was lost after it had started."""
     self.tasks[task.name].dropped[reason] += 1
 
+  def breaker(self, task: str, *, is_open: bool) -> None:
+    """Notes that a task's breaker has opened, or closed."""
+    self.tasks[task].is_open = is_open
+
   def dropped_stale(self, group: Group) -> None:
     """Counts a finished group that is too old, by length to show the bias."""
     num_tokens = max(t.num_tokens for t in group.trajectories)
@@ -142,6 +147,7 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     "rollout/sampled_tokens": counts.sampled,
     "groups/finished": counts.groups,
     "groups/dropped": counts.dropped.total(),
+    "groups/breaker_open": counts.is_open,
   }
   for kind, n in counts.faults.items():
     numbers[f"rollout/fault/{kind}"] = n

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Self, TypeVar
 
-from agentrl_jax.controller.collector import Collector, CollectorState
+from agentrl_jax.controller.groups.collector import Collector, CollectorState
 from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed

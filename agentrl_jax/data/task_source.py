@@ -34,6 +34,8 @@ class TaskStream:
     self._dataset = grain.MapDataset.mix(
       list(datasets.values()), weights=[float(weights[n]) for n in datasets]
     )
+    total = sum(weights.values())
+    self._shares = {name: weights[name] / total for name in datasets}
     self._position = 0
 
   def __iter__(self) -> "TaskStream":
@@ -48,6 +50,10 @@ class TaskStream:
     """Returns the task at a position, without moving."""
     task: Task = self._dataset[position]
     return task
+
+  def shares(self) -> dict[str, float]:
+    """Returns each environment's share of the tasks; they sum to 1."""
+    return self._shares
 
   def learn(self, task: Task, has_signal: bool) -> None:
     """Does nothing: the weights are fixed."""
@@ -95,6 +101,10 @@ class LearningTaskStream:
     task: Task = self._datasets[name][self._drawn[name]]
     self._drawn[name] += 1
     return position, task
+
+  def shares(self) -> Mapping[str, float]:
+    """Returns each environment's present share of the tasks."""
+    return self._weights.shares()
 
   def learn(self, task: Task, has_signal: bool) -> None:
     """Notes whether a finished group of `task` teaches anything."""

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import ml_collections
 from etils import epath
 
-from agentrl_jax.controller.admission import AdmissionLimits
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import Sampling
-from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.groups.admission import AdmissionLimits
+from agentrl_jax.controller.groups.group import GroupLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import check_length

@@ -11,15 +11,15 @@ from typing import Any
 
 import ml_collections
 
-from agentrl_jax.controller.admission import AdmissionLimits
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
 )
-from agentrl_jax.controller.group import GroupLimits, RetryLimits
-from agentrl_jax.controller.group_queue import ANY_AGE, QueueLimits
+from agentrl_jax.controller.groups.admission import AdmissionLimits
+from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
+from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig

@@ -15,11 +15,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.controller.admission import Admission
-from agentrl_jax.controller.collector import Collector, CollectorState
 from agentrl_jax.controller.cross_policy import PolicySlotChooser
-from agentrl_jax.controller.group import GroupTimers, run_group
-from agentrl_jax.controller.group_queue import GroupQueue, OverdueGroups
+from agentrl_jax.controller.groups.admission import Admission
+from agentrl_jax.controller.groups.breaker import Breakers
+from agentrl_jax.controller.groups.collector import Collector, CollectorState
+from agentrl_jax.controller.groups.group import run_group
+from agentrl_jax.controller.groups.group_queue import GroupQueue
+from agentrl_jax.controller.groups.overdue import OverdueGroups
+from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.controller.thread import CALL_S, ControllerThread
@@ -320,11 +323,22 @@ class LeaderGroupSource(GroupSource):
       versions_per_step=s.admission.versions_per_step,
       watch=watch,
     )
+    admission = Admission(s.admission, version=version, num_pending=num_pending)
+    # In the order of starting, batches do not depend on timing: no task's first
+    # groups are put off.
+    is_timed = s.queue.order == "finished"
+    breakers = Breakers(
+      self._stream.shares,
+      timers,
+      self._monitor,
+      num_places=admission.num_places if is_timed else None,
+    )
     collector = Collector(
       self._stream,
       play,
       queue,
-      Admission(s.admission, version=version, num_pending=num_pending),
+      admission,
+      breakers,
       seed=seed_of(s.seed, STAGE),
       has_signal=self._has_signal,
       watch=watch,

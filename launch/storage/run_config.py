@@ -11,7 +11,7 @@ from typing import Any
 import ml_collections
 import yaml
 
-from agentrl_jax.controller.group_queue import ANY_AGE
+from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base

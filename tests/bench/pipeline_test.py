@@ -7,7 +7,7 @@ import unittest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.controller.group_queue import ANY_AGE
+from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from bench import pipeline
 
 ALIKE = pipeline.Pipeline(
@@ -62,6 +62,24 @@ class PipelineTest(unittest.TestCase):
       self.assertLessEqual(found.staleness_max, 1)
     self.assertLess(started.rate, free.rate)
     self.assertLess(dropped.length, 0.97)  # the long ones are dropped
+
+  def test_a_broken_task_costs_the_others_a_tenth_at_most(self):
+    arm = dataclasses.replace(
+      ALIKE,
+      sigma=1.0,
+      num_tasks=5,
+      max_staleness=2,
+      max_age=8,
+      patience=0.25,
+      deadline_s=3600.0,
+      steps=40,
+    )
+    well = pipeline.simulate(arm)
+    self.assertAlmostEqual(well.others / well.rate, 0.8, delta=0.03)
+    for breaks in ("fails", "hangs"):
+      found = pipeline.simulate(dataclasses.replace(arm, breaks=breaks))
+      self.assertGreater(found.others, 0.9 * well.others, breaks)
+      self.assertEqual(found.others, found.rate)
 
   def test_one_seed_is_one_result(self):
     uneven = dataclasses.replace(ALIKE, sigma=1.0, max_staleness=2)

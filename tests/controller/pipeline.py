@@ -4,10 +4,16 @@ import asyncio
 import collections
 import contextlib
 
-from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.collector import Collector
-from agentrl_jax.controller.group import run_group
-from agentrl_jax.controller.group_queue import ANY_AGE, GroupQueue, QueueLimits
+from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.groups.breaker import Breakers
+from agentrl_jax.controller.groups.collector import Collector
+from agentrl_jax.controller.groups.group import run_group
+from agentrl_jax.controller.groups.group_queue import (
+  ANY_AGE,
+  GroupQueue,
+  QueueLimits,
+)
+from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.task_source import TaskStream
@@ -30,7 +36,6 @@ class Pipeline:
     state=None,
     version=0,
     drop_beyond=None,
-    lost_backoff_s=0.0,
     order="finished",
     max_age=ANY_AGE,
     step_timeout_s=3600.0,
@@ -71,9 +76,9 @@ class Pipeline:
       lambda *request: run_group(self, *request),
       self.queue,
       self.admission,
+      Breakers(self.stream.shares, GroupTimers(), self.monitor),
       seed=11,
       watch=watch,
-      lost_backoff_s=lost_backoff_s,
     )
     if state:
       self.collector.restore(state)

@@ -12,7 +12,7 @@ import random
 import numpy as np
 
 from agentrl_jax.controller.episode import EpisodeLimits, Sampling
-from agentrl_jax.controller.group import GroupLimits, RetryLimits
+from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from agentrl_jax.controller.episode import EpisodeLimits
-from agentrl_jax.controller.group import GroupLimits
+from agentrl_jax.controller.groups.group import GroupLimits
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected

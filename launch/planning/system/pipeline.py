@@ -22,8 +22,8 @@ import random
 import statistics
 from collections.abc import Callable
 
-from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.group_queue import (
+from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   QueueLimits,
   select_groups,

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agentrl_jax.controller.group import RetryLimits, play_with_retries
+from agentrl_jax.controller.groups.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import ScriptPlayer
 from agentrl_jax.controller.service.client import ControllerEnvironment

@@ -4,7 +4,7 @@ import unittest
 
 from agentrl_jax.controller.episode import EpisodeWaits
 from agentrl_jax.controller.evaluation import evaluate
-from agentrl_jax.controller.group import RetryLimits
+from agentrl_jax.controller.groups.group import RetryLimits
 from agentrl_jax.controller.player import ScriptPlayer
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
 from agentrl_jax.env.adapters.altered_reward import AlteredReward

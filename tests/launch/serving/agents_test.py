@@ -13,7 +13,11 @@ import numpy as np
 import optax
 import pytest
 
-from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
+from agentrl_jax.controller.groups.group import (
+  GroupLimits,
+  RetryLimits,
+  run_group,
+)
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import EpisodeSpec, Status, Task, tokens_of
 from agentrl_jax.model import sharding

@@ -6,7 +6,7 @@ import unittest
 
 import yaml
 
-from agentrl_jax.controller.group_queue import ANY_AGE
+from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
 from launch.config.settings import read_settings
 from launch.storage.run_config import run_config

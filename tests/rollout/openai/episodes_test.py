@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
-from agentrl_jax.controller.group import GroupLimits, RetryLimits, run_group
+from agentrl_jax.controller.groups.group import (
+  GroupLimits,
+  RetryLimits,
+  run_group,
+)
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status, tokens_of
 from agentrl_jax.errors import EnvironmentFault

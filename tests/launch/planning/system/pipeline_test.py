@@ -4,8 +4,8 @@ import dataclasses
 
 from absl.testing import parameterized
 
-from agentrl_jax.controller.admission import AdmissionLimits
-from agentrl_jax.controller.group_queue import ANY_AGE, QueueLimits
+from agentrl_jax.controller.groups.admission import AdmissionLimits
+from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from launch.planning.system.pipeline import Pace, replay
 
 LIMITS = AdmissionLimits(

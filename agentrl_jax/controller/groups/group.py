@@ -7,14 +7,11 @@ group, and a slow one holds the group up to a deadline only.
 """
 
 import asyncio
-import collections
-import contextlib
 import dataclasses
 import logging
-import math
 import time
-from collections.abc import AsyncIterator
 
+from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, episodes_of
 from agentrl_jax.data.records import (
@@ -35,8 +32,6 @@ from agentrl_jax.errors import (
 _log = logging.getLogger(__name__)
 
 FAULTS = (EnvironmentFault, GeneratorFault, DeadlineExceeded)
-_LATEST = 64  # groups whose lengths are remembered
-_STRAGGLER = 3  # times the longest of them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,55 +67,6 @@ class RetryLimits:
         f"retry.max_retries is {self.max_retries} and retry.backoff_s"
         f" {self.backoff_s}; neither may be below 0"
       )
-
-
-class GroupTimers:
-  """Deadlines of the groups that are played; belongs to one event loop."""
-
-  def __init__(self) -> None:
-    self._timers: dict[str, asyncio.Timeout] = {}
-    self._started_at: dict[str, float] = {}  # of those that are played
-    self._num_whole = 0
-    self._lengths_s: collections.deque[float] = collections.deque(
-      maxlen=_LATEST
-    )
-
-  @contextlib.asynccontextmanager
-  async def running(
-    self, group_id: str, deadline_s: float
-  ) -> AsyncIterator[asyncio.Timeout]:
-    """Cancels its body at the deadline, or at `end`, as `asyncio.timeout`."""
-    async with asyncio.timeout(deadline_s) as timer:
-      self._timers[group_id] = timer
-      self._started_at[group_id] = asyncio.get_running_loop().time()
-      try:
-        yield timer
-      finally:
-        del self._timers[group_id], self._started_at[group_id]
-
-  def end(self, group_id: str) -> None:
-    """Makes now the deadline of a group; does nothing if it is not played."""
-    timer = self._timers.get(group_id)
-    if timer is not None and not timer.expired():
-      timer.reschedule(asyncio.get_running_loop().time())
-
-  def note_whole(self, length_s: float) -> None:
-    """Notes how long a group was played that came to its own end."""
-    self._num_whole += 1
-    self._lengths_s.append(length_s)
-
-  def straggles_at(self, group_id: str) -> float:
-    """Returns the loop's time from which a group counts as a straggler.
-
-    It has then been played three times as long as the longest of the latest
-    groups that were played to their end. Infinity while less than three
-    quarters of all groups have been: if nearly all are slow, none straggles.
-    As `spark.speculation`, which compares tasks of a job.
-    """
-    started_at = self._started_at.get(group_id)
-    if started_at is None or self._num_whole < 3 * len(self._timers):
-      return math.inf
-    return started_at + _STRAGGLER * max(self._lengths_s)
 
 
 async def run_group(
@@ -159,7 +105,7 @@ async def run_group(
     )
 
   try:
-    running = timers.running(group_id, limits.deadline_s)
+    running = timers.running(task.name, group_id, limits.deadline_s)
     async with running as timer, asyncio.TaskGroup() as members:
       for spec in specs:
         members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
@@ -171,7 +117,7 @@ async def run_group(
     return None
   length_s = clock() - started_at
   if not timer.expired():
-    timers.note_whole(length_s)
+    timers.note_whole(task.name, length_s)
   group = Group(group_id, task, kept, num_masked=limits.size - len(kept))
   monitor.grouped(group, length_s)
   return group

@@ -1,10 +1,10 @@
-"""Tests of `controller.group`: faults, late episodes and bugs."""
+"""Tests of `controller.groups.group`: faults, late episodes and bugs."""
 
 import asyncio
 import dataclasses
 import unittest
 
-from agentrl_jax.controller.group import run_group
+from agentrl_jax.controller.groups.group import run_group
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault, PromptTooLong

@@ -1,4 +1,4 @@
-"""Tests of `controller.admission`: the bound holds for any timing."""
+"""Tests of `controller.groups.admission`: the bound holds for any timing."""
 
 import random
 import unittest
@@ -6,7 +6,7 @@ import unittest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.controller.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
 from agentrl_jax.errors import ConfigError
 
 

@@ -1,4 +1,4 @@
-"""Tests of `controller.group_queue`: bounded, all or none, nothing lost."""
+"""Tests of the queue of groups: bounded, all or none, nothing lost."""
 
 import asyncio
 import functools
@@ -10,8 +10,8 @@ from absl.testing import parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.controller.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.group_queue import (
+from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
+from agentrl_jax.controller.groups.group_queue import (
   GroupQueue,
   QueueLimits,
   select_groups,

@@ -14,12 +14,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from agentrl_jax.condition import Condition
-from agentrl_jax.controller.admission import Admission
-from agentrl_jax.controller.group_queue import GroupQueue, OverdueGroups
+from agentrl_jax.controller.groups.admission import Admission
+from agentrl_jax.controller.groups.breaker import Breakers
+from agentrl_jax.controller.groups.group_queue import GroupQueue
+from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group, Task, seed_of
 
-MAX_LOST_BACKOFF_S = 60.0  # before a lost group's place is free again
+_RESOLUTION_S = 0.01
+_MOST_PUT_OFF = 64  # groups that wait for their tasks' breakers
 
 
 class Stream(Protocol):
@@ -31,6 +34,10 @@ class Stream(Protocol):
 
   def learn(self, task: Task, has_signal: bool) -> None:
     """Notes whether a finished group of `task` teaches anything."""
+    ...
+
+  def shares(self) -> Mapping[str, float]:
+    """Returns each environment's share of the tasks; they sum to 1."""
     ...
 
   def state(self) -> dict[str, Any]:
@@ -69,12 +76,12 @@ class Collector:
     run_group: RunGroup,
     queue: GroupQueue,
     admission: Admission,
+    breakers: Breakers,
     *,
     seed: int,
     has_signal: Callable[[Group], bool] = any_signal,
     watch: LearnerWatch | None = None,
     overdue: OverdueGroups | None = None,
-    lost_backoff_s: float = 0.1,
   ) -> None:
     """`watch` bounds the waits for the learner; the queue has the same one.
 
@@ -84,9 +91,7 @@ class Collector:
     every group, and a group that teaches nothing may be replaced by another, as
     often as `Admission.refill` allows.
 
-    A group that is lost keeps its place in flight for `lost_backoff_s` times
-    the number lost in a row, up to a minute: an environment that is down for a
-    while would otherwise fail thousands of tasks.
+    A group that is drawn of a task whose breaker is open is put off.
     """
     self._stream = stream
     self._run_group = run_group
@@ -96,9 +101,9 @@ class Collector:
     self._has_signal = has_signal
     self._watch = watch or LearnerWatch()
     self._overdue = overdue
-    self._lost_backoff_s = lost_backoff_s
-    self._num_lost_in_row = 0
+    self._breakers = breakers
     self._again: list[tuple[int, Task]] = []
+    self._put_off: list[tuple[int, Task]] = []
     self._in_flight: dict[int, Task] = {}
     self._changes = Condition()
     self._paused = False
@@ -158,7 +163,9 @@ class Collector:
     """Returns the state; each outstanding group is in flight or queued."""
     return CollectorState(
       stream=dict(self._stream.state()),
-      in_flight=tuple(sorted([*self._in_flight.items(), *self._again])),
+      in_flight=tuple(
+        sorted([*self._in_flight.items(), *self._again, *self._put_off])
+      ),
       queued=self._queue.snapshot(),
     )
 
@@ -186,17 +193,40 @@ class Collector:
       await self._changes.wait_until(lambda: self._refusal() is None)
 
   def _refusal(self) -> str | None:
-    return "it is paused" if self._paused else self._admission.refusal()
+    if self._paused:
+      return "it is paused"
+    return self._admission.refusal() or self._breakers.refusal()
 
   def _draw(self) -> tuple[int, Task]:
+    """Starts the next group whose task may start one; puts others off."""
     self._admission.start()
-    if self._again:
-      position, task = self._again.pop()
-    else:
-      position, task = next(self._stream)
-      self._queue.begin(group_id_of(position), self._admission.version)
+    position, task = self._next_put_off() or self._next()
+    self._breakers.started(task.name, group_id_of(position))
     self._in_flight[position] = task
     return position, task
+
+  def _next_put_off(self) -> tuple[int, Task] | None:
+    for n, (position, task) in enumerate(self._put_off):
+      if self._breakers.may_start(task.name):
+        del self._put_off[n]
+        self._queue.begin(group_id_of(position), self._admission.version)
+        return position, task
+    return None
+
+  def _next(self) -> tuple[int, Task]:
+    while True:
+      is_again = bool(self._again)
+      position, task = self._again.pop() if is_again else next(self._stream)
+      group_id = group_id_of(position)
+      if self._breakers.may_start(task.name):
+        if not is_again:
+          self._queue.begin(group_id, self._admission.version)
+        return position, task
+      if is_again:
+        self._queue.give_up(group_id)
+      self._put_off.append((position, task))
+      if len(self._put_off) > _MOST_PUT_OFF:
+        self._breakers.dropped(self._put_off.pop(0)[1])
 
   async def _collect(self, position: int, task: Task) -> None:
     group_id = group_id_of(position)
@@ -204,15 +234,21 @@ class Collector:
     group = await self._run_group(task, group_id, seed)
     del self._in_flight[position]
     if group is None:
-      self._num_lost_in_row += 1
       self._queue.give_up(group_id)
-      backoff_s = self._lost_backoff_s * self._num_lost_in_row
-      await asyncio.sleep(min(backoff_s, MAX_LOST_BACKOFF_S))
+      self._breakers.lost(task.name, group_id)
+      self._look_again_at_the_next_trial()
       self._admission.lose()
     else:
-      self._num_lost_in_row = 0
+      self._breakers.finished(task.name, group_id)
+      self._look_again_at_the_next_trial()
       await self._hand_over(group)
     self._changes.notify()
+
+  def _look_again_at_the_next_trial(self) -> None:
+    trial_at = self._breakers.next_trial_at()
+    if trial_at is not None:  # timers may be early by the clock's resolution
+      loop = asyncio.get_running_loop()
+      loop.call_at(trial_at + _RESOLUTION_S, self._changes.notify)
 
   async def _hand_over(self, group: Group) -> None:
     """Queues a finished group, or lets another take its place."""

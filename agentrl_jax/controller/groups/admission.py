@@ -64,6 +64,13 @@ class Admission:
     return self._version
 
   @property
+  def num_places(self) -> int:
+    """Number of groups that may be in flight while the learner waits."""
+    limits = self._limits
+    ahead = limits.max_staleness // limits.versions_per_step + 1
+    return min(limits.max_concurrent_groups, ahead * limits.groups_per_step)
+
+  @property
   def bound(self) -> int:
     """Number of groups that may have started by this version."""
     limits = self._limits

@@ -1,0 +1,199 @@
+"""Starts no groups of a task whose environment has died or hangs.
+
+The groups of such a task would take the places of all others: a group that
+hangs holds its place until a deadline, and one that fails at once is followed
+by the next. So the task's breaker opens: its groups are put off, and one at a
+time is played to see whether the environment is back, at growing intervals.
+
+A task that has not finished any group has no length to compare with. Until then
+it has no more places than its share.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import Callable, Mapping
+
+from agentrl_jax.controller.groups.timers import GroupTimers
+from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.data.records import Task
+
+_log = logging.getLogger(__name__)
+
+_LOST = 3  # groups in a row that open a breaker
+_ALIVE = 4  # groups of other tasks, which show that not everything stands still
+_MAX_BACKOFF_S = 60.0
+_TRIAL = 10  # a trial group may be played as many times as long as its back-off
+
+
+@dataclasses.dataclass
+class _Playing:
+  number: int  # in order of starting
+  num_later: int = 0  # groups of other tasks that started later and finished
+  is_outlived: bool = False  # by a group of its task that has finished since
+
+
+@dataclasses.dataclass
+class _Breaker:
+  playing: dict[str, _Playing] = dataclasses.field(default_factory=dict)
+  num_lost: int = 0  # groups in a row
+  has_finished: bool = False
+  is_open: bool = False
+  backoff_s: float = 0.0
+  next_trial_at: float = -math.inf
+  trial: str | None = None  # id of the group
+  trial_since: float = 0.0
+
+
+class Breakers:
+  """The breaker of each task. Belongs to one event loop."""
+
+  def __init__(
+    self,
+    shares: Callable[[], Mapping[str, float]],
+    timers: GroupTimers,
+    monitor: Monitor,
+    *,
+    num_places: int | None = None,
+    backoff_s: float = 1.0,
+  ) -> None:
+    """All breakers are closed.
+
+    Args:
+      shares: Returns each task's share of the groups; they sum to 1.
+      timers: Those of the groups that are played.
+      monitor: Counts opened breakers.
+      num_places: Groups that may be in flight. A task that has not finished any
+        has its share of them; None for no limit.
+      backoff_s: From opening to the first trial; doubles with every trial that
+        fails, up to a minute.
+    """
+    self._shares, self._timers, self._monitor = shares, timers, monitor
+    self._num_places, self._backoff_s = num_places, backoff_s
+    self._breakers = {name: _Breaker() for name in shares()}
+    self._numbers = itertools.count()
+    self._ended: set[str] = set()
+
+  def may_start(self, task: str) -> bool:
+    """Returns True if a group of the task may start now."""
+    breaker = self._breakers[task]
+    if breaker.is_open:
+      return breaker.trial is None and self._now() >= breaker.next_trial_at
+    if breaker.has_finished or self._num_places is None:
+      return True
+    places = math.ceil(self._num_places * self._shares()[task])
+    return len(breaker.playing) < places
+
+  def refusal(self) -> str | None:
+    """Returns the reason why no task may start a group; None if one may."""
+    if any(map(self.may_start, self._breakers)):
+      return None
+    return "; ".join(
+      f"{name}: {self._state(breaker)}"
+      for name, breaker in self._breakers.items()
+    )
+
+  def next_trial_at(self) -> float | None:
+    """Returns the loop's time of the next trial; None if none is due later."""
+    now = self._now()
+    later = [
+      breaker.next_trial_at
+      for breaker in self._breakers.values()
+      if breaker.is_open and breaker.trial is None
+      if breaker.next_trial_at > now
+    ]
+    return min(later, default=None)
+
+  def started(self, task: str, group_id: str) -> None:
+    """Notes a group that starts; `finished` or `lost` must follow."""
+    breaker = self._breakers[task]
+    breaker.playing[group_id] = _Playing(next(self._numbers))
+    if breaker.is_open:
+      breaker.trial, breaker.trial_since = group_id, self._now()
+
+  def finished(self, task: str, group_id: str) -> None:
+    """Notes a group with enough episodes."""
+    if group_id in self._ended:
+      self.lost(task, group_id)
+      return
+    breaker = self._breakers[task]
+    number = breaker.playing.pop(group_id).number
+    if breaker.is_open:
+      _log.warning("groups of %s finish again, so others start", task)
+      self._monitor.breaker(task, is_open=False)
+    breaker.is_open, breaker.trial, breaker.backoff_s = False, None, 0.0
+    breaker.num_lost, breaker.has_finished = 0, True
+    for playing in breaker.playing.values():
+      playing.is_outlived = True
+    for name, other in self._breakers.items():
+      if name != task:
+        for playing in other.playing.values():
+          playing.num_later += playing.number < number
+        self._end_hanging(name, other)
+
+  def lost(self, task: str, group_id: str) -> None:
+    """Notes a group that was lost to faults or a deadline."""
+    breaker = self._breakers[task]
+    del breaker.playing[group_id]
+    breaker.num_lost += 1
+    if group_id in self._ended:
+      self._ended.discard(group_id)
+    elif breaker.num_lost >= _LOST and not breaker.is_open:
+      self._open(task, f"its last {breaker.num_lost} groups were lost")
+    if breaker.trial == group_id:
+      breaker.trial = None
+      self._back_off(breaker)
+
+  def dropped(self, task: Task) -> None:
+    """Counts a group that was drawn and will not be played."""
+    self._monitor.dropped(task, "breaker_open")
+
+  def _end_hanging(self, task: str, breaker: _Breaker) -> None:
+    """Ends the groups of a task that does not finish any while others do."""
+    now = self._now()
+    hanging = [
+      group
+      for group, playing in breaker.playing.items()
+      if playing.num_later >= _ALIVE
+      and not playing.is_outlived
+      and group not in self._ended
+      and now >= self._timers.straggles_at(group)
+    ]
+    if hanging and not breaker.is_open:
+      self._open(task, f"none finishes, and {len(hanging)} hang")
+    trial_until = breaker.trial_since + _TRIAL * breaker.backoff_s
+    for group in hanging:
+      if group != breaker.trial or now >= trial_until:
+        self._ended.add(group)
+        self._timers.end(group)
+
+  def _open(self, task: str, why: str) -> None:
+    breaker = self._breakers[task]
+    breaker.is_open = True
+    self._back_off(breaker)
+    self._monitor.breaker(task, is_open=True)
+    _log.warning(
+      "no groups of %s start: %s. Its environment is tried again in %g s, one"
+      " group at a time; look at its faults in faults.jsonl and at its workers",
+      task,
+      why,
+      breaker.backoff_s,
+    )
+
+  def _back_off(self, breaker: _Breaker) -> None:
+    doubled_s = 2 * breaker.backoff_s or self._backoff_s
+    breaker.backoff_s = min(doubled_s, _MAX_BACKOFF_S)
+    breaker.next_trial_at = self._now() + breaker.backoff_s
+
+  def _state(self, breaker: _Breaker) -> str:
+    if not breaker.is_open:
+      return "it has its share of places, and no group of it has finished yet"
+    if breaker.trial is not None:
+      return "its groups were lost or hang, and one is played as a trial"
+    left_s = max(0.0, breaker.next_trial_at - self._now())
+    return f"its groups were lost or hang; tried again in {left_s:.0f} s"
+
+  def _now(self) -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,130 @@
+"""Ages are bounded, and no episode holds the learner; on a virtual clock."""
+
+import asyncio
+import math
+import unittest
+
+import pytest
+from hypothesis import Phase, example, given, settings
+from hypothesis import strategies as st
+
+from agentrl_jax.controller.groups.group_queue import (
+  ANY_AGE,
+  QueueLimits,
+)
+from agentrl_jax.controller.groups.timers import GroupTimers
+from agentrl_jax.errors import ConfigError
+from tests.controller.groups.simulation import HOUR, SIZE, STEP, Settings, train
+
+
+class OverdueTest(unittest.TestCase):
+  @settings(
+    max_examples=30, deadline=None, phases=(Phase.explicit, Phase.generate)
+  )
+  @given(
+    stride=st.integers(1, 3),
+    staleness=st.integers(0, 4),
+    slack=st.integers(0, 4),
+    hanging=st.sampled_from([0.0, 0.01]),
+    resumes=st.sets(st.integers(1, 29), max_size=3),
+    seed=st.integers(0, 9),
+  )
+  @example(  # resumes so often that no step is measured
+    stride=2, staleness=3, slack=0, hanging=0.01, resumes={15, 16, 17}, seed=0
+  )
+  def test_no_group_is_older_than_allowed_and_none_is_waited_for_long(
+    self, stride, staleness, slack, hanging, resumes, seed
+  ):
+    made = Settings(
+      max_staleness=staleness,
+      max_age=staleness + slack,
+      stride=stride,
+      hanging=hanging,
+      seed=seed,
+    )
+    found = train(made, steps=30, resume_at=resumes)
+    self.assertLessEqual(max(found.monitor.staleness), made.max_age)
+    ids = [group.id for group in found.groups]
+    self.assertEqual(len(set(ids)), len(ids))
+    if staleness > stride:  # so that others finish while one hangs
+      self.assertLess(found.seconds, HOUR / 4)
+
+  def test_a_hanging_episode_costs_what_it_took_of_its_group(self):
+    found = train(Settings(hanging=0.02))
+    short = [g for g in found.groups if len(g.trajectories) < SIZE]
+    self.assertGreater(len(short), 0)
+    self.assertTrue(all(len(g.trajectories) >= 2 for g in short))
+    self.assertEqual({g.num_masked for g in short}, {1})
+
+  def test_hanging_groups_that_use_up_admission_are_ended(self):
+    made = Settings(max_staleness=0, max_age=0, hanging=0.01)
+    found = train(made, steps=100)
+    self.assertGreater(found.monitor.tasks["a"].late, 2)
+    self.assertLess(found.seconds / 100, 20 * made.train_s)
+
+  def test_an_outage_costs_a_quarter_of_a_batch_at_most(self):
+    for second in range(20, 40):
+      made = Settings(max_staleness=1, max_age=8, outage_at=second + 0.5)
+      found = train(made, steps=20)
+      self.assertLessEqual(found.monitor.tasks["a"].late, SIZE * STEP / 4)
+
+  def test_without_a_bound_on_age_nobody_is_cut_off(self):
+    found = train(Settings(patience=0.0, max_age=ANY_AGE, max_staleness=3))
+    self.assertGreater(max(found.monitor.staleness), 3)
+    self.assertEqual(found.monitor.tasks["a"].late, 0)
+
+  def test_a_long_step_ends_no_group(self):
+    found = train(Settings(slow_s=20.0), pause_at={5, 6, 20})
+    self.assertEqual(found.monitor.tasks["a"].late, 0)
+
+  def test_episodes_that_are_all_slow_are_not_ended(self):
+    for slow_s in (1.0, 60.0, 600.0):
+      found = train(Settings(slow_s=slow_s, train_s=0.01))
+      self.assertEqual(found.monitor.tasks["a"].late, 0, slow_s)
+
+  def test_waits_do_not_make_longer_waits(self):
+    made = Settings(hanging=0.08, max_staleness=6, max_age=6, patience=2.0)
+    found = train(made, steps=100)
+    self.assertGreater(found.monitor.tasks["a"].late, 50)
+    self.assertLess(found.seconds / 100, 2 * made.patience * made.train_s)
+
+  def test_more_patience_ends_fewer(self):
+    late = [
+      train(Settings(max_age=1, patience=patience)).monitor.tasks["a"].late
+      for patience in (0.0, 0.5, 8.0)
+    ]
+    self.assertGreater(late[0], late[1])
+    self.assertGreater(late[1], late[2])
+    self.assertEqual(late[2], 0)
+
+
+class GroupTimersTest(unittest.IsolatedAsyncioTestCase):
+  async def test_ends_a_group_that_is_played_and_no_other(self):
+    timers = GroupTimers()
+    timers.end("a")
+    with self.assertRaises(TimeoutError):
+      async with timers.running("t", "a", 60.0):
+        timers.end("b")
+        await asyncio.sleep(0)
+        timers.end("a")
+        timers.end("a")
+        await asyncio.sleep(60)
+    timers.end("a")
+
+  async def test_a_straggler_is_played_longer_than_three_others(self):
+    timers, now = GroupTimers(), asyncio.get_running_loop().time()
+    for length_s in (1.0, 5.0):
+      timers.note_whole("t", length_s)
+    async with timers.running("t", "a", 60.0):
+      self.assertEqual(timers.straggles_at("a"), math.inf)
+      timers.note_whole("t", 2.0)
+      self.assertAlmostEqual(timers.straggles_at("a"), now + 15, delta=1)
+      async with timers.running("t", "b", 60.0):
+        self.assertEqual(timers.straggles_at("a"), math.inf)
+    self.assertEqual(timers.straggles_at("a"), math.inf)
+
+
+@pytest.mark.parametrize("patience", [-1.0, float("nan")])
+def test_patience_is_no_less_than_none(patience):
+  with pytest.raises(ConfigError, match=f"queue.patience is {patience}"):
+    QueueLimits(max_groups=1, order="finished", max_age=1, patience=patience)
