@@ -101,6 +101,7 @@ setuptools.setup(
     include=["agentrl_jax*", "environments*", "configs*", "launch*"]
   ),
   package_data={
+    "agentrl_jax": ["**/page/*"],
     "launch": ["**/*"],
     "environments": ["Dockerfile", "**/*"],
   },

@@ -46,6 +46,7 @@ ROLES: Mapping[str, frozenset[Role]] = {
   "cancel": _PLAY,
   "list_workers": _OPERATE,
   "list_sessions": _OPERATE,
+  "overview": _OPERATE,
   "cancel_all": _OPERATE,
   "mark_stale": _OPERATE,
   "clean_worker": _OPERATE,

@@ -6,6 +6,7 @@ AgentRL's statuses: no request of a client makes a new one.
 """
 
 import collections
+import dataclasses
 import functools
 import math
 import time
@@ -16,6 +17,7 @@ import prometheus_client as prometheus
 from aiohttp import web
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
 from agentrl_jax.controller.service.registry import TaskEntry
@@ -24,8 +26,18 @@ from agentrl_jax.data.records import Status
 PATH = "/metrics"
 OTHER_STATUS = "(other)"
 _SECONDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_REFUSED = range(400, 499)  # 499: the client hung up
 _STATUSES = frozenset(status.value for status in Status)
 _PREFIX = "agentrl_controller_"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counts:
+  """Counts of a controller since it started."""
+
+  turns: int  # that were played
+  refused: int  # requests that were wrong, or without a place
+  ended: Mapping[str, Mapping[str, int]]  # sessions by task and status
 
 
 class ControllerMetrics:
@@ -87,9 +99,29 @@ class ControllerMetrics:
     if isinstance(reward, int | float) and 0 < reward < math.inf:
       self._reward.labels(task).inc(reward)
 
+  def counts(self) -> Counts:
+    """Returns the counts since the controller started."""
+    turns = refused = 0
+    ended: dict[str, dict[str, int]] = collections.defaultdict(dict)
+    for sample in _samples(self._requests):
+      endpoint, status = sample.labels["endpoint"], sample.labels["status"]
+      if int(status) in _REFUSED:
+        refused += int(sample.value)
+      elif endpoint == "interact" and int(status) < 400:
+        turns += int(sample.value)
+    for sample in _samples(self._ended):
+      ended[sample.labels["task"]][sample.labels["status"]] = int(sample.value)
+    return Counts(turns=turns, refused=refused, ended=ended)
+
   def page(self) -> bytes:
     """Returns all metrics in Prometheus' format."""
     return bytes(prometheus.generate_latest(self.registry))
+
+
+def _samples(counter: prometheus.Counter) -> Iterator[Sample]:
+  """Yields the values of a counter, without the times of their creation."""
+  for family in counter.collect():
+    yield from (s for s in family.samples if s.name.endswith("_total"))
 
 
 class _Tables(Collector):

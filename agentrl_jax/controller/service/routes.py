@@ -3,7 +3,7 @@
 The session's id travels in the header `session_id`. Extensions that AgentRL's
 clients do not know are optional in both directions: `split`, `seed` and
 `wait_s` in `start_sample`, the session's state in its response, and the `turn`
-of `interact`. The endpoint `describe` is an extension too.
+of `interact`. The endpoints `describe` and `overview` are extensions too.
 """
 
 import datetime
@@ -22,6 +22,12 @@ from agentrl_jax.controller.service.access import (
   WorkerHosts,
 )
 from agentrl_jax.controller.service.capacity import NoCapacity, Overloaded
+from agentrl_jax.controller.service.dashboard.overview import overview
+from agentrl_jax.controller.service.dashboard.routes import (
+  ForeignPage,
+  add_page,
+  require_our_page,
+)
 from agentrl_jax.controller.service.dispatcher import RUNNING, Dispatcher
 from agentrl_jax.controller.service.metrics import PATH, ControllerMetrics
 from agentrl_jax.controller.service.registry import (
@@ -67,11 +73,13 @@ class ControllerApi:
   def application(self) -> web.Application:
     """Returns the application with all routes."""
     application = web.Application()
+    add_page(application.router)
     application.router.add_get(PATH, self.metrics)
     add_get, add_post = application.router.add_get, application.router.add_post
     for name, handler in {
       "list_workers": self.list_workers,
       "list_sessions": self.list_sessions,
+      "overview": self.overview,
       "get_indices": self.get_indices,
       "describe": self.describe,
       "version": self.version,
@@ -98,6 +106,7 @@ class ControllerApi:
     async def allowed(request: web.Request) -> web.StreamResponse:
       header = request.headers.get(bearer_token.HEADER, "")
       self._access.check(endpoint, header)  # before the body is read
+      require_our_page(request, is_open=self._access.is_open)
       return await handler(request)
 
     async def guarded(request: web.Request) -> web.StreamResponse:
@@ -131,6 +140,11 @@ class ControllerApi:
     return web.json_response(
       {str(s.id): _show_session(s) for s in self._dispatcher.table}
     )
+
+  async def overview(self, request: web.Request) -> web.Response:
+    """Returns what the page shows, of task `?name=` or of all."""
+    name = request.query.get("name") or None
+    return web.json_response(overview(self._dispatcher, self._metrics, name))
 
   async def get_indices(self, request: web.Request) -> web.Response:
     """Returns the indices of task `?name=`."""
@@ -250,6 +264,8 @@ async def _explain_errors(
     return _explain(error.status, str(error))
   except NotAllowed as error:
     return _explain(401, str(error))
+  except ForeignPage as error:
+    return _explain(403, str(error))
   except NoCapacity as error:
     status = 429 if isinstance(error, Overloaded) else 400  # as AgentRL's
     response = _explain(status, str(error))

@@ -45,7 +45,8 @@ class AccessTest(parameterized.TestCase):
     paths = {
       route.resource.canonical for route in api.application().router.routes()
     }
-    self.assertEqual(paths - {"/metrics"}, {f"/api/{name}" for name in ROLES})
+    open_to_all = {"/metrics", "/", "/dashboard.css", "/dashboard.js"}
+    self.assertEqual(paths - open_to_all, {f"/api/{name}" for name in ROLES})
 
   def test_clients_and_workers_end_nobody_elses_sessions(self):
     for endpoint in ("cancel_all", "list_sessions", "mark_stale"):

@@ -46,6 +46,7 @@ ROUTES = [
     for name in (
       "list_workers",
       "list_sessions",
+      "overview?name=%ff",
       "get_indices?name=%ff",
       "describe?name=arithmetic&split=%ff",
       "version",

@@ -1,60 +1,21 @@
 """The page in a real browser, as a reader meets it.
 
-Needs Chromium and its driver: apt-get install chromium; pip install
-'.[browser]'.
+Needs what `tests.browser` needs.
 """
 
 import contextlib
 import pathlib
-import shutil
 import tempfile
 import unittest
 
-import pytest
-
 from launch.viewing.one_file import write_file
 from launch.viewing.server import Viewer
+from tests import browser
+from tests.browser import DESK, PHONE, opened, sideways
 from tests.launch.viewing.a_run import HOSTILE, add_update, make_run
 from tests.launch.viewing.server_test import served
 
-playwright = pytest.importorskip(
-  "playwright.async_api", reason="pip install '.[browser]'"
-)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PHONE, DESK = 360, 1440
-pytestmark = [
-  pytest.mark.slow,
-  pytest.mark.skipif(
-    CHROMIUM is None, reason="needs a browser; apt-get install chromium"
-  ),
-]
-
-
-@contextlib.asynccontextmanager
-async def opened(width: int):
-  """Opens a browser's page of this width."""
-  async with playwright.async_playwright() as driver:
-    browser = await driver.chromium.launch(
-      executable_path=CHROMIUM, args=["--no-sandbox"]
-    )
-    page = await browser.new_page(viewport={"width": width, "height": 900})
-    page.set_default_timeout(20_000)
-    page.errors = []
-    page.on("pageerror", lambda error: page.errors.append(str(error)))
-    page.on(
-      "console",
-      lambda m: page.errors.append(m.text) if m.type == "error" else None,
-    )
-    try:
-      yield page
-    finally:
-      await browser.close()
-
-
-async def sideways(page) -> int:
-  """Returns by how many pixels the page is wider than the window."""
-  root = "document.documentElement"
-  return await page.evaluate(f"{root}.scrollWidth - {root}.clientWidth")
+pytestmark = browser.MARKS
 
 
 class PageTest(unittest.IsolatedAsyncioTestCase):
