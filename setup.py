@@ -26,6 +26,7 @@ REQUIRED = [
   "msgspec>=0.19",
   "nltk",  # the Porter stemmer, which needs no data
   "numpy",
+  "opentelemetry-api",
   "optax>=0.2.5",
   "orbax-checkpoint>=0.11",
   "prometheus-client",
@@ -48,6 +49,7 @@ EXTRAS = {
   # A SPARQL store for knowledgegraph; its own engine needs nothing.
   "sparql": ["pyoxigraph>=0.5"],
   "gym": ["gymnasium>=1.0"],
+  "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
   # What google-jetstream itself imports; install it with --no-deps after.
   "jetstream": [
     "grpcio",
@@ -68,6 +70,7 @@ EXTRAS = {
     # more, which need other versions of what is here.
     "openai",
     "openai-agents",
+    "opentelemetry-sdk>=1.27",
     "pydantic-ai-slim[openai]",
     "protobuf",
     "pyoxigraph",

@@ -400,7 +400,13 @@ def get_config() -> ml_collections.ConfigDict:
   )
   # Episodes in the report; groups whose trajectories are kept per update, even
   # over tasks and outcomes.
-  c.report = create(num_episodes=6, keep_groups=4)
+  c.report = create(
+    num_episodes=6,
+    keep_groups=4,
+    # Of the groups whose spans go to traces.jsonl, and to an OpenTelemetry
+    # collector if the environment names one: docs/reading_a_run.md.
+    trace_share=0.0,
+  )
   return c.lock()
 
 

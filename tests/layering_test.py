@@ -142,6 +142,7 @@ EVERYONE_MAY = {
   "agentrl_jax.metrics",
   "agentrl_jax.named_objects",
   "agentrl_jax.renamed",
+  "agentrl_jax.tracing",
 }
 OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
@@ -154,6 +155,7 @@ WITHOUT_JAX = (
   "agentrl_jax/metrics.py",
   "agentrl_jax/named_objects.py",
   "agentrl_jax/renamed.py",
+  "agentrl_jax/tracing.py",
   "agentrl_jax/data/**/*.py",
   "agentrl_jax/env/**/*.py",
   "agentrl_jax/controller/**/*.py",

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from agentrl_jax import tracing
 from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
@@ -190,13 +191,25 @@ async def run_episode(
       conversation=seed_of(spec.group_id),
       grammar=record.grammar,
     )
-    async with deadline(
-      waits.answer_timeout_s,
-      waiter=f"turn {turn} of {_name(spec)}",
-      holder=f"the rollout engine (policy slot {request.policy_slot})",
-      look_at="whether the engine decodes, and how many requests it holds",
-    ):
-      return await generator.generate(prompt, request)
+    facts: dict[str, tracing.Value] = {
+      "gen_ai.operation.name": "chat",
+      "gen_ai.request.max_tokens": request.max_tokens,
+      "gen_ai.usage.input_tokens": len(prompt),
+      "agentrl.turn": turn,
+      "agentrl.policy_slot": request.policy_slot,
+    }
+    with tracing.span("chat", facts) as made:
+      async with deadline(
+        waits.answer_timeout_s,
+        waiter=f"turn {turn} of {_name(spec)}",
+        holder=f"the rollout engine (policy slot {request.policy_slot})",
+        look_at="whether the engine decodes, and how many requests it holds",
+      ):
+        answer = await generator.generate(prompt, request)
+      made.set_attribute("gen_ai.usage.output_tokens", len(answer.sampled))
+      if len(answer.version):
+        made.set_attribute("agentrl.version.oldest", int(answer.version.min()))
+      return answer
 
   return await _play(
     spec, environment, codec, ask, limits, waits, calls=sampling.calls
@@ -308,15 +321,16 @@ async def open_session(
   stack = contextlib.AsyncExitStack()
   session_name = f"{environment.name} {spec.task.split} {spec.task.index}"
   look_at = "the environment's containers or worker, and the load of its host"
-  async with deadline(
-    waits.session_timeout_s,
-    waiter=_name(spec),
-    holder=f"{session_name} to open",
-    look_at=look_at,
-  ):
-    session = await stack.enter_async_context(
-      environment.open(spec.task, seed=spec.seed)
-    )
+  with tracing.span("open environment", {}):
+    async with deadline(
+      waits.session_timeout_s,
+      waiter=_name(spec),
+      holder=f"{session_name} to open",
+      look_at=look_at,
+    ):
+      session = await stack.enter_async_context(
+        environment.open(spec.task, seed=spec.seed)
+      )
   try:
     yield session
   finally:
@@ -334,14 +348,17 @@ async def reply(
 ) -> Step:
   """Waits for the environment's reply, with a deadline."""
   task = spec.task
-  async with deadline(
-    waits.reply_timeout_s,
-    waiter=_name(spec),
-    holder=f"{task.name} {task.split} {task.index} to reply",
-    look_at="the session's log; a policy's own slow command should be ended"
-    " by the environment before this",
-  ):
-    return await stepping
+  with tracing.span("environment", {}) as made:
+    async with deadline(
+      waits.reply_timeout_s,
+      waiter=_name(spec),
+      holder=f"{task.name} {task.split} {task.index} to reply",
+      look_at="the session's log; a policy's own slow command should be ended"
+      " by the environment before this",
+    ):
+      step = await stepping
+    made.set_attribute("agentrl.status", step.status.value)
+    return step
 
 
 def _name(spec: EpisodeSpec) -> str:

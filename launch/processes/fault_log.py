@@ -61,7 +61,7 @@ class FaultLog:
         self._add(Fault(self._clock(), version, kind, new, what))
 
   def _add(self, fault: Fault) -> None:
-    _drop_half_line(self._path)
+    drop_half_line(self._path)
     with self._path.open("a", encoding="utf-8") as file:
       file.write(json.dumps(dataclasses.asdict(fault)) + "\n")
 
@@ -78,7 +78,7 @@ def read_faults(path: pathlib.Path) -> list[Fault]:
   return found[1:] if found and found[0].kind == START else found
 
 
-def _drop_half_line(path: pathlib.Path) -> None:
+def drop_half_line(path: pathlib.Path) -> None:
   """Removes a line that a killed process has left without its end."""
   if path.exists():
     whole = path.read_bytes()

@@ -36,6 +36,7 @@ from launch.run.group_source import (
   LeaderGroupSource,
 )
 from launch.run.reinforcement import Reinforcement
+from launch.run.traces import traced
 from launch.run.warm_start import STAGE as WARM_START
 from launch.run.warm_start import warm_start
 from launch.serving import remote
@@ -110,6 +111,8 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
   with contextlib.ExitStack() as stack:
     environments = stack.enter_context(placed_environments(settings))
     stages = SharedStages(context.config)
+    share = context.config.report.trace_share
+    stack.enter_context(traced(folder.root, context.config.name, share=share))
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
     folder.keep_config(context.config)

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 
+from agentrl_jax import tracing
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, episodes_of
@@ -106,9 +107,10 @@ async def run_group(
 
   try:
     running = timers.running(task.name, group_id, limits.deadline_s)
-    async with running as timer, asyncio.TaskGroup() as members:
-      for spec in specs:
-        members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
+    with tracing.span(f"group {task.name}", _facts(task, group_id)):
+      async with running as timer, asyncio.TaskGroup() as members:
+        for spec in specs:
+          members.create_task(play(spec), name=f"{group_id}-{spec.attempt}")
   except TimeoutError:  # the timer's: a member's comes in an ExceptionGroup
     monitor.cut_off(task, limits.size - len(ended))
   kept = tuple(t for _, t in sorted(ended.items()) if t is not None)
@@ -138,7 +140,7 @@ async def play_with_retries(
     started_at = time.monotonic()
     monitor.started(spec.task)
     try:
-      trajectory = await player.play(spec)
+      trajectory = await _traced(player, spec, retry)
     except FAULTS as fault:
       monitor.faulted(spec.task, type(fault).__name__)
       _log.warning("try %d of %s broke: %s", retry + 1, spec, fault)
@@ -153,3 +155,36 @@ async def play_with_retries(
     _log.warning("try %d of %s ended as %r", retry + 1, spec, status)
   monitor.masked(spec.task)
   return None
+
+
+async def _traced(player: Player, spec: EpisodeSpec, retry: int) -> Trajectory:
+  """Plays an episode as a span, whose name is that of its task."""
+  facts = {
+    **_facts(spec.task, spec.group_id),
+    "gen_ai.operation.name": "invoke_agent",
+    "gen_ai.agent.name": spec.task.name,
+    "gen_ai.conversation.id": f"{spec.group_id}-{spec.attempt}",
+    "agentrl.attempt": spec.attempt,
+    "agentrl.retry": retry,
+    "agentrl.seed": spec.seed,
+  }
+  with tracing.span(f"invoke_agent {spec.task.name}", facts) as made:
+    trajectory = await player.play(spec)
+    made.set_attributes(
+      {
+        "agentrl.status": trajectory.status.value,
+        "agentrl.reward": trajectory.reward,
+        "agentrl.turns": len(trajectory.turns),
+        "agentrl.tokens": trajectory.num_tokens,
+      }
+    )
+    return trajectory
+
+
+def _facts(task: Task, group_id: str) -> dict[str, str | int]:
+  return {
+    "agentrl.task.name": task.name,
+    "agentrl.task.split": task.split,
+    "agentrl.task.index": task.index,
+    "agentrl.group.id": group_id,
+  }

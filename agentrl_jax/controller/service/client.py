@@ -25,6 +25,7 @@ from typing import Any
 
 import aiohttp
 
+from agentrl_jax import tracing
 from agentrl_jax.bearer_token import bearer, read_token
 from agentrl_jax.controller.service.registry import CUSTOM
 from agentrl_jax.data.records import (
@@ -262,6 +263,7 @@ class _ControllerSession(Session):
     self._turn = 0
     with reading("controller " + link.url, "start_sample", body):
       self._id = str(int(headers[wire.SESSION_HEADER]))
+      tracing.note({"agentrl.session.id": self._id})
       self._first = wire.step_from_json(body)
       self.tools: tuple[Tool, ...] = wire.tools_from_json(body)
       self._plays_once = body.get(wire.PLAYS_ONCE) is True
