@@ -6,11 +6,12 @@ to the controller's event loop.
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory
 
 WINDOW = 512  # episodes of a running mean
+BREAKER_OPEN = "groups/breaker_open"  # 1 while no groups of a task start
 
 
 def _window() -> collections.deque[float]:
@@ -50,6 +51,16 @@ class TaskCounts:
   turns: collections.deque[float] = dataclasses.field(default_factory=_window)
   tokens: collections.deque[float] = dataclasses.field(default_factory=_window)
   sampled: int = 0  # tokens, in all
+
+
+def stopped_tasks(values: Mapping[str, float]) -> list[str]:
+  """Returns the tasks whose breakers are open, by the metrics of a run."""
+  prefix = f"{BREAKER_OPEN}/"
+  return [
+    name.removeprefix(prefix)
+    for name, is_open in values.items()
+    if name.startswith(prefix) and is_open
+  ]
 
 
 class Monitor:
@@ -147,7 +158,7 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     "rollout/sampled_tokens": counts.sampled,
     "groups/finished": counts.groups,
     "groups/dropped": counts.dropped.total(),
-    "groups/breaker_open": counts.is_open,
+    BREAKER_OPEN: counts.is_open,
   }
   for kind, n in counts.faults.items():
     numbers[f"rollout/fault/{kind}"] = n

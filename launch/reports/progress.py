@@ -22,6 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from agentrl_jax.controller.metrics import stopped_tasks
 from launch.reports import curves
 from launch.reports.numbers import duration, percent, stage_name
 
@@ -150,6 +151,8 @@ class StageProgress:
       self._bars(),
       Text(self._figures(), style="dim"),
     ]
+    if stopped := self._stopped():
+      below.insert(0, Text(f"  {stopped}", style="red"))
     if told := self._compilation():
       below.insert(0, Text(f"  {told}", style="yellow"))
     return Group(head, *below)
@@ -163,6 +166,7 @@ class StageProgress:
       f"{self._pace.left} left",
       *(f"{name} {text}" for name, _, text in self._shares()),
       self._figures(),
+      self._stopped(),
     ]
     return " | ".join(fact for fact in facts if fact)
 
@@ -191,6 +195,13 @@ class StageProgress:
       self._is_over.set()
       self._watcher.join()
       self._print_line()
+
+  def _stopped(self) -> str:
+    """Names the tasks of which no groups start."""
+    return "; ".join(
+      f"no groups of {task} start: its environment fails or hangs"
+      for task in stopped_tasks(self._metrics)
+    )
 
   def _compilation(self) -> str:
     """Describes the running compilation, if it has taken a while."""

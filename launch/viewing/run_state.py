@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.controller.metrics import stopped_tasks
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import Fault, read_faults
@@ -60,6 +61,7 @@ class RunState:
         for name, value in values.items()
         if name.startswith(_BY_TASK)
       },
+      "stopped": stopped_tasks(values),
       "num_faults": len(faults),
       "faults": [_fault(fault) for fault in faults[-_FAULTS:]],
     }

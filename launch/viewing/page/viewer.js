@@ -124,6 +124,9 @@ function showState(state) {
     parts.push(`${task} ${percent(rate)}`);
   }
   if (state.num_faults) parts.push(plural(state.num_faults, "fault"));
+  if (!state.is_finished) {
+    for (const task of state.stopped) parts.push(`no groups of ${task} start: its environment fails or hangs`);
+  }
   say("state", parts.join(" · "));
 }
 

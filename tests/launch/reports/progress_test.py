@@ -90,6 +90,17 @@ class StageProgressTest(unittest.TestCase):
     self.assertTrue(first.startswith("RL 4/10 | ? steps/s"), first)
     self.assertTrue(last.startswith("RL 6/10 | 1.0 steps/s"), last)
 
+  def test_a_task_whose_environment_fails_is_named_until_it_is_back(self):
+    with self.open(is_terminal=False) as progress:
+      for is_open in (1.0, 0.0):
+        progress.update(1, {"groups/breaker_open/dbbench": is_open})
+        named = "no groups of dbbench start" in progress.line()
+        self.assertEqual(named, bool(is_open))
+    with self.open(is_terminal=True) as progress:
+      progress.update(1, {"groups/breaker_open/dbbench": 1.0})
+      progress.render()
+    self.assertIn("no groups of dbbench start", self.out.getvalue())
+
   def test_on_a_terminal_it_redraws(self):
     with self.open(is_terminal=True) as progress:
       self.clock.now_s += 2.0

@@ -79,6 +79,7 @@ class ServerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((now["name"], now["update"], now["updates"]), ("a", 2, 40))
     self.assertFalse(now["is_finished"])
     self.assertIn("queue filled", now["figures"])
+    self.assertEqual(now["stopped"], [])
 
   async def test_curves_are_drawn(self):
     _, curves = await self.ask("curves")
