@@ -119,7 +119,7 @@ async def run_group(
     return None
   length_s = clock() - started_at
   if not timer.expired():
-    timers.note_whole(task.name, length_s)
+    timers.note_whole(task.name, started_at)
   group = Group(group_id, task, kept, num_masked=limits.size - len(kept))
   monitor.grouped(group, length_s)
   return group

@@ -15,6 +15,7 @@ _STRAGGLER = 3  # times the longest of them
 class _Lengths:
   num_running: int = 0
   num_whole: int = 0  # played to their own end
+  warm_at: float | None = None  # when the first group ended
   latest_s: collections.deque[float] = dataclasses.field(
     default_factory=lambda: collections.deque(maxlen=_LATEST)
   )
@@ -55,10 +56,18 @@ class GroupTimers:
     if running is not None and not running.timer.expired():
       running.timer.reschedule(asyncio.get_running_loop().time())
 
-  def note_whole(self, task: str, length_s: float) -> None:
-    """Notes how long a group was played that came to its own end."""
-    self._lengths[task].num_whole += 1
-    self._lengths[task].latest_s.append(length_s)
+  def note_whole(self, task: str, since: float) -> None:
+    """Notes that a group has come to its own end, played since then.
+
+    Groups that started before the first one ended do not count: they may have
+    waited for programs to compile, or for containers to start.
+    """
+    lengths, now = self._lengths[task], asyncio.get_running_loop().time()
+    if lengths.warm_at is None:
+      lengths.warm_at = now
+    if since >= lengths.warm_at:
+      lengths.num_whole += 1
+      lengths.latest_s.append(now - since)
 
   def straggles_at(self, group_id: str) -> float:
     """Returns the loop's time from which a group counts as a straggler.
@@ -72,6 +81,6 @@ class GroupTimers:
     if running is None:
       return math.inf
     lengths = self._lengths[running.task]
-    if lengths.num_whole < 3 * lengths.num_running:
+    if lengths.num_whole < max(1, 3 * lengths.num_running):
       return math.inf
     return running.since + _STRAGGLER * max(lengths.latest_s)

@@ -1,6 +1,7 @@
 """Ages are bounded, and no episode holds the learner; on a virtual clock."""
 
 import asyncio
+import contextlib
 import math
 import unittest
 
@@ -14,6 +15,7 @@ from agentrl_jax.controller.groups.group_queue import (
 )
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.errors import ConfigError
+from bench import virtual_time
 from tests.controller.groups.simulation import HOUR, SIZE, STEP, Settings, train
 
 
@@ -111,17 +113,35 @@ class GroupTimersTest(unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(60)
     timers.end("a")
 
-  async def test_a_straggler_is_played_longer_than_three_others(self):
-    timers, now = GroupTimers(), asyncio.get_running_loop().time()
-    for length_s in (1.0, 5.0):
-      timers.note_whole("t", length_s)
-    async with timers.running("t", "a", 60.0):
-      self.assertEqual(timers.straggles_at("a"), math.inf)
-      timers.note_whole("t", 2.0)
-      self.assertAlmostEqual(timers.straggles_at("a"), now + 15, delta=1)
-      async with timers.running("t", "b", 60.0):
-        self.assertEqual(timers.straggles_at("a"), math.inf)
-    self.assertEqual(timers.straggles_at("a"), math.inf)
+
+class StragglersTest(unittest.TestCase):
+  def test_a_straggler_is_played_longer_than_three_others(self):
+    """On a virtual clock, after a first group that took a minute to compile."""
+
+    async def straggles_at(num_others, *, num_beside=0):
+      timers, loop = GroupTimers(), asyncio.get_running_loop()
+      begun = loop.time()
+      for length_s in (60.0, *range(1, num_others + 1)):
+        since = loop.time()
+        await asyncio.sleep(length_s)
+        timers.note_whole("t", since)
+        timers.note_whole("t", begun)  # as cold as the first
+        timers.note_whole("u", begun)  # of another task
+      async with contextlib.AsyncExitStack() as stack:
+        for group in ("a", *map(str, range(num_beside))):
+          await stack.enter_async_context(timers.running("t", group, 600.0))
+        return timers.straggles_at("a") - loop.time()
+
+    def after_s(*others, **beside):
+      return virtual_time.run(straggles_at(*others, **beside))
+
+    self.assertEqual(after_s(2), math.inf)
+    self.assertAlmostEqual(after_s(3), 3 * 3.0, delta=0.01)
+    self.assertEqual(after_s(3, num_beside=1), math.inf)
+    self.assertAlmostEqual(after_s(6, num_beside=1), 3 * 6.0, delta=0.01)
+
+  def test_a_group_that_is_not_played_never_straggles(self):
+    self.assertEqual(GroupTimers().straggles_at("a"), math.inf)
 
 
 @pytest.mark.parametrize("patience", [-1.0, float("nan")])
