@@ -22,8 +22,9 @@ from agentrl_jax.data.records import Task
 
 _log = logging.getLogger(__name__)
 
+RESOLUTION_S = 0.01  # by which timers may be early, and more
 _LOST = 3  # groups in a row that open a breaker
-_ALIVE = 4  # groups of other tasks, which show that not everything stands still
+_ALIVE = 2  # groups of other tasks, which show that not everything stands still
 _MAX_BACKOFF_S = 60.0
 _TRIAL = 10  # a trial group may be played as many times as long as its back-off
 
@@ -45,6 +46,7 @@ class _Breaker:
   next_trial_at: float = -math.inf
   trial: str | None = None  # id of the group
   trial_since: float = 0.0
+  look: asyncio.TimerHandle | None = None  # for groups that hang
 
 
 class Breakers:
@@ -151,23 +153,42 @@ class Breakers:
     self._monitor.dropped(task, "breaker_open")
 
   def _end_hanging(self, task: str, breaker: _Breaker) -> None:
-    """Ends the groups of a task that does not finish any while others do."""
-    now = self._now()
-    hanging = [
-      group
+    """Ends the groups of a task that does not finish any while others do.
+
+    Looks again when the next of them may be due: the others may soon have no
+    place to go on.
+    """
+    due_at = {
+      group: self._hangs_at(breaker, group)
       for group, playing in breaker.playing.items()
       if playing.num_later >= _ALIVE
       and not playing.is_outlived
       and group not in self._ended
-      and now >= self._timers.straggles_at(group)
-    ]
-    if hanging and not breaker.is_open:
-      self._open(task, f"none finishes, and {len(hanging)} hang")
-    trial_until = breaker.trial_since + _TRIAL * breaker.backoff_s
-    for group in hanging:
-      if group != breaker.trial or now >= trial_until:
-        self._ended.add(group)
-        self._timers.end(group)
+    }
+    now = self._now()
+    due = [group for group, at in due_at.items() if at <= now]
+    if due and not breaker.is_open:
+      self._open(task, f"none finishes, and {len(due)} hang")
+    for group in due:
+      self._ended.add(group)
+      self._timers.end(group)
+    later = [at for at in due_at.values() if now < at < math.inf]
+    if later and breaker.look is None:
+
+      def look() -> None:
+        breaker.look = None
+        self._end_hanging(task, breaker)
+
+      loop = asyncio.get_running_loop()
+      breaker.look = loop.call_at(min(later) + RESOLUTION_S, look)
+
+  def _hangs_at(self, breaker: _Breaker, group: str) -> float:
+    """Returns the loop's time from which a group is taken to hang."""
+    overlong_at = self._timers.overlong_at(group)
+    if group == breaker.trial:
+      trial_s = _TRIAL * breaker.backoff_s
+      return max(overlong_at, breaker.trial_since + trial_s)
+    return overlong_at
 
   def _open(self, task: str, why: str) -> None:
     breaker = self._breakers[task]

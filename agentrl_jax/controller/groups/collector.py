@@ -15,13 +15,12 @@ from typing import Any, Protocol
 
 from agentrl_jax.condition import Condition
 from agentrl_jax.controller.groups.admission import Admission
-from agentrl_jax.controller.groups.breaker import Breakers
+from agentrl_jax.controller.groups.breaker import RESOLUTION_S, Breakers
 from agentrl_jax.controller.groups.group_queue import GroupQueue
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group, Task, seed_of
 
-_RESOLUTION_S = 0.01
 _MOST_PUT_OFF = 64  # groups that wait for their tasks' breakers
 
 
@@ -246,9 +245,9 @@ class Collector:
 
   def _look_again_at_the_next_trial(self) -> None:
     trial_at = self._breakers.next_trial_at()
-    if trial_at is not None:  # timers may be early by the clock's resolution
+    if trial_at is not None:
       loop = asyncio.get_running_loop()
-      loop.call_at(trial_at + _RESOLUTION_S, self._changes.notify)
+      loop.call_at(trial_at + RESOLUTION_S, self._changes.notify)
 
   async def _hand_over(self, group: Group) -> None:
     """Queues a finished group, or lets another take its place."""

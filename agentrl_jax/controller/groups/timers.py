@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator
 
 _LATEST = 64  # groups of a task whose lengths are remembered
+_LEAST = 3  # of them, to compare with
 _STRAGGLER = 3  # times the longest of them
 
 
@@ -72,15 +73,28 @@ class GroupTimers:
   def straggles_at(self, group_id: str) -> float:
     """Returns the loop's time from which a group counts as a straggler.
 
-    It has then been played three times as long as the longest of the latest
-    groups of its task that were played to their end. Infinity while less than
-    three quarters of the task's groups have been: if nearly all are slow, none
+    It is then overlong. Infinity while less than three quarters of the task's
+    groups have been played to their end: if nearly all are slow, none
     straggles. As `spark.speculation`, which compares tasks of a job.
     """
     running = self._running.get(group_id)
     if running is None:
       return math.inf
     lengths = self._lengths[running.task]
-    if lengths.num_whole < max(1, 3 * lengths.num_running):
+    if lengths.num_whole < 3 * lengths.num_running:
+      return math.inf
+    return self.overlong_at(group_id)
+
+  def overlong_at(self, group_id: str) -> float:
+    """Returns the loop's time from which a group is overlong.
+
+    It has then been played three times as long as the longest of the latest
+    groups of its task that were played to their end; infinity until three were.
+    """
+    running = self._running.get(group_id)
+    if running is None:
+      return math.inf
+    lengths = self._lengths[running.task]
+    if lengths.num_whole < _LEAST:
       return math.inf
     return running.since + _STRAGGLER * max(lengths.latest_s)

@@ -40,6 +40,16 @@ class SharedPipelineTest(unittest.TestCase):
           self.assertGreater(counts.dropped["breaker_open"], 0)
           self.assertLess(counts.started, 200)  # of 600 that were its share
 
+  def test_hangs_that_leave_the_others_no_place_are_ended(self):
+    """Of 8 groups that may be ahead, those that hang become too many."""
+    for began in range(20, 30):
+      made = Settings(
+        tasks=("a", "b"), broken="b", broken_s=(began, DAY), max_age=8
+      )
+      found = train(made, steps=100)
+      self.assertLess(found.end_s, HOUR / 4)
+      self.assertTrue(found.monitor.tasks["b"].is_open)
+
   def test_a_task_that_is_back_has_its_share_again(self):
     healthy, _, _ = rates(steps=600)
     for fails in (True, False):
