@@ -83,10 +83,14 @@ class Breakers:
     breaker = self._breakers[task]
     if breaker.is_open:
       return breaker.trial is None and self._now() >= breaker.next_trial_at
-    if breaker.has_finished or self._num_places is None:
+    return breaker.has_finished or self.is_within_share(task)
+
+  def is_within_share(self, task: str) -> bool:
+    """Returns True if the task has less than its share of the places."""
+    if self._num_places is None:
       return True
     places = math.ceil(self._num_places * self._shares()[task])
-    return len(breaker.playing) < places
+    return len(self._breakers[task].playing) < places
 
   def refusal(self) -> str | None:
     """Returns the reason why no task may start a group; None if one may."""

@@ -206,7 +206,10 @@ class Collector:
 
   def _next_put_off(self) -> tuple[int, Task] | None:
     for n, (position, task) in enumerate(self._put_off):
-      if self._breakers.may_start(task.name):
+      # All at once they would leave no place to the other tasks.
+      if self._breakers.may_start(task.name) and self._breakers.is_within_share(
+        task.name
+      ):
         del self._put_off[n]
         self._queue.begin(group_id_of(position), self._admission.version)
         return position, task
