@@ -325,7 +325,7 @@ class LeaderGroupSource(GroupSource):
     )
     admission = Admission(s.admission, version=version, num_pending=num_pending)
     # In the order of starting, batches do not depend on timing: no task's first
-    # groups are put off.
+    # groups are dropped.
     is_timed = s.queue.order == "finished"
     breakers = Breakers(
       self._stream.shares,

@@ -2,7 +2,7 @@
 
 The groups of such a task would take the places of all others: a group that
 hangs holds its place until a deadline, and one that fails at once is followed
-by the next. So the task's breaker opens: its groups are put off, and one at a
+by the next. So the task's breaker opens: its groups are dropped, and one at a
 time is played to see whether the environment is back, at growing intervals.
 
 A task that has not finished any group has no length to compare with. Until then
@@ -78,19 +78,18 @@ class Breakers:
     self._numbers = itertools.count()
     self._ended: set[str] = set()
 
-  def may_start(self, task: str) -> bool:
-    """Returns True if a group of the task may start now."""
+  def may_start(self, task: str, *, is_again: bool = False) -> bool:
+    """Returns True if a group of the task may start now.
+
+    One that starts again, in a run that resumes, had its place before.
+    """
     breaker = self._breakers[task]
     if breaker.is_open:
       return breaker.trial is None and self._now() >= breaker.next_trial_at
-    return breaker.has_finished or self.is_within_share(task)
-
-  def is_within_share(self, task: str) -> bool:
-    """Returns True if the task has less than its share of the places."""
-    if self._num_places is None:
+    if is_again or breaker.has_finished or self._num_places is None:
       return True
     places = math.ceil(self._num_places * self._shares()[task])
-    return len(self._breakers[task].playing) < places
+    return len(breaker.playing) < places
 
   def refusal(self) -> str | None:
     """Returns the reason why no task may start a group; None if one may."""
@@ -154,7 +153,8 @@ class Breakers:
 
   def dropped(self, task: Task) -> None:
     """Counts a group that was drawn and will not be played."""
-    self._monitor.dropped(task, "breaker_open")
+    is_open = self._breakers[task.name].is_open
+    self._monitor.dropped(task, "breaker_open" if is_open else "no_place")
 
   def _end_hanging(self, task: str, breaker: _Breaker) -> None:
     """Ends the groups of a task that does not finish any while others do.

@@ -21,8 +21,6 @@ from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group, Task, seed_of
 
-_MOST_PUT_OFF = 64  # groups that wait for their tasks' breakers
-
 
 class Stream(Protocol):
   """An endless, numbered stream of tasks; `data.task_source` has one."""
@@ -90,7 +88,8 @@ class Collector:
     every group, and a group that teaches nothing may be replaced by another, as
     often as `Admission.refill` allows.
 
-    A group that is drawn of a task whose breaker is open is put off.
+    A group that is drawn of a task whose breaker is open is dropped: the
+    stream is endless, and others must not wait for it.
     """
     self._stream = stream
     self._run_group = run_group
@@ -102,7 +101,6 @@ class Collector:
     self._overdue = overdue
     self._breakers = breakers
     self._again: list[tuple[int, Task]] = []
-    self._put_off: list[tuple[int, Task]] = []
     self._in_flight: dict[int, Task] = {}
     self._changes = Condition()
     self._paused = False
@@ -162,9 +160,7 @@ class Collector:
     """Returns the state; each outstanding group is in flight or queued."""
     return CollectorState(
       stream=dict(self._stream.state()),
-      in_flight=tuple(
-        sorted([*self._in_flight.items(), *self._again, *self._put_off])
-      ),
+      in_flight=tuple(sorted([*self._in_flight.items(), *self._again])),
       queued=self._queue.snapshot(),
     )
 
@@ -197,38 +193,22 @@ class Collector:
     return self._admission.refusal() or self._breakers.refusal()
 
   def _draw(self) -> tuple[int, Task]:
-    """Starts the next group whose task may start one; puts others off."""
+    """Starts the next group whose task may start one; drops those before."""
     self._admission.start()
-    position, task = self._next_put_off() or self._next()
-    self._breakers.started(task.name, group_id_of(position))
-    self._in_flight[position] = task
-    return position, task
-
-  def _next_put_off(self) -> tuple[int, Task] | None:
-    for n, (position, task) in enumerate(self._put_off):
-      # All at once they would leave no place to the other tasks.
-      if self._breakers.may_start(task.name) and self._breakers.is_within_share(
-        task.name
-      ):
-        del self._put_off[n]
-        self._queue.begin(group_id_of(position), self._admission.version)
-        return position, task
-    return None
-
-  def _next(self) -> tuple[int, Task]:
     while True:
       is_again = bool(self._again)
       position, task = self._again.pop() if is_again else next(self._stream)
       group_id = group_id_of(position)
-      if self._breakers.may_start(task.name):
-        if not is_again:
-          self._queue.begin(group_id, self._admission.version)
-        return position, task
+      if self._breakers.may_start(task.name, is_again=is_again):
+        break
+      self._breakers.dropped(task)
       if is_again:
         self._queue.give_up(group_id)
-      self._put_off.append((position, task))
-      if len(self._put_off) > _MOST_PUT_OFF:
-        self._breakers.dropped(self._put_off.pop(0)[1])
+    if not is_again:
+      self._queue.begin(group_id, self._admission.version)
+    self._breakers.started(task.name, group_id)
+    self._in_flight[position] = task
+    return position, task
 
   async def _collect(self, position: int, task: Task) -> None:
     group_id = group_id_of(position)

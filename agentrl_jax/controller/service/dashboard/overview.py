@@ -1,4 +1,4 @@
-"""What a controller does now, small enough to be asked for every second."""
+"""A summary of what a controller does, small enough to be asked for often."""
 
 import heapq
 from collections.abc import Mapping
