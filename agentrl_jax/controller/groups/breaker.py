@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
-from agentrl_jax.controller.groups.timers import GroupTimers
+from agentrl_jax.controller.groups.timers import OVERLONG, GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Task
 
@@ -32,7 +32,10 @@ _TRIAL = 10  # a trial group may be played as many times as long as its back-off
 @dataclasses.dataclass
 class _Playing:
   number: int  # in order of starting
-  num_later: int = 0  # groups of other tasks that started later and finished
+  since: float  # the loop's time
+  # Lengths of groups of other tasks that started later and have finished: the
+  # `_ALIVE` shortest, in seconds. After an outage of everything all are long.
+  later_s: list[float] = dataclasses.field(default_factory=list)
   is_outlived: bool = False  # by a group of its task that has finished since
 
 
@@ -45,7 +48,6 @@ class _Breaker:
   backoff_s: float = 0.0
   next_trial_at: float = -math.inf
   trial: str | None = None  # id of the group
-  trial_since: float = 0.0
   look: asyncio.TimerHandle | None = None  # for groups that hang
 
 
@@ -114,9 +116,9 @@ class Breakers:
   def started(self, task: str, group_id: str) -> None:
     """Notes a group that starts; `finished` or `lost` must follow."""
     breaker = self._breakers[task]
-    breaker.playing[group_id] = _Playing(next(self._numbers))
+    breaker.playing[group_id] = _Playing(next(self._numbers), self._now())
     if breaker.is_open:
-      breaker.trial, breaker.trial_since = group_id, self._now()
+      breaker.trial = group_id
 
   def finished(self, task: str, group_id: str) -> None:
     """Notes a group with enough episodes."""
@@ -124,7 +126,8 @@ class Breakers:
       self.lost(task, group_id)
       return
     breaker = self._breakers[task]
-    number = breaker.playing.pop(group_id).number
+    ended = breaker.playing.pop(group_id)
+    length_s = self._now() - ended.since
     if breaker.is_open:
       _log.warning("groups of %s finish again, so others start", task)
       self._monitor.breaker(task, is_open=False)
@@ -135,7 +138,8 @@ class Breakers:
     for name, other in self._breakers.items():
       if name != task:
         for playing in other.playing.values():
-          playing.num_later += playing.number < number
+          if playing.number < ended.number:
+            playing.later_s = sorted([*playing.later_s, length_s])[:_ALIVE]
         self._end_hanging(name, other)
 
   def lost(self, task: str, group_id: str) -> None:
@@ -165,7 +169,7 @@ class Breakers:
     due_at = {
       group: self._hangs_at(breaker, group)
       for group, playing in breaker.playing.items()
-      if playing.num_later >= _ALIVE
+      if len(playing.later_s) == _ALIVE
       and not playing.is_outlived
       and group not in self._ended
     }
@@ -188,11 +192,11 @@ class Breakers:
 
   def _hangs_at(self, breaker: _Breaker, group: str) -> float:
     """Returns the loop's time from which a group is taken to hang."""
-    overlong_at = self._timers.overlong_at(group)
+    playing = breaker.playing[group]
+    allowed_s = OVERLONG * playing.later_s[-1]
     if group == breaker.trial:
-      trial_s = _TRIAL * breaker.backoff_s
-      return max(overlong_at, breaker.trial_since + trial_s)
-    return overlong_at
+      allowed_s = max(allowed_s, _TRIAL * breaker.backoff_s)
+    return max(self._timers.overlong_at(group), playing.since + allowed_s)
 
   def _open(self, task: str, why: str) -> None:
     breaker = self._breakers[task]

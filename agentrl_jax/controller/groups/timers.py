@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 _LATEST = 64  # groups of a task whose lengths are remembered
 _LEAST = 3  # of them, to compare with
-_STRAGGLER = 3  # times the longest of them
+OVERLONG = 3  # times as long as others, and a group may hang
 
 
 @dataclasses.dataclass
@@ -97,4 +97,4 @@ class GroupTimers:
     lengths = self._lengths[running.task]
     if lengths.num_whole < _LEAST:
       return math.inf
-    return running.since + _STRAGGLER * max(lengths.latest_s)
+    return running.since + OVERLONG * max(lengths.latest_s)

@@ -67,8 +67,9 @@ class Player:
     if spec.task.name == self._made.broken and begin <= now < end:
       await asyncio.sleep(0.01 if self._made.fails else HOUR)
       raise EnvironmentFault("broken, as told")
-    if now < self._made.outage_at < now + length_s:
-      length_s += HOUR / 4
+    outage_at = self._made.outage_at
+    if now < outage_at + HOUR / 4 and outage_at < now + length_s:
+      length_s += outage_at + HOUR / 4 - max(now, outage_at)
     await asyncio.sleep(HOUR if hangs else length_s)
     token, logprob = np.zeros(1, np.int32), np.zeros(1, np.float32)
     versions = np.full(1, version, np.int32)
