@@ -283,8 +283,8 @@ def get_config() -> ml_collections.ConfigDict:
     # admission.max_staleness. The learner waits for a group that would be
     # older, but no longer than `patience` steps: the group is then handed over
     # with the episodes that have ended. So is one of the last quarter of a
-    # batch, once it has been played three times as long as the longest of the
-    # latest. -1: any age, and no wait.
+    # batch, once it has been played three times as long as the longest of its
+    # task's latest. -1: any age, and no wait.
     max_age=8,
     patience=0.25,
   )

@@ -83,15 +83,20 @@ class Pipeline:
     if state:
       self.collector.restore(state)
 
-  @contextlib.asynccontextmanager
-  async def running(self):
-    collecting = asyncio.create_task(self.collector.run())
-    try:
-      yield self.collector
-    finally:
-      collecting.cancel()
-      with contextlib.suppress(asyncio.CancelledError):
-        await collecting
+  def running(self):
+    return collecting(self.collector)
+
+
+@contextlib.asynccontextmanager
+async def collecting(collector):
+  """Collects until left."""
+  running = asyncio.create_task(collector.run())
+  try:
+    yield collector
+  finally:
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+      await running
 
 
 async def at_once(pipeline, task, group_id, seed):

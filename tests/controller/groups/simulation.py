@@ -1,7 +1,6 @@
 """A simulated run: the real controller, players that take time, no engine."""
 
 import asyncio
-import contextlib
 import dataclasses
 import math
 import random
@@ -27,6 +26,7 @@ from agentrl_jax.data.records import Status, Trajectory, Turn
 from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.errors import EnvironmentFault
 from bench import virtual_time
+from tests.controller.pipeline import collecting
 
 HOUR = 3600.0
 SIZE, STEP = 3, 4  # attempts of a group, groups of a batch
@@ -142,15 +142,6 @@ class Running:
     if state is not None:
       self.collector.restore(state)
 
-  @contextlib.asynccontextmanager
-  async def collecting(self):
-    running = asyncio.create_task(self.collector.run())
-    try:
-      yield self.collector
-    finally:
-      running.cancel()
-      await asyncio.wait([running])
-
 
 @dataclasses.dataclass
 class Found:
@@ -171,7 +162,7 @@ def train(made: Settings, *, steps=40, resume_at=(), pause_at=()) -> Found:
     state, step = None, 0
     while step < steps:
       running = Running(made, monitor, step * made.stride, state)
-      async with running.collecting() as collector:
+      async with collecting(running.collector) as collector:
         while step < steps:
           version, asked_at = step * made.stride, loop.time()
           found.groups += await collector.take(STEP, version=version)
