@@ -7,6 +7,7 @@ import unittest
 from agentrl_jax.controller.groups.breaker import Breakers
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.data.records import Task
 from tests.controller.groups.simulation import HOUR, Settings, train
 
 TASKS = ("a", "b", "c", "d", "e")
@@ -119,6 +120,18 @@ class BreakersTest(unittest.IsolatedAsyncioTestCase):
     self.assertAlmostEqual(
       self.breakers.next_trial_at() - loop.time(), 1.0, delta=0.5
     )
+
+  async def test_groups_that_are_dropped_are_counted_by_reason(self):
+    task = Task("b", "train", 0)
+    self.breakers.dropped(task)
+    for n in range(3):
+      self.breakers.started("b", f"b{n}")
+      self.breakers.lost("b", f"b{n}")
+    for _ in range(2):
+      self.breakers.dropped(task)
+    metrics = self.monitor.snapshot()
+    self.assertEqual(metrics["groups/dropped/no_place/b"], 1.0)
+    self.assertEqual(metrics["groups/dropped/breaker_open/b"], 2.0)
 
   async def test_a_group_from_before_that_finishes_closes_it(self):
     self.breakers.started("b", "slow")

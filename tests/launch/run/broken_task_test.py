@@ -74,6 +74,7 @@ class BrokenTaskTest(absltest.TestCase):
       self.assertEqual(last[trained], first[trained])
       self.assertTrue(last[is_open])
       self.assertIn("success/arithmetic", last)
+      self.assertGreater(last["groups/dropped/breaker_open/breakable"], 0)
       self.switch.unlink()
       self.until(
         lambda v, last=last: (
