@@ -9,12 +9,19 @@ import base64
 import gzip
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
+from agentrl_jax.data.records import (
+  Group,
+  LearnedTurn,
+  Status,
+  Task,
+  Trajectory,
+  Turn,
+)
 from agentrl_jax.errors import CheckpointError
 
 _TURN_ARRAYS = {
@@ -24,14 +31,30 @@ _TURN_ARRAYS = {
   "raw_logprob": "<f4",
   "version": "<i4",
 }
+_LEARNED_ARRAYS = {"learner_logprob": "<f4", "advantage": "<f4"}
+
+Learned = Callable[[Trajectory], Sequence[LearnedTurn] | None]
 
 
-def write_groups(path: pathlib.Path, groups: Iterable[Group]) -> None:
-  """Writes a new file; an existing one is replaced in one step."""
+def write_groups(
+  path: pathlib.Path,
+  groups: Iterable[Group],
+  learned: Learned = lambda _: None,
+) -> None:
+  """Writes a new file; an existing one is replaced in one step.
+
+  `learned` tells what the learner computed of a trajectory, which
+  `learned_from_json` reads; None is nothing.
+  """
   partial = path.with_name(path.name + ".partial")
   with gzip.open(partial, "wt", compresslevel=1, encoding="utf-8") as file:
     for group in groups:
-      file.write(json.dumps(group_to_json(group)) + "\n")
+      body = group_to_json(group)
+      for member, trajectory in zip(
+        body["trajectories"], group.trajectories, strict=True
+      ):
+        _add_learned(member["turns"], learned(trajectory))
+      file.write(json.dumps(body) + "\n")
   partial.replace(path)
 
 
@@ -100,15 +123,44 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
   )
 
 
+def learned_from_json(body: Mapping[str, Any]) -> list[LearnedTurn] | None:
+  """Returns what the learner computed of a trajectory; None if nothing."""
+  if any("learner_logprob" not in turn for turn in body["turns"]):
+    return None
+  return [
+    LearnedTurn(
+      *(_decode(turn[name], t) for name, t in _LEARNED_ARRAYS.items())
+    )
+    for turn in body["turns"]
+  ]
+
+
+def _add_learned(
+  turns: Sequence[dict[str, Any]], learned: Sequence[LearnedTurn] | None
+) -> None:
+  for body, turn in zip(turns, learned or (), strict=bool(learned)):
+    values = (turn.logprob, turn.advantage)
+    for (name, dtype), array in zip(
+      _LEARNED_ARRAYS.items(), values, strict=True
+    ):
+      body[name] = _encode(array, dtype)
+
+
+def _encode(array: np.ndarray, dtype: str) -> str:
+  return base64.b64encode(np.asarray(array, dtype).tobytes()).decode()
+
+
+def _decode(text: str, dtype: str) -> np.ndarray:
+  return np.frombuffer(base64.b64decode(text), dtype)
+
+
 def _task_to_json(task: Task) -> dict[str, Any]:
   return {"name": task.name, "split": task.split, "index": task.index}
 
 
 def _turn_to_json(turn: Turn) -> dict[str, Any]:
   arrays = {
-    name: base64.b64encode(
-      np.asarray(getattr(turn, name), dtype).tobytes()
-    ).decode()
+    name: _encode(getattr(turn, name), dtype)
     for name, dtype in _TURN_ARRAYS.items()
   }
   return {
@@ -121,8 +173,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
 
 def _turn_from_json(body: Mapping[str, Any]) -> Turn:
   arrays: dict[str, Any] = {
-    name: np.frombuffer(base64.b64decode(body[name]), dtype)
-    for name, dtype in _TURN_ARRAYS.items()
+    name: _decode(body[name], dtype) for name, dtype in _TURN_ARRAYS.items()
   }
   return Turn(
     policy_slot=body["policy_slot"],

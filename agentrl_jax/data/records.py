@@ -202,6 +202,19 @@ class Turn:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class LearnedTurn:
+  """The learner's view of a turn's sampled tokens, float32 [A] each.
+
+  `logprob` is by the params that the update started from, in nats and at the
+  sampler's temperature, so that `logprob - Turn.behavior_logprob` is the
+  log-ratio of the loss.
+  """
+
+  logprob: np.ndarray
+  advantage: np.ndarray  # as it was trained on: normalised
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Trajectory:
   """Record of one episode, from the first observation to the last reward."""
 

@@ -38,6 +38,7 @@ from agentrl_jax.train.advantages import (
 )
 from agentrl_jax.train.config import AdvantageConfig, LossConfig
 from agentrl_jax.train.custom_trial import try_advantage
+from agentrl_jax.train.learned_turns import LearnedTurns
 from agentrl_jax.train.metrics import answer_versions
 from agentrl_jax.train.objective import (
   reward_kl_estimator,
@@ -116,6 +117,7 @@ class BatchBuilder:
     self._task_ids, self._reference = task_ids, reference
     self._make_grammars = make_grammars
     self._token_weights = _TokenWeights(policy, loss, temperature=temperature)
+    self.learned_turns = LearnedTurns()  # of the batch that was built last
     self._running = (
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
@@ -176,6 +178,7 @@ class BatchBuilder:
       self._advantage,
       self._penalties(trajectories),
     )
+    self.learned_turns = LearnedTurns()
     if self._advantage.uses_critic:
       micro_batches, report = self._with_critic(trajectories, arrays, params)
     else:
@@ -229,6 +232,7 @@ class BatchBuilder:
     report["batch/left_out_tokens"] = float(left_out.num_tokens_K.sum())
     report["batch/trained_tokens"] += report["batch/left_out_tokens"]
     micro_batches = self._cut(rows, value_RT, task_RT, packed, left_out)
+    self.learned_turns = LearnedTurns(packed, micro_batches)
     return micro_batches, report
 
   def _choose(
@@ -275,7 +279,9 @@ class BatchBuilder:
       config=self._advantage,
       running=self._running,
     )
-    return add_fields(micro_batches, fields), report
+    micro_batches = add_fields(micro_batches, fields)
+    self.learned_turns = LearnedTurns(trajectories, micro_batches)
+    return micro_batches, report
 
   def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
     rows = pack(

@@ -8,7 +8,7 @@ micro-batches have one shape, their number may change without compiling again.
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compiler_options import check_known
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.train.learned_turns import TokenValues
 from agentrl_jax.train.metrics import (
   EngineDrift,
   drift_numbers,
@@ -73,7 +74,7 @@ class Learner:
         batch_shardings(mesh),
         replicated,
       ),
-      out_shardings=of_sums,
+      out_shardings=(of_sums, replicated),
       compiler_options=options,
     )
     self._apply = jax.jit(
@@ -117,20 +118,26 @@ class Learner:
     state: TrainState,
     micro_batches: Iterable[TrainBatch],
     frozen: Params | None = None,
+    on_tokens: Callable[[int, Mapping[str, jax.Array]], None] | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes one optimizer update on all micro-batches; `state` is donated.
 
     `frozen` are the base params if adapters are trained. Micro-batches are
     equal in shape and lie on the mesh, or on the host, the same in every
-    process. Returns when the update is done. Raises `NotFinite` if it produced
-    NaN or infinity.
+    process. `on_tokens` is called with the position of each micro-batch and the
+    objective's values of its tokens, [B, T] each. Returns when the update is
+    done. Raises `NotFinite` if it produced NaN or infinity.
     """
     sums = None
-    for micro_batch in micro_batches:
+    for number, micro_batch in enumerate(micro_batches):
       micro_batch = on_mesh(micro_batch, self.mesh)
       if sums is None:
         sums = self._zeros(state.params, frozen, micro_batch, state.version)
-      sums = self._add(state.params, frozen, sums, micro_batch, state.version)
+      sums, values = self._add(
+        state.params, frozen, sums, micro_batch, state.version
+      )
+      if on_tokens is not None:
+        on_tokens(number, values)
     if sums is None:
       raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
@@ -191,7 +198,9 @@ class Learner:
       micro_batch,
       version,
     )
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, metrics))
+    return jax.tree.map(
+      lambda s: jnp.zeros(s.shape, s.dtype), (grads, _sums_of(metrics))
+    )
 
   def _add_gradient(
     self,
@@ -200,16 +209,21 @@ class Learner:
     sums: Any,
     micro_batch: TrainBatch,
     version: jax.Array,
-  ) -> Any:
+  ) -> tuple[Any, dict[str, jax.Array]]:
     (_, metrics), grads = jax.value_and_grad(self._total, has_aux=True)(
       params, frozen, micro_batch, version
     )
     sum_of_grads, sum_of_metrics = sums
-    return (
+    sums = (
       jax.tree.map(jnp.add, sum_of_grads, grads),
       # By their own `+`: a metric may add up otherwise than leaf by leaf.
-      {name: sum_of_metrics[name] + metrics[name] for name in metrics},
+      {name: sum_of_metrics[name] + x for name, x in _sums_of(metrics).items()},
     )
+    return sums, {
+      name: x.values_BT
+      for name, x in metrics.items()
+      if isinstance(x, TokenValues)
+    }
 
   def _apply_gradient(
     self, state: TrainState, sums: Any
@@ -251,6 +265,13 @@ def _with_shardings(shapes: Any, shardings: Any) -> Any:
     shapes,
     shardings,
   )
+
+
+def _sums_of(metrics: Metrics) -> dict[str, Any]:
+  """Returns the metrics that add up over micro-batches."""
+  return {
+    name: x for name, x in metrics.items() if not isinstance(x, TokenValues)
+  }
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

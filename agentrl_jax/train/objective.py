@@ -14,6 +14,7 @@ from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.config import LossConfig
 from agentrl_jax.train.custom_trial import try_loss
+from agentrl_jax.train.learned_turns import POLICY_LOGPROB, TokenValues
 from agentrl_jax.train.metrics import (
   DRIFT,
   EngineDrift,
@@ -30,7 +31,9 @@ from agentrl_jax.train.train_batch import Array, TrainBatch
 # Those of binary probabilities, by the surrogate that bounds them.
 _DIVERGENCES = {"dppo_tv": "tv", "dppo_kl": "kl"}
 
-Metrics = dict[str, Mean | RatioMoments | ExplainedVariance | EngineDrift]
+Metrics = dict[
+  str, Mean | RatioMoments | ExplainedVariance | EngineDrift | TokenValues
+]
 
 
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
@@ -70,7 +73,7 @@ def policy_objective(
     )
     if config.has_critic:
       value_BT = token_values(policy, params, batch, hidden_BTD)
-    return batch_loss(
+    loss, metrics = batch_loss(
       config,
       micro_batch,
       logprob_BT,
@@ -80,6 +83,7 @@ def policy_objective(
       num_policy_slots=num_policy_slots,
       tasks=tasks,
     )
+    return loss, metrics | {POLICY_LOGPROB: TokenValues(logprob_BT)}
 
   return objective
 

@@ -45,6 +45,7 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from agentrl_jax.train.advantages import shaped_reward
+from agentrl_jax.train.learned_turns import LearnedTurns
 from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
@@ -84,7 +85,11 @@ class GroupSource(abc.ABC):
     return {}
 
   def account(  # noqa: B027
-    self, version: int, after: int, report: Mapping[str, float]
+    self,
+    version: int,
+    after: int,
+    report: Mapping[str, float],
+    learned: LearnedTurns,
   ) -> None:
     """Records that the groups taken for `version` made version `after`."""
 
@@ -220,13 +225,18 @@ class LeaderGroupSource(GroupSource):
     self._running.set_version(version)
 
   def account(
-    self, version: int, after: int, report: Mapping[str, float]
+    self,
+    version: int,
+    after: int,
+    report: Mapping[str, float],
+    learned: LearnedTurns,
   ) -> None:
     """Writes metrics and groups, before a checkpoint can hold them."""
     self._trained_groups.add(version, [group.id for group in self._taken])
     write_groups(
       self._run.trajectories(version),
       self._kept_groups.choose(self._taken, version),
+      learned.of,
     )
     spent = time.monotonic() - self._begun_at - self._seconds["seconds/wait"]
     metrics = {

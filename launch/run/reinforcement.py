@@ -12,11 +12,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Group
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.learned_turns import LearnedTurns
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
@@ -175,7 +178,7 @@ class Reinforcement:
       self._publish(state)
       after = version + stride
       self._older.follow(checkpoints, state)
-      self._groups.account(version, after, report)
+      self._groups.account(version, after, report, builder.learned_turns)
       if after % self._settings.checkpoint.every < stride:
         save()
       self._groups.advance(after)
@@ -190,11 +193,17 @@ class Reinforcement:
   ) -> tuple[TrainState, dict[str, float]]:
     batches, report = builder.build(groups, self._whole(state.params))
     number = self._settings.admission.versions_per_step
-    state, metrics = self._updates(state, batches, number)
+    state, metrics = self._updates(
+      state, batches, number, builder.learned_turns
+    )
     return state, report | metrics
 
   def _updates(
-    self, state: TrainState, batches: Sequence[TrainBatch], num_updates: int
+    self,
+    state: TrainState,
+    batches: Sequence[TrainBatch],
+    num_updates: int,
+    learned: LearnedTurns,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics."""
     values = collections.defaultdict(list)
@@ -204,7 +213,13 @@ class Reinforcement:
       if not share:  # no trajectory was better than the rest of its group
         state = dataclasses.replace(state, version=state.version + 1)
         continue
-      state, metrics = self._learner.update(state, share, self._frozen)
+
+      def keep(
+        number: int, values: Mapping[str, jax.Array], first: int = part
+      ) -> None:
+        learned.add(first + number * num_updates, values)
+
+      state, metrics = self._learner.update(state, share, self._frozen, keep)
       for name, value in metrics.items():
         values[name].append(value)
     return state, {name: sum(x) / len(x) for name, x in values.items()}

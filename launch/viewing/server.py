@@ -75,7 +75,8 @@ class Viewer:
   def trajectory(self, id: str) -> dict[str, Any]:
     """Returns a trajectory. Raises `UnknownTrajectoryError`."""
     self._index.listing()  # it may have been kept since the page asked
-    return trajectory_to_page(self._index.trajectory(id), self._tokens())
+    kept = self._index.trajectory(id)
+    return trajectory_to_page(kept.trajectory, self._tokens(), kept.learned)
 
   def _tokens(self) -> ChatCodec | None:
     """Returns the run's tokenizer, or None before the run has made one."""

@@ -16,8 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.record_file import group_from_json
-from agentrl_jax.data.records import Group, Trajectory
+from agentrl_jax.data.record_file import (
+  learned_from_json,
+  trajectory_from_json,
+)
+from agentrl_jax.data.records import LearnedTurn, Trajectory
 from agentrl_jax.errors import AgentRLError
 
 FOLDER, _ENDING = "trajectories", ".jsonl.gz"
@@ -70,6 +73,14 @@ class Listing:
   tag: str
 
 
+@dataclasses.dataclass(frozen=True)
+class KeptTrajectory:
+  """A trajectory and, if it was trained on, what the learner made of it."""
+
+  trajectory: Trajectory
+  learned: Sequence[LearnedTurn] | None  # one per turn
+
+
 class TrajectoryIndex:
   """Lists and reads the trajectories of one run; may be used by any thread."""
 
@@ -95,8 +106,19 @@ class TrajectoryIndex:
         self._read[path] = old
       return _listing(self._read)
 
-  def group(self, id: str) -> Group:
-    """Reads the group of an id. Raises `UnknownTrajectoryError`."""
+  def trajectory(self, id: str) -> KeptTrajectory:
+    """Reads the trajectory of an id. Raises `UnknownTrajectoryError`."""
+    group, _, place = id.rpartition(".")
+    members = self._group(group)["trajectories"]
+    if not place.isdecimal() or int(place) >= len(members):
+      raise UnknownTrajectoryError(
+        f"group {group!r} has {len(members)} trajectories, numbered from 0: "
+        f"found {place!r}"
+      )
+    body = members[int(place)]
+    return KeptTrajectory(trajectory_from_json(body), learned_from_json(body))
+
+  def _group(self, id: str) -> dict[str, Any]:
     name, _, line = id.rpartition(".")
     with self._lock:
       paths = {_stem(path): path for path in self._read}
@@ -105,21 +127,10 @@ class TrajectoryIndex:
       if name in paths and line.isdecimal():
         for number, body in enumerate(_bodies(paths[name])):
           if number == int(line):
-            return group_from_json(body)
+            return body
     raise UnknownTrajectoryError(
       f"no group {id!r} is kept in {self._folder}: take an id from the list"
     )
-
-  def trajectory(self, id: str) -> Trajectory:
-    """Reads the trajectory of an id. Raises `UnknownTrajectoryError`."""
-    group, _, place = id.rpartition(".")
-    members = self.group(group).trajectories
-    if not place.isdecimal() or int(place) >= len(members):
-      raise UnknownTrajectoryError(
-        f"group {group!r} has {len(members)} trajectories, numbered from 0: "
-        f"found {place!r}"
-      )
-    return members[int(place)]
 
 
 @dataclasses.dataclass(frozen=True)

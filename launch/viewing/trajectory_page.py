@@ -7,26 +7,32 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.records import Trajectory, Turn
+from agentrl_jax.data.records import LearnedTurn, Trajectory, Turn
 from launch.reports.episodes import Episode, MessageView, message_views
 
 _DIGITS = 4  # of log-probabilities
 
 
 def trajectory_to_page(
-  trajectory: Trajectory, codec: ChatCodec | None
+  trajectory: Trajectory,
+  codec: ChatCodec | None,
+  learned: Sequence[LearnedTurn] | None = None,
 ) -> dict[str, Any]:
   """Returns the JSON of one trajectory.
 
   `messages` are the transcript. `turns` have the tokens that were read and
   sampled, as texts, and of each sampled token its log-probability under the
   distribution that it was drawn from, that at temperature 1 (nats), and its
-  version. Without a codec the tokens are numbers.
+  version; if it was trained on, also the learner's log-probability and the
+  advantage. Without a codec the tokens are numbers.
   """
   views = message_views(Episode(trajectory=trajectory, title=""))
   return {
     "messages": [_message(view) for view in views],
-    "turns": [_turn(turn, codec) for turn in trajectory.turns],
+    "turns": [
+      _turn(turn, codec) | (_learned(learned[n]) if learned else {})
+      for n, turn in enumerate(trajectory.turns)
+    ],
     "metrics": dict(trajectory.metrics),
     "seed": trajectory.seed,
     "policy_slot_weights": list(trajectory.policy_slot_weights),
@@ -52,6 +58,13 @@ def _turn(turn: Turn, codec: ChatCodec | None) -> dict[str, Any]:
     "behavior_logprob": _rounded(turn.behavior_logprob),
     "raw_logprob": _rounded(turn.raw_logprob),
     "version": turn.version.tolist(),
+  }
+
+
+def _learned(turn: LearnedTurn) -> dict[str, Any]:
+  return {
+    "learner_logprob": _rounded(turn.logprob),
+    "advantage": _rounded(turn.advantage),
   }
 
 

@@ -1,14 +1,20 @@
 """Groups are read back bit for bit; damaged files are refused."""
 
 import dataclasses
+import gzip
+import json
 import pathlib
 import tempfile
 
 import numpy as np
 from absl.testing import absltest
 
-from agentrl_jax.data.record_file import read_groups, write_groups
-from agentrl_jax.data.records import Status
+from agentrl_jax.data.record_file import (
+  learned_from_json,
+  read_groups,
+  write_groups,
+)
+from agentrl_jax.data.records import LearnedTurn, Status
 from agentrl_jax.errors import CheckpointError
 from tests.data.records import make_group
 
@@ -31,6 +37,29 @@ class RecordFileTest(absltest.TestCase):
       self.assertEqual(found.num_masked, wanted.num_masked)
       for a, b in zip(found.trajectories, wanted.trajectories, strict=True):
         self._assert_same_trajectory(a, b)
+
+  def test_what_the_learner_computed_stays_beside_it(self):
+    def learned(trajectory):
+      if trajectory.attempt:
+        return None
+      return [
+        LearnedTurn(logprob=-turn.raw_logprob, advantage=turn.behavior_logprob)
+        for turn in trajectory.turns
+      ]
+
+    write_groups(self.path, self.groups[:1], learned)
+    (found,) = read_groups(self.path)  # as without
+    with gzip.open(self.path, "rt") as file:
+      (body,) = map(json.loads, file)
+    members = zip(found.trajectories, body["trajectories"], strict=True)
+    for trajectory, member in members:
+      turns, wanted = learned_from_json(member), learned(trajectory)
+      if wanted is None:
+        self.assertIsNone(turns)
+        continue
+      for turn, other in zip(turns, wanted, strict=True):
+        np.testing.assert_array_equal(turn.logprob, other.logprob)
+        np.testing.assert_array_equal(turn.advantage, other.advantage)
 
   def _assert_same_trajectory(self, a, b):
     for field in dataclasses.fields(a):

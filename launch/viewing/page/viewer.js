@@ -8,8 +8,8 @@ const ROWS = 200; // that the list shows before a click asks for more
 const LONG = 1200; // characters of a message that are shown without a click
 
 // A gap in nats, from likely noise to a factor of two; a probability below 82,
-// 50 and 20 %; an age in updates.
-const STEPS = { gap: [0.05, 0.2, 0.7], unsure: [0.2, 0.7, 1.6], age: [1, 4, 16] };
+// 50 and 20 %; an age in updates; an advantage in deviations of its task.
+const STEPS = { gap: [0.05, 0.2, 0.7], unsure: [0.2, 0.7, 1.6], age: [1, 4, 16], advantage: [0.01, 0.5, 1.5] };
 
 const FILTERS = {
   task: { label: "task", of: (t) => t.task },
@@ -33,7 +33,11 @@ const COLOURS = {
   probability: "tokens: probability",
   sampler: "tokens: sampler against temperature 1",
   version: "tokens: age of the weights",
+  learner: "tokens: learner against sampler",
+  advantage: "tokens: advantage",
 };
+const UNTRAINED = "The learner computed nothing here: the trajectory was not trained on, or its advantage was 0.";
+const NEEDS_LEARNER = ["learner", "advantage"]; // what the learner computed
 
 let listing = { trajectories: [], problems: [], tag: "" };
 let shownRows = ROWS;
@@ -99,6 +103,7 @@ const chip = (text, kind = "") => element("li", { class: `chip ${kind}` }, text)
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const fixed = (value) => value.toFixed(2);
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
+const range = (values) => [...new Set([Math.min(...values), Math.max(...values)].map(signed))].join(" to ");
 const percent = (value) => `${Math.round(100 * value)} %`;
 
 function duration(seconds) {
@@ -276,7 +281,7 @@ async function showTrajectory(id, query) {
       element("div", { class: "colour" }, select("show", Object.entries(COLOURS), colour, (v) => {
         colour = v;
         showTrajectory(id, query).catch(report);
-      }), legend(listed)),
+      }), legend(whole.turns.some((turn) => turn.advantage))),
       element("nav", { "aria-label": "Beside" }, element("a", { href: `#/?${query}` }, "list"), beside(-1, "previous"), beside(1, "next")),
     ),
     colour === "text" ? messages(whole.messages, whole) : tokens(whole, listed),
@@ -356,6 +361,10 @@ function turnFacts(turn, number) {
     const mean = turn.raw_logprob.reduce((a, b) => a + b, 0) / turn.raw_logprob.length;
     found.push(`mean logprob ${mean.toFixed(3)}`);
   }
+  if (turn.advantage && turn.advantage.length) {
+    const gaps = turn.learner_logprob.map((logprob, n) => Math.abs(logprob - turn.behavior_logprob[n]));
+    found.push(`advantage ${range(turn.advantage)}`, `mean |log-ratio| ${(gaps.reduce((a, b) => a + b, 0) / gaps.length).toFixed(3)}`);
+  }
   if (turn.has_grammar) found.push("constrained by a grammar");
   if (turn.reward) found.push(`reward ${fixed(turn.reward)}`);
   return found;
@@ -376,6 +385,16 @@ function shade(turn, n, listed) {
     const gap = turn.behavior_logprob[n] - raw;
     const by = level(Math.abs(gap), STEPS.gap);
     return [by ? `${gap > 0 ? "up" : "down"}-${by}` : "", `sampler ${turn.behavior_logprob[n]}, at temperature 1 ${raw}`];
+  }
+  if (NEEDS_LEARNER.includes(colour) && !turn.advantage) return ["", "not trained on"];
+  if (colour === "learner") {
+    const gap = turn.learner_logprob[n] - turn.behavior_logprob[n];
+    const by = level(Math.abs(gap), STEPS.gap);
+    return [by ? `${gap > 0 ? "up" : "down"}-${by}` : "", `learner ${turn.learner_logprob[n]}, sampler ${turn.behavior_logprob[n]}, ratio ${Math.exp(gap).toFixed(3)}`];
+  }
+  if (colour === "advantage") {
+    const by = level(Math.abs(turn.advantage[n]), STEPS.advantage);
+    return [by ? `${turn.advantage[n] > 0 ? "up" : "down"}-${by}` : "", `advantage ${turn.advantage[n]}`];
   }
   const newest = listed.update === null ? listed.newest_version : listed.update;
   const age = newest - turn.version[n];
@@ -405,13 +424,15 @@ function tokens(whole, listed) {
   return element("ol", { class: "messages", onclick: tell }, ...turns);
 }
 
-function legend() {
+function legend(isTrained) {
   const shown = (kind, text) => element("span", { class: kind }, text);
   const lines = {
     text: [],
     trained: [shown("up-2", "sampled by the policy, and trained on"), "; faint: read"],
     probability: [shown("down-1", "below 82 %"), ", ", shown("down-2", "50 %"), ", ", shown("down-3", "20 %")],
     sampler: [shown("up-2", "likelier"), " or ", shown("down-2", "rarer"), " for the sampler than at temperature 1, by 0.05, 0.2, 0.7 nats"],
+    learner: isTrained ? [shown("up-2", "likelier"), " or ", shown("down-2", "rarer"), " for the learner, before the update, than for the sampler, by 0.05, 0.2, 0.7 nats"] : [UNTRAINED],
+    advantage: isTrained ? [shown("up-2", "made likelier"), " or ", shown("down-2", "rarer"), " by the update: an advantage beyond 0, 0.5, 1.5"] : [UNTRAINED],
     version: [shown("down-1", "1"), ", ", shown("down-2", "4"), ", ", shown("down-3", "16 updates or more"), " older than the policy in training"],
   };
   return element("p", { class: "faint tokens" }, ...lines[colour]);

@@ -4,9 +4,17 @@ import dataclasses
 import json
 import pathlib
 
+import numpy as np
+
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.record_file import write_groups
-from agentrl_jax.data.records import Group, Status, Task, Trajectory
+from agentrl_jax.data.records import (
+  Group,
+  LearnedTurn,
+  Status,
+  Task,
+  Trajectory,
+)
 from configs import quickstart
 from launch.storage.run_directory import RunDirectory
 from tests.launch.reports import synthetic_run
@@ -42,7 +50,21 @@ def add_update(run: RunDirectory, update: int) -> None:
   write_groups(
     run.trajectories(update),
     [a_group(update, task) for task in synthetic_run.TASKS],
+    learned,
   )
+
+
+def learned(trajectory: Trajectory) -> list[LearnedTurn] | None:
+  """The learner's view of an attempt; the last one was not trained on."""
+  if trajectory.attempt == 2:
+    return None
+  return [
+    LearnedTurn(
+      logprob=turn.behavior_logprob + np.float32(0.3),
+      advantage=np.full(len(turn.sampled), 1.25 - trajectory.attempt),
+    )
+    for turn in trajectory.turns
+  ]
 
 
 def a_group(update: int, name: str) -> Group:

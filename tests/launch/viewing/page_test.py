@@ -56,6 +56,18 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await spans.count(), 3 * 14)  # sampled ones alone
       await spans.first.click()
       self.assertIn("version 12", await page.inner_text("#hint"))
+      for colour, kind, hint in (
+        ("learner", "up-2", "ratio 1.350"),
+        ("advantage", "up-2", "advantage 1.25"),
+      ):
+        await shown.select_option(colour)
+        spans = page.locator(f".tokens span.{kind}[title]")
+        await spans.first.wait_for()
+        self.assertEqual(await spans.count(), 3 * 14)
+        await spans.first.click()
+        self.assertIn(hint, await page.inner_text("#hint"))
+      await page.goto(f"{self.url}/#/t/000001.0.2")  # it was not trained on
+      await page.get_by_text("The learner computed nothing here").wait_for()
       self.assertEqual(page.errors, [])
 
   async def test_what_a_policy_wrote_stays_text(self):

@@ -4,6 +4,8 @@ import pathlib
 import tempfile
 import unittest
 
+import numpy as np
+
 from agentrl_jax.data.record_file import read_groups
 from launch.viewing.trajectory_index import (
   TrajectoryIndex,
@@ -89,10 +91,22 @@ class TrajectoryIndexTest(unittest.TestCase):
   def test_reads_the_trajectory_of_an_id(self):
     self.index.listing()
     for listed in self.index.listing().trajectories:
-      trajectory = self.index.trajectory(listed.id)
+      trajectory = self.index.trajectory(listed.id).trajectory
       self.assertEqual(trajectory.attempt, listed.attempt)
       self.assertEqual(trajectory.task.name, listed.task)
       self.assertTrue(trajectory.transcript)
+
+  def test_reads_what_the_learner_made_of_it(self):
+    self.index.listing()
+    trained = self.index.trajectory("000001.0.0")
+    self.assertEqual(len(trained.learned), len(trained.trajectory.turns))
+    for found, turn in zip(
+      trained.learned, trained.trajectory.turns, strict=True
+    ):
+      np.testing.assert_allclose(found.logprob, turn.behavior_logprob + 0.3)
+      np.testing.assert_array_equal(found.advantage, np.float32(1.25))
+    for id in ("000001.0.2", "rl_greedy.0.0"):  # left out, and evaluated
+      self.assertIsNone(self.index.trajectory(id).learned)
 
   def test_an_id_is_no_path(self):
     self.index.listing()

@@ -29,9 +29,16 @@ def _updated(batches, mesh, params):
     mesh, model=sharded_update.MODEL, **small.PLAIN_STEPS
   )
   state = learner.init(params(policy))
+  total = 0.0
+
+  def add(number, values):  # every process has all of them
+    nonlocal total
+    (value_BT,) = map(np.asarray, values.values())
+    total += value_BT[np.asarray(batches[number].batch.mask)].sum()
+
   for _ in range(2):
-    state, metrics = learner.update(state, batches)
-  return metrics["loss"], state.params
+    state, metrics = learner.update(state, batches, on_tokens=add)
+  return (metrics["loss"], total), state.params
 
 
 def _mesh(shape: tuple[int, ...], over: str) -> Mesh:
@@ -65,17 +72,17 @@ def main() -> None:
       shapes = dict.fromkeys(("", shape) for shape in SAMPLE)
     found = {}
     for kind, alone in kinds.items():
-      wanted_loss, wanted = _updated(batches[alone], one, made)
+      wanted_sums, wanted = _updated(batches[alone], one, made)
       for over, shape in shapes:
         assert math.prod(shape) == jax.device_count()
         mesh = _mesh(shape, over)
-        loss, params = _updated(batches[kind], mesh, made)
+        sums, params = _updated(batches[kind], mesh, made)
         params = multihost_utils.process_allgather(params, tiled=True)
         gaps = jax.tree.map(
           lambda a, b: float(np.abs(a - np.asarray(b)).max()), params, wanted
         )
         found[f"{kind} {shape} {over}".strip()] = (
-          abs(loss - wanted_loss),
+          *np.abs(np.subtract(sums, wanted_sums)).tolist(),
           max(jax.tree.leaves(gaps)),
         )
     if processes.leads:

@@ -9,9 +9,10 @@ from tests import many_processes
 class ProcessUpdateTest(absltest.TestCase):
   def _assert_close(self, found):
     self.assertNotEmpty(found)
-    for shape, (of_loss, of_params) in found.items():
+    for shape, (of_loss, of_tokens, of_params) in found.items():
       with self.subTest(mesh=shape):
         self.assertLess(of_loss, 1e-5)
+        self.assertLess(of_tokens, 1e-3)  # sum of their log-probabilities
         self.assertLess(of_params, 1e-6)
 
   @pytest.mark.slow
