@@ -3,6 +3,7 @@
 import pathlib
 import tempfile
 
+import numpy as np
 import pytest
 from absl.testing import absltest
 
@@ -14,6 +15,7 @@ from launch.config.chat import codec_of
 from launch.config.settings import read_settings
 from launch.run.training import train
 from launch.storage.run_directory import RunDirectory
+from launch.viewing.trajectory_index import TrajectoryIndex
 from tests.launch import tiny
 
 STEPS = 1
@@ -72,3 +74,19 @@ class ConstrainedRunTest(absltest.TestCase):
     first = next(row.values for row in rows if row.stage == "rl")
     self.assertLess(first["policy/engine_drift"], 1e-5)
     self.assertLess(first["policy/kl_to_reference"], 1e-6)
+
+  def test_the_learner_s_view_is_kept_with_them(self):
+    index = TrajectoryIndex(self.run_root)
+    trained = [t for t in index.listing().trajectories if t.update == 0]
+    self.assertNotEmpty(trained)
+    for listed in trained:
+      kept = index.trajectory(listed.id)
+      turns = kept.trajectory.turns
+      self.assertLen(kept.learned, len(turns))
+      for turn, learned in zip(turns, kept.learned, strict=True):
+        # The first update starts from the params that sampled it.
+        np.testing.assert_allclose(
+          learned.logprob, turn.behavior_logprob, atol=1e-4
+        )
+        self.assertTrue(np.isfinite(learned.advantage).all())
+        self.assertLen(learned.advantage, len(turn.sampled))
