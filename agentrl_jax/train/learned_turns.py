@@ -27,7 +27,7 @@ class TokenValues:
 
 
 class LearnedTurns:
-  """What the learner computed of one batch."""
+  """Log-probabilities and advantages of one batch, by trajectory and turn."""
 
   def __init__(
     self,

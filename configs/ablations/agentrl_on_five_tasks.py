@@ -1,16 +1,22 @@
-r"""Ablations of AgentRL's two ideas on five tasks, as in the paper's Table 6.
+r"""AgentRL's two ideas, and published objectives, on five tasks.
 
   python -m launch.sweep --seeds=3 --config.train.steps=40 \
     --ablation=configs/ablations/agentrl_on_five_tasks.py
 
-The arms are those of `agentrl.py`, and `full` is `configs/five_tasks.py`. A
-cell of all 120 updates takes an hour of one core.
+The arms are those of `agentrl.py`, as in the paper's Table 6, and those of
+`objectives.py`; `full` is `configs/five_tasks.py`. A cell of 40 updates takes
+twenty minutes of one core, one of all 120 an hour.
 """
 
 from configs import arms, five_tasks
-from configs.ablations import agentrl
+from configs.ablations import agentrl, objectives
 
-ARMS = agentrl.ARMS
+_LENGTH = {"loss.reduction_length": five_tasks.get_config().episode.max_tokens}
+ARMS = {
+  **agentrl.ARMS,
+  **{name: keys for name, keys in objectives.ARMS.items() if keys},
+  "dr_grpo": objectives.ARMS["dr_grpo"] | _LENGTH,
+}
 
 
 def get_config(arm: str = "full"):

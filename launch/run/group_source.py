@@ -89,9 +89,12 @@ class GroupSource(abc.ABC):
     version: int,
     after: int,
     report: Mapping[str, float],
-    learned: LearnedTurns,
+    learned: LearnedTurns | None = None,
   ) -> None:
-    """Records that the groups taken for `version` made version `after`."""
+    """Records that the groups taken for `version` made version `after`.
+
+    `learned` is what the learner computed of them, to be kept beside them.
+    """
 
   def advance(self, version: int) -> None:  # noqa: B027
     """Lets newer groups start, since the policy is published."""
@@ -229,14 +232,14 @@ class LeaderGroupSource(GroupSource):
     version: int,
     after: int,
     report: Mapping[str, float],
-    learned: LearnedTurns,
+    learned: LearnedTurns | None = None,
   ) -> None:
     """Writes metrics and groups, before a checkpoint can hold them."""
     self._trained_groups.add(version, [group.id for group in self._taken])
     write_groups(
       self._run.trajectories(version),
       self._kept_groups.choose(self._taken, version),
-      learned.of,
+      learned.of if learned else lambda _: None,
     )
     spent = time.monotonic() - self._begun_at - self._seconds["seconds/wait"]
     metrics = {
