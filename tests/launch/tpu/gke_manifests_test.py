@@ -422,6 +422,8 @@ class NetworkTest(parameterized.TestCase):
 
   def test_an_environment_leaves_to_its_controller_and_dns_alone(self):
     policy = self.policy(self.labels["environments"])
+    # A policy is about the directions that it lists, and no others.
+    self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
     self.assertEqual(policy["ingress"], [])
     # An address such as the metadata server's, 169.254.169.254, is reached by
     # an ipBlock, or by a rule without `to`.
