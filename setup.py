@@ -64,6 +64,7 @@ EXTRAS = {
     "grpcio",
     "gymnasium",
     "hypothesis",
+    "kubernetes-validate>=1.35",  # schemas of its API, for launch/gke
     "mpmath",  # the one package that bfcl-eval's tasks need
     "mypy",
     # Agents that are written with these train unchanged; `make clients` has

@@ -17,19 +17,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import flags, logging
 
 from agentrl_jax.bearer_token import read_secret
+from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.worker.main import TOKEN_FLAG
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config import require_one_of
 from launch.config import command_line
 from launch.config.settings import (
   EnvironmentSettings,
-  Settings,
-  read_settings,
+  read_environments,
 )
 
 CONFIG = command_line.define_config()
@@ -93,14 +93,14 @@ class Workers:
 
 
 def commands(
-  settings: Settings,
+  environments: Mapping[str, EnvironmentSettings],
+  containers: Mapping[str, ContainerSpec],
   names: Sequence[str],
   controller: str,
   processes: int,
   token: str = "",
 ) -> Iterator[list[str]]:
   """Returns the command line of every worker."""
-  environments = settings.environments
   if not names:
     raise ConfigError(
       f"--environments must name some of {', '.join(environments)}"
@@ -112,7 +112,7 @@ def commands(
   if token:
     common.append(f"{TOKEN_FLAG}{token}")
   for name in names:
-    if spec := settings.containers.get(name):
+    if spec := containers.get(name):
       yield [
         *(sys.executable, "-m", "agentrl_jax.env.docker.worker"),
         f"--spec={dataclasses.asdict(spec)!r}",
@@ -141,10 +141,9 @@ def main() -> None:
       "controller's --grpc-port listens"
     )
   read_secret(_TOKEN.value, TOKEN_FLAG)  # before any worker starts
-  settings = read_settings(CONFIG.value)
   wanted = list(
     commands(
-      settings,
+      *read_environments(CONFIG.value),
       _ENVIRONMENTS.value,
       _CONTROLLER.value,
       _PROCESSES.value,

@@ -301,6 +301,7 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
     CONSOLE.print(
       "\n---\n".join(render(plan, name, _RENDER.value, options)),
       markup=False,
+      emoji=False,  # a config may have text such as :key:
       highlight=False,
       soft_wrap=True,
     )

@@ -165,14 +165,14 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   checkpoint = config.checkpoint.to_dict()
   for key in ("directory", "resume_step"):
     checkpoint.pop(key)
-  environments = _environments(config)
+  environments, containers = read_environments(config)
   settings = Settings(
     seed=config.seed,
     mesh={axis: config.mesh[axis] for axis in MESH_AXES},
     slices=SliceLayout(over=config.mesh.over_slices, of=config.mesh.slices_of),
     environments=environments,
     task_weights=TaskWeightsConfig(**config.task_weights.to_dict()),
-    containers=_containers(environments, config.containers.to_dict()),
+    containers=containers,
     pretrained=config.pretrained.path,
     model=read_architecture(config),
     lora=read_adaptation(config),
@@ -215,6 +215,18 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   _check_positive(config)
   _check_together(settings, config.train.steps)
   return settings
+
+
+def read_environments(
+  config: ml_collections.ConfigDict,
+) -> tuple[dict[str, EnvironmentSettings], dict[str, ContainerSpec]]:
+  """Reads the environments and their containers, and no other section.
+
+  For machines that play them: the model may be in a bucket that they cannot
+  read. Raises `ConfigError`.
+  """
+  environments = _environments(config)
+  return environments, _containers(environments, config.containers.to_dict())
 
 
 def _environments(

@@ -19,7 +19,7 @@ _LIMIT_S = 60.0
 def render(
   plan: Plan, name: str, kind: str, options: Sequence[str]
 ) -> list[str]:
-  """Returns a text per cell: a JobSet, or the command of queued resources.
+  """Returns a text per cell: manifests, or the command of queued resources.
 
   `options` are those of the renderer, such as --learner=v5p-8. The cells share
   no stages: each is a run by itself, in the workdir of the options.

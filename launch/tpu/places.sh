@@ -14,6 +14,9 @@ ROLES=() NAMES=() KINDS=() TYPES=() COUNTS=()
 
 ROLLOUT_PORT=${AGENTRL_ROLLOUT_PORT:-9000}
 CONTROLLER_PORT=${AGENTRL_CONTROLLER_PORT:-5020}  # and the next port, for workers
+# Folder with the controller's tokens, client, worker and operator, on every host;
+# without one, all who reach the controller may do everything.
+TOKENS=''
 
 add_place() {
   ROLES+=("$1") NAMES+=("$2") KINDS+=("$3") TYPES+=("$4") COUNTS+=("$5")
@@ -111,7 +114,7 @@ nodes() {
 
 # role_command ROLE NUMBER CONTROLLER_HOST SERVERS: fills COMMAND.
 role_command() {
-  local role=$1 number=$2 controller=$3 servers=$4 name
+  local role=$1 number=$2 controller=$3 servers=$4 name access=(--allow-anyone)
   case $role in
     learner)
       COMMAND=(python -m launch.train "${ARGUMENTS[@]}"
@@ -119,6 +122,8 @@ role_command() {
       [[ -z $servers ]] || COMMAND+=("--config.rollouts.servers=($servers)")
       for name in ${PLAYED//,/ }; do
         COMMAND+=("--config.environments.$name.place.controller=$(api "$controller")")
+        [[ -z $TOKENS ]] ||
+          COMMAND+=("--config.environments.$name.place.token_file=$TOKENS/client")
       done
       ;;
     rollout)
@@ -126,14 +131,17 @@ role_command() {
         --host=0.0.0.0 "--port=$(rollout_port "$number")")
       ;;
     controller)
+      [[ -z $TOKENS ]] || access=(--client-token "$TOKENS/client"
+        --worker-token "$TOKENS/worker" --operator-token "$TOKENS/operator")
       COMMAND=(python -m agentrl_jax.controller.service
-        --bind 0.0.0.0 --allow-anyone --port "$CONTROLLER_PORT"
+        --bind 0.0.0.0 "${access[@]}" --port "$CONTROLLER_PORT"
         --grpc-port "$((CONTROLLER_PORT + 1))")
       ;;
     environments)
       COMMAND=(python -m launch.serve_environments "${ARGUMENTS[@]}"
         "--environments=$PLAYED"
         "--controller=grpc://$controller:$((CONTROLLER_PORT + 1))")
+      [[ -z $TOKENS ]] || COMMAND+=("--token=$TOKENS/worker")
       ;;
   esac
 }

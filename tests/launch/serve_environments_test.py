@@ -15,7 +15,7 @@ from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.docker import worker
 from agentrl_jax.env.docker.orphans import OWNER_LABEL
 from agentrl_jax.train.config import ConfigError
-from launch.config.settings import read_settings
+from launch.config.settings import read_environments, read_settings
 from launch.serve_environments import commands
 from tests.clocks import wait_until
 from tests.controller.processes import ServiceProcess, free_port, running
@@ -44,15 +44,17 @@ class EnvironmentHostTest(absltest.TestCase):
     config = tiny.get_config()
     with config.unlocked():
       config.environments.arithmetic.options.num_tasks = 7
-    settings = read_settings(config)
-    made = list(commands(settings, ["arithmetic"], "grpc://c:1", 2))
+    # On the learner's machines alone.
+    config.pretrained.path = "/mnt/agentrl/bucket/models/none"
+    read = read_environments(config)
+    made = list(commands(*read, ["arithmetic"], "grpc://c:1", 2))
     self.assertLen(made, 2)
     self.assertIn("--default=num_tasks=7", made[0])
     self.assertIn(
       "--environment=environments.arithmetic.environment:Arithmetic", made[0]
     )
     with self.assertRaisesRegex(ConfigError, "'chess' is not one of arithm"):
-      list(commands(settings, ["chess"], "grpc://c:1", 1))
+      list(commands(*read, ["chess"], "grpc://c:1", 1))
 
   def test_containers_belong_to_the_hosts_of_a_controllers_workers(self):
     config = tiny.get_config()
@@ -61,7 +63,13 @@ class EnvironmentHostTest(absltest.TestCase):
     )
     settings = read_settings(config)
     self.assertFalse(settings.environments["arithmetic"].place.owns_containers)
-    (made,) = commands(settings, ["arithmetic"], "grpc://c:1", 4)
+    (made,) = commands(
+      settings.environments,
+      settings.containers,
+      ["arithmetic"],
+      "grpc://c:1",
+      4,
+    )
     self.assertIn("agentrl_jax.env.docker.worker", made)
     self.assertIn("--containers=2", made)
     (spec,) = [word for word in made if word.startswith("--spec=")]

@@ -144,6 +144,30 @@ class _Tables(Collector):
       )
       waiting.add_metric([name], self._dispatcher.places.num_waiting(name))
     yield from (workers, places, sessions, waiting)
+    yield from _load(places, sessions, waiting)
+
+
+def _load(
+  places: GaugeMetricFamily,
+  sessions: GaugeMetricFamily,
+  waiting: GaugeMetricFamily,
+) -> Iterator[GaugeMetricFamily]:
+  """Yields the load of the busiest task; nothing without places.
+
+  One number, which an autoscaler can hold at a target without a query: more
+  machines lower it in proportion, and it exceeds 1 where requests wait.
+  """
+  shares = [
+    (held.value + queued.value) / room.value
+    for room, held, queued in zip(
+      places.samples, sessions.samples, waiting.samples, strict=True
+    )
+    if room.value
+  ]
+  if shares:
+    load = _gauge("load", "Sessions and waiting requests per place, at most.")
+    load.add_metric([], max(shares))
+    yield load
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

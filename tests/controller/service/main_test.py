@@ -434,23 +434,38 @@ class MetricsTest(ServiceTestCase):
     }
 
   async def test_shows_what_runs_now(self):
+    self.assertEqual(await self.sample("load"), {})  # 0 would mean idle
     await self.worker(concurrency=2)
+    await self.worker(name="idle", concurrency=4)
     for _ in range(2):
       await self.start()
     waiting = asyncio.create_task(self.start(wait_s=60))
 
     async def is_waiting():
-      return await self.sample("waiting") == {("moody",): 1}
+      return await self.sample("waiting") == {
+        ("moody",): 1,
+        ("idle",): 0,
+      }
 
     await until(is_waiting)
-    self.assertEqual(await self.sample("places"), {("moody",): 2})
-    self.assertEqual(await self.sample("sessions"), {("moody",): 2})
-    self.assertEqual(await self.sample("workers"), {("ALIVE", "moody"): 1})
+    self.assertEqual(await self.sample("places"), {("moody",): 2, ("idle",): 4})
+    self.assertEqual(
+      await self.sample("sessions"), {("moody",): 2, ("idle",): 0}
+    )
+    self.assertEqual(
+      await self.sample("workers"),
+      {("ALIVE", "moody"): 1, ("ALIVE", "idle"): 1},
+    )
+    self.assertEqual(await self.sample("load"), {(): 3 / 2})
     await self.post(
       "mark_stale", {"name": "moody", "worker_id": 1, "stale": True}
     )
-    self.assertEqual(await self.sample("places"), {("moody",): 0})
-    self.assertEqual(await self.sample("workers"), {("STALE", "moody"): 1})
+    self.assertEqual(await self.sample("places"), {("moody",): 0, ("idle",): 4})
+    self.assertEqual(
+      await self.sample("workers"),
+      {("STALE", "moody"): 1, ("ALIVE", "idle"): 1},
+    )
+    self.assertEqual(await self.sample("load"), {(): 0})
     waiting.cancel()
     await asyncio.wait([waiting])
     counts = await self.sample("requests_total", endpoint="start_sample")

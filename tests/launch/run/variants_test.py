@@ -13,7 +13,7 @@ from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
 from agentrl_jax.metrics import read_metrics
-from launch.config.settings import read_settings
+from launch.config.settings import read_environments
 from launch.serve_environments import commands
 from tests import programs
 from tests.launch.run import variants
@@ -29,8 +29,8 @@ def run(module, *flags):
 
 class WorkersTest(absltest.TestCase):
   def test_variants_are_two_tasks_at_a_controller(self):
-    settings = read_settings(variants.get_config())
-    made = commands(settings, sorted(NAMES), "grpc://c:1", 1)
+    environments = read_environments(variants.get_config())
+    made = commands(*environments, sorted(NAMES), "grpc://c:1", 1)
     for name, command in zip(sorted(NAMES), made, strict=True):
       self.assertIn(f"--name={name}", command)
 

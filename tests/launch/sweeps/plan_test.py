@@ -13,6 +13,7 @@ from agentrl_jax.errors import ConfigError
 from configs import arms
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import hash_of, shared_keys
+from launch.sweeps import jobs
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import require_same_configs
 from launch.sweeps.plan import (
@@ -196,6 +197,24 @@ class ArmTest(absltest.TestCase):
   def test_a_value_of_another_type_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "the arm x: .*str"):
       self.apply({"loss.clip_high": "wide"})
+
+
+class JobSetTest(absltest.TestCase):
+  def test_manifests_of_several_cells_are_one_stream(self):
+    plan = make_plan(ARMS, arms=[], num_seeds=2, first_seed=0, overrides=[])
+    options = ["--image=i", "--learner=v5p-8", "--workdir=gs://bucket/runs"]
+    options.append("--environments=1xn2-standard-8:arithmetic")
+    stream = "\n---\n".join(jobs.render(plan, "mine", "jobset", options))
+    documents = list(yaml.safe_load_all(stream))
+    names = {
+      (document["kind"], document["metadata"]["name"]) for document in documents
+    }
+    self.assertLen(names, len(documents))  # nothing is applied over another
+    runs = {jobs.job_name("mine", cell) for cell in plan.cells}
+    self.assertLen(runs, 4)
+    self.assertEqual({name for kind, name in names if kind == "JobSet"}, runs)
+    for document in documents:
+      self.assertIn(document["metadata"]["labels"]["agentrl-run"], runs)
 
 
 class SharedKeysTest(absltest.TestCase):

@@ -1,4 +1,4 @@
-"""The JobSet that launch/gke/render.sh prints."""
+"""The JobSet and the commands that launch/gke/render.sh prints."""
 
 import pathlib
 import re
@@ -8,6 +8,7 @@ import subprocess
 import yaml
 from absl.testing import absltest
 
+from agentrl_jax.rollout.server import auth
 from launch.config import command_line
 from tests.launch.tpu.commands_test import CONFIG, dry_run
 
@@ -17,7 +18,9 @@ POD = (
   "--environments=2xn2-standard-32:dbbench,webshop",
   "--workdir=gs://bucket/runs",
 )
-AWKWARD = '--config.x=it\'s "a  b" @RUN@ & $HOME'
+AWKWARD = (
+  '--config.x=it\'s "a  b" @RUN@ & $HOME $$ $(HOME) $(B) \\n #: {c}: @COMMAND@'
+)
 ROLES = ["learner", "rollout", "controller", "environments"]
 
 
@@ -34,22 +37,63 @@ def render(*options: str) -> str:
   return done.stdout
 
 
+def documents(*options: str) -> dict[tuple[str, str], dict]:
+  """Manifests by kind and name."""
+  return {
+    (document["kind"], document["metadata"]["name"]): document
+    for document in yaml.safe_load_all(render(*options))
+  }
+
+
+def pods(manifests) -> dict[str, dict]:
+  """Templates of Pods by role."""
+  found = {}
+  for (kind, _), document in manifests.items():
+    if kind == "JobSet":
+      for job in document["spec"]["replicatedJobs"]:
+        found[job["name"]] = job["template"]["spec"]["template"]
+    elif kind == "Deployment":
+      template = document["spec"]["template"]
+      found[template["metadata"]["labels"]["agentrl-role"]] = template
+  return found
+
+
+def started(word: str, variables=frozenset()) -> str:
+  """A word of a command as the kubelet passes it on.
+
+  Kubernetes expands $(NAME) if the container has such a variable.
+  """
+
+  def expand(found):
+    if found[0] == "$$":
+      return "$"
+    assert found[1] not in variables, found[0]
+    return found[0]
+
+  return re.sub(r"\$\$|\$\(([^)]*)\)", expand, word)
+
+
 class GkeTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    text = render("--image=reg/trainer:1", *POD, *CONFIG, AWKWARD)
-    cls.document = yaml.safe_load(text)
+    cls.manifests = documents("--image=reg/trainer:1", *POD, *CONFIG, AWKWARD)
+    cls.document = cls.manifests["JobSet", "qwen"]
     cls.jobs = {
       job["name"]: job for job in cls.document["spec"]["replicatedJobs"]
     }
 
   def pod(self, role):
-    return self.jobs[role]["template"]["spec"]["template"]["spec"]
+    return pods(self.manifests)[role]["spec"]
 
   def container(self, role):
     (container,) = self.pod(role)["containers"]
     return container
+
+  def command(self, role):
+    container = self.container(role)
+    variables = {variable["name"] for variable in container["env"]}
+    return [started(word, variables) for word in container["command"]]
 
   def test_is_a_jobset_that_ends_and_restarts_with_its_learner(self):
     self.assertEqual(self.document["apiVersion"], "jobset.x-k8s.io/v1alpha2")
@@ -97,7 +141,7 @@ class GkeTest(absltest.TestCase):
           ),
           action,
         )
-    self.assertEqual(list(self.jobs), ROLES)
+    self.assertEqual(list(self.jobs), ["learner", "rollout"])
     for role, job in self.jobs.items():
       template = job["template"]["spec"]
       self.assertEqual(template["parallelism"], template["completions"])
@@ -138,8 +182,10 @@ class GkeTest(absltest.TestCase):
       },
     )
     for role, chips in (("learner", 4), ("rollout", 8)):
-      limits = self.container(role)["resources"]["limits"]
-      self.assertEqual(limits, {"google.com/tpu": chips})
+      resources = self.container(role)["resources"]
+      self.assertEqual(resources["limits"], {"google.com/tpu": chips})
+      # The smallest host with a TPU is ct5lp-hightpu-1t: 24 CPUs, 48 GB.
+      self.assertEqual(resources["requests"], {"cpu": 8, "memory": "32Gi"})
     self.assertIn(
       "alpha.jobset.sigs.k8s.io/exclusive-topology",
       learner["template"]["metadata"]["annotations"],
@@ -151,15 +197,31 @@ class GkeTest(absltest.TestCase):
       "n2-standard-32",
     )
 
-  def test_every_pod_mounts_the_bucket(self):
-    for role in ROLES:
-      (volume,) = self.pod(role)["volumes"]
+  def test_pods_of_the_jobset_mount_the_bucket(self):
+    for role in self.jobs:
+      volume = self.pod(role)["volumes"][0]
       self.assertEqual(volume["csi"]["driver"], "gcsfuse.csi.storage.gke.io")
       self.assertEqual(
         volume["csi"]["volumeAttributes"]["bucketName"], "bucket"
       )
-      (mount,) = self.container(role)["volumeMounts"]
+      mount = self.container(role)["volumeMounts"][0]
       self.assertEqual(mount["mountPath"], "/mnt/agentrl/bucket")
+
+  def test_a_rollout_server_has_an_hour_before_it_counts_as_hanging(self):
+    server = self.container("rollout")
+    for probe, path, seconds in (
+      ("startupProbe", "/health", 3600),
+      ("readinessProbe", "/ready", 30),
+      ("livenessProbe", "/health", 120),
+    ):
+      with self.subTest(probe):
+        probe = server[probe]
+        self.assertEqual(probe["httpGet"], {"path": path, "port": "http"})
+        self.assertIn(path, auth.OPEN)
+        self.assertEqual(
+          probe["periodSeconds"] * probe["failureThreshold"], seconds
+        )
+    self.assertNotIn("livenessProbe", self.container("learner"))
 
   def test_commands_are_those_of_tpu_run(self):
     ssh = [
@@ -179,10 +241,11 @@ class GkeTest(absltest.TestCase):
           place = "controller"
         there[place] = line[line.index("--") + 1 :]
         restart = line[line.index("--") - 1]
+        if place not in self.jobs:
+          restart = "never"  # the kubelet starts the container again
         with self.subTest(place):
-          here = self.container(place)["command"]
           self.assertEqual(
-            here[:6],
+            self.command(place)[:6],
             [
               *("bash", "launch/tpu/bootstrap.sh", "run"),
               *(place, restart, "--"),
@@ -192,12 +255,11 @@ class GkeTest(absltest.TestCase):
     for role, words in there.items():
       with self.subTest(role):
         self.assertEqual(
-          [_without_addresses(w) for w in self.container(role)["command"][6:]],
-          [_without_addresses(w) for w in words],
+          _comparable(self.command(role)[6:]), _comparable(words)
         )
 
   def test_addresses_are_the_names_of_pods(self):
-    learner = self.container("learner")["command"]
+    learner = self.command("learner")
     self.assertIn(
       "--config.rollouts.servers=("
       + "".join(f'"qwen-rollout-{i}-0.qwen:9000",' for i in range(3))
@@ -206,7 +268,7 @@ class GkeTest(absltest.TestCase):
     )
     self.assertIn(
       "--config.environments.webshop.place.controller="
-      "http://qwen-controller-0-0.qwen:5020/api",
+      "http://qwen-controller:5020/api",
       learner,
     )
     self.assertIn(AWKWARD, learner)
@@ -218,6 +280,19 @@ class GkeTest(absltest.TestCase):
       ],
     )
 
+  def test_words_arrive_as_they_are(self):
+    words = [AWKWARD, "--config.y=a\n\n\tb\n", "--config.z=- {a: [é, 'b]"]
+    manifests = documents(
+      *("--image=i", *POD, "--env=A=$(HOME)\n@ENV@", *CONFIG, *words)
+    )
+    for role in ("learner", "rollout", "environments"):
+      (container,) = pods(manifests)[role]["spec"]["containers"]
+      variables = {v["name"]: started(v["value"]) for v in container["env"]}
+      self.assertEqual(variables["A"], "$(HOME)\n@ENV@")
+      self.assertContainsSubset(
+        words, [started(word, variables) for word in container["command"]]
+      )
+
   def test_slices_of_one_host_do_not_learn_together(self):
     options = ("--image=i", "--name=q", "--workdir=gs://b/runs")
     with self.assertRaisesRegex(
@@ -227,8 +302,11 @@ class GkeTest(absltest.TestCase):
 
   def test_tpu7x_is_rented_here(self):
     options = ("--image=i", "--name=q", "--workdir=gs://b/runs")
-    text = render(*options, "--learner=2xtpu7x-384", *CONFIG)
-    (job,) = yaml.safe_load(text)["spec"]["replicatedJobs"]
+    manifests = documents(*options, "--learner=2xtpu7x-384", *CONFIG)
+    self.assertCountEqual(
+      manifests, [("NetworkPolicy", "q-learner"), ("JobSet", "q")]
+    )
+    (job,) = manifests["JobSet", "q"]["spec"]["replicatedJobs"]
     self.assertEqual(job["replicas"], 2)
     spec = job["template"]["spec"]
     self.assertEqual(spec["parallelism"], 48)
@@ -248,9 +326,32 @@ class GkeTest(absltest.TestCase):
         *("--image=i", "--name=q", "--learner=v5p-8", "--workdir=/mnt/x"),
         *CONFIG,
       )
+    for option, sentence in (
+      ("--max-environments=1", "less than the machines of --environments=2x"),
+      ("--max-environments=many", "must be a number of machines"),
+      (
+        "--environments=1xe2-micro:dbbench",
+        "e2-micro does not name its number",
+      ),
+      ("--environments=1xn1-highcpu-1:dbbench", "is too small"),
+      ("--tokens-secret=My Secret", "must be the name of a Secret"),
+      ("--env=A=\x07", "control characters"),
+    ):
+      with (
+        self.subTest(option),
+        self.assertRaisesRegex(AssertionError, sentence),
+      ):
+        render("--image=i", *POD, option, *CONFIG)
+    with self.assertRaisesRegex(AssertionError, "no machines of environments"):
+      render(
+        *("--image=i", "--name=q", "--learner=v5p-8", "--workdir=gs://b/runs"),
+        *("--max-environments=3", *CONFIG),
+      )
 
 
-def _without_addresses(word: str) -> str:
-  return re.sub(
-    r"ADDRESS-OF-[-\w]+|qwen-[-\w]+\.qwen|127\.0\.0\.1", "HOST", word
-  )
+def _comparable(words: list[str]) -> list[str]:
+  """A command without addresses, and without what says who may call."""
+  hosts = r"ADDRESS-OF-[-\w]+|qwen-[-\w]+\.qwen|qwen-controller|127\.0\.0\.1"
+  line = "\0".join(re.sub(hosts, "HOST", word) for word in words)
+  tokens = r"\0[^\0]*token[^\0=]*[\0=]/etc/agentrl/tokens/\w+|\0--allow-anyone"
+  return re.sub(tokens, "", line).split("\0")
