@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from aiohttp import ClientPayloadError, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 
@@ -165,6 +166,34 @@ async def listen(
   return int(runner.addresses[0][1])
 
 
+def explaining(key: str) -> Middleware:
+  """Returns a middleware for paths and methods that a server does not have.
+
+  It answers them in JSON, as `{key: sentence}`; aiohttp would write plain text.
+  """
+
+  @web.middleware
+  async def explain(
+    request: web.Request, handler: Handler
+  ) -> web.StreamResponse:
+    try:
+      return await handler(request)
+    except web.HTTPClientError as error:
+      reason = f"the request is refused: {error.reason}"
+      headers = {}
+      if isinstance(error, web.HTTPNotFound):
+        reason = f"there is no path {request.path!r:.200} on this server"
+      elif isinstance(error, web.HTTPMethodNotAllowed):
+        methods = ", ".join(sorted(error.allowed_methods))
+        reason = f"{request.path:.200} takes {methods}, not {error.method:.20}"
+        headers["Allow"] = methods
+      return web.json_response(
+        {key: reason}, status=error.status, headers=headers
+      )
+
+  return explain
+
+
 @dataclasses.dataclass(eq=False)
 class _Arriving:
   """A body that is being received or parsed."""
@@ -233,7 +262,11 @@ class BodyReader:
         if len(content) > max_body:
           raise _too_large(max_body)
         self._count(arriving, len(content))
-    except (web.RequestPayloadError, ClientPayloadError) as error:
+    except (
+      web.RequestPayloadError,
+      ClientPayloadError,
+      ConnectionError,  # of a client that hung up
+    ) as error:
       raise _unreadable(" ".join(str(error).split())) from error
     body = bytes(content)
     if coding and body:
@@ -400,7 +433,7 @@ def parse_json(body: bytes, *, max_values: int) -> Any:
     ) from error
   except RecursionError as error:
     raise _too_deep() from error
-  _refuse_depth(value, body)
+  require_shallow(value, body)
   return value
 
 
@@ -408,7 +441,8 @@ def _refuse_constant(name: str) -> NoReturn:
   raise ValueError(f"{name} is no number in JSON")
 
 
-def _refuse_depth(value: Any, body: bytes) -> None:
+def require_shallow(value: Any, body: bytes) -> None:
+  """Raises `RequestRefused` if the JSON of `body` is nested too deeply."""
   if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
     return
   level = [value]

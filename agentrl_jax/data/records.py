@@ -75,10 +75,15 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 
 def message_from_json(body: Mapping[str, Any]) -> Message:
-  """Reads OpenAI's form; content is null, text, or a list of text parts."""
+  """Reads OpenAI's form; content is null, text, or a list of text parts.
+
+  Raises KeyError, TypeError, ValueError or AttributeError for other forms.
+  """
   content = body.get("content")
   if isinstance(content, Sequence) and not isinstance(content, str):
     content = "".join(str(part.get("text", "")) for part in content)
+  if not isinstance(content, str | None):
+    raise TypeError(f"content must be a text, found {content!r:.80}")
   calls = tuple(
     ToolCall(
       name=str(call["function"]["name"]),

@@ -97,6 +97,9 @@ class MessageTest(absltest.TestCase):
     self.assertEqual(
       message_from_json({"role": "assistant", "content": None}).content, ""
     )
+    for content in (5, True, {"text": "a"}, 0.5):
+      with self.assertRaisesRegex(TypeError, "content must be a text"):
+        message_from_json({"role": "user", "content": content})
 
   def test_unknown_role(self):
     with self.assertRaisesRegex(ValueError, "not one of system"):

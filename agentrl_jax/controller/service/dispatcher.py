@@ -171,13 +171,28 @@ class Dispatcher:
       if task is None or session.worker.task == task:
         self._reconciler.drop(session)
 
-  def end_session(self, id: int) -> None:
-    """Ends a session, after its worker's notice."""
+  def end_session(self, id: int, sender: str | None = None) -> None:
+    """Ends a session, after the notice of the worker at the address `sender`.
+
+    Over HTTP nobody knows which worker sends. Such a notice ends a session that
+    was to be cancelled. After any other one the session's own worker is asked,
+    so that no worker ends the sessions of another.
+    """
     session = self.table.find(id)
     if session is None:
       _log.info("notice of the end of session %d, which is not known", id)
-    else:
+    elif sender == session.worker.address or (
+      sender is None and session.is_cancelling
+    ):
       self._reconciler.end(session)
+    else:
+      _log.warning(
+        "a notice of %s says that session %d is free; its worker %s is asked",
+        sender or "a worker",
+        id,
+        session.worker,
+      )
+      self._spawn(self._reconciler.sync(session.worker))
 
   def stop(self) -> None:
     """Leaves sessions with their workers from now on, for the next controller.

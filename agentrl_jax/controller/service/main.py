@@ -131,7 +131,7 @@ async def _dispatch(
   if config.grpc_port == NO_GRPC:
 
     def connect(address: str) -> Link:
-      return HttpLink(http, address)
+      return HttpLink(http, address, follows_redirects=False)
 
     dispatcher = await stack.enter_async_context(
       dispatching(timers, connect, max_waiting=config.max_waiting)
@@ -145,7 +145,7 @@ async def _dispatch(
       announcement
     ),
     on_lost=lambda address: dispatcher.lose_worker(address),
-    on_freed=lambda session: dispatcher.end_session(session),
+    on_freed=lambda session, sender: dispatcher.end_session(session, sender),
     reconnect_s=timers.reconnect_s,
     access=config.access,
   )
@@ -153,7 +153,7 @@ async def _dispatch(
   def connect_either(address: str) -> Link:
     if address.startswith(GRPC):
       return streams.link(address)
-    return HttpLink(http, address)
+    return HttpLink(http, address, follows_redirects=False)
 
   dispatcher = await stack.enter_async_context(
     dispatching(timers, connect_either, max_waiting=config.max_waiting)

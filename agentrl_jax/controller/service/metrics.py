@@ -8,7 +8,7 @@ AgentRL's statuses: no request of a client makes a new one.
 import collections
 import dataclasses
 import functools
-import math
+import sys
 import time
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
@@ -96,7 +96,7 @@ class ControllerMetrics:
     is_known = isinstance(status, str) and status in _STATUSES
     self._ended.labels(task, status if is_known else OTHER_STATUS).inc()
     reward = report.get("reward")
-    if isinstance(reward, int | float) and 0 < reward < math.inf:
+    if isinstance(reward, int | float) and 0 < reward <= sys.float_info.max:
       self._reward.labels(task).inc(reward)
 
   def counts(self) -> Counts:

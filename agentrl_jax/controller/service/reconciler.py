@@ -61,7 +61,7 @@ class SessionReconciler:
       body = await worker.link.ask(
         "GET", "get_sessions", None, deadline_s=self._ask_s
       )
-      held = {int(id): index for id, index in body.items()}
+      held = {int(id): _index(index) for id, index in body.items()}
     except (EnvironmentFault, AttributeError, TypeError, ValueError) as error:
       _log.warning("%s does not list its sessions: %s", worker, error)
       self.put_in_coma(worker, "it gets no sessions until it lists its own")
@@ -158,3 +158,8 @@ class SessionReconciler:
       )
     except EnvironmentFault as fault:
       _log.warning("session %d is left to expire: %s", id, fault)
+
+
+def _index(value: Any) -> Index:
+  """Returns the index that a worker lists; a text where it is none."""
+  return value if type(value) in (int, str) else f"{value!r:.80}"

@@ -13,6 +13,8 @@ from typing import Any
 from agentrl_jax.env.protocol.link import Link
 from agentrl_jax.errors import AgentRLError, ConfigError
 
+MAX_CAPACITY = (1 << 32) - 1  # which a heartbeat over gRPC can carry
+MAX_NAME, MAX_ADDRESS = 200, 2000  # characters
 CUSTOM = -1  # the index of a task that comes with the request
 
 Index = int | str
@@ -90,7 +92,7 @@ class TaskEntry:
     if positions and isinstance(index, int) and 0 <= index < len(self.indices):
       return self.indices[index]
     if index not in self.indices:
-      raise Refused(f"task {self.name} does not support index {index}")
+      raise Refused(f"task {self.name} does not support index {index!s:.200}")
     return index
 
 
@@ -108,9 +110,18 @@ class Registry:
     Such a worker gets sessions after it has listed its own, and the registry's
     owner has set its health to alive.
 
-    Raises `Refused` for one that no worker of the task would send.
+    Raises `Refused` for one that no worker of the task would send, and for one
+    with the address of a worker of another task that is alive: two workers
+    that are given one address would end each other's sessions.
     """
     name, address, capacity, indices = _read(announcement)
+    for other in self.find(address):
+      silent_s = now - other.last_visit
+      if other.task != name and silent_s <= self._timers.coma_s:
+        raise Refused(
+          f"{address} is the address of a worker of task {other.task}, which "
+          f"was heard {silent_s:.1f} s ago: give each worker its own --address"
+        )
     entry = self.tasks.get(name)
     if entry is None or not entry.workers:
       entry = self.tasks[name] = TaskEntry(name, indices)
@@ -134,7 +145,7 @@ class Registry:
   def task(self, name: str) -> TaskEntry:
     """Returns the task's entry. Raises `Refused` if there is none."""
     if name not in self.tasks:
-      raise Refused(f"task {name} does not exist")
+      raise Refused(f"task {name:.200} does not exist")
     return self.tasks[name]
 
   def pick(self, name: str, now: float) -> Worker | None:
@@ -216,6 +227,18 @@ def _read(
     raise Refused(f"an index is a number or a text, not {odd[0]!r:.80}")
   if not isinstance(address, str) or not address:
     raise Refused("worker address cannot be empty")
-  if not isinstance(capacity, int) or capacity <= 0:
-    raise Refused("worker capacity must be a positive integer")
+  for what, text, most in (
+    ("task name", name, MAX_NAME),
+    ("worker address", address, MAX_ADDRESS),
+  ):
+    if len(text) > most or not text.isprintable():  # they stand in logs
+      raise Refused(
+        f"{what} must be at most {most} printable characters, found "
+        f"{text!r:.80}"
+      )
+  if type(capacity) is not int or not 0 < capacity <= MAX_CAPACITY:
+    raise Refused(
+      "worker capacity must be a positive integer of at most "
+      f"{MAX_CAPACITY}, found {capacity!r:.80}"
+    )
   return name, address, capacity, indices

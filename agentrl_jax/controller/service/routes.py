@@ -9,11 +9,12 @@ of `interact`. The endpoints `describe` and `overview` are extensions too.
 import datetime
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import prometheus_client
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from agentrl_jax import bearer_token
 from agentrl_jax.controller.service.access import (
@@ -44,16 +45,16 @@ from agentrl_jax.http_requests import (
   BodyReader,
   HttpLimits,
   RequestRefused,
+  explaining,
   read_json,
 )
 
 # Of one body: heartbeats list a task's indices, sessions their messages.
 MAX_VALUES = 1 << 20
 _MAX_WAIT_S = 86_400.0
+_MAX_ID_DIGITS = 19  # of 64 bits
 _OURS = ("error", wire.PLAYS_ONCE)  # of a worker's report
 VERSION = {"variant": "nova", "version": 1}  # which AgentRL's tools expect
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ControllerApi:
@@ -72,7 +73,7 @@ class ControllerApi:
 
   def application(self) -> web.Application:
     """Returns the application with all routes."""
-    application = web.Application()
+    application = web.Application(middlewares=[explaining("message")])
     add_page(application.router)
     application.router.add_get(PATH, self.metrics)
     add_get, add_post = application.router.add_get, application.router.add_post
@@ -230,10 +231,13 @@ class ControllerApi:
   async def mark_stale(self, request: web.Request) -> web.Response:
     """Drains a worker, or admits sessions to it again."""
     body = await self._read(request)
+    stale = body.get("stale", False)
+    if not isinstance(stale, bool):
+      raise ValueError(f"stale must be true or false, found {stale!r:.80}")
     self._dispatcher.mark_stale(
       _text(body, "name"),
       _integer(body, "worker_id", 0),
-      stale=bool(body.get("stale")),
+      stale=stale,
     )
     return web.json_response(None)
 
@@ -285,7 +289,7 @@ def _explain(status: int, reason: str) -> web.Response:
 
 def _session_id(request: web.Request) -> int:
   text = request.headers.get(wire.SESSION_HEADER, "")
-  if not text.isdecimal():
+  if not text.isdecimal() or len(text) > _MAX_ID_DIGITS:
     raise ValueError(f"invalid session id {text!r:.80} in the header")
   return int(text)
 

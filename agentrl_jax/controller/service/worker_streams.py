@@ -11,7 +11,6 @@ breaks, its requests wait:
 import asyncio
 import collections
 import contextlib
-import json
 import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,7 +19,12 @@ from typing import Any
 from agentrl_jax.controller.service.access import Access, NotAllowed
 from agentrl_jax.controller.service.registry import Refused
 from agentrl_jax.env.protocol import grpc_wire, wire
-from agentrl_jax.env.protocol.link import Link, WorkerLost, refusal
+from agentrl_jax.env.protocol.link import (
+  Link,
+  WorkerLost,
+  parse_answer,
+  refusal,
+)
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 _log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ class StreamLink(Link):
   """Link to one worker, over the stream that it opened last."""
 
   def __init__(self, address: str, *, reconnect_s: float):
-    self._address = address
+    self.address = address
     self._reconnect_s = reconnect_s
     self._context: Any = None  # the stream, while there is one
     self._writer: asyncio.Task[None] | None = None  # writes to the stream
@@ -65,7 +69,7 @@ class StreamLink(Link):
         return self._read(endpoint, await answer)
     except TimeoutError as error:
       raise EnvironmentFault(
-        f"worker {self._address} has not answered {endpoint} within "
+        f"worker {self.address} has not answered {endpoint} within "
         f"{deadline_s:g} s; see whether it is alive, and what its environment "
         "waits for"
       ) from error
@@ -129,7 +133,7 @@ class StreamLink(Link):
       try:
         await asyncio.shield(self._write)
       except grpc_wire.BROKEN as error:
-        _log.info("writing to %s: %s", self._address, grpc_wire.why(error))
+        _log.info("writing to %s: %s", self.address, grpc_wire.why(error))
         return  # the reader of the stream ends it
 
   def _hang_up(self) -> None:
@@ -152,20 +156,20 @@ class StreamLink(Link):
       detail = response.message or response.json.decode(errors="replace")
       raise refusal(
         response.code,
-        f"worker {self._address} answers {endpoint} with {response.code}: "
+        f"worker {self.address} answers {endpoint} with {response.code}: "
         f"{detail[:1000]}",
       )
     try:
-      return json.loads(response.json or b"null")
+      return parse_answer(response.json or b"null")
     except ValueError as error:
       raise EnvironmentFault(
-        f"worker {self._address} answers {endpoint} with "
+        f"worker {self.address} answers {endpoint} with "
         f"{response.json[:300]!r}, which is not JSON"
       ) from error
 
   def _lost(self) -> WorkerLost:
     return WorkerLost(
-      f"worker {self._address} has hung up and not dialled again within "
+      f"worker {self.address} has hung up and not dialled again within "
       f"{self._reconnect_s:g} s; see whether it has died"
     )
 
@@ -174,7 +178,11 @@ class WorkerStreams:
   """All streams of a controller.
 
   `on_heartbeat` gets announcements, `on_lost` the address of a worker whose
-  stream broke, `on_freed` the id of a session that has ended.
+  stream broke, `on_freed` the id of a session that has ended and the address of
+  the worker that says so, which is None before its first heartbeat.
+
+  A stream is one worker's: one with an envelope that cannot be read, or with
+  heartbeats of several workers, is ended.
   """
 
   def __init__(
@@ -182,7 +190,7 @@ class WorkerStreams:
     *,
     on_heartbeat: Callable[[Mapping[str, Any]], None],
     on_lost: Callable[[str], None],
-    on_freed: Callable[[int], None],
+    on_freed: Callable[[int, str | None], None],
     reconnect_s: float,
     access: Access = Access(),  # noqa: B008 - frozen
   ):
@@ -221,44 +229,73 @@ class WorkerStreams:
       await server.stop(grace=None)
 
   async def _serve(self, envelopes: Any, context: Any) -> None:
-    """Serves one stream, from its first heartbeat to its end."""
+    """Serves one stream, for a worker with the token."""
     try:
       self._access.check("receive_heartbeat", grpc_wire.authorization(context))
     except NotAllowed as error:
       await grpc_wire.refuse(context, str(error))
+    try:
+      await self._converse(envelopes, context)
+    except Refused as fault:
+      await grpc_wire.end(context, str(fault))
+
+  async def _converse(self, envelopes: Any, context: Any) -> None:
+    """Takes envelopes until the stream ends. Raises `Refused` for a fault."""
     link: StreamLink | None = None
-    address = ""
     try:
       async for envelope in envelopes:
+        _require_valid(envelope, link)
         kind = envelope.WhichOneof("body")
         if kind == "heartbeat":
           announcement = grpc_wire.announcement_of(envelope)
-          address = announcement["address"]
-          link = self.link(address)
+          link = self.link(announcement["address"])
           link.connected(context, plays_once=envelope.heartbeat.plays_once)
           self._hear(announcement)
         elif kind == "cancel_notice":
-          self._on_freed(envelope.cancel_notice.session_id)
+          sender = None if link is None else link.address
+          self._on_freed(envelope.cancel_notice.session_id, sender)
           if link is not None:
             await link.acknowledge(envelope)
         elif kind == "response" and not self._is_answered(envelope, link):
           _log.debug("no request waits for a response to %s", envelope.id)
     finally:
       if link is not None and link.disconnected(context):
-        self._on_lost(address)
+        self._on_lost(link.address)
         await link.written()
 
   def _hear(self, announcement: Mapping[str, Any]) -> None:
     try:
       self._on_heartbeat(announcement)
     except Refused as reason:
-      _log.warning("a heartbeat of %s: %s", announcement["address"], reason)
+      _log.warning("a heartbeat of %.99r: %s", announcement["address"], reason)
 
   def _is_answered(self, envelope: Any, link: StreamLink | None) -> bool:
     """Finds the request; on a new stream, before the first heartbeat too."""
     if link is not None:
       return link.answered(envelope)
     return any(each.answered(envelope) for each in self._links.values())
+
+
+def _require_valid(envelope: Any, link: StreamLink | None) -> None:
+  """Raises `Refused` for an envelope that ends its stream."""
+  if fault := _fault(envelope, link):
+    sender = link.address if link else "a worker without a heartbeat"
+    _log.warning("the stream of %.99s is ended: %s", sender, fault)
+    raise Refused(fault)
+
+
+def _fault(envelope: Any, link: StreamLink | None) -> str:
+  """Returns why an envelope ends its stream; "" for all others."""
+  if envelope.type == grpc_wire.INVALID:
+    return "it sent a frame that is no envelope of AgentRL's stream"
+  if envelope.WhichOneof("body") != "heartbeat":
+    return ""
+  if not envelope.heartbeat.id:
+    return "its heartbeat has no id, by which its worker would be known"
+  address = grpc_wire.announcement_of(envelope)["address"]
+  if link is not None and address != link.address:
+    return f"it now has the heartbeat of another worker, {address!r:.99}"
+  return ""
 
 
 def _ignore_failure(write: asyncio.Future[None]) -> None:

@@ -26,6 +26,9 @@ try:
     descriptor_pool,
     message_factory,
   )
+  from google.protobuf.message import (  # type: ignore[import-untyped]
+    DecodeError,
+  )
 except ImportError as missing:
   raise ConfigError(
     f"gRPC needs the package {missing.name!r}, which is not installed: "
@@ -44,6 +47,7 @@ SIZES = (
 BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 HEARTBEAT, REQUEST, RESPONSE = 0, 1, 2  # types of envelopes
+INVALID = -1  # the type that an envelope is given whose bytes cannot be read
 
 # message -> field -> (number, type, oneof group); [type] is a repeated field.
 _MESSAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
@@ -206,8 +210,13 @@ def authorization(context: Any) -> str:
 
 
 async def refuse(context: Any, reason: str) -> None:
-  """Ends a stream from the controller's side: raises."""
+  """Ends a stream without a token from the controller's side: raises."""
   await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+
+
+async def end(context: Any, reason: str) -> None:
+  """Ends a stream with an invalid envelope: raises."""
+  await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
 
 def channel(address: str) -> Any:
@@ -222,12 +231,20 @@ def why(error: BaseException) -> str:
   return repr(error)
 
 
+def _read(content: bytes) -> Any:
+  """Reads an envelope; gRPC would log a traceback for bytes that are none."""
+  try:
+    return Envelope.FromString(content)
+  except DecodeError:
+    return Envelope(type=INVALID)
+
+
 def server(serve_stream: Callable[..., Any], options: Sequence[Any]) -> Any:
   """Makes a server that answers each stream with `serve_stream`."""
   grpc_server = grpc.aio.server(options=(*SIZES, *options))
   handler = grpc.stream_stream_rpc_method_handler(
     serve_stream,
-    request_deserializer=Envelope.FromString,
+    request_deserializer=_read,
     response_serializer=Envelope.SerializeToString,
   )
   service = grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})

@@ -14,6 +14,7 @@ import aiohttp
 
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.http_requests import require_shallow
 
 _JSON = {"Content-Type": "application/json"}
 
@@ -48,11 +49,17 @@ class HttpLink(Link):
   """Connection to a worker's HTTP API, over the caller's pool."""
 
   def __init__(
-    self, http: aiohttp.ClientSession, url: str, *, whom: str = "worker"
+    self,
+    http: aiohttp.ClientSession,
+    url: str,
+    *,
+    whom: str = "worker",
+    follows_redirects: bool = True,
   ):
     self.url = url.rstrip("/")
     self._whom = f"{whom} {self.url}"
     self._http = http
+    self._follows_redirects = follows_redirects
 
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
@@ -73,12 +80,17 @@ class HttpLink(Link):
     timeout = aiohttp.ClientTimeout(total=deadline_s)
     with self._asking(endpoint, deadline_s):
       async with self._http.request(
-        method, f"{self.url}/{endpoint}", timeout=timeout, **request
+        method,
+        f"{self.url}/{endpoint}",
+        timeout=timeout,
+        allow_redirects=self._follows_redirects,
+        **request,
       ) as response:
-        if response.ok:
-          content = (await response.read()).strip()
-          return json.loads(content) if content else None, response.headers
-        detail = (await response.text())[:1000]
+        content = (await response.read()).strip()
+        if response.status < 300:
+          answer = parse_answer(content) if content else None
+          return answer, response.headers
+        detail = content[:1000].decode(errors="replace")
     raise refusal(
       response.status,
       f"{self._whom} answers {endpoint} with HTTP {response.status}: {detail}",
@@ -110,6 +122,19 @@ def refusal(code: int, reason: str) -> EnvironmentFault:
   if code == wire.FULL:
     return WorkerFull(reason)
   return (WorkerRefusal if 400 <= code < 500 else EnvironmentFault)(reason)
+
+
+def parse_answer(content: bytes) -> Any:
+  """Parses a peer's JSON. Raises ValueError, also if it is nested deeply.
+
+  It is sent on, and what is nested deeply can be read and not be written.
+  """
+  try:
+    answer = json.loads(content)
+  except RecursionError as error:
+    raise ValueError("its JSON is nested too deeply to be read") from error
+  require_shallow(answer, content)
+  return answer
 
 
 @contextlib.contextmanager

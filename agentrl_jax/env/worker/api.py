@@ -123,6 +123,7 @@ class WorkerApi:
     task = self._read_task(body)
     seed = _read_seed(body) if "seed" in body else id
     session, step = await self._host.start(id, task, seed=seed)
+    self._turns.forget(id)
     return wire.step_to_json(step, session.tools) | {wire.PLAYS_ONCE: True}
 
   async def _interact(self, body: Any) -> Any:
@@ -185,14 +186,16 @@ class WorkerApi:
       raise ValueError("results must be a list of {status, reward}")
     try:
       rewards = [_read_reward(result["reward"]) for result in results]
+      mean = statistics.fmean(rewards) if rewards else 0.0
       statuses = collections.Counter(str(r["status"]) for r in results)
     except (KeyError, TypeError, OverflowError) as error:
       raise ValueError(
-        f"each result needs a status and a reward: {error!r}"
+        f"each result needs a status and a reward that can be added up: "
+        f"{error!r}"
       ) from error
     return {
       "total": len(results),
-      "reward": statistics.fmean(rewards) if rewards else 0.0,
+      "reward": mean,
       "statuses": statuses,
     }
 

@@ -45,6 +45,7 @@ from agentrl_jax.http_requests import (
   HttpLimits,
   RequestRefused,
   add_limits,
+  explaining,
   listen,
   raise_file_limit,
   read_json,
@@ -151,7 +152,7 @@ def application(
   async def shut_down(application: web.Application) -> None:
     await api.shut_down()
 
-  application = web.Application()
+  application = web.Application(middlewares=[explaining("detail")])
   application.router.add_get("/api/{endpoint}", handle)
   application.router.add_post("/api/{endpoint}", handle)
   application.on_shutdown.append(shut_down)

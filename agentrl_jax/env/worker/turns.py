@@ -68,6 +68,10 @@ class Turns:
     finally:
       self._forget()
 
+  def forget(self, session: int) -> None:
+    """Drops the last turn of a session that ended, as a new one has its id."""
+    self._last.pop(session, None)
+
   def _restore(self, session: int, last: _Turn | None) -> None:
     if last is None:
       self._last.pop(session, None)

@@ -38,7 +38,7 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
     return WorkerStreams(
       on_heartbeat=self.hear,
       on_lost=self.lost.append,
-      on_freed=self.freed.put_nowait,
+      on_freed=lambda session, _: self.freed.put_nowait(session),
       reconnect_s=reconnect_s,
     )
 

@@ -160,12 +160,36 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       ("cancel", {"session_id": 99}, "no session 99"),
       ("sample_status", {"session_id": 99}, "no session 99"),
       ("calculate_overall", {"results": [{}]}, "needs a status and a reward"),
+      (
+        "calculate_overall",
+        {"results": [{"status": "completed", "reward": 1.5e308}] * 2},
+        "a reward that can be added up",
+      ),
+      (
+        "interact",
+        {
+          "session_id": 7,
+          "messages": [{"role": "assistant", "content": {"text": "hm"}}],
+        },
+        "content must be a text",
+      ),
     ):
       with self.subTest(path=path, body=body):
         status, answer = await self.post(path, body)
         self.assertEqual(status, 400)
         self.assertIn(words, answer["detail"])
     self.assertEqual((await self.interact("hm"))[0], 200)
+
+  async def test_a_new_session_has_no_turn_of_one_with_its_id(self):
+    await self.serve()
+    for words in ("hm", "so"):
+      await self.start(id=1)
+      _, body = await self.post(
+        "interact", {"session_id": 1, "messages": says(words), "turn": 1}
+      )
+      message = body["env_out"]["messages"][0]
+      self.assertEqual(message["content"], f"You say {words}.")
+      await self.post("cancel", {"session_id": 1})
 
   async def test_cancelling_frees(self):
     await self.serve()
