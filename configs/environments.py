@@ -46,7 +46,8 @@ def entry(
       image="",  # "" is <containers.registry>/<folder of the environment>
       options=(),  # that differ at these places, as "engine=mariadb"
       worker="",  # http://host:port/api of a running worker
-      # http://host:port/api of a controller whose workers are called NAME.
+      # http://host:port/api of a controller whose workers are called NAME; of
+      # several, separated by commas.
       controller="",
       # Of the controller's clients, or of the worker: a file whose first line
       # is the token, or env:NAME; "" sends none.

@@ -107,6 +107,12 @@ class ServiceProcess:
     with urllib.request.urlopen(f"{self.url}/{path}", timeout=10) as response:
       return json.load(response)
 
+  def metrics(self):
+    """Returns the text that Prometheus reads."""
+    url = f"http://127.0.0.1:{self.port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as response:
+      return response.read().decode()
+
   def post(self, path, body=None, session=None):
     """Returns the status, the JSON and the session's id of the reply."""
     request = urllib.request.Request(

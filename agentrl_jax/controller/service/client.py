@@ -45,6 +45,7 @@ from agentrl_jax.env.protocol.link import (
   WorkerRefusal,
   reading,
 )
+from agentrl_jax.env.protocol.shares import Shares
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 # Texts in the refusals of both controllers.
@@ -52,6 +53,7 @@ _FULL = "no workers available"
 _MISSING = "does not exist"  # no worker serves the task yet
 _UNKNOWN = "not found"  # the session
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
+_SPILL_S = 10.0  # at a controller without a place, before the next is asked
 
 
 class ControllerEnvironment(Environment):
@@ -74,7 +76,9 @@ class ControllerEnvironment(Environment):
     """Opens no connection yet.
 
     Args:
-      controller: its URL, as http://host:5020/api.
+      controller: its URL, as http://host:5020/api; of several controllers with
+        workers of their own, separated by commas. Tasks are shared among them
+        by hash; while one is away or has no workers, the others take its share.
       name: the task that our workers announced: their `--name`, or else the
         environment's own name. They know their splits.
       tasks: the task that serves each split, for AgentRL's workers, which know
@@ -97,7 +101,7 @@ class ControllerEnvironment(Environment):
       if value < 0:
         raise ConfigError(f"{key}={value} must not be below 0")
     self.name = name
-    self._url = controller.rstrip("/")
+    self._shares = Shares(_addresses(controller))
     self._headers = bearer(read_token(token_file, "token_file="))
     self._tasks = tasks
     self._place_s, self._step_s, self._ready_s = place_s, step_s, ready_s
@@ -123,8 +127,7 @@ class ControllerEnvironment(Environment):
     Raises `EnvironmentFault` if no place is free within `place_s`.
     """
     async with aiohttp.ClientSession(headers=self._headers) as http:
-      link = HttpLink(http, self._url, whom="controller")
-      session = await self._start(link, task, seed)
+      session = await self._start(http, task, seed)
       try:
         yield session
       finally:
@@ -154,9 +157,15 @@ class ControllerEnvironment(Environment):
       await self._expert_environment.close()
 
   async def _start(
-    self, link: HttpLink, task: Task, seed: int
+    self, http: aiohttp.ClientSession, task: Task, seed: int
   ) -> "_ControllerSession":
-    """Starts a session; retries, because AgentRL's controller has no queue."""
+    """Starts a session; retries, because AgentRL's controller has no queue.
+
+    With several controllers, the first one that has a place within `_SPILL_S`
+    gets the session.
+    """
+    key, num_refused = f"{task.name}/{task.split}/{task.index}", 0
+    longest_s = self._place_s if self._shares.is_one else _SPILL_S
     ends_at = time.monotonic() + self._place_s
     lost_until = math.inf  # when a controller that is away is given up
     backoff_s = _MIN_BACKOFF_S
@@ -166,7 +175,9 @@ class ControllerEnvironment(Environment):
       "seed": seed,
     }
     while True:
-      wait_s = max(ends_at - time.monotonic(), 0)
+      wait_s = max(min(ends_at - time.monotonic(), longest_s), 0)
+      address = self._shares.choose(key, num_refused)
+      link = HttpLink(http, address, whom="controller")
       try:
         body, headers = await link.request(
           "POST",
@@ -179,7 +190,9 @@ class ControllerEnvironment(Environment):
         if not is_temporary or time.monotonic() + backoff_s > ends_at:
           raise
         lost_until = math.inf
+        num_refused += 1
       except WorkerLost:
+        self._shares.lose(address)
         # A session that was begun without our knowledge expires.
         lost_until = min(
           lost_until, ends_at, time.monotonic() + self._reattach_s
@@ -187,6 +200,7 @@ class ControllerEnvironment(Environment):
         if time.monotonic() + backoff_s > lost_until:
           raise
       else:
+        self._shares.find(address)
         return _ControllerSession(
           link,
           headers,
@@ -208,25 +222,30 @@ class ControllerEnvironment(Environment):
       )
     return {"name": self._tasks[split]}
 
+  @property
+  def _whom(self) -> str:
+    return f"controller {', '.join(self._shares.addresses)}"
+
   def _find_indices(self, split: str) -> Sequence[int]:
     fields = self._task_fields(split)
     if self._tasks is None:
       body = self._get("describe", fields)
-      with reading(f"controller {self._url}", "describe", body):
+      with reading(self._whom, "describe", body):
         return wire.indices_from_json(body["indices"])
     body = self._get("get_indices", fields)
-    with reading(f"controller {self._url}", "get_indices", body):
+    with reading(self._whom, "get_indices", body):
       return _playable(body)
 
   def _get(self, endpoint: str, query: Mapping[str, str]) -> Any:
     """Sends a blocking GET, and retries until the controller can answer."""
-    request = urllib.request.Request(
-      f"{self._url}/{endpoint}?{urllib.parse.urlencode(query)}",
-      headers=dict(self._headers),
-    )
     ends_at = time.monotonic() + self._ready_s
     backoff_s = _MIN_BACKOFF_S
     while True:
+      address = self._shares.choose(endpoint)
+      request = urllib.request.Request(
+        f"{address}/{endpoint}?{urllib.parse.urlencode(query)}",
+        headers=dict(self._headers),
+      )
       try:
         with urllib.request.urlopen(request, timeout=self._step_s) as response:
           return json.load(response)
@@ -238,10 +257,11 @@ class ControllerEnvironment(Environment):
         reason, is_temporary = repr(error), True
       if not is_temporary or time.monotonic() + backoff_s > ends_at:
         raise ConfigError(
-          f"controller {self._url} does not list the tasks of {dict(query)}: "
+          f"{self._whom} does not list the tasks of {dict(query)}: "
           f"{reason}. See whether controller and workers run; workers that "
           "are not ours need tasks={split: task}"
         )
+      self._shares.lose(address)
       time.sleep(backoff_s)
       backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
 
@@ -328,6 +348,16 @@ class _ControllerSession(Session):
       "POST", endpoint, deadline_s=deadline_s, headers=headers, **request
     )
     return body
+
+
+def _addresses(controller: str) -> list[str]:
+  addresses = [word.strip().rstrip("/") for word in controller.split(",")]
+  if not all(addresses) or len(set(addresses)) < len(addresses):
+    raise ConfigError(
+      f"controller={controller!r} must be a URL, as http://host:5020/api, or "
+      "several different ones, separated by commas"
+    )
+  return addresses
 
 
 def _playable(indices: Sequence[int | str]) -> Sequence[int]:
