@@ -27,7 +27,7 @@ class Shares:
 
   @property
   def is_one(self) -> bool:
-    """Whether there is nothing to choose."""
+    """True if there is nothing to choose."""
     return len(self.addresses) == 1
 
   def choose(self, key: str, skipped: int = 0) -> str:
