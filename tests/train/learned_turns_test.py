@@ -1,4 +1,4 @@
-"""What the learner computed of each trained token, against the policy alone."""
+"""The learner's values of trained tokens, against the policy alone."""
 
 import jax
 import numpy as np

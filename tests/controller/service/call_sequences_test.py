@@ -56,6 +56,17 @@ class Played:
     return len(self.words)
 
 
+def next_turn(session, words):
+  """Returns the request that plays a session's next turn."""
+  return Request(
+    "POST",
+    "/api/interact",
+    {},
+    {"session_id": str(session.id)},
+    {"messages": says(words), "turn": session.turn + 1},
+  )
+
+
 class Calls(RuleBasedStateMachine):
   """Two clients, a worker of each kind, and an operator."""
 
@@ -159,13 +170,7 @@ class Calls(RuleBasedStateMachine):
     session = self.some(data, is_open=True, is_lost=False)
     if session is None:
       return
-    request = Request(
-      "POST",
-      "/api/interact",
-      {},
-      {"session_id": str(session.id)},
-      {"messages": says(words), "turn": session.turn + 1},
-    )
+    request = next_turn(session, words)
 
     async def both():
       return await asyncio.gather(*(self.rig.asend(request) for _ in "ab"))
@@ -185,13 +190,7 @@ class Calls(RuleBasedStateMachine):
     session = self.some(data, is_open=True, is_lost=False)
     if session is None:
       return
-    request = Request(
-      "POST",
-      "/api/interact",
-      {},
-      {"session_id": str(session.id)},
-      {"messages": says("gone"), "turn": session.turn + 1},
-    )
+    request = next_turn(session, "gone")
     self.rig.run(self.rig.hang_up(request.encode()))
     self.cancel_one(session)
     self.settle()

@@ -27,7 +27,7 @@ from agentrl_jax.controller.service.access import (
 from agentrl_jax.controller.service.routes import ControllerApi
 from agentrl_jax.env.worker.api import GETTERS, WorkerApi
 from agentrl_jax.env.worker.hosting import Host, HostLimits
-from agentrl_jax.http_requests import SERVICE_LIMITS
+from agentrl_jax.http_requests import SERVICE_LIMITS, HttpLimits
 from tests.clocks import turns_of_the_loop
 from tests.controller.service.fuzzing import (
   DEFAULTS,
@@ -40,9 +40,16 @@ from tests.controller.service.fuzzing import (
 from tests.env.moody import says
 
 PROTOCOL = pathlib.Path(__file__).parents[3] / "docs/protocol.md"
-LIMITS = dataclasses.replace(
-  SERVICE_LIMITS, head_timeout_s=1.0, body_timeout_s=0.3
-)
+
+
+class Limits(HttpLimits):
+  """Waits for a body only briefly; a process that stalls may finish a head."""
+
+  def runner_options(self):
+    return super().runner_options() | {"lingering_time": 0.5}
+
+
+LIMITS = Limits(**dataclasses.asdict(SERVICE_LIMITS) | {"body_timeout_s": 0.3})
 # Requests that each endpoint answers well. A session's id is filled in.
 SESSION = {"session_id": "own"}
 HEARTBEAT = {
@@ -137,9 +144,10 @@ class FuzzTestCase(parameterized.TestCase):
   """A target to send anything to, and a session of somebody else."""
 
   access = Access()
+  limits = LIMITS
 
   def setUp(self):
-    self.rig = Rig(self.access, http=LIMITS)
+    self.rig = Rig(self.access, http=self.limits)
     self.addCleanup(self.rig.close)
     self.bystanders, _, _ = self.rig.worker("bystander", grpc=True)
     self.bystander, _ = self.rig.start("bystander")
@@ -233,6 +241,8 @@ class ControllerRoutesTest(FuzzTestCase):
 
 
 class SlowSenderTest(FuzzTestCase):
+  limits = dataclasses.replace(LIMITS, head_timeout_s=1.0)
+
   def test_what_comes_too_slowly_or_is_too_large_is_explained(self):
     head = b"POST /api/start_sample HTTP/1.1\r\nHost: x\r\n"
     large = f"Content-Length: {LIMITS.max_body + 1}\r\n\r\n".encode()

@@ -82,7 +82,7 @@ def _known(mapping, keys):
 
 
 def matches(selector, labels) -> bool:
-  """Whether a label selector of Kubernetes selects these labels."""
+  """Returns True if a label selector of Kubernetes selects these labels."""
   assert set(selector) <= {"matchLabels", "matchExpressions"}, selector
   for expression in selector.get("matchExpressions", ()):
     assert expression["operator"] == "In", expression
@@ -92,7 +92,7 @@ def matches(selector, labels) -> bool:
 
 
 def allows(rules, port, labels, namespace=None) -> bool:
-  """Whether a policy's rules let a Pod in, or out to it.
+  """Returns True if a policy's rules let a Pod in, or out to it.
 
   Args:
     rules: of one direction.
@@ -353,7 +353,7 @@ class NetworkTest(parameterized.TestCase):
     return found[0] if found else None
 
   def reaches(self, sender, receiver, port, namespace=None):
-    """Whether the policies let a connection pass, at both of its ends."""
+    """Returns True if the policies let a connection pass, at both ends."""
     leaving, entering = self.policy(sender), self.policy(receiver)
     may_leave = (
       leaving is None
