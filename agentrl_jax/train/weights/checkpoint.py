@@ -12,6 +12,7 @@
 import contextlib
 import dataclasses
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.learner import TrainState
+
+# A thread holds it while it begins a save. Orbax has one number of the latest
+# save for the whole process, by which the threads of a save find each other:
+# where two threads begin saves at once, the numbers mix and a save never ends.
+BEGINNING_A_SAVE = threading.Lock()
 
 _CHECKSUMS, _POSITION, _PINNED = "checksums", "position", "pinned"
 
@@ -110,12 +116,14 @@ class Checkpoints:
       }
 
     self._retention.pinned[step] = pinned
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.PyTreeSave(tree), about=_AboutSave(about)
-      ),
-    )
+    self.wait()  # as the manager would, but without the lock
+    with BEGINNING_A_SAVE:
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.PyTreeSave(tree), about=_AboutSave(about)
+        ),
+      )
 
   def wait(self) -> None:
     """Waits until every saved step is on disk."""

@@ -28,6 +28,7 @@ from agentrl_jax.data.snapshot_manifest import (
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
 from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
+from agentrl_jax.train.weights.checkpoint import BEGINNING_A_SAVE
 
 
 @dataclasses.dataclass(eq=False)
@@ -261,9 +262,11 @@ class SnapshotSink:
     # Otherwise Orbax's threads find a missing folder first, and never end.
     if self._leads:
       self.folder.mkdir(parents=True, exist_ok=True)
-    self._checkpointer.save(
-      self.folder / job.snapshot().folder, args=ocp.args.PyTreeSave(job.tree)
-    )
+    snapshot = job.snapshot()
+    with BEGINNING_A_SAVE:
+      self._checkpointer.save(
+        self.folder / snapshot.folder, args=ocp.args.PyTreeSave(job.tree)
+      )
     job.tree, job.has_begun = {}, True
 
   def _finish(self, job: _Job) -> None:

@@ -1,14 +1,20 @@
 """Tests of `train.weights.snapshots`: writing in the background, removal."""
 
+import dataclasses
 import threading
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
 import pytest
 
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from tests.clocks import StoppedClock, wait_until
 from tests.rollout import small
 from tests.rollout.snapshots import SnapshotsCase
+from tests.train import small as small_learner
 
 
 class KeepingTest(SnapshotsCase):
@@ -81,6 +87,32 @@ class WritingTest(SnapshotsCase):
     follower.look()
     self.serves(4)
     self.assertEqual(self.store.get(1).step, 0)
+
+  def test_no_checkpoint_begins_while_a_snapshot_begins(self):
+    """Orbax mixes up saves that two threads begin at once, and hangs."""
+    policy, learner = small_learner.make_learner()
+    state = learner.init(policy.init(jax.random.key(0)))
+    checkpoints = Checkpoints(self.folder.parent / "rl", keep=2)
+    checkpoints.save(state, {})  # compiles the checksums
+    checkpoints.wait()
+    sink = self.open_sink()
+    first, second, most = threading.Event(), threading.Event(), []
+    save = ocp.PyTreeCheckpointHandler.async_save
+
+    async def slow_save(handler, *args, **options):
+      (second if first.is_set() else first).set()
+      most.append(second.wait(2))  # True in the first: they overlap
+      return await save(handler, *args, **options)
+
+    self.enter_context(
+      mock.patch.object(ocp.PyTreeCheckpointHandler, "async_save", slow_save)
+    )
+    self.publisher.publish(small.params(1), 1, policy_slot=0)
+    self.assertTrue(first.wait(60))
+    checkpoints.save(dataclasses.replace(state, version=jnp.int32(1)), {})
+    checkpoints.wait()
+    sink.flush()
+    self.assertEqual(most, [False, True])
 
   def test_the_learner_waits_for_a_writer_that_is_too_far_behind(self):
     clock = StoppedClock()
