@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 INTERNAL = "agentrl_jax-internal"  # a network that reaches nothing outside
 PORT = 5021  # of the worker inside its container
 NETWORKS = ("internal", "bridge")
+_CREATING_THE_NETWORK = threading.Lock()
 _POLL_S = 0.1
 _LOG_LINES = 20  # lines of a container's log in an error
 
@@ -146,18 +148,32 @@ def _network(
   """Returns the engine's arguments for the container's network."""
   if spec.network == "bridge":
     return {"ports": {f"{PORT}/tcp": (spec.address, 0)}}  # any free port
-  if not engine.networks.list(names=[f"^{INTERNAL}$"]):
-    # Two processes may both create it: the engine refuses the second network
-    # of a name, or the second serves as well as the first.
-    with contextlib.suppress(docker.errors.APIError):
-      engine.networks.create(
-        INTERNAL,
-        driver="bridge",
-        internal=True,
-        # Its containers cannot reach one another either.
-        options={"com.docker.network.bridge.enable_icc": "false"},
-      )
+  _require_internal_network(engine)
   return {"network": INTERNAL}
+
+
+def _require_internal_network(engine: docker.DockerClient) -> None:
+  """Creates the network unless it is there, once.
+
+  Older engines accept two networks of one name, and then start no container in
+  either. Of several, the same one is kept by everybody.
+  """
+  names = [f"^{INTERNAL}$"]
+  with _CREATING_THE_NETWORK:
+    if not engine.networks.list(names=names):
+      with contextlib.suppress(docker.errors.APIError):  # another was first
+        engine.networks.create(
+          INTERNAL,
+          driver="bridge",
+          internal=True,
+          # Its containers cannot reach one another either.
+          options={"com.docker.network.bridge.enable_icc": "false"},
+          check_duplicate=True,
+        )
+    found = engine.networks.list(names=names)
+    for network in sorted(found, key=lambda network: network.id)[1:]:
+      with contextlib.suppress(docker.errors.APIError):  # somebody else did
+        network.remove()
 
 
 async def _until_ready(container: Container, spec: ContainerSpec) -> str:

@@ -122,6 +122,18 @@ class ContainerWorkerTest(_ContainerTest):
       async with environment.open(TASK, seed=0) as session:
         await session.reset()
 
+  async def test_two_networks_of_one_name_are_no_obstacle(self):
+    """Two processes that start on a new machine may each make one."""
+    for _ in range(2):
+      self.docker.networks.create(
+        containers.INTERNAL,
+        internal=True,
+        # As ours has it: other tests may be the ones who use it.
+        options={"com.docker.network.bridge.enable_icc": "false"},
+      )
+    async with self.worker() as environment:
+      self.assertIn(0, environment.indices("train"))
+
   async def test_a_mount_can_be_read_and_not_written(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     os.chmod(folder, 0o777)
