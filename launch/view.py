@@ -2,15 +2,19 @@
 
   python -m launch.view runs/quickstart
   python -m launch.view runs/quickstart --output=quickstart.html
+  python -m launch.view runs/quickstart --terminal
+  python -m launch.view runs/quickstart --trajectory=rl_greedy.0.0
 
 The first serves a page on this machine alone, which follows a run that is going
 on; from another machine use `ssh -L 8100:127.0.0.1:8100 MACHINE`. The second
 writes the same page as one file with all that the run has kept, to be opened
-without a server.
+without a server. The others stay in the terminal: numbers and the list of
+trajectories, and one trajectory as text.
 """
 
 import argparse
 import asyncio
+import contextlib
 import pathlib
 import signal
 import sys
@@ -24,6 +28,7 @@ from agentrl_jax.http_requests import listen
 from launch.config.command_line import REFUSED
 from launch.viewing.one_file import write_file
 from launch.viewing.server import Viewer, application
+from launch.viewing.terminal import follow, transcript
 
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
 _HOST = "127.0.0.1"
@@ -36,13 +41,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
   )
   parser.add_argument("run", help="the folder of a run")
   parser.add_argument("--port", type=int, default=8100, help="0: any free one")
-  parser.add_argument("--output", help="write one file, and serve nothing")
+  instead = parser.add_mutually_exclusive_group()
+  instead.add_argument("--output", help="write one file, and serve nothing")
+  instead.add_argument(
+    "--terminal", action="store_true", help="follow the run here, until Ctrl-C"
+  )
+  instead.add_argument(
+    "--trajectory", metavar="ID", help="print one, as listed by --terminal"
+  )
   given = parser.parse_args(arguments)
   try:
     viewer = Viewer(pathlib.Path(given.run))
     if given.output:
       size = write_file(viewer, pathlib.Path(given.output))
       CONSOLE.print(f"{given.output}: {size / 1e6:.1f} MB")
+    elif given.trajectory:
+      CONSOLE.print(transcript(viewer, given.trajectory))
+    elif given.terminal:
+      with contextlib.suppress(KeyboardInterrupt):
+        follow(viewer, CONSOLE)
     else:
       asyncio.run(_serve(viewer, given.port))
   except AgentRLError as error:

@@ -1,0 +1,116 @@
+"""A run in the terminal, whatever its policy wrote."""
+
+import dataclasses
+import io
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from rich.console import Console
+
+from agentrl_jax.data.record_file import write_groups
+from agentrl_jax.data.records import Group
+from launch.viewing.server import Viewer
+from launch.viewing.terminal import follow, transcript, visible
+from launch.viewing.trajectory_index import UnknownTrajectoryError
+from tests import programs
+from tests.launch.viewing.a_run import a_member, make_run
+
+# Sets the title, clears the screen, and asks the terminal to type.
+HOSTILE = "\x1b]0;taken\x07 \x1b[2J \x9b6n \x90q \x08 \x7f [bold]"
+
+
+class TerminalTest(unittest.TestCase):
+  def setUp(self):
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.run_folder = make_run(self.folder / "a", updates=2)
+    self.viewer = Viewer(self.folder / "a")
+
+  def printed(self, renderable):
+    out = io.StringIO()
+    Console(file=out, width=120, force_terminal=True).print(renderable)
+    return out.getvalue()
+
+  def program(self, *arguments):
+    return programs.run(
+      "launch.view", str(self.folder / "a"), *arguments, deadline_s=120
+    )
+
+  def test_numbers_and_the_latest_trajectories(self):
+    out = io.StringIO()
+    follow(self.viewer, Console(file=out, width=120))
+    text = out.getvalue()
+    self.assertIn("a: update 2 of ", text)
+    rows = [t for t in self.viewer.listing()["trajectories"]]
+    self.assertIn(f"{len(rows)} trajectories are kept", text)
+    shown = [row for row in rows if row["id"] in text]
+    self.assertEqual(shown, rows[: len(shown)])
+    self.assertGreater(len(shown), 5)
+    self.assertIn("task limit reached", text)
+
+  def test_a_trajectory(self):
+    result = self.program("--trajectory=000001.0.0")
+    self.assertEqual(result.returncode, 0, result.stderr)
+    page = self.viewer.trajectory("000001.0.0")
+    for message in page["messages"]:
+      for line in message["content"].strip().splitlines():
+        self.assertIn(line, result.stdout)
+      for call in message["calls"]:
+        self.assertIn(call["name"], result.stdout)
+    self.assertIn("assistant, turn 1: ", result.stdout)
+    self.assertNotIn("\x1b", result.stdout)  # no colours into a file
+
+  def test_what_a_policy_wrote_gives_the_terminal_no_command(self):
+    member = a_member(0, 0, reward=1.0)
+    written = [dict(message) for message in member.transcript]
+    for message in written:
+      if message["role"] in ("tool", "assistant"):
+        message["content"] = HOSTILE
+    member = dataclasses.replace(member, transcript=tuple(written))
+    write_groups(
+      self.run_folder.trajectories_of("rl", "sampled"),
+      [Group("x", member.task, (member,))],
+    )
+    text = self.printed(transcript(self.viewer, "rl_sampled.0.0"))
+    self.assertIn(visible(HOSTILE), text)
+    for found in ("\x1b]", "\x1b[2J", "\x9b", "\x90", "\x08", "\x07", "\x7f"):
+      self.assertNotIn(found, text)
+
+  def test_lines_and_letters_stay_as_they_are(self):
+    text = "a\n\tü → 漢 \N{NO-BREAK SPACE}"
+    self.assertEqual(visible(text), text)
+
+  def test_an_id_that_there_is_not(self):
+    for id in ("000009.0.0", "000001.0.7", "x", "../config.0.0"):
+      with self.assertRaises(UnknownTrajectoryError):
+        transcript(self.viewer, id)
+    result = self.program("--trajectory=x")
+    self.assertEqual(result.returncode, 2)
+    self.assertIn("take an id from the list", result.stderr)
+    self.assertNotIn("Traceback", result.stderr)
+
+  def test_ctrl_c_ends_it_without_a_traceback(self):
+    program = (
+      "import signal, threading, sys\n"
+      "from rich.console import Console\n"
+      "from launch import view\n"
+      "view.CONSOLE = Console(force_terminal=True)\n"
+      "threading.Timer(3, signal.raise_signal, [signal.SIGINT]).start()\n"
+      f"view.main([{str(self.folder / 'a')!r}, '--terminal'])\n"
+    )
+    result = subprocess.run(
+      [sys.executable, "-c", program],
+      cwd=programs.ROOT,
+      capture_output=True,
+      text=True,
+      timeout=120,
+      check=False,
+    )
+    self.assertEqual((result.returncode, result.stderr), (0, ""))
+    self.assertIn("update 2 of", result.stdout)
+
+
+if __name__ == "__main__":
+  unittest.main()
