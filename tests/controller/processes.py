@@ -67,6 +67,10 @@ class Process:
   def is_running(self):
     return self._process.poll() is None
 
+  @property
+  def pid(self):
+    return self._process.pid
+
 
 @contextlib.contextmanager
 def running(*arguments):
