@@ -5,7 +5,9 @@ r"""Serves a config's environments on this machine to a controller elsewhere.
 
 Starts workers (agentrl_jax.env.worker), each in its own process, with the
 config's options for the environment, and restarts those that end. They dial the
-controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all.
+controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all;
+with `--drain_s=300` open sessions get so many seconds to end by themselves, and
+a second signal frees them.
 
 An environment with `place.containers` has one worker, which plays in that many
 containers on this machine (agentrl_jax.env.docker.worker).
@@ -23,7 +25,7 @@ from absl import flags, logging
 
 from agentrl_jax.bearer_token import read_secret
 from agentrl_jax.env.docker.containers import ContainerSpec
-from agentrl_jax.env.worker.main import TOKEN_FLAG
+from agentrl_jax.env.worker.main import DRAIN_FLAG, TOKEN_FLAG
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.config import require_one_of
 from launch.config import command_line
@@ -46,11 +48,18 @@ _TOKEN = flags.DEFINE_string(
 _PROCESSES = flags.DEFINE_integer(
   "processes", 0, "Workers per environment; 0: as many as there are cores."
 )
+_DRAIN_S = flags.DEFINE_float(
+  "drain_s",
+  0.0,
+  "Seconds for open sessions to end, after a signal to end the workers.",
+  lower_bound=0.0,
+)
 flags.mark_flag_as_required("config")
 
 LOOK_S = 0.5  # between looks at the workers
 PAUSE_S = 1.0  # before one that ended is started again
 END_S = 30.0  # that workers get to free their sessions
+_END_LOOK_S = 0.1
 
 
 class Workers:
@@ -79,17 +88,26 @@ class Workers:
         del self._again_at[i]
         self._running[i] = subprocess.Popen(self._commands[i])
 
-  def end(self) -> None:
-    """Sends SIGTERM to all workers, and SIGKILL to those that stay."""
+  def end(self, within_s: float, signals: Sequence[int]) -> None:
+    """Sends SIGTERM to all workers, and SIGKILL to those that stay.
+
+    `signals` are those that this process has got; one that comes meanwhile is
+    passed on.
+    """
+    deadline = time.monotonic() + within_s
+    num_sent = 0
+    while self._are_running() and time.monotonic() < deadline:
+      if num_sent < max(1, len(signals)):
+        num_sent = max(1, len(signals))
+        for process in self._running:
+          process.terminate()
+      time.sleep(_END_LOOK_S)
     for process in self._running:
-      process.terminate()
-    deadline = time.monotonic() + END_S
-    for process in self._running:
-      try:
-        process.wait(max(0.0, deadline - time.monotonic()))
-      except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+      process.kill()
+      process.wait()
+
+  def _are_running(self) -> bool:
+    return any(process.poll() is None for process in self._running)
 
 
 def commands(
@@ -99,6 +117,7 @@ def commands(
   controller: str,
   processes: int,
   token: str = "",
+  drain_s: float = 0.0,
 ) -> Iterator[list[str]]:
   """Returns the command line of every worker."""
   if not names:
@@ -111,6 +130,8 @@ def commands(
   common = ["--split=train", "--port=0", f"--controller={controller}"]
   if token:
     common.append(f"{TOKEN_FLAG}{token}")
+  if drain_s:
+    common.append(f"{DRAIN_FLAG}{drain_s:g}")
   for name in names:
     if spec := containers.get(name):
       yield [
@@ -148,6 +169,7 @@ def main() -> None:
       _CONTROLLER.value,
       _PROCESSES.value,
       _TOKEN.value,
+      _DRAIN_S.value,
     )
   )
   stopped: list[int] = []
@@ -159,7 +181,7 @@ def main() -> None:
       workers.tend()
       time.sleep(LOOK_S)
   finally:
-    workers.end()
+    workers.end(_DRAIN_S.value + END_S, stopped)
 
 
 if __name__ == "__main__":

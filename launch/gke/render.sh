@@ -224,6 +224,8 @@ values_of_controller() {
 
 values_of_environments() {
   machine_resources "$1"
+  # After it, workers get half a minute to free sessions that have not ended.
+  COMMAND+=("--drain_s=$((GRACE_S - 60))")
   # With an autoscaler the number is its own.
   [[ -n $MAX_ENVIRONMENTS ]] || VALUE[REPLICAS_FIELD]="replicas: ${VALUE[REPLICAS]}"
   [[ -z $RUNTIME_CLASS ]] ||

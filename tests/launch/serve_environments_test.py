@@ -11,7 +11,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.controller.service.client import ControllerEnvironment
-from agentrl_jax.data.records import Message, Task
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.docker import worker
 from agentrl_jax.env.docker.orphans import OWNER_LABEL
 from agentrl_jax.train.config import ConfigError
@@ -117,6 +117,41 @@ class EnvironmentHostTest(absltest.TestCase):
       host.terminate()
       self.assertEqual(host.wait(DEADLINE_S), 0)
       self.assertFalse(pathlib.Path(f"/proc/{child}").exists())
+
+  @pytest.mark.slow
+  def test_an_episode_that_is_played_as_the_host_ends_is_not_lost(self):
+    service = ServiceProcess().start()
+    self.addCleanup(service.stop)
+    host = subprocess.Popen(
+      [
+        *(sys.executable, "-m", "launch.serve_environments"),
+        *("--config=tests/launch/tiny.py", "--environments=arithmetic"),
+        *(f"--controller={service.grpc}", "--processes=1", "--drain_s=60"),
+      ],
+      stderr=subprocess.DEVNULL,
+    )
+    self.addCleanup(host.wait)
+    self.addCleanup(host.kill)
+    service.wait_for_workers(1, "arithmetic")
+    environment = ControllerEnvironment(
+      controller=service.url, name="arithmetic"
+    )
+
+    async def play_while_it_ends():
+      task = Task("arithmetic", "train", 3)
+      async with environment.open(task, seed=0) as session:
+        step = await session.reset()
+        host.terminate()
+        await asyncio.sleep(2)
+        answer = Message("assistant", "Let me think.")
+        while step.status is Status.RUNNING:
+          step = await session.step(answer)
+        return step.status
+
+    self.assertEqual(
+      asyncio.run(play_while_it_ends()), Status.TASK_LIMIT_REACHED
+    )
+    self.assertEqual(host.wait(DEADLINE_S), 0)
 
 
 @pytest.mark.docker

@@ -171,7 +171,7 @@ def _require_internal_network(engine: docker.DockerClient) -> None:
           check_duplicate=True,
         )
     found = engine.networks.list(names=names)
-    for network in sorted(found, key=lambda network: network.id)[1:]:
+    for network in sorted(found, key=lambda network: str(network.id))[1:]:
       with contextlib.suppress(docker.errors.APIError):  # somebody else did
         network.remove()
 

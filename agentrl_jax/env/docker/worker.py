@@ -22,7 +22,7 @@ from agentrl_jax.env.worker.hosting import HostLimits
 from agentrl_jax.env.worker.main import (
   TOKEN_FLAG,
   WorkerConfig,
-  add_token,
+  add_token_and_drain,
   serve_until_stopped,
 )
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--name", help="name of the task at the controller")
   parser.add_argument("--controller", metavar="URL")
   parser.add_argument("--port", type=int, default=0, help="0: any free one")
-  add_token(parser)
+  add_token_and_drain(parser)
   given = parser.parse_args(arguments)
   try:
     config = WorkerConfig(
@@ -76,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       name=given.name,
       controller=given.controller,
       token=read_secret(given.token, TOKEN_FLAG),
+      drain_s=given.drain_s,
     )
     asyncio.run(_serve(read_spec(given.spec), given.containers, config))
   except AgentRLError as error:

@@ -114,6 +114,7 @@ class Host:
     self._sessions: dict[int, HostedSession] = {}
     # Tasks of sessions, until they are freed.
     self._lives: dict[int, asyncio.Task[None]] = {}
+    self._is_draining = False
 
   @property
   def num_open(self) -> int:
@@ -145,6 +146,8 @@ class Host:
     """Opens a session and waits for its first step."""
     if id in self._lives:
       raise SessionRefused(f"session {id} is already there")
+    if self._is_draining:
+      raise HostFull("this worker will end soon: start the session at another")
     if self.num_open >= self.limits.concurrency:
       raise HostFull(
         f"all {self.limits.concurrency} places are taken; try again later, or "
@@ -171,6 +174,12 @@ class Host:
       raise SessionRefused(f"session {id} cannot be asked: it is {state}")
     session.ask(answer)
     return await self._reply(id, deadline_s=self.limits.step_s)
+
+  async def drain(self) -> None:
+    """Opens no more sessions, and waits until all have ended."""
+    self._is_draining = True
+    if self._lives:
+      await asyncio.wait(self._lives.values())
 
   async def cancel(self, id: int) -> None:
     """Frees a session and waits until it is free; ignores unknown ids."""

@@ -11,7 +11,9 @@ controller, which then asks over that stream.
 `--token` names a file with the token that the controller expects of workers;
 the worker then requires it of those who reach its own port, too.
 
-SIGTERM and Ctrl-C free every session and then end the process.
+SIGTERM and Ctrl-C free every session and then end the process; with
+`--drain-s=300` open sessions get so many seconds to end by themselves, and a
+second signal frees them.
 """
 
 import argparse
@@ -58,7 +60,9 @@ DEFAULT_PORT = 5021
 ANYWHERE = "0.0.0.0"
 MAX_LISTED_INDICES = 10_000  # each heartbeat has them, every 8 s
 GRPC = "grpc://"
-TOKEN_FLAG = "--token="
+TOKEN_FLAG, DRAIN_FLAG = "--token=", "--drain-s="
+ONE_SIGNAL_S = 1.0  # signals that come within it are one
+LAST_REPLIES_S = 2.0  # to arrive, after the last session has ended
 MAX_VALUES = 1 << 20
 NEEDS_TOKEN = (
   "this worker needs its token: send it as 'Authorization: Bearer <token>'"
@@ -78,8 +82,13 @@ class WorkerConfig:
   address: str | None = None  # URL for the controller
   http: HttpLimits = SERVICE_LIMITS
   token: str = ""  # sent to the controller, and required; "": none
+  drain_s: float = 0.0  # for open sessions to end after a signal
 
   def __post_init__(self) -> None:
+    if not 0 <= self.drain_s < float("inf"):
+      raise ConfigError(
+        f"drain_s={self.drain_s} must be 0 or a number of seconds"
+      )
     if not 0 <= self.port < 1 << 16:
       raise ConfigError(f"port={self.port} must lie between 0 and 65535")
     if self.num_indices < 1:
@@ -91,10 +100,13 @@ async def serve(
   environment: Environment,
   config: WorkerConfig,
   limits: HostLimits = HostLimits(),  # noqa: B008 - frozen
+  *,
+  host: Host | None = None,
 ) -> AsyncIterator[str]:
   """Serves until the context is left; yields http://host:port/api.
 
-  Leaving frees every session and closes the port.
+  Leaving frees every session and closes the port. `host` is the one to serve,
+  if the caller looks at its sessions.
   """
   indices = environment.indices(config.split)[: config.num_indices]
   async with contextlib.AsyncExitStack() as stack:
@@ -105,7 +117,7 @@ async def serve(
       )
       controller = _controller(http, config.controller, config.token)
     api = WorkerApi(
-      Host(environment, limits),
+      host or Host(environment, limits),
       split=config.split,
       indices=indices,
       tell_cancelled=(
@@ -219,14 +231,18 @@ async def _beating(
 async def serve_until_stopped(
   environment: Environment, config: WorkerConfig, limits: HostLimits
 ) -> None:
-  """Serves until SIGTERM or Ctrl-C, then frees and closes the environment."""
+  """Serves until SIGTERM or Ctrl-C, then frees and closes the environment.
+
+  A second signal ends the wait of `config.drain_s` for open sessions.
+  """
   raise_file_limit()
+  host = Host(environment, limits)
   stopping = asyncio.Event()
   loop = asyncio.get_running_loop()
   for sign in (signal.SIGTERM, signal.SIGINT):
     loop.add_signal_handler(sign, stopping.set)
   try:
-    async with serve(environment, config, limits) as url:
+    async with serve(environment, config, limits, host=host) as url:
       _log.info(
         "serving %s (split %s, %d sessions) on %s",
         environment.name,
@@ -235,9 +251,32 @@ async def serve_until_stopped(
         url,
       )
       await stopping.wait()
+      if config.drain_s and host.num_open:
+        await _drain(host, config.drain_s, stopping)
       _log.info("stopping: every open session is freed")
   finally:
     await environment.close()
+
+
+async def _drain(host: Host, within_s: float, stopping: asyncio.Event) -> None:
+  """Waits until all sessions have ended, or for another signal."""
+  _log.info(
+    "stopping: %d sessions may end within %g s; a second signal frees them",
+    host.num_open,
+    within_s,
+  )
+  draining = asyncio.create_task(host.drain(), name="drain")
+  # Ctrl-C in a terminal reaches a parent, too, which sends a signal of its own.
+  await asyncio.wait([draining], timeout=min(ONE_SIGNAL_S, within_s))
+  stopping.clear()
+  hurried = asyncio.create_task(stopping.wait(), name="hurried")
+  await asyncio.wait(
+    [draining, hurried], timeout=within_s, return_when=asyncio.FIRST_COMPLETED
+  )
+  if draining.done():
+    await asyncio.sleep(LAST_REPLIES_S)
+  for task in (draining, hurried):
+    task.cancel()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -274,7 +313,7 @@ def _parser() -> argparse.ArgumentParser:
     help="http://host:5020/api, which dials the worker, or grpc://host:5021",
   )
   add("--address", metavar="URL", help="URL of this worker for the controller")
-  add_token(parser)
+  add_token_and_drain(parser)
   add_limits(parser)
   for limit in dataclasses.fields(HostLimits):
     add(
@@ -285,13 +324,19 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
-def add_token(parser: argparse.ArgumentParser) -> None:
-  """Adds --token to a worker's command line."""
+def add_token_and_drain(parser: argparse.ArgumentParser) -> None:
+  """Adds --token and --drain-s to a worker's command line."""
   parser.add_argument(
     TOKEN_FLAG.rstrip("="),
     default="",
     metavar="FILE",
     help="a file with the token of workers, or env:NAME",
+  )
+  parser.add_argument(
+    DRAIN_FLAG.rstrip("="),
+    type=float,
+    default=0.0,
+    help="seconds for open sessions to end, after a signal to end the worker",
   )
 
 
@@ -315,6 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
       address=given.address,
       http=read_limits(vars(given)),
       token=bearer_token.read_secret(given.token, TOKEN_FLAG),
+      drain_s=given.drain_s,
     )
     limits = HostLimits(
       **{f.name: getattr(given, f.name) for f in dataclasses.fields(HostLimits)}

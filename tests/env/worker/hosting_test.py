@@ -11,7 +11,7 @@ from agentrl_jax.env.worker.hosting import (
   SessionRefused,
 )
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from tests.clocks import Clock, until
+from tests.clocks import Clock, turns_of_the_loop, until
 from tests.env.moody import SAY, Moody
 
 
@@ -128,6 +128,20 @@ class HostTest(unittest.IsolatedAsyncioTestCase):
     await host.start(3, a_task(), seed=0)
     await host.cancel_all()
     await self.until_empty(host)
+
+  async def test_draining_ends_no_session_and_begins_none(self):
+    host = self.a_host()
+    await host.drain()  # nothing to wait for
+    host = self.a_host()
+    await host.start(1, a_task(), seed=0)
+    draining = asyncio.create_task(host.drain())
+    await turns_of_the_loop()
+    with self.assertRaisesRegex(HostFull, "will end soon"):
+      await host.start(2, a_task(), seed=0)
+    await host.step(1, say("hm"))
+    self.assertFalse(draining.done())
+    await host.cancel(1)
+    await draining
 
   async def test_unknown_busy_and_ended_sessions_are_refused(self):
     host = self.a_host()

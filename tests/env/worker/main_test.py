@@ -117,6 +117,52 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(process.returncode, 0, rest)
     self.assertIn(b"every open session is freed", rest)
 
+  async def drained(self, *signs):
+    """Signals a worker with a session; yields how it is asked and ended."""
+    process = await self.start(
+      "--environment=environments.arithmetic.environment:Arithmetic",
+      "--port=0",
+      "--drain-s=50",
+    )
+    self.addCleanup(lambda: process.returncode is None and process.kill())
+    url = (await process.stderr.readline()).decode().split()[-1]
+    http = await self.enterAsyncContext(aiohttp.ClientSession())
+
+    async def ask(endpoint, **body):
+      async with http.post(f"{url}/{endpoint}", json=body) as response:
+        return response.status, await response.json()
+
+    status, _ = await ask("start_sample", session_id=1, index=0)
+    self.assertEqual(status, 200)
+    for sign in signs:
+      process.send_signal(sign)
+    line = (await process.stderr.readline()).decode()
+    self.assertIn("1 sessions may end within 50 s", line)
+    return process, ask
+
+  async def test_an_open_session_ends_by_itself_if_it_may(self):
+    async with asyncio.timeout(60):
+      # As Ctrl-C reaches a worker and its parent, which signals it, too.
+      process, ask = await self.drained(signal.SIGINT, signal.SIGTERM)
+      status, body = await ask("start_sample", session_id=2, index=1)
+      self.assertEqual(status, 406)
+      self.assertIn("will end soon", body["detail"])
+      await asyncio.sleep(1.5)
+      for turn in range(4):
+        status, body = await ask(
+          "interact", session_id=1, messages=MESSAGES, turn=turn + 1
+        )
+        self.assertEqual(status, 200)
+      self.assertTrue(body["env_out"]["finish"], body)
+      self.assertEqual(await process.wait(), 0)
+
+  async def test_a_second_signal_frees_it(self):
+    async with asyncio.timeout(30):
+      process, ask = await self.drained(signal.SIGTERM)
+      await asyncio.sleep(1.5)
+      process.send_signal(signal.SIGTERM)
+      self.assertEqual(await process.wait(), 0)
+
   async def test_dialling_without_grpc_names_the_package(self):
     program = (
       "import sys; sys.modules['grpc'] = None\n"
