@@ -48,6 +48,7 @@ STEADY_SESSIONS, STEADY_TURNS, STEADY_PERIOD_S = 100, 20, 1.0
 READY_S, CALL_S = 60.0, 900.0
 _TEXT = "x" * 500  # of an answer, and of an observation
 _ANSWER = {"messages": [{"role": "assistant", "content": _TEXT}]}
+_RELAYED = 8000  # requests at once
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -337,7 +338,8 @@ async def _answer(request: web.Request) -> web.Response:
 
 async def _relay(port: int, behind: str) -> None:
   """Gives each request's body on, and its answer back."""
-  connector = aiohttp.TCPConnector(limit=0)
+  # With those of its clients they must not exceed 20,000 open files.
+  connector = aiohttp.TCPConnector(limit=_RELAYED)
   async with aiohttp.ClientSession(connector=connector) as http:
 
     async def give_on(request: web.Request) -> web.Response:

@@ -35,6 +35,13 @@ def apply_arm(
   return config
 
 
+_OF_A_BATCH = (
+  "admission.groups_per_step",
+  "admission.max_concurrent_groups",
+  "queue.max_groups",
+)
+
+
 def on_tasks(
   config: ml_collections.ConfigDict, names: Sequence[str]
 ) -> dict[str, Any]:
@@ -42,16 +49,31 @@ def on_tasks(
 
   Each has as many demonstrations and groups per update as in the whole.
   """
-  share = len(names) / len(config.tasks.names)
-  keys = (
-    "warm_start.num_demonstrations",
-    "admission.groups_per_step",
-    "admission.max_concurrent_groups",
-    "queue.max_groups",
-  )
+  keys = ("warm_start.num_demonstrations", *_OF_A_BATCH)
+  return {"tasks.names": tuple(names), **_scaled(config, keys, len(names))}
+
+
+def learning_without(
+  config: ml_collections.ConfigDict, names: Sequence[str]
+) -> dict[str, Any]:
+  """Returns the keys that leave tasks out of reinforcement learning alone.
+
+  Each of the others has as many groups per update as in the whole.
+  """
+  num_others = len(config.tasks.names) - len(names)
+  return {
+    "tasks.held_out": tuple(names),
+    **_scaled(config, _OF_A_BATCH, num_others),
+  }
+
+
+def _scaled(
+  config: ml_collections.ConfigDict, keys: Sequence[str], num_tasks: int
+) -> dict[str, Any]:
+  share = num_tasks / len(config.tasks.names)
   whole = config.to_dict()
   scaled = {}
   for key in keys:
     section, name = key.split(".")
     scaled[key] = round(share * whole[section][name])
-  return {"tasks.names": tuple(names), **scaled}
+  return scaled

@@ -44,6 +44,9 @@ def get_config() -> ml_collections.ConfigDict:
 
   c.tasks = create(
     names=("dbbench", "webshop"),  # of those in `configs/environments.py`
+    # Of these, what reinforcement learning leaves out. Demonstrations and
+    # evaluations have it: what does a policy learn of it from the others?
+    held_out=(),
     # Relative frequency of each environment's tasks.
     weights=create(**dict.fromkeys(environments.NAMES, 1.0)),
   )

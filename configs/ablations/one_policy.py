@@ -8,6 +8,9 @@ AgentRL's Table 5 has 67.7 % for one policy and 67.8 % for five. The arms
   python -m launch.evaluate --config=configs/five_tasks.py --policy=rl \\
     --run=sweeps/one_policy/cells/without_webshop-s0 --tasks=webshop/test
 
+The arms `rl_without_...` leave it out of reinforcement learning alone, so that
+their warm start is that of `all`, and their evaluations have all tasks.
+
 `one_policy_for_two.py` asks the same of the quickstart, at a tenth of the cost.
 """
 
@@ -21,6 +24,10 @@ ARMS = {
     f"without_{held_out}": arms.on_tasks(
       _WHOLE, [name for name in environments.NAMES if name != held_out]
     )
+    for held_out in environments.NAMES
+  },
+  **{
+    f"rl_without_{held_out}": arms.learning_without(_WHOLE, [held_out])
     for held_out in environments.NAMES
   },
 }

@@ -4,7 +4,8 @@
 
 Each task has as many demonstrations and episodes in its own arm as in `both`.
 An update alone has half as many groups, so the arms `..._whole_batches` make
-half as many updates of as many groups as `both`.
+half as many updates of as many groups as `both`. The arms `rl_without_...`
+leave a task out of reinforcement learning alone: what does the other teach?
 """
 
 from configs import arms, quickstart
@@ -19,6 +20,10 @@ _WHOLE_BATCHES = {
 ARMS = {
   "both": {},
   **{name: arms.on_tasks(_WHOLE, [name]) for name in _WHOLE.tasks.names},
+  **{
+    f"rl_without_{name}": arms.learning_without(_WHOLE, [name])
+    for name in _WHOLE.tasks.names
+  },
   **{
     f"{name}_whole_batches": arms.on_tasks(_WHOLE, [name]) | _WHOLE_BATCHES
     for name in _WHOLE.tasks.names

@@ -108,6 +108,7 @@ class EnvironmentSettings:
   mistakes: Mapping[str, float]
   weight: float
   place: PlaceSettings
+  held_out: bool = False  # from reinforcement learning
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,14 +251,23 @@ def _environments(
         f"tasks.weights.{name}={weights[name]} must be positive; leave {name} "
         "out of tasks.names to train without it"
       )
+  for name in config.tasks.held_out:
+    require_one_of("tasks.held_out", name, config.tasks.names)
+  if set(config.tasks.held_out) == set(config.tasks.names):
+    raise ConfigError(
+      f"tasks.held_out={config.tasks.held_out} has all of tasks.names, so "
+      "there is nothing to train on: leave one out of tasks.held_out"
+    )
   return {
-    name: _environment(name, known[name], weights[name])
+    name: _environment(
+      name, known[name], weights[name], name in config.tasks.held_out
+    )
     for name in config.tasks.names
   }
 
 
 def _environment(
-  name: str, section: Mapping[str, Any], weight: float
+  name: str, section: Mapping[str, Any], weight: float, held_out: bool
 ) -> EnvironmentSettings:
   """Reads one environment's section; `place` defaults to this process."""
   where = f"environments.{name}"
@@ -276,6 +286,7 @@ def _environment(
     options=section["options"],
     mistakes=section["mistakes"],
     weight=weight,
+    held_out=held_out,
     place=PlaceSettings(**idle | place),
   )
 

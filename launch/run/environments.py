@@ -80,7 +80,7 @@ def task_stream(
   """Makes a stream of tasks; each purpose has its own order."""
   return TaskStream(
     {name: env.indices(split) for name, env in environments.items()},
-    weights={name: s.weight for name, s in settings.environments.items()},
+    weights={name: settings.environments[name].weight for name in environments},
     split=split,
     seed=_stream_seed(settings, purpose),
     shuffle=shuffle,
@@ -90,10 +90,18 @@ def task_stream(
 def training_stream(
   settings: Settings, environments: Mapping[str, Environment], *, purpose: str
 ) -> TaskStream | LearningTaskStream:
-  """Makes the stream of reinforcement learning, by `task_weights.rule`."""
+  """Makes the stream of reinforcement learning, by `task_weights.rule`.
+
+  It has no task of those that are held out.
+  """
+  environments = {
+    name: environment
+    for name, environment in environments.items()
+    if not settings.environments[name].held_out
+  }
   if settings.task_weights.rule == "fixed":
     return task_stream(settings, environments, split="train", purpose=purpose)
-  weights = {name: s.weight for name, s in settings.environments.items()}
+  weights = {name: settings.environments[name].weight for name in environments}
   datasets = task_datasets(
     {name: env.indices("train") for name, env in environments.items()},
     weights=weights,

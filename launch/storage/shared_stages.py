@@ -44,6 +44,8 @@ KEYS = (
   "sampling.calls",
   "evaluation",
 )
+# Below them, but of reinforcement learning alone.
+_LATER_KEYS = ("tasks.held_out",)
 _STORE = "warm_start.store"
 # What the stages leave in a run's folder.
 _FILES = (
@@ -67,7 +69,9 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   found = {}
   for key, value in _flat(config.to_dict()):
     words = key.split(".")
-    if key == _STORE or not any(_is_below(key, each) for each in KEYS):
+    if key in (_STORE, *_LATER_KEYS):
+      continue
+    if not any(_is_below(key, each) for each in KEYS):
       continue
     if words[0] == "environments":
       continue

@@ -97,6 +97,12 @@ class SettingsTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("no_task", {"tasks.names": ()}, "tasks.names is empty"),
     ("unknown_task", {"tasks.names": ("chess",)}, "'chess' is not one of"),
+    ("held_out", {"tasks.held_out": ("chess",)}, "held_out is 'chess'|'chess'"),
+    (
+      "all_held_out",
+      {"tasks.held_out": ("webshop", "dbbench")},
+      "there is nothing to train on",
+    ),
     ("weight", {"tasks.weights.webshop": 0.0}, "webshop=0.0 must be positive"),
     ("driver", {"engine.driver": "tpu"}, "engine.driver='tpu' is not one of"),
     ("truncation", {"sampling.top_k": 5}, "top_k=0"),

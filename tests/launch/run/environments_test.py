@@ -16,7 +16,12 @@ from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import ConfigError
 from configs import quickstart
 from launch.config.settings import read_settings
-from launch.run.environments import placed_environments
+from launch.run.environments import (
+  placed_environments,
+  task_stream,
+  training_stream,
+)
+from launch.storage.shared_stages import hash_of, shared_keys
 from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 TASK = Task("webshop", "test", 0)
@@ -41,6 +46,37 @@ def play(environment):
     return steps
 
   return asyncio.run(played())
+
+
+class HeldOutTest(unittest.TestCase):
+  def test_a_task_that_is_held_out_is_never_drawn(self):
+    config = quickstart.get_config()
+    for rule in ("fixed", "signal"):
+      config.task_weights.rule = rule
+      for held_out, drawn in (
+        ((), {"dbbench", "webshop"}),
+        (("webshop",), {"dbbench"}),
+      ):
+        config.tasks.held_out = held_out
+        made = read_settings(config)
+        with placed_environments(made) as environments:
+          stream = training_stream(made, environments, purpose="rl")
+          tasks = {next(stream)[1].name for _ in range(50)}
+          shown = task_stream(
+            made, environments, split="train", purpose="warm_start"
+          )
+          demonstrated = {next(shown)[1].name for _ in range(50)}
+        self.assertEqual(tasks, drawn)
+        self.assertEqual(set(stream.shares()), drawn)
+        self.assertEqual(demonstrated, {"dbbench", "webshop"})
+
+  def test_it_has_the_stages_of_those_that_train_on_all(self):
+    config = quickstart.get_config()
+    stages = hash_of(shared_keys(config))
+    config.tasks.held_out = ("webshop",)
+    self.assertEqual(hash_of(shared_keys(config)), stages)
+    config.tasks.names = ("webshop",)
+    self.assertNotEqual(hash_of(shared_keys(config)), stages)
 
 
 class PlacesTest(unittest.TestCase):
