@@ -34,6 +34,7 @@ MAX_DEPTH = 100  # of nested lists and objects in JSON
 MIB = 1 << 20
 MOST_FILES = 1 << 20  # open ones, where there is no limit
 FEW_FILES = 4096
+_OTHER_FILES = 64  # that a server has open besides its connections
 _SHORT = 1 << 16  # bytes, which are parsed in a millisecond
 
 
@@ -147,6 +148,18 @@ def raise_file_limit() -> int:
       FEW_FILES,
     )
   return soft
+
+
+def connection_limit() -> int:
+  """Returns how many connections to others leave as many files for clients.
+
+  A server that gives each request on needs two files for it. Without files it
+  fails requests; at this limit they wait. 0, as aiohttp has it, is no limit.
+  """
+  soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if soft == resource.RLIM_INFINITY:
+    return 0
+  return max(soft // 2 - _OTHER_FILES, _OTHER_FILES)
 
 
 async def listen(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -21,9 +22,16 @@ START_S = 120.0
 
 
 class Process:
-  """A process whose standard error is kept, line by line."""
+  """A process whose standard error is kept, line by line.
 
-  def __init__(self, *arguments):
+  `open_files` are its limits, soft and hard, if not those of this process.
+  """
+
+  def __init__(self, *arguments, open_files=None):
+    def limit():
+      if open_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+
     self.lines = []
     self._changed = threading.Condition()
     self._process = subprocess.Popen(
@@ -33,6 +41,7 @@ class Process:
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,
       text=True,
+      preexec_fn=limit,
     )
     self._reader = threading.Thread(target=self._read, daemon=True)
     self._reader.start()
@@ -92,13 +101,14 @@ class ServiceProcess:
     self.url = f"http://127.0.0.1:{self.port}/api"
     self.grpc = f"grpc://127.0.0.1:{self.grpc_port}"
 
-  def start(self):
+  def start(self, open_files=None):
     self.process = Process(
       "-m",
       "agentrl_jax.controller.service",
       f"--port={self.port}",
       f"--grpc-port={self.grpc_port}",
       *self._options,
+      open_files=open_files,
     )
     self.process.wait_for("controller on")
     return self

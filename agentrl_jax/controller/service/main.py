@@ -38,6 +38,7 @@ from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
   HttpLimits,
   add_limits,
+  connection_limit,
   listen,
   raise_file_limit,
   read_limits,
@@ -99,7 +100,9 @@ async def serve(
 ) -> AsyncIterator[Addresses]:
   """Serves until the context is left."""
   async with contextlib.AsyncExitStack() as stack:
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    connector = aiohttp.TCPConnector(
+      limit=connection_limit(), keepalive_timeout=_KEEPALIVE_S
+    )
     http = await stack.enter_async_context(
       aiohttp.ClientSession(
         connector=connector, headers=bearer(config.access.worker)

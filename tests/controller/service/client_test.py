@@ -389,18 +389,16 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
 
 @pytest.mark.slow
 class ManyStartsTest(unittest.IsolatedAsyncioTestCase):
-  async def test_a_low_limit_of_open_files_is_raised(self):
-    """Many systems begin with 1,024, where they allow a million."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
-    try:
-      service = ServiceProcess().start()
-    finally:
-      resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+  async def started(self, number, *, open_files):
+    """Starts sessions at once; returns the statuses of the replies.
+
+    `open_files` are the limits of the controller, soft and hard.
+    """
+    service = ServiceProcess().start(open_files)
     self.addCleanup(service.stop)
     config = WorkerConfig(port=0, controller=service.url)
     async with (
-      serve(Gate(), config, HostLimits(concurrency=300)),
+      serve(Gate(), config, HostLimits(concurrency=number)),
       aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
       await asyncio.to_thread(service.wait_for_workers, 1, "gate")
@@ -410,8 +408,16 @@ class ManyStartsTest(unittest.IsolatedAsyncioTestCase):
         async with http.post(f"{service.url}/start_sample", json=body) as got:
           return got.status
 
-      started = await asyncio.gather(*(start() for _ in range(300)))
-    self.assertEqual(set(started), {200})
+      return set(await asyncio.gather(*(start() for _ in range(number))))
+
+  async def test_a_low_limit_of_open_files_is_raised(self):
+    """Many systems begin with 1,024, where they allow a million."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    self.assertEqual(await self.started(300, open_files=(100, hard)), {200})
+
+  async def test_where_files_are_few_requests_wait_for_connections(self):
+    """Each session is a file for its client, and one for its worker."""
+    self.assertEqual(await self.started(260, open_files=(500, 500)), {200})
 
 
 class Saboteur(Expert):
