@@ -50,6 +50,8 @@ from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.group import Processes
+from launch.processes.stacks import FILE as STACKS
+from launch.processes.stacks import write_stacks
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.environments import training_stream
@@ -278,12 +280,14 @@ class LeaderGroupSource(GroupSource):
       if groups is not None:
         return groups
       if time.monotonic() > deadline:
+        stacks = write_stacks(self._run.root / STACKS, self._running.loop)
         raise DeadlineExceeded(
           f"the learner waited "
           f"train.batch_timeout_s={self._config.train.batch_timeout_s:g} s "
           f"for {number} groups to train version {version} on; look at: "
           "rollout/finished and rollout/faults of each task, and the rollout "
-          "engine; an episode may be longer than this wait"
+          "engine; an episode may be longer than this wait. Where every thread "
+          f"and episode waited is in {stacks}"
         )
     return None
 
