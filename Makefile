@@ -34,7 +34,7 @@ originals: $(VENV)/originals
 
 $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --no-compile 'torch==$(TORCH)' \
-	  --editable '.[originals,plan]'
+	  --editable '.[originals,plan,track_test]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL) $(DASHSCOPE)
 	touch $@
 

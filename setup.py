@@ -50,6 +50,7 @@ EXTRAS = {
   "sparql": ["pyoxigraph>=0.5"],
   "gym": ["gymnasium>=1.0"],
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
+  "track": ["wandb", "mlflow-skinny"],  # report.trackers
   # What google-jetstream itself imports; install it with --no-deps after.
   "jetstream": [
     "grpcio",
@@ -88,6 +89,8 @@ EXTRAS = {
   "browser": ["playwright"],
   # What tests compare models with; of torch, the build for CPUs will do.
   "originals": ["torch>=2.6", "transformers>=4.51", "peft"],
+  # A database for MLflow, as its server has one.
+  "track_test": ["wandb", "mlflow-skinny", "sqlalchemy", "alembic"],
   # launch.plan compiles for TPUs with it, on any machine.
   "plan": ["jax[tpu]"],
   "gcs": ["gcsfs"],  # checkpoints and snapshots at gs://...

@@ -59,10 +59,12 @@ class MetricsWriter:
     directory: pathlib.Path | str,
     *,
     clock: Callable[[], float] = time.time,
+    copy_to: Callable[[Row], None] | None = None,
   ) -> None:
+    """`copy_to` gets each row once it is written."""
     self._directory = pathlib.Path(directory)
     self._directory.mkdir(parents=True, exist_ok=True)
-    self._clock = clock
+    self._clock, self._copy_to = clock, copy_to
     self._tensorboards: dict[str, EventFile] = {}
     self.path = self._directory / FILE
     self.num_not_finite = 0  # values written as null by this writer
@@ -84,6 +86,8 @@ class MetricsWriter:
     self._file.write(_to_line(row))
     self._file.flush()
     self._copy(row).flush()
+    if self._copy_to is not None:
+      self._copy_to(row)
 
   def truncate_after(self, stage: str, step: int) -> None:
     """Forgets the first row of `stage` beyond `step`, and all that follow it.

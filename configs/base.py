@@ -409,6 +409,9 @@ def get_config() -> ml_collections.ConfigDict:
     # Of the groups whose spans go to traces.jsonl, and to an OpenTelemetry
     # collector if the environment names one: docs/reading_a_run.md.
     trace_share=0.0,
+    # Copies of the metrics at "wandb" or "mlflow", whose own variables say
+    # where: docs/reading_a_run.md.
+    trackers=(),
   )
   return c.lock()
 

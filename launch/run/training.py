@@ -37,6 +37,7 @@ from launch.run.group_source import (
 )
 from launch.run.reinforcement import Reinforcement
 from launch.run.traces import traced
+from launch.run.trackers import tracked
 from launch.run.warm_start import STAGE as WARM_START
 from launch.run.warm_start import warm_start
 from launch.serving import remote
@@ -125,7 +126,10 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
       stack.enter_context(
         stages.begun(folder.root, timeout_s=settings.processes.wait_timeout_s)
       )
-    metrics = stack.enter_context(MetricsWriter(folder.root))
+    copy_to = stack.enter_context(
+      tracked(context.config.report.trackers, folder.root, context.config)
+    )
+    metrics = stack.enter_context(MetricsWriter(folder.root, copy_to=copy_to))
     with context.interrupts.at_once():
       make_chat(context)
       make_demonstrations(context)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import resource
 import signal
 import socket
 import subprocess
@@ -28,20 +27,15 @@ class Process:
   """
 
   def __init__(self, *arguments, open_files=None):
-    def limit():
-      if open_files is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
-
     self.lines = []
     self._changed = threading.Condition()
     self._process = subprocess.Popen(
-      [sys.executable, *arguments],
+      [*_limited(open_files), sys.executable, *arguments],
       cwd=ROOT,
       env=os.environ | {"PYTHONPATH": str(ROOT)},
       stdout=subprocess.DEVNULL,
       stderr=subprocess.PIPE,
       text=True,
-      preexec_fn=limit,
     )
     self._reader = threading.Thread(target=self._read, daemon=True)
     self._reader.start()
@@ -79,6 +73,15 @@ class Process:
   @property
   def pid(self):
     return self._process.pid
+
+
+def _limited(open_files):
+  """Returns the words before a command that limit its open files."""
+  if open_files is None:
+    return ()
+  soft, hard = open_files
+  script = f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"'
+  return ("sh", "-c", script, "sh")
 
 
 @contextlib.contextmanager
