@@ -6,7 +6,8 @@
 
 Controller, worker, relay and client are processes of their own. The relay is
 the floor: aiohttp that gives each body of a request on to a server that answers
-at once with as many bytes as the worker's, and gives that answer back.
+at once with as many bytes as the worker's, and gives that answer back; 8,000 at
+once, so that 10,000 clients leave it files.
 
   burst   all sessions start at once; then all are cancelled
   turns   all start at once and play `--turns` turns, all in flight
@@ -48,7 +49,7 @@ STEADY_SESSIONS, STEADY_TURNS, STEADY_PERIOD_S = 100, 20, 1.0
 READY_S, CALL_S = 60.0, 900.0
 _TEXT = "x" * 500  # of an answer, and of an observation
 _ANSWER = {"messages": [{"role": "assistant", "content": _TEXT}]}
-_RELAYED = 8000  # requests at once
+_RELAYED = 8000  # requests at once that the relay gives on
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -338,7 +339,6 @@ async def _answer(request: web.Request) -> web.Response:
 
 async def _relay(port: int, behind: str) -> None:
   """Gives each request's body on, and its answer back."""
-  # With those of its clients they must not exceed 20,000 open files.
   connector = aiohttp.TCPConnector(limit=_RELAYED)
   async with aiohttp.ClientSession(connector=connector) as http:
 

@@ -15,6 +15,7 @@ import pathlib
 import queue
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -45,8 +46,8 @@ class Tracker(Protocol):
     """Sends the finite values of a row."""
     ...
 
-  def close(self) -> None:
-    """Waits until all is sent, and ends the run there."""
+  def close(self, is_finished: bool) -> None:
+    """Waits until all is sent, and ends the run there, finished or not."""
     ...
 
 
@@ -78,9 +79,9 @@ class WandbTracker:
     values = {f"{row.stage}/{k}": v for k, v in _finite(row.values).items()}
     self._run.log({**values, step: row.step})
 
-  def close(self) -> None:
+  def close(self, is_finished: bool) -> None:
     """See `Tracker.close`."""
-    self._run.finish()
+    self._run.finish(exit_code=0 if is_finished else 1)
 
 
 class MlflowTracker:
@@ -128,9 +129,10 @@ class MlflowTracker:
     for batch in _batches(metrics, _MLFLOW_BATCH):
       self._client.log_batch(self.id, metrics=batch)
 
-  def close(self) -> None:
+  def close(self, is_finished: bool) -> None:
     """See `Tracker.close`."""
-    self._client.set_terminated(self.id)
+    status = "FINISHED" if is_finished else "KILLED"
+    self._client.set_terminated(self.id, status)
 
 
 TRACKERS: Mapping[str, Callable[..., Tracker]] = {
@@ -145,8 +147,9 @@ def tracked(
 ) -> Iterator[Callable[[Row], None] | None]:
   """Yields a function that takes rows to send; None if there is no tracker.
 
-  Raises `ConfigError` for a name that is unknown, a package that is missing,
-  and a tracker that refuses the run.
+  A run that is left by an exception, as one that is stopped, is not finished
+  there. Raises `ConfigError` for a name that is unknown, a package that is
+  missing, and a tracker that refuses the run.
   """
   if not names:
     yield None
@@ -161,8 +164,10 @@ def tracked(
   copier = _Copier(trackers)
   try:
     yield copier.put
-  finally:
-    copier.close()
+  except BaseException:
+    copier.close(is_finished=False)
+    raise
+  copier.close(is_finished=True)
 
 
 def _opened(
@@ -190,6 +195,7 @@ class _Copier:
     self._trackers = trackers
     self._rows: queue.Queue[Row | None] = queue.Queue(_MOST_ROWS)
     self._num_lost = dict.fromkeys(trackers, 0)
+    self._is_finished = False  # the run, once no row comes any more
     self._thread = threading.Thread(
       target=self._run, name="trackers", daemon=True
     )
@@ -203,11 +209,13 @@ class _Copier:
       for name in self._trackers:
         self._lose(name, "it is too slow")
 
-  def close(self) -> None:
+  def close(self, is_finished: bool) -> None:
     """Sends what waits, for a minute at most."""
+    self._is_finished = is_finished
+    given_up_at = time.monotonic() + _CLOSE_S
     with contextlib.suppress(queue.Full):
-      self._rows.put(None, timeout=1)
-    self._thread.join(_CLOSE_S)
+      self._rows.put(None, timeout=_CLOSE_S)
+    self._thread.join(max(0.0, given_up_at - time.monotonic()))
     if self._thread.is_alive():
       _log.warning(
         "%s has not taken all metrics within %g s; metrics.jsonl has them",
@@ -231,7 +239,7 @@ class _Copier:
           self._lose(name, repr(error))
     for name, tracker in self._trackers.items():
       try:
-        tracker.close()
+        tracker.close(self._is_finished)
       except Exception as error:  # noqa: BLE001 - see above
         _log.warning("%s has not ended its run: %r", name, error)
 

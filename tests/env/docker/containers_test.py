@@ -124,6 +124,8 @@ class ContainerWorkerTest(_ContainerTest):
 
   async def test_two_networks_of_one_name_are_no_obstacle(self):
     """Two processes that start on a new machine may each make one."""
+    if self.docker.version()["ApiVersion"] >= "1.44":
+      self.skipTest("this engine refuses a second network of a name")
     for _ in range(2):
       self.docker.networks.create(
         containers.INTERNAL,

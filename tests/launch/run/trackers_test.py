@@ -43,8 +43,8 @@ class Scripted:
       raise self.error
     self.rows.append(row)
 
-  def close(self):
-    pass
+  def close(self, is_finished):
+    self.is_finished = is_finished
 
 
 class TrackersTest(unittest.TestCase):
@@ -58,6 +58,9 @@ class TrackersTest(unittest.TestCase):
     with tracked(names, self.folder, self.config) as put:
       for row in rows:
         put(row)
+    return self.ids()
+
+  def ids(self):
     return json.loads((self.folder / FILE).read_text())
 
   def scripted(self):
@@ -143,6 +146,20 @@ class TrackersTest(unittest.TestCase):
       self.track("scripted", rows=ROWS * 10)  # returns though nothing is taken
     self.assertIn("too slow", logs.output[0])
     made.go_on.set()
+
+  def test_a_run_that_is_stopped_is_not_finished_there(self):
+    mlflow = self.require_mlflow()
+    made = self.scripted()
+    with (
+      self.assertRaises(KeyboardInterrupt),
+      tracked(("mlflow", "scripted"), self.folder, self.config),
+    ):
+      raise KeyboardInterrupt
+    self.assertIs(made.is_finished, False)
+    run = mlflow.MlflowClient().get_run(self.ids()["mlflow"])
+    self.assertEqual(run.info.status, "KILLED")
+    self.track("scripted")
+    self.assertIs(made.is_finished, True)
 
   def test_rows_are_those_of_the_file(self):
     made = self.scripted()
