@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from agentrl_jax.rollout.server.app import spare_collections
+from agentrl_jax.garbage import spare_collections
 from bench.line_peer import Pythons
 from tests.rollout import talking
 

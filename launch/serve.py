@@ -30,6 +30,7 @@ from absl import flags
 from rich.console import Console
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
@@ -46,7 +47,6 @@ from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
 from agentrl_jax.rollout.server.app import (
   RolloutApi,
   listening,
-  spare_collections,
 )
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState

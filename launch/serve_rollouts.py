@@ -24,6 +24,7 @@ from rich.console import Console
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine
@@ -40,7 +41,6 @@ from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import (
   RolloutApi,
   listening,
-  spare_collections,
 )
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.server.state import ServerState

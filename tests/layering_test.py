@@ -138,6 +138,7 @@ EVERYONE_MAY = {
   "agentrl_jax.bearer_token",
   "agentrl_jax.condition",
   "agentrl_jax.errors",
+  "agentrl_jax.garbage",
   "agentrl_jax.http_requests",
   "agentrl_jax.metrics",
   "agentrl_jax.named_objects",

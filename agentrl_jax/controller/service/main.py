@@ -34,6 +34,7 @@ from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.controller.service.routes import ControllerApi
 from agentrl_jax.env.protocol.link import HttpLink, Link
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
   HttpLimits,
@@ -174,6 +175,7 @@ async def _run(config: ServiceConfig, timers: Timers) -> None:
   for number in (signal.SIGTERM, signal.SIGINT):
     loop.add_signal_handler(number, stopping.set)
   async with serve(config, timers) as addresses:
+    spare_collections()
     listed = filter(None, (addresses.http, addresses.grpc))
     _log.info("controller on %s", " and ".join(listed))
     await stopping.wait()

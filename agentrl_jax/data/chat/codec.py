@@ -77,6 +77,7 @@ JINJA = """\
 # Markers that the text of an answer may contain.
 _THOUGHT = (THINK, THINK_END)
 _CACHE_SIZE = 256  # grammars of calls
+_NUM_STARTS = 64  # of conversations that are remembered
 _CALL_PATTERN = re.compile(
   re.escape(CALL) + r"(.*?)(?:" + re.escape(CALL_END) + r"|\Z)", re.DOTALL
 )
@@ -245,6 +246,7 @@ class ChatCodec:
     self._grammar_of_calls = functools.lru_cache(_CACHE_SIZE)(
       self._write_grammar
     )
+    self._start_of = functools.lru_cache(_NUM_STARTS)(self._encode_start)
 
   @property
   def vocab_size(self) -> int:
@@ -259,11 +261,11 @@ class ChatCodec:
   def start(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> np.ndarray:
-    """Returns the ids of the first messages and the generation prompt."""
-    shielded = [self._shield_tool(tool) for tool in tools]
-    return self.encode(
-      self._template.start([self._shield(m) for m in messages], shielded)
-    )
+    """Returns the ids of the first messages and the generation prompt.
+
+    They are read-only: attempts of a group begin alike, and share them.
+    """
+    return self._start_of(tuple(messages), _tools_key(tools))
 
   def extend(
     self, messages: Sequence[Message], *, ended_by: int | None
@@ -320,6 +322,16 @@ class ChatCodec:
     """Returns the text of ids, markers included."""
     return self._tokenizer.decode(ids)
 
+  def _encode_start(
+    self, messages: tuple[Message, ...], key: str
+  ) -> np.ndarray:
+    shielded = [self._shield_tool(Tool(*fields)) for fields in json.loads(key)]
+    ids = self.encode(
+      self._template.start([self._shield(m) for m in messages], shielded)
+    )
+    ids.flags.writeable = False
+    return ids
+
   def _write_grammar(self, key: str, choice: str, parallel: bool) -> str:
     tools = [Tool(name, "", schema) for name, schema in json.loads(key)]
     return self._call_grammar.of_calls(tools, choice=choice, parallel=parallel)
@@ -343,6 +355,13 @@ class ChatCodec:
       [tool.name, tool.description, dict(tool.parameters)]
     )
     return Tool(name, text, schema)
+
+
+def _tools_key(tools: Sequence[Tool]) -> str:
+  """Returns text that `Tool` can be made of again, with its order of keys."""
+  return json.dumps(
+    [[tool.name, tool.description, dict(tool.parameters)] for tool in tools]
+  )
 
 
 def _without_escapes(arguments: str) -> str:

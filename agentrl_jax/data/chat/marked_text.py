@@ -27,6 +27,8 @@ _NOTE = "\ufdd0"
 _SHIELD, _LITERAL = _NOTE + "0", _NOTE + "1"
 _TAG = re.compile(r"</?[^\s<>]+>")
 _LONG = 4096  # characters, about a millisecond of tokenising
+_SHORT = 32  # characters, of pieces of templates: role names, line ends
+_NUM_SHORT = 4096  # of them that are remembered
 _NOTES = {_SHIELD: "", _LITERAL: _NOTE}
 
 
@@ -86,6 +88,8 @@ class MarkedTokenizer:
     self._text_of = {id: text for text, id in ids.items()}
     self._tokenizer = tokenizer
     self._plain = _without(tokenizer, set(ids))
+    # A call of the tokenizer takes longer than the short pieces themselves.
+    self._spelt_short = functools.lru_cache(_NUM_SHORT)(self._spell)
 
   @property
   def vocab_size(self) -> int:
@@ -132,12 +136,17 @@ class MarkedTokenizer:
         run.append(id)
     return "".join([*pieces, self._shielded(run)])
 
-  def _spelt(self, text: str) -> list[int]:
+  def _spelt(self, text: str) -> tuple[int, ...]:
+    if len(text) <= _SHORT:
+      return self._spelt_short(text)
+    return self._spell(text)
+
+  def _spell(self, text: str) -> tuple[int, ...]:
     if len(text) < _LONG:
-      return list(self._plain.encode(text, add_special_tokens=False).ids)
+      return tuple(self._plain.encode(text, add_special_tokens=False).ids)
     # As a batch, which releases the interpreter's lock.
     (encoding,) = self._plain.encode_batch([text], add_special_tokens=False)
-    return list(encoding.ids)
+    return tuple(encoding.ids)
 
   def _shielded(self, run: list[int]) -> str:
     return self.markers.shield(

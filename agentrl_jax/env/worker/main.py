@@ -41,6 +41,7 @@ from agentrl_jax.env.worker.heartbeat import (
 )
 from agentrl_jax.env.worker.hosting import Host, HostLimits
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
   BodyReader,
@@ -243,6 +244,7 @@ async def serve_until_stopped(
     loop.add_signal_handler(sign, stopping.set)
   try:
     async with serve(environment, config, limits, host=host) as url:
+      spare_collections()
       _log.info(
         "serving %s (split %s, %d sessions) on %s",
         environment.name,

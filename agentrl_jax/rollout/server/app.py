@@ -9,7 +9,6 @@ OpenAI's API is below `/v1` (`rollout.openai.routes`).
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import (
   AsyncIterator,
   Callable,
@@ -245,17 +244,6 @@ class _StreamingResponse:
       raise ConnectionAbortedError(
         f"a client read nothing of its answer for {_WRITE_TIMEOUT_S:g} s"
       ) from error
-
-
-def spare_collections() -> None:
-  """Excludes all present objects from later garbage collections.
-
-  For a process that only serves, once it is ready: a full collection would scan
-  jax and the model too and hold the event loop for 150 ms, whenever the JSON of
-  a request happens to trigger one.
-  """
-  gc.collect()
-  gc.freeze()
 
 
 @contextlib.asynccontextmanager

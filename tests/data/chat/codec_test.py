@@ -60,6 +60,32 @@ class ChatCodecTest(absltest.TestCase):
       np.concatenate(pieces), self.codec.encode(whole)
     )
 
+  def test_conversations_that_begin_alike_share_their_first_tokens(self):
+    opening = [Message("system", "red shoes")]
+    first = self.codec.start(opening, [TOOL])
+    self.assertIs(self.codec.start(list(opening), [TOOL]), first)
+    with self.assertRaisesRegex(ValueError, "read-only"):
+      first[0] = 0
+
+  def test_tools_that_are_equal_but_read_otherwise_share_nothing(self):
+    """As Python compares them: keys in another order, and 1 and true."""
+    a, b = {"type": "string"}, {"type": "integer"}
+    for one, other in (
+      ({"a": a, "b": b}, {"b": b, "a": a}),
+      ({"a": {"enum": [1]}}, {"a": {"enum": [True]}}),
+    ):
+      texts = [
+        self.codec.decode(
+          self.codec.start(
+            [Message("system", "s")],
+            [Tool("look", "", {"type": "object", "properties": properties})],
+          )
+        )
+        for properties in (one, other)
+      ]
+      self.assertEqual(one, other)
+      self.assertNotEqual(*texts)
+
   def test_reads_what_it_writes(self):
     message = Message("assistant", "", (ToolCall("look", '{"a": "é"}', "0"),))
     ids = self.codec.write(message)
