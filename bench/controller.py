@@ -42,6 +42,7 @@ from aiohttp import web
 
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.interface import Environment, Session, Step
+from agentrl_jax.garbage import spare_collections
 
 ROWS = ("burst", "turns", "steady")
 ROOT = pathlib.Path(__file__).parents[1]
@@ -326,6 +327,7 @@ async def _serve(port: int, answer: Callable[[web.Request], Any]) -> None:
   runner = web.AppRunner(app, access_log=None)
   await runner.setup()
   await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
+  spare_collections()  # as the controller does
   await asyncio.Event().wait()
 
 

@@ -285,7 +285,9 @@ def select_groups(
     g: (since + max_age - version) // versions_per_step
     for g, since in started.items()
   }
-  horizon = max_age // versions_per_step
+  # So many batches take all, so that later ones forbid nothing.
+  enough = math.ceil(len(started) / num_groups)
+  horizon = min(max_age // versions_per_step, enough)
   needs = []  # entry k: groups of Q_k that must still be taken now
   for k in range(horizon + 1):
     num_due = sum(chance <= k for chance in last_chance.values())

@@ -86,12 +86,18 @@ class TaskEntry:
   next_id: int = 1
   described: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+  def __post_init__(self) -> None:
+    self._known = frozenset(self.indices)  # a task may have a million
+    self._are_text = all(
+      isinstance(i, str) or i == CUSTOM for i in self.indices
+    )
+
   def resolve(self, index: Index) -> Index:
     """Checks an index; maps a position to it if all indices are text."""
-    positions = all(isinstance(i, str) or i == CUSTOM for i in self.indices)
-    if positions and isinstance(index, int) and 0 <= index < len(self.indices):
-      return self.indices[index]
-    if index not in self.indices:
+    is_position = self._are_text and isinstance(index, int)
+    if is_position and 0 <= int(index) < len(self.indices):
+      return self.indices[int(index)]
+    if index not in self._known:
       raise Refused(f"task {self.name} does not support index {index!s:.200}")
     return index
 

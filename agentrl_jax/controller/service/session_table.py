@@ -42,6 +42,7 @@ class SessionTable:
 
   def __init__(self) -> None:
     self._open: dict[int, SessionEntry] = {}
+    self._of: dict[Worker, dict[int, SessionEntry]] = {}  # none is empty
     self._ended: collections.OrderedDict[int, float] = collections.OrderedDict()
 
   def __iter__(self) -> Iterator[SessionEntry]:
@@ -59,7 +60,7 @@ class SessionTable:
 
   def of(self, worker: Worker) -> list[SessionEntry]:
     """Returns the open sessions of a worker."""
-    return [s for s in self._open.values() if s.worker is worker]
+    return list(self._of.get(worker, {}).values())
 
   def open(
     self,
@@ -80,6 +81,7 @@ class SessionTable:
       updated=moment,
     )
     self._open[session.id] = session
+    self._of.setdefault(worker, {})[session.id] = session
     worker.num_sessions += 1
     return session
 
@@ -93,7 +95,11 @@ class SessionTable:
     """Ends a session; returns whether it was open."""
     if self._open.pop(session.id, None) is None:
       return False
-    session.worker.num_sessions -= 1
+    worker = session.worker
+    worker.num_sessions -= 1
+    del self._of[worker][session.id]
+    if not self._of[worker]:
+      del self._of[worker]
     self._ended[session.id] = now()
     if len(self._ended) > MAX_REMEMBERED:
       self._ended.popitem(last=False)

@@ -245,6 +245,21 @@ NEW = {"c": 2, "d": 2}
 
 
 class SelectGroupsTest(parameterized.TestCase):
+  @settings(max_examples=200, deadline=None)
+  @given(
+    born=st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 6)),
+    dice=st.randoms(use_true_random=False),
+    stride=st.integers(1, 3),
+  )
+  def test_an_age_that_nobody_reaches_costs_nothing(self, born, dice, stride):
+    """A billion versions were a loop of a billion turns."""
+    finished = [group for group in born if dice.random() < 0.7]
+    far, farther = (
+      choose(finished, born, version=6, max_age=age, versions_per_step=stride)
+      for age in (40, 10**9)
+    )
+    self.assertEqual(far, farther)
+
   @parameterized.named_parameters(
     ("first_come_first_taken_while_none_is_due", "dcb", NEW | {"b": 2}, "dc"),
     ("a_due_group_is_waited_for", "cd", NEW | {"a": 0}, None),
