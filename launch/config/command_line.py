@@ -20,6 +20,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from agentrl_jax import logs
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from configs.keys import why_unknown
 
@@ -62,6 +63,8 @@ def run(
     del argv
     logging.set_verbosity(verbosity)
     try:
+      if logs.is_json():
+        logging.get_absl_handler().setFormatter(logs.JsonFormatter())
       main()
     except AgentRLError as error:
       _end_with(error)

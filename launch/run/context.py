@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import ml_collections
 
+from agentrl_jax import logs
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
@@ -49,6 +50,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
   before anything is compiled or started, if the config cannot work.
   """
   settings = read_settings(config)
+  logs.about_process({"agentrl.run": config.name})
   refuse_absent(settings.policy_slots)
   with joined(settings.processes) as processes:
     folder = RunDirectory(

@@ -10,8 +10,9 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Mapping
 
-from agentrl_jax import tracing
+from agentrl_jax import logs, tracing
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player, episodes_of
@@ -139,34 +140,34 @@ async def play_with_retries(
       await asyncio.sleep(retries.backoff_s * 2 ** (retry - 1))
     started_at = time.monotonic()
     monitor.started(spec.task)
-    try:
-      trajectory = await _traced(player, spec, retry)
-    except FAULTS as fault:
-      monitor.faulted(spec.task, type(fault).__name__)
-      _log.warning("try %d of %s broke: %s", retry + 1, spec, fault)
-      if isinstance(fault, PromptTooLong):
-        break
-      continue
-    if trajectory.status.is_policys_doing:
-      monitor.finished(trajectory, time.monotonic() - started_at)
-      return trajectory
-    status = trajectory.status.value
-    monitor.faulted(spec.task, status.replace(" ", "_"))
-    _log.warning("try %d of %s ended as %r", retry + 1, spec, status)
+    facts = _episode_facts(spec, retry)
+    with logs.about(facts):
+      try:
+        trajectory = await _traced(player, spec, facts)
+      except FAULTS as fault:
+        monitor.faulted(spec.task, type(fault).__name__)
+        _log.warning("try %d of %s broke: %s", retry + 1, spec, fault)
+        if isinstance(fault, PromptTooLong):
+          break
+        continue
+      if trajectory.status.is_policys_doing:
+        monitor.finished(trajectory, time.monotonic() - started_at)
+        return trajectory
+      status = trajectory.status.value
+      monitor.faulted(spec.task, status.replace(" ", "_"))
+      _log.warning("try %d of %s ended as %r", retry + 1, spec, status)
   monitor.masked(spec.task)
   return None
 
 
-async def _traced(player: Player, spec: EpisodeSpec, retry: int) -> Trajectory:
+async def _traced(
+  player: Player, spec: EpisodeSpec, facts: Mapping[str, str | int]
+) -> Trajectory:
   """Plays an episode as a span, whose name is that of its task."""
   facts = {
-    **_facts(spec.task, spec.group_id),
+    **facts,
     "gen_ai.operation.name": "invoke_agent",
     "gen_ai.agent.name": spec.task.name,
-    "gen_ai.conversation.id": f"{spec.group_id}-{spec.attempt}",
-    "agentrl.attempt": spec.attempt,
-    "agentrl.retry": retry,
-    "agentrl.seed": spec.seed,
   }
   with tracing.span(f"invoke_agent {spec.task.name}", facts) as made:
     trajectory = await player.play(spec)
@@ -179,6 +180,16 @@ async def _traced(player: Player, spec: EpisodeSpec, retry: int) -> Trajectory:
       }
     )
     return trajectory
+
+
+def _episode_facts(spec: EpisodeSpec, retry: int) -> dict[str, str | int]:
+  return {
+    **_facts(spec.task, spec.group_id),
+    "gen_ai.conversation.id": f"{spec.group_id}-{spec.attempt}",
+    "agentrl.attempt": spec.attempt,
+    "agentrl.retry": retry,
+    "agentrl.seed": spec.seed,
+  }
 
 
 def _facts(task: Task, group_id: str) -> dict[str, str | int]:

@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Sequence
 import aiohttp
 from aiohttp import web
 
+from agentrl_jax import logs
 from agentrl_jax.bearer_token import bearer, read_secret
 from agentrl_jax.controller.service.access import (
   Access,
@@ -230,12 +231,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
   """Runs the command line."""
-  logging.basicConfig(
-    level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-  )
   parser = _parser()
   given = vars(parser.parse_args(arguments))
   try:
+    logs.set_up()
     timers = Timers(
       **{f.name: given[f.name] for f in dataclasses.fields(Timers)}
     )

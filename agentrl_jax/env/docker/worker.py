@@ -11,9 +11,9 @@ Only this process reaches the controller: the containers keep the network that
 import argparse
 import ast
 import asyncio
-import logging
 from collections.abc import Sequence
 
+from agentrl_jax import logs
 from agentrl_jax.bearer_token import read_secret
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.env.docker.containers import ContainerSpec
@@ -54,9 +54,6 @@ def read_spec(text: str) -> ContainerSpec:
 
 def main(arguments: Sequence[str] | None = None) -> None:
   """Parses the command line and serves until SIGTERM or Ctrl-C."""
-  logging.basicConfig(
-    level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-  )
   parser = argparse.ArgumentParser(
     prog="python -m agentrl_jax.env.docker.worker",
     description=__doc__.partition("\n")[0],
@@ -70,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   add_token_and_drain(parser)
   given = parser.parse_args(arguments)
   try:
+    logs.set_up()
     config = WorkerConfig(
       split=given.split,
       port=given.port,

@@ -29,7 +29,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from agentrl_jax import bearer_token
+from agentrl_jax import bearer_token, logs
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment, parse_options
 from agentrl_jax.env.protocol import wire
@@ -344,12 +344,10 @@ def add_token_and_drain(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
   """Parses the command line and serves."""
-  logging.basicConfig(
-    level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-  )
   parser = _parser()
   given = parser.parse_args(arguments)
   try:
+    logs.set_up()
     options = parse_options(given.default) | parse_options(given.option)
     environment = load_environment(given.environment, options)
     config = WorkerConfig(
