@@ -170,7 +170,8 @@ def _completion(tokens: np.ndarray) -> Completion:
 class Measured:
   """Results of a number of episodes."""
 
-  groups: list[Group]
+  # At its end `asyncio.run` writes the representation of its result.
+  groups: list[Group] = dataclasses.field(repr=False)
   cpu_s: float
   wall_s: float
   kib: float

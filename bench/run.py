@@ -16,6 +16,7 @@ BENCHMARKS = (
   "rollout_engine",
   "pipeline",
   "environments",
+  "playing",
   "searches",
   "learner",
   "rollout",

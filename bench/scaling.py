@@ -62,7 +62,6 @@ from agentrl_jax.env.protocol.link import Link
 from bench import virtual_time
 
 TASK, GROUP, LONG_S = "task", 8, 1e9
-WARM_UP = 3  # updates that are not counted
 _TURN = Turn(
   np.zeros(1, np.int32),
   np.zeros(1, np.int32),
@@ -94,6 +93,7 @@ class System:
   train_s: float
   max_staleness: int
   seed: int
+  warm_up: int  # updates that are not counted
   steps: int
 
   @property
@@ -314,8 +314,8 @@ async def _train(system: System, player: SimulatedPlayer) -> Found:
   clock = asyncio.get_running_loop().time
   began_s, turns, trained_s = clock(), 0, 0.0
   before: Mapping[str, float] = {}
-  for version in range(WARM_UP + system.steps):
-    if version == WARM_UP:
+  for version in range(system.warm_up + system.steps):
+    if version == system.warm_up:
       began_s, turns = clock(), player.num_turns
       before = _busy_s(system, player, trained_s)
     await collector.take(system.groups_per_step, version=version)
@@ -390,6 +390,7 @@ def system_of(chips: int, options: argparse.Namespace) -> System:
     train_s=options.train_s,
     max_staleness=options.max_staleness,
     seed=options.seed,
+    warm_up=options.warm_up,
     steps=options.steps,
   )
 
@@ -417,6 +418,7 @@ def main() -> None:
   add("--train_s", type=float, default=0.0)
   add("--max_staleness", type=int, default=1)
   add("--seed", type=int, default=0)
+  add("--warm_up", type=int, default=3)
   add("--steps", type=int, default=5)
   options = parser.parse_args()
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")

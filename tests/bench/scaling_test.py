@@ -23,6 +23,7 @@ SLOTS_ALONE = scaling.System(
   train_s=0.0,
   max_staleness=1,
   seed=0,
+  warm_up=3,
   steps=4,
 )
 

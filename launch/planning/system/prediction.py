@@ -25,6 +25,10 @@ from launch.planning.system.rates import LearnerRate, RolloutRate
 from launch.planning.system.workload import Workload
 
 HOUR_S = 3600.0
+# Of one core for a turn, where servers and environments are elsewhere; measured
+# in docs/scaling.md, on a slow processor.
+PLAYING_S = 1.4e-3
+_MUCH = 0.5  # of a core
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,5 +193,13 @@ def explain(system: System, settings: Settings, rollouts: RolloutRate) -> str:
     told += (
       f" {lost:.0%} of a step is due to variation: batches wait for their last "
       "groups. A higher max_staleness and more groups in flight hide it."
+    )
+  episodes_per_s = limits.groups_per_step * settings.group.size / system.step_s
+  turns_per_s = episodes_per_s * rollouts.num_answers
+  if (core := turns_per_s * PLAYING_S) > _MUCH:
+    told += (
+      f" One process plays all episodes: {turns_per_s:,.0f} turns a second "
+      f"need up to {core:.0%} of its only core, for which no time is counted "
+      "here (docs/scaling.md)."
     )
   return told

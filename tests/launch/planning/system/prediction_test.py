@@ -155,6 +155,13 @@ class ExplanationTest(parameterized.TestCase):
       "max_concurrent_groups=4 limits: .* 32 episodes keep 32 of 256 slots",
     )
 
+  def test_it_warns_of_the_process_that_plays(self):
+    """256 episodes of 5 answers in 2 s are 640 turns a second."""
+    limits = _settings(max_concurrent_groups=256, max_staleness=9)
+    told = self._told(2.0, limits, num_servers=64)
+    self.assertRegex(told, "640 turns a second need up to 90% of its only core")
+    self.assertNotIn("One process", self._told(30.0, limits, num_servers=64))
+
   def test_it_names_variation_where_it_costs_time(self):
     varying = dataclasses.replace(WORKLOAD, spread=1.5)
     limits = _settings()
