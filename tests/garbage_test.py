@@ -5,7 +5,7 @@ import weakref
 
 from absl.testing import absltest
 
-from agentrl_jax.garbage import spare_collections
+from agentrl_jax.garbage import spare_collections, spared_collections
 
 
 class Node:
@@ -35,6 +35,18 @@ class SpareCollectionsTest(absltest.TestCase):
       Node()
       nodes += 1
       self.assertLess(nodes, 100_000, "no collection came")
+
+  def test_what_was_spared_is_freed_after_the_run(self) -> None:
+    """A second run in the process must not keep the engine of the first."""
+    node = Node()
+    alive = weakref.ref(node)
+    with spared_collections():
+      del node
+      gc.collect()
+      self.assertIsNotNone(alive())
+    gc.collect()
+    self.assertIsNone(alive())
+    self.assertEqual(gc.get_threshold(), self.rarely)
 
 
 if __name__ == "__main__":

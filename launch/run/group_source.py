@@ -41,7 +41,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
-from agentrl_jax.garbage import spare_collections
+from agentrl_jax.garbage import spared_collections
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
@@ -185,8 +185,8 @@ class LeaderGroupSource(GroupSource):
     self._between = self._position(collector.snapshot())
     self._forget()
     self._service.report()  # the first step's means leave out what was before
-    spare_collections()
     with (
+      spared_collections(),
       ControllerThread(collector) as controller,
       StageProgress(STAGE, steps, initial_step=version) as self._show,
     ):
