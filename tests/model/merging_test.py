@@ -69,6 +69,14 @@ class MergingTest(parameterized.TestCase):
     for each in results[1:]:
       np.testing.assert_array_equal(each, results[0])
 
+  def test_the_order_changes_nothing_where_sums_cancel(self):
+    numbers = {"a": f32(1e30), "b": f32(1.0), "c": f32(-1e30)}
+    results = {
+      float(merged(f32(0.0), dict(order), name="mean")[0])
+      for order in itertools.permutations(numbers.items())
+    }
+    self.assertLen(results, 1)
+
   @parameterized.parameters("mean", "ram", "task_arithmetic")
   def test_one_expert_is_itself(self, name):
     one = {"a": self.experts["a"]}
