@@ -1,0 +1,230 @@
+"""Merges models that were trained from one base into one Hugging Face folder.
+
+  python -m launch.merge --base=qwen --experts=dbbench,webshop --to=merged
+  python -m launch.merge --base=qwen --experts=a,b --to=merged --rule=ties
+
+All are Hugging Face folders, as `launch.export` writes them, of one
+architecture. The result can be served, exported and trained on as any model
+(`pretrained.path`). The rules are those of `agentrl_jax.model.merging`. One
+tensor of each model is in memory at a time. Export the experts in float32: in
+bfloat16 small changes are lost.
+
+Prints how much each expert changed, and how much of that others changed too:
+where nearly all is shared, `ram` is the mean.
+"""
+
+import contextlib
+import json
+import math
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from absl import flags
+from rich.console import Console
+from rich.progress import track
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.pretrained import refuse_other
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.merging import (
+  CHANGED,
+  RULES,
+  MergeRule,
+  Overlap,
+  merge,
+  overlaps,
+)
+from launch.config import command_line
+
+ABOUT = "merge.json"
+MAX_FILE_BYTES = 5_000_000_000
+
+_BASE = flags.DEFINE_string(
+  "base", None, "The model that all experts were trained from.", required=True
+)
+_EXPERTS = flags.DEFINE_list("experts", None, "Their folders.", required=True)
+_TO = flags.DEFINE_string("to", None, "The folder to write.", required=True)
+_RULE = flags.DEFINE_enum("rule", "mean", RULES, "How to merge.")
+_SCALE = flags.DEFINE_float("scale", 1.0, "Of changes, for all but the mean.")
+_KEEP = flags.DEFINE_float("keep", 0.2, "Share of changes, of ties and dare.")
+_BOOST = flags.DEFINE_float("boost", 1.2, "Largest lambda of ram_plus.")
+_CHANGED = flags.DEFINE_enum(
+  "changed", "bfloat16", list(CHANGED), "When an entry counts as changed."
+)
+_THRESHOLD = flags.DEFINE_float("threshold", 1e-5, "For --changed=threshold.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the random choices of dare.")
+
+
+class Model:
+  """The tensors of a Hugging Face folder, read one at a time."""
+
+  def __init__(self, folder: pathlib.Path, files: Sequence[TensorFile]) -> None:
+    self.folder = folder
+    self._files = {name: file for file in files for name in file.entries}
+
+  @property
+  def names(self) -> list[str]:
+    """Names of all tensors, in order."""
+    return sorted(self._files)
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor."""
+    return self._files[name].entries[name].shape
+
+  def dtype(self, name: str) -> np.dtype:
+    """Returns the dtype of a tensor."""
+    return self._files[name].entries[name].dtype
+
+  def read(self, name: str) -> np.ndarray:
+    """Reads one tensor."""
+    shape = self.shape(name)
+    return self._files[name].read(name, shape, (slice(None),) * len(shape))
+
+
+@contextlib.contextmanager
+def opened(folder: pathlib.Path) -> Iterator[Model]:
+  """Opens a folder's tensors. Raises `CheckpointError` if there are none."""
+  with contextlib.ExitStack() as stack:
+    yield Model(
+      folder,
+      [
+        stack.enter_context(TensorFile(path))
+        for path in tensor_files.tensor_files(folder)
+      ],
+    )
+
+
+def merge_folders(
+  base: pathlib.Path,
+  experts: Sequence[pathlib.Path],
+  to: pathlib.Path,
+  rule: MergeRule,
+) -> dict[str, Overlap]:
+  """Writes the merge of `experts` as the folder `to`; returns their overlaps.
+
+  The tokenizer and other small files are the base's. The folder appears under
+  its name when it is complete. Raises `ConfigError` if the models do not fit
+  together, or `to` exists, and `CheckpointError` for damaged files.
+  """
+  if to.exists():
+    raise ConfigError(f"{to} is there already; name one that is not")
+  if len(set(experts)) < len(experts):
+    raise ConfigError(
+      f"--experts names a folder twice: {', '.join(map(str, experts))}"
+    )
+  found, _ = read_model(base)
+  for expert in experts:
+    refuse_other(expert, read_model(expert)[0], found)
+  with contextlib.ExitStack() as stack:
+    origin = stack.enter_context(opened(base))
+    models = {str(e): stack.enter_context(opened(e)) for e in experts}
+    for model in models.values():
+      _require_same_tensors(origin, model)
+    whole = dict.fromkeys(models, Overlap())
+    for name in track(origin.names, "comparing", transient=True):
+      arrays = {key: model.read(name) for key, model in models.items()}
+      for key, counted in overlaps(origin.read(name), arrays, rule).items():
+        whole[key] += counted
+    partial = to.with_name(to.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    dtype = _write(partial, origin, models, rule, whole)
+    about = {
+      "base": str(base),
+      "rule": vars(rule),
+      "experts": {key: vars(each) for key, each in whole.items()},
+    }
+    _write_small(partial, base, dtype, about)
+  partial.rename(to)
+  return whole
+
+
+def _write(
+  folder: pathlib.Path,
+  base: Model,
+  experts: Mapping[str, Model],
+  rule: MergeRule,
+  whole: Mapping[str, Overlap],
+) -> np.dtype:
+  """Writes the merged tensors; returns their dtype, the experts' most exact."""
+  dtype = np.result_type(
+    *(model.dtype(name) for model in experts.values() for name in base.names)
+  )
+  sizes = {
+    name: math.prod(base.shape(name)) * dtype.itemsize for name in base.names
+  }
+  files = dict(tensor_files.split_by_size(sizes, MAX_FILE_BYTES))
+  for file, names in files.items():
+    merged = (
+      merge(
+        base.read(name).astype(dtype),
+        {key: model.read(name) for key, model in experts.items()},
+        rule,
+        whole=whole,
+        array_name=name,
+      )
+      for name in track(names, f"merging {file}", transient=True)
+    )
+    entries = {name: (dtype, base.shape(name)) for name in names}
+    tensor_files.write_file(folder / file, entries, merged)
+  tensor_files.write_index(folder, files, sum(sizes.values()))
+  return dtype
+
+
+def _write_small(
+  folder: pathlib.Path,
+  base: pathlib.Path,
+  dtype: np.dtype,
+  about: Mapping[str, object],
+) -> None:
+  for path in sorted(base.iterdir()):
+    is_small = path.suffix in (".json", ".jinja", ".txt", ".model")
+    if is_small and path.name not in (tensor_files.INDEX_FILE, ABOUT):
+      shutil.copyfile(path, folder / path.name)
+  described = json.loads((base / CONFIG_FILE).read_text())
+  key = "dtype" if "dtype" in described else "torch_dtype"
+  described[key] = dtype.name
+  (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
+  (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+
+
+def _require_same_tensors(base: Model, expert: Model) -> None:
+  if differing := set(base.names) ^ set(expert.names):
+    raise ConfigError(
+      f"{', '.join(sorted(differing)[:3])} "
+      f"{'is' if len(differing) == 1 else 'are'} in only one of {base.folder} "
+      f"and {expert.folder}: merge models of one architecture"
+    )
+
+
+def main() -> None:
+  """Merges what the flags name, and prints the overlaps."""
+  rule = MergeRule(
+    name=_RULE.value,
+    scale=_SCALE.value,
+    keep=_KEEP.value,
+    boost=_BOOST.value,
+    changed=_CHANGED.value,
+    threshold=_THRESHOLD.value,
+    seed=_SEED.value,
+  )
+  to = pathlib.Path(_TO.value)
+  whole = merge_folders(
+    pathlib.Path(_BASE.value), [*map(pathlib.Path, _EXPERTS.value)], to, rule
+  )
+  console = Console(soft_wrap=True, highlight=False)
+  for name, found in whole.items():
+    changed = found.unique + found.shared
+    console.print(
+      f"{name}: {changed / found.total:.1%} of its numbers changed, "
+      f"{found.shared / max(changed, 1):.1%} of these in another expert too"
+    )
+  console.print(f"{to}: {rule.name} of {len(whole)} models")
+
+
+if __name__ == "__main__":
+  command_line.run(main)
