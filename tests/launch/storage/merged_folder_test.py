@@ -17,7 +17,7 @@ from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.merging import RULES, MergeRule
 from agentrl_jax.model.policy import Policy
-from launch.merge import ABOUT, merge_folders
+from launch.storage.merged_folder import ABOUT, merge_folders
 from tests.settings import COMPUTE
 
 MODEL = ModelConfig(
@@ -135,6 +135,8 @@ class MergeTest(parameterized.TestCase):
     file.write_bytes(file.read_bytes()[:-64])
     with self.assertRaisesRegex(CheckpointError, "cut short"):
       merge_folders(self.base, [broken], to, rule)
+    with self.assertRaisesRegex(ConfigError, "nothing has no config.json"):
+      merge_folders(self.base, [self.folder / "nothing"], to, rule)
     self.assertFalse(to.exists())
 
 

@@ -1,16 +1,7 @@
-"""Merges models that were trained from one base into one Hugging Face folder.
+"""Merges Hugging Face folders into one, one tensor at a time.
 
-  python -m launch.merge --base=qwen --experts=dbbench,webshop --to=merged
-  python -m launch.merge --base=qwen --experts=a,b --to=merged --rule=ties
-
-All are Hugging Face folders, as `launch.export` writes them, of one
-architecture. The result can be served, exported and trained on as any model
-(`pretrained.path`). The rules are those of `agentrl_jax.model.merging`. One
-tensor of each model is in memory at a time. Export the experts in float32: in
-bfloat16 small changes are lost.
-
-Prints how much each expert changed, and how much of that others changed too:
-where nearly all is shared, `ram` is the mean.
+The rules are those of `agentrl_jax.model.merging`. Files are mapped, so that a
+host holds one tensor of each model.
 """
 
 import contextlib
@@ -21,8 +12,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from absl import flags
-from rich.console import Console
 from rich.progress import track
 
 from agentrl_jax.errors import ConfigError
@@ -31,32 +20,14 @@ from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
 from agentrl_jax.model.hugging_face.pretrained import refuse_other
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.merging import (
-  CHANGED,
-  RULES,
   MergeRule,
   Overlap,
   merge,
   overlaps,
 )
-from launch.config import command_line
 
 ABOUT = "merge.json"
 MAX_FILE_BYTES = 5_000_000_000
-
-_BASE = flags.DEFINE_string(
-  "base", None, "The model that all experts were trained from.", required=True
-)
-_EXPERTS = flags.DEFINE_list("experts", None, "Their folders.", required=True)
-_TO = flags.DEFINE_string("to", None, "The folder to write.", required=True)
-_RULE = flags.DEFINE_enum("rule", "mean", RULES, "How to merge.")
-_SCALE = flags.DEFINE_float("scale", 1.0, "Of changes, for all but the mean.")
-_KEEP = flags.DEFINE_float("keep", 0.2, "Share of changes, of ties and dare.")
-_BOOST = flags.DEFINE_float("boost", 1.2, "Largest lambda of ram_plus.")
-_CHANGED = flags.DEFINE_enum(
-  "changed", "bfloat16", list(CHANGED), "When an entry counts as changed."
-)
-_THRESHOLD = flags.DEFINE_float("threshold", 1e-5, "For --changed=threshold.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the random choices of dare.")
 
 
 class Model:
@@ -110,15 +81,7 @@ def merge_folders(
   its name when it is complete. Raises `ConfigError` if the models do not fit
   together, or `to` exists, and `CheckpointError` for damaged files.
   """
-  if to.exists():
-    raise ConfigError(f"{to} is there already; name one that is not")
-  if len(set(experts)) < len(experts):
-    raise ConfigError(
-      f"--experts names a folder twice: {', '.join(map(str, experts))}"
-    )
-  found, _ = read_model(base)
-  for expert in experts:
-    refuse_other(expert, read_model(expert)[0], found)
+  _require_mergeable(base, experts, to)
   with contextlib.ExitStack() as stack:
     origin = stack.enter_context(opened(base))
     models = {str(e): stack.enter_context(opened(e)) for e in experts}
@@ -141,6 +104,26 @@ def merge_folders(
     _write_small(partial, base, dtype, about)
   partial.rename(to)
   return whole
+
+
+def _require_mergeable(
+  base: pathlib.Path, experts: Sequence[pathlib.Path], to: pathlib.Path
+) -> None:
+  if to.exists():
+    raise ConfigError(f"{to} is there already; name one that is not")
+  if len(set(experts)) < len(experts):
+    raise ConfigError(
+      f"--experts names a folder twice: {', '.join(map(str, experts))}"
+    )
+  for folder in (base, *experts):
+    if not (folder / CONFIG_FILE).is_file():
+      raise ConfigError(
+        f"{folder} has no {CONFIG_FILE}: --base and --experts name Hugging "
+        "Face folders, such as launch.export writes"
+      )
+  found, _ = read_model(base)
+  for expert in experts:
+    refuse_other(expert, read_model(expert)[0], found)
 
 
 def _write(
@@ -199,32 +182,3 @@ def _require_same_tensors(base: Model, expert: Model) -> None:
       f"{'is' if len(differing) == 1 else 'are'} in only one of {base.folder} "
       f"and {expert.folder}: merge models of one architecture"
     )
-
-
-def main() -> None:
-  """Merges what the flags name, and prints the overlaps."""
-  rule = MergeRule(
-    name=_RULE.value,
-    scale=_SCALE.value,
-    keep=_KEEP.value,
-    boost=_BOOST.value,
-    changed=_CHANGED.value,
-    threshold=_THRESHOLD.value,
-    seed=_SEED.value,
-  )
-  to = pathlib.Path(_TO.value)
-  whole = merge_folders(
-    pathlib.Path(_BASE.value), [*map(pathlib.Path, _EXPERTS.value)], to, rule
-  )
-  console = Console(soft_wrap=True, highlight=False)
-  for name, found in whole.items():
-    changed = found.unique + found.shared
-    console.print(
-      f"{name}: {changed / found.total:.1%} of its numbers changed, "
-      f"{found.shared / max(changed, 1):.1%} of these in another expert too"
-    )
-  console.print(f"{to}: {rule.name} of {len(whole)} models")
-
-
-if __name__ == "__main__":
-  command_line.run(main)
