@@ -40,35 +40,23 @@ import statistics
 import sys
 from collections.abc import Iterator
 
-import numpy as np
-
 from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.groups.breaker import Breakers
-from agentrl_jax.controller.groups.collector import Collector
 from agentrl_jax.controller.groups.group import (
   GroupLimits,
-  RetryLimits,
-  run_group,
 )
 from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   GroupQueue,
   QueueLimits,
 )
-from agentrl_jax.controller.groups.overdue import OverdueGroups
-from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import (
   EpisodeSpec,
-  Group,
-  Status,
-  Task,
   Trajectory,
-  Turn,
 )
-from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.errors import EnvironmentFault
 from bench import virtual_time
+from bench.simulated_collector import episode_of, make_collector, turn_of
 
 WARM_UP = 5  # updates that are not counted
 _ANY = 1 << 30  # versions
@@ -150,20 +138,10 @@ class SimulatedPlayer:
         raise EnvironmentFault("broken, as told")
       lengths_s = self._pipeline.lengths_s(spec.seed)
       for length_s in lengths_s:
-        turns.append(_turn(self._admission.version))
+        turns.append(turn_of(self._admission.version))
         await asyncio.sleep(length_s)
     self.ended_s.append(sum(lengths_s))
-    return Trajectory(
-      task=spec.task,
-      group_id=spec.group_id,
-      attempt=spec.attempt,
-      seed=spec.seed,
-      turns=tuple(turns),
-      status=Status.COMPLETED,
-      reward=float(spec.attempt % 2),
-      metrics={},
-      transcript=(),
-    )
+    return episode_of(spec, turns)
 
 
 def simulate(pipeline: Pipeline) -> Found:
@@ -175,41 +153,17 @@ async def _simulate(pipeline: Pipeline) -> Found:
   monitor = Monitor()
   admission = _admission(pipeline)
   queue = _queue(pipeline, monitor)
-  player, timers = SimulatedPlayer(pipeline, admission), GroupTimers()
+  player = SimulatedPlayer(pipeline, admission)
 
-  async def play(task: Task, group_id: str, seed: int) -> Group | None:
-    return await run_group(
-      task,
-      player,
-      GroupLimits(size=pipeline.group_size, deadline_s=pipeline.deadline_s),
-      RetryLimits(max_retries=0, backoff_s=0.0),
-      monitor,
-      group_id=group_id,
-      seed=seed,
-      timers=timers,
-    )
-
-  names = [f"task {n}" for n in range(pipeline.num_tasks)]
-  tasks = TaskStream(
-    {name: range(1 << 20) for name in names},
-    weights=dict.fromkeys(names, 1.0),
-    split="train",
-    seed=0,
-  )
-  overdue = None
-  if pipeline.patience is not None:
-    overdue = OverdueGroups(queue, timers, patience=pipeline.patience)
-  breakers = Breakers(
-    tasks.shares, timers, monitor, num_places=admission.num_places
-  )
-  collector = Collector(
-    tasks,
-    play,
-    queue,
+  collector = make_collector(
+    player,
     admission,
-    breakers,
+    queue,
+    monitor,
+    GroupLimits(size=pipeline.group_size, deadline_s=pipeline.deadline_s),
+    names=[f"task {n}" for n in range(pipeline.num_tasks)],
     seed=pipeline.seed,
-    overdue=overdue,
+    patience=pipeline.patience,
   )
   collecting = asyncio.create_task(collector.run())
   loop, began_s = asyncio.get_running_loop(), 0.0
@@ -370,11 +324,6 @@ def _row(
     f"| {found.staleness_mean:.2f} | {found.staleness_max} "
     f"| {found.length:.2f} | {found.cut_off:.1%} |"
   )
-
-
-def _turn(version: int) -> Turn:
-  token, logprob = np.zeros(1, np.int32), np.zeros(1, np.float32)
-  return Turn(token, token, logprob, logprob, np.full(1, version, np.int32))
 
 
 def _numbers(text: str) -> list[float]:

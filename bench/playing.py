@@ -6,7 +6,7 @@
 The controller's own groups, players, recorders and chat codec, with Qwen's
 tokenizer and template. The policy and the environment cost nothing: the policy
 repeats an answer that calls a tool, the environment replies with a table. An
-episode has about 500 tokens in five turns. No episode takes its first turn
+episode has about 650 tokens in five turns. No episode takes its first turn
 before all have been opened, so that all are in flight.
 
 `us` is the CPU time of the process for each turn, everything that an episode

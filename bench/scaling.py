@@ -1,4 +1,4 @@
-"""Which part of a run saturates as rollout chips are added.
+"""Use of the parts of a run, simulated from 1 to 4,096 rollout chips.
 
   python -m bench.scaling
   python -m bench.scaling --chips=64 --environment_s=600 --sessions=100000
@@ -8,17 +8,20 @@ virtual clock; only what takes time is simulated:
 
   slots       rollout servers of `--server_chips` chips; an answer takes D + b P
               seconds in its slot, with b busy slots on its server
-  player      the process that plays: `--player_us` of its CPU for a turn,
+  playing     the process that plays: `--player_us` of its CPU for a turn,
               one turn at a time
   controllers of environments: `--controller_us` for a request, one at a time
-              on each; each has workers of its own, and tasks are shared by hash
+              on each; each has workers of its own, and tasks are shared evenly
   places      of environments; a reply takes `--environment_s`, log-normal with
               `--sigma`, and an episode holds its place until it has ended
   learner     `--train_s` for a batch
 
 Each row shows the share of the time in which a part was busy, the sessions that
-were open at once, and the part that limits. Of several that are busy all the
-time the first one in a turn limits.
+were open at once, from their first report on, and the busiest part. If that is
+far below 1, the sessions wait for environments and for admission.
+
+With `--start_cost`, the CPU time that a dispatcher needs to start a session, by
+the number of its workers.
 """
 
 import argparse
@@ -27,48 +30,32 @@ import dataclasses
 import math
 import random
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.groups.breaker import Breakers
-from agentrl_jax.controller.groups.collector import Collector
 from agentrl_jax.controller.groups.group import (
   GroupLimits,
-  RetryLimits,
-  run_group,
 )
 from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   GroupQueue,
   QueueLimits,
 )
-from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.service.dispatcher import Dispatcher, dispatching
 from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.data.records import (
   EpisodeSpec,
-  Group,
-  Status,
-  Task,
   Trajectory,
-  Turn,
 )
-from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.env.protocol.link import Link
 from bench import virtual_time
+from bench.simulated_collector import episode_of, make_collector, turn_of
 
 TASK, GROUP, LONG_S = "task", 8, 1e9
-_TURN = Turn(
-  np.zeros(1, np.int32),
-  np.zeros(1, np.int32),
-  np.zeros(1, np.float32),
-  np.zeros(1, np.float32),
-  np.zeros(1, np.int32),
-)
+_TURN = turn_of(0)
 _REPORT = {"messages": [{"role": "user", "content": ""}], "status": "running"}
 
 
@@ -113,7 +100,7 @@ class Found:
   most_open: int
 
   @property
-  def limit(self) -> str:
+  def busiest(self) -> str:
     """The part that is busiest."""
     return max(self.busy, key=lambda part: round(self.busy[part], 2))
 
@@ -178,7 +165,7 @@ class SimulatedPlayer:
 
   def __init__(self, system: System, dispatchers: list[Dispatcher]) -> None:
     self._system, self._dispatchers = system, dispatchers
-    self.player, self.servers = Serial(), Servers(system)
+    self.process, self.servers = Serial(), Servers(system)
     self.controllers = [Serial() for _ in dispatchers]
     self.num_turns = self.num_open = self.most_open = 0
     self.open_s = self._changed_at = 0.0
@@ -199,7 +186,7 @@ class SimulatedPlayer:
     session, _ = await dispatcher.start(TASK, 0, extras={}, wait_s=LONG_S)
     self.note(1)
     for _ in range(self._system.turns):
-      await self.player.take(self._system.player_s)
+      await self.process.take(self._system.player_s)
       await self.servers.answer()
       await controller.take(cost_s)
       await dispatcher.interact(session.id, [])
@@ -207,15 +194,7 @@ class SimulatedPlayer:
     dispatcher.cancel(session.id)
     dispatcher.end_session(session.id)
     self.note(-1)
-    return Trajectory(
-      task=spec.task,
-      group_id=spec.group_id,
-      attempt=spec.attempt,
-      seed=spec.seed,
-      turns=(_TURN,),
-      status=Status.COMPLETED,
-      reward=float(spec.attempt % 2),
-    )
+    return episode_of(spec, (_TURN,))
 
 
 def simulate(system: System) -> Found:
@@ -224,10 +203,7 @@ def simulate(system: System) -> Found:
 
 
 async def _simulate(system: System) -> Found:
-  # The workers send no heartbeats, and nothing expires.
-  timers = Timers(**{f.name: LONG_S for f in dataclasses.fields(Timers)})
-  per_controller = max(1, system.workers // system.controllers)
-  async with _Dispatchers(system, timers, per_controller) as dispatchers:
+  async with _Dispatchers(system) as dispatchers:
     player = SimulatedPlayer(system, dispatchers)
     return await _train(system, player)
 
@@ -235,8 +211,11 @@ async def _simulate(system: System) -> Found:
 class _Dispatchers:
   """Runs dispatchers whose workers are there."""
 
-  def __init__(self, system: System, timers: Timers, workers: int) -> None:
-    self._system, self._workers = system, workers
+  def __init__(self, system: System) -> None:
+    self._system = system
+    self._workers = max(1, system.workers // system.controllers)
+    # The workers send no heartbeats, and nothing expires.
+    timers = Timers(**{f.name: LONG_S for f in dataclasses.fields(Timers)})
     self._running = [
       dispatching(
         timers,
@@ -268,7 +247,7 @@ class _Dispatchers:
 
 
 async def _train(system: System, player: SimulatedPlayer) -> Found:
-  monitor, timers = Monitor(), GroupTimers()
+  monitor = Monitor()
   admission = Admission(
     AdmissionLimits(
       max_staleness=system.max_staleness,
@@ -289,26 +268,14 @@ async def _train(system: System, player: SimulatedPlayer) -> Found:
     monitor,
   )
 
-  async def play(task: Task, group_id: str, seed: int) -> Group | None:
-    return await run_group(
-      task,
-      player,
-      GroupLimits(size=GROUP, deadline_s=LONG_S),
-      RetryLimits(max_retries=0, backoff_s=0.0),
-      monitor,
-      group_id=group_id,
-      seed=seed,
-      timers=timers,
-    )
-
-  stream = TaskStream(
-    {TASK: range(1 << 20)}, weights={TASK: 1.0}, split="train", seed=0
-  )
-  breakers = Breakers(
-    stream.shares, timers, monitor, num_places=admission.num_places
-  )
-  collector = Collector(
-    stream, play, queue, admission, breakers, seed=system.seed
+  collector = make_collector(
+    player,
+    admission,
+    queue,
+    monitor,
+    GroupLimits(size=GROUP, deadline_s=LONG_S),
+    names=[TASK],
+    seed=system.seed,
   )
   collecting = asyncio.create_task(collector.run())
   clock = asyncio.get_running_loop().time
@@ -342,18 +309,27 @@ def _busy_s(
   player.note(0)
   return {
     "slots": player.servers.busy_s / (system.servers * system.slots),
-    "player": player.player.busy_s,
+    "playing": player.process.busy_s,
     "controllers": max(controllers),
     "places": player.open_s / system.sessions,
     "learner": trained_s,
   }
 
 
+async def start_cost_us(system: System) -> float:
+  """Measures the CPU time of a start, with all sessions before it open."""
+  async with _Dispatchers(system) as (dispatcher,):
+    began_s = time.process_time()
+    for _ in range(system.sessions):
+      await dispatcher.start(TASK, 0, extras={}, wait_s=LONG_S)
+    return 1e6 * (time.process_time() - began_s) / system.sessions
+
+
 def rows(options: argparse.Namespace) -> Iterator[str]:
   """Simulates and formats each line of the table."""
   yield (
-    "| chips | sessions open | turns/s | s of a step | slots | player "
-    "| controllers | places | learner | limit |"
+    "| chips | sessions open | turns/s | s of a step | slots | playing "
+    "| controllers | places | learner | busiest |"
   )
   yield "|" + "---|" * 10
   for chips in options.chips:
@@ -362,7 +338,7 @@ def rows(options: argparse.Namespace) -> Iterator[str]:
     shares = " | ".join(f"{share:.2f}" for share in found.busy.values())
     yield (
       f"| {chips} | {found.open_sessions:,.0f} | {found.turns_per_s:,.0f} "
-      f"| {found.step_s:,.1f} | {shares} | {found.limit} |"
+      f"| {found.step_s:,.1f} | {shares} | {found.busiest} |"
     )
 
 
@@ -420,7 +396,15 @@ def main() -> None:
   add("--seed", type=int, default=0)
   add("--warm_up", type=int, default=3)
   add("--steps", type=int, default=5)
+  add("--start_cost", action="store_true")
   options = parser.parse_args()
+  if options.start_cost:
+    for workers in (10, 100, 1000):
+      options.environment_s, options.sessions = 0.0, 5000
+      options.workers, options.controllers = workers, 1
+      cost_us = virtual_time.run(start_cost_us(system_of(1, options)))
+      sys.stdout.write(f"{workers} workers: {cost_us:.0f} us a start\n")
+    return
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
   for row in rows(options):
     sys.stdout.write(f"{row}\n")

@@ -55,8 +55,10 @@ class HouseTest(unittest.TestCase):
   def test_rooms_of_launch_have_no_command_line(self):
     for path in modules("launch"):
       shared = ROOT / "launch/config/command_line.py"  # by all commands
-      # A command may be a folder, whose `__main__` it is.
-      is_command = path.parent == ROOT / "launch" or path.stem == "__main__"
+      # A command may be a folder that has nothing but its `__main__`.
+      own = {each.name for each in path.parent.glob("*.py")}
+      is_folder = own == {"__init__.py", "__main__.py"}
+      is_command = path.parent == ROOT / "launch" or is_folder
       if is_command or path == shared:
         continue
       with self.subTest(str(path.relative_to(ROOT))):

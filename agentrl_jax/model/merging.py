@@ -124,7 +124,7 @@ def merge(
   `whole` is the overlap in the whole model, which `ram_plus` needs. With
   `array_name` and the expert's name, `rule.seed` decides the random choices of
   `dare`. Raises `ConfigError` for arrays of other shapes, or that are not
-  finite.
+  finite, and for results that are not.
   """
   _require_alike(base, experts)
   arrays = {name: x.astype(np.float64) for name, x in experts.items()}
@@ -149,7 +149,15 @@ def merge(
         raise ConfigError("ram_plus needs `whole`, the overlap of all arrays")
       boosts = {name: whole[name].boost(rule.boost) for name in experts}
     merged = _ram(base, experts, rule, boosts)
-  return merged.astype(base.dtype)
+  with np.errstate(over="ignore"):
+    result = merged.astype(base.dtype)
+  if not np.isfinite(result.astype(np.float32)).all():
+    raise ConfigError(
+      f"the merge of {array_name or 'an array'} exceeds {base.dtype}: scale="
+      f"{rule.scale}, keep={rule.keep} and boost={rule.boost} enlarge changes; "
+      "take others"
+    )
+  return result
 
 
 def _ram(

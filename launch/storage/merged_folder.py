@@ -17,6 +17,11 @@ from rich.progress import track
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.export import (
+  MAX_FILE_BYTES,
+  describe,
+  write_small,
+)
 from agentrl_jax.model.hugging_face.pretrained import refuse_other
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.merging import (
@@ -27,7 +32,6 @@ from agentrl_jax.model.merging import (
 )
 
 ABOUT = "merge.json"
-MAX_FILE_BYTES = 5_000_000_000
 
 
 class Model:
@@ -101,7 +105,9 @@ def merge_folders(
       "rule": vars(rule),
       "experts": {key: vars(each) for key, each in whole.items()},
     }
-    _write_small(partial, base, dtype, about)
+    described = describe(read_model(base)[0], 0, dtype.name, base)
+    write_small(partial, described, base)
+    (partial / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
   partial.rename(to)
   return whole
 
@@ -156,23 +162,6 @@ def _write(
     tensor_files.write_file(folder / file, entries, merged)
   tensor_files.write_index(folder, files, sum(sizes.values()))
   return dtype
-
-
-def _write_small(
-  folder: pathlib.Path,
-  base: pathlib.Path,
-  dtype: np.dtype,
-  about: Mapping[str, object],
-) -> None:
-  for path in sorted(base.iterdir()):
-    is_small = path.suffix in (".json", ".jinja", ".txt", ".model")
-    if is_small and path.name not in (tensor_files.INDEX_FILE, ABOUT):
-      shutil.copyfile(path, folder / path.name)
-  described = json.loads((base / CONFIG_FILE).read_text())
-  key = "dtype" if "dtype" in described else "torch_dtype"
-  described[key] = dtype.name
-  (folder / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
-  (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
 
 
 def _require_same_tensors(base: Model, expert: Model) -> None:

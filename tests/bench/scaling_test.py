@@ -33,18 +33,18 @@ class ScalingTest(unittest.TestCase):
     found = scaling.simulate(SLOTS_ALONE)
     self.assertAlmostEqual(found.turns_per_s, 8.0, places=3)
     self.assertAlmostEqual(found.busy["slots"], 1.0, places=3)
-    self.assertEqual(found.limit, "slots")
+    self.assertEqual(found.busiest, "slots")
 
   def test_each_part_limits_when_it_is_the_slowest(self):
     for part, change, rate in (
-      ("player", {"player_s": 0.25}, 4.0),
+      ("playing", {"player_s": 0.25}, 4.0),
       # A start costs one too: 3 requests for 2 turns.
       ("controllers", {"controller_s": 0.25}, 8 / 3),
       ("learner", {"train_s": 16.0}, 4.0),  # 64 turns a batch
     ):
       with self.subTest(part):
         found = scaling.simulate(dataclasses.replace(SLOTS_ALONE, **change))
-        self.assertEqual(found.limit, part)
+        self.assertEqual(found.busiest, part)
         self.assertAlmostEqual(found.turns_per_s, rate, delta=0.02 * rate)
         self.assertLessEqual(max(found.busy.values()), 1.01)
 
@@ -52,11 +52,11 @@ class ScalingTest(unittest.TestCase):
     """By Little's law: 8 slots of a second, and replies of 3 s."""
     slow = dataclasses.replace(SLOTS_ALONE, environment_s=3.0, turns=20)
     few = scaling.simulate(dataclasses.replace(slow, sessions=16))
-    self.assertEqual(few.limit, "places")
+    self.assertEqual(few.busiest, "places")
     # A start takes 3 s as well.
     self.assertAlmostEqual(few.turns_per_s, 16 * 20 / 83, delta=0.1)
     many = scaling.simulate(dataclasses.replace(slow, sessions=64))
-    self.assertEqual(many.limit, "slots")
+    self.assertEqual(many.busiest, "slots")
 
   def test_two_controllers_serve_twice_as_much(self):
     slow = dataclasses.replace(SLOTS_ALONE, controller_s=0.25)

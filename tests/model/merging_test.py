@@ -164,6 +164,8 @@ class MergingTest(parameterized.TestCase):
     for fields in ({"name": "best"}, {"keep": 0.0}, {"changed": "much"}):
       with self.assertRaises(ConfigError):
         MergeRule(**fields)
+    with self.assertRaisesRegex(ConfigError, "exceeds float32: scale=1e"):
+      merged(self.base, self.experts, name="task_arithmetic", scale=1e39)
     with self.assertRaisesRegex(ConfigError, "overlap"):
       merge(self.base, self.experts, MergeRule(name="ram_plus"))
 

@@ -77,7 +77,9 @@ JINJA = """\
 # Markers that the text of an answer may contain.
 _THOUGHT = (THINK, THINK_END)
 _CACHE_SIZE = 256  # grammars of calls
-_NUM_STARTS = 64  # of conversations that are remembered
+# Starts of conversations that are remembered, and their longest text: what a
+# client sends may have megabytes.
+_NUM_STARTS, _LONGEST_START = 64, 1 << 16
 _CALL_PATTERN = re.compile(
   re.escape(CALL) + r"(.*?)(?:" + re.escape(CALL_END) + r"|\Z)", re.DOTALL
 )
@@ -265,7 +267,11 @@ class ChatCodec:
 
     They are read-only: attempts of a group begin alike, and share them.
     """
-    return self._start_of(tuple(messages), _tools_key(tools))
+    key = _tools_key(tools)
+    length = len(key) + sum(len(each.content) for each in messages)
+    is_short = length <= _LONGEST_START
+    encode = self._start_of if is_short else self._encode_start
+    return encode(tuple(messages), key)
 
   def extend(
     self, messages: Sequence[Message], *, ended_by: int | None

@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from agentrl_jax import logs
 from agentrl_jax.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
   import docker
 
 _log = logging.getLogger(__name__)
+_TEXT = "%(levelname)s %(message)s"
 
 OWNER_LABEL = "agentrl_jax.owner"
 PERIOD_S = 1.0  # between two checks of the owner
@@ -133,12 +135,10 @@ def _watch(owner: str) -> None:
 def main(arguments: Sequence[str]) -> None:
   """Removes all orphans, or those of the named owner once it has ended."""
   if arguments:
-    logging.basicConfig(
-      level=logging.WARNING, format="%(levelname)s %(message)s"
-    )
+    logs.set_up(logging.WARNING, text=_TEXT)
     _watch(*arguments)
     return
-  logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+  logs.set_up(text=_TEXT)
   removed = _remove_all()
   _log.info("removed %d: %s", len(removed), ", ".join(removed) or "none")
 

@@ -38,6 +38,8 @@ from agentrl_jax.model.hugging_face.tensor_names import (
 )
 from agentrl_jax.model.policy import Params
 
+MAX_FILE_BYTES = 5_000_000_000
+
 
 def write_params(
   folder: str | pathlib.Path,
@@ -46,7 +48,7 @@ def write_params(
   *,
   context: int,
   dtype: str = "bfloat16",
-  max_file_bytes: int = 5_000_000_000,
+  max_file_bytes: int = MAX_FILE_BYTES,
   beside: pathlib.Path | None = None,
   about: Mapping[str, Any] | None = None,
   files: Sequence[pathlib.Path] = (),
@@ -68,7 +70,7 @@ def write_params(
     name: math.prod(shape) * of.itemsize
     for name, (of, shape) in found.entries.items()
   }
-  described = _described(config, context, dtype, beside) | dict(about or {})
+  described = describe(config, context, dtype, beside) | dict(about or {})
   if folder.exists():
     raise ConfigError(f"{folder} is there already; name one that is not")
   partial = folder.with_name(folder.name + ".partial")
@@ -76,7 +78,7 @@ def write_params(
   if leads:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_small(partial, described, beside, files)
+    write_small(partial, described, beside, files)
   files = dict(tensor_files.split_by_size(sizes, max_file_bytes))
   for file, names in files.items():
     arrays = (found.gathered(params, name) for name in names)
@@ -92,9 +94,13 @@ def write_params(
     multihost_utils.sync_global_devices(f"write_params {folder.name}")
 
 
-def _described(
+def describe(
   config: ModelConfig, context: int, dtype: str, beside: pathlib.Path | None
 ) -> dict[str, Any]:
+  """Returns config.json; with `beside`, that folder's but for the dtype.
+
+  Raises `ConfigError` if `beside` has another model.
+  """
   if beside is None:
     return from_model_config(config, context=context, dtype=dtype)
   found, _ = read_model(beside)
@@ -104,12 +110,13 @@ def _described(
   return described | {key: dtype}
 
 
-def _write_small(
+def write_small(
   partial: pathlib.Path,
   described: Mapping[str, Any],
   beside: pathlib.Path | None,
-  files: Sequence[pathlib.Path],
+  files: Sequence[pathlib.Path] = (),
 ) -> None:
+  """Writes config.json, and copies small files: those beside, and `files`."""
   (partial / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
   small = sorted(beside.iterdir()) if beside else []
   for path in [*filter(_is_passed_on, small), *files]:

@@ -67,6 +67,13 @@ class ChatCodecTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, "read-only"):
       first[0] = 0
 
+  def test_long_conversations_are_not_kept_in_memory(self):
+    before = self.codec._start_of.cache_info()
+    self.codec.start([Message("user", "red shoes " * 10_000)], [TOOL])
+    tool = Tool("look", "red shoes " * 10_000, {})
+    self.codec.start([Message("user", "red")], [tool])
+    self.assertEqual(self.codec._start_of.cache_info(), before)
+
   def test_tools_that_are_equal_but_read_otherwise_share_nothing(self):
     """As Python compares them: keys in another order, and 1 and true."""
     a, b = {"type": "string"}, {"type": "integer"}

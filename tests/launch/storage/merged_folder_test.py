@@ -18,19 +18,9 @@ from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.merging import RULES, MergeRule
 from agentrl_jax.model.policy import Policy
 from launch.storage.merged_folder import ABOUT, merge_folders
+from tests.launch.export_test import MODEL
 from tests.settings import COMPUTE
 
-MODEL = ModelConfig(
-  vocab_size=64,
-  width=16,
-  num_layers=2,
-  num_heads=2,
-  num_kv_heads=1,
-  head_dim=8,
-  mlp_width=16,
-  rope_theta=1e6,
-  qkv_bias=True,
-)
 POLICY = Policy(MODEL, COMPUTE)
 
 
