@@ -269,8 +269,10 @@ class ChatCodec:
     """
     key = _tools_key(tools)
     length = len(key) + sum(len(each.content) for each in messages)
-    is_short = length <= _LONGEST_START
-    encode = self._start_of if is_short else self._encode_start
+    # With calls it is a client's history, and no start of an episode.
+    has_calls = any(each.tool_calls or each.tool_call_id for each in messages)
+    is_kept = length <= _LONGEST_START and not has_calls
+    encode = self._start_of if is_kept else self._encode_start
     return encode(tuple(messages), key)
 
   def extend(

@@ -72,6 +72,8 @@ class ChatCodecTest(absltest.TestCase):
     self.codec.start([Message("user", "red shoes " * 10_000)], [TOOL])
     tool = Tool("look", "red shoes " * 10_000, {})
     self.codec.start([Message("user", "red")], [tool])
+    call = ToolCall("look", "red shoes " * 10_000, "0")
+    self.codec.start([Message("assistant", "", (call,))], [TOOL])
     self.assertEqual(self.codec._start_of.cache_info(), before)
 
   def test_tools_that_are_equal_but_read_otherwise_share_nothing(self):
