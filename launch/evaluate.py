@@ -8,7 +8,9 @@ r"""Evaluates a policy on chosen tasks, without training anything.
 Policies: `expert` is each environment's error-free expert, `imperfect` the
 expert with the config's mistakes, `warm_start` and `rl` the last checkpoint of
 that stage of `--run`; `--versions` names others, of which each turn draws one,
-as in cross-policy sampling. `scripted:NAME` is one of the environments'
+as in cross-policy sampling. `pretrained` is the model of the config's
+`pretrained.path`, as `launch.export` and `launch.merge` write it; no run is
+needed. `scripted:NAME` is one of the environments'
 policies of a few lines, which see messages and tools but no solution;
 `scripted` plays all of them and the expert, and warns where one wins more than
 30 %. `endpoint` is any model behind OpenAI's chat API:
@@ -33,6 +35,7 @@ import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import ml_collections
 import numpy as np
@@ -42,12 +45,9 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from agentrl_jax.bearer_token import read_token
-from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
-from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
 from agentrl_jax.controller.player import (
   Player,
-  PolicyPlayer,
   ScriptedPlayer,
   ScriptPlayer,
 )
@@ -56,7 +56,6 @@ from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import ConfigError, suggestion
-from agentrl_jax.model.policy import Policy
 from launch.comparisons.attempts import (
   FOLDER,
   SUFFIX,
@@ -69,16 +68,13 @@ from launch.comparisons.attempts import (
   with_attempts,
 )
 from launch.config import command_line
-from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.reports.numbers import interval, percent
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
 from launch.serving.endpoint_player import ChatEndpoint, EndpointPlayer
-from launch.serving.service import serve
-from launch.storage.compile_cache import compile_cache
-from launch.storage.load_params import load_params
+from launch.serving.stored_player import pretrained_player, stored_player
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import environment_keys
 
@@ -86,22 +82,23 @@ CONFIG = command_line.define_config()
 RUN = command_line.define_run()
 
 EXPERTS = ("expert", "imperfect")
-STORED = ("warm_start", "rl")
+STORED, PRETRAINED = ("warm_start", "rl"), "pretrained"
 SCRIPTED, ENDPOINT = "scripted", "endpoint"
 
 _POLICY = flags.DEFINE_string(
   "policy",
   "expert",
-  "Who plays: expert, imperfect, warm_start, rl, endpoint, scripted or "
-  "scripted:NAME.",
+  "Who plays: expert, imperfect, warm_start, rl, pretrained, endpoint, "
+  "scripted or scripted:NAME.",
 )
 flags.register_validator(
   "policy",
   lambda word: (
-    word in (*EXPERTS, *STORED, ENDPOINT) or word.split(":")[0] == SCRIPTED
+    word in (*EXPERTS, *STORED, PRETRAINED, ENDPOINT)
+    or word.split(":")[0] == SCRIPTED
   ),
-  "is none of expert, imperfect, warm_start, rl, endpoint, scripted and "
-  "scripted:NAME",
+  "is none of expert, imperfect, warm_start, rl, pretrained, endpoint, "
+  "scripted and scripted:NAME",
 )
 _TASKS = flags.DEFINE_list(
   "tasks", None, "name/split, one or more; the test split of each if not given."
@@ -341,6 +338,7 @@ def main() -> None:
 
 
 def _check_flags() -> None:
+  _check_source()
   if _SAMPLES.value < 1:
     raise ConfigError(f"--samples={_SAMPLES.value} must be at least 1")
   if _SAMPLES.value > 1 and _POLICY.value.split(":")[0] == SCRIPTED:
@@ -348,11 +346,8 @@ def _check_flags() -> None:
       f"--samples={_SAMPLES.value} attempts of a script would all be the same: "
       "leave --samples out"
     )
-  if _POLICY.value == ENDPOINT and not (_ENDPOINT.value and _MODEL.value):
-    raise ConfigError(
-      "--policy=endpoint needs --endpoint=http://host:8000/v1 and --model=NAME"
-    )
-  repeats = _GREEDY.value and _POLICY.value in (*STORED, ENDPOINT)
+  played = (*STORED, PRETRAINED, ENDPOINT)
+  repeats = _GREEDY.value and _POLICY.value in played
   if _SAMPLES.value > 1 and repeats:
     raise ConfigError(
       f"--samples={_SAMPLES.value} greedy attempts would all be the same: add "
@@ -367,6 +362,19 @@ def _check_flags() -> None:
     raise ConfigError(
       f"--weights has {len(_WEIGHTS.value)} numbers and --versions "
       f"{len(_VERSIONS.value)}: give as many"
+    )
+
+
+def _check_source() -> None:
+  """Refuses a policy whose model is not named."""
+  if _POLICY.value == ENDPOINT and not (_ENDPOINT.value and _MODEL.value):
+    raise ConfigError(
+      "--policy=endpoint needs --endpoint=http://host:8000/v1 and --model=NAME"
+    )
+  if _POLICY.value == PRETRAINED and not CONFIG.value.pretrained.path:
+    raise ConfigError(
+      "--policy=pretrained needs a Hugging Face folder: "
+      "--config.pretrained.path=<folder>"
     )
   if _POLICY.value in STORED and not (
     RUN.value and pathlib.Path(RUN.value).is_dir()
@@ -400,6 +408,8 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     "episode": config.episode.to_dict(),
     **environment_keys(config),
   }
+  if _POLICY.value == PRETRAINED:
+    identity["pretrained"] = config.pretrained.path
   output = _output()
   return AttemptLog(output and output.with_suffix(SUFFIX), identity)
 
@@ -457,8 +467,9 @@ def _scores(
     num_tasks=plan.num_tasks,
     seed=settings.seed,
   )
-  if _POLICY.value in STORED:
-    return _score_stored(settings, environments, tasks, config, log)
+  if _POLICY.value in (*STORED, PRETRAINED):
+    with _model_player(config, settings, environments) as player:
+      return score(settings, tasks, player, plan, log)
   if _POLICY.value == SCRIPTED:
     return score_scripted(settings, environments, tasks, plan)
   if _POLICY.value == ENDPOINT:
@@ -508,43 +519,28 @@ def _script_player(
   )
 
 
-def _score_stored(
+def _model_player(
+  config: ml_collections.ConfigDict,
   settings: Settings,
   environments: Mapping[str, Environment],
-  tasks: Sequence[Task],
-  config: ml_collections.ConfigDict,
-  log: AttemptLog | None,
-) -> dict[str, TaskScore]:
-  assert RUN.value is not None  # as checked
-  run = RunDirectory(pathlib.Path(RUN.value))
-  codec = codec_of(run.root, settings.chat)
-  policy = Policy(settings.model, settings.compute, adaptation=settings.lora)
-  versions: list[int | None] = [_read_version(w) for w in _VERSIONS.value]
-  versions = versions or [None]
-  draw = _draw(len(versions))
-  served = _with_policy_slots(settings, len(versions))
-  with (
-    compile_cache(run.root, config.compile_cache),  # the run's own programs
-    serve(served, policy, codec, driver=config.engine.driver) as service,
-  ):
-    for policy_slot, version in enumerate(versions):
-      params = load_params(settings, policy, run, _POLICY.value, version)
-      service.publisher.publish(params, version or 0, policy_slot=policy_slot)
-    player = PolicyPlayer(
-      environments=environments,
-      generator=service.generator,
-      codec=codec,
-      limits=settings.episode,
-      sampling=Sampling(
-        temperature=_temperature(settings.sampling.temperature),
-        top_k=0,
-        top_p=1.0,
-        calls=settings.sampling.calls,
-      ),
-      waits=settings.waits,
-      draw_for=lambda task: draw,
+) -> AbstractContextManager[Player]:
+  """Returns the player of a stage of `--run`, or of the pretrained model."""
+  temperature = _temperature(settings.sampling.temperature)
+  if _POLICY.value == PRETRAINED:
+    return pretrained_player(
+      config, settings, environments, temperature=temperature
     )
-    return score(settings, tasks, player, config.evaluation, log)
+  assert RUN.value is not None  # as checked
+  return stored_player(
+    config,
+    settings,
+    environments,
+    run=RunDirectory(pathlib.Path(RUN.value)),
+    stage=_POLICY.value,
+    versions=[_read_version(word) for word in _VERSIONS.value],
+    weights=_read_weights(),
+    temperature=temperature,
+  )
 
 
 def _read_version(word: str) -> int:
@@ -556,30 +552,11 @@ def _read_version(word: str) -> int:
     ) from error
 
 
-def _draw(num_versions: int) -> CrossPolicy:
-  """Returns the draw of a version for each turn."""
-  if num_versions == 1:
-    return NEVER
+def _read_weights() -> tuple[float, ...]:
   try:
-    weights = tuple(float(w) for w in _WEIGHTS.value) or (1.0,) * num_versions
+    return tuple(float(word) for word in _WEIGHTS.value)
   except ValueError as error:
     raise ConfigError(f"--weights must be numbers: {error}") from error
-  return CrossPolicy(draw_per="turn", weights=weights)
-
-
-def _with_policy_slots(settings: Settings, number: int) -> Settings:
-  """Returns settings of an engine with so many policy slots, of equal size."""
-  engine = settings.engine
-  if engine.num_policy_slots == number:
-    return settings
-  same = dataclasses.replace(
-    engine,
-    slots=(max(engine.slots),) * number,
-    page_size=0,
-    cache_tokens=(),
-    slices=(),
-  )
-  return dataclasses.replace(settings, engine=same)
 
 
 if __name__ == "__main__":

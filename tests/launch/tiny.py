@@ -3,7 +3,8 @@
 from configs import base, environments
 
 
-def get_config():
+def get_config(start="scratch"):
+  """`start` is scratch, or pretrained: for the model of a folder."""
   c = base.get_config()
   c.name = "tiny"
   with c.unlocked():
@@ -37,4 +38,8 @@ def get_config():
   )
   c.checkpoint.update(every=2, keep=2)
   c.evaluation.update(num_tasks=2, num_untrained=2, timeout_s=120.0)
+  if start == "pretrained":
+    c.model = base.get_config().model
+    c.tokenizer = base.get_config().tokenizer
+    c.warm_start.epochs = 0
   return c

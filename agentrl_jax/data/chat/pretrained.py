@@ -1,5 +1,8 @@
 """Loads the chat codec of a pretrained model from its files.
 
+A model that was trained from scratch here has no chat template; its tokenizer's
+markers show that its chat is `codec.CompactTemplate`.
+
 tokenizer.json            the vocabulary; required
 tokenizer_config.json     names of special tokens, perhaps the chat template
 chat_template.jinja       the chat template; overrides that of the config
@@ -17,7 +20,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.codec import SPECIAL_TOKENS, ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import markers_of
@@ -62,8 +65,16 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
     )
   tokenizer = Tokenizer.from_file(str(path))
   config_json = _json(folder / TOKENIZER_CONFIG)
+  source = _source(folder, config_json)
+  if source is None and _is_compact(tokenizer):
+    return ChatCodec(tokenizer)
+  if source is None:
+    raise ConfigError(
+      f"{folder} has neither {TEMPLATE} nor a chat_template in "
+      f"{TOKENIZER_CONFIG}; a base model has none: copy its chat model's"
+    )
   jinja = JinjaTemplate(
-    _source(folder, config_json),
+    source,
     names=_names(config_json) | {"enable_thinking": config.thinking},
     date=datetime.date.fromisoformat(config.date),
   )
@@ -99,8 +110,13 @@ def _json(path: pathlib.Path) -> Mapping[str, Any]:
   return body
 
 
-def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str:
-  """Returns the chat template's Jinja source."""
+def _is_compact(tokenizer: Tokenizer) -> bool:
+  """True if every marker of `codec.CompactTemplate` is a token."""
+  return all(tokenizer.token_to_id(each) is not None for each in SPECIAL_TOKENS)
+
+
+def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str | None:
+  """Returns the chat template's Jinja source, None without one."""
   path = folder / TEMPLATE
   if path.is_file():
     return path.read_text(encoding="utf-8")
@@ -108,12 +124,7 @@ def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str:
   if isinstance(source, list):
     named = {entry["name"]: entry["template"] for entry in source}
     source = named.get(_FOR_TOOLS, named.get("default"))
-  if not isinstance(source, str):
-    raise ConfigError(
-      f"{folder} has neither {TEMPLATE} nor a chat_template in "
-      f"{TOKENIZER_CONFIG}; a base model has none: copy its chat model's"
-    )
-  return source
+  return source if isinstance(source, str) else None
 
 
 def _names(config_json: Mapping[str, Any]) -> dict[str, str]:

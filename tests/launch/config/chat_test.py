@@ -9,6 +9,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import (
@@ -106,6 +107,16 @@ class ChatOfARunTest(parameterized.TestCase):
       self.keep()
     with self.assertRaisesRegex(ConfigError, "no tokenizer at"):
       chat.codec_of(self.run_root, chat_config())
+
+  def test_a_policy_from_scratch_has_a_chat_without_a_template(self):
+    own = train_tokenizer(["Add 1 and 2."] * 20, vocab_size=VOCAB)
+    own.save(str(self.model / "tokenizer.json"))
+    self.keep()
+    codec = chat.codec_of(self.run_root, chat_config())
+    said = [Message("user", "Add 1 and 2.")]
+    np.testing.assert_array_equal(
+      codec.start(said, [ADD]), ChatCodec(own).start(said, [ADD])
+    )
 
   def test_no_template(self):
     self.write("qwen25")
