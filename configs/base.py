@@ -19,13 +19,14 @@ _Settings = TypeVar("_Settings")
 
 def get_config() -> ml_collections.ConfigDict:
   """AgentRL on two of its environments, played in this process."""
-  c = ml_collections.ConfigDict()
-  c.name = "run"  # folder of the run, below workdir
-  c.workdir = "runs"
-  # Folder that keeps compiled programs for the next start, within the run's
-  # folder unless it is absolute; "" keeps none.
-  c.compile_cache = "compiled"
-  c.seed = 0
+  c = create(
+    name="run",  # folder of the run, below workdir
+    workdir="runs",
+    # Folder that keeps compiled programs for the next start, within the run's
+    # folder unless it is absolute; "" keeps none.
+    compile_cache="compiled",
+    seed=0,
+  )
 
   # Devices along each axis: copies of the policy, shards of its params, shards
   # of its heads and channels, shards of a row's tokens.
@@ -244,6 +245,15 @@ def get_config() -> ml_collections.ConfigDict:
     max_turns=20,
     max_tokens=8192,  # prompt, observations and answers together
     max_answer_tokens=1024,  # of one answer
+  )
+  c.curriculum = create(
+    # Smaller limits of training episodes while the learner is below a version,
+    # as ("5 turns until 20", "10 turns 4096 tokens until 40"). Evaluations have
+    # those of `episode`, and so has what follows the last stage.
+    limits=(),
+    # An episode that a smaller limit ended: score (as one that did not
+    # complete), or leave_out (of training, if two of its group are left).
+    cut="score",
   )
   c.waits = create(  # of an episode, in seconds
     session_timeout_s=300.0,  # for its environment to open, and to close

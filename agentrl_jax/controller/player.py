@@ -70,9 +70,12 @@ class PolicyPlayer:
       choose_policy_slot=draw,
       waits=self.waits,
     )
-    if not draw.is_drawn:
-      return trajectory
-    return dataclasses.replace(trajectory, policy_slot_weights=draw.weights)
+    return dataclasses.replace(
+      trajectory,
+      policy_slot_weights=draw.weights if draw.is_drawn else (),
+      max_turns=self.limits.max_turns,
+      max_tokens=self.limits.max_tokens,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

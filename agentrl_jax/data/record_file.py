@@ -103,6 +103,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     "metrics": dict(trajectory.metrics),
     "transcript": [dict(m) for m in trajectory.transcript],
     "policy_slot_weights": list(trajectory.policy_slot_weights),
+    "max_turns": trajectory.max_turns,
+    "max_tokens": trajectory.max_tokens,
     "turns": [_turn_to_json(turn) for turn in trajectory.turns],
   }
 
@@ -120,6 +122,8 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
     metrics=body["metrics"],
     transcript=tuple(body["transcript"]),
     policy_slot_weights=tuple(body["policy_slot_weights"]),
+    max_turns=body.get("max_turns", 0),  # files before 2026-11-25 have none
+    max_tokens=body.get("max_tokens", 0),
   )
 
 

@@ -234,6 +234,8 @@ class Trajectory:
   transcript: tuple[Mapping[str, object], ...] = ()  # OpenAI messages
   # That its policy slots were drawn with; () if they were not drawn.
   policy_slot_weights: tuple[float, ...] = ()
+  max_turns: int = 0  # that it was allowed; 0: not recorded
+  max_tokens: int = 0  # likewise
 
   @property
   def num_tokens(self) -> int:

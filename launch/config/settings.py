@@ -12,6 +12,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
+from agentrl_jax.controller.curriculum import Curriculum
 from agentrl_jax.controller.episode import (
   EpisodeLimits,
   EpisodeWaits,
@@ -127,6 +128,7 @@ class Settings:
   chat: ChatConfig
   compute: ComputeConfig
   episode: EpisodeLimits
+  curriculum: Curriculum
   waits: EpisodeWaits
   sampling: Sampling
   group: GroupLimits
@@ -180,6 +182,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     chat=read_chat(config),
     compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),
+    curriculum=Curriculum(**config.curriculum.to_dict()),
     waits=EpisodeWaits(**config.waits.to_dict()),
     sampling=Sampling(**config.sampling.to_dict()),
     group=GroupLimits(**config.group.to_dict()),
@@ -390,6 +393,7 @@ def _check_together(s: Settings, steps: int) -> None:
       f"train.steps={steps} is no multiple of admission.versions_per_step="
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
+  _check_curriculum(s)
   check_admission(s.admission, s.group)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   check_weights(s.policy_slot_weights, s.cross_policy)
@@ -399,6 +403,16 @@ def _check_together(s: Settings, steps: int) -> None:
     num_steps=steps,
     stride=s.admission.versions_per_step,
   )
+
+
+def _check_curriculum(s: Settings) -> None:
+  """Requires stages that training episodes can have."""
+  s.curriculum.require_below(s.episode)
+  if s.curriculum.limits and s.agents.play:
+    raise ConfigError(
+      f"curriculum.limits={s.curriculum.limits!r} is not for agents with their "
+      "own loop: set it to (), or agents.play to False"
+    )
 
 
 def _check_waits(s: Settings) -> None:

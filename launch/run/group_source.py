@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.controller.cross_policy import PolicySlotChooser
+from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.groups.admission import Admission
 from agentrl_jax.controller.groups.breaker import Breakers
 from agentrl_jax.controller.groups.collector import Collector, CollectorState
@@ -298,14 +299,14 @@ class LeaderGroupSource(GroupSource):
     if self._lockstep is not None and self._service.driver is not None:
       self._service.driver.engine.reset()
 
-  def _player(self) -> Player:
+  def _player(self, limits: EpisodeLimits) -> Player:
     if self._agents is not None:
       return self._agents.episodes
     player = PolicyPlayer(
       environments=self._environments,
       generator=self._lockstep or self._service.generator,
       codec=self._service.codec,
-      limits=self._settings.episode,
+      limits=limits,
       sampling=self._settings.sampling,
       draw_for=self._chooser.draw_for,
       waits=self._settings.waits,
@@ -320,12 +321,13 @@ class LeaderGroupSource(GroupSource):
     self, version: int, position: CollectorState | None
   ) -> Collector:
     s = self._settings
-    player, timers = self._player(), GroupTimers()
+    timers = GroupTimers()
 
     async def play(task: Task, group_id: str, seed: int) -> Group | None:
-      return await run_group(
+      limits = s.curriculum.at(admission.version, s.episode)
+      group = await run_group(
         task,
-        player,
+        self._player(limits),
         s.group,
         s.retry,
         self._monitor,
@@ -333,6 +335,7 @@ class LeaderGroupSource(GroupSource):
         seed=seed,
         timers=timers,
       )
+      return group and s.curriculum.trained(group, limits, s.episode)
 
     num_pending = len(position.queued) if position else 0
     watch = LearnerWatch(self._config.train.step_timeout_s)
@@ -411,6 +414,9 @@ def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
   report["rollout/stale_turns"] = sum(s > 0 for s in policy_slots) / max(
     len(policy_slots), 1
   )
+  if played and all(t.max_turns for t in played):
+    allowed = sum(t.max_turns for t in played) / len(played)
+    report["rollout/max_turns"] = allowed
   return report
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.data.record_file import read_groups
 from agentrl_jax.model.policy import Policy
 from launch.config.settings import read_settings
 from launch.processes.link import LOST
@@ -56,12 +57,14 @@ LEARNING = {
   "admission.refills_per_step": 1,
 }
 # Nothing is left to timing.
+SHORT_UNTIL = 3  # the learner's version, of training episodes of one turn
 EXACT = {
   **LEARNERS,
   **ADAPTIVE,
   "queue.order": "started",
   "admission.max_staleness": 0,
   "train.steps": STEPS,
+  "curriculum.limits": (f"1 turn until {SHORT_UNTIL}",),
 }
 # Everything is.
 ASYNCHRONOUS = {
@@ -156,6 +159,15 @@ class TwoProcessesTest(absltest.TestCase):
     for root in (self.root, self.through.root):
       kept = position_of(root, STEPS)["controller"]["policy_slots"]
       self.assertGreater(kept["drift"]["draws"][0][1], 0)
+
+  def test_every_start_has_the_limits_of_its_version(self):
+    for version in range(STEPS):
+      allowed = {
+        trajectory.max_turns
+        for group in read_groups(RunDirectory(self.root).trajectories(version))
+        for trajectory in group.trajectories
+      }
+      self.assertEqual(allowed, {1 if version < SHORT_UNTIL else 2}, version)
 
   def test_something_was_learned(self):
     first, last = (state_of(self.root, step) for step in (STEPS - 2, STEPS))
