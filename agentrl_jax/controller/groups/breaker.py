@@ -36,12 +36,13 @@ class _Playing:
   # Lengths of groups of other tasks that started later and have finished: the
   # `_ALIVE` shortest, in seconds. After an outage of everything all are long.
   later_s: list[float] = dataclasses.field(default_factory=list)
-  is_outlived: bool = False  # by a group of its task that has finished since
 
 
 @dataclasses.dataclass
 class _Breaker:
+  # In order of starting.
   playing: dict[str, _Playing] = dataclasses.field(default_factory=dict)
+  outlived: int = 0  # groups before this number: one has finished since
   num_lost: int = 0  # groups in a row
   has_finished: bool = False
   is_open: bool = False
@@ -49,6 +50,16 @@ class _Breaker:
   next_trial_at: float = -math.inf
   trial: str | None = None  # id of the group
   look: asyncio.TimerHandle | None = None  # for groups that hang
+
+  @property
+  def without_end(self) -> list[tuple[str, _Playing]]:
+    """Groups that started after the last end: few, of a task that is well."""
+    return list(
+      itertools.takewhile(
+        lambda item: item[1].number >= self.outlived,
+        reversed(self.playing.items()),
+      )
+    )[::-1]
 
 
 class Breakers:
@@ -77,7 +88,7 @@ class Breakers:
     self._shares, self._timers, self._monitor = shares, timers, monitor
     self._num_places, self._backoff_s = num_places, backoff_s
     self._breakers = {name: _Breaker() for name in shares()}
-    self._numbers = itertools.count()
+    self._num_started = 0
     self._ended: set[str] = set()
 
   def may_start(self, task: str, *, is_again: bool = False) -> bool:
@@ -116,7 +127,8 @@ class Breakers:
   def started(self, task: str, group_id: str) -> None:
     """Notes a group that starts; `finished` or `lost` must follow."""
     breaker = self._breakers[task]
-    breaker.playing[group_id] = _Playing(next(self._numbers), self._now())
+    breaker.playing[group_id] = _Playing(self._num_started, self._now())
+    self._num_started += 1
     if breaker.is_open:
       breaker.trial = group_id
 
@@ -133,11 +145,10 @@ class Breakers:
       self._monitor.breaker(task, is_open=False)
     breaker.is_open, breaker.trial, breaker.backoff_s = False, None, 0.0
     breaker.num_lost, breaker.has_finished = 0, True
-    for playing in breaker.playing.values():
-      playing.is_outlived = True
+    breaker.outlived = self._num_started
     for name, other in self._breakers.items():
       if name != task:
-        for playing in other.playing.values():
+        for _, playing in other.without_end:
           if playing.number < ended.number:
             playing.later_s = sorted([*playing.later_s, length_s])[:_ALIVE]
         self._end_hanging(name, other)
@@ -168,10 +179,8 @@ class Breakers:
     """
     due_at = {
       group: self._hangs_at(breaker, group)
-      for group, playing in breaker.playing.items()
-      if len(playing.later_s) == _ALIVE
-      and not playing.is_outlived
-      and group not in self._ended
+      for group, playing in breaker.without_end
+      if len(playing.later_s) == _ALIVE and group not in self._ended
     }
     now = self._now()
     due = [group for group, at in due_at.items() if at <= now]
