@@ -51,6 +51,7 @@ from agentrl_jax.data.records import (
   Trajectory,
 )
 from agentrl_jax.env.protocol.link import Link
+from agentrl_jax.garbage import spare_collections
 from bench import virtual_time
 from bench.simulated_collector import episode_of, make_collector, turn_of
 
@@ -398,6 +399,7 @@ def main() -> None:
   add("--steps", type=int, default=5)
   add("--start_cost", action="store_true")
   options = parser.parse_args()
+  spare_collections()  # as a run does
   if options.start_cost:
     for workers in (10, 100, 1000):
       options.environment_s, options.sessions = 0.0, 5000
