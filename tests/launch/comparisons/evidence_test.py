@@ -1,12 +1,16 @@
-"""The tables of docs/experiments.md are those of the numbers beside it."""
+"""The tables of pages in docs/ are those of the numbers beside them."""
 
 import pathlib
 
+import pytest
+
 from launch.comparisons.markdown import filled
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "experiments.md"
+DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 
-def test_the_page_says_what_the_numbers_say():
-  text = PAGE.read_text(encoding="utf-8")
-  assert filled(text, PAGE.parent) == text, "python -m launch.report --fill"
+@pytest.mark.parametrize("name", ["experiments.md", "siblings.md"])
+def test_the_page_says_what_the_numbers_say(name):
+  text = (DOCS / name).read_text(encoding="utf-8")
+  command = f"python -m launch.report --fill docs/{name}"
+  assert filled(text, DOCS) == text, command
