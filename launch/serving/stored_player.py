@@ -17,13 +17,15 @@ from agentrl_jax.controller.player import Player, PolicyPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.env.interface import Environment
+from agentrl_jax.model import sharding
+from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Generator
 from launch.config.chat import codec_of
 from launch.config.settings import Settings
 from launch.serving.service import serve
 from launch.storage.compile_cache import compile_cache
-from launch.storage.load_params import first_params, load_params
+from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 
 
@@ -77,9 +79,15 @@ def pretrained_player(
   no_adapters = dataclasses.replace(settings.lora, rank=0)
   plain = dataclasses.replace(settings, lora=no_adapters)
   policy = Policy(plain.model, plain.compute)
+  params = read_params(
+    plain.pretrained,
+    policy,
+    sharding.make_mesh(plain.mesh, slices=plain.slices),
+    dtype=plain.compute.dtype,
+  )
   served = _with_policy_slots(plain, 1)
   with serve(served, policy, codec, driver=config.engine.driver) as service:
-    service.publisher.publish(first_params(plain, policy), 0)
+    service.publisher.publish(params, 0)
     yield _player(
       plain, environments, service.generator, codec, NEVER, temperature
     )

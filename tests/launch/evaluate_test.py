@@ -143,6 +143,11 @@ class SamplesTest(absltest.TestCase):
       (["--policy=scripted", "--samples=2"], "would all be the same"),
       (["--samples=0"], "must be at least 1"),
       (["--versions=1"], "are of --policy=warm_start or rl"),
+      (["--policy=pretrained"], "needs a Hugging Face folder"),
+      (
+        ["--policy=pretrained", "--config.pretrained.path=x", "--samples=2"],
+        "add --nogreedy",
+      ),
       (
         ["--policy=rl", "--versions=1,2", "--weights=1"],
         "--weights has 1 numbers and --versions 2",
