@@ -411,7 +411,7 @@ def _check_curriculum(s: Settings) -> None:
   if s.curriculum.limits and s.agents.play:
     raise ConfigError(
       f"curriculum.limits={s.curriculum.limits!r} is not for agents with their "
-      "own loop: set it to (), or agents.play to False"
+      "own loop: set it to (), or agents.port to -1"
     )
 
 

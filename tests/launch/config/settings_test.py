@@ -244,6 +244,16 @@ class SettingsTest(parameterized.TestCase):
       {"queue.max_age": 0, "admission.max_staleness": 2},
       "queue.max_age=0 is below admission.max_staleness=2",
     ),
+    (
+      "curriculum_above_the_end",
+      {"curriculum.limits": ("99 turns until 3",)},
+      "what evaluations have",
+    ),
+    (
+      "curriculum_of_agents",
+      {"curriculum.limits": ("1 turn until 3",), "agents.port": 0},
+      "agents.port to -1",
+    ),
     ("no_wait", {"waits.reply_timeout_s": 0.0}, "waits.reply_timeout_s=0.0"),
     (
       "short_wait",
