@@ -338,7 +338,6 @@ def main() -> None:
 
 
 def _check_flags() -> None:
-  _check_source()
   if _SAMPLES.value < 1:
     raise ConfigError(f"--samples={_SAMPLES.value} must be at least 1")
   if _SAMPLES.value > 1 and _POLICY.value.split(":")[0] == SCRIPTED:
@@ -363,6 +362,7 @@ def _check_flags() -> None:
       f"--weights has {len(_WEIGHTS.value)} numbers and --versions "
       f"{len(_VERSIONS.value)}: give as many"
     )
+  _check_source()
 
 
 def _check_source() -> None:

@@ -145,10 +145,6 @@ class SamplesTest(absltest.TestCase):
       (["--versions=1"], "are of --policy=warm_start or rl"),
       (["--policy=pretrained"], "needs a Hugging Face folder"),
       (
-        ["--policy=pretrained", "--config.pretrained.path=x", "--samples=2"],
-        "add --nogreedy",
-      ),
-      (
         ["--policy=rl", "--versions=1,2", "--weights=1"],
         "--weights has 1 numbers and --versions 2",
       ),
