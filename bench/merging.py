@@ -19,7 +19,6 @@ import argparse
 import csv
 import dataclasses
 import json
-import math
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +26,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import ml_collections
 from rich.console import Console
 
-from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
-from agentrl_jax.controller.player import Player
-from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.controller.evaluation import TaskScore, draw_tasks
+from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.model.merging import RULES, MergeRule
 from configs import base
-from launch.config.settings import Settings, read_settings
+from launch.config.settings import read_settings
 from launch.export import export
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
-from launch.run.evaluation import SPLIT, EvaluationPlan, scores_to_json
+from launch.run.evaluation import (
+  SPLIT,
+  EvaluationPlan,
+  play_once,
+  scores_to_json,
+)
 from launch.serving.stored_player import pretrained_player
 from launch.storage.compile_cache import compile_cache
 from launch.storage.merged_folder import ABOUT, merge_folders
@@ -91,6 +93,7 @@ def scores_of(
   """Plays the pretrained model of a config; yields the scores of each mode."""
   settings = read_settings(config)
   plan = EvaluationPlan(**config.evaluation.to_dict())
+  model = pathlib.Path(settings.pretrained).name
   with placed_environments(settings) as environments:
     drawn = draw_tasks(
       environments, split=SPLIT, num_tasks=plan.num_tasks, seed=settings.seed
@@ -104,27 +107,19 @@ def scores_of(
         ) as player,
       ):
         tasks = plan.tasks_of("rl", mode, drawn)
-        yield mode, _scores(settings, plan, player, tasks)
-
-
-def _scores(
-  settings: Settings, plan: EvaluationPlan, player: Player, tasks
-) -> dict[str, TaskScore]:
-  name = f"merge of seed {settings.seed}"
-  with StageProgress(name, len(tasks)) as show, ControllerThread() as loop:
-    return loop.run(
-      evaluate(
-        player,
-        tasks,
-        concurrency=plan.concurrency,
-        seed=settings.seed,
-        retries=settings.retry,
-        timeout_s=plan.timeout_s,
-        progress=lambda done, _number, _played: show.update(done, {}),
-      ),
-      math.inf,
-      holder="the evaluation",
-    )
+        name = f"evaluation of {model}, {mode}"
+        with StageProgress(name, len(tasks)) as show:
+          yield (
+            mode,
+            play_once(
+              player,
+              tasks,
+              settings,
+              plan,
+              name=name,
+              progress=lambda done, *_: show.update(done, {}),
+            ),
+          )
 
 
 def rows_of(merging: Merging, rule: str) -> list[Mapping[str, object]]:
@@ -204,10 +199,11 @@ def main() -> None:
       cells = [given.sweep / "cells" / f"{arm}-s{seed}" for arm in experts]
       merging = Merging(cells, folder, seed)
       for rule in rules:
-        rows += rows_of(merging, rule)
-        CONSOLE.print(f"{rule}-s{seed}: {_shown(rows[-4:])}")
+        found = rows_of(merging, rule)
+        CONSOLE.print(f"{rule}-s{seed}: {_shown(found)}")
+        rows += found
       CONSOLE.print(overlap_line(merging.merged(rules[0])))
-  except ConfigError as error:
+  except AgentRLError as error:
     sys.exit(str(error))
   with (folder / "finals.csv").open("w", newline="") as file:
     writer = csv.DictWriter(file, list(rows[0]))

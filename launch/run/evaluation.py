@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import (
+  Progress,
   TaskScore,
   draw_tasks,
   evaluate,
@@ -27,6 +28,7 @@ from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.metrics import MetricsWriter
+from launch.config.settings import Settings
 from launch.reports.progress import StageProgress
 from launch.reports.summary import Evaluation
 from launch.run.context import RunContext
@@ -154,19 +156,14 @@ class Evaluator:
     tasks = self._plan.tasks_of(stage, mode, drawn)
     played: list[Trajectory] = []
     name = f"evaluation of {stage.replace('_', ' ')}, {mode}"
-    with StageProgress(name, len(tasks)) as show, ControllerThread() as loop:
-      scores = loop.run(
-        evaluate(
-          player,
-          tasks,
-          concurrency=self._plan.concurrency,
-          seed=self._settings.seed,
-          retries=self._settings.retry,
-          timeout_s=self._plan.timeout_s,
-          progress=functools.partial(_show, show, played),
-        ),
-        math.inf,
-        holder=f"the {name}",
+    with StageProgress(name, len(tasks)) as show:
+      scores = play_once(
+        player,
+        tasks,
+        self._settings,
+        self._plan,
+        name=name,
+        progress=functools.partial(_show, show, played),
       )
     unscored = [name for name, s in scores.items() if not s.num_tasks]
     if unscored:
@@ -180,6 +177,35 @@ class Evaluator:
     )
     self._metrics.write(0, metrics_of(scores), f"evaluation_{stage}_{mode}")
     _file(self._run.evaluation(stage, mode), stage, mode, scores)
+
+
+def play_once(
+  player: Player,
+  tasks: Sequence[Task],
+  settings: Settings,
+  plan: EvaluationPlan,
+  *,
+  name: str,
+  progress: Progress,
+) -> dict[str, TaskScore]:
+  """Plays each task once, with a run's seeds and limits; scores by task name.
+
+  `name` is the evaluation's, for messages about a wait.
+  """
+  with ControllerThread() as loop:
+    return loop.run(
+      evaluate(
+        player,
+        tasks,
+        concurrency=plan.concurrency,
+        seed=settings.seed,
+        retries=settings.retry,
+        timeout_s=plan.timeout_s,
+        progress=progress,
+      ),
+      math.inf,
+      holder=f"the {name}",
+    )
 
 
 def read_episodes(

@@ -52,8 +52,8 @@ class _Breaker:
   look: asyncio.TimerHandle | None = None  # for groups that hang
 
   @property
-  def without_end(self) -> list[tuple[str, _Playing]]:
-    """Groups that started after the last end: few, of a task that is well."""
+  def not_outlived(self) -> list[tuple[str, _Playing]]:
+    """Groups that started since one finished: few, of a task that is well."""
     return list(
       itertools.takewhile(
         lambda item: item[1].number >= self.outlived,
@@ -148,7 +148,7 @@ class Breakers:
     breaker.outlived = self._num_started
     for name, other in self._breakers.items():
       if name != task:
-        for _, playing in other.without_end:
+        for _, playing in other.not_outlived:
           if playing.number < ended.number:
             playing.later_s = sorted([*playing.later_s, length_s])[:_ALIVE]
         self._end_hanging(name, other)
@@ -179,7 +179,7 @@ class Breakers:
     """
     due_at = {
       group: self._hangs_at(breaker, group)
-      for group, playing in breaker.without_end
+      for group, playing in breaker.not_outlived
       if len(playing.later_s) == _ALIVE and group not in self._ended
     }
     now = self._now()
