@@ -109,6 +109,7 @@ class _Steps:
         row_length=PROMPT + ATTEMPTS * ANSWER,
         micro_batch=1,
         sharing=ATTEMPTS,
+        roles=(),
       ),
       task_ids={TASK.name: 0},
       temperature=1.0,

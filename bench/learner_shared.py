@@ -123,6 +123,7 @@ class _Updates:
         row_length=row_length,
         micro_batch=1,
         sharing=-(-num_tokens // row_length),
+        roles=(),
       ),
       task_ids={groups[0].task.name: 0},
       temperature=1.0,

@@ -155,6 +155,9 @@ def get_config() -> ml_collections.ConfigDict:
     # Tokens that trajectories share are computed once: a row stands for up to
     # so many times its tokens. 1 computes each trajectory by itself.
     sharing=8,
+    # Agents of an episode whose answers are trained on, by the roles that they
+    # name; () for all. The others answer with the same policy.
+    roles=(),
     batch_timeout_s=3600.0,  # the learner's wait for a batch of groups
     # The controller's wait for one step of the learner: updates, compilation
     # and checkpoint.
@@ -219,6 +222,9 @@ def get_config() -> ml_collections.ConfigDict:
     # module:function.
     estimator="grpo",
     estimator_settings=create(),
+    # What is compared within a group, where an episode has several lines of
+    # tokens: episodes, roles (each by its own reward), or lines.
+    compare="episodes",
     scale_by_std=True,  # divide by the group's standard deviation
     ddof=1,  # of that deviation: 1 is unbiased
     k=1,  # attempts that count as one, for pass_at_k and max_at_k
@@ -378,6 +384,10 @@ def get_config() -> ml_collections.ConfigDict:
     host="127.0.0.1",  # 0.0.0.0 accepts other machines
     token_file="",  # its first line is the token they must send; "": none
     idle_timeout_s=600.0,  # without a call: the agent counts as gone
+    # Conversations of an episode, each of which is trained on as a line of
+    # tokens: of several agents, or of one that rewrites its history. With 1, a
+    # call that does not continue the last one is refused.
+    max_lines=16,
   )
   # Limits of HTTP requests: of agents' calls and of rollout servers.
   c.http = create(

@@ -21,10 +21,10 @@ import numpy as np
 from agentrl_jax import tracing
 from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.recorder import Recorder
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
-  Recorder,
   Status,
   Task,
   Tool,
@@ -102,7 +102,8 @@ class ChatRecorder:
   def __init__(
     self, spec: EpisodeSpec, codec: ChatCodec, tools: Sequence[Tool]
   ) -> None:
-    self._tokens = Recorder(spec)
+    self._record = Recorder(spec)
+    self._line = self._record.start_line()
     self._codec = codec
     self._tools = tools
     self.grammar = ""  # that the next answer has to follow; "" allows all
@@ -112,12 +113,12 @@ class ChatRecorder:
   @property
   def num_turns(self) -> int:
     """Answers so far."""
-    return self._tokens.num_turns
+    return self._record.num_turns
 
   @property
   def prompt(self) -> np.ndarray:
     """All tokens that stand before the next answer."""
-    return self._tokens.prompt
+    return self._line.prompt
 
   @property
   def new_messages(self) -> tuple[Message, ...]:
@@ -126,22 +127,22 @@ class ChatRecorder:
 
   def add_observation(self, step: Step) -> None:
     """Records a step, and its reward as that of the last answer."""
-    self._tokens.set_reward(step.reward - self._last_step.reward)
+    self._record.set_reward(step.reward - self._last_step.reward)
     if step.status is Status.RUNNING:
-      self._tokens.add_observation(self._render(step.messages))
+      self._line.add_observation(self._render(step.messages))
     self._transcript += map(message_to_json, step.messages)
     self._last_step = step
 
   def add_action(self, prompt: np.ndarray, answer: Completion) -> Message:
     """Records the engine's answer to `prompt`; returns it as a message."""
-    turn = self._tokens.add_action(prompt, answer, grammar=self.grammar)
+    turn = self._line.add_action(prompt, answer, grammar=self.grammar)
     message = self._codec.read(turn.sampled)
     self._transcript.append(message_to_json(message))
     return message
 
   def trajectory(self, status: Status) -> Trajectory:
     """Returns the record, checked token for token."""
-    return self._tokens.trajectory(
+    return self._record.trajectory(
       status,
       reward=self._last_step.reward,
       metrics=self._last_step.metrics,
@@ -149,9 +150,9 @@ class ChatRecorder:
     )
 
   def _render(self, messages: Sequence[Message]) -> np.ndarray:
-    if not self._tokens.num_turns:
+    if not self._line.num_turns:
       return self._codec.start(messages, self._tools)
-    last = int(self._tokens.last_turn.sampled[-1])
+    last = int(self._line.stream[-1])
     ended_by = last if last in self._codec.stop_tokens else None
     return self._codec.extend(messages, ended_by=ended_by)
 

@@ -1,9 +1,10 @@
 """Packs trajectories into rows, first-fit decreasing, without cutting any.
 
 Plain numpy, so that packing runs while the device computes. The tokens of a
-trajectory stay together in one row. Rows have one fixed length, so that only
-one shape compiles. Rows of several times the length may stand beside a prefix
-tree, which has the tokens that trajectories share once.
+line stay together in one row; lines of a trajectory may be in several. Rows
+have one fixed length, so that only one shape compiles. Rows of several times
+the length may stand beside a prefix tree, which has the tokens that lines share
+once.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from agentrl_jax.data.prefix_tree import (
   assign_tree_rows,
   keys_of,
 )
-from agentrl_jax.data.records import Trajectory
+from agentrl_jax.data.records import Line, Trajectory
 from agentrl_jax.errors import ConfigError
 
 
@@ -92,42 +93,48 @@ def pack(
 ) -> Rows:
   """Packs trajectories; `Rows.trajectory` counts along the argument.
 
-  The number of rows is rounded up to `rows_multiple` with rows of padding. With
-  `sharing` above 1 there is a tree, whose rows hold up to `row_length` tokens
-  of up to `sharing * row_length` tokens of trajectories.
+  Each of their lines is a segment. The number of rows is rounded up to
+  `rows_multiple` with rows of padding. With `sharing` above 1 there is a tree,
+  whose rows hold up to `row_length` tokens of up to `sharing * row_length`
+  tokens of lines.
   """
+  lines = _lines(trajectories)
   if sharing > 1:
-    return _pack_trees(trajectories, row_length, rows_multiple, sharing)
-  assigned = assign_rows([t.num_tokens for t in trajectories], row_length)
+    return _pack_trees(lines, row_length, rows_multiple, sharing)
+  assigned = assign_rows([line.num_tokens for _, line in lines], row_length)
   rows = _empty_rows(_num_rows(assigned, rows_multiple), row_length)
   for r, members in enumerate(assigned):
     start = 0
-    for segment, n in enumerate(members, 1):
-      start = _place(rows, r, start, segment, n, trajectories[n])
+    for segment, i in enumerate(members, 1):
+      start = _place(rows, r, start, segment, *lines[i])
   return rows
 
 
+def _lines(trajectories: Sequence[Trajectory]) -> list[tuple[int, Line]]:
+  """Returns all lines, each with the number of its trajectory."""
+  return [(n, line) for n, t in enumerate(trajectories) for line in t.lines]
+
+
 def _pack_trees(
-  trajectories: Sequence[Trajectory],
+  numbered: Sequence[tuple[int, Line]],
   row_length: int,
   rows_multiple: int,
   sharing: int,
 ) -> Rows:
-  _refuse_too_long([t.num_tokens for t in trajectories], row_length)
-  prefixes = SortedPrefixes(keys_of(trajectories))
+  lines = [line for _, line in numbered]
+  _refuse_too_long([line.num_tokens for line in lines], row_length)
+  prefixes = SortedPrefixes(keys_of(lines))
   assigned = assign_tree_rows(prefixes, row_length, sharing)
   num_rows = _num_rows(assigned, rows_multiple)
-  most = max(
-    (sum(trajectories[n].num_tokens for n in m) for m in assigned), default=0
-  )
+  most = max((sum(lines[i].num_tokens for i in m) for m in assigned), default=0)
   length = row_length * _multiple(most, row_length, sharing)
   writer = TreeWriter(num_rows, row_length, length)
   rows = dataclasses.replace(_empty_rows(num_rows, length), tree=writer.tree)
   for r, members in enumerate(assigned):
     start = 0
-    for segment, (n, shared) in enumerate(prefixes.walk(members), 1):
-      writer.write(r, start, trajectories[n], shared)
-      start = _place(rows, r, start, segment, n, trajectories[n])
+    for segment, (i, shared) in enumerate(prefixes.walk(members), 1):
+      writer.write(r, start, lines[i], shared)
+      start = _place(rows, r, start, segment, *numbered[i])
     writer.end_row(r)
   return rows
 
@@ -146,7 +153,7 @@ def _refuse_too_long(lengths: Sequence[int], row_length: int) -> None:
   too_long = max(lengths, default=0)
   if too_long > row_length:
     raise ConfigError(
-      f"a trajectory of {too_long} tokens does not fit train.row_length="
+      f"a line of {too_long} tokens does not fit train.row_length="
       f"{row_length}: raise it, or lower episode.max_tokens"
     )
 
@@ -170,11 +177,11 @@ def _empty_rows(num_rows: int, row_length: int) -> Rows:
 
 
 def _place(
-  rows: Rows, r: int, start: int, segment: int, n: int, trajectory: Trajectory
+  rows: Rows, r: int, start: int, segment: int, n: int, line: Line
 ) -> int:
-  """Writes one trajectory into row r and returns where the next may start."""
+  """Writes a line of trajectory n into row r; returns where the next starts."""
   at = start
-  for number, turn in enumerate(trajectory.turns):
+  for number, turn in zip(line.numbers, line.turns, strict=True):
     observed = at + len(turn.observation)
     end = observed + len(turn.sampled)
     rows.token[r, at:observed] = turn.observation

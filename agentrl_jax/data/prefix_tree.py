@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from agentrl_jax.data.records import Trajectory
+from agentrl_jax.data.records import Line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,18 +90,18 @@ class SortedPrefixes:
       before = rank
 
 
-def keys_of(trajectories: Sequence[Trajectory]) -> list[np.ndarray]:
+def keys_of(lines: Sequence[Line]) -> list[np.ndarray]:
   """Returns a key for each token, uint64: equal keys may share a node.
 
   A key is the token, and under a grammar also the grammar and the place in the
   answer, which decide the mask after equal tokens.
   """
   numbers: dict[str, int] = {}
-  longest = max((t.num_tokens for t in trajectories), default=0)
+  longest = max((line.num_tokens for line in lines), default=0)
   keys = []
-  for trajectory in trajectories:
-    parts = [np.zeros(0, np.uint64)]  # an episode may end before any turn
-    for turn in trajectory.turns:
+  for line in lines:
+    parts = [np.zeros(0, np.uint64)]
+    for turn in line.turns:
       sampled = turn.sampled.astype(np.uint64)
       if turn.grammar:
         number = numbers.setdefault(turn.grammar, len(numbers))
@@ -194,22 +194,19 @@ class TreeWriter:
     self._path = np.zeros(0, np.int32)  # indices of the last sequence's tokens
     self._cursor = 0
 
-  def write(
-    self, row: int, start: int, trajectory: Trajectory, shared: int
-  ) -> None:
-    """Writes a trajectory that shares `shared` tokens with the one before.
+  def write(self, row: int, start: int, line: Line, shared: int) -> None:
+    """Writes a line that shares `shared` tokens with the one before.
 
-    Its tokens are counted from `start` on among those of the row's
-    trajectories.
+    Its tokens are counted from `start` on among those of the row's lines.
     """
     tree, begin = self.tree, self._cursor
-    new = trajectory.num_tokens - shared
+    new = line.num_tokens - shared
     self._close(row, shared)
     path = np.concatenate(
       [self._path[:shared], np.arange(begin, begin + new, dtype=np.int32)]
     )
     here = slice(begin, begin + new)
-    token, mask = _tokens(trajectory)
+    token, mask = _tokens(line)
     tree.token[row, here] = token[shared:]
     tree.position[row, here] = np.arange(shared, shared + new)
     tree.parent[row, here] = np.append(np.int32(0), path)[shared:-1]
@@ -240,15 +237,11 @@ def allowed_nodes(
   return allowed_RT
 
 
-def _tokens(trajectory: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+def _tokens(line: Line) -> tuple[np.ndarray, np.ndarray]:
   """Returns all tokens, and a mask of those that are trained on."""
-  turns = trajectory.turns
-  parts = [x for t in turns for x in (t.observation, t.sampled)]
-  is_sampled = np.tile([False, True], len(turns))
-  return (
-    np.concatenate([np.zeros(0, np.int32), *parts]),
-    np.repeat(is_sampled, [len(part) for part in parts]),
-  )
+  sizes = [len(x) for t in line.turns for x in (t.observation, t.sampled)]
+  is_sampled = np.tile([False, True], len(line.turns))
+  return line.tokens, np.repeat(is_sampled, sizes)
 
 
 def _num_equal(a: np.ndarray, b: np.ndarray) -> int:

@@ -105,6 +105,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     "policy_slot_weights": list(trajectory.policy_slot_weights),
     "max_turns": trajectory.max_turns,
     "max_tokens": trajectory.max_tokens,
+    "roles": list(trajectory.roles),
+    "role_rewards": dict(trajectory.role_rewards),
     "turns": [_turn_to_json(turn) for turn in trajectory.turns],
   }
 
@@ -124,6 +126,8 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
     policy_slot_weights=tuple(body["policy_slot_weights"]),
     max_turns=body.get("max_turns", 0),  # files before 2026-11-25 have none
     max_tokens=body.get("max_tokens", 0),
+    roles=tuple(body.get("roles", ())),
+    role_rewards=body.get("role_rewards", {}),
   )
 
 
@@ -171,6 +175,7 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
     "policy_slot": turn.policy_slot,
     "reward": turn.reward,
     "grammar": turn.grammar,
+    "line": turn.line,
     **arrays,
   }
 
@@ -183,5 +188,6 @@ def _turn_from_json(body: Mapping[str, Any]) -> Turn:
     policy_slot=body["policy_slot"],
     reward=body["reward"],
     grammar=body["grammar"],
+    line=body.get("line", 0),
     **arrays,
   )

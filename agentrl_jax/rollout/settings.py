@@ -345,6 +345,7 @@ class AgentsConfig:
   host: str
   token_file: str  # has the token that agents must know; "": none
   idle_timeout_s: float  # without a word from an agent: it is taken for gone
+  max_lines: int  # of tokens, that an episode may have
 
   def __post_init__(self) -> None:
     if not -1 <= self.port < 2**16:
@@ -355,6 +356,11 @@ class AgentsConfig:
     if self.idle_timeout_s <= 0:
       raise ConfigError(
         f"agents.idle_timeout_s={self.idle_timeout_s} must be more than 0"
+      )
+    if self.max_lines < 1:
+      raise ConfigError(
+        f"agents.max_lines={self.max_lines} must be at least 1: the "
+        "conversation that each call continues"
       )
 
   @property

@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
+from agentrl_jax.data.compared import Compared, compared_parts
 from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import Group, Trajectory
-from agentrl_jax.errors import NotFinite
+from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -118,6 +119,7 @@ class BatchBuilder:
     self._make_grammars = make_grammars
     self._token_weights = _TokenWeights(policy, loss, temperature=temperature)
     self.learned_turns = LearnedTurns()  # of the batch that was built last
+    self._has_seen_roles = False
     self._running = (
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
@@ -171,19 +173,20 @@ class BatchBuilder:
     denominator, so loss and gradient are the same as if they were computed.
     The list is empty if no trajectory is kept: then no update is made.
     """
-    trajectories = [t for group in groups for t in group.trajectories]
+    compared = self._compare(groups)
+    parts = [t for group in compared.groups for t in group.trajectories]
     arrays = make_arrays(
-      groups,
+      compared.groups,
       self._task_ids,
       self._advantage,
-      self._penalties(trajectories),
+      self._penalties(parts),
     )
     self.learned_turns = LearnedTurns()
     if self._advantage.uses_critic:
-      micro_batches, report = self._with_critic(trajectories, arrays, params)
+      micro_batches, report = self._with_critic(compared, parts, arrays, params)
     else:
-      micro_batches, report = self._without_critic(trajectories, arrays)
-    report["batch/trajectories"] = float(len(trajectories))
+      micro_batches, report = self._without_critic(compared, parts, arrays)
+    report["batch/trajectories"] = float(len(compared.parts))
     return self._add_logprobs(micro_batches, params), report
 
   def snapshot(self) -> dict[str, Any]:
@@ -202,8 +205,24 @@ class BatchBuilder:
         **{name: jnp.asarray(x) for name, x in snapshot.items()}
       )
 
+  def _compare(self, groups: Sequence[Group]) -> Compared:
+    """Returns the parts that are trained on.
+
+    A critic compares nothing, and each line is a sequence of its own, that ends
+    with the episode's reward.
+    """
+    roles, advantage = self._batch.roles, self._advantage
+    compare = "lines" if advantage.uses_critic else advantage.compare
+    if roles and not self._has_seen_roles:
+      _require_some(roles, groups)
+      self._has_seen_roles = True
+    return compared_parts(groups, compare=compare, roles=roles)
+
   def _without_critic(
-    self, trajectories: Sequence[Trajectory], arrays: TrajectoryArrays
+    self,
+    compared: Compared,
+    trajectories: Sequence[Trajectory],
+    arrays: TrajectoryArrays,
   ) -> tuple[list[TrainBatch], Report]:
     value_NU, self._running = advantages(
       arrays,
@@ -232,7 +251,7 @@ class BatchBuilder:
     report["batch/left_out_tokens"] = float(left_out.num_tokens_K.sum())
     report["batch/trained_tokens"] += report["batch/left_out_tokens"]
     micro_batches = self._cut(rows, value_RT, task_RT, packed, left_out)
-    self.learned_turns = LearnedTurns(packed, micro_batches)
+    self.learned_turns = LearnedTurns(compared, packed, micro_batches)
     return micro_batches, report
 
   def _choose(
@@ -257,6 +276,7 @@ class BatchBuilder:
 
   def _with_critic(
     self,
+    compared: Compared,
     trajectories: Sequence[Trajectory],
     arrays: TrajectoryArrays,
     params: Params,
@@ -280,7 +300,7 @@ class BatchBuilder:
       running=self._running,
     )
     micro_batches = add_fields(micro_batches, fields)
-    self.learned_turns = LearnedTurns(trajectories, micro_batches)
+    self.learned_turns = LearnedTurns(compared, trajectories, micro_batches)
     return micro_batches, report
 
   def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
@@ -312,18 +332,32 @@ class BatchBuilder:
       "task": task_RT.astype(np.int32),
       "version": version_NU[rows.trajectory, rows.turn],
     }
+    num_lines_N = np.array([max(len(t.lines), 1) for t in packed])
+    counts_lines = False
     if self._loss.task_share != "tokens":
       fields["weight"], weight = self._weights(task_RT, rows.mask, left_out)
     elif self._loss.reduction == "token_mean":
       weight = float(left_out.num_tokens_K.sum())
-    else:  # a mean over sequences
+    else:  # a mean over trajectories
       weight = float(len(left_out.num_tokens_K))
+      counts_lines = bool((num_lines_N > 1).any())
+      if counts_lines and self._loss.reduction == "sequence_mean":
+        fields["weight"], counts_lines = _one_for_each(rows), False
     micro_batches = add_fields(micro_batches, fields)
-    if not self._loss.needs_advantage:
+    if not self._loss.needs_advantage and not counts_lines:
       return micro_batches
     # Equal shares, so that each of several updates of a batch has its own.
-    share = np.asarray(weight / len(micro_batches), np.float32)
-    return [dataclasses.replace(x, left_out=share) for x in micro_batches]
+    share = weight / len(micro_batches)
+    return [
+      dataclasses.replace(
+        x,
+        left_out=np.asarray(
+          share - (_further_lines(x, num_lines_N) if counts_lines else 0.0),
+          np.float32,
+        ),
+      )
+      for x in micro_batches
+    ]
 
   def _masks(
     self, rows: Rows, packed: Sequence[Trajectory]
@@ -391,6 +425,43 @@ class BatchBuilder:
       return dataclasses.replace(micro_batch, **fields)
 
     return [complete(micro_batch) for micro_batch in micro_batches]
+
+
+def _one_for_each(rows: Rows) -> np.ndarray:
+  """Returns weights [R, T] that add up to 1 over each trajectory's tokens."""
+  num_tokens_N = np.bincount(
+    rows.trajectory[rows.mask], minlength=rows.trajectory.max() + 1
+  )
+  weight_RT = 1 / np.maximum(num_tokens_N, 1)[rows.trajectory]
+  return np.where(rows.mask, weight_RT, 0).astype(np.float32)
+
+
+def _further_lines(micro_batch: TrainBatch, num_lines_N: np.ndarray) -> float:
+  """Returns by how much the lines count more than their trajectories.
+
+  Sums over sequences count each line as one; here a trajectory is to count as
+  one, in equal parts at its lines.
+  """
+  batch = micro_batch.batch
+  begins_BT = (np.asarray(batch.position) == 0) & (
+    np.asarray(batch.segment) > 0
+  )
+  lines_X = num_lines_N[np.asarray(batch.trajectory)[begins_BT]]
+  return float(np.sum(1 - 1 / lines_X))
+
+
+def _require_some(roles: Sequence[str], groups: Sequence[Group]) -> None:
+  """Raises `ConfigError` if no line has one of the roles."""
+  found = {
+    line.role for g in groups for t in g.trajectories for line in t.lines
+  }
+  if found and not found.intersection(roles):
+    raise ConfigError(
+      f"train.roles={tuple(roles)!r} is to be trained on, and the episodes of "
+      f"this batch have lines of {', '.join(map(repr, sorted(found)))}: name "
+      "some of these, or () for all. An agent gives its role with each call, "
+      "in the header X-AgentRL-Role"
+    )
 
 
 class _TokenWeights:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+from agentrl_jax.data.compared import COMPARE
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.train import custom
 from agentrl_jax.train.custom import CustomFunction, Role
@@ -439,6 +440,7 @@ class AdvantageConfig(WithFunctions):
 
   estimator: str
   estimator_settings: Mapping[str, Any]
+  compare: str
   scale_by_std: bool
   ddof: int
   k: int
@@ -462,10 +464,18 @@ class AdvantageConfig(WithFunctions):
     require_one_of(
       "advantage.task_statistics", self.task_statistics, STATISTICS
     )
+    require_one_of("advantage.compare", self.compare, COMPARE)
     self._check_custom()
     self._check_ranges()
     self._check_readers()
     self._check_normalisation()
+    require_read(
+      "advantage.compare",
+      self.compare,
+      idle="episodes",
+      is_read=not self.uses_critic,
+      why=f"for the critic of advantage.estimator={self.estimator!r}",
+    )
     if self.uses_critic and self.keep != "all":
       raise ConfigError(
         f"advantage.keep={self.keep!r} drops groups, and with advantage."

@@ -55,8 +55,14 @@ class BatchConfig:
   # Tokens of trajectories per computed token of a row, at most; 1 packs no
   # trees, and computes what trajectories share once for each.
   sharing: int
+  roles: tuple[str, ...]  # whose lines are trained on; () for all
 
   def __post_init__(self) -> None:
+    if isinstance(self.roles, str):
+      raise ConfigError(
+        f"train.roles={self.roles!r} is a text; write a tuple of roles, as "
+        f"({self.roles!r},)"
+      )
     for name in ("row_length", "micro_batch", "sharing"):
       if getattr(self, name) < 1:
         raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")

@@ -205,6 +205,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
       row_length=config.train.row_length,
       micro_batch=config.train.micro_batch,
       sharing=config.train.sharing,
+      roles=config.train.roles,
     ),
     optimizer=OptimizerConfig(**config.optimizer.to_dict()),
     warm_start_epochs=config.warm_start.epochs,

@@ -13,8 +13,11 @@ from rich.console import Console
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.rollout.drivers.driver import Driver
-from agentrl_jax.rollout.openai.episode import EpisodeRules, PolicySlotDraw
-from agentrl_jax.rollout.openai.episodes import Episodes
+from agentrl_jax.rollout.openai.episodes.episode import (
+  EpisodeRules,
+  PolicySlotDraw,
+)
+from agentrl_jax.rollout.openai.episodes.offers import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -48,6 +51,7 @@ class AgentServer:
         max_answer_tokens=episode.max_answer_tokens,
         temperature=settings.sampling.temperature,
         idle_timeout_s=settings.agents.idle_timeout_s,
+        max_lines=settings.agents.max_lines,
       ),
       self._limits,
       draw_for,
@@ -84,6 +88,7 @@ class AgentServer:
       "agents/playing": self.episodes.num_played,
       "agents/finished": counts["finished"],
       "agents/abandoned": counts["abandoned"],
+      "agents/lines": counts["lines"] / max(counts["finished"], 1),
     }
 
   def _openai(self, answering: ServerState) -> OpenAIApi:

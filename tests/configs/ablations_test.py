@@ -11,10 +11,13 @@ from launch.config.settings import read_settings
 
 
 def _cases():
-  for _, name, _ in pkgutil.iter_modules(configs.ablations.__path__):
-    module = importlib.import_module(f"configs.ablations.{name}")
-    for arm in module.ARMS:
-      yield f"{name}_{arm}", module, arm
+  for _, name, is_folder in pkgutil.walk_packages(
+    configs.ablations.__path__, "configs.ablations."
+  ):
+    if not is_folder:
+      module = importlib.import_module(name)
+      for arm in module.ARMS:
+        yield f"{name.rpartition('.')[2]}_{arm}", module, arm
 
 
 def _flat(config):

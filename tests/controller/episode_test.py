@@ -15,7 +15,7 @@ from agentrl_jax.controller.episode import (
   play_expert,
   run_episode,
 )
-from agentrl_jax.data.records import Message, Status, tokens_of
+from agentrl_jax.data.records import Message, Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,
@@ -102,7 +102,7 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
       before = np.concatenate([before, turn.observation])
       np.testing.assert_array_equal(prompt, before)
       before = np.concatenate([before, turn.sampled])
-    np.testing.assert_array_equal(tokens_of(trajectory), before)
+    np.testing.assert_array_equal(trajectory.lines[0].tokens, before)
 
   async def test_observations_render_only_what_is_new(self):
     trajectory = await play()
@@ -261,7 +261,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_same_tokens_as_a_policy_that_says_the_same(self):
     np.testing.assert_array_equal(
-      tokens_of(await self._play()), tokens_of(await play())
+      (await self._play()).lines[0].tokens, (await play()).lines[0].tokens
     )
 
   async def test_limits_hold_for_experts_too(self):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.data.packing import pack
 from agentrl_jax.data.prefix_tree import SortedPrefixes, keys_of
+from agentrl_jax.data.records import Line
 from agentrl_jax.errors import ConfigError
 from tests.data.records import (
   make_branching_group,
@@ -25,6 +26,10 @@ def tokens_of(trajectory):
   return np.concatenate(
     [x for t in trajectory.turns for x in (t.observation, t.sampled)]
   )
+
+
+def line_of(turn):
+  return Line("", (0,), (turn,))
 
 
 def num_prefixes(sequences):
@@ -177,9 +182,7 @@ class GrammarTest(absltest.TestCase):
     (turn,) = trajectory.turns
     return keys_of(
       [
-        dataclasses.replace(
-          trajectory, turns=(dataclasses.replace(turn, grammar=grammar),)
-        )
+        line_of(dataclasses.replace(turn, grammar=grammar))
         for grammar in grammars
       ]
     ), len(turn.observation)
@@ -201,9 +204,7 @@ class GrammarTest(absltest.TestCase):
     said = np.append(turn.observation[-1:], turn.sampled)
     earlier = with_answer(np.random.default_rng(0), turn, said)
     earlier = dataclasses.replace(earlier, observation=turn.observation[:-1])
-    a, b = keys_of(
-      [dataclasses.replace(trajectory, turns=(t,)) for t in (turn, earlier)]
-    )
+    a, b = keys_of([line_of(turn), line_of(earlier)])
     observed = len(turn.observation)
     self.assertFalse((a == b)[observed - 1 :].any())
 

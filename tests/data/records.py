@@ -47,6 +47,23 @@ def make_group(rng, *, id="g", task="a", size=4, **fields) -> Group:
   return Group(id, Task(task, "train", 7), members, num_masked=1)
 
 
+def make_several_lines(group: Group, *, num_lines=2) -> Group:
+  """The group, whose turns are on several lines in turn, with roles."""
+  roles = ("plan", "write", *(f"role{n}" for n in range(2, num_lines)))
+
+  def spread(trajectory: Trajectory) -> Trajectory:
+    turns = [
+      dataclasses.replace(turn, line=n % num_lines)
+      for n, turn in enumerate(trajectory.turns)
+    ]
+    return dataclasses.replace(
+      trajectory, turns=tuple(turns), roles=roles[:num_lines]
+    )
+
+  members = tuple(map(spread, group.trajectories))
+  return dataclasses.replace(group, trajectories=members)
+
+
 def make_branching_group(
   rng, *, id="g", task="a", size=6, prompt=(), **fields
 ) -> Group:

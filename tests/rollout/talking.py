@@ -19,8 +19,8 @@ from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
-from agentrl_jax.rollout.openai.episode import EpisodeRules
-from agentrl_jax.rollout.openai.episodes import Episodes
+from agentrl_jax.rollout.openai.episodes.episode import EpisodeRules
+from agentrl_jax.rollout.openai.episodes.offers import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits

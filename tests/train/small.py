@@ -45,9 +45,14 @@ loss_config = functools.partial(
 )
 
 
-def batch_config(micro_batch=4, row_length=48, sharing=1) -> BatchConfig:
+def batch_config(
+  micro_batch=4, row_length=48, sharing=1, roles=()
+) -> BatchConfig:
   return BatchConfig(
-    row_length=row_length, micro_batch=micro_batch, sharing=sharing
+    row_length=row_length,
+    micro_batch=micro_batch,
+    sharing=sharing,
+    roles=roles,
   )
 
 

@@ -27,7 +27,7 @@ from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
   ConversationCache,
 )
-from agentrl_jax.rollout.openai.episodes import EpisodeApi, Episodes
+from agentrl_jax.rollout.openai.episodes.offers import EpisodeApi, Episodes
 from agentrl_jax.rollout.openai.models import Names, unknown_model
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
@@ -186,9 +186,10 @@ class OpenAIApi:
         is_chat = kind is ChatCompletionRequest
         context = model.conversations if is_chat else model.no_context
         if episode is not None:
-          stack.enter_context(episode.calling())
-          repeated = episode.repeated(body)
-          context, generator = repeated or episode, repeated or generator
+          role = self._episodes.role_of(http_request)
+          episode_call = stack.enter_context(episode.calling(body, role))
+          repeated = episode_call.repeated()
+          context, generator = repeated or episode_call, repeated or generator
         call = await self._reader.tokenize(request, model, context)
       return await self._respond(http_request, call, model, context, generator)
 

@@ -19,9 +19,9 @@ from agentrl_jax.controller.groups.group import (
   run_group,
 )
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.records import EpisodeSpec, Status, Task, tokens_of
+from agentrl_jax.data.records import EpisodeSpec, Status, Task
 from agentrl_jax.model import sharding
-from agentrl_jax.rollout.openai.episodes import HEADER
+from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
@@ -66,7 +66,9 @@ class Trained:
       self._policy,
       loss=small.loss_config(),
       advantage=small.advantage_config(),
-      batch=BatchConfig(row_length=talking.CONTEXT, micro_batch=4, sharing=4),
+      batch=BatchConfig(
+        row_length=talking.CONTEXT, micro_batch=4, sharing=4, roles=()
+      ),
       task_ids={"words": 0},
       temperature=TEMPERATURE,
       make_grammars=talking.grammars,
@@ -189,7 +191,7 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       )
       for number in range(1, segment.max() + 1)
     }
-    self.assertEqual(rows, {tuple(tokens_of(t)) for t in played})
+    self.assertEqual(rows, {tuple(t.lines[0].tokens) for t in played})
 
   @pytest.mark.full
   async def test_success_rises(self):

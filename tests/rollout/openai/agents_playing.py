@@ -7,7 +7,7 @@ import aiohttp
 import openai
 
 from agentrl_jax.data.records import EpisodeSpec, Task
-from agentrl_jax.rollout.openai.episodes import HEADER
+from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from tests.rollout import talking
 
 TASK = Task("sums", "train", 7)

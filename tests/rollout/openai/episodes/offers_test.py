@@ -12,9 +12,9 @@ from agentrl_jax.controller.groups.group import (
   run_group,
 )
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.records import Status, tokens_of
+from agentrl_jax.data.records import Status
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.rollout.openai.episodes import HEADER
+from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from tests.clocks import Clock, until
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import (
@@ -40,7 +40,7 @@ class EpisodesTest(Playing):
       raw = talking.raw_logprobs(10, stream)[-len(sampled) :]
       np.testing.assert_allclose(turn.raw_logprob, raw, atol=1e-5)
       self.assertFalse(np.array_equal(turn.raw_logprob, turn.behavior_logprob))
-    self.assertEqual(tokens_of(played).tolist(), stream)
+    self.assertEqual(played.lines[0].tokens.tolist(), stream)
     self.assertEqual([t.reward for t in played.turns], [0, 0, 0, 0.5])
     self.assertEqual((played.reward, played.status), (0.5, Status.COMPLETED))
     self.assertEqual(played.metrics, {"success": 1.0})
@@ -79,7 +79,7 @@ class EpisodesTest(Playing):
     for seed in (5, 5, 6):
       playing = self.offer(seed=seed)
       await self.play(turns=2)
-      actual.append(tokens_of(await playing).tolist())
+      actual.append((await playing).lines[0].tokens.tolist())
     self.assertEqual(actual[0], actual[1])
     self.assertNotEqual(actual[0], actual[2])
 
@@ -99,7 +99,7 @@ class EpisodesTest(Playing):
       prompt = [*prompt, 9]
     await self.post(f"episodes/{id}", reward=1, status="task limit reached")
     played = await playing
-    self.assertEqual(tokens_of(played).tolist(), prompt[:-1])
+    self.assertEqual(played.lines[0].tokens.tolist(), prompt[:-1])
     self.assertEqual([t.policy_slot for t in played.turns], [1, 1])
     self.assertEqual(played.status, Status.TASK_LIMIT_REACHED)
 
@@ -118,7 +118,7 @@ class EpisodesTest(Playing):
     result = await asyncio.gather(*(self.play() for _ in range(6)))
     group = await grouped
     self.assertEqual(sorted(t.attempt for t in group.trajectories), [*range(6)])
-    recorded = {tuple(tokens_of(t)) for t in group.trajectories}
+    recorded = {tuple(t.lines[0].tokens) for t in group.trajectories}
     self.assertEqual(recorded, {(*p[-1][0], *p[-1][1]) for p in result})
     self.assertEqual(len(recorded), 6)
     self.assertEqual(self.served.episodes.num_played, 0)

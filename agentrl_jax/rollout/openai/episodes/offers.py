@@ -1,17 +1,19 @@
-"""Episodes that external agents play, and their routes.
+"""Offers episodes to external agents, and the routes of that.
 
   POST /v1/episodes        {"wait_s": 30}: an episode to play; 204 if none came
   POST /v1/episodes/<id>   {"reward": 1.0, "status": ..., "metrics": {...}}
 
-Calls between the two carry the id in the header `X-AgentRL-Episode`. The agent
-owns its environment; this server records its calls.
+Calls between the two carry the id in the header `X-AgentRL-Episode`, and may
+name the agent that makes them in `X-AgentRL-Role`. The agent owns its
+environment; this server records its calls.
 """
 
 import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from aiohttp import web
@@ -20,13 +22,13 @@ from pydantic import AfterValidator, FailFast, FiniteFloat
 from agentrl_jax.data.records import EpisodeSpec, Status, Task, Trajectory
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
-from agentrl_jax.rollout.openai.episode import (
+from agentrl_jax.rollout.openai.episodes.call import conflict
+from agentrl_jax.rollout.openai.episodes.episode import (
   Episode,
   EpisodeRules,
   FreshPolicySlot,
   PolicySlotDraw,
   Verdict,
-  conflict,
 )
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.openai.validation import (
@@ -40,7 +42,9 @@ from agentrl_jax.rollout.openai.validation import (
 from agentrl_jax.rollout.server.errors import ApiError
 
 HEADER = "X-AgentRL-Episode"
+ROLE_HEADER = "X-AgentRL-Role"
 ROUTE = "/v1/episodes"
+_ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_WAIT_S = 300.0
 _MAX_ENDED = 4096  # ended episodes that are still known by their id
 _FINAL = tuple(
@@ -138,16 +142,18 @@ class Episodes:
     if id in self._ended and self._ended[id] == verdict:
       return
     episode = self.get(id)
-    with episode.calling():  # refuses a verdict while a call is being answered
-      if verdict.status.is_policys_doing and not episode.num_turns:
-        raise conflict(
-          f"episode {id} has no call to learn from, so it cannot end as "
-          f"{verdict.status.value!r}; end it as {Status.CANCELLED.value!r}",
-          "episode_empty",
-        )
-      episode.verdict = verdict
-      episode.outcome.set_result(episode.trajectory(verdict))
+    episode.require_idle()
+    _require_roles(episode, verdict.role_rewards)
+    if verdict.status.is_policys_doing and not episode.num_turns:
+      raise conflict(
+        f"episode {id} has no call to learn from, so it cannot end as "
+        f"{verdict.status.value!r}; end it as {Status.CANCELLED.value!r}",
+        "episode_empty",
+      )
+    episode.verdict = verdict
+    episode.outcome.set_result(episode.trajectory(verdict))
     self.counts["finished"] += 1
+    self.counts["lines"] += episode.num_lines
     self._end(episode)
 
   @property
@@ -183,6 +189,17 @@ class Episodes:
       self._ended.popitem(last=False)
 
 
+def _require_roles(episode: Episode, given: Mapping[str, float]) -> None:
+  """Raises `ApiError` for rewards of roles that made no call."""
+  if unknown := sorted(given.keys() - episode.roles):
+    raise ApiError(
+      f"role_rewards names {', '.join(map(repr, unknown))}, and episode "
+      f"{episode.id} has calls of {', '.join(map(repr, sorted(episode.roles)))}"
+      f": a call's role is its header {ROLE_HEADER}",
+      param="role_rewards",
+    )
+
+
 def _final_status(value: str) -> str:
   if value not in _FINAL:
     raise invalid(f"one of {', '.join(_FINAL)}")
@@ -203,6 +220,9 @@ class FinishRequest(JsonObject):
   metrics: Annotated[
     dict[str, FiniteFloat], FailFast(), must_be("an object of numbers")
   ] = {}
+  role_rewards: Annotated[
+    dict[str, FiniteFloat], FailFast(), must_be("an object of numbers")
+  ] = {}
 
 
 class EpisodeApi:
@@ -220,6 +240,17 @@ class EpisodeApi:
     """Returns the episode that a call names in its header, if it names one."""
     id = request.headers.get(HEADER)
     return None if id is None else self._recorded().get(id)
+
+  @staticmethod
+  def role_of(request: web.Request) -> str:
+    """Returns the role that a call names in its header; "" without."""
+    role = request.headers.get(ROLE_HEADER, "")
+    if role and not _ROLE.fullmatch(role):
+      raise ApiError(
+        f"{ROLE_HEADER}: {role[:80]!r} must be a name of up to 64 letters, "
+        "digits, dots, hyphens and underscores"
+      )
+    return role
 
   async def take(self, request: web.Request) -> web.Response:
     """Waits for an episode to be offered."""
@@ -245,7 +276,12 @@ class EpisodeApi:
     """Ends an episode with the agent's verdict."""
     async with self._bodies.body(request) as body:
       fields = read(FinishRequest, parse_object(body))
-    verdict = Verdict(fields.reward, Status(fields.status), fields.metrics)
+    verdict = Verdict(
+      fields.reward,
+      Status(fields.status),
+      fields.metrics,
+      fields.role_rewards,
+    )
     id = request.match_info["id"]
     self._recorded().finish(id, verdict)
     body_json: dict[str, Any] = {"id": id, "object": "episode"}

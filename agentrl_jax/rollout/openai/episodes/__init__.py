@@ -1,0 +1,1 @@
+"""Episodes that external agents play over OpenAI's API."""

@@ -1,0 +1,304 @@
+"""One episode that an external agent plays, recorded as it was sampled.
+
+- The record keeps the tokens as they were sent and sampled, on one line or on
+  several (`episodes.lines`).
+- A call is one `EpisodeCall`: it claims its line when its prompt is known, and
+  adds its answer to the line when that is complete. A call that fails or is
+  cancelled leaves no trace.
+- Calls of different lines may be answered at the same time.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from agentrl_jax.data.recorder import Recorder
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Status,
+  Tool,
+  Trajectory,
+  message_to_json,
+)
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.rollout.openai.choices import Choice
+from agentrl_jax.rollout.openai.conversation_cache import (
+  conversation_keys,
+  tools_key,
+)
+from agentrl_jax.rollout.openai.episodes.call import EpisodeCall, conflict
+from agentrl_jax.rollout.openai.episodes.lines import (
+  EpisodeLine,
+  Lines,
+  Source,
+)
+from agentrl_jax.rollout.openai.schema import ServingLimits
+from agentrl_jax.rollout.server.errors import ApiError
+
+
+class PolicySlotDraw(Protocol):
+  """Draws policy slots; `controller.cross_policy.CrossPolicy` is one."""
+
+  @property
+  def weights(self) -> tuple[float, ...]: ...
+
+  @property
+  def is_drawn(self) -> bool:
+    """True if the draw is random."""
+    ...
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """Returns the policy slot for a turn of the episode with this seed."""
+    ...
+
+
+class FreshPolicySlot:
+  """Draws policy slot 0 always."""
+
+  weights, is_drawn = (1.0,), False
+
+  def __call__(self, seed: int, turn: int) -> int:
+    """See `PolicySlotDraw`."""
+    return 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpisodeRules:
+  """Limits of an episode, the same as those of `controller.episode`."""
+
+  max_turns: int  # answers, on all lines together
+  max_tokens: int  # of a line: prompt, observations and answers together
+  max_answer_tokens: int  # of one answer
+  temperature: float  # of every draw
+  idle_timeout_s: float  # without a call, after which it is abandoned
+  max_lines: int = 1
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if value <= 0:
+        raise ConfigError(f"{name}={value} of an episode must be above 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+  """The result of an episode, as its agent reports it."""
+
+  reward: float
+  status: Status
+  metrics: Mapping[str, float]
+  role_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class Episode:
+  """The growing record of one episode."""
+
+  def __init__(
+    self,
+    spec: EpisodeSpec,
+    rules: EpisodeRules,
+    limits: ServingLimits,
+    draw: PolicySlotDraw,
+  ):
+    self.id = uuid.uuid4().hex
+    self.spec, self.rules, self.limits, self.draw = spec, rules, limits, draw
+    self.outcome: asyncio.Future[Trajectory] = (
+      asyncio.get_running_loop().create_future()
+    )
+    self.verdict: Verdict | None = None
+    self._record = Recorder(spec)
+    self._lines = Lines()
+    self._calls: list[EpisodeCall] = []  # that are being answered
+    self._numbers: set[int] = set()  # of the calls that were answered
+    self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
+    self._last_call = asyncio.get_running_loop().time()
+    self._lock = threading.Lock()  # calls are read in threads
+
+  @property
+  def num_turns(self) -> int:
+    """Number of answers so far."""
+    return self._record.num_turns
+
+  @property
+  def num_lines(self) -> int:
+    """Number of lines that have an answer."""
+    return len(self._lines.all)
+
+  @property
+  def roles(self) -> set[str]:
+    """The roles of the lines so far."""
+    return {line.role for line in self._lines.all}
+
+  @contextlib.contextmanager
+  def calling(self, body: bytes, role: str = "") -> Iterator[EpisodeCall]:
+    """Encloses one call, by its body and the role of the agent that makes it.
+
+    Refuses a call that is being answered already, and with one line any other.
+    """
+    digest = hashlib.sha256(role.encode() + b"\n" + body).digest()
+    call = EpisodeCall(self, role, digest)
+    with self._lock:
+      others = self._calls
+      if (others and self.rules.max_lines == 1) or any(
+        other.digest == digest for other in others
+      ):
+        raise self.busy()
+      self._calls.append(call)
+    try:
+      yield call
+    finally:
+      with self._lock:
+        self._calls.remove(call)
+        call.release()
+      self.touch()
+
+  def require_idle(self) -> None:
+    """Raises `ApiError` while a call is being answered."""
+    if self._calls:
+      raise self.busy()
+
+  def busy(self) -> ApiError:
+    """Returns the error of a call that comes too early."""
+    return conflict(
+      f"episode {self.id} has a call that is not answered yet; wait for it, "
+      "or hang up and call again",
+      "episode_busy",
+    )
+
+  def answered(self, digest: bytes) -> EpisodeLine | None:
+    """Returns the line whose last answer was to the same call.
+
+    Clients repeat a call whose answer was lost on its way.
+    """
+    for line in self._lines.all:
+      if line.call == digest:
+        return line
+    return None
+
+  def claim_messages(
+    self, call: EpisodeCall, messages: Sequence[Message], tools: Sequence[Tool]
+  ) -> Source:
+    """Claims the line that a conversation continues, or a new one."""
+    keys = conversation_keys(messages, tools)
+    with self._lock:
+      source = self._lines.of_messages(keys, call.role)
+      if source.line is None:
+        self._require_room(call, tools_key(tools))
+      return self._claim(call, source)
+
+  def claim_tokens(self, call: EpisodeCall, prompt: np.ndarray) -> Source:
+    """Claims the line that a prompt of tokens continues, or a new one."""
+    with self._lock:
+      source = self._lines.of_tokens(prompt, call.role)
+      if source.line is None:
+        self._require_room(call, None)
+      return self._claim(call, source)
+
+  def add(
+    self,
+    call: EpisodeCall,
+    choice: Choice,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+  ) -> None:
+    """Records the answer to a call."""
+    assert call.source is not None, "a call claims its line before its answer"
+    keys = conversation_keys(messages, tools)
+    with self._lock:
+      line = call.source.line
+      if line is None:
+        line = EpisodeLine(self._record.start_line(call.role))
+      line.add(choice)
+      line.messages, line.tools = messages, tools_key(tools)
+      line.call = call.digest
+      self._lines.add(line, keys[-1] if keys else b"", choice.ended_by)
+      self._numbers.add(call.number)
+      self._all_drawn &= not call.is_named
+
+  def trajectory(self, verdict: Verdict) -> Trajectory:
+    """Returns the record, after a check of every token."""
+    self._record.set_reward(verdict.reward)
+    return self._record.trajectory(
+      verdict.status,
+      reward=verdict.reward,
+      metrics=verdict.metrics,
+      transcript=list(self._transcript()),
+      policy_slot_weights=self.draw.weights if self._all_drawn else (),
+      role_rewards=verdict.role_rewards,
+    )
+
+  async def abandoned(self) -> None:
+    """Waits until the agent has made no call for `idle_timeout_s`."""
+    loop = asyncio.get_running_loop()
+    while (
+      self._calls or loop.time() < self._last_call + self.rules.idle_timeout_s
+    ):
+      ends = self._last_call + self.rules.idle_timeout_s - loop.time()
+      await asyncio.sleep(max(ends, 0.05))
+
+  def touch(self) -> None:
+    """Restarts the idle timeout."""
+    self._last_call = asyncio.get_running_loop().time()
+
+  def _claim(self, call: EpisodeCall, source: Source) -> Source:
+    if call not in self._calls:  # the client hung up while it was being read
+      raise self.busy()
+    others = [other for other in self._calls if other is not call]
+    taken = self._numbers | {other.number for other in others}
+    if len(taken - {-1}) >= self.rules.max_turns:
+      raise conflict(
+        f"episode {self.id} has had its {self.rules.max_turns} answers: end "
+        f"it, as {Status.TASK_LIMIT_REACHED.value!r}",
+        "episode_turn_limit",
+      )
+    call.claim(source, next(n for n in range(len(taken) + 1) if n not in taken))
+    return source
+
+  def _require_room(self, call: EpisodeCall, tools: bytes | None) -> None:
+    """Raises `ApiError` if the episode may have no further line.
+
+    `tools` is the key of the call's; None: it has none to compare.
+    """
+    starting = sum(other.starts_line for other in self._calls)
+    if self.num_lines + starting < self.rules.max_lines:
+      return
+    lines = self._lines.all
+    if len(lines) == 1 and tools not in (None, lines[0].tools):
+      raise conflict(
+        f"episode {self.id} began with other tools, which the policy has read; "
+        "give the same ones with every call, or allow it more lines of tokens "
+        f"(agents.max_lines={self.rules.max_lines})",
+        "episode_tools_changed",
+      )
+    raise conflict(
+      f"this call does not continue where an answer of episode {self.id} ended"
+      f"{self._ends(call.role)}: its messages, or its prompt, must begin with "
+      "all that was sent and answered before, unchanged. Make calls with "
+      "another history without the episode's header, which are answered and "
+      "not trained on; or raise "
+      f"agents.max_lines={self.rules.max_lines}, the lines of tokens that an "
+      "episode may have",
+      "episode_branched",
+    )
+
+  def _ends(self, role: str) -> str:
+    ends = [
+      f"{len(line.messages)} messages, {len(line.tokens.stream)} tokens"
+      for line in self._lines.all[:4]
+      if line.role == role
+    ]
+    return f" (after {'; '.join(ends)})" if ends else ""
+
+  def _transcript(self) -> Iterator[dict[str, Any]]:
+    lines = self._lines.all
+    for line in lines:
+      number = {"line": line.tokens.number} if len(lines) > 1 else {}
+      for message in line.messages:
+        yield message_to_json(message) | number

@@ -1,0 +1,130 @@
+"""Finds the line of an episode that a call continues, or departs from.
+
+A line is a conversation whose calls continue each other. A call continues the
+line whose messages, the last answer included, are the beginning of its own. If
+there is none, it starts a line: with the recorded tokens up to the last answer
+that it shares with another line, or else with a prompt of its own.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from agentrl_jax.data.recorder import LineRecorder
+from agentrl_jax.data.records import Message
+from agentrl_jax.rollout.api import Completion
+from agentrl_jax.rollout.openai.choices import Choice
+from agentrl_jax.rollout.openai.conversation_cache import TokenizedPrefix
+
+_EMPTY = TokenizedPrefix(np.empty(0, np.int32), None)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answered:
+  """The state of a line after one of its answers."""
+
+  line: "EpisodeLine"
+  length: int  # tokens of the line up to the end of the answer
+  ended_by: int | None  # the answer's stop token
+
+  @property
+  def prefix(self) -> TokenizedPrefix:
+    """The tokens up to there."""
+    return TokenizedPrefix(
+      self.line.tokens.stream[: self.length], self.ended_by
+    )
+
+  @property
+  def is_end(self) -> bool:
+    """True if the line has had no answer since."""
+    return self.length == len(self.line.tokens.stream)
+
+
+class EpisodeLine:
+  """One line: its tokens, its messages and its last answer."""
+
+  def __init__(self, tokens: LineRecorder):
+    self.tokens = tokens
+    self.messages: Sequence[Message] = ()  # the last answer included
+    self.tools = b""  # key of the tools
+    self.answer: Completion | None = None  # the last one
+    self.call = b""  # digest of the call that it answered
+    self.is_busy = False  # a call that continues the line is being answered
+
+  @property
+  def role(self) -> str:
+    """The role of the agent that makes the line's calls."""
+    return self.tokens.role
+
+  @property
+  def last_prompt(self) -> np.ndarray:
+    """The tokens before the last answer."""
+    assert self.answer is not None
+    stream = self.tokens.stream
+    return stream[: len(stream) - len(self.answer.sampled)]
+
+  def add(self, choice: Choice) -> None:
+    """Records an answer with the tokens before it."""
+    self.tokens.add_observation(choice.prompt[len(self.tokens.stream) :])
+    self.tokens.add_action(
+      choice.prompt, choice.answer, grammar=choice.sampling.grammar
+    )
+    self.answer = choice.answer
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+  """Where a call takes its first tokens from."""
+
+  line: EpisodeLine | None  # that it continues; None: it starts one
+  prefix: TokenizedPrefix = _EMPTY  # recorded tokens, which it begins with
+  num_known: int = 0  # messages that these tokens stand for
+
+
+class Lines:
+  """The lines of one episode, by the conversations that they hold."""
+
+  def __init__(self) -> None:
+    self.all: list[EpisodeLine] = []
+    self._answered: dict[bytes, list[Answered]] = {}
+
+  def add(self, line: EpisodeLine, key: bytes, ended_by: int | None) -> None:
+    """Records that an answer was added to `line`.
+
+    `key` is that of the conversation up to the answer; empty: it has none.
+    """
+    if line not in self.all:
+      self.all.append(line)
+    if key:
+      answered = Answered(line, len(line.tokens.stream), ended_by)
+      self._answered.setdefault(key, []).append(answered)
+
+  def of_messages(self, keys: Sequence[bytes], role: str) -> Source:
+    """Returns the source of a conversation, by the keys of its prefixes."""
+    for known in range(len(keys) - 1, 0, -1):
+      if found := self._answered.get(keys[known - 1]):
+        for answered in found:
+          if answered.is_end and _is_free(answered.line, role):
+            return Source(answered.line, answered.prefix, known)
+        return Source(None, found[-1].prefix, known)
+    return Source(None)
+
+  def of_tokens(self, prompt: np.ndarray, role: str) -> Source:
+    """Returns the source of a prompt of tokens."""
+    found = Source(None)
+    for line in self.all:
+      stream = line.tokens.stream
+      if len(stream) <= len(found.prefix.stream):
+        continue
+      if _is_free(line, role) and _begins(prompt, stream):
+        found = Source(line, TokenizedPrefix(stream, None))
+    return found
+
+
+def _is_free(line: EpisodeLine, role: str) -> bool:
+  return line.role == role and not line.is_busy
+
+
+def _begins(prompt: np.ndarray, stream: np.ndarray) -> bool:
+  return np.array_equal(prompt[: len(stream)], stream)

@@ -1,0 +1,1 @@
+"""Methods of other systems, as arms: docs/siblings.md has their results."""
