@@ -85,6 +85,7 @@ class TurnView:
   mean_logprob: float | None
   reward: float
   tokens: tuple[TokenView, ...]
+  line: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +96,7 @@ class MessageView:
   content: str
   calls: tuple[CallView, ...]
   turn: TurnView | None
+  line_title: str = ""  # on the first message of each line, if of several
 
   @property
   def is_long(self) -> bool:
@@ -111,11 +113,35 @@ class MessageView:
 def message_views(episode: Episode) -> list[MessageView]:
   """Returns the transcript, with the turn's records beside each answer.
 
-  Answers in the prompt (worked examples) come first and have no turn, so turns
-  are matched to answers from the end.
+  Answers in the prompt (worked examples, or those of another line) come first
+  and have no turn, so turns are matched to answers from the end of each line.
   """
-  messages = [message_from_json(m) for m in episode.trajectory.transcript]
   turns = turn_views(episode)
+  lines: dict[int, list[Message]] = {}
+  for body in episode.trajectory.transcript:
+    line = body.get("line", 0)
+    assert isinstance(line, int)
+    lines.setdefault(line, []).append(message_from_json(body))
+  views = []
+  for line, messages in lines.items():
+    own = [x for x in turns if x.line == line]
+    first, *rest = _line_views(messages, own)
+    title = line_title(episode.trajectory, line)
+    views += [dataclasses.replace(first, line_title=title), *rest]
+  return views
+
+
+def line_title(trajectory: Trajectory, line: int) -> str:
+  """Names a line of tokens; "" if the trajectory has one without a role."""
+  role = trajectory.role_of(line)
+  if not role and len(trajectory.lines) < 2:
+    return ""
+  return f"line {line + 1}" + (f", {role}" if role else "")
+
+
+def _line_views(
+  messages: Sequence[Message], turns: Sequence[TurnView]
+) -> list[MessageView]:
   num_answers = sum(message.role == "assistant" for message in messages)
   waiting: list[TurnView | None] = [None] * max(num_answers - len(turns), 0)
   answers = iter([*waiting, *turns])
@@ -138,6 +164,7 @@ def turn_views(episode: Episode) -> list[TurnView]:
       ),
       reward=turn.reward,
       tokens=_token_views(episode, number),
+      line=turn.line,
     )
     for number, turn in enumerate(episode.trajectory.turns)
   ]

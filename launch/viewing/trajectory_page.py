@@ -8,7 +8,12 @@ import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import LearnedTurn, Trajectory, Turn
-from launch.reports.episodes import Episode, MessageView, message_views
+from launch.reports.episodes import (
+  Episode,
+  MessageView,
+  line_title,
+  message_views,
+)
 
 _DIGITS = 4  # of log-probabilities
 
@@ -23,14 +28,16 @@ def trajectory_to_page(
   `messages` are the transcript. `turns` have the tokens that were read and
   sampled, as texts, and of each sampled token its log-probability under the
   distribution that it was drawn from, that at temperature 1 (nats), and its
-  version; if it was trained on, also the learner's log-probability and the
-  advantage. Without a codec the tokens are numbers.
+  version; if the turn was trained on, also the learner's log-probability and
+  the advantage. Without a codec the tokens are numbers.
   """
   views = message_views(Episode(trajectory=trajectory, title=""))
   return {
     "messages": [_message(view) for view in views],
     "turns": [
-      _turn(turn, codec) | (_learned(learned[n]) if learned else {})
+      _turn(turn, codec)
+      | {"line_title": line_title(trajectory, turn.line)}
+      | (_learned(learned[n]) if learned else {})
       for n, turn in enumerate(trajectory.turns)
     ],
     "metrics": dict(trajectory.metrics),
@@ -42,6 +49,7 @@ def trajectory_to_page(
 def _message(view: MessageView) -> dict[str, Any]:
   return {
     "role": view.role,
+    "line_title": view.line_title,
     "content": view.content,
     "calls": [dataclasses.asdict(call) for call in view.calls],
     "turn": view.turn.number - 1 if view.turn else None,
@@ -62,6 +70,8 @@ def _turn(turn: Turn, codec: ChatCodec | None) -> dict[str, Any]:
 
 
 def _learned(turn: LearnedTurn) -> dict[str, Any]:
+  if np.isnan(turn.logprob).any():
+    return {}
   return {
     "learner_logprob": _rounded(turn.logprob),
     "advantage": _rounded(turn.advantage),

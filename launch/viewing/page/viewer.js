@@ -320,7 +320,8 @@ function siblings(members, id, query) {
 }
 
 function messages(list, whole) {
-  return element("ol", { class: "messages" }, ...list.map((m) => message(m, whole)));
+  const lines = (m) => (m.line_title ? [element("li", { class: "line" }, m.line_title)] : []);
+  return element("ol", { class: "messages" }, ...list.flatMap((m) => [...lines(m), message(m, whole)]));
 }
 
 function message(m, whole) {
@@ -352,7 +353,7 @@ function content(text, role) {
 }
 
 function turnFacts(turn, number) {
-  const found = [`turn ${number + 1}`, plural(turn.sampled.length, "token")];
+  const found = [`turn ${number + 1}`, ...(turn.line_title ? [turn.line_title] : []), plural(turn.sampled.length, "token")];
   if (turn.version.length && turn.version[0] >= 0) {
     const [first, last] = [Math.min(...turn.version), Math.max(...turn.version)];
     found.push(`policy slot ${turn.policy_slot}`, first === last ? `version ${first}` : `versions ${first} to ${last}`);

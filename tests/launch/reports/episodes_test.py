@@ -39,6 +39,38 @@ class EpisodesTest(unittest.TestCase):
       [1, 2, 3],
     )
 
+  def test_each_line_has_its_own_turns_and_a_title(self):
+    trajectory = synthetic_run.a_trajectory()
+    turns = [
+      dataclasses.replace(turn, line=line)
+      for turn, line in zip(trajectory.turns, (0, 1, 0), strict=True)
+    ]
+    said = [
+      {"role": role, "content": "Hm.", "line": line}
+      for line in (0, 1)
+      for role in ("user", "assistant", "user", "assistant")
+    ]
+    several = dataclasses.replace(
+      trajectory,
+      turns=tuple(turns),
+      transcript=tuple(said),
+      roles=("plan", "write"),
+    )
+    views = message_views(an_episode(several))
+    self.assertEqual(
+      [(v.turn.number if v.turn else None, v.line_title) for v in views],
+      [
+        (None, "line 1, plan"),
+        (1, ""),
+        (None, ""),
+        (3, ""),
+        (None, "line 2, write"),
+        (None, ""),  # the answer of line 1, which line 2 departs from
+        (None, ""),
+        (2, ""),
+      ],
+    )
+
   def test_a_transcript_cut_short_keeps_the_first_turns(self):
     trajectory = synthetic_run.a_trajectory()
     trajectory = dataclasses.replace(

@@ -48,6 +48,22 @@ async def agent(client):
   return letters / 2
 
 
+async def two_roles(client):
+  """Two agents in one program: the second reads what the first wrote."""
+
+  async def ask(role, question):
+    messages = [
+      {"role": "system", "content": role},
+      {"role": "user", "content": question},
+    ]
+    said = await client.chat.completions.create(model="tiny", messages=messages)
+    return said.choices[0].message.content
+
+  plan = await ask("Plan.", "One?")
+  written = await ask("Write.", f"Two: {plan}")
+  return (plan[:1].islower() + written[:1].islower()) / 2
+
+
 class Trained:
   """A server on an engine, a learner, and agents between the two."""
 
@@ -119,12 +135,16 @@ class Trained:
 
 
 class AgentsTest(unittest.IsolatedAsyncioTestCase):
+  agent, num_lines = staticmethod(agent), 1
+
   async def asyncSetUp(self):
-    rules = dict(temperature=TEMPERATURE, max_answer_tokens=4)
+    rules = dict(
+      temperature=TEMPERATURE, max_answer_tokens=4, max_lines=self.num_lines
+    )
     self.served = await self.enterAsyncContext(
       talking.Talking(rules=rules, slots=(GROUPS * SIZE, 1))
     )
-    self.trained = Trained(self.served)
+    self.trained = Trained(self.served, self.agent)
 
   @pytest.mark.slow
   async def test_an_update_is_trained_on_what_was_recorded(self):
@@ -132,6 +152,7 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       groups = await self.trained.groups()
       played = [t for group in groups for t in group.trajectories]
       self.assertEqual(len(played), GROUPS * SIZE)
+      self.assertEqual({len(t.lines) for t in played}, {self.num_lines})
       stamped = {
         int(v) for t in played for turn in t.turns for v in turn.version
       }
@@ -191,7 +212,8 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       )
       for number in range(1, segment.max() + 1)
     }
-    self.assertEqual(rows, {tuple(t.lines[0].tokens) for t in played})
+    lines = {tuple(line.tokens) for t in played for line in t.lines}
+    self.assertEqual(rows, lines)
 
   @pytest.mark.full
   async def test_success_rises(self):
@@ -204,6 +226,10 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
     first, last = statistics.mean(rewards[:3]), statistics.mean(rewards[-5:])
     self.assertLess(first, 0.6)
     self.assertGreater(last, 0.9, rewards)
+
+
+class TwoRolesTest(AgentsTest):
+  agent, num_lines = staticmethod(two_roles), 2
 
 
 class RunTest(unittest.TestCase):
