@@ -261,6 +261,16 @@ def get_config() -> ml_collections.ConfigDict:
     # complete), or leave_out (of training, if two of its group are left).
     cut="score",
   )
+  # A tool with which the policy gives a part of the task to itself, in a
+  # context of its own: docs/environments.md.
+  c.subagent = create(
+    tool="",  # its name, such as delegate; "": there is none
+    description="Gives a part of the task to an assistant that has the same "
+    "tools and sees only this text. Returns the assistant's result.",
+    system_prompt="Do the task with the tools. Then answer with the result.",
+    recap=True,  # the sub-agent reads the environment's first messages too
+    max_turns=8,  # answers of a sub-agent; all count for episode.max_turns
+  )
   c.waits = create(  # of an episode, in seconds
     session_timeout_s=300.0,  # for its environment to open, and to close
     reply_timeout_s=300.0,  # for each reply of the environment

@@ -11,7 +11,6 @@ from collections.abc import (
   AsyncIterator,
   Awaitable,
   Callable,
-  Mapping,
   Sequence,
 )
 from typing import Any
@@ -19,9 +18,15 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax import tracing
+from agentrl_jax.controller.chat_record import ChatLine, ChatRecord
+from agentrl_jax.controller.subagent import (
+  NOT_MADE,
+  PLANNER,
+  WORKER,
+  SubagentConfig,
+)
 from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.recorder import Recorder
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -29,10 +34,10 @@ from agentrl_jax.data.records import (
   Task,
   Tool,
   Trajectory,
-  message_to_json,
   seed_of,
 )
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.tools import ToolMistake
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Completion, Generator, SamplingParams
 
@@ -96,69 +101,9 @@ class Sampling:
     return SamplingParams(**settings, **fields)
 
 
-class ChatRecorder:
-  """Records an episode's messages and rewards beside its tokens."""
-
-  def __init__(
-    self, spec: EpisodeSpec, codec: ChatCodec, tools: Sequence[Tool]
-  ) -> None:
-    self._record = Recorder(spec)
-    self._line = self._record.start_line()
-    self._codec = codec
-    self._tools = tools
-    self.grammar = ""  # that the next answer has to follow; "" allows all
-    self._transcript: list[Mapping[str, object]] = []
-    self._last_step = Step(())
-
-  @property
-  def num_turns(self) -> int:
-    """Answers so far."""
-    return self._record.num_turns
-
-  @property
-  def prompt(self) -> np.ndarray:
-    """All tokens that stand before the next answer."""
-    return self._line.prompt
-
-  @property
-  def new_messages(self) -> tuple[Message, ...]:
-    """Messages of the environment's last step."""
-    return self._last_step.messages
-
-  def add_observation(self, step: Step) -> None:
-    """Records a step, and its reward as that of the last answer."""
-    self._record.set_reward(step.reward - self._last_step.reward)
-    if step.status is Status.RUNNING:
-      self._line.add_observation(self._render(step.messages))
-    self._transcript += map(message_to_json, step.messages)
-    self._last_step = step
-
-  def add_action(self, prompt: np.ndarray, answer: Completion) -> Message:
-    """Records the engine's answer to `prompt`; returns it as a message."""
-    turn = self._line.add_action(prompt, answer, grammar=self.grammar)
-    message = self._codec.read(turn.sampled)
-    self._transcript.append(message_to_json(message))
-    return message
-
-  def trajectory(self, status: Status) -> Trajectory:
-    """Returns the record, checked token for token."""
-    return self._record.trajectory(
-      status,
-      reward=self._last_step.reward,
-      metrics=self._last_step.metrics,
-      transcript=self._transcript,
-    )
-
-  def _render(self, messages: Sequence[Message]) -> np.ndarray:
-    if not self._line.num_turns:
-      return self._codec.start(messages, self._tools)
-    last = int(self._line.stream[-1])
-    ended_by = last if last in self._codec.stop_tokens else None
-    return self._codec.extend(messages, ended_by=ended_by)
-
-
-# Maps the record, the prompt and the number of tokens left to an answer.
-_Ask = Callable[[ChatRecorder, np.ndarray, int], Awaitable[Completion]]
+# Maps a line, the turn's number in the episode, the prompt and the number of
+# tokens left to an answer.
+_Ask = Callable[[ChatLine, int, np.ndarray, int], Awaitable[Completion]]
 
 
 async def run_episode(
@@ -171,6 +116,7 @@ async def run_episode(
   sampling: Sampling,
   choose_policy_slot: Callable[[int, int], int],
   waits: EpisodeWaits,
+  subagent: SubagentConfig | None = None,
 ) -> Trajectory:
   """Plays until the environment or a limit ends the episode.
 
@@ -180,9 +126,8 @@ async def run_episode(
   """
 
   async def ask(
-    record: ChatRecorder, prompt: np.ndarray, room: int
+    line: ChatLine, turn: int, prompt: np.ndarray, room: int
   ) -> Completion:
-    turn = record.num_turns
     request = sampling.params(
       policy_slot=choose_policy_slot(spec.seed, turn),
       max_tokens=min(limits.max_answer_tokens, room),
@@ -190,7 +135,7 @@ async def run_episode(
       seed=seed_of(spec.seed, "turn", turn),
       # Episodes of one group share their prompt, so they go to one server.
       conversation=seed_of(spec.group_id),
-      grammar=record.grammar,
+      grammar=line.grammar,
     )
     facts: dict[str, tracing.Value] = {
       "gen_ai.operation.name": "chat",
@@ -213,7 +158,7 @@ async def run_episode(
       return answer
 
   return await _play(
-    spec, environment, codec, ask, limits, waits, calls=sampling.calls
+    spec, environment, codec, ask, limits, waits, sampling.calls, subagent
   )
 
 
@@ -233,9 +178,9 @@ async def play_expert(
   """
 
   async def ask(
-    record: ChatRecorder, prompt: np.ndarray, room: int
+    line: ChatLine, turn: int, prompt: np.ndarray, room: int
   ) -> Completion:
-    sampled = codec.write(expert.answer(record.new_messages))[:room]
+    sampled = codec.write(expert.answer(line.new_messages))[:room]
     zeros = np.zeros(len(sampled), np.float32)
     version = np.full(len(sampled), -1, np.int32)
     return Completion(sampled, zeros, zeros, version, policy_slot=0)
@@ -251,21 +196,142 @@ async def _play(
   limits: EpisodeLimits,
   waits: EpisodeWaits,
   calls: str,
+  subagent: SubagentConfig | None = None,
 ) -> Trajectory:
   async with open_session(environment, spec, waits) as session:
-    record = ChatRecorder(spec, codec, session.tools)
-    step = await reply(session.reset(), spec, waits)
-    record.add_observation(step)
-    status = step.status
-    while status is Status.RUNNING:
-      # The environment may add tools during the episode.
-      record.grammar = _grammar(spec.task, codec, session.tools, calls)
-      message, status = await _answer(record, codec, ask, limits)
-      if message is not None:
-        step = await reply(session.step(message), spec, waits)
-        record.add_observation(step)
-        status = step.status
-  return record.trajectory(status)
+    game = _Game(spec, session, codec, ask, limits, waits, calls)
+    if subagent is not None and subagent.tool:
+      status = await _with_subagents(game, subagent)
+    else:
+      status = await _alone(game)
+  return game.record.trajectory(status)
+
+
+class _Game:
+  """An episode while it is played: its session, its record and its rules."""
+
+  def __init__(
+    self,
+    spec: EpisodeSpec,
+    session: Session,
+    codec: ChatCodec,
+    ask: _Ask,
+    limits: EpisodeLimits,
+    waits: EpisodeWaits,
+    calls: str,
+  ):
+    self.session, self.limits = session, limits
+    self.record = ChatRecord(spec, codec)
+    self._spec, self._codec, self._ask = spec, codec, ask
+    self._waits, self._calls = waits, calls
+
+  async def reset(self, line: ChatLine) -> Step:
+    """Records the environment's first messages on a line."""
+    return await self._reply(line, self.session.reset())
+
+  async def step(self, line: ChatLine, message: Message) -> Status:
+    """Gives the environment an answer of a line, and records the reply."""
+    return (await self._reply(line, self.session.step(message))).status
+
+  async def answer(
+    self, line: ChatLine, tools: Sequence[Tool]
+  ) -> tuple[Message | None, Status]:
+    """Returns the answer to play, or None and the limit that forbids it.
+
+    An answer that was cut off for want of room is recorded, because the policy
+    sampled it, but not played: the environment would misread it.
+    """
+    if self.record.num_turns >= self.limits.max_turns:
+      return None, Status.TASK_LIMIT_REACHED
+    line.grammar = _grammar(self._spec.task, self._codec, tools, self._calls)
+    prompt = line.prompt
+    room = self.limits.max_tokens - len(prompt)
+    try:
+      if room < 1:
+        raise PromptTooLong(
+          f"{len(prompt)} tokens stand before the answer, and "
+          f"episode.max_tokens is {self.limits.max_tokens}; raise it or leave "
+          "this task out"
+        )
+      answer = await self._ask(line, self.record.num_turns, prompt, room)
+    except PromptTooLong:
+      if self.record.num_turns == 0:
+        raise
+      return None, Status.AGENT_CONTEXT_LIMIT
+    message = line.add_action(prompt, answer)
+    ended = answer.sampled[-1] in self._codec.stop_tokens
+    if len(answer.sampled) >= room and not ended:
+      return None, Status.AGENT_CONTEXT_LIMIT
+    return message, Status.RUNNING
+
+  async def _reply(self, line: ChatLine, stepping: Awaitable[Step]) -> Step:
+    step = await reply(stepping, self._spec, self._waits)
+    self.record.add_step(line, step)
+    return step
+
+
+async def _alone(game: _Game) -> Status:
+  """Plays one conversation to its end; returns how it ended."""
+  line = game.record.start_line(game.session.tools)
+  status = (await game.reset(line)).status
+  while status is Status.RUNNING:
+    # The environment may add tools during the episode.
+    message, status = await game.answer(line, game.session.tools)
+    if message is not None:
+      status = await game.step(line, message)
+  return status
+
+
+async def _with_subagents(game: _Game, subagent: SubagentConfig) -> Status:
+  """Plays a planner, who may call workers; returns how the episode ended."""
+  line = game.record.start_line(subagent.tools(game.session.tools), PLANNER)
+  first = await game.reset(line)
+  status = first.status
+  while status is Status.RUNNING:
+    message, status = await game.answer(
+      line, subagent.tools(game.session.tools)
+    )
+    if message is None:
+      break
+    call = subagent.call_in(message)
+    if call is None:
+      status = await game.step(line, message)
+      continue
+    text = subagent.read(message, call)
+    if isinstance(text, ToolMistake):
+      said = text.message
+    else:
+      said, status = await _work(game, subagent, text, first.messages)
+    line.add_observation(
+      [
+        Message(
+          "tool", said if each is call else NOT_MADE, tool_call_id=each.id
+        )
+        for each in message.tool_calls
+      ],
+      is_last=status is not Status.RUNNING,
+    )
+  return status
+
+
+async def _work(
+  game: _Game, subagent: SubagentConfig, text: str, first: Sequence[Message]
+) -> tuple[str, Status]:
+  """Plays a worker; returns its last message, and the episode's status."""
+  line = game.record.start_line(game.session.tools, WORKER)
+  line.add_observation(subagent.first_messages(text, first))
+  for _ in range(subagent.max_turns):
+    message, status = await game.answer(line, game.session.tools)
+    if status is Status.AGENT_CONTEXT_LIMIT:
+      return subagent.nothing_came(is_long=True), Status.RUNNING
+    if message is None:
+      return "", status
+    if not message.tool_calls:
+      return message.content, Status.RUNNING
+    status = await game.step(line, message)
+    if status is not Status.RUNNING:
+      return "", status
+  return subagent.nothing_came(is_long=False), Status.RUNNING
 
 
 def _grammar(
@@ -282,36 +348,6 @@ def _grammar(
     return ""
   choice = "required" if calls == "required" else "auto"
   return codec.call_grammar(tools, choice=choice)
-
-
-async def _answer(
-  record: ChatRecorder, codec: ChatCodec, ask: _Ask, limits: EpisodeLimits
-) -> tuple[Message | None, Status]:
-  """Returns the answer to play, or None and the limit that forbids it.
-
-  An answer that was cut off for want of room is recorded, because the policy
-  sampled it, but not played: the environment would misread it.
-  """
-  if record.num_turns >= limits.max_turns:
-    return None, Status.TASK_LIMIT_REACHED
-  prompt = record.prompt
-  room = limits.max_tokens - len(prompt)
-  try:
-    if room < 1:
-      raise PromptTooLong(
-        f"{len(prompt)} tokens stand before the answer, and episode.max_tokens"
-        f" is {limits.max_tokens}; raise it or leave this task out"
-      )
-    answer = await ask(record, prompt, room)
-  except PromptTooLong:
-    if record.num_turns == 0:
-      raise
-    return None, Status.AGENT_CONTEXT_LIMIT
-  message = record.add_action(prompt, answer)
-  ended = answer.sampled[-1] in codec.stop_tokens
-  if len(answer.sampled) >= room and not ended:
-    return None, Status.AGENT_CONTEXT_LIMIT
-  return message, Status.RUNNING
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from agentrl_jax.controller.episode import (
   reply,
   run_episode,
 )
+from agentrl_jax.controller.subagent import SubagentConfig
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
   EpisodeSpec,
@@ -56,6 +57,7 @@ class PolicyPlayer:
   waits: EpisodeWaits
   # Returns the draw of policy slots for an episode that starts now.
   draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
+  subagent: SubagentConfig | None = None
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `episode.run_episode`. All draws of an episode use equal weights."""
@@ -69,6 +71,7 @@ class PolicyPlayer:
       sampling=self.sampling,
       choose_policy_slot=draw,
       waits=self.waits,
+      subagent=self.subagent,
     )
     return dataclasses.replace(
       trajectory,

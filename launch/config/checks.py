@@ -68,6 +68,8 @@ def check_read(config: ml_collections.ConfigDict) -> None:
       "task_weights",
       why="with task_weights.rule='fixed', only with 'signal'",
     )
+  if not config.subagent.tool:
+    refuse_unread(config, "subagent", why="without subagent.tool")
   if not config.engine.prefix_cache_tokens:
     refuse_unread(
       config, "engine", "block_size", why="without engine.prefix_cache_tokens"

@@ -22,6 +22,7 @@ from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
+from agentrl_jax.controller.subagent import SubagentConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig
 from agentrl_jax.env.docker.containers import ContainerSpec
@@ -129,6 +130,7 @@ class Settings:
   compute: ComputeConfig
   episode: EpisodeLimits
   curriculum: Curriculum
+  subagent: SubagentConfig
   waits: EpisodeWaits
   sampling: Sampling
   group: GroupLimits
@@ -183,6 +185,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     compute=ComputeConfig(**config.compute.to_dict()),
     episode=EpisodeLimits(**config.episode.to_dict()),
     curriculum=Curriculum(**config.curriculum.to_dict()),
+    subagent=SubagentConfig(**config.subagent.to_dict()),
     waits=EpisodeWaits(**config.waits.to_dict()),
     sampling=Sampling(**config.sampling.to_dict()),
     group=GroupLimits(**config.group.to_dict()),
@@ -395,6 +398,7 @@ def _check_together(s: Settings, steps: int) -> None:
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
   _check_curriculum(s)
+  _check_subagent(s)
   check_admission(s.admission, s.group)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   check_weights(s.policy_slot_weights, s.cross_policy)
@@ -413,6 +417,22 @@ def _check_curriculum(s: Settings) -> None:
     raise ConfigError(
       f"curriculum.limits={s.curriculum.limits!r} is not for agents with their "
       "own loop: set it to (), or agents.port to -1"
+    )
+
+
+def _check_subagent(s: Settings) -> None:
+  """Requires that sub-agents can be called, and can end."""
+  tool = s.subagent.tool
+  if tool and s.agents.play:
+    raise ConfigError(
+      f"subagent.tool={tool!r} is not for agents with their own loop: set it "
+      "to '', or agents.port to -1"
+    )
+  if tool and s.sampling.calls == "required":
+    raise ConfigError(
+      f"subagent.tool={tool!r}: a sub-agent ends with an answer without a "
+      "call, which sampling.calls='required' forbids: set "
+      "--config.sampling.calls=well_formed"
     )
 
 

@@ -95,6 +95,7 @@ class Evaluator:
       limits=self._settings.episode,
       sampling=sampling,
       waits=self._settings.waits,
+      subagent=self._settings.subagent,
     )
     if not self._run.evaluation(stage, mode).exists():
       service.settle()

@@ -310,6 +310,7 @@ class LeaderGroupSource(GroupSource):
       sampling=self._settings.sampling,
       draw_for=self._chooser.draw_for,
       waits=self._settings.waits,
+      subagent=self._settings.subagent,
     )
     return (
       player

@@ -113,6 +113,7 @@ def _player(
       calls=settings.sampling.calls,
     ),
     waits=settings.waits,
+    subagent=settings.subagent,
     draw_for=lambda task: draw,
   )
 

@@ -9,13 +9,12 @@ import numpy as np
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
-  ChatRecorder,
   EpisodeLimits,
   Sampling,
   play_expert,
   run_episode,
 )
-from agentrl_jax.data.records import Message, Status
+from agentrl_jax.data.records import Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,
@@ -333,15 +332,3 @@ class EpisodeCallsTest(unittest.IsolatedAsyncioTestCase):
     ]
     self.assertEqual([spec.grammar for _, spec in engine.asked], wanted)
     self.assertEqual([turn.grammar for turn in played.turns], wanted)
-
-
-class ChatRecorderTest(unittest.TestCase):
-  def test_reward_of_a_turn_is_the_change_of_the_verdict(self):
-    record = ChatRecorder(an_episode(), codec(), ())
-    record.add_observation(Step((Message("user", "hello"),)))
-    for verdict in (0.25, 0.25, 1.0):
-      record.add_action(record.prompt, answer_of([5]))
-      record.add_observation(Step((Message("user", "so far"),), reward=verdict))
-    trajectory = record.trajectory(Status.COMPLETED)
-    self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.0, 0.75])
-    self.assertEqual(trajectory.reward, 1.0)

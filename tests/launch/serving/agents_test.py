@@ -206,8 +206,8 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       tuple(token[segment == number])
       for micro_batch in batches
       for token, segment in zip(
-        np.asarray(micro_batch.batch.token).reshape(-1, talking.CONTEXT),
-        np.asarray(micro_batch.batch.segment).reshape(-1, talking.CONTEXT),
+        np.asarray(micro_batch.batch.token),
+        np.asarray(micro_batch.batch.segment),
         strict=True,
       )
       for number in range(1, segment.max() + 1)

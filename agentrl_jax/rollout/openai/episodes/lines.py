@@ -75,7 +75,7 @@ class EpisodeLine:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-  """Where a call takes its first tokens from."""
+  """The recorded tokens that a call begins with."""
 
   line: EpisodeLine | None  # that it continues; None: it starts one
   prefix: TokenizedPrefix = _EMPTY  # recorded tokens, which it begins with

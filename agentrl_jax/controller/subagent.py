@@ -1,0 +1,120 @@
+"""A tool with which the policy gives a part of its task to a sub-agent.
+
+As in MATPO (arXiv:2510.04678): planner and worker are one policy with two
+prompts. The planner calls the tool with a text. A worker reads this text in a
+context of its own, uses the environment's tools, and ends with an answer that
+has no call; that answer is the tool's reply. So the planner's context holds
+what workers found, and not what they read.
+
+Each worker is a line of tokens of the episode. Role `PLANNER` is the first
+line, `WORKER` the others.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from agentrl_jax.data.records import Message, Tool, ToolCall
+from agentrl_jax.env.tools import Flaw, ToolMistake, read_arguments
+from agentrl_jax.errors import ConfigError
+
+PLANNER, WORKER = "planner", "worker"
+_TEXT = "task"  # the tool's argument
+NOT_MADE = "This call was not made."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubagentConfig:
+  """The `subagent` section of the config."""
+
+  tool: str  # its name; "": there is none
+  description: str  # of the tool
+  system_prompt: str  # of the worker; "": it has none
+  recap: bool  # the worker reads the environment's first messages too
+  max_turns: int  # answers of a worker
+
+  def __post_init__(self) -> None:
+    if self.tool and not self.tool.replace("_", "").isalnum():
+      raise ConfigError(
+        f"subagent.tool={self.tool!r} must be a name of letters, digits and "
+        "underscores, such as delegate, or '' for no such tool"
+      )
+    if self.tool and not self.description:
+      raise ConfigError(
+        f"subagent.description is empty, and the policy is told of "
+        f"subagent.tool={self.tool!r} by nothing else: describe it"
+      )
+    if self.max_turns < 1:
+      raise ConfigError(
+        f"subagent.max_turns={self.max_turns} must be at least 1"
+      )
+
+  @property
+  def schema(self) -> Tool:
+    """The tool as the policy sees it."""
+    return Tool(
+      self.tool,
+      self.description,
+      {
+        "type": "object",
+        "properties": {_TEXT: {"type": "string", "minLength": 1}},
+        "required": [_TEXT],
+        "additionalProperties": False,
+      },
+    )
+
+  def tools(self, own: Sequence[Tool]) -> tuple[Tool, ...]:
+    """Returns the environment's tools and, if it is used, this one.
+
+    Raises `ConfigError` if the environment has a tool of that name.
+    """
+    if not self.tool:
+      return tuple(own)
+    if any(tool.name == self.tool for tool in own):
+      raise ConfigError(
+        f"subagent.tool={self.tool!r} is the name of a tool of the environment "
+        f"({', '.join(tool.name for tool in own)}): choose another"
+      )
+    return (*own, self.schema)
+
+  def call_in(self, answer: Message) -> ToolCall | None:
+    """Returns the call of a sub-agent in an answer, if it has one."""
+    named = (call for call in answer.tool_calls if call.name == self.tool)
+    return next(named, None) if self.tool else None
+
+  def read(self, answer: Message, call: ToolCall) -> str | ToolMistake:
+    """Returns the text for the worker, or the planner's mistake."""
+    if len(answer.tool_calls) > 1:
+      names = ", ".join(each.name for each in answer.tool_calls)
+      return ToolMistake(
+        Flaw.WRONG_ARGUMENTS,
+        f"Error: {self.tool} must be the only call of an answer; this one "
+        f"calls {names}. No call was made.",
+      )
+    arguments = read_arguments(call, [self.schema])
+    if isinstance(arguments, ToolMistake):
+      return arguments
+    return str(arguments[_TEXT])
+
+  def first_messages(
+    self, text: str, first: Sequence[Message]
+  ) -> tuple[Message, ...]:
+    """Returns what a worker reads first.
+
+    `first` are the messages with which the environment began.
+    """
+    recap = tuple(first) if self.recap else ()
+    system = (
+      (Message("system", self.system_prompt),) if self.system_prompt else ()
+    )
+    if system and recap and recap[0].role == "system":
+      recap = recap[1:]  # a template may allow one system message only
+    if recap and recap[-1].role == "user":
+      joined = f"{recap[-1].content}\n\n{text}"
+      return (*system, *recap[:-1], Message("user", joined))
+    return (*system, *recap, Message("user", text))
+
+  def nothing_came(self, *, is_long: bool) -> str:
+    """Returns the reply for a worker that ended without an answer."""
+    if is_long:
+      return "Error: the context of the sub-agent is full; it gave no answer."
+    return f"Error: the sub-agent gave no answer in {self.max_turns} turns."
