@@ -254,6 +254,17 @@ class SettingsTest(parameterized.TestCase):
       {"curriculum.limits": ("1 turn until 3",), "agents.port": 0},
       "agents.port to -1",
     ),
+    (
+      "subagents_of_agents",
+      {"subagent.tool": "delegate", "agents.port": 0},
+      "agents.port to -1",
+    ),
+    (
+      "subagents_that_cannot_end",
+      {"subagent.tool": "delegate", "sampling.calls": "required"},
+      "sampling.calls=well_formed",
+    ),
+    ("subagents_of_nobody", {"subagent.max_turns": 3}, "without subagent.tool"),
     ("no_wait", {"waits.reply_timeout_s": 0.0}, "waits.reply_timeout_s=0.0"),
     (
       "short_wait",
