@@ -13,22 +13,22 @@ the policy reads its message. Any other exception is an `EnvironmentFault`.
 """
 
 import abc
-import asyncio
 import contextlib
 import dataclasses
 import functools
-import inspect
 import json
-import logging
 import math
-import queue
 import random
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.env.adapters.executors import (
+  Executor,
+  executor_of,
+  faults,
+)
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.env.tools import (
@@ -36,7 +36,7 @@ from agentrl_jax.env.tools import (
   read_arguments,
   require_readable,
 )
-from agentrl_jax.errors import AgentRLError, ConfigError, EnvironmentFault
+from agentrl_jax.errors import AgentRLError, ConfigError
 
 RETURNS = ("sum", "last")
 SPLIT_BY = ("observation", "seed")
@@ -116,113 +116,6 @@ def read_outcome(result: Any) -> Outcome:
     f"step gave {type(result).__name__}, which is no tuple of 3, 4 or 5 and "
     "has no observation and done; override `outcome` to read it"
   )
-
-
-_log = logging.getLogger(__name__)
-
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
-
-
-class LoopExecutor:
-  """Runs functions in the event loop: they must return at once, or await."""
-
-  def __init__(self, limit_s: float):
-    self._limit_s = limit_s  # timeout of an awaitable
-
-  async def run(self, function: Callable[[], Any]) -> Any:
-    """Calls the function; raises a fault after `limit_s`."""
-    return await _awaited(function(), self._limit_s)
-
-  async def close(self, function: Callable[[], Any]) -> None:
-    """Calls the function."""
-    await self.run(function)
-
-
-class ThreadExecutor:
-  """Runs functions in a thread of its own, until `close`."""
-
-  def __init__(self, limit_s: float):
-    self._limit_s = limit_s  # timeout of one function
-    self._loop = asyncio.get_running_loop()
-    self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-    self._is_stuck = False
-    self._thread = threading.Thread(target=self._work, daemon=True)
-    self._thread.start()
-
-  async def run(self, function: Callable[[], Any]) -> Any:
-    """Waits for the function; a fault after `limit_s`.
-
-    A function that takes too long goes on, since a thread cannot be stopped.
-    """
-    return await _awaited(await self._wait_for(function), self._limit_s)
-
-  async def close(self, function: Callable[[], Any]) -> None:
-    """Waits for the end of the thread, unless it is stuck already."""
-    ending = self._submit(function)
-    self._jobs.put(None)  # before any wait, which may be cancelled
-    if self._is_stuck:
-      _log.warning("a wrapped object is stuck; it is closed when it returns")
-      ending.cancel()
-      return
-    await _awaited(await _in_time(ending, self._limit_s), self._limit_s)
-    self._thread.join()
-
-  async def _wait_for(self, function: Callable[[], Any]) -> Any:
-    try:
-      return await _in_time(self._submit(function), self._limit_s)
-    except EnvironmentFault:
-      self._is_stuck = True
-      raise
-
-  def _submit(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
-    future: asyncio.Future[Any] = self._loop.create_future()
-    self._jobs.put((function, future))
-    return future
-
-  def _work(self) -> None:
-    while (job := self._jobs.get()) is not None:
-      function, future = job
-      report: tuple[Callable[[Any], None], Any]
-      try:
-        report = future.set_result, function()
-      except StopIteration as error:  # futures refuse StopIteration
-        report = future.set_exception, RuntimeError(repr(error))
-      except BaseException as error:  # noqa: BLE001 - raised where awaited
-        report = future.set_exception, error
-      try:
-        self._loop.call_soon_threadsafe(_tell, future, *report)
-      except RuntimeError:  # the loop is closed: there is no caller
-        return
-      del job, function, future, report  # the next wait would keep them alive
-
-
-Executor = LoopExecutor | ThreadExecutor
-
-
-def _tell(
-  future: "asyncio.Future[Any]", report: Callable[[Any], None], value: Any
-) -> None:
-  if not future.done():  # a cancelled caller needs no result
-    report(value)
-
-
-async def _awaited(value: Any, limit_s: float) -> Any:
-  if inspect.isawaitable(value):
-    return await _in_time(value, limit_s)
-  return value
-
-
-async def _in_time(awaitable: Any, limit_s: float) -> Any:
-  try:
-    async with asyncio.timeout(limit_s) as timer:
-      return await awaitable
-  except TimeoutError as error:
-    if not timer.expired():
-      raise
-    raise EnvironmentFault(
-      f"the wrapped object has not returned within {limit_s:g} s; see what it "
-      "waits for, or raise step_limit_s"
-    ) from error
 
 
 MAX_DRAWS = 64  # seeds tried for a first observation of the split
@@ -333,9 +226,7 @@ class ResetStep(Environment):
   @contextlib.asynccontextmanager
   async def _wrapped(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
     limit_s = self.rules.step_limit_s
-    executor = (
-      ThreadExecutor(limit_s) if self.rules.blocking else LoopExecutor(limit_s)
-    )
+    executor = executor_of(blocking=self.rules.blocking, limit_s=limit_s)
     wrapped = _Wrapped(self, executor)
     try:
       yield wrapped, await wrapped.begin(seed)
@@ -354,7 +245,7 @@ class _Wrapped:
   async def begin(self, seed: int) -> str:
     """Makes the object and returns its first observation as text."""
     environment = self.environment
-    with _faults(environment.name):
+    with faults(environment.name):
       self._object = await self._executor.run(
         functools.partial(environment.make, seed)
       )
@@ -369,7 +260,7 @@ class _Wrapped:
   ) -> tuple[Outcome, str] | str:
     """Returns the outcome and its text, or the reason of a refusal."""
     environment = self.environment
-    with _faults(environment.name):
+    with faults(environment.name):
       try:
         action = environment.action(name, arguments)
         result = await self._executor.run(lambda: self._object.step(action))
@@ -388,7 +279,7 @@ class _Wrapped:
     """Closes the object, if it has a `close`, and the executor."""
     close = getattr(self._object, "close", None)
     self._object = None
-    with _faults(self.environment.name):
+    with faults(self.environment.name):
       await self._executor.close(close if callable(close) else lambda: None)
 
   async def _shown(self, observation: Any) -> str:
@@ -474,16 +365,3 @@ def _plain(value: Any) -> Any:
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
     return dataclasses.asdict(value)
   return str(value)
-
-
-@contextlib.contextmanager
-def _faults(name: str) -> Iterator[None]:
-  """Turns any exception of foreign code into an `EnvironmentFault`."""
-  try:
-    yield
-  except AgentRLError:
-    raise
-  except (Exception, SystemExit) as error:  # noqa: BLE001 - not our code
-    raise EnvironmentFault(
-      f"{name}: {type(error).__name__}: {error}"
-    ) from error

@@ -422,7 +422,7 @@ class ThreadTest(GuessingTestCase):
         environment.last.step = step
         await session.step(answer(a_guess(1)))
 
-    with self.assertLogs("agentrl_jax.env.adapters.reset_step", "WARNING"):
+    with self.assertLogs("agentrl_jax.env.adapters.executors", "WARNING"):
       playing = asyncio.create_task(play())
       await until(entered.is_set)
       await Clock().forward(61.0)
