@@ -66,9 +66,11 @@ class ExecutorsTest(unittest.IsolatedAsyncioTestCase):
 class FaultsTest(unittest.TestCase):
   def test_other_errors_become_faults_with_their_cause(self):
     for error in (KeyError("door"), SystemExit(1)):
-      with self.assertRaisesRegex(EnvironmentFault, "game: ") as caught:
-        with faults("game"):
-          raise error
+      with (
+        self.assertRaisesRegex(EnvironmentFault, "game: ") as caught,
+        faults("game"),
+      ):
+        raise error
       self.assertIs(caught.exception.__cause__, error)
 
   def test_the_frameworks_own_errors_pass(self):
