@@ -36,20 +36,13 @@ _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # OpenAI's rule for tools
 
 
 @dataclasses.dataclass(frozen=True)
-class FinalAnswer:
-  """Result of a function that ends the episode; the reward gets `value`."""
-
-  value: Any = None
-
-
-@dataclasses.dataclass(frozen=True)
 class FunctionTool:
   """A function, and the tool that a policy sees of it."""
 
   function: Callable[..., Any]
   tool: Tool
   takes_state: bool
-  can_end: bool  # its annotation has `FinalAnswer`
+  returns: Any  # annotation of its result; None without one
   readers: Mapping[str, Callable[[Any], Any]]
 
   def keywords(
@@ -100,7 +93,7 @@ def tool_of(
     function,
     Tool(name, description, schema),
     takes_state=STATE in parameters,
-    can_end=_can_end(hints.get("return")),
+    returns=hints.get("return"),
     readers={each: form.read for each, form in forms.items()},
   )
 
@@ -294,11 +287,6 @@ def _default_of(
   return {"default": plain}
 
 
-def _can_end(annotation: Any) -> bool:
-  parts = typing.get_args(annotation) or (annotation,)
-  return any(part is FinalAnswer for part in parts)
-
-
 _ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
@@ -311,10 +299,10 @@ def _split_docstring(text: str, name: str) -> tuple[str, dict[str, str]]:
     end += 1
   rest = [*lines[:start], *lines[end:]]
   description = "\n".join(rest).strip()
-  if not description:
+  if not description or start == 0:
     raise ConfigError(
-      f"function {name} has no docstring that describes it, which is all that "
-      "the policy reads; say in a sentence what it does"
+      f"function {name} has no docstring that begins with a description, "
+      "which is all that the policy knows of it; say in a sentence what it does"
     )
   return description, _entries(lines[start + 1 : end], name)
 

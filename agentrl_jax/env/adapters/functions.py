@@ -45,7 +45,6 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
 from agentrl_jax.env.adapters.function_tools import (
   STATE,
-  FinalAnswer,
   FunctionTool,
   hints_of,
   parameters_of,
@@ -66,6 +65,13 @@ ANSWER = "answer"  # the reward's parameter that gets the final answer
 MAX_DRAWS = 1000  # tried for a question of the split
 NOT_PLAYED = "Not played: one call at a time."
 S = TypeVar("S")
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalAnswer:
+  """Result of a function that ends the episode; the reward gets `value`."""
+
+  value: Any = None
 
 
 class PolicyMistake(Exception):
@@ -293,7 +299,7 @@ class _FunctionSession(Session):
         return f"Error: {mistake}"
       if not isinstance(result, FinalAnswer):
         return _text_of(result)
-      if not tool.can_end:
+      if not _can_end(tool):
         raise TypeError(
           "it returned a FinalAnswer, which its annotation does not have; "
           "write `-> FinalAnswer`, or `-> str | FinalAnswer`"
@@ -319,6 +325,12 @@ class _FunctionSession(Session):
 
   def _faults(self, what: str) -> contextlib.AbstractContextManager[None]:
     return faults(f"{self._environment.name}, {what}")
+
+
+def _can_end(tool: FunctionTool) -> bool:
+  """Says if the annotation of the function's result has `FinalAnswer`."""
+  parts = typing.get_args(tool.returns) or (tool.returns,)
+  return any(part is FinalAnswer for part in parts)
 
 
 def _number(value: Any) -> float:
@@ -395,8 +407,8 @@ def _tools_of(
   functions = cls.functions
   if not isinstance(functions, list | tuple) or not functions:
     raise ConfigError(
-      f"{cls.__name__}.functions is {functions!r}; allowed is a tuple of one or more "
-      "functions, as in `functions = (add,)`"
+      f"{cls.__name__}.functions is {functions!r}; allowed is a tuple of one "
+      "or more functions, as in `functions = (add,)`"
     )
   tools = [tool_of(function, cls._state_type) for function in functions]
   require_readable([tool.tool for tool in tools])
@@ -435,7 +447,7 @@ def _reward_names_of(
       )
   needed = parameters.get(ANSWER)
   is_needed = needed and needed.default is inspect.Parameter.empty
-  if is_needed and not any(tool.can_end for tool in cls._tools.values()):
+  if is_needed and not any(map(_can_end, cls._tools.values())):
     raise ConfigError(
       f"{where} needs {ANSWER!r}, and none of the functions "
       f"{', '.join(cls._tools)} is annotated to return a FinalAnswer, so that "

@@ -5,8 +5,10 @@ It has the twin's name, since seeds depend on it.
 
 import dataclasses
 
-from agentrl_jax.env.adapters.function_tools import FinalAnswer
-from agentrl_jax.env.adapters.functions import FunctionEnvironment
+from agentrl_jax.env.adapters.functions import (
+  FinalAnswer,
+  FunctionEnvironment,
+)
 from environments.arithmetic.expert import MISTAKES, Adder
 from environments.arithmetic.scripted import POLICIES
 
