@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from agentrl_jax.data.records import Message, Status, Task
+from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
 from agentrl_jax.env.adapters.function_tools import (
@@ -213,9 +213,10 @@ class FunctionEnvironment(IndexedEnvironment[S], Generic[S]):
     """Returns the function of a tool."""
     return self._tools[name]
 
-  def all_tools(self) -> Sequence[FunctionTool]:
-    """Returns all functions, as tools."""
-    return tuple(self._tools.values())
+  @property
+  def tools(self) -> tuple[Tool, ...]:
+    """The tools of every session."""
+    return tuple(each.tool for each in self._tools.values())
 
   def can_reward_unfinished(self) -> bool:
     """Says if the reward function can be called without a final answer."""
@@ -244,7 +245,7 @@ class _FunctionSession(Session):
     question: str,
     executor: Executor,
   ):
-    self.tools = tuple(each.tool for each in environment.all_tools())
+    self.tools = environment.tools
     self._environment = environment
     self._state = state
     self._question = question

@@ -192,7 +192,7 @@ class RefusedTest(parameterized.TestCase):
   @parameterized.parameters(
     *(Any, object, None, bytes, complex, set[int], (tuple[int, int],)),
     *(list, dict, dict[int, str], list[bytes], int | str, int | str | None),
-    *(Literal["a", 1], Literal[True], Literal[None, "a"], Mixed, State),
+    *(Literal["a", 1], Literal[True], Literal[None, "a"], (Mixed,), State),
     *(Annotated[int, "above 0"], list[Any], dict[str, Any], "list[bytes]"),
   )
   def test_other_annotations_are_refused_by_name(self, annotation):

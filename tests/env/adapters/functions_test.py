@@ -1,0 +1,865 @@
+"""Tests of environments of functions, and of a twin of arithmetic."""
+
+import ast
+import asyncio
+import dataclasses
+import inspect
+import json
+import math
+import random
+import threading
+import types
+import typing
+import unittest
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.tokenizer import train_tokenizer
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
+from agentrl_jax.env.adapters.functions import (
+  NOT_PLAYED,
+  FinalAnswer,
+  FunctionEnvironment,
+  PolicyMistake,
+)
+from agentrl_jax.env.contract import SessionContract, _nonsense
+from agentrl_jax.env.loading import load_environment
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.arithmetic import environment as arithmetic
+from tests.clocks import Clock, until
+from tests.env.adapters import sums_of_functions
+
+TASKS = [
+  Task("arithmetic", split, index)
+  for split in ("train", "test")
+  for index in range(12)
+]
+TASK = TASKS[0]
+TWIN = "tests.env.adapters.sums_of_functions:Arithmetic"
+
+
+def call(name, /, **arguments):
+  return Message(
+    "assistant", tool_calls=(ToolCall(name, json.dumps(arguments), "c1"),)
+  )
+
+
+async def play(environment, answers, task=TASK):
+  """Returns the tools and the steps of an episode of these answers."""
+  async with environment.open(task, seed=0) as session:
+    steps = [await session.reset()]
+    for answer in answers:
+      if steps[-1].status is not Status.RUNNING:
+        break
+      steps.append(await session.step(answer))
+    return session.tools, steps
+
+
+class TwinContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return sums_of_functions.Arithmetic()
+
+
+class TwinTest(unittest.IsolatedAsyncioTestCase):
+  """Compares the twin with what it is a twin of."""
+
+  def setUp(self):
+    self.pair = (arithmetic.Arithmetic(), sums_of_functions.Arithmetic())
+
+  async def _assert_same(self, answers, task):
+    expected, found = [await play(e, answers, task) for e in self.pair]
+    self.assertEqual(found, expected)
+    return found
+
+  def test_has_25_lines_at_most(self):
+    tree = ast.parse(inspect.getsource(sums_of_functions))
+    code = [
+      node
+      for node in tree.body
+      if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    lines = [
+      line
+      for node in code
+      for line in ast.unparse(node).splitlines()
+      if line.strip()
+    ]
+    self.assertLessEqual(len(lines), 25)
+
+  def test_is_loaded_and_has_what_the_other_has(self):
+    twin = load_environment(TWIN, {"max_turns": 2, "num_tasks": 5})
+    self.assertEqual(twin.max_turns, 2)
+    other, _ = self.pair
+    for split in ("train", "test"):
+      self.assertEqual(twin.indices(split), range(5))
+    for name in ("name", "mistakes", "policies", "baseline", "needs_one_loop"):
+      self.assertEqual(getattr(twin, name), getattr(other, name))
+
+  async def test_tools_and_questions(self):
+    for task in TASKS:
+      tools, steps = await self._assert_same([], task)
+      self.assertEqual(tools, (arithmetic.ADD, arithmetic.ANSWER))
+      self.assertEqual(len(steps), 1)
+
+  async def test_every_answer_has_the_same_step(self):
+    async with self.pair[0].open(TASK, seed=0) as session:
+      odd = [*_nonsense(session)]
+    odd += [
+      call("add", a=2.0, b=3),
+      call("add", a=1e300, b=3),
+      call("add", a=-(2**63), b=-(2**63)),
+      call("add", a=1),
+      call("add", a=1, b=2, c=3),
+      call("add", a="1", b=2),
+      call("add", a=True, b=2),
+      call("answer", value=True),
+      call("answer", value=1.5),
+      Message(
+        "assistant",
+        tool_calls=tuple(
+          ToolCall("add", f'{{"a": {n}, "b": 1}}', f"c{n}") for n in range(3)
+        ),
+      ),
+      Message("assistant", "text", call("add", a=1, b=1).tool_calls),
+    ]
+    for answer in odd:
+      with self.subTest(answer=repr(answer)[:200]):
+        await self._assert_same([answer] * 5, TASK)
+
+  async def test_every_final_answer_has_the_same_reward(self):
+    rewards = []
+    for task in TASKS:
+      state = self.pair[0].find(task)
+      right = state.a + state.b
+      for value in (right, float(right), right + 1, -right - 1, 0):
+        _, steps = await self._assert_same([call("answer", value=value)], task)
+        rewards.append(steps[-1].reward)
+        self.assertIs(steps[-1].status, Status.COMPLETED)
+    self.assertEqual(set(rewards), {0.0, 1.0})
+
+  async def test_experts_and_scripted_policies_play_alike(self):
+    mistakes = [{}, *({name: 0.5} for name in arithmetic.MISTAKES)]
+    for task in TASKS[:6]:
+      for number, rates in enumerate(mistakes):
+        plays = [
+          await self._played(
+            e, task, e.expert(task, seed=number, mistakes=rates)
+          )
+          for e in self.pair
+        ]
+        self.assertEqual(*plays)
+      for name in arithmetic.POLICIES:
+        plays = [
+          await self._played(
+            e, task, _Scripted(e.scripted_policies()[name](seed=3))
+          )
+          for e in self.pair
+        ]
+        self.assertEqual(*plays)
+
+  async def test_every_token_is_the_same(self):
+    codec = ChatCodec(train_tokenizer(["What is 1 + 2? add"], vocab_size=300))
+    for task in TASKS[:6]:
+      for rates in ({}, {"broken_json": 0.5}, {"no_call": 0.5}):
+        expected, found = [
+          self._ids(
+            codec,
+            *await self._played(
+              e, task, e.expert(task, seed=1, mistakes=rates)
+            ),
+          )
+          for e in self.pair
+        ]
+        self.assertGreater(len(expected), 50)
+        np.testing.assert_array_equal(found, expected)
+
+  async def _played(self, environment, task, player):
+    answers = []
+    async with environment.open(task, seed=0) as session:
+      steps = [await session.reset()]
+      while steps[-1].status is Status.RUNNING:
+        answers.append(player.answer(steps[-1].messages))
+        steps.append(await session.step(answers[-1]))
+      return session.tools, steps, answers
+
+  def _ids(self, codec, tools, steps, answers):
+    parts = [codec.start(steps[0].messages, tools)]
+    for answer, step in zip(answers, steps[1:], strict=True):
+      written = codec.write(answer)
+      parts += [written, codec.extend(step.messages, ended_by=int(written[-1]))]
+    return np.concatenate(parts)
+
+
+class _Scripted:
+  """A scripted policy that keeps the conversation, as a run does."""
+
+  def __init__(self, policy):
+    self._policy, self._said = policy, []
+
+  def answer(self, messages):
+    self._said += messages
+    answer = self._policy.answer(
+      self._said, (arithmetic.ADD, arithmetic.ANSWER)
+    )
+    self._said.append(answer)
+    return answer
+
+
+@dataclasses.dataclass
+class Bag:
+  size: int
+  items: list[int] = dataclasses.field(default_factory=list)
+
+
+async def put(item: int, state: Bag) -> str:
+  """Puts a number into the bag."""
+  before = list(state.items)
+  await asyncio.sleep(0)
+  if state.items != before:
+    raise AssertionError("another episode has the same bag")
+  if len(state.items) == state.size:
+    raise PolicyMistake(f"the bag holds {state.size}")
+  state.items.append(item)
+  return f"It holds {state.items}."
+
+
+def count(state: Bag) -> dict[str, int]:
+  """Counts the numbers."""
+  return {"count": len(state.items)}
+
+
+def close(last: int, state: Bag, fill: bool = False) -> str | FinalAnswer:
+  """Closes the bag, if it is full."""
+  if fill:
+    state.items += [0] * (state.size - len(state.items))
+  missing = state.size - len(state.items)
+  return FinalAnswer(last) if not missing else f"{missing} are missing."
+
+
+def all_right(answer: int, items: list[int], state: Bag) -> float:
+  return (items[-1] == answer) / state.size
+
+
+class Packing(FunctionEnvironment[Bag]):
+  name = "packing"
+  functions = (put, count, close)
+  reward = all_right
+
+  def draw(self, rng):
+    return Bag(rng.randint(1, 10**6))
+
+  def question(self, state):
+    return f"Fill the bag, which holds {state.size}."
+
+
+class SmallPacking(Packing):
+  def draw(self, rng):
+    return Bag(3)
+
+  def generate(self, split, index):
+    return Bag(3)
+
+
+class PackingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  max_reply_chars = 10**6
+
+  def make_environment(self):
+    return Packing()
+
+
+class BlockingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    environment = sums_of_functions.Arithmetic()
+    environment.blocking = True
+    return environment
+
+
+class StateTest(unittest.IsolatedAsyncioTestCase):
+  async def test_an_episode(self):
+    _, steps = await play(
+      SmallPacking(),
+      [
+        call("put", item=4),
+        call("count"),
+        call("close", last=4),
+        call("put", item=5),
+        call("put", item=6),
+        call("put", item=7),
+        call("close", last=6),
+      ],
+    )
+    self.assertEqual(
+      [m.content for step in steps[1:] for m in step.messages],
+      [
+        "It holds [4].",
+        '{"count": 1}',
+        "2 are missing.",
+        "It holds [4, 5].",
+        "It holds [4, 5, 6].",
+        "Error: the bag holds 3",
+      ],
+    )
+    self.assertEqual(steps[-1].reward, 1 / 3)
+    self.assertIs(steps[-1].status, Status.COMPLETED)
+
+  async def test_a_hundred_interleaved_episodes_of_one_task(self):
+    environment = SmallPacking()
+    rng = random.Random(0)
+
+    async def play_one(number):
+      items = [number, -number, 7]
+      async with environment.open(TASK, seed=number) as session:
+        await session.reset()
+        for n, item in enumerate(items):
+          for _ in range(rng.randrange(3)):
+            await asyncio.sleep(0)
+          step = await session.step(call("put", item=item))
+          self.assertEqual(
+            step.messages[0].content, f"It holds {items[: n + 1]}."
+          )
+        return (await session.step(call("close", last=7))).reward
+
+    rewards = await asyncio.gather(*map(play_one, range(100)))
+    self.assertEqual(rewards, [1 / 3] * 100)
+
+  async def test_nothing_is_left_of_an_episode(self):
+    environment = Packing()
+    first = await play(environment, [call("put", item=1)] * 3)
+    environment.find(TASK).items.append(7)  # as an expert might
+    self.assertEqual(await play(environment, [call("put", item=1)] * 3), first)
+
+  async def test_a_question_that_changes_the_state_changes_its_own_copy(self):
+    class Careless(Packing):
+      def question(self, state):
+        state.items.append(1)
+        return f"{state.size} {state.items}"
+
+    environment = Careless()
+    for _ in range(2):
+      _, steps = await play(environment, [])
+      self.assertRegex(steps[0].messages[0].content, r"^\d+ \[1\]$")
+
+  def test_containers_of_the_class_are_refused(self):
+    @dataclasses.dataclass
+    class Shared:
+      size: int
+      log: ClassVar[list[str]] = []
+
+    with self.assertRaisesRegex(ConfigError, "Shared.log is a list of the cla"):
+      define(state=Shared)
+
+  async def test_a_state_that_cannot_be_copied(self):
+    class Locked(Packing):
+      def draw(self, rng):
+        bag = super().draw(rng)
+        bag.items = threading.Lock()
+        return bag
+
+      def question(self, state):
+        return "The same."
+
+      def generate(self, split, index):
+        return self.draw(random.Random(0))
+
+    with self.assertRaisesRegex(ConfigError, "cannot be copied"):
+      await play(Locked(), [])
+
+
+def end(value: int) -> FinalAnswer:
+  """Ends it."""
+  return FinalAnswer(value)
+
+
+def look(state: Bag) -> int:
+  """Looks."""
+  return state.size
+
+
+def define(
+  *, state=Bag, functions=(end, look), reward=lambda size: 0.0, **namespace
+):
+  """Defines an environment as a module would."""
+  namespace = {
+    "name": "made",
+    "functions": functions,
+    "reward": reward,
+    "draw": lambda self, rng: Bag(rng.randrange(1000)),
+    "question": lambda self, state: f"{state.size}?",
+    **namespace,
+  }
+  return types.new_class(
+    "Made",
+    (FunctionEnvironment[state],),
+    exec_body=lambda body: body.update(namespace),
+  )
+
+
+class RewardTest(unittest.IsolatedAsyncioTestCase):
+  async def _step(self, reward, answer=None, **options):
+    environment = define(reward=reward, **options)()
+    _, steps = await play(environment, [answer or call("end", value=5)])
+    return steps[-1]
+
+  async def test_gets_what_it_names(self):
+    def from_state(state):
+      return state.size / 1000
+
+    def from_all(answer, size, items, state):
+      return answer + (size == state.size) + len(items)
+
+    async def later(answer):
+      await asyncio.sleep(0)
+      return answer
+
+    def of_keyword(*, answer):
+      return answer
+
+    self.assertGreater((await self._step(from_state)).reward, 0)
+    for reward, value in ((from_all, 6.0), (later, 5.0), (of_keyword, 5.0)):
+      self.assertEqual((await self._step(reward)).reward, value)
+    self.assertEqual((await self._step(staticmethod(later))).reward, 5.0)
+
+  async def test_numbers_of_all_kinds(self):
+    for value, expected in (
+      (True, 1.0),
+      (1, 1.0),
+      (0.25, 0.25),
+      (np.float32(0.5), 0.5),
+      (np.bool_(True), 1.0),
+      (Fraction(1, 2), 0.5),
+    ):
+      with self.subTest(value=repr(value)):
+        step = await self._step(_giving(value))
+        self.assertEqual(step.reward, expected)
+        self.assertIs(type(step.reward), float)
+
+  async def test_what_is_no_number_is_a_fault(self):
+    for value in (
+      *(math.nan, math.inf, -math.inf, np.float32("nan")),
+      *(None, "1", [1.0], {"reward": 1}, 1j, np.zeros(1)),
+    ):
+      with (
+        self.subTest(value=repr(value)),
+        self.assertRaisesRegex(
+          EnvironmentFault, "made, the reward function: .*it returned"
+        ),
+      ):
+        await self._step(_giving(value))
+
+  async def test_a_bug_of_the_reward_is_a_fault(self):
+    def buggy(answer):
+      return 1 / (answer - 5)
+
+    def mistaken(answer):
+      raise PolicyMistake("not so")
+
+    for reward in (buggy, mistaken):
+      with self.assertRaisesRegex(EnvironmentFault, "the reward function"):
+        await self._step(reward)
+
+  async def test_turns_run_out(self):
+    def of_answer(answer):
+      return 1.0
+
+    def of_answer_or_none(answer=None):
+      return 0.5 if answer is None else 1.0
+
+    for reward, expected in (
+      (of_answer, 0.0),
+      (of_answer_or_none, 0.5),
+      (_giving(0.75), 0.75),
+    ):
+      step = await self._step(reward, call("look"), max_turns=1)
+      self.assertEqual(
+        (step.reward, step.status), (expected, Status.TASK_LIMIT_REACHED)
+      )
+      self.assertEqual(len(step.messages), 1)
+
+  def test_unknown_names_are_refused_with_a_suggestion(self):
+    def prediction(prediction, size):
+      return 1.0
+
+    def misspelt(anwser):
+      return 1.0
+
+    def field(sizes=3):
+      return 1.0
+
+    def method(self, answer):
+      return 1.0
+
+    for reward, text in (
+      (prediction, "asks for 'prediction'; there are answer, state, size, it"),
+      (misspelt, "'anwser'.*did you mean answer"),
+      (field, "'sizes'.*did you mean size"),
+      (method, "'self' .is it a method"),
+    ):
+      with self.assertRaisesRegex(ConfigError, text):
+        define(reward=reward)
+
+  def test_forms_of_parameters(self):
+    def stars(**fields):
+      return 1.0
+
+    def star(*fields):
+      return 1.0
+
+    def positional(answer, /):
+      return 1.0
+
+    for reward in (stars, star, positional):
+      with self.assertRaisesRegex(ConfigError, "arguments are given by name"):
+        define(reward=reward)
+
+  def test_a_state_that_is_something_else(self):
+    def wrong(state: str):
+      return 1.0
+
+    with self.assertRaisesRegex(ConfigError, "gets the episode's state, a Bag"):
+      define(reward=wrong)
+
+  def test_an_answer_that_never_comes(self):
+    def of_answer(answer):
+      return 1.0
+
+    with self.assertRaisesRegex(ConfigError, "no episode could ever earn"):
+      define(functions=(look,), reward=of_answer)
+    define(functions=(look,), reward=_giving(1.0))
+
+
+def _giving(value):
+  def given(size):
+    return value
+
+  return given
+
+
+def silent():
+  """Refuses without a reason."""
+  raise PolicyMistake("")
+
+
+def leave():
+  """Leaves the process."""
+  raise SystemExit(1)
+
+
+def stop():
+  """Stops."""
+  raise StopIteration
+
+
+async def divide():
+  """Divides."""
+  return 1 // 0
+
+
+def value():
+  """Reads a text carelessly."""
+  return int("seven")
+
+
+def unwritable():
+  """Returns an object."""
+  return object()
+
+
+def undeclared():
+  """Ends, and does not say so."""
+  return FinalAnswer(1)
+
+
+class PlayTest(unittest.IsolatedAsyncioTestCase):
+  async def _play(self, function, *answers, **options):
+    environment = define(functions=(function, end), **options)()
+    _, steps = await play(environment, answers)
+    return steps
+
+  async def test_bad_arguments_do_not_end_the_episode(self):
+    environment = define()()
+    bad = [
+      call("end"),
+      call("end", value="5"),
+      call("end", value=5, more=1),
+      Message("assistant", tool_calls=(ToolCall("end", '{"value": 5', "c"),)),
+    ]
+    _, steps = await play(environment, bad)
+    self.assertEqual(len(steps), 5)
+    for step in steps:
+      self.assertIs(step.status, Status.RUNNING)
+      self.assertEqual(step.reward, 0.0)
+
+  async def test_one_call_is_played_at_a_time(self):
+    calls = [
+      ToolCall("put", '{"item": 1}', "a"),
+      ToolCall("put", '{"item": 2}', "b"),
+      ToolCall("close", '{"last": 2, "fill": true}', "c"),
+    ]
+    _, steps = await play(
+      SmallPacking(), [Message("assistant", tool_calls=tuple(calls))]
+    )
+    self.assertEqual(
+      steps[-1].messages,
+      (
+        Message("tool", "It holds [1].", tool_call_id="a"),
+        Message("tool", NOT_PLAYED, tool_call_id="b"),
+        Message("tool", NOT_PLAYED, tool_call_id="c"),
+      ),
+    )
+    self.assertIs(steps[-1].status, Status.RUNNING)
+
+  async def test_nothing_is_played_after_the_end(self):
+    played = []
+
+    def note(value: int) -> FinalAnswer | None:
+      """Notes it."""
+      played.append(value)
+      return FinalAnswer() if value else None
+
+    for last, max_turns in ((1, 9), (0, 1)):
+      environment = define(functions=(note,), max_turns=max_turns)()
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+        step = await session.step(call("note", value=last))
+        self.assertIsNot(step.status, Status.RUNNING)
+        with self.assertRaisesRegex(EnvironmentFault, "after the episode's en"):
+          await session.step(call("note", value=7))
+    self.assertEqual(played, [1, 0])
+
+  async def test_a_mistake_of_the_policy_is_a_message(self):
+    def refuse() -> FinalAnswer:
+      """Refuses."""
+      raise PolicyMistake("use 1 to 9")
+
+    (_, step) = await self._play(refuse, call("refuse"))
+    self.assertEqual(step.messages[0].content, "Error: use 1 to 9")
+    self.assertEqual((step.status, step.reward), (Status.RUNNING, 0.0))
+
+  async def test_a_bug_is_a_fault_that_names_the_function(self):
+    for function, text in (
+      (silent, "the policy needs a text"),
+      (leave, "SystemExit"),
+      (stop, "StopIteration"),
+      (divide, "ZeroDivisionError"),
+      (value, "ValueError: invalid literal"),
+      (unwritable, "object, which is not JSON"),
+      (undeclared, "which its annotation does not have"),
+    ):
+      for blocking in (False, True):
+        with (
+          self.subTest(function=function.__name__, blocking=blocking),
+          self.assertRaisesRegex(
+            EnvironmentFault, f"made, function {function.__name__}: .*{text}"
+          ),
+        ):
+          await self._play(function, call(function.__name__), blocking=blocking)
+
+  async def test_results_are_text_or_json(self):
+    for result, text in (
+      ("a \u20ac", "a \u20ac"),
+      (None, "null"),
+      (True, "true"),
+      (0.5, "0.5"),
+      ([1, "\u20ac"], '[1, "\u20ac"]'),
+      (Bag(2, [1]), '{"size": 2, "items": [1]}'),
+      (Status.RUNNING, '"running"'),
+    ):
+
+      def give(result=result):
+        return result
+
+      def get():
+        """Gets it."""
+        return give()  # noqa: B023 - called at once
+
+      _, step = await self._play(get, call("get"))
+      self.assertEqual(step.messages[0].content, text)
+
+  async def test_a_coroutine_has_a_deadline(self):
+    entered = asyncio.Event()
+
+    async def hang():
+      """Hangs."""
+      entered.set()
+      await asyncio.Event().wait()
+
+    playing = asyncio.create_task(self._play(hang, call("hang")))
+    await until(entered.is_set)
+    await Clock().forward(61.0)
+    with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+      await playing
+
+  async def test_a_reward_has_a_deadline(self):
+    entered = asyncio.Event()
+
+    async def hang(answer):
+      entered.set()
+      await asyncio.Event().wait()
+
+    playing = asyncio.create_task(
+      self._play(look, call("end", value=1), reward=hang)
+    )
+    await until(entered.is_set)
+    await Clock().forward(61.0)
+    with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+      await playing
+
+  async def test_a_blocking_function_does_not_hold_up_the_loop(self):
+    free = threading.Event()
+
+    def block():
+      """Blocks."""
+      free.wait()
+      return "free"
+
+    playing = asyncio.create_task(
+      self._play(block, call("block"), blocking=True)
+    )
+    await asyncio.sleep(0)
+    free.set()  # by the loop, which waits for nothing
+    self.assertEqual((await playing)[-1].messages[0].content, "free")
+
+  async def test_a_blocking_function_has_a_deadline(self):
+    free, entered = threading.Event(), threading.Event()
+
+    def block():
+      """Blocks."""
+      entered.set()
+      free.wait()
+
+    playing = asyncio.create_task(
+      self._play(block, call("block"), blocking=True)
+    )
+    await until(entered.is_set)
+    with self.assertLogs("agentrl_jax.env.adapters.executors", "WARNING"):
+      await Clock().forward(61.0)
+      with self.assertRaisesRegex(EnvironmentFault, "within 60 s"):
+        await playing
+    free.set()
+
+
+def _as_text(self, state):
+  return str(state)
+
+
+class DefinitionTest(unittest.IsolatedAsyncioTestCase):
+  def test_two_tools_of_one_name(self):
+    def other(value: int) -> FinalAnswer:
+      """Ends it, too."""
+
+    other.__name__ = "end"
+    with self.assertRaisesRegex(ConfigError, "two tools have one name"):
+      define(functions=(end, other))
+
+  def test_functions_are_a_tuple(self):
+    for functions in ((), end, "end", None, {"end": end}):
+      with self.assertRaisesRegex(ConfigError, "a tuple of one or more"):
+        define(functions=functions)
+
+  def test_a_function_may_have_the_name_of_a_field_or_of_an_argument(self):
+    def size(answer: int, size: int) -> int:
+      """Adds."""
+      return answer + size
+
+    tools = define(functions=(size,), reward=_giving(1.0))().tools
+    self.assertEqual(
+      list(tools[0].parameters["properties"]), ["answer", "size"]
+    )
+
+  def test_fields_that_a_reward_could_not_name(self):
+    for name in ("state", "answer"):
+      state = dataclasses.make_dataclass("Odd", [(name, int)])
+      with self.assertRaisesRegex(ConfigError, f"Odd has a field '{name}'"):
+        define(state=state)
+
+  def test_a_state_is_a_dataclass(self):
+    for state in (dict, int, typing.Any):
+      with self.assertRaisesRegex(ConfigError, "is no dataclass"):
+        define(state=state)
+
+  def test_functions_are_checked_when_the_class_is_defined(self):
+    def take(number):
+      """Takes it."""
+
+    with self.assertRaisesRegex(ConfigError, "function take, parameter number"):
+      define(functions=(take,))
+
+  def test_a_reward_is_a_function(self):
+    for reward in (1.0, None, print, len):
+      with self.assertRaisesRegex(ConfigError, "allowed is a plain function"):
+        define(reward=reward)
+
+  def test_what_is_missing_is_named(self):
+    class NoReward(FunctionEnvironment[Bag]):
+      name, functions = "x", (end,)
+      rewards = _giving(1.0)
+
+    class NoFunctions(FunctionEnvironment[Bag]):
+      name, reward = "x", _giving(1.0)
+
+    class NoState(FunctionEnvironment):
+      name, functions, reward = "x", (end,), lambda: 1.0
+
+    for kind, text in (
+      (NoReward, "NoReward does not define `reward` .did you mean rewards"),
+      (NoFunctions, "NoFunctions does not define `functions`"),
+      (NoState, "NoState does not say which dataclass"),
+    ):
+      with self.assertRaisesRegex(ConfigError, text):
+        kind()
+
+  def test_options_are_checked(self):
+    for options in ({"max_turns": 0}, {"num_tasks": 0}):
+      with self.subTest(options=options), self.assertRaises(ConfigError):
+        Packing(**options)
+    with self.assertRaises(ConfigError):
+      define(step_limit_s=0.0)()
+
+  def test_a_subclass_changes_a_part(self):
+    class Other(sums_of_functions.Arithmetic):
+      functions = (sums_of_functions.answer,)
+
+    (tool,) = Other().tools
+    self.assertEqual(tool.name, "answer")
+    self.assertEqual(len(sums_of_functions.Arithmetic().tools), 2)
+
+    with self.assertRaisesRegex(ConfigError, "asks for 'c'"):
+
+      class Wrong(sums_of_functions.Arithmetic):
+        def reward(c):
+          return 1.0
+
+  async def test_tasks_may_be_loaded(self):
+    class Loaded(Packing):
+      def load(self, loaded):
+        return Bag(loaded)
+
+    environment = Loaded(loaded={"dev": [3, 5]})
+    self.assertEqual(environment.indices("dev"), range(2))
+    _, steps = await play(environment, [], Task("packing", "dev", 1))
+    self.assertIn("holds 5.", steps[0].messages[0].content)
+
+  async def test_bad_tasks_are_refused(self):
+    for namespace, text in (
+      ({"question": lambda self, state: "Always."}, "1000 questions"),
+      ({"question": lambda self, state: ""}, "`question` returned ''"),
+      ({"question": lambda self, state: None}, "`question` returned None"),
+      (
+        {"draw": lambda self, rng: rng.random(), "question": _as_text},
+        "is 0.*a FunctionEnvironment of",
+      ),
+      ({"draw": FunctionEnvironment.draw}, "does not define `draw`"),
+      ({"question": FunctionEnvironment.question}, "not define `question`"),
+    ):
+      environment = define(**namespace)()
+      with self.subTest(text), self.assertRaisesRegex(ConfigError, text):
+        for index in range(2):
+          for split in ("train", "test"):
+            await play(environment, [], Task("made", split, index))
+
+
+if __name__ == "__main__":
+  unittest.main()
