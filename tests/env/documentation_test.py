@@ -142,7 +142,11 @@ class FollowedTest(unittest.TestCase):
     cls.outputs = folder.outputs
 
   def test_both_proofs_pass(self):
-    for module, least in (("backwards_test", 10), ("wrapped_test", 20)):
+    for module, least in (
+      ("backwards_test", 10),
+      ("shop_test", 10),
+      ("wrapped_test", 20),
+    ):
       output = self.outputs[f"python -m unittest {module}"]
       self.assertRegex(output, r"\nOK\b")
       self.assertGreater(int(re.search(r"Ran (\d+) tests", output)[1]), least)

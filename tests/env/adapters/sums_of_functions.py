@@ -37,9 +37,10 @@ class Arithmetic(FunctionEnvironment[Sum]):
   name, max_turns, not_played = "arithmetic", 4, ""
   mistakes, policies, baseline = MISTAKES, POLICIES, "first_term"
   functions, reward = (add, answer), is_right
+  max_term = 99
 
   def draw(self, rng):
-    return Sum(rng.randint(0, 99), rng.randint(0, 99))
+    return Sum(*(rng.randint(0, self.max_term) for _ in "ab"))
 
   def question(self, state):
     return f"What is {state.a} + {state.b}?"
