@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from agentrl_jax.data.records import Message, Status, Task, Tool
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
 from agentrl_jax.env.adapters.function_tools import (
@@ -102,8 +102,8 @@ class FunctionEnvironment(IndexedEnvironment[S], Generic[S]):
   step_limit_s: float = 60.0  # timeout of a blocking call or of an awaitable
   not_played: str = NOT_PLAYED  # reply to all calls after an answer's first
 
+  function_tools: ClassVar[Mapping[str, FunctionTool]]  # made of `functions`
   _state_type: ClassVar[type | None] = None
-  _tools: ClassVar[Mapping[str, FunctionTool]]
   _reward_names: ClassVar[Mapping[str, inspect.Parameter]]
 
   def __init_subclass__(cls) -> None:
@@ -113,7 +113,7 @@ class FunctionEnvironment(IndexedEnvironment[S], Generic[S]):
     if cls._state_type is not None:
       _require_state(cls._state_type, cls.__name__)
     if hasattr(cls, "functions"):
-      cls._tools = _tools_of(cls)
+      cls.function_tools = _tools_of(cls)
     if hasattr(cls, "reward") and hasattr(cls, "functions"):
       cls._reward_names = _reward_names_of(cls)
 
@@ -209,15 +209,6 @@ class FunctionEnvironment(IndexedEnvironment[S], Generic[S]):
       )
     return question
 
-  def tool(self, name: str) -> FunctionTool:
-    """Returns the function of a tool."""
-    return self._tools[name]
-
-  @property
-  def tools(self) -> tuple[Tool, ...]:
-    """The tools of every session."""
-    return tuple(each.tool for each in self._tools.values())
-
   def can_reward_unfinished(self) -> bool:
     """Says if the reward function can be called without a final answer."""
     needed = self._reward_names.get(ANSWER)
@@ -245,7 +236,9 @@ class _FunctionSession(Session):
     question: str,
     executor: Executor,
   ):
-    self.tools = environment.tools
+    self.tools = tuple(
+      each.tool for each in environment.function_tools.values()
+    )
     self._environment = environment
     self._state = state
     self._question = question
@@ -289,7 +282,7 @@ class _FunctionSession(Session):
     self, name: str, arguments: Mapping[str, Any]
   ) -> str | FinalAnswer:
     """Calls a function; the policy's text, or the answer that ends it all."""
-    tool = self._environment.tool(name)
+    tool = self._environment.function_tools[name]
     with self._faults(f"function {name}"):
       call = functools.partial(
         tool.function, **tool.keywords(arguments, self._state)
@@ -448,10 +441,10 @@ def _reward_names_of(
       )
   needed = parameters.get(ANSWER)
   is_needed = needed and needed.default is inspect.Parameter.empty
-  if is_needed and not any(map(_can_end, cls._tools.values())):
+  if is_needed and not any(map(_can_end, cls.function_tools.values())):
     raise ConfigError(
       f"{where} needs {ANSWER!r}, and none of the functions "
-      f"{', '.join(cls._tools)} is annotated to return a FinalAnswer, so that "
-      "no episode could ever earn anything; write `-> FinalAnswer`"
+      f"{', '.join(cls.function_tools)} is annotated to return a FinalAnswer, "
+      "so that no episode could ever earn anything; write `-> FinalAnswer`"
     )
   return parameters

@@ -764,9 +764,9 @@ class DefinitionTest(unittest.IsolatedAsyncioTestCase):
       """Adds."""
       return answer + size
 
-    tools = define(functions=(size,), reward=_giving(1.0))().tools
+    tools = define(functions=(size,), reward=_giving(1.0)).function_tools
     self.assertEqual(
-      list(tools[0].parameters["properties"]), ["answer", "size"]
+      list(tools["size"].tool.parameters["properties"]), ["answer", "size"]
     )
 
   def test_fields_that_a_reward_could_not_name(self):
@@ -822,9 +822,8 @@ class DefinitionTest(unittest.IsolatedAsyncioTestCase):
     class Other(sums_of_functions.Arithmetic):
       functions = (sums_of_functions.answer,)
 
-    (tool,) = Other().tools
-    self.assertEqual(tool.name, "answer")
-    self.assertEqual(len(sums_of_functions.Arithmetic().tools), 2)
+    self.assertEqual([*Other.function_tools], ["answer"])
+    self.assertEqual(len(sums_of_functions.Arithmetic.function_tools), 2)
 
     with self.assertRaisesRegex(ConfigError, "asks for 'c'"):
 
