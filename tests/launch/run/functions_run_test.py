@@ -5,6 +5,7 @@ Only clocks differ: metrics of time, and what is counted per second.
 
 import json
 import pathlib
+import re
 import tempfile
 
 import numpy as np
@@ -17,7 +18,7 @@ from tests.launch.processes.learners import ledger_of, metrics_of, state_of
 from tests.launch.run import functions_run
 
 DEADLINE_S = 900
-SAME = ("reward", "success", "loss", "rollout/finished", "grad", "entropy")
+CLOCK = re.compile(r"^seconds/|_s(/|$)")
 
 
 def run(folder, written_as):
@@ -67,13 +68,14 @@ class SameRunTest(absltest.TestCase):
   def test_metrics(self):
     expected, found = [
       [
-        {k: v for k, v in row.items() if k.startswith(SAME)}
+        {k: v for k, v in row.items() if not CLOCK.search(k)}
         for row in metrics_of(root)
       ]
       for root in self.roots
     ]
     self.assertLen(expected, self.steps)
-    self.assertEqual(found, expected)
+    np.testing.assert_equal(found, expected)  # for which NaN is NaN
+    self.assertGreater(len(expected[0]), 60)
     rewards = [row["reward/mean"] for row in expected]
     self.assertTrue(any(0 < reward < 1 for reward in rewards), rewards)
 
