@@ -721,7 +721,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
 
     def block():
       """Blocks."""
-      free.wait()
+      assert free.wait(20)  # seconds; a loop that is held up never frees it
       return "free"
 
     playing = asyncio.create_task(
@@ -737,7 +737,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
     def block():
       """Blocks."""
       entered.set()
-      free.wait()
+      assert free.wait(20)  # seconds; a loop that is held up never frees it
 
     playing = asyncio.create_task(
       self._play(block, call("block"), blocking=True)
