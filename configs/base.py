@@ -398,6 +398,9 @@ def get_config() -> ml_collections.ConfigDict:
     # tokens: of several agents, or of one that rewrites its history. With 1, a
     # call that does not continue the last one is refused.
     max_lines=16,
+    # A command that plays, which the run starts; {url} and {model} stand for
+    # this server and the run's name. "": agents come by themselves.
+    program="",
   )
   # Limits of HTTP requests: of agents' calls and of rollout servers.
   c.http = create(

@@ -346,6 +346,7 @@ class AgentsConfig:
   token_file: str  # has the token that agents must know; "": none
   idle_timeout_s: float  # without a word from an agent: it is taken for gone
   max_lines: int  # of tokens, that an episode may have
+  program: str  # that plays, started by the run; "": agents are elsewhere
 
   def __post_init__(self) -> None:
     if not -1 <= self.port < 2**16:

@@ -155,7 +155,11 @@ class LeaderGroupSource(GroupSource):
     # Play in place of our own player.
     self._agents = (
       AgentServer(
-        self._settings, service, self._config.name, self._chooser.draw_for
+        self._settings,
+        service,
+        self._config.name,
+        self._run.root,
+        self._chooser.draw_for,
       )
       if self._settings.agents.play
       else None

@@ -7,6 +7,7 @@ queue and learner do not differ.
 
 import contextlib
 import functools
+import pathlib
 from collections.abc import AsyncIterator, Callable
 
 from rich.console import Console
@@ -25,9 +26,11 @@ from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from launch.config.settings import Settings
+from launch.serving.agent_program import AgentProgram
 from launch.serving.service import Service
 
 CONSOLE = Console(soft_wrap=True, highlight=False)
+LOG = "agents.log"
 
 
 class AgentServer:
@@ -38,9 +41,11 @@ class AgentServer:
     settings: Settings,
     service: Service,
     name: str,
+    folder: pathlib.Path,
     draw_for: Callable[[Task], PolicySlotDraw],
   ):
     self._settings, self._service = settings, service
+    self._folder = folder  # of the run; for the log of the agents' program
     self._names = ModelNames(name, lambda: service.status().policy_slots)
     self._limits = ServingLimits(context=settings.engine.context)
     episode = settings.episode
@@ -72,13 +77,30 @@ class AgentServer:
       is_final=driver is not None,
     )
     async with listening(api, agents.host, agents.port) as port:
-      CONSOLE.print(
-        f"agents play {self._names.name} at http://{agents.host}:{port}/v1"
-      )
+      url = f"http://{agents.host}:{port}/v1"
+      CONSOLE.print(f"agents play {self._names.name} at {url}")
       try:
-        yield
+        async with self._program(url):
+          yield
       finally:
         await self.episodes.close()
+
+  def _program(self, url: str) -> contextlib.AbstractAsyncContextManager[None]:
+    """Runs the agents' program, if the run is to start it."""
+    agents = self._settings.agents
+    if not agents.program:
+      return contextlib.nullcontext()
+    log = self._folder / LOG
+    CONSOLE.print(f"agents' program: {agents.program}; it writes to {log}")
+    program = AgentProgram(
+      agents.program, log, token=read_token(agents.token_file)
+    )
+    return program.running(
+      url.replace("//0.0.0.0:", "//127.0.0.1:"),
+      self._names.name,
+      num_finished=lambda: self.episodes.counts["finished"],
+      fail=self.episodes.fail,
+    )
 
   def report(self) -> dict[str, float]:
     """Returns counts of the episodes so far, by how they ended."""

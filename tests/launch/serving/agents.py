@@ -2,30 +2,29 @@
 
 import pathlib
 import re
-import subprocess
 import sys
-import threading
-import time
-import urllib.error
-import urllib.request
 
 from ml_collections.config_dict import create
 
 from tests.launch import tiny
 
 ROOT = pathlib.Path(__file__).parents[3]
-START_S = 300.0
 
 
-def get_config(port: int):
-  """Sums of small numbers, by experts that err; agents play at `port`."""
+def get_config(folder: pathlib.Path):
+  """Sums of small numbers, by experts that err; agents play.
+
+  Their program is written into `folder`.
+  """
   c = tiny.get_config()
   with c.unlocked():
     c.environments.arithmetic.options = create(max_term=9)
     c.environments.arithmetic.mistakes = create(
       wrong_sum=0.3, no_call=0.1, broken_json=0.1, skipped_add=0.0
     )
-  c.agents.port = port
+  c.agents.port = 0
+  program = documented_program(folder)
+  c.agents.program = f"{sys.executable} {program} {{url}} {{model}}"
   c.tokenizer.update(vocab_size=420, num_texts=200, whole_lines=8)
   c.model.update(width=48, num_heads=4, num_kv_heads=4, head_dim=12)
   c.model.mlp_width = 96
@@ -51,44 +50,3 @@ def documented_program(folder: pathlib.Path) -> str:
   path = folder / "agents.py"
   path.write_text(program)
   return str(path)
-
-
-class Agents:
-  """The documented program in a process, once the run's server answers."""
-
-  def __init__(self, port: int, model: str, folder: pathlib.Path):
-    self.url, self._model = f"http://127.0.0.1:{port}", model
-    self._program = documented_program(folder)
-    self.output = ""
-    self.status = None
-    self._is_over = threading.Event()
-    self._thread = threading.Thread(target=self._run)
-
-  def __enter__(self):
-    self._thread.start()
-    return self
-
-  def __exit__(self, *error):
-    self._is_over.set()
-    self._thread.join(START_S)
-
-  def _run(self):
-    if not self._wait():
-      return
-    done = subprocess.run(
-      [sys.executable, self._program, f"{self.url}/v1", self._model],
-      capture_output=True,
-      text=True,
-    )
-    self.status, self.output = done.returncode, done.stdout + done.stderr
-
-  def _wait(self):
-    """Until the run has come to where agents play."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and not self._is_over.is_set():
-      try:
-        with urllib.request.urlopen(f"{self.url}/ready", timeout=10):
-          return True
-      except (urllib.error.URLError, ConnectionError):
-        time.sleep(0.1)
-    return False

@@ -20,6 +20,7 @@ from agentrl_jax.controller.groups.group import (
 )
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from agentrl_jax.train.batch_builder import BatchBuilder
@@ -28,7 +29,6 @@ from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
 from launch.train import train
-from tests.controller.processes import free_port
 from tests.launch.serving import agents
 from tests.rollout import talking
 from tests.train import small
@@ -236,15 +236,13 @@ class RunTest(unittest.TestCase):
   @pytest.mark.full
   @pytest.mark.timeout(1200)
   def test_a_run_learns_to_add_from_the_documented_program(self):
-    port = free_port()
-    config = agents.get_config(port)
     with tempfile.TemporaryDirectory() as folder:
+      config = agents.get_config(pathlib.Path(folder))
       config.workdir = folder
-      program = agents.Agents(port, config.name, pathlib.Path(folder))
-      with program:
-        train(config)
-      lines = pathlib.Path(folder, config.name, "metrics.jsonl").read_text()
-    self.assertEqual((program.status, program.output), (0, ""))
+      train(config)
+      run = pathlib.Path(folder, config.name)
+      lines = (run / "metrics.jsonl").read_text()
+      self.assertEqual((run / "agents.log").read_text(), "")
     found = [
       line
       for line in map(json.loads, lines.splitlines())
@@ -256,3 +254,16 @@ class RunTest(unittest.TestCase):
       statistics.mean(rewards[-10:]), statistics.mean(rewards[:3]) + 0.15
     )
     self.assertEqual(found[-1]["agents/abandoned"], 0)
+    self.assertEqual(found[-1]["agents/lines"], 1)
+
+  @pytest.mark.slow
+  @pytest.mark.timeout(600)
+  def test_a_program_that_fails_ends_the_run(self):
+    with tempfile.TemporaryDirectory() as folder:
+      config = agents.get_config(pathlib.Path(folder))
+      config.workdir = folder
+      config.agents.program = f"{sys.executable} -c 'raise ValueError(7)'"
+      config.warm_start.num_demonstrations = 64
+      config.evaluation.num_tasks = 4
+      with self.assertRaisesRegex(ConfigError, "ValueError: 7"):
+        train(config)
