@@ -283,6 +283,8 @@ class LeaderGroupSource(GroupSource):
     deadline = time.monotonic() + self._config.train.batch_timeout_s
     number = self._settings.admission.groups_per_step
     while self._interrupts.received is None:
+      if self._agents is not None:
+        self._agents.require_agents()
       groups = self._running.take_within(number, version, _POLL_S)
       if groups is not None:
         return groups

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from rich.console import Console
 
 from agentrl_jax.data.records import Task
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.openai.episodes.episode import (
   EpisodeRules,
@@ -45,6 +46,7 @@ class AgentServer:
     draw_for: Callable[[Task], PolicySlotDraw],
   ):
     self._settings, self._service = settings, service
+    self._failure: ConfigError | None = None
     self._folder = folder  # of the run; for the log of the agents' program
     self._names = ModelNames(name, lambda: service.status().policy_slots)
     self._limits = ServingLimits(context=settings.engine.context)
@@ -99,8 +101,16 @@ class AgentServer:
       url.replace("//0.0.0.0:", "//127.0.0.1:"),
       self._names.name,
       num_finished=lambda: self.episodes.counts["finished"],
-      fail=self.episodes.fail,
+      fail=self._fail,
     )
+
+  def _fail(self, failure: ConfigError) -> None:
+    self._failure = failure
+
+  def require_agents(self) -> None:
+    """Raises `ConfigError` if the agents' program cannot go on."""
+    if self._failure is not None:
+      raise self._failure
 
   def report(self) -> dict[str, float]:
     """Returns counts of the episodes so far, by how they ended."""

@@ -77,7 +77,6 @@ class Episodes:
     )
     self._changed = asyncio.Condition()
     self._is_closed = False
-    self._failure: Exception | None = None  # no agent will come
     self.counts: collections.Counter[str] = collections.Counter()
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
@@ -86,8 +85,6 @@ class Episodes:
     Raises `EnvironmentFault` if the agent is gone; the caller may offer the
     episode again. Cancelling withdraws the offer.
     """
-    if self._failure is not None:
-      raise self._failure
     episode = Episode(
       spec, self._rules, self._limits, self._draw_for(spec.task)
     )
@@ -117,13 +114,6 @@ class Episodes:
     watch = asyncio.create_task(self._watch(episode))
     episode.outcome.add_done_callback(lambda _: watch.cancel())
     return episode
-
-  def fail(self, failure: Exception) -> None:
-    """Ends all episodes, and all that come, with an error: no agent is left."""
-    self._failure = failure
-    for episode in (*self._offered, *self._played.values()):
-      if not episode.outcome.done():
-        episode.outcome.set_exception(failure)
 
   async def close(self) -> None:
     """Stops offering episodes; agents that wait for one get None at once."""

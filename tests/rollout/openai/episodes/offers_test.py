@@ -13,7 +13,7 @@ from agentrl_jax.controller.groups.group import (
 )
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from tests.clocks import Clock, until
 from tests.rollout import talking
@@ -233,18 +233,6 @@ class EpisodeEndsTest(Playing):
     playing.cancel()
     await asyncio.gather(playing, return_exceptions=True)
     self.assertEqual(await self.post("episodes", wait_s=0), (204, None))
-
-  async def test_without_agents_all_that_is_played_ends(self):
-    playing, _, client = await self.begin()
-    offered = self.offer(number=1)
-    await asyncio.sleep(0)
-    self.served.episodes.fail(ConfigError("agents.program broke"))
-    for each in (playing, offered, self.offer(number=2)):
-      with self.assertRaisesRegex(ConfigError, "agents.program broke"):
-        await each
-    self.assertEqual(
-      await self.refused(client, [ASKED]), (410, "episode_ended")
-    )
 
   async def test_closing_tells_who_waits_and_hands_nothing_out(self):
     waiting = asyncio.create_task(self.post("episodes", wait_s=WAIT_S))
