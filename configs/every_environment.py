@@ -15,11 +15,12 @@ from configs import base
 OTHERS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
   "bfcl": "environments.bfcl:BFCL",
+  "guessing": "environments.guessing:Guessing",
 }
 
 
 def get_config():
-  """`base` with two more environments."""
+  """`base` with three more environments."""
   c = base.get_config()
   c.name = "every_environment"
   with c.unlocked():

@@ -10,15 +10,23 @@ from environments.alfworld import ALFWorld
 from environments.arithmetic.environment import Arithmetic
 from environments.bfcl import BFCL
 from environments.dbbench import DBBench
+from environments.guessing import Guessing
 from environments.knowledgegraph import KnowledgeGraph
 from environments.webshop import WebShop
 from tests.environments.bfcl import packages
 
-ENVIRONMENTS = (Arithmetic, ALFWorld, DBBench, KnowledgeGraph, WebShop)
+ENVIRONMENTS = (
+  Arithmetic,
+  ALFWorld,
+  DBBench,
+  Guessing,
+  KnowledgeGraph,
+  WebShop,
+)
 NUM_TASKS = 60  # of test, per policy
 MAX_TURNS = 200
 # Policies that win more often than `TRIVIAL_SUCCESS`; the READMEs warn of them.
-EASY_TASKS = {("arithmetic", "copy_numbers")}
+EASY_TASKS = {("arithmetic", "copy_numbers"), ("guessing", "in_order")}
 
 
 async def play(environment, task, policy):
