@@ -1,0 +1,217 @@
+r"""Scores every estimator of advantages against exact advantages: the ruler.
+
+  python -m bench.credit                         # scores, then learning curves
+  python -m bench.credit --reward=questions --only=scores
+  python -m bench.credit --only=curves --seeds=5 --learning_rate=0.1
+
+The game is `environments/guessing`, small enough that the advantage of every
+turn is computed. All estimators see the same episodes: a group of attempts for
+every secret. Writes a table for docs, with a row per estimator:
+
+- rank, sign, error: Spearman's correlation of turns, share of turns with the
+  right sign (0 is half right), and mean squared error after the best scaling
+  over the mean square; against A(h, a), then against A(h, a | c), given the
+  secret (`credit_exact`);
+- cosine: of the policy gradient with that of exact advantages on the same
+  turns; with the exact gradient; and the latter of the mean of all batches.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+
+from bench.credit_curves import ARMS, learn_all
+from bench.credit_estimators import ESTIMATORS, Batch
+from bench.credit_exact import Rules, TablePolicy, evaluate, make_rules, play
+from bench.credit_scores import Fit, Score, score
+from environments.guessing.environment import REWARDS
+from environments.guessing.game import draw_game
+
+CONSOLE = Console(soft_wrap=True, highlight=False)
+# Share of the way from the random policy's expected return to the best one's.
+POLICIES: Mapping[str, float] = {
+  "random": 0.0,
+  "half-learned": 0.5,
+  "near-optimal": 0.95,
+}
+_STEP = 0.5  # of the exact natural gradient, on the way there
+_MOST_STEPS = 2000
+
+
+def make_policies(rules: Rules, *, seed: int) -> dict[str, TablePolicy]:
+  """Makes the policies of `POLICIES` by the exact natural gradient.
+
+  From random logits, since a uniform policy treats all things alike: V(h | c)
+  would be V(h), and a critic that sees the secret no better than one that does
+  not. The natural gradient of a table adds A(h, a) to the logits.
+  """
+  rng = np.random.default_rng(seed)
+  policy = TablePolicy(rules, rng.normal(size=rules.shape))
+  start, best = policy.exact.expected_return, best_return(rules)
+  found = {}
+  for name, share in POLICIES.items():
+    goal = start + share * (best - start)
+    for _ in range(_MOST_STEPS):
+      if policy.exact.expected_return >= goal:
+        break
+      advantage_UXA = policy.exact.advantage_UXA
+      scale = max(np.abs(advantage_UXA).max(), 1.0)
+      policy = TablePolicy(
+        rules, policy.logit_UXA + _STEP * advantage_UXA / scale
+      )
+    found[name] = policy
+  return found
+
+
+def best_return(rules: Rules) -> float:
+  """Returns the expected return of the best policy, by policy iteration."""
+  best_UXA = np.full(rules.shape, 1 / rules.shape[-1])
+  for _ in range(rules.shape[0]):  # a turn is the best after those that follow
+    exact = evaluate(rules, best_UXA)
+    best_UXA = np.eye(rules.shape[-1])[exact.action_value_UXA.argmax(axis=-1)]
+  return evaluate(rules, best_UXA).expected_return
+
+
+def score_rows(
+  policy: TablePolicy,
+  names: Sequence[str],
+  *,
+  attempts: int,
+  batches: int,
+  seed: int,
+) -> Iterator[tuple[str, Score]]:
+  """Yields the score of each estimator on the same batches."""
+  rng = np.random.default_rng(seed)
+  played = [
+    Batch(policy, play(policy, attempts=attempts, rng=rng), seed=number)
+    for number in range(batches)
+  ]
+  for name in names:
+    yield name, score(name, played)
+
+
+def print_scores(rules: Rules, given: argparse.Namespace) -> None:
+  """Prints a table per policy."""
+  for name, policy in make_policies(rules, seed=given.seed).items():
+    CONSOLE.print(
+      f"\nscores, {name} policy: expected {policy.exact.expected_return:.3f}, "
+      f"the best {best_return(rules):.3f}\n"
+    )
+    CONSOLE.print(
+      "| estimator | rank | sign | error | rank given c | sign given c | "
+      "error given c | cosine, same turns | cosine | cosine of the mean |\n"
+      f"|---{'|---' * 9}|"
+    )
+    for row, found in score_rows(
+      policy,
+      given.estimators,
+      attempts=given.attempts,
+      batches=given.batches,
+      seed=given.seed,
+    ):
+      CONSOLE.print(f"| {row} | {_shown(found)} |")
+
+
+def _shown(found: Score) -> str:
+  def fit(x: Fit) -> str:
+    return f"{x.rank:.2f} | {x.sign:.2f} | {x.error:.2f}"
+
+  return (
+    f"{fit(found.marginal)} | {fit(found.secret)} | {found.cosine_turns:.2f} | "
+    f"{found.cosine:.2f} ± {found.cosine_half_width:.2f} | "
+    f"{found.cosine_of_mean:.2f}"
+  )
+
+
+def print_curves(rules: Rules, given: argparse.Namespace) -> None:
+  """Prints the expected return of each arm along its training."""
+  updates = [max(1, given.updates * i // 10) for i in range(1, 11)]
+  shown = (1, 4, 9)  # a fifth, half, all
+  titles = " | ".join(f"after {updates[place]}" for place in shown)
+  CONSOLE.print(
+    f"\nlearning curves: expected return, {given.seeds} seeds, learning rate "
+    f"{given.learning_rate:g}, the best {best_return(rules):.3f}\n\n"
+    f"| estimator | {titles} | mean of the curve |\n|---{'|---' * 4}|"
+  )
+  for arm in given.arms:
+    curves = learn_all(
+      rules,
+      arm,
+      seeds=given.seeds,
+      updates=updates,
+      attempts=given.attempts,
+      learning_rate=given.learning_rate,
+    )
+    found = [*(curves.at(place) for place in shown), curves.over_all()]
+    cells = " | ".join(f"{mean:.3f} ± {half:.3f}" for mean, half in found)
+    CONSOLE.print(f"| {arm} | {cells} |")
+
+
+def _names(allowed: Sequence[str]):
+  """Makes a reader of names that are separated by semicolons."""
+
+  def read(text: str) -> list[str]:
+    names = text.split(";")
+    if unknown := [name for name in names if name not in allowed]:
+      raise argparse.ArgumentTypeError(
+        f"{unknown} is not among: {'; '.join(allowed)}"
+      )
+    return names
+
+  return read
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="python -m bench.credit",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add = parser.add_argument
+  add("--reward", choices=REWARDS, default="success")
+  add("--turns", type=int, default=6, help="of a game")
+  add("--attempts", type=int, default=8, help="at every secret, in a batch")
+  add("--batches", type=int, default=16, help="that scores are measured on")
+  add("--updates", type=int, default=60, help="of a learning curve")
+  add("--seeds", type=int, default=5, help="of a learning curve")
+  add("--learning_rate", type=float, default=0.3)
+  add("--seed", type=int, default=0, help="of policies and scored episodes")
+  add("--only", choices=("scores", "curves"), help="the other is left out")
+  semicolons = "names with semicolons between them; all by default"
+  add(
+    "--estimators", type=_names(ESTIMATORS), default=ESTIMATORS, help=semicolons
+  )
+  add("--arms", type=_names(ARMS), default=ARMS, help=semicolons)
+  return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  """Prints the tables that the flags name."""
+  parser = _parser()
+  given = parser.parse_args(arguments)
+  for name in ("turns", "attempts", "batches", "updates", "seeds"):
+    if getattr(given, name) < 1:
+      parser.error(f"--{name}={getattr(given, name)} must be 1 or more")
+  begun = time.monotonic()
+  # Two attributes and all of their things: few sets, so that curves are quick.
+  game = draw_game(16, 2, random.Random(given.seed))
+  rules = make_rules(game, num_turns=given.turns, reward=given.reward)
+  num_turns, num_sets, num_calls = rules.shape
+  CONSOLE.print(
+    f"16 things, {num_turns} turns, {num_sets} sets of possible things, "
+    f"{num_calls} calls; reward: {REWARDS[given.reward]}"
+  )
+  if given.only != "curves":
+    print_scores(rules, given)
+  if given.only != "scores":
+    print_curves(rules, given)
+  sys.stderr.write(f"{time.monotonic() - begun:.0f} s\n")
+
+
+if __name__ == "__main__":
+  main()
