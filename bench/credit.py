@@ -130,17 +130,19 @@ def _shown(found: Score) -> str:
 
 def print_curves(rules: Rules, given: argparse.Namespace) -> None:
   """Prints the expected return of each arm along its training."""
+  start = make_policies(rules, seed=given.seed)[given.start]
   updates = [max(1, given.updates * i // 10) for i in range(1, 11)]
   shown = (1, 4, 9)  # a fifth, half, all
   titles = " | ".join(f"after {updates[place]}" for place in shown)
   CONSOLE.print(
     f"\nlearning curves: expected return, {given.seeds} seeds, learning rate "
-    f"{given.learning_rate:g}, the best {best_return(rules):.3f}\n\n"
+    f"{given.learning_rate:g}, from {start.exact.expected_return:.3f}, the "
+    f"best {best_return(rules):.3f}\n\n"
     f"| estimator | {titles} | mean of the curve |\n|---{'|---' * 4}|"
   )
   for arm in given.arms:
     curves = learn_all(
-      rules,
+      start,
       arm,
       seeds=given.seeds,
       updates=updates,
@@ -179,7 +181,8 @@ def _parser() -> argparse.ArgumentParser:
   add("--batches", type=int, default=16, help="that scores are measured on")
   add("--updates", type=int, default=60, help="of a learning curve")
   add("--seeds", type=int, default=5, help="of a learning curve")
-  add("--learning_rate", type=float, default=0.3)
+  add("--learning_rate", type=float, default=0.1)
+  add("--start", choices=POLICIES, default="half-learned", help="of a curve")
   add("--seed", type=int, default=0, help="of policies and scored episodes")
   add("--only", choices=("scores", "curves"), help="the other is left out")
   semicolons = "names with semicolons between them; all by default"

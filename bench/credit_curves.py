@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from bench.credit_estimators import REFERENCES, Batch, estimate
-from bench.credit_exact import Rules, TablePolicy, play
+from bench.credit_exact import TablePolicy, play
 from bench.credit_scores import half_width
 
 GRADIENT = "exact gradient"  # by enumeration: without a sample
@@ -59,7 +59,7 @@ class Curves:
 
 
 def learn(
-  rules: Rules,
+  start: TablePolicy,
   arm: str,
   *,
   seed: int,
@@ -67,7 +67,7 @@ def learn(
   attempts: int,
   learning_rate: float,
 ) -> list[float]:
-  """Trains from a uniform policy; returns J after the updates that are named.
+  """Trains a copy of a policy; returns J after the updates that are named.
 
   Arms of one seed draw from one sequence of random numbers.
   """
@@ -79,7 +79,7 @@ def learn(
     change_UXA, state = optimizer.update(-gradient_UXA, state)
     return optax.apply_updates(logit_UXA, change_UXA), state
 
-  logit_UXA = np.zeros(rules.shape, np.float32)
+  rules, logit_UXA = start.rules, start.logit_UXA.astype(np.float32)
   state = optimizer.init(logit_UXA)
   found = []
   for number in range(1, max(updates) + 1):
@@ -98,13 +98,18 @@ def learn(
 
 
 def learn_all(
-  rules: Rules, arm: str, *, seeds: int, updates: Sequence[int], **settings
+  start: TablePolicy,
+  arm: str,
+  *,
+  seeds: int,
+  updates: Sequence[int],
+  **settings,
 ) -> Curves:
   """Trains an arm with seeds 0, 1, ..."""
   return Curves(
     updates,
     [
-      learn(rules, arm, seed=seed, updates=updates, **settings)
+      learn(start, arm, seed=seed, updates=updates, **settings)
       for seed in range(seeds)
     ],
   )

@@ -163,7 +163,7 @@ def estimate(name: str, batch: Batch) -> np.ndarray:
   """Returns the advantage of every token [N, U, K]; 0 where not played."""
   played_NU1 = batch.episodes.played_NU[:, :, None]
   if name in CRITICS:
-    advantage_NUK = _with_critic(*CRITICS[name], batch)
+    advantage_NUK = _with_critic(name, batch)
   else:
     advantage_NUK = np.repeat(_by_turn(name, batch)[:, :, None], TOKENS, axis=2)
   return np.where(played_NU1, advantage_NUK, 0)
@@ -184,12 +184,21 @@ def _by_turn(name: str, batch: Batch) -> np.ndarray:
     )
     reward_NU = episodes.reward_NU
     return np.asarray(_returns(reward_NU, episodes.played_NU, turn_NU))
-  config = base.defaults(AdvantageConfig, "advantage", **EPISODES[name])
   states = "set" if name == "gigpo_by_set" else "reply"
   arrays = trajectory_arrays(episodes, states=states)
-  return np.asarray(
-    advantages.advantages(arrays, num_tasks=1, config=config)[0]
+  advantage_NU, _ = advantages.advantages(
+    arrays, num_tasks=1, config=_config(name)
   )
+  return np.asarray(advantage_NU)
+
+
+@functools.cache
+def _config(name: str) -> AdvantageConfig:
+  settings = EPISODES.get(name)
+  if settings is None:
+    estimator, gae_lambda, _ = CRITICS[name]
+    settings = _PLAIN | {"estimator": estimator, "gae_lambda": gae_lambda}
+  return base.defaults(AdvantageConfig, "advantage", **settings)
 
 
 def trajectory_arrays(episodes: Episodes, *, states: str) -> TrajectoryArrays:
@@ -224,26 +233,17 @@ def trajectory_arrays(episodes: Episodes, *, states: str) -> TrajectoryArrays:
   )
 
 
-def _with_critic(
-  estimator: str, gae_lambda: float, critic: str, batch: Batch
-) -> np.ndarray:
+def _with_critic(name: str, batch: Batch) -> np.ndarray:
   episodes = batch.episodes
   shape = (*episodes.set_NU.shape, TOKENS)
   rows = _rows(episodes)
-  config = base.defaults(
-    AdvantageConfig,
-    "advantage",
-    **_PLAIN,
-    estimator=estimator,
-    gae_lambda=gae_lambda,
-  )
   fields, _ = advantages.critic_advantages(
     rows,
     advantages.place_rewards(rows, episodes.reward_NU.astype(np.float32)),
-    batch.values(critic).astype(np.float32).reshape(rows.mask.shape),
+    batch.values(CRITICS[name][2]).astype(np.float32).reshape(rows.mask.shape),
     np.zeros(rows.mask.shape, np.int32),
     num_tasks=1,
-    config=config,
+    config=_config(name),
   )
   return fields["advantage"].reshape(shape)
 

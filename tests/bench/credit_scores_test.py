@@ -144,9 +144,10 @@ class CurvesTest(parameterized.TestCase):
   def test_exact_gradients_learn_and_noise_does_not(self):
     rules = rules_of("success")
     best = credit.best_return(rules)
+    start = credit_exact.TablePolicy(rules, np.zeros(rules.shape))
     found = {
       arm: credit_curves.learn(
-        rules, arm, seed=0, updates=[60], attempts=40, learning_rate=0.1
+        start, arm, seed=0, updates=[60], attempts=40, learning_rate=0.1
       )[0]
       for arm in (credit_curves.GRADIENT, "exact", "rloo", "random")
     }
