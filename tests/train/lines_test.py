@@ -273,3 +273,53 @@ class CriticTest(parameterized.TestCase):
   def test_nothing_is_compared(self):
     with self.assertRaisesRegex(ConfigError, "advantage.compare"):
       small.advantage_config(estimator="gae", compare="lines")
+
+
+class OriginalsTest(parameterized.TestCase):
+  """Defects of public code, which are not repeated here."""
+
+  def test_statistics_over_lines_are_those_of_agent_lightning(self):
+    """Its first releases took them over all calls of a group (v0.x)."""
+    groups = make_groups(num_lines=3, num_groups=1)
+    reward_L = np.array(
+      [t.reward for t in all_of(groups) for _ in t.lines], np.float64
+    )
+    wanted_L = (reward_L - reward_L.mean()) / (reward_L.std(ddof=1) + 1e-6)
+    builder = small.make_batch_builder(advantage=unnormalised(compare="lines"))
+    found = advantages_of(builder, groups)
+    per_episode = dict(zip(found, found.values(), strict=True))
+    start = 0
+    for t in all_of(groups):
+      (actual,) = per_episode[t.group_id, t.attempt]
+      self.assertAlmostEqual(actual, wanted_L[start], places=5)
+      start += len(t.lines)
+
+  def test_matpo_trains_on_a_worker_s_tokens_by_the_planner_s_positions(self):
+    """Its code copies the planner's masked advantages to the worker's row.
+
+    A token of a worker then counts only if the planner happens to have a
+    trained token at the same position; here every one counts.
+    """
+    groups = make_groups(num_lines=2, size=6)
+    num_tokens, num_kept = 0, 0
+    for t in all_of(groups):
+      if len(t.lines) < 2:
+        continue
+      planner, worker = (mask_of(line) for line in t.lines)
+      size = min(len(planner), len(worker))
+      num_tokens += worker.sum()
+      num_kept += (planner[:size] & worker[:size]).sum()
+    self.assertLess(num_kept, 0.8 * num_tokens)
+    builder = small.make_batch_builder(
+      advantage=unnormalised(), roles=("write",)
+    )
+    batches, report = builder.build(groups, params=None)
+    self.assertEqual(report["batch/trained_tokens"], num_tokens)
+    for x in batches:
+      self.assertTrue(np.all(x.advantage[x.batch.mask] != 0))
+
+
+def mask_of(line):
+  """Marks the sampled tokens of a line."""
+  sizes = [len(x) for t in line.turns for x in (t.observation, t.sampled)]
+  return np.repeat(np.tile([False, True], len(line.turns)), sizes)
