@@ -234,10 +234,10 @@ def get_config() -> ml_collections.ConfigDict:
     gae_lambda=0.95,  # of the gae family
     step_weight=1.0,  # of a turn's advantage in gigpo
     # Filter of groups before the loss takes its mean: all, signal, std,
-    # top_share, top_signal, module:function.
+    # top_share, top_signal, top_softmax, module:function.
     keep="all",
     keep_settings=create(),
-    keep_threshold=0.0,  # of std, top_share and top_signal
+    keep_threshold=0.0,  # of std, top_share, top_signal and top_softmax
     whiten=False,  # over the batch, in place of task normalisation
     task_center=True,  # task advantage normalisation: subtract the mean
     task_scale=True,  # and divide by the standard deviation

@@ -21,6 +21,7 @@ from agentrl_jax.losses.advantages.group_filters import (
   keep_groups_above,
   keep_top_groups,
   keep_top_signal,
+  keep_top_softmax,
 )
 from agentrl_jax.losses.advantages.normalisation import (
   TaskMoments,
@@ -80,6 +81,10 @@ from agentrl_jax.losses.policy_gradient import (
   sapo,
 )
 from agentrl_jax.losses.preference import implicit_reward, preference_loss
+from agentrl_jax.losses.prompt_dependence import (
+  mutual_information,
+  retrieval_accuracy,
+)
 from agentrl_jax.losses.ratios import (
   gspo_token_log_ratio,
   log_ratio,
@@ -146,12 +151,14 @@ __all__ = [
   "keep_groups_above",
   "keep_top_groups",
   "keep_top_signal",
+  "keep_top_softmax",
   "kl_penalised_reward",
   "leave_one_out_advantage",
   "log_ratio",
   "masked_weight",
   "max_at_k_advantage",
   "measure_tasks",
+  "mutual_information",
   "negative_log_likelihood",
   "normalise_by_moments",
   "normalised_weight",
@@ -162,6 +169,7 @@ __all__ = [
   "reinforce",
   "reinforce_plus_plus_advantage",
   "reinforce_plus_plus_baseline_advantage",
+  "retrieval_accuracy",
   "sapo",
   "segment_mean",
   "sequence_log_ratio",

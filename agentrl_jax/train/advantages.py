@@ -279,6 +279,9 @@ def kept_groups(
     "std": partial(losses.keep_groups_above, threshold=config.keep_threshold),
     "top_share": partial(losses.keep_top_groups, share=config.keep_threshold),
     "top_signal": partial(losses.keep_top_signal, share=config.keep_threshold),
+    "top_softmax": partial(
+      losses.keep_top_softmax, share=config.keep_threshold
+    ),
   }[config.keep]
   return keep(
     arrays.reward_N,

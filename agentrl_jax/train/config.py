@@ -420,6 +420,7 @@ KEEPS = {
   "std": "those whose standard deviation exceeds keep_threshold",
   "top_share": "the share keep_threshold of groups that vary most",
   "top_signal": "the fewest that hold the share keep_threshold of all std",
+  "top_softmax": "the fewest that hold that share of softmax(std) (RAGEN-2)",
 }
 
 STATISTICS = {
@@ -565,14 +566,15 @@ class AdvantageConfig(WithFunctions):
 
   def _check_threshold(self) -> None:
     threshold = self.keep_threshold
+    is_share = self.keep in ("top_share", "top_signal", "top_softmax")
     require_read(
       "advantage.keep_threshold",
       threshold,
       idle=0,
-      is_read=self.keep in ("std", "top_share", "top_signal"),
+      is_read=is_share or self.keep == "std",
       why=f"for advantage.keep={self.keep!r}",
     )
-    if self.keep in ("top_share", "top_signal") and not 0 < threshold <= 1:
+    if is_share and not 0 < threshold <= 1:
       raise ConfigError(
         f"advantage.keep_threshold={threshold} must lie in (0, 1]: it is the "
         f"share that advantage.keep={self.keep!r} keeps"

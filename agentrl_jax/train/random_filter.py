@@ -12,8 +12,10 @@ def keep_random_groups(
   num_tokens_N: jax.Array,
   num_groups: int,
   valid_N: jax.Array,
+  *,
+  share: float = 1.0,
 ) -> jax.Array:
-  """Keeps as many groups as have a signal, whichever they are.
+  """Keeps as many groups as `losses.keep_top_signal`, whichever they are.
 
   Rewards decide how many groups are kept, and not which. The batch's number of
   tokens seeds the draw, so the same batch is cut in the same way. A config
@@ -22,11 +24,15 @@ def keep_random_groups(
   Args:
     reward_N, group_N, num_groups, valid_N: as in `losses.group_advantage`.
     num_tokens_N: trained tokens of each trajectory, int.
+    share: of all std that `keep_top_signal` would hold, from 0 to 1; with 1,
+      as many groups are kept as have a signal.
 
   Returns:
     keep_M, bool.
   """
-  signal_M = losses.group_has_signal(reward_N, group_N, num_groups, valid_N)
+  signal_M = losses.keep_top_signal(
+    reward_N, group_N, num_groups=num_groups, valid_N=valid_N, share=share
+  )
   size_M = jax.ops.segment_sum(valid_N.astype(jnp.int32), group_N, num_groups)
   key = jax.random.key(jnp.sum(jnp.where(valid_N, num_tokens_N, 0)))
   # Groups without valid trajectories come last.

@@ -196,7 +196,9 @@ class KeepTest(parameterized.TestCase):
     centred = _one_each([flat, *rest])
     self.assertGreater(np.abs(centred[:4]).min(), 0)
 
-  @parameterized.parameters(("top_share", 0.5), ("top_signal", 0.6))
+  @parameterized.parameters(
+    ("top_share", 0.5), ("top_signal", 0.6), ("top_softmax", 0.5)
+  )
   def test_a_share_of_the_groups(self, keep, threshold):
     groups = small.make_groups()
     found = _one_each(groups, **PLAIN, keep=keep, keep_threshold=threshold)

@@ -12,8 +12,8 @@ from launch.config.settings import read_settings
 GROUP = np.arange(8) // 2
 
 
-def kept(reward, tokens=100, valid=(True,) * 8):
-  keep = jax.jit(keep_random_groups, static_argnames="num_groups")
+def kept(reward, tokens=100, valid=(True,) * 8, **settings):
+  keep = jax.jit(keep_random_groups, static_argnames=("num_groups", "share"))
   return np.asarray(
     keep(
       reward_N=np.array(reward, np.float32),
@@ -21,6 +21,7 @@ def kept(reward, tokens=100, valid=(True,) * 8):
       num_tokens_N=np.full(8, tokens),
       num_groups=5,
       valid_N=np.array(valid),
+      **settings,
     )
   )
 
@@ -37,6 +38,15 @@ class KeepRandomGroupsTest(parameterized.TestCase):
       keep_M = kept(reward, tokens)
       self.assertEqual(keep_M.sum(), number)
       self.assertFalse(keep_M[4])
+
+  @parameterized.parameters((1.0, 3), (0.9, 2), (0.5, 1), (0.0, 0))
+  def test_keeps_as_many_as_hold_a_share_of_the_signal(self, share, number):
+    choices = set()
+    for tokens in range(20):
+      keep_M = kept((0, 1, 0, 0.9, 0, 0.1, 1, 1), tokens, share=share)
+      self.assertEqual(keep_M.sum(), number)
+      choices.add(tuple(keep_M.tolist()))
+    self.assertGreater(len(choices), 1 if number else 0)
 
   def test_rewards_do_not_decide_which(self):
     choices = set()

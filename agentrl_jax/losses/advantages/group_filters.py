@@ -163,16 +163,46 @@ def keep_top_signal(
   group = _measure(reward_N, group_N, num_groups, valid_N)
   broken_M = jnp.isnan(group.std_M)
   signal_M = jnp.where(broken_M, 0, group.std_M)
-  order_M = _by_spread(group)
-  sorted_M = signal_M[order_M]
-  before_M = jnp.cumsum(sorted_M) - sorted_M
-  total = before_M[-1:] + sorted_M[-1:]
-  # Rounding in a sum that equals the share must not admit one more group.
-  wanted_M = before_M < share * total * (1 - 1e-6)
-  wanted_M |= jnp.asarray(share) >= 1
-  keep_M = jnp.zeros(num_groups, bool)
-  keep_M = keep_M.at[order_M].set(wanted_M & (sorted_M > 0))
-  return keep_M | broken_M
+  return _fewest_that_hold(signal_M, _by_spread(group), share) | broken_M
+
+
+def keep_top_softmax(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  share: float | jax.Array,
+) -> jax.Array:
+  """Keeps the fewest groups that hold a share of a softmax over their std.
+
+    p_m = exp(std_m) / sum exp(std)
+
+  over the groups with valid trajectories. Groups are kept from the largest std
+  down, until the sum of their p reaches `share`. (The filter in the scripts of
+  RAGEN-2, arXiv:2604.06268, with 0.9.) It is here for comparisons. Rewards
+  between 0 and 1 have a std of about 0.5 at most, so p is nearly uniform, and
+  most groups without signal are kept too: of 8 groups, of which half have a std
+  of 0.5 and half have 0, a share of 0.9 keeps 7, and of 8 groups with one
+  signal all 8. `keep_top_signal` keeps 4 and 1. Unlike there, the unit of the
+  rewards matters.
+
+  Args:
+    reward_N, group_N, num_groups, valid_N: as in `group_advantage`.
+    share: from 0 to 1; 0 keeps nothing.
+
+  Returns:
+    keep_M, bool.
+
+  Raises:
+    ValueError: if `share` is a number outside [0, 1].
+  """
+  require_fraction("share", share)
+  group = _measure(reward_N, group_N, num_groups, valid_N)
+  broken_M = jnp.isnan(group.std_M)
+  std_M = jnp.where(broken_M, 0, group.std_M)
+  weight_M = jax.nn.softmax(std_M, where=(group.size_M > 0) & ~broken_M)
+  return _fewest_that_hold(weight_M, _by_spread(group), share) | broken_M
 
 
 def _measure(
@@ -180,6 +210,23 @@ def _measure(
 ) -> GroupStatistics:
   check_masked(valid_N, reward_N, group_N, rank=1)
   return group_statistics(reward_N, group_N, num_groups, valid_N)
+
+
+def _fewest_that_hold(
+  weight_M: jax.Array, order_M: jax.Array, share: float | jax.Array
+) -> jax.Array:
+  """Selects, in this order, entries until they hold a share of the sum.
+
+  A share of 1 selects all that are not 0; an entry of 0 is never selected.
+  """
+  sorted_M = weight_M[order_M]
+  before_M = jnp.cumsum(sorted_M) - sorted_M
+  total = before_M[-1:] + sorted_M[-1:]
+  # Rounding in a sum that equals the share must not admit one more group.
+  wanted_M = before_M < share * total * (1 - 1e-6)
+  wanted_M |= jnp.asarray(share) >= 1
+  keep_M = jnp.zeros(weight_M.shape, bool)
+  return keep_M.at[order_M].set(wanted_M & (sorted_M > 0))
 
 
 def _by_spread(group: GroupStatistics) -> jax.Array:

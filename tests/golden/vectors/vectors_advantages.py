@@ -117,6 +117,12 @@ def _filters() -> list[Case]:
       group_filters.keep_top_signal,
       {**SPREAD, "share": 0.75},
     ),
+    case(
+      "keep_top_softmax",
+      "The same share of a softmax, in which all four weigh nearly the same.",
+      group_filters.keep_top_softmax,
+      {**SPREAD, "share": 0.75},
+    ),
   ]
 
 

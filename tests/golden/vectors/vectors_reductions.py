@@ -5,7 +5,12 @@ import math
 import numpy as np
 
 from tests.golden.vectors.cases import Case, case, mean
-from tests.reference import diagnostics, preference, reductions
+from tests.reference import (
+  diagnostics,
+  preference,
+  prompt_dependence,
+  reductions,
+)
 
 NAN = math.nan
 
@@ -25,6 +30,7 @@ def cases() -> dict[str, list[Case]]:
   return {
     "reductions": [*_means(), *_weighted_means()],
     "diagnostics": _diagnostics(),
+    "prompt_dependence": _prompt_dependence(),
     "preference": _preference(),
   }
 
@@ -187,6 +193,53 @@ def _diagnostics() -> list[Case]:
       "Of nothing.",
       extremes,
       {"x_BT": [[NAN]], "mask_BT": [[False]]},
+    ),
+  ]
+
+
+def _prompt_dependence() -> list[Case]:
+  def values(reference):
+    def named(**arguments):
+      found = reference(**arguments)
+      return {name: {"value()": value} for name, value in found.items()}
+
+    return named
+
+  # The second prompt was not scored for the first answer; the third pair is
+  # padding. The fourth answer has a tie with its own prompt.
+  pairs = {
+    "logprob_NN": [
+      [-1.0, NAN, NAN, -3.0],
+      [-6.0, -2.0, NAN, -2.5],
+      [NAN, NAN, NAN, NAN],
+      [-4.0, -1.0, NAN, -4.0],
+    ],
+    "valid_NN": [
+      [True, False, False, True],
+      [True, True, False, True],
+      [False] * 4,
+      [True, True, False, True],
+    ],
+  }
+  information = values(prompt_dependence.mutual_information)
+  return [
+    case(
+      "mutual_information",
+      "Three answers, scored under two prompts or three.",
+      information,
+      pairs,
+    ),
+    case(
+      "mutual_information",
+      "The same by token.",
+      information,
+      {**pairs, "num_tokens_N": [1, 4, 0, 2]},
+    ),
+    case(
+      "retrieval_accuracy",
+      "The first two prompts are found, the last is second or third.",
+      values(prompt_dependence.retrieval_accuracy),
+      {**pairs, "k": 2},
     ),
   ]
 

@@ -85,6 +85,7 @@ FILTERS = tuple(
     ("keep_groups_above", "threshold", (0.0, 0.3, 0.6)),
     ("keep_top_groups", "share", (0.0, 0.25, 0.6, 1.0)),
     ("keep_top_signal", "share", (0.0, 0.5, 0.9, 1.0)),
+    ("keep_top_softmax", "share", (0.0, 0.5, 0.9, 1.0)),
   )
   for value in values
 )
@@ -92,6 +93,12 @@ loosest = parameterized.parameters(
   (group_filters.keep_groups_above, {"threshold": 0.0}),
   (group_filters.keep_top_groups, {"share": 1.0}),
   (group_filters.keep_top_signal, {"share": 1.0}),
+  (group_filters.keep_top_softmax, {"share": 1.0}),
+)
+SHARES = (
+  group_filters.keep_top_groups,
+  group_filters.keep_top_signal,
+  group_filters.keep_top_softmax,
 )
 
 
@@ -122,7 +129,7 @@ class KeepTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_ties_go_to_the_first(self):
     reward_N, group_N = jnp.array([0.0, 1.0] * 4), jnp.arange(8) // 2
-    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+    for keep in SHARES:
       keep_M = keep(
         reward_N,
         group_N,
@@ -145,7 +152,7 @@ class KeepTest(parameterized.TestCase):
     reward_N = jnp.asarray(reward_N, jnp.float32)
     std_M = group_filters.group_std(reward_N, **groups)
     self.assertGreater(len(np.unique(std_M)), 1)  # but for rounding, one
-    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+    for keep in SHARES:
       keep_M = keep(reward_N, share=0.49, **groups)
       num_kept = int(keep_M.sum())
       self.assertIn(num_kept, (19, 20))
@@ -176,6 +183,42 @@ class KeepTest(parameterized.TestCase):
     )
     np.testing.assert_array_equal(keep_M, [True, True, False])
 
+  @parameterized.named_parameters(
+    ("half_of_the_groups", [0.5] * 4 + [0.0] * 4, 7, 4),
+    ("one_group", [0.0, 0.5] + [0.0] * 6, 8, 1),
+    ("no_group", [0.0] * 8, 8, 0),
+    # In another unit of reward the softmax is sharp.
+    ("one_group_of_large_rewards", [0.0, 50.0] + [0.0] * 6, 1, 1),
+  )
+  def test_a_softmax_barely_filters(self, std, by_softmax, by_sum):
+    """RAGEN's scripts (softmax) and its guide (sum) are two filters."""
+    half = np.array(std) / np.sqrt(2)  # of two rewards, so far from their mean
+    for keep, number in (
+      (group_filters.keep_top_softmax, by_softmax),
+      (group_filters.keep_top_signal, by_sum),
+    ):
+      keep_M = keep(
+        jnp.asarray(np.stack([-half, half], axis=1).ravel(), jnp.float32),
+        jnp.arange(16) // 2,
+        num_groups=8,
+        valid_N=jnp.ones(16, bool),
+        share=0.9,
+      )
+      self.assertEqual(int(keep_M.sum()), number)
+      # Those that are left out never have more signal than those kept.
+      left, kept = np.array(std)[~keep_M], np.array(std)[keep_M]
+      self.assertLessEqual(max(left, default=0), min(kept, default=np.inf))
+
+  def test_a_softmax_is_over_the_groups_that_are_there(self):
+    keep_M = group_filters.keep_top_softmax(
+      jnp.array([0.0, 1.0, 0.0, 0.0, jnp.nan, jnp.nan]),
+      jnp.array([0, 0, 1, 1, 2, 2]),
+      num_groups=5,
+      valid_N=jnp.array([True] * 4 + [False] * 2),
+      share=0.6,
+    )
+    np.testing.assert_array_equal(keep_M, [True, False, False, False, False])
+
   @loosest
   def test_a_broken_group_is_kept_and_met_later(self, keep, settings):
     reward_N = jnp.array([0.0, 1.0, 0.0, jnp.nan, 0.0, 3.0])
@@ -191,7 +234,7 @@ class KeepTest(parameterized.TestCase):
   def test_refuses_what_cannot_be_meant(self):
     arguments = (jnp.zeros(3), jnp.zeros(3, int))
     settings = {"num_groups": 1, "valid_N": jnp.ones(3, bool)}
-    for keep in (group_filters.keep_top_groups, group_filters.keep_top_signal):
+    for keep in SHARES:
       with self.assertRaisesRegex(ValueError, "share=25 must be from 0 to 1"):
         keep(*arguments, share=25, **settings)
     with self.assertRaisesRegex(ValueError, "threshold=-0.1 must be 0 or"):

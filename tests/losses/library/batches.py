@@ -37,6 +37,14 @@ def steps(
   }
 
 
+def pairs(seed: int, num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
+  """Log-probabilities of answers under prompts, and those that are valid."""
+  rng = np.random.default_rng(seed)
+  shape = (num_pairs, num_pairs)
+  valid_NN = rng.random(shape) < 0.8
+  return _hide(-rng.gamma(2.0, 4.0, size=shape), valid_NN), valid_NN
+
+
 def tokens(
   seed: int,
   num_rows: int,

@@ -54,7 +54,7 @@ DIFFERENTIABLE = {
   "with_gradient_of": {"gradient"},
 }
 # Axes of trajectories, pairs and tokens, which a mask may leave out.
-BATCH_AXES = {"BT", "BTD", "BTV", "N", "NU", "P"}
+BATCH_AXES = {"BT", "BTD", "BTV", "N", "NN", "NU", "P"}
 # `cispo`, `dppo` and `gmpo` leave it to a reduction to hide NaN, and no token
 # has infinite extremes. The others are given no array with one of these axes.
 NOT_ZERO = {
@@ -153,7 +153,11 @@ def _without_trained(block):
 
 def _without_rows(block):
   return {
-    name: x[:0] if _axes(name) in BATCH_AXES else x
+    name: x[:0, :0]
+    if _axes(name) == "NN"
+    else x[:0]
+    if _axes(name) in BATCH_AXES
+    else x
     for name, x in _arrays(block).items()
   }
 

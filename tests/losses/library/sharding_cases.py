@@ -13,6 +13,7 @@ from tests.losses.library import batches
 
 B, T, N, U = 16, 32, 64, 4
 NUM_GROUPS, NUM_TASKS, NUM_SEGMENTS, NUM_STATES = 12, 3, 3, 5
+NUM_PAIRS = 16
 
 Table = dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]]
 
@@ -28,6 +29,7 @@ def of_attempts(seed: int) -> Table:
   groups = (x["reward_N"], x["group_N"], x["valid_N"])
   success = (x["reward_N"] > 0.5, x["group_N"], x["valid_N"])
   tasks = (x["reward_N"], x["task_N"], x["num_tokens_N"], x["valid_N"])
+  pairs = batches.pairs(seed, NUM_PAIRS)
   steps = batches.steps(seed, N, U, NUM_STATES)
   steps = (
     steps["reward_NU"],
@@ -85,6 +87,7 @@ def of_attempts(seed: int) -> Table:
     ),
     "keep_top_groups": (by_group(losses.keep_top_groups, share=0.5), groups),
     "keep_top_signal": (by_group(losses.keep_top_signal, share=0.9), groups),
+    "keep_top_softmax": (by_group(losses.keep_top_softmax, share=0.7), groups),
     "gigpo_advantage": (by_state(losses.gigpo_advantage, discount=0.9), steps),
     "step_advantage": (by_state(losses.step_advantage), steps),
     "task_normalise_weighted": (by_task("tokens"), tasks),
@@ -93,6 +96,8 @@ def of_attempts(seed: int) -> Table:
       baseline,
       (*groups, x["num_tokens_N"]),
     ),
+    "mutual_information": (_values(losses.mutual_information), pairs),
+    "retrieval_accuracy": (_values(losses.retrieval_accuracy, k=4), pairs),
     "whiten_weighted": (
       losses.whiten_weighted,
       (x["reward_N"], x["num_tokens_N"], x["valid_N"]),
@@ -239,6 +244,13 @@ def of_ratios(seed: int) -> Table:
     "ratio_moments": (by_version, (*ratios, x["task_BT"])),
     "clip_fractions": (clip_fractions, (ratio_BT, x["x_BT"], mask_BT)),
     "normalised_weight": (normalised_weight, ratios),
+  }
+
+
+def _values(function, **settings):
+  """The values of the means that a function returns by name."""
+  return lambda *arrays: {
+    name: mean.value() for name, mean in function(*arrays, **settings).items()
   }
 
 

@@ -1,5 +1,7 @@
 """Filters of groups, one group at a time in float64."""
 
+import math
+
 import numpy as np
 
 
@@ -37,6 +39,21 @@ def keep_top_signal(reward_N, group_N, *, num_groups, valid_N, share):
     if std_M[m] > 0 and held < share * std_M.sum() - 1e-9:
       keep_M[m] = True
       held += std_M[m]
+  return keep_M
+
+
+def keep_top_softmax(reward_N, group_N, *, num_groups, valid_N, share):
+  std_M = group_std(reward_N, group_N, num_groups=num_groups, valid_N=valid_N)
+  present = [
+    m for m in range(num_groups) if _rewards(reward_N, group_N, valid_N, m)
+  ]
+  total = sum(math.exp(std_M[m]) for m in present)
+  keep_M = np.zeros(num_groups, bool)
+  held = 0.0
+  for m in sorted(present, key=lambda m: -std_M[m]):
+    if held < share - 1e-6:
+      keep_M[m] = True
+      held += math.exp(std_M[m]) / total
   return keep_M
 
 
