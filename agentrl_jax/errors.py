@@ -59,6 +59,10 @@ class NotFinite(AgentRLError):
   """An update came to numbers that are none; nobody is given its params."""
 
 
+class Collapsed(AgentRLError):
+  """The policy has collapsed, and the config says that the run ends then."""
+
+
 class CheckpointError(AgentRLError):
   """A checkpoint is corrupt or of another shape; names file and leaf."""
 

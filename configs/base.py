@@ -246,6 +246,24 @@ def get_config() -> ml_collections.ConfigDict:
     incomplete_reward=-0.2,  # of an episode that did not complete
     epsilon=1e-6,
   )
+  # Of answers and prompts, a sign of collapse: docs/reading_a_run.md.
+  c.mutual_information = create(
+    every=0,  # updates between measurements; 0: none
+    num_answers=64,  # each is scored under the prompts of its task
+    max_tokens=256,  # of an answer, from its beginning
+  )
+  c.collapse_alarm = create(
+    action="warn",  # or off; or stop, which ends the run with a checkpoint
+    # Of rewards within a group: the mean std of a batch, below a share of that
+    # of the first batches, for so many batches in a row. 0: any.
+    first_batches=10,
+    std_share=0.1,
+    std_batches=10,
+    # Share of a batch's episodes that succeed at least; less of them, for so
+    # many batches in a row, is a collapse. 0: any.
+    min_success=0.01,
+    success_batches=50,
+  )
 
   c.episode = create(
     max_turns=20,

@@ -70,6 +70,19 @@ def check_read(config: ml_collections.ConfigDict) -> None:
     )
   if not config.subagent.tool:
     refuse_unread(config, "subagent", why="without subagent.tool")
+  if not config.mutual_information.every:
+    refuse_unread(
+      config,
+      "mutual_information",
+      why="with mutual_information.every=0, which measures nothing",
+    )
+  if config.collapse_alarm.action == "off":
+    refuse_unread(
+      config,
+      "collapse_alarm",
+      *(key for key in config.collapse_alarm if key != "action"),
+      why="with collapse_alarm.action='off', which watches nothing",
+    )
   if not config.engine.prefix_cache_tokens:
     refuse_unread(
       config, "engine", "block_size", why="without engine.prefix_cache_tokens"

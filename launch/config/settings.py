@@ -39,6 +39,10 @@ from agentrl_jax.rollout.settings import (
   EngineConfig,
   RolloutsConfig,
 )
+from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
+from agentrl_jax.train.collapse.prompt_dependence import (
+  MutualInformationConfig,
+)
 from agentrl_jax.train.config import AdvantageConfig, LossConfig, require_one_of
 from agentrl_jax.train.learner import OptimizerConfig
 from agentrl_jax.train.train_batch import BatchConfig
@@ -147,6 +151,8 @@ class Settings:
   loss: LossConfig
   reference: ReferenceConfig
   advantage: AdvantageConfig
+  mutual_information: MutualInformationConfig
+  collapse_alarm: CollapseAlarmConfig
   batch: BatchConfig
   optimizer: OptimizerConfig
   warm_start_epochs: int
@@ -204,6 +210,10 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     loss=LossConfig(**config.loss.to_dict()),
     reference=ReferenceConfig(**config.reference.to_dict()),
     advantage=AdvantageConfig(**config.advantage.to_dict()),
+    mutual_information=MutualInformationConfig(
+      **config.mutual_information.to_dict()
+    ),
+    collapse_alarm=CollapseAlarmConfig(**config.collapse_alarm.to_dict()),
     batch=BatchConfig(
       row_length=config.train.row_length,
       micro_batch=config.train.micro_batch,

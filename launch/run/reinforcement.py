@@ -9,16 +9,20 @@ policy slots serve.
 import collections
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Group
+from agentrl_jax.errors import Collapsed
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
+from agentrl_jax.train.collapse.alarm import CollapseAlarm
+from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
 from agentrl_jax.train.learned_turns import LearnedTurns
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
 from agentrl_jax.train.objective import policy_objective
@@ -31,6 +35,8 @@ from launch.run.context import RunContext
 from launch.run.group_source import STAGE, GroupSource
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from launch.storage.load_params import split_params
+
+_log = logging.getLogger(__name__)
 
 
 def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
@@ -72,6 +78,23 @@ def make_batch_builder(
   )
 
 
+def make_prompt_dependence(
+  context: RunContext, codec: ChatCodec
+) -> PromptDependence:
+  """Makes the measure of how much a run's answers depend on their prompts."""
+  settings = context.settings
+  return PromptDependence(
+    context.policy,
+    settings.mutual_information,
+    batch=settings.batch,
+    temperature=settings.sampling.temperature,
+    tiles=settings.loss.tiles,
+    make_grammars=functools.cache(
+      lambda: codec.grammars(settings.model.vocab_size)
+    ),
+  )
+
+
 class Reinforcement:
   """Runs the reinforcement learning of one run."""
 
@@ -89,6 +112,11 @@ class Reinforcement:
     self._learner = make_learner(
       context.settings, context.policy, steps=context.config.train.steps
     )
+    self._alarm = CollapseAlarm(
+      context.settings.collapse_alarm,
+      incomplete_reward=context.settings.advantage.incomplete_reward,
+    )
+    self._dependence = make_prompt_dependence(context, codec)
     self._frozen: Params | None = None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
@@ -116,6 +144,7 @@ class Reinforcement:
       state, position = self._begin(trained, checkpoints)
       del trained
       builder.restore(position.get("tasks", {}))
+      self._alarm.restore(position.get("collapse_alarm", {}))
       version = int(state.version)
       if version < self._config.train.steps:
         self._publish(state)
@@ -157,6 +186,7 @@ class Reinforcement:
         position = {
           "controller": self._groups.position(),
           "tasks": builder.snapshot(),
+          "collapse_alarm": self._alarm.snapshot(),
         }
         checkpoints.save(state, position)
         self._num_queued = _num_queued(position)
@@ -181,9 +211,18 @@ class Reinforcement:
       self._groups.account(version, after, report, builder.learned_turns)
       if after % self._settings.checkpoint.every < stride:
         save()
+      self._heed_alarm(after, save_at_last)
       self._groups.advance(after)
     save_at_last()
     return state
+
+  def _heed_alarm(self, version: int, save: Callable[[], str]) -> None:
+    """Warns of a collapse; raises `Collapsed` if the run ends by it."""
+    alarm = self._alarm
+    if alarm.begins and self._context.processes.leads:
+      _log.warning("update %d: %s", version, alarm.message)
+    if alarm.stops:
+      raise Collapsed(f"update {version}: {alarm.message}. Kept: {save()}")
 
   def _step(
     self,
@@ -191,8 +230,13 @@ class Reinforcement:
     groups: Sequence[Group],
     builder: BatchBuilder,
   ) -> tuple[TrainState, dict[str, float]]:
-    batches, report = builder.build(groups, self._whole(state.params))
+    params = self._whole(state.params)
+    batches, report = builder.build(groups, params)
     number = self._settings.admission.versions_per_step
+    if self._settings.mutual_information.is_due(int(state.version), number):
+      report |= self._dependence.measure(groups, params)
+    report |= self._alarm.watch(groups)
+    del params  # the update needs their memory
     state, metrics = self._updates(
       state, batches, number, builder.learned_turns
     )

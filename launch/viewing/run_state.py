@@ -62,6 +62,7 @@ class RunState:
         if name.startswith(_BY_TASK)
       },
       "stopped": stopped_tasks(values),
+      "collapsed": bool(values.get("reward/collapsed")),
       "num_faults": len(faults),
       "faults": [_fault(fault) for fault in faults[-_FAULTS:]],
     }

@@ -11,13 +11,12 @@ from launch.config.settings import read_settings
 
 
 def _cases():
-  for _, name, is_folder in pkgutil.walk_packages(
-    configs.ablations.__path__, "configs.ablations."
-  ):
-    if not is_folder:
-      module = importlib.import_module(name)
+  folder = configs.ablations
+  for found in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
+    if not found.ispkg:
+      module = importlib.import_module(found.name)
       for arm in module.ARMS:
-        yield f"{name.rpartition('.')[2]}_{arm}", module, arm
+        yield f"{found.name.rpartition('.')[2]}_{arm}", module, arm
 
 
 def _flat(config):
@@ -31,7 +30,8 @@ class AblationsTest(parameterized.TestCase):
   def test_changes_only_what_it_names(self, module, arm):
     baseline = _flat(module.get_config(next(iter(module.ARMS))))
     changed = _flat(module.get_config(arm))
-    self.assertEqual(changed, baseline | module.ARMS[arm])
+    changes = flax.traverse_util.flatten_dict(dict(module.ARMS[arm]), sep=".")
+    self.assertEqual(changed, baseline | changes)
 
   @parameterized.named_parameters(*_cases())
   def test_asks_for_what_exists(self, module, arm):

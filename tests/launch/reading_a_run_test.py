@@ -65,6 +65,7 @@ def config_of(workdir: pathlib.Path):
   c.task_weights.rule = "signal"
   c.admission.refills_per_step = 1
   c.engine.update(prefix_cache_tokens=320, block_size=32)
+  c.mutual_information.every = 1
   return c
 
 

@@ -1,0 +1,173 @@
+"""Tests of `train.collapse.alarm`: when it begins, ends, and goes on."""
+
+import dataclasses
+import functools
+import json
+
+import hypothesis
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.data.records import Status
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.train.collapse.alarm import (
+  AlarmState,
+  CollapseAlarm,
+  CollapseAlarmConfig,
+  advance,
+  group_reward_std,
+)
+from configs.base import defaults
+from tests.data.records import make_group
+
+few_examples = hypothesis.settings(
+  deadline=None, database=None, max_examples=50
+)
+config_of = functools.partial(
+  defaults,
+  CollapseAlarmConfig,
+  "collapse_alarm",
+  first_batches=2,
+  std_batches=3,
+  success_batches=4,
+)
+
+
+def batch(*rewards, success=0.5):
+  """One group for each tuple of rewards; a share of episodes succeeds."""
+  rng = np.random.default_rng(0)
+  groups = []
+  for values in rewards:
+    group = make_group(rng, size=len(values))
+    members = tuple(
+      dataclasses.replace(
+        t,
+        reward=float(x),
+        metrics={"success": float(n < success * len(values))},
+      )
+      for n, (t, x) in enumerate(zip(group.trajectories, values, strict=True))
+    )
+    groups.append(dataclasses.replace(group, trajectories=members))
+  return groups
+
+
+VARIED, FLAT = batch((0, 1, 0, 1)), batch((1, 1, 1, 1))
+FAILED = batch((0, 1, 0, 1), success=0)
+
+
+def watched(batches, config=None, **state):
+  """The alarm after each batch: (begins, message)."""
+  alarm = CollapseAlarm(config or config_of(), incomplete_reward=-0.2)
+  alarm.restore(state)
+  found = []
+  for groups in batches:
+    alarm.watch(groups)
+    found.append((alarm.begins, alarm.message))
+  return found
+
+
+class AlarmTest(parameterized.TestCase):
+  def test_attempts_that_score_alike(self):
+    found = watched([VARIED] * 2 + [FLAT] * 5 + [VARIED] + [FLAT] * 3)
+    self.assertEqual(
+      [begins for begins, _ in found],
+      [False] * 4 + [True] + [False] * 5 + [True],
+    )
+    held = [bool(message) for _, message in found]
+    self.assertEqual(held, [False] * 4 + [True] * 3 + [False] * 3 + [True])
+    self.assertRegex(
+      found[4][1],
+      "for 3 batches in a row .* mean std is 0, below collapse_alarm.std_share="
+      "0.1 of the 0.58 of the first 2 batches. Success is 50 %",
+    )
+
+  def test_episodes_that_fail(self):
+    found = watched([FAILED] * 3 + [VARIED] + [FAILED] * 4)
+    self.assertEqual([b for b, _ in found], [False] * 7 + [True])
+    self.assertRegex(found[-1][1], "for 4 batches .* less than .*=0.01 of the")
+    self.assertNotIn("std is", found[-1][1])
+
+  def test_a_run_that_never_had_a_signal_has_not_lost_it(self):
+    self.assertFalse(any(message for _, message in watched([FLAT] * 20)))
+
+  def test_a_small_spread_is_none_if_it_was_small_before(self):
+    close = batch((0.5, 0.51))
+    for first, held in ((close, False), (VARIED, True)):
+      found = watched([first] * 2 + [close] * 3)
+      self.assertEqual(bool(found[-1][1]), held)
+
+  @parameterized.parameters(("off", False, {}), ("warn", False, {0.0, 1.0}))
+  def test_only_stop_stops(self, action, stops, collapsed):
+    alarm = CollapseAlarm(config_of(action=action), incomplete_reward=-0.2)
+    values = set()
+    for groups in [VARIED] * 2 + [FLAT] * 5:
+      values |= {alarm.watch(groups).get("reward/collapsed")} - {None}
+      self.assertEqual(alarm.stops, stops)
+    self.assertEqual(values, set(collapsed))
+
+  def test_stop_stops_until_the_rule_holds_no_more(self):
+    alarm = CollapseAlarm(config_of(action="stop"), incomplete_reward=-0.2)
+    stopped = []
+    for groups in [VARIED] * 2 + [FLAT] * 4 + [VARIED]:
+      alarm.watch(groups)
+      stopped.append(alarm.stops)
+    self.assertEqual(stopped, [False] * 4 + [True] * 2 + [False])
+
+  @few_examples
+  @hypothesis.given(
+    kinds=st.lists(st.sampled_from((VARIED, FLAT, FAILED, [])), max_size=14),
+    cut=st.integers(0, 14),
+  )
+  def test_a_resumed_run_says_the_same(self, kinds, cut):
+    whole = watched(kinds)
+    alarm = CollapseAlarm(config_of(), incomplete_reward=-0.2)
+    for groups in kinds[:cut]:
+      alarm.watch(groups)
+    state = json.loads(json.dumps(alarm.snapshot()))
+    self.assertEqual(watched(kinds[cut:], **state), whole[cut:])
+
+  @few_examples
+  @hypothesis.given(
+    stds=st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=20)
+  )
+  def test_the_first_batches_are_fixed(self, stds):
+    state, config = AlarmState(), config_of()
+    for std in stds:
+      after = advance(state, config, std=std, success=1.0)
+      if state.num_first == config.first_batches:
+        self.assertEqual(
+          (after.first_std, after.num_first), (state.first_std, state.num_first)
+        )
+      self.assertLessEqual(after.low_std, state.low_std + 1)
+      state = after
+    known = [std for std in stds if std is not None]
+    self.assertAlmostEqual(state.first_std, sum(known[:2]))
+
+
+class GroupRewardStdTest(absltest.TestCase):
+  def test_is_the_mean_over_groups_of_two_or_more(self):
+    found = group_reward_std(batch((0, 1), (1, 1, 1), (0.3,)), -0.2)
+    self.assertAlmostEqual(found, np.sqrt(0.5) / 2)
+    self.assertIsNone(group_reward_std(batch((0.3,)), -0.2))
+    self.assertIsNone(group_reward_std([], -0.2))
+
+  def test_rewards_are_as_trained_on(self):
+    (group,) = batch((1, 1))
+    first, second = group.trajectories
+    first = dataclasses.replace(first, status=Status.TASK_LIMIT_REACHED)
+    group = dataclasses.replace(group, trajectories=(first, second))
+    self.assertAlmostEqual(
+      group_reward_std([group], -0.2), 1.2 / np.sqrt(2), places=6
+    )
+
+
+class ConfigTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ({"action": "shout"}, "action='shout' is not one of off, warn, stop"),
+    ({"std_batches": 0}, "std_batches=0 must be 1 or more"),
+    ({"min_success": 1.0}, r"min_success=1.0 must lie in \[0, 1\)"),
+  )
+  def test_refusals(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      config_of(**changes)
