@@ -30,12 +30,15 @@ from launch.storage.lock import held
 from launch.storage.run_config import filed_config
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
-# any name. A controller or a worker that is made again has another address.
+# any name. A controller or a worker that is made again has another address, and
+# what only watches changes no update.
 MAY_CHANGE = (
   "checkpoint.resume_step",
   "checkpoint.keep",
   "checkpoint.keep_every",
   "checkpoint.grace_s",
+  "collapse_alarm",
+  "mutual_information",
   "processes",
   "compile_cache",
   "pretrained.path",

@@ -1,0 +1,57 @@
+"""A run that collapses warns, or keeps a checkpoint and ends."""
+
+import pathlib
+import tempfile
+
+import pytest
+from absl.testing import absltest
+
+from agentrl_jax.errors import Collapsed
+from agentrl_jax.metrics import read_metrics
+from launch.run.training import train
+from tests.launch import tiny
+
+LOG = "launch.run.reinforcement"
+
+
+def config_of(folder, action):
+  """A tiny run in which no batch has enough success."""
+  c = tiny.get_config()
+  c.workdir = folder
+  c.compile_cache = ""
+  c.train.steps = 5
+  c.collapse_alarm.update(action=action, min_success=0.999, success_batches=3)
+  return c
+
+
+@pytest.mark.slow
+class CollapseTest(absltest.TestCase):
+  def test_stops_with_a_checkpoint_and_goes_on_as_a_warning(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    with (
+      self.assertLogs(LOG, "WARNING") as logs,
+      self.assertRaisesRegex(
+        Collapsed,
+        "update 3: for 3 batches in a row less than collapse_alarm.min_success="
+        "0.999 .*Kept: checkpoint of rl step 3",
+      ),
+    ):
+      train(config_of(folder, "stop"))
+    self.assertLen(logs.output, 1)
+    # The count is in the checkpoint: nothing begins anew, so nothing is told.
+    with self.assertNoLogs(LOG, "WARNING"):
+      train(config_of(folder, "warn"))
+    rows = [
+      row
+      for row in read_metrics(pathlib.Path(folder) / "tiny" / "metrics.jsonl")
+      if row.stage == "rl"
+    ]
+    self.assertEqual([row.step for row in rows], [1, 2, 3, 4, 5])
+    self.assertEqual(
+      [row.values["reward/collapsed"] for row in rows], [0, 0, 1, 1, 1]
+    )
+    self.assertIn("reward/group_std", rows[0].values)
+
+
+if __name__ == "__main__":
+  absltest.main()
