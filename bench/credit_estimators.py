@@ -20,7 +20,7 @@ from agentrl_jax import losses
 from agentrl_jax.data.packing import Rows
 from agentrl_jax.train import advantages
 from agentrl_jax.train.advantages import TrajectoryArrays
-from agentrl_jax.train.config import AdvantageConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
 from bench.credit_exact import Episodes, TablePolicy
 from configs import base
 

@@ -23,7 +23,7 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.batch_builder import BatchBuilder
-from agentrl_jax.train.config import AdvantageConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny

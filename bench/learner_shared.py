@@ -36,7 +36,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.train.batch_builder import BatchBuilder
-from agentrl_jax.train.config import AdvantageConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.train_batch import BatchConfig
 from bench import timing, tiny
 from bench.line_peer import Pythons

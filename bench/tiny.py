@@ -20,7 +20,7 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.config import LossConfig
+from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch

@@ -172,7 +172,7 @@ def get_config() -> ml_collections.ConfigDict:
     weight_decay=0.0,
     clip_norm=1.0,
   )
-  c.loss = create(  # the names are described in train/config.py
+  c.loss = create(  # names: train/config/loss.py
     # Or reinforce, cispo, dppo_tv, dppo_kl, gspo, gspo_token, sapo, gmpo; or
     # module:function, a function of your own, here and where the next comments
     # say so. Its arguments, and the checks of its settings, are in
@@ -218,7 +218,7 @@ def get_config() -> ml_collections.ConfigDict:
     place="resident",  # on the devices; or offloaded to the hosts, or dropped
   )
   c.advantage = create(
-    # One of ESTIMATORS in agentrl_jax/train/config.py, or
+    # One of ESTIMATORS in agentrl_jax/train/config/advantage.py, or
     # module:function.
     estimator="grpo",
     estimator_settings=create(),

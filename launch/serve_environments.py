@@ -27,7 +27,7 @@ from agentrl_jax.bearer_token import read_secret
 from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.worker.main import DRAIN_FLAG, TOKEN_FLAG
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config import require_one_of
+from agentrl_jax.train.config.checks import require_one_of
 from launch.config import command_line
 from launch.config.settings import (
   EnvironmentSettings,

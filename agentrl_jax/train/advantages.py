@@ -24,7 +24,7 @@ from agentrl_jax.data.packing import Rows
 from agentrl_jax.data.records import Group, Status, Trajectory
 from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
-from agentrl_jax.train.config import AdvantageConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.custom import CustomFunction
 
 

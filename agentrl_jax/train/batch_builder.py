@@ -37,7 +37,8 @@ from agentrl_jax.train.advantages import (
   place_rewards,
   require_finite,
 )
-from agentrl_jax.train.config import AdvantageConfig, LossConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
+from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.learned_turns import LearnedTurns
 from agentrl_jax.train.metrics import answer_versions

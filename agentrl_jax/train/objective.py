@@ -12,7 +12,7 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.config import LossConfig
+from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.custom_trial import try_loss
 from agentrl_jax.train.learned_turns import POLICY_LOGPROB, TokenValues
 from agentrl_jax.train.metrics import (

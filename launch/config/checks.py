@@ -15,13 +15,13 @@ from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.settings import AgentsConfig, EngineConfig
-from agentrl_jax.train.config import (
+from agentrl_jax.train.config.advantage import (
   CRITIC_ESTIMATORS,
   KEEPS,
   AdvantageConfig,
-  LossConfig,
-  require_read,
 )
+from agentrl_jax.train.config.checks import require_read
+from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig
 from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule

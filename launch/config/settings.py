@@ -43,7 +43,9 @@ from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
 from agentrl_jax.train.collapse.prompt_dependence import (
   MutualInformationConfig,
 )
-from agentrl_jax.train.config import AdvantageConfig, LossConfig, require_one_of
+from agentrl_jax.train.config.advantage import AdvantageConfig
+from agentrl_jax.train.config.checks import require_one_of
+from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import OptimizerConfig
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig

@@ -25,7 +25,7 @@ from flax.traverse_util import flatten_dict
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import Row
-from agentrl_jax.train.config import require_one_of
+from agentrl_jax.train.config.checks import require_one_of
 
 FILE = "trackers.json"  # ids in the run's folder, by the tracker's name
 PROJECT = "agentrl_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set

@@ -31,7 +31,7 @@ from launch.serving.agent_program import AgentProgram
 from launch.serving.service import Service
 
 CONSOLE = Console(soft_wrap=True, highlight=False)
-LOG = "agents.log"
+LOG = "agent_program.log"
 
 
 class AgentServer:

@@ -14,7 +14,7 @@ from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.docker import worker
 from agentrl_jax.env.docker.orphans import OWNER_LABEL
-from agentrl_jax.train.config import ConfigError
+from agentrl_jax.errors import ConfigError
 from launch.config.settings import read_environments, read_settings
 from launch.serve_environments import commands
 from tests.clocks import wait_until

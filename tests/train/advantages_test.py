@@ -10,7 +10,7 @@ from agentrl_jax.data.records import Group, Status
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages
-from agentrl_jax.train.config import CRITIC_ESTIMATORS, ESTIMATORS
+from agentrl_jax.train.config.advantage import CRITIC_ESTIMATORS, ESTIMATORS
 from tests.data.records import make_group
 from tests.reference.advantages import pass_at_k as reference
 from tests.train import small

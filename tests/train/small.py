@@ -13,7 +13,8 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import NO_ADAPTERS
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
-from agentrl_jax.train.config import AdvantageConfig, LossConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
+from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig

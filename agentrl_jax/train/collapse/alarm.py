@@ -17,7 +17,7 @@ import numpy as np
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.advantages import shaped_reward
-from agentrl_jax.train.config import require_one_of
+from agentrl_jax.train.config.checks import require_one_of
 
 ACTIONS = {
   "off": "nothing is watched",

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.config import require_one_of
+from agentrl_jax.train.config.checks import require_one_of
 
 PLACES = {
   "resident": "on the devices, split as the params",

@@ -7,7 +7,7 @@ import ml_collections
 from absl.testing import parameterized
 
 from agentrl_jax.env.docker.containers import ContainerSpec
-from agentrl_jax.train.config import LossConfig
+from agentrl_jax.train.config.loss import LossConfig
 from configs import base
 from configs.base import defaults
 from configs.environments import entry

@@ -19,7 +19,7 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     self.folder = pathlib.Path(folder)
-    self.log = self.folder / "agents.log"
+    self.log = self.folder / "agent_program.log"
     self.num_finished = 0
     self.failures: list[ConfigError] = []
     pause = agent_program.PAUSE_S

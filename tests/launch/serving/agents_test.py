@@ -242,7 +242,7 @@ class RunTest(unittest.TestCase):
       train(config)
       run = pathlib.Path(folder, config.name)
       lines = (run / "metrics.jsonl").read_text()
-      self.assertEqual((run / "agents.log").read_text(), "")
+      self.assertEqual((run / "agent_program.log").read_text(), "")
     found = [
       line
       for line in map(json.loads, lines.splitlines())

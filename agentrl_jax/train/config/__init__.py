@@ -1,0 +1,1 @@
+"""The `loss` and `advantage` sections of the config, with their checks."""
