@@ -16,13 +16,13 @@ from configs import arms, five_tasks
 _LONG = 10  # turns
 ARMS = {
   "long": {},
-  "long_equal_turns": {"train.steps": 16},
+  "long_equal_turns": {"train.steps": 33},
   "short": {"curriculum.limits": ("6 turns until 1000",)},
-  "scaled": {"curriculum.limits": ("6 turns until 7", "8 turns until 14")},
+  "scaled": {"curriculum.limits": ("6 turns until 13", "8 turns until 26")},
   "reversed": {
     "curriculum.limits": (
-      "10 turns until 7",
-      "8 turns until 14",
+      "10 turns until 13",
+      "8 turns until 26",
       "6 turns until 1000",
     )
   },
@@ -41,8 +41,8 @@ def get_config(arm: str = "long"):
   # stop early, which is another effect than the horizon's.
   c.advantage.incomplete_reward = 0.0
   c.warm_start.num_demonstrations = 2500
-  c.train.steps = 20
-  c.admission.update(groups_per_step=8, max_concurrent_groups=8)
-  c.queue.max_groups = 8
+  c.train.steps = 40
+  c.admission.update(groups_per_step=12, max_concurrent_groups=10)
+  c.queue.max_groups = 12
   c.evaluation.update(num_tasks=256, num_sampled=64)
   return arms.apply_arm(c, ARMS, arm)
