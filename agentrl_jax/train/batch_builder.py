@@ -187,7 +187,10 @@ class BatchBuilder:
       micro_batches, report = self._with_critic(compared, parts, arrays, params)
     else:
       micro_batches, report = self._without_critic(compared, parts, arrays)
-    report["batch/trajectories"] = float(len(compared.parts))
+    played = [t for group in groups for t in group.trajectories]
+    report["batch/trajectories"] = float(len(played))
+    report["batch/turns"] = float(sum(len(t.turns) for t in played))
+    report["batch/lines"] = float(sum(len(t.lines) for t in played))
     return self._add_logprobs(micro_batches, params), report
 
   def snapshot(self) -> dict[str, Any]:

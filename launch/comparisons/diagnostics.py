@@ -26,7 +26,10 @@ from launch.reports.tables import Cell
 from launch.sweeps.cells import State
 
 _OLDER = "/policy_slot1"
+TURNS = "rollout/turns/"
 _AFTER_FIRST = "minutes after the first update"
+_TURNS = "trained turns"
+_LAST_TURNS = "turns at the end"
 _SHARE = f"policy/share_of_tokens{_OLDER}"
 
 
@@ -59,6 +62,8 @@ METRICS = {
 COUNTS = {
   STALENESS_MEAN: Diagnostic("staleness", "updates, mean of all groups"),
   TOKENS: Diagnostic("trained tokens", "thousands"),
+  _TURNS: Diagnostic("trained turns", "thousands, of all episodes"),
+  _LAST_TURNS: Diagnostic("turns, at the end", "of an episode, mean of tasks"),
   MINUTES: Diagnostic("RL", "minutes"),
   _AFTER_FIRST: Diagnostic("RL, updates 2 on", "minutes; the first compiles"),
   "hours": Diagnostic("run", "hours, warm start included"),
@@ -102,6 +107,12 @@ def _of_run(run: Run) -> dict[str, float]:
     found = {k: v for k, v in found.items() if not k.endswith(_OLDER)}
   found[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
   found[TOKENS] = costs[TOKENS][-1] / 1000
+  if "batch/turns" in rows[-1].values:  # of older runs it is unknown
+    found[_TURNS] = (
+      sum(row.values.get("batch/turns", 0.0) for row in rows) / 1000
+    )
+  turns = [v for k, v in rows[-1].values.items() if k.startswith(TURNS)]
+  found[_LAST_TURNS] = statistics.fmean(turns) if turns else math.nan
   found[MINUTES] = costs[MINUTES][-1]
   found[_AFTER_FIRST] = costs[MINUTES][-1] - costs[MINUTES][0]
   found["hours"] = run.hours or math.nan

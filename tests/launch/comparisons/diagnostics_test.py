@@ -64,6 +64,23 @@ class DiagnosticsTest(absltest.TestCase):
     cells = {label: cells[place].text for label, cells in table(found)}
     self.assertEqual(cells, {"turn (1)": "0.8", "never (1)": ""})
 
+  def test_turns_are_those_of_all_tasks(self):
+    def updates(last):
+      return [
+        {"batch/turns": 300.0, "rollout/turns/a": 9.0, "rollout/turns/b": 9.0},
+        {"batch/turns": 200.0, "rollout/turns/a": last, "rollout/turns/b": 2.0},
+      ]
+
+    arms = [
+      Arm("long", {}, {0: a_run_of(updates(4.0))}),
+      Arm("unknown", {}, {0: a_run(0.0, 0.0)}),
+    ]
+    found = diagnostics(arms)
+    self.assertEqual(found["long"][0]["trained turns"], 0.5)
+    self.assertEqual(found["long"][0]["turns at the end"], 3.0)
+    self.assertNotIn("trained turns", found["unknown"][0])
+    self.assertNotIn("turns at the end", found["unknown"][0])
+
   def test_times_to_the_success_that_all_runs_reach(self):
     slow = [20] * 10 + [42] * 10 + [58] * 10
     fast = [20] * 5 + [99] * 25
