@@ -6,7 +6,7 @@
 The agents are `docs/examples/plan_and_work.py`, which the run starts. A planner
 may call several workers, or none, so that episodes differ in their lines.
 
-- `episodes` and `roles` compare whole episodes, or each role with itself;
+- `episodes` compares whole episodes;
 - `lines` is the negative control: statistics over lines, as the first releases
   of Agent Lightning (arXiv:2508.03680) took them over calls, so that episodes
   with more lines weigh more;
@@ -19,7 +19,6 @@ from configs import arms, base, environments
 
 ARMS = {
   "episodes": {},
-  "roles": {"advantage.compare": "roles"},
   "lines": {"advantage.compare": "lines"},
   "worker": {"train.roles": ("work",)},
   "planner": {"train.roles": ("plan",)},
@@ -36,10 +35,10 @@ def get_config(arm: str = "episodes"):
       "environments.arithmetic.environment:Arithmetic",
       options={"max_term": 9},
       mistakes={
-        "wrong_sum": 0.3,
-        "no_call": 0.1,
-        "broken_json": 0.1,
-        "skipped_add": 0.3,
+        "wrong_sum": 0.2,
+        "no_call": 0.05,
+        "broken_json": 0.05,
+        "skipped_add": 0.2,
       },
     )
   c.tasks.names = ("arithmetic",)
@@ -50,7 +49,7 @@ def get_config(arm: str = "episodes"):
   c.tokenizer.update(vocab_size=420, num_texts=200, whole_lines=8)
   c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
   c.model.update(head_dim=12, mlp_width=96)
-  c.warm_start.num_demonstrations = 4000
+  c.warm_start.num_demonstrations = 12_000
   c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
   c.train.update(steps=40, row_length=320, micro_batch=4, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=4e-4, warmup_steps=0)
