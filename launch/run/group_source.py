@@ -342,7 +342,12 @@ class LeaderGroupSource(GroupSource):
         seed=seed,
         timers=timers,
       )
-      return group and s.curriculum.trained(group, limits, s.episode)
+      if group is None:
+        return None
+      trained = s.curriculum.trained(group, limits, s.episode)
+      cut = len(group.trajectories) - len(trained.trajectories)
+      self._monitor.left_out(task, cut)
+      return trained
 
     num_pending = len(position.queued) if position else 0
     watch = LearnerWatch(self._config.train.step_timeout_s)
