@@ -104,6 +104,29 @@ class LinesTest(Playing):
     self.check_tokens(played, [0, 1])
     self.assertNotEqual(*self.streams)
 
+  async def test_two_draws_after_an_answer_are_two_lines(self):
+    first = await self.call([ASKED])
+    with self.served.driver.paused():
+      calls = [
+        asyncio.create_task(self.call([ASKED, first, ASKED], seed=seed))
+        for seed in (1, 2)
+      ]
+      await until(lambda: self.served.api.num_calls == 2)
+    await asyncio.gather(*calls)
+    played = await self.end()
+    self.assertCountEqual(
+      [line.tokens.tolist() for line in played.lines], self.streams[1:]
+    )
+    self.assertCountEqual([len(line.turns) for line in played.lines], [2, 1])
+
+  async def test_another_agent_that_goes_on_has_a_line_of_its_own(self):
+    first = await self.call([ASKED], extra_headers=role("plan"))
+    await self.call([ASKED, first, ASKED], extra_headers=role("write"))
+    played = await self.end()
+    self.check_tokens(played, [0, 1])
+    self.assertEqual([line.role for line in played.lines], ["plan", "write"])
+    self.assertEqual([len(line.turns) for line in played.lines], [1, 1])
+
   async def test_without_seeds_calls_at_once_differ(self):
     with self.served.driver.paused():
       calls = [
