@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.data.packing import assign_rows, pack
 from agentrl_jax.errors import ConfigError
-from tests.data.records import make_trajectory
+from tests.data.records import make_group, make_several_lines, make_trajectory
 
 pytestmark = pytest.mark.smoke
 
@@ -75,6 +75,17 @@ class PackTest(absltest.TestCase):
     np.testing.assert_array_equal(
       rows.policy_slot, np.where(rows.mask & (rows.turn == 1), 2, 0)
     )
+
+  def test_tokens_of_each_line_know_the_turn_of_the_episode(self):
+    rng = np.random.default_rng(2)
+    group = make_several_lines(make_group(rng, turns=5))
+    for sharing in (1, 4):
+      rows = pack(group.trajectories, row_length=64, sharing=sharing)
+      for n, trajectory in enumerate(group.trajectories):
+        for number, turn in enumerate(trajectory.turns):
+          here = (rows.trajectory == n) & (rows.turn == number)
+          here &= rows.mask
+          np.testing.assert_array_equal(rows.token[here], turn.sampled)
 
   def test_the_rest_is_padding(self):
     padding = self.rows.segment == 0

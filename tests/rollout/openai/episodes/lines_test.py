@@ -187,6 +187,21 @@ class LinesTest(Playing):
     await asyncio.gather(*calls)
     self.check_tokens(await self.end(), [0, 1])
 
+  async def test_lines_that_are_being_started_count_for_the_limit(self):
+    await self.serve(rules=dict(max_lines=2))
+    self.playing, self.id, self.client = await self.begin()
+    with self.served.driver.paused():
+      calls = [
+        asyncio.create_task(self.call([ASKED], seed=seed)) for seed in (1, 2)
+      ]
+      await until(lambda: self.served.api.num_calls == 2)
+      self.assertEqual(
+        await self.refused(self.client, [PLAN, ASKED]),
+        (409, "episode_branched"),
+      )
+    await asyncio.gather(*calls)
+    self.check_tokens(await self.end(), [0, 1])
+
   async def test_a_call_that_hung_up_leaves_nothing(self):
     first = await self.call([ASKED])
     stream = await self.say(
