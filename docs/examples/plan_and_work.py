@@ -17,6 +17,7 @@ import urllib.request
 from openai import APIError, OpenAI
 
 URL, MODEL, NUM_AGENTS = sys.argv[1], sys.argv[2], 16
+CLIENT = OpenAI(base_url=URL)  # one for all: to make one takes long
 
 
 def tool(name, does, *arguments):
@@ -39,21 +40,24 @@ ANSWER = tool("answer", "Gives the final answer.", "value")
 class Agent:
   """Answers a question by calls; `add` is what happens when it adds."""
 
-  def __init__(self, client, role, add):
-    self._client, self._add = client, add
-    self._role = {"X-AgentRL-Role": role}
+  def __init__(self, episode, role, add):
+    self._add = add
+    self._headers = {
+      "X-AgentRL-Episode": episode["id"],
+      "X-AgentRL-Role": role,
+    }
 
   def ask(self, question, seeds):
     """Returns the answer; None if three calls came to none."""
     messages = [{"role": "user", "content": question}]
     for _ in range(3):
       # Without seeds of their own, equal calls would get one answer.
-      said = self._client.chat.completions.create(
+      said = CLIENT.chat.completions.create(
         model=MODEL,
         messages=messages,
         tools=[ADD, ANSWER],
         seed=next(seeds),
-        extra_headers=self._role,
+        extra_headers=self._headers,
       ).choices[0]
       messages.append(said.message)
       reply = {"role": "user", "content": "No tool call found."}
@@ -68,12 +72,12 @@ class Agent:
     return None
 
 
-def play_once(client, episode):
+def play_once(episode):
   """Plays an episode; returns the planner's answer, and what it had to be."""
   seeds = itertools.count(episode["seed"])
-  worker = Agent(client, "work", lambda a, b: a + b)
+  worker = Agent(episode, "work", lambda a, b: a + b)
   planner = Agent(
-    client, "plan", lambda a, b: worker.ask(f"What is {a} + {b}?", seeds)
+    episode, "plan", lambda a, b: worker.ask(f"What is {a} + {b}?", seeds)
   )
   numbers = random.Random(episode["task"]["index"])
   a, b = numbers.randint(0, 9), numbers.randint(0, 9)
@@ -92,10 +96,8 @@ def post(path, **body):
 def play():
   """Plays until no episode is offered."""
   while episode := post("/episodes", wait_s=60):
-    header = {"X-AgentRL-Episode": episode["id"]}
     try:
-      with OpenAI(base_url=URL, default_headers=header) as client:
-        value, right = play_once(client, episode)
+      value, right = play_once(episode)
     except APIError:  # the run is over, or offers the attempt anew
       continue
     status = "task limit reached" if value is None else "completed"
