@@ -79,11 +79,6 @@ class ChatLine:
     return self._tokens.number
 
   @property
-  def num_turns(self) -> int:
-    """Answers of this line so far."""
-    return self._tokens.num_turns
-
-  @property
   def prompt(self) -> np.ndarray:
     """All tokens that stand before the next answer."""
     return self._tokens.prompt

@@ -199,15 +199,15 @@ async def _play(
   subagent: SubagentConfig | None = None,
 ) -> Trajectory:
   async with open_session(environment, spec, waits) as session:
-    game = _Game(spec, session, codec, ask, limits, waits, calls)
+    episode = _RunningEpisode(spec, session, codec, ask, limits, waits, calls)
     if subagent is not None and subagent.tool:
-      status = await _with_subagents(game, subagent)
+      status = await _with_subagents(episode, subagent)
     else:
-      status = await _alone(game)
-  return game.record.trajectory(status)
+      status = await _alone(episode)
+  return episode.record.trajectory(status)
 
 
-class _Game:
+class _RunningEpisode:
   """An episode while it is played: its session, its record and its rules."""
 
   def __init__(
@@ -220,7 +220,7 @@ class _Game:
     waits: EpisodeWaits,
     calls: str,
   ):
-    self.session, self.limits = session, limits
+    self.session, self._limits = session, limits
     self.record = ChatRecord(spec, codec)
     self._spec, self._codec, self._ask = spec, codec, ask
     self._waits, self._calls = waits, calls
@@ -241,16 +241,16 @@ class _Game:
     An answer that was cut off for want of room is recorded, because the policy
     sampled it, but not played: the environment would misread it.
     """
-    if self.record.num_turns >= self.limits.max_turns:
+    if self.record.num_turns >= self._limits.max_turns:
       return None, Status.TASK_LIMIT_REACHED
     line.grammar = _grammar(self._spec.task, self._codec, tools, self._calls)
     prompt = line.prompt
-    room = self.limits.max_tokens - len(prompt)
+    room = self._limits.max_tokens - len(prompt)
     try:
       if room < 1:
         raise PromptTooLong(
           f"{len(prompt)} tokens stand before the answer, and "
-          f"episode.max_tokens is {self.limits.max_tokens}; raise it or leave "
+          f"episode.max_tokens is {self._limits.max_tokens}; raise it or leave "
           "this task out"
         )
       answer = await self._ask(line, self.record.num_turns, prompt, room)
@@ -270,38 +270,42 @@ class _Game:
     return step
 
 
-async def _alone(game: _Game) -> Status:
+async def _alone(episode: _RunningEpisode) -> Status:
   """Plays one conversation to its end; returns how it ended."""
-  line = game.record.start_line(game.session.tools)
-  status = (await game.reset(line)).status
+  line = episode.record.start_line(episode.session.tools)
+  status = (await episode.reset(line)).status
   while status is Status.RUNNING:
     # The environment may add tools during the episode.
-    message, status = await game.answer(line, game.session.tools)
+    message, status = await episode.answer(line, episode.session.tools)
     if message is not None:
-      status = await game.step(line, message)
+      status = await episode.step(line, message)
   return status
 
 
-async def _with_subagents(game: _Game, subagent: SubagentConfig) -> Status:
+async def _with_subagents(
+  episode: _RunningEpisode, subagent: SubagentConfig
+) -> Status:
   """Plays a planner, who may call workers; returns how the episode ended."""
-  line = game.record.start_line(subagent.tools(game.session.tools), PLANNER)
-  first = await game.reset(line)
+  line = episode.record.start_line(
+    subagent.tools(episode.session.tools), PLANNER
+  )
+  first = await episode.reset(line)
   status = first.status
   while status is Status.RUNNING:
-    message, status = await game.answer(
-      line, subagent.tools(game.session.tools)
+    message, status = await episode.answer(
+      line, subagent.tools(episode.session.tools)
     )
     if message is None:
       break
     call = subagent.call_in(message)
     if call is None:
-      status = await game.step(line, message)
+      status = await episode.step(line, message)
       continue
     text = subagent.read(message, call)
     if isinstance(text, ToolMistake):
       said = text.message
     else:
-      said, status = await _work(game, subagent, text, first.messages)
+      said, status = await _work(episode, subagent, text, first.messages)
     line.add_observation(
       [
         Message(
@@ -315,20 +319,23 @@ async def _with_subagents(game: _Game, subagent: SubagentConfig) -> Status:
 
 
 async def _work(
-  game: _Game, subagent: SubagentConfig, text: str, first: Sequence[Message]
+  episode: _RunningEpisode,
+  subagent: SubagentConfig,
+  text: str,
+  first: Sequence[Message],
 ) -> tuple[str, Status]:
   """Plays a worker; returns its last message, and the episode's status."""
-  line = game.record.start_line(game.session.tools, WORKER)
+  line = episode.record.start_line(episode.session.tools, WORKER)
   line.add_observation(subagent.first_messages(text, first))
   for _ in range(subagent.max_turns):
-    message, status = await game.answer(line, game.session.tools)
+    message, status = await episode.answer(line, episode.session.tools)
     if status is Status.AGENT_CONTEXT_LIMIT:
       return subagent.nothing_came(is_long=True), Status.RUNNING
     if message is None:
       return "", status
     if not message.tool_calls:
       return message.content, Status.RUNNING
-    status = await game.step(line, message)
+    status = await episode.step(line, message)
     if status is not Status.RUNNING:
       return "", status
   return subagent.nothing_came(is_long=False), Status.RUNNING

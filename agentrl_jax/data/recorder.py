@@ -52,11 +52,6 @@ class Recorder:
     """Answers so far, on all lines."""
     return len(self._turns)
 
-  @property
-  def num_lines(self) -> int:
-    """Lines so far."""
-    return len(self._lines)
-
   def start_line(self, role: str = "") -> "LineRecorder":
     """Starts a line of tokens, whose first prompt may have any."""
     line = LineRecorder(self._spec, len(self._lines), role, self._turns)

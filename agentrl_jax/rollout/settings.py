@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shlex
 
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.errors import ConfigError
@@ -358,6 +359,13 @@ class AgentsConfig:
       raise ConfigError(
         f"agents.idle_timeout_s={self.idle_timeout_s} must be more than 0"
       )
+    try:
+      shlex.split(self.program)
+    except ValueError as error:
+      raise ConfigError(
+        f"agents.program={self.program!r} is no command line: {error}. Write "
+        "it as in a shell"
+      ) from error
     if self.max_lines < 1:
       raise ConfigError(
         f"agents.max_lines={self.max_lines} must be at least 1: the "

@@ -336,31 +336,26 @@ class BatchBuilder:
       "task": task_RT.astype(np.int32),
       "version": version_NU[rows.trajectory, rows.turn],
     }
-    num_lines_N = np.array([max(len(t.lines), 1) for t in packed])
-    counts_lines = False
     if self._loss.task_share != "tokens":
       fields["weight"], weight = self._weights(task_RT, rows.mask, left_out)
     elif self._loss.reduction == "token_mean":
       weight = float(left_out.num_tokens_K.sum())
     else:  # a mean over trajectories
       weight = float(len(left_out.num_tokens_K))
-      counts_lines = bool((num_lines_N > 1).any())
-      if counts_lines and self._loss.reduction == "sequence_mean":
-        fields["weight"], counts_lines = _one_for_each(rows), False
+      if self._loss.reduction == "sequence_mean" and _have_lines(packed):
+        fields["weight"] = _one_for_each(rows)
     micro_batches = add_fields(micro_batches, fields)
-    if not self._loss.needs_advantage and not counts_lines:
-      return micro_batches
     # Equal shares, so that each of several updates of a batch has its own.
-    share = weight / len(micro_batches)
+    shares = [weight / len(micro_batches)] * len(micro_batches)
+    corrects = self._loss.sums_sequences and _have_lines(packed)
+    if corrects:
+      further = [_further_lines(x, packed) for x in micro_batches]
+      shares = [a - b for a, b in zip(shares, further, strict=True)]
+    if not self._loss.needs_advantage and not corrects:
+      return micro_batches
     return [
-      dataclasses.replace(
-        x,
-        left_out=np.asarray(
-          share - (_further_lines(x, num_lines_N) if counts_lines else 0.0),
-          np.float32,
-        ),
-      )
-      for x in micro_batches
+      dataclasses.replace(x, left_out=np.asarray(share, np.float32))
+      for x, share in zip(micro_batches, shares, strict=True)
     ]
 
   def _masks(
@@ -431,6 +426,11 @@ class BatchBuilder:
     return [complete(micro_batch) for micro_batch in micro_batches]
 
 
+def _have_lines(packed: Sequence[Trajectory]) -> bool:
+  """Returns true if a trajectory has several lines of tokens."""
+  return any(len(t.lines) > 1 for t in packed)
+
+
 def _one_for_each(rows: Rows) -> np.ndarray:
   """Returns weights [R, T] that add up to 1 over each trajectory's tokens."""
   num_tokens_N = np.bincount(
@@ -440,13 +440,16 @@ def _one_for_each(rows: Rows) -> np.ndarray:
   return np.where(rows.mask, weight_RT, 0).astype(np.float32)
 
 
-def _further_lines(micro_batch: TrainBatch, num_lines_N: np.ndarray) -> float:
+def _further_lines(
+  micro_batch: TrainBatch, packed: Sequence[Trajectory]
+) -> float:
   """Returns by how much the lines count more than their trajectories.
 
   Sums over sequences count each line as one; here a trajectory is to count as
   one, in equal parts at its lines.
   """
   batch = micro_batch.batch
+  num_lines_N = np.array([len(t.lines) for t in packed])
   begins_BT = (np.asarray(batch.position) == 0) & (
     np.asarray(batch.segment) > 0
   )

@@ -22,7 +22,7 @@ from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
-from agentrl_jax.controller.subagent import SubagentConfig
+from agentrl_jax.controller.subagent import PLANNER, WORKER, SubagentConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig
 from agentrl_jax.env.docker.containers import ContainerSpec
@@ -44,7 +44,7 @@ from agentrl_jax.train.collapse.prompt_dependence import (
   MutualInformationConfig,
 )
 from agentrl_jax.train.config.advantage import AdvantageConfig
-from agentrl_jax.train.config.checks import require_one_of
+from agentrl_jax.train.config.checks import require_one_of, require_read
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import OptimizerConfig
 from agentrl_jax.train.train_batch import BatchConfig
@@ -411,6 +411,7 @@ def _check_together(s: Settings, steps: int) -> None:
     )
   _check_curriculum(s)
   _check_subagent(s)
+  _check_roles(s)
   check_admission(s.admission, s.group)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   check_weights(s.policy_slot_weights, s.cross_policy)
@@ -445,6 +446,26 @@ def _check_subagent(s: Settings) -> None:
       f"subagent.tool={tool!r}: a sub-agent ends with an answer without a "
       "call, which sampling.calls='required' forbids: set "
       "--config.sampling.calls=well_formed"
+    )
+
+
+def _check_roles(s: Settings) -> None:
+  """Requires that keys about agents are for episodes that have several."""
+  why = (
+    "for episodes of one agent: external agents (agents.port) and sub-agents "
+    "(subagent.tool) have roles"
+  )
+  for key, value, idle in (
+    ("advantage.compare", s.advantage.compare, "episodes"),
+    ("train.roles", s.batch.roles, ()),
+  ):
+    is_read = s.agents.play or bool(s.subagent.tool)
+    require_read(key, value, idle=idle, is_read=is_read, why=why)
+  unknown = set(s.batch.roles) - {PLANNER, WORKER}
+  if s.subagent.tool and unknown:
+    raise ConfigError(
+      f"train.roles={s.batch.roles!r}: with subagent.tool={s.subagent.tool!r} "
+      f"the roles are {PLANNER!r} and {WORKER!r}"
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import Collapsed
 from agentrl_jax.model import sharding
@@ -72,10 +73,16 @@ def make_batch_builder(
     )
     if settings.loss.kl_coefficient
     else None,
-    make_grammars=functools.cache(
-      lambda: codec.grammars(settings.model.vocab_size)
-    ),
+    make_grammars=_grammars_of(context, codec),
   )
+
+
+def _grammars_of(
+  context: RunContext, codec: ChatCodec
+) -> Callable[[], Grammars]:
+  """Returns a function that compiles the chat's grammars once, if called."""
+  vocab_size = context.settings.model.vocab_size
+  return functools.cache(lambda: codec.grammars(vocab_size))
 
 
 def make_prompt_dependence(
@@ -89,9 +96,7 @@ def make_prompt_dependence(
     batch=settings.batch,
     temperature=settings.sampling.temperature,
     tiles=settings.loss.tiles,
-    make_grammars=functools.cache(
-      lambda: codec.grammars(settings.model.vocab_size)
-    ),
+    make_grammars=_grammars_of(context, codec),
   )
 
 

@@ -107,8 +107,10 @@ class LinesTest(parameterized.TestCase):
 
   def test_all_lines_of_an_episode_have_its_advantage(self):
     builder = small.make_batch_builder(advantage=unnormalised())
-    for values in advantages_of(builder, make_groups()).values():
+    found = advantages_of(builder, make_groups())
+    for values in found.values():
       self.assertLessEqual(len(values), 1)
+    self.assertGreater(sum(len(values) for values in found.values()), 8)
 
   @parameterized.parameters("episodes", "roles")
   def test_further_lines_change_no_other_episode(self, compare):
@@ -189,6 +191,19 @@ class LinesTest(parameterized.TestCase):
       np.testing.assert_allclose(
         float(mean.total / mean.weight), wanted, rtol=1e-4, err_msg=reduction
       )
+
+  def test_a_custom_mean_is_left_as_it_is(self):
+    """It may be over tokens, of which there are no more for being on lines."""
+    loss = small.loss_config(
+      reduction="tests.train.custom.my_lab:token_mean_in",
+      reduction_settings={"unit": 1.0},
+    )
+    builder = small.make_batch_builder(loss=loss, advantage=unnormalised())
+    batches, _ = builder.build(make_groups(), params=None)
+    self.assertNotEmpty(batches)
+    for x in batches:
+      self.assertIsNone(x.left_out)
+      self.assertIsNone(x.weight)
 
 
 class RolesTest(parameterized.TestCase):

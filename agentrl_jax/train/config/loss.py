@@ -162,6 +162,12 @@ class LossConfig(WithFunctions):
     return not (others or self._functions)
 
   @property
+  def sums_sequences(self) -> bool:
+    """True if the loss is a sum over sequences, divided by their number."""
+    reductions = ("sequence_sum_mean", "fixed_length_mean")
+    return self.task_share == "tokens" and self.reduction in reductions
+
+  @property
   def tiles(self) -> dict[str, int | None]:
     """Arguments of `losses.fused_token_logprob` that cut the logits."""
     return {

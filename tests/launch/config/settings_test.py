@@ -264,6 +264,18 @@ class SettingsTest(parameterized.TestCase):
       {"subagent.tool": "delegate", "sampling.calls": "required"},
       "sampling.calls=well_formed",
     ),
+    ("compared_roles_of_nobody", {"advantage.compare": "roles"}, "one agent"),
+    ("trained_roles_of_nobody", {"train.roles": ("plan",)}, "one agent"),
+    (
+      "unknown_roles_of_subagents",
+      {"subagent.tool": "delegate", "train.roles": ("plan",)},
+      "'planner' and 'worker'",
+    ),
+    (
+      "a_program_with_an_open_quote",
+      {"agents.port": 0, "agents.program": "python 'a.py"},
+      "agents.program=.*No closing quotation",
+    ),
     ("subagents_of_nobody", {"subagent.max_turns": 3}, "without subagent.tool"),
     ("no_wait", {"waits.reply_timeout_s": 0.0}, "waits.reply_timeout_s=0.0"),
     (

@@ -239,7 +239,14 @@ class EpisodeApi:
   def episode_of(self, request: web.Request) -> Episode | None:
     """Returns the episode that a call names in its header, if it names one."""
     id = request.headers.get(HEADER)
-    return None if id is None else self._recorded().get(id)
+    if id is not None:
+      return self._recorded().get(id)
+    if ROLE_HEADER in request.headers:
+      raise ApiError(
+        f"{ROLE_HEADER} without {HEADER}: the call would be answered and not "
+        "trained on. Name the episode as well, or leave out the role"
+      )
+    return None
 
   @staticmethod
   def role_of(request: web.Request) -> str:

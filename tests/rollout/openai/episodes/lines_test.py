@@ -238,6 +238,13 @@ class LinesTest(Playing):
       self.assertEqual(status, 400)
     await self.end()
 
+  async def test_a_role_without_an_episode_is_refused(self):
+    async with self.served.client(default_headers=role("plan")) as client:
+      status, _ = await self.refused(client, [ASKED])
+    self.assertEqual(status, 400)
+    await self.call([ASKED])
+    await self.end()
+
 
 class ClaimTest(Playing):
   """Calls are read in threads, which go on after a client hung up."""
