@@ -152,6 +152,10 @@ def get_config() -> ml_collections.ConfigDict:
     steps=1000,  # optimizer updates of reinforcement learning
     row_length=8192,  # tokens of a packed row
     micro_batch=2,  # rows per forward pass
+    # Others, for batches whose lines of tokens are all shorter, from short to
+    # long, as "2048 tokens 8 rows" or "4096 tokens 4 rows fsdp=4 tensor=2":
+    # with a mesh of its own, to which the learner goes. See docs/sharding.md.
+    layouts=(),
     # Tokens that trajectories share are computed once: a row stands for up to
     # so many times its tokens. 1 computes each trajectory by itself.
     sharing=8,

@@ -38,6 +38,7 @@ from agentrl_jax.train.advantages import (
   require_finite,
 )
 from agentrl_jax.train.config.advantage import AdvantageConfig
+from agentrl_jax.train.config.layout import Layout
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.learned_turns import LearnedTurns
@@ -116,6 +117,7 @@ class BatchBuilder:
       )
     try_advantage(advantage)
     self._loss, self._advantage, self._batch = loss, advantage, batch
+    self._present = batch  # with the layout of the batch that is being built
     self._task_ids, self._reference = task_ids, reference
     self._make_grammars = make_grammars
     self._token_weights = _TokenWeights(policy, loss, temperature=temperature)
@@ -163,10 +165,25 @@ class BatchBuilder:
       values, out_shardings=replicated, compiler_options=options
     )
 
+  def longest_line(self, groups: Sequence[Group]) -> int:
+    """Returns the tokens of the longest line that is trained on."""
+    return max(
+      (
+        line.num_tokens
+        for group in self._compare(groups).groups
+        for t in group.trajectories
+        for line in t.lines
+      ),
+      default=0,
+    )
+
   def build(
-    self, groups: Sequence[Group], params: Params
+    self, groups: Sequence[Group], params: Params, layout: Layout | None = None
   ) -> tuple[list[TrainBatch], Report]:
     """Returns the micro-batches of one update and statistics of the packing.
+
+    Their shape is that of `layout`, by default that of the config; the mesh is
+    the policy's.
 
     The loss is a mean over the trajectories that `advantage.keep` keeps, and
     over no others. Of these, trajectories of advantage 0 are not computed where
@@ -174,6 +191,13 @@ class BatchBuilder:
     denominator, so loss and gradient are the same as if they were computed.
     The list is empty if no trajectory is kept: then no update is made.
     """
+    self._present = self._batch
+    if layout is not None:
+      self._present = dataclasses.replace(
+        self._batch,
+        row_length=layout.row_length,
+        micro_batch=layout.micro_batch,
+      )
     compared = self._compare(groups)
     parts = [t for group in compared.groups for t in group.trajectories]
     arrays = make_arrays(
@@ -191,6 +215,7 @@ class BatchBuilder:
     report["batch/trajectories"] = float(len(played))
     report["batch/turns"] = float(sum(len(t.turns) for t in played))
     report["batch/lines"] = float(sum(len(t.lines) for t in played))
+    report["batch/row_length"] = float(self._present.row_length)
     return self._add_logprobs(micro_batches, params), report
 
   def snapshot(self) -> dict[str, Any]:
@@ -310,9 +335,9 @@ class BatchBuilder:
   def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
     rows = pack(
       trajectories,
-      row_length=self._batch.row_length,
-      rows_multiple=self._batch.micro_batch,
-      sharing=self._batch.sharing,
+      row_length=self._present.row_length,
+      rows_multiple=self._present.micro_batch,
+      sharing=self._present.sharing,
     )
     report["batch/fill"] = rows.fill
     report["batch/shared"] = 1 - rows.num_computed / max(rows.num_tokens, 1)
@@ -329,7 +354,7 @@ class BatchBuilder:
   ) -> list[TrainBatch]:
     advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
     micro_batches = cut(
-      rows, advantage_RT, self._batch.micro_batch, self._masks(rows, packed)
+      rows, advantage_RT, self._present.micro_batch, self._masks(rows, packed)
     )
     version_NU = answer_versions(packed)
     fields = {
@@ -390,7 +415,7 @@ class BatchBuilder:
     micro_batches = cut(
       rows,
       np.zeros(rows.mask.shape),
-      self._batch.micro_batch,
+      self._present.micro_batch,
       self._masks(rows, trajectories),
     )
     assert self._reference is not None  # loss.kl_coefficient needs one

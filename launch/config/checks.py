@@ -1,6 +1,7 @@
 """Refuses, before anything starts, settings that cannot work together."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 
 import ml_collections
 from etils import epath
@@ -21,8 +22,8 @@ from agentrl_jax.train.config.advantage import (
   AdvantageConfig,
 )
 from agentrl_jax.train.config.checks import require_read
+from agentrl_jax.train.config.layout import Layout
 from agentrl_jax.train.config.loss import LossConfig
-from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig
 from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule
 from agentrl_jax.train.weights.reference import ReferenceConfig
@@ -170,24 +171,46 @@ def _check_critic(
   )
 
 
-def check_mesh(
-  mesh: Mapping[str, int],
-  model: ModelConfig,
-  compute: ComputeConfig,
-  batch: BatchConfig,
+def check_layouts(
+  layouts: Sequence[Layout], model: ModelConfig, compute: ComputeConfig
 ) -> None:
-  """Raises `ConfigError` naming both numbers and what to change."""
-  for axis, size in mesh.items():
+  """Checks each layout of an update; the last is the config's own.
+
+  Raises `ConfigError` naming both numbers and what to change.
+  """
+  own = layouts[-1]
+  for axis, size in own.mesh.items():
     if size < 1:
       raise ConfigError(f"mesh.{axis}={size} must be at least 1")
+  _check_layout(own, model, compute)
+  for layout in layouts[:-1]:
+    found, needed = (math.prod(x.mesh.values()) for x in (layout, own))
+    if found != needed:
+      raise ConfigError(
+        f"train.layouts has {layout.text!r}, which is for {found} devices, and "
+        f"mesh has {needed}: the product of a line's axes must be {needed}"
+      )
+    try:
+      _check_layout(layout, model, compute)
+    except ConfigError as error:
+      raise ConfigError(
+        f"train.layouts has {layout.text!r}, which stands for other values of "
+        f"train.row_length, train.micro_batch and mesh: {error}"
+      ) from error
+
+
+def _check_layout(
+  layout: Layout, model: ModelConfig, compute: ComputeConfig
+) -> None:
+  mesh = layout.mesh
   devices = mesh["data"] * mesh["fsdp"]
-  if batch.micro_batch % devices:
+  if layout.micro_batch % devices:
     raise ConfigError(
-      f"train.micro_batch={batch.micro_batch} rows cannot be split over "
+      f"train.micro_batch={layout.micro_batch} rows cannot be split over "
       f"mesh.data x mesh.fsdp = {devices} devices: make it a multiple"
     )
   for key, size, axis in (
-    ("train.row_length", batch.row_length, "sequence"),
+    ("train.row_length", layout.row_length, "sequence"),
     ("model.width", model.width, "fsdp"),
     ("model.num_kv_heads", model.num_kv_heads, "tensor"),
     ("model.mlp_width", model.mlp_width, "tensor"),
@@ -199,7 +222,7 @@ def check_mesh(
         f"set --config.mesh.{axis} to a divisor of {size}"
       )
   if compute.attention == "splash":
-    check_length(batch.row_length, mesh["sequence"])
+    check_length(layout.row_length, mesh["sequence"])
 
 
 def check_sampling(sampling: Sampling, agents: AgentsConfig) -> None:

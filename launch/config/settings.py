@@ -45,6 +45,7 @@ from agentrl_jax.train.collapse.prompt_dependence import (
 )
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.checks import require_one_of, require_read
+from agentrl_jax.train.config.layout import Layout, read_layouts
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import OptimizerConfig
 from agentrl_jax.train.train_batch import BatchConfig
@@ -59,8 +60,8 @@ from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
   check_admission,
+  check_layouts,
   check_learning,
-  check_mesh,
   check_policy_slots,
   check_read,
   check_sampling,
@@ -156,6 +157,7 @@ class Settings:
   mutual_information: MutualInformationConfig
   collapse_alarm: CollapseAlarmConfig
   batch: BatchConfig
+  layouts: tuple[Layout, ...]  # of updates, from short to long
   optimizer: OptimizerConfig
   warm_start_epochs: int
   warm_start_copy_gain: float
@@ -179,9 +181,10 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   for key in ("directory", "resume_step"):
     checkpoint.pop(key)
   environments, containers = read_environments(config)
+  mesh = {axis: config.mesh[axis] for axis in MESH_AXES}
   settings = Settings(
     seed=config.seed,
-    mesh={axis: config.mesh[axis] for axis in MESH_AXES},
+    mesh=mesh,
     slices=SliceLayout(over=config.mesh.over_slices, of=config.mesh.slices_of),
     environments=environments,
     task_weights=TaskWeightsConfig(**config.task_weights.to_dict()),
@@ -221,6 +224,10 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
       micro_batch=config.train.micro_batch,
       sharing=config.train.sharing,
       roles=config.train.roles,
+    ),
+    layouts=read_layouts(
+      config.train.layouts,
+      Layout(config.train.row_length, config.train.micro_batch, mesh),
     ),
     optimizer=OptimizerConfig(**config.optimizer.to_dict()),
     warm_start_epochs=config.warm_start.epochs,
@@ -379,7 +386,7 @@ def _check_positive(config: ml_collections.ConfigDict) -> None:
 def _check_together(s: Settings, steps: int) -> None:
   """Checks the sections against each other."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
-  check_mesh(s.mesh, s.model, s.compute, s.batch)
+  check_layouts(s.layouts, s.model, s.compute)
   check_sampling(s.sampling, s.agents)
   for key, room in (
     ("engine.context", s.engine.context),

@@ -34,6 +34,7 @@ COORDINATOR = "AGENTRL_COORDINATOR"
 NUM_PROCESSES = "AGENTRL_NUM_PROCESSES"
 PROCESS_ID = "AGENTRL_PROCESS_ID"
 _ADDRESS_BYTES = 512
+_LEAST_CHUNK, _MOST_CHUNK = 1 << 12, 1 << 26  # bytes on each device at once
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,18 @@ class Processes:
     if self._link is None:
       return value
     return self._link.share(value, what)
+
+  def broadcast(self, value: bytes = b"", *, what: str) -> bytes:
+    """Does the same for long values, by way of the devices.
+
+    Over the link process 0 would send a batch once to each of the others. The
+    devices' network passes it on: process 0 sends it twice at most, however
+    many there are.
+    """
+    if self._link is None:
+      return value
+    size = int(self._link.share(str(len(value)).encode(), what))
+    return _broadcast(value, size)
 
   def share_json(self, value: Any = None, *, what: str) -> Any:
     """Does the same for JSON values."""
@@ -187,18 +200,28 @@ def _connect(index: int, count: int, limits: ProcessLimits) -> Link:
     link = LeadersLink(
       count, _own_host(), limits.join_timeout_s, limits.wait_timeout_s
     )
-    _broadcast(link.address.to_bytes())
+    _broadcast(link.address.to_bytes(), _ADDRESS_BYTES)
     link.accept()
     return link
-  address = LinkAddress.from_bytes(_broadcast(b""))
+  address = LinkAddress.from_bytes(_broadcast(b"", _ADDRESS_BYTES))
   return follow(address, index, limits.join_timeout_s, limits.wait_timeout_s)
 
 
-def _broadcast(value: bytes) -> bytes:
-  """Broadcasts process 0's few bytes by way of the devices."""
-  row = np.zeros(_ADDRESS_BYTES, np.uint8)
-  row[: len(value)] = np.frombuffer(value, np.uint8)
-  return np.asarray(multihost_utils.broadcast_one_to_all(row)).tobytes()
+def _broadcast(value: bytes, size: int) -> bytes:
+  """Broadcasts process 0's `size` bytes by way of the devices.
+
+  Chunks have a power of two of bytes, so that few programs compile.
+  """
+  needed = 1 << max(size - 1, 0).bit_length()
+  chunk = min(max(needed, _LEAST_CHUNK), _MOST_CHUNK)
+  received = []
+  for start in range(0, size, chunk):
+    part = value[start : start + chunk]
+    row = np.zeros(chunk, np.uint8)
+    row[: len(part)] = np.frombuffer(part, np.uint8)
+    whole = np.asarray(multihost_utils.broadcast_one_to_all(row))
+    received.append(whole[: size - start].tobytes())
+  return b"".join(received)
 
 
 def _own_host() -> str:

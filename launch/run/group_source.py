@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import time
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +51,7 @@ from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.group import Processes
+from launch.processes.group_bytes import decode_groups, encode_groups
 from launch.processes.stacks import FILE as STACKS
 from launch.processes.stacks import write_stacks
 from launch.reports.progress import StageProgress
@@ -112,7 +112,7 @@ class FollowerGroupSource(GroupSource):
 
   def take(self, version: int) -> list[Group] | None:
     """Waits until process 0 has a batch or was asked to stop."""
-    batch = self._processes.share(what=wait_name(version))
+    batch = self._processes.broadcast(what=wait_name(version))
     return decode_groups(batch) if batch else None
 
 
@@ -217,10 +217,9 @@ class LeaderGroupSource(GroupSource):
     """Waits for the groups of a batch, at most `train.batch_timeout_s`."""
     self._begun_at = time.monotonic()
     groups = self._wait(version)
-    self._processes.share(
-      encode_groups(groups) if groups and self._processes.count > 1 else b"",
-      what=wait_name(version),
-    )
+    if self._processes.count > 1:
+      batch = encode_groups(groups) if groups else b""
+      self._processes.broadcast(batch, what=wait_name(version))
     self._taken = groups or []
     self._seconds["seconds/wait"] = time.monotonic() - self._begun_at
     return groups
@@ -430,25 +429,6 @@ def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     allowed = sum(t.max_turns for t in played) / len(played)
     report["rollout/max_turns"] = allowed
   return report
-
-
-def encode_groups(groups: Sequence[Group]) -> bytes:
-  """Encodes the parts of groups that the learner reads: no transcripts."""
-  bare = [
-    dataclasses.replace(
-      group,
-      trajectories=tuple(
-        dataclasses.replace(t, transcript=()) for t in group.trajectories
-      ),
-    )
-    for group in groups
-  ]
-  return zlib.compress(json.dumps([group_to_json(g) for g in bare]).encode(), 1)
-
-
-def decode_groups(value: bytes) -> list[Group]:
-  """Inverts `encode_groups`, but for the transcripts."""
-  return [group_from_json(body) for body in json.loads(zlib.decompress(value))]
 
 
 def position_to_json(state: CollectorState) -> dict[str, Any]:

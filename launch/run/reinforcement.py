@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.grammar.grammars import Grammars
@@ -24,7 +25,7 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.collapse.alarm import CollapseAlarm
 from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
-from agentrl_jax.train.learned_turns import LearnedTurns
+from agentrl_jax.train.config.layout import Layout, LayoutChooser
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
@@ -57,10 +58,12 @@ def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
 
 
 def make_batch_builder(
-  context: RunContext, params: Params, codec: ChatCodec
+  settings: Settings,
+  policy: Policy,
+  reference: Reference | None,
+  make_grammars: Callable[[], Grammars],
 ) -> BatchBuilder:
-  """Makes the builder of a run's batches; `params` are the KL reference's."""
-  settings, policy = context.settings, context.policy
+  """Makes the builder of a run's batches, on the policy's mesh."""
   return BatchBuilder(
     policy,
     loss=settings.loss,
@@ -68,25 +71,13 @@ def make_batch_builder(
     batch=settings.batch,
     task_ids=settings.task_ids,
     temperature=settings.sampling.temperature,
-    reference=Reference(
-      policy, policy.plain(params), place=settings.reference.place
-    )
-    if settings.loss.kl_coefficient
-    else None,
-    make_grammars=_grammars_of(context, codec),
+    reference=reference,
+    make_grammars=make_grammars,
   )
 
 
-def _grammars_of(
-  context: RunContext, codec: ChatCodec
-) -> Callable[[], Grammars]:
-  """Returns a function that compiles the chat's grammars once, if called."""
-  vocab_size = context.settings.model.vocab_size
-  return functools.cache(lambda: codec.grammars(vocab_size))
-
-
 def make_prompt_dependence(
-  context: RunContext, codec: ChatCodec
+  context: RunContext, make_grammars: Callable[[], Grammars]
 ) -> PromptDependence:
   """Makes the measure of how much a run's answers depend on their prompts."""
   settings = context.settings
@@ -96,12 +87,31 @@ def make_prompt_dependence(
     batch=settings.batch,
     temperature=settings.sampling.temperature,
     tiles=settings.loss.tiles,
-    make_grammars=_grammars_of(context, codec),
+    make_grammars=make_grammars,
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Placed:
+  """What computes the updates of a run, on one mesh."""
+
+  policy: Policy
+  learner: Learner
+  builder: BatchBuilder
+  reference: Reference | None
+  frozen: Params | None  # what adapters belong to
+
+  def whole(self, trained: Params) -> Params:
+    """Joins trained and frozen params."""
+    return self.policy.whole(trained, self.frozen)
+
+
 class Reinforcement:
-  """Runs the reinforcement learning of one run."""
+  """Runs the reinforcement learning of one run.
+
+  Updates are computed on the mesh of their layout; what the rest of the run
+  gets lies on the config's.
+  """
 
   def __init__(
     self,
@@ -113,7 +123,10 @@ class Reinforcement:
     self._config, self._settings = context.config, context.settings
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
-    self._context, self._publisher, self._codec = context, publisher, codec
+    self._context, self._publisher = context, publisher
+    vocab_size = context.settings.model.vocab_size
+    # Compiled once, if an answer had to follow one.
+    self._make_grammars = functools.cache(lambda: codec.grammars(vocab_size))
     self._learner = make_learner(
       context.settings, context.policy, steps=context.config.train.steps
     )
@@ -121,8 +134,9 @@ class Reinforcement:
       context.settings.collapse_alarm,
       incomplete_reward=context.settings.advantage.incomplete_reward,
     )
-    self._dependence = make_prompt_dependence(context, codec)
-    self._frozen: Params | None = None  # what adapters belong to
+    self._dependence = make_prompt_dependence(context, self._make_grammars)
+    self._layouts = LayoutChooser(context.settings.layouts)
+    self._placed: _Placed  # since `train`
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
       context.settings.policy_slots,
@@ -142,23 +156,59 @@ class Reinforcement:
       keep=self._settings.checkpoint.keep,
       keep_every=self._settings.checkpoint.keep_every,
     )
-    builder = make_batch_builder(self._context, warm, self._codec)
     # There is nothing to save yet.
     with self._interrupts.at_once():
-      trained, self._frozen = split_params(self._settings, self._policy, warm)
+      trained, frozen = split_params(self._settings, self._policy, warm)
+      self._placed = self._at_home(warm, frozen)
       state, position = self._begin(trained, checkpoints)
-      del trained
-      builder.restore(position.get("tasks", {}))
+      del trained, frozen, warm
+      self._placed.builder.restore(position.get("tasks", {}))
       self._alarm.restore(position.get("collapse_alarm", {}))
+      self._layouts.restore(position.get("layouts", {}))
       version = int(state.version)
       if version < self._config.train.steps:
         self._publish(state)
         self._older.follow(checkpoints, state)
     if version < self._config.train.steps:
       with self._groups.running(version, position.get("controller", {})):
-        state = self._loop(state, checkpoints, builder)
+        state = self._loop(state, checkpoints)
     checkpoints.close()
     self._publish(state)
+
+  def _at_home(self, warm: Params, frozen: Params | None) -> _Placed:
+    """Returns what computes updates on the config's mesh."""
+    settings, policy, reference = self._settings, self._policy, None
+    if settings.loss.kl_coefficient:
+      reference = Reference(
+        policy, policy.plain(warm), place=settings.reference.place
+      )
+    return _Placed(
+      policy,
+      self._learner,
+      make_batch_builder(settings, policy, reference, self._make_grammars),
+      reference,
+      frozen,
+    )
+
+  def _move(self, state: TrainState) -> TrainState:
+    """Takes the updates to the mesh of the layouts, if they are elsewhere."""
+    settings, axes, old = self._settings, self._layouts.mesh, self._placed
+    if dict(old.learner.mesh.shape) == axes:
+      return state
+    policy, learner = self._policy, self._learner
+    if axes != settings.mesh:
+      mesh = sharding.make_mesh(axes, slices=settings.slices)
+      policy = Policy(settings.model, settings.compute, mesh, settings.lora)
+      learner = make_learner(settings, policy, steps=self._config.train.steps)
+    reference = old.reference and old.reference.on_mesh_of(policy)
+    builder = make_batch_builder(
+      settings, policy, reference, self._make_grammars
+    )
+    builder.restore(old.builder.snapshot())
+    frozen = _moved_to(old.frozen, learner.mesh)
+    self._placed = _Placed(policy, learner, builder, reference, frozen)
+    state = sharding.moved(state, learner.state_sharding, donates=True)
+    return state
 
   def _begin(
     self, trained: Params, checkpoints: Checkpoints
@@ -175,12 +225,7 @@ class Reinforcement:
     self._num_queued = _num_queued(position)
     return state, position
 
-  def _loop(
-    self,
-    state: TrainState,
-    checkpoints: Checkpoints,
-    builder: BatchBuilder,
-  ) -> TrainState:
+  def _loop(self, state: TrainState, checkpoints: Checkpoints) -> TrainState:
     first, steps = int(state.version), self._config.train.steps
     stride = self._settings.admission.versions_per_step
 
@@ -190,8 +235,9 @@ class Reinforcement:
         checkpoints.pin(self._older.needed(version))
         position = {
           "controller": self._groups.position(),
-          "tasks": builder.snapshot(),
+          "tasks": self._placed.builder.snapshot(),
           "collapse_alarm": self._alarm.snapshot(),
+          "layouts": self._layouts.snapshot(),
         }
         checkpoints.save(state, position)
         self._num_queued = _num_queued(position)
@@ -209,12 +255,17 @@ class Reinforcement:
       if groups is None:
         self._interrupts.check(save_at_last)
         raise AssertionError("process 0 stopped without having been asked to")
-      state, report = self._step(state, groups, builder)
+      longest = self._placed.builder.longest_line(groups)
+      layout = self._layouts.choose(longest)
+      state = self._move(state)
+      state, report = self._step(state, groups, layout)
       self._publish(state)
       after = version + stride
       self._older.follow(checkpoints, state)
-      self._groups.account(version, after, report, builder.learned_turns)
+      learned = self._placed.builder.learned_turns
+      self._groups.account(version, after, report, learned)
       if after % self._settings.checkpoint.every < stride:
+        self._layouts.begin_interval()
         save()
       self._heed_alarm(after, save_at_last)
       self._groups.advance(after)
@@ -230,21 +281,16 @@ class Reinforcement:
       raise Collapsed(f"update {version}: {alarm.message}. Kept: {save()}")
 
   def _step(
-    self,
-    state: TrainState,
-    groups: Sequence[Group],
-    builder: BatchBuilder,
+    self, state: TrainState, groups: Sequence[Group], layout: Layout
   ) -> tuple[TrainState, dict[str, float]]:
-    params = self._whole(state.params)
-    batches, report = builder.build(groups, params)
     number = self._settings.admission.versions_per_step
-    if self._settings.mutual_information.is_due(int(state.version), number):
-      report |= self._dependence.measure(groups, params)
-    report |= self._alarm.watch(groups)
+    params = self._placed.whole(state.params)
+    batches, report = self._placed.builder.build(groups, params, layout)
     del params  # the update needs their memory
-    state, metrics = self._updates(
-      state, batches, number, builder.learned_turns
-    )
+    if self._settings.mutual_information.is_due(int(state.version), number):
+      report |= self._dependence.measure(groups, self._whole(state.params))
+    report |= self._alarm.watch(groups)
+    state, metrics = self._updates(state, batches, number)
     return state, report | metrics
 
   def _updates(
@@ -252,10 +298,10 @@ class Reinforcement:
     state: TrainState,
     batches: Sequence[TrainBatch],
     num_updates: int,
-    learned: LearnedTurns,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics."""
-    values = collections.defaultdict(list)
+    values, placed = collections.defaultdict(list), self._placed
+    learned = placed.builder.learned_turns
     for part in range(num_updates):
       # Strided, because packing puts the longest sequences first.
       share = batches[part::num_updates]
@@ -268,7 +314,7 @@ class Reinforcement:
       ) -> None:
         learned.add(first + number * num_updates, values)
 
-      state, metrics = self._learner.update(state, share, self._frozen, keep)
+      state, metrics = placed.learner.update(state, share, placed.frozen, keep)
       for name, value in metrics.items():
         values[name].append(value)
     return state, {name: sum(x) / len(x) for name, x in values.items()}
@@ -277,7 +323,16 @@ class Reinforcement:
     self._publisher.publish(self._whole(state.params), int(state.version))
 
   def _whole(self, trained: Params) -> Params:
-    return self._policy.whole(trained, self._frozen)
+    """Joins trained and frozen params, on the config's mesh."""
+    at_home = sharding.moved(trained, self._learner.state_sharding.params)
+    frozen = _moved_to(self._placed.frozen, self._learner.mesh)
+    return self._policy.whole(at_home, frozen)
+
+
+def _moved_to(params: Params | None, mesh: Mesh) -> Params | None:
+  return params and sharding.moved(
+    params, sharding.param_shardings(params, mesh)
+  )
 
 
 def _num_queued(position: Mapping[str, Any]) -> int:

@@ -40,6 +40,7 @@ class Reference:
     """Copies `params` unless dtypes and shardings are right already."""
     mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
     shardings = sharding.param_shardings(policy.abstract_params(), mesh)
+    self._place = place
 
     def in_dtype(params: Params) -> Params:
       cast: Params = sharding.in_dtype(params, policy.compute.dtype)
@@ -52,6 +53,13 @@ class Reference:
       self._params = jax.jit(in_dtype, out_shardings=shardings)(params)
     if self._is_offloaded:
       self._params = jax.device_put(self._params, _on_host(shardings, mesh))
+
+  def on_mesh_of(self, policy: Policy) -> "Reference":
+    """Returns the same reference for a policy on another mesh."""
+    assert policy.mesh is not None
+    shardings = sharding.param_shardings(policy.abstract_params(), policy.mesh)
+    params = sharding.moved(self.fetch(), shardings)
+    return Reference(policy, params, place=self._place)
 
   def fetch(self) -> Params:
     """Returns the params on the devices; copies from a host are temporary."""

@@ -229,6 +229,25 @@ class SettingsTest(parameterized.TestCase):
       "row_length=1000 must be a multiple of 128.*row_length=1024",
     ),
     (
+      "layout_for_fewer_devices",
+      {"mesh.data": 7, "train.layouts": ("256 tokens 7 rows tensor=1",)},
+      "for 1 devices, and mesh has 7",
+    ),
+    (
+      "layout_of_too_few_rows",
+      {"mesh.data": 7, "train.layouts": ("256 tokens 3 rows data=7",)},
+      "3 rows data=7'.*micro_batch=3 rows cannot be split",
+    ),
+    (
+      "layout_that_splash_cannot_cut",
+      {
+        "compute.attention": "splash",
+        "train.row_length": 1024,
+        "train.layouts": ("500 tokens 2 rows",),
+      },
+      "'500 tokens 2 rows'.*row_length=500 must be a multiple of 128",
+    ),
+    (
       "no_reference",
       {"reference.place": "dropped", "loss.kl_coefficient": 1e-3},
       "reference.place='dropped' keeps none",

@@ -58,6 +58,7 @@ LEARNING = {
 }
 # Nothing is left to timing.
 SHORT_UNTIL = 3  # the learner's version, of training episodes of one turn
+ONE_TURN = 64  # tokens, at most
 EXACT = {
   **LEARNERS,
   **ADAPTIVE,
@@ -65,6 +66,8 @@ EXACT = {
   "admission.max_staleness": 0,
   "train.steps": STEPS,
   "curriculum.limits": (f"1 turn until {SHORT_UNTIL}",),
+  # Of one turn: the learner goes to this mesh and comes back.
+  "train.layouts": (f"{ONE_TURN} tokens 4 rows fsdp=4",),
 }
 # Everything is.
 ASYNCHRONOUS = {
@@ -169,6 +172,11 @@ class TwoProcessesTest(absltest.TestCase):
       }
       self.assertEqual(allowed, {1 if version < SHORT_UNTIL else 2}, version)
 
+  def test_the_learner_went_to_the_mesh_of_short_lines_and_came_back(self):
+    for root in (self.root, self.through.root):
+      lengths = [row["batch/row_length"] for row in metrics_of(root)]
+      self.assertEqual(lengths, [320, 320, ONE_TURN, 320, 320, 320])
+
   def test_something_was_learned(self):
     first, last = (state_of(self.root, step) for step in (STEPS - 2, STEPS))
     self.assertTrue(
@@ -177,7 +185,8 @@ class TwoProcessesTest(absltest.TestCase):
 
   def test_one_process_of_one_device_reads_what_they_wrote(self):
     config = tiny.get_config()
-    config.update_from_flattened_dict(EXACT | {"mesh.data": 1, "mesh.fsdp": 1})
+    one = {"mesh.data": 1, "mesh.fsdp": 1, "train.layouts": ()}
+    config.update_from_flattened_dict(EXACT | one)
     settings = read_settings(config)
     policy = Policy(settings.model, settings.compute)
     # Refused if the checksum of a leaf were another on this mesh.

@@ -1,0 +1,108 @@
+"""Groups as bytes, for the learner processes that did not play them.
+
+Tokens and log-probabilities are most of a batch, and go as they lie in memory,
+one array after another. What else the learner reads is JSON before them.
+Transcripts and `Turn.raw_logprob`, which process 0 alone reads, are left out.
+"""
+
+import dataclasses
+import json
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from agentrl_jax.data.record_file import group_from_json, group_to_json
+from agentrl_jax.data.records import Group, Trajectory, Turn
+
+_ARRAYS = {
+  "observation": "<i4",
+  "sampled": "<i4",
+  "behavior_logprob": "<f4",
+  "version": "<i4",
+}
+_HEADER_SIZE = struct.Struct("<Q")
+_NO_INTS, _NO_FLOATS = np.empty(0, np.int32), np.empty(0, np.float32)
+
+
+def encode_groups(groups: Sequence[Group]) -> bytes:
+  """Encodes the parts of groups that every learner process reads."""
+  turns = [turn for group in groups for turn in _turns(group)]
+  header = json.dumps(
+    {
+      "groups": [group_to_json(_without_arrays(group)) for group in groups],
+      "observed": [len(turn.observation) for turn in turns],
+      "sampled": [len(turn.sampled) for turn in turns],
+    }
+  ).encode()
+  arrays = [
+    np.asarray(getattr(turn, name), dtype).tobytes()
+    for name, dtype in _ARRAYS.items()
+    for turn in turns
+  ]
+  return b"".join([_HEADER_SIZE.pack(len(header)), header, *arrays])
+
+
+def decode_groups(value: bytes) -> list[Group]:
+  """Inverts `encode_groups`: no transcripts, and NaN as `raw_logprob`.
+
+  The arrays are views of `value`.
+  """
+  (size,) = _HEADER_SIZE.unpack_from(value)
+  start = _HEADER_SIZE.size + size
+  header = json.loads(value[_HEADER_SIZE.size : start])
+  lengths = {"observation": header["observed"]}
+  columns = []
+  for name, dtype in _ARRAYS.items():
+    ends = np.cumsum(lengths.get(name, header["sampled"]), dtype=np.int64)
+    total = int(ends[-1]) if len(ends) else 0
+    array = np.frombuffer(value, dtype, total, start)
+    start += array.nbytes
+    columns.append(np.split(array, ends[:-1]) if len(ends) else [])
+  rows = zip(*columns, strict=True)
+  groups = [group_from_json(body) for body in header["groups"]]
+  return [_with_arrays(group, rows) for group in groups]
+
+
+def _turns(group: Group) -> Iterator[Turn]:
+  for trajectory in group.trajectories:
+    yield from trajectory.turns
+
+
+def _without_arrays(group: Group) -> Group:
+  def empty(turn: Turn) -> Turn:
+    return dataclasses.replace(
+      turn,
+      observation=_NO_INTS,
+      sampled=_NO_INTS,
+      behavior_logprob=_NO_FLOATS,
+      raw_logprob=_NO_FLOATS,
+      version=_NO_INTS,
+    )
+
+  def bare(trajectory: Trajectory) -> Trajectory:
+    turns = tuple(empty(turn) for turn in trajectory.turns)
+    return dataclasses.replace(trajectory, transcript=(), turns=turns)
+
+  members = tuple(bare(trajectory) for trajectory in group.trajectories)
+  return dataclasses.replace(group, trajectories=members)
+
+
+def _with_arrays(group: Group, rows: Iterator[Sequence[np.ndarray]]) -> Group:
+  def filled(turn: Turn) -> Turn:
+    observation, sampled, behavior_logprob, version = next(rows)
+    return dataclasses.replace(
+      turn,
+      observation=observation,
+      sampled=sampled,
+      behavior_logprob=behavior_logprob,
+      raw_logprob=np.full(len(sampled), np.nan, np.float32),
+      version=version,
+    )
+
+  def whole(trajectory: Trajectory) -> Trajectory:
+    turns = tuple(filled(turn) for turn in trajectory.turns)
+    return dataclasses.replace(trajectory, turns=turns)
+
+  members = tuple(whole(trajectory) for trajectory in group.trajectories)
+  return dataclasses.replace(group, trajectories=members)
