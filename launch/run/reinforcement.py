@@ -92,8 +92,8 @@ def make_prompt_dependence(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Placed:
-  """What computes the updates of a run, on one mesh."""
+class _Updater:
+  """Policy, learner and batch builder of a run, on one mesh."""
 
   policy: Policy
   learner: Learner
@@ -136,7 +136,7 @@ class Reinforcement:
     )
     self._dependence = make_prompt_dependence(context, self._make_grammars)
     self._layouts = LayoutChooser(context.settings.layouts)
-    self._placed: _Placed  # since `train`
+    self._updater: _Updater  # since `train`
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
       context.settings.policy_slots,
@@ -159,10 +159,10 @@ class Reinforcement:
     # There is nothing to save yet.
     with self._interrupts.at_once():
       trained, frozen = split_params(self._settings, self._policy, warm)
-      self._placed = self._at_home(warm, frozen)
+      self._updater = self._at_home(warm, frozen)
       state, position = self._begin(trained, checkpoints)
       del trained, frozen, warm
-      self._placed.builder.restore(position.get("tasks", {}))
+      self._updater.builder.restore(position.get("tasks", {}))
       self._alarm.restore(position.get("collapse_alarm", {}))
       self._layouts.restore(position.get("layouts", {}))
       version = int(state.version)
@@ -175,14 +175,14 @@ class Reinforcement:
     checkpoints.close()
     self._publish(state)
 
-  def _at_home(self, warm: Params, frozen: Params | None) -> _Placed:
-    """Returns what computes updates on the config's mesh."""
+  def _at_home(self, warm: Params, frozen: Params | None) -> _Updater:
+    """Returns the updater on the config's mesh."""
     settings, policy, reference = self._settings, self._policy, None
     if settings.loss.kl_coefficient:
       reference = Reference(
         policy, policy.plain(warm), place=settings.reference.place
       )
-    return _Placed(
+    return _Updater(
       policy,
       self._learner,
       make_batch_builder(settings, policy, reference, self._make_grammars),
@@ -192,7 +192,7 @@ class Reinforcement:
 
   def _move(self, state: TrainState) -> TrainState:
     """Takes the updates to the mesh of the layouts, if they are elsewhere."""
-    settings, axes, old = self._settings, self._layouts.mesh, self._placed
+    settings, axes, old = self._settings, self._layouts.mesh, self._updater
     if dict(old.learner.mesh.shape) == axes:
       return state
     policy, learner = self._policy, self._learner
@@ -206,7 +206,7 @@ class Reinforcement:
     )
     builder.restore(old.builder.snapshot())
     frozen = _moved_to(old.frozen, learner.mesh)
-    self._placed = _Placed(policy, learner, builder, reference, frozen)
+    self._updater = _Updater(policy, learner, builder, reference, frozen)
     state = sharding.moved(state, learner.state_sharding, donates=True)
     return state
 
@@ -235,7 +235,7 @@ class Reinforcement:
         checkpoints.pin(self._older.needed(version))
         position = {
           "controller": self._groups.position(),
-          "tasks": self._placed.builder.snapshot(),
+          "tasks": self._updater.builder.snapshot(),
           "collapse_alarm": self._alarm.snapshot(),
           "layouts": self._layouts.snapshot(),
         }
@@ -255,14 +255,14 @@ class Reinforcement:
       if groups is None:
         self._interrupts.check(save_at_last)
         raise AssertionError("process 0 stopped without having been asked to")
-      longest = self._placed.builder.longest_line(groups)
+      longest = self._updater.builder.longest_line(groups)
       layout = self._layouts.choose(longest)
       state = self._move(state)
       state, report = self._step(state, groups, layout)
       self._publish(state)
       after = version + stride
       self._older.follow(checkpoints, state)
-      learned = self._placed.builder.learned_turns
+      learned = self._updater.builder.learned_turns
       self._groups.account(version, after, report, learned)
       if after % self._settings.checkpoint.every < stride:
         self._layouts.begin_interval()
@@ -284,8 +284,8 @@ class Reinforcement:
     self, state: TrainState, groups: Sequence[Group], layout: Layout
   ) -> tuple[TrainState, dict[str, float]]:
     number = self._settings.admission.versions_per_step
-    params = self._placed.whole(state.params)
-    batches, report = self._placed.builder.build(groups, params, layout)
+    params = self._updater.whole(state.params)
+    batches, report = self._updater.builder.build(groups, params, layout)
     del params  # the update needs their memory
     if self._settings.mutual_information.is_due(int(state.version), number):
       report |= self._dependence.measure(groups, self._whole(state.params))
@@ -300,8 +300,8 @@ class Reinforcement:
     num_updates: int,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics."""
-    values, placed = collections.defaultdict(list), self._placed
-    learned = placed.builder.learned_turns
+    values, updater = collections.defaultdict(list), self._updater
+    learned = updater.builder.learned_turns
     for part in range(num_updates):
       # Strided, because packing puts the longest sequences first.
       share = batches[part::num_updates]
@@ -314,7 +314,9 @@ class Reinforcement:
       ) -> None:
         learned.add(first + number * num_updates, values)
 
-      state, metrics = placed.learner.update(state, share, placed.frozen, keep)
+      state, metrics = updater.learner.update(
+        state, share, updater.frozen, keep
+      )
       for name, value in metrics.items():
         values[name].append(value)
     return state, {name: sum(x) / len(x) for name, x in values.items()}
@@ -325,7 +327,7 @@ class Reinforcement:
   def _whole(self, trained: Params) -> Params:
     """Joins trained and frozen params, on the config's mesh."""
     at_home = sharding.moved(trained, self._learner.state_sharding.params)
-    frozen = _moved_to(self._placed.frozen, self._learner.mesh)
+    frozen = _moved_to(self._updater.frozen, self._learner.mesh)
     return self._policy.whole(at_home, frozen)
 
 
