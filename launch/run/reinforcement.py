@@ -301,6 +301,7 @@ class Reinforcement:
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics."""
     values, updater = collections.defaultdict(list), self._updater
+    learner, frozen = updater.learner, updater.frozen
     learned = updater.builder.learned_turns
     for part in range(num_updates):
       # Strided, because packing puts the longest sequences first.
