@@ -300,9 +300,9 @@ class Reinforcement:
     num_updates: int,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics."""
-    values, updater = collections.defaultdict(list), self._updater
-    learner, frozen = updater.learner, updater.frozen
-    learned = updater.builder.learned_turns
+    values = collections.defaultdict(list)
+    learner, frozen = self._updater.learner, self._updater.frozen
+    learned = self._updater.builder.learned_turns
     for part in range(num_updates):
       # Strided, because packing puts the longest sequences first.
       share = batches[part::num_updates]
@@ -315,9 +315,7 @@ class Reinforcement:
       ) -> None:
         learned.add(first + number * num_updates, values)
 
-      state, metrics = updater.learner.update(
-        state, share, updater.frozen, keep
-      )
+      state, metrics = learner.update(state, share, frozen, keep)
       for name, value in metrics.items():
         values[name].append(value)
     return state, {name: sum(x) / len(x) for name, x in values.items()}
