@@ -3,7 +3,8 @@
 - The program is started again whenever it ends: it may take a pause between
   episodes, an evaluation for instance, for the end of the run.
 - Programs that fail several times, with no episode finished between, end the
-  run with the last lines that they wrote.
+  run with the last lines that they wrote. To end without an error while
+  episodes wait for an agent is to fail, too.
 - At the end of the run the program and its children get SIGTERM, and SIGKILL
   if they are still there after `END_S`.
 """
@@ -42,12 +43,13 @@ class AgentProgram:
     model: str,
     *,
     num_finished: Callable[[], int],
+    num_offered: Callable[[], int],
     fail: Callable[[ConfigError], None],
   ) -> AsyncIterator[None]:
     """Keeps the program running within the context.
 
-    `num_finished` counts the episodes that agents finished; `fail` is called
-    once, if the program cannot go on.
+    `num_finished` counts the episodes that agents finished, `num_offered` those
+    that wait for one; `fail` is called once, if the program cannot go on.
     """
     words = [
       word.replace("{url}", url).replace("{model}", model)
@@ -59,7 +61,7 @@ class AgentProgram:
       "OPENAI_API_KEY": self._token or "-",
     }
     keeper = asyncio.create_task(
-      self._keep(words, environment, num_finished, fail)
+      self._keep(words, environment, num_finished, num_offered, fail)
     )
     try:
       yield
@@ -72,6 +74,7 @@ class AgentProgram:
     words: list[str],
     environment: Mapping[str, str],
     num_finished: Callable[[], int],
+    num_offered: Callable[[], int],
     fail: Callable[[ConfigError], None],
   ) -> None:
     failures, finished = 0, num_finished()
@@ -88,13 +91,14 @@ class AgentProgram:
         return
       if num_finished() > finished:
         failures, finished = 0, num_finished()
-      failures += status != 0
+      failures += status != 0 or num_offered() > 0
       await asyncio.sleep(PAUSE_S)
     fail(
       ConfigError(
         f"agents.program={self._command!r} ended {failures} times in a row "
-        f"with an error, the last time with status {status}, and no episode "
-        f"was finished between. Its last lines, of {self._log}:\n{self._tail()}"
+        "with an error or while episodes waited for an agent, the last time "
+        f"with status {status}, and no episode was finished between. Its last "
+        f"lines, of {self._log}:\n{self._tail()}"
       )
     )
 

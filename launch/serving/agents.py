@@ -101,6 +101,7 @@ class AgentServer:
       url.replace("//0.0.0.0:", "//127.0.0.1:"),
       self._names.name,
       num_finished=lambda: self.episodes.counts["finished"],
+      num_offered=lambda: self.episodes.num_offered,
       fail=self._fail,
     )
 

@@ -20,7 +20,7 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     self.folder = pathlib.Path(folder)
     self.log = self.folder / "agent_program.log"
-    self.num_finished = 0
+    self.num_finished = self.num_offered = 0
     self.failures: list[ConfigError] = []
     pause = agent_program.PAUSE_S
     agent_program.PAUSE_S = 0.01
@@ -36,6 +36,7 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
       URL,
       "my_run",
       num_finished=lambda: self.num_finished,
+      num_offered=lambda: self.num_offered,
       fail=self.failures.append,
     ):
       yield
@@ -72,6 +73,26 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(self.said().count("ValueError: no such model"), 3)
 
+  async def test_one_that_ends_while_episodes_wait_ends_the_run(self):
+    self.num_offered = 1
+    async with self.running("print('nothing to do', flush=True)"):
+      await until(lambda: self.failures)
+    self.assertRegex(
+      str(self.failures[0]), r"episodes waited[^$]*status 0[^$]*nothing to do"
+    )
+
+  async def test_one_that_plays_an_episode_and_ends_is_started_again(self):
+    self.num_offered = 1
+    async with self.running("print('begun', flush=True)"):
+      for number in range(1, 8):
+        await until(
+          lambda number=number: (
+            self.said().count("begun") >= number or self.failures
+          )
+        )
+        self.num_finished += 1
+    self.assertEqual(self.failures, [])
+
   async def test_failures_between_which_episodes_finish_are_forgiven(self):
     code = "print('begun', flush=True)\nraise SystemExit(1)"
     async with self.running(code):
@@ -87,7 +108,11 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_command_that_is_none_is_told(self):
     program = AgentProgram("no_such_command x", self.log, token=None)
     async with program.running(
-      URL, "m", num_finished=lambda: 0, fail=self.failures.append
+      URL,
+      "m",
+      num_finished=lambda: 0,
+      num_offered=lambda: 0,
+      fail=self.failures.append,
     ):
       await until(lambda: self.failures)
     self.assertRegex(str(self.failures[0]), "agents.program='no_such_command")
