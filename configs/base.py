@@ -226,6 +226,9 @@ def get_config() -> ml_collections.ConfigDict:
     # module:function.
     estimator="grpo",
     estimator_settings=create(),
+    # Of the critic: trajectory, or information, which adds what the environment
+    # knows of the task in training and the policy never reads: docs/losses.md.
+    critic_input="trajectory",
     # What is compared within a group, where an episode has several lines of
     # tokens: episodes, roles (each by its own reward), or lines.
     compare="episodes",

@@ -58,13 +58,15 @@ class PolicyPlayer:
   # Returns the draw of policy slots for an episode that starts now.
   draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
   subagent: SubagentConfig | None = None
+  informs_critic: bool = False  # whether to record training-time information
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `episode.run_episode`. All draws of an episode use equal weights."""
     draw = self.draw_for(spec.task)
+    environment = environment_of(spec.task, self.environments)
     trajectory = await run_episode(
       spec,
-      environment_of(spec.task, self.environments),
+      environment,
       self.generator,
       self.codec,
       limits=self.limits,
@@ -78,6 +80,9 @@ class PolicyPlayer:
       policy_slot_weights=draw.weights if draw.is_drawn else (),
       max_turns=self.limits.max_turns,
       max_tokens=self.limits.max_tokens,
+      information=environment.training_information(spec.task)
+      if self.informs_critic
+      else "",
     )
 
 

@@ -19,6 +19,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from agentrl_jax.data.records import Group, Line, Trajectory
+from agentrl_jax.errors import ConfigError
 
 COMPARE = ("episodes", "roles", "lines")
 
@@ -88,3 +89,17 @@ def _part(trajectory: Trajectory, lines: Sequence[Line], reward: float) -> Part:
     return trajectory, numbers
   turns = tuple(trajectory.turns[u] for u in numbers)
   return dataclasses.replace(trajectory, turns=turns, reward=reward), numbers
+
+
+def require_roles(roles: Sequence[str], groups: Sequence[Group]) -> None:
+  """Raises `ConfigError` if no line has one of the roles."""
+  found = {
+    line.role for g in groups for t in g.trajectories for line in t.lines
+  }
+  if found and not found.intersection(roles):
+    raise ConfigError(
+      f"train.roles={tuple(roles)!r} is to be trained on, and the episodes of "
+      f"this batch have lines of {', '.join(map(repr, sorted(found)))}: name "
+      "some of these, or () for all. An agent gives its role with each call, "
+      "in the header X-AgentRL-Role"
+    )

@@ -261,6 +261,8 @@ class Trajectory:
   max_tokens: int = 0  # likewise
   roles: tuple[str, ...] = ()  # of each line; () if none was named
   role_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  # Training-time information of the task, for a critic that reads it; else "".
+  information: str = ""
 
   @property
   def lines(self) -> tuple[Line, ...]:

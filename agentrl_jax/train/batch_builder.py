@@ -18,12 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
-from agentrl_jax.data.compared import Compared, compared_parts
+from agentrl_jax.data.compared import (
+  Compared,
+  compared_parts,
+  require_roles,
+)
 from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import Group, Trajectory
-from agentrl_jax.errors import ConfigError, NotFinite
+from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
@@ -40,6 +44,12 @@ from agentrl_jax.train.advantages import (
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.layout import Layout
 from agentrl_jax.train.config.loss import LossConfig
+from agentrl_jax.train.critic.informed import (
+  Encode,
+  carried_over,
+  for_critic,
+  informed,
+)
 from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.learned_turns import LearnedTurns
 from agentrl_jax.train.metrics import answer_versions
@@ -104,11 +114,12 @@ class BatchBuilder:
     temperature: float,
     reference: Reference | None = None,
     make_grammars: Callable[[], Grammars] | None = None,
+    encode: Encode | None = None,
   ):
     """The KL term pulls towards `reference`.
 
     `make_grammars` is called once, for the first answers that had to follow a
-    grammar.
+    grammar. `encode` makes tokens of what an informed critic reads.
     """
     if loss.kl_coefficient and reference is None:
       raise ValueError(
@@ -120,6 +131,7 @@ class BatchBuilder:
     self._present = batch  # with the layout of the batch that is being built
     self._task_ids, self._reference = task_ids, reference
     self._make_grammars = make_grammars
+    self._encode = encode
     self._token_weights = _TokenWeights(policy, loss, temperature=temperature)
     self.learned_turns = LearnedTurns()  # of the batch that was built last
     self._has_seen_roles = False
@@ -167,13 +179,9 @@ class BatchBuilder:
 
   def longest_line(self, groups: Sequence[Group]) -> int:
     """Returns the tokens of the longest line that is trained on."""
+    parts = _parts_of(self._compare(groups))
     return max(
-      (
-        line.num_tokens
-        for group in self._compare(groups).groups
-        for t in group.trajectories
-        for line in t.lines
-      ),
+      (line.num_tokens for t in self._informed(parts) for line in t.lines),
       default=0,
     )
 
@@ -199,7 +207,7 @@ class BatchBuilder:
         micro_batch=layout.micro_batch,
       )
     compared = self._compare(groups)
-    parts = [t for group in compared.groups for t in group.trajectories]
+    parts, of_critic = _parts_of(compared), []
     arrays = make_arrays(
       compared.groups,
       self._task_ids,
@@ -208,7 +216,9 @@ class BatchBuilder:
     )
     self.learned_turns = LearnedTurns()
     if self._advantage.uses_critic:
-      micro_batches, report = self._with_critic(compared, parts, arrays, params)
+      micro_batches, of_critic, report = self._with_critic(
+        compared, parts, arrays, params
+      )
     else:
       micro_batches, report = self._without_critic(compared, parts, arrays)
     played = [t for group in groups for t in group.trajectories]
@@ -216,7 +226,8 @@ class BatchBuilder:
     report["batch/turns"] = float(sum(len(t.turns) for t in played))
     report["batch/lines"] = float(sum(len(t.lines) for t in played))
     report["batch/row_length"] = float(self._present.row_length)
-    return self._add_logprobs(micro_batches, params), report
+    micro_batches = self._add_logprobs(micro_batches, params)
+    return [*micro_batches, *of_critic], report
 
   def snapshot(self) -> dict[str, Any]:
     """Returns the state that a resumed run needs, as JSON values."""
@@ -243,7 +254,7 @@ class BatchBuilder:
     roles, advantage = self._batch.roles, self._advantage
     compare = "lines" if advantage.uses_critic else advantage.compare
     if roles and not self._has_seen_roles:
-      _require_some(roles, groups)
+      require_roles(roles, groups)
       self._has_seen_roles = True
     return compared_parts(groups, compare=compare, roles=roles)
 
@@ -309,13 +320,13 @@ class BatchBuilder:
     trajectories: Sequence[Trajectory],
     arrays: TrajectoryArrays,
     params: Params,
-  ) -> tuple[list[TrainBatch], Report]:
+  ) -> tuple[list[TrainBatch], list[TrainBatch], Report]:
+    """Returns micro-batches, those of an informed critic alone, and report."""
     report: Report = {"batch/left_out_tokens": 0.0}
-    rows = self._pack(trajectories, report)
+    read = self._informed(trajectories)
+    rows = self._pack(read, report)
     task_RT = arrays.task_N[rows.trajectory]
-    micro_batches = self._cut(
-      rows, np.zeros(rows.mask.shape), task_RT, trajectories
-    )
+    micro_batches = self._cut(rows, np.zeros(rows.mask.shape), task_RT, read)
     value_RT = np.concatenate(
       [self._values(params, on_mesh(x, self._mesh)) for x in micro_batches]
     )
@@ -328,9 +339,29 @@ class BatchBuilder:
       config=self._advantage,
       running=self._running,
     )
-    micro_batches = add_fields(micro_batches, fields)
+    of_critic: list[TrainBatch] = []
+    if self._advantage.informs_critic:
+      of_critic = for_critic(micro_batches, fields)
+      seen = self._pack(trajectories, report)
+      micro_batches = self._cut(
+        seen,
+        carried_over(fields["advantage"], rows, seen),
+        arrays.task_N[seen.trajectory],
+        trajectories,
+      )
+    else:
+      micro_batches = add_fields(micro_batches, fields)
     self.learned_turns = LearnedTurns(compared, trajectories, micro_batches)
-    return micro_batches, report
+    return micro_batches, of_critic, report
+
+  def _informed(
+    self, trajectories: Sequence[Trajectory]
+  ) -> Sequence[Trajectory]:
+    """Returns the trajectories as the critic, if there is one, reads them."""
+    if not self._advantage.informs_critic:
+      return trajectories
+    assert self._encode is not None
+    return informed(trajectories, self._encode)
 
   def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
     rows = pack(
@@ -451,6 +482,10 @@ class BatchBuilder:
     return [complete(micro_batch) for micro_batch in micro_batches]
 
 
+def _parts_of(compared: Compared) -> list[Trajectory]:
+  return [t for group in compared.groups for t in group.trajectories]
+
+
 def _have_lines(packed: Sequence[Trajectory]) -> bool:
   """Returns true if a trajectory has several lines of tokens."""
   return any(len(t.lines) > 1 for t in packed)
@@ -480,20 +515,6 @@ def _further_lines(
   )
   lines_X = num_lines_N[np.asarray(batch.trajectory)[begins_BT]]
   return float(np.sum(1 - 1 / lines_X))
-
-
-def _require_some(roles: Sequence[str], groups: Sequence[Group]) -> None:
-  """Raises `ConfigError` if no line has one of the roles."""
-  found = {
-    line.role for g in groups for t in g.trajectories for line in t.lines
-  }
-  if found and not found.intersection(roles):
-    raise ConfigError(
-      f"train.roles={tuple(roles)!r} is to be trained on, and the episodes of "
-      f"this batch have lines of {', '.join(map(repr, sorted(found)))}: name "
-      "some of these, or () for all. An agent gives its role with each call, "
-      "in the header X-AgentRL-Role"
-    )
 
 
 class _TokenWeights:

@@ -8,7 +8,7 @@ micro-batches have one shape, their number may change without compiling again.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,12 @@ from agentrl_jax.train.metrics import (
   policy_slot_numbers,
 )
 from agentrl_jax.train.objective import Metrics, Objective
-from agentrl_jax.train.train_batch import TrainBatch, batch_shardings, on_mesh
+from agentrl_jax.train.train_batch import (
+  TrainBatch,
+  batch_shardings,
+  on_mesh,
+  one_of_each_kind,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -104,7 +109,7 @@ class Learner:
       shapes = self._policy.abstract_split()[1]
       frozen = _with_shardings(shapes, self._frozen_sharding())
     sums = jax.eval_shape(
-      self._zero_sums, state.params, frozen, micro_batch, state.version
+      self._zero_sums, state.params, frozen, [micro_batch], state.version
     )
     return {
       "gradient": self._add.trace(
@@ -116,30 +121,30 @@ class Learner:
   def update(
     self,
     state: TrainState,
-    micro_batches: Iterable[TrainBatch],
+    micro_batches: Sequence[TrainBatch],
     frozen: Params | None = None,
     on_tokens: Callable[[int, Mapping[str, jax.Array]], None] | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes one optimizer update on all micro-batches; `state` is donated.
 
-    `frozen` are the base params if adapters are trained. Micro-batches are
-    equal in shape and lie on the mesh, or on the host, the same in every
-    process. `on_tokens` is called with the position of each micro-batch and the
-    objective's values of its tokens, [B, T] each. Returns when the update is
-    done. Raises `NotFinite` if it produced NaN or infinity.
+    `frozen` are the base params if adapters are trained. Micro-batches lie on
+    the mesh, or on the host, the same in every process; those with the same
+    fields are equal in shape. `on_tokens` is called with the position of each
+    micro-batch and the objective's values of its tokens, [B, T] each. Returns
+    when the update is done. Raises `NotFinite` if it produced NaN or infinity.
     """
-    sums = None
+    if not micro_batches:
+      raise ValueError("an update needs at least one micro-batch")
+    kinds = [on_mesh(x, self.mesh) for x in one_of_each_kind(micro_batches)]
+    sums = self._zeros(state.params, frozen, kinds, state.version)
+    del kinds
     for number, micro_batch in enumerate(micro_batches):
       micro_batch = on_mesh(micro_batch, self.mesh)
-      if sums is None:
-        sums = self._zeros(state.params, frozen, micro_batch, state.version)
       sums, values = self._add(
         state.params, frozen, sums, micro_batch, state.version
       )
       if on_tokens is not None:
         on_tokens(number, values)
-    if sums is None:
-      raise ValueError("an update needs at least one micro-batch")
     state, metrics = self._apply(state, sums)
     report = _numbers(metrics)
     _refuse_not_finite(report, int(state.version))
@@ -188,19 +193,21 @@ class Learner:
     self,
     params: Params,
     frozen: Params | None,
-    micro_batch: TrainBatch,
+    kinds: Sequence[TrainBatch],
     version: jax.Array,
   ) -> Any:
-    (_, metrics), grads = jax.eval_shape(
-      jax.value_and_grad(self._total, has_aux=True),
-      params,
-      frozen,
-      micro_batch,
-      version,
-    )
-    return jax.tree.map(
-      lambda s: jnp.zeros(s.shape, s.dtype), (grads, _sums_of(metrics))
-    )
+    """Returns zeros for the gradient, and for the metrics of all kinds."""
+    sums: Metrics = {}
+    for kind in kinds:
+      (_, metrics), grads = jax.eval_shape(
+        jax.value_and_grad(self._total, has_aux=True),
+        params,
+        frozen,
+        kind,
+        version,
+      )
+      sums |= _sums_of(metrics)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, sums))
 
   def _add_gradient(
     self,
@@ -217,7 +224,10 @@ class Learner:
     sums = (
       jax.tree.map(jnp.add, sum_of_grads, grads),
       # By their own `+`: a metric may add up otherwise than leaf by leaf.
-      {name: sum_of_metrics[name] + x for name, x in _sums_of(metrics).items()},
+      sum_of_metrics
+      | {
+        name: sum_of_metrics[name] + x for name, x in _sums_of(metrics).items()
+      },
     )
     return sums, {
       name: x.values_BT

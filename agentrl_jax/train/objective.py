@@ -62,6 +62,9 @@ def policy_objective(
   ) -> tuple[Mean, Metrics]:
     batch, value_BT = micro_batch.batch, None
     hidden_BTD = hidden_states(policy, params, batch)
+    if micro_batch.advantage is None:
+      value_BT = token_values(policy, params, batch, hidden_BTD)
+      return critic_loss(config, micro_batch, value_BT)
     logprob_BT, entropy_BT = token_logprobs(
       policy,
       params,
@@ -71,7 +74,7 @@ def policy_objective(
       entropy_gradient=config.reads_entropy,
       hidden_BTD=hidden_BTD,
     )
-    if config.has_critic:
+    if config.has_critic and micro_batch.value_target is not None:
       value_BT = token_values(policy, params, batch, hidden_BTD)
     loss, metrics = batch_loss(
       config,
@@ -170,6 +173,7 @@ def batch_loss(
     value_BT: of the critic; None without one.
   """
   batch = micro_batch.batch
+  assert micro_batch.advantage is not None
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
   metrics = _report(behavior_BT, logprob_BT, entropy_BT, micro_batch, config)
   metrics |= measure_policy_slots(
@@ -208,7 +212,21 @@ def batch_loss(
     loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
   if value_BT is not None:
     loss_BT = loss_BT + _value_loss(value_BT, micro_batch, config, metrics)
-  return _reduce(loss_BT, micro_batch, terms, config), metrics
+  return _reduce(loss_BT, micro_batch, config), metrics
+
+
+def critic_loss(
+  config: LossConfig, micro_batch: TrainBatch, value_BT: jax.Array
+) -> tuple[Mean, Metrics]:
+  """Returns the loss of a micro-batch that only the critic learns from.
+
+  The policy has the same tokens in other rows, and they count there: here the
+  loss has its total and no weight.
+  """
+  metrics: Metrics = {}
+  loss_BT = _value_loss(value_BT, micro_batch, config, metrics)
+  reduced = _reduce(loss_BT, micro_batch, config)
+  return Mean(reduced.total, jnp.zeros_like(reduced.weight)), metrics
 
 
 def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
@@ -229,17 +247,17 @@ def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:
 
 
 def _reduce(
-  loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, micro_batch: TrainBatch, config: LossConfig
 ) -> Mean:
   """Reduces to the mean over all sequences that count, packed or not."""
-  packed = _reduce_packed(loss_BT, micro_batch, terms, config)
+  packed = _reduce_packed(loss_BT, micro_batch, config)
   if micro_batch.left_out is None:
     return packed
   return packed + Mean(jnp.zeros(()), micro_batch.left_out)
 
 
 def _reduce_packed(
-  loss_BT: jax.Array, micro_batch: TrainBatch, terms: Terms, config: LossConfig
+  loss_BT: jax.Array, micro_batch: TrainBatch, config: LossConfig
 ) -> Mean:
   mask_BT = micro_batch.batch.mask
   function = config.custom_function("reduction")
@@ -264,7 +282,8 @@ def _reduce_packed(
       losses.fixed_length_mean, length=config.reduction_length
     ),
   }[config.reduction]
-  return over_sequences(loss_BT, mask_BT, **terms.sequences)
+  sequences = sequences_of(micro_batch.batch)
+  return over_sequences(loss_BT, mask_BT, **sequences)
 
 
 def _weigh_tokens(

@@ -31,7 +31,7 @@ class TrainBatch:
   """
 
   batch: Batch
-  advantage: Array  # 0 off the mask
+  advantage: Array | None  # 0 off the mask; None: the critic alone learns
   reference_logprob: Array | None = None
   proximal_logprob: Array | None = None
   weight: Array | None = None  # of the token in the loss
@@ -96,7 +96,7 @@ def add_fields(
   micro_batches: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
 ) -> list[TrainBatch]:
   """Adds arrays [R, T] of the whole batch, cut to each micro-batch's rows."""
-  size = len(micro_batches[0].advantage)
+  size = len(micro_batches[0].batch.token)
   return [
     dataclasses.replace(
       micro_batch, **{name: x_RT[part] for name, x_RT in fields.items()}
@@ -105,6 +105,12 @@ def add_fields(
       micro_batches, _parts(size * len(micro_batches), size), strict=True
     )
   ]
+
+
+def one_of_each_kind(micro_batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+  """Returns the first of all that have the same fields."""
+  kinds = {jax.tree.structure(x): x for x in reversed(micro_batches)}
+  return list(kinds.values())
 
 
 @functools.cache

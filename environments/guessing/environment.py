@@ -87,6 +87,10 @@ class Guessing(IndexedEnvironment[Game]):
       self.find(task), max_turns=self._max_turns, reward=self._reward
     )
 
+  def training_information(self, task: Task) -> str:
+    """Returns the number of the secret, as `guess` takes it."""
+    return f"The secret is {self.find(task).secret + 1}."
+
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

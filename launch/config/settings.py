@@ -419,6 +419,7 @@ def _check_together(s: Settings, steps: int) -> None:
   _check_curriculum(s)
   _check_subagent(s)
   _check_roles(s)
+  _check_critic(s)
   check_admission(s.admission, s.group)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   check_weights(s.policy_slot_weights, s.cross_policy)
@@ -473,6 +474,16 @@ def _check_roles(s: Settings) -> None:
     raise ConfigError(
       f"train.roles={s.batch.roles!r}: with subagent.tool={s.subagent.tool!r} "
       f"the roles are {PLANNER!r} and {WORKER!r}"
+    )
+
+
+def _check_critic(s: Settings) -> None:
+  """Requires that an informed critic can be told of the task."""
+  if s.advantage.informs_critic and s.agents.play:
+    raise ConfigError(
+      "advantage.critic_input='information' is not for agents with their own "
+      "loop, whose tasks this process does not know: set it to trajectory, or "
+      "agents.port to -1"
     )
 
 

@@ -40,7 +40,7 @@ from agentrl_jax.data.records import (
   seed_of,
 )
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import DeadlineExceeded
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.garbage import spared_collections
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
@@ -136,6 +136,8 @@ class LeaderGroupSource(GroupSource):
     self._run, self._metrics = context.folder, metrics
     self._processes, self._interrupts = context.processes, context.interrupts
     self._monitor = Monitor()
+    if self._settings.advantage.informs_critic:
+      require_information(environments)
     self._stream = training_stream(self._settings, environments, purpose=STAGE)
     self._trained_groups = TrainedGroups(
       self._run.root / "trained_groups.jsonl"
@@ -316,6 +318,7 @@ class LeaderGroupSource(GroupSource):
       draw_for=self._chooser.draw_for,
       waits=self._settings.waits,
       subagent=self._settings.subagent,
+      informs_critic=self._settings.advantage.informs_critic,
     )
     return (
       player
@@ -415,6 +418,25 @@ def _make_lockstep(
       service.driver, deadline_s=settings.waits.answer_timeout_s
     )
   return None
+
+
+def require_information(environments: Mapping[str, Environment]) -> None:
+  """Raises `ConfigError` for tasks that have no training-time information."""
+  for name, environment in environments.items():
+    first = Task(name, "train", environment.indices("train")[0])
+    try:
+      found = environment.training_information(first)
+    except NotImplementedError as error:
+      raise ConfigError(
+        f"advantage.critic_input='information': {error}; define "
+        "`training_information` of the environment, or set --config.advantage."
+        "critic_input=trajectory"
+      ) from error
+    if not found:
+      raise ConfigError(
+        "advantage.critic_input='information': the training-time information "
+        f"of {name}'s first task is empty; return what a critic is to know"
+      )
 
 
 def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:

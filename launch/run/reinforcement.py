@@ -26,6 +26,7 @@ from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.collapse.alarm import CollapseAlarm
 from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
 from agentrl_jax.train.config.layout import Layout, LayoutChooser
+from agentrl_jax.train.critic.informed import Encode
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
@@ -62,6 +63,7 @@ def make_batch_builder(
   policy: Policy,
   reference: Reference | None,
   make_grammars: Callable[[], Grammars],
+  encode: Encode,
 ) -> BatchBuilder:
   """Makes the builder of a run's batches, on the policy's mesh."""
   return BatchBuilder(
@@ -73,6 +75,7 @@ def make_batch_builder(
     temperature=settings.sampling.temperature,
     reference=reference,
     make_grammars=make_grammars,
+    encode=encode,
   )
 
 
@@ -123,7 +126,7 @@ class Reinforcement:
     self._config, self._settings = context.config, context.settings
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
-    self._context, self._publisher = context, publisher
+    self._context, self._publisher, self._codec = context, publisher, codec
     vocab_size = context.settings.model.vocab_size
     # Compiled once, if an answer had to follow one.
     self._make_grammars = functools.cache(lambda: codec.grammars(vocab_size))
@@ -185,9 +188,20 @@ class Reinforcement:
     return _Updater(
       policy,
       self._learner,
-      make_batch_builder(settings, policy, reference, self._make_grammars),
+      self._builder(policy, reference),
       reference,
       frozen,
+    )
+
+  def _builder(
+    self, policy: Policy, reference: Reference | None
+  ) -> BatchBuilder:
+    return make_batch_builder(
+      self._settings,
+      policy,
+      reference,
+      self._make_grammars,
+      self._codec.encode_plain,
     )
 
   def _move(self, state: TrainState) -> TrainState:
@@ -201,9 +215,7 @@ class Reinforcement:
       policy = Policy(settings.model, settings.compute, mesh, settings.lora)
       learner = make_learner(settings, policy, steps=self._config.train.steps)
     reference = old.reference and old.reference.on_mesh_of(policy)
-    builder = make_batch_builder(
-      settings, policy, reference, self._make_grammars
-    )
+    builder = self._builder(policy, reference)
     builder.restore(old.builder.snapshot())
     frozen = _moved_to(old.frozen, learner.mesh)
     self._updater = _Updater(policy, learner, builder, reference, frozen)

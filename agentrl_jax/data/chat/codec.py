@@ -326,6 +326,10 @@ class ChatCodec:
     """Returns the ids, int32, of shielded text; markers in it are markers."""
     return self._tokenizer.encode(text)
 
+  def encode_plain(self, text: str) -> np.ndarray:
+    """Returns the ids, int32, of text in which markers are only words."""
+    return self.encode(self._tokenizer.markers.shield(text))
+
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """Returns the text of ids, markers included."""
     return self._tokenizer.decode(ids)

@@ -229,6 +229,28 @@ class SettingsTest(parameterized.TestCase):
       "row_length=1000 must be a multiple of 128.*row_length=1024",
     ),
     (
+      "information_without_a_critic",
+      {"advantage.critic_input": "information"},
+      "means nothing for advantage.estimator='grpo', which has no critic",
+    ),
+    (
+      "unknown_input_of_the_critic",
+      {"advantage.critic_input": "solution"},
+      "critic_input='solution'.*information",
+    ),
+    (
+      "information_for_the_critic_of_agents",
+      {
+        "advantage.critic_input": "information",
+        "advantage.estimator": "gae",
+        "advantage.keep": "all",
+        "loss.value_coefficient": 0.5,
+        "model.value_head": True,
+        "agents.port": 0,
+      },
+      "agents.port to -1",
+    ),
+    (
       "layout_for_fewer_devices",
       {"mesh.data": 7, "train.layouts": ("256 tokens 7 rows tensor=1",)},
       "for 1 devices, and mesh has 7",

@@ -39,6 +39,7 @@ LEARNERS = {
   # With a critic even an attempt that fails as all others do teaches something.
   "model.value_head": True,
   "advantage.estimator": "gae",
+  "advantage.critic_input": "information",
   "loss.value_coefficient": 0.5,
   "optimizer.learning_rate": 1e-3,
 }
@@ -58,7 +59,7 @@ LEARNING = {
 }
 # Nothing is left to timing.
 SHORT_UNTIL = 3  # the learner's version, of training episodes of one turn
-ONE_TURN = 64  # tokens, at most
+ONE_TURN = 76  # tokens, at most, with the critic's information
 EXACT = {
   **LEARNERS,
   **ADAPTIVE,
