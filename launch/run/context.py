@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import ml_collections
 
 from agentrl_jax import logs
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
@@ -61,6 +62,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
     with contextlib.ExitStack() as stack:
       stack.enter_context(compile_cache(folder.root, config.compile_cache))
       mesh = sharding.make_mesh(settings.mesh, slices=settings.slices)
+      _try_layouts(settings)
       policy = Policy(settings.model, settings.compute, mesh, settings.lora)
       connect_devices(mesh, processes)
       interrupts = stack.enter_context(
@@ -69,3 +71,15 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
       if processes.leads:
         stack.enter_context(folder.held())
       yield RunContext(config, settings, policy, folder, processes, interrupts)
+
+
+def _try_layouts(settings: Settings) -> None:
+  """Raises `ConfigError` for a mesh that these devices cannot form."""
+  for layout in settings.layouts[:-1]:
+    try:
+      sharding.make_mesh(layout.mesh, slices=settings.slices)
+    except ConfigError as error:
+      raise ConfigError(
+        f"train.layouts has {layout.text!r}, which stands for other values of "
+        f"mesh: {error}"
+      ) from error

@@ -26,7 +26,6 @@ from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.collapse.alarm import CollapseAlarm
 from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
 from agentrl_jax.train.config.layout import Layout, LayoutChooser
-from agentrl_jax.train.critic.informed import Encode
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
@@ -58,14 +57,41 @@ def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
   )
 
 
+def make_reference(
+  settings: Settings, policy: Policy, params: Params
+) -> Reference | None:
+  """Makes the KL term's reference of `params`, if there is such a term."""
+  if not settings.loss.kl_coefficient:
+    return None
+  return Reference(policy, policy.plain(params), place=settings.reference.place)
+
+
 def make_batch_builder(
-  settings: Settings,
-  policy: Policy,
-  reference: Reference | None,
-  make_grammars: Callable[[], Grammars],
-  encode: Encode,
+  context: RunContext, params: Params, codec: ChatCodec
 ) -> BatchBuilder:
-  """Makes the builder of a run's batches, on the policy's mesh."""
+  """Makes the builder of a run's batches; `params` are the KL reference's."""
+  settings, policy = context.settings, context.policy
+  reference = make_reference(settings, policy, params)
+  return _builder_on(
+    policy, settings, reference, codec, _grammars_of(settings, codec)
+  )
+
+
+def _grammars_of(
+  settings: Settings, codec: ChatCodec
+) -> Callable[[], Grammars]:
+  """Returns a function that compiles the chat's grammars once, if called."""
+  vocab_size = settings.model.vocab_size
+  return functools.cache(lambda: codec.grammars(vocab_size))
+
+
+def _builder_on(
+  policy: Policy,
+  settings: Settings,
+  reference: Reference | None,
+  codec: ChatCodec,
+  make_grammars: Callable[[], Grammars],
+) -> BatchBuilder:
   return BatchBuilder(
     policy,
     loss=settings.loss,
@@ -75,7 +101,7 @@ def make_batch_builder(
     temperature=settings.sampling.temperature,
     reference=reference,
     make_grammars=make_grammars,
-    encode=encode,
+    encode=codec.encode_plain,
   )
 
 
@@ -127,9 +153,7 @@ class Reinforcement:
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
     self._context, self._publisher, self._codec = context, publisher, codec
-    vocab_size = context.settings.model.vocab_size
-    # Compiled once, if an answer had to follow one.
-    self._make_grammars = functools.cache(lambda: codec.grammars(vocab_size))
+    self._make_grammars = _grammars_of(context.settings, codec)
     self._learner = make_learner(
       context.settings, context.policy, steps=context.config.train.steps
     )
@@ -180,28 +204,16 @@ class Reinforcement:
 
   def _at_home(self, warm: Params, frozen: Params | None) -> _Updater:
     """Returns the updater on the config's mesh."""
-    settings, policy, reference = self._settings, self._policy, None
-    if settings.loss.kl_coefficient:
-      reference = Reference(
-        policy, policy.plain(warm), place=settings.reference.place
-      )
-    return _Updater(
-      policy,
-      self._learner,
-      self._builder(policy, reference),
-      reference,
-      frozen,
-    )
+    policy = self._policy
+    reference = make_reference(self._settings, policy, warm)
+    builder = self._builder(policy, reference)
+    return _Updater(policy, self._learner, builder, reference, frozen)
 
   def _builder(
     self, policy: Policy, reference: Reference | None
   ) -> BatchBuilder:
-    return make_batch_builder(
-      self._settings,
-      policy,
-      reference,
-      self._make_grammars,
-      self._codec.encode_plain,
+    return _builder_on(
+      policy, self._settings, reference, self._codec, self._make_grammars
     )
 
   def _move(self, state: TrainState) -> TrainState:

@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 import tempfile
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +77,8 @@ def _train(workdir: str, changes: Mapping[str, Any]) -> _Prepared:
   with open_run(config) as context:
     publisher = Publisher(context.policy, None, gathered=True)
     params = fresh_params(context.settings, context.policy)
-    codec: Any = None  # no answer follows a grammar
+    # No answer follows a grammar, and no critic is informed.
+    codec: Any = types.SimpleNamespace(encode_plain=None)
     Reinforcement(context, groups, publisher, codec).train(params)
   return groups
 
