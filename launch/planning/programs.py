@@ -107,10 +107,10 @@ def learner_load(
   """
   batch, length = settings.batch, settings.batch.row_length
   tokens = batch.micro_batch * length
-  blocks = roofline.blocks_of(
-    settings.compute, length, kernel, settings.mesh["sequence"]
-  )
+  shards = settings.mesh["sequence"]
+  blocks = roofline.blocks_of(settings.compute, length, kernel, shards)
   visited = roofline.keys_visited(length, blocks)
+  imbalance = roofline.imbalance(length, blocks, shards)
   if attempts is None:
     return Load(
       attempts=None,
@@ -119,11 +119,13 @@ def learner_load(
       of_trajectories=tokens,
       keys_needed=settings.episode.max_tokens / 2,
       keys_visited=visited,
+      imbalance=imbalance,
     )
   rows = packed_groups(settings, attempts)
   # Only trees let splash skip blocks that belong to different attempts.
   if blocks is not None and (kernel != "splash" or batch.sharing > 1):
     visited = rows.keys_visited(blocks)
+    imbalance = rows.imbalance(blocks, shards)
   return Load(
     attempts=attempts,
     tokens=tokens,
@@ -131,6 +133,7 @@ def learner_load(
     of_trajectories=batch.micro_batch * rows.tokens,
     keys_needed=rows.keys_needed,
     keys_visited=visited,
+    imbalance=imbalance,
   )
 
 

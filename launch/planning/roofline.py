@@ -125,6 +125,11 @@ class Flops:
 
   needed: float
   executed: float
+  imbalance: float = 1.0  # executed by the busiest chip, over the mean
+
+  def of_busiest(self, num_chips: int) -> float:
+    """Operations that the busiest of `num_chips` chips executes."""
+    return self.executed * self.imbalance / num_chips
 
 
 def layer_weights(c: ModelConfig) -> int:
@@ -229,6 +234,15 @@ class PackedRows:
       self.row_length
     )
 
+  def imbalance(self, blocks: tuple[int, int], shards: int) -> float:
+    """Pairs of the busiest of `shards` of a row's queries, over the mean."""
+    return _imbalance(
+      sum(
+        pairs_by_shard(self.ends(row), *blocks, shards) * num
+        for row, num in self.num_rows.items()
+      )
+    )
+
   def ends(self, row: Sequence[int]) -> np.ndarray:
     """Returns `PrefixTree.end` of a row, int [T]."""
     end_T = np.zeros(self.row_length, int)
@@ -281,14 +295,26 @@ def pairs_visited(end_T: np.ndarray, queries: int, keys: int) -> int:
   These have a visible pair: token t sees token s if s <= t < end[s]. Padding
   sees itself. `queries` and `keys` are the tokens of a block.
   """
+  return int(pairs_by_shard(end_T, queries, keys, 1).sum())
+
+
+def pairs_by_shard(
+  end_T: np.ndarray, queries: int, keys: int, shards: int
+) -> np.ndarray:
+  """Counts the same for equal parts of the queries, int [shards]."""
   key_S = np.arange(len(end_T))
   end_S = np.maximum(end_T, key_S + 1)
   first_M = np.arange(0, len(end_T), keys)
-  num_pairs = 0
+  num_pairs = np.zeros(shards, int)
   for first in range(0, len(end_T), queries):
     is_seen_S = (key_S < first + queries) & (end_S > first)
-    num_pairs += int(np.logical_or.reduceat(is_seen_S, first_M).sum())
+    num_blocks = int(np.logical_or.reduceat(is_seen_S, first_M).sum())
+    num_pairs[first * shards // len(end_T)] += num_blocks
   return num_pairs * queries * keys
+
+
+def _imbalance(pairs: np.ndarray) -> float:
+  return float(pairs.max() / pairs.mean())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -301,6 +327,9 @@ class Load:
   of_trajectories: float  # that the computed ones stand for
   keys_needed: float  # per computed token
   keys_visited: float  # per token of the rows
+  # Keys that the busiest shard of a row's tokens visits, over the mean: later
+  # tokens see more.
+  imbalance: float = 1.0
 
   @property
   def shared(self) -> float:
@@ -331,10 +360,14 @@ def gradient(
   if compute.remat in ("full", "attention"):
     # The layer's last product is no input of any gradient.
     again = 2 * (layers - c.num_layers * c.width * c.mlp_width)
-  attended_again = attended * _attention_again(compute, kernel)
-  executed = 2 * passes * layers + again + 3 * attended + attended_again
+  attended *= 3 + _attention_again(compute, kernel)
+  executed = 2 * passes * layers + again + attended
   executed += 2 * (passes + 1) * head  # its logits are computed again
-  return Flops(needed * load.computed, executed * load.tokens)
+  return Flops(
+    needed * load.computed,
+    executed * load.tokens,
+    imbalance=1 + (load.imbalance - 1) * attended / executed,
+  )
 
 
 def _attention_again(compute: ComputeConfig, kernel: str) -> float:
@@ -379,6 +412,21 @@ def keys_visited(row_length: int, blocks: tuple[int, int] | None) -> float:
     return row_length
   end_T = np.full(row_length, row_length)
   return pairs_visited(end_T, *blocks) / row_length
+
+
+@functools.cache
+def imbalance(
+  row_length: int, blocks: tuple[int, int] | None, shards: int
+) -> float:
+  """Keys visited by the busiest of `shards` of a whole row, over the mean.
+
+  The last shard sees most: of s shards, (2 s - 1) / s times the mean if blocks
+  are small. Without blocks all compute the same.
+  """
+  if blocks is None:
+    return 1.0
+  end_T = np.full(row_length, row_length)
+  return _imbalance(pairs_by_shard(end_T, *blocks, shards))
 
 
 def extend(

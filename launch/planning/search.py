@@ -105,7 +105,7 @@ def estimate(
     exchanged_between_slices(changed, slice_.num_slices)
     / slice_.chip.network_bandwidth
   )
-  compute_s = work.executed / slice_.num_devices / slice_.chip.flops
+  compute_s = work.of_busiest(slice_.num_devices) / slice_.chip.flops
   estimate_s = max(compute_s, links_s, network_s) / load.tokens
   if state_bytes(changed) > slice_.chip.memory:
     estimate_s = float("inf")

@@ -216,7 +216,7 @@ class Planner:
     if compiled.memory is not None:
       bound = roofline(
         slice_.chip,
-        executed_flops=program.flops.executed / program.mesh.size,
+        executed_flops=program.flops.of_busiest(program.mesh.size),
         moved=compiled.moved,
         exchanges=compiled.exchanges,
         slice_=slice_,

@@ -18,7 +18,12 @@ from launch.planning import roofline
 from launch.planning.advice import longer_rows
 from launch.planning.chips import parse_slice
 from launch.planning.programs import learner_load
-from launch.planning.roofline import Attempts, pack_groups, pairs_visited
+from launch.planning.roofline import (
+  Attempts,
+  pack_groups,
+  pairs_by_shard,
+  pairs_visited,
+)
 from launch.planning.study import Deployment, read_attempts
 from tests.data.records import make_trajectory, make_turn
 from tests.model.attention.trees import random_ends
@@ -140,6 +145,19 @@ class PairsVisitedTest(parameterized.TestCase):
     )
     self.assertEqual(pairs_visited(end_T, *blocks), wanted * queries * keys)
 
+  def test_shards_of_the_queries_visit_parts_of_them(self):
+    end_T = random_ends(np.random.default_rng(4), 96, padding=10)
+    parts = pairs_by_shard(end_T, 8, 16, 4)
+    for shard, found in enumerate(parts):
+      visible_TS = _visible(end_T)[24 * shard :][:24]
+      wanted = sum(
+        visible_TS[t : t + 8, s : s + 16].any()
+        for t in range(0, 24, 8)
+        for s in range(0, 96, 16)
+      )
+      self.assertEqual(found, wanted * 8 * 16)
+    self.assertEqual(parts.sum(), pairs_visited(end_T, 8, 16))
+
   def test_attention_by_blocks_computes_as_many(self):
     block = 16
     end_T = random_ends(np.random.default_rng(2), 256, padding=20)
@@ -220,6 +238,26 @@ class LoadTest(parameterized.TestCase):
       self.assertEqual(load.computed, 32 * 8192)
       self.assertEqual(load.keys_needed, 4096)
       self.assertEqual(load.keys_visited, (8192 + 512) / 2)
+
+  @parameterized.parameters((1, 1.0), (2, 100 / 68), (4, 58 / 34))
+  def test_the_last_shard_of_a_row_sees_most(self, sequence, wanted):
+    # Of 16 blocks of queries, the n-th visits n blocks of keys.
+    settings = _settings(sharing=1)
+    settings = dataclasses.replace(
+      settings, mesh={**settings.mesh, "sequence": sequence}
+    )
+    for attempts in (None, FITS):
+      load = learner_load(settings, attempts, "splash")
+      self.assertAlmostEqual(load.imbalance, wanted)
+    self.assertEqual(learner_load(settings, None, "cudnn").imbalance, 1.0)
+
+  def test_branches_see_less_than_the_last_shard_of_one_attempt(self):
+    settings = _settings()
+    settings = dataclasses.replace(
+      settings, mesh={**settings.mesh, "sequence": 4}
+    )
+    tree = learner_load(settings, FITS, "splash")
+    self.assertBetween(tree.imbalance, 1.01, 1.5)
 
   def test_a_trajectory_token_costs_less_where_prompts_are_shared(self):
     settings = _settings()

@@ -127,6 +127,17 @@ class FlopsTest(parameterized.TestCase):
       found["full"] - found["none"], c.num_layers * (again + attended), -3
     )
 
+  def test_the_busiest_chip_has_more_keys_and_equal_products(self):
+    c, compute = PRESETS["qwen3-8b"], compute_config(remat="full")
+    mean = _load(8192, 4000, tokens=64)
+    most = dataclasses.replace(mean, keys_visited=6000)
+    flops, more = (
+      roofline.gradient(c, compute, load, kernel="splash")
+      for load in (dataclasses.replace(mean, imbalance=1.5), most)
+    )
+    self.assertLess(flops.executed, more.executed)
+    self.assertAlmostEqual(flops.of_busiest(8) / (more.executed / 8), 1)
+
   @parameterized.parameters(
     ("xla", 0, "none", 0),
     ("xla", 0, "attention", 1),  # the compiler counts as much as for "full"

@@ -183,6 +183,15 @@ class FormulasTest(parameterized.TestCase):
     split = estimate(_over(settings, "fsdp"), _mesh(fsdp=8), slices)
     self.assertGreater(split.estimate_s, two.estimate_s)
 
+  def test_a_row_over_several_chips_waits_for_its_last_tokens(self):
+    settings = _settings()
+    batch = dataclasses.replace(settings.batch, row_length=131072)
+    settings = dataclasses.replace(settings, batch=batch)
+    whole = estimate(settings, _mesh(fsdp=32), V5P_64)
+    split = estimate(settings, _mesh(fsdp=8, sequence=4), V5P_64)
+    # Attention is three fifths of the work, and of its mean takes 7 / 4.
+    self.assertBetween(split.estimate_s / whole.estimate_s, 1.3, 1.6)
+
   def test_state_that_does_not_fit_is_out_of_the_question(self):
     whole = estimate(_settings(), _mesh(data=32), V5P_64)
     self.assertEqual(whole.estimate_s, math.inf)
