@@ -4,6 +4,8 @@ r"""Predicts whether a config fits a TPU slice, and how fast it runs there.
     --topology=v5p-64 --rollout_topology=v5p-8
   python -m launch.plan --config=configs/pod.py:qwen3-8b --topology=v6e:8x8 \
     --rollout_topology=v6e-8 --search=6 --config.mesh.fsdp=64
+  python -m launch.plan --config=configs/pod.py:qwen3-8b --topology=v6e-32 \
+    --rollout_topology=v6e-8 --search=2 --lengths=2048,8192,32768,131072
   python -m launch.plan --config=configs/pod.py:qwen2.5-14b --system \
     --topology=v5p-64 --rollout_topology=v5p-8 --rollout_slices=8 \
     --prompt=1024 --turns=896 --num_answers=5 --answer_tokens=100
@@ -31,6 +33,8 @@ from launch.planning import report
 from launch.planning.advice import Adviser, refusal
 from launch.planning.chips import parse_slice
 from launch.planning.largest_batch import Largest, most_rows, most_slots
+from launch.planning.layouts import length_plans
+from launch.planning.layouts import report as layouts_report
 from launch.planning.search import Candidate, exchanged, search
 from launch.planning.study import (
   ROLES,
@@ -98,6 +102,11 @@ _QUICK = flags.DEFINE_bool(
 _SEARCH = flags.DEFINE_integer(
   "search", 0, "So many of the most promising meshes are compiled and ranked."
 )
+_LENGTHS = flags.DEFINE_list(
+  "lengths",
+  None,
+  "Tokens of a row, with a comma between two: --search finds a mesh for each.",
+)
 _ADVICE = flags.DEFINE_integer(
   "advice",
   6,
@@ -154,6 +163,20 @@ _OF_PROGRAMS = (
   "attempts",
   "largest",
   "search",
+  "lengths",
+)
+# Flags of the plan of one length, that --lengths leaves out.
+_OF_ONE_LENGTH = (
+  "roles",
+  "prompt",
+  "turns",
+  "attempts",
+  "mean_tokens",
+  "largest",
+  "advice",
+  "system",
+  "measured",
+  *_OF_SYSTEM,
 )
 flags.mark_flags_as_required(["config"])
 flags.register_multi_flags_validator(
@@ -237,6 +260,28 @@ def plan_from_run(settings: Settings, run: pathlib.Path) -> None:
     Console().print_json(json.dumps(values))
 
 
+def plan_lengths(
+  settings: Settings, deployment: Deployment, lengths: tuple[int, ...]
+) -> str:
+  """Prints the best mesh of each length; returns a sentence, or "", likewise.
+
+  `lengths` are tokens of a row.
+  """
+  tables = Console(stderr=_JSON.value, width=110)
+  with _telling() as tell:
+    plans = length_plans.plan_lengths(
+      Planner(deployment),
+      settings,
+      lengths,
+      num_compiled=_SEARCH.value,
+      tell=tell,
+    )
+  layouts_report.show(tables, plans)
+  if _JSON.value:
+    Console().print_json(json.dumps(layouts_report.as_json(plans)))
+  return length_plans.refusal(plans, deployment.learner)
+
+
 def _show_whole(tables: Console, whole: Plan) -> None:
   system_report.show(
     tables, whole.systems, slices=whole.slices, notes=whole.notes
@@ -294,14 +339,27 @@ def main() -> None:
     mean_tokens=_MEAN_TOKENS.value,
     is_quick=_QUICK.value,
   )
-  request = _request(settings, deployment) if _SYSTEM.value else None
-  if refused := plan(CONFIG.value, settings, deployment, request):
+  if _LENGTHS.value is None:
+    request = _request(settings, deployment) if _SYSTEM.value else None
+    refused = plan(CONFIG.value, settings, deployment, request)
+  else:
+    lengths = length_plans.read_lengths(_LENGTHS.value)
+    refused = plan_lengths(settings, deployment, lengths)
+  if refused:
     sys.exit(refused)
 
 
 def _refuse_idle_flags() -> None:
   """Raises `ConfigError` for flags that would change nothing."""
-  if _MEASURED.value:
+  if _LENGTHS.value is not None:
+    if not _SEARCH.value:
+      raise ConfigError(
+        "--lengths needs meshes to compare: add --search=3, the number of "
+        "meshes that are compiled for each length beside that of the config"
+      )
+    reason = "--lengths plans the learner alone, with full rows of each length"
+    idle = list(_OF_ONE_LENGTH)
+  elif _MEASURED.value:
     reason = "a run has rates of its own, and --measured asks for no slices"
     idle = [*_OF_PROGRAMS, *_OF_SYSTEM[1:]]
   elif not _SYSTEM.value:

@@ -236,12 +236,11 @@ class PackedRows:
 
   def imbalance(self, blocks: tuple[int, int], shards: int) -> float:
     """Pairs of the busiest of `shards` of a row's queries, over the mean."""
-    return _imbalance(
-      sum(
-        pairs_by_shard(self.ends(row), *blocks, shards) * num
-        for row, num in self.num_rows.items()
-      )
-    )
+    pairs = [
+      pairs_by_shard(self.ends(row), *blocks, shards) * num
+      for row, num in self.num_rows.items()
+    ]
+    return _imbalance(np.sum(pairs, axis=0))
 
   def ends(self, row: Sequence[int]) -> np.ndarray:
     """Returns `PrefixTree.end` of a row, int [T]."""

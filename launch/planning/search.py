@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 
+from agentrl_jax.model.attention.packed import choose
 from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.chips import Slice
-from launch.planning.largest_batch import meshes, with_mesh
+from launch.planning.largest_batch import meshes, with_mesh, with_rows
 from launch.planning.programs import learner_load
 from launch.planning.roofline import Attempts
 from launch.planning.study import Judgement, Planner
@@ -33,6 +34,7 @@ class Candidate:
   mesh: Mapping[str, int]
   rows: int
   estimate_s: float  # per token
+  exchanged_s: float = 0.0  # per token, by formula: orders equal estimates
   judged: Judgement | None = None
   is_own: bool = False  # the mesh of the config
 
@@ -59,12 +61,7 @@ def search(
   not compiled again.
   """
   slice_ = planner.deployment.learner
-  candidates = [
-    estimate(settings, mesh, slice_, planner.deployment.attempts)
-    for mesh in meshes(settings, slice_.num_devices)
-    if mesh[settings.slices.over] % slice_.num_slices == 0
-  ]
-  candidates.sort(key=lambda c: c.estimate_s)
+  candidates = estimates(settings, slice_, planner.deployment.attempts)
   found = []
   if own is not None:
     candidate = estimate(
@@ -74,11 +71,30 @@ def search(
     candidates = [c for c in candidates if c.mesh != candidate.mesh]
   for candidate in candidates[:num_compiled]:
     tell(shape_name(candidate.mesh))
-    changed = with_mesh(settings, candidate.mesh)
-    gradient = planner.programs(changed, ("learner",))[0]
-    judged = planner.judge(changed, gradient)
-    found.append(dataclasses.replace(candidate, judged=judged))
+    found.append(compiled(planner, settings, candidate))
   return sorted(found, key=lambda c: (c.seconds_per_token, c.estimate_s))
+
+
+def compiled(
+  planner: Planner, settings: Settings, candidate: Candidate
+) -> Candidate:
+  """Returns the candidate with its gradient compiled, of as many rows."""
+  changed = with_rows(with_mesh(settings, candidate.mesh), candidate.rows)
+  gradient = planner.programs(changed, ("learner",))[0]
+  judged = planner.judge(changed, gradient)
+  return dataclasses.replace(candidate, judged=judged)
+
+
+def estimates(
+  settings: Settings, slice_: Slice, attempts: Attempts | None = None
+) -> list[Candidate]:
+  """Every mesh of a slice that divides the model, the most promising first."""
+  found = [
+    estimate(settings, mesh, slice_, attempts)
+    for mesh in meshes(settings, slice_.num_devices)
+    if mesh[settings.slices.over] % slice_.num_slices == 0
+  ]
+  return sorted(found, key=lambda c: (c.estimate_s, c.exchanged_s))
 
 
 def shape_name(mesh: Mapping[str, int]) -> str:
@@ -110,7 +126,10 @@ def estimate(
   if state_bytes(changed) > slice_.chip.memory:
     estimate_s = float("inf")
   return Candidate(
-    mesh=mesh, rows=changed.batch.micro_batch, estimate_s=estimate_s
+    mesh=mesh,
+    rows=changed.batch.micro_batch,
+    estimate_s=estimate_s,
+    exchanged_s=(links_s + network_s) / load.tokens,
   )
 
 
@@ -129,13 +148,26 @@ def state_bytes(settings: Settings) -> float:
 def kept_bytes(settings: Settings) -> float:
   """Bytes that a gradient has on a chip at least, beside the state.
 
-  The input of every layer, which each choice of compute.remat keeps, and the
-  output matrix gathered along fsdp.
+  The input of every layer, which each choice of compute.remat keeps, the output
+  matrix gathered along fsdp, and `mask_bytes`.
   """
   c = settings.model
   number = _number_bytes(settings)
   inputs = c.num_layers * _tokens_of_chip(settings) * c.width
-  return number * (inputs + c.vocab_size * c.width / settings.mesh["tensor"])
+  head = c.vocab_size * c.width / settings.mesh["tensor"]
+  return number * (inputs + head) + mask_bytes(settings)
+
+
+def mask_bytes(settings: Settings) -> float:
+  """Bytes of a chip that splash's masks of prefix trees take, at least.
+
+  One for each pair of a chip's queries and its rows' keys. Without trees, and
+  by other kernels, no mask is kept.
+  """
+  kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
+  if settings.batch.sharing == 1 or kernel != "splash":
+    return 0.0
+  return _tokens_of_chip(settings) * settings.batch.row_length
 
 
 def gradient_bytes(settings: Settings) -> float:
