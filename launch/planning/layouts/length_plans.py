@@ -75,6 +75,11 @@ def read_lengths(values: Sequence[str]) -> tuple[int, ...]:
 
   Raises `ConfigError` for a value that no row can have, or that is repeated.
   """
+  if not values:
+    raise ConfigError(
+      "--lengths names no length: write the tokens of a row, with a comma "
+      "between two, as --lengths=2048,8192"
+    )
   lengths = []
   for value in values:
     if not value.isdecimal() or not int(value):
