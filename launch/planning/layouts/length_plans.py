@@ -113,9 +113,9 @@ def plan_lengths(
 ) -> list[LengthPlan]:
   """Plans each length, shortest first.
 
-  For each, the mesh of the config, that of the length before, and the
-  `num_compiled` most promising of the others are compiled. If none of them
-  fits, up to as many more are.
+  For each, the mesh of the config (if it is one of the slice), that of the
+  length before, and the `num_compiled` most promising of the others are
+  compiled. If none of them fits, up to as many more are.
   """
   found: list[LengthPlan] = []
   kept: list[Mapping[str, int]] = [settings.mesh]

@@ -78,7 +78,7 @@ class DecodeTest(absltest.TestCase):
 
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
-class CommandTest(absltest.TestCase):
+class CommandTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_what_cannot_fit_is_refused_before_anything_is_compiled(self):
     done = _plan(
@@ -124,6 +124,41 @@ class CommandTest(absltest.TestCase):
     self.assertRegex(
       done.stderr, "--segment=4096: is now --prompt, .* and --turns"
     )
+
+  @pytest.mark.slow
+  def test_a_length_that_fits_no_mesh_is_a_sentence(self):
+    done = _plan(
+      "--config=configs/pod.py:qwen3-32b",
+      "--topology=v5e-8",
+      "--rollout_topology=v5e-8",
+      "--search=2",
+      "--lengths=8192,2048",
+      "--json",
+    )
+    self.assertEqual(done.returncode, 1)
+    self.assertRegex(
+      done.stderr,
+      r"rows of 2048 tokens fit no mesh of v5e:2x4: \d+ are too large by "
+      "arithmetic; .*; rows of 8192 tokens fit no mesh",
+    )
+    found = json.loads(done.stdout)
+    self.assertEqual([one["length"] for one in found["lengths"]], [2048, 8192])
+    self.assertEqual([one["meshes"] for one in found["lengths"]], [[], []])
+    self.assertEqual(found["layouts"], "")
+
+  @parameterized.parameters(
+    (("--lengths=2048",), "--lengths needs .*: add --search=3"),
+    (
+      ("--lengths=2048", "--search=1", "--turns=9", "--nolargest"),
+      "--turns, --largest would change nothing: --lengths plans the learner",
+    ),
+    (("--lengths=2048,100", "--search=1"), "--lengths has 100, .* write 128"),
+  )
+  @pytest.mark.slow
+  def test_flags_of_lengths_are_checked(self, arguments, sentence):
+    done = _plan("--config=configs/pod.py", "--topology=v5p-64", *arguments)
+    self.assertEqual(done.returncode, 2)
+    self.assertRegex(done.stderr, sentence)
 
   @pytest.mark.slow
   def test_a_mesh_of_another_size_is_a_sentence(self):
