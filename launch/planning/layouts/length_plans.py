@@ -113,9 +113,10 @@ def plan_lengths(
 ) -> list[LengthPlan]:
   """Plans each length, shortest first.
 
-  For each, the mesh of the config (if it is one of the slice), that of the
-  length before, and the `num_compiled` most promising of the others are
-  compiled. If none of them fits, up to as many more are.
+  For each, the mesh of the config (if it is one of the slice) and that of the
+  length before are compiled; then, unless one of these is limited by the peak
+  rate of all chips, the `num_compiled` most promising of the others. If none of
+  all these fits, up to as many more are compiled.
   """
   found: list[LengthPlan] = []
   kept: list[Mapping[str, int]] = [settings.mesh]
@@ -214,8 +215,9 @@ class _Search:
     """Compiles `kept` meshes first; one of them is best if none gains more."""
     for candidate in [c for c in self._left if c.mesh in kept]:
       self._compile(candidate)
-    for _ in range(min(num_compiled, len(self._left))):
-      self._compile(self._next())
+    if not any(map(_is_at_peak, self._compiled)):
+      for _ in range(min(num_compiled, len(self._left))):
+        self._compile(self._next())
     for _ in range(min(num_compiled, len(self._left))):
       if any(map(_fits, self._compiled)):
         break
@@ -299,6 +301,20 @@ def best(
 
 def _fits(candidate: Candidate) -> bool:
   return candidate.judged is not None and candidate.judged.fits
+
+
+def _is_at_peak(candidate: Candidate) -> bool:
+  """Says if no mesh can gain `LEAST_GAIN`: all chips compute all the time.
+
+  Each mesh executes as many operations, and at best all chips equally many.
+  """
+  judged = candidate.judged
+  if judged is None or not judged.fits:
+    return False
+  slice_ = judged.slice_
+  peak = slice_.num_devices * slice_.chip.flops
+  least_s = judged.flops.executed / peak / judged.tokens
+  return candidate.seconds_per_token <= least_s * (1 + LEAST_GAIN)
 
 
 def _shares(mesh: Mapping[str, int]) -> int:

@@ -51,7 +51,7 @@ FSDP = _mesh(fsdp=32)
 
 
 def _judged(
-  wanted: float, seconds: float, tokens: int, slice_=V5P_64
+  wanted: float, seconds: float, tokens: int, slice_=V5P_64, executed=1.0
 ) -> Judgement:
   return Judgement(
     name="gradient",
@@ -59,7 +59,7 @@ def _judged(
     compiled=Compiled(memory=NOTHING, wanted=int(wanted)),
     beside={},
     tokens=tokens,
-    flops=Flops(1, 1),
+    flops=Flops(1, executed),
     roofline=Roofline(
       compute_s=seconds, memory_s=0, links_s=0, waiting_s=0, network_s=0
     ),
@@ -69,8 +69,9 @@ def _judged(
 class _Compiler:
   """In place of minutes of compiling: the formulas, times some factors."""
 
-  def __init__(self, slice_=V5P_64, *, memory=1.0, slower=()):
+  def __init__(self, slice_=V5P_64, *, memory=1.0, slower=(), over_peak=99):
     self.deployment = Deployment(learner=slice_)
+    self.over_peak = over_peak  # seconds, over those of the peak rate
     self.memory, self.slower = memory, dict(slower)
     self.tried: list[tuple[int, int, str]] = []
 
@@ -83,11 +84,14 @@ class _Compiler:
     self.tried.append((batch.row_length, batch.micro_batch, name))
     tokens = batch.row_length * batch.micro_batch
     each = estimate(settings, settings.mesh, slice_).estimate_s
+    seconds = each * tokens * self.slower.get(name, 1)
+    peak = slice_.num_devices * slice_.chip.flops
     return _judged(
       self.memory * gradient_bytes(settings),
-      each * tokens * self.slower.get(name, 1),
+      seconds,
       tokens,
       slice_,
+      seconds / self.over_peak * peak,
     )
 
 
@@ -137,6 +141,20 @@ class PlanTest(parameterized.TestCase):
       )
     self.assertEmpty(crossovers(plans))
     self.assertEqual(refusal(plans, V5P_64), "")
+
+  @parameterized.parameters((1.0, 1), (1.019, 1), (1.03, 3))
+  def test_where_chips_always_compute_no_other_mesh_is_tried(
+    self, over_peak, num_tried
+  ):
+    compiler = _Compiler(over_peak=over_peak)
+    lengths = (2048, 8192)
+    plans = plan_lengths(compiler, _settings(), lengths, num_compiled=2)
+    self.assertEqual([len(p.compiled) for p in plans], [num_tried] * 2)
+    self.assertEqual([p.best.mesh for p in plans], [FSDP, FSDP])
+    # A mesh that is too large is at no peak.
+    compiler = _Compiler(over_peak=over_peak, memory=1.7)
+    (plan,) = plan_lengths(compiler, _settings(), (131072,), num_compiled=2)
+    self.assertLen(plan.compiled, 3)
 
   def test_one_length_alone_has_no_crossover(self):
     plans = plan_lengths(_Compiler(), _settings(), (4096,), num_compiled=1)
