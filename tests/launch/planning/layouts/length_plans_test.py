@@ -317,12 +317,13 @@ class CompiledTest(absltest.TestCase):
       own = plan.of_mesh(_mesh(fsdp=2, sequence=2))
       self.assertEqual(own.rows, rows)
       self.assertEqual(own.judged.tokens, 4096)
-      # The last half of a row sees most keys, and its chips take longest.
+      # The last half of a row sees most keys, and its chips take longest; in
+      # rows of 512 tokens both halves visit the one block of keys.
       flops = own.judged.flops
-      self.assertGreater(flops.imbalance, 1.01)
+      self.assertEqual(flops.imbalance > 1.01, plan.length == 2048)
       self.assertAlmostEqual(
         own.judged.roofline.compute_s,
         flops.executed * flops.imbalance / 4 / slice_.chip.flops,
       )
       self.assertTrue(plan.best.judged.fits)
-      self.assertLess(plan.best.seconds_per_token, own.seconds_per_token)
+      self.assertLessEqual(plan.best.seconds_per_token, own.seconds_per_token)
