@@ -1,11 +1,12 @@
-"""Plans of lengths as tables, as lines of a config, and as JSON values."""
+"""Plans of lengths as tables, as flags of a run, and as JSON values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax.train.config.layout import Layout
 from launch.planning.chips import GIB
 from launch.planning.layouts.length_plans import (
   Crossover,
@@ -14,9 +15,6 @@ from launch.planning.layouts.length_plans import (
 )
 from launch.planning.search import Candidate, shape_name
 
-# The config key that takes the lines of `layout`.
-_KEY = "train.layouts"
-
 
 def show(console: Console, plans: Sequence[LengthPlan]) -> None:
   """Prints the best mesh of each length, all compiled ones, and the config."""
@@ -24,7 +22,7 @@ def show(console: Console, plans: Sequence[LengthPlan]) -> None:
   console.print(_speed_table(plans))
   for line in changes(plans):
     console.print(line, highlight=False)
-  if lines := layouts(plans):
+  if lines := overrides(plans):
     console.print(
       lines,
       soft_wrap=True,  # to be copied
@@ -33,23 +31,27 @@ def show(console: Console, plans: Sequence[LengthPlan]) -> None:
     )
 
 
-def layout(length: int, rows: int, mesh: Mapping[str, int]) -> str:
-  """A layout as the config reads it: 2048 tokens, 8 rows, fsdp=8.
+def overrides(plans: Sequence[LengthPlan]) -> str:
+  """Returns the flags that give a run the best layouts; "" if none fits.
 
-  Axes of one share are left out.
+  The longest is the config's own, the others are `train.layouts`.
   """
-  axes = " ".join(f"{axis}={size}" for axis, size in mesh.items() if size > 1)
-  return ", ".join(filter(None, [f"{length} tokens", f"{rows} rows", axes]))
-
-
-def layouts(plans: Sequence[LengthPlan]) -> str:
-  """The line of a config with the best layout of each length; "" if none."""
-  found = tuple(
-    layout(plan.length, plan.best.rows, plan.best.mesh)
+  found = [
+    Layout(plan.length, plan.best.rows, plan.best.mesh)
     for plan in plans
     if plan.best is not None
-  )
-  return f"{_KEY}={found!r}" if found else ""
+  ]
+  if not found:
+    return ""
+  *shorter, own = found
+  lines = tuple(layout.text for layout in shorter)
+  values = {
+    "train.row_length": own.row_length,
+    "train.micro_batch": own.micro_batch,
+    **{f"mesh.{axis}": size for axis, size in own.mesh.items()},
+  }
+  flags = [f"--config.{key}={value}" for key, value in values.items()]
+  return " ".join([*flags, f'--config.train.layouts="{lines}"'])
 
 
 def changes(plans: Sequence[LengthPlan]) -> list[str]:
@@ -92,7 +94,7 @@ def as_json(plans: Sequence[LengthPlan]) -> dict[str, Any]:
       for plan in plans
     ],
     "changes": changes(plans),
-    "layouts": layouts(plans),
+    "overrides": overrides(plans),
   }
 
 

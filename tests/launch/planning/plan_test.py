@@ -144,7 +144,7 @@ class CommandTest(parameterized.TestCase):
     found = json.loads(done.stdout)
     self.assertEqual([one["length"] for one in found["lengths"]], [2048, 8192])
     self.assertEqual([one["meshes"] for one in found["lengths"]], [[], []])
-    self.assertEqual(found["layouts"], "")
+    self.assertEqual(found["overrides"], "")
 
   @parameterized.parameters(
     (("--lengths=2048",), "--lengths needs .*: add --search=3"),

@@ -1,13 +1,16 @@
-"""Plans of lengths as tables, as lines of a config, and as JSON."""
+"""Plans of lengths as tables, as flags of a run, and as JSON."""
 
 import ast
 import dataclasses
 import io
 import json
+import shlex
 
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
 from rich.console import Console
 
+from agentrl_jax.train.config.layout import Layout, read_layouts
+from configs import pod
 from launch.planning.chips import GIB
 from launch.planning.layouts import report
 from launch.planning.layouts.length_plans import LengthPlan
@@ -47,32 +50,34 @@ LONG = _plan(131072, _candidate(SPLIT), _candidate(FSDP, fits=False))
 NOWHERE = _plan(2**20, _candidate(SPLIT, fits=False))
 
 
-class LayoutTest(parameterized.TestCase):
-  @parameterized.parameters(
-    (2048, 8, {"fsdp": 8}, "2048 tokens, 8 rows, fsdp=8"),
-    (
-      32768,
-      1,
-      {"fsdp": 2, "sequence": 4},
-      "32768 tokens, 1 rows, fsdp=2 sequence=4",
-    ),
-    (512, 4, {}, "512 tokens, 4 rows"),
-  )
-  def test_axes_of_one_share_are_left_out(self, length, rows, axes, wanted):
-    mesh = dict.fromkeys(FSDP, 1) | axes
-    self.assertEqual(report.layout(length, rows, mesh), wanted)
+class OverridesTest(absltest.TestCase):
+  def _read(self, plans):
+    """The layouts of a run that has these flags."""
+    flags = shlex.split(report.overrides(plans))
+    changes = dict(
+      flag.removeprefix("--config.").split("=", 1) for flag in flags
+    )
+    config = pod.get_config("qwen3-8b")
+    config.update_from_flattened_dict(
+      {key: ast.literal_eval(value) for key, value in changes.items()}
+    )
+    own = Layout(
+      config.train.row_length,
+      config.train.micro_batch,
+      {axis: config.mesh[axis] for axis in FSDP},
+    )
+    return read_layouts(config.train.layouts, own)
 
-  def test_the_line_is_a_tuple_of_python_whatever_its_length(self):
-    for plans in ([SHORT], [SHORT, LONG], [SHORT, LONG, NOWHERE]):
-      key, _, text = report.layouts(plans).partition("=")
-      self.assertEqual(key, "train.layouts")
-      lines = ast.literal_eval(text)
-      self.assertIsInstance(lines, tuple)
-      self.assertLen(lines, sum(p.best is not None for p in plans))
-      self.assertEqual(lines[0], "2048 tokens, 32 rows, fsdp=32")
+  def test_a_run_reads_them_as_they_were_planned(self):
+    for plans in ([SHORT], [SHORT, LONG], [SHORT, FASTER, LONG, NOWHERE]):
+      fitting = [plan for plan in plans if plan.best is not None]
+      self.assertEqual(
+        self._read(plans),
+        tuple(Layout(p.length, p.best.rows, p.best.mesh) for p in fitting),
+      )
 
-  def test_there_is_none_where_nothing_fits(self):
-    self.assertEqual(report.layouts([NOWHERE]), "")
+  def test_there_are_none_where_nothing_fits(self):
+    self.assertEqual(report.overrides([NOWHERE]), "")
 
 
 class ChangesTest(absltest.TestCase):
@@ -117,7 +122,7 @@ class TablesTest(absltest.TestCase):
         ["fsdp=16 sequence=2", "16,000", "32,000", "no"],
       ],
     )
-    self.assertIn(report.layouts([SHORT, LONG]), lines)
+    self.assertIn(report.overrides([SHORT, LONG]), lines)
 
   def test_json_says_the_same(self):
     plans = [SHORT, LONG, NOWHERE]
@@ -134,5 +139,5 @@ class TablesTest(absltest.TestCase):
     self.assertEqual(short["left_bytes"], FITS.left)
     self.assertGreater(short["left_bytes"], GIB)
     self.assertFalse(found["lengths"][2]["meshes"][0]["fits"])
-    self.assertEqual(found["layouts"], report.layouts(plans))
+    self.assertEqual(found["overrides"], report.overrides(plans))
     self.assertEqual(found["changes"], report.changes(plans))
