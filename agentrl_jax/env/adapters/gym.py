@@ -161,15 +161,14 @@ def _read(space: spaces.Space[Any], value: Any) -> Any:
   return member
 
 
-_ARGUMENT = "action"  # of the tool, unless the space is a `Dict`
-
-
 class GymEnvironment(ResetStep):
   """An environment of Gymnasium's registry, by its id.
 
   `options` go to `gymnasium.make`, such as `max_episode_steps`. `actions` names
   the members of a `Discrete` space in their order, so that the policy may say
-  "left" for 0. The other options are those of `reset_step.Rules`.
+  "left" for 0. `argument` is the name of the tool's only argument, unless the
+  space is a `Dict`, whose keys are the arguments. The other options are those
+  of `reset_step.Rules`.
   """
 
   # Actions are checked before they are played, so that other exceptions are
@@ -183,6 +182,7 @@ class GymEnvironment(ResetStep):
     options: Mapping[str, Any] | None = None,
     actions: Sequence[str] = (),
     tool: str = "act",
+    argument: str = "action",
     description: str = "Takes an action.",
     instructions: str = "",
     **rules: Any,
@@ -193,6 +193,7 @@ class GymEnvironment(ResetStep):
     self._id = id
     self._options = dict(options or {})
     self._actions = tuple(actions)
+    self._argument = argument
     self._space = self._find_space()
     self.tools = (Tool(tool, description, self._parameters()),)
 
@@ -208,7 +209,7 @@ class GymEnvironment(ResetStep):
   def action(self, name: str, arguments: Mapping[str, Any]) -> Any:
     """Converts the arguments to a member of the action space."""
     if self._is_flat:
-      value = arguments[_ARGUMENT]
+      value = arguments[self._argument]
       if self._actions:
         value = self._actions.index(value) + int(self._space.start)
       return member_of(self._space, value)
@@ -249,8 +250,8 @@ class GymEnvironment(ResetStep):
       schema = self._named()
     return {
       "type": "object",
-      "properties": {_ARGUMENT: schema},
-      "required": [_ARGUMENT],
+      "properties": {self._argument: schema},
+      "required": [self._argument],
       "additionalProperties": False,
     }
 

@@ -40,6 +40,7 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 
 RETURNS = ("sum", "last")
 SPLIT_BY = ("observation", "seed")
+CHANCE_BY = ("task", "episode")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,9 @@ class Rules:
   )
   # Content that separates train and test: first observations, or only seeds.
   split_by: str = "observation"
+  # Seed that `begin` gets: the task's, so that all its attempts have the same
+  # luck; or the episode's, where `make` alone decides about the problem.
+  chance_by: str = "task"
   blocking: bool = False  # runs in a thread of its own, with a deadline
   step_limit_s: float = 60.0  # timeout of a blocking call or of an awaitable
 
@@ -67,6 +71,7 @@ class Rules:
     )
     require_one_of(RETURNS, returns=self.returns)
     require_one_of(SPLIT_BY, split_by=self.split_by)
+    require_one_of(CHANCE_BY, chance_by=self.chance_by)
     if self.reward_range and self.reward_range[0] >= self.reward_range[1]:
       raise ConfigError(
         f"reward_range={self.reward_range} must name the lower return first"
@@ -203,16 +208,18 @@ class ResetStep(Environment):
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Opens a session with an object of its own; leaving closes the object.
 
-    The session's seed has no effect: the task determines all randomness.
+    The task determines all randomness; with `chance_by` "episode" task and
+    session's seed determine that of `begin`.
     """
-    del seed
     self.indices(task.split)
     require_readable(self.tools)
     by_seed = self.rules.split_by == "seed"
+    by_task = self.rules.chance_by == "task"
     for number in _seeds(task):
       if by_seed and split_of(str(number)) != task.split:
         continue
-      async with self._wrapped(number) as (wrapped, shown):
+      luck = number if by_task else _luck(number, seed)
+      async with self._wrapped(number, luck) as (wrapped, shown):
         if not by_seed and split_of(shown) != task.split:
           continue
         yield _Session(wrapped, shown)
@@ -224,12 +231,14 @@ class ResetStep(Environment):
     )
 
   @contextlib.asynccontextmanager
-  async def _wrapped(self, seed: int) -> AsyncIterator[tuple["_Wrapped", str]]:
+  async def _wrapped(
+    self, seed: int, luck: int
+  ) -> AsyncIterator[tuple["_Wrapped", str]]:
     limit_s = self.rules.step_limit_s
     executor = executor_of(blocking=self.rules.blocking, limit_s=limit_s)
     wrapped = _Wrapped(self, executor)
     try:
-      yield wrapped, await wrapped.begin(seed)
+      yield wrapped, await wrapped.begin(seed, luck)
     finally:
       await wrapped.close()
 
@@ -242,15 +251,18 @@ class _Wrapped:
     self._executor = executor
     self._object: Any = None
 
-  async def begin(self, seed: int) -> str:
-    """Makes the object and returns its first observation as text."""
+  async def begin(self, seed: int, luck: int) -> str:
+    """Makes the object and returns its first observation as text.
+
+    `seed` decides about the problem, `luck` is the seed of its chance.
+    """
     environment = self.environment
     with faults(environment.name):
       self._object = await self._executor.run(
         functools.partial(environment.make, seed)
       )
       result = await self._executor.run(
-        lambda: environment.begin(self._object, seed)
+        lambda: environment.begin(self._object, luck)
       )
       observation = environment.first_observation(result)
       return await self._shown(observation)
@@ -359,6 +371,11 @@ def _seeds(task: Task) -> Iterator[int]:
   for draw in range(MAX_DRAWS):
     rng = random.Random(f"{task.split}/{task.index}/{draw}")
     yield rng.randrange(2**31)
+
+
+def _luck(number: int, seed: int) -> int:
+  """Returns a seed of chance, another one for each task and session."""
+  return random.Random(f"{number}/{seed}").randrange(2**31)
 
 
 def _plain(value: Any) -> Any:

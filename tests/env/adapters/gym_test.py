@@ -254,6 +254,62 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(step.reward, -1.0)
 
 
+class LuckyBox(gymnasium.Env):
+  """Shows a number that its seed decides about."""
+
+  observation_space = spaces.Text(100)
+  action_space = spaces.Discrete(2)
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    return "A box.", {}
+
+  def step(self, action):
+    return str(self.np_random.integers(10**9)), 0.0, True, False, {}
+
+
+class ChanceTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    gymnasium.register("LuckyBox-v0", entry_point=LuckyBox)
+    self.addCleanup(gymnasium.registry.pop, "LuckyBox-v0")
+
+  async def _numbers(self, chance_by, *, indices, seeds):
+    environment = GymEnvironment(
+      "LuckyBox-v0", argument="side", split_by="seed", chance_by=chance_by
+    )
+    numbers = []
+    for index in indices:
+      for seed in seeds:
+        task = Task("LuckyBox-v0", "train", index)
+        async with environment.open(task, seed=seed) as session:
+          await session.reset()
+          step = await session.step(a_call(side=1))
+          numbers.append(step.messages[0].content)
+    return numbers
+
+  async def test_by_task_attempts_are_alike(self):
+    same = await self._numbers("task", indices=[0], seeds=[0, 1, 2])
+    self.assertEqual(len(set(same)), 1)
+    others = await self._numbers("task", indices=[0, 1, 2], seeds=[0])
+    self.assertEqual(len(set(others)), 3)
+
+  async def test_by_episode_attempts_differ(self):
+    seeds = [0, 1, 2, 2**63 - 1]
+    numbers = await self._numbers("episode", indices=[0, 1], seeds=seeds)
+    self.assertEqual(len(set(numbers)), 8)
+    again = await self._numbers("episode", indices=[0, 1], seeds=seeds)
+    self.assertEqual(numbers, again)
+
+  def test_the_argument_has_a_name(self):
+    environment = GymEnvironment("LuckyBox-v0", argument="side")
+    (tool,) = environment.tools
+    self.assertEqual(tool.parameters["required"], ["side"])
+
+  def test_other_rules_are_refused(self):
+    with self.assertRaisesRegex(ConfigError, "one of task, episode"):
+      GymEnvironment("LuckyBox-v0", chance_by="group")
+
+
 class RefusedTest(unittest.TestCase):
   def test_unknown_ids_are_refused(self):
     for id, options in {
