@@ -14,13 +14,15 @@ from configs import base
 
 OTHERS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
+  "bandit": "environments.bandit:Bandit",
   "bfcl": "environments.bfcl:BFCL",
+  "frozen_lake": "environments.frozen_lake:FrozenLake",
   "guessing": "environments.guessing:Guessing",
 }
 
 
 def get_config():
-  """`base` with three more environments."""
+  """`base` with five more environments."""
   c = base.get_config()
   c.name = "every_environment"
   with c.unlocked():

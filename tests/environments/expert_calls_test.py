@@ -9,7 +9,9 @@ from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import Status, Task
 from environments.alfworld.environment import ALFWorld
 from environments.arithmetic.environment import Arithmetic
+from environments.bandit import Bandit
 from environments.dbbench.environment import DBBench
+from environments.frozen_lake import FrozenLake
 from environments.guessing import Guessing
 from environments.knowledgegraph.environment import KnowledgeGraph
 from environments.webshop.environment import WebShop
@@ -20,7 +22,9 @@ from tests.data.grammar import call_grammars
 ENVIRONMENTS = (
   Arithmetic,
   ALFWorld,
+  Bandit,
   DBBench,
+  FrozenLake,
   Guessing,
   KnowledgeGraph,
   WebShop,

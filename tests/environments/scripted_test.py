@@ -8,8 +8,10 @@ from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from environments.alfworld import ALFWorld
 from environments.arithmetic.environment import Arithmetic
+from environments.bandit import Bandit
 from environments.bfcl import BFCL
 from environments.dbbench import DBBench
+from environments.frozen_lake import FrozenLake
 from environments.guessing import Guessing
 from environments.knowledgegraph import KnowledgeGraph
 from environments.webshop import WebShop
@@ -18,7 +20,9 @@ from tests.environments.bfcl import packages
 ENVIRONMENTS = (
   Arithmetic,
   ALFWorld,
+  Bandit,
   DBBench,
+  FrozenLake,
   Guessing,
   KnowledgeGraph,
   WebShop,
@@ -26,7 +30,17 @@ ENVIRONMENTS = (
 NUM_TASKS = 60  # of test, per policy
 MAX_TURNS = 200
 # Policies that win more often than `TRIVIAL_SUCCESS`; the READMEs warn of them.
-EASY_TASKS = {("arithmetic", "copy_numbers"), ("guessing", "in_order")}
+EASY_TASKS = {
+  ("arithmetic", "copy_numbers"),
+  ("bandit", "constant"),
+  ("bandit", "first"),
+  ("bandit", "random"),
+  ("bandit", "reckoner"),
+  ("frozen_lake", "down_then_right"),
+  ("frozen_lake", "next_cell"),
+  ("frozen_lake", "planner"),
+  ("guessing", "in_order"),
+}
 
 
 async def play(environment, task, policy):

@@ -1,0 +1,5 @@
+"""The risky bandit; `environments.bandit:Bandit` names it in configs."""
+
+from environments.bandit.environment import Bandit
+
+__all__ = ["Bandit"]
