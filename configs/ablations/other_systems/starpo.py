@@ -1,7 +1,7 @@
 """Filters of groups in StarPO-S and RAGEN-2, beside one that is random.
 
-  python -m launch.sweep --ablation=configs/ablations/other_systems/starpo.py \
-    --seeds=5
+  python -m launch.sweep \\
+    --ablation=configs/ablations/other_systems/starpo.py --seeds=5
 
 RAGEN trains on the groups whose rewards vary most: a quarter of all
 (`top_share`, StarPO-S, arXiv:2504.20073), or the fewest that hold 0.9 of all
@@ -9,14 +9,17 @@ std (`top_signal`, RAGEN-2, arXiv:2604.06268). Its scripts take a softmax of the
 std instead, which keeps most groups without a signal too. `random` is the
 negative control: as many groups as `top_signal` keeps, whichever they are.
 
-One task in five of DBBench gives a reward, as in `rare_reward`, so that many
-groups have no signal. Episodes are equal in all arms, trained tokens are not:
-compare by both. Watch `success/<task>`, `reward/group_std`, `policy/entropy`
-and `policy/mutual_information`.
+The tasks are RAGEN's: a lake on which moves slip, and the risky bandit. In the
+latter the std of a group is the luck of its attempts. `lucky` is the bandit
+again, with a machine that pays so rarely that the sure one is better: a filter
+that prefers groups with a lucky attempt prefers the worse machine.
+
+Episodes are equal in all arms, trained tokens are not: compare by both. Watch
+`success/<task>`, `reward/group_std`, `policy/entropy` and
+`policy/mutual_information`.
 """
 
-from configs import arms
-from configs.ablations import rare_reward
+from configs import arms, base, environments
 
 RANDOM = "agentrl_jax.train.random_filter:keep_random_groups"
 
@@ -39,12 +42,62 @@ ARMS = {
     "advantage.keep_settings": {"share": 0.9},
   },
 }
+_LAKE = "environments.frozen_lake:FrozenLake"
+_BANDIT = "environments.bandit:Bandit"
+# Texts around the words that an answer copies.
+WHOLE_TOKENS = (
+  "Go from P to G. Do not step on O, a hole.\n\n",
+  *(" pays 0.1.\n", " pays 1 with a chance of 0.25.\n"),
+  *(" pays 1 with a chance of 0.04.\n", "Pull one of these machines."),
+  *('\n{"name": "move", "arguments": {"direction": "',),
+  *('\n{"name": "pull", "arguments": {"machine": "', '"}}\n'),
+)
 
 
 def get_config(arm: str = "all"):
   """`arm` is the text after the colon on the command line."""
-  c = rare_reward.get_config()
+  c = base.get_config()
   c.name = "starpo"
-  c.advantage.keep = "all"
-  c.mutual_information.update(every=5, num_answers=32)
+  broken = {"no_call": 0.03, "broken_json": 0.03}
+  with c.unlocked():
+    c.environments.frozen_lake = environments.entry(
+      _LAKE,
+      options={"slip": 0.2},
+      mistakes={"stray": 0.3, "ignore_holes": 0.3, **broken},
+    )
+    for name, chance in (("bandit", 0.25), ("lucky", 0.04)):
+      c.environments[name] = environments.entry(
+        _BANDIT,
+        options={"chance": chance},
+        mistakes={"worse_machine": 0.5, **broken},
+      )
+    for name in ("frozen_lake", "bandit", "lucky"):
+      c.tasks.weights[name] = 1.0
+  c.tasks.names = ("frozen_lake", "bandit", "lucky")
+  c.tokenizer.update(vocab_size=420, num_texts=400, whole_tokens=WHOLE_TOKENS)
+  c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
+  c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
+  c.warm_start.update(num_demonstrations=4000, copy_gain=4.0)
+  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
+  c.train.update(steps=40, row_length=320, micro_batch=4, batch_timeout_s=300.0)
+  c.optimizer.update(learning_rate=1e-3, warmup_steps=0, b2=0.95)
+  c.loss.update(kl_coefficient=0.0, token_chunk=64)
+  # A fall into a hole and too many moves are worth the same.
+  c.advantage.incomplete_reward = 0.0
+  c.mutual_information.update(every=5, num_answers=12, max_tokens=24)
+  c.episode.update(max_turns=10, max_tokens=320, max_answer_tokens=16)
+  c.sampling.temperature = 1.0
+  c.group.size = 8
+  c.admission.update(groups_per_step=12, max_concurrent_groups=12)
+  c.queue.max_groups = 12
+  c.cross_policy.update(
+    draw_per="never", policy_slots=("fresh",), weights=(1.0,)
+  )
+  c.engine.update(
+    slots=(48,), context=320, num_slot_sizes=2, prefill_chunks=(16, 32)
+  )
+  c.checkpoint.update(every=20, keep=2)
+  c.evaluation.update(
+    num_tasks=128, num_sampled=128, num_untrained=4, timeout_s=300.0
+  )
   return arms.apply_arm(c, ARMS, arm)
