@@ -16,8 +16,11 @@ from agentrl_jax.metrics import Row
 from launch.comparisons.bands import MINUTES, TOKENS, costs_of, smoothed
 from launch.comparisons.runs import Arm, Run
 from launch.reports.curves import (
+  COLLAPSED,
   DISTANCE,
   ENTROPY,
+  GROUP_STD,
+  MUTUAL_INFORMATION,
   RL,
   STALENESS_MEAN,
   SUCCESS,
@@ -30,6 +33,7 @@ TURNS = "rollout/turns/"
 _AFTER_FIRST = "minutes after the first update"
 _TURNS = "trained turns"
 _LAST_TURNS = "turns at the end"
+ALARM = "updates before the alarm"
 _SHARE = f"policy/share_of_tokens{_OLDER}"
 
 
@@ -44,6 +48,10 @@ class Diagnostic:
 # Those that are metrics are means over the updates of a run.
 METRICS = {
   ENTROPY: Diagnostic("entropy", "nats per token"),
+  GROUP_STD: Diagnostic("spread of a group", "std of its rewards"),
+  MUTUAL_INFORMATION: Diagnostic(
+    "mutual information", "of first answers and prompts, nats per answer"
+  ),
   DISTANCE: Diagnostic("log-ratio, fresh", "mean |log ratio|, nats per token"),
   f"policy/abs_log_ratio{_OLDER}": Diagnostic(
     "log-ratio, older", "the same of policy slot 1"
@@ -63,6 +71,9 @@ COUNTS = {
   STALENESS_MEAN: Diagnostic("staleness", "updates, mean of all groups"),
   TOKENS: Diagnostic("trained tokens", "thousands"),
   _TURNS: Diagnostic("trained turns", "thousands, of all episodes"),
+  ALARM: Diagnostic(
+    "updates before the alarm", "of a collapse; all, if there was none"
+  ),
   _LAST_TURNS: Diagnostic("turns, at the end", "of an episode, mean of tasks"),
   MINUTES: Diagnostic("RL", "minutes"),
   _AFTER_FIRST: Diagnostic("RL, updates 2 on", "minutes; the first compiles"),
@@ -87,12 +98,17 @@ def diagnostics(arms: Sequence[Arm]) -> Values:
     }
     for arm in arms
   }
+  alarms = _alarms(runs)
   times = _times_to_success(
     {(arm, seed): run for arm in runs for seed, run in runs[arm].items()}
   )
   return {
     arm: {
-      seed: {**_of_run(run), **times.get((arm, seed), {})}
+      seed: {
+        **_of_run(run),
+        **alarms.get((arm, seed), {}),
+        **times.get((arm, seed), {}),
+      }
       for seed, run in seeds.items()
     }
     for arm, seeds in runs.items()
@@ -117,6 +133,26 @@ def _of_run(run: Run) -> dict[str, float]:
   found[_AFTER_FIRST] = costs[MINUTES][-1] - costs[MINUTES][0]
   found["hours"] = run.hours or math.nan
   return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _alarms(
+  runs: Mapping[str, Mapping[int, Run]],
+) -> dict[Key, dict[str, float]]:
+  """Returns the updates before the collapse alarm was raised first.
+
+  All of a run's, if it never was, so that a mean over runs is the least that it
+  can be. Nothing if no run had an alarm.
+  """
+  found = {}
+  is_raised = False
+  for arm, seeds in runs.items():
+    for seed, run in seeds.items():
+      rows = [row for row in run.rows if row.stage == RL]
+      raised = [n for n, row in enumerate(rows) if row.values.get(COLLAPSED)]
+      is_raised |= bool(raised)
+      if any(COLLAPSED in row.values for row in rows):
+        found[arm, seed] = {ALARM: float(raised[0] if raised else len(rows))}
+  return found if is_raised else {}
 
 
 def _times_to_success(

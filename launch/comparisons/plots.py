@@ -17,7 +17,14 @@ from launch.comparisons.bands import (
 )
 from launch.comparisons.finals import Finals
 from launch.comparisons.runs import Arm
-from launch.reports.curves import DISTANCE, ENTROPY, STALENESS_MEAN, SUCCESS
+from launch.reports.curves import (
+  DISTANCE,
+  ENTROPY,
+  GROUP_STD,
+  MUTUAL_INFORMATION,
+  STALENESS_MEAN,
+  SUCCESS,
+)
 from launch.reports.plots import draw_png, draw_svg
 from launch.reports.summary import PASS
 from launch.reports.theme import PAGE, PAPER, Theme, tidy
@@ -27,6 +34,12 @@ KL = "policy/kl_to_behavior"
 # Metric, title, note.
 DIAGNOSTICS = (
   (ENTROPY, "Entropy", "nats per token"),
+  (GROUP_STD, "Spread of a group", "std of its rewards, mean of the batch"),
+  (
+    MUTUAL_INFORMATION,
+    "Mutual information",
+    "of first answers and their prompts, nats per answer",
+  ),
   (
     DISTANCE,
     "Log-ratio of the fresh sampler",

@@ -24,6 +24,9 @@ DISTANCE = "policy/abs_log_ratio/policy_slot0"
 DRIFT = "policy/engine_drift"  # nats per token
 ENTROPY = "policy/entropy"  # nats per token
 GRADIENT_NORM = "gradient_norm"
+GROUP_STD = "reward/group_std"  # of a group's rewards, mean of a batch
+MUTUAL_INFORMATION = "policy/mutual_information"  # nats per answer
+COLLAPSED = "reward/collapsed"  # 1 while the collapse alarm holds
 
 
 @dataclasses.dataclass(frozen=True)

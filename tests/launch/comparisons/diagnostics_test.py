@@ -4,6 +4,7 @@ from absl.testing import absltest
 
 from agentrl_jax.metrics import Row
 from launch.comparisons.diagnostics import (
+  ALARM,
   TO_SUCCESS,
   columns,
   diagnostics,
@@ -63,6 +64,37 @@ class DiagnosticsTest(absltest.TestCase):
     place = list(columns(found)).index(f"policy/effective_sample_size{OLDER}")
     cells = {label: cells[place].text for label, cells in table(found)}
     self.assertEqual(cells, {"turn (1)": "0.8", "never (1)": ""})
+
+  def test_means_of_what_few_updates_have(self):
+    updates = [
+      {"policy/mutual_information": 1.0, "reward/group_std": 0.4},
+      {"reward/group_std": 0.2},
+    ]
+    arms = [Arm("a", {}, {0: a_run_of(updates)})]
+    found = diagnostics(arms)["a"][0]
+    self.assertEqual(found["policy/mutual_information"], 1.0)
+    self.assertAlmostEqual(found["reward/group_std"], 0.3)
+
+  def test_an_alarm_that_was_never_raised_is_later_than_the_last_update(self):
+    def run(*collapsed):
+      return a_run_of([{"reward/collapsed": float(x)} for x in collapsed])
+
+    arms = [
+      Arm("one", {}, {0: run(0, 0, 1, 0), 1: run(0, 0, 0, 0)}),
+      Arm("other", {}, {0: a_run(0.0, 0.0)}),  # with the alarm off
+    ]
+    found = diagnostics(arms)
+    alarms = {
+      (arm, seed): each.get(ALARM)
+      for arm, seeds in found.items()
+      for seed, each in seeds.items()
+    }
+    self.assertEqual(
+      alarms, {("one", 0): 2.0, ("one", 1): 4.0, ("other", 0): None}
+    )
+    self.assertIn(ALARM, columns(found))
+    calm = diagnostics([Arm("one", {}, {0: run(0, 0)})])
+    self.assertNotIn(ALARM, columns(calm))
 
   def test_turns_are_those_of_all_tasks(self):
     def updates(last):
