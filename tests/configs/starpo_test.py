@@ -1,0 +1,49 @@
+"""Tests that the StarPO arms' tokens are those of its tasks."""
+
+import asyncio
+
+from absl.testing import absltest
+
+from agentrl_jax.data.records import Task
+from agentrl_jax.env.loading import load_environment
+from configs.ablations.other_systems import starpo
+
+
+async def _first_texts(config, name):
+  entry = config.environments[name]
+  environment = load_environment(entry.target, entry.options.to_dict())
+  texts = []
+  for index in range(8):
+    task = Task(environment.name, "train", index)
+    async with environment.open(task, seed=0) as session:
+      step = await session.reset()
+      texts += [message.content for message in step.messages]
+  return texts
+
+
+class StarpoTest(absltest.TestCase):
+  def test_whole_tokens_are_in_the_texts(self):
+    config = starpo.get_config()
+    texts = "".join(
+      text
+      for name in config.tasks.names
+      for text in asyncio.run(_first_texts(config, name))
+    )
+    said = [token for token in starpo.WHOLE_TOKENS if "{" not in token]
+    self.assertLen(said, 6)
+    for token in said:
+      if token != '"}}\n':  # the end of a call
+        self.assertIn(token, texts)
+
+  def test_the_better_machine_is_risky_in_one_bandit_alone(self):
+    config = starpo.get_config()
+    chances = {
+      name: config.environments[name].options.chance
+      for name in ("bandit", "lucky")
+    }
+    self.assertGreater(chances["bandit"], 0.1)
+    self.assertLess(chances["lucky"], 0.1)
+
+
+if __name__ == "__main__":
+  absltest.main()
