@@ -35,7 +35,8 @@ def get_config(arm: str = "long"):
   c.name = "curriculum"
   c.tasks.names = ("frozen_lake",)
   lake = c.environments.frozen_lake
-  lake.options.update(slip=0.1, max_rounds=_LONG)
+  with c.unlocked():
+    lake.options.update(slip=0.1, max_rounds=_LONG)
   lake.mistakes.update(stray=0.4, ignore_holes=0.3)
   c.episode.max_turns = _LONG
   c.mutual_information.every = 0
