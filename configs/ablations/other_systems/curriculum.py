@@ -10,7 +10,7 @@ more where a move slips, which one in ten does. Evaluations always have all ten.
 `long_equal_turns` stops early, at about as many turns as `scaled` takes.
 """
 
-from configs import arms
+from configs import arms, base
 from configs.ablations.other_systems import starpo
 
 _LONG = 10  # turns
@@ -39,7 +39,7 @@ def get_config(arm: str = "long"):
     lake.options.update(slip=0.1, max_rounds=_LONG)
   lake.mistakes.update(stray=0.4, ignore_holes=0.3)
   c.episode.max_turns = _LONG
-  c.mutual_information.every = 0
+  c.mutual_information = base.get_config().mutual_information
   # As in starpo: an episode that a limit ended earns what it has. A penalty
   # would teach to hurry, which is another effect than the horizon's.
   assert c.advantage.incomplete_reward == 0
