@@ -56,7 +56,13 @@ SURROGATE = Role(
 TOKEN_WEIGHT = Role(
   name="weight of tokens",
   result="the weight of each token's surrogate, [B, T]",
-  inputs=("advantage_BT", "policy_logprob_BT", "entropy_BT", *_TOKENS),
+  inputs=(
+    "advantage_BT",
+    "policy_logprob_BT",
+    "entropy_BT",
+    "trajectory_BT",  # its lines may be in several rows
+    *_TOKENS,
+  ),
   needed=(
     "advantage_BT",
     "policy_logprob_BT",

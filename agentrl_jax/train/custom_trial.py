@@ -157,7 +157,7 @@ def _rows(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _inputs() -> dict[str, Any]:
-  """Returns inputs by token: rows of two sequences, partly trained on.
+  """Returns inputs by token: rows of two trajectories, partly trained on.
 
   Row 0 is on policy, and the last one is padding; every sequence has one
   advantage, one of them 0. Numbers grow from row to row, so that statistics
@@ -187,6 +187,9 @@ def _inputs() -> dict[str, Any]:
   scale_B1 = 0.5 * (1 + np.arange(B)[:, None])
   integers = {
     "segment_BT": segment_BT,
+    "trajectory_BT": np.where(
+      segment_BT > 0, 2 * np.arange(B)[:, None] + segment_BT - 1, 0
+    ),
     "turn_BT": np.tile(np.arange(T) % 4 // 2, (B, 1)),
     "task_BT": np.tile(np.arange(B)[:, None] % 2, (1, T)),
     "policy_slot_BT": rng.integers(0, 2, (B, T)),

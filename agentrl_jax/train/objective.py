@@ -143,6 +143,7 @@ def token_inputs(batch: Batch, task: Array, version: Array) -> dict[str, Any]:
   return {
     "mask_BT": batch.mask,
     **sequences_of(batch),
+    "trajectory_BT": batch.trajectory,
     "turn_BT": batch.turn,
     "task_BT": task,
     "policy_slot_BT": batch.policy_slot,

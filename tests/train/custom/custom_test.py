@@ -1,5 +1,6 @@
 """Tests of `train.custom`: inputs of functions, and refused ones."""
 
+import collections
 import dataclasses
 
 import chex
@@ -15,6 +16,7 @@ from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from agentrl_jax.train.objective import batch_loss, policy_objective
 from configs import base
 from launch.config.settings import read_settings
+from tests.data.records import make_several_lines
 from tests.settings import COMPUTE
 from tests.train import small
 
@@ -393,7 +395,7 @@ class AdvantageTest(parameterized.TestCase):
     np.testing.assert_allclose(found[0], found[1], atol=1e-6)
 
 
-class BatchTest(absltest.TestCase):
+class BatchTest(parameterized.TestCase):
   """Custom functions in `BatchBuilder` and `Learner`."""
 
   def _updated(self, micro_batch, **changes):
@@ -424,6 +426,26 @@ class BatchTest(absltest.TestCase):
     for name in ("loss", "gradient_norm", "policy/token_weight"):
       self.assertAlmostEqual(of_parts[name], of_whole[name], places=5)
     self.assertAlmostEqual(of_whole["policy/token_weight"], share, places=5)
+
+  @parameterized.parameters(1, 24)
+  def test_a_weight_knows_whose_tokens_they_are(self, micro_batch):
+    """Over all lines of an episode, which are in several rows."""
+    members = [make_several_lines(g, num_lines=3) for g in small.make_groups()]
+    builder = small.make_batch_builder(
+      loss=small.loss_config(token_weight=f"{LAB}:one_for_each_trajectory"),
+      micro_batch=micro_batch,
+    )
+    batches, _ = builder.build(members, params=None)
+    total_N = collections.defaultdict(float)
+    rows_N = collections.defaultdict(set)
+    for n, x in enumerate(batches):
+      for r, t in np.argwhere(x.batch.mask):
+        number = int(x.batch.trajectory[r, t])
+        total_N[number] += float(x.token_weight[r, t])
+        rows_N[number].add((n, r))
+    self.assertLen(total_N, sum(len(g.trajectories) for g in members))
+    np.testing.assert_allclose([*total_N.values()], 1, rtol=1e-5)
+    self.assertGreater(max(map(len, rows_N.values())), 1)
 
   @pytest.mark.slow
   def test_what_a_reduction_counts_in_does_not_matter(self):

@@ -28,6 +28,14 @@ def forking_tokens(entropy_BT, mask_BT, *, share):
   return entropy_BT >= jnp.nanquantile(known_BT, 1 - share)
 
 
+def one_for_each_trajectory(trajectory_BT, mask_BT, num_segments):
+  """1, shared out among the tokens of a trajectory and all its lines."""
+  size = trajectory_BT.shape[0] * num_segments
+  number_BT = jnp.where(mask_BT, trajectory_BT, size)
+  num_tokens_N = jnp.zeros(size).at[number_BT].add(1, mode="drop")
+  return 1 / jnp.maximum(num_tokens_N[trajectory_BT], 1)
+
+
 def by_group(reward_N, group_N, num_groups, valid_N, *, power):
   value_N = losses.group_advantage(
     reward_N, group_N, num_groups=num_groups, valid_N=valid_N
