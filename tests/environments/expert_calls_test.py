@@ -14,6 +14,7 @@ from environments.dbbench.environment import DBBench
 from environments.frozen_lake import FrozenLake
 from environments.guessing import Guessing
 from environments.knowledgegraph.environment import KnowledgeGraph
+from environments.pages.environment import Pages
 from environments.webshop.environment import WebShop
 from tests.data.chat import families
 from tests.data.chat.family_template_test import codec_of
@@ -27,6 +28,7 @@ ENVIRONMENTS = (
   FrozenLake,
   Guessing,
   KnowledgeGraph,
+  Pages,
   WebShop,
 )
 NUM_TASKS = 3
