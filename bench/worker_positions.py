@@ -65,7 +65,7 @@ def as_matpo_copies_advantages(
   planned = jnp.zeros(size, bool)
   at_planner_BT = jnp.where(mask_BT & is_planner_BT, key_BT, size)
   planned = planned.at[at_planner_BT].set(True, mode="drop")
-  return (is_planner_BT | planned[key_BT]).astype(jnp.float32)
+  return planned[key_BT].astype(jnp.float32)
 
 
 def _first_sampled(mask_BT: jax.Array, segment_BT: jax.Array) -> jax.Array:

@@ -105,6 +105,11 @@ class AgentsTest(Playing):
     self.assertEqual(
       said[2:7:2], [str(page) for page in way()[1:]], "the planner's replies"
     )
+    asked = [m["content"] for m in played.transcript if m["role"] == "user"]
+    self.assertEqual(
+      asked,
+      [TRAIL.question, *(f"Follow 1 from {page}." for page in way()[:-1])],
+    )
     self.assertEqual(played.metrics["workers"], 3.0)
     self.assertEqual(played.metrics["cut_workers"], 0.0)
 
