@@ -1,0 +1,110 @@
+"""Workers where one context overflows, as in MATPO (arXiv:2510.04678).
+
+  python -m launch.sweep \\
+    --ablation=configs/ablations/other_systems/matpo.py --seeds=5
+
+A trail of links leads over pages of notes (`environments/pages`): over two in
+task `short`, over three in task `long`; each is half of the tasks.
+`episode.max_tokens` holds two pages: an agent that reads all pages itself
+overflows in every `long` task. With workers, who read one page each, a context
+is full only after several mistakes. Pages are longer than a planner's line, so
+that a worker's answer never stands where the planner has one. All arms have the
+same warm start, whose demonstrations show an agent alone, a planner and a
+worker, and the same reward: 1 for the right page, else 0.
+
+- `matpo`: planner and workers are trained, with one advantage for all;
+- `single`: one context;
+- `workers_untrained`: the planner's tokens alone are trained;
+- `positional` is the negative control: MATPO's public code gives a worker's
+  token the planner's advantage at the same place, already masked
+  (`bench/worker_positions.py`).
+
+Watch `success/long`, `rollout/status/agent_context_limit/long` and
+`policy/token_weight`.
+"""
+
+import sys
+
+from configs import arms, base, environments
+
+NUM_STEPS = {"short": 2, "long": 3}
+NUM_NOTES = 24
+WHOLE_TOKENS = (  # the frame of calls, and each page's number
+  '\n{"name": "open", "arguments": {"page": ',
+  '\n{"name": "answer", "arguments": {"page": ',
+  ', "left": ',
+  "}}\n",
+  "Follow ",
+  " from ",
+  "link ",
+  *map(str, range(10, 100)),
+)
+
+
+def _agents(form):
+  steps = ",".join(f"{name}={number}" for name, number in NUM_STEPS.items())
+  return (
+    f"{sys.executable} -m environments.pages.agents {{url}} {{model}} "
+    f"--form={form} --num_steps={steps} --num_notes={NUM_NOTES}"
+  )
+
+
+ARMS = {
+  "matpo": {},
+  "single": {"agents.program": _agents("alone")},
+  "workers_untrained": {"train.roles": ("planner",)},
+  "positional": {
+    "loss.token_weight": "bench.worker_positions:as_matpo_copies_advantages"
+  },
+}
+
+
+def get_config(arm: str = "matpo"):
+  """`arm` is the text after the colon on the command line."""
+  c = base.get_config()
+  c.name = "matpo"
+  with c.unlocked():
+    for name, num_steps in NUM_STEPS.items():
+      c.tasks.weights[name] = 1.0
+      c.environments[name] = environments.entry(
+        "environments.pages.environment:Pages",
+        options={
+          "num_steps": num_steps,
+          "num_notes": NUM_NOTES,
+          "forms": ("alone", "planner", "worker"),
+        },
+        mistakes={
+          "wrong_entry": 0.25,
+          "early_answer": 0.1,
+          "no_call": 0.03,
+          "broken_json": 0.03,
+        },
+      )
+  c.tasks.names = tuple(NUM_STEPS)
+  c.agents.port = 0
+  c.agents.program = _agents("planner")
+  c.tokenizer.update(vocab_size=420, num_texts=200, whole_lines=8)
+  c.tokenizer.update(whole_tokens=WHOLE_TOKENS)
+  c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
+  c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
+  c.warm_start.update(num_demonstrations=12_000, copy_gain=4.0)
+  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
+  c.train.update(steps=40, row_length=192, micro_batch=4, batch_timeout_s=300.0)
+  c.optimizer.update(learning_rate=4e-4, warmup_steps=0)
+  c.loss.update(kl_coefficient=0.0, token_chunk=64)
+  c.advantage.incomplete_reward = 0.0  # a full context costs what an error does
+  c.episode.update(max_turns=24, max_tokens=176, max_answer_tokens=40)
+  c.sampling.temperature = 1.0
+  c.group.size = 8
+  c.admission.update(groups_per_step=6, max_concurrent_groups=8)
+  c.queue.max_groups = 8
+  c.cross_policy.update(
+    draw_per="never", policy_slots=("fresh",), weights=(1.0,)
+  )
+  c.engine.update(
+    slots=(32,), context=192, num_slot_sizes=2, prefill_chunks=(16, 64)
+  )
+  c.checkpoint.update(every=10, keep=2)
+  c.report.keep_groups = 6  # all, so that shares of tokens are those of the run
+  c.evaluation.update(num_tasks=64, num_sampled=64, num_untrained=8)
+  return arms.apply_arm(c, ARMS, arm)
