@@ -80,7 +80,12 @@ from agentrl_jax.losses.policy_gradient import (
   reinforce,
   sapo,
 )
-from agentrl_jax.losses.preference import implicit_reward, preference_loss
+from agentrl_jax.losses.preference import (
+  implicit_reward,
+  pair_halves,
+  pair_with_best,
+  preference_loss,
+)
 from agentrl_jax.losses.prompt_dependence import (
   mutual_information,
   retrieval_accuracy,
@@ -105,6 +110,12 @@ from agentrl_jax.losses.reductions import (
   task_weights,
   token_mean,
   weighted_mean,
+)
+from agentrl_jax.losses.twin_critic import (
+  polyak_average,
+  twin_advantage,
+  twin_critic_loss,
+  twin_targets,
 )
 from agentrl_jax.losses.value import (
   ExplainedVariance,
@@ -162,8 +173,11 @@ __all__ = [
   "negative_log_likelihood",
   "normalise_by_moments",
   "normalised_weight",
+  "pair_halves",
   "pair_mean",
+  "pair_with_best",
   "pass_at_k_advantage",
+  "polyak_average",
   "preference_loss",
   "ratio_moments",
   "reinforce",
@@ -185,6 +199,9 @@ __all__ = [
   "truncated_weight",
   "turn_gae",
   "turn_returns",
+  "twin_advantage",
+  "twin_critic_loss",
+  "twin_targets",
   "unbiased_kl",
   "unseen_tasks",
   "weighted_mean",

@@ -1,15 +1,19 @@
-"""Losses on pairs of trajectories of which one is preferred (DPO, SWEET-RL).
+"""Losses on pairs of which one is preferred (DPO, SWEET-RL), and their pairs.
 
 `implicit_reward` sums a trajectory's log-ratios of policy to reference;
 `preference_loss` compares the two of a pair.
 
   chosen_P, any_P = implicit_reward(chosen_log_ratio_BT, mask_BT, average=False)
 
+Pairs are those of a group's attempts by their rewards (`pair_with_best`), or
+those of answers at one turn by an estimate of their advantage (`pair_halves`).
+
 The log-ratios are those of policy to reference, from `ratios.log_ratio`. One
 row is one trajectory, or several packed ones.
 
 Axes: B rows, T tokens, S trajectories (segments) of a row, U turns of a
-trajectory, P pairs.
+trajectory, P pairs, N trajectories or turns, K answers that were sampled at one
+turn.
 """
 
 import chex
@@ -18,6 +22,7 @@ import jax.numpy as jnp
 
 from agentrl_jax.losses.arguments import (
   check_masked,
+  look_up,
   require,
   require_positive,
   widen,
@@ -47,10 +52,12 @@ def implicit_reward(
   The first is DPO's (arXiv:2305.18290, section 4) over all of a trajectory's
   own tokens, beta left out. In the second a turn's term is the advantage of
   that turn, by the parametrisation of SWEET-RL (arXiv:2503.15478, on learning
-  turn-wise advantages), which does not depend on its length; with one turn per
-  row it returns the advantages of a trained policy. Without `turn_BT` a
-  trajectory is one turn: `average` then divides by all its tokens, as
-  SWEET-RL's released code does.
+  turn-wise advantages), which does not depend on its length; with the turns as
+  `segment_BT` it returns the advantages of a trained policy. Without `turn_BT`
+  a trajectory is one turn: `average` then divides by all its tokens, as
+  SWEET-RL's released code does. That is another loss: it divides the sum over
+  the turns by their number (if their lengths are equal), so that of two
+  attempts with the same advantage per turn the longer one is not better.
 
     d reward / d log pi(token) = 1, or 1 / length_u
 
@@ -143,3 +150,90 @@ def preference_loss(
   if label_smoothing:
     loss_P = loss_P - label_smoothing * jax.nn.log_sigmoid(-margin_P)
   return jnp.where(valid_P, loss_P, 0)
+
+
+def pair_with_best(
+  reward_N: jax.Array,
+  group_N: jax.Array,
+  *,
+  num_groups: int,
+  valid_N: jax.Array,
+  lowest_chosen: float | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Pairs each trajectory with the best one of its group, which is preferred.
+
+    chosen_n = the first n' of n's group with the highest reward
+    pair_n   = r_n < r_chosen, and r_chosen >= lowest_chosen if it is given
+
+  The pairs that SWEET-RL's released code makes from attempts at one task
+  (facebookresearch/sweet_rl, evaluate_code.py), where an attempt has to pass
+  all tests to be chosen: `lowest_chosen` is 1 there. A group of one, and a
+  group whose rewards are all equal, have no pair.
+
+  Args:
+    reward_N: one per trajectory; not read where invalid. A group with a reward
+      of NaN has no pair.
+    group_N: integers in [0, num_groups).
+    num_groups: fixed when compiled; groups may be empty.
+    valid_N: bool.
+    lowest_chosen: the reward from which on a trajectory may be chosen; None for
+      no limit.
+
+  Returns:
+    (chosen_N, pair_N): the place of the preferred trajectory, 0 where there is
+    no pair; and, as a bool, the trajectories that are the rejected one of a
+    pair. Both are constants.
+  """
+  check_masked(valid_N, reward_N, group_N, rank=1)
+  reward_N = jax.lax.stop_gradient(widen(reward_N))
+  place_N = jnp.arange(len(valid_N))
+  best_M = jax.ops.segment_max(
+    jnp.where(valid_N, reward_N, -jnp.inf), group_N, num_groups
+  )
+  best_N = look_up(best_M, group_N)
+  is_best_N = valid_N & (reward_N == best_N)
+  first_M = jax.ops.segment_min(
+    jnp.where(is_best_N, place_N, len(place_N)), group_N, num_groups
+  )
+  pair_N = valid_N & (reward_N < best_N)
+  if lowest_chosen is not None:
+    pair_N = pair_N & (best_N >= lowest_chosen)
+  first_N = first_M.at[group_N].get(mode="fill", fill_value=0)
+  return jnp.where(pair_N, first_N, 0), pair_N
+
+
+def pair_halves(score_NK: jax.Array, valid_NK: jax.Array) -> jax.Array:
+  """Pairs the better half of the answers at a turn with the worse half.
+
+    pair_nij = answer i is in the upper half of turn n, j in the lower half,
+               and score_ni > score_nj
+
+  SWEET-RL (arXiv:2503.15478) ranks 16 answers by their advantage and trains on
+  pairs that are drawn evenly from these, by DPO. Its released code
+  (generate_random_pairs_from_ranks.py) makes a pair from two answers of equal
+  scores as well, in the order of their places; here they have no pair. Of an
+  odd number of answers the one in the middle is in neither half.
+
+  Args:
+    score_NK: the advantage of each answer; not read where invalid. A turn with
+      a score of NaN has no pair.
+    valid_NK: bool.
+
+  Returns:
+    pair_NKK, bool: the second axis is the preferred answer, the third the
+    rejected one.
+  """
+  check_masked(valid_NK, score_NK)
+  score_NK = jnp.where(valid_NK, jax.lax.stop_gradient(widen(score_NK)), 0)
+  broken_N1 = jnp.any(jnp.isnan(score_NK), axis=1, keepdims=True)
+  worst_first_NK = jnp.argsort(
+    jnp.where(valid_NK, score_NK, jnp.inf), axis=1, stable=True
+  )
+  rank_NK = jnp.argsort(worst_first_NK, axis=1)
+  count_N1 = jnp.sum(valid_NK, axis=1, keepdims=True)
+  # Those that are not valid come last, behind the upper half.
+  usable_NK = valid_NK & ~broken_N1
+  upper_NK = usable_NK & (rank_NK >= (count_N1 + 1) // 2)
+  lower_NK = usable_NK & (rank_NK < count_N1 // 2)
+  higher_NKK = score_NK[:, :, None] > score_NK[:, None, :]
+  return upper_NK[:, :, None] & lower_NK[:, None, :] & higher_NKK

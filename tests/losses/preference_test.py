@@ -6,6 +6,7 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -202,3 +203,200 @@ class PreferenceLossTest(parameterized.TestCase):
     settings = dict(beta=0.1) | changed
     with self.assertRaisesRegex(ValueError, message):
       preference.preference_loss(*_pairs(seed=2), **settings)
+
+
+def _group_rewards(seed: int, num_groups: int = 4, size: int = 3):
+  """Few different rewards, so that there are ties; in groups by `size`."""
+  rng = np.random.default_rng(seed)
+  reward_N = rng.choice([0.0, 0.4, 1.0], size=num_groups * size)
+  return reward_N, np.arange(len(reward_N)) // size
+
+
+class PairWithBestTest(parameterized.TestCase):
+  @parameterized.product(seed=(0, 1, 2, 3), lowest_chosen=(None, 1.0))
+  def test_matches_reference_and_hides_nan(self, seed, lowest_chosen):
+    reward_N, group_N = _group_rewards(seed)
+    valid_N = np.random.default_rng(seed).random(len(reward_N)) < 0.8
+    reward_N = np.where(valid_N, reward_N, np.nan)
+    chosen_N, pair_N = jax.jit(
+      functools.partial(
+        preference.pair_with_best, num_groups=5, lowest_chosen=lowest_chosen
+      )
+    )(reward_N, group_N, valid_N=valid_N)
+    expected = reference.pair_with_best(
+      reward_N, group_N, valid_N=valid_N, lowest_chosen=lowest_chosen
+    )
+    np.testing.assert_array_equal(chosen_N, expected[0])
+    np.testing.assert_array_equal(pair_N, expected[1])
+
+  @parameterized.parameters(*range(5))
+  def test_has_the_pairs_of_the_released_code(self, seed):
+    """By its arithmetic: k rows of attempts, a column for every task."""
+    k, num_tasks = 3, 40
+    rng = np.random.default_rng(seed)
+    reward_KM = rng.choice([0.0, 0.2, 0.6, 1.0], size=(k, num_tasks))
+    expected = set()
+    for task in range(num_tasks):
+      column_K = reward_KM[:, task]
+      if column_K.max() >= 1:
+        best = int(np.argmax(column_K))
+        for attempt in range(k):
+          if attempt != best and column_K[attempt] < column_K.max():
+            expected.add((num_tasks * best + task, num_tasks * attempt + task))
+    chosen_N, pair_N = preference.pair_with_best(
+      reward_KM.ravel(),
+      np.tile(np.arange(num_tasks), k),
+      num_groups=num_tasks,
+      valid_N=np.ones(k * num_tasks, bool),
+      lowest_chosen=1.0,
+    )
+    rejected = np.flatnonzero(pair_N)
+    found = set(zip(np.asarray(chosen_N)[rejected], rejected, strict=True))
+    self.assertEqual(found, expected)
+    self.assertNotEmpty(expected)
+
+  @parameterized.named_parameters(
+    ("equals", [1.0, 1.0, 1.0], [0, 0, 0]),
+    ("alone", [0.0, 0.5, 1.0], [0, 1, 2]),
+    ("unknown_group", [0.0, 1.0, 1.0], [3, 3, -1]),
+    ("nan", [0.0, 1.0, np.nan], [0, 0, 0]),
+  )
+  def test_without_pairs_loss_and_gradient_are_0(self, reward_N, group_N):
+    """Rewards of trajectories that are NaN do not come through either."""
+    chosen_N, pair_N = preference.pair_with_best(
+      np.array(reward_N),
+      np.array(group_N),
+      num_groups=3,
+      valid_N=np.ones(3, bool),
+    )
+    self.assertFalse(np.any(pair_N))
+
+    def loss(x_N):
+      loss_N = preference.preference_loss(x_N[chosen_N], x_N, pair_N, beta=0.1)
+      return reductions.pair_mean(loss_N, pair_N).value()
+
+    for x_N in (np.ones(3), np.full(3, np.nan)):
+      value, gradient_N = jax.value_and_grad(loss)(x_N)
+      self.assertEqual(value, 0)
+      np.testing.assert_array_equal(gradient_N, np.zeros(3))
+
+
+class PairHalvesTest(parameterized.TestCase):
+  @parameterized.product(seed=(0, 1, 2), num_answers=(1, 2, 5, 16))
+  def test_matches_reference_and_hides_nan(self, seed, num_answers):
+    rng = np.random.default_rng(seed)
+    valid_NK = rng.random((6, num_answers)) < 0.8
+    score_NK = rng.integers(5, size=valid_NK.shape) / 4
+    score_NK = np.where(valid_NK, score_NK, np.nan)
+    np.testing.assert_array_equal(
+      jax.jit(preference.pair_halves)(score_NK, valid_NK),
+      reference.pair_halves(score_NK, valid_NK),
+    )
+
+  @parameterized.parameters(*range(3))
+  def test_has_the_pairs_of_the_released_code(self, seed):
+    """All that it may draw: places of an argsort, then put in order."""
+    score_K = np.random.default_rng(seed).normal(size=16)
+    order = np.argsort(score_K)
+    expected = set()
+    for one in order[:8]:
+      for other in order[8:]:
+        pair = (one, other) if score_K[one] > score_K[other] else (other, one)
+        expected.add(pair)
+    (found_KK,) = preference.pair_halves(score_K[None], np.ones((1, 16), bool))
+    self.assertEqual(
+      set(zip(*np.nonzero(np.asarray(found_KK)), strict=True)), expected
+    )
+
+  def test_equals_are_pairs_of_the_released_code_and_none_here(self):
+    """It draws the first 8 and the last 8 places whatever their scores are."""
+    score_NK, all_NK = np.zeros((1, 16)), np.ones((1, 16), bool)
+    order = np.argsort(score_NK[0])
+    self.assertLen([(j, i) for i in order[:8] for j in order[8:]], 64)
+    self.assertFalse(np.any(preference.pair_halves(score_NK, all_NK)))
+
+  def test_a_score_of_nan_leaves_its_turn_without_pairs(self):
+    score_NK = np.array([[0.0, 1.0, np.nan, 2.0], [0.0, 1.0, 3.0, 2.0]])
+    pair_NKK = preference.pair_halves(score_NK, np.ones((2, 4), bool))
+    np.testing.assert_array_equal(pair_NKK.sum(axis=(1, 2)), [0, 4])
+
+
+def _turns(seed: int):
+  """Two attempts of three turns; log-probabilities of policy and reference."""
+  rng = np.random.default_rng(seed)
+  turn_BT = np.array([[0, 0, 1, 2, 2, 2], [0, 1, 1, 1, 2, 2]], np.int32)
+  policy_BT, reference_BT = -rng.gamma(2.0, 0.5, size=(2, *turn_BT.shape))
+  return turn_BT, policy_BT, reference_BT
+
+
+class SweetRLTest(parameterized.TestCase):
+  def _loss(self, policy_BT, reference_BT, **turns):
+    mask_BT = np.ones(policy_BT.shape, bool)
+    reward_BS, any_BS = preference.implicit_reward(
+      policy_BT - reference_BT, mask_BT, average=True, **turns
+    )
+    return preference.preference_loss(
+      reward_BS[0], reward_BS[1], any_BS[0] & any_BS[1], beta=0.1
+    )[0]
+
+  @parameterized.parameters(*range(3))
+  def test_is_the_papers_loss_of_sums_over_turns(self, seed):
+    """In torch: means of turns, summed, and Bradley-Terry."""
+    torch = pytest.importorskip("torch")
+    turn_BT, policy_BT, reference_BT = _turns(seed)
+    logprob = torch.tensor(policy_BT, requires_grad=True)
+    ratio = logprob - torch.tensor(reference_BT)
+    totals = [
+      sum(ratio[b][turn_BT[b] == u].mean() for u in range(3)) for b in (0, 1)
+    ]
+    expected = -torch.nn.functional.logsigmoid(0.1 * (totals[0] - totals[1]))
+    expected.backward()
+    with jax.enable_x64(True):
+      loss, gradient_BT = jax.value_and_grad(self._loss)(
+        policy_BT, reference_BT, turn_BT=turn_BT, num_turns=3
+      )
+    np.testing.assert_allclose(loss, expected.item(), rtol=1e-12)
+    np.testing.assert_allclose(gradient_BT, logprob.grad.numpy(), rtol=1e-10)
+
+  @parameterized.parameters(*range(3))
+  def test_without_turns_it_is_the_released_codes_mean(self, seed):
+    """In torch: sums over all tokens divided by their number, DPO's loss."""
+    torch = pytest.importorskip("torch")
+    turn_BT, policy_BT, reference_BT = _turns(seed)
+    policy, ref = (
+      torch.tensor(x).sum(-1) / x.shape[1] for x in (policy_BT, reference_BT)
+    )
+    logits = (policy[0] - policy[1]) - (ref[0] - ref[1])
+    expected = -torch.nn.functional.logsigmoid(0.1 * logits).item()
+    with jax.enable_x64(True):
+      loss = self._loss(policy_BT, reference_BT)
+      by_turn = self._loss(
+        policy_BT, reference_BT, turn_BT=turn_BT, num_turns=3
+      )
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    self.assertGreater(abs(float(loss - by_turn)), 1e-3)
+
+  def test_by_the_mean_over_all_tokens_a_longer_attempt_is_not_better(self):
+    """Three turns of advantage 1 against one: the paper's sum prefers them."""
+    mask_BT = np.arange(6) < np.array([[6], [2]])
+    turns = dict(turn_BT=np.array([[0, 0, 1, 1, 2, 2]] * 2), num_turns=3)
+    for given, expected in ((turns, [3, 1]), ({}, [1, 1])):
+      reward_BS, _ = preference.implicit_reward(
+        np.ones((2, 6)), mask_BT, average=True, **given
+      )
+      np.testing.assert_allclose(reward_BS[:, 0], expected, rtol=1e-6)
+
+  def test_turns_as_segments_have_the_advantages_of_each(self):
+    turn_BT, policy_BT, reference_BT = _turns(seed=4)
+    ratio_BT = policy_BT - reference_BT
+    advantage_BU, _ = preference.implicit_reward(
+      ratio_BT,
+      np.ones(turn_BT.shape, bool),
+      turn_BT,
+      num_segments=3,
+      average=True,
+    )
+    expected_BU = [
+      [ratio_BT[b][turn_BT[b] == u].mean() for u in range(3)] for b in (0, 1)
+    ]
+    np.testing.assert_allclose(advantage_BU, expected_BU, rtol=1e-5)

@@ -42,3 +42,34 @@ def preference_loss(
       loss_P[p] = (1 - label_smoothing) * math.log(1 + math.exp(-margin))
       loss_P[p] += label_smoothing * math.log(1 + math.exp(margin))
   return loss_P
+
+
+def pair_with_best(reward_N, group_N, *, valid_N, lowest_chosen=None):
+  chosen_N = np.zeros(len(reward_N), int)
+  pair_N = np.zeros(len(reward_N), bool)
+  for n, valid in enumerate(valid_N):
+    if not valid:
+      continue
+    others = [
+      m for m in range(len(reward_N)) if valid_N[m] and group_N[m] == group_N[n]
+    ]
+    best = max(float(reward_N[m]) for m in others)
+    allowed = lowest_chosen is None or best >= lowest_chosen
+    if allowed and reward_N[n] < best:
+      pair_N[n] = True
+      chosen_N[n] = next(m for m in others if reward_N[m] == best)
+  return chosen_N, pair_N
+
+
+def pair_halves(score_NK, valid_NK):
+  n_answers = score_NK.shape[1]
+  pair_NKK = np.zeros((len(score_NK), n_answers, n_answers), bool)
+  for n, score_K in enumerate(score_NK):
+    order = sorted(
+      (k for k in range(n_answers) if valid_NK[n, k]), key=lambda k: score_K[k]
+    )
+    half = len(order) // 2
+    for j in order[:half]:
+      for i in order[len(order) - half :]:
+        pair_NKK[n, i, j] = score_K[i] > score_K[j]
+  return pair_NKK

@@ -49,12 +49,13 @@ DIFFERENTIABLE = {
   "sequence_sum_mean": {"x_BT"},
   "token_logprob": {"logits_BTV"},
   "token_mean": {"x_BT"},
+  "twin_critic_loss": {"action_value_2N", "value_2N"},
   "unbiased_kl": {"log_ratio_BT"},
   "weighted_mean": {"x_BT"},
   "with_gradient_of": {"gradient"},
 }
 # Axes of trajectories, pairs and tokens, which a mask may leave out.
-BATCH_AXES = {"BT", "BTD", "BTV", "N", "NN", "NU", "P"}
+BATCH_AXES = {"2N", "BT", "BTD", "BTV", "N", "NK", "NN", "NU", "P"}
 # `cispo`, `dppo` and `gmpo` leave it to a reduction to hide NaN, and no token
 # has infinite extremes. The others are given no array with one of these axes.
 NOT_ZERO = {
@@ -65,6 +66,7 @@ NOT_ZERO = {
   "gmpo",
   "measure_tasks",
   "normalise_by_moments",
+  "polyak_average",
   "with_gradient_of",
 }
 
@@ -155,6 +157,8 @@ def _without_rows(block):
   return {
     name: x[:0, :0]
     if _axes(name) == "NN"
+    else x[:, :0]
+    if _axes(name) == "2N"
     else x[:0]
     if _axes(name) in BATCH_AXES
     else x

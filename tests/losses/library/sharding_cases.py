@@ -106,6 +106,7 @@ def of_attempts(seed: int) -> Table:
       lambda x_P, valid_P: losses.pair_mean(x_P, valid_P).value(),
       (x["reward_N"], x["valid_N"]),
     ),
+    "pair_with_best": (by_group(losses.pair_with_best), groups),
     "preference_loss": (_preference, (x["reward_N"], x["valid_N"])),
   }
 
