@@ -3,6 +3,9 @@ r"""Scores every estimator of advantages against exact advantages: the ruler.
   python -m bench.credit                         # scores, then learning curves
   python -m bench.credit --reward=questions --only=scores
   python -m bench.credit --only=curves --seeds=5 --learning_rate=0.1
+  python -m bench.credit --only=learned          # scores of learned critics
+  python -m bench.credit --only=round            # SWEET-RL and trajectory DPO
+  python -m bench.credit --only=online           # ArCHer, turn PPO and grpo
 
 The game is `environments/guessing`, small enough that the advantage of every
 turn is computed. All estimators see the same episodes: a group of attempts for
@@ -14,21 +17,27 @@ every secret. Writes a table for docs, with a row per estimator:
   secret (`credit_exact`);
 - cosine: of the policy gradient with that of exact advantages on the same
   turns; with the exact gradient; and the latter of the mean of all batches.
+
+The last three are about critics that have to be learned (`credit_tables`): the
+same scores, one round of preferences, and learning curves at equal attempts and
+at equal answers. Learning rates are chosen from the same ones for all arms.
 """
 
 import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
 
+from bench.credit_archer import RATES
 from bench.credit_curves import ARMS, learn_all
 from bench.credit_estimators import ESTIMATORS, Batch
 from bench.credit_exact import Rules, TablePolicy, evaluate, make_rules, play
 from bench.credit_scores import Fit, Score, score
+from bench.credit_tables import curve_table, round_table, score_table
 from environments.guessing.environment import REWARDS
 from environments.guessing.game import draw_game
 
@@ -39,6 +48,7 @@ POLICIES: Mapping[str, float] = {
   "half-learned": 0.5,
   "near-optimal": 0.95,
 }
+PARTS = ("scores", "curves", "learned", "round", "online")
 _STEP = 0.5  # of the exact natural gradient, on the way there
 _MOST_STEPS = 2000
 
@@ -154,6 +164,37 @@ def print_curves(rules: Rules, given: argparse.Namespace) -> None:
     CONSOLE.print(f"| {arm} | {cells} |")
 
 
+def print_learned(rules: Rules, given: argparse.Namespace) -> None:
+  """Prints the scores of critics that are learned."""
+  _print_table("scores of learned critics", score_table, rules, given)
+
+
+def print_round(rules: Rules, given: argparse.Namespace) -> None:
+  """Prints the result of one round of preferences."""
+  _print_table("one round of preferences", round_table, rules, given)
+
+
+def print_online(rules: Rules, given: argparse.Namespace) -> None:
+  """Prints learning curves of critics that are learned on the way."""
+  _print_table("learning curves of learned critics", curve_table, rules, given)
+
+
+def _print_table(
+  title: str,
+  table: Callable[..., Iterator[str]],
+  rules: Rules,
+  given: argparse.Namespace,
+) -> None:
+  start = make_policies(rules, seed=given.seed)[given.start]
+  CONSOLE.print(
+    f"\n{title}: {given.start} policy, expected "
+    f"{start.exact.expected_return:.3f}, the best {best_return(rules):.3f}; "
+    f"{given.seeds} seeds\n"
+  )
+  for line in table(start, given):
+    CONSOLE.print(line)
+
+
 def _names(allowed: Sequence[str]):
   """Makes a reader of names that are separated by semicolons."""
 
@@ -166,6 +207,14 @@ def _names(allowed: Sequence[str]):
     return names
 
   return read
+
+
+def _rates(text: str) -> list[float]:
+  """Reads positive numbers that are separated by semicolons."""
+  rates = [float(number) for number in text.split(";")]
+  if min(rates) <= 0:
+    raise argparse.ArgumentTypeError(f"{text} has a rate that is not positive")
+  return rates
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -184,11 +233,12 @@ def _parser() -> argparse.ArgumentParser:
   add("--learning_rate", type=float, default=0.1)
   add("--start", choices=POLICIES, default="half-learned", help="of a curve")
   add("--seed", type=int, default=0, help="of policies and scored episodes")
-  add("--only", choices=("scores", "curves"), help="the other is left out")
+  add("--only", choices=PARTS, help="the others are left out")
   semicolons = "names with semicolons between them; all by default"
   add(
     "--estimators", type=_names(ESTIMATORS), default=ESTIMATORS, help=semicolons
   )
+  add("--rates", type=_rates, default=RATES, help="online: one is chosen")
   add("--arms", type=_names(ARMS), default=ARMS, help=semicolons)
   return parser
 
@@ -209,10 +259,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     f"16 things, {num_turns} turns, {num_sets} sets of possible things, "
     f"{num_calls} calls; reward: {REWARDS[given.reward]}"
   )
-  if given.only != "curves":
-    print_scores(rules, given)
-  if given.only != "scores":
-    print_curves(rules, given)
+  printers = (
+    print_scores,
+    print_curves,
+    print_learned,
+    print_round,
+    print_online,
+  )
+  for part, print_part in zip(PARTS, printers, strict=True):
+    if given.only in (None, part):
+      print_part(rules, given)
   sys.stderr.write(f"{time.monotonic() - begun:.0f} s\n")
 
 

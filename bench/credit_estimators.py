@@ -194,10 +194,14 @@ def _by_turn(name: str, batch: Batch) -> np.ndarray:
 
 @functools.cache
 def _config(name: str) -> AdvantageConfig:
-  settings = EPISODES.get(name)
-  if settings is None:
-    estimator, gae_lambda, _ = CRITICS[name]
-    settings = _PLAIN | {"estimator": estimator, "gae_lambda": gae_lambda}
+  if name in CRITICS:
+    return critic_config(*CRITICS[name][:2])
+  return base.defaults(AdvantageConfig, "advantage", **EPISODES[name])
+
+
+def critic_config(estimator: str, gae_lambda: float) -> AdvantageConfig:
+  """Returns the settings of an estimator of the gae family."""
+  settings = _PLAIN | {"estimator": estimator, "gae_lambda": gae_lambda}
   return base.defaults(AdvantageConfig, "advantage", **settings)
 
 
@@ -234,18 +238,24 @@ def trajectory_arrays(episodes: Episodes, *, states: str) -> TrajectoryArrays:
 
 
 def _with_critic(name: str, batch: Batch) -> np.ndarray:
+  return with_values(batch, batch.values(CRITICS[name][2]), _config(name))
+
+
+def with_values(
+  batch: Batch, value_NUK: np.ndarray, config: AdvantageConfig
+) -> np.ndarray:
+  """Returns the advantages [N, U, K] that the gae family makes from values."""
   episodes = batch.episodes
-  shape = (*episodes.set_NU.shape, TOKENS)
   rows = _rows(episodes)
   fields, _ = advantages.critic_advantages(
     rows,
     advantages.place_rewards(rows, episodes.reward_NU.astype(np.float32)),
-    batch.values(CRITICS[name][2]).astype(np.float32).reshape(rows.mask.shape),
+    value_NUK.astype(np.float32).reshape(rows.mask.shape),
     np.zeros(rows.mask.shape, np.int32),
     num_tasks=1,
-    config=_config(name),
+    config=config,
   )
-  return fields["advantage"].reshape(shape)
+  return fields["advantage"].reshape(value_NUK.shape)
 
 
 def _rows(episodes: Episodes) -> Rows:

@@ -216,6 +216,29 @@ class Episodes:
     return table[np.arange(self.set_NU.shape[1]), self.set_NU]
 
 
+def join(parts: Sequence[Episodes]) -> Episodes:
+  """Puts episodes one behind the other; the groups of each part are its own."""
+  columns = {
+    field.name: np.concatenate([getattr(part, field.name) for part in parts])
+    for field in dataclasses.fields(Episodes)
+  }
+  sizes = [part.group_N.max() + 1 for part in parts]
+  first = np.cumsum([0, *sizes[:-1]])
+  columns["group_N"] = np.concatenate(
+    [part.group_N + offset for part, offset in zip(parts, first, strict=True)]
+  )
+  return Episodes(**columns)
+
+
+def draw_calls(policy_NA: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """Draws a call from each row of probabilities."""
+  cumulative_NA = policy_NA.cumsum(axis=1)
+  draw_N1 = rng.random((len(policy_NA), 1))
+  return np.minimum(
+    (cumulative_NA < draw_N1).sum(axis=1), policy_NA.shape[1] - 1
+  )
+
+
 def play(
   policy: TablePolicy,
   *,
@@ -224,16 +247,14 @@ def play(
 ) -> Episodes:
   """Plays a group of attempts for every secret."""
   rules, policy_UXA = policy.rules, policy.probability_UXA
-  num_turns, _, num_calls = rules.shape
+  num_turns = rules.shape[0]
   num_things = rules.possible_XC.shape[1]
   secret_N = np.repeat(np.arange(num_things), attempts)
   set_N = np.zeros_like(secret_N)
   playing_N = np.ones(len(secret_N), bool)
   turns = []
   for u in range(num_turns):
-    cumulative_NA = policy_UXA[u, set_N].cumsum(axis=1)
-    draw_N1 = rng.random((len(secret_N), 1))
-    call_N = np.minimum((cumulative_NA < draw_N1).sum(axis=1), num_calls - 1)
+    call_N = draw_calls(policy_UXA[u, set_N], rng)
     reward_N = np.where(playing_N, rules.reward_UCA[u, secret_N, call_N], 0)
     after_N = rules.next_XCA[set_N, secret_N, call_N]
     yes_N = rules.yes_CA[secret_N, call_N]

@@ -5,7 +5,7 @@ Axes: as in `credit_estimators`, and W turns of all batches.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy import stats
@@ -46,10 +46,17 @@ class Score:
 
 def score(name: str, batches: Sequence[Batch]) -> Score:
   """Scores one estimator on batches of one policy."""
+  return score_by(lambda batch: estimate(name, batch), batches)
+
+
+def score_by(
+  advantages: Callable[[Batch], np.ndarray], batches: Sequence[Batch]
+) -> Score:
+  """Scores advantages [N, U, K], as a function of a batch of one policy."""
   estimates, exact, secret, gradients, turns = [], [], [], [], []
   for batch in batches:
     played = batch.episodes.played_NU
-    advantage_NUK = estimate(name, batch)
+    advantage_NUK = advantages(batch)
     estimates.append(advantage_NUK.mean(axis=-1)[played])
     exact.append(batch.exact_NU()[played])
     secret.append(batch.secret_NU()[played])

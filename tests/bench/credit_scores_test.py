@@ -165,7 +165,13 @@ class CurvesTest(parameterized.TestCase):
     self.assertBetween(end, start + 0.95 * (best - start), best)
 
   def test_wrong_flags_are_told(self):
-    for flag in ("--turns=0", "--estimators=best", "--arms=none"):
+    for flag in (
+      "--turns=0",
+      "--estimators=best",
+      "--arms=none",
+      "--only=all",
+      "--rates=0.1;0",
+    ):
       with self.subTest(flag), self.assertRaises(SystemExit):
         credit.main([flag])
 
