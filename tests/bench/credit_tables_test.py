@@ -3,6 +3,7 @@
 import argparse
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from bench import credit_archer, credit_exact, credit_rounds, credit_tables
@@ -31,6 +32,7 @@ class TablesTest(parameterized.TestCase):
     rules = rules_of("success")
     self.start = credit_exact.TablePolicy(rules, np.zeros(rules.shape))
 
+  @pytest.mark.slow
   def test_scores_have_a_row_for_each_critic_and_size(self):
     rows = rows_of(credit_tables.score_table(self.start, GIVEN))
     sizes = [f"{4 * 3 * n:,}" for n in credit_tables.FIT_BATCHES]
@@ -39,10 +41,12 @@ class TablesTest(parameterized.TestCase):
     self.assertEqual([(row[0], row[1]) for row in rows], expected)
     self.assertEqual(rows[0][3], "1.00 ± 0.00")  # the rank of exact ones
 
+  @pytest.mark.slow
   def test_a_round_has_a_row_for_each_arm(self):
     rows = rows_of(credit_tables.round_table(self.start, GIVEN))
     self.assertEqual([row[0] for row in rows], list(credit_rounds.ROUNDS))
 
+  @pytest.mark.slow
   def test_curves_have_a_row_for_each_arm(self):
     rows = rows_of(credit_tables.curve_table(self.start, GIVEN))
     self.assertCountEqual([row[0] for row in rows], credit_archer.ARMS)
