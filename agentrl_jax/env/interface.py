@@ -23,7 +23,7 @@ class Step:
   """The environment's reply to an answer.
 
   `reward` is the episode's reward so far: the last step's reward is the
-  episode's, as in AgentRL's protocol. `metrics` are averaged per task.
+  episode's, as in AgentRL's protocol. Evaluations average `metrics` by task.
   """
 
   messages: tuple[Message, ...]
