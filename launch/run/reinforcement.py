@@ -221,6 +221,7 @@ class Reinforcement:
     settings, axes, old = self._settings, self._layouts.mesh, self._updater
     if dict(old.learner.mesh.shape) == axes:
       return state
+    _log.info("update %d: the mesh becomes %s", int(state.version), axes)
     policy, learner = self._policy, self._learner
     if axes != settings.mesh:
       mesh = sharding.make_mesh(axes, slices=settings.slices)
