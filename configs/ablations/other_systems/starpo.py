@@ -79,7 +79,9 @@ def get_config(arm: str = "all"):
   c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
   c.warm_start.update(num_demonstrations=4000, copy_gain=4.0)
   c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
-  c.train.update(steps=40, row_length=320, micro_batch=4, batch_timeout_s=300.0)
+  c.train.update(
+    steps=40, row_length=320, micro_batch=4, batch_timeout_s=3600.0
+  )
   c.optimizer.update(learning_rate=1e-3, warmup_steps=0, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   # A fall into a hole and too many moves are worth the same.
@@ -98,6 +100,6 @@ def get_config(arm: str = "all"):
   )
   c.checkpoint.update(every=20, keep=2)
   c.evaluation.update(
-    num_tasks=128, num_sampled=128, num_untrained=4, timeout_s=300.0
+    num_tasks=64, num_sampled=64, num_untrained=4, timeout_s=3600.0
   )
   return arms.apply_arm(c, ARMS, arm)
