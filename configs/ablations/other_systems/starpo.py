@@ -77,12 +77,12 @@ def get_config(arm: str = "all"):
   c.tokenizer.update(vocab_size=420, num_texts=400, whole_tokens=WHOLE_TOKENS)
   c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
   c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
-  c.warm_start.update(num_demonstrations=4000, copy_gain=4.0)
+  c.warm_start.update(num_demonstrations=2500, copy_gain=4.0)
   c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
   c.train.update(
-    steps=40, row_length=320, micro_batch=4, batch_timeout_s=3600.0
+    steps=60, row_length=320, micro_batch=4, batch_timeout_s=3600.0
   )
-  c.optimizer.update(learning_rate=1e-3, warmup_steps=0, b2=0.95)
+  c.optimizer.update(learning_rate=3e-3, warmup_steps=0, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   # A fall into a hole and too many moves are worth the same.
   c.advantage.incomplete_reward = 0.0
@@ -98,7 +98,7 @@ def get_config(arm: str = "all"):
   c.engine.update(
     slots=(48,), context=320, num_slot_sizes=2, prefill_chunks=(16, 32)
   )
-  c.checkpoint.update(every=20, keep=2)
+  c.checkpoint.update(every=30, keep=2)
   c.evaluation.update(
     num_tasks=64, num_sampled=64, num_untrained=4, timeout_s=3600.0
   )
