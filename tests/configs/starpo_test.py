@@ -7,6 +7,7 @@ from absl.testing import absltest
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.loading import load_environment
 from configs.ablations.other_systems import starpo
+from environments.bandit.environment import NAMES
 
 
 async def _first_texts(config, name):
@@ -29,11 +30,16 @@ class StarpoTest(absltest.TestCase):
       for name in config.tasks.names
       for text in asyncio.run(_first_texts(config, name))
     )
-    said = [token for token in starpo.WHOLE_TOKENS if "{" not in token]
-    self.assertLen(said, 6)
-    for token in said:
-      if token != '"}}\n':  # the end of a call
-        self.assertIn(token, texts)
+    of_calls = [token for token in starpo.WHOLE_TOKENS if '"' in token]
+    self.assertLen(of_calls, 3)
+    others = {*starpo.WHOLE_TOKENS} - {*of_calls} - {*starpo.NAMES}
+    self.assertLen(others, 5)
+    for token in others:
+      self.assertIn(token, texts)
+
+  def test_names_are_those_of_the_machines(self):
+    self.assertEqual(starpo.NAMES, NAMES)
+    self.assertContainsSubset(NAMES, starpo.WHOLE_TOKENS)
 
   def test_the_better_machine_is_risky_in_one_bandit_alone(self):
     config = starpo.get_config()

@@ -44,13 +44,20 @@ ARMS = {
 }
 _LAKE = "environments.frozen_lake:FrozenLake"
 _BANDIT = "environments.bandit:Bandit"
-# Texts around the words that an answer copies.
+# Names of machines, one token each, as a small policy learns late to copy more;
+# and the texts around them. Tests compare both with the tasks.
+NAMES = (
+  *("amber", "beryl", "coral", "ember", "flint", "garnet", "hazel", "iris"),
+  *("jade", "laurel", "maple", "nova", "opal", "pearl", "quartz", "raven"),
+  *("sable", "topaz", "umber", "violet", "willow", "zephyr", "cedar", "dune"),
+)
 WHOLE_TOKENS = (
   "Go from P to G. Do not step on O, a hole.\n\n",
   *(" pays 0.1.\n", " pays 1 with a chance of 0.25.\n"),
   *(" pays 1 with a chance of 0.04.\n", "Pull one of these machines."),
   *('\n{"name": "move", "arguments": {"direction": "',),
   *('\n{"name": "pull", "arguments": {"machine": "', '"}}\n'),
+  *NAMES,
 )
 
 
@@ -74,7 +81,7 @@ def get_config(arm: str = "all"):
     for name in ("frozen_lake", "bandit", "lucky"):
       c.tasks.weights[name] = 1.0
   c.tasks.names = ("frozen_lake", "bandit", "lucky")
-  c.tokenizer.update(vocab_size=420, num_texts=400, whole_tokens=WHOLE_TOKENS)
+  c.tokenizer.update(vocab_size=440, num_texts=400, whole_tokens=WHOLE_TOKENS)
   c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
   c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
   c.warm_start.update(num_demonstrations=2500, copy_gain=4.0)
@@ -82,7 +89,7 @@ def get_config(arm: str = "all"):
   c.train.update(
     steps=60, row_length=320, micro_batch=4, batch_timeout_s=3600.0
   )
-  c.optimizer.update(learning_rate=3e-3, warmup_steps=0, b2=0.95)
+  c.optimizer.update(learning_rate=2e-3, warmup_steps=0, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   # A fall into a hole and too many moves are worth the same.
   c.advantage.incomplete_reward = 0.0
