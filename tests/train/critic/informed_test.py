@@ -100,15 +100,24 @@ class InformedTest(parameterized.TestCase):
 
 class UpdateTest(parameterized.TestCase):
   @parameterized.parameters(
-    ({"estimator": "gae"}, {}),
-    ({"estimator": "turn_gae", "discount": 0.9}, {}),
-    ({}, {"reduction": "sequence_mean"}),
-    ({}, {"task_share": "equal"}),
+    ({}, {"reduction": "sequence_mean"}), ({"estimator": "turn_gae"}, {})
   )
   def test_without_tokens_of_information_it_is_the_critic_of_the_policys_rows(
     self, advantage, loss
   ):
     """The same numbers, in rows of their own."""
+    self._compare(advantage, loss)
+
+  @pytest.mark.slow
+  @parameterized.parameters(
+    ({"estimator": "gae"}, {}),
+    ({"estimator": "turn_gae", "discount": 0.9}, {}),
+    ({}, {"task_share": "equal"}),
+  )
+  def test_by_other_estimators_and_means_too(self, advantage, loss):
+    self._compare(advantage, loss)
+
+  def _compare(self, advantage, loss):
     loss = small.loss_config(value_coefficient=0.5, **loss)
     policy, learner = small.make_learner(
       model=MODEL, loss=loss, **small.PLAIN_STEPS
