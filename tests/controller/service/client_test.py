@@ -527,7 +527,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
   async def test_nobody_there_is_said(self):
     nobody = ServiceProcess()
     environment = ControllerEnvironment(
-      controller=nobody.url, name="arithmetic", ready_s=0.2
+      controller=nobody.url, name="arithmetic", ready_s=0.2, reattach_s=0.2
     )
     with self.assertRaisesRegex(ConfigError, "whether controller and workers"):
       await asyncio.to_thread(environment.indices, "test")
