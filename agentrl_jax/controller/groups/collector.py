@@ -133,9 +133,10 @@ class Collector:
     try:
       groups = await taking
     finally:
+      # Not awaited: the groups are out of the queue by now, and a deadline that
+      # came in between would lose them, and the learner would wait for ever.
       watching.cancel()
-      await asyncio.wait([watching])
-    if not watching.cancelled():
+    if watching.done():
       watching.result()  # raises what stopped it
     self._overdue.taken()
     return groups

@@ -9,6 +9,8 @@ from unittest import mock
 import pytest
 
 from agentrl_jax.controller.groups.group_queue import ANY_AGE
+from agentrl_jax.controller.groups.overdue import OverdueGroups
+from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 from tests.clocks import Clock, turns_of_the_loop, until
 from tests.controller.pipeline import (
@@ -78,6 +80,30 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
       await collector.take(STEP, version=0)
       await turns_of_the_loop()
       self.assertEqual(len(held.begun), 7)
+
+  async def test_a_take_that_is_cancelled_at_any_moment_loses_no_group(self):
+    """They are returned, or in the queue: else the learner waits for ever."""
+    taken = []
+    for num_turns in range(20):
+      held = Held()
+      pipeline = Pipeline(held)
+      async with pipeline.running() as collector:
+        collector._overdue = OverdueGroups(
+          pipeline.queue, GroupTimers(), patience=1.0
+        )
+        taking = asyncio.create_task(collector.take(STEP, version=0))
+        await turns_of_the_loop()
+        ending = asyncio.create_task(held.end(0, 1))
+        for _ in range(num_turns):
+          await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.wait([taking, ending])
+        await turns_of_the_loop()
+        found = 0 if taking.cancelled() else len(taking.result())
+        queued = len(collector.snapshot().queued)
+        self.assertEqual(found + queued, STEP, num_turns)
+        taken.append(found)
+    self.assertEqual(set(taken), {0, STEP})  # it was cancelled before and after
 
   async def test_lost_group_is_made_up_for(self):
     async def play(pipeline, task, group_id, seed):
