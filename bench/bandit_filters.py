@@ -173,7 +173,7 @@ def learn(
 
 
 def is_raised(spread_U: Sequence[float]) -> bool:
-  """Whether the collapse alarm's rule of spread is broken at some update."""
+  """True if the collapse alarm's rule of spread is broken at some update."""
   state = AlarmState()
   for spread in spread_U:
     state = advance(state, _ALARM, std=float(spread), success=1.0)

@@ -280,8 +280,7 @@ class Reinforcement:
       if groups is None:
         self._interrupts.check(save_at_last)
         raise AssertionError("process 0 stopped without having been asked to")
-      longest = self._updater.builder.longest_line(groups)
-      layout = self._layouts.choose(longest)
+      layout = self._layout_of(groups)
       state = self._move(state)
       state, report = self._step(state, groups, layout)
       self._publish(state)
@@ -296,6 +295,11 @@ class Reinforcement:
       self._groups.advance(after)
     save_at_last()
     return state
+
+  def _layout_of(self, groups: Sequence[Group]) -> Layout:
+    if len(self._settings.layouts) == 1:  # nothing to measure
+      return self._settings.layouts[0]
+    return self._layouts.choose(self._updater.builder.longest_line(groups))
 
   def _heed_alarm(self, version: int, save: Callable[[], str]) -> None:
     """Warns of a collapse; raises `Collapsed` if the run ends by it."""

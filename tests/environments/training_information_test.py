@@ -1,4 +1,4 @@
-"""What environments tell a critic is about the task, and in no prompt."""
+"""Training-time information is about the task, and in no prompt."""
 
 import unittest
 

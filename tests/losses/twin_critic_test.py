@@ -145,7 +145,7 @@ class TwinCriticLossTest(parameterized.TestCase):
     np.testing.assert_allclose(gradient_4N, now.grad.numpy(), rtol=1e-10)
 
   def test_a_shared_target_is_not_that_of_the_released_code(self):
-    """Where twins differ, "min" and "mean" give other targets than "own"."""
+    """Twins that differ have other targets by "min" and "mean" than "own"."""
     arrays = _targets(seed=4)
     own, low, mean = (
       twin_critic.twin_targets(*arrays, discount=0.9, pool=pool)[1]

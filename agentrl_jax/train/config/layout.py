@@ -87,7 +87,7 @@ class LayoutChooser:
   def choose(self, longest: int) -> Layout:
     """Returns the layout of an update whose longest line has so many tokens.
 
-    Raises `ConfigError` if no layout holds it.
+    One that no layout holds gets the longest: to pack it is refused.
     """
     self._longest = max(self._longest, longest)
     holding = self._holding(longest)
@@ -113,12 +113,7 @@ class LayoutChooser:
 
   def _holding(self, longest: int) -> list[Layout]:
     holding = [x for x in self._layouts if x.row_length >= longest]
-    if not holding:
-      raise ConfigError(
-        f"a line of {longest} tokens does not fit train.row_length="
-        f"{self._layouts[-1].row_length}: raise it, or lower episode.max_tokens"
-      )
-    return holding
+    return holding or [self._layouts[-1]]
 
 
 def _read(line: str, last: Layout) -> Layout:

@@ -25,7 +25,8 @@ Watch `success/long`, `rollout/status/agent_context_limit/long` and
 
 import sys
 
-from configs import arms, base, environments
+from configs import arms, environments
+from configs.ablations.other_systems import roles
 
 NUM_STEPS = {"short": 2, "long": 3}
 NUM_NOTES = 24
@@ -61,7 +62,7 @@ ARMS = {
 
 def get_config(arm: str = "matpo"):
   """`arm` is the text after the colon on the command line."""
-  c = base.get_config()
+  c = roles.get_config()
   c.name = "matpo"
   with c.unlocked():
     for name, num_steps in NUM_STEPS.items():
@@ -81,30 +82,12 @@ def get_config(arm: str = "matpo"):
         },
       )
   c.tasks.names = tuple(NUM_STEPS)
-  c.agents.port = 0
   c.agents.program = _agents("planner")
-  c.tokenizer.update(vocab_size=420, num_texts=200, whole_lines=8)
-  c.tokenizer.update(whole_tokens=WHOLE_TOKENS)
-  c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
-  c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
-  c.warm_start.update(num_demonstrations=12_000, copy_gain=4.0)
-  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
-  c.train.update(steps=40, row_length=192, micro_batch=4, batch_timeout_s=300.0)
-  c.optimizer.update(learning_rate=4e-4, warmup_steps=0)
-  c.loss.update(kl_coefficient=0.0, token_chunk=64)
+  c.tokenizer.whole_tokens = WHOLE_TOKENS
+  c.model.embedding_scale = 7.0
+  c.warm_start.copy_gain = 4.0
+  c.train.row_length = c.engine.context = 192
   c.advantage.incomplete_reward = 0.0  # a full context costs what an error does
-  c.episode.update(max_turns=24, max_tokens=176, max_answer_tokens=40)
-  c.sampling.temperature = 1.0
-  c.group.size = 8
-  c.admission.update(groups_per_step=6, max_concurrent_groups=8)
-  c.queue.max_groups = 8
-  c.cross_policy.update(
-    draw_per="never", policy_slots=("fresh",), weights=(1.0,)
-  )
-  c.engine.update(
-    slots=(32,), context=192, num_slot_sizes=2, prefill_chunks=(16, 64)
-  )
-  c.checkpoint.update(every=10, keep=2)
+  c.episode.update(max_turns=24, max_tokens=176)
   c.report.keep_groups = 6  # all, so that shares of tokens are those of the run
-  c.evaluation.update(num_tasks=64, num_sampled=64, num_untrained=8)
   return arms.apply_arm(c, ARMS, arm)

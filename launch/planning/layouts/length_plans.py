@@ -161,10 +161,8 @@ def _refusal(plan: LengthPlan, slice_: Slice) -> str:
     parts.append(f"{plan.num_left} were not tried, and a higher --search would")
   parts = parts or ["none divides the model and the row"]
   return (
-    sentence
-    + ", ".join(parts)
-    + "; leave the length out, or take a "
-    + ("larger --topology")
+    f"{sentence}{', '.join(parts)}; leave the length out, or take a larger "
+    "--topology"
   )
 
 
