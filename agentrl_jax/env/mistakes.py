@@ -1,9 +1,51 @@
-"""Checks of the mistakes that an expert makes on purpose."""
+"""Mistakes that an expert makes on purpose: their checks, and their drawing."""
 
+import json
 import random
 from collections.abc import Collection, Mapping
+from typing import Any
 
+from agentrl_jax.data.records import Message
+from agentrl_jax.env.interface import Expert
 from agentrl_jax.errors import ConfigError
+
+BROKEN_JSON = "broken_json"  # the closing brace of a call is missing
+
+
+class ErringExpert(Expert):
+  """Base of experts that draw a mistake wherever one could be made.
+
+  Args:
+    seed: all randomness of the expert.
+    mistakes: the probability of each mistake, by its name.
+    known: the names that the expert knows.
+    where: owner of the mistakes, for messages.
+
+  Raises `ConfigError` for a mistake that is not known.
+  """
+
+  def __init__(
+    self,
+    *,
+    seed: int,
+    mistakes: Mapping[str, float],
+    known: Collection[str],
+    where: str,
+  ):
+    require_known(mistakes, known, where=where)
+    self.rng = random.Random(seed)
+    self._mistakes = mistakes
+
+  def draws(self, mistake: str) -> bool:
+    """Draws whether to make the mistake now."""
+    return self.rng.random() < self._mistakes.get(mistake, 0.0)
+
+  def erring_call(self, tool: str, arguments: Mapping[str, Any]) -> Message:
+    """Returns an answer of one call, whose JSON may be `BROKEN_JSON`."""
+    text = json.dumps(arguments)
+    if self.draws(BROKEN_JSON):
+      text = text[:-1]
+    return Message("assistant", tool_calls=(self.write_call(tool, text),))
 
 
 def require_known(

@@ -8,13 +8,14 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
-from agentrl_jax.data.records import Message, Status, Task, Tool
+from agentrl_jax.data.records import Status, Task, Tool
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.adapters.one_call import OneCallSession
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.expert import MISTAKES, Adder
 from environments.arithmetic.scripted import POLICIES
@@ -102,32 +103,15 @@ class Arithmetic(IndexedEnvironment[Sum]):
         return problem
 
 
-class _SumSession(Session):
+class _SumSession(OneCallSession):
   tools = (ADD, ANSWER)
 
   def __init__(self, problem: Sum, max_turns: int):
+    super().__init__(problem.question, max_turns=max_turns, no_call=NO_CALL)
     self._problem = problem
-    self._turns_left = max_turns
 
-  async def reset(self) -> Step:
-    return Step((Message("user", self._problem.question),))
-
-  async def step(self, answer: Message) -> Step:
-    self._turns_left -= 1
-    if not answer.tool_calls:
-      return self._go_on(Message("user", NO_CALL))
-    call = answer.tool_calls[0]  # further calls are ignored
-    arguments = read_arguments(call, self.tools)
-    if isinstance(arguments, ToolMistake):
-      reply = arguments.message
-    elif call.name == "answer":
+  def play(self, tool: str, arguments: Mapping[str, Any]) -> str | Step:
+    if tool == "answer":
       is_right = arguments["value"] == self._problem.a + self._problem.b
       return Step((), reward=float(is_right), status=Status.COMPLETED)
-    else:
-      reply = str(int(arguments["a"]) + int(arguments["b"]))
-    return self._go_on(Message("tool", reply, tool_call_id=call.id))
-
-  def _go_on(self, reply: Message) -> Step:
-    if self._turns_left > 0:
-      return Step((reply,))
-    return Step((reply,), status=Status.TASK_LIMIT_REACHED)
+    return str(int(arguments["a"]) + int(arguments["b"]))

@@ -9,13 +9,14 @@ import contextlib
 import dataclasses
 import random
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.adapters.one_call import OneCallSession
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
-from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.bandit.expert import MISTAKES, Puller
 from environments.bandit.scripted import POLICIES
@@ -139,7 +140,7 @@ class Bandit(IndexedEnvironment[Machines]):
     return "\n".join((*lines, "Pull one of these machines."))
 
 
-class _PullSession(Session):
+class _PullSession(OneCallSession):
   def __init__(
     self,
     names: tuple[str, str],
@@ -149,24 +150,12 @@ class _PullSession(Session):
     better: int,
     max_turns: int,
   ):
+    super().__init__(text, max_turns=max_turns, no_call=NO_CALL)
     self.tools = (_pull_tool(names),)
-    self._names, self._text = names, text
-    self._pays, self._better = pays, better
-    self._turns_left = max_turns
+    self._names, self._pays, self._better = names, pays, better
 
-  async def reset(self) -> Step:
-    return Step((Message("user", self._text),))
-
-  async def step(self, answer: Message) -> Step:
-    self._turns_left -= 1
-    if not answer.tool_calls:
-      return self._go_on(Message("user", NO_CALL))
-    call = answer.tool_calls[0]  # further calls are ignored
-    arguments = read_arguments(call, self.tools)
-    if isinstance(arguments, ToolMistake):
-      return self._go_on(
-        Message("tool", arguments.message, tool_call_id=call.id)
-      )
+  def play(self, tool: str, arguments: Mapping[str, Any]) -> Step:
+    del tool  # there is one
     pulled = self._names.index(arguments["machine"])
     return Step(
       (),
@@ -175,12 +164,11 @@ class _PullSession(Session):
       metrics={"success": float(pulled == self._better)},
     )
 
-  def _go_on(self, reply: Message) -> Step:
-    if self._turns_left > 0:
-      return Step((reply,))
-    return Step(
-      (reply,), status=Status.TASK_LIMIT_REACHED, metrics={"success": 0.0}
-    )
+  def go_on(self, reply: Message) -> Step:
+    step = super().go_on(reply)
+    if step.status is Status.RUNNING:
+      return step
+    return dataclasses.replace(step, metrics={"success": 0.0})
 
 
 def _pull_tool(names: tuple[str, str]) -> Tool:

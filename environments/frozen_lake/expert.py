@@ -1,12 +1,9 @@
 """Scripted expert of FrozenLake, with or without mistakes."""
 
-import json
-import random
 from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.records import Message
-from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import BROKEN_JSON, ErringExpert
 from environments.frozen_lake.grid import (
   MOVES,
   Grid,
@@ -19,22 +16,22 @@ MISTAKES = (
   "stray",  # moves in a random direction
   "ignore_holes",  # takes the shortest way as if holes were ice
   "no_call",  # writes the direction as text and calls no tool
-  "broken_json",  # the closing brace of a call is missing
+  BROKEN_JSON,
   "unknown_direction",  # moves north, south, west or east
 )
 _OTHER_NAMES = {"left": "west", "down": "south", "right": "east", "up": "north"}
 
 
-class Walker(Expert):
+class Walker(ErringExpert):
   """Takes a shortest way around the holes, from wherever it stands.
 
   Mistakes are drawn in every turn.
   """
 
   def __init__(self, *, seed: int, mistakes: Mapping[str, float]):
-    require_known(mistakes, MISTAKES, where="FrozenLake's expert")
-    self._mistakes = mistakes
-    self._rng = random.Random(seed)
+    super().__init__(
+      seed=seed, mistakes=mistakes, known=MISTAKES, where="FrozenLake's expert"
+    )
     self._grid: Grid | None = None
 
   def answer(self, messages: Sequence[Message]) -> Message:
@@ -42,18 +39,12 @@ class Walker(Expert):
     # After an error the player stands where it stood.
     self._grid = read(messages[-1].content) or self._grid
     move = best_move(self._grid) if self._grid else "down"
-    if self._grid and self._draws("ignore_holes"):
+    if self._grid and self.draws("ignore_holes"):
       move = best_move(self._grid, lambda grid: shortest_way(grid, avoid=""))
-    if self._draws("stray"):
-      move = self._rng.choice([*MOVES])
-    if self._draws("no_call"):
+    if self.draws("stray"):
+      move = self.rng.choice([*MOVES])
+    if self.draws("no_call"):
       return Message("assistant", f"I go {move}.")
-    if self._draws("unknown_direction"):
+    if self.draws("unknown_direction"):
       move = _OTHER_NAMES[move]
-    text = json.dumps({"direction": move})
-    if self._draws("broken_json"):
-      text = text[:-1]
-    return Message("assistant", tool_calls=(self.write_call("move", text),))
-
-  def _draws(self, mistake: str) -> bool:
-    return self._rng.random() < self._mistakes.get(mistake, 0.0)
+    return self.erring_call("move", {"direction": move})

@@ -11,10 +11,10 @@ from typing import Any
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.adapters.one_call import OneCallSession
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
-from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.guessing.expert import MISTAKES, Questioner
 from environments.guessing.game import (
@@ -116,39 +116,32 @@ class Guessing(IndexedEnvironment[Game]):
         return game
 
 
-class GameSession(Session):
+class GameSession(OneCallSession):
   """One game, for any secret among its things."""
 
   def __init__(self, game: Game, *, max_turns: int, reward: str):
+    text = (
+      "I think of one of these things:\n"
+      f"{describe(game.things)}\n"
+      "Ask about its attributes with ask, and name its number with guess, "
+      f"once. You have {max_turns} turns."
+    )
+    super().__init__(text, max_turns=max_turns, no_call=NO_CALL)
     self.tools = (_ask_tool(game), _guess_tool(game))
     self._game = game
     self._max_turns = max_turns
     self._counts_questions = reward == "questions"
-    self._turns = 0  # answers so far
 
-  async def reset(self) -> Step:
-    text = (
-      "I think of one of these things:\n"
-      f"{describe(self._game.things)}\n"
-      "Ask about its attributes with ask, and name its number with guess, "
-      f"once. You have {self._max_turns} turns."
-    )
-    return Step((Message("user", text),))
+  @property
+  def _turns(self) -> int:
+    """Answers so far."""
+    return self._max_turns - self.turns_left
 
-  async def step(self, answer: Message) -> Step:
-    self._turns += 1
-    if not answer.tool_calls:
-      return self._go_on(Message("user", NO_CALL))
-    call = answer.tool_calls[0]  # further calls are ignored
-    arguments = read_arguments(call, self.tools)
-    if isinstance(arguments, ToolMistake):
-      reply = arguments.message
-    elif call.name == "guess":
+  def play(self, tool: str, arguments: Mapping[str, Any]) -> str | Step:
+    if tool == "guess":
       is_right = int(arguments["number"]) - 1 == self._game.secret
       return Step((), **self._end(is_right), status=Status.COMPLETED)
-    else:
-      reply = self._reply(arguments["attribute"], arguments["value"])
-    return self._go_on(Message("tool", reply, tool_call_id=call.id))
+    return self._reply(arguments["attribute"], arguments["value"])
 
   def _reply(self, attribute: str, value: str) -> str:
     if value not in ATTRIBUTES[attribute]:
@@ -160,8 +153,8 @@ class GameSession(Session):
     game = self._game
     return YES if game.has(game.secret, (attribute, value)) else NO
 
-  def _go_on(self, reply: Message) -> Step:
-    if self._turns < self._max_turns:
+  def go_on(self, reply: Message) -> Step:
+    if self.turns_left > 0:
       reward = -float(self._turns) if self._counts_questions else 0.0
       return Step((reply,), reward=reward)
     # A game that is lost by its rules is complete: for one that was cut,

@@ -1,13 +1,9 @@
 """Scripted expert of guessing, with or without mistakes."""
 
-import json
-import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from agentrl_jax.data.records import Message
-from agentrl_jax.env.interface import Expert
-from agentrl_jax.env.mistakes import require_known
+from agentrl_jax.env.mistakes import BROKEN_JSON, ErringExpert
 from environments.guessing.game import (
   ATTRIBUTES,
   NO,
@@ -19,7 +15,7 @@ from environments.guessing.game import (
 
 MISTAKES = (
   "no_call",  # writes the question as text and calls no tool
-  "broken_json",  # the closing brace of a call is missing
+  BROKEN_JSON,
   "early_guess",  # guesses one of several things that are still possible
   "excluded_guess",  # guesses a thing that the answers exclude, if there is one
   "repeated_question",  # asks once more what it asked last
@@ -27,7 +23,7 @@ MISTAKES = (
 )
 
 
-class Questioner(Expert):
+class Questioner(ErringExpert):
   """Asks what halves the list, and guesses the only thing that is left.
 
   Never looks at the secret. In the last turn it guesses the first thing that is
@@ -42,11 +38,11 @@ class Questioner(Expert):
     seed: int,
     mistakes: Mapping[str, float],
   ):
-    require_known(mistakes, MISTAKES, where="Guessing's expert")
+    super().__init__(
+      seed=seed, mistakes=mistakes, known=MISTAKES, where="Guessing's expert"
+    )
     self._game = game
     self._turns_left = max_turns
-    self._mistakes = mistakes
-    self._rng = random.Random(seed)
     self._possible = list(range(len(game.things)))
     self._asked: Question | None = None
 
@@ -56,19 +52,17 @@ class Questioner(Expert):
     self._turns_left -= 1
     is_found = len(self._possible) == 1 or not self._turns_left
     question = best_question(self._game, self._possible)
-    if self._draws("no_call"):
+    if self.draws("no_call"):
       return Message("assistant", f"Is its {question[0]} {question[1]}?")
-    if (
-      self._draws("excluded_guess") and (thing := self._excluded()) is not None
-    ):
+    if self.draws("excluded_guess") and (thing := self._excluded()) is not None:
       return self._guess(thing)
     if is_found:
       return self._guess(self._possible[0])
-    if self._draws("early_guess"):
-      return self._guess(self._rng.choice(self._possible))
-    if self._asked is not None and self._draws("repeated_question"):
+    if self.draws("early_guess"):
+      return self._guess(self.rng.choice(self._possible))
+    if self._asked is not None and self.draws("repeated_question"):
       return self._ask(self._asked)
-    if self._draws("wrong_attribute"):
+    if self.draws("wrong_attribute"):
       return self._ask((_other(self._game.names, question[0]), question[1]))
     return self._ask(question)
 
@@ -81,24 +75,17 @@ class Questioner(Expert):
 
   def _excluded(self) -> int | None:
     gone = set(range(len(self._game.things))) - set(self._possible)
-    return self._rng.choice(sorted(gone)) if gone else None
+    return self.rng.choice(sorted(gone)) if gone else None
 
   def _ask(self, question: Question) -> Message:
     if question[1] in ATTRIBUTES[question[0]]:
       self._asked = question
-    return self._call("ask", {"attribute": question[0], "value": question[1]})
+    return self.erring_call(
+      "ask", {"attribute": question[0], "value": question[1]}
+    )
 
   def _guess(self, thing: int) -> Message:
-    return self._call("guess", {"number": thing + 1})
-
-  def _call(self, name: str, arguments: Mapping[str, Any]) -> Message:
-    text = json.dumps(arguments)
-    if self._draws("broken_json"):
-      text = text[:-1]
-    return Message("assistant", tool_calls=(self.write_call(name, text),))
-
-  def _draws(self, mistake: str) -> bool:
-    return self._rng.random() < self._mistakes.get(mistake, 0.0)
+    return self.erring_call("guess", {"number": thing + 1})
 
 
 def _other(names: Sequence[str], name: str) -> str:

@@ -10,13 +10,14 @@ shows one of the three.
 import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
-from agentrl_jax.data.records import Message, Status, Task, Tool
+from agentrl_jax.data.records import Status, Task, Tool
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.adapters.one_call import OneCallSession
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_positive, require_some_of
-from agentrl_jax.env.tools import ToolMistake, read_arguments
 from environments.pages import trail
 from environments.pages.expert import MISTAKES, Follower
 from environments.pages.trail import Trail
@@ -110,34 +111,17 @@ class Pages(IndexedEnvironment[Trail]):
     return found
 
 
-class _Session(Session):
+class _Session(OneCallSession):
   tools = TOOLS
 
   def __init__(self, content: Trail, form: str, max_turns: int):
+    super().__init__(content.question, max_turns=max_turns, no_call=NO_CALL)
     self._trail, self._form = content, form
-    self._turns_left = max_turns
 
-  async def reset(self) -> Step:
-    return Step((Message("user", self._trail.question),))
-
-  async def step(self, answer: Message) -> Step:
-    self._turns_left -= 1
-    if not answer.tool_calls:
-      return self._go_on(Message("user", NO_CALL))
-    call = answer.tool_calls[0]  # further calls are ignored
-    arguments = read_arguments(call, self.tools)
-    if isinstance(arguments, ToolMistake):
-      reply = arguments.message
-    elif call.name == "answer":
+  def play(self, tool: str, arguments: Mapping[str, Any]) -> str | Step:
+    if tool == "answer":
       is_right = arguments["page"] == self._trail.end
       return Step((), reward=float(is_right), status=Status.COMPLETED)
-    elif self._form == PLANNER:
-      reply = str(self._trail.next(arguments["page"]))
-    else:
-      reply = self._trail.text(arguments["page"])
-    return self._go_on(Message("tool", reply, tool_call_id=call.id))
-
-  def _go_on(self, reply: Message) -> Step:
-    if self._turns_left > 0:
-      return Step((reply,))
-    return Step((reply,), status=Status.TASK_LIMIT_REACHED)
+    if self._form == PLANNER:
+      return str(self._trail.next(arguments["page"]))
+    return self._trail.text(arguments["page"])
