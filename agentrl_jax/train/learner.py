@@ -31,8 +31,8 @@ from agentrl_jax.train.objective import Metrics, Objective
 from agentrl_jax.train.train_batch import (
   TrainBatch,
   batch_shardings,
+  first_of_each_kind,
   on_mesh,
-  one_of_each_kind,
 )
 
 
@@ -135,11 +135,15 @@ class Learner:
     """
     if not micro_batches:
       raise ValueError("an update needs at least one micro-batch")
-    kinds = [on_mesh(x, self.mesh) for x in one_of_each_kind(micro_batches)]
+    placed = {
+      number: on_mesh(micro_batches[number], self.mesh)
+      for number in first_of_each_kind(micro_batches)
+    }
+    kinds = list(placed.values())
     sums = self._zeros(state.params, frozen, kinds, state.version)
     del kinds
     for number, micro_batch in enumerate(micro_batches):
-      micro_batch = on_mesh(micro_batch, self.mesh)
+      micro_batch = placed.pop(number, None) or on_mesh(micro_batch, self.mesh)
       sums, values = self._add(
         state.params, frozen, sums, micro_batch, state.version
       )

@@ -107,10 +107,12 @@ def add_fields(
   ]
 
 
-def one_of_each_kind(micro_batches: Sequence[TrainBatch]) -> list[TrainBatch]:
-  """Returns the first of all that have the same fields."""
-  kinds = {jax.tree.structure(x): x for x in reversed(micro_batches)}
-  return list(kinds.values())
+def first_of_each_kind(micro_batches: Sequence[TrainBatch]) -> list[int]:
+  """Returns the position of the first of all that have the same fields."""
+  first: dict[object, int] = {}
+  for number, micro_batch in enumerate(micro_batches):
+    first.setdefault(jax.tree.structure(micro_batch), number)
+  return list(first.values())
 
 
 @functools.cache

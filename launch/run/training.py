@@ -251,7 +251,7 @@ def warm_start_params(
     return first_params(context.settings, context.policy)
   if is_done:
     return load_params(context.settings, context.policy, folder, WARM_START)
-  rows = processes.share(
+  rows = processes.broadcast(
     folder.demonstrations.read_bytes() if processes.leads else b"",
     what="the demonstrations",
   )

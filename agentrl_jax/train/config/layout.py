@@ -1,10 +1,11 @@
 """Layouts of an update: the length and number of its rows, and the mesh.
 
-Contexts grow while an agent learns. What long ones need, short ones pay for: a
-row of 32,768 tokens costs a short trajectory as much attention as a long one,
-and a mesh that splits rows or heads over many devices moves more data for each
-token. So a run may have several layouts, one for each range of lengths, as EARL
-(arXiv:2510.05943) chooses parallelism from a table that was measured before:
+Contexts grow while an agent learns. What long ones need, short ones pay for:
+where a kernel computes whole rows, a row of 32,768 tokens costs a short
+trajectory as much attention as a long one, and a mesh that splits rows or heads
+over many devices moves more data for each token. So a run may have several
+layouts, one for each range of lengths, as EARL (arXiv:2510.05943) chooses
+parallelism from a table that was measured before:
 
   2048 tokens 8 rows fsdp=8
   32768 tokens 1 rows fsdp=2 sequence=4
