@@ -21,6 +21,7 @@ import dataclasses
 import importlib
 import importlib.util
 import logging
+import queue
 import sys
 import types
 import warnings
@@ -99,7 +100,11 @@ class JetStreamDriver(Driver):
 
   def __init__(self, engine: RolloutEngine, *, max_waiting: int = 4096):
     super().__init__(engine, max_waiting=max_waiting)
-    adapter = JetStreamEngine(engine, max_inside=self.max_inside)
+    adapter = JetStreamEngine(
+      engine,
+      max_inside=self.max_inside,
+      give_back=lambda: self._threads.give_back(),
+    )
     params = adapter.load_params()
     self._threads = _Orchestrator(
       self,
@@ -145,6 +150,7 @@ class _Orchestrator(orchestrator.Driver):
 
   def __init__(self, owner: JetStreamDriver, **engines: Any):
     self._owner = owner  # set before the threads start
+    self._freed: queue.SimpleQueue[int] = queue.SimpleQueue()
     super().__init__(**engines)
 
   def _process_prefill_content(
@@ -162,6 +168,16 @@ class _Orchestrator(orchestrator.Driver):
   def _generate_thread(self, idx: int) -> None:
     self._run(super()._generate_thread, idx)
 
+  def give_back(self) -> None:
+    """Gives JetStream's slots back whose requests have left.
+
+    Only the generate thread may do this. JetStream counts the free slots, then
+    waits for a request, then counts again and fails if none is taken: a slot
+    that another thread gives back in between would end the engine.
+    """
+    while not self._freed.empty():
+      self._generate_slots[0].put(self._freed.get(), block=False)
+
   def _detokenize_thread(self, idx: int) -> None:
     self._run(self._read_steps, idx)
 
@@ -173,8 +189,8 @@ class _Orchestrator(orchestrator.Driver):
       self._owner._fail(error)
 
   def _read_steps(self, idx: int) -> None:
-    """Reads steps, and gives back JetStream's slots of requests that left."""
-    backlog, slots = self._detokenize_backlogs[idx], self._generate_slots[idx]
+    """Reads steps, and notes JetStream's slots of requests that left."""
+    backlog = self._detokenize_backlogs[idx]
     slot_of: dict[int, int] = {}  # by the request's serial
     while self.live:
       item = backlog.get()
@@ -188,7 +204,7 @@ class _Orchestrator(orchestrator.Driver):
         step = content.step
         answered = self._owner.engine.read(step)
         for request in (*(r for r, _ in answered), *step.cancelled):
-          slots.put(slot_of.pop(request.serial), block=False)
+          self._freed.put(slot_of.pop(request.serial))
         self._owner._settle(answered, step.cancelled)
 
 
@@ -201,10 +217,17 @@ class JetStreamEngine(engine_api.Engine):
   - `generate` prefills prompts, many at a time, with the weights that their
     first token is sampled from; `prefill` does not.
   - JetStream's slots bound the requests inside; they are not engine slots.
+    `generate` gives back those of requests that have left.
   """
 
-  def __init__(self, engine: RolloutEngine, max_inside: int):
+  def __init__(
+    self,
+    engine: RolloutEngine,
+    max_inside: int,
+    give_back: Callable[[], None],
+  ):
     self._engine, self._max_inside = engine, max_inside
+    self._give_back = give_back
 
   def prefill(
     self,
@@ -233,6 +256,7 @@ class JetStreamEngine(engine_api.Engine):
     self, params: ServedWeights, decode_state: None, **_: Any
   ) -> tuple[None, "StepTokens"]:
     """Launches one step of every policy slot that has work."""
+    self._give_back()
     return None, StepTokens(self._engine.step())
 
   def free_resource(self, slot: int) -> None:

@@ -1,8 +1,11 @@
 """The driver on JetStream keeps the contract; its import changes nothing."""
 
+import queue
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import unittest
 
 import numpy as np
@@ -60,6 +63,31 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
         future.cancel()
       futures[-1].result(WAIT_S)
     self.ask(driver, [([1], SHORT)])
+    self.assert_empty(driver)
+
+  def test_a_slot_may_become_free_while_jetstream_counts_them(self):
+    driver = self.open()
+    backlog = driver._threads._generate_backlogs[0]
+    get, left = backlog.get, threading.Event()
+
+    def get_late(block=True, timeout=None):
+      """Finds no request, and says so after the one inside has left."""
+      try:
+        return get(block=block, timeout=timeout)
+      except queue.Empty:
+        num_looks = 0 if block else 100  # it may need another step to leave
+        for _ in range(num_looks):
+          if not sum(driver.num_inside):
+            left.set()
+            break
+          time.sleep(0.001)
+        raise
+
+    backlog.get = get_late
+    for _ in range(3):
+      left.clear()
+      self.ask(driver, [([1], SamplingParams(max_tokens=1))])
+      self.assertTrue(left.wait(WAIT_S), "no slot became free meanwhile")
     self.assert_empty(driver)
 
 
