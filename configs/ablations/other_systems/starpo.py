@@ -82,12 +82,12 @@ def get_config(arm: str = "all"):
       c.tasks.weights[name] = 1.0
   c.tasks.names = ("frozen_lake", "bandit", "lucky")
   c.tokenizer.update(vocab_size=440, num_texts=400, whole_tokens=WHOLE_TOKENS)
-  c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
-  c.model.update(head_dim=12, mlp_width=96, embedding_scale=7.0)
-  c.warm_start.update(num_demonstrations=2500, copy_gain=4.0)
+  c.model.update(width=64, num_layers=2, num_heads=4, num_kv_heads=4)
+  c.model.update(head_dim=16, mlp_width=128, embedding_scale=7.0)
+  c.warm_start.update(num_demonstrations=6000, copy_gain=4.0)
   c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
   c.train.update(
-    steps=60, row_length=320, micro_batch=4, batch_timeout_s=3600.0
+    steps=120, row_length=320, micro_batch=4, batch_timeout_s=3600.0
   )
   c.optimizer.update(learning_rate=2e-3, warmup_steps=0, b2=0.95)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
