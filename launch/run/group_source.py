@@ -286,6 +286,8 @@ class LeaderGroupSource(GroupSource):
     while self._interrupts.received is None:
       if self._agents is not None:
         self._agents.require_agents()
+      if self._service.driver is not None:
+        self._service.driver.require_running()
       groups = self._running.take_within(number, version, _POLL_S)
       if groups is not None:
         return groups

@@ -88,6 +88,10 @@ class Driver(abc.ABC):
     """Requests inside the engine, per policy slot."""
     return self._limiter.num_inside
 
+  def require_running(self) -> None:
+    """Raises `GeneratorFault` with the cause if no more requests are taken."""
+    self._limiter.require_open()
+
   @abc.abstractmethod
   def close(self) -> None:
     """Stops the driver; requests without an answer fail."""
@@ -191,10 +195,7 @@ class RequestLimiter:
     """
     policy_slot = request.sampling.policy_slot
     with self._lock:
-      if self._close_reason is not None:
-        raise GeneratorFault(
-          f"the engine accepts no more requests: {self._close_reason!r}"
-        ) from self._close_reason
+      self.require_open()
       inside, waiting = self._inside[policy_slot], self._waiting[policy_slot]
       if len(inside) < self._capacity[policy_slot]:
         inside[request.serial] = request
@@ -207,6 +208,13 @@ class RequestLimiter:
         )
       waiting[request.serial] = request
       return False
+
+  def require_open(self) -> None:
+    """Raises `GeneratorFault` once closed."""
+    if self._close_reason is not None:
+      raise GeneratorFault(
+        f"the engine accepts no more requests: {self._close_reason!r}"
+      ) from self._close_reason
 
   def leave(self, request: Request) -> tuple[bool, Request | None]:
     """Removes a request; returns whether it was inside, and the next to enter.
