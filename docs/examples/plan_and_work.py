@@ -98,12 +98,11 @@ def play():
   while episode := post("/episodes", wait_s=60):
     try:
       value, right = play_once(episode)
-    except APIError:  # the run is over, or offers the attempt anew
-      continue
-    status = "task limit reached" if value is None else "completed"
-    post(
-      f"/episodes/{episode['id']}", reward=float(value == right), status=status
-    )
+      status = "task limit reached" if value is None else "completed"
+      reward = float(value == right)
+    except APIError:  # the run offers the attempt again, unless it is over
+      status, reward = "cancelled", 0.0
+    post(f"/episodes/{episode['id']}", reward=reward, status=status)
 
 
 with concurrent.futures.ThreadPoolExecutor(NUM_AGENTS) as pool:

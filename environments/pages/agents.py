@@ -184,9 +184,12 @@ class Agents:
 
   def _play_all(self) -> None:
     for episode in self._offered():
-      # The run is over, or it offers the attempt anew.
-      with contextlib.suppress(openai.APIError):
+      try:
         self.play(episode)
+      except openai.APIError:
+        # A run that is not over offers the attempt again at once, where it
+        # would wait `agents.idle_timeout_s` for an agent that says nothing.
+        self._end(episode, reward=0.0, status=Status.CANCELLED.value)
 
   def _offered(self) -> Iterator[Mapping[str, Any]]:
     while episode := self._post("/episodes", wait_s=60):
@@ -209,12 +212,10 @@ class Agents:
       "context_full": float(status is Status.AGENT_CONTEXT_LIMIT),
       **{k: float(v) for k, v in dataclasses.asdict(player.counts).items()},
     }
-    self._post(
-      f"/episodes/{episode['id']}",
-      reward=reward,
-      status=status.value,
-      metrics=metrics,
-    )
+    self._end(episode, reward=reward, status=status.value, metrics=metrics)
+
+  def _end(self, episode: Mapping[str, Any], **verdict: Any) -> None:
+    self._post(f"/episodes/{episode['id']}", **verdict)
 
   def _post(self, path: str, **body: Any) -> Any:
     """Calls the run's server; None if the run is over."""

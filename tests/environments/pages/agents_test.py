@@ -5,7 +5,7 @@ import asyncio
 from absl.testing import parameterized
 
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, GeneratorFault
 from environments.pages import agents
 from environments.pages.agents import Agents, read_steps
 from environments.pages.environment import ALONE, PLANNER
@@ -40,6 +40,11 @@ def way():
   for _ in range(TRAIL.num_steps):
     found.append(TRAIL.next(found[-1]))
   return found
+
+
+class _Broken(talking.Scripted):
+  async def generate(self, prompt, spec):
+    raise GeneratorFault("on purpose")
 
 
 class AgentsTest(Playing):
@@ -112,6 +117,21 @@ class AgentsTest(Playing):
     )
     self.assertEqual(played.metrics["workers"], 3.0)
     self.assertEqual(played.metrics["cut_workers"], 0.0)
+
+  async def test_an_attempt_that_the_server_failed_is_given_back_at_once(self):
+    await self.serve(generator=_Broken(), limits=dict(context=CONTEXT))
+    spec = EpisodeSpec(task=TASK, group_id="g", attempt=0, seed=5)
+    playing = asyncio.create_task(self.served.episodes.play(spec))
+    self.addCleanup(playing.cancel)
+    playable = Agents(
+      f"{self.served.url}/v1", talking.NAME, ALONE, PAGES, api_key="-"
+    )
+    running = asyncio.create_task(asyncio.to_thread(playable.run))
+    played = await asyncio.wait_for(playing, WAIT_S)
+    self.assertIs(played.status, Status.CANCELLED)
+    self.assertEqual(played.turns, ())
+    await self.served.episodes.close()
+    await asyncio.wait_for(running, WAIT_S)
 
   async def test_one_agent_reads_all_pages_in_one_line(self):
     played = await self.play(ALONE, self.alone())
