@@ -7,6 +7,7 @@ import pathlib
 import struct
 import tempfile
 import threading
+import time
 import unittest
 import warnings
 from unittest import mock
@@ -99,9 +100,13 @@ class TrackersTest(unittest.TestCase):
     os.environ["WANDB_MODE"] = "offline"
     ids = self.track("wandb")
     (path,) = self.folder.glob(f"wandb/offline-*/run-{ids['wandb']}.wandb")
+    for _ in range(200):  # the package's own process may still write it
+      if rows := list(histories(path.read_bytes())):
+        break
+      time.sleep(0.1)
     history = [
       {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
-      for items in histories(path.read_bytes())
+      for items in rows
     ]
     found = [{k: v for k, v in row.items() if k[0] != "_"} for row in history]
     self.assertEqual(
