@@ -18,6 +18,12 @@ from openai import APIError, OpenAI
 
 URL, MODEL, NUM_AGENTS = sys.argv[1], sys.argv[2], 16
 CLIENT = OpenAI(base_url=URL)  # one for all: to make one takes long
+# The policy's doing. After any other error the run offers the attempt again,
+# unless it is over.
+ENDS = {
+  "context_length_exceeded": "agent context limit",
+  "episode_turn_limit": "task limit reached",
+}
 
 
 def tool(name, does, *arguments):
@@ -100,8 +106,8 @@ def play():
       value, right = play_once(episode)
       status = "task limit reached" if value is None else "completed"
       reward = float(value == right)
-    except APIError:  # the run offers the attempt again, unless it is over
-      status, reward = "cancelled", 0.0
+    except APIError as error:
+      status, reward = ENDS.get(error.code, "cancelled"), 0.0
     post(f"/episodes/{episode['id']}", reward=reward, status=status)
 
 
