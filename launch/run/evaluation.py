@@ -6,7 +6,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import (
@@ -99,7 +99,7 @@ class Evaluator:
     )
     if not self._run.evaluation(stage, mode).exists():
       service.settle()
-    return self._filed(stage, mode, player)
+    return self._filed(stage, mode, player, service.require_engine)
 
   def expert(self) -> Evaluation:
     """Scores the error-free expert."""
@@ -133,12 +133,17 @@ class Evaluator:
     stage: str,
     mode: str,
     player: PolicyPlayer | ScriptPlayer | ScriptedPlayer,
+    require_answers: Callable[[], None] = lambda: None,
   ) -> Evaluation:
-    """Returns the evaluation of an earlier start, else a new one."""
+    """Returns the evaluation of an earlier start, else a new one.
+
+    `require_answers` raises if the player's engine has stopped: a score over
+    the tasks that were played before is not filed.
+    """
     path = self._run.evaluation(stage, mode)
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):
-        self._play(stage, mode, player, player.environments)
+        self._play(stage, mode, player, player.environments, require_answers)
     return Evaluation.from_json(json.loads(path.read_text()))
 
   def _play(
@@ -147,6 +152,7 @@ class Evaluator:
     mode: str,
     player: Player,
     environments: Mapping[str, Environment],
+    require_answers: Callable[[], None],
   ) -> None:
     drawn = draw_tasks(
       environments,
@@ -166,6 +172,7 @@ class Evaluator:
         name=name,
         progress=functools.partial(_show, show, played),
       )
+    require_answers()
     unscored = [name for name, s in scores.items() if not s.num_tasks]
     if unscored:
       raise EnvironmentFault(

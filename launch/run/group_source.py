@@ -286,8 +286,7 @@ class LeaderGroupSource(GroupSource):
     while self._interrupts.received is None:
       if self._agents is not None:
         self._agents.require_agents()
-      if self._service.driver is not None:
-        self._service.driver.require_running()
+      self._service.require_engine()
       groups = self._running.take_within(number, version, _POLL_S)
       if groups is not None:
         return groups

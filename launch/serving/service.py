@@ -43,6 +43,11 @@ class Service:
   status: Callable[[], wire.ServerStatus]  # what the policy slots serve
   driver: Driver | None = None  # of the engine in this process
 
+  def require_engine(self) -> None:
+    """Raises `GeneratorFault` if the engine in this process has stopped."""
+    if self.driver is not None:
+      self.driver.require_running()
+
 
 @contextmanager
 def serve_run(
