@@ -51,14 +51,14 @@ NAMES = (
   *("jade", "laurel", "maple", "nova", "opal", "pearl", "quartz", "raven"),
   *("sable", "topaz", "umber", "violet", "willow", "zephyr", "cedar", "dune"),
 )
-WHOLE_TOKENS = (
+TEXTS = (
   "Go from P to G. Do not step on O, a hole.\n\n",
   *(" pays 0.1.\n", " pays 1 with a chance of 0.25.\n"),
   *(" pays 1 with a chance of 0.04.\n", "Pull one of these machines."),
   *('\n{"name": "move", "arguments": {"direction": "',),
   *('\n{"name": "pull", "arguments": {"machine": "', '"}}\n'),
-  *NAMES,
 )
+WHOLE_TOKENS = (*TEXTS, *NAMES)
 
 
 def get_config(arm: str = "all"):
