@@ -10,6 +10,7 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import read_settings
 from launch.run.evaluation import EvaluationPlan, Evaluator, read_episodes
+from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
@@ -24,8 +25,13 @@ def requests_of(folder, mode, **sampling):
   limits = dataclasses.replace(settings.episode, max_answer_tokens=64)
   settings = dataclasses.replace(settings, episode=limits)
   engine = ScriptedEngine()
-  service = types.SimpleNamespace(
-    generator=engine, codec=codec(), settle=lambda: None
+  service = Service(
+    codec(),
+    publisher=None,
+    generator=engine,
+    settle=lambda: None,
+    report=dict,
+    status=lambda: None,
   )
   run = RunDirectory(folder, "")
   with MetricsWriter(run.root) as metrics:
