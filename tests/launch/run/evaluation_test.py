@@ -7,17 +7,23 @@ import pytest
 
 from agentrl_jax.controller.evaluation import draw_tasks
 from agentrl_jax.data.records import Task
+from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.rollout.drivers.driver import LocalDriver
 from launch.config.settings import read_settings
 from launch.run.evaluation import EvaluationPlan, Evaluator, read_episodes
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
+from tests.rollout import small
 
 
-def requests_of(folder, mode, **sampling):
-  """The engine's requests of an evaluation, while training draws slot 1."""
+def requests_of(folder, mode, driver=None, **sampling):
+  """The engine's requests of an evaluation, while training draws slot 1.
+
+  `driver` is that of the service, which asks it whether the engine runs.
+  """
   config = tiny.get_config()
   config.cross_policy.weights = (0.0, 1.0)
   config.sampling.update(temperature=0.5, **sampling)
@@ -32,6 +38,7 @@ def requests_of(folder, mode, **sampling):
     settle=lambda: None,
     report=dict,
     status=lambda: None,
+    driver=driver,
   )
   run = RunDirectory(folder, "")
   with MetricsWriter(run.root) as metrics:
@@ -58,6 +65,16 @@ def test_calls_are_constrained_as_in_training(tmp_path):
   for calls, is_constrained in (("free", False), ("well_formed", True)):
     requests = requests_of(tmp_path / calls, "greedy", calls=calls)
     assert {bool(r.grammar) for r in requests} == {is_constrained}
+
+
+def test_a_score_of_an_engine_that_stopped_meanwhile_is_not_filed(tmp_path):
+  driver = LocalDriver(small.engine_of())
+  requests_of(tmp_path / "runs", "greedy", driver)
+  assert list(tmp_path.glob("runs/evaluations/*"))
+  driver.close()
+  with pytest.raises(GeneratorFault, match="driver was closed"):
+    requests_of(tmp_path / "stopped", "greedy", driver)
+  assert not list(tmp_path.glob("stopped/evaluations/*"))
 
 
 class Shop(Brittle):

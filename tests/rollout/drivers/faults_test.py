@@ -51,14 +51,16 @@ class DriverFaultsTest(DriverTestCase):
       error = future.exception(WAIT_S)
       self.assertIsInstance(error, GeneratorFault)
       self.assertIs(error.__cause__, broken)
-    with self.assertRaisesRegex(GeneratorFault, "on purpose"):
-      driver.submit([1], SHORT)
+    for ask in (lambda: driver.submit([1], SHORT), driver.require_running):
+      with self.assertRaisesRegex(GeneratorFault, "on purpose"):
+        ask()
     self.assertEqual((driver.num_inside, driver.num_waiting), ((0, 0), (0, 0)))
 
   @parameterized.product(where=STAGES, error=(ZeroDivisionError, SystemExit))
   def test_an_exception_fails_all_requests_with_its_cause(self, where, error):
     kind, stage = where
     driver, broken = self.open(kind), error("on purpose")
+    driver.require_running()
     first = driver.submit([1], SHORT)
     if kind == "local":
       driver.step()
