@@ -22,7 +22,7 @@ from agentrl_jax.data.records import (
   Trajectory,
   Turn,
 )
-from agentrl_jax.errors import CheckpointError
+from agentrl_jax.errors import CheckpointError, EnvironmentFault
 
 _TURN_ARRAYS = {
   "observation": "<i4",
@@ -64,7 +64,7 @@ def read_groups(path: pathlib.Path) -> Iterator[Group]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
       for line in file:
         yield group_from_json(json.loads(line))
-  except (OSError, EOFError, ValueError, KeyError) as error:
+  except (OSError, EOFError, ValueError, KeyError, EnvironmentFault) as error:
     raise CheckpointError(
       f"{path} cannot be read as a file of groups: {error!r}. It was cut off "
       "or is of another kind; restore an earlier checkpoint"

@@ -5,6 +5,9 @@ the JSON text that the policy wrote, since the environment decides about text
 that does not parse. A `Trajectory` is the record of one episode as token ids,
 which `data.recorder` writes.
 
+Rewards and metrics are numbers of the environment. `Scored` is their one gate:
+what is no finite float is a fault of that episode, from whichever door it came.
+
 Most episodes are one line of tokens: each prompt begins with all that was sent
 and sampled before it. An agent that calls others, or that rewrites its history,
 makes several. Each line has a role, and a prompt of its own at its start.
@@ -14,10 +17,13 @@ import dataclasses
 import enum
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from agentrl_jax.errors import EnvironmentFault
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -153,6 +159,80 @@ _POLICYS_DOING = frozenset(
 )
 
 
+LARGEST = float(np.finfo(np.float32).max)  # of rewards and metrics
+
+
+def finite_number(value: object) -> float:
+  """Returns a number as Python's float; scalars of numpy and jax are numbers.
+
+  Raises ValueError for text, arrays, None, NaN and what float32 cannot hold.
+  """
+  if type(value) is float and -LARGEST <= value <= LARGEST:
+    return value
+  found = ""
+  try:
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+      value = value.item()
+    if isinstance(value, str | bytes) or hasattr(value, "__len__"):
+      raise TypeError  # float() would read text, and arrays of one entry
+    number = float(value)  # type: ignore[arg-type]
+    found = f"{number}"
+  except OverflowError:
+    number, found = math.inf, "a number"
+  except (TypeError, ValueError):
+    number, found = math.nan, f"{value!r:.80}"
+  if -LARGEST <= number <= LARGEST:
+    return number
+  raise ValueError(
+    f"{found} ({type(value).__name__}) is no number from {-LARGEST:.2g} to "
+    f"{LARGEST:.2g}, the range of float32"
+  )
+
+
+class Scored:
+  """Base of records with numbers of the environment: makes them floats.
+
+  Raises `EnvironmentFault` for other rewards, metrics and statuses.
+  """
+
+  def __post_init__(self) -> None:
+    given = vars(self)
+    checked: dict[str, Any] = {"reward": _number("reward", given["reward"])}
+    for name in given.keys() & {"metrics", "role_rewards"}:
+      checked[name] = _numbers(name, given[name])
+    if "status" in given and not isinstance(given["status"], Status):
+      checked["status"] = _status(given["status"])
+    for name, value in checked.items():
+      object.__setattr__(self, name, value)  # as frozen dataclasses do
+
+
+def _number(name: str, value: object) -> float:
+  try:
+    return finite_number(value)
+  except ValueError as error:
+    raise EnvironmentFault(
+      f"{name}={error}; look at how the environment computes it"
+    ) from error
+
+
+def _numbers(name: str, values: object) -> dict[str, float]:
+  if not isinstance(values, Mapping):
+    raise EnvironmentFault(
+      f"{name}={values!r:.80} is no mapping of names to numbers"
+    )
+  return {str(n): _number(f"{name}[{n!r:.80}]", v) for n, v in values.items()}
+
+
+def _status(value: object) -> Status:
+  try:
+    return Status(value)
+  except ValueError as error:
+    raise EnvironmentFault(
+      f"status={value!r:.80} is not one of "
+      f"{', '.join(status.value for status in Status)}"
+    ) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
   """One problem: the environment's name, a split, and an index within it."""
@@ -173,7 +253,7 @@ class EpisodeSpec:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Turn:
+class Turn(Scored):
   """One answer of the policy and the observation before it.
 
   Arrays over the sampled tokens have equal length. Log-probabilities are in
@@ -196,6 +276,7 @@ class Turn:
   line: int = 0  # of tokens, that the answer continues or begins
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     sizes = {
       name: len(getattr(self, name))
       for name in ("sampled", "behavior_logprob", "raw_logprob", "version")
@@ -238,7 +319,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Trajectory:
+class Trajectory(Scored):
   """Record of one episode, from the first observation to the last reward.
 
   Turns are in the order of their answers, over all lines. The observation of a

@@ -14,16 +14,18 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from agentrl_jax.data.records import Message, Status, Task, Tool
+from agentrl_jax.data.records import Message, Scored, Status, Task, Tool
 from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies, ToolCaller
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class Step(Scored):
   """The environment's reply to an answer.
 
   `reward` is the episode's reward so far: the last step's reward is the
   episode's, as in AgentRL's protocol. Evaluations average `metrics` by task.
+  Numbers of numpy and jax become floats; a reward or metric that is no finite
+  number raises `EnvironmentFault`.
   """
 
   messages: tuple[Message, ...]

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import pathlib
+import re
 import tempfile
 
 import numpy as np
@@ -85,6 +86,14 @@ class RecordFileTest(absltest.TestCase):
     whole = self.path.read_bytes()
     self.path.write_bytes(whole[: len(whole) // 2])
     with self.assertRaisesRegex(CheckpointError, "groups.jsonl.gz"):
+      list(read_groups(self.path))
+
+  def test_a_reward_that_is_not_finite(self):
+    write_groups(self.path, self.groups)
+    text = gzip.decompress(self.path.read_bytes()).decode()
+    text = re.sub(r'"reward": [0-9.]+', '"reward": NaN', text, count=1)
+    self.path.write_bytes(gzip.compress(text.encode()))
+    with self.assertRaisesRegex(CheckpointError, "reward=nan"):
       list(read_groups(self.path))
 
   def test_another_kind_of_file(self):

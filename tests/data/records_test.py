@@ -1,9 +1,12 @@
 """Records say what may be trained on, and refuse what does not fit."""
 
 import dataclasses
+import decimal
+import fractions
 
+import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.records import (
   Group,
@@ -17,7 +20,85 @@ from agentrl_jax.data.records import (
   message_to_json,
 )
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.interface import Step
+from agentrl_jax.errors import EnvironmentFault
 from tests.data.records import make_trajectory, make_turn
+
+RECORDS = {
+  "step": Step(()),
+  "trajectory": make_trajectory(np.random.default_rng(0)),
+}
+NUMBERS = {
+  "int": 1,
+  "bool": True,
+  "float64": np.float64(1),
+  "float32": np.float32(1),
+  "int64": np.int64(1),
+  "numpy's bool": np.bool_(True),
+  "array": np.array(1.0),
+  "array of jax": jnp.array(1.0),
+  "bfloat16": jnp.bfloat16(1),
+  "fraction": fractions.Fraction(3, 3),
+  "decimal": decimal.Decimal("1.0"),
+}
+NOT_NUMBERS = {
+  "nan": float("nan"),
+  "inf": float("inf"),
+  "beyond float32": -1e39,
+  "nan of numpy": np.float32("nan"),
+  "inf of jax": jnp.array(jnp.inf),
+  "nan of decimal": decimal.Decimal("sNaN"),
+  "huge int": 10**400,
+  "int too long to print": 10**5000,
+  "huge fraction": fractions.Fraction(10**400, 3),
+  "complex": 1j,
+  "text": "1.0",
+  "text of numpy": np.array("1.0"),
+  "bytes": b"1",
+  "none": None,
+  "array of one": np.ones(1),
+  "list": [1.0],
+}
+
+
+class ScoredTest(parameterized.TestCase):
+  """Rewards and metrics are finite floats, whichever record has them."""
+
+  @parameterized.product(kind=tuple(RECORDS), given=tuple(NUMBERS))
+  def test_numbers_become_floats(self, kind, given):
+    number = NUMBERS[given]
+    record = dataclasses.replace(
+      RECORDS[kind], reward=number, metrics={"success": number}
+    )
+    self.assertEqual(
+      [(type(x), x) for x in (record.reward, *record.metrics.values())],
+      [(float, 1.0)] * 2,
+    )
+
+  @parameterized.product(kind=tuple(RECORDS), given=tuple(NOT_NUMBERS))
+  def test_others_are_faults(self, kind, given):
+    for name, field in (
+      ("reward", NOT_NUMBERS[given]),
+      (r"metrics\['x'\]", {"x": NOT_NUMBERS[given]}),
+    ):
+      with self.assertRaisesRegex(EnvironmentFault, f"^{name}=.*no number"):
+        dataclasses.replace(RECORDS[kind], **{name.partition("\\")[0]: field})
+
+  def test_rewards_of_turns_and_roles_are_checked_too(self):
+    trajectory = RECORDS["trajectory"]
+    with self.assertRaisesRegex(EnvironmentFault, r"role_rewards\['plan'\]"):
+      dataclasses.replace(trajectory, role_rewards={"plan": np.nan})
+    with self.assertRaisesRegex(EnvironmentFault, "reward=6"):
+      dataclasses.replace(trajectory.turns[0], reward=3e38 - -3e38)
+
+  def test_metrics_without_names_are_a_fault(self):
+    with self.assertRaisesRegex(EnvironmentFault, "metrics=None is no mapping"):
+      Step((), metrics=None)
+
+  def test_a_status_is_one_of_ours(self):
+    self.assertIs(Step((), status="completed").status, Status.COMPLETED)
+    with self.assertRaisesRegex(EnvironmentFault, "status='won' is not one"):
+      Step((), status="won")
 
 
 class TrajectoryTest(absltest.TestCase):

@@ -31,16 +31,12 @@ import enum
 import functools
 import inspect
 import json
-import math
-import numbers
 import random
 import typing
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
-from agentrl_jax.data.records import Message, Status, Task
+from agentrl_jax.data.records import Message, Status, Task, finite_number
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
 from agentrl_jax.env.adapters.function_tools import (
@@ -315,7 +311,7 @@ class _FunctionSession(Session):
       value = await self._executor.run(
         lambda: self._environment.call_reward(self._state, final)
       )
-      return _number(value)
+      return finite_number(value)
 
   def _faults(self, what: str) -> contextlib.AbstractContextManager[None]:
     return faults(f"{self._environment.name}, {what}")
@@ -325,19 +321,6 @@ def _can_end(tool: FunctionTool) -> bool:
   """Says if the annotation of the function's result has `FinalAnswer`."""
   parts = typing.get_args(tool.returns) or (tool.returns,)
   return any(part is FinalAnswer for part in parts)
-
-
-def _number(value: Any) -> float:
-  """Returns a reward as a float; raises for what is no finite number."""
-  if not isinstance(value, numbers.Real | np.bool_):
-    raise TypeError(
-      f"it returned {type(value).__name__} {value!r:.80}; return a number, or "
-      "True for 1 and False for 0"
-    )
-  reward = float(value)
-  if not math.isfinite(reward):
-    raise ValueError(f"it returned {reward}; return a finite number")
-  return reward
 
 
 def _text_of(result: Any) -> str:

@@ -22,7 +22,7 @@ import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.records import Message, Status, Task, Tool
+from agentrl_jax.data.records import Message, Scored, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import (
   Executor,
@@ -89,7 +89,7 @@ class Rules:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class Outcome(Scored):
   """The result of one step of a wrapped object."""
 
   observation: Any
@@ -102,19 +102,17 @@ def read_outcome(result: Any) -> Outcome:
   """Reads a tuple of 3, 4 or 5, or an object with named fields."""
   match result:
     case (observation, reward, terminated, truncated, _):
-      return Outcome(
-        observation, float(reward), bool(terminated), bool(truncated)
-      )
+      return Outcome(observation, reward, bool(terminated), bool(truncated))
     case (observation, reward, done, info):  # the old Gym's form
       cut = isinstance(info, Mapping) and bool(info.get("TimeLimit.truncated"))
-      return Outcome(observation, float(reward), bool(done) and not cut, cut)
+      return Outcome(observation, reward, bool(done) and not cut, cut)
     case (observation, reward, done):
-      return Outcome(observation, float(reward), bool(done))
+      return Outcome(observation, reward, bool(done))
   if hasattr(result, "observation") and hasattr(result, "done"):
     reward = getattr(result, "reward", None)
     return Outcome(
       result.observation,
-      0.0 if reward is None else float(reward),
+      0.0 if reward is None else reward,
       bool(result.done),
     )
   raise TypeError(
@@ -283,8 +281,6 @@ class _Wrapped:
       outcome = await self._executor.run(
         lambda: environment.outcome(self._object, result)
       )
-      if not math.isfinite(outcome.reward):
-        raise ValueError(f"its reward is {outcome.reward}")
       return outcome, await self._shown(outcome.observation)
 
   async def close(self) -> None:

@@ -47,15 +47,17 @@ def step_from_json(body: Mapping[str, Any]) -> Step:
   """Reads a worker's or a controller's report of a step.
 
   Drops metrics that are not numbers, as AgentRL's tasks report any type. Raises
-  KeyError, TypeError or ValueError for malformed reports.
+  `EnvironmentFault` for numbers that are not finite, and KeyError, TypeError
+  or ValueError for malformed reports.
   """
+  reward = body.get("reward")
   metrics = body.get("metric", body.get("metrics")) or {}
   return Step(
     messages=tuple(message_from_json(m) for m in body["messages"] or ()),
-    reward=float(body.get("reward") or 0.0),
+    reward=0.0 if reward is None else reward,
     status=Status(body.get("status", Status.RUNNING.value)),
     metrics={
-      str(name): float(value)
+      str(name): value
       for name, value in metrics.items()
       if isinstance(value, int | float)
     },

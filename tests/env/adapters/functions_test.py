@@ -444,7 +444,7 @@ class RewardTest(unittest.IsolatedAsyncioTestCase):
       with (
         self.subTest(value=repr(value)),
         self.assertRaisesRegex(
-          EnvironmentFault, "made, the reward function: .*it returned"
+          EnvironmentFault, "made, the reward function: .*is no number"
         ),
       ):
         await self._step(_giving(value))

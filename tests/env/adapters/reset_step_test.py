@@ -324,7 +324,7 @@ class PlayTest(GuessingTestCase):
     environment = Guessing()
     async with self._open(environment) as session:
       environment.last.step = lambda number: ("?", float("nan"), False)
-      with self.assertRaisesRegex(EnvironmentFault, "its reward is nan"):
+      with self.assertRaisesRegex(EnvironmentFault, "reward=nan"):
         await session.step(answer(a_guess(1)))
 
 

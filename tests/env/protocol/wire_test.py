@@ -6,6 +6,7 @@ import unittest
 from agentrl_jax.data.records import Message, Status, Tool, ToolCall
 from agentrl_jax.env.interface import Step
 from agentrl_jax.env.protocol import wire
+from agentrl_jax.errors import EnvironmentFault
 
 TOOL = Tool("add", "Adds.", {"type": "object", "properties": {}})
 
@@ -49,6 +50,18 @@ class WireTest(unittest.TestCase):
     self.assertEqual([tool.name for tool in tools], ["add", "add"])
     self.assertEqual(tools[0].parameters, TOOL.parameters)
     self.assertEqual(wire.tools_from_json({"tools": None}), ())
+
+  def test_numbers_that_are_not_finite_are_a_fault(self):
+    for number in ("NaN", "1e39", "-Infinity", "1" + "0" * 400, '"inf"', '""'):
+      body = json.loads(f'{{"messages": [], "reward": {number}}}')
+      with (
+        self.subTest(number=number),
+        self.assertRaisesRegex(EnvironmentFault, "^reward="),
+      ):
+        wire.step_from_json(body)
+    body = json.loads('{"messages": [], "metric": {"turns": NaN}}')
+    with self.assertRaisesRegex(EnvironmentFault, "^metrics"):
+      wire.step_from_json(body)
 
   def test_the_answer_is_the_last_assistant_message(self):
     messages = [

@@ -17,9 +17,15 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import AfterValidator, FailFast, FiniteFloat
+from pydantic import AfterValidator, FailFast
 
-from agentrl_jax.data.records import EpisodeSpec, Status, Task, Trajectory
+from agentrl_jax.data.records import (
+  LARGEST,
+  EpisodeSpec,
+  Status,
+  Task,
+  Trajectory,
+)
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episodes.call import conflict
@@ -212,17 +218,20 @@ class TakeRequest(JsonObject):
   wait_s: Annotated[float, number_between(0.0, _MAX_WAIT_S)] = 30.0
 
 
+_Numbers = Annotated[
+  dict[str, Annotated[float, number_between(-LARGEST, LARGEST)]],
+  FailFast(),
+  must_be("an object of numbers"),
+]
+
+
 class FinishRequest(JsonObject):
   """The body of `POST /v1/episodes/<id>`."""
 
   reward: Annotated[float, number_between(-1e9, 1e9)]
   status: Annotated[str, AfterValidator(_final_status)] = Status.COMPLETED.value
-  metrics: Annotated[
-    dict[str, FiniteFloat], FailFast(), must_be("an object of numbers")
-  ] = {}
-  role_rewards: Annotated[
-    dict[str, FiniteFloat], FailFast(), must_be("an object of numbers")
-  ] = {}
+  metrics: _Numbers = {}
+  role_rewards: _Numbers = {}
 
 
 class EpisodeApi:

@@ -264,6 +264,9 @@ class EpisodeEndsTest(Playing):
       (dict(), "missing_required_parameter"),
       (dict(reward=0, status="running"), "invalid_value"),
       (dict(reward=0, metrics={"a": "b"}), "invalid_value"),
+      (dict(reward=0, metrics={"a": 1e39}), "invalid_value"),
+      (dict(reward=0, metrics={"a": 10**400}), "invalid_value"),
+      (dict(reward=0, role_rewards={"a": -1e39}), "invalid_value"),
       (dict(reward=0, score=1), "unknown_parameter"),
     ):
       status, reply = await self.post(f"episodes/{id}", **body)
