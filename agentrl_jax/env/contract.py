@@ -29,7 +29,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.tools import require_readable
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 if typing.TYPE_CHECKING:
   _Base = unittest.IsolatedAsyncioTestCase
@@ -126,6 +126,15 @@ class SessionContract(_Base):
       self.assertIsNot(steps[-1].status, Status.RUNNING)
       self.assertLess(steps[-1].reward, self.top_reward)
 
+  async def test_a_step_after_the_end_is_refused(self) -> None:
+    environment = self.make_environment()
+    task = next(self._tasks(environment))
+    async with environment.open(task, seed=0) as session:
+      await self._play_on(session)
+      for answer in itertools.islice(_nonsense(session), 2):
+        with self.assertRaises(EnvironmentFault):
+          await session.step(answer)
+
   async def test_sessions_do_not_share_state(self) -> None:
     environment = self.make_environment()
     tasks = [*self._tasks(environment, num_tasks=2)] * 2
@@ -213,13 +222,16 @@ class SessionContract(_Base):
   async def _play(
     self, environment: Environment, task: Task, *, seed: int
   ) -> list[Step]:
-    """Answers with nonsense of all kinds until the episode ends."""
     async with environment.open(task, seed=seed) as session:
-      steps = [await session.reset()]
-      answers = itertools.cycle(_nonsense(session))
-      while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
-        await asyncio.sleep(0)  # lets other sessions run
-        steps.append(await session.step(next(answers)))
+      return await self._play_on(session)
+
+  async def _play_on(self, session: Session) -> list[Step]:
+    """Answers with nonsense of all kinds until the episode ends."""
+    steps = [await session.reset()]
+    answers = itertools.cycle(_nonsense(session))
+    while steps[-1].status is Status.RUNNING and len(steps) < self.max_steps:
+      await asyncio.sleep(0)  # lets other sessions run
+      steps.append(await session.step(next(answers)))
     return steps
 
   async def _play_expert(

@@ -12,10 +12,20 @@ yours with `env.contract.SessionContract`.
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
-from agentrl_jax.data.records import Message, Scored, Status, Task, Tool
+from agentrl_jax.data.records import (
+  Message,
+  Scored,
+  Status,
+  Task,
+  Tool,
+  ToolCall,
+)
 from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies, ToolCaller
+from agentrl_jax.errors import EnvironmentFault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +45,28 @@ class Step(Scored):
 
 
 class Session(abc.ABC):
-  """One episode of one task. Steps are never concurrent."""
+  """One episode of one task. Steps are never concurrent.
+
+  The `step` of every subclass has the same guards around it:
+
+  - a step after the episode's end, or after a step that raised an error,
+    raises `EnvironmentFault`;
+  - an answer's calls beyond `max_calls`, and text of its calls beyond
+    `max_call_chars`, are not played, so that one answer cannot hold up the
+    other sessions; the policy reads that.
+  """
 
   tools: tuple[Tool, ...]
+  max_calls: int = 64  # of an answer
+  max_call_chars: int = 1 << 17  # names and arguments of an answer's calls
+  _is_stepping = False
+  _has_ended = False
+
+  def __init_subclass__(cls, **keywords: Any) -> None:
+    """Puts the guards around a `step` that the subclass defines."""
+    super().__init_subclass__(**keywords)
+    if "step" in vars(cls):
+      cls.step = _guarded(cls.step)  # type: ignore[assignment]
 
   @abc.abstractmethod
   async def reset(self) -> Step:
@@ -50,6 +79,59 @@ class Session(abc.ABC):
     A malformed answer is the policy's mistake: describe it in the returned
     messages. Raise `EnvironmentFault` only if the environment itself is broken.
     """
+
+
+_StepMethod = Callable[[Any, Message], Coroutine[Any, Any, Step]]
+
+
+def _guarded(step: _StepMethod) -> _StepMethod:
+  """Returns `step` with the guards of `Session`."""
+
+  @functools.wraps(step)
+  async def guarded(self: Session, answer: Message) -> Step:
+    if self._is_stepping:  # called by the step of a subclass
+      return await step(self, answer)
+    if self._has_ended:
+      raise EnvironmentFault(
+        f"{type(self).__name__} got a step after the episode's end; open "
+        "another session"
+      )
+    played = _bounded(answer, self.max_calls, self.max_call_chars)
+    self._is_stepping = self._has_ended = True  # a step that raises is the last
+    try:
+      found = await step(self, played)
+    finally:
+      self._is_stepping = False
+    self._has_ended = found.status is not Status.RUNNING
+    if played is answer or self._has_ended:
+      return found
+    note = (
+      f"Error: at most {self.max_calls} calls of an answer are played, and "
+      f"{self.max_call_chars:,} characters of their arguments. The rest was "
+      "not read."
+    )
+    messages = (*found.messages, Message("user", note))
+    return dataclasses.replace(found, messages=messages)
+
+  return guarded
+
+
+def _bounded(answer: Message, max_calls: int, max_chars: int) -> Message:
+  """Returns the answer without the calls and characters above the bounds.
+
+  Arguments that are cut are no JSON object any more, so no session plays them.
+  """
+  calls = answer.tool_calls
+  num_chars = sum(len(call.name) + len(call.arguments) for call in calls)
+  if len(calls) <= max_calls and num_chars <= max_chars:
+    return answer
+  kept, left = [], max_chars
+  for call in calls[:max_calls]:
+    name = call.name[:left]
+    arguments = call.arguments[: left - len(name)]
+    left -= len(name) + len(arguments)
+    kept.append(ToolCall(name, arguments, call.id))
+  return dataclasses.replace(answer, tool_calls=tuple(kept))
 
 
 class Expert(ToolCaller, abc.ABC):

@@ -24,10 +24,23 @@ def match_action(text: str, commands: Sequence[str]) -> str:
   if not commands or action in commands:
     return action
   words = action.split()
+  if len(words) > _longest_matched(commands):
+    return action
   ngrams = [_count(words, order) for order in range(1, _MAX_ORDER + 1)]
   scores = [_score(command, len(words), ngrams) for command in commands]
   best = scores.index(max(scores))  # the first of equals
   return commands[best] if scores[best] > MIN_SCORE else action
+
+
+def _longest_matched(commands: Sequence[str]) -> int:
+  """Returns a length above which text scores at most `MIN_SCORE`.
+
+  A command of n words shares at most n n-grams of each order with the text, so
+  its precisions, and with them their mean, are at most n over the number of
+  the text's n-grams. Counting those of a longer text would hold up the others.
+  """
+  num_words = max(_reference(command)[0] for command in commands)
+  return math.ceil(max(num_words, 1) / MIN_SCORE) + _MAX_ORDER
 
 
 def _score(command: str, num_words: int, ngrams: Sequence[_NGrams]) -> float:

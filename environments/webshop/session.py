@@ -7,7 +7,6 @@
 """
 
 import json
-import re
 from collections.abc import Mapping
 
 from agentrl_jax.data.records import Message, Status, Tool, ToolCall
@@ -21,9 +20,6 @@ from environments.webshop.shop.reward import score_purchase
 
 MAX_ECHO = 1_000  # characters of an action that a reply repeats
 _VERBS = {prompts.SEARCH: "search", prompts.CLICK: "click"}
-# Upstream writes an action as text and parses it with this pattern, which loses
-# actions with brackets or line breaks.
-_ACTION = re.compile(r"(.+)\[(.+)\]")
 NOT_BOUGHT: Mapping[str, float] = {"success": 0.0}
 
 
@@ -77,8 +73,7 @@ class ShoppingSession(Session):
 
   def _act(self, verb: str, value: str) -> None:
     if self._upstream_quirks:
-      match = _ACTION.match(f"{verb}[{value}]")
-      verb, value = match.groups() if match else ("", "")
+      verb, value = parsed_again(f"{verb}[{value}]")
     if verb == "search":
       self._browser.search(value)
     elif verb == "click":
@@ -126,6 +121,19 @@ class ShoppingSession(Session):
       actions = self._browser.page.actions
       content = f"{content}\n\nAvailable Actions:\n{actions}"
     return content
+
+
+def parsed_again(action: str) -> tuple[str, str]:
+  r"""Returns verb and value of an action as upstream's `(.+)\[(.+)\]` does.
+
+  Upstream writes an action as text and parses it with this pattern, which loses
+  actions with brackets or line breaks. The pattern takes time in the square of
+  an action that has many brackets.
+  """
+  line = action.partition("\n")[0]
+  end = line.rfind("]")
+  start = line.rfind("[", 1, max(end - 1, 1))
+  return (line[:start], line[start + 1 : end]) if start > 0 else ("", "")
 
 
 def _first_argument(call: ToolCall) -> str | None:

@@ -136,6 +136,18 @@ class Generous(_BadSteps):
     return dataclasses.replace(step, reward=1.0)
 
 
+class Undying(_Bad):
+  """Gives the last step again to answers after the end."""
+
+  class wrap(_Wrapped):
+    last = None
+
+    async def step(self, answer):
+      if self.last is None or self.last.status is Status.RUNNING:
+        self.last = await super().step(answer)
+      return self.last
+
+
 class Sharing(_BadSteps):
   """Counts the turns of each environment's episodes together."""
 
@@ -253,6 +265,7 @@ CAUGHT_BY = {
   Mute: "nonsense_is_answered_not_raised",
   Jittery: "same_seed_same_session",
   Endless: "nonsense_does_not_go_on_for_ever",
+  Undying: "a_step_after_the_end_is_refused",
   Sharing: "sessions_do_not_share_state",
   Keeping: "leaving_early_frees_the_session",
   Dripping: "leaving_early_frees_the_session",

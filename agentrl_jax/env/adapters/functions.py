@@ -55,7 +55,7 @@ from agentrl_jax.env.tools import (
   read_arguments,
   require_readable,
 )
-from agentrl_jax.errors import ConfigError, EnvironmentFault, suggestion
+from agentrl_jax.errors import ConfigError, suggestion
 
 ANSWER = "answer"  # the reward's parameter that gets the final answer
 MAX_DRAWS = 1000  # tried for a question of the split
@@ -240,17 +240,11 @@ class _FunctionSession(Session):
     self._question = question
     self._executor = executor
     self._turns_left = environment.max_turns
-    self._is_over = False
 
   async def reset(self) -> Step:
     return Step((Message("user", self._question),))
 
   async def step(self, answer: Message) -> Step:
-    if self._is_over:
-      raise EnvironmentFault(
-        f"{self._environment.name}: a step after the episode's end; open "
-        "another session"
-      )
     self._turns_left -= 1
     if not answer.tool_calls:
       names = " or ".join(tool.name for tool in self.tools)
@@ -302,11 +296,9 @@ class _FunctionSession(Session):
     reward = 0.0
     if self._environment.can_reward_unfinished():
       reward = await self._reward(None)
-    self._is_over = True
     return Step(replies, reward=reward, status=Status.TASK_LIMIT_REACHED)
 
   async def _reward(self, final: FinalAnswer | None) -> float:
-    self._is_over = True
     with self._faults("the reward function"):
       value = await self._executor.run(
         lambda: self._environment.call_reward(self._state, final)

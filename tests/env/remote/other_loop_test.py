@@ -5,7 +5,7 @@ import contextlib
 import unittest
 
 from agentrl_jax.controller.thread import ControllerThread
-from agentrl_jax.data.records import Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
@@ -82,7 +82,7 @@ class OtherLoopTest(unittest.IsolatedAsyncioTestCase):
   async def play(self):
     async with self.environment.open(TASK, seed=0) as session:
       await session.reset()
-      await session.step(None)
+      await session.step(Message("assistant"))
 
   async def test_plays_in_the_other_loop(self):
     async with self.environment.open(TASK, seed=0):

@@ -1,7 +1,9 @@
 """Tests of action matching, against nltk's own sentence-BLEU."""
 
+import itertools
 import random
 import unittest
+from unittest import mock
 
 from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
@@ -51,6 +53,25 @@ class MatchActionTest(unittest.TestCase):
             match_action(text, household.commands),
             upstream_match(text, household.commands),
           )
+
+  def test_a_long_text_is_played_as_it_is_without_counting(self):
+    counted = []
+
+    def count(words, order):
+      counted.append(len(words))
+      return {}
+
+    for num_words in (504, 604, 605, 30_000):
+      text = " ".join(
+        itertools.islice(itertools.cycle(COMMANDS[3].split()), num_words)
+      )
+      if num_words < 1000:
+        self.assertEqual(
+          match_action(text, COMMANDS), upstream_match(text, COMMANDS)
+        )
+      with mock.patch.object(action_matching, "_count", count):
+        match_action(text, COMMANDS)
+    self.assertEqual(max(counted), 604)
 
   def test_scores_are_nltks_to_the_last_bit(self):
     rng = random.Random(1)

@@ -226,12 +226,13 @@ class CallsTest(SessionTestCase):
 
 class EndTest(SessionTestCase):
   async def test_the_right_variable(self):
-    await self.call("get_neighbors", "A Director", "film.director.film")
     for text in (
       "Final Answer: #0",
       "Find Answer: #0, I think",
       "So it is.\nFinal Answer: #0 Observation: Final Answer: #1",
     ):
+      self.session = self.make_session()
+      await self.call("get_neighbors", "A Director", "film.director.film")
       step = await self.answer(text)
       with self.subTest(text=text):
         self.assertIs(step.status, Status.COMPLETED)
@@ -249,6 +250,7 @@ class EndTest(SessionTestCase):
 
   async def test_an_unknown_variable_as_answer(self):
     for text in ("Final Answer: #0", f"Final Answer: #{10**30}"):
+      self.session = self.make_session()
       step = await self.answer(text)
       self.assertIs(step.status, Status.AGENT_VALIDATION_FAILED)
       self.assertEqual((step.reward, step.messages), (0.0, ()))

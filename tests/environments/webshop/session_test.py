@@ -1,12 +1,14 @@
 """Sessions reply as upstream's do: recorded episodes are replayed exactly."""
 
+import itertools
 import json
+import re
 import unittest
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.webshop import prompts
 from environments.webshop.environment import COMPACT
-from environments.webshop.session import ShoppingSession
+from environments.webshop.session import ShoppingSession, parsed_again
 from environments.webshop.shop.pages import PageStyle
 from tests.environments.webshop import shelf, transcripts
 
@@ -66,6 +68,17 @@ class QuirksTest(unittest.IsolatedAsyncioTestCase):
           content = step.messages[0].content
           self.assertEqual("Total results" in content, not quirks)
           self.assertTrue(content.startswith(f"Action: search[{value}]"))
+
+  def test_actions_are_parsed_as_upstreams_pattern_does(self):
+    pattern = re.compile(r"(.+)\[(.+)\]")
+    for length in range(5):
+      for letters in itertools.product("[]a\n", repeat=length):
+        action = f"click[{''.join(letters)}]"
+        match = pattern.match(action)
+        expected = match.groups() if match else ("", "")
+        self.assertEqual(parsed_again(action), expected, action)
+    # The pattern needs half an hour for this one.
+    self.assertEqual(parsed_again("click[" + "[" * 250_000), ("", ""))
 
   async def test_an_option_with_brackets_cannot_be_chosen(self):
     catalogue, goal = shelf.a_shop_with_brackets()
