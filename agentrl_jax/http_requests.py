@@ -58,7 +58,7 @@ class HttpLimits:
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      if value <= 0:
+      if not value > 0:
         raise ConfigError(f"http.{name}={value} must be more than 0")
     if self.max_bodies < self.max_body:
       raise ConfigError(

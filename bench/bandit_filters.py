@@ -28,7 +28,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from rich.console import Console
 
 from agentrl_jax import losses
 from agentrl_jax.train.collapse.alarm import (
@@ -38,8 +37,9 @@ from agentrl_jax.train.collapse.alarm import (
 )
 from agentrl_jax.train.random_filter import keep_random_groups
 from configs.base import defaults
+from launch.processes.terminal import plain_console
 
-CONSOLE = Console(soft_wrap=True, highlight=False)
+CONSOLE = plain_console(soft_wrap=True)
 SURE = 0.1  # pay of the other machine
 CHANCES = (0.25, 0.04)  # of the risky machine: it is better, then worse
 NUM_GROUPS, GROUP_SIZE = 8, 16  # RAGEN's
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     seeds=given.seeds,
   )
   for row in (head, ["---"] * len(head), *body):
-    CONSOLE.print(f"| {' | '.join(row)} |", markup=False)
+    CONSOLE.print(f"| {' | '.join(row)} |")
 
 
 if __name__ == "__main__":

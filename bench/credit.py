@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-from rich.console import Console
 
 from bench.credit_archer import RATES
 from bench.credit_curves import ARMS, learn_all
@@ -40,8 +39,9 @@ from bench.credit_scores import Fit, Score, score
 from bench.credit_tables import curve_table, round_table, score_table
 from environments.guessing.environment import REWARDS
 from environments.guessing.game import draw_game
+from launch.processes.terminal import plain_console
 
-CONSOLE = Console(soft_wrap=True, highlight=False)
+CONSOLE = plain_console(soft_wrap=True)
 # Share of the way from the random policy's expected return to the best one's.
 POLICIES: Mapping[str, float] = {
   "random": 0.0,

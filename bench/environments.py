@@ -26,7 +26,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.env.docker import engine as engines
@@ -40,6 +39,7 @@ from bench.episodes import (
   resident_kib,
 )
 from configs.base import defaults
+from launch.processes.terminal import plain_console
 
 CONCURRENCY = (1, 16, 128)
 DEADLINE_S = 900  # of a row
@@ -212,7 +212,7 @@ def _show(rows: Iterator[Row]) -> None:
       f"{row.session_kib:,.0f}",
       *_bar(row),
     )
-  Console(width=160).print(table)
+  plain_console(width=160).print(table)
 
 
 def _bar(row: Row) -> tuple[str, str]:

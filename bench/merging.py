@@ -24,7 +24,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import ml_collections
-from rich.console import Console
 
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -32,6 +31,7 @@ from agentrl_jax.model.merging import RULES, MergeRule
 from configs import base
 from launch.config.settings import read_settings
 from launch.export import export
+from launch.processes.terminal import plain_console
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import (
@@ -45,7 +45,7 @@ from launch.storage.compile_cache import compile_cache
 from launch.storage.merged_folder import ABOUT, merge_folders
 from launch.storage.run_config import run_config
 
-CONSOLE = Console(soft_wrap=True, highlight=False)
+CONSOLE = plain_console(soft_wrap=True)
 # Of the config, what the files of a model replace.
 _REPLACED = ("model", "tokenizer", "chat")
 _MODES = ("greedy", "sampled")

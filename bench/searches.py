@@ -19,13 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.episodes import quantiles_ms, resident_kib
 from environments.webshop.generation import generated_file
 from environments.webshop.listings.loader import Listings
 from environments.webshop.shop.catalogue import Catalogue
+from launch.processes.terminal import plain_console
 
 WORDS = 5  # of a query
 BARS = {1_000: "1,000 searches/s", 100_000: "p99 of 50 ms"}
@@ -116,7 +116,7 @@ def main() -> None:
   )
   for num_products in args.products:
     measure(num_products, args.queries, table)
-  Console(width=120).print(table)
+  plain_console(width=120).print(table)
 
 
 if __name__ == "__main__":

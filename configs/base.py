@@ -1,8 +1,9 @@
 """Every config key, with its default.
 
 A key that is not here does not exist: the config is locked, so a misspelt
-override fails at launch. Comments give the unit or the choices. Defaults are
-AgentRL's (arXiv:2510.04206) where it has one; the model is a small one.
+override fails at launch. Comments give the unit or the choices. Numbers are
+finite; their ranges are in `launch/config/numbers.py`. Defaults are AgentRL's
+(arXiv:2510.04206) where it has one; the model is a small one.
 """
 
 import inspect

@@ -16,14 +16,14 @@ import time
 from collections.abc import Sequence
 
 import docker
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.env.docker.images import build_image, environments_with_images
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
+from launch.processes.terminal import plain_console
 
-CONSOLE = Console()
+CONSOLE = plain_console()
 
 
 def build_all(
@@ -42,7 +42,7 @@ def build_all(
         tag = build_image(engine, name, base=base, registry=registry)
     except ConfigError as error:
       failed.append(name)
-      CONSOLE.print(f"{name} failed: {error}", markup=False, soft_wrap=True)
+      CONSOLE.print(f"{name} failed: {error}", soft_wrap=True)
       continue
     megabytes = engine.images.get(tag).attrs["Size"] / 1e6
     seconds = time.monotonic() - started_at

@@ -69,6 +69,7 @@ from launch.comparisons.attempts import (
 )
 from launch.config import command_line
 from launch.config.settings import Settings, read_settings
+from launch.processes.terminal import plain_console
 from launch.reports.numbers import interval, percent
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
@@ -314,7 +315,7 @@ def main() -> None:
   settings = read_settings(config)
   _check_flags()
   log = _open_log(config) if _keeps_attempts() else None
-  console = Console()
+  console = plain_console()
   if log and log.attempts:
     console.print(
       f"{len(log.attempts)} attempts were played before: {log.path}"

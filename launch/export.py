@@ -18,7 +18,6 @@ import pathlib
 import jax
 from absl import flags
 from jax.sharding import Mesh
-from rich.console import Console
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
@@ -28,6 +27,7 @@ from agentrl_jax.model.policy import Policy, num_params
 from launch.config import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
+from launch.processes.terminal import plain_console
 from launch.storage.load_params import load_params, load_step, split_params
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
@@ -139,7 +139,7 @@ def main() -> None:
   """Exports what the flags name."""
   to = pathlib.Path(_TO.value)
   written = _export(to)
-  Console(soft_wrap=True, highlight=False).print(f"{to}: {written}")
+  plain_console(soft_wrap=True).print(f"{to}: {written}")
 
 
 def _export(to: pathlib.Path) -> Exported:

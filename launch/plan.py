@@ -25,6 +25,7 @@ import jax
 import ml_collections
 from absl import flags
 from rich.console import Console
+from rich.text import Text
 
 from agentrl_jax.errors import ConfigError
 from launch.config import command_line
@@ -56,6 +57,7 @@ from launch.planning.system.whole_run import (
   require_slices,
 )
 from launch.planning.system.workload import read_workload
+from launch.processes.terminal import plain_console
 from launch.storage.run_config import run_config
 
 CONFIG = command_line.define_config()
@@ -209,7 +211,7 @@ def plan(
 
   With a `request`, the whole run is predicted if all its programs fit.
   """
-  tables = Console(stderr=_JSON.value, width=110)
+  tables = plain_console(stderr=_JSON.value, width=110)
   planner = Planner(deployment)
   whole: Plan | None = None
   with _telling() as tell:
@@ -242,13 +244,13 @@ def plan(
     found = report.as_json(judged, largest, ranked, advice)
     if whole is not None:
       found |= system_report.as_json(whole.systems, whole.splits)
-    Console().print_json(json.dumps(found))
+    plain_console().print_json(json.dumps(found))
   return refusal(judged, advice)
 
 
 def plan_from_run(settings: Settings, run: pathlib.Path) -> None:
   """Prints the whole run at the rates of another one, and what that had."""
-  tables = Console(stderr=_JSON.value, width=110)
+  tables = plain_console(stderr=_JSON.value, width=110)
   found = read_measured(run, settings, num_servers=_SERVERS.value)
   require_same_work(settings, read_settings(run_config(run)))
   whole = plan_measured(settings, found)
@@ -257,7 +259,7 @@ def plan_from_run(settings: Settings, run: pathlib.Path) -> None:
   system_report.show_measured(tables, found, system)
   if _JSON.value:
     values = system_report.as_json(whole.systems, measured=found)
-    Console().print_json(json.dumps(values))
+    plain_console().print_json(json.dumps(values))
 
 
 def plan_lengths(
@@ -267,7 +269,7 @@ def plan_lengths(
 
   `lengths` are tokens of a row.
   """
-  tables = Console(stderr=_JSON.value, width=110)
+  tables = plain_console(stderr=_JSON.value, width=110)
   with _telling() as tell:
     plans = length_plans.plan_lengths(
       Planner(deployment),
@@ -278,7 +280,7 @@ def plan_lengths(
     )
   layouts_report.show(tables, plans)
   if _JSON.value:
-    Console().print_json(json.dumps(layouts_report.as_json(plans)))
+    plain_console().print_json(json.dumps(layouts_report.as_json(plans)))
   return length_plans.refusal(plans, deployment.learner)
 
 
@@ -306,11 +308,11 @@ def _largest(
 @contextlib.contextmanager
 def _telling() -> Iterator[Callable[[str], None]]:
   """Returns a function that prints what is being compiled."""
-  console = Console(stderr=True)
+  console = plain_console(stderr=True)
   with console.status("compiling") as status:
 
     def tell(name: str) -> None:
-      status.update(f"compiling {name}")
+      status.update(Text(f"compiling {name}"))
       if not console.is_terminal:
         console.print(f"compiling {name}")
 

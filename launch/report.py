@@ -17,15 +17,14 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from agentrl_jax.errors import AgentRLError
 from launch.comparisons.markdown import filled
 from launch.comparisons.page import compare, verdicts, warnings, write
 from launch.comparisons.runs import read_arms
 from launch.config.command_line import REFUSED
+from launch.processes.terminal import plain_console
 
-CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+CONSOLE = plain_console(soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,7 +27,6 @@ from typing import Any
 import jax
 import numpy as np
 from absl import flags
-from rich.console import Console
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.garbage import spare_collections
@@ -54,6 +53,7 @@ from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from configs.base import defaults
 from launch.config import command_line
+from launch.processes.terminal import plain_console
 from launch.serving.served_models import ServedModel, find_models
 from launch.serving.service import DRIVERS, grammars_by, status_of
 from launch.storage.compile_cache import enable_compile_cache
@@ -91,7 +91,7 @@ _COMPILE_CACHE = flags.DEFINE_string(
   "compile_cache", "", "A folder for compiled programs; a run's is its own."
 )
 
-CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+CONSOLE = plain_console(soft_wrap=True)
 _COMPILE_S = 3600.0  # for the first answer, compilation included
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import ml_collections
 from absl import flags
-from rich.console import Console
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import load_chat
@@ -48,6 +47,7 @@ from agentrl_jax.rollout.settings import RolloutsConfig
 from launch.config import command_line
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
+from launch.processes.terminal import plain_console
 from launch.serving.remote import snapshots_of
 from launch.serving.service import DRIVERS, grammars_by
 from launch.storage.compile_cache import enable_compile_cache
@@ -60,7 +60,7 @@ _HOST = flags.DEFINE_string(
 )
 flags.mark_flag_as_required("config")
 
-CONSOLE = Console(soft_wrap=True, highlight=False)
+CONSOLE = plain_console(soft_wrap=True)
 
 
 class RolloutServer:

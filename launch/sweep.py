@@ -24,7 +24,6 @@ from typing import NoReturn
 
 import ml_collections
 from absl import flags
-from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.data.records import Task
@@ -46,6 +45,7 @@ from launch.comparisons.check import (
 )
 from launch.config import command_line
 from launch.config.settings import read_settings
+from launch.processes.terminal import plain_console
 from launch.reports.curves import RL
 from launch.reports.facts import ROOT, run_facts
 from launch.reports.numbers import duration, interval, percent
@@ -62,7 +62,7 @@ from launch.sweeps.jobs import render
 from launch.sweeps.plan import Cell, Plan, make_plan, write_record
 from launch.sweeps.runner import Runner
 
-CONSOLE = Console()
+CONSOLE = plain_console()
 CHECK_TASKS = 32  # of each environment, that the check attempts
 
 _ABLATION = flags.DEFINE_string("ablation", None, "A file with ARMS.")
@@ -138,9 +138,7 @@ def sweep(
     states = runner.states()
     display.show(states)
   for cell, sentence in runner.failures.items():
-    CONSOLE.print(
-      f"{cell.name} failed: {sentence}", markup=False, soft_wrap=True
-    )
+    CONSOLE.print(f"{cell.name} failed: {sentence}", soft_wrap=True)
   left = [c for c, state in states.items() if state is not State.FINISHED]
   CONSOLE.print(
     f"{len(states) - len(left)} of {len(states)} cells are finished; "
@@ -210,7 +208,7 @@ def check(
   lines += detectable_lines(num_tasks, len(plan.seeds))
   lines.append(_time_line(plan, config, run, budget))
   for line in lines:
-    CONSOLE.print(line, soft_wrap=True, highlight=False, markup=False)
+    CONSOLE.print(line, soft_wrap=True, highlight=False)
   return 0
 
 
@@ -300,7 +298,6 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
   if _RENDER.value:
     CONSOLE.print(
       "\n---\n".join(render(plan, name, _RENDER.value, options)),
-      markup=False,
       emoji=False,  # a config may have text such as :key:
       highlight=False,
       soft_wrap=True,
@@ -314,7 +311,7 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
     )
   require_same_configs(configs, folder)
   for line in equal_arms(configs):
-    CONSOLE.print(line, soft_wrap=True, highlight=False, markup=False)
+    CONSOLE.print(line, soft_wrap=True, highlight=False)
   folder.mkdir(parents=True, exist_ok=True)
   write_record(plan, folder, run_facts(seed=plan.seeds[0], devices=[]))
   if _CHECK.value:

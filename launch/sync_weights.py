@@ -19,7 +19,6 @@ from typing import Any
 
 import ml_collections
 from absl import flags
-from rich.console import Console
 
 from agentrl_jax.data.snapshot_manifest import Snapshot
 from agentrl_jax.errors import CheckpointError, ConfigError
@@ -32,6 +31,7 @@ from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from launch.config import command_line
 from launch.config.settings import Settings, read_settings
+from launch.processes.terminal import plain_console
 from launch.serving.remote import snapshots_of
 
 CONFIG = command_line.define_config()
@@ -41,7 +41,7 @@ _FOLDER = flags.DEFINE_string(
   "folder", None, "Where folders are written for it.", required=True
 )
 
-CONSOLE = Console(soft_wrap=True, highlight=False)
+CONSOLE = plain_console(soft_wrap=True)
 
 
 class EngineWeights(SnapshotFollower):

@@ -21,16 +21,16 @@ import sys
 from collections.abc import Sequence
 
 from aiohttp import web
-from rich.console import Console
 
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.http_requests import listen
 from launch.config.command_line import REFUSED
+from launch.processes.terminal import plain_console
 from launch.viewing.one_file import write_file
 from launch.viewing.server import Viewer, application
 from launch.viewing.terminal import follow, transcript
 
-CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+CONSOLE = plain_console(soft_wrap=True)
 _HOST = "127.0.0.1"
 
 

@@ -52,6 +52,14 @@ class HouseTest(unittest.TestCase):
     lengths = {p: len(p.read_text().splitlines()) for p in modules(*SOURCE)}
     self.assertEqual([p for p, n in lengths.items() if n > MOST_LINES], [])
 
+  def test_text_is_printed_by_one_door(self):
+    made = [
+      str(path.relative_to(ROOT))
+      for path in modules("agentrl_jax", "environments", "launch", "bench")
+      if re.search(r"\bConsole\(|rich import print", path.read_text())
+    ]
+    self.assertEqual(made, ["launch/processes/terminal.py"])
+
   def test_rooms_of_launch_have_no_command_line(self):
     for path in modules("launch"):
       shared = ROOT / "launch/config/command_line.py"  # by all commands

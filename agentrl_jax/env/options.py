@@ -1,5 +1,6 @@
 """Checks of options, for messages that are alike everywhere."""
 
+import math
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
@@ -10,10 +11,11 @@ E = TypeVar("E")
 
 
 def require_positive(**options: float) -> None:
-  """Raises `ConfigError` for the first option that is not above 0."""
+  """Raises `ConfigError` for the first option that is no number above 0."""
   for key, value in options.items():
-    if not value > 0:
-      raise ConfigError(f"{key}={value} must be above 0")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+      raise ConfigError(f"{key}={value!r} must be above 0, and finite")
 
 
 def require_one_of(allowed: Collection[str], **options: str) -> None:

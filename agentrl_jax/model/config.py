@@ -79,7 +79,7 @@ class ModelConfig:
         f"model.head_dim={self.head_dim}{product} must be even: rotary "
         "positions turn pairs of channels"
       )
-    if self.rope_factor < 1:
+    if not self.rope_factor >= 1:
       raise ConfigError(
         f"model.rope_factor={self.rope_factor} must be 1 (off) or above"
       )

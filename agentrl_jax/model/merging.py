@@ -62,7 +62,7 @@ class MergeRule:
       )
     if not 0 < self.keep <= 1:
       raise ConfigError(f"keep={self.keep} of a merge must be in (0, 1]")
-    if self.threshold < 0 or self.boost < 1:
+    if not (self.threshold >= 0 and self.boost >= 1):
       raise ConfigError(
         f"threshold={self.threshold} and boost={self.boost} of a merge must be "
         "at least 0 and at least 1"

@@ -309,7 +309,7 @@ class RolloutsConfig:
         "from the learner's newest weights) or a number of updates"
       )
     for name, value in dataclasses.asdict(self).items():
-      if name.endswith("_s") and value <= 0:
+      if name.endswith("_s") and not value > 0:
         raise ConfigError(f"rollouts.{name}={value} must be more than 0")
 
   def _check_protocol(self) -> None:
@@ -355,7 +355,7 @@ class AgentsConfig:
         f"agents.port={self.port} must be a port, 0 for any that is free, or "
         "-1 for no server"
       )
-    if self.idle_timeout_s <= 0:
+    if not self.idle_timeout_s > 0:
       raise ConfigError(
         f"agents.idle_timeout_s={self.idle_timeout_s} must be more than 0"
       )

@@ -23,6 +23,7 @@ from ml_collections import config_flags
 from agentrl_jax import logs
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from configs.keys import why_unknown
+from launch.processes.terminal import print_what_can_be_printed
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.
 REFUSED = 2
@@ -62,6 +63,7 @@ def run(
   def answer(argv: Sequence[str]) -> None:
     del argv
     logging.set_verbosity(verbosity)
+    print_what_can_be_printed()
     try:
       if logs.is_json():
         logging.get_absl_handler().setFormatter(logs.JsonFormatter())

@@ -68,6 +68,7 @@ from launch.config.checks import (
   check_stored,
   check_weights,
 )
+from launch.config.numbers import check_numbers
 from launch.processes.group import ProcessLimits
 
 DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
@@ -173,6 +174,7 @@ class Settings:
 
 def read_settings(config: ml_collections.ConfigDict) -> Settings:
   """Reads every section. Raises `ConfigError` for what cannot work."""
+  environments, containers = read_environments(config)
   engine = config.engine.to_dict()
   require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
   cross = config.cross_policy.to_dict()
@@ -180,7 +182,6 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
   checkpoint = config.checkpoint.to_dict()
   for key in ("directory", "resume_step"):
     checkpoint.pop(key)
-  environments, containers = read_environments(config)
   mesh = {axis: config.mesh[axis] for axis in MESH_AXES}
   settings = Settings(
     seed=config.seed,
@@ -239,7 +240,6 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     processes=ProcessLimits(**config.processes.to_dict()),
   )
   check_read(config)
-  _check_positive(config)
   _check_together(settings, config.train.steps)
   return settings
 
@@ -247,11 +247,12 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
 def read_environments(
   config: ml_collections.ConfigDict,
 ) -> tuple[dict[str, EnvironmentSettings], dict[str, ContainerSpec]]:
-  """Reads the environments and their containers, and no other section.
+  """Reads the environments and their containers; checks all numbers.
 
-  For machines that play them: the model may be in a bucket that they cannot
-  read. Raises `ConfigError`.
+  Machines that play environments read no other section: the model may be in a
+  bucket that they cannot reach. Raises `ConfigError`.
   """
+  check_numbers(config)
   environments = _environments(config)
   return environments, _containers(environments, config.containers.to_dict())
 
@@ -359,28 +360,6 @@ def _folder(target: str) -> str:
   """
   words = target.partition(":")[0].split(".")
   return words[min(1, len(words) - 1)]
-
-
-def _check_positive(config: ml_collections.ConfigDict) -> None:
-  for key in (
-    "train.steps",
-    "warm_start.num_demonstrations",
-    "evaluation.num_tasks",
-    "evaluation.concurrency",
-    "tokenizer.num_texts",
-  ):
-    section, name = key.split(".")
-    value = config[section][name]
-    if value < 1:
-      raise ConfigError(f"{key}={value} must be at least 1")
-  if config.warm_start.epochs < 0:
-    raise ConfigError(
-      f"warm_start.epochs={config.warm_start.epochs} must be 0 or more"
-    )
-  if (gain := config.warm_start.copy_gain) < 0:
-    raise ConfigError(
-      f"warm_start.copy_gain={gain} must be 0 (fresh params are random) or more"
-    )
 
 
 def _check_together(s: Settings, steps: int) -> None:

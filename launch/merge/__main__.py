@@ -16,10 +16,10 @@ where nearly all is shared, `ram` is the mean.
 import pathlib
 
 from absl import flags
-from rich.console import Console
 
 from agentrl_jax.model.merging import CHANGED, RULES, MergeRule
 from launch.config import command_line
+from launch.processes.terminal import plain_console
 from launch.storage.merged_folder import merge_folders
 
 _BASE = flags.DEFINE_string(
@@ -53,7 +53,7 @@ def main() -> None:
   whole = merge_folders(
     pathlib.Path(_BASE.value), [*map(pathlib.Path, _EXPERTS.value)], to, rule
   )
-  console = Console(soft_wrap=True, highlight=False)
+  console = plain_console(soft_wrap=True)
   for name, found in whole.items():
     changed = found.unique + found.shared
     console.print(

@@ -47,7 +47,7 @@ class ProcessLimits:
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      if value < 1:
+      if not value >= 1:
         raise ConfigError(f"processes.{name}={value} must be at least 1 second")
 
 

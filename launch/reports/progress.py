@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl_jax.controller.metrics import stopped_tasks
+from launch.processes.terminal import plain_console
 from launch.reports import curves
 from launch.reports.numbers import duration, percent, stage_name
 
@@ -105,7 +106,7 @@ class StageProgress:
   ) -> None:
     self._name = stage_name(stage)
     self._total = total_steps
-    self._console = console or Console()
+    self._console = console or plain_console()
     self._plain_every_s = plain_every_s
     self._clock = clock
     self._metrics: dict[str, float] = {}
@@ -221,7 +222,6 @@ class StageProgress:
           f"{self._name}: compiling {found[0]}; the time left leaves this out",
           soft_wrap=True,
           highlight=False,
-          markup=False,
         )
 
   def _elapsed(self) -> str:
@@ -265,9 +265,7 @@ class StageProgress:
     return ", ".join(found)
 
   def _print_line(self) -> None:
-    self._console.print(
-      self.line(), soft_wrap=True, highlight=False, markup=False
-    )
+    self._console.print(self.line(), soft_wrap=True, highlight=False)
 
 
 _EVENTS = (

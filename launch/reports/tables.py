@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from launch.processes.terminal import plain_console
 from launch.reports import numbers
 from launch.reports.summary import (
   ALL,
@@ -110,7 +112,7 @@ def stage_times(summary: Summary) -> list[StageTime]:
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
   """Prints the content of `write_summary`, and nothing else."""
-  console = console or Console()
+  console = console or plain_console()
   for mode in MODES:
     table = before_after(summary, mode)
     if table is not None:
@@ -184,8 +186,11 @@ def _rich(table: BeforeAfter) -> Table:
     drawn.add_column(f"{column.text}\n{column.note}", justify="right")
   for name, cells in table.rows:
     texts = [
-      f"[bold]{cell.text}{'*' if cell.sure else ''}[/bold]\n"
-      f"[dim]{cell.note}[/dim]"
+      Text.assemble(
+        (f"{cell.text}{'*' if cell.sure else ''}", "bold"),
+        "\n",
+        (cell.note, "dim"),
+      )
       for cell in cells
     ]
     drawn.add_row(name, *texts)

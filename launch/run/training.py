@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import jax
 import ml_collections
-from rich.console import Console
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import ConfigError
@@ -23,6 +22,7 @@ from launch.config.chat import codec_of, save_chat, share_chat
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
+from launch.processes.terminal import plain_console
 from launch.reports.facts import ROOT, commit
 from launch.reports.progress import StageProgress
 from launch.run import demonstrations, results
@@ -46,7 +46,7 @@ from launch.storage.load_params import first_params, fresh_params, load_params
 from launch.storage.run_directory import RUN
 from launch.storage.shared_stages import SharedStages
 
-CONSOLE = Console()
+CONSOLE = plain_console()
 
 
 def train(config: ml_collections.ConfigDict) -> None:
@@ -95,7 +95,6 @@ def _report_stop(context: RunContext, stopped: Interrupted) -> None:
     f"{folder.report}; to continue{everywhere}: {_command()}",
     soft_wrap=True,
     highlight=False,
-    markup=False,
   )
 
 

@@ -10,8 +10,6 @@ import functools
 import pathlib
 from collections.abc import AsyncIterator, Callable
 
-from rich.console import Console
-
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.drivers.driver import Driver
@@ -27,10 +25,11 @@ from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from launch.config.settings import Settings
+from launch.processes.terminal import plain_console
 from launch.serving.agent_program import AgentProgram
 from launch.serving.service import Service
 
-CONSOLE = Console(soft_wrap=True, highlight=False)
+CONSOLE = plain_console(soft_wrap=True)
 LOG = "agent_program.log"
 
 

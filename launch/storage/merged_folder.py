@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from rich.markup import escape
 from rich.progress import track
 
 from agentrl_jax.errors import ConfigError
@@ -156,7 +157,7 @@ def _write(
         whole=whole,
         array_name=name,
       )
-      for name in track(names, f"merging {file}", transient=True)
+      for name in track(names, escape(f"merging {file}"), transient=True)
     )
     entries = {name: (dtype, base.shape(name)) for name in names}
     tensor_files.write_file(folder / file, entries, merged)

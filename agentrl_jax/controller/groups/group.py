@@ -44,7 +44,7 @@ class GroupLimits:
   deadline_s: float  # the group then goes on without unfinished ones
 
   def __post_init__(self) -> None:
-    if self.size < 1 or self.deadline_s <= 0:
+    if self.size < 1 or not self.deadline_s > 0:
       raise ConfigError(
         f"group.size is {self.size} and group.deadline_s {self.deadline_s};"
         " the size must be at least 1 and the deadline above 0"
@@ -64,7 +64,7 @@ class RetryLimits:
   backoff_s: float  # before the first retry; doubles with each
 
   def __post_init__(self) -> None:
-    if self.max_retries < 0 or self.backoff_s < 0:
+    if self.max_retries < 0 or not self.backoff_s >= 0:
       raise ConfigError(
         f"retry.max_retries is {self.max_retries} and retry.backoff_s"
         f" {self.backoff_s}; neither may be below 0"

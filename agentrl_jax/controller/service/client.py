@@ -98,7 +98,7 @@ class ControllerEnvironment(Environment):
     """
     ClientDeadlines(place_s=place_s, start_timeout_s=step_s, step_s=step_s)
     for key, value in (("ready_s", ready_s), ("reattach_s", reattach_s)):
-      if value < 0:
+      if not value >= 0:
         raise ConfigError(f"{key}={value} must not be below 0")
     self.name = name
     self._shares = Shares(_addresses(controller))

@@ -45,7 +45,7 @@ class Timers:
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      if value <= 0:
+      if not value > 0:
         raise ConfigError(f"{name}={value} must be more than 0")
 
 

@@ -205,7 +205,7 @@ class AdvantageConfig(WithFunctions):
         "statistics alone) or below 1: it is the weight that earlier batches "
         "keep in an update"
       )
-    if self.step_weight < 0 or self.epsilon < 0:
+    if not (self.step_weight >= 0 and self.epsilon >= 0):
       raise ConfigError(
         f"advantage.step_weight={self.step_weight} and advantage.epsilon="
         f"{self.epsilon} must not be negative"

@@ -132,8 +132,10 @@ class LossConfig(WithFunctions):
       "value_coefficient",
       "value_clip",
     ):
-      if getattr(self, name) < 0:
-        raise ConfigError(f"loss.{name}={getattr(self, name)} is negative")
+      if not getattr(self, name) >= 0:
+        raise ConfigError(
+          f"loss.{name}={getattr(self, name)} is negative or no number"
+        )
     if self.token_chunk < 1:
       raise ConfigError(f"loss.token_chunk={self.token_chunk} is below 1")
     if self.vocab_chunk < 0:
@@ -209,7 +211,7 @@ class LossConfig(WithFunctions):
       )
     if not self.clip_high > 0:
       raise ConfigError(f"loss.clip_high={self.clip_high} must be positive")
-    if self.dual_clip and self.dual_clip <= 1 + self.clip_high:
+    if self.dual_clip and not self.dual_clip > 1 + self.clip_high:
       raise ConfigError(
         f"loss.dual_clip={self.dual_clip} must be 0 (off) or above 1 + "
         f"loss.clip_high = {1 + self.clip_high}: it bounds ratios that the "
@@ -266,9 +268,9 @@ class LossConfig(WithFunctions):
       )
 
   def _check_kl(self) -> None:
-    if self.kl_coefficient < 0:
+    if not self.kl_coefficient >= 0:
       raise ConfigError(
-        f"loss.kl_coefficient={self.kl_coefficient} is negative"
+        f"loss.kl_coefficient={self.kl_coefficient} is negative or no number"
       )
     if not self.kl_limit > 0:
       raise ConfigError(f"loss.kl_limit={self.kl_limit} must be positive")

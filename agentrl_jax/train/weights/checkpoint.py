@@ -50,7 +50,7 @@ class CheckpointConfig:
         f"checkpoint.keep={self.keep} at least 2: a damaged newest step needs "
         "another to fall back to"
       )
-    if self.keep_every < 0 or self.grace_s <= 0:
+    if self.keep_every < 0 or not self.grace_s > 0:
       raise ConfigError(
         f"checkpoint.keep_every={self.keep_every} must be 0 (none is kept "
         "forever) or a number of updates, and checkpoint.grace_s="

@@ -106,7 +106,11 @@ class SettingsTest(parameterized.TestCase):
     ("weight", {"tasks.weights.webshop": 0.0}, "webshop=0.0 must be positive"),
     ("driver", {"engine.driver": "tpu"}, "engine.driver='tpu' is not one of"),
     ("truncation", {"sampling.top_k": 5}, "top_k=0"),
-    ("copying", {"warm_start.copy_gain": -1.0}, "copy_gain=-1.0 must be 0"),
+    (
+      "copying",
+      {"warm_start.copy_gain": -1.0},
+      "copy_gain=-1.0 must be at least 0",
+    ),
     ("greedy", {"sampling.temperature": 0.0}, "temperature=0.0 must be pos"),
     (
       "calls",

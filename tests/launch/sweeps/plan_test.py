@@ -217,6 +217,22 @@ class JobSetTest(absltest.TestCase):
       self.assertIn(document["metadata"]["labels"]["agentrl-run"], runs)
 
 
+class JobNamesTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (("a_b", "a-b"), "a_b-s0 and a-b-s0 would both be called 'mine-a-b-s0'"),
+    (("low", "LOW"), "low-s0 and LOW-s0 would both be called"),
+    (("clip.high",), "'mine-clip.high-s0': names of jobs have at most 40"),
+    (("x" * 40,), "names of jobs have at most 40"),
+  )
+  def test_each_job_has_a_name_of_its_own(self, arms, message):
+    plan = Plan(
+      ablation=ARMS, arms=dict.fromkeys(arms, {}), seeds=(0,), overrides=()
+    )
+    for kind in jobs.RENDERERS:
+      with self.assertRaisesRegex(ConfigError, message):
+        jobs.render(plan, "mine", kind, ["--learner=v5p-8"])
+
+
 class SharedKeysTest(absltest.TestCase):
   def test_arms_of_rl_share_their_stages_and_others_do_not(self):
     def stages(**changes):

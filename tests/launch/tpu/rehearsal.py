@@ -30,11 +30,10 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-
 from agentrl_jax.metrics import read_metrics
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import START, read_faults
+from launch.processes.terminal import plain_console
 from tests.launch.processes.learners import ledger_of, metrics_of, position_of
 from tests.launch.tpu.roles import Role, containers
 
@@ -55,7 +54,7 @@ END_S = 600.0  # for a run that was interrupted, or has made all updates
 CLOSE_S = 180.0  # for a launcher that is told to end early
 WATCHERS_S = 20.0  # for what watches over containers to see that they are gone
 POLL_S = 0.5
-CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+CONSOLE = plain_console(soft_wrap=True)
 TEXT_S = 30.0  # between lines of progress
 
 

@@ -83,7 +83,7 @@ class EpisodeRules:
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      if value <= 0:
+      if not value > 0:
         raise ConfigError(f"{name}={value} of an episode must be above 0")
 
 
