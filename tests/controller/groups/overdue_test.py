@@ -34,6 +34,9 @@ class OverdueTest(unittest.TestCase):
   @example(  # resumes so often that no step is measured
     stride=2, staleness=3, slack=0, hanging=0.01, resumes={15, 16, 17}, seed=0
   )
+  @example(  # one hangs after a resume, and all others started before one ended
+    stride=3, staleness=4, slack=0, hanging=0.01, resumes={3, 6}, seed=3
+  )
   def test_no_group_is_older_than_allowed_and_none_is_waited_for_long(
     self, stride, staleness, slack, hanging, resumes, seed
   ):
@@ -139,6 +142,27 @@ class StragglersTest(unittest.TestCase):
     self.assertAlmostEqual(after_s(3), 3 * 3.0, delta=0.01)
     self.assertEqual(after_s(3, num_beside=1), math.inf)
     self.assertAlmostEqual(after_s(6, num_beside=1), 3 * 6.0, delta=0.01)
+
+  def test_a_cold_straggler_is_compared_with_cold_groups(self):
+    """All started at once, and no other can start before the last has ended."""
+
+    async def straggles_at(num_others, *, num_beside=0):
+      timers, loop = GroupTimers(), asyncio.get_running_loop()
+      begun = loop.time()
+      async with contextlib.AsyncExitStack() as stack:
+        for group in ("a", *map(str, range(num_beside))):
+          await stack.enter_async_context(timers.running("t", group, 600.0))
+        for _ in range(num_others):
+          await asyncio.sleep(1.0)
+          timers.note_whole("t", begun)
+        return timers.straggles_at("a") - begun
+
+    def after_s(*others, **beside):
+      return virtual_time.run(straggles_at(*others, **beside))
+
+    self.assertEqual(after_s(2), math.inf)
+    self.assertAlmostEqual(after_s(7), 3 * 7.0, delta=0.01)
+    self.assertEqual(after_s(5, num_beside=1), math.inf)
 
   def test_a_group_that_is_not_played_never_straggles(self):
     self.assertEqual(GroupTimers().straggles_at("a"), math.inf)
