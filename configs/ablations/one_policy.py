@@ -11,6 +11,9 @@ AgentRL's Table 5 has 67.7 % for one policy and 67.8 % for five. The arms
 The arms `rl_without_...` leave it out of reinforcement learning alone, so that
 their warm start is that of `all`, and their evaluations have all tasks.
 
+An arm of one task has a warm start of its own, from fewer demonstrations: only
+the arms `rl_without_...` tell what reinforcement learning makes.
+
 `one_policy_for_two.py` asks the same of the quickstart, at a tenth of the cost.
 """
 

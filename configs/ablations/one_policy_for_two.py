@@ -5,7 +5,8 @@
 Each task has as many demonstrations and episodes in its own arm as in `both`.
 An update alone has half as many groups, so the arms `..._whole_batches` make
 half as many updates of as many groups as `both`. The arms `rl_without_...`
-leave a task out of reinforcement learning alone: what does the other teach?
+leave a task out of reinforcement learning alone, from a shared warm start: what
+does the other teach? An arm of one task has a warm start of its own.
 """
 
 from configs import arms, quickstart

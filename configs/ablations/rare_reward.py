@@ -3,8 +3,11 @@
   python -m launch.sweep --ablation=configs/ablations/rare_reward.py --seeds=5
 
 One task in five of DBBench gives a reward, so that most of its groups teach
-nothing. `center` and `scale` have one half of the normalisation each.
-`meaningless` is the negative control: DBBench pays at random.
+nothing. `advantage.keep="signal"` leaves these out before the task's statistics
+are taken, so that the spreads of the two tasks stay alike, and the arms hardly
+differ in what they train on. `center` and `scale` have one half of the
+normalisation each. `meaningless` is the negative control: DBBench pays at
+random.
 """
 
 import ml_collections

@@ -3,8 +3,10 @@
   python -m launch.sweep --ablation=configs/ablations/task_norm.py --seeds=5
 
 AgentRL (arXiv:2510.04206, eq. 1) centres the advantages of each task and
-scales them, with the statistics of the batch's tokens. `rare_reward.py` beside
-this has a setting in which the tasks differ more.
+scales them, with the statistics of the batch's tokens. The quickstart leaves it
+little to do: each group is divided by its own std, and `keep="signal"` leaves
+out groups without one before these statistics are taken. Arms in which the
+spreads of the tasks differ need `advantage.keep="all"` in all of them.
 """
 
 from configs import arms, quickstart

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from agentrl_jax.errors import ConfigError
 from launch.comparisons.runs import Arm
 from launch.comparisons.statistics import (
   Estimate,
@@ -107,8 +108,56 @@ def finals(arms: Sequence[Arm], stage: str, mode: str) -> Finals | None:
 Scores = Mapping[str, tuple[float, int]]  # success and episodes, by task
 
 
+def contrast(
+  arms: Sequence[Arm], stage: str, mode: str, after: str, before: str
+) -> Change | None:
+  """Compares two sides of named arms, `after` - `before`, paired by seed.
+
+  A side is an arm, or the sum of several that each have some of the tasks, as
+  in "only_x/x + only_y/y". "arm@warm_start" is the arm at another stage, and
+  "arm@rise" its difference of RL and warm start. None if no seed has both
+  sides. Raises `ConfigError` for an arm that there is not.
+  """
+  first, seeds = (_side(arms, stage, mode, side) for side in (before, after))
+  tasks = list(dict.fromkeys(t for each in seeds.values() for t in each))
+  return _change(
+    f"{after} − {before}", first, seeds, tasks, has_mean=len(tasks) > 1
+  )
+
+
+def _side(
+  arms: Sequence[Arm], stage: str, mode: str, side: str
+) -> dict[int, Scores]:
+  by_name = {arm.name: arm for arm in arms}
+  parts = []
+  for term in side.split(" + "):
+    whole, _, task = term.partition("/")
+    name, _, own_stage = whole.partition("@")
+    if name not in by_name:
+      raise ConfigError(f"no arm {name!r} in {', '.join(by_name)}")
+    found = _scores(by_name[name], own_stage or stage, mode)
+    parts.append(
+      {
+        seed: {t: score for t, score in scores.items() if not task or t == task}
+        for seed, scores in found.items()
+      }
+    )
+  return {
+    seed: {t: score for part in parts for t, score in part[seed].items()}
+    for seed in parts[0]
+    if all(seed in part for part in parts)
+  }
+
+
 def _scores(arm: Arm, stage: str, mode: str) -> dict[int, Scores]:
-  """Returns the scores of every seed that was evaluated."""
+  """Returns the scores of every seed that was evaluated at the stage."""
+  if stage == "rise":
+    before, after = (_scores(arm, each, mode) for each in ("warm_start", "rl"))
+    return {
+      seed: {t: (share - before[seed][t][0], n) for t, (share, n) in of.items()}
+      for seed, of in after.items()
+      if seed in before and of.keys() <= before[seed].keys()
+    }
   found = {seed: run.evaluation(stage, mode) for seed, run in arm.runs.items()}
   return {
     seed: {name: (s.success, s.n) for name, s in evaluation.tasks.items()}

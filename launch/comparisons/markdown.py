@@ -12,6 +12,14 @@ each run before and after reinforcement learning, in one mode:
   <!-- rises: evidence/five_tasks.csv greedy -->
   <!-- end -->
 
+`contrasts` are differences between arms of which none need be the first, or
+between sums of arms and between stages (`finals.contrast`), one a line:
+
+  <!-- contrasts: evidence/merging.csv rl greedy
+  two specialists: a/dbbench + b/webshop - both
+  -->
+  <!-- end -->
+
 `diagnostics` are means over the updates of runs, and their cost:
 
   <!-- diagnostics: evidence/agentrl_diagnostics.csv -->
@@ -29,13 +37,13 @@ from launch.comparisons.diagnostics import (
   read_diagnostics,
   table,
 )
-from launch.comparisons.finals import Finals, finals
+from launch.comparisons.finals import MEAN, Change, Finals, contrast, finals
 from launch.comparisons.runs import Arm, read_arms
 from launch.reports import numbers
 from launch.reports.summary import Score
 
 _BLOCK = re.compile(
-  r"(<!-- (finals|rises|diagnostics): (\S+) ([^>]*?) ?-->\n)"
+  r"(<!-- (finals|rises|contrasts|diagnostics): (\S+) ([^>]*?)\s?-->\n)"
   r"(.*?)(<!-- end -->)",
   re.DOTALL,
 )
@@ -51,6 +59,8 @@ def filled(page: str, folder: pathlib.Path) -> str:
     arms = read_arms([folder / path])
     if kind == "rises":
       return f"{begin}{rises(arms, words)}{end}"
+    if kind == "contrasts":
+      return f"{begin}{contrasts(arms, words)}{end}"
     stage, _, mode = words.partition(" ")
     found = finals(arms, stage, mode)
     if found is None:
@@ -122,13 +132,45 @@ def markdown(of: Finals) -> str:
     lines.append(
       f"| {level.arm}, {level.num_seeds} seeds | {' | '.join(cells)} |"
     )
-  for change in of.changes:
-    cells = [
-      f"{numbers.points(d.mean)} ({numbers.signed_interval(d.low, d.high)}; "
-      f"{numbers.p_value(d.p)})"
-      if d
-      else ""
-      for d in map(change.tasks.get, names)
-    ]
-    lines.append(f"| {change.arm} − {of.baseline} | {' | '.join(cells)} |")
+  lines += [
+    _difference(f"{change.arm} − {of.baseline}", change, names)
+    for change in of.changes
+  ]
   return "\n".join(lines) + "\n"
+
+
+def contrasts(arms: Sequence[Arm], words: str) -> str:
+  """Returns differences of any sides, paired by seed, as a table.
+
+  Raises `ConfigError` for a line that is none, and for sides that no seed has.
+  """
+  header, *lines = words.splitlines()
+  stage, _, mode = header.partition(" ")
+  rows = []
+  for line in lines:
+    label, _, sides = line.rpartition(": ")
+    after, minus, before = sides.partition(" - ")
+    if not minus:
+      raise ConfigError(f"a contrast is `arm - arm`, and this line is {line!r}")
+    found = contrast(arms, stage, mode, after, before)
+    if found is None:
+      raise ConfigError(f"no seed was evaluated {mode} on both sides of {line}")
+    rows.append((label or found.arm, found))
+  tasks = dict.fromkeys(task for _, of in rows for task in of.tasks)
+  names = sorted(tasks, key=lambda task: task == MEAN)
+  head = [
+    f"| {numbers.stage_name(stage)}, {mode} | {' | '.join(names)} |",
+    f"|---|{'---|' * len(names)}",
+  ]
+  return "\n".join([*head, *(_difference(*row, names) for row in rows)]) + "\n"
+
+
+def _difference(label: str, change: Change, names: Sequence[str]) -> str:
+  cells = [
+    f"{numbers.points(d.mean)} ({numbers.signed_interval(d.low, d.high)}; "
+    f"{numbers.p_value(d.p)})"
+    if d
+    else ""
+    for d in map(change.tasks.get, names)
+  ]
+  return f"| {label} | {' | '.join(cells)} |"

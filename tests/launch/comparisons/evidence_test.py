@@ -2,15 +2,46 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 
+from launch.comparisons.diagnostics import read_diagnostics
 from launch.comparisons.markdown import filled
 
 DOCS = pathlib.Path(__file__).parents[3] / "docs"
 
 
-@pytest.mark.parametrize("name", ["experiments.md", "siblings.md"])
+@pytest.mark.parametrize(
+  "name", ["experiments.md", "quickstart.md", "siblings.md"]
+)
 def test_the_page_says_what_the_numbers_say(name):
   text = (DOCS / name).read_text(encoding="utf-8")
   command = f"python -m launch.report --fill docs/{name}"
   assert filled(text, DOCS) == text, command
+
+
+@pytest.mark.parametrize(
+  "cores, label",
+  [("", "a core for each side"), ("_shared_cores", "shared cores")],
+)
+def test_what_asynchronous_training_gains_is_said_of_both_baselines(
+  cores, label
+):
+  measured, baseline = (
+    read_diagnostics(DOCS / "evidence" / f"asynchronous{name}_diagnostics.csv")
+    for name in ("", cores)
+  )
+  cells = []
+  for minutes in (
+    "minutes after the first update",
+    "minutes of RL",
+    "minutes_to_success/60",
+  ):
+    one, other = (
+      np.array([runs[arm][seed][minutes] for seed in range(3)])
+      for runs, arm in ((measured, "one"), (baseline, "synchronous"))
+    )
+    seeds = ", ".join(f"{ratio:.2f}" for ratio in other / one)
+    cells.append(f"{other.mean() / one.mean():.2f} ({seeds})")
+  row = f"| against synchronous, {label} | {' | '.join(cells)} |"
+  assert row in (DOCS / "experiments.md").read_text(encoding="utf-8")

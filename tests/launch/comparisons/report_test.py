@@ -378,6 +378,51 @@ class ComparisonTest(absltest.TestCase):
     with self.assertRaisesRegex(ConfigError, "no run .* before and after RL"):
       report.main([f"--fill={page}"])
 
+  def test_contrasts_are_of_any_two_sides(self):
+    rows = ["arm,seed,state,stage,mode,task,n,success,low,high,reward"]
+    for arm, task, before, after in (
+      ("both", "x", 0.2, 0.8),
+      ("both", "y", 0.2, 0.9),
+      ("only_x", "x", 0.1, 0.6),
+      ("only_y", "y", 0.3, 0.9),
+    ):
+      for seed in (0, 1):
+        for stage, level in (("warm_start", before), ("rl", after)):
+          success = level + (0.04 * seed if arm == "both" else 0)
+          scores = f"{success:.2f},0,1,0"
+          rows.append(f"{arm},{seed},finished,{stage},greedy,{task},8,{scores}")
+    (self.root / "x.csv").write_text("\n".join(rows) + "\n")
+    page = self.root / "page.md"
+
+    def filled(words):
+      page.write_text(f"<!-- contrasts: x.csv {words} -->\n<!-- end -->\n")
+      report.main([f"--fill={page}"])
+      return page.read_text().split("-->\n")[1]
+
+    self.assertIn(
+      "| RL, greedy | x | y | mean |\n|---|---|---|---|\n"
+      "| two − one | −22.0 (−47.4 to +3.4; p = 0.058) |"
+      " −2.0 (−27.4 to +23.4; p = 0.5) | −12.0 (−37.4 to +13.4; p = 0.11) |\n"
+      "| both − both@warm_start | +60.0 (+60.0 to +60.0; p < 0.001) |",
+      filled(
+        "rl greedy\ntwo − one: only_x/x + only_y/y - both\n"
+        "both - both@warm_start\n"
+      ),
+    )
+    self.assertIn(
+      "| rise, greedy | x |\n|---|---|\n"
+      "| only_x − both | −10.0 (−10.0 to −10.0; p < 0.001) |\n",
+      filled("rise greedy\nonly_x - both\n"),
+    )
+    for words, message in (
+      ("rl greedy\nonly_x - all", "no arm 'all' in both, only_x, only_y"),
+      ("rl greedy\nonly_x", "a contrast is `arm - arm`.*'only_x'"),
+      ("rl sampled\nonly_x - both", "no seed was evaluated sampled on both"),
+      ("rl greedy\nonly_x - only_y", "no seed was evaluated greedy on both"),
+    ):
+      with self.assertRaisesRegex(ConfigError, message):
+        filled(words)
+
   def test_diagnostics_are_kept_and_filled_in(self):
     self.make("a", [0.5, 0.6])
     make_run(self.root / "a-s2", seed=2, success=0.0, is_finished=False)
