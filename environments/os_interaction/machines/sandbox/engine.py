@@ -1,12 +1,13 @@
 """Machines that are sets of Linux namespaces on this host, without Docker.
 
-A sandbox has its own users, processes, network, names and mounts. Its files are
-a folder (`rootfs`) under a writable layer in memory of bounded size. Its root
-holds `machine.CAPABILITIES` within its own namespaces and none on the host.
-Control groups bound memory, processors and processes.
+A sandbox has its own users, processes, network, names, devices and mounts. Its
+files are a folder (`rootfs`) under a writable layer in memory of bounded size.
+Its root holds `machine.CAPABILITIES` within its own namespaces and none on the
+host. Control groups bound memory, processors and processes; a filter refuses
+system calls that no namespace keeps apart.
 
 Where any of that is not available, the engine refuses to start a sandbox with a
-`ConfigError` that names it. Linux 5.11 and root with CAP_SYS_ADMIN are needed.
+`ConfigError` that names it; `zygote_client.REQUIREMENTS` lists what is needed.
 """
 
 import asyncio
@@ -152,13 +153,14 @@ class SandboxMachine(Machine):
   async def run(
     self, argv: Sequence[str], *, limit_s: float, stdin: int | None = None
   ) -> Finished:
-    """Runs a command as root in /root; `stdin` is a file descriptor."""
+    """Runs a command as root in /root; `stdin` is a file descriptor.
+
+    Without it the command reads the machine's own /dev/null.
+    """
     if any(len(os.fsencode(word)) > MAX_ARGUMENT_BYTES for word in argv):
       return TOO_LONG
     with contextlib.ExitStack() as fds:
       command = self._command_file(fds, argv, terminal=False)
-      null = os.open(os.devnull, os.O_RDONLY)
-      fds.callback(os.close, null)
       pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
       outer = [reader for reader, _ in pipes]
       inner = [writer for _, writer in pipes]
@@ -166,9 +168,8 @@ class SandboxMachine(Machine):
         fds.callback(os.close, reader)
         os.set_blocking(reader, False)
       try:
-        response = self._request(
-          {"do": "run"}, [command, stdin or null, *inner]
-        )
+        given = inner if stdin is None else [stdin, *inner]
+        response = self._request({"do": "run"}, [command, *given])
       finally:
         for writer in inner:
           os.close(writer)

@@ -22,6 +22,7 @@ from environments.os_interaction.machines.files import (
   Unreadable,
   is_compared,
   kind_of,
+  process_name,
 )
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -64,8 +65,13 @@ def read_changes(root: int, upper: int, budget: ReadBudget) -> Changes:
 def read_processes(cgroup: str) -> dict[str, str]:
   """Names a control group's living processes, by pid and start time."""
   names = {}
-  with open(f"{cgroup}/cgroup.procs") as file:
-    pids = file.read().split()
+  try:
+    with open(f"{cgroup}/cgroup.procs") as file:
+      pids = file.read().split()
+  except OSError as error:
+    if error.errno not in (errno.ENOENT, errno.ENODEV):
+      raise
+    return {}  # with the last process went its group
   for pid in pids:
     try:
       with open(f"/proc/{pid}/stat", errors="surrogateescape") as file:
@@ -74,7 +80,7 @@ def read_processes(cgroup: str) -> dict[str, str]:
       continue
     state, start = tail.split()[0], tail.split()[19]
     if state not in "ZX":
-      names[f"{pid}@{start}"] = head.partition("(")[2]
+      names[f"{pid}@{start}"] = process_name(head.partition("(")[2], state)
   return names
 
 

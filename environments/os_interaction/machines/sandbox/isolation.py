@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import struct
 import sys
 
@@ -29,6 +30,7 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_SET_NO_NEW_PRIVS = 24, 47, 38
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 4
 SIGKILL = 9
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 _CAPABILITY_VERSION = 0x20080522
@@ -41,7 +43,16 @@ _CAPABILITIES = {
   "SETGID": 6,
   "SETUID": 7,
 }
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+# Numbers by name, as Linux's documentation lists them.
+_DEVICES = {
+  "null": (1, 3),
+  "zero": (1, 5),
+  "full": (1, 7),
+  "random": (1, 8),
+  "urandom": (1, 9),
+  "tty": (5, 0),
+}
+_MAX_TERMINALS = 64  # the kernel shares a few thousand among all of its users
 # Python and the init process ignore or handle these; commands must not.
 _DEFAULT_SIGNALS = (
   signal.SIGPIPE,
@@ -52,7 +63,6 @@ _DEFAULT_SIGNALS = (
   signal.SIGHUP,
 )
 # Paths below /proc.
-_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _HIDDEN = ("kcore", "keys", "timer_list", "sched_debug", "acpi", "scsi")
 # Folders of the init process, shown empty: an error there would make `find /`
 # end with 1.
@@ -95,6 +105,11 @@ def die_with_parent() -> None:
   prctl(PR_SET_PDEATHSIG, SIGKILL, "PDEATHSIG")
 
 
+def keep_capabilities() -> None:
+  """Keeps root's capabilities when its user id changes."""
+  prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, "SECUREBITS")
+
+
 def mount_files(rootfs: str, scratch: str, disk_mb: int) -> str:
   """Mounts the image's files under a writable layer of `disk_mb` in memory.
 
@@ -110,19 +125,34 @@ def mount_files(rootfs: str, scratch: str, disk_mb: int) -> str:
   root = f"{scratch}/root"
   layers = f"lowerdir={rootfs},upperdir={scratch}/upper,workdir={scratch}/work"
   mount("overlay", root, "overlay", MS_NODEV, layers)
+  _make_devices(f"{root}/dev")
   return root
 
 
-def enter_root(root: str, hostname: str, *, network: bool) -> None:
+def _make_devices(dev: str) -> None:
+  """Makes devices of the sandbox's own, as its root may change their modes.
+
+  A user namespace may not do this, and the host's nodes would be the host's.
+  """
+  os.makedirs(dev, exist_ok=True)
+  flags = MS_NOSUID | MS_NOEXEC
+  mount("tmpfs", dev, "tmpfs", flags, "size=64k,mode=755")
+  for name, (major, minor) in _DEVICES.items():
+    os.mknod(f"{dev}/{name}", stat.S_IFCHR, os.makedev(major, minor))
+    os.chmod(f"{dev}/{name}", 0o666)
+
+
+def enter_root(root: str, hostname: str, *, network: bool) -> int:
   """Makes `root` the root folder and unmounts all other files.
 
   The process must already be in its user namespace, which will own the mounts,
-  and must have been forked into its process namespace.
+  and must have been forked into its process namespace. Returns a descriptor of
+  a writable /proc, for `start`.
   """
   unshare(CLONE_NEWNS, "mounts")
   mount(root, root, "", MS_BIND | MS_REC)
-  _mount_proc(f"{root}/proc")
-  _mount_dev(f"{root}/dev")
+  _mount_on_dev(f"{root}/dev")
+  writable_proc = _mount_proc(f"{root}/proc", f"{root}/dev/null")
   flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
   mount("sysfs", f"{root}/sys", "sysfs", flags)
   if not network:
@@ -133,26 +163,31 @@ def enter_root(root: str, hostname: str, *, network: bool) -> None:
   check(_libc.pivot_root(b".", b"."), "pivot_root")
   check(_libc.umount2(b".", MNT_DETACH), "umount of the host's files")
   os.chdir("/")
+  return writable_proc
 
 
-def _mount_proc(proc: str) -> None:
+def _mount_proc(proc: str, null: str) -> int:
+  """Mounts the sandbox's processes; returns the descriptor of a writable mount.
+
+  What else is below /proc is the host's, down to the modes of the files, and
+  belongs to the sandbox's root: the policy sees all of it read-only.
+  """
   os.makedirs(proc, exist_ok=True)
   mount("proc", proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
   with open(f"{proc}/sys/user/max_user_namespaces", "w") as file:
     file.write("0")  # in a new namespace root would hold all capabilities
-  for name in _READ_ONLY:
-    path = f"{proc}/{name}"
-    if os.path.exists(path):
-      mount(path, path, "", MS_BIND | MS_REC)
-      flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV
-      mount("none", path, "", flags | MS_NOEXEC)
+  writable = os.open(proc, os.O_PATH | os.O_DIRECTORY)
+  mount(proc, proc, "", MS_BIND)
+  flags = MS_BIND | MS_REMOUNT | MS_RDONLY
+  mount("none", proc, "", flags | MS_NOSUID | MS_NODEV | MS_NOEXEC)
   for name in _HIDDEN:
     path = f"{proc}/{name}"
     if os.path.isdir(path):
       mount("tmpfs", path, "tmpfs", MS_RDONLY, "size=0")
     elif os.path.exists(path):
-      mount("/dev/null", path, "", MS_BIND)
+      mount(null, path, "", MS_BIND)
   _hide_init(proc)
+  return writable
 
 
 def _hide_init(proc: str) -> None:
@@ -163,16 +198,11 @@ def _hide_init(proc: str) -> None:
         mount("tmpfs", f"{process}/{name}", "tmpfs", flags, "size=0,mode=555")
 
 
-def _mount_dev(dev: str) -> None:
-  os.makedirs(dev, exist_ok=True)
-  flags = MS_NOSUID | MS_NOEXEC
-  mount("tmpfs", dev, "tmpfs", flags, "size=64k,mode=755")
-  for name in _DEVICES:
-    os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
-    mount(f"/dev/{name}", f"{dev}/{name}", "", MS_BIND)
+def _mount_on_dev(dev: str) -> None:
   for name in ("pts", "shm"):
     os.mkdir(f"{dev}/{name}")
-  pts = "newinstance,ptmxmode=0666,mode=620,gid=5"
+  flags = MS_NOSUID | MS_NOEXEC
+  pts = f"newinstance,ptmxmode=0666,mode=620,gid=5,max={_MAX_TERMINALS}"
   mount("devpts", f"{dev}/pts", "devpts", flags, pts)
   mount("tmpfs", f"{dev}/shm", "tmpfs", flags | MS_NODEV, "size=64m,mode=1777")
   for name, target in {
@@ -205,9 +235,14 @@ def set_process_limits(open_files: list[int], *, disk_mb: int) -> None:
   """Sets the limits of each process, which are the host's otherwise."""
   size = disk_mb << 20
   soft, hard = open_files
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  # Below one block, for no file; above 0, for which the kernel would start the
+  # host's program for crashes, if it has one.
+  resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+  resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+  resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
   resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
   resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+  os.umask(0o022)
 
 
 def drop_capabilities(keep: list[str]) -> None:
@@ -233,12 +268,17 @@ def drop_capabilities(keep: list[str]) -> None:
 
 
 def start(
-  argv: list[str], environment: dict[str, str], cwd: str, stdio: list[int]
+  argv: list[str],
+  environment: dict[str, str],
+  cwd: str,
+  stdio: list[int],
+  *,
+  writable_proc: int,
 ) -> int:
   """Forks a command with the descriptors `stdio`; returns its pid.
 
   A single descriptor is a terminal, which becomes the command's controlling
-  terminal.
+  terminal. Without the folder `cwd` the command starts in /.
   """
   pid = os.fork()
   if pid:
@@ -246,6 +286,10 @@ def start(
   try:
     signal.set_wakeup_fd(-1)
     os.setsid()
+    # Without memory, the kernel shall kill this process and not init.
+    own = "self/oom_score_adj"
+    adjustment = os.open(own, os.O_WRONLY, dir_fd=writable_proc)
+    os.write(adjustment, b"500")
     files = stdio * 3 if len(stdio) == 1 else stdio
     if len(stdio) == 1:
       fcntl.ioctl(stdio[0], 0x540E, 0)  # TIOCSCTTY
@@ -254,9 +298,7 @@ def start(
     os.closerange(3, 1 << 20)
     for number in _DEFAULT_SIGNALS:
       signal.signal(number, signal.SIG_DFL)
-    with open("/proc/self/oom_score_adj", "w") as adjustment:
-      adjustment.write("500")  # without memory, kill this one and not init
-    os.chdir(cwd)
+    os.chdir(cwd if os.path.isdir(cwd) else "/")
     os.execvpe(argv[0], argv, environment)
   except OSError as error:
     os.write(2, f"{argv[0]}: {error}\n".encode())

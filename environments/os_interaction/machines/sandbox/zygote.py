@@ -4,8 +4,8 @@
 
 It serves the socket FD and ends when the other side closes it. All sandboxes
 end with it, and all processes of a sandbox end with the sandbox's init process.
-It imports the standard library and its two neighbours by their location, never
-the packages of the training process.
+It imports the standard library and its neighbours by their location, never the
+packages of the training process.
 """
 
 import json
@@ -18,16 +18,22 @@ import typing
 from collections.abc import Callable
 
 if typing.TYPE_CHECKING:
-  from environments.os_interaction.machines.sandbox import cgroups, isolation
+  from environments.os_interaction.machines.sandbox import (
+    cgroups,
+    isolation,
+    system_calls,
+  )
 else:
   sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
   import cgroups
   import isolation
+  import system_calls
 
 Body = dict[str, typing.Any]
 
 MESSAGE_BYTES = 1 << 16
 MAX_FDS = 8
+_FIRST_CREATOR = 0x70000000  # of user ids that nobody has, one per sandbox
 
 
 def send(end: socket.socket, body: object, fds: tuple[int, ...] = ()) -> None:
@@ -161,7 +167,9 @@ def _run_outer_process(
 def _enter_user_namespace() -> None:
   """Enters a namespace whose root has no rights outside of it.
 
-  A helper process, which stays in the host's namespace, maps the user ids.
+  The kernel counts what a namespace uses of its users' limits (inotify, message
+  queues, signals, timers) as its creator's, who is thus not the host's root. A
+  helper process, which stays in the host's namespace, maps the user ids.
   """
   pid = os.getpid()
   reader, writer = os.pipe()
@@ -178,12 +186,15 @@ def _enter_user_namespace() -> None:
       os._exit(1)
   os.close(reader)
   try:
+    isolation.keep_capabilities()
+    os.seteuid(_FIRST_CREATOR + pid)
     isolation.unshare(isolation.CLONE_NEWUSER, "users")
   finally:
     os.close(writer)
     _, status = os.waitpid(helper, 0)
   if status != 0:
     raise OSError("the user namespace's numbers cannot be mapped")
+  os.seteuid(0)
   isolation.die_with_parent()  # the kernel resets it with the credentials
 
 
@@ -192,9 +203,12 @@ def _run_init(body: Body, end: socket.socket, root: str) -> typing.NoReturn:
   try:
     isolation.die_with_parent()
     isolation.set_process_title("/sbin/docker-init -- /bin/sleep infinity")
-    isolation.enter_root(root, body["hostname"], network=body["network"])
+    writable_proc = isolation.enter_root(
+      root, body["hostname"], network=body["network"]
+    )
     isolation.drop_capabilities(body["capabilities"])
-    init = Init(end)
+    system_calls.filter_calls()
+    init = Init(end, writable_proc)
     init.start_idle_child()
     send(end, {"ready": True})
     init.run()
@@ -207,8 +221,10 @@ def _run_init(body: Body, end: socket.socket, root: str) -> typing.NoReturn:
 class Init:
   """Init process of a sandbox: starts commands and reaps every process."""
 
-  def __init__(self, end: socket.socket):
+  def __init__(self, end: socket.socket, writable_proc: int):
     self._socket = end
+    self._writable_proc = writable_proc
+    self._null = os.open("/dev/null", os.O_RDWR)
     self._requests: dict[int, int] = {}  # pid -> id of the request
 
   def run(self) -> None:
@@ -219,9 +235,7 @@ class Init:
 
   def start_idle_child(self) -> None:
     """Starts the child that Docker's init has in AgentRL's containers."""
-    null = os.open("/dev/null", os.O_RDWR)
-    isolation.start(["/bin/sleep", "infinity"], {}, "/", [null] * 3)
-    os.close(null)
+    self._fork(["/bin/sleep", "infinity"], {}, "/", [self._null] * 3)
 
   def _handle(self, body: Body, fds: list[int]) -> None:
     number = body["id"]
@@ -245,10 +259,10 @@ class Init:
     if not stdio:
       outer, inner = os.openpty()
       stdio = [inner]
+    elif len(stdio) == len(("stdout", "stderr")):
+      stdio = [self._null, *stdio]
     try:
-      pid = isolation.start(
-        command["argv"], command["env"], command["cwd"], stdio
-      )
+      pid = self._fork(command["argv"], command["env"], command["cwd"], stdio)
       self._requests[pid] = number
       if outer is not None:
         send(self._socket, {"id": number, "began": True}, (outer,))
@@ -256,6 +270,13 @@ class Init:
       if outer is not None:
         os.close(outer)
         os.close(inner)
+
+  def _fork(
+    self, argv: list[str], env: dict[str, str], cwd: str, stdio: list[int]
+  ) -> int:
+    return isolation.start(
+      argv, env, cwd, stdio, writable_proc=self._writable_proc
+    )
 
   def _kill_all(self) -> None:
     """Kills all other processes in one call, so that none forks meanwhile."""

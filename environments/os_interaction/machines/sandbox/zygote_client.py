@@ -25,8 +25,8 @@ END_TIMEOUT_S = 20.0
 SEND_RETRY_S = 0.01
 MESSAGE_BYTES = 1 << 16
 REQUIREMENTS = (
-  "Run as root with CAP_SYS_ADMIN on Linux 5.11 or newer (in a container: "
-  "--privileged --cgroupns=host), or choose engine='docker'"
+  "Run as root with CAP_SYS_ADMIN and CAP_MKNOD on Linux 5.11 or newer (in a "
+  "container: --privileged --cgroupns=host), or choose engine='docker'"
 )
 _PROGRAM = pathlib.Path(__file__).with_name("zygote.py")
 
