@@ -9,6 +9,7 @@ as they were set up.
 
 import dataclasses
 import hashlib
+import itertools
 import posixpath
 from collections.abc import Iterable, Mapping
 
@@ -55,6 +56,7 @@ CHECK_COMMAND = ("/usr/bin/env", "PYTHONNOUSERSITE=1", "PYTHONSAFEPATH=1")
 NOBODY = "65534"
 MAX_LINKS = 8
 COMMAND_FOLDERS = ("/usr/local", "/opt")  # copied, as a command may use them
+CALLED_FROM = ("/", "/usr/share", "/tmp")  # in turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +115,14 @@ async def command_works(
   if not program:
     return False
   await fresh.apply_changes(Changes({**files, **program}))
-  for arguments, output in command.cases:
+  folders = itertools.cycle(CALLED_FROM)
+  for folder, (arguments, output) in zip(folders, command.cases, strict=False):
     done = await fresh.run(
       [
         *("/usr/bin/setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}"),
         *("--clear-groups", "/usr/bin/env", "-i", f"PATH={PATH}", "HOME=/"),
-        *("/bin/bash", "-c", 'cd / && "$@"', "bash", command.name, *arguments),
+        *("/bin/bash", "-c", 'cd "$0" && "$@"', folder),
+        *(command.name, *arguments),
       ],
       limit_s=limit_s,
     )

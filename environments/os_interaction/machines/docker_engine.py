@@ -40,6 +40,7 @@ from environments.os_interaction.machines.files import (
   Tree,
   Unreadable,
   is_compared,
+  process_name,
   read_archive,
   write_archive,
 )
@@ -361,7 +362,7 @@ def _read_processes(engine: docker.DockerClient, name: str) -> dict[str, str]:
   api: Any = engine.api
   table = api.top(name, "-eo pid,stat,comm")
   return {
-    pid: command
+    pid: process_name(command, state)
     for pid, state, command in table["Processes"] or ()
     if not state.startswith(("Z", "X"))
   }

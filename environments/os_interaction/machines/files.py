@@ -133,6 +133,11 @@ def kind_of(mode: int) -> str:
   return LINK if stat.S_ISLNK(mode) else OTHER
 
 
+def process_name(name: str, state: str) -> str:
+  """Marks the name of a process that is alive and does not go on."""
+  return f"{name} (stopped)" if state[:1] in ("T", "t") else name
+
+
 def is_compared(path: str) -> bool:
   """Tells whether `Machine.read_changes` includes a changed path."""
   return not is_in(path, IGNORED_PATHS)

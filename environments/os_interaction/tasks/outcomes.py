@@ -10,8 +10,9 @@ import dataclasses
 import gzip
 import io
 import posixpath
+import stat
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from environments.os_interaction.machines.files import (
   FILE,
@@ -25,6 +26,11 @@ from environments.os_interaction.machines.files import (
 )
 
 COMM_LENGTH = 15  # to which the kernel cuts a process's name
+_OWNER = stat.S_IRWXU
+# Their lines begin with a name. The second of each holds the passwords.
+_USER_FILES = ("/etc/passwd", "/etc/shadow")
+_GROUP_FILES = ("/etc/group", "/etc/gshadow")
+_COMMON_GROUP = "users"  # of every new user, where adduser is set up so
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +60,8 @@ class Outcome(abc.ABC):
 class Becomes(Outcome):
   """Files below `root` change as given, by path, and no others do.
 
-  Groups are not compared, and with `text_only` neither are modes and owners.
+  A file that gets an owner may get any group. With `text_only` a file's mode
+  may lose bits of its group and of others, as if an editor had written it anew.
   """
 
   root: str
@@ -83,21 +90,23 @@ class Becomes(Outcome):
       del wanted[path]
     moved = {new: wanted.pop(old) for old, new in self.renamed.items()}
     wanted.update(moved)
-    return self._attributes(wanted) == self._attributes(after.files)
-
-  def _attributes(self, files: Tree) -> dict[str, tuple[object, ...]]:
-    return {
-      path: (file.kind, file.content, file.target)
-      + (() if self.text_only else (file.mode, file.uid))
-      for path, file in files.items()
-    }
+    for path, file in after.files.items():
+      if path in self.owners and path in wanted:
+        wanted[path] = dataclasses.replace(wanted[path], gid=file.gid)
+      elif self.text_only and path in wanted:
+        old = wanted[path].mode
+        is_kept = file.mode | old == old and file.mode & _OWNER == old & _OWNER
+        mode = file.mode if is_kept else old
+        wanted[path] = dataclasses.replace(wanted[path], mode=mode)
+    return wanted == after.files
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedInto(Outcome):
   """`archive` is a gzipped tar of everything below `root`, which stays.
 
-  Member names may begin with the full path, the folder's name or nothing.
+  Member names may begin with the full path, the folder's name or nothing. Its
+  files keep their modes.
   """
 
   root: str
@@ -113,6 +122,8 @@ class PackedInto(Outcome):
     archive = after.files.get(self.archive)
     if archive is None or archive.kind != FILE:
       return False
+    if not archive.mode & stat.S_IRUSR:
+      return False
     if _files_below(self.root, after.files) != files:
       return False
     packed = _unpack(archive.content)
@@ -124,7 +135,12 @@ class PackedInto(Outcome):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UserMade(Outcome):
-  """There is one more user, and no other user was changed."""
+  """There is one more user, and no other account was changed.
+
+  The user has a home, can use it, and is in the given groups; besides these, at
+  most in a new group of its own and in `users`. The password may be locked or
+  set, but not empty, and the account does not expire.
+  """
 
   name: str
   uid: int
@@ -134,37 +150,81 @@ class UserMade(Outcome):
 
   @property
   def paths(self) -> tuple[str, ...]:
-    return ("/etc/passwd", "/etc/group", self.home)
+    return (*_USER_FILES, *_GROUP_FILES, posixpath.dirname(self.home))
 
   def is_right(self, before: State, after: State) -> bool:
-    """Compares /etc/passwd and /etc/group line by line."""
-    users, old_users = (_entries(s, "/etc/passwd") for s in (after, before))
-    groups, old_groups = (_entries(s, "/etc/group") for s in (after, before))
-    user = users.pop(self.name, ())
-    home = after.files.get(self.home)
-    if users != old_users or len(user) != 7 or home is None:
+    """Compares the files of users and groups line by line."""
+    users, secrets = (_entries(after, path) for path in _USER_FILES)
+    user, secret = users.get(self.name, ()), secrets.get(self.name, ())
+    if len(user) != 7 or "" in (user[1], *secret[1:2]) or any(secret[7:8]):
       return False
     if (*user[2:3], *user[5:]) != (str(self.uid), self.home, self.shell):
       return False
-    memberships = {
-      name
-      for name, fields in groups.items()
-      if self.name in fields[-1].split(",") or fields[2:3] == user[3:4]
-    }
+    own_group = self._own_group(user[3], before, after)
     return (
-      home.kind == FOLDER
-      and memberships >= set(self.groups)
-      and self._without_user(groups).items()
-      >= self._without_user(old_groups).items()
+      self._has_home(after)
+      and self._is_in_groups(user[3], own_group, after)
+      and self._rest(before, ()) == self._rest(after, own_group)
     )
 
-  def _without_user(
-    self, groups: Mapping[str, tuple[str, ...]]
-  ) -> dict[str, tuple[object, ...]]:
-    return {
-      name: (fields[1:3], set(fields[-1].split(",")) - {self.name, ""} or 0)
-      for name, fields in groups.items()
+  def _has_home(self, state: State) -> bool:
+    home = state.files.get(self.home)
+    return (
+      home is not None
+      and (home.kind, home.uid) == (FOLDER, self.uid)
+      and home.mode & _OWNER == _OWNER
+      and not home.mode & stat.S_IWOTH
+    )
+
+  def _own_group(self, gid: str, before: State, after: State) -> set[str]:
+    """Returns the name of the user's new group, where nobody else is."""
+    old, groups = (
+      _entries(state, _GROUP_FILES[0]) for state in (before, after)
+    )
+    old_gids = {fields[2:3] for fields in old.values()}
+    own = {
+      name
+      for name in groups.keys() - old.keys()
+      if (name == self.name or groups[name][2:3] == (gid,))
+      and groups[name][2:3] not in old_gids
+      and _is_plain_number("".join(groups[name][2:3]))
+      and groups[name][3:] in (("",), (self.name,))
     }
+    return own if len(own) == 1 else set()
+
+  def _is_in_groups(
+    self, gid: str, own_group: Collection[str], state: State
+  ) -> bool:
+    groups = _entries(state, _GROUP_FILES[0])
+    primary = {name for name, fields in groups.items() if fields[2:3] == (gid,)}
+    others = {
+      name
+      for name, fields in groups.items()
+      if self.name in fields[-1].split(",")
+    }
+    wanted = set(self.groups)
+    allowed = wanted | {*own_group, _COMMON_GROUP}
+    return bool(primary) and wanted <= primary | others <= allowed
+
+  def _rest(self, state: State, own_group: Collection[str]) -> object:
+    """Selects what stays: others' lines, and the files' modes and owners."""
+    files = {
+      path: dataclasses.replace(state.files[path], content=b"")
+      for path in self.paths
+      if path in state.files
+    }
+    users = [_entries(state, path) for path in _USER_FILES]
+    for entries in users:
+      entries.pop(self.name, None)
+    groups = [
+      {
+        name: (fields[1:3], set(fields[-1].split(",")) - {self.name, ""})
+        for name, fields in _entries(state, path).items()
+        if name not in own_group
+      }
+      for path in _GROUP_FILES
+    ]
+    return files, users, groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +237,10 @@ class ProcessesEnded(Outcome):
   sees_processes = True
 
   def is_right(self, before: State, after: State) -> bool:
-    """Compares ids and names, as a process may change its own name."""
+    """Compares ids and names, as a process may change its own name.
+
+    A process that is only stopped has another name than before.
+    """
     to_end = _ids_of(self.name, before)
     other = self.other[:COMM_LENGTH]
     return (
@@ -239,13 +302,14 @@ def _is_copy(
     copy = packed.get(path)
     if copy is None and file.kind == FOLDER and path in _folders_of(packed):
       continue  # a folder needs no member of its own if a file in it has one
-    if copy is None or (copy.kind, copy.content, copy.target) != (
-      file.kind,
-      file.content,
-      file.target,
-    ):
+    if copy is None or _packed_attributes(copy) != _packed_attributes(file):
       return False
   return True
+
+
+def _packed_attributes(file: File) -> tuple[object, ...]:
+  mode = file.mode if file.kind == FILE else 0
+  return file.kind, mode, file.content, file.target
 
 
 def _folders_of(paths: Iterable[str]) -> set[str]:
@@ -255,6 +319,11 @@ def _folders_of(paths: Iterable[str]) -> set[str]:
       path = path.rpartition("/")[0]
       folders.add(path)
   return folders
+
+
+def _is_plain_number(text: str) -> bool:
+  """Tells whether no other text of /etc/group means the same number."""
+  return text.isdecimal() and len(text) <= 5 and str(int(text)) == text
 
 
 def _entries(state: State, path: str) -> dict[str, tuple[str, ...]]:

@@ -56,6 +56,7 @@ class BecomesTest(unittest.TestCase):
       right | changed("/d/e/b.txt", mode=0o600) | {"/d/a.txt": text("one\n")},
       right | {"/d/e/b.txt": text("")},
       right | {"/d/e": File(FOLDER, 0o700, 0, 0)},
+      right | {"/d/e": File(FOLDER, 0o755, 0, 7)},
       right | {"/d/a.txt": File(OTHER, 0o600, 0, 0)},
       right | {"/d/l": File(LINK, 0o777, 0, 0, target="/dev/zero")},
       {"/d": File(LINK, 0o777, 0, 0, target="/dev/null")},
@@ -83,6 +84,8 @@ class BecomesTest(unittest.TestCase):
     owned = Becomes(root="/d", owners={"/d/a.txt": 7})
     self.assertTrue(self.right(owned, changed("/d/a.txt", uid=7, gid=9)))
     self.assertFalse(self.right(owned, changed("/d/e/b.txt", uid=7)))
+    group_too = changed("/d/a.txt", uid=7) | changed("/d/e/b.txt", gid=7)
+    self.assertFalse(self.right(owned, TREE | group_too))
     gone = Becomes(root="/d", removed=("/d/l",))
     left = {p: f for p, f in TREE.items() if p != "/d/l"}
     self.assertTrue(self.right(gone, left))
@@ -91,7 +94,15 @@ class BecomesTest(unittest.TestCase):
     before = {"/c": text("k=1\n")}
     for mode in (0o644, 0o600):
       self.assertTrue(self.right(edited, {"/c": text("k=2\n", mode)}, before))
-    self.assertFalse(self.right(edited, {"/c": text("k=2")}, before))
+    for wrong in (
+      text("k=2"),
+      text("k=2\n", 0),
+      text("k=2\n", 0o666),
+      text("k=2\n", uid=7),
+      dataclasses.replace(text("k=2\n"), gid=7),
+    ):
+      with self.subTest(wrong=wrong):
+        self.assertFalse(self.right(edited, {"/c": wrong}, before))
 
 
 def packed(members, mode="w:gz"):
@@ -103,6 +114,7 @@ def packed(members, mode="w:gz"):
         file.kind, tarfile.REGTYPE
       )
       member.linkname, member.size = file.target, len(file.content)
+      member.mode = file.mode
       archive.addfile(member, io.BytesIO(file.content))
   return File(FILE, 0o644, 0, 0, content=written.getvalue())
 
@@ -133,6 +145,10 @@ class PackedTest(unittest.TestCase):
       "empty files": packed(
         {p: dataclasses.replace(f, content=b"") for p, f in good.items()}
       ),
+      "nobody may read": packed(
+        {p: dataclasses.replace(f, mode=0) for p, f in good.items()}
+      ),
+      "itself unreadable": dataclasses.replace(packed(good), mode=0),
       "one missing": packed({p: good[p] for p in list(good)[:-1]}),
       "one too many": packed(good | {"d/x": text("x")}),
       "not compressed": packed(good, "w"),
@@ -158,6 +174,32 @@ class PackedTest(unittest.TestCase):
     self.assertFalse(self.right(packed(bomb)))
 
 
+PASSWD = "root:x:0:0:root:/root:/bin/bash\nbob:x:1:1::/home/bob:/bin/sh\n"
+SHADOW = "root:*:19000:0:99999:7:::\nbob:!:19000:0:99999:7:::\n"
+GROUP = "root:x:0:\nstaff:x:50:bob\npilots:x:51:\nusers:x:100:\n"
+GSHADOW = "root:*::\nstaff:!::bob\npilots:!::\nusers:*::\n"
+EVA = "eva:x:2001:2001::/home/eva:/bin/sh\n"
+EVAS_SHADOW = "eva:!:19000:0:99999:7:::\n"
+EVAS_GROUPS = GROUP.replace("bob", "bob,eva").replace("51:", "51:eva")
+EVAS_GSHADOW = GSHADOW.replace("::bob", "::bob,eva").replace(
+  "pilots:!::", "pilots:!::eva"
+)
+HOME = File(FOLDER, 0o755, 2001, 2001)
+# The files after `useradd`, by keyword of `UserTest.right`.
+MADE = {
+  "passwd": PASSWD + EVA,
+  "shadow": SHADOW + EVAS_SHADOW,
+  "group": f"{EVAS_GROUPS}eva:x:2001:\n",
+  "gshadow": f"{EVAS_GSHADOW}eva:!::\n",
+}
+
+
+def made(name, old, new):
+  """Replaces a part of one of the files."""
+  assert old in MADE[name]
+  return {name: MADE[name].replace(old, new)}
+
+
 class UserTest(unittest.TestCase):
   outcome = UserMade(
     name="eva",
@@ -166,47 +208,119 @@ class UserTest(unittest.TestCase):
     shell="/bin/sh",
     groups=("staff", "pilots"),
   )
-  passwd = "root:x:0:0:root:/root:/bin/bash\nbob:x:1:1::/home/bob:/bin/sh\n"
-  group = "root:x:0:\nstaff:x:50:bob\npilots:x:51:\n"
-  eva = "eva:x:2001:2001::/home/eva:/bin/sh\n"
-  groups = "root:x:0:\nstaff:x:50:bob,eva\npilots:x:51:eva\neva:x:2001:\n"
 
-  def right(self, passwd, group, home=FOLDER_0):
-    before = {"/etc/passwd": text(self.passwd), "/etc/group": text(self.group)}
-    after = {"/etc/passwd": text(passwd), "/etc/group": text(group)}
-    after |= {"/home/eva": home} if home else {}
-    return self.outcome.is_right(State(before), State(after))
+  def right(self, home=HOME, parent=FOLDER_0, **now):
+    before = State(
+      {
+        "/etc/passwd": text(PASSWD),
+        "/etc/shadow": text(SHADOW, 0o640),
+        "/etc/group": text(GROUP),
+        "/etc/gshadow": text(GSHADOW, 0o640),
+        "/home": FOLDER_0,
+      }
+    )
+    files = {}
+    for name, content in {**MADE, **now}.items():
+      if isinstance(content, str):
+        content = text(content, 0o640 if "shadow" in name else 0o644)
+      files[f"/etc/{name}"] = content
+    files |= {"/home": parent} | ({"/home/eva": home} if home else {})
+    return self.outcome.is_right(before, State(files))
 
   def test_a_user_as_asked(self):
-    self.assertTrue(self.right(self.passwd + self.eva, self.groups))
-    primary = self.eva.replace("2001::", "51::")
-    by_primary = self.groups.replace("pilots:x:51:eva", "pilots:x:51:")
-    self.assertTrue(self.right(self.passwd + primary, by_primary))
+    eva = "eva:x:2001:"
+    for right in (
+      {},
+      {
+        "passwd": PASSWD + EVA.replace("2001::", "51::"),
+        **made("group", "51:eva", "51:"),
+        **made("gshadow", "pilots:!::eva", "pilots:!::"),
+      },
+      # As by adduser, by a password, and by an editor.
+      made("group", "100:", "100:eva")
+      | made("gshadow", "users:*::", "users:*::eva"),
+      made("shadow", "eva:!", "eva:$y$j9T$salt$hash"),
+      {"shadow": SHADOW, "gshadow": GSHADOW},
+      made("group", f"{eva}\n", f"{eva}eva\n"),
+      {"home": File(FOLDER, 0o700, 2001, 0)},
+    ):
+      with self.subTest(right=right):
+        self.assertTrue(self.right(**right))
 
   def test_near_misses(self):
-    good = self.passwd + self.eva
-    for passwd, group, home in (
-      (self.passwd, self.group, None),
-      (good, self.groups, None),
-      (good, self.groups, text("no folder")),
-      (good, self.group, FOLDER_0),
-      (good.replace("2001:2001", "2002:2001"), self.groups, FOLDER_0),
-      (
-        good.replace("/home/eva:/bin/sh", "/eva:/bin/sh"),
-        self.groups,
-        FOLDER_0,
-      ),
-      (good.replace("eva:/bin/sh", "eva:/bin/bash"), self.groups, FOLDER_0),
-      (good.replace("bob:/bin/sh", "bob:/bin/bash"), self.groups, FOLDER_0),
-      (self.eva, self.groups, FOLDER_0),
-      (good + self.eva, self.groups, FOLDER_0),
-      (good, self.groups.replace("bob,eva", "eva"), FOLDER_0),
-      (good, self.groups.replace("root:x:0:\n", ""), FOLDER_0),
-      ("", "", FOLDER_0),
-      (self.passwd + "eva:x\n", self.groups, FOLDER_0),
+    for wrong in (
+      {**dict(passwd=PASSWD, shadow=SHADOW, group=GROUP, gshadow=GSHADOW)},
+      {"group": GROUP},
+      made("passwd", "2001:2001", "2002:2001"),
+      made("passwd", "/home/eva:/bin/sh", "/eva:/bin/sh"),
+      made("passwd", "eva:/bin/sh", "eva:/bin/bash"),
+      {"passwd": EVA},
+      {"passwd": MADE["passwd"] + EVA},
+      {"passwd": f"{PASSWD}eva:x\n"},
+      dict.fromkeys(MADE, ""),
     ):
-      with self.subTest(passwd=passwd, group=group, home=home):
-        self.assertFalse(self.right(passwd, group, home))
+      with self.subTest(wrong=wrong):
+        self.assertFalse(self.right(**wrong))
+
+  def test_a_home_that_the_user_cannot_use(self):
+    for home in (
+      None,
+      text("no folder"),
+      FOLDER_0,
+      File(FOLDER, 0, 0, 0),
+      File(FOLDER, 0, 2001, 2001),
+      File(FOLDER, 0o500, 2001, 2001),
+      File(FOLDER, 0o777, 2001, 2001),
+      File(LINK, 0o777, 2001, 2001, target="/tmp"),
+    ):
+      with self.subTest(home=home):
+        self.assertFalse(self.right(home=home))
+    self.assertFalse(self.right(parent=File(FOLDER, 0o700, 0, 0)))
+
+  def test_other_accounts_stay(self):
+    for wrong in (
+      made("passwd", "bob:/bin/sh", "bob:/bin/bash"),
+      made("passwd", "root:x:", "root::"),
+      made("shadow", "root:*", "root:"),
+      made("shadow", "bob:!", "bob:$y$j9T$salt$hash"),
+      {"shadow": MADE["shadow"] + "root::::::::\n"},
+      {"shadow": EVAS_SHADOW},
+      made("group", "bob,eva", "eva"),
+      made("group", "root:x:0:\n", ""),
+      made("group", "pilots:x:51:eva", "pilots:x:51:eva,bob"),
+      made("gshadow", "root:*::", "root:*:eva:"),
+      {"passwd": MADE["passwd"] + "mallory:x:0:0::/:/bin/sh\n"},
+      {"group": MADE["group"] + "new:x:2002:\n"},
+      {"passwd": text(MADE["passwd"], 0)},
+      {"shadow": text(MADE["shadow"], 0o666)},
+      {"group": text(MADE["group"], uid=2001)},
+    ):
+      with self.subTest(wrong=wrong):
+        self.assertFalse(self.right(**wrong))
+
+  def test_the_account_has_a_password_or_none_can_log_in(self):
+    for wrong in (
+      made("passwd", "eva:x", "eva:"),
+      made("shadow", "eva:!", "eva:"),
+      made("shadow", EVAS_SHADOW, "eva:!:19000:0:99999:7::1:\n"),
+    ):
+      with self.subTest(wrong=wrong):
+        self.assertFalse(self.right(**wrong))
+
+  def test_no_other_groups(self):
+    primary = "2001:2001"
+    for wrong in (
+      made("group", "root:x:0:", "root:x:0:eva"),
+      made("passwd", primary, "2001:0"),
+      made("passwd", primary, "2001:9999"),
+      made("passwd", primary, "2001:0") | made("group", "x:2001:", "x:0:"),
+      made("passwd", primary, "2001:00") | made("group", "x:2001:", "x:00:"),
+      made("group", "eva:x:2001:\n", "eva:x:0:eva\n"),
+      made("group", "eva:x:2001:", "eva:x:2001:bob"),
+      {"group": MADE["group"] + "more:x:2001:\n"},
+    ):
+      with self.subTest(wrong=wrong):
+        self.assertFalse(self.right(**wrong))
 
 
 class ProcessesTest(unittest.TestCase):
@@ -225,6 +339,8 @@ class ProcessesTest(unittest.TestCase):
       ({"1": "init", "8": other}, False),
       ({"1": "init", "7": other, "8": other}, False),
       ({"1": "init", "7": "drumd"}, False),
+      ({"1": "init", "7": f"{other} (stopped)"}, False),
+      ({"1": "init", "5": "drumd (stopped)", "7": other}, False),
     ):
       with self.subTest(after=after):
         states = State({}, before), State({}, after)
