@@ -263,7 +263,7 @@ def get_config() -> ml_collections.ConfigDict:
   c.collapse_alarm = create(
     action="warn",  # or off; or stop, which ends the run with a checkpoint
     # Of rewards within a group: the mean std of a batch, below a share of that
-    # of the first batches, for so many batches in a row. 0: any.
+    # of the first batches or 0, for so many batches in a row. 0: any.
     first_batches=10,
     std_share=0.1,
     std_batches=10,

@@ -1,17 +1,19 @@
 """Advantages of a batch: from groups, or from a critic, as the config says.
 
 Groups become arrays on the host; everything else is one jitted function of
-`losses` over the whole batch, before it is cut into micro-batches. A critic is
-a head on the policy's hidden states (`model.value_head`); its values are read
-before the update.
+`losses` over the whole batch, before it is cut into micro-batches. It runs on
+the host in float64: float32 has no 1e8 + 1, nor the square of 1e20, and such
+rewards would have advantages of 0. A critic is a head on the policy's hidden
+states (`model.value_head`); its values are read before the update.
 
 Axes: N trajectories, U turns of a trajectory, M groups, I tasks, R rows, T
 tokens, W entries of any kind. N, U and R are padded to powers of two, so that
 few shapes are compiled.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,11 +35,11 @@ from agentrl_jax.train.custom import CustomFunction
 class TrajectoryArrays:
   """The trajectories of a batch as arrays; padding is not valid."""
 
-  reward_N: np.ndarray  # float32, shaped
+  reward_N: np.ndarray  # float64, shaped
   group_N: np.ndarray  # int32, counts the groups of the batch
   task_N: np.ndarray  # int32
   valid_N: np.ndarray  # bool
-  turn_reward_NU: np.ndarray  # float32, shaped; adds up to reward_N
+  turn_reward_NU: np.ndarray  # float64, shaped; adds up to reward_N
   num_tokens_NU: np.ndarray  # int32, trained on
   state_NU: np.ndarray  # int32, equal for equal observations of a group
   exists_NU: np.ndarray  # bool
@@ -64,10 +66,9 @@ def turn_rewards(
 
   The difference is put on the last turn.
   """
-  rewards = np.array([turn.reward for turn in trajectory.turns], np.float32)
+  rewards = np.array([turn.reward for turn in trajectory.turns], np.float64)
   if len(rewards):
-    total = shaped_reward(trajectory, incomplete_reward)
-    rewards[-1] += np.float32(total) - rewards.sum()
+    rewards[-1] += shaped_reward(trajectory, incomplete_reward) - rewards.sum()
   return rewards
 
 
@@ -112,11 +113,11 @@ def make_arrays(
 def _empty_arrays(num_trajectories: int, num_turns: int) -> TrajectoryArrays:
   shape = (num_trajectories, num_turns)
   return TrajectoryArrays(
-    reward_N=np.zeros(num_trajectories, np.float32),
+    reward_N=np.zeros(num_trajectories),
     group_N=np.zeros(num_trajectories, np.int32),
     task_N=np.zeros(num_trajectories, np.int32),
     valid_N=np.zeros(num_trajectories, bool),
-    turn_reward_NU=np.zeros(shape, np.float32),
+    turn_reward_NU=np.zeros(shape),
     num_tokens_NU=np.zeros(shape, np.int32),
     state_NU=np.zeros(shape, np.int32),
     exists_NU=np.zeros(shape, bool),
@@ -145,32 +146,80 @@ def _power_of_two(size: int) -> int:
   return 1 << max(size - 1, 0).bit_length()
 
 
-@partial(jax.jit, static_argnames=("config",))
+@contextlib.contextmanager
+def on_host_in_float64() -> Iterator[None]:
+  """Runs the functions of jax in its body on the host, with float64.
+
+  A process without jax's CPU backend runs them on its device.
+  """
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(jax.enable_x64(True))
+    with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS leaves the CPU out
+      host = jax.local_devices(backend="cpu")[0]
+      stack.enter_context(jax.default_device(host))
+    yield
+
+
 def counted_trajectories(
   arrays: TrajectoryArrays, *, config: AdvantageConfig
-) -> jax.Array:
+) -> np.ndarray:
   """Selects the trajectories that the loss is a mean over, bool [N].
 
   All trajectories of the groups that `config.keep` keeps, whatever their
   advantage, that have a token to train on.
   """
-  keep_M = kept_groups(arrays, arrays.reward_N.shape[0], config)
+  with on_host_in_float64():
+    keep_M = _kept_groups(arrays, config=config)
   has_tokens_N = arrays.num_tokens_NU.sum(axis=1) > 0
-  return arrays.valid_N & keep_M[arrays.group_N] & has_tokens_N
+  return arrays.valid_N & np.asarray(keep_M)[arrays.group_N] & has_tokens_N
 
 
-@partial(jax.jit, static_argnames=("num_tasks", "config"))
 def advantages(
   arrays: TrajectoryArrays,
   *,
   num_tasks: int,
   config: AdvantageConfig,
   running: TaskMoments | None = None,
-) -> tuple[jax.Array, TaskMoments | None]:
+) -> tuple[np.ndarray, TaskMoments | None]:
   """Returns the advantage of every turn [N, U] and the running statistics.
 
-  Trajectories of a group that is not kept get 0, as does padding.
+  Trajectories of a group that is not kept get 0, as does padding. Advantages
+  are float32, statistics float64.
   """
+  with on_host_in_float64():
+    value_NU, running = _advantages(
+      arrays, num_tasks=num_tasks, config=config, running=_float64(running)
+    )
+    return _float32(value_NU), _float64(running)
+
+
+def _float64(running: TaskMoments | None) -> TaskMoments | None:
+  moments: TaskMoments | None = jax.tree.map(
+    lambda x: np.asarray(x, np.float64), running
+  )
+  return moments
+
+
+def _float32(x: jax.Array) -> np.ndarray:
+  with np.errstate(over="ignore"):  # `require_finite` says so
+    return np.asarray(x).astype(np.float32)
+
+
+@partial(jax.jit, static_argnames=("config",))
+def _kept_groups(
+  arrays: TrajectoryArrays, *, config: AdvantageConfig
+) -> jax.Array:
+  return kept_groups(arrays, arrays.reward_N.shape[0], config)
+
+
+@partial(jax.jit, static_argnames=("num_tasks", "config"))
+def _advantages(
+  arrays: TrajectoryArrays,
+  *,
+  num_tasks: int,
+  config: AdvantageConfig,
+  running: TaskMoments | None,
+) -> tuple[jax.Array, TaskMoments | None]:
   num_groups = arrays.reward_N.shape[0]
   keep_M = kept_groups(arrays, num_groups, config)
   valid_N = arrays.valid_N & keep_M[arrays.group_N]
@@ -228,7 +277,7 @@ def custom_advantages(
   valid = inputs["valid_NU"] if by_turn else valid_N
   value = function(inputs | {"num_tasks": num_tasks})
   function.require_shape(value, valid.shape)
-  return jnp.where(valid, jnp.asarray(value, jnp.float32), 0)
+  return jnp.where(valid, jnp.asarray(value), 0)
 
 
 def _estimator_inputs(
@@ -300,9 +349,10 @@ def _trajectory_advantages(
   if config.estimator == "reinforce_plus_plus":
     return jnp.where(valid_N, arrays.reward_N, 0)
   if config.estimator == "pass_at_k":
-    # A graded reward is a success if it is the full reward of 1.
+    # A graded reward is a success if it is the full reward of 1; a sum of
+    # parts in float64 may be a little less.
     return losses.pass_at_k_advantage(
-      arrays.reward_N >= 1,
+      arrays.reward_N.astype(np.float32) >= 1,
       arrays.group_N,
       num_groups=num_groups,
       valid_N=valid_N,
@@ -399,28 +449,30 @@ def critic_advantages(
   The fields are advantage, old_value, value_target and value_mask, [R, T].
   """
   num_rows = len(rows.token)
-  (advantage_RT, target_RT, fitted_RT), running = _critic_advantages(
-    *(
-      pad_rows(x)
-      for x in (
-        rows.mask,
-        rows.segment,
-        rows.turn,
-        reward_RT,
-        value_RT,
-        task_RT,
-      )
-    ),
-    num_tasks=num_tasks,
-    config=config,
-    running=running,
-  )
-  fields = {
-    "advantage": advantage_RT,
-    "value_target": target_RT,
-    "value_mask": fitted_RT,
-  }
-  unpadded = {name: np.asarray(x)[:num_rows] for name, x in fields.items()}
+  with on_host_in_float64():
+    (advantage_RT, target_RT, fitted_RT), running = _critic_advantages(
+      *(
+        pad_rows(x)
+        for x in (
+          rows.mask,
+          rows.segment,
+          rows.turn,
+          reward_RT,
+          value_RT,
+          task_RT,
+        )
+      ),
+      num_tasks=num_tasks,
+      config=config,
+      running=_float64(running),
+    )
+    fields = {
+      "advantage": _float32(advantage_RT),
+      "value_target": _float32(target_RT),
+      "value_mask": np.asarray(fitted_RT),
+    }
+    running = _float64(running)
+  unpadded = {name: x[:num_rows] for name, x in fields.items()}
   return unpadded | {"old_value": value_RT}, running
 
 

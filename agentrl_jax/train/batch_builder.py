@@ -242,7 +242,7 @@ class BatchBuilder:
     """Continues from a `snapshot`; an empty one starts afresh."""
     if self._running is not None and snapshot:
       self._running = TaskMoments(
-        **{name: jnp.asarray(x) for name, x in snapshot.items()}
+        **{name: np.asarray(x) for name, x in snapshot.items()}
       )
 
   def _compare(self, groups: Sequence[Group]) -> Compared:
@@ -270,10 +270,9 @@ class BatchBuilder:
       config=self._advantage,
       running=self._running,
     )
-    value_NU = np.asarray(value_NU)
     require_finite(value_NU, self._advantage)
     has_signal_N = value_NU.any(axis=1)
-    counted_N = np.asarray(counted_trajectories(arrays, config=self._advantage))
+    counted_N = counted_trajectories(arrays, config=self._advantage)
     report = {
       "batch/trajectories_with_signal": float(has_signal_N.sum()),
       "batch/trained_tokens": 0.0,

@@ -38,6 +38,7 @@ def try_loss(config: LossConfig) -> None:
     _try_reduction(reduction)
 
 
+@advantages.on_host_in_float64()
 def try_advantage(config: AdvantageConfig) -> None:
   """Raises `ConfigError` for a wrong result of a function of `advantage`."""
   arrays = _arrays()
@@ -213,11 +214,11 @@ def _arrays() -> advantages.TrajectoryArrays:
   exists_NU = valid_N[:, None] & (np.arange(4) < rng.integers(1, 5, (8, 1)))
   reward_NU = np.where(exists_NU, rng.normal(size=(8, 4)), 0)
   return advantages.TrajectoryArrays(
-    reward_N=reward_NU.sum(axis=1).astype(np.float32),
+    reward_N=reward_NU.sum(axis=1),
     group_N=np.where(valid_N, np.arange(8) // 3, 0).astype(np.int32),
     task_N=np.where(valid_N, np.arange(8) // 3, 0).astype(np.int32),
     valid_N=valid_N,
-    turn_reward_NU=reward_NU.astype(np.float32),
+    turn_reward_NU=reward_NU,
     num_tokens_NU=np.where(exists_NU, 3, 0).astype(np.int32),
     state_NU=np.zeros((8, 4), np.int32),
     exists_NU=exists_NU,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from agentrl_jax.data.packing import Rows
 from agentrl_jax.data.records import Group, Status
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.losses import unseen_tasks
 from agentrl_jax.train import advantages
 from agentrl_jax.train.config.advantage import CRITIC_ESTIMATORS, ESTIMATORS
@@ -267,6 +268,94 @@ class TurnEstimatorsTest(parameterized.TestCase):
     tokens = np.repeat(found.reshape(-1), np.array(counts).reshape(-1))
     self.assertAlmostEqual(tokens.mean(), 0, places=5)
     self.assertAlmostEqual(tokens.std(ddof=1), 1, places=5)
+
+
+class LargeRewardsTest(parameterized.TestCase):
+  """Sizes of which float32 has no squares, or no differences."""
+
+  @parameterized.product(
+    size=((0, 1e20), (1e8, 1), (-1e10, 1)),
+    changes=(
+      {},
+      {"estimator": "gigpo", **PLAIN},
+      {"estimator": "reinforce_plus_plus", "whiten": True, **PLAIN},
+      {"task_decay": 0.5},
+    ),
+  )
+  def test_shift_and_unit_of_rewards_do_not_matter(self, size, changes):
+    shift, unit = size
+    group = make_group(np.random.default_rng(0), size=4)
+    observations = [[7, 8]] * 4
+    decay = changes.get("task_decay", 0)
+    running = unseen_tasks(len(small.TASK_IDS)) if decay else None
+    found = [
+      _advantages(
+        [
+          _with_turns(
+            group, [[0.0, a + b * x] for x in (1, 0, 0, 1)], observations
+          )
+        ],
+        running,
+        **changes,
+      )[0]
+      for a, b in ((0, 1), (shift, unit))
+    ]
+    self.assertGreater(np.abs(found[0]).min(), 0.1)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+  def test_groups_with_a_signal_are_found(self):
+    groups = [
+      make_group(np.random.default_rng(0), id=id, size=1) for id in "ab"
+    ]
+    groups = [
+      dataclasses.replace(
+        group,
+        trajectories=tuple(
+          dataclasses.replace(group.trajectories[0], reward=r) for r in rewards
+        ),
+      )
+      for group, rewards in zip(
+        groups, ((1e8, 1e8), (1e8, 1e8 + 1)), strict=True
+      )
+    ]
+    config = small.advantage_config(keep="signal")
+    arrays = advantages.make_arrays(groups, small.TASK_IDS, config)
+    counted_N = advantages.counted_trajectories(arrays, config=config)
+    self.assertEqual(list(counted_N), [False, False, True, True])
+
+  @parameterized.parameters((0, 1e20), (1e8, 1))
+  def test_a_critic_s_advantages_are_normalised(self, shift, unit):
+    zeros_RT = np.zeros((2, 2), np.int32)
+    rows = Rows(
+      token=zeros_RT,
+      position=zeros_RT + np.arange(2, dtype=np.int32),
+      segment=zeros_RT + 1,
+      mask=zeros_RT == 0,
+      trajectory=np.arange(2, dtype=np.int32)[:, None] + zeros_RT,
+      turn=zeros_RT,
+      behavior_logprob=np.zeros((2, 2), np.float32),
+      policy_slot=zeros_RT,
+    )
+    fields, _ = advantages.critic_advantages(
+      rows,
+      np.array([[0, shift + unit], [0, shift]], np.float64),
+      np.zeros((2, 2), np.float32),
+      zeros_RT,
+      num_tasks=1,
+      config=small.advantage_config(estimator="gae", gae_lambda=1.0),
+    )
+    wanted = 0.75**0.5
+    np.testing.assert_allclose(
+      fields["advantage"], [[wanted] * 2, [-wanted] * 2], rtol=1e-5
+    )
+
+  def test_what_exceeds_float32_is_not_handed_on(self):
+    config = small.advantage_config(estimator="rloo", **PLAIN)
+    group = make_group(np.random.default_rng(0), size=2)
+    group = _with_turns(group, [[3e38, 0.0], [-3e38, 0.0]], [[7, 8]] * 2)
+    found, _ = _advantages([group], estimator="rloo", **PLAIN)
+    with self.assertRaisesRegex(NotFinite, "gave 2 trajectories"):
+      advantages.require_finite(found, config)
 
 
 class RunningTest(absltest.TestCase):

@@ -181,14 +181,17 @@ def group_statistics(
 
   reward_N = constant_rewards(reward_N, valid_N)
   size_M = per_group(valid_N.astype(jnp.int32))
-  mean_M = per_group(reward_N) / jnp.maximum(size_M, 1)
   low_M, high_M = _range(reward_N, group_N, num_groups, valid_N)
-  # A minimum may ignore a NaN, depending on the backend; a sum never does.
-  constant_M = (low_M == high_M) & ~jnp.isnan(mean_M)
-  mean_M = jnp.where(constant_M, low_M, mean_M)
-  square_N = jnp.square(reward_N - mean_M[group_N])
+  # From the lowest on: the mean of equal rewards is then that reward, and sums
+  # of large ones lose no digits. A minimum may ignore a NaN, a sum never does.
+  above_N = jnp.where(valid_N, reward_N - low_M[group_N], 0)
+  mean_M = per_group(above_N) / jnp.maximum(size_M, 1)
+  mean_M += jnp.where(size_M > 0, low_M, 0)
+  # In units of the group's range, since the square of 1e20 is no float32.
+  range_M = jnp.where(high_M > low_M, high_M - low_M, 1)
+  square_N = jnp.square((reward_N - mean_M[group_N]) / range_M[group_N])
   square_M = per_group(jnp.where(valid_N, square_N, 0))
-  std_M = jnp.sqrt(square_M / jnp.maximum(size_M - ddof, 1))
+  std_M = range_M * jnp.sqrt(square_M / jnp.maximum(size_M - ddof, 1))
   return GroupStatistics(size_M, mean_M, std_M, low_M, high_M)
 
 

@@ -238,13 +238,16 @@ def measure_tasks(
     return jnp.sum(y[None], axis=axes, where=member)
 
   weight_I = per_task(weight)
-  mean_I = per_task(weight * x) / jnp.maximum(weight_I, 1)
   low_I = jnp.min(x[None], axis=axes, where=member, initial=jnp.inf)
-  high_I = jnp.max(x[None], axis=axes, where=member, initial=-jnp.inf)
-  # The mean of equal numbers is not always that number, once it is rounded.
-  mean_I = jnp.where(low_I == high_I, low_I, mean_I)
+  low_I = jnp.where(weight_I > 0, low_I, 0)
+  # From the lowest on: the mean of equal numbers is then that number, and sums
+  # of large ones lose no digits.
+  above = weight * (x - look_up(low_I, task))
+  mean_I = low_I + per_task(above) / jnp.maximum(weight_I, 1)
   square_I = per_task(weight * jnp.square(x - look_up(mean_I, task)))
   variance_I = square_I / jnp.maximum(weight_I - 1, 1)
+  # Numbers divided by an infinite deviation would be 0 in silence.
+  variance_I = jnp.where(jnp.isinf(variance_I), jnp.nan, variance_I)
   return TaskMoments(weight_I.astype(mean_I.dtype), mean_I, variance_I)
 
 

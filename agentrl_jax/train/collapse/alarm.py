@@ -3,7 +3,9 @@
 The rules are those that RAGEN stops a run by (arXiv:2504.20073 and 2604.06268):
 the spread of rewards within groups falls to a small share of that of the first
 batches, or nearly no episode succeeds, for many batches in a row. RAGEN asks
-the second of five evaluations; here training episodes are counted.
+the second of five evaluations; here training episodes are counted. A batch
+without any spread breaks the first rule also where the first batches had none:
+nothing can be learned from it.
 
 A state machine without clock or files. Its state travels in the checkpoint.
 """
@@ -25,6 +27,7 @@ ACTIONS = {
   "stop": "the same, then a checkpoint, and the run ends",
 }
 COLLAPSED = "reward/collapsed"
+_ROUNDING = 1e-12  # of rewards that are equal, relative
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,11 +86,13 @@ def advance(
   state = dataclasses.replace(state, low_success=low_success)
   if std is None:
     return state
+  is_low = std == 0 and config.std_share > 0
   if state.num_first < config.first_batches:
-    return dataclasses.replace(
+    state = dataclasses.replace(
       state, first_std=state.first_std + std, num_first=state.num_first + 1
     )
-  is_low = std < config.std_share * state.first_std / state.num_first
+  else:
+    is_low |= std < config.std_share * state.first_std / state.num_first
   return dataclasses.replace(state, low_std=state.low_std + 1 if is_low else 0)
 
 
@@ -151,11 +156,16 @@ class CollapseAlarm:
       now = "unknown" if std is None else f"{std:.2g}"
       found.append(
         f"for {s.low_std} batches in a row the attempts of a group have scored "
-        f"nearly the same: their mean std is {now}, below "
-        f"collapse_alarm.std_share={c.std_share:g} of the {first:.2g} of the "
-        f"first {s.num_first} batches. Success is {100 * success:.0f} %: near "
-        "100 the tasks are learned, and harder ones are needed; else answers "
-        "have become alike"
+        f"nearly the same: their mean std is {now}, "
+        + (
+          f"below collapse_alarm.std_share={c.std_share:g} of the {first:.2g}"
+          if first
+          else "as was that"
+        )
+        + f" of the first {s.num_first} batches. Success is "
+        f"{100 * success:.0f} %: near 100 the tasks are learned, and harder "
+        "ones are needed; near 0 none is within reach, and easier ones are "
+        "needed; else answers have become alike"
       )
     if "success" in broken:
       found.append(
@@ -179,7 +189,8 @@ def group_reward_std(
 ) -> float | None:
   """Returns the mean over groups of the unbiased std of their rewards.
 
-  Rewards are as they are trained on. None without a group of two.
+  Rewards are as they are trained on; of equal ones, to rounding, the std is 0.
+  None without a group of two.
   """
   rewards = [
     [shaped_reward(t, incomplete_reward) for t in group.trajectories]
@@ -188,4 +199,10 @@ def group_reward_std(
   ]
   if not rewards:
     return None
-  return float(np.mean([np.std(each, ddof=1) for each in rewards]))
+  return float(np.mean([_std(each) for each in rewards]))
+
+
+def _std(rewards: Sequence[float]) -> float:
+  if np.ptp(rewards) <= _ROUNDING * np.max(np.abs(rewards)):
+    return 0.0  # np.std of three rewards of 0.1 is 1e-17
+  return float(np.std(rewards, ddof=1))

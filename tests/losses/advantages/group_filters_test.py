@@ -69,6 +69,16 @@ class GroupHasSignalTest(parameterized.TestCase):
 
 
 class GroupStdTest(parameterized.TestCase):
+  @parameterized.parameters(1e-30, 1.0, 1e20, 1e38)
+  def test_the_square_of_a_reward_may_exceed_float32(self, unit):
+    std_M = group_filters.group_std(
+      unit * jnp.array([1.0, 0.0, 0.0, 1.0]),
+      jnp.zeros(4, int),
+      num_groups=1,
+      valid_N=jnp.ones(4, bool),
+    )
+    np.testing.assert_allclose(std_M, unit * np.sqrt(1 / 3), rtol=1e-6)
+
   @parameterized.parameters(0, 1)
   def test_matches_reference(self, ddof):
     settings = {"num_groups": 6, "ddof": ddof}

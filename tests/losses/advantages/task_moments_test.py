@@ -100,6 +100,15 @@ class MeasureTasksTest(parameterized.TestCase):
     with self.assertRaises(AssertionError):
       _measure(jnp.zeros(3), jnp.zeros(3, int), jnp.ones(2, int))
 
+  def test_a_variance_that_exceeds_float32_is_not_hidden(self):
+    moments = normalisation.measure_tasks(
+      jnp.array([1e20, -1e20, 1.0, 2.0]),
+      jnp.array([0, 0, 1, 1]),
+      jnp.ones(4, bool),
+      num_tasks=2,
+    )
+    np.testing.assert_array_equal(moments.variance_I, [np.nan, 0.5])
+
   def test_a_broken_entry_is_not_hidden(self):
     x_BT, task_BT, weight_BT = _tokens(seed=2)
     at = tuple(np.argwhere(weight_BT & (task_BT == 3))[0])

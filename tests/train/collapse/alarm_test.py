@@ -88,8 +88,24 @@ class AlarmTest(parameterized.TestCase):
     self.assertRegex(found[-1][1], "for 4 batches .* less than .*=0.01 of the")
     self.assertNotIn("std is", found[-1][1])
 
-  def test_a_run_that_never_had_a_signal_has_not_lost_it(self):
-    self.assertFalse(any(message for _, message in watched([FLAT] * 20)))
+  @parameterized.product(reward=(0.0, 1.0, 0.1, -0.2), success=(0.0, 1.0))
+  def test_one_reward_from_the_first_batch_on(self, reward, success):
+    flat = batch((reward,) * 3, (reward,) * 7, success=success)
+    limits = dict(first_batches=10, std_batches=10, success_batches=50)
+    found = watched([flat] * 20, config_of(**limits))
+    self.assertEqual([n for n, (begins, _) in enumerate(found) if begins], [9])
+    self.assertIn("is 0, as was that of the first 10 batches", found[9][1])
+
+  def test_a_signal_now_and_then_is_no_collapse(self):
+    found = watched(
+      [FLAT] * 2 + [VARIED] + ([FLAT] * 2 + [VARIED]) * 5,
+      config_of(std_share=0.05),
+    )
+    self.assertFalse(any(message for _, message in found))
+
+  def test_a_share_of_0_leaves_the_rule_out(self):
+    found = watched([FLAT] * 20, config_of(std_share=0.0))
+    self.assertFalse(any(message for _, message in found))
 
   def test_a_small_spread_is_none_if_it_was_small_before(self):
     close = batch((0.5, 0.51))

@@ -193,7 +193,7 @@ class TrialTest(parameterized.TestCase):
       try_loss(small.loss_config(**changes))
 
   @parameterized.named_parameters(
-    ("keep", {"keep": "scores"}, "numbers of type float32.*bool"),
+    ("keep", {"keep": "scores"}, "numbers of type float64.*bool"),
     ("shape", {"estimator": "first_only"}, r"of shape \(1,\) where \(8,\)"),
     ("groups", {"keep": "first_only"}, r"of shape \(1,\) where \(8,\)"),
     ("critic", {"estimator": "of_values"}, "returned ArrayImpl.*target of"),
