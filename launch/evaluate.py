@@ -19,6 +19,11 @@ behind OpenAI's chat API:
     --policy=endpoint --endpoint=http://host:8000/v1 --model=qwen
 
   python -m launch.evaluate --config=configs/every_environment.py \
+    --policy=endpoint --endpoint=https://api.openai.com/v1 --model=gpt-5 \
+    --key_file=key --endpoint_tokens=max_completion_tokens \
+    --noendpoint_temperature --noendpoint_seed
+
+  python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
 
 Prints a table and, with `--output`, writes it as JSON. `--samples=16` attempts
@@ -40,9 +45,6 @@ from contextlib import AbstractContextManager
 import ml_collections
 import numpy as np
 from absl import flags
-from rich import box
-from rich.console import Console
-from rich.table import Column, Table
 
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
@@ -54,27 +56,35 @@ from agentrl_jax.controller.player import (
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
 from agentrl_jax.errors import ConfigError, suggestion
 from launch.comparisons.attempts import (
   FOLDER,
   SUFFIX,
   Attempt,
   AttemptLog,
+  Lost,
   by_environment,
   labels_of,
   pass_rates,
   status_shares,
   with_attempts,
 )
+from launch.comparisons.score_tables import (
+  print_attempts,
+  print_scores,
+  print_scripted,
+)
 from launch.config import command_line
 from launch.config.settings import Settings, read_settings
 from launch.processes.terminal import plain_console
-from launch.reports.numbers import interval, percent
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import scores_to_json
-from launch.serving.endpoint_player import ChatEndpoint, EndpointPlayer
+from launch.serving.endpoint_player import (
+  TOKEN_LIMITS,
+  ChatEndpoint,
+  EndpointPlayer,
+)
 from launch.serving.stored_player import pretrained_player, stored_player
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import environment_keys
@@ -118,6 +128,18 @@ _ENDPOINT = flags.DEFINE_string(
 _MODEL = flags.DEFINE_string("model", "", "The model's name at the endpoint.")
 _KEY_FILE = flags.DEFINE_string(
   "key_file", "", "A file whose first line is the endpoint's key."
+)
+_ENDPOINT_TOKENS = flags.DEFINE_enum(
+  "endpoint_tokens",
+  TOKEN_LIMITS[0],
+  TOKEN_LIMITS,
+  "The parameter of the longest answer that the endpoint knows.",
+)
+_ENDPOINT_TEMPERATURE = flags.DEFINE_bool(
+  "endpoint_temperature", True, "Send a temperature, or leave it to the model."
+)
+_ENDPOINT_SEED = flags.DEFINE_bool(
+  "endpoint_seed", True, "Send a seed with each request."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the scores.")
 flags.mark_flag_as_required("config")
@@ -224,91 +246,6 @@ def score_scripted(
   return scores
 
 
-def warnings_of(scores: Mapping[str, TaskScore]) -> list[str]:
-  """Returns a sentence for each scripted policy that wins too often."""
-  return [
-    f"{name} wins {100 * s.success_rate:.1f} % of these tasks without "
-    f"thinking: more than {100 * TRIVIAL_SUCCESS:.0f} %"
-    for name, s in scores.items()
-    if not name.endswith(" expert") and s.success_rate > TRIVIAL_SUCCESS
-  ]
-
-
-def _rates(score: TaskScore) -> tuple[str, str, str]:
-  """Returns number of tasks, success and its interval, as cells of a table."""
-  if not score.num_tasks:
-    return "0", "", ""
-  low, high = score.interval
-  return (
-    str(score.num_tasks),
-    f"{100 * score.success_rate:.1f} %",
-    f"{100 * low:.1f} to {100 * high:.1f}",
-  )
-
-
-def _task_column() -> Column:
-  """Returns a column whose names are never cut off."""
-  return Column("task", no_wrap=True)
-
-
-def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
-  """Prints the table of an environment's README, and warnings below it."""
-  table = Table("policy", "n", "success", "95 %", box=box.MARKDOWN)
-  for name, s in scores.items():
-    table.add_row(name, *_rates(s))
-  console.print(table)
-  for sentence in warnings_of(scores):
-    console.print(sentence)
-
-
-def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
-  """Prints a table of success with its 95 % interval."""
-  table = Table(
-    _task_column(), "n", "success", "95 %", "reward", "lost", "statuses"
-  )
-  for name, s in scores.items():
-    table.add_row(
-      name,
-      *_rates(s),
-      f"{s.mean_reward:.3f}" if s.num_tasks else "",
-      str(s.num_lost),
-      ", ".join(f"{k} {v}" for k, v in s.statuses.items()),
-    )
-  console.print(table)
-  for name, s in scores.items():
-    if s.num_lost:
-      kinds = ", ".join(f"{k} {v}" for k, v in s.faults.items())
-      console.print(
-        f"{name}: {s.num_lost} tasks were lost to faults ({kinds}, retries "
-        "counted each), which the log describes; they count in no score"
-      )
-
-
-def print_attempts(
-  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], console: Console
-) -> None:
-  """Prints pass@k, and AgentBench's shares of statuses (its Table 7)."""
-  random = np.random.default_rng(0)
-  rates = {name: pass_rates(t, random) for name, t in attempts.items()}
-  ks = sorted({k for each in rates.values() for k in each})
-  table = Table(_task_column(), "tasks", *(f"pass@{k}" for k in ks))
-  for name, each in rates.items():
-    cells = [
-      f"{percent(each[k].mean)} ({interval(each[k].low, each[k].high)})"
-      if k in each
-      else ""
-      for k in ks
-    ]
-    table.add_row(name, str(each[1].n), *cells)
-  console.print(table)
-  shares = {name: status_shares(t) for name, t in attempts.items()}
-  statuses = sorted({status for each in shares.values() for status in each})
-  table = Table(_task_column(), *statuses)
-  for name, of in shares.items():
-    table.add_row(name, *(percent(of.get(status, 0.0)) for status in statuses))
-  console.print(table)
-
-
 def main() -> None:
   """Evaluates as the flags say."""
   config = CONFIG.value
@@ -321,11 +258,18 @@ def main() -> None:
       f"{len(log.attempts)} attempts were played before: {log.path}"
     )
   with placed_environments(settings) as environments:
-    scores = _scores(config, settings, environments, log)
-  attempts = by_environment(log.attempts) if log else {}
+    tasks = choose_tasks(
+      environments,
+      _TASKS.value,
+      num_tasks=config.evaluation.num_tasks,
+      seed=settings.seed,
+    )
+    scores = _scores(config, settings, environments, tasks, log)
+  attempts = by_environment(log.attempts, tasks) if log else {}
   if _SAMPLES.value > 1:
-    print_attempts(attempts, console)
-    body = {"policy": _POLICY.value, "tasks": _attempts_to_json(attempts)}
+    print_attempts(attempts, console, _SAMPLES.value)
+    found = _attempts_to_json(attempts, _SAMPLES.value)
+    lost = Lost.of(_merged(attempts), _SAMPLES.value).num_attempts
   else:
     scores = {
       name: with_attempts(score, attempts[name]) if name in attempts else score
@@ -333,9 +277,17 @@ def main() -> None:
     }
     show = print_scripted if _POLICY.value == SCRIPTED else print_scores
     show(scores, console)
-    body = {"policy": _POLICY.value, "tasks": scores_to_json(scores)}
+    found = scores_to_json(scores)
+    lost = sum(score.num_lost for score in scores.values())
   if output := _output():
+    body = {"policy": _POLICY.value, "tasks": found, "lost": lost}
     output.write_text(json.dumps(body, indent=2))
+
+
+def _merged(
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]],
+) -> dict[Task, Sequence[Attempt]]:
+  return {task: of for tasks in attempts.values() for task, of in tasks.items()}
 
 
 def _check_flags() -> None:
@@ -362,6 +314,16 @@ def _check_flags() -> None:
     raise ConfigError(
       f"--weights has {len(_WEIGHTS.value)} numbers and --versions "
       f"{len(_VERSIONS.value)}: give as many"
+    )
+  is_plain = (
+    _ENDPOINT_TOKENS.value == TOKEN_LIMITS[0]
+    and _ENDPOINT_TEMPERATURE.value
+    and _ENDPOINT_SEED.value
+  )
+  if _POLICY.value != ENDPOINT and not is_plain:
+    raise ConfigError(
+      "--endpoint_tokens, --endpoint_temperature and --endpoint_seed are of "
+      f"--policy={ENDPOINT}, found --policy={_POLICY.value}"
     )
   _check_source()
 
@@ -411,6 +373,10 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
   }
   if _POLICY.value == PRETRAINED:
     identity["pretrained"] = config.pretrained.path
+  if not _ENDPOINT_TEMPERATURE.value:
+    identity["temperature"] = "the endpoint's own"
+  if not _ENDPOINT_SEED.value:
+    identity["sends_seed"] = False
   output = _output()
   return AttemptLog(output and output.with_suffix(SUFFIX), identity)
 
@@ -439,12 +405,14 @@ def _output() -> pathlib.Path | None:
 
 
 def _attempts_to_json(
-  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]],
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], num_samples: int = 1
 ) -> dict[str, object]:
   random = np.random.default_rng(0)
   return {
     name: {
-      "tasks": len(tasks),
+      "tasks": sum(map(bool, tasks.values())),
+      "lost": lost.num_tasks,
+      "lost_attempts": lost.num_attempts,
       "pass_at": {
         str(k): dataclasses.asdict(rate)
         for k, rate in pass_rates(tasks, random).items()
@@ -452,6 +420,7 @@ def _attempts_to_json(
       "statuses": status_shares(tasks),
     }
     for name, tasks in attempts.items()
+    for lost in (Lost.of(tasks, num_samples),)
   }
 
 
@@ -459,15 +428,10 @@ def _scores(
   config: ml_collections.ConfigDict,
   settings: Settings,
   environments: Mapping[str, Environment],
+  tasks: Sequence[Task],
   log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
   plan = config.evaluation
-  tasks = choose_tasks(
-    environments,
-    _TASKS.value,
-    num_tasks=plan.num_tasks,
-    seed=settings.seed,
-  )
   if _POLICY.value in (*STORED, PRETRAINED):
     with _model_player(config, settings, environments) as player:
       return score(settings, tasks, player, plan, log)
@@ -475,7 +439,10 @@ def _scores(
     return score_scripted(settings, environments, tasks, plan)
   if _POLICY.value == ENDPOINT:
     player = _endpoint_player(settings, environments)
-    return score(settings, tasks, player, plan, log)
+    scores = score(settings, tasks, player, plan, log)
+    if not (log and log.attempts):
+      player.require_answers(scores)
+    return scores
   word = _POLICY.value.removeprefix(f"{SCRIPTED}:")
   return score(
     settings, tasks, _script_player(settings, environments, word), plan, log
@@ -484,7 +451,8 @@ def _scores(
 
 def _endpoint_player(
   settings: Settings, environments: Mapping[str, Environment]
-) -> Player:
+) -> EndpointPlayer:
+  temperature = _temperature(settings.sampling.temperature)
   return EndpointPlayer(
     environments=environments,
     max_turns=settings.episode.max_turns,
@@ -493,8 +461,10 @@ def _endpoint_player(
       url=_ENDPOINT.value,
       model=_MODEL.value,
       key=read_token(_KEY_FILE.value, "--key_file="),
-      temperature=_temperature(settings.sampling.temperature),
+      temperature=temperature if _ENDPOINT_TEMPERATURE.value else None,
       max_tokens=settings.episode.max_answer_tokens,
+      token_limit=_ENDPOINT_TOKENS.value,
+      sends_seed=_ENDPOINT_SEED.value,
       answer_timeout_s=settings.waits.answer_timeout_s,
     ),
   )

@@ -117,9 +117,9 @@ class ExpertPlayer:
 
 
 # Maps all messages so far, the environment's last step and the present tools to
-# the next answer; None: they are more than the model's context holds.
+# the next answer, or to the status of an episode that ends without one.
 Answerer = Callable[
-  [Sequence[Message], Step, Sequence[Tool]], Awaitable[Message | None]
+  [Sequence[Message], Step, Sequence[Tool]], Awaitable[Message | Status]
 ]
 
 
@@ -138,7 +138,7 @@ class TextPlayer:
     """Plays until the environment or `max_turns` ends the episode."""
     environment = environment_of(spec.task, self.environments)
     answer = self._answerer(environment, spec)
-    is_too_long = False
+    early_end: Status | None = None
     messages: list[Message] = []
     turns: list[Turn] = []
     async with open_session(environment, spec, self.waits) as session:
@@ -147,18 +147,16 @@ class TextPlayer:
       while step.status is Status.RUNNING and len(turns) < self.max_turns:
         reward_before = step.reward
         message = await answer(tuple(messages), step, session.tools)
-        if message is None:
-          is_too_long = True
+        if isinstance(message, Status):
+          early_end = message
           break
         messages.append(message)
         step = await reply(session.step(messages[-1]), spec, self.waits)
         turns.append(_turn_without_tokens(step.reward - reward_before))
         messages += step.messages
-    status = step.status
+    status = early_end or step.status
     if status is Status.RUNNING:
       status = Status.TASK_LIMIT_REACHED
-    if is_too_long:
-      status = Status.AGENT_CONTEXT_LIMIT
     return Trajectory(
       task=spec.task,
       group_id=spec.group_id,

@@ -58,7 +58,7 @@ def read_arguments(
     )
   validator = _validator_of(tool)
   try:
-    arguments = _parse(call.arguments)
+    arguments = parse_portable(call.arguments)
   except (ValueError, RecursionError) as error:
     return ToolMistake(
       Flaw.MALFORMED_JSON,
@@ -111,10 +111,11 @@ def _compiled(parameters: str, name: str) -> Any:
   return json_schema.validator_of(schema, f"the schema of tool {name}")
 
 
-def _parse(text: str) -> Any:
+def parse_portable(text: str) -> Any:
   """Parses JSON that every program can hold.
 
   Numbers have 64 bits at most, text can be encoded, and the depth is bounded.
+  Raises `ValueError` or `RecursionError` for other text.
   """
   value = json.loads(
     text,

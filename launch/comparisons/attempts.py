@@ -134,15 +134,38 @@ def _parse(path: pathlib.Path) -> tuple[dict[str, Any], list[Attempt]]:
 
 
 def by_environment(
-  attempts: Sequence[Attempt],
+  attempts: Sequence[Attempt], tasks: Iterable[Task] = ()
 ) -> dict[str, dict[Task, list[Attempt]]]:
-  """Groups attempts by environment as `labels_of` has it, and there by task."""
-  labels = labels_of(each.task for each in attempts)
+  """Groups attempts by environment as `labels_of` has it, and there by task.
+
+  Of `tasks`, those whose attempts were all lost have an empty list.
+  """
+  asked = [*tasks, *(each.task for each in attempts)]
+  labels = labels_of(asked)
   found: dict[str, dict[Task, list[Attempt]]] = defaultdict(dict)
+  for task in asked:
+    found[labels[task.name, task.split]].setdefault(task, [])
   for each in attempts:
-    label = labels[each.task.name, each.task.split]
-    found[label].setdefault(each.task, []).append(each)
+    found[labels[each.task.name, each.task.split]][each.task].append(each)
   return dict(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+  """Tasks and attempts of an environment that were lost to faults."""
+
+  num_tasks: int  # without any attempt that was scored
+  num_attempts: int
+
+  @classmethod
+  def of(
+    cls, tasks: Mapping[Task, Sequence[Attempt]], num_samples: int
+  ) -> "Lost":
+    """Counts what is missing of `num_samples` attempts at each task."""
+    counts = [len(attempts) for attempts in tasks.values()]
+    return cls(
+      counts.count(0), sum(max(num_samples - count, 0) for count in counts)
+    )
 
 
 def labels_of(tasks: Iterable[Task]) -> dict[tuple[str, str], str]:
@@ -163,12 +186,13 @@ def pass_rates(
   tasks: Mapping[Task, Sequence[Attempt]],
   random: np.random.Generator,
 ) -> dict[int, Estimate]:
-  """Returns pass@k for k = 1, 2, 4, ... up to what every task has.
+  """Returns pass@k for k = 1, 2, 4, ... up to what a task has.
 
-  The mean over tasks of the unbiased estimate, with a 95 % interval that
-  resamples tasks; where all tasks agree, Wilson's for as many tasks.
+  The mean of the unbiased estimate over the `n` tasks that have k attempts,
+  with a 95 % interval that resamples tasks; where all tasks agree, Wilson's for
+  as many tasks.
   """
-  most = min(len(attempts) for attempts in tasks.values())
+  most = max(map(len, tasks.values()), default=0)
   rates = {}
   k = 1
   while k <= most:
@@ -176,6 +200,7 @@ def pass_rates(
       [
         pass_at_k(len(attempts), sum(a.success for a in attempts), k)
         for attempts in tasks.values()
+        if len(attempts) >= k
       ]
     )
     chosen = random.integers(len(each), size=(NUM_RESAMPLES, len(each)))
@@ -190,11 +215,16 @@ def pass_rates(
 def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
   """Reads attempts of RL's policy as pass@k, the mean of the environments.
 
-  None without an attempt at each task of each environment.
+  For each k that all tasks have, as another process may be adding attempts.
+  None without an attempt.
   """
   tried = by_environment(read_attempts(path))
   random = np.random.default_rng(0)
-  rates = [pass_rates(tasks, random) for tasks in tried.values()]
+  rates = [
+    {k: rate for k, rate in of.items() if rate.n == len(tasks)}
+    for tasks in tried.values()
+    for of in (pass_rates(tasks, random),)
+  ]
   if not rates or not all(rates):
     return None
   scores = {}
@@ -240,22 +270,23 @@ def status_shares(
   counts = Counter(
     each.status for attempts in tasks.values() for each in attempts
   )
-  total = counts.total()
+  total = counts.total()  # 0 gives no share
   return {status: count / total for status, count in sorted(counts.items())}
 
 
 def differing_share(tasks: Sequence[Sequence[float]], group_size: int) -> float:
   """Estimates the share of groups whose attempts do not all have one value.
 
-  `tasks` has a value per attempt at each task, of which there must be
-  `group_size` or more. For each task it is one minus the probability that a
-  group, drawn without replacement, has a single value; unbiased as pass@k is.
+  `tasks` has a value per attempt at each task. For each task it is one minus
+  the probability that a group, drawn without replacement, has a single value;
+  unbiased as pass@k is. A task that has fewer attempts than `group_size`, as
+  some were lost, counts as a group of those.
   """
   shares = []
   for values in tasks:
     n = len(values)
     alike = sum(
-      1 - pass_at_k(n, n - count, group_size)
+      1 - pass_at_k(n, n - count, min(group_size, n))
       for count in Counter(values).values()
     )
     shares.append(1 - alike)

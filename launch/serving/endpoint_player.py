@@ -5,35 +5,66 @@
     endpoint=ChatEndpoint(url="http://host:8000/v1", model="qwen"),
   )
 
-Nothing is recorded as tokens, so such episodes cannot be trained on.
+Nothing is recorded as tokens, so such episodes cannot be trained on. What a
+reply of the endpoint costs:
+
+- A busy endpoint is asked again up to `answer_timeout_s`, and one whose reply
+  cannot be read `MAX_ODD` times; then the episode has a `GeneratorFault`.
+- A full context, in the words of any server, ends the episode as such.
+- A refusal of the key, or before the endpoint has answered anything, is a
+  `ConfigError`: every task would be refused.
+- A later refusal is the policy's doing if it wrote something that some servers
+  do not accept in a conversation, and else a fault of the episode.
 """
 
 import asyncio
 import dataclasses
+import enum
+import functools
 import json
+import logging
+import re
 import time
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
+from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.controller.player import Answerer, TextPlayer
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
+  Status,
   Tool,
+  ToolCall,
   message_from_json,
   message_to_json,
   tool_to_json,
 )
 from agentrl_jax.env.interface import Environment, Step
+from agentrl_jax.env.tools import parse_portable
 from agentrl_jax.errors import ConfigError, GeneratorFault
+from launch.serving.refusals import is_filtered, is_full_context
 
+_log = logging.getLogger(__name__)
+
+MAX_ODD = 3  # replies to a request that cannot be read
+MAX_BYTES = 1 << 24  # of a reply
+TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
+MALFORMED = "malformed_arguments"  # argument that has text that is no object
+NOT_PLAYED = "Not played."  # reply to a call that the environment ignored
 _PATH = "/chat/completions"
-_BUSY = {408, 429, 500, 502, 503, 504}  # may pass
-_TOO_LONG = ("context_length_exceeded", "maximum context length")
+_BUSY = {0, 408, 409, 425, 429, 500, 502, 503, 504, 529}  # may pass; 0: none
+_ABOUT_THE_REQUEST, _ABOUT_THE_KEY = {400, 422}, {401, 402}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _CONNECT_S = 20.0
+# Flags that leave a parameter out.
+_LEFT_OUT = {
+  "temperature": "--noendpoint_temperature",
+  "seed": "--noendpoint_seed",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,16 +74,150 @@ class ChatEndpoint:
   url: str  # up to /v1
   model: str
   key: str = ""  # sent as a bearer token; "" sends none
-  temperature: float = 0.0
+  temperature: float | None = 0.0  # None sends none
   max_tokens: int = 1024  # of an answer
+  token_limit: str = TOKEN_LIMITS[0]  # the parameter that has `max_tokens`
   answer_timeout_s: float = 600.0  # for an answer, repeated requests included
   sends_seed: bool = True  # some endpoints refuse one
 
   def __post_init__(self) -> None:
-    if not self.url.startswith(("http://", "https://")):
+    if not _is_address(self.url):
       raise ConfigError(
         f"--endpoint={self.url} must be an address such as http://host:8000/v1"
       )
+    if self.token_limit not in TOKEN_LIMITS:
+      raise ConfigError(
+        f"--endpoint_tokens={self.token_limit} must be one of "
+        f"{', '.join(TOKEN_LIMITS)}"
+      )
+
+  def body(
+    self, messages: Sequence[Message], tools: Sequence[Tool], seed: int
+  ) -> dict[str, Any]:
+    """Returns a request for the next message."""
+    body: dict[str, Any] = {
+      "model": self.model,
+      "messages": history(messages),
+      self.token_limit: self.max_tokens,
+    }
+    if self.temperature is not None:
+      body["temperature"] = self.temperature
+    if tools:
+      body["tools"] = [tool_to_json(tool) for tool in tools]
+    if self.sends_seed:
+      body["seed"] = seed % 2**31
+    return body
+
+
+class _Again(enum.Enum):
+  """Reason to send a request again."""
+
+  BUSY = "it was busy"
+  ODD = "its reply could not be read"
+
+
+class EndpointClient:
+  """Asks an endpoint, and keeps what its replies tell about it."""
+
+  def __init__(self, endpoint: ChatEndpoint):
+    self.endpoint = endpoint
+    self.has_answered = False
+    self.last_fault = ""
+
+  async def ask(
+    self, messages: Sequence[Message], tools: Sequence[Tool], *, seed: int
+  ) -> Message | Status:
+    """Returns the next message, or how the episode ends without one.
+
+    Waits and asks again as the module says. Raises `GeneratorFault` for this
+    episode, and `ConfigError` where each would fail likewise.
+    """
+    deadline = time.monotonic() + self.endpoint.answer_timeout_s
+    pause_s, num_odd = _FIRST_PAUSE_S, 0
+    while True:
+      endpoint = self.endpoint
+      body = endpoint.body(messages, tools, seed)
+      left_s = max(deadline - time.monotonic(), 1.0)
+      status, text, wait_s = await _post(endpoint, body, left_s)
+      if _wants_another_limit(endpoint, status, text):
+        self._change_limit()
+        continue
+      found = self._judge(
+        status, text, messages, takes_empty=num_odd + 1 >= MAX_ODD
+      )
+      if not isinstance(found, _Again):
+        return found
+      num_odd += found is _Again.ODD
+      if num_odd >= MAX_ODD:
+        raise self._fault(
+          f"gave {MAX_ODD} replies that are not in the form of OpenAI's chat "
+          f"API; the last was HTTP {status}: {text[:500]}"
+        )
+      wait_s = max(wait_s, pause_s)
+      if time.monotonic() + wait_s > deadline:
+        raise self._fault(
+          f"gave no answer within {endpoint.answer_timeout_s:g} s "
+          f"(waits.answer_timeout_s); the last was HTTP {status or 'none'}: "
+          f"{text[:500]}"
+        )
+      await asyncio.sleep(wait_s)
+      pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+  def _judge(
+    self,
+    status: int,
+    text: str,
+    messages: Sequence[Message],
+    *,
+    takes_empty: bool,
+  ) -> Message | Status | _Again:
+    """Decides what a reply is; see `read_reply`."""
+    if status == 200:
+      found = read_reply(text, number=len(messages), takes_empty=takes_empty)
+      if found is None:
+        return _Again.ODD
+      self.has_answered = True
+      return found
+    if is_full_context(status, text[:20_000]):
+      return Status.AGENT_CONTEXT_LIMIT
+    if status in _BUSY and "insufficient_quota" not in text:
+      return _Again.BUSY
+    is_redirect = status < 400
+    is_about_all = status not in _ABOUT_THE_REQUEST | _ABOUT_THE_KEY
+    if is_redirect or (self.has_answered and is_about_all):
+      return _Again.ODD
+    return self._refused(status, text, messages)
+
+  def _change_limit(self) -> None:
+    """Sends the other parameter of the answer's limit from now on.
+
+    It changes nothing that is measured, as leaving out the temperature would.
+    """
+    ours, other = TOKEN_LIMITS
+    if self.endpoint.token_limit == ours:  # no other episode changed it
+      self.endpoint = dataclasses.replace(self.endpoint, token_limit=other)
+      _log.warning(
+        "%s refuses %s and is sent %s; --endpoint_tokens=%s does so at once",
+        *(self.endpoint.url, ours, other, other),
+      )
+
+  def _refused(
+    self, status: int, text: str, messages: Sequence[Message]
+  ) -> Status:
+    said = f"HTTP {status} {text[:500]}"
+    is_about_it = status in _ABOUT_THE_REQUEST
+    if is_about_it and (self.has_answered or is_filtered(text)):
+      if any(is_unusual(message) for message in messages):
+        return Status.AGENT_VALIDATION_FAILED
+      raise self._fault(f"refuses a request: {said}")
+    raise ConfigError(
+      f"{self.endpoint.url}{_PATH} refuses the request of model "
+      f"{self.endpoint.model!r}: {said}{_remedy(self.endpoint, text)}"
+    )
+
+  def _fault(self, problem: str) -> GeneratorFault:
+    self.last_fault = f"{self.endpoint.url}{_PATH} {problem}"
+    return GeneratorFault(self.last_fault)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,64 +226,202 @@ class EndpointPlayer(TextPlayer):
 
   endpoint: ChatEndpoint
 
+  @functools.cached_property
+  def client(self) -> EndpointClient:
+    """The client of all episodes, which share what it learned."""
+    return EndpointClient(self.endpoint)
+
+  def require_answers(self, scores: Mapping[str, TaskScore]) -> None:
+    """Raises `ConfigError` if the endpoint's faults lost every task."""
+    num_lost = sum(score.num_lost for score in scores.values())
+    is_any_scored = any(score.num_tasks for score in scores.values())
+    if num_lost and not is_any_scored and self.client.last_fault:
+      raise ConfigError(
+        f"none of {num_lost} episodes could be played, since "
+        f"{self.client.last_fault}. Check --endpoint and --model"
+      )
+
   def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:
     del environment
 
     async def answer(
       messages: Sequence[Message], step: Step, tools: Sequence[Tool]
-    ) -> Message | None:
+    ) -> Message | Status:
       del step
-      return await ask(self.endpoint, messages, tools, seed=spec.seed)
+      return await self.client.ask(messages, tools, seed=spec.seed)
 
     return answer
 
 
-async def ask(
-  endpoint: ChatEndpoint,
-  messages: Sequence[Message],
-  tools: Sequence[Tool],
-  *,
-  seed: int,
-) -> Message | None:
-  """Returns the next message; None if the conversation is too long.
+def _wants_another_limit(
+  endpoint: ChatEndpoint, status: int, text: str
+) -> bool:
+  """Says if an endpoint names the other parameter of the answer's limit."""
+  ours, other = TOKEN_LIMITS
+  return (
+    status in _ABOUT_THE_REQUEST
+    and endpoint.token_limit == ours
+    and re.search(f"(?i)use [^.]{{0,40}}{other}", text) is not None
+  )
 
-  Waits and asks again while the endpoint is busy or cannot be reached, up to
-  `answer_timeout_s`; then raises `GeneratorFault`. Raises `ConfigError` for a
-  request that it refuses.
+
+def _remedy(endpoint: ChatEndpoint, text: str) -> str:
+  """Returns a sentence about the parameter that a refusal names, or ""."""
+  (other,) = set(TOKEN_LIMITS) - {endpoint.token_limit}
+  flags = {**_LEFT_OUT, endpoint.token_limit: f"--endpoint_tokens={other}"}
+  for word, flag in flags.items():
+    if re.search(rf"\b{word}\b", text):
+      return f". If it knows no {word}, try {flag}"
+  return ""
+
+
+def history(messages: Sequence[Message]) -> list[dict[str, Any]]:
+  """Returns the messages in a form that servers accept.
+
+  Servers refuse a whole conversation for one call that its model wrote badly,
+  or that has no reply. So, whatever the policy wrote:
+
+  - arguments that are no JSON object are sent as an object, in which
+    `malformed_arguments` has their text;
+  - characters that a function's name cannot have are sent as underscores;
+  - each call has one reply, before any other message: a call that the
+    environment ignored is replied to by `NOT_PLAYED`.
   """
-  body: dict[str, Any] = {
-    "model": endpoint.model,
-    "messages": [message_to_json(message) for message in messages],
-    "temperature": endpoint.temperature,
-    "max_tokens": endpoint.max_tokens,
-  }
-  if tools:
-    body["tools"] = [tool_to_json(tool) for tool in tools]
-  if endpoint.sends_seed:
-    body["seed"] = seed % 2**31
-  deadline = time.monotonic() + endpoint.answer_timeout_s
-  pause_s = _FIRST_PAUSE_S
-  while True:
-    left_s = deadline - time.monotonic()
-    status, text, wait_s = await _post(endpoint, body, max(left_s, 1.0))
-    if status == 200:
-      return _read(endpoint, text)
-    if any(word in text for word in _TOO_LONG):
-      return None
-    if status and status not in _BUSY:
-      raise ConfigError(
-        f"{endpoint.url}{_PATH} refuses the request of model "
-        f"{endpoint.model!r}: HTTP {status} {text[:500]}"
+  sent: list[dict[str, Any]] = []
+  rest: list[Message] = []
+  answer: Message | None = None
+  for message in messages:
+    if message.role == "assistant":
+      sent += _exchange(answer, rest)
+      answer, rest = message, []
+    else:
+      rest.append(message)
+  return sent + _exchange(answer, rest)
+
+
+def _exchange(
+  answer: Message | None, rest: Sequence[Message]
+) -> list[dict[str, Any]]:
+  """Returns an answer and what the environment said to it."""
+  calls = () if answer is None else answer.tool_calls
+  replies: dict[str | None, str] = {}
+  others = []
+  for message in rest:
+    is_reply = any(call.id == message.tool_call_id for call in calls)
+    if message.role == "tool" and is_reply:
+      before = replies.get(message.tool_call_id)
+      text = (
+        message.content if before is None else f"{before}\n{message.content}"
       )
-    wait_s = max(wait_s, pause_s)
-    if time.monotonic() + wait_s > deadline:
-      raise GeneratorFault(
-        f"{endpoint.url}{_PATH} gave no answer within "
-        f"{endpoint.answer_timeout_s:g} s (waits.answer_timeout_s); the last "
-        f"was HTTP {status or 'none'}: {text[:500]}"
+      replies[message.tool_call_id] = text
+    else:
+      role = "user" if message.role == "tool" else message.role
+      others.append(Message(role, message.content))
+  whole = [
+    *(() if answer is None else (_portable(answer),)),
+    *(
+      Message("tool", replies.get(call.id, NOT_PLAYED), tool_call_id=call.id)
+      for call in calls
+    ),
+    *others,
+  ]
+  return [message_to_json(message) for message in whole]
+
+
+def _portable(answer: Message) -> Message:
+  """Returns an answer whose calls every server can read."""
+  return dataclasses.replace(
+    answer,
+    tool_calls=tuple(
+      ToolCall(
+        re.sub(r"[^A-Za-z0-9_-]", "_", call.name)[:64] or "_",
+        call.arguments
+        if _is_object(call.arguments)
+        else json.dumps({MALFORMED: call.arguments}),
+        call.id,
       )
-    await asyncio.sleep(wait_s)
-    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+      for call in answer.tool_calls
+    ),
+  )
+
+
+def _is_object(arguments: str) -> bool:
+  try:
+    return isinstance(parse_portable(arguments), dict)
+  except (ValueError, RecursionError):
+    return False
+
+
+def is_unusual(message: Message) -> bool:
+  """Says if a message is an answer that some server may not accept."""
+  if message.role != "assistant":
+    return False
+  return _is_empty(message) or _portable(message) != message
+
+
+def _is_empty(answer: Message) -> bool:
+  return not answer.tool_calls and not answer.content.strip()
+
+
+def read_reply(
+  text: str, *, number: int, takes_empty: bool
+) -> Message | Status | None:
+  """Reads the body of a success; None if it has no answer in OpenAI's form.
+
+  A server may write an error in it, such as that the context is full. `number`
+  makes ids of calls that have none of their own. An empty answer is None too,
+  as it may be the server's fault, unless `takes_empty` or its tokens were used
+  up by a thought.
+  """
+  try:
+    body = json.loads(text)
+    if "choices" not in body or body.get("error"):
+      return _status_of(text)
+    choice = body["choices"][0]
+    reason, message = choice.get("finish_reason"), choice["message"]
+    if choice.get("error") or reason == "model_context_window_exceeded":
+      return _status_of(text)
+    answer = _read_message(message, number)
+    is_taken = takes_empty or reason == "length" or not _is_empty(answer)
+    return answer if is_taken else None
+  except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    return None
+
+
+def _status_of(text: str) -> Status | None:
+  is_full = is_full_context(200, text[:20_000])
+  return Status.AGENT_CONTEXT_LIMIT if is_full else None
+
+
+def _read_message(message: Mapping[str, Any], number: int) -> Message:
+  """Reads a message; raises as `message_from_json` does."""
+  calls: list[Any] = []
+  ids: set[str] = set()
+  for n, call in enumerate(message.get("tool_calls") or ()):
+    function = call["function"]
+    if not isinstance(function["name"], str) or function["arguments"] is None:
+      raise ValueError("a call without a name or without arguments")
+    id = call.get("id")
+    if not isinstance(id, str) or not id or id in ids:
+      id = f"call_{number}_{n}"
+    ids.add(id)
+    calls.append({**call, "id": id})
+  content = message.get("content")
+  if content is None:
+    content = message.get("refusal")
+  return message_from_json(
+    {"role": "assistant", "content": content, "tool_calls": calls}
+  )
+
+
+def _is_address(url: str) -> bool:
+  try:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(
+      parts.hostname and (parts.port is None or parts.port > 0)
+    )
+  except ValueError:
+    return False
 
 
 async def _post(
@@ -130,21 +433,29 @@ async def _post(
   try:
     async with (
       aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
-      http.post(f"{endpoint.url.rstrip('/')}{_PATH}", json=body) as response,
+      http.post(
+        f"{endpoint.url.rstrip('/')}{_PATH}",
+        json=body,
+        allow_redirects=False,  # most would send the key elsewhere, as a GET
+      ) as response,
     ):
-      text = await response.text(errors="replace")
+      text = await _read_text(response)
+      if 300 <= response.status < 400:
+        text = f"a redirect to {response.headers.get('Location')} {text}"
       asked = response.headers.get("Retry-After", "")
-      return response.status, text, float(asked) if asked.isdigit() else 0.0
+      is_number = asked.isascii() and asked.isdecimal()
+      return response.status, text, float(asked) if is_number else 0.0
   except (aiohttp.ClientError, TimeoutError, OSError) as error:
     return 0, f"{type(error).__name__}: {error}", 0.0
 
 
-def _read(endpoint: ChatEndpoint, text: str) -> Message:
-  try:
-    message = json.loads(text)["choices"][0]["message"]
-    return message_from_json({"role": "assistant", **message})
-  except (ValueError, LookupError, TypeError, AttributeError) as error:
-    raise ConfigError(
-      f"{endpoint.url}{_PATH} does not answer in the form of OpenAI's chat "
-      f"API: {text[:500]}"
-    ) from error
+async def _read_text(response: aiohttp.ClientResponse) -> str:
+  """Returns a body as text, or as much as shows that it is too long."""
+  parts, size = [], 0
+  async for part in response.content.iter_chunked(1 << 16):
+    parts.append(part)
+    size += len(part)
+    if size > MAX_BYTES:
+      start = parts[0][:200].decode(errors="replace")
+      return f"more than {MAX_BYTES} bytes: {start}"
+  return b"".join(parts).decode(errors="replace")

@@ -143,6 +143,8 @@ class SamplesTest(absltest.TestCase):
       (["--policy=scripted", "--samples=2"], "would all be the same"),
       (["--samples=0"], "must be at least 1"),
       (["--versions=1"], "are of --policy=warm_start or rl"),
+      (["--noendpoint_seed"], "are of --policy=endpoint"),
+      (["--endpoint_tokens=tokens"], "should be one of"),
       (["--policy=pretrained"], "needs a Hugging Face folder"),
       (
         ["--policy=rl", "--versions=1,2", "--weights=1"],

@@ -13,8 +13,10 @@ from agentrl_jax.data.records import Status, Task, Trajectory
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.attempts import (
   AttemptLog,
+  Lost,
   by_environment,
   differing_share,
+  pass_evaluation,
   pass_rates,
   status_shares,
   with_attempts,
@@ -74,13 +76,19 @@ class AttemptLogTest(parameterized.TestCase):
 
 
 class SharesTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder) / "a.jsonl"
+
   def attempts(self, *successes):
     """One task per argument, whose attempts succeed as it says."""
     log = AttemptLog(None, {})
     for index, each in enumerate(successes):
       for attempt, success in enumerate(each):
         log.add(played(index, attempt, reward=float(success)))
-    return by_environment(log.attempts)["sums"]
+    asked = [Task("sums", "test", index) for index in range(len(successes))]
+    return by_environment(log.attempts, asked)["sums"]
 
   def test_pass_at_k_up_to_what_every_task_has(self):
     rates = pass_rates(
@@ -89,6 +97,28 @@ class SharesTest(absltest.TestCase):
     self.assertEqual(list(rates), [1, 2, 4])
     self.assertEqual([rates[k].mean for k in rates], [0.125, 0.25, 0.5])
     self.assertEqual((rates[4].low, rates[4].high), (0.0, 1.0))
+
+  def test_a_task_that_lost_attempts_shortens_no_table(self):
+    tasks = self.attempts([1, 1, 0, 0], [0, 0, 0, 0], [1], [])
+    rates = pass_rates(tasks, np.random.default_rng(0))
+    self.assertEqual([(k, rates[k].n) for k in rates], [(1, 3), (2, 2), (4, 2)])
+    self.assertAlmostEqual(rates[1].mean, (0.5 + 0 + 1) / 3)
+    self.assertEqual(rates[4].mean, 0.5)
+    self.assertEqual(pass_rates({}, np.random.default_rng(0)), {})
+
+  def test_lost_tasks_and_attempts_are_counted(self):
+    tasks = self.attempts([1, 1, 0, 0], [0, 0, 0, 0], [1], [])
+    self.assertEqual(Lost.of(tasks, 4), Lost(num_tasks=1, num_attempts=7))
+    self.assertEqual(Lost.of(tasks, 1), Lost(num_tasks=1, num_attempts=1))
+
+  def test_a_file_that_is_being_written_has_what_all_tasks_have(self):
+    log = AttemptLog(self.path, {})
+    for attempt in range(4):
+      log.add(played(0, attempt))
+    for attempt in range(3):
+      log.add(played(1, attempt))
+    found = pass_evaluation(self.path)
+    self.assertEqual(list(found.tasks), ["pass@1", "pass@2"])
 
   def test_tasks_that_all_agree_are_not_certain(self):
     rates = pass_rates(
@@ -101,6 +131,8 @@ class SharesTest(absltest.TestCase):
     self.assertEqual(differing_share([[1, 1, 1, 1], [0, 0, 0, 0]], 2), 0.0)
     # Half of the pairs of two successes and two failures are mixed: 4 of 6.
     self.assertAlmostEqual(differing_share([[1, 1, 0, 0]], 2), 4 / 6)
+    # A group of four of which two were lost.
+    self.assertAlmostEqual(differing_share([[1, 0], [1, 1]], 4), 0.5)
     # Of the six pairs of 0, 0, 0.5 and 1, one is alike.
     self.assertAlmostEqual(differing_share([[0, 0, 0.5, 1]], 2), 5 / 6)
 

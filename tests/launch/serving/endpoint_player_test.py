@@ -1,18 +1,35 @@
 """Any model behind OpenAI's chat API plays, and only its own faults count."""
 
 import contextlib
+import gzip
 import json
 import re
 import unittest
+from unittest import mock
 
+from absl.testing import parameterized
 from aiohttp import web
 
 from agentrl_jax.controller.episode import EpisodeWaits
-from agentrl_jax.data.records import EpisodeSpec, Status, Task
+from agentrl_jax.controller.evaluation import evaluate
+from agentrl_jax.controller.groups.group import RetryLimits
+from agentrl_jax.data.records import (
+  EpisodeSpec,
+  Message,
+  Status,
+  Task,
+  ToolCall,
+)
 from agentrl_jax.errors import ConfigError, GeneratorFault
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
-from launch.serving.endpoint_player import ChatEndpoint, EndpointPlayer
+from launch.serving import endpoint_player
+from launch.serving.endpoint_player import (
+  MAX_ODD,
+  ChatEndpoint,
+  EndpointPlayer,
+  history,
+)
 
 
 def call(name, **arguments):
@@ -24,14 +41,35 @@ def call(name, **arguments):
   }
 
 
+def raw_call(arguments, name="answer", id="1"):
+  function = {"name": name, "arguments": arguments}
+  return {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": id, "type": "function", "function": function}],
+  }
+
+
+def refusal(status, message, **more):
+  error = {"message": message, "code": status, **more}
+  return web.json_response({"error": error}, status=status)
+
+
 def solve(body):
   """A model that can add: it answers the question in one call."""
-  text = " ".join(m["content"] or "" for m in body["messages"])
+  text = body["messages"][0]["content"]
   a, b = map(int, re.search(r"What is (\d+) \+ (\d+)", text).groups())
   return call("answer", value=a + b)
 
 
-class EndpointPlayerTest(unittest.IsolatedAsyncioTestCase):
+class EndpointTestCase(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.enterContext(
+      mock.patch.multiple(
+        endpoint_player, _FIRST_PAUSE_S=0.001, _LONGEST_PAUSE_S=0.001
+      )
+    )
+
   @contextlib.asynccontextmanager
   async def player(self, answer, *, timeout_s=5.0, **settings):
     """Serves `answer(body) -> message or response`; yields a player of it."""
@@ -74,6 +112,22 @@ class EndpointPlayerTest(unittest.IsolatedAsyncioTestCase):
     async with self.player(answer, **settings) as player:
       return await player.play(spec)
 
+  async def score(self, answer, *, num_tasks=2, concurrency=1, **settings):
+    """Evaluates on tasks, of which a fault is retried once."""
+    async with self.player(answer, **settings) as player:
+      scores = await evaluate(
+        player,
+        [Task("sums", "test", n) for n in range(num_tasks)],
+        concurrency=concurrency,
+        seed=0,
+        retries=RetryLimits(max_retries=1, backoff_s=0.0),
+        timeout_s=60,
+      )
+      player.require_answers(scores)
+      return scores["sums"]
+
+
+class EndpointPlayerTest(EndpointTestCase):
   async def test_a_model_that_can_wins(self):
     played = await self.play(solve, key="secret", temperature=0.5)
     self.assertTrue(played.is_success)
@@ -107,11 +161,11 @@ class EndpointPlayerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(len(self.requests), 3)
 
   async def test_one_that_stays_busy_is_a_fault(self):
-    with self.assertRaisesRegex(GeneratorFault, "no answer within 1.2 s.*503"):
-      await self.play(lambda body: web.Response(status=503), timeout_s=1.2)
+    with self.assertRaisesRegex(GeneratorFault, "no answer within 0.1 s.*503"):
+      await self.play(lambda body: web.Response(status=503), timeout_s=0.1)
 
   async def test_one_that_is_not_there_is_a_fault(self):
-    async with self.player(solve, timeout_s=0.8) as player:
+    async with self.player(solve, timeout_s=0.1) as player:
       pass
     with self.assertRaisesRegex(GeneratorFault, "HTTP none: Client"):
       await player.play(
@@ -139,22 +193,395 @@ class EndpointPlayerTest(unittest.IsolatedAsyncioTestCase):
       )
     self.assertEqual(len(self.requests), 1)
 
-  async def test_other_formats_are_refused(self):
-    for body in (
-      "hello",
-      "{}",
-      '{"choices": []}',
-      '{"choices": [{"message": 3}]}',
+  def test_settings_that_no_endpoint_has(self):
+    for url in ("host:8000", "http://", "http://host:port", "ftp://host"):
+      with self.assertRaisesRegex(ConfigError, "must be an address"):
+        ChatEndpoint(url=url, model="x")
+    with self.assertRaisesRegex(
+      ConfigError, "must be one of max_tokens, max_c"
     ):
-      with (
-        self.subTest(body),
-        self.assertRaisesRegex(ConfigError, "the form of"),
-      ):
-        await self.play(lambda _, body=body: web.Response(text=body))
+      ChatEndpoint(url="http://host", model="x", token_limit="tokens")
 
-  def test_an_address_needs_a_scheme(self):
-    with self.assertRaisesRegex(ConfigError, "must be an address"):
-      ChatEndpoint(url="host:8000", model="x")
+
+ODD = {
+  "an error": {"error": {"message": "Provider returned error", "code": 502}},
+  "an error beside choices": {
+    "error": {"code": 502},
+    "choices": [{"message": call("answer", value=0)}],
+  },
+  "an error in a choice": {
+    "choices": [{"error": {"code": 502}, "message": {"content": ""}}]
+  },
+  "no choice": {"choices": []},
+  "null choices": {"choices": None},
+  "choices by name": {"choices": {"message": {}}},
+  "null": None,
+  "a list": [],
+  "a number as message": {"choices": [{"message": 3}]},
+  "a null message": {"choices": [{"message": None}]},
+  "a delta": {"choices": [{"delta": {"content": "hm"}}]},
+  "a completion": {"choices": [{"text": "hm"}]},
+  "no content and no call": {
+    "choices": [{"message": {"content": None}, "finish_reason": "stop"}]
+  },
+  "a call without arguments": {
+    "choices": [
+      {"message": {"tool_calls": [{"id": "1", "function": {"name": "answer"}}]}}
+    ]
+  },
+  "a call with null": {"choices": [{"message": raw_call(None)}]},
+  "a call without a name": {
+    "choices": [{"message": raw_call("{}", name=None)}]
+  },
+  "a call without a function": {
+    "choices": [{"message": {"tool_calls": [{"id": "1"}]}}]
+  },
+  "a call that is null": {"choices": [{"message": {"tool_calls": [None]}}]},
+  "content that is a number": {"choices": [{"message": {"content": 3}}]},
+  "parts that are numbers": {"choices": [{"message": {"content": [3]}}]},
+}
+TEXTS = {
+  "html": "<html><body>Bad gateway</body></html>",
+  "cut": '{"choices": [{"message": {"content": "h',
+  "nothing": "",
+  "a stream": 'data: {"choices": []}\n\ndata: [DONE]\n\n',
+  "deep": "[" * 100_000,
+}
+
+
+class OddReplyTest(EndpointTestCase, parameterized.TestCase):
+  """One odd reply is asked again, three are a fault of the episode."""
+
+  async def check(self, odd):
+    played = await self.play(
+      lambda body: odd() if len(self.requests) == 1 else solve(body)
+    )
+    self.assertTrue(played.is_success)
+    self.assertLen(self.requests, 2)
+    self.assertEqual(*(body for body, _ in self.requests))
+
+  @parameterized.named_parameters(ODD.items())
+  async def test_of_json(self, body):
+    await self.check(lambda: web.json_response(body))
+
+  @parameterized.named_parameters(TEXTS.items())
+  async def test_of_text(self, text):
+    await self.check(lambda: web.Response(text=text))
+
+  async def test_of_other_kinds(self):
+    def too_long():
+      body = gzip.compress(b" " * (endpoint_player.MAX_BYTES + 1))
+      return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+    def not_compressed():
+      return web.Response(body=b"hm", headers={"Content-Encoding": "gzip"})
+
+    headers = {"Location": "http://127.0.0.1:9/v1"}
+    for status in (301, 302, 307, 308):
+      await self.check(lambda s=status: web.Response(status=s, headers=headers))
+    for odd in (too_long, not_compressed, lambda: web.Response(status=204)):
+      await self.check(odd)
+
+  async def test_one_that_stays_odd_costs_its_episode(self):
+    first = []
+
+    def of_one_task(body):
+      text = body["messages"][0]["content"]
+      if not first:
+        first.append(text)
+      return web.Response(text="{}") if text == first[0] else solve(body)
+
+    score = await self.score(of_one_task, num_tasks=3)
+    self.assertEqual((score.num_tasks, score.num_lost), (2, 1))
+    self.assertEqual(score.faults, {"GeneratorFault": 2})
+    self.assertLen(self.requests, 2 + 2 * MAX_ODD)
+
+  async def test_an_endpoint_that_is_odd_for_all_ends_the_evaluation(self):
+    with self.assertRaisesRegex(
+      ConfigError, "none of 2 episodes.*<html>.*Check"
+    ):
+      await self.score(lambda body: web.Response(text="<html>"))
+
+  async def test_an_answer_that_stays_empty_is_the_policys(self):
+    score = await self.score(lambda body: {"content": ""}, num_tasks=1)
+    self.assertEqual(score.statuses, {"task_limit_reached": 1})
+    self.assertLen(self.requests, 4 * MAX_ODD)
+
+  async def test_a_thought_that_used_up_the_tokens_is_the_policys(self):
+    message = {"content": None, "reasoning_content": "I add."}
+    choice = {"message": message, "finish_reason": "length"}
+    played = await self.play(
+      lambda body: web.json_response({"choices": [choice]})
+    )
+    self.assertEqual(played.status, Status.TASK_LIMIT_REACHED)
+    self.assertLen(self.requests, 4)
+
+  @parameterized.parameters(
+    ({"content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "ab"),
+    ({"content": "ab", "reasoning_content": "hm"}, "ab"),
+    ({"content": None, "refusal": "ab"}, "ab"),
+    ({"content": "ab", "role": None, "tool_calls": None}, "ab"),
+  )
+  async def test_legal_forms_are_read(self, message, content):
+    played = await self.play(lambda body: message)
+    self.assertEqual(played.transcript[1]["content"], content)
+    self.assertLen(self.requests, 4)
+
+
+class FullContextTest(EndpointTestCase, parameterized.TestCase):
+  @parameterized.parameters(400, 413, 422, 500)
+  async def test_ends_one_episode(self, status):
+    def answer(body):
+      if len(self.requests) == 1:
+        return refusal(status, "Context size has been exceeded.")
+      return solve(body)
+
+    score = await self.score(answer)
+    self.assertEqual(score.statuses, {"agent_context_limit": 1, "completed": 1})
+
+  @parameterized.parameters(
+    {"error": {"message": "Context size has been exceeded."}},
+    {
+      "choices": [
+        {"message": {}, "finish_reason": "model_context_window_exceeded"}
+      ]
+    },
+  )
+  async def test_may_be_told_in_a_success(self, **body):
+    played = await self.play(lambda _: web.json_response(body))
+    self.assertEqual(played.status, Status.AGENT_CONTEXT_LIMIT)
+    self.assertLen(self.requests, 1)
+
+
+class RefusalTest(EndpointTestCase, parameterized.TestCase):
+  @parameterized.parameters(
+    (400, "model not found"),
+    (400, "API key not valid"),
+    (400, "Unsupported parameter: 'tools'"),
+    (401, "no such key"),
+    (403, "forbidden"),
+    (404, "no such model"),
+    (422, "extra fields not permitted"),
+    (429, "insufficient_quota"),
+  )
+  async def test_of_the_first_request_ends_the_evaluation(self, status, said):
+    with self.assertRaises(ExceptionGroup) as caught:
+      await self.score(lambda body: refusal(status, said), num_tasks=9)
+    (error,) = caught.exception.exceptions
+    self.assertIsInstance(error, ConfigError)
+    self.assertRegex(str(error), f"'adder': HTTP {status} .*{said[:9]}")
+    self.assertLen(self.requests, 1)
+
+  async def test_of_a_key_that_has_expired_ends_the_evaluation(self):
+    with self.assertRaises(ExceptionGroup):
+      await self.score(
+        lambda body: (
+          solve(body) if len(self.requests) == 1 else refusal(401, "expired")
+        ),
+        num_tasks=9,
+      )
+    self.assertLen(self.requests, 2)
+
+  @parameterized.parameters(
+    (
+      "Unsupported value: 'temperature' does not support 0",
+      "--noendpoint_temp",
+    ),
+    ("Unrecognized request argument supplied: seed", "--noendpoint_seed"),
+    ("Unknown argument: max_tokens", "--endpoint_tokens=max_completion_tokens"),
+  )
+  async def test_names_the_flag_that_leaves_a_parameter_out(self, said, flag):
+    with self.assertRaisesRegex(ConfigError, flag):
+      await self.play(lambda body: refusal(400, said))
+
+  async def test_of_one_task_costs_its_episode(self):
+    for status in (400, 404, 422):
+      hits = []
+
+      def answer(body, status=status, hits=hits):
+        if body["messages"][0]["content"] == hits[0]:
+          return refusal(status, "not this one")
+        return solve(body)
+
+      def first(body, hits=hits, answer=answer):
+        hits.append("") if not hits else None
+        if len(self.requests) == 2:
+          hits[0] = body["messages"][0]["content"]
+        return answer(body)
+
+      with self.subTest(status):
+        score = await self.score(first, num_tasks=3)
+        self.assertEqual((score.num_tasks, score.num_lost), (2, 1))
+
+  async def test_of_a_filter_costs_its_episode_though_it_is_the_first(self):
+    score = await self.score(
+      lambda body: (
+        refusal(400, "hit", code="content_filter")
+        if len(self.requests) <= 2
+        else solve(body)
+      )
+    )
+    self.assertEqual((score.num_tasks, score.num_lost), (1, 1))
+
+  async def test_of_what_the_policy_wrote_is_the_policys_doing(self):
+    for said in (
+      raw_call('{"value": 3'),
+      raw_call("{}", name="a b"),
+      {"content": ""},
+    ):
+      with self.subTest(said), mock.patch.object(endpoint_player, "MAX_ODD", 1):
+        score = await self.score(
+          lambda body, said=said: (
+            refusal(400, "roles must alternate")
+            if len(body["messages"]) > 1
+            else said
+          )
+        )
+        self.assertEqual(score.statuses, {"agent_validation_failed": 2})
+        self.assertEqual(score.mean_reward, 0.0)
+
+
+class ParametersTest(EndpointTestCase, parameterized.TestCase):
+  def refuses_max_tokens(self, body):
+    if "max_tokens" in body:
+      return refusal(
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. "
+        "Use 'max_completion_tokens' instead.",
+      )
+    return solve(body)
+
+  async def test_the_other_limit_is_learned_once_and_said(self):
+    with self.assertLogs("launch.serving.endpoint_player", "WARNING") as said:
+      score = await self.score(
+        self.refuses_max_tokens, num_tasks=6, concurrency=3
+      )
+    self.assertEqual(score.num_successes, 6)
+    refused = [body for body, _ in self.requests if "max_tokens" in body]
+    self.assertLessEqual(len(refused), 3)
+    (line,) = said.output
+    self.assertIn("--endpoint_tokens=max_completion_tokens", line)
+
+  async def test_a_limit_that_is_refused_too_is_told(self):
+    with (
+      self.assertLogs("launch.serving.endpoint_player", "WARNING"),
+      self.assertRaisesRegex(ConfigError, "--endpoint_tokens=max_tokens"),
+    ):
+      await self.play(
+        lambda body: refusal(400, "Use 'max_completion_tokens' instead.")
+      )
+    self.assertLen(self.requests, 2)
+
+  async def test_parameters_can_be_left_out(self):
+    await self.play(
+      solve,
+      temperature=None,
+      sends_seed=False,
+      token_limit="max_completion_tokens",
+    )
+    ((body, _),) = self.requests
+    self.assertEqual(
+      set(body), {"model", "messages", "tools", "max_completion_tokens"}
+    )
+
+
+class HistoryTest(EndpointTestCase, parameterized.TestCase):
+  """Whatever the policy writes, servers accept the conversation."""
+
+  def sent(self, arguments, name="go"):
+    said = Message("assistant", tool_calls=(ToolCall(name, arguments, "c"),))
+    _, answer, _ = history([Message("user", "Go."), said])
+    return answer["tool_calls"][0]["function"]
+
+  @parameterized.parameters(
+    "{}", '{"x": 1.10}', ' {"x":"\u00e9"} ', '{"x": {"y": [1, null]}}'
+  )
+  def test_an_object_is_sent_as_it_was_written(self, text):
+    self.assertEqual(self.sent(text)["arguments"], text)
+
+  @parameterized.parameters(
+    "",
+    "{",
+    '{"value": 3',
+    "null",
+    "[]",
+    "7",
+    '"text"',
+    "{'x': 1}",
+    '{"x": NaN}',
+    '{"x": 1e999}',
+    '{"x": "\\ud800"}',
+    '{"x": ' + "9" * 30 + "}",
+    "[" * 5000,
+  )
+  def test_other_arguments_are_sent_as_an_object_with_their_text(self, text):
+    sent = json.loads(self.sent(text)["arguments"])
+    self.assertEqual(sent, {"malformed_arguments": text})
+
+  @parameterized.parameters(
+    ("go", "go"),
+    ("a b.c", "a_b_c"),
+    ("", "_"),
+    ("x" * 65, "x" * 64),
+    ("\n", "_"),
+  )
+  def test_a_name_has_the_characters_of_a_name(self, name, sent):
+    self.assertEqual(self.sent("{}", name)["name"], sent)
+
+  def test_each_call_has_one_reply_before_all_else(self):
+    calls = tuple(ToolCall("go", "{}", id) for id in "abc")
+    sent = history(
+      [
+        Message("user", "Go."),
+        Message("assistant", tool_calls=calls),
+        Message("user", "Note."),
+        Message("tool", "B", tool_call_id="b"),
+        Message("tool", "lost", tool_call_id="z"),
+        Message("tool", "B2", tool_call_id="b"),
+        Message("assistant", "hm"),
+        Message("tool", "late", tool_call_id="a"),
+      ]
+    )
+    self.assertEqual(
+      [(m["role"], m["content"], m.get("tool_call_id")) for m in sent],
+      [
+        ("user", "Go.", None),
+        ("assistant", "", None),
+        ("tool", "Not played.", "a"),
+        ("tool", "B\nB2", "b"),
+        ("tool", "Not played.", "c"),
+        ("user", "Note.", None),
+        ("user", "lost", None),
+        ("assistant", "hm", None),
+        ("user", "late", None),
+      ],
+    )
+
+  @parameterized.parameters(None, "", 7, "1")
+  async def test_calls_have_ids_of_their_own(self, id):
+    def answer(body):
+      calls = raw_call('{"a": 1, "b": 1}', "add", id)["tool_calls"]
+      return {"tool_calls": calls * 2}
+
+    await self.play(answer)
+    last = self.requests[-1][0]["messages"]
+    said = [call["id"] for m in last for call in m.get("tool_calls", ())]
+    replied = [m["tool_call_id"] for m in last if m["role"] == "tool"]
+    self.assertEqual(said, replied)
+    for two in zip(said[::2], said[1::2], strict=True):
+      self.assertLen(set(two), 2)
+
+  async def test_a_server_that_parses_the_history_accepts_it(self):
+    def answer(body):
+      for message in body["messages"]:
+        for each in message.get("tool_calls", ()):
+          assert isinstance(json.loads(each["function"]["arguments"]), dict)
+      return raw_call('{"value": 3') if len(self.requests) == 1 else solve(body)
+
+    played = await self.play(answer)
+    self.assertTrue(played.is_success)
+    (said,) = played.transcript[1]["tool_calls"]
+    self.assertEqual(said["function"]["arguments"], '{"value": 3')
 
 
 if __name__ == "__main__":
