@@ -140,6 +140,7 @@ EVERYONE_MAY = {
   "agentrl_jax.errors",
   "agentrl_jax.garbage",
   "agentrl_jax.http_requests",
+  "agentrl_jax.hugging_face_files",
   "agentrl_jax.logs",
   "agentrl_jax.metrics",
   "agentrl_jax.named_objects",

@@ -26,6 +26,7 @@ import numpy as np
 from agentrl_jax.errors import EnvironmentFault
 
 ROLES = ("system", "user", "assistant", "tool")
+MAX_STOPS = 4  # tokens of which any one ends an answer
 
 
 @dataclasses.dataclass(frozen=True)

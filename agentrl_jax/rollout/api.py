@@ -10,9 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from agentrl_jax.data import records
 from agentrl_jax.errors import ConfigError
 
-MAX_STOPS = 4  # stop tokens of one request
+MAX_STOPS = records.MAX_STOPS  # stop tokens of one request
 MAX_BIASES = 1024  # entries of `logit_bias` of one request
 MAX_TOP = 20  # alternatives returned per token
 

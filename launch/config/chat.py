@@ -14,7 +14,6 @@ import ml_collections
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig, copy_chat, load_chat
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
-from agentrl_jax.errors import ConfigError
 from launch.config.checks import refuse_unread
 from launch.processes.group import Processes
 
@@ -32,21 +31,11 @@ def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
   return ChatConfig(**config.chat.to_dict())
 
 
-def save_chat(
-  run: pathlib.Path, pretrained: str, config: ChatConfig, *, vocab_size: int
-) -> None:
-  """Copies a pretrained model's chat into the run, once.
-
-  `vocab_size` is the model's. Raises `ConfigError` if the tokenizer has more.
-  """
+def save_chat(run: pathlib.Path, pretrained: str, config: ChatConfig) -> None:
+  """Copies a pretrained model's chat into the run, once."""
   if (run / _FOLDER).exists():
     return
-  codec = load_chat(pathlib.Path(pretrained), config)
-  if codec.vocab_size > vocab_size:
-    raise ConfigError(
-      f"the tokenizer in pretrained.path={pretrained} has {codec.vocab_size} "
-      f"tokens, and its model knows {vocab_size}: the files are of two models"
-    )
+  load_chat(pathlib.Path(pretrained), config)  # refuses what cannot be read
   copy_chat(pathlib.Path(pretrained), run / _FOLDER)
 
 

@@ -203,12 +203,7 @@ def make_chat(context: RunContext) -> None:
   """
   config, settings, folder = context.config, context.settings, context.folder
   if config.pretrained.path:
-    save_chat(
-      folder.root,
-      config.pretrained.path,
-      settings.chat,
-      vocab_size=settings.model.vocab_size,
-    )
+    save_chat(folder.root, config.pretrained.path, settings.chat)
   elif not folder.tokenizer.exists():
     with folder.stage("tokenizer"), CONSOLE.status("training the tokenizer"):
       tokenizer = demonstrations.make_tokenizer(

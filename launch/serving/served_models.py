@@ -6,7 +6,6 @@ so every error in any of them is reported before the first is loaded.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 import re
@@ -14,15 +13,18 @@ from collections.abc import Callable, Sequence
 
 import jax
 from jax.sharding import Mesh
-from tokenizers import Tokenizer
 
 from agentrl_jax.data.chat import pretrained
-from agentrl_jax.data.chat.codec import ChatCodec, CompactTemplate
+from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.config import (
+  CONFIG_FILE,
+  longest_context,
+  read_model,
+)
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 from agentrl_jax.model.policy import Params, Policy
@@ -230,8 +232,7 @@ def _of_folder(
       "a run's own folder is served by --run"
     )
   model, _ = read_model(folder)
-  described = json.loads((folder / CONFIG_FILE).read_text())
-  allowed = described.get("max_position_embeddings") or _MAX_CONTEXT
+  allowed = longest_context(folder) or _MAX_CONTEXT
   asked = _context(f"--model={folder}", context, min(allowed, _MAX_CONTEXT))
   if asked > allowed:
     raise ConfigError(
@@ -248,7 +249,7 @@ def _of_folder(
     model=model,
     compute=compute,
     adaptation=NO_ADAPTERS,
-    codec=_codec_in(folder),
+    codec=pretrained.load_chat(folder, defaults(pretrained.ChatConfig, "chat")),
     context=asked,
     versions=(
       Version(
@@ -267,16 +268,3 @@ def _of_folder(
 def _mesh_of(policy: Policy) -> Mesh:
   assert policy.mesh is not None, "weights are loaded for no mesh"
   return policy.mesh
-
-
-def _codec_in(folder: pathlib.Path) -> ChatCodec:
-  """Returns a model's own chat, or the tokenizer of a run."""
-  path = folder / pretrained.TOKENIZER
-  if path.is_file() and not any(
-    (folder / name).exists()
-    for name in (pretrained.TEMPLATE, pretrained.TOKENIZER_CONFIG)
-  ):
-    tokenizer = Tokenizer.from_file(str(path))
-    if all(tokenizer.token_to_id(m) for m in CompactTemplate.markers):
-      return ChatCodec(tokenizer)
-  return pretrained.load_chat(folder, defaults(pretrained.ChatConfig, "chat"))

@@ -68,8 +68,8 @@ def opened(folder: pathlib.Path) -> Iterator[Model]:
     yield Model(
       folder,
       [
-        stack.enter_context(TensorFile(path))
-        for path in tensor_files.tensor_files(folder)
+        stack.enter_context(TensorFile(path, names))
+        for path, names in tensor_files.tensor_files(folder).items()
       ],
     )
 

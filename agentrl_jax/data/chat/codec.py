@@ -31,7 +31,8 @@ from agentrl_jax.data.grammar.call_grammar import (
   CallGrammar,
 )
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.records import Message, Tool, ToolCall
+from agentrl_jax.data.records import MAX_STOPS, Message, Tool, ToolCall
+from agentrl_jax.errors import ConfigError
 
 END = "<|end|>"  # ends every message; the policy's stop token
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -244,6 +245,13 @@ class ChatCodec:
     self._tokenizer = MarkedTokenizer(tokenizer, {*template.markers, *special})
     ids = self._tokenizer.id_of
     self._stop_of = {ids[text]: text for text in template.stops}
+    if len(self._stop_of) > MAX_STOPS:
+      raise ConfigError(
+        f"an answer may end with {len(self._stop_of)} tokens, "
+        f"{', '.join(template.stops)}, and {MAX_STOPS} is the most: leave out "
+        "of eos_token_id in generation_config.json and config.json those that "
+        "the chat template does not use"
+      )
     self.stop_tokens: tuple[int, ...] = tuple(self._stop_of)
     self._grammar_of_calls = functools.lru_cache(_CACHE_SIZE)(
       self._write_grammar

@@ -34,7 +34,7 @@ class JinjaTemplate:
     self._names = dict(names)
     try:
       self._compiled = _environment(date).from_string(source)
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
       raise ConfigError(
         f"the chat template is no Jinja that can be read: {error}. Take the "
         "chat_template that the model was published with"
@@ -59,7 +59,7 @@ class JinjaTemplate:
         add_generation_prompt=prompt,
         **self._names,
       )
-    except (jinja2.TemplateError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - raised by the template's code
       roles = ", ".join(str(m["role"]) for m in messages)
       raise ConfigError(
         f"the model's chat template does not take messages of {roles} with "

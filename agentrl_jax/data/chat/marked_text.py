@@ -91,10 +91,10 @@ class MarkedTokenizer:
     # A call of the tokenizer takes longer than the short pieces themselves.
     self._spelt_short = functools.lru_cache(_NUM_SHORT)(self._spell)
 
-  @property
+  @functools.cached_property
   def vocab_size(self) -> int:
-    """Number of token ids."""
-    return self._tokenizer.get_vocab_size()
+    """Number of token ids up to the highest; some below it may be unused."""
+    return 1 + max(self._tokenizer.get_vocab().values())
 
   @functools.cached_property
   def longest_token(self) -> int:

@@ -7,13 +7,14 @@ tokenizer.json            the vocabulary; required
 tokenizer_config.json     names of special tokens, perhaps the chat template
 chat_template.jinja       the chat template; overrides that of the config
 generation_config.json    the stop tokens
-config.json               the stop tokens, for models without the former
+config.json               more stop tokens, and the size of the vocabulary
 """
 
 import dataclasses
 import datetime
-import json
+import os
 import pathlib
+import reprlib
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -24,19 +25,23 @@ from agentrl_jax.data.chat.codec import SPECIAL_TOKENS, ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import markers_of
+from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.hugging_face_files import read_object, read_text
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION_CONFIG, MODEL_CONFIG = "generation_config.json", "config.json"
 FILES = (
   TOKENIZER,
   TOKENIZER_CONFIG,
   TEMPLATE,
-  "generation_config.json",
-  "config.json",
+  GENERATION_CONFIG,
+  MODEL_CONFIG,
 )
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _FOR_TOOLS = "tool_use"  # of a config that lists several templates
+_MOST_IDS = 2**31  # of token ids, which are int32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,13 +62,24 @@ class ChatConfig:
 
 def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
   """Loads the codec of the model in `folder`. Raises `ConfigError`."""
+  codec = _load(folder, config)
+  vocab_size = _json(folder / MODEL_CONFIG).get("vocab_size")
+  if type(vocab_size) is int and codec.vocab_size > vocab_size:
+    raise ConfigError(
+      f"{folder / TOKENIZER} has {codec.vocab_size} tokens, and {MODEL_CONFIG} "
+      f"beside it makes it {vocab_size}: the files are of two models"
+    )
+  return codec
+
+
+def _load(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
   path = folder / TOKENIZER
-  if not path.is_file():
+  if not os.path.lexists(path):
     raise ConfigError(
       f"there is no {TOKENIZER} in {folder}: pretrained.path must name the "
       "folder of a Hugging Face model, tokenizer files included"
     )
-  tokenizer = Tokenizer.from_file(str(path))
+  tokenizer = load_tokenizer(path)
   config_json = _json(folder / TOKENIZER_CONFIG)
   source = _source(folder, config_json)
   if source is None and _is_compact(tokenizer):
@@ -73,17 +89,18 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
       f"{folder} has neither {TEMPLATE} nor a chat_template in "
       f"{TOKENIZER_CONFIG}; a base model has none: copy its chat model's"
     )
-  jinja = JinjaTemplate(
-    source,
-    names=_names(config_json) | {"enable_thinking": config.thinking},
-    date=datetime.date.fromisoformat(config.date),
-  )
-  template = FamilyTemplate(
-    jinja,
-    markers_of(tokenizer),
-    _stops(folder, config_json, tokenizer),
-  )
-  return ChatCodec(tokenizer, template)
+  names = _names(folder, config_json)
+  stops = _stops(folder, names, tokenizer)
+  try:
+    jinja = JinjaTemplate(
+      source,
+      names=names | {"enable_thinking": config.thinking},
+      date=datetime.date.fromisoformat(config.date),
+    )
+    template = FamilyTemplate(jinja, markers_of(tokenizer), stops)
+    return ChatCodec(tokenizer, template)
+  except ConfigError as error:
+    raise ConfigError(f"{folder}: {error}") from error
 
 
 def copy_chat(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -99,15 +116,7 @@ def copy_chat(source: pathlib.Path, target: pathlib.Path) -> None:
 
 def _json(path: pathlib.Path) -> Mapping[str, Any]:
   """Reads a JSON object; an empty one if there is no file."""
-  if not path.is_file():
-    return {}
-  try:
-    body = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise ConfigError(f"{path} is not JSON: {error}") from error
-  if not isinstance(body, dict):
-    raise ConfigError(f"{path} holds no JSON object")
-  return body
+  return read_object(path) if os.path.lexists(path) else {}
 
 
 def _is_compact(tokenizer: Tokenizer) -> bool:
@@ -118,36 +127,61 @@ def _is_compact(tokenizer: Tokenizer) -> bool:
 def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str | None:
   """Returns the chat template's Jinja source, None without one."""
   path = folder / TEMPLATE
-  if path.is_file():
-    return path.read_text(encoding="utf-8")
+  if os.path.lexists(path):
+    return read_text(path)
   source = config_json.get("chat_template")
   if isinstance(source, list):
-    named = {entry["name"]: entry["template"] for entry in source}
-    source = named.get(_FOR_TOOLS, named.get("default"))
-  return source if isinstance(source, str) else None
+    named = {
+      entry.get("name"): entry.get("template")
+      for entry in source
+      if isinstance(entry, dict) and isinstance(entry.get("name"), str)
+    }
+    source = named.get(_FOR_TOOLS, named.get("default", source))
+  if source is None or isinstance(source, str):
+    return source
+  raise ConfigError(
+    f"{folder / TOKENIZER_CONFIG}: chat_template={reprlib.repr(source)} must "
+    "be a template's text, or a list of objects with name and template, one "
+    f"named {_FOR_TOOLS} or default; or put the text into {TEMPLATE}"
+  )
 
 
-def _names(config_json: Mapping[str, Any]) -> dict[str, str]:
+def _names(
+  folder: pathlib.Path, config_json: Mapping[str, Any]
+) -> dict[str, str]:
   """Returns special tokens by the names that templates use."""
-  return {
-    name: _text(config_json[name]) for name in _NAMES if config_json.get(name)
-  }
-
-
-def _text(token: Any) -> str:
-  return str(token["content"] if isinstance(token, dict) else token)
+  found = {}
+  for name in _NAMES:
+    token = config_json.get(name)
+    text = token.get("content", token) if isinstance(token, dict) else token
+    if text is not None and not isinstance(text, str):
+      raise ConfigError(
+        f"{folder / TOKENIZER_CONFIG}: {name}={reprlib.repr(token)} must be a "
+        "token's text, an object whose content is that, or null"
+      )
+    if text:
+      found[name] = text
+  return found
 
 
 def _stops(
-  folder: pathlib.Path, config_json: Mapping[str, Any], tokenizer: Tokenizer
+  folder: pathlib.Path, names: Mapping[str, str], tokenizer: Tokenizer
 ) -> list[str]:
   """Returns the stop tokens that the model's files name."""
   stops: list[str] = []
-  for name in ("generation_config.json", "config.json"):
+  for name in (GENERATION_CONFIG, MODEL_CONFIG):
     eos = _json(folder / name).get("eos_token_id")
-    ids = eos if isinstance(eos, list) else [eos]
-    known = (tokenizer.id_to_token(id) for id in ids if id is not None)
-    stops += [text for text in known if text is not None]
-  if config_json.get("eos_token"):
-    stops.append(_text(config_json["eos_token"]))
+    for id in eos if isinstance(eos, list) else [eos]:
+      if id is None:
+        continue
+      is_id = type(id) is int and 0 <= id < _MOST_IDS
+      text = tokenizer.id_to_token(id) if is_id else None
+      if text is None:
+        raise ConfigError(
+          f"{folder / name}: eos_token_id={reprlib.repr(eos)} must be the id "
+          f"of a token in {TOKENIZER}, or a list of such ids, or null"
+        )
+      stops.append(text)
+  if "eos_token" in names:
+    stops.append(names["eos_token"])
   return list(dict.fromkeys(stops))

@@ -12,6 +12,7 @@ then takes two thirds of the tokens.
 """
 
 import collections
+import os
 import pathlib
 import re
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from tokenizers import (
 
 from agentrl_jax.data.chat import codec
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.hugging_face_files import read_text
 
 PAD = "<|pad|>"  # id 0
 _PIECES = r"\d| ?[^\W\d]+| ?[^\s\w]+|\n|\s"
@@ -35,6 +37,7 @@ _PIECES_WITHOUT_SPACE = r"\d|[^\W\d]+|[^\s\w]+|\n|\s"
 _NUM_BYTES = 256
 _MARKER = re.compile("|".join(map(re.escape, codec.SPECIAL_TOKENS)))
 _LINE_WORDS = 4  # least length of a line that becomes a token
+_PANIC = "PanicException"
 _LINE_SHARE = 0.1  # of the texts, which must contain the line
 
 
@@ -107,10 +110,20 @@ def shared_lines(texts: Sequence[str], at_most: int) -> list[str]:
 
 
 def load_tokenizer(path: pathlib.Path) -> Tokenizer:
-  """Reads a file that `Tokenizer.save` wrote."""
-  if not path.is_file():
+  """Reads a file that `Tokenizer.save` wrote. Raises `ConfigError`."""
+  if not os.path.lexists(path):
     raise ConfigError(
       f"there is no tokenizer at {path}; run the warm start first, or point "
       "workdir at a run that has one"
     )
-  return Tokenizer.from_file(str(path))
+  text = read_text(path)
+  try:
+    return Tokenizer.from_str(text)
+  except BaseException as error:
+    # The library raises Exception itself, and panics with what is none.
+    if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+      raise
+    raise ConfigError(
+      f"{path} is no tokenizer that can be read: {error}; copy it again from "
+      "where the model comes from"
+    ) from error

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model.config import ModelConfig
 
 CONFIG_FILE = "config.json"
@@ -70,35 +71,37 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   Raises `ConfigError` if there is none, or one of another kind of model.
   """
   path = pathlib.Path(folder) / CONFIG_FILE
-  try:
-    described = json.loads(path.read_text(encoding="utf-8"))
-  except OSError as error:
+  if not path.is_file():
     raise ConfigError(
-      f"pretrained.path={folder} cannot be read: {error}. It must be a local "
-      "folder with config.json, *.safetensors and tokenizer.json"
-    ) from error
-  except (ValueError, RecursionError) as error:
-    raise ConfigError(
-      f"{path} is not JSON in UTF-8: {error}. Copy it again from where the "
-      "weights come from"
-    ) from error
+      f"pretrained.path={folder} cannot be read: there is no {path}. It must "
+      "be a local folder with config.json, *.safetensors and tokenizer.json"
+    )
+  described = read_object(path)
   try:
     return to_model_config(described), described["model_type"]
   except ConfigError as error:
     raise ConfigError(f"{path}: {error}") from error
 
 
-def to_model_config(described: Any) -> ModelConfig:
+def longest_context(folder: pathlib.Path) -> int | None:
+  """Reads the tokens of context that a folder's model is made for, if it says.
+
+  Raises `ConfigError` for what is no number.
+  """
+  path, key = folder / CONFIG_FILE, "max_position_embeddings"
+  described = read_object(path)
+  try:
+    return None if described.get(key) is None else read_size(described, key)
+  except ConfigError as error:
+    raise ConfigError(f"{path}: {error}") from error
+
+
+def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
   """Converts the contents of a config.json to a `ModelConfig`.
 
   Raises `ConfigError` for settings that the decoder does not compute, by key,
   and for values that transformers would not read as they are meant.
   """
-  if not isinstance(described, dict):
-    raise ConfigError(
-      f"{_brief(described)} was found where an object with model_type and "
-      "sizes is expected: copy the file again from where the weights come from"
-    )
   name = described.get("model_type")
   if not isinstance(name, str) or name not in FAMILIES:
     raise ConfigError(
@@ -107,17 +110,17 @@ def to_model_config(described: Any) -> ModelConfig:
     )
   family = FAMILIES[name]
   _refuse(described, family)
-  width = _size(described, "hidden_size")
-  num_heads = _size(described, "num_attention_heads")
+  width = read_size(described, "hidden_size")
+  num_heads = read_size(described, "num_attention_heads")
   return ModelConfig(
-    vocab_size=_size(described, "vocab_size"),
+    vocab_size=read_size(described, "vocab_size"),
     width=width,
-    num_layers=_size(described, "num_hidden_layers"),
+    num_layers=read_size(described, "num_hidden_layers"),
     num_heads=num_heads,
     num_kv_heads=_kv_heads(described, family, num_heads),
     head_dim=_head_dim(described, family, width, num_heads),
-    mlp_width=_size(described, "intermediate_size"),
-    norm_epsilon=_number(described, "rms_norm_eps", most=1.0),
+    mlp_width=read_size(described, "intermediate_size"),
+    norm_epsilon=read_number(described, "rms_norm_eps", most=1.0),
     tied_embedding=_flag(described, "tie_word_embeddings", absent=False),
     qk_norm=family.qk_norm,
     qkv_bias=_flag(described, "attention_bias", absent=True)
@@ -228,7 +231,7 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   layers = described.get("layer_types")
   if layers is None:
     return
-  num_layers = _size(described, "num_hidden_layers")
+  num_layers = read_size(described, "num_hidden_layers")
   if layers != ["full_attention"] * num_layers:
     raise ConfigError(
       f"layer_types has {_brief(layers)}; full_attention alone is computed "
@@ -249,7 +252,7 @@ def _kv_heads(
     )
   if described.get(key) is None:
     return num_heads
-  number = _size(described, key)
+  number = read_size(described, key)
   if num_heads % number:
     raise ConfigError(
       f"{key}={number} does not divide num_attention_heads={num_heads}: each "
@@ -263,7 +266,7 @@ def _head_dim(
 ) -> int:
   """Reads head_dim; without it heads share the width, or have the default."""
   if described.get("head_dim") is not None:
-    return _size(described, "head_dim")
+    return read_size(described, "head_dim")
   if family.default_head_dim is not None:
     if "head_dim" not in described:
       return family.default_head_dim
@@ -297,7 +300,7 @@ def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   rope = _rope(described)
   shares = {"partial_rotary_factor": family.default_rotary_share}
   found: dict[str, Any] = {
-    key: _number(rope, key) if key in rope else default
+    key: read_number(rope, key) if key in rope else default
     for key, default in ({"rope_theta": 1e4} | shares).items()
   }
   if found["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
@@ -323,7 +326,9 @@ def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
     )
   for key, field in wanted.items():
     is_context = field == "rope_original_context"
-    found[field] = _size(rope, key) if is_context else _number(rope, key)
+    found[field] = (
+      read_size(rope, key) if is_context else read_number(rope, key)
+    )
   return found
 
 
@@ -355,7 +360,8 @@ def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
   return found
 
 
-def _size(described: Mapping[str, Any], key: str) -> int:
+def read_size(described: Mapping[str, Any], key: str) -> int:
+  """Reads a whole number above 0. Raises `ConfigError`."""
   value = described.get(key)
   if (
     not isinstance(value, int)
@@ -369,9 +375,10 @@ def _size(described: Mapping[str, Any], key: str) -> int:
   return value
 
 
-def _number(
+def read_number(
   described: Mapping[str, Any], key: str, most: float = float(_LARGEST)
 ) -> float:
+  """Reads a number above 0. Raises `ConfigError`."""
   value = described.get(key)
   if (
     not isinstance(value, int | float)

@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
@@ -105,7 +106,7 @@ def describe(
     return from_model_config(config, context=context, dtype=dtype)
   found, _ = read_model(beside)
   refuse_other(beside, found, config)
-  described = json.loads((beside / CONFIG_FILE).read_text())
+  described = read_object(beside / CONFIG_FILE)
   key = "dtype" if "dtype" in described else "torch_dtype"
   return described | {key: dtype}
 

@@ -17,10 +17,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
-from agentrl_jax.model.hugging_face.config import family_of
+from agentrl_jax.model.hugging_face.config import (
+  family_of,
+  read_number,
+  read_size,
+)
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import LAYERS, Place, places
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
@@ -86,10 +91,19 @@ def read_adapters(
   config = _config_of(folder, model)
   layers: list[Params] = [{} for _ in range(model.num_layers)]
   with TensorFile(folder / TENSORS_FILE) as file:
+    unread = set(file.entries)
     for layer, tree in enumerate(layers):
       for module, parts in _modules(model, config).items():
-        a, b = (_read(file, _tensor(module, layer, x)) for x in "AB")
+        names = [_tensor(module, layer, x) for x in "AB"]
+        a, b = (_read(file, name) for name in names)
         _from_module(tree, parts, config.rank, a, b, f"{folder}: {module}")
+        unread -= {*names}
+  if unread:
+    raise CheckpointError(
+      f"{folder / TENSORS_FILE} holds {min(unread)}, for which {CONFIG_FILE} "
+      "beside it does not account: merge these adapters into their model with "
+      "PEFT"
+    )
   return config, {LAYERS: jax.tree.map(lambda *x: np.stack(x), *layers)}
 
 
@@ -219,13 +233,7 @@ def _described(
 
 def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
   """Reads the config that a folder's adapters were made with."""
-  try:
-    described = json.loads((folder / CONFIG_FILE).read_text())
-  except (OSError, ValueError) as error:
-    raise CheckpointError(
-      f"{folder / CONFIG_FILE} cannot be read: {error}; name a folder that "
-      "PEFT or launch.export --adapters wrote"
-    ) from error
+  described = read_object(folder / CONFIG_FILE)
   for key, allowed in _ONLY.items():
     if described.get(key, allowed[0]) not in allowed:
       raise ConfigError(
@@ -233,16 +241,19 @@ def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
         " adapters into their model with PEFT and start from that"
       )
   ours = _names(model)
-  named = described["target_modules"]
-  if isinstance(named, str) or not {*named} <= {*ours}:
+  named = described.get("target_modules")
+  if not isinstance(named, list) or any(module not in ours for module in named):
     raise ConfigError(
       f"{folder}: target_modules={named!r} must list some of {', '.join(ours)}"
     )
-  config = LoraConfig(
-    rank=described["r"],
-    alpha=float(described["lora_alpha"]),
-    targets=tuple(name for m in ours if m in named for name in ours[m]),
-  )
+  try:
+    config = LoraConfig(
+      rank=read_size(described, "r"),
+      alpha=read_number(described, "lora_alpha"),
+      targets=tuple(name for m in ours if m in named for name in ours[m]),
+    )
+  except ConfigError as error:
+    raise ConfigError(f"{folder / CONFIG_FILE}: {error}") from error
   _refuse_patterns(described, config, ours, folder)
   return config
 
@@ -258,7 +269,9 @@ def _refuse_patterns(
     ("rank_pattern", config.rank),
     ("alpha_pattern", config.alpha),
   ):
-    for module, value in (described.get(key) or {}).items():
+    pattern = described.get(key) or {}
+    values = pattern.items() if isinstance(pattern, dict) else [("", pattern)]
+    for module, value in values:
       if value != unit * len(ours.get(module, ())):
         raise ConfigError(
           f"{folder}: {key}={described[key]!r} gives modules ranks of their "

@@ -7,9 +7,10 @@ each process reads only the parts of its own devices. The critic has no
 counterpart in such a folder: it starts at zero.
 """
 
+import contextlib
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import (
+  EMBEDDING,
+  HEAD,
   LAYERS,
   Path,
   Place,
@@ -34,6 +37,7 @@ from agentrl_jax.model.policy import Params, Policy
 
 # What tensors may be called that a folder holds beside those of the params.
 _SPARE = ("rotary_emb.inv_freq",)  # frequencies, which config.json implies
+_ROWS = 256  # of two matrices that are compared, at a time
 
 
 def read_params(
@@ -48,11 +52,15 @@ def read_params(
   found, family = read_model(folder)
   refuse_other(folder, found, policy.config)
   filling = _Filling(policy, family, mesh, dtype)
-  for path in tensor_files.tensor_files(folder):
-    with TensorFile(path) as file:
+  files = tensor_files.tensor_files(folder)
+  for path, names in files.items():
+    with TensorFile(path, names) as file:
       for name in file.entries:
         filling.take(file, name)
-  return filling.finished(folder)
+  params = filling.finished(folder)
+  if policy.config.tied_embedding:
+    _refuse_other_head(files)
+  return params
 
 
 def refuse_other(
@@ -66,6 +74,36 @@ def refuse_other(
   ]
   if differing:
     raise ConfigError(f"{folder} holds another model: {'; '.join(differing)}")
+
+
+def _refuse_other_head(
+  files: Mapping[pathlib.Path, Collection[str] | None],
+) -> None:
+  """Refuses an output matrix that differs from the embedding it is tied to.
+
+  Transformers keeps such a matrix, from version 5 on.
+  """
+  with contextlib.ExitStack() as stack:
+    of = {
+      name: file
+      for path, names in files.items()
+      for file in (stack.enter_context(TensorFile(path, names)),)
+      for name in file.entries
+    }
+    if HEAD not in of:
+      return
+    shape = of[EMBEDDING].entries[EMBEDDING].shape
+    is_same = of[HEAD].entries[HEAD].shape == shape
+    for begin in range(0, shape[0] if is_same else 0, _ROWS):
+      index = (slice(begin, begin + _ROWS), slice(None))
+      head, rows = (of[n].read(n, shape, index) for n in (HEAD, EMBEDDING))
+      is_same &= bool((head.astype("f4") == rows.astype("f4")).all())
+    if not is_same:
+      raise CheckpointError(
+        f"{HEAD} in {of[HEAD].path} is not {EMBEDDING}, to which "
+        f"tie_word_embeddings of {CONFIG_FILE} ties it: set this key to false "
+        "to have both, as transformers does, or take the tensor out"
+      )
 
 
 class _Filling:
@@ -139,7 +177,7 @@ class _Filling:
 
   def _is_spare(self, name: str) -> bool:
     """Accepts the embedding under the head's name, as in some tied models."""
-    return name.endswith(_SPARE) or (self._tied and name == "lm_head.weight")
+    return name.endswith(_SPARE) or (self._tied and name == HEAD)
 
 
 def _by_path(tree: Params) -> dict[Path, Any]:

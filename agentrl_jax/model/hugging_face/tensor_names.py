@@ -16,6 +16,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import FAMILIES
 
 LAYERS = "layers"  # the key of params below which leaves are stacked
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 Path = tuple[str, ...]
 
@@ -79,7 +80,7 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
   c, f = config, FAMILIES[family]
   found = {
     ("embedding",): Place(
-      tensor="model.embed_tokens.weight",
+      tensor=EMBEDDING,
       matrix=(c.vocab_size, c.width),
       shape=(c.vocab_size, c.width),
       order=(0, 1),
@@ -88,7 +89,7 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
   }
   if not c.tied_embedding:
     found["head", "kernel"] = Place(
-      tensor="lm_head.weight",
+      tensor=HEAD,
       matrix=(c.vocab_size, c.width),
       shape=(c.vocab_size, c.width),
       order=(1, 0),

@@ -53,13 +53,8 @@ class ChatOfARunTest(parameterized.TestCase):
     source = (families.HERE / f"{name}.jinja").read_text()
     families.write_folder(self.model, families.SMALL[name], source)
 
-  def keep(self, config: ChatConfig | None = None, vocab_size: int = VOCAB):
-    chat.save_chat(
-      self.run_root,
-      str(self.model),
-      config or chat_config(),
-      vocab_size=vocab_size,
-    )
+  def keep(self, config: ChatConfig | None = None):
+    chat.save_chat(self.run_root, str(self.model), config or chat_config())
 
   @parameterized.parameters(*families.SMALL)
   def test_experts_play_in_the_models_own_words(self, name):
@@ -99,8 +94,9 @@ class ChatOfARunTest(parameterized.TestCase):
 
   def test_a_tokenizer_of_another_model(self):
     self.write("qwen25")
-    with self.assertRaisesRegex(ConfigError, "knows 200"):
-      self.keep(vocab_size=200)
+    (self.model / "config.json").write_text('{"vocab_size": 200}')
+    with self.assertRaisesRegex(ConfigError, "makes it 200"):
+      self.keep()
 
   def test_nothing_to_talk_with(self):
     with self.assertRaisesRegex(ConfigError, "no tokenizer.json in"):

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.config import (
   from_model_config,
+  longest_context,
   read_model,
   to_model_config,
 )
@@ -377,6 +378,16 @@ class ConfigFileTest(parameterized.TestCase):
     config = type(preset(name))(**vars(preset(name)) | changes)
     with self.assertRaisesRegex(ConfigError, message):
       from_model_config(config, context=1, dtype="bfloat16")
+
+  @parameterized.parameters('"x"', "-1", "1.5", "true", "NaN", "[]")
+  def test_a_context_that_is_no_number(self, value):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "config.json"
+      path.write_text(f'{{"max_position_embeddings": {value}}}')
+      with self.assertRaisesRegex(ConfigError, f"{path}: max_position_emb"):
+        longest_context(path.parent)
+      path.write_text('{"max_position_embeddings": null}')
+      self.assertIsNone(longest_context(path.parent))
 
   def test_a_folder_says_which_file_is_wrong(self):
     with tempfile.TemporaryDirectory() as folder:

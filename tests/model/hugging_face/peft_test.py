@@ -14,6 +14,8 @@ from absl.testing import parameterized
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import peft as ours
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
 from tests.model.hugging_face import families
@@ -105,6 +107,41 @@ class FolderTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, pattern):
       ours.read_adapters(self.folder, MODELS["qwen3"])
 
+  @parameterized.parameters(
+    ({"r": None}, "adapter_config.json: r=null must be a whole number"),
+    ({"r": "8"}, "r="),
+    ({"r": -1}, "r=-1"),
+    ({"r": True}, "r=true"),
+    ({"lora_alpha": float("nan")}, "lora_alpha=NaN must be a number"),
+    ({"lora_alpha": "16"}, "lora_alpha="),
+    ({"target_modules": None}, "must list some of q_proj"),
+    ({"target_modules": [1, {}]}, "must list some of q_proj"),
+    ({"rank_pattern": [1]}, "one rank for all"),
+  )
+  def test_a_config_with_other_values(self, change, pattern):
+    self.write()
+    self.change(**change)
+    with self.assertRaisesRegex(ConfigError, pattern):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+
+  @parameterized.parameters("", "[]", "{", "version https://git-lfs.github.com")
+  def test_a_config_that_is_none(self, text):
+    self.write()
+    (self.folder / ours.CONFIG_FILE).write_text(text)
+    with self.assertRaisesRegex(ConfigError, "adapter_config.json"):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+
+  def test_no_tensor_is_passed_over(self):
+    self.write()
+    path = self.folder / ours.TENSORS_FILE
+    with TensorFile(path) as file:
+      arrays = {name: ours._read(file, name) for name in file.entries}
+    arrays["base_model.model.model.embed_tokens.weight"] = np.ones((2, 2), "f4")
+    entries = {name: (x.dtype, x.shape) for name, x in arrays.items()}
+    tensor_files.write_file(path, entries, arrays.values())
+    with self.assertRaisesRegex(CheckpointError, "holds .*embed_tokens"):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+
   def test_adapters_of_another_model(self):
     self.write()
     self.change(r=2)
@@ -112,7 +149,7 @@ class FolderTest(parameterized.TestCase):
       ours.read_adapters(self.folder, MODELS["qwen3"])
     self.change(r=3, target_modules=["q_proj"])
     (self.folder / ours.CONFIG_FILE).unlink()
-    with self.assertRaisesRegex(CheckpointError, "cannot be read"):
+    with self.assertRaisesRegex(ConfigError, "adapter_config.json cannot be"):
       ours.read_adapters(self.folder, MODELS["qwen3"])
 
   def test_more_layers_than_there_are(self):

@@ -6,6 +6,7 @@ import pathlib
 import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
@@ -128,6 +129,111 @@ class RefusalTest(parameterized.TestCase):
     arrays = [np.zeros(shape, dtype) for dtype, shape in entries.values()]
     tensor_files.write_file(path, entries, arrays)
     self.refused(folder, f"lacks 1 tensors, {name} first")
+
+  def changed(self, path, change):
+    """Writes a file of tensors again, after `change` of their dict."""
+    with TensorFile(path) as file:
+      arrays = {
+        name: file.read(name, entry.shape, (slice(None),) * len(entry.shape))
+        for name, entry in file.entries.items()
+      }
+    change(arrays)
+    entries = {name: (x.dtype, x.shape) for name, x in arrays.items()}
+    tensor_files.write_file(path, entries, arrays.values())
+
+  @parameterized.parameters(
+    "",
+    '{"weight_map": {"a": "b"',
+    "[]",
+    "[" * 9999,
+    "version https://git-lfs.github.com/spec/v1\noid sha256:01\nsize 7\n",
+    "{}",
+    '{"weight_map": null}',
+    '{"weight_map": {}}',
+    '{"weight_map": ["a"]}',
+    '{"weight_map": {"a": 1}}',
+    '{"weight_map": {"a": null}}',
+    '{"weight_map": {"a": ["model.safetensors"]}}',
+    '{"weight_map": {"a": ""}}',
+    '{"weight_map": {"a": "."}}',
+    '{"weight_map": {"a": ".."}}',
+    '{"weight_map": {"a": "../model.safetensors"}}',
+    '{"weight_map": {"a": "/etc/passwd"}}',
+    '{"weight_map": {"a": "b\\u0000"}}',
+    '{"weight_map": {"a": "\\ud800"}}',
+    json.dumps({"weight_map": {"a": "x" * 300}}),
+  )
+  def test_an_index_that_is_none(self, text):
+    folder = self.written(max_file_bytes=10**9)
+    index = folder / tensor_files.INDEX_FILE
+    index.write_text(text)
+    self.refused(folder, str(index), ConfigError)
+
+  def test_the_index_says_which_file_counts(self):
+    folder = self.written()
+    expected = read_params(folder, self.policy, self.mesh)
+    first, *_, last = sorted(folder.glob("*.safetensors"))
+    with TensorFile(first) as file:
+      stale = next(iter(file.entries))
+    for name in (stale, "of.another.model"):
+      self.changed(last, lambda x, n=name: x.update({n: np.ones(3, "f4")}))
+    found = read_params(folder, self.policy, self.mesh)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    self.changed(first, lambda arrays: arrays.pop(stale))
+    self.refused(folder, f"{first.name} lacks {stale}, which .*index.json")
+
+  def test_a_pointer_in_place_of_tensors(self):
+    folder = self.written()
+    path = sorted(folder.glob("*.safetensors"))[1]
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:")
+    self.refused(folder, f"{path} is a pointer of Git LFS", ConfigError)
+
+  @parameterized.parameters(
+    '{"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]}',
+    '{"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]}',
+    '{"dtype": "F32", "shape": [-2], "data_offsets": [8, 0]}',
+    '{"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}',
+    '{"dtype": "F32", "shape": [true], "data_offsets": [0, 4]}',
+    '{"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}',
+    "[" * 9999,
+  )
+  def test_an_entry_that_is_none(self, entry):
+    folder = self.written(max_file_bytes=10**9)
+    path = folder / tensor_files.SINGLE_FILE
+    text = f'{{"a": {entry}}}'.encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(16))
+    self.refused(folder, f"the header of {path} is not that of a")
+
+  @parameterized.product(
+    value=[np.nan, np.inf, -np.inf], dtype=["bfloat16", "float16", "float32"]
+  )
+  def test_numbers_that_are_none(self, value, dtype):
+    folder = self.written(max_file_bytes=10**9)
+    name = "model.layers.1.mlp.down_proj.weight"
+
+    def change(arrays):
+      arrays[name] = arrays[name].astype(dtype)
+      arrays[name][3, 2] = value
+
+    self.changed(folder / tensor_files.SINGLE_FILE, change)
+    self.refused(folder, f"{name} in .*model.safetensors holds NaN or inf")
+
+  @parameterized.parameters("bfloat16", "float16", "float32")
+  def test_the_largest_numbers_are_numbers(self, dtype):
+    largest = np.asarray(jnp.finfo(dtype).max, dtype)
+    self.assertTrue(tensor_files._is_finite(np.stack([largest, -largest])))
+
+  def test_an_output_matrix_is_the_embedding_to_which_it_is_tied(self):
+    folder = self.written(max_file_bytes=10**9)
+    path = folder / tensor_files.SINGLE_FILE
+    head = "lm_head.weight"
+    embedding = "model.embed_tokens.weight"
+    self.changed(path, lambda x: x.update({head: x[embedding].copy()}))
+    read_params(folder, self.policy, self.mesh)
+    self.changed(path, lambda x: x[head].__setitem__((15, 7), 3))
+    self.refused(folder, f"{head} in .* is not {embedding}.* to false")
+    self.changed(path, lambda x: x.update({head: x[embedding][:-1]}))
+    self.refused(folder, f"{head} in .* is not {embedding}")
 
   def test_another_architecture(self):
     folder = self.written()
