@@ -18,7 +18,7 @@ from agentrl_jax.env.options import (
   require_positive,
 )
 from agentrl_jax.env.task_sets import read_sets
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.dbbench.engines.base import Engine
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import (
@@ -147,8 +147,14 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   async def _gold_hash(self, problem: Problem) -> str:
     """Returns the hash of fresh tables after the gold SQL has run."""
     async with self._engine.open(problem.tables) as database:
-      await database.execute(problem.gold_sql)
-      return await database.hash_of(problem.tables)
+      reply = await database.execute(problem.gold_sql)
+      gold_hash = await database.hash_of(problem.tables)
+    if not gold_hash:
+      raise EnvironmentFault(
+        f"the gold statement leaves tables that cannot be read ({reply}): "
+        f"{problem.gold_sql!r}"
+      )
+    return gold_hash
 
 
 def _sqlite_engine(server: str, limits: Mapping[str, Any]) -> Engine:

@@ -14,6 +14,7 @@ from environments.dbbench.mysql.syntax import BLANK, EMPTY, split
 
 NO_ROWS = "[]"
 NOT_TEXT = "'{}' object has no attribute 'encode'"
+MAX_CHARS = 100_000  # of all statements; more are not taken apart
 LIMIT_S = 60.0  # for all statements; none starts later
 
 
@@ -23,6 +24,12 @@ async def execute(database: Database, argument: object) -> str:
     return NO_ROWS  # the connector sends nothing
   if not isinstance(argument, str):
     return NOT_TEXT.format(type(argument).__name__)
+  try:
+    argument.encode()
+  except UnicodeEncodeError as error:
+    return str(error)
+  if len(argument) > MAX_CHARS:
+    return await database.execute(argument)  # which refuses it unread
   bounds = split(argument)
   if not bounds:
     is_empty = not argument.strip(BLANK)

@@ -23,7 +23,7 @@ from environments.dbbench.engines.mariadb_server import (
   PrivateServer,
   read_address,
 )
-from environments.dbbench.grading import Row
+from environments.dbbench.grading import Row, tables_hash
 from environments.dbbench.mysql import groups, names
 from environments.dbbench.mysql.dialect import parsed
 from environments.dbbench.mysql.syntax import NotMySQL, Refused
@@ -157,9 +157,11 @@ class MariaDBDatabase(base.Database):
       await asyncio.to_thread(self.run, sql), self._max_result_chars
     )
 
-  async def rows(self, table: Table) -> list[Row]:
-    """Returns the rows of `table`; waits for the server."""
-    return await asyncio.to_thread(self.read, table)
+  async def hash_of(self, tables: Sequence[Table]) -> str:
+    """Returns the hash of the tables; waits for the server."""
+    return await asyncio.to_thread(
+      lambda: tables_hash([self.read(table) for table in tables])
+    )
 
   def run(self, sql: str) -> str:
     """Runs one statement and returns the reply."""

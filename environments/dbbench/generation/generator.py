@@ -6,13 +6,12 @@ label comes from running the gold statement.
 """
 
 import dataclasses
-import math
 import random
 from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_bounds, require_some_of
-from environments.dbbench.engines.sqlite import SQLiteDatabase
+from environments.dbbench.engines.sqlite_connection import Connection
 from environments.dbbench.generation.joins import MAX_TABLES, Join, draw_join
 from environments.dbbench.generation.questions import (
   KINDS,
@@ -21,7 +20,6 @@ from environments.dbbench.generation.questions import (
 )
 from environments.dbbench.generation.statement import Select, Statement
 from environments.dbbench.generation.tables import Topic
-from environments.dbbench.grading import tables_hash
 from environments.dbbench.mysql import dialect
 from environments.dbbench.problem import MUTATIONS, Problem, Table
 
@@ -29,6 +27,7 @@ from environments.dbbench.problem import MUTATIONS, Problem, Table
 DEFAULT_KINDS = (*KINDS, *(kind for kind in KINDS if kind != "insert"))
 INSERT_COLUMNS = 3  # keeps the row that a policy must copy short
 QUESTIONS_PER_TABLE = 8  # draws before the table is drawn again
+_idle: list[Connection] = []  # one per thread that has generated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,15 +104,15 @@ def _problem(
 ) -> Problem:
   """Runs the gold statement for the label or for the hash of the tables."""
   sql = question.statement.sql()
-  database = SQLiteDatabase(tables)
-  try:
-    rows = database.run(dialect.translate(sql), stop_at=math.inf)
-    after = tables_hash([database.read(table) for table in tables])
-  finally:
-    database.close()
   verb = type(question.statement).__name__.upper()
+  is_mutation = verb in MUTATIONS
+  database = _idle.pop() if _idle else Connection()
+  database.fill(tables)
+  rows = database.run(dialect.translate(sql))
+  after = database.hash_of(tables) if is_mutation else ""
+  _idle.append(database)
   return Problem(
-    type=verb if verb in MUTATIONS else kind,
+    type=verb if is_mutation else kind,
     tables=tables,
     question=question.text,
     description=" ".join(
@@ -123,5 +122,5 @@ def _problem(
     ),
     gold_sql=sql,
     label=tuple(str(cell) for row in rows for cell in row),
-    table_hash=after if verb in MUTATIONS else "",
+    table_hash=after,
   )

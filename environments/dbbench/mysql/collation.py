@@ -25,6 +25,7 @@ _RANKS = {ord(c): _FIRST + i for i, c in enumerate(" " + _PUNCTUATION)} | {
 }
 _LETTERS_FROM = 0xE200
 _ANY, _ONE = "%", "_"
+MAX_CACHED = 64  # characters of a text whose weights are kept
 
 
 def compare(a: str, b: str) -> int:
@@ -33,10 +34,16 @@ def compare(a: str, b: str) -> int:
   return (left > right) - (left < right)
 
 
-@functools.lru_cache(maxsize=4096)
 def weights(text: str) -> str:
   """Returns a sort key: keys compare by code point as MySQL compares texts."""
+  return (_weights if len(text) > MAX_CACHED else _cached_weights)(text)
+
+
+def _weights(text: str) -> str:
   return "".join(map(_weight, text))
+
+
+_cached_weights = functools.lru_cache(maxsize=4096)(_weights)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,10 +64,10 @@ def like(pattern: object, text: object, escape: str = "\\") -> bool | None:
   """Implements LIKE: % matches any text, _ any character."""
   if pattern is None or text is None:
     return None
-  return _matches(_tokens(str(pattern), escape), [*map(_weight, str(text))])
+  make = _tokens if len(str(pattern)) > MAX_CACHED else _cached_tokens
+  return _matches(make(str(pattern), escape), [*map(_weight, str(text))])
 
 
-@functools.lru_cache(maxsize=1024)
 def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
   """Returns the pattern's weights and wildcards; no weight is a wildcard."""
   tokens: list[str] = []
@@ -73,6 +80,9 @@ def _tokens(pattern: str, escape: str) -> tuple[str, ...]:
     else:
       tokens.append(_weight(character))
   return tuple(tokens)
+
+
+_cached_tokens = functools.lru_cache(maxsize=1024)(_tokens)
 
 
 def _matches(tokens: tuple[str, ...], text: list[str]) -> bool:

@@ -7,19 +7,28 @@ database (ATTACH, PRAGMA) ever does.
 import dataclasses
 import functools
 import logging
+import math
 
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, ParseError, TokenError
+from sqlglot.parsers.mysql import MySQLParser
 
 from environments.dbbench.engines.base import DATABASE
 from environments.dbbench.mysql import names, rewrites, schema, syntax
-from environments.dbbench.mysql.syntax import NotMySQL, Refused
+from environments.dbbench.mysql.syntax import (
+  NotMySQL,
+  Refused,
+  TooComplex,
+  nodes_of,
+)
 from environments.dbbench.mysql.types import MySQLType, type_of
 
 MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
-CACHE_SIZE = 4096  # statements; the episodes of a group share many
+MAX_RETREATS = 2_000  # tokens that a quick parse may read again
+MAX_CACHED_CHARS = 500  # a tree takes about a kilobyte per character
+CACHE_SIZE = 512  # statements; the episodes of a group share many
 
 _RUNS = (
   exp.Query,
@@ -60,6 +69,19 @@ class Statement:
   # As MySQL reads it, for checks that need to know the tables.
   tree: exp.Expr | None = None
   reads_schema: bool = False  # whether it reads views of `schema`
+  changes_schema: bool = False
+
+
+class _Parser(MySQLParser):
+  """MySQL's parser; sqlglot may try 2^n ways to read n joins."""
+
+  max_retreats: float = math.inf
+
+  def _retreat(self, index: int) -> None:
+    self.max_retreats -= int(self._index) - index
+    if self.max_retreats < 0:
+      raise TooComplex
+    super()._retreat(index)
 
 
 class _Dialect(SQLite):
@@ -73,13 +95,20 @@ _MYSQL = MySQL()
 _SQLITE = _Dialect()
 
 
-@functools.lru_cache(maxsize=CACHE_SIZE)
-def translate(sql: str) -> Statement:
-  """Returns the statement for SQLite. Raises `Refused` as MySQL would."""
+def translate(sql: str, *, is_quick: bool = True) -> Statement:
+  """Returns the statement for SQLite. Raises `Refused` as MySQL would.
+
+  Raises `TooComplex` if it must be quick and might take long.
+  """
+  is_short = len(sql) <= MAX_CACHED_CHARS
+  return (_cached if is_short else _translation)(sql, is_quick)
+
+
+def _translation(sql: str, is_quick: bool) -> Statement:
   described = schema.described_column(sql)
   if described is not None:
     return Statement(describes=described[0], like=described[1])
-  tree = parsed(sql)
+  tree = parsed(sql, is_quick=is_quick)
   if isinstance(tree, exp.Show):
     return _show(tree)
   if isinstance(tree, exp.Describe):
@@ -93,12 +122,18 @@ def translate(sql: str) -> Statement:
   return _translated(tree, sql)
 
 
+_cached = functools.lru_cache(maxsize=CACHE_SIZE)(_translation)
+
+
 def _translated(tree: exp.Expr, sql: str) -> Statement:
   refusal = names.refusal_of_form(tree)
   if refusal is not None:
     raise Refused(refusal)
   reads_schema = schema.resolve_names(tree)
+  for name in nodes_of(tree, exp.Identifier):
+    name.meta.clear()  # positions of words, which would be copied
   original = tree.copy()
+  changes_schema = isinstance(tree, exp.Create | exp.Drop | exp.Alter)
   try:
     types = _result_types(tree)
     tree = rewrites.rewritten(tree)
@@ -107,27 +142,35 @@ def _translated(tree: exp.Expr, sql: str) -> Statement:
     )
   except _SQLGLOT_FAULTS as error:
     raise NotMySQL(sql) from error
-  return Statement(translated, types, tree=original, reads_schema=reads_schema)
+  return Statement(
+    translated,
+    types,
+    tree=original,
+    reads_schema=reads_schema,
+    changes_schema=changes_schema,
+  )
 
 
-def parsed(sql: str) -> exp.Expr:
+def parsed(sql: str, *, is_quick: bool = False) -> exp.Expr:
   """Parses one statement.
 
-  Raises `NotMySQL` if sqlglot cannot parse it, and plain `Refused` if only
-  MySQL refuses it.
+  Raises `NotMySQL` if sqlglot cannot parse it, plain `Refused` if only MySQL
+  refuses it, and `TooComplex` if it must be quick and might take long.
   """
   sql = sql.rstrip(syntax.BLANK)
   if not sql:
     raise Refused(syntax.EMPTY)
   if len(sql) > MAX_SQL_CHARS:
     raise NotMySQL(sql)
+  if is_quick:
+    syntax.require_simple(sql)
   refusal = syntax.refusal_of_words(sql)
   if refusal is not None:
     raise Refused(refusal)
   sql = rewrites.with_known_words(sql)
   bounds = syntax.split(sql)
   second = bounds[1][0] if len(bounds) > 1 else len(sql)
-  tree = _parse(sql, second)
+  tree = _parse(sql, second, is_quick=is_quick)
   refusal = syntax.refusal_of_grammar(tree, sql)
   if refusal is not None:
     raise Refused(refusal)
@@ -136,12 +179,13 @@ def parsed(sql: str) -> exp.Expr:
   return tree
 
 
-def _parse(sql: str, second: int) -> exp.Expr:
+def _parse(sql: str, second: int, *, is_quick: bool) -> exp.Expr:
   """Parses the first statement of `sql`; the next one starts at `second`."""
   try:
-    tree = _first_tree(sql)
+    tree = _first_tree(sql, is_quick=is_quick)
   except TokenError as error:
-    raise NotMySQL(sql, min(_stop_before_quote(sql), second)) from error
+    start = _stop_before_quote(sql, is_quick=is_quick)
+    raise NotMySQL(sql, min(start, second)) from error
   except ParseError as error:
     raise NotMySQL(sql, min(_stop(error, sql), second)) from error
   except _SQLGLOT_FAULTS as error:
@@ -151,10 +195,13 @@ def _parse(sql: str, second: int) -> exp.Expr:
   return tree
 
 
-def _first_tree(sql: str) -> exp.Expr | None:
+def _first_tree(sql: str, *, is_quick: bool) -> exp.Expr | None:
   # With the whole statement as context, its length gives the position.
-  parser = _MYSQL.parser(error_message_context=MAX_SQL_CHARS)
-  return parser.parse(_MYSQL.tokenize(sql), sql)[0]
+  parser = _Parser(dialect=_MYSQL, error_message_context=MAX_SQL_CHARS)
+  if is_quick:
+    parser.max_retreats = MAX_RETREATS
+  tree: exp.Expr | None = parser.parse(_MYSQL.tokenize(sql), sql)[0]
+  return tree
 
 
 def _stop(error: ParseError, sql: str) -> int:
@@ -168,13 +215,13 @@ def _stop(error: ParseError, sql: str) -> int:
   return len(details["start_context"])
 
 
-def _stop_before_quote(sql: str) -> int:
+def _stop_before_quote(sql: str, *, is_quick: bool) -> int:
   """Returns the position of the error if a quote in `sql` is never closed."""
   start = next(
     (t.start for t in syntax.tokens(sql) if t.word in ("'", '"', "`")), 0
   )
   try:
-    _first_tree(sql[:start])
+    _first_tree(sql[:start], is_quick=is_quick)
   except ParseError as error:
     return _stop(error, sql[:start])
   except (TokenError, *_SQLGLOT_FAULTS):

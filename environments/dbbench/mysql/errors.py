@@ -6,7 +6,11 @@ import sqlite3
 from sqlglot import exp
 
 from environments.dbbench.mysql.dialect import parsed
-from environments.dbbench.mysql.syntax import Refused, syntax_error
+from environments.dbbench.mysql.syntax import (
+  Refused,
+  nodes_of,
+  syntax_error,
+)
 
 _ERRORS = (
   (
@@ -111,7 +115,7 @@ def _clause_of(column: str, sql: str) -> str:
     return _FIRST
   clauses = {
     _innermost_clause(node)
-    for node in tree.find_all(exp.Column)
+    for node in nodes_of(tree, exp.Column)
     if node.name.lower() in (name, column.lower())
   }
   return min(clauses, key=_ORDER.index, default=_FIRST)

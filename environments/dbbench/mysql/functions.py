@@ -1,15 +1,17 @@
 """Implements MySQL functions that SQLite lacks or defines otherwise.
 
-Each takes at most linear time. REGEXP is left out on purpose: a pattern could
-run for ever, and nothing could stop it.
+Each call is charged to the statement's budget, if there is one, before it runs.
+REGEXP is left out on purpose: a pattern could run for ever.
 """
 
 import decimal
 import functools
 import hashlib
 import math
+import re
 import sqlite3
 import statistics
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -37,21 +39,89 @@ ONLY = "MYSQL_ONLY"
 SERVER_VERSION = "8.4.0"
 MAX_PADDED = 100_000  # characters
 MAX_VALUES = 1_000_000  # of an aggregate that keeps them
+UNITS_PER_VALUE = 20  # a variance is computed with fractions
+LIKE_SHARE = 8  # of all pairs of characters, those that LIKE compares
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
-def install(connection: sqlite3.Connection) -> None:
-  """Registers the collation and the functions with the connection."""
-  connection.create_collation(collation.NAME, collation.compare)
-  for name, (num_arguments, function) in (_FUNCTIONS | _OF_VALUES).items():
-    if name in _OF_VALUES:
-      function = functools.partial(_unless_null, function)
+class OverBudget(Exception):
+  """A statement has used up its budget."""
+
+
+class Meter:
+  """The budget of one statement: `units` of work, and a time."""
+
+  def __init__(self) -> None:
+    self.units: float = math.inf
+    self._stop_at = math.inf  # on the monotonic clock
+
+  def allow(self, units: float, seconds: float) -> None:
+    """Sets the budget of the next statement."""
+    self.units, self._stop_at = units, time.monotonic() + seconds
+
+  @property
+  def is_over(self) -> bool:
+    return self.units < 0 or time.monotonic() >= self._stop_at
+
+  def charge(self, *values: object) -> None:
+    """Takes a unit per character; raises `OverBudget` if none is left."""
+    units = 1
+    for value in values:
+      if isinstance(value, str | bytes):
+        units += len(value)
+    self.units -= units
+    if self.units < 0:
+      raise OverBudget
+
+  def charged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, charged for its arguments and its result."""
+
+    def call(*arguments: object) -> Any:
+      self.charge(*arguments)
+      result = function(*arguments)
+      self.charge(result)
+      return result
+
+    return call
+
+
+def install(connection: sqlite3.Connection, meter: Meter | None) -> None:
+  """Registers the collation and the functions; a meter charges their calls."""
+  charged = meter.charged if meter else lambda function: function
+  connection.create_collation(
+    collation.NAME, _metered_compare(meter) if meter else collation.compare
+  )
+  for name, (num_arguments, function) in _ALL.items():
     connection.create_function(
-      name, num_arguments, function, deterministic=True
+      name, num_arguments, charged(function), deterministic=True
     )
+  like = _metered_like(meter) if meter else collation.like
+  connection.create_function("LIKE", 2, like, deterministic=True)
   for name, moment in _MOMENTS.items():
     connection.create_function(name, 0, moment)
   for name, aggregate in _AGGREGATES.items():
-    connection.create_aggregate(name, 1, aggregate)
+    kind = functools.partial(aggregate, meter)
+    connection.create_aggregate(name, 1, kind)
+
+
+def _metered_compare(meter: Meter) -> Callable[[str, str], int]:
+  def compare(a: str, b: str) -> int:
+    # SQLite ignores errors of a collation, and stops at its next check.
+    meter.units -= 1 + len(a) + len(b)
+    return 0 if meter.units < 0 else collation.compare(a, b)
+
+  return compare
+
+
+def _metered_like(meter: Meter) -> Callable[[object, object], bool | None]:
+  def like(pattern: object, text: object) -> bool | None:
+    meter.charge(pattern, text)
+    if str(pattern).count("%") > 1:
+      meter.units -= len(str(pattern)) * len(str(text)) // LIKE_SHARE
+      meter.charge()
+    return collation.like(pattern, text)
+
+  return like
 
 
 def _unless_null(function: Callable[..., Any], *arguments: object) -> Any:
@@ -270,10 +340,14 @@ def _convert(text: object, source: object, target: object) -> str | None:
 class _Aggregate:
   """Base of aggregates of all numbers of a group."""
 
-  def __init__(self) -> None:
+  def __init__(self, meter: Meter | None) -> None:
+    self._meter = meter
     self._values: list[float] = []
 
   def step(self, value: object) -> None:
+    if self._meter is not None:
+      self._meter.units -= UNITS_PER_VALUE
+      self._meter.charge(value)
     number = _number(value)
     if number is not None and len(self._values) < MAX_VALUES:
       self._values.append(float(number))
@@ -306,7 +380,8 @@ def _root(variance: float | None) -> float | None:
 class _Only:
   """Returns the value of a scalar subquery; a second row is an error."""
 
-  def __init__(self) -> None:
+  def __init__(self, meter: Meter | None) -> None:
+    del meter  # it reads no more than one value
     self._count = 0
     self._value: object = None
 
@@ -324,20 +399,15 @@ def _number(value: object) -> int | float | None:
   """Converts to a number; of a text, its beginning, else 0."""
   if value is None or isinstance(value, int | float):
     return value
-  text = str(value).strip()
-  for end in range(len(text), 0, -1):
-    try:
-      return float(text[:end]) if text[end - 1] != "_" else 0.0
-    except ValueError:
-      continue
-  return 0.0
+  match = _NUMBER.match(str(value).strip())
+  return float(match[0]) if match else 0.0
 
 
 _MOMENTS: dict[str, Callable[[], str]] = {
   **dict.fromkeys(("NOW", "SYSDATE", "LOCALTIME"), dates.now),
   "CURDATE": dates.today,
 }
-_AGGREGATES: dict[str, type] = {
+_AGGREGATES: dict[str, Callable[[Meter | None], Any]] = {
   ONLY: _Only,
   **dict.fromkeys(("STDDEV_POP", "STDDEV"), _StddevPop),
   "STDDEV_SAMP": _StddevSamp,
@@ -369,7 +439,6 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
   AS_TEXT: (2, as_text),
   "SUBSTRING_INDEX": (3, _substring_index),
   "CONCAT_WS": (-1, _concat_ws),
-  "LIKE": (2, collation.like),
   "LPAD": (3, functools.partial(_pad, True)),
   "RPAD": (3, functools.partial(_pad, False)),
   "REPEAT": (2, _repeat),
@@ -401,4 +470,8 @@ _FUNCTIONS: dict[str, tuple[int, Callable[..., Any]]] = {
   "CURRENT_USER": (0, lambda: "root@%"),
   "CONNECTION_ID": (0, lambda: 1),
   "LAST_INSERT_ID": (0, lambda: 0),
+}
+_ALL = _FUNCTIONS | {
+  name: (num_arguments, functools.partial(_unless_null, function))
+  for name, (num_arguments, function) in _OF_VALUES.items()
 }

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sqlglot import exp
 
+from environments.dbbench.mysql.syntax import nodes_of
+
 _GROUPED = (
   "1055 (42000): Expression #{n} of {clause} is not in GROUP BY clause and "
   "contains nonaggregated column '{column}' which is not functionally "
@@ -40,13 +42,13 @@ def needs_check(tree: exp.Expr) -> bool:
     select.args.get("group")
     or (select.args.get("distinct") and select.args.get("order"))
     or aggregates(select)
-    for select in tree.find_all(exp.Select)
+    for select in nodes_of(tree, exp.Select)
   )
 
 
 def refusal_of(tree: exp.Expr, schema: Schema, database: str) -> str | None:
   """Returns the error for the first bad query, inner ones first, else None."""
-  for select in reversed(list(tree.find_all(exp.Select))):
+  for select in reversed(nodes_of(tree, exp.Select)):
     sources = sources_of(select, schema)
     if sources is None:
       continue
@@ -246,7 +248,7 @@ class Query:
   def _key(self, node: exp.Expr) -> str:
     """Returns a text that is the same for equal expressions."""
     node = node.copy().unnest()
-    for column in list(node.find_all(exp.Column)):
+    for column in nodes_of(node, exp.Column):
       place = self.place_of(column)
       if place is not None:
         named = exp.column(place[1], table=place[0], quoted=True)

@@ -16,6 +16,7 @@ from environments.dbbench.mysql.groups import (
   source_nodes,
   sources_of,
 )
+from environments.dbbench.mysql.syntax import nodes_of
 
 _UNKNOWN = "1054 (42S22): Unknown column '{}' in '{}'"
 _NO_ALIAS = "1248 (42000): Every derived table must have its own alias"
@@ -26,10 +27,10 @@ def refusal_of(
   tree: exp.Expr, schema: Schema, tables: Collection[str], database: str
 ) -> str | None:
   """Returns the error for the first unknown name, else None."""
-  for table in tree.find_all(exp.Table):
+  for table in nodes_of(tree, exp.Table):
     if _is_other_case(table, tables):
       return _NO_TABLE.format(database, table.name)
-  for select in tree.find_all(exp.Select):
+  for select in nodes_of(tree, exp.Select):
     sources = sources_of(select, schema)
     if sources is None:
       continue
@@ -54,7 +55,7 @@ def refusal_of_form(tree: exp.Expr) -> str | None:
       f"1093 (HY000): You can't specify target table '{target}' for update in "
       "FROM clause"
     )
-  for select in tree.find_all(exp.Select):
+  for select in nodes_of(tree, exp.Select):
     refusal = _refusal_of_sources(select)
     if refusal is not None:
       return refusal
@@ -91,7 +92,7 @@ def _read_tables(tree: exp.Expr) -> Iterator[str]:
 
   Derived tables do not count: MySQL materializes them before the change.
   """
-  for select in tree.find_all(exp.Select):
+  for select in nodes_of(tree, exp.Select):
     if select.find_ancestor(exp.From, exp.Join) is None:
       for node in source_nodes(select):
         if isinstance(node, exp.Table):

@@ -15,7 +15,12 @@ from environments.dbbench.mysql import collation
 from environments.dbbench.mysql.functions import AS_TEXT, ONLY
 from environments.dbbench.mysql.groups import aggregates
 from environments.dbbench.mysql.replacements import plus_zero, replace_function
-from environments.dbbench.mysql.syntax import Refused, tokens
+from environments.dbbench.mysql.syntax import (
+  Refused,
+  TooComplex,
+  nodes_of,
+  tokens,
+)
 from environments.dbbench.mysql.types import TEXT, MySQLType, type_of
 
 _REPLACE = re.compile(
@@ -28,7 +33,9 @@ _SHOW = re.compile(
 )
 _KNOWN_TO_SHOW = {"KEYS": "INDEX", "INDEXES": "INDEX"}
 _DIGIT_AFTER_POINT = re.compile(r"[\w`]\.\d")
+MAX_GROWTH = 20  # of a statement; some forms double at each level
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+_UNIONS = {exp.Union, exp.Except, exp.Intersect}
 # Queries inside of these may have any number of rows.
 _TAKES_ROWS = (
   exp.From,
@@ -72,45 +79,63 @@ def _with_quoted_numbers(sql: str) -> str:
 
 
 def rewritten(tree: exp.Expr) -> exp.Expr:
-  """Returns the statement for SQLite; `tree` is changed in place."""
+  """Returns the statement for SQLite; `tree` is changed in place.
+
+  Raises `TooComplex` if the statement would become much longer.
+  """
+  nodes = nodes_of(tree, exp.Expr)
+  kinds = {type(node) for node in nodes}
+  max_nodes = MAX_GROWTH * len(nodes)
   tree = _in_known_forms(tree)
+  _rewrite_queries(tree, kinds)
   if isinstance(tree, exp.Update):
     _unqualify(tree)
-    _read_new_values(tree)
+    _read_new_values(tree, max_nodes)
   types = [type_of(cell) for cell in _written(tree)]
-  for child in list(tree.iter_expressions()):
-    _rewrite_from(child)
+  _rewrite_below(tree, max_nodes)
   for cell, known in zip(_written(tree), types, strict=True):
     _write_as_text(cell, known)
-  for select in tree.find_all(exp.Select):
-    _keep_groups_in_order(select)
-  _guard_single_values(tree)
+  if exp.Group in kinds:
+    for select in nodes_of(tree, exp.Select):
+      _keep_groups_in_order(select)
+  if exp.Subquery in kinds:
+    _guard_single_values(tree)
   return tree
 
 
 def _in_known_forms(tree: exp.Expr) -> exp.Expr:
+  """Rewrites a statement that changes something as a whole."""
   if isinstance(tree, exp.Insert):
     tree.set("conflict", None)
     _fill_in_defaults(tree)
   elif isinstance(tree, exp.Update):
     _fill_in_default_columns(tree)
   elif isinstance(tree, exp.Delete):
-    tree = _of_one_table(tree)
-  for select in list(tree.find_all(exp.Select)):
+    return _of_one_table(tree)
+  elif isinstance(tree, exp.Create):
+    _make_lasting(tree)
+  return tree
+
+
+def _rewrite_queries(tree: exp.Expr, kinds: set[type[exp.Expr]]) -> None:
+  """Rewrites queries as a whole; `kinds` are those of the tree's nodes."""
+  for select in nodes_of(tree, exp.Select):
     _rewrite_select(select)
-  for union in list(tree.find_all(exp.SetOperation)):
-    _open_sides(union)
-  for either in reversed(list(tree.find_all(exp.Xor))):
+  if kinds & _UNIONS:
+    for union in nodes_of(tree, exp.SetOperation):
+      _open_sides(union)
+  if exp.Xor not in kinds:
+    return
+  for either in reversed(nodes_of(tree, exp.Xor)):
     left, right = (
       exp.paren(exp.not_(exp.paren(side.copy())))
       for side in either.unnest_operands()
     )
     either.replace(exp.paren(exp.NEQ(this=left, expression=right)))
-  return tree
 
 
 def _fill_in_default_columns(update: exp.Update) -> None:
-  for column in list(update.find_all(exp.Column)):
+  for column in nodes_of(update, exp.Column):
     if column.name.upper() == "DEFAULT" and not column.this.quoted:
       column.replace(exp.Null())
 
@@ -120,7 +145,7 @@ def _fill_in_defaults(insert: exp.Insert) -> None:
   values = insert.expression
   if not isinstance(values, exp.Values):
     return
-  for default in list(values.find_all(exp.Var)):
+  for default in nodes_of(values, exp.Var):
     if default.name.upper() == "DEFAULT":
       default.replace(exp.Null())
   if not any(row.expressions for row in values.expressions):
@@ -128,6 +153,12 @@ def _fill_in_defaults(insert: exp.Insert) -> None:
     insert.set("this", table)
     insert.set("expression", None)
     insert.set("default", True)
+
+
+def _make_lasting(create: exp.Create) -> None:
+  """Drops TEMPORARY: a session is not longer than its database."""
+  for temporary in nodes_of(create, exp.TemporaryProperty):
+    temporary.pop()
 
 
 def _of_one_table(delete: exp.Delete) -> exp.Expr:
@@ -146,7 +177,7 @@ def _of_one_table(delete: exp.Delete) -> exp.Expr:
   if delete.args.get("where"):
     query.where(delete.args["where"].this.copy(), copy=False)
   tables = {
-    t.alias_or_name: t.name for s in sources for t in s.find_all(exp.Table)
+    t.alias_or_name: t.name for s in sources for t in nodes_of(s, exp.Table)
   }
   name = tables.get(targets[0].name, targets[0].name)
   rowid = exp.column("rowid", quoted=True)
@@ -171,7 +202,7 @@ def _rewrite_select(select: exp.Select) -> None:
     if isinstance(e, exp.Alias)
   }
   condition = having.this.copy()
-  for column in list(condition.find_all(exp.Column)):
+  for column in nodes_of(condition, exp.Column):
     expression = aliases.get(column.name.lower())
     if expression is not None and not column.table:
       if column is condition:
@@ -203,18 +234,24 @@ def _unqualify(update: exp.Update) -> None:
       column.set("table", None)
 
 
-def _read_new_values(update: exp.Update) -> None:
+def _read_new_values(update: exp.Update, max_nodes: int) -> None:
   """Replaces columns that are already set by their new values.
 
   MySQL reads the new value, SQLite the old one.
   """
   new_values: dict[str, exp.Expr] = {}
+  sizes: dict[str, int] = {}
   for pair in update.expressions:
-    for column in list(pair.expression.find_all(exp.Column)):
+    columns = nodes_of(pair.expression, exp.Column)
+    if sum(sizes.get(c.name.lower(), 0) for c in columns) > max_nodes:
+      raise TooComplex
+    for column in columns:
       if column.name.lower() in new_values:
         column.replace(new_values[column.name.lower()].copy())
     text = exp.func(AS_TEXT, pair.expression.copy(), exp.Literal.number(0))
-    new_values[pair.this.name.lower()] = exp.cast(text, "text", copy=False)
+    name = pair.this.name.lower()
+    new_values[name] = exp.cast(text, "text", copy=False)
+    sizes[name] = _num_nodes(new_values[name])
 
 
 def _written(tree: exp.Expr) -> list[exp.Expr]:
@@ -265,7 +302,7 @@ def _keep_groups_in_order(select: exp.Select) -> None:
 
 def _guard_single_values(tree: exp.Expr) -> None:
   """Makes scalar subqueries fail if they have more than one row."""
-  for query in list(tree.find_all(exp.Subquery)):
+  for query in nodes_of(tree, exp.Subquery):
     select = query.this
     if (
       isinstance(query.parent, _TAKES_ROWS)
@@ -289,25 +326,35 @@ def _has_one_row(select: exp.Select) -> bool:
   return is_bare or (aggregates(select) and not select.args.get("group"))
 
 
-def _rewrite_from(node: exp.Expr) -> None:
-  """Rewrites a node, then the children of the node that replaced it."""
-  parent, key, index = node.parent, node.arg_key, node.index
-  _rewrite(node)
-  if parent is not None and key is not None:
-    slot = parent.args[key]
-    node = slot if index is None else slot[index]
-  for child in list(node.iter_expressions()):
-    _rewrite_from(child)
+def _rewrite_below(tree: exp.Expr, max_nodes: int) -> None:
+  """Rewrites each node, and then the children of the node that replaced it."""
+  num_nodes = 0
+  nodes = [*tree.iter_expressions(reverse=True)]
+  while nodes:
+    num_nodes += 1
+    if num_nodes > max_nodes:
+      raise TooComplex
+    node = nodes.pop()
+    parent, key, index = node.parent, node.arg_key, node.index
+    _rewrite(node, max_nodes)
+    if parent is not None and key is not None:
+      slot = parent.args[key]
+      node = slot if index is None else slot[index]
+    nodes += node.iter_expressions(reverse=True)
 
 
-def _rewrite(node: exp.Expr) -> None:
+def _num_nodes(node: exp.Expr) -> int:
+  return len(nodes_of(node, exp.Expr))
+
+
+def _rewrite(node: exp.Expr, max_nodes: int) -> None:
   if isinstance(node, _COMPARISONS):
     if not isinstance(node.parent, exp.Update) or node.arg_key != "expressions":
       _rewrite_operands(node.this, [node.expression])
   elif isinstance(node, exp.Between):
     _rewrite_operands(node.this, [node.args["low"], node.args["high"]])
   elif isinstance(node, exp.In) and node.expressions:
-    _rewrite_in(node)
+    _rewrite_in(node, max_nodes)
   elif isinstance(node, exp.Left):
     node.replace(exp.func("SUBSTR", node.this, "1", node.expression))
   elif isinstance(node, exp.Right):
@@ -316,11 +363,13 @@ def _rewrite(node: exp.Expr) -> None:
     replace_function(node)
 
 
-def _rewrite_in(node: exp.In) -> None:
+def _rewrite_in(node: exp.In, max_nodes: int) -> None:
   """Compares with each value of the list by the type of that value."""
   known = [type_of(value) for value in node.expressions]
   numbers = [kind is not None and kind.is_number for kind in known]
   if any(numbers) and not all(numbers) and type_of(node.this) == TEXT:
+    if len(known) * _num_nodes(node.this) > max_nodes:
+      raise TooComplex
     tests = [
       exp.EQ(this=node.this.copy(), expression=value.copy())
       for value in node.expressions

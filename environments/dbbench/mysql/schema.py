@@ -10,7 +10,7 @@ import re
 from sqlglot import exp
 
 from environments.dbbench.engines.base import DATABASE
-from environments.dbbench.mysql.syntax import Refused
+from environments.dbbench.mysql.syntax import Refused, nodes_of
 
 _SCHEMA = "information_schema"
 _TEXT = "utf8mb4"
@@ -109,7 +109,7 @@ def resolve_names(tree: exp.Expr) -> bool:
   statement reads a view. Raises `Refused` for unknown tables and databases.
   """
   reads_views = False
-  for table in list(tree.find_all(exp.Table)):
+  for table in nodes_of(tree, exp.Table):
     if table.db.lower() == _SCHEMA:
       reads_views = True
       name = table.name.upper()
@@ -125,7 +125,7 @@ def resolve_names(tree: exp.Expr) -> bool:
       table.set("db", None)
     elif table.db:
       raise Refused(f"1049 (42000): Unknown database '{table.db}'")
-  for column in tree.find_all(exp.Column):
+  for column in nodes_of(tree, exp.Column):
     if column.db.lower() == _SCHEMA or column.db == DATABASE:
       column.set("db", None)
   return reads_views

@@ -30,7 +30,16 @@ class MySQLType:
     return self.family in ("int", "decimal", "double")
 
   def python_value(self, cell: object) -> object:
-    """Returns the value that MySQL's connector has for SQLite's cell."""
+    """Returns the value that MySQL's connector has for SQLite's cell.
+
+    A value out of the type's range stays as it is.
+    """
+    try:
+      return self._converted(cell)
+    except (ArithmeticError, ValueError):
+      return cell
+
+  def _converted(self, cell: object) -> object:
     if isinstance(cell, str) and self.family in ("date", "datetime"):
       moment = datetime.datetime.fromisoformat(cell)
       return moment if self.family == "datetime" else moment.date()

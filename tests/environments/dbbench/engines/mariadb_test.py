@@ -77,7 +77,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
     for problem in load_problems(dev_rows()):
       async with self.engine.open(problem.tables) as database:
         for table in problem.tables:
-          self.assertEqual(await database.rows(table), list(table.rows))
+          self.assertEqual(database.read(table), list(table.rows))
 
   async def test_hash_is_the_servers_own(self):
     columns = ", ".join(f"`{column}`" for column in TABLE.columns)
@@ -109,7 +109,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
   async def test_statements_are_committed_at_once(self):
     for sql in ("BEGIN", "DELETE FROM `t a`", "ROLLBACK"):
       self.assertEqual(await self.database.execute(sql), "[]")
-    self.assertEqual(await self.database.rows(TABLE), [])
+    self.assertEqual(self.database.read(TABLE), [])
 
   async def test_statements_cannot_leave_the_database(self):
     for sql, code in {

@@ -3,19 +3,25 @@
 import asyncio
 import contextlib
 import os
+import signal
 import tempfile
-import threading
 import unittest
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.errors import EnvironmentFault
+from environments.dbbench.engines import connector, sqlite_process
 from environments.dbbench.engines.base import TIMED_OUT
-from environments.dbbench.engines.sqlite import SQLiteDatabase, SQLiteEngine
+from environments.dbbench.engines.sqlite import SQLiteEngine
+from environments.dbbench.engines.sqlite_connection import Connection
+from environments.dbbench.engines.sqlite_process import LOST, OUT_OF_MEMORY
+from environments.dbbench.mysql.syntax import TooComplex
 from environments.dbbench.problem import Table
-from tests.clocks import until, wait_until
+from tests.clocks import until
+from tests.environments.dbbench.engines.long_statements import LONG_STATEMENTS
 
 SHOPS = Table(
   "old shops",
@@ -35,9 +41,16 @@ ENDLESS = (
 LONG = ENDLESS.replace("FROM n) ", "FROM n WHERE i < 200000) ")
 
 
+_engine = SQLiteEngine()  # whose process takes a second to start
+
+
+def tearDownModule():
+  asyncio.run(_engine.close())
+
+
 class StatementsTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
-    self.database = await self.enterAsyncContext(SQLiteEngine().open([SHOPS]))
+    self.database = await self.enterAsyncContext(_engine.open([SHOPS]))
 
   async def test_replies_are_the_connectors(self):
     for sql, reply in {
@@ -105,9 +118,9 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_missing_columns_and_tables_have_no_rows(self):
     await self.database.execute("ALTER TABLE `old shops` DROP COLUMN price")
-    self.assertEqual(await self.database.rows(SHOPS), [])
+    self.assertEqual(await self.database.hash_of([SHOPS]), "None")
     await self.database.execute("DROP TABLE `old shops`")
-    self.assertEqual(await self.database.rows(SHOPS), [])
+    self.assertEqual(await self.database.hash_of([SHOPS]), "None")
 
   async def test_statements_cannot_leave_the_database(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
@@ -131,7 +144,23 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
       ).replace("FROM n) ", "FROM n WHERE i < 1000) ")
     )
     self.assertEqual(reply, "1105 (HY000): database or disk is full")
-    self.assertEqual(await self.database.rows(SHOPS), list(SHOPS.rows))
+    reply = await self.database.execute("SELECT COUNT(*) FROM `old shops`")
+    self.assertEqual(reply, "[(3,)]")
+
+  async def test_the_schema_of_the_policy_is_kept(self):
+    for sql, reply in {
+      "CREATE TEMPORARY TABLE cities (city TEXT)": "[]",
+      "INSERT INTO cities SELECT DISTINCT city FROM `old shops`": "[]",
+      "CREATE VIEW v AS SELECT COUNT(*) AS n FROM cities": "[]",
+      "SELECT n FROM v": "[(2,)]",
+      "SELECT city FROM cities WHERE n = 1": (
+        "1054 (42S22): Unknown column 'n' in 'where clause'"
+      ),
+      "DELETE FROM `old shops` WHERE price > 9": "[]",
+      "SELECT shop FROM `old shops`": "[('Blue Bear',)]",
+    }.items():
+      with self.subTest(sql=sql):
+        self.assertEqual(await self.database.execute(sql), reply)
 
 
 _WORDS = """
@@ -145,12 +174,52 @@ class AnythingTest(unittest.TestCase):
   @given(st.lists(st.sampled_from(_WORDS.split()), max_size=12))
   @settings(max_examples=100, deadline=None)
   def test_whatever_a_policy_writes_is_answered(self, words):
-    database = SQLiteDatabase([SHOPS], statement_limit_s=1)
-    try:
-      reply = asyncio.run(database.execute(" ".join(words)))
-    finally:
-      database.close()
-    self.assertRegex(reply, r"\A(\[|\d{4} \(|Error: )")
+    database = Connection(is_quick=True)
+    database.fill([SHOPS])
+    with contextlib.closing(database), contextlib.suppress(TooComplex):
+      reply = database.answer(" ".join(words))
+      self.assertRegex(reply, r"\A(\[|\d{4} \()")
+
+
+class QuickTest(unittest.TestCase):
+  """What may take long is given up within a budget; it has changed nothing."""
+
+  def test_long_statements_are_given_up(self):
+    database = Connection(is_quick=True)
+    self.addCleanup(database.close)
+    for name, statements in LONG_STATEMENTS.items():
+      with self.subTest(name):
+        database.fill([SHOPS])
+        before = database.hash_of([SHOPS])
+        with self.assertRaises(TooComplex):
+          for sql in statements:
+            database.answer(sql)
+        if len(statements) == 1:
+          self.assertEqual(database.hash_of([SHOPS]), before)
+
+  def test_the_rest_is_answered(self):
+    database = Connection(is_quick=True)
+    self.addCleanup(database.close)
+    for sql in (
+      "SELECT " + "(" * 10 + "1" + ")" * 10,
+      "SELECT " + "-" * 20 + " 1",
+      "SELECT shop FROM `old shops` WHERE price IN (1, '7', 45, 'x', 128)",
+      "SELECT REPEAT('x', 200), MOD('7 km', 4), price LIKE '%2%' "
+      "FROM `old shops`",
+      "SELECT a.shop FROM `old shops` a JOIN `old shops` b ON a.city = b.city "
+      "JOIN `old shops` c ON b.city = c.city WHERE a.price > b.price",
+    ):
+      with self.subTest(sql):
+        database.fill([SHOPS])
+        self.assertRegex(database.answer(sql), r"\A(\[\(|1\d\d\d)")
+
+  def test_large_tables_are_hashed_elsewhere(self):
+    numbers = Table("n", ("i",), tuple((str(i),) for i in range(3000)))
+    database = Connection(is_quick=True)
+    self.addCleanup(database.close)
+    database.fill([numbers])
+    with self.assertRaises(TooComplex):
+      database.hash_of([numbers])
 
 
 class LimitsTest(unittest.IsolatedAsyncioTestCase):
@@ -168,60 +237,142 @@ class LimitsTest(unittest.IsolatedAsyncioTestCase):
       reply = await database.execute("SELECT COUNT(i) FROM n GROUP BY i")
     self.assertEqual(reply, str([(1,)] * 1000)[:800] + "[TRUNCATED]")
 
-  async def test_a_long_statement_ends_in_a_thread(self):
-    async with SQLiteEngine().open([SHOPS]) as database:
+
+class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
+  @contextlib.asynccontextmanager
+  async def open(self, limit_s: float = 60):
+    async with _engine.open([SHOPS]) as database:
+      database._statement_limit_s = limit_s
+      yield database
+
+  async def test_a_long_statement_ends(self):
+    async with self.open() as database:
       self.assertEqual(await database.execute(LONG), "[(200000,)]")
+      insert = "INSERT INTO `old shops` " + LONG.replace("COUNT(*)", "1, 2, 3")
+      self.assertEqual(await database.execute(f"{insert} LIMIT 9000"), "[]")
+      reply = await database.execute("SELECT COUNT(*) FROM `old shops`")
+      self.assertEqual(reply, "[(9003,)]")
 
-  async def test_an_endless_statement_gets_a_reply(self):
-    async with SQLiteEngine(statement_limit_s=0.05).open([SHOPS]) as database:
-      self.assertEqual(await database.execute(ENDLESS), TIMED_OUT)
-      self.assertEqual(await database.execute("SELECT 1"), "[(1,)]")
-
-  async def test_a_stopped_statement_changes_nothing(self):
+  async def test_an_endless_statement_changes_nothing(self):
     insert = "INSERT INTO `old shops` " + ENDLESS.replace(
       "SELECT COUNT(*)", "SELECT i, i, i"
     )
-    async with SQLiteEngine(statement_limit_s=0.05).open([SHOPS]) as database:
-      self.assertEqual(await database.execute(insert), TIMED_OUT)
-      self.assertEqual(await database.rows(SHOPS), list(SHOPS.rows))
+    async with self.open(0.2) as database, self.open() as other:
+      before = await database.hash_of([SHOPS])
+      endless = asyncio.create_task(database.execute(insert))
+      num_answers = 0
+      while not endless.done():
+        self.assertEqual(await other.execute("SELECT 1"), "[(1,)]")
+        num_answers += 1
+        await asyncio.sleep(0)
+      self.assertEqual(endless.result(), TIMED_OUT)
+      self.assertGreater(num_answers, 10)
+      self.assertEqual(await database.execute("SELECT 1"), "[(1,)]")
+      self.assertEqual(await database.hash_of([SHOPS]), before)
 
-  async def test_leaving_stops_a_running_statement(self):
-    async with asyncio.timeout(30):
-      async with SQLiteEngine(statement_limit_s=600).open([SHOPS]) as database:
-        endless = asyncio.ensure_future(database.execute(ENDLESS))
-        await until(lambda: database._busy.locked())
-        self.assertFalse(endless.done())  # and the event loop is not blocked
+  async def test_statements_have_so_much_memory(self):
+    async with self.open() as database:
+      reply = await database.execute(
+        "SELECT * FROM `old shops` a, `old shops` b, `old shops` c, "
+        "`old shops` d, `old shops` e, `old shops` f, `old shops` g "
+        "ORDER BY REPEAT('x', 99999)"
+      )
+      self.assertEqual(reply, OUT_OF_MEMORY)
+
+  async def test_a_view_in_place_of_a_table_is_graded(self):
+    async with self.open() as database:
+      before = await database.hash_of([SHOPS])
+      await database.execute("ALTER TABLE `old shops` RENAME TO s")
+      view = "CREATE VIEW `old shops` AS "
+      await database.execute(f"{view} SELECT * FROM s")
+      self.assertEqual(await database.hash_of([SHOPS]), before)
+      await database.execute("DROP VIEW `old shops`")
+      await database.execute(
+        view + ENDLESS.replace("COUNT(*)", "i AS shop, i AS city, i AS price")
+      )
+      database._statement_limit_s = 0.2
+      self.assertEqual(await database.hash_of([SHOPS]), "")
+
+  async def test_cancellation_ends_a_statement(self):
+    async with self.open() as database:
+      pids = []
+      begin = sqlite_process._begin
+
+      async def noted(end):
+        pids.append(await begin(end))
+        return pids[-1]
+
+      with mock.patch.object(sqlite_process, "_begin", noted):
+        endless = asyncio.create_task(database.execute(ENDLESS))
+        await until(lambda: pids)
         endless.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-      await endless
-    self.assertTrue(endless.cancelled())
+        with contextlib.suppress(asyncio.CancelledError):
+          await endless
+      await until(lambda: not os.path.exists(f"/proc/{pids[0]}"))
+
+  async def test_a_fork_that_dies_is_the_statements_fault(self):
+    async with self.open() as database:
+      begin = sqlite_process._begin
+
+      async def killed(end):
+        pid = await begin(end)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+      with mock.patch.object(sqlite_process, "_begin", killed):
+        self.assertEqual(await database.execute(LONG), LOST)
+      self.assertEqual(await database.execute(LONG), "[(200000,)]")
+
+  async def test_the_process_starts_again(self):
+    async with self.open() as database:
+      await database.execute(LONG)
+      process = _engine._process
+      process._finalizer.peek()[2][0].kill()
+      process._finalizer.peek()[2][0].wait()
+      self.assertEqual(await database.execute(LONG), "[(200000,)]")
+
+  async def test_a_process_that_cannot_start_is_a_fault(self):
+    async with SQLiteEngine().open([SHOPS]) as database:
+      with (
+        mock.patch.object(sqlite_process, "_PROGRAM", "import nothing_there"),
+        self.assertRaisesRegex(EnvironmentFault, "long SQL statements"),
+      ):
+        await database.execute(LONG)
+
+  @pytest.mark.slow
+  async def test_whatever_a_policy_does_ends_in_a_score(self):
+    for name, statements in LONG_STATEMENTS.items():
+      with self.subTest(name):
+        async with self.open(1) as database, self.open() as other:
+          task = asyncio.create_task(_play(database, statements))
+          while not task.done():
+            self.assertEqual(await other.execute("SELECT 1"), "[(1,)]")
+            await asyncio.sleep(0.01)
+          self.assertIsInstance(await task, str)
 
 
-class DatabaseTest(unittest.TestCase):
-  def test_closing_stops_a_statement_that_is_about_to_start(self):
-    database = SQLiteDatabase([SHOPS], statement_limit_s=600)
-    connection = mock.Mock(wraps=database._connection)
-    connection.interrupt = lambda: None  # as if called before the statement
-    database._connection = connection
-    endless = threading.Thread(
-      target=lambda: asyncio.run(database.execute(ENDLESS))
-    )
-    endless.start()
-    wait_until(lambda: connection.execute.called)
-    database.close()  # raises if the statement goes on
-    endless.join(10)
-    self.assertFalse(endless.is_alive())
+async def _play(database, statements) -> str:
+  for sql in statements:
+    await connector.execute(database, sql)
+  return await database.hash_of([SHOPS])
 
+
+class ConnectionTest(unittest.TestCase):
   def test_bad_tables_are_a_fault(self):
     twice = Table("t", ("a",), ())
-    with self.assertRaisesRegex(EnvironmentFault, "'t'"):
-      SQLiteDatabase([twice, twice])
+    with (
+      contextlib.closing(Connection()) as connection,
+      self.assertRaisesRegex(EnvironmentFault, "'t'"),
+    ):
+      connection.fill([twice, twice])
 
-  def test_databases_are_separate(self):
-    before = threading.active_count()
-    first, second = SQLiteDatabase([SHOPS]), SQLiteDatabase([SHOPS])
-    with contextlib.closing(first), contextlib.closing(second):
-      asyncio.run(first.execute("DELETE FROM `old shops`"))
-      self.assertEqual(first.read(SHOPS), [])
-      self.assertEqual(len(second.read(SHOPS)), 3)
-    self.assertEqual(threading.active_count(), before)
+  def test_a_filled_connection_has_nothing_of_its_last_tables(self):
+    other = Table("t", ("a",), (("1",),))
+    with contextlib.closing(Connection(is_quick=True)) as connection:
+      connection.fill([SHOPS])
+      connection.answer("DELETE FROM `old shops`")
+      connection.answer("SELECT * FROM information_schema.tables")
+      connection.fill([other])
+      self.assertEqual(connection.answer("SHOW TABLES"), "[('t',)]")
+      connection.fill([SHOPS])
+      self.assertEqual(len(connection.read(SHOPS)), 3)

@@ -2,14 +2,13 @@
 
 import hashlib
 import itertools
-import math
 import unittest
 
 import pytest
 
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
-from environments.dbbench.engines.sqlite import SQLiteDatabase
+from environments.dbbench.engines.sqlite_connection import Connection
 from environments.dbbench.generation.generator import DEFAULT_KINDS, Generator
 from environments.dbbench.generation.joins import MAX_TABLES
 from environments.dbbench.generation.questions import KINDS
@@ -62,11 +61,12 @@ class GeneratedTest(unittest.TestCase):
   def test_the_label_is_the_result_of_the_gold_statement(self):
     for task in self.generated["test"][:200]:
       problem = task.problem
-      database = SQLiteDatabase(problem.tables)
+      database = Connection()
+      database.fill(problem.tables)
       before = tables_hash([task.topic.table.rows])
       translated = dialect.translate(problem.gold_sql)
-      rows = database.run(translated, stop_at=math.inf)
-      after = tables_hash([database.read(problem.tables[0])])
+      rows = database.run(translated)
+      after = database.hash_of(problem.tables)
       database.close()
       with self.subTest(sql=problem.gold_sql):
         if problem.is_mutation:

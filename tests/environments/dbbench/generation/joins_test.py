@@ -7,7 +7,7 @@ import unittest
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.contract import SessionContract
 from environments.dbbench import DBBench
-from environments.dbbench.engines.sqlite import SQLiteDatabase
+from environments.dbbench.engines.sqlite_connection import Connection
 from environments.dbbench.generation.generator import Generator
 from environments.dbbench.generation.joins import MAX_TABLES, draw_join
 from environments.dbbench.mysql import dialect
@@ -31,10 +31,11 @@ class JoinTest(unittest.TestCase):
       tables = join.tables[0].name + "".join(
         f" JOIN {table} USING ({link})" for table, link in join.clauses
       )
-      database = SQLiteDatabase(join.tables)
+      database = Connection()
       self.addCleanup(database.close)
+      database.fill(join.tables)
       statement = dialect.translate(f"SELECT {columns} FROM {tables}")
-      rows = database.run(statement, stop_at=float("inf"))
+      rows = database.run(statement)
       self.assertCountEqual(rows, join.topic.table.rows)
 
   def test_keys_and_columns_are_unique(self):
@@ -85,10 +86,11 @@ class JoinedTasksTest(unittest.TestCase):
         for row, other in zip(last.rows, cells[1:] + cells[:1], strict=True)
       ]
       table = dataclasses.replace(last, rows=tuple(rotated))
-      database = SQLiteDatabase((*problem.tables[:-1], table))
+      database = Connection()
       self.addCleanup(database.close)
+      database.fill((*problem.tables[:-1], table))
       statement = dialect.translate(problem.gold_sql)
-      rows = database.run(statement, stop_at=float("inf"))
+      rows = database.run(statement)
       num_asked += 1
       num_changed += [str(c) for row in rows for c in row] != [*problem.label]
     self.assertGreater(num_changed / num_asked, 0.7)

@@ -1,11 +1,11 @@
 """Tests that questions have an answer, which needs numbers to be cast."""
 
-import asyncio
+import contextlib
 import dataclasses
 import random
 import unittest
 
-from environments.dbbench.engines.sqlite import SQLiteDatabase
+from environments.dbbench.engines.sqlite_connection import Connection
 from environments.dbbench.generation.questions import KINDS, draw_question
 from environments.dbbench.generation.statement import Select
 from environments.dbbench.generation.tables import draw_topic
@@ -23,11 +23,9 @@ def draw(kind: str, count: int):
 
 
 def answer(statement, table) -> str:
-  database = SQLiteDatabase([table])
-  try:
-    return asyncio.run(database.execute(statement.sql()))
-  finally:
-    database.close()
+  with contextlib.closing(Connection()) as database:
+    database.fill([table])
+    return database.answer(statement.sql())
 
 
 class DrawQuestionTest(unittest.TestCase):

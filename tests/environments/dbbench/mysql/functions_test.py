@@ -10,7 +10,7 @@ class FunctionsTest(unittest.TestCase):
   def setUp(self):
     self.connection = sqlite3.connect(":memory:")
     self.addCleanup(self.connection.close)
-    functions.install(self.connection)
+    functions.install(self.connection, None)
 
   def value(self, expression):
     return self.connection.execute(f"SELECT {expression}").fetchone()[0]
