@@ -45,8 +45,9 @@ class SessionContract(_Base):
   max_steps = 64  # longer than any episode
   top_reward = 1.0
   max_reply_chars = 20_000  # shorter than an echo of a huge answer
-  # "observation" compares first observations across splits; "seed" is for
-  # environments whose tasks all begin alike.
+  # "observation" compares first observations across splits. For tasks that all
+  # begin alike, "seed" compares solutions as well, and "nothing" says that both
+  # splits have the same problems.
   split_by = "observation"
 
   def make_environment(self) -> Environment:
@@ -75,19 +76,52 @@ class SessionContract(_Base):
 
   async def test_splits_share_no_problem(self) -> None:
     environment = self.make_environment()
-    owner: dict[tuple[Message, ...], Task] = {}
-    shared: list[str] = []
-    for task in self._tasks(environment, num_tasks=32):
-      step = await _begin(environment, task)
-      first = owner.setdefault(step.messages, task)
-      if first.split != task.split:
-        shared.append(f"{first} and {task} begin alike")
+    alike = self._shared(
+      {
+        task: (await _begin(environment, task)).messages
+        for task in self._tasks(environment, num_tasks=32)
+      }
+    )
+    if self.split_by == "observation":
+      self.assertEqual(alike, [], "begin alike")
+      return
+    self.assertTrue(
+      alike, "no first observation is in two splits: leave split_by out"
+    )
     if self.split_by == "seed":
-      self.assertTrue(
-        shared, "no first observation is in two splits: leave split_by out"
+      same = self._shared(
+        {
+          task: await self._solution(environment, task)
+          for task in self._tasks(environment, num_tasks=32)
+        }
       )
-    else:
-      self.assertEqual(shared, [])
+      self.assertEqual(same, [], "have one solution, and begin alike")
+
+  def _shared(self, texts: typing.Mapping[Task, object]) -> list[str]:
+    """Names pairs of tasks of two splits that have the same text."""
+    owner: dict[object, Task] = {}
+    for task, text in texts.items():
+      owner.setdefault(text, task)
+    return [
+      f"{owner[text]} and {task}"
+      for task, text in texts.items()
+      if owner[text].split != task.split
+    ]
+
+  async def _solution(self, environment: Environment, task: Task) -> str:
+    """Returns what a policy could learn from one task and use in another."""
+    try:
+      return environment.training_information(task)
+    except NotImplementedError:
+      pass
+    try:
+      return repr(await self._play_expert(environment, task))
+    except NotImplementedError:
+      self.fail(
+        "tasks begin alike, so that their solutions have to be compared: give "
+        "the environment `training_information` or an expert, or set "
+        "split_by='nothing', which says that both splits have the same problems"
+      )
 
   async def test_first_observation_can_be_answered(self) -> None:
     environment = self.make_environment()

@@ -20,6 +20,7 @@ from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_positive, require_some_of
 from environments.pages import trail
 from environments.pages.expert import MISTAKES, Follower
+from environments.pages.scripted import POLICIES
 from environments.pages.trail import Trail
 
 _PAGE = {"type": "integer", "minimum": trail.FIRST, "maximum": trail.LAST}
@@ -60,6 +61,8 @@ class Pages(IndexedEnvironment[Trail]):
 
   name = "pages"
   mistakes = MISTAKES
+  policies = POLICIES
+  baseline = "follow_links"
 
   def __init__(
     self,

@@ -6,10 +6,12 @@ import dataclasses
 import itertools
 import os
 import unittest
+from unittest import mock
 
 import pytest
 
-from agentrl_jax.data.records import Message, Status, Tool
+from agentrl_jax.data.records import Message, Status, Tool, ToolCall
+from agentrl_jax.env.adapters.reset_step import ResetStep
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from environments.arithmetic.environment import Arithmetic
@@ -64,6 +66,65 @@ class Leaking(_Bad):
 
   def find(self, task):
     return super().find(type(task)(task.name, "train", task.index))
+
+
+GUESS = Tool(
+  "guess",
+  "Guesses.",
+  {
+    "type": "object",
+    "properties": {"number": {"type": "integer"}},
+    "required": ["number"],
+  },
+)
+
+
+class HiddenSecrets(ResetStep):
+  """Tasks begin alike, and nothing tells how they are solved."""
+
+  name = "secrets"
+  tools = (GUESS,)
+  num_secrets = 20
+
+  def __init__(self):
+    super().__init__(split_by="seed")
+
+  def secret(self, seed):
+    return seed % self.num_secrets
+
+  def make(self, seed):
+    game = mock.Mock(spec=["reset", "step"])
+    game.reset.return_value = "Guess."
+    game.step.side_effect = lambda number: (
+      "So?",
+      float(number == self.secret(seed)),
+      number == self.secret(seed),
+    )
+    return game
+
+
+class FewSecrets(HiddenSecrets):
+  """Seeds are apart, and their twenty secrets are the same."""
+
+  def expert(self, task, *, seed, mistakes):
+    guesser = mock.Mock(spec=["answer"])
+    secret = self.secret(self.seed_of(task))
+    call = ToolCall("guess", f'{{"number": {secret}}}', "c")
+    guesser.answer.return_value = Message("assistant", tool_calls=(call,))
+    return guesser
+
+
+class ManySecrets(FewSecrets):
+  def problem(self, seed):
+    return str(self.secret(seed))
+
+
+class ToldSecrets(HiddenSecrets):
+  def problem(self, seed):
+    return str(self.secret(seed))
+
+  def training_information(self, task):
+    return f"It is {self.secret(self.seed_of(task))}."
 
 
 class Changing(_Bad):
@@ -280,11 +341,13 @@ CAUGHT_BY = {
 }
 
 
-def run_contract(make, test):
+def run_contract(make, test, **attributes):
   class Case(SessionContract, unittest.IsolatedAsyncioTestCase):
     def make_environment(self):
       return make()
 
+  for name, value in attributes.items():
+    setattr(Case, name, value)
   result = unittest.TestResult()
   Case(f"test_{test}").run(result)
   return result
@@ -312,18 +375,24 @@ class SessionContractTest(unittest.TestCase):
     tried = {f"test_{test}" for test in CAUGHT_BY.values()}
     self.assertEqual(tests, tried)
 
-  def test_split_by_seed_is_for_tasks_that_begin_alike(self):
-    class BySeed(SessionContract, unittest.IsolatedAsyncioTestCase):
-      split_by = "seed"
-
-      def make_environment(self):
-        return self.environment()
-
-    for environment, passes in ((Leaking, True), (Arithmetic, False)):
-      BySeed.environment = environment
-      result = unittest.TestResult()
-      BySeed("test_splits_share_no_problem").run(result)
-      self.assertEqual(result.wasSuccessful(), passes)
+  def test_splits_of_tasks_that_begin_alike_are_compared_by_solutions(self):
+    for environment, passing in (
+      (Arithmetic, ["observation"]),
+      (Leaking, ["nothing"]),
+      (FewSecrets, ["nothing"]),
+      (ManySecrets, ["seed", "nothing"]),
+      (ToldSecrets, ["seed", "nothing"]),
+      (HiddenSecrets, ["nothing"]),
+    ):
+      passes = []
+      for split_by in ("observation", "seed", "nothing"):
+        result = run_contract(
+          environment, "splits_share_no_problem", split_by=split_by
+        )
+        if result.wasSuccessful():
+          passes.append(split_by)
+      with self.subTest(environment=environment.__name__):
+        self.assertEqual(passes, passing)
 
   def test_an_environment_without_an_expert_skips(self):
     class NoExpert(Arithmetic):

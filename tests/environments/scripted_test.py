@@ -14,6 +14,7 @@ from environments.dbbench import DBBench
 from environments.frozen_lake import FrozenLake
 from environments.guessing import Guessing
 from environments.knowledgegraph import KnowledgeGraph
+from environments.pages.environment import Pages
 from environments.webshop import WebShop
 from tests.environments.bfcl import packages
 
@@ -25,6 +26,7 @@ ENVIRONMENTS = (
   FrozenLake,
   Guessing,
   KnowledgeGraph,
+  Pages,
   WebShop,
 )
 NUM_TASKS = 60  # of test, per policy
@@ -40,6 +42,7 @@ EASY_TASKS = {
   ("frozen_lake", "next_cell"),
   ("frozen_lake", "planner"),
   ("guessing", "in_order"),
+  ("pages", "follow_links"),
 }
 
 

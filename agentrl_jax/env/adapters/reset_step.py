@@ -55,7 +55,8 @@ class Rules:
   truncated_is_completed: bool = (
     False  # otherwise its status is a reached limit
   )
-  # Content that separates train and test: first observations, or only seeds.
+  # Text that separates train and test: the first observation, or the `problem`
+  # of a task's seed.
   split_by: str = "observation"
   # Seed that `begin` gets: the task's, so that all its attempts have the same
   # luck; or the episode's, where `make` alone decides about the problem.
@@ -180,6 +181,14 @@ class ResetStep(Environment):
       return observation
     return json.dumps(observation, default=_plain, ensure_ascii=False)
 
+  def problem(self, seed: int) -> str:
+    """Returns text that is equal for seeds of one problem, as of one secret.
+
+    With `split_by` "seed" it assigns seeds to splits. By default it is the
+    seed, which keeps seeds apart but not their problems.
+    """
+    return str(seed)
+
   def seed_of(self, task: Task) -> int:
     """Returns the seed that `make` gets for the task, for an expert.
 
@@ -192,7 +201,10 @@ class ResetStep(Environment):
         "task to its first observation; set split_by='seed', or have the "
         "expert read what it needs"
       )
-    return next(n for n in _seeds(task) if split_of(str(n)) == task.split)
+    for number in _seeds(task):
+      if split_of(self.problem(number)) == task.split:
+        return number
+    raise self._too_few("problems", task)
 
   def indices(self, split: str) -> Sequence[int]:
     """Returns `num_tasks` indices, in both splits."""
@@ -214,7 +226,7 @@ class ResetStep(Environment):
     by_seed = self.rules.split_by == "seed"
     by_task = self.rules.chance_by == "task"
     for number in _seeds(task):
-      if by_seed and split_of(str(number)) != task.split:
+      if by_seed and split_of(self.problem(number)) != task.split:
         continue
       luck = number if by_task else _luck(number, seed)
       async with self._wrapped(number, luck) as (wrapped, shown):
@@ -222,10 +234,13 @@ class ResetStep(Environment):
           continue
         yield _Session(wrapped, shown)
         return
-    raise ConfigError(
-      f"{self.name}: none of {MAX_DRAWS} first observations falls into "
-      f"{task.split!r}, so there are too few for two splits; give it more, or "
-      "set split_by='seed' to keep only the seeds apart"
+    raise self._too_few("problems" if by_seed else "first observations", task)
+
+  def _too_few(self, texts: str, task: Task) -> ConfigError:
+    return ConfigError(
+      f"{self.name}: none of {MAX_DRAWS} {texts} falls into {task.split!r}, so "
+      "there are too few for two splits; give it more, or set split_by='seed' "
+      "without a `problem` to keep only the seeds apart"
     )
 
   @contextlib.asynccontextmanager

@@ -188,7 +188,7 @@ class OtherSchema(Guessing):
 
 
 class SplitBySeedTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  """Separates games that all begin alike by their seeds."""
+  """Separates games that all begin alike by their secrets."""
 
   split_by = "seed"
 
@@ -203,19 +203,38 @@ class SplitBySeedTest(SessionContract, unittest.IsolatedAsyncioTestCase):
       super().begin(wrapped, seed)
       return "Begin."
 
+    def problem(self, seed):
+      return str(seed % 100)
+
+    def training_information(self, task):
+      return f"It is {self.seed_of(task) % 100}."
+
+  class One(Alike):
+    def problem(self, seed):
+      return "one"
+
   def make_environment(self):
     return self.Alike(split_by="seed", max_rounds=4)
 
-  async def test_no_seed_is_on_both_sides(self):
-    seeds = {}
+  async def test_no_secret_is_on_both_sides(self):
     for split in SPLITS:
       environment = self.make_environment()
       for index in range(40):
-        async with environment.open(Task("x", split, index), seed=0):
-          pass
-      seeds[split] = set(environment.seeds)
-      self.assertEqual({split_of(str(s)) for s in seeds[split]}, {split})
-      self.assertEqual(len(seeds[split]), 40)
+        task = Task("x", split, index)
+        async with environment.open(task, seed=0):
+          self.assertEqual(environment.seeds[-1], environment.seed_of(task))
+      problems = {str(seed % 100) for seed in environment.seeds}
+      self.assertEqual({split_of(problem) for problem in problems}, {split})
+      self.assertEqual(len(set(environment.seeds)), 40)
+
+  async def test_one_problem_is_too_few_for_two_splits(self):
+    environment = self.One(split_by="seed")
+    task = Task("x", "test" if split_of("one") == "train" else "train", 0)
+    with self.assertRaisesRegex(ConfigError, "none of 64 problems falls into"):
+      environment.seed_of(task)
+    with self.assertRaisesRegex(ConfigError, "none of 64 problems falls into"):
+      async with environment.open(task, seed=0):
+        pass
 
 
 class GuessingTestCase(unittest.IsolatedAsyncioTestCase):

@@ -13,6 +13,7 @@ from environments.pages import trail
 from environments.pages.environment import FORMS, Pages
 from environments.pages.trail import LINK
 from tests.environments.playing import play
+from tests.environments.scripted_test import success
 
 
 def task_of_form(environment, form):
@@ -111,6 +112,11 @@ class FormsTest(unittest.IsolatedAsyncioTestCase):
       first.messages[0].content, f"Follow 1 from {content.start}."
     )
     self.assertEqual(step.reward, 1.0)
+
+  async def test_a_script_that_follows_links_wins_every_form(self):
+    environment = Pages(num_steps=3, forms=FORMS)
+    policy = environment.scripted_policies()[environment.baseline]
+    self.assertEqual(await success(environment, policy, num_tasks=20), 1.0)
 
   async def test_a_wrong_page_has_no_reward(self):
     environment = Pages()
