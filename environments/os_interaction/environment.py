@@ -197,26 +197,25 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
   ) -> Judge:
     try:
       await set_up(problem, started.machine)
+      await started.machine.seal()
+      if problem.start is not None and problem.start.code is not None:
+        reply = await started.shell.execute(problem.start.code)
+        if reply.ending is not Ending.COMPLETED:
+          raise EnvironmentFault(
+            f"the start script of {problem.description[:80]!r} does not end: "
+            f"{reply.note}"
+          )
+      return await Judge.prepare(
+        problem,
+        started.machine,
+        functools.partial(self._fresh_machine, problem.image),
+        limit_s=self._rules.command_limit_s,
+        gold=gold,
+      )
     except MachineLost as error:
       raise EnvironmentFault(
-        f"the init scripts of {problem.description[:80]!r} lost the machine: "
-        f"{error}"
+        f"the scripts of {problem.description[:80]!r} lost the machine: {error}"
       ) from error
-    await started.machine.seal()
-    if problem.start is not None and problem.start.code is not None:
-      reply = await started.shell.execute(problem.start.code)
-      if reply.ending is not Ending.COMPLETED:
-        raise EnvironmentFault(
-          f"the start script of {problem.description[:80]!r} does not end: "
-          f"{reply.note}"
-        )
-    return await Judge.prepare(
-      problem,
-      started.machine,
-      functools.partial(self._fresh_machine, problem.image),
-      limit_s=self._rules.command_limit_s,
-      gold=gold,
-    )
 
   @contextlib.asynccontextmanager
   async def _fresh_machine(self, image: str) -> AsyncIterator[Machine]:

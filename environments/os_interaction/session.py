@@ -57,6 +57,7 @@ class OSSession(Session):
     try:
       return await self._play(call, has_thought=bool(answer.content))
     except MachineLost as error:
+      await self._judge.require_engine()
       reply = Message("tool", prompts.output(str(error)), tool_call_id=call.id)
       return self._end((reply,), 0.0, Status.AGENT_INVALID_ACTION)
 

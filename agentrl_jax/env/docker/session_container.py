@@ -43,6 +43,7 @@ SESSION_LABEL = "agentrl_jax.session"  # for an environment's own checks
 # first process from inside, and this one has no handlers. It ignores SIGCHLD,
 # so that the kernel reaps orphans; a shell cannot do this, so it is Perl, which
 # every Debian has. It looks like Docker's init with its child, as in AgentRL.
+_PERL = "/usr/bin/perl"  # by its path, as a session may add another to PATH
 _IDLE = (
   '$SIG{CHLD} = "IGNORE"; fork or exec "/bin/sleep", "infinity"; '
   '$0 = "/sbin/docker-init -- /bin/sleep infinity"; sleep while 1'
@@ -50,7 +51,7 @@ _IDLE = (
 _FIRST_PROCESS = (
   "/bin/sh",
   "-c",
-  f"command -v perl >/dev/null && exec perl -e '{_IDLE}'; exec sleep infinity",
+  f"[ -x {_PERL} ] && exec {_PERL} -e '{_IDLE}'; exec /bin/sleep infinity",
 )
 _WAITING = (
   "bash",
@@ -251,7 +252,7 @@ def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
   return {
     "image": spec.image,
     "labels": {OWNER_LABEL: current_owner(), SESSION_LABEL: spec.session},
-    "user": "root",
+    "user": "0",  # root, also after a session has emptied /etc/passwd
     "working_dir": spec.workdir,
     "mem_limit": f"{spec.memory_mb}m",
     "memswap_limit": f"{spec.memory_mb}m",

@@ -24,6 +24,7 @@ from environments.os_interaction.judging.check_machine import (
 )
 from environments.os_interaction.machines.files import Changes, File, Unreadable
 from environments.os_interaction.machines.machine import Machine
+from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.tasks.outcomes import (
   CommandMade,
   Outcome,
@@ -150,6 +151,15 @@ class Judge:
         ["/bin/sh", "-c", _FIND_WRITTEN], limit_s=SET_UP_TIMEOUT_S
       )
       self.example_wrote = written.code is None or bool(written.stdout)
+
+  async def require_engine(self) -> None:
+    """Raises `EnvironmentFault` if not even a fresh machine starts a shell.
+
+    Then the engine is to blame for a lost machine, and not the policy.
+    """
+    async with self._fresh_machine() as fresh:
+      shell = await Shell.open(fresh, limit_s=self._limit_s)
+      await shell.close()
 
   async def is_solved(self, answer: object) -> bool:
     """Judges the answer, or the state of the machine."""

@@ -77,6 +77,7 @@ _GO_BITS = (
   (1 << 22, stat.S_ISGID),
   (1 << 20, stat.S_ISVTX),
 )
+_REFUSED = "The machine was stopped: the system on it does not start any more."
 _ROOT_ID = 0  # the API does not tell the owner of a folder of the image
 
 
@@ -194,7 +195,9 @@ class DockerMachine(Machine):
   """One container.
 
   - Once `stop` was called, every method but `remove` raises `MachineLost`.
-  - After `seal`, nothing starts in it while a user file is no plain file.
+  - After `seal`, nothing starts in it while a user file is no plain file, and
+    `MachineLost` means that the engine has the container and cannot do with it
+    what was asked: the policy has ended it, or removed what it needs.
   """
 
   def __init__(
@@ -246,6 +249,7 @@ class DockerMachine(Machine):
     return await self._read(_read_processes)
 
   async def apply_changes(self, changes: Changes) -> None:
+    await self.seal()  # from now on it is as a policy left its own
     for path in sorted(changes.removed):
       await self.run(["rm", "-rf", "--", path], limit_s=LOAD_TIMEOUT_S)
     put_archive = self._container.engine.api.put_archive
@@ -254,6 +258,10 @@ class DockerMachine(Machine):
         put_archive, self._container.name, "/", write_archive(changes.files)
       )
     except (docker.errors.DockerException, OSError) as error:
+      if not await self._exists():
+        raise EnvironmentFault(
+          f"the engine has lost {self._container.name}: {error}"
+        ) from error
       raise Unreadable(f"the changes fit no machine: {error}") from error
 
   async def stop(self, reason: str) -> None:
@@ -275,7 +283,11 @@ class DockerMachine(Machine):
     inside, and waits for ever if the policy has replaced one by a pipe.
     """
     for path in USER_FILES if self._is_sealed else ():
-      if not await self._read(_is_plain_or_absent, path):
+      try:
+        is_usable = await self._read(_is_plain_or_absent, path)
+      except Unreadable:  # a ring of links
+        is_usable = False
+      if not is_usable:
         await self.stop(f"The machine was stopped: {path} is no plain file.")
         raise MachineLost(self._stop_reason)
 
@@ -306,7 +318,19 @@ class DockerMachine(Machine):
     except EnvironmentFault as error:
       if self._stop_reason:
         raise MachineLost(self._stop_reason) from error
-      raise
+      is_silent = isinstance(error, EngineTimeout)
+      if not self._is_sealed or is_silent or not await self._exists():
+        raise
+      _log.info("a policy has lost its machine: %s", error)
+      raise MachineLost(_REFUSED) from error
+
+  async def _exists(self) -> bool:
+    """Asks the engine whether it still has the container."""
+    try:
+      await self._container.is_running()
+    except EnvironmentFault:
+      return False
+    return True
 
 
 # The functions below block.

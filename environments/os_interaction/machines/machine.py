@@ -25,7 +25,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class MachineLost(Exception):
-  """The policy's own commands had the machine stopped; the policy reads why.
+  """The policy's own commands have ended the machine; the policy reads why.
 
   A machine or an engine that fails by itself raises `EnvironmentFault`.
   """
@@ -62,7 +62,10 @@ class Machine(abc.ABC):
 
   @abc.abstractmethod
   async def terminal(self, argv: Sequence[str]) -> Terminal:
-    """Runs a command on a terminal of its own."""
+    """Runs a command on a terminal of its own.
+
+    Raises `MachineLost` if none starts on the machine as the policy left it.
+    """
 
   @abc.abstractmethod
   async def restart(self) -> None:

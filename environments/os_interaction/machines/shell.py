@@ -2,30 +2,39 @@
 
 One bash lives through the episode, as in AgentBench. A script that exceeds its
 time or output limit is interrupted with Ctrl-C; if the shell does not come
-back, every process of the machine is ended. The reply says so.
+back, every process of the machine is ended. The reply says so. If no shell
+starts any more, because of what the policy did to bash, its profile or the
+system, the machine is lost.
 """
 
 import asyncio
 import dataclasses
 import enum
 import time
+from collections.abc import Sequence
 
 from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.env.docker.stream import Terminal
 from agentrl_jax.errors import EnvironmentFault
-from environments.os_interaction.machines.machine import Machine
+from environments.os_interaction.machines.machine import Machine, MachineLost
 from environments.os_interaction.machines.terminal_output import TerminalOutput
 
 LOGIN = ("/bin/bash", "--login")
-FIRST_PROMPT_TIMEOUT_S = 10.0
+PLAIN = ("/bin/bash", "--noprofile", "--norc")
+FIRST_PROMPT_TIMEOUT_S = 10.0  # before the policy's first command
+NEXT_PROMPT_TIMEOUT_S = 3.0  # of a shell that takes the place of another
 INTERRUPT_TIMEOUT_S = 1.0  # for the prompt after Ctrl-C
 RESTART_TIMEOUT_S = 30.0
 PROMPT_SILENCE_S = 0.3  # after a prompt: no typed line is left
 QUESTION_SILENCE_S = 3.0  # after output that looks like a question
 MAX_SCRIPT_OUTPUT_BYTES = 16 << 20
 CTRL_C = b"\x03"
-# A typed tab is a tab, not a request to complete a word.
-_SETTINGS = " bind 'set disable-completion on'"
+# A typed tab is a tab, not a request to complete a word; and a shell without a
+# profile has the prompt that a reply is freed of.
+_SETTINGS = (
+  " bind 'set disable-completion on'; "
+  r"[[ $PS1 == *@* ]] || PS1='\u@\h:\w\$ '"
+)
 
 
 class Ending(enum.Enum):
@@ -64,9 +73,18 @@ class Shell:
 
     With `completes`, a typed tab completes words, as on AgentBench's terminal.
     """
+    try:
+      return await cls._open(machine, limit_s, completes=completes)
+    except MachineLost as error:
+      raise EnvironmentFault(f"a new machine has no shell: {error}") from error
+
+  @classmethod
+  async def _open(
+    cls, machine: Machine, limit_s: float, *, completes: bool
+  ) -> "Shell":
     shell = cls(machine, await machine.terminal(LOGIN), limit_s=limit_s)
     try:
-      await shell._wait_for_first_prompt(completes)
+      await shell._wait_for_prompt(FIRST_PROMPT_TIMEOUT_S, completes=completes)
     except BaseException:
       await shell.close()
       raise
@@ -80,23 +98,26 @@ class Shell:
       await self._replace_shell()
     elif ending is not Ending.COMPLETED and not await self._interrupt():
       note += " So was every other process, and there is a new shell."
-      await self._restart_machine()
+      await self._end_processes()
+      await self._replace_shell()
     return Reply(output.text(), note, ending)
 
   async def close(self) -> None:
     """Hangs up the terminal."""
     await self._terminal.close()
 
-  async def _wait_for_first_prompt(self, completes: bool) -> None:
+  async def _wait_for_prompt(
+    self, limit_s: float, *, completes: bool = False
+  ) -> None:
     output = TerminalOutput(num_lines=0)
-    ending = await self._read(output, FIRST_PROMPT_TIMEOUT_S)
+    ending = await self._read(output, limit_s)
+    if ending is Ending.COMPLETED and not completes:
+      _, ending = await self._type(_SETTINGS.encode(), limit_s)
     if ending is not Ending.COMPLETED:
-      raise EnvironmentFault(
-        f"{' '.join(LOGIN)} showed no prompt within {FIRST_PROMPT_TIMEOUT_S:g} "
-        f"s of its start; its output is {output.text()[:200]!r}"
+      raise MachineLost(
+        "The machine was stopped: its new shell has ended, or shown no prompt "
+        f"within {limit_s:g} s; its output is {output.text()[:200]!r}"
       )
-    if not completes:
-      await self._type(_SETTINGS.encode(), FIRST_PROMPT_TIMEOUT_S)
 
   async def _type(
     self, script: bytes, limit_s: float
@@ -134,7 +155,7 @@ class Shell:
     self._terminal.write(CTRL_C)
     return await self._read(output, INTERRUPT_TIMEOUT_S) is Ending.COMPLETED
 
-  async def _restart_machine(self) -> None:
+  async def _end_processes(self) -> None:
     await self.close()
     async with fault_after(
       RESTART_TIMEOUT_S,
@@ -142,20 +163,22 @@ class Shell:
       "being killed; look at the host's load",
     ):
       await self._machine.restart()
-    await self._replace_shell()
 
   async def _replace_shell(self) -> None:
-    """Opens a new shell; if none starts, ends every process and tries again."""
-    try:
-      await self._open_again()
-    except EnvironmentFault:
-      await self._machine.restart()
-      await self._open_again()
+    """Opens a new shell; if none starts, ends every process and tries again.
 
-  async def _open_again(self) -> None:
+    The second one reads no profile, which the policy may have changed.
+    """
+    try:
+      await self._open_again(LOGIN)
+    except MachineLost:
+      await self._end_processes()
+      await self._open_again(PLAIN)
+
+  async def _open_again(self, argv: Sequence[str]) -> None:
     await self.close()
-    self._terminal = await self._machine.terminal(LOGIN)
-    await self._wait_for_first_prompt(completes=False)
+    self._terminal = await self._machine.terminal(argv)
+    await self._wait_for_prompt(NEXT_PROMPT_TIMEOUT_S)
 
 
 def _meaning_of_silence(

@@ -101,6 +101,25 @@ def join(folders: list[str]) -> None:
     _write(f"{folder}/cgroup.procs", str(os.getpid()))
 
 
+def ran_out_of_memory(folders: list[str]) -> bool:
+  """Tells whether a process was killed because a group's memory was full."""
+  for folder in folders:
+    # Version 2 has both counts in one file. A count of kills alone includes
+    # those for the sake of the host's memory.
+    counts: dict[str, int] = {}
+    for name in ("memory.events", "memory.oom_control"):
+      if os.path.exists(f"{folder}/{name}"):
+        lines = [
+          line.split() for line in _read(f"{folder}/{name}").splitlines()
+        ]
+        counts.update({line[0]: int(line[1]) for line in lines})
+    if os.path.exists(f"{folder}/memory.failcnt"):
+      counts["max"] = int(_read(f"{folder}/memory.failcnt"))
+    if counts.get("oom_kill") and counts.get("max"):
+      return True
+  return False
+
+
 def remove(folders: list[str]) -> None:
   """Removes the groups of a sandbox that has ended."""
   deadline = time.monotonic() + _REMOVE_TIMEOUT_S

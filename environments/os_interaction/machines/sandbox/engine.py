@@ -43,6 +43,7 @@ from environments.os_interaction.machines.machine import (
   Engine,
   Limits,
   Machine,
+  MachineLost,
 )
 from environments.os_interaction.machines.sandbox import files, zygote_client
 from environments.os_interaction.machines.sandbox.descriptors import (
@@ -108,6 +109,7 @@ class SandboxMachine(Machine):
     self._process: zygote_client.SandboxProcess | None = None
     self._request_ids = itertools.count()
     self._pending: dict[int, Response] = {}
+    self._cause_of_end: Exception | None = None
     self._receiving: asyncio.Task[None] | None = None
 
   @classmethod
@@ -186,7 +188,9 @@ class SandboxMachine(Machine):
       ):
         body, terminal_fds = await response
     if not terminal_fds:
-      raise EnvironmentFault(f"a sandbox starts no terminal: {body}")
+      raise MachineLost(
+        f"The machine was stopped: it starts no terminal: {body['failed']}"
+      )
     return PtyTerminal(terminal_fds[0])
 
   async def restart(self) -> None:
@@ -283,9 +287,12 @@ class SandboxMachine(Machine):
     response.add_done_callback(lambda _: self._pending.pop(number, None))
     try:
       self._socket.send({"id": number, **body}, fds)
-    except EnvironmentFault:
-      response.cancel()
-      raise
+    except EnvironmentFault as error:
+      if self._receiving is None or self._receiving.done():
+        response.cancel()
+        cause = self._cause_of_end or error
+        raise cause from None
+      # Else `_receive` is about to find the cause.
     return response
 
   async def _receive(self) -> None:
@@ -297,11 +304,20 @@ class SandboxMachine(Machine):
       else:
         for fd in fds:
           os.close(fd)
+    self._cause_of_end = await self._find_cause_of_end()
     for response in self._pending.values():
       if not response.done():
-        response.set_exception(
-          EnvironmentFault("a sandbox's init process has ended")
-        )
+        response.set_exception(self._cause_of_end)
+
+  async def _find_cause_of_end(self) -> Exception:
+    """Blames the policy if the memory was full, which it alone can fill."""
+    error = EnvironmentFault("a sandbox's init process has ended")
+    try:
+      if await self._zygote.ended_without_memory(self._number):
+        return MachineLost("The machine was stopped: its memory was full.")
+    except EnvironmentFault as late:
+      return late
+    return error
 
 
 async def _finished(

@@ -126,8 +126,10 @@ class Zygote:
       if child == 0:
         return
       number, folders = self._sandboxes.pop(child)
+      out_of_memory = cgroups.ran_out_of_memory(folders)
       cgroups.remove(folders)
-      send(self._socket, {"closed": number})
+      closed = {"closed": number, "out_of_memory": out_of_memory}
+      send(self._socket, closed)
 
 
 def _run_outer_process(

@@ -103,6 +103,7 @@ class ZygoteClient:
     self._process = process
     self._closed: dict[int, asyncio.Event] = {}
     self._forked: dict[int, asyncio.Future[SandboxProcess]] = {}
+    self._out_of_memory: set[int] = set()
     self._receiving: asyncio.Task[None] | None = None
 
   @classmethod
@@ -155,6 +156,16 @@ class ZygoteClient:
     ):
       return await self._forked[number]
 
+  async def ended_without_memory(self, number: int) -> bool:
+    """Waits for the end of a sandbox that has not been closed."""
+    async with fault_after(
+      END_TIMEOUT_S,
+      f"sandbox {number} has lost its init process, and not ended within "
+      f"{END_TIMEOUT_S:g} s; look at the host's load",
+    ):
+      await self._closed[number].wait()
+    return number in self._out_of_memory
+
   async def wait_until_closed(self, number: int) -> None:
     """Waits until no process of the sandbox is left."""
     try:
@@ -165,6 +176,7 @@ class ZygoteClient:
       ):
         await self._closed[number].wait()
     finally:
+      self._out_of_memory.discard(number)
       del self._closed[number]
       self._forked.pop(number).cancel()
 
@@ -189,6 +201,8 @@ class ZygoteClient:
       forked = self._forked.get(body.get("forked", -1))
       if forked is not None and not forked.done():
         forked.set_result(SandboxProcess(body["pid"], body["cgroup"]))
+      if body.get("out_of_memory"):
+        self._out_of_memory.add(body["closed"])
       closed = self._closed.get(body.get("closed", -1))
       if closed is not None:
         closed.set()

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from agentrl_jax.data.records import Status, Task
+from agentrl_jax.errors import EnvironmentFault
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.prompts import CUT, OUTPUT
 from tests.environments.os_interaction.engines import (
@@ -24,6 +25,35 @@ from tests.environments.os_interaction.engines import (
 from tests.environments.os_interaction.messages import answer, bash
 
 TASK = Task(NAME, "train", 0)
+# Scripts that take away what a shell or a machine needs to start.
+RUINS = {
+  "no bash": "mv /bin/bash /bin/bash.gone; exit",
+  "bash sleeps": r"printf '#!/bin/sh\nsleep 1000\n' > /b; chmod 755 /b; "
+  "mv /b /bin/bash; exit",
+  "sleeping profile": "echo exec sleep 1000 | tee ~/.bashrc > /etc/profile; "
+  "exit",
+  "profile without end": r"printf 'trap \047\047 INT HUP TERM\n"
+  r"while :; do :; done\n' > /etc/profile; exit",
+  "imitated prompt": r"""echo "printf '\033[?2004hroot@x:~# '; exec sleep 9" """
+  "> /etc/profile; exit",
+  "silent readline": "echo 'set enable-bracketed-paste off' > ~/.inputrc; "
+  "echo 'PS1=' > ~/.bashrc; exit",
+  "no programs": "rm -rf /bin /usr/bin /sbin /usr/sbin; exit",
+  "no libraries": "rm -rf /lib/* /lib64/* /usr/lib/*; exit",
+  "nothing": "rm -rf --no-preserve-root / & sleep 2; exit",
+  "no loader": "rm -f /lib64/ld-* /lib/*/ld-*; exit",
+  "forbidden": "chmod 000 /bin/bash; exit",
+  "first in PATH": r"printf '#!/bin/dash\nexit 0\n' > /x; chmod 755 /x; "
+  "for p in perl sleep sh bash; do cp /x /usr/local/sbin/$p; done; "
+  "trap '' INT; while :; do :; done",
+  "no first process": "rm -f /usr/bin/perl /bin/sh /bin/sleep; trap '' INT; "
+  "while :; do :; done",
+  "no users": ": > /etc/passwd; : > /etc/group; exit",
+  "a ring of users": "ln -sf passwd /etc/passwd; exit",
+  "a ring of settings": "mv /etc /e; ln -s /etc /etc; exit",
+  "no home": "cd /; rm -rf /root; exit",
+  "a ring at home": "cd /; rm -rf /root; ln -s /root /root; exit",
+}
 COMMAND_TIMEOUT_S = 3.0
 GRACE_S = 30.0  # to stop a command on a busy machine
 
@@ -105,6 +135,14 @@ class Attacks:
     replies = await self.survives("exit", "exec true", "kill -9 $$")
     for reply in replies[:3]:
       self.assertIn("The shell has ended", reply)
+
+  async def test_a_ruined_system(self):
+    for name, script in self.sample(RUINS):
+      with self.subTest(name):
+        await self.attack(script)
+
+  def sample(self, scripts):
+    return list(scripts.items())
 
   async def test_reading_host_files(self):
     with tempfile.NamedTemporaryFile("w", dir="/var/tmp") as secret:
@@ -218,7 +256,16 @@ class AttacksInSandboxTest(AllAttacks, InSandbox):
 @pytest.mark.docker
 @pytest.mark.slow
 class AttacksOnDockerTest(Attacks, OnDocker):
-  pass
+  def sample(self, scripts):
+    return super().sample(scripts)[::6]
+
+  async def test_a_removed_container_is_a_fault(self):
+    async with self.environment.open(TASK, seed=0) as session:
+      await session.reset()
+      for container in self.containers():
+        container.remove(force=True)
+      with self.assertRaises(EnvironmentFault):
+        await session.step(bash("true"))
 
 
 @pytest.mark.docker

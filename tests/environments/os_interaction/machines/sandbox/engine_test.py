@@ -8,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import pytest
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.os_interaction.machines.machine import Limits
+from environments.os_interaction.machines.sandbox import cgroups
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 from environments.os_interaction.rootfs import _fill
 from tests.clocks import wait_until
@@ -65,6 +67,10 @@ def num_sleepers(seconds):
 
 def wait_for_sleepers(seconds, count):
   wait_until(lambda: num_sleepers(seconds) == count)
+
+
+def child_of(pid):
+  return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
 
 def mounts():
@@ -144,6 +150,12 @@ class SandboxTest(InSandbox):
       await machine.run(["true"], limit_s=20.0)
     await machine.remove()
 
+  async def test_a_machine_whose_init_is_killed_from_outside_is_a_fault(self):
+    async with self.machine() as machine:
+      os.kill(child_of(machine._process.pid), signal.SIGKILL)
+      with self.assertRaisesRegex(EnvironmentFault, "init process has ended"):
+        await machine.run(["sleep", "9"], limit_s=20.0)
+
   async def test_processes_end_with_a_killed_owner(self):
     seconds = 10_000_000 + os.getpid()
     process = await asyncio.create_subprocess_exec(
@@ -178,6 +190,22 @@ class SandboxTest(InSandbox):
       self.assertNotIn(machine._zygote.scratch, mounts())
       done = await machine.run(["cat", "/proc/mounts"], limit_s=20.0)
     self.assertIn(machine._zygote.scratch, done.stdout.decode())
+
+
+class MemoryTest(unittest.TestCase):
+  def test_a_full_group_is_told_from_a_full_host(self):
+    for files, expected in (
+      ({"memory.events": "max 3\noom 1\noom_kill 1\n"}, True),
+      ({"memory.events": "max 0\noom 0\noom_kill 1\n"}, False),
+      ({"memory.events": "max 3\noom 0\noom_kill 0\n"}, False),
+      ({"memory.oom_control": "oom_kill 1\n", "memory.failcnt": "3\n"}, True),
+      ({"memory.oom_control": "oom_kill 1\n", "memory.failcnt": "0\n"}, False),
+      ({"pids.max": "3\n"}, False),
+    ):
+      with self.subTest(files=files), tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+          pathlib.Path(folder, name).write_text(text)
+        self.assertIs(cgroups.ran_out_of_memory(["/none", folder]), expected)
 
 
 class FilesTest(unittest.TestCase):
