@@ -162,8 +162,9 @@ class RulesTest(InSandbox):
 
   async def test_answers_that_no_program_can_take_are_wrong(self):
     problem = Problem("Do it.", check=(Script("bash", "true"),))
-    for text in ("\0", "x" * 200_000, "\ud800"):
-      self.assertEqual(await self.reward(problem, answer(text)), 0.0)
+    long = json.dumps({"answer": "é" * 70_000}, ensure_ascii=False)
+    for given in (answer("\0"), call("answer_action", long), answer("\ud800")):
+      self.assertEqual(await self.reward(problem, given), 0.0)
 
   async def test_finishing_does_not_answer_a_match(self):
     thought = finish("succeed")
