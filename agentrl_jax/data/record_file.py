@@ -21,6 +21,7 @@ from agentrl_jax.data.records import (
   Task,
   Trajectory,
   Turn,
+  unicode_json,
 )
 from agentrl_jax.errors import CheckpointError, EnvironmentFault
 
@@ -123,7 +124,7 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
     status=Status(body["status"]),
     reward=body["reward"],
     metrics=body["metrics"],
-    transcript=tuple(body["transcript"]),
+    transcript=tuple(unicode_json(body["transcript"])),
     policy_slot_weights=tuple(body["policy_slot_weights"]),
     max_turns=body.get("max_turns", 0),  # files before 2026-11-25 have none
     max_tokens=body.get("max_tokens", 0),

@@ -8,6 +8,9 @@ which `data.recorder` writes.
 Rewards and metrics are numbers of the environment. `Scored` is their one gate:
 what is no finite float is a fault of that episode, from whichever door it came.
 
+Text enters the framework in these records, and leaves it as UTF-8: half a
+surrogate pair becomes U+FFFD in their constructors.
+
 Most episodes are one line of tokens: each prompt begins with all that was sent
 and sampled before it. An agent that calls others, or that rewrites its history,
 makes several. Each line has a role, and a prompt of its own at its start.
@@ -18,24 +21,80 @@ import enum
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.data.tool_schema import copied_parameters
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 ROLES = ("system", "user", "assistant", "tool")
 MAX_STOPS = 4  # tokens of which any one ends an answer
+
+
+def unicode_text(text: str) -> str:
+  """Returns the text with U+FFFD for each half of a surrogate pair.
+
+  Halves come from file names, from other encodings and from JSON's escapes.
+  UTF-8 cannot encode them, so no tokenizer, file or client would take them.
+  """
+  if text.isascii():
+    return text
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    # Joins two halves that follow each other to their character.
+    return text.encode("utf-16-le", "surrogatepass").decode(
+      "utf-16-le", "replace"
+    )
+  return text
+
+
+def unicode_json(value: Any) -> Any:
+  """Returns a JSON value with `unicode_text` for its keys and strings."""
+  text = json.dumps(value, ensure_ascii=False)
+  clean = unicode_text(text)
+  return value if clean is text else json.loads(clean)
+
+
+def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+  """Makes an object of parsed JSON. Raises ValueError for a repeated key."""
+  members: dict[str, Any] = {}
+  for name, value in pairs:
+    if name in members:
+      raise ValueError(f"the key {json.dumps(name):.80} stands twice in it")
+    members[name] = value
+  return members
+
+
+def refuse_constant(name: str) -> Any:
+  """Raises ValueError for NaN and the infinities, which Python would parse."""
+  raise ValueError(f"{name} is no JSON number")
+
+
+def _require_texts(record: Any, *names: str) -> None:
+  """Passes fields of a frozen record through `unicode_text`."""
+  for name in names:
+    value = getattr(record, name)
+    if not isinstance(value, str):
+      raise TypeError(f"{name} must be a text, found {reprlib.repr(value)}")
+    clean = unicode_text(value)
+    if clean is not value:
+      object.__setattr__(record, name, clean)
 
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
   """One tool call of the policy."""
 
-  name: str
+  name: str  # "" if the call could not be read
   arguments: str  # JSON text, as written by the policy
   id: str = ""
+
+  def __post_init__(self) -> None:
+    _require_texts(self, "name", "arguments", "id")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +109,35 @@ class Message:
   def __post_init__(self) -> None:
     if self.role not in ROLES:
       raise ValueError(f"role {self.role!r} is not one of {', '.join(ROLES)}")
+    _require_texts(self, "content")
+    if self.tool_call_id is not None:
+      _require_texts(self, "tool_call_id")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tool:
-  """A function that the policy may call; `parameters` is a JSON schema."""
+  """A function that the policy may call; `parameters` is a JSON schema.
+
+  What is null is what is not given: the description, the schema, or a keyword
+  in it. Raises `ConfigError` for a schema that cannot be shown.
+  """
 
   name: str
   description: str
   parameters: Mapping[str, Any]
+
+  def __post_init__(self) -> None:
+    if self.description is None:
+      object.__setattr__(self, "description", "")
+    _require_texts(self, "name", "description")
+    given = {} if self.parameters is None else self.parameters
+    try:
+      schema = unicode_json(copied_parameters(given))
+    except ValueError as error:
+      raise ConfigError(
+        f"the parameters of tool {reprlib.repr(self.name)}: {error}"
+      ) from error
+    object.__setattr__(self, "parameters", schema)
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
@@ -81,27 +160,56 @@ def message_to_json(message: Message) -> dict[str, Any]:
 def message_from_json(body: Mapping[str, Any]) -> Message:
   """Reads OpenAI's form; content is null, text, or a list of text parts.
 
-  Raises KeyError, TypeError, ValueError or AttributeError for other forms.
+  Takes arguments of calls that are an object, as some servers write them, in
+  place of its JSON text. Raises KeyError, TypeError or ValueError for other
+  forms.
   """
-  content = body.get("content")
+  given = _given(body, "a message")
+  content = given.get("content", "")
   if isinstance(content, Sequence) and not isinstance(content, str):
-    content = "".join(str(part.get("text", "")) for part in content)
-  if not isinstance(content, str | None):
-    raise TypeError(f"content must be a text, found {content!r:.80}")
-  calls = tuple(
-    ToolCall(
-      name=str(call["function"]["name"]),
-      arguments=str(call["function"]["arguments"]),
-      id=str(call.get("id", "")),
-    )
-    for call in body.get("tool_calls") or ()
-  )
+    content = "".join(map(_text_of_part, content))
   return Message(
-    role=str(body["role"]),
-    content=content or "",
-    tool_calls=calls,
-    tool_call_id=body.get("tool_call_id"),
+    role=given["role"],
+    content=content,
+    tool_calls=tuple(map(_call_from_json, given.get("tool_calls", ()))),
+    tool_call_id=given.get("tool_call_id"),
   )
+
+
+def _text_of_part(part: Any) -> str:
+  text = _given(part, "a part of the content").get("text", "")
+  if not isinstance(text, str):
+    raise TypeError(
+      f"the text of a part must be a text, found {reprlib.repr(text)}"
+    )
+  return text
+
+
+def _call_from_json(body: Any) -> ToolCall:
+  call = _given(body, "a tool call")
+  _require_object(call["function"], "the function of a tool call")
+  name, arguments = call["function"]["name"], call["function"]["arguments"]
+  if not isinstance(arguments, str):
+    arguments = _json_of({} if arguments is None else arguments)
+  return ToolCall(name, arguments, call.get("id", ""))
+
+
+def _json_of(value: Any) -> str:
+  try:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+  except RecursionError as error:
+    raise ValueError("arguments are nested too deeply") from error
+
+
+def _given(body: Any, what: str) -> dict[str, Any]:
+  """Returns the members of a JSON object that are not null."""
+  _require_object(body, what)
+  return {name: value for name, value in body.items() if value is not None}
+
+
+def _require_object(value: Any, what: str) -> None:
+  if not isinstance(value, Mapping):
+    raise TypeError(f"{what} must be an object, found {reprlib.repr(value)}")
 
 
 def tool_to_json(tool: Tool) -> dict[str, Any]:
@@ -117,13 +225,15 @@ def tool_to_json(tool: Tool) -> dict[str, Any]:
 
 
 def tool_from_json(body: Mapping[str, Any]) -> Tool:
-  """Reads one entry of OpenAI's `tools`."""
-  function = body["function"]
-  return Tool(
-    name=str(function["name"]),
-    description=str(function.get("description", "")),
-    parameters=function.get("parameters", {}),
-  )
+  """Reads one entry of OpenAI's `tools`, or of Anthropic's.
+
+  Raises KeyError, TypeError or ValueError for other forms.
+  """
+  _require_object(body, "a tool")
+  is_anthropics = "input_schema" in body
+  given = _given(body if is_anthropics else body["function"], "a function")
+  schema = given.get("input_schema" if is_anthropics else "parameters", {})
+  return Tool(given["name"], given.get("description", ""), schema)
 
 
 class Status(enum.Enum):
@@ -221,7 +331,10 @@ def _numbers(name: str, values: object) -> dict[str, float]:
     raise EnvironmentFault(
       f"{name}={values!r:.80} is no mapping of names to numbers"
     )
-  return {str(n): _number(f"{name}[{n!r:.80}]", v) for n, v in values.items()}
+  return {
+    unicode_text(str(n)): _number(f"{name}[{n!r:.80}]", v)
+    for n, v in values.items()
+  }
 
 
 def _status(value: object) -> Status:
@@ -241,6 +354,9 @@ class Task:
   name: str
   split: str
   index: int
+
+  def __post_init__(self) -> None:
+    _require_texts(self, "name", "split")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from agentrl_jax.data.records import (
   Trajectory,
   Turn,
   message_from_json,
+  unicode_json,
 )
 
 SHORT = 600  # characters that are shown without a click
@@ -181,8 +182,8 @@ def _message_view(message: Message, turn: TurnView | None) -> MessageView:
 def _set_out(arguments: str) -> tuple[str, bool]:
   """Formats JSON arguments one per line, strings unquoted; keeps other text."""
   try:
-    parsed: Any = json.loads(arguments)
-  except ValueError:
+    parsed: Any = unicode_json(json.loads(arguments))
+  except (ValueError, RecursionError):
     return arguments, False
   if not isinstance(parsed, Mapping):
     return json.dumps(parsed, indent=2, ensure_ascii=False), True

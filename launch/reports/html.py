@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import jinja2
 import markupsafe
 
+from agentrl_jax.data.records import unicode_text
 from agentrl_jax.metrics import Row
 from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.reports import numbers
@@ -35,9 +36,8 @@ def write_report(
 ) -> None:
   """Writes the page atomically."""
   whole = path.with_suffix(".tmp")
-  whole.write_text(
-    render(summary, metrics, episodes, faults=faults), encoding="utf-8"
-  )
+  text = unicode_text(render(summary, metrics, episodes, faults=faults))
+  whole.write_text(text, encoding="utf-8")
   whole.replace(path)
 
 

@@ -39,6 +39,17 @@ class RecordFileTest(absltest.TestCase):
       for a, b in zip(found.trajectories, wanted.trajectories, strict=True):
         self._assert_same_trajectory(a, b)
 
+  def test_half_a_surrogate_pair_in_a_file(self):
+    (member, *_), half = self.groups[0].trajectories, "\ud83d"
+    call = {"function": {"name": half, "arguments": f'{{"a": "{half}"}}'}}
+    said = {"role": "assistant", "content": half, "tool_calls": [call]}
+    odd = dataclasses.replace(member, transcript=(said,))
+    group = dataclasses.replace(self.groups[0], trajectories=(odd,))
+    write_groups(self.path, [group])
+    (found,) = read_groups(self.path)
+    text = json.dumps(found.trajectories[0].transcript, ensure_ascii=False)
+    self.assertEqual(text.encode().decode().count("\ufffd"), 3)
+
   def test_what_the_learner_computed_stays_beside_it(self):
     def learned(trajectory):
       if trajectory.attempt:

@@ -3,6 +3,8 @@
 import dataclasses
 import decimal
 import fractions
+import json
+import reprlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,15 +15,18 @@ from agentrl_jax.data.records import (
   Message,
   Status,
   Task,
+  Tool,
   ToolCall,
   Trajectory,
   Turn,
   message_from_json,
   message_to_json,
+  tool_from_json,
+  unicode_json,
 )
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.interface import Step
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.data.records import make_trajectory, make_turn
 
 RECORDS = {
@@ -185,6 +190,154 @@ class MessageTest(absltest.TestCase):
   def test_unknown_role(self):
     with self.assertRaisesRegex(ValueError, "not one of system"):
       Message("robot")
+
+  def test_arguments_that_are_no_text_become_json(self):
+    for arguments, wanted in (
+      ('{"a":  1.10}', '{"a":  1.10}'),
+      ({"value": 5, "why": None, "é": True}, None),
+      ([1, "x"], None),
+      (None, "{}"),
+    ):
+      function = {"name": "f", "arguments": arguments}
+      body = {"role": "assistant", "tool_calls": [{"function": function}]}
+      (call,) = message_from_json(body).tool_calls
+      self.assertEqual((call.name, call.id), ("f", ""))
+      if wanted is None:
+        self.assertEqual(json.loads(call.arguments), arguments)
+      else:
+        self.assertEqual(call.arguments, wanted)
+
+  def test_null_is_never_a_text(self):
+    call = {"id": None, "function": {"name": "f", "arguments": "{}"}}
+    body = {
+      "role": "assistant",
+      "content": [{"type": "text", "text": None}],
+      "tool_calls": [call],
+      "tool_call_id": None,
+    }
+    found = message_from_json(body)
+    self.assertEqual(found, Message("assistant", "", (ToolCall("f", "{}"),)))
+
+  def test_other_forms_are_refused(self):
+    def calls(*found):
+      return {"role": "assistant", "tool_calls": [*found]}
+
+    for body in (
+      None,
+      "text",
+      {"content": "x"},
+      {"role": None},
+      {"role": "user", "content": ["x"]},
+      {"role": "user", "content": [{"text": 5}]},
+      {"role": "tool", "content": "x", "tool_call_id": 5},
+      {"role": "assistant", "tool_calls": 5},
+      calls(None),
+      calls("f"),
+      calls({"function": "f"}),
+      calls({"function": {"name": "f"}}),
+      calls({"function": {"name": None, "arguments": "{}"}}),
+      calls({"function": {"name": "f", "arguments": float("nan")}}),
+      {"role": "user", "content": json.loads("[" * 900 + "]" * 900)},
+    ):
+      with (
+        self.subTest(body=reprlib.repr(body)),
+        self.assertRaises((KeyError, TypeError, ValueError)),
+      ):
+        message_from_json(body)
+
+
+HALVES = {  # text, and what it becomes
+  "high": ("a\ud83db", "a\ufffdb"),
+  "low": ("a\ude00", "a\ufffd"),
+  "escaped_byte": ("caf\udce9.txt", "caf\ufffd.txt"),
+  "two_high": ("\ud83d\ud83d", "\ufffd\ufffd"),
+  "the_wrong_way": ("\ude00\ud83d", "\ufffd\ufffd"),
+  "a_pair": ("\ud83d\ude00", "\U0001f600"),
+  "whole": ("\ufeffé \U0001f600 \ufdd0", "\ufeffé \U0001f600 \ufdd0"),
+}
+
+
+class TextTest(parameterized.TestCase):
+  """Half a surrogate pair becomes U+FFFD in every record that has text."""
+
+  @parameterized.named_parameters((k, *v) for k, v in HALVES.items())
+  def test_every_door(self, text, wanted):
+    function = {"name": text, "description": text, "parameters": {}}
+    message = {"role": "tool", "content": text, "tool_call_id": text}
+    parts = {"role": "user", "content": [{"text": text}]}
+    for found in (
+      Message("user", text).content,
+      Message("tool", "", tool_call_id=text).tool_call_id,
+      message_from_json(message).content,
+      message_from_json(message).tool_call_id,
+      message_from_json(parts).content,
+      ToolCall(text, "").name,
+      ToolCall("", text).arguments,
+      ToolCall("", "", text).id,
+      Tool(text, "", {}).name,
+      Tool("f", text, {}).description,
+      tool_from_json({"function": function}).name,
+      Task(text, "train", 0).name,
+      Task("a", text, 0).split,
+      *Step((), metrics={text: 1.0}).metrics,
+      *Tool("f", "", {"properties": {text: {}}}).parameters["properties"],
+      *Tool("f", "", {"enum": [text]}).parameters["enum"],
+      *unicode_json({text: [text]})[wanted],
+      dataclasses.replace(Message("user"), content=text).content,
+    ):
+      self.assertEqual(found, wanted)
+
+  def test_other_values_are_no_text(self):
+    for make in (
+      lambda value: Message("user", value),
+      lambda value: ToolCall(value, "{}"),
+      lambda value: ToolCall("f", value),
+      lambda value: Tool("f", value, {}),
+      lambda value: Task(value, "train", 0),
+    ):
+      for value in (5, b"x", ["x"]):
+        with self.assertRaisesRegex(TypeError, "must be a text, found"):
+          make(value)
+
+
+class ToolTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("nothing", {}, "", {}),
+    ("null", {"description": None, "parameters": None}, "", {}),
+    (
+      "null_keywords",
+      {"parameters": {"type": "object", "properties": None, "required": None}},
+      "",
+      {"type": "object"},
+    ),
+  )
+  def test_null_is_not_given(self, fields, description, parameters):
+    wanted = Tool("f", description, parameters)
+    found = tool_from_json({"function": {"name": "f", **fields}})
+    self.assertEqual(found, wanted)
+    schema = {"input_schema": fields.get("parameters")}
+    self.assertEqual(tool_from_json({"name": "f", **schema}), wanted)
+
+  @parameterized.parameters(
+    (None,),
+    ("f",),
+    ({"function": None},),
+    ({"function": "f"},),
+    ({"function": {}},),
+    ({"function": {"name": None}},),
+    ({"function": {"name": "f", "description": 5}},),
+    ({"function": {"name": "f", "parameters": []}},),
+    ({"function": {"name": "f", "parameters": "{}"}},),
+    ({"function": {"name": "f", "parameters": {"properties": [1]}}},),
+    ({"name": "f", "input_schema": [1]},),
+  )
+  def test_other_forms_are_refused(self, body):
+    with self.assertRaises((KeyError, TypeError, ValueError)):
+      tool_from_json(body)
+
+  def test_a_schema_that_cannot_be_shown_is_named(self):
+    with self.assertRaisesRegex(ConfigError, "tool 'f': .*found \\[1\\]"):
+      Tool("f", "", [1])
 
 
 class SplitTest(absltest.TestCase):

@@ -69,17 +69,7 @@ def tools_from_json(body: Mapping[str, Any]) -> tuple[Tool, ...]:
 
   Raises KeyError, TypeError or ValueError for other forms.
   """
-  return tuple(_tool(tool) for tool in body.get("tools") or ())
-
-
-def _tool(body: Mapping[str, Any]) -> Tool:
-  if "input_schema" not in body:
-    return tool_from_json(body)
-  return Tool(
-    name=str(body["name"]),
-    description=str(body.get("description") or ""),
-    parameters=body["input_schema"],
-  )
+  return tuple(tool_from_json(tool) for tool in body.get("tools") or ())
 
 
 def answer_from_json(messages: Any) -> Message:
@@ -88,7 +78,7 @@ def answer_from_json(messages: Any) -> Message:
     raise ValueError("messages must be a list of chat messages")
   try:
     parsed = [message_from_json(message) for message in messages]
-  except (KeyError, TypeError, AttributeError) as error:
+  except (KeyError, TypeError) as error:
     raise ValueError(f"a message is not in OpenAI's form: {error!r}") from error
   answers = [message for message in parsed if message.role == "assistant"]
   if not answers:

@@ -96,6 +96,21 @@ class EpisodesTest(unittest.TestCase):
         self.assertTrue(view.calls[0].is_json)
         self.assertEqual("".join(view.calls[0].arguments.split()), shown)
 
+  def test_half_a_surrogate_pair_can_be_written(self):
+    text = r'{"\udc00": ["\ud83d"], "b": "\ud83d"}'
+    call = synthetic_run.a_call("f", text, "")
+    odd = dataclasses.replace(synthetic_run.a_trajectory(), transcript=(call,))
+    (view,) = message_views(an_episode(odd))
+    shown = '\ufffd: ["\ufffd"]\nb: \ufffd'
+    self.assertEqual(view.calls[0].arguments, shown)
+
+  def test_arguments_that_are_nested_deeply_are_left_alone(self):
+    deep = "[" * 100_000
+    call = synthetic_run.a_call("f", deep, "")
+    odd = dataclasses.replace(synthetic_run.a_trajectory(), transcript=(call,))
+    (view,) = message_views(an_episode(odd))
+    self.assertEqual((view.calls[0].arguments), deep)
+
   def test_the_prompt_and_long_contents_are_folded(self):
     views = message_views(an_episode())
     self.assertTrue(views[0].is_long)

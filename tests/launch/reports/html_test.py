@@ -275,6 +275,17 @@ class BrowserTest(unittest.TestCase):
     self.assertGreater(content, PHONE_PX)
 
 
+class WritingTest(unittest.TestCase):
+  def test_half_a_surrogate_pair_breaks_no_report(self):
+    fault = Fault(0.0, 1, EPISODE, what="disk \ud83d")
+    summary = synthetic_run.a_summary()
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder) / "report.html"
+      report.write_report(summary, (), episodes(), path, faults=[fault])
+      self.assertIn("\ufffd", path.read_text(encoding="utf-8"))
+      self.assertEqual([*path.parent.iterdir()], [path])
+
+
 class BreakableTest(unittest.TestCase):
   def test_keys_break_where_words_end(self):
     self.assertEqual(report.breakable("a.b_c"), "a.<wbr>b_<wbr>c")

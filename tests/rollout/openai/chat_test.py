@@ -281,6 +281,44 @@ class ToolCallsTest(Asking):
     rest = talking.codec().decode(self.policy.prompts[1][len(kept) :])
     self.assertEqual(rest, "<|tool|>3<|end|><|tool|>3<|end|><|assistant|>")
 
+  async def test_half_a_surrogate_pair_can_be_sent_back(self):
+    text = r'{"a": "\ud83d", "b": 1.10}'
+    call = f'<tool_call>{{"name": "add", "arguments": {text}}}</tool_call>'
+    self.policy.says = [f"{call}<|end|>", *["3<|end|>"] * 2]
+    reply = await self.ask([ASKED], tools=[ADD])
+    message = reply.choices[0].message
+    self.assertEqual(message.tool_calls[0].function.arguments, text)
+    replied = {"role": "tool", "content": "3"}
+    replied["tool_call_id"] = message.tool_calls[0].id
+    await self.ask([ASKED, message, replied], tools=[ADD])
+    anew = message.model_dump(exclude_none=True)  # as another line of tokens
+    await self.ask([ASKED, ASKED, anew, replied], tools=[ADD])
+    self.assertIn("\ufffd", talking.codec().decode(self.policy.prompts[2]))
+
+  async def test_schemas_as_clients_have_them(self):
+    self.policy.says = ["3<|end|>"] * 9
+    deep: dict = {}
+    for _ in range(40):
+      deep = {"properties": {"x": deep}}
+    for function, wanted in (
+      ({"description": None, "parameters": None}, "f(): <|end|>"),
+      ({"parameters": {"properties": None}}, "f(): <|end|>"),
+      ({"parameters": {"properties": {"a": True}}}, "f(a?: any): <|end|>"),
+      ({"parameters": {"properties": {"a": None}}}, "f(a?: any): <|end|>"),
+      ({"parameters": {"properties": ["a"]}}, None),
+      ({"parameters": {"required": "a"}}, None),
+      ({"parameters": deep}, None),
+    ):
+      tools = [{"type": "function", "function": {"name": "f"} | function}]
+      with self.subTest(function=str(function)[:60]):
+        if wanted is None:
+          with self.assertRaisesRegex(openai.BadRequestError, "of tool 'f'"):
+            await self.ask([ASKED], tools=tools)
+        else:
+          await self.ask([ASKED], tools=tools)
+          shown = talking.codec().decode(self.policy.prompts[-1])
+          self.assertIn(wanted, shown)
+
   async def test_arguments_may_be_written_anew_and_text_be_stripped(self):
     self.policy.says = [" hm " + CALLS, "3<|end|>"]
     reply = await self.ask([ASKED], tools=[ADD])
