@@ -20,7 +20,12 @@ from jsonschema.exceptions import ValidationError
 
 from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.json_schema import shortened
-from agentrl_jax.data.records import Tool, ToolCall
+from agentrl_jax.data.records import (
+  Tool,
+  ToolCall,
+  refuse_constant,
+  unique_members,
+)
 from agentrl_jax.errors import ConfigError
 
 _KEPT = 1024  # size of the cache of compiled schemas
@@ -49,9 +54,16 @@ def read_arguments(
 
   Raises `ConfigError` for a tool whose schema `require_readable` refuses.
   """
+  names = ", ".join(tool.name for tool in tools)
+  if not call.name:
+    return ToolMistake(
+      Flaw.MALFORMED_JSON,
+      f"Error: the call {quoted(call.arguments)} cannot be read. A call is "
+      "JSON with a name and arguments, in which no key stands twice and all "
+      f"numbers are finite. The tools are: {names}.",
+    )
   tool = next((tool for tool in tools if tool.name == call.name), None)
   if tool is None:
-    names = ", ".join(tool.name for tool in tools)
     return ToolMistake(
       Flaw.UNKNOWN_TOOL,
       f"Error: there is no tool {quoted(call.name)}. The tools are: {names}.",
@@ -112,14 +124,15 @@ def _compiled(parameters: str, name: str) -> Any:
 
 
 def parse_portable(text: str) -> Any:
-  """Parses JSON that every program can hold.
+  """Parses JSON that every program reads alike, and can hold.
 
   Numbers have 64 bits at most, text can be encoded, and the depth is bounded.
   Raises `ValueError` or `RecursionError` for other text.
   """
   value = json.loads(
     text,
-    parse_constant=_refuse_constant,
+    parse_constant=refuse_constant,
+    object_pairs_hook=unique_members,
     parse_int=_read_int,
     parse_float=_read_float,
   )
@@ -130,10 +143,6 @@ def parse_portable(text: str) -> Any:
   if may_be_deep and json_schema.depth_of(value) > limit:
     raise ValueError(f"it is nested deeper than {limit} lists and objects")
   return value
-
-
-def _refuse_constant(name: str) -> Any:
-  raise ValueError(f"{name} is no JSON number")
 
 
 def _read_int(digits: str) -> int:

@@ -31,7 +31,14 @@ from agentrl_jax.data.grammar.call_grammar import (
   CallGrammar,
 )
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.records import MAX_STOPS, Message, Tool, ToolCall
+from agentrl_jax.data.records import (
+  MAX_STOPS,
+  Message,
+  Tool,
+  ToolCall,
+  refuse_constant,
+  unique_members,
+)
 from agentrl_jax.errors import ConfigError
 
 END = "<|end|>"  # ends every message; the policy's stop token
@@ -44,18 +51,25 @@ GENERATION_PROMPT = "<|assistant|>"
 
 JINJA = """\
 {%- macro type(s) -%}
-{%- if s.type == "array" and s["items"] -%}{{ type(s["items"]) }}[]
+{%- if s == {} -%}any
+{%- elif s.type == "array" and s["items"] -%}{{ type(s["items"]) }}[]
 {%- elif s.type is string and not s.enum and not s.properties -%}{{ s.type }}
 {%- else -%}{{ s | tojson }}{%- endif -%}
 {%- endmacro -%}
 {%- macro signature(f) -%}
+{%- set properties = f.parameters.properties or {} -%}
 {{ f.name }}(
-{%- for name, s in f.parameters.properties.items() -%}
-{{ name }}{{ "" if name in f.parameters.required else "?" }}: {{ type(s) -}}
+{%- for name, s in properties.items() -%}
+{{ name }}{{ "" if name in (f.parameters.required or []) else "?" }}: {{ type(s) -}}
 {{ "" if loop.last else ", " }}{%- endfor -%}
 ): {{ f.description }}
-{%- for name, s in f.parameters.properties.items() if s.description %}
+{%- for name, s in properties.items() if s.description %}
 - {{ name }}: {{ s.description }}
+{%- endfor -%}
+{%- for name, s in f.parameters.items()
+  if name not in ["$schema", "title", "type", "properties", "required"]
+  and not (name == "additionalProperties" and s is false) %}
+- {{ name }}: {{ s | tojson }}
 {%- endfor -%}
 {%- endmacro -%}
 {%- for m in messages -%}
@@ -81,9 +95,24 @@ _CACHE_SIZE = 256  # grammars of calls
 # Starts of conversations that are remembered, and their longest text: what a
 # client sends may have megabytes.
 _NUM_STARTS, _LONGEST_START = 64, 1 << 16
-_CALL_PATTERN = re.compile(
-  re.escape(CALL) + r"(.*?)(?:" + re.escape(CALL_END) + r"|\Z)", re.DOTALL
+# Keywords of a tool's schema that its signature shows, or that say nothing.
+_IN_SIGNATURE = frozenset(
+  {"$schema", "title", "type", "properties", "required"}
 )
+_OPENING = re.compile(f"{re.escape(CALL)}|{re.escape(THINK)}")
+_THOUGHT_OPENING = re.compile(rf"\s*{re.escape(THINK)}")
+_CLOSING = re.compile(rf"\s*(?:{re.escape(CALL_END)}|\Z)")
+_SPACE, _COLON, _COMMA = (
+  re.compile(rf"[ \t\n\r]*{mark}[ \t\n\r]*") for mark in ("", ":", ",?")
+)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+# Strict, so that what is read here is read alike by every program.
+_JSON = json.JSONDecoder(
+  parse_constant=refuse_constant, object_pairs_hook=unique_members
+)
+_ARGUMENTS = ("arguments", "parameters")
+# Keys of a call without arguments; another one may hold them under its name.
+_BARE = frozenset({"name", "type", "id"})
 
 
 class CompactTemplate:
@@ -122,17 +151,11 @@ class CompactTemplate:
   def read(self, text: str, ended_by: str | None) -> Message:
     """Parses the assistant's message.
 
-    A call that is not a JSON object with a name becomes a call without a name
-    whose arguments are the raw text: the environment then reports the mistake.
+    A call that cannot be read becomes a call without a name whose arguments
+    are the raw text: the environment then reports the mistake.
     """
     del ended_by
-    text = text.removesuffix(END)
-    calls = tuple(
-      _parse_call(body, str(n))
-      for n, body in enumerate(_CALL_PATTERN.findall(text))
-    )
-    content = _CALL_PATTERN.sub("", text)
-    return Message("assistant", content, calls)
+    return read_tagged_calls(text.removesuffix(END))
 
 
 def render_messages(messages: Sequence[Message]) -> str:
@@ -151,7 +174,10 @@ def _render_calls(message: Message) -> str:
 
 
 def render_tool(tool: Tool) -> str:
-  """Renders a tool: signature, description, and a line per parameter."""
+  """Renders a tool: signature, description, and a line per parameter.
+
+  Other keywords of its schema, such as `$defs` and `anyOf`, are lines too.
+  """
   properties: Mapping[str, Any] = tool.parameters.get("properties", {})
   required = tool.parameters.get("required", ())
   signature = ", ".join(
@@ -162,37 +188,120 @@ def render_tool(tool: Tool) -> str:
   lines += [
     f"- {name}: {schema['description']}"
     for name, schema in properties.items()
-    if schema.get("description")
+    if isinstance(schema, Mapping) and schema.get("description")
+  ]
+  lines += [
+    f"- {keyword}: {json.dumps(value, ensure_ascii=False)}"
+    for keyword, value in tool.parameters.items()
+    if keyword not in _IN_SIGNATURE
+    and not (keyword == "additionalProperties" and value is False)
   ]
   return "\n".join(lines)
 
 
-def _render_type(schema: Mapping[str, Any]) -> str:
+def _render_type(schema: Any) -> str:
   """Renders `string`, `string[]`, or the JSON schema where neither is exact."""
-  if schema.get("type") == "array" and schema.get("items"):
-    return _render_type(schema["items"]) + "[]"
-  plain = isinstance(schema.get("type"), str)
-  if plain and not schema.get("enum") and not schema.get("properties"):
-    return str(schema["type"])
+  if schema == {}:
+    return "any"
+  given: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+  if given.get("type") == "array" and given.get("items"):
+    return _render_type(given["items"]) + "[]"
+  plain = isinstance(given.get("type"), str)
+  if plain and not given.get("enum") and not given.get("properties"):
+    return str(given["type"])
   return json.dumps(schema, ensure_ascii=False)
 
 
-def _parse_call(body: str, id: str) -> ToolCall:
+def read_tagged_calls(text: str) -> Message:
+  """Reads an answer whose calls stand between tags, and its text around them.
+
+  A call in a thought is none: a thought is text up to its own end, and a call
+  is JSON up to its own end, whatever tags stand in it.
+  """
+  texts: list[str] = []
+  calls: list[ToolCall] = []
+  at = 0
+  while opening := _OPENING.search(text, at):
+    texts.append(text[at : opening.start()])
+    if opening[0] == THINK:
+      end = _end_of_thought(text, opening.start())
+      texts.append(text[opening.start() : end])
+      at = end
+    else:
+      call, at = _tagged_call(text, opening.end(), str(len(calls)))
+      calls.append(call)
+  return Message("assistant", "".join([*texts, text[at:]]), tuple(calls))
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+  """Splits off the thoughts that a text begins with; the last may be open."""
+  at = 0
+  while opening := _THOUGHT_OPENING.match(text, at):
+    at = _end_of_thought(text, opening.end())
+  return text[:at], text[at:]
+
+
+def _end_of_thought(text: str, at: int) -> int:
+  end = text.find(THINK_END, at)
+  return len(text) if end < 0 else end + len(THINK_END)
+
+
+def _tagged_call(text: str, at: int, id: str) -> tuple[ToolCall, int]:
+  """Reads a call from after its tag; also returns where its end tag ends."""
   try:
-    call = json.loads(body)
+    call, end = call_at(text, _skip(_SPACE, text, at), id)
+    if closing := _CLOSING.match(text, end):
+      return call, closing.end()
   except (ValueError, RecursionError):
-    return ToolCall("", body.strip(), id)
-  return call_of(call, "arguments", body.strip(), id)
+    pass  # no JSON: the letters up to the next end tag are kept
+  end = text.find(CALL_END, at)
+  if end < 0:
+    return ToolCall("", text[at:].strip(), id), len(text)
+  return ToolCall("", text[at:end].strip(), id), end + len(CALL_END)
 
 
-def call_of(parsed: Any, key: str, raw: str, id: str) -> ToolCall:
-  """Reads a call from JSON with a name and, under `key`, its arguments."""
+def call_at(text: str, at: int, id: str) -> tuple[ToolCall, int]:
+  """Reads a call, JSON with a name and arguments, and where it ends.
+
+  The arguments are the letters that were written, or the content of a JSON
+  string. JSON that is no call becomes a call without a name. Raises ValueError
+  or RecursionError for other text.
+  """
+  parsed, end = _JSON.raw_decode(text, at)
+  raw = ToolCall("", text[at:end], id)
   if not isinstance(parsed, dict) or not isinstance(parsed.get("name"), str):
-    return ToolCall("", raw, id)
-  arguments = parsed[key] if key in parsed else parsed.get("arguments", {})
+    return raw, end
+  keys = [key for key in _ARGUMENTS if key in parsed]
+  if not keys and parsed.keys() <= _BARE:
+    return ToolCall(parsed["name"], "{}", id), end
+  if len(keys) != 1:
+    return raw, end
+  arguments = parsed[keys[0]]
   if not isinstance(arguments, str):
-    arguments = json.dumps(arguments, ensure_ascii=False)
-  return ToolCall(parsed["name"], arguments, id)
+    arguments = _source_of(keys[0], text, at)
+  return ToolCall(parsed["name"], arguments, id), end
+
+
+def _source_of(key: str, text: str, at: int) -> str:
+  """Returns the letters of a member of the JSON object that begins at `at`."""
+  at = _skip(_SPACE, text, at + 1)
+  while True:
+    name, at = _JSON.raw_decode(text, at)
+    start = _skip(_COLON, text, at)
+    _, end = _JSON.raw_decode(text, start)
+    if name == key:
+      return text[start:end]
+    at = _skip(_COMMA, text, end)
+
+
+def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+  found = pattern.match(text, at)
+  return found.end() if found else at
+
+
+def require_json(text: str) -> None:
+  """Raises ValueError or RecursionError for text that is no strict JSON."""
+  _JSON.decode(text)
 
 
 class ChatTemplate(Protocol):
@@ -389,9 +498,13 @@ def _without_escapes(arguments: str) -> str:
   if "\\" not in arguments:
     return arguments
   try:
-    return json.dumps(json.loads(arguments), ensure_ascii=False)
+    json.loads(arguments)
   except (ValueError, RecursionError):
     return arguments  # no parser can read it, so none removes its escapes
+  return _STRING.sub(
+    lambda found: json.dumps(json.loads(found[0]), ensure_ascii=False),
+    arguments,
+  )
 
 
 def _mapped(

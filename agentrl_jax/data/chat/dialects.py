@@ -88,11 +88,10 @@ class Llama:
     rest = body
     while rest:
       try:
-        parsed, end = json.JSONDecoder().raw_decode(rest)
+        call, end = codec.call_at(rest, 0, str(len(calls)))
       except (ValueError, RecursionError):
         return (*calls, ToolCall("", rest, str(len(calls))))
-      number = str(len(calls))
-      calls.append(codec.call_of(parsed, "parameters", rest[:end], number))
+      calls.append(call)
       rest = rest[end:].lstrip().removeprefix(";").lstrip()
     return tuple(calls) or (ToolCall("", "", "0"),)
 
@@ -133,18 +132,24 @@ class Glm4:
   def read(self, text: str, ended_by: str | None) -> Message:
     texts: list[str] = []
     calls: list[ToolCall] = []
-    for n, turn in enumerate(text.split(self._TURN)):
+    more, mark = text, self._TURN
+    while mark:
+      is_first = more is text
+      thought, rest = codec.split_thoughts(more)
+      turn, mark, more = rest.partition(self._TURN)
       if match := self._CALL.fullmatch(turn):
+        texts.append(thought)
         calls.append(self._call(match[1], match[2].rstrip(), len(calls)))
       else:
-        texts.append(turn.removeprefix("\n") if n else turn)
+        said = thought + turn
+        texts.append(said if is_first else said.removeprefix("\n"))
     if ended_by == self._OBSERVATION and not calls:
       calls = [ToolCall("", texts.pop().strip(), "0")]
     return Message("assistant", "".join(texts), tuple(calls))
 
   def _call(self, name: str, arguments: str, number: int) -> ToolCall:
     try:
-      json.loads(arguments)
+      codec.require_json(arguments)
     except (ValueError, RecursionError):
       return ToolCall("", f"{name}\n{arguments}", str(number))
     return ToolCall(name, arguments, str(number))

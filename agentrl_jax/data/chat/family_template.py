@@ -11,19 +11,23 @@ Text goes in and comes out shielded; see `data.chat.marked_text`.
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
+from typing import Any
 
+from agentrl_jax.data.chat.codec import split_thoughts
 from agentrl_jax.data.chat.dialects import dialect_of
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import Markers
 from agentrl_jax.data.grammar.call_grammar import THINK, THINK_END
-from agentrl_jax.data.records import Message, Tool
+from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 
 # Placeholders: in shielded text, 0 or 1 follows the code point.
 _ASKED = Message("user", "\ufdd0Q")
 _ANSWER = "\ufdd0A"
 _ANSWERED = Message("assistant", _ANSWER)
+_CALLED = ToolCall("look", '{"at": "x", "of": [1, true, null]}', "0")
 
 
 class FamilyTemplate:
@@ -50,13 +54,14 @@ class FamilyTemplate:
     self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
     self.form = dataclasses.replace(self._dialect.form, thinks=self._thinks)
     self._check()
+    self._require_calls_as_read()
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
     """Renders the first messages with the tools, and the generation prompt."""
     if not messages:
       raise ValueError("a conversation starts with at least one message")
     text = self._render(messages, tools, prompt=True)
-    missing = [tool.name for tool in tools if tool.name not in text]
+    missing = [tool.name for tool in tools if not _shows(text, tool.name)]
     if missing:
       raise ConfigError(
         f"the model's chat template does not show the tools {missing}: it was "
@@ -96,7 +101,7 @@ class FamilyTemplate:
 
     Thoughts stay in the content, and calls in them are not calls.
     """
-    thought, rest = self._split_thought(text.removeprefix(self._lead))
+    thought, rest = self._split_thoughts(text.removeprefix(self._lead))
     message = self._dialect.read(rest, ended_by)
     return Message("assistant", thought + message.content, message.tool_calls)
 
@@ -105,11 +110,12 @@ class FamilyTemplate:
     lead = self.write(_ANSWERED).partition(_ANSWER)[0]
     return "" if lead.strip() else lead
 
-  def _split_thought(self, text: str) -> tuple[str, str]:
-    if not self._thinks and not text.lstrip().startswith(THINK):
-      return "", text
-    thought, end, rest = text.partition(THINK_END)
-    return (thought + end, rest)
+  def _split_thoughts(self, text: str) -> tuple[str, str]:
+    begun = end = ""
+    if self._thinks:
+      begun, end, text = text.partition(THINK_END)
+    more, rest = split_thoughts(text)
+    return begun + end + more, rest
 
   def _render(
     self,
@@ -160,6 +166,22 @@ class FamilyTemplate:
       )
     return marker
 
+  def _require_calls_as_read(self) -> None:
+    """Refuses templates that write a call otherwise than it is read here."""
+    if self.form.stop and self.form.stop not in self.stops:
+      return  # no call can be written; `CallGrammar` and `write` say why
+    written = self.write(Message("assistant", "", (_CALLED,)))
+    *before, stop, _ = self._split(written)
+    found = self.read("".join(before), stop).tool_calls
+    if [_meaning(call) for call in found] != [_meaning(_CALLED)]:
+      raise ConfigError(
+        f"the model's chat template writes a call as {written!r:.300}, which "
+        f"is read here as {found or 'text'}: calls of this form are not known. "
+        "Known are those of Qwen2.5 and Qwen3, Llama-3.1, and GLM-4-0414; use "
+        "a model of these families, or give it one of their templates as "
+        "chat_template.jinja"
+      )
+
   def _check(self) -> None:
     """Refuses templates whose pieces depend on the earlier messages."""
     tool_reply = Message("tool", "text")
@@ -173,3 +195,16 @@ class FamilyTemplate:
           "otherwise after a longer conversation, so that pieces of it cannot "
           "be appended; give pretrained.path another chat_template"
         )
+
+
+def _shows(text: str, name: str) -> bool:
+  """Returns whether a text has a name, perhaps as JSON writes it."""
+  written = (json.dumps(name, ensure_ascii=ascii) for ascii in (True, False))
+  return name in text or any(form[1:-1] in text for form in written)
+
+
+def _meaning(call: ToolCall) -> tuple[str, Any]:
+  try:
+    return call.name, json.loads(call.arguments)
+  except ValueError:
+    return call.name, call.arguments

@@ -29,6 +29,11 @@ VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
 ANY_TEXT = r"/(.|\n)*/"
 # White space of Python's `str.strip`; `\s` alone lacks four of its characters.
 SPACE = r"[\s\x1c-\x1f]"
+# Of tokenizers without tags for thoughts; a call in an open thought is none.
+_OPEN_THOUGHT = (
+  r"OPEN_THOUGHT: /(.|\n)*<think>/ UNCLOSED",
+  rf"UNCLOSED: {ANY_TEXT} & ~/(.|\n)*<\/think>(.|\n)*/",
+)
 _GAP = r"/\n{0,2}/"  # after a thought
 # Allows every tokenization of a text: the tokenizer's own would have a marker
 # token where a tool's name or a key contains a marker's text.
@@ -112,7 +117,10 @@ class CallGrammar:
     called = [f"call{n}: {self._call(tool)}" for n, tool in enumerate(tools)]
     either = " | ".join(f"call{n}" for n in range(len(tools)))
     rules += [f"call: {either}", *called] if tools else []
-    return "\n".join([_FREE, start, f"TEXT: {self._form.text}", *rules])
+    text = [f"TEXT: {self._form.text}"]
+    if THINK not in ids:
+      text = [f"{text[0]} & ~OPEN_THOUGHT", *_OPEN_THOUGHT]
+    return "\n".join([_FREE, start, *text, *rules])
 
   def of_json(self, schema: Mapping[str, Any]) -> str:
     """See `ChatCodec.json_grammar`."""

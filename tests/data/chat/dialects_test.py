@@ -89,6 +89,93 @@ class ReadingTest(parameterized.TestCase):
   def test_hermes(self, text, message):
     self.assertEqual(dialects.Hermes().read(text, "<|im_end|>"), message)
 
+  @parameterized.named_parameters(
+    ("number", '{"a": 1.10, "b":  [1E2,-0.0]}'),
+    ("order_and_space", '{ "b" : 1,\t"a" : 2\n}'),
+    ("escapes", r'{"a": "\u00e9 \/ \ud83d"}'),
+    ("end_of_a_call", '{"a": "</tool_call> <tool_call> <think> </think>"}'),
+    ("key_of_its_own_name", '{"arguments": {"arguments": 1}, "name": "g"}'),
+    ("list", "[1.0]"),
+    ("null", "null"),
+    ("empty", "{}"),
+    ("large", '{"a": 1e999, "b": 12345678901234567890123}'),
+  )
+  def test_arguments_are_the_letters_that_were_written(self, text):
+    wanted = said("", ("f", text))
+    for key in ("arguments", "parameters"):
+      for call in (
+        f'{{"name": "f", "{key}": {text}}}',
+        f'{{"{key}":{text} , "name": "f", "id": "x{{"}}',
+      ):
+        tagged = f"<tool_call>\n{call}\n</tool_call>"
+        self.assertEqual(dialects.Hermes().read(tagged, None), wanted)
+        self.assertEqual(dialects.Llama().read(call, None), wanted)
+    if text.startswith("{"):
+      self.assertEqual(dialects.Glm4().read(f"f\n{text}", GLM), wanted)
+
+  @parameterized.named_parameters(
+    ("key_twice", '{"name": "f", "arguments": {"a": 1, "a": 2}}'),
+    (
+      "key_twice_below",
+      '{"name": "f", "arguments": {"a": [{"b": 1, "b": 1}]}}',
+    ),
+    ("name_twice", '{"name": "f", "name": "g", "arguments": {}}'),
+    ("nan", '{"name": "f", "arguments": {"a": NaN}}'),
+    ("infinity", '{"name": "f", "arguments": {"a": -Infinity}}'),
+    ("both_keys", '{"name": "f", "arguments": {}, "parameters": {"a": 1}}'),
+    ("another_key", '{"name": "f", "args": {"a": 1}}'),
+    ("arguments_beside_the_name", '{"name": "f", "a": 1}'),
+    ("function", '{"function": {"name": "f", "arguments": {}}}'),
+    ("two", '{"name": "f", "arguments": {}} {"name": "f", "arguments": {}'),
+  )
+  def test_calls_that_programs_read_differently_are_malformed(self, call):
+    text = f"<tool_call>\n{call}\n</tool_call>"
+    wanted = said("", ("", call))
+    self.assertEqual(dialects.Hermes().read(text, None), wanted)
+    found = dialects.Llama().read(call, None).tool_calls[-1]
+    self.assertEqual(found.name, "")
+
+  @parameterized.parameters('f\n{"a": NaN}', 'f\n{"a": 1, "a": 2}')
+  def test_malformed_calls_of_glm(self, text):
+    self.assertEqual(dialects.Glm4().read(text, GLM), said("", ("", text)))
+
+  @parameterized.parameters(
+    '{"name": "f"}', '{"type": "function", "name": "f"}'
+  )
+  def test_a_name_alone_is_a_call_without_arguments(self, call):
+    text = f"<tool_call>{call}</tool_call>"
+    self.assertEqual(dialects.Hermes().read(text, None), said("", ("f", "{}")))
+    self.assertEqual(dialects.Llama().read(call, None), said("", ("f", "{}")))
+
+  def test_a_call_in_a_thought_is_none(self):
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for text, wanted in (
+      (f"so <think>{call}</think> on", said(f"so <think>{call}</think> on")),
+      (f"<think>{call}", said(f"<think>{call}")),
+      (
+        f"<think>a</think>{call}<think>{call}</think>{call}",
+        said(
+          f"<think>a</think><think>{call}</think>", ("f", "{}"), ("f", "{}")
+        ),
+      ),
+    ):
+      with self.subTest(text):
+        self.assertEqual(dialects.Hermes().read(text, None), wanted)
+    thought = "<think>\nf\n{}\n</think>"
+    for text, wanted in (
+      (f"{thought}{thought}so", said(f"{thought}{thought}so")),
+      (
+        f"so<|assistant|>{thought}g\n{{}}",
+        said(f"so{thought}", ("g", "{}")),
+      ),
+      (
+        "so<|assistant|><think>\n<|assistant|>f\n{}</think>",
+        said("so<think>\n<|assistant|>f\n{}</think>"),
+      ),
+    ):
+      with self.subTest(text):
+        self.assertEqual(dialects.Glm4().read(text, None), wanted)
+
 
 class PreparingTest(absltest.TestCase):
   def test_arguments_that_are_no_json_stay(self):

@@ -123,6 +123,26 @@ class FamiliesTest(Calling):
       called = len(codec.read(ids).tool_calls)
       self.assertEqual(called, int(allowed and call in answer))
 
+  def test_thoughts_of_a_tokenizer_without_tags(self):
+    family, source = families.templates()["small_qwen25"]
+    family = dataclasses.replace(family, tags=family.tags[:2])
+    codec = codec_of_folder(family, source)
+    grammar = codec.call_grammar(TOOLS)
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    for answer, allowed in (
+      (f"so {call}", True),
+      (f"<think>hm</think>{call}", True),
+      (f"a <think>hm</think> b <think></think>{call}", True),
+      (f"<think>hm {call}", False),
+      (f"<think>hm</think> so <think>{call}", False),
+      ("so <think>", False),
+    ):
+      ids = codec.encode(f"{answer}<|im_end|>")
+      found = allows(codec.grammars(codec.vocab_size), grammar, ids)
+      self.assertEqual(found, allowed, answer)
+      called = len(codec.read(ids).tool_calls)
+      self.assertEqual(called, int(allowed), answer)
+
 
 class WhateverToolsSayTest(parameterized.TestCase):
   @parameterized.parameters("compact", *(f"small_{n}" for n in families.SMALL))

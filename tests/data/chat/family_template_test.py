@@ -182,6 +182,44 @@ class PiecesTest(parameterized.TestCase):
         message.content,
       )
 
+  def test_calls_in_further_thoughts_are_not_played(self):
+    codec = codec_of("small_qwen3")
+    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+    for text, names in (
+      (f"<think>a</think>\n<think>\n{call}\n</think>\n\nhi", []),
+      (f"<think>a</think>so <think>{call}</think>{call}", ["stop"]),
+      (f"<think>a</think>{call}<think>{call}", ["stop"]),
+    ):
+      ids = codec.encode(f"{text}<|im_end|>")
+      message = codec.read(ids)
+      self.assertEqual([call.name for call in message.tool_calls], names)
+      self.assertIn(call, message.content)
+
+  def test_an_end_of_a_call_within_its_arguments(self):
+    codec = codec_of("small_qwen3")
+    arguments = '{"query": "a </tool_call> b"}'
+    text = (
+      f'<tool_call>{{"name": "stop", "arguments": {arguments}}}</tool_call>'
+    )
+    (call,) = codec.read(codec.encode(f"{text}<|im_end|>")).tool_calls
+    self.assertEqual(call, ToolCall("stop", arguments, "0"))
+
+  @parameterized.parameters(*NAMES)
+  def test_half_a_surrogate_pair(self, name):
+    codec = codec_of(name)
+    call = ToolCall("execute_sql", r'{"query": "\ud83d", "limit": 1.10}', "0")
+    ids = codec.write(Message("assistant", "", (call,)))
+    self.assertIn("\ufffd", codec.decode(ids))
+    (found,) = codec.read(ids).tool_calls
+    self.assertEqual(json.loads(found.arguments)["query"], "\ufffd")
+    tool = Tool("f\ud83d", "\ud83d", {"properties": {"\ud83d": {}}})
+    shown = codec.decode(codec.start([Message("user", "\ud83d")], [tool]))
+    self.assertGreater(shown.count("\ufffd"), 3)
+
+  def test_names_that_json_escapes_are_shown(self):
+    tools = [Tool(name, "", {}) for name in ('a"b', "a\\b", "\n", "é")]
+    codec_of("small_qwen3").start([Message("user", "hi")], tools)
+
   @parameterized.parameters(*NAMES)
   def test_data_cannot_speak_in_markers(self, name):
     family, _ = families.templates()[name]
@@ -318,6 +356,26 @@ class RefusalTest(parameterized.TestCase):
 
   def test_unknown_calls(self):
     self.refuse("{{ messages }}", "no form that is known")
+
+  def test_calls_in_another_form_than_they_are_read(self):
+    written = "{{ c.function.arguments | tojson }}"
+    plain = (
+      "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}"
+      '{%- for c in m.tool_calls or [] -%}<tool_call>{"name": '
+      '"{{ c.function.name }}", "arguments": @}</tool_call>{%- endfor -%}'
+      "<|im_end|>\n{% endfor -%}{%- if add_generation_prompt -%}"
+      "<|im_start|>assistant\n{% endif -%}"
+    )
+    markers = (*families.QWEN.special, *families.QWEN.tags)
+    jinja = JinjaTemplate(plain.replace("@", written), names={}, date=DATE)
+    FamilyTemplate(jinja, markers, families.QWEN.stops)
+    xml = (
+      "{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>{{ v }}"
+      "</parameter>{% endfor %}"
+    )
+    for arguments in (xml, "{{ c.function.arguments }}", "{}"):
+      self.refuse(plain.replace("@", arguments), "form are not known")
+    self.refuse(plain.replace("@", "{{ 1 // 0 }}"), "division")
 
   def test_a_template_that_drops_earlier_turns(self):
     self.refuse(

@@ -87,6 +87,72 @@ class RenderingTest(parameterized.TestCase):
       said += [answer, *replies]
       self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
 
+  @parameterized.named_parameters(
+    ("none", None, "f(): D"),
+    ("empty", {}, "f(): D"),
+    ("null", {"properties": None, "required": None}, "f(): D"),
+    ("true", {"properties": {"a": True}}, "f(a?: any): D"),
+    ("false", {"properties": {"a": False}}, "f(a?: false): D"),
+    ("no_type", {"properties": {"a": {}}, "required": ["a"]}, "f(a: any): D"),
+    (
+      "items",
+      {"properties": {"a": {"type": "array", "items": True}}},
+      "f(a?: array): D",
+    ),
+    (
+      "items_of_items",
+      {
+        "properties": {
+          "a": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "integer"}},
+          }
+        }
+      },
+      "f(a?: integer[][]): D",
+    ),
+    (
+      "types",
+      {"properties": {"a": {"type": ["string", "null"]}}},
+      'f(a?: {"type": ["string", "null"]}): D',
+    ),
+    (
+      "choices",
+      {"properties": {"a": {"enum": ["x", None, 1.5, True, {"b": []}]}}},
+      'f(a?: {"enum": ["x", null, 1.5, true, {"b": []}]}): D',
+    ),
+    (
+      "described",
+      {"properties": {"a": {"type": "string", "description": None}}},
+      "f(a?: string): D",
+    ),
+    (
+      "references",
+      {
+        "$defs": {"N": {"items": {"$ref": "#/$defs/N"}}},
+        "properties": {"a": {"$ref": "#/$defs/N"}},
+      },
+      'f(a?: {"$ref": "#/$defs/N"}): D\n'
+      '- $defs: {"N": {"items": {"$ref": "#/$defs/N"}}}',
+    ),
+    (
+      "others",
+      {"type": "object", "additionalProperties": True, "title": "F"},
+      "f(): D\n- additionalProperties: true",
+    ),
+    ("no_others", {"additionalProperties": False}, "f(): D"),
+    (
+      "union",
+      {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+      'f(): D\n- anyOf: [{"required": ["a"]}, {"required": ["b"]}]',
+    ),
+  )
+  def test_schemas_as_people_have_them(self, parameters, wanted):
+    asked, tools = [Message("user", "hi")], [Tool("f", "D", parameters)]
+    text = TEMPLATE.start(asked, tools)
+    self.assertEqual(text, f"<|user|>hi\n{wanted}<|end|><|assistant|>")
+    self.assertEqual(text, _by_jinja(asked, tools, prompt=True))
+
   def test_an_answer_cut_short_is_ended(self):
     replies = [Message("user", "go on")]
     self.assertEqual(
