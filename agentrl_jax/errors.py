@@ -5,11 +5,27 @@ is for people, and each says what was found, what is allowed and what to do.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def _unicode(argument: object) -> object:
+  return (
+    _HALF.sub("\ufffd", argument) if isinstance(argument, str) else argument
+  )
 
 
 class AgentRLError(Exception):
-  """The root: catch it to catch what the framework knows about."""
+  """The root: catch it to catch what the framework knows about.
+
+  Half a surrogate pair in a text becomes U+FFFD, so that each can be logged and
+  sent: texts of others stand in many messages.
+  """
+
+  def __init__(self, *arguments: object):
+    super().__init__(*map(_unicode, arguments))
 
 
 class ConfigError(AgentRLError, ValueError):

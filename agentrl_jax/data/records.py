@@ -462,6 +462,10 @@ class Trajectory(Scored):
   # Training-time information of the task, for a critic that reads it; else "".
   information: str = ""
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    _require_texts(self, "information")
+
   @property
   def lines(self) -> tuple[Line, ...]:
     """The lines that have an answer."""

@@ -26,7 +26,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.interface import Step
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, EnvironmentFault
 from tests.data.records import make_trajectory, make_turn
 
 RECORDS = {
@@ -265,6 +265,7 @@ class TextTest(parameterized.TestCase):
     function = {"name": text, "description": text, "parameters": {}}
     message = {"role": "tool", "content": text, "tool_call_id": text}
     parts = {"role": "user", "content": [{"text": text}]}
+    trajectory = make_trajectory(np.random.default_rng(0))
     for found in (
       Message("user", text).content,
       Message("tool", "", tool_call_id=text).tool_call_id,
@@ -280,12 +281,18 @@ class TextTest(parameterized.TestCase):
       Task(text, "train", 0).name,
       Task("a", text, 0).split,
       *Step((), metrics={text: 1.0}).metrics,
+      dataclasses.replace(trajectory, information=text).information,
       *Tool("f", "", {"properties": {text: {}}}).parameters["properties"],
       *Tool("f", "", {"enum": [text]}).parameters["enum"],
       *unicode_json({text: [text]})[wanted],
       dataclasses.replace(Message("user"), content=text).content,
     ):
       self.assertEqual(found, wanted)
+
+  @parameterized.parameters(EnvironmentFault, ConfigError, DeadlineExceeded)
+  def test_reasons_of_errors(self, kind):
+    self.assertEqual(str(kind("why \udce9")), "why \ufffd")
+    self.assertEqual(kind(5, "é").args, (5, "é"))
 
   def test_other_values_are_no_text(self):
     for make in (
