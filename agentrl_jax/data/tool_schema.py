@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_DEPTH = 64  # of nested lists and objects
-# Keywords of JSON schemas whose values are plain JSON, or schemas by name.
-_PLAIN_KEYWORDS = frozenset({"const", "default", "enum", "example", "examples"})
+# Keywords of JSON schemas whose values are plain JSON, perhaps null.
+_VALUES = frozenset({"const", "default", "example"})
+# Keywords whose values are plain JSON, and schemas by name.
+_PLAIN_KEYWORDS = _VALUES | {"enum", "examples"}
 _NAMED_SCHEMAS = frozenset(
   {
     *("properties", "patternProperties", "dependentSchemas"),
@@ -54,7 +56,7 @@ def _schema(given: Any, depth: int) -> Any:
   schema = {
     _key(keyword): _keyword(keyword, value, depth + 1)
     for keyword, value in given.items()
-    if value is not None or keyword in _PLAIN_KEYWORDS
+    if value is not None or keyword in _VALUES
   }
   if not isinstance(schema.get("description", ""), str):
     raise ValueError(

@@ -35,7 +35,7 @@ class CopiedParametersTest(parameterized.TestCase):
     ),
     (
       "null_below",
-      {"properties": {"a": {"type": "string", "description": None}}},
+      {"properties": {"a": {"type": "string", "enum": None, "title": None}}},
       {"properties": {"a": {"type": "string"}}},
     ),
     (
