@@ -59,6 +59,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 WATCH_PERIOD_S = 0.5
+REMOVED_AT_ONCE = 200  # paths of one command, each of at most 4 KiB
 USER_FILES = ("/etc/passwd", "/etc/group")
 IMAGE = "agentrl_jax/os_interaction"
 IMAGE_NAMES = ("default", "packages", "ubuntu")  # AgentBench's
@@ -250,8 +251,10 @@ class DockerMachine(Machine):
 
   async def apply_changes(self, changes: Changes) -> None:
     await self.seal()  # from now on it is as a policy left its own
-    for path in sorted(changes.removed):
-      await self.run(["rm", "-rf", "--", path], limit_s=LOAD_TIMEOUT_S)
+    removed = sorted(changes.removed)
+    for i in range(0, len(removed), REMOVED_AT_ONCE):
+      paths = removed[i : i + REMOVED_AT_ONCE]
+      await self.run(["rm", "-rf", "--", *paths], limit_s=LOAD_TIMEOUT_S)
     put_archive = self._container.engine.api.put_archive
     try:
       await engines.to_the_end(

@@ -298,7 +298,7 @@ class SandboxMachine(Machine):
   async def _receive(self) -> None:
     while (message := await self._socket.receive()) is not None:
       body, fds = message
-      response = self._pending.get(body["id"])
+      response = self._pending.get(body.get("id", -1))
       if response is not None and not response.done():
         response.set_result((body, fds))
       else:

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 
+from agentrl_jax.errors import EnvironmentFault
 from environments.os_interaction.machines.files import (
   FILE,
   FOLDER,
@@ -27,6 +28,7 @@ from environments.os_interaction.machines.files import (
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+_HOSTS_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _OPAQUE = "trusted.overlay.opaque"  # marks a folder that replaces the image's
 
@@ -46,7 +48,7 @@ def read_tree(root: int, path: str, budget: ReadBudget) -> Tree:
   except OSError as error:
     if error.errno in _ABSENT:
       return {}
-    raise Unreadable(f"{path} cannot be read: {error}") from error
+    raise _cause(f"{path} cannot be read", error) from error
   finally:
     os.close(folder)
 
@@ -58,7 +60,7 @@ def read_changes(root: int, upper: int, budget: ReadBudget) -> Changes:
   try:
     _read_layer(root, upper, "", 0, files, removed, budget)
   except OSError as error:
-    raise Unreadable(f"changes cannot be read: {error}") from error
+    raise _cause("changes cannot be read", error) from error
   return Changes(files, frozenset(removed))
 
 
@@ -82,6 +84,13 @@ def read_processes(cgroup: str) -> dict[str, str]:
     if state not in "ZX":
       names[f"{pid}@{start}"] = process_name(head.partition("(")[2], state)
   return names
+
+
+def _cause(text: str, error: OSError) -> Exception:
+  """Blames the policy, unless this process or the host has reached a limit."""
+  if error.errno in _HOSTS_ERRORS:
+    return EnvironmentFault(f"{text}: {error}; look at the host's limits")
+  return Unreadable(f"{text}: {error}")
 
 
 def _read(

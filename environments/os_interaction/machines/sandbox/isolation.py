@@ -110,6 +110,11 @@ def keep_capabilities() -> None:
   prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, "SECUREBITS")
 
 
+def own_files_as_root() -> None:
+  """Makes the files that this process creates root's, as its user has none."""
+  _libc.setfsuid(0)
+
+
 def mount_files(rootfs: str, scratch: str, disk_mb: int) -> str:
   """Mounts the image's files under a writable layer of `disk_mb` in memory.
 
@@ -286,6 +291,7 @@ def start(
   try:
     signal.set_wakeup_fd(-1)
     os.setsid()
+    os.setresuid(0, 0, 0)
     # Without memory, the kernel shall kill this process and not init.
     own = "self/oom_score_adj"
     adjustment = os.open(own, os.O_WRONLY, dir_fd=writable_proc)

@@ -170,8 +170,10 @@ def _enter_user_namespace() -> None:
   """Enters a namespace whose root has no rights outside of it.
 
   The kernel counts what a namespace uses of its users' limits (inotify, message
-  queues, signals, timers) as its creator's, who is thus not the host's root. A
-  helper process, which stays in the host's namespace, maps the user ids.
+  queues, signals, timers) as its creator's, who is thus not the host's root.
+  The init process stays that user, which has no id in the sandbox: root cannot
+  change its limits and priorities. A helper process, which stays in the host's
+  namespace, maps the user ids.
   """
   pid = os.getpid()
   reader, writer = os.pipe()
@@ -189,14 +191,15 @@ def _enter_user_namespace() -> None:
   os.close(reader)
   try:
     isolation.keep_capabilities()
-    os.seteuid(_FIRST_CREATOR + pid)
+    creator = _FIRST_CREATOR + pid
+    os.setresuid(creator, creator, creator)
     isolation.unshare(isolation.CLONE_NEWUSER, "users")
   finally:
     os.close(writer)
     _, status = os.waitpid(helper, 0)
   if status != 0:
     raise OSError("the user namespace's numbers cannot be mapped")
-  os.seteuid(0)
+  isolation.own_files_as_root()
   isolation.die_with_parent()  # the kernel resets it with the credentials
 
 

@@ -48,6 +48,13 @@ asyncio.run(main())
 """
 
 
+# Prints each success.
+LIMIT_INIT = """prlimit --pid 1 --nofile=9:9 && echo files
+prlimit --pid 1 --cpu=0:0 && echo processor; chrt -i -p 0 1 && echo idle
+renice -n 19 -p 1 && echo nice; ionice -c 3 -p 1 && echo io
+renice -n 19 -u root >&2"""
+
+
 def groups(engine):
   """Returns the control groups of an engine's sandboxes."""
   owner = engine._zygote._process.pid
@@ -71,6 +78,10 @@ def wait_for_sleepers(seconds, count):
 
 def child_of(pid):
   return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+
+def limits_of(pid):
+  return pathlib.Path(f"/proc/{pid}/limits").read_text()
 
 
 def mounts():
@@ -149,6 +160,17 @@ class SandboxTest(InSandbox):
     with self.assertRaises(EnvironmentFault):
       await machine.run(["true"], limit_s=20.0)
     await machine.remove()
+
+  async def test_root_cannot_limit_the_init_process(self):
+    async with self.machine() as machine:
+      init = child_of(machine._process.pid)
+      before = limits_of(init)
+      done = await machine.run(["sh", "-c", LIMIT_INIT], limit_s=20.0)
+      self.assertEqual(done.stdout, b"")
+      self.assertEqual(limits_of(init), before)
+      self.assertEqual(os.getpriority(os.PRIO_PROCESS, init), 0)
+      done = await machine.run(["id", "-u"], limit_s=20.0)
+    self.assertEqual(done.stdout, b"0\n")
 
   async def test_a_machine_whose_init_is_killed_from_outside_is_a_fault(self):
     async with self.machine() as machine:
