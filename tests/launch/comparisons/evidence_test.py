@@ -1,5 +1,6 @@
 """The tables of pages in docs/ are those of the numbers beside them."""
 
+import csv
 import pathlib
 
 import numpy as np
@@ -45,3 +46,18 @@ def test_what_asynchronous_training_gains_is_said_of_both_baselines(
     cells.append(f"{other.mean() / one.mean():.2f} ({seeds})")
   row = f"| against synchronous, {label} | {' | '.join(cells)} |"
   assert row in (DOCS / "experiments.md").read_text(encoding="utf-8")
+
+
+def test_the_spreads_of_two_tasks_are_as_alike_as_the_page_says():
+  stds = {"dbbench": {}, "webshop": {}}
+  path = DOCS / "evidence" / "rare_reward_spreads.csv"
+  with path.open(encoding="utf-8") as file:
+    for row in csv.DictReader(file):
+      stds[row["task"]][row["version"]] = float(row["std"])
+  one, other = stds.values()
+  ratios = [other[each] / one[each] for each in one if each in other]
+  text = (DOCS / "experiments.md").read_text(encoding="utf-8")
+  page = " ".join(text.split())
+  assert f"in {len(ratios)} batches of a run of `norm`" in page
+  spread = f"({min(ratios):.2f} to {max(ratios):.2f};"
+  assert f"{np.mean(ratios):.2f} times DBBench's {spread}" in page
