@@ -104,6 +104,13 @@ _QUICK = flags.DEFINE_bool(
 _SEARCH = flags.DEFINE_integer(
   "search", 0, "So many of the most promising meshes are compiled and ranked."
 )
+_COMPILE_TIMEOUT = flags.DEFINE_float(
+  "compile_timeout_s",
+  1800.0,
+  "Seconds after which the compiler of a program is taken for hanging.",
+  lower_bound=1.0,
+  upper_bound=1e6,
+)
 _LENGTHS = flags.DEFINE_list(
   "lengths",
   None,
@@ -340,6 +347,7 @@ def main() -> None:
     ),
     mean_tokens=_MEAN_TOKENS.value,
     is_quick=_QUICK.value,
+    compile_timeout_s=_COMPILE_TIMEOUT.value,
   )
   if _LENGTHS.value is None:
     request = _request(settings, deployment) if _SYSTEM.value else None

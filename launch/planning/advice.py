@@ -39,6 +39,10 @@ from launch.planning.study import (
 PROGRAMS = {"learner": ("gradient", "apply"), "rollout": ("prefill", "decode")}
 # Meshes of a slice that are compiled, the fastest by formula first.
 _MESHES = 2
+_DIED = (
+  "no program was made, so that it is not known if one fits: take another mesh "
+  "(--search=3 looks for one), other compute.compiler_options or another slice"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +132,11 @@ class Adviser:
     if not tight or not self._budget:
       return []
     self._missing = -min(
-      (j.left for j in judged if j.name == "gradient" and not j.fits),
+      (
+        j.left
+        for j in judged
+        if j.name == "gradient" and not j.fits and not j.failure
+      ),
       default=0,
     )
     if self._deployment.rollout is None:
@@ -335,23 +343,25 @@ class Adviser:
 
 
 def refusal(judged: Sequence[Judgement], found: Sequence[Advice]) -> str:
-  """Says in one sentence what does not fit; empty if everything does."""
-  tight = [j for j in judged if not j.fits]
+  """Says in a sentence what does not fit or compile; empty if all does."""
+  first = (
+    f"; first try {found[0].flags} ({found[0].effect}; {found[0].checked})"
+    if found
+    else ""
+  )
+  failures = "; ".join(j.failure for j in judged if j.failure)
+  tight = [j for j in judged if not j.fits and not j.failure]
   if not tight:
-    return ""
+    return failures and failures + (first or f"; {_DIED}")
   worst = min(tight, key=lambda j: j.left)
   kept = {n: s for n, s in worst.beside.items() if s > 0.01 * worst.wanted}
   beside = ", ".join(f"{n} {s / GIB:.1f}" for n, s in kept.items())
   return (
+    f"{failures}{'; ' * bool(failures)}"
     f"{' and '.join(j.name for j in tight)} will not fit {worst.slice_.name}: "
     f"{worst.name} wants {worst.compiled.wanted / GIB:.1f} GiB of each chip"
     + (f" beside what lies there ({beside})" if beside else "")
-    + f", {-worst.left / GIB:.1f} GiB more than there is"
-    + (
-      f"; first try {found[0].flags} ({found[0].effect}; {found[0].checked})"
-      if found
-      else ""
-    )
+    + f", {-worst.left / GIB:.1f} GiB more than there is{first}"
   )
 
 

@@ -2,7 +2,8 @@
 
 Compiling is the check. The compiler refuses a program that does not fit, and
 says how much it asked for; that is kept, not raised, so that a plan can show it
-beside the programs that fit.
+beside the programs that fit. So is the death of a compiler, which may abort its
+process: see `study.Planner`, which compiles in a child.
 """
 
 import dataclasses
@@ -43,8 +44,9 @@ class Memory:
 class Compiled:
   """The compiler's figures for a program."""
 
-  memory: Memory | None  # None: it does not fit by itself
+  memory: Memory | None  # None: it does not fit by itself, or `failure`
   wanted: int  # bytes of a chip, fitting or not
+  failure: str = ""  # how the compiler died; its memory is not known then
   exchanges: tuple[Collective, ...] = ()
   moved: float = 0  # bytes between a chip's memory and its cores
   seconds: float = 0  # that compiling took

@@ -61,11 +61,14 @@ def largest(
 ) -> Largest:
   """Finds the largest multiple of `step` that `judge` reports to fit.
 
-  Follows the line through two sizes to the limit.
+  Follows the line through two sizes to the limit, or to a size of which the
+  compiler dies.
   """
   start = max(start // step, 1) * step
   tried = {size: judge(size) for size in (start, 2 * start)}
   for _ in range(_TRIES):
+    if any(judged.failure for judged in tried.values()):
+      break
     size = _crossing(tried, step)
     if size in tried or size < step:
       break

@@ -32,7 +32,9 @@ def show_largest(console: Console, found: Sequence[Largest]) -> None:
   """Prints the largest compiled size that fits."""
   for one in found:
     if not one.size:
-      console.print(f"{one.setting}: not even the smallest fits")
+      console.print(
+        f"{one.setting}: {one.judged.failure or 'not even the smallest fits'}"
+      )
       continue
     console.print(
       f"{one.setting}: {one.size} is the most that fits "
@@ -51,13 +53,16 @@ def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
     table.add_row(
       shape_name(one.mesh) + " (config)" * one.is_own,
       str(one.rows),
-      "yes" if one.judged.fits else "no",
+      "died" if one.judged.failure else "yes" if one.judged.fits else "no",
       f"{bound.step_s * 1e3:,.0f}" if bound else "-",
       bound.binds if bound else "-",
       f"{one.judged.tokens_per_s:,.0f}",
-      f"{one.judged.left / GIB:.1f}",
+      "-" if one.judged.failure else f"{one.judged.left / GIB:.1f}",
     )
   console.print(table)
+  for failure in dict.fromkeys(c.judged.failure for c in ranked if c.judged):
+    if failure:
+      console.print(failure, soft_wrap=True)
 
 
 def show_advice(
@@ -139,6 +144,7 @@ def _program(j: Judgement) -> dict[str, Any]:
     "tokens_per_s": j.tokens_per_s,
     "tokens_per_chip_hour": j.tokens_per_chip_hour,
     "compile_s": j.compiled.seconds,
+    **({"failure": j.failure} if j.failure else {}),
   }
 
 
@@ -163,6 +169,8 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
       *(
         f"{getattr(j.compiled.memory, kind) / GIB:.2f}"
         if j.compiled.memory
+        else "died"
+        if j.failure
         else "refused"
         for j in judged
       ),
@@ -172,9 +180,11 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
     cells = ["" if s is None else f"{s / GIB:.2f}" for s in sizes]
     table.add_row(f"beside: {name}", *cells)
   table.add_section()
-  table.add_row("total", *(f"{j.wanted / GIB:.2f}" for j in judged))
+  wanted = ["-" if j.failure else f"{j.wanted / GIB:.2f}" for j in judged]
+  table.add_row("total", *wanted)
   table.add_row("of", *(f"{j.slice_.chip.memory / GIB:.2f}" for j in judged))
-  table.add_row("left", *(f"{j.left / GIB:.2f}" for j in judged))
+  left = ["-" if j.failure else f"{j.left / GIB:.2f}" for j in judged]
+  table.add_row("left", *left)
   table.add_row("fits", *("yes" if j.fits else "NO" for j in judged))
   return table
 

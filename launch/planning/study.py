@@ -1,8 +1,10 @@
 """Compiles every program of a config on a slice, and checks that it fits."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
+import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
@@ -31,6 +33,7 @@ from launch.planning.roofline import (
   Roofline,
   roofline,
 )
+from launch.processes.child import Child, ChildDied
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
 # and the runtime's own buffers.
@@ -63,6 +66,11 @@ class Judgement:
     """Free bytes of a chip; below 0 if the program does not fit."""
     memory = self.slice_.chip.memory
     return int(memory * (1 - RESERVE)) - self.wanted
+
+  @property
+  def failure(self) -> str:
+    """The sentence about the compiler's death; empty if it lived."""
+    return self.compiled.failure
 
   @property
   def fits(self) -> bool:
@@ -108,6 +116,7 @@ class Deployment:
   attempts: Attempts | None = None  # None: as `programs.learner_load` says
   mean_tokens: int | None = None  # of running answers; None: all that fit
   is_quick: bool = False  # programs are compiled with the least effort
+  compile_timeout_s: float = 1800.0  # of one program
 
   def __post_init__(self) -> None:
     if self.rollout is not None and self.rollout.num_slices > 1:
@@ -161,8 +170,32 @@ def read_attempts(
   return found
 
 
+# Of all planners of this process: it compiles for any slice, and importing jax
+# takes seconds.
+_COMPILER = Child()
+
+
+def compile_by_name(
+  deployment: Deployment, settings: Settings, role: str, name: str
+) -> Compiled:
+  """Compiles one program of a deployment in this process."""
+  jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+  programs = _planner(deployment).programs(settings, (role,))
+  program = next(each for each in programs if each.name == name)
+  return compile_program(
+    program.trace(),
+    unknown_turns=program.unknown_turns,
+    num_devices=program.mesh.size,
+    is_quick=deployment.is_quick,
+  )
+
+
 class Planner:
-  """Compiles the programs of a deployment; caches its slices' devices."""
+  """Compiles the programs of a deployment; caches its slices' devices.
+
+  Programs are compiled in a child process, since the compiler aborts its own
+  over some programs. Its death is in the judgement, and a plan goes on.
+  """
 
   def __init__(self, deployment: Deployment):
     self.deployment = deployment
@@ -211,7 +244,7 @@ class Planner:
     slice_ = self.deployment.slice_of(role)
     kept = self.residents(settings, role)
     places = chips.coordinates(list(program.mesh.devices.flat))
-    compiled = self._compiled(program, slice_, kept)
+    compiled = self._compiled(settings, role, program, kept)
     bound = None
     if compiled.memory is not None:
       bound = roofline(
@@ -240,18 +273,25 @@ class Planner:
     )
 
   def _compiled(
-    self, program: Program, slice_: Slice, kept: Residents
+    self, settings: Settings, role: str, program: Program, kept: Residents
   ) -> Compiled:
     """Compiles, unless the residents alone exceed the memory."""
+    slice_ = self.deployment.slice_of(role)
     if sum(kept.values()) > slice_.chip.memory:
       held = (size for name, size in kept.items() if name in program.holds)
       return Compiled(memory=None, wanted=sum(held))
-    compiled = compile_program(
-      program.trace(),
-      unknown_turns=program.unknown_turns,
-      num_devices=program.mesh.size,
-      is_quick=self.deployment.is_quick,
-    )
+    try:
+      compiled = _COMPILER.call(
+        compile_by_name,
+        *(self.deployment, settings, role, program.name),
+        deadline_s=self.deployment.compile_timeout_s,
+      )
+    except ChildDied as death:
+      failure = (
+        f"the compiler's process died of {program.name} for {slice_.name}: it "
+        f"{death}"
+      )
+      return Compiled(memory=None, wanted=0, failure=failure)
     read = max(compiled.moved - program.unread, 0)
     return dataclasses.replace(compiled, moved=read)
 
@@ -301,3 +341,6 @@ class Planner:
   def _dtype(self, settings: Settings) -> str:
     """Dtype of published weights: in one process that of training."""
     return "float32" if self._rollout is None else settings.compute.dtype
+
+
+_planner = functools.lru_cache(maxsize=4)(Planner)

@@ -150,19 +150,26 @@ def _refusal(plan: LengthPlan, slice_: Slice) -> str:
   if plan.num_excluded:
     parts.append(f"{plan.num_excluded} are too large by arithmetic")
   if plan.compiled:
-    nearest = max(plan.compiled, key=lambda c: c.judged.left if c.judged else 0)
-    assert nearest.judged is not None
-    lacks = -nearest.judged.left / GIB
-    parts.append(
-      f"{len(plan.compiled)} were compiled, of which "
-      f"{shape_name(nearest.mesh)} is nearest and lacks {lacks:.1f} GiB"
-    )
+    parts.append(_nearest(plan.compiled))
   if plan.num_left:
     parts.append(f"{plan.num_left} were not tried, and a higher --search would")
   parts = parts or ["none divides the model and the row"]
   return (
     f"{sentence}{', '.join(parts)}; leave the length out, or take a larger "
     "--topology"
+  )
+
+
+def _nearest(tried: Sequence[Candidate]) -> str:
+  """Says which of the meshes that were compiled is nearest to fitting."""
+  judged = {shape_name(c.mesh): c.judged for c in tried if c.judged}
+  lacks = {n: -j.left / GIB for n, j in judged.items() if not j.failure}
+  if not lacks:
+    return next(j.failure for j in judged.values())
+  nearest = min(lacks, key=lambda name: lacks[name])
+  return (
+    f"{len(lacks)} were compiled, of which {nearest} is nearest and lacks "
+    f"{lacks[nearest]:.1f} GiB"
   )
 
 
@@ -241,7 +248,8 @@ class _Search:
     self._tell(place)
     found = self._most_rows(candidate)
     assert found.judged is not None
-    self._correction = found.judged.wanted / self._rough(found)
+    if not found.judged.failure:
+      self._correction = found.judged.wanted / self._rough(found)
     is_own = found.mesh == self._settings.mesh
     self._compiled.append(dataclasses.replace(found, is_own=is_own))
 
@@ -249,7 +257,7 @@ class _Search:
     """Compiles with half of the rows again, until they fit or are the least."""
     found = compiled(self._planner, self._settings, candidate)
     shares = _shares(candidate.mesh)
-    while not _fits(found) and found.rows > shares:
+    while not _fits(found) and not _died(found) and found.rows > shares:
       rows = _half(found.rows, shares)
       found = compiled(
         self._planner, self._settings, dataclasses.replace(found, rows=rows)
@@ -299,6 +307,10 @@ def best(
 
 def _fits(candidate: Candidate) -> bool:
   return candidate.judged is not None and candidate.judged.fits
+
+
+def _died(candidate: Candidate) -> bool:
+  return candidate.judged is not None and bool(candidate.judged.failure)
 
 
 def _is_at_peak(candidate: Candidate) -> bool:

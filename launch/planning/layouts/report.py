@@ -111,6 +111,7 @@ def _mesh(one: Candidate) -> dict[str, Any]:
     "tokens_per_s": one.judged.tokens_per_s,
     "left_bytes": one.judged.left,
     "compile_s": one.judged.compiled.seconds,
+    **({"failure": one.judged.failure} if one.judged.failure else {}),
   }
 
 
@@ -147,7 +148,8 @@ def _speed_table(plans: Sequence[LengthPlan]) -> Table:
   """Tokens per second of each mesh that was compiled, by length."""
   table = Table(
     title="Tokens/s at the bound",
-    caption="no: compiled, and does not fit; -: not compiled",
+    caption="no: compiled, and does not fit; died: the compiler did; -: not "
+    "compiled",
   )
   table.add_column("mesh")
   for plan in plans:
@@ -161,4 +163,6 @@ def _speed_table(plans: Sequence[LengthPlan]) -> Table:
 def _speed(one: Candidate | None) -> str:
   if one is None or one.judged is None:
     return "-"
+  if one.judged.failure:
+    return "died"
   return f"{one.judged.tokens_per_s:,.0f}" if one.judged.fits else "no"

@@ -1,6 +1,9 @@
-"""Programs compiled with the least effort, beside those of a run."""
+"""Programs that are compiled with the least effort, or kill the compiler."""
 
+import os
+import sys
 import unittest
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,10 @@ from absl.testing import absltest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from agentrl_jax.model import sharding
-from launch.planning import chips
+from configs import pod
+from launch.config.settings import read_settings
+from launch.planning import chips, study
+from launch.planning.advice import refusal
 from launch.planning.compiled import compile_program
 
 
@@ -25,6 +31,34 @@ class Listening:
   def compile(self, compiler_options):
     self.options.append(compiler_options)
     return self.lowered.compile(compiler_options=compiler_options)
+
+
+def abort(deployment, settings, role, name):
+  """Stands in for the compiler, in its process."""
+  del deployment, settings, role, name
+  sys.stderr.write("F1126 18:07:18.2 1068 ring.cc:316] Check failed: n < 1\n")
+  sys.stderr.flush()
+  os.abort()
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class DeathTest(absltest.TestCase):
+  def test_it_is_a_sentence_of_the_plan(self):
+    config = pod.get_config("qwen3-1.7b")
+    config.mesh.fsdp = 4
+    settings = read_settings(config)
+    deployment = study.Deployment(learner=chips.parse_slice("v5p:2x2x1"))
+    planner = study.Planner(deployment)
+    gradient = planner.programs(settings, ("learner",))[0]
+    with mock.patch.object(study, "compile_by_name", abort):
+      judged = planner.judge(settings, gradient)
+    self.assertFalse(judged.fits)
+    self.assertIsNone(judged.roofline)
+    self.assertStartsWith(
+      refusal([judged], []),
+      "the compiler's process died of gradient for v5p:2x2x1: it was ended by "
+      "SIGABRT: Check failed: n < 1 (ring.cc:316); no program was made",
+    )
 
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")

@@ -1,5 +1,7 @@
 """The largest batch, on chips whose programs grow as they are told to."""
 
+import dataclasses
+
 from absl.testing import parameterized
 
 from launch.planning.chips import GIB, parse_slice
@@ -39,6 +41,18 @@ class LargestTest(parameterized.TestCase):
     found = largest("train.micro_batch", judge, 8, 8)
     self.assertTrue(found.judged.fits)
     self.assertBetween(found.size, 32, 48)
+
+  @parameterized.parameters((8, 0, "it died"), (16, 8, ""), (64, 16, ""))
+  def test_a_death_of_the_compiler_ends_the_line(self, dies, most, failure):
+    def judge(rows: int) -> Judgement:
+      found = _judged((1 + 0.25 * rows) * GIB)
+      if rows < dies:
+        return found
+      died = Compiled(memory=None, wanted=0, failure="it died")
+      return dataclasses.replace(found, compiled=died)
+
+    found = largest("train.micro_batch", judge, 8, 8)
+    self.assertEqual((found.size, found.judged.failure), (most, failure))
 
   def test_where_nothing_fits_it_is_none(self):
     found = largest("train.micro_batch", lambda _: _judged(99 * GIB), 8, 8)

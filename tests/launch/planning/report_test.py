@@ -62,6 +62,9 @@ REFUSED = Judgement(
   flops=Flops(1, 1),
   roofline=None,
 )
+DIED = dataclasses.replace(
+  REFUSED, compiled=Compiled(memory=None, wanted=0, failure="it was ended")
+)
 RANKED = [
   Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=FITS, is_own=True),
   Candidate(mesh=MESH, rows=32, estimate_s=1e-5, judged=REFUSED),
@@ -90,6 +93,27 @@ def _adviser(num_compiled=0, num_excluded=0, budget=6):
 
 
 class ReportTest(absltest.TestCase):
+  def test_a_death_of_the_compiler_is_said_where_its_figures_would_be(self):
+    out = io.StringIO()
+    console = Console(file=out, width=120)
+    report.show(console, [FITS, DIED])
+    ranked = [
+      dataclasses.replace(each, judged=judged)
+      for each, judged in zip(RANKED, (DIED, FITS), strict=True)
+    ]
+    report.show_search(console, ranked)
+    report.show_largest(console, [Largest("engine.slots[0]", 0, DIED)])
+    text = out.getvalue()
+    self.assertRegex(text, r"arguments +│ +4\.00 │ +died")
+    self.assertRegex(text, r"left +│ +[\d.]+ │ +- ")
+    self.assertRegex(text, r"\(config\) +│ +32 │ died │ +- │ +- │ +0 │ +- │")
+    self.assertIn("\nit was ended\n", text)
+    self.assertIn("engine.slots[0]: it was ended\n", text)
+    found = report.as_json([FITS, DIED], [], ranked, [])
+    self.assertEqual(found["programs"]["decode"]["failure"], "it was ended")
+    self.assertEqual(found["meshes"][0]["gradient"]["failure"], "it was ended")
+    self.assertNotIn("failure", found["programs"]["gradient"])
+
   def test_advice_in_vain_says_what_was_tried(self):
     for num_compiled, words in (
       (2, "3 are too large by arithmetic, 2 were compiled\n"),

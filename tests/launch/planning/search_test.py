@@ -122,6 +122,14 @@ class RankTest(parameterized.TestCase):
     self.assertEqual(ranked[place].mesh, settings.mesh)
     self.assertNotIn(shape_name(settings.mesh), told)
 
+  def test_where_the_compiler_dies_the_next_mesh_is_tried(self):
+    died = Compiled(memory=None, wanted=0, failure="it died")
+    own = dataclasses.replace(_judged(0.1), compiled=died, roofline=None)
+    compiler = _Compiler(Deployment(learner=V5P_64))
+    ranked = search(compiler, _settings(), num_compiled=2, own=own)
+    self.assertEqual([c.judged.fits for c in ranked], [True, True, False])
+    self.assertTrue(ranked[-1].is_own)
+
   def test_only_meshes_that_slices_divide_are_tried(self):
     compiler = _Compiler(Deployment(learner=TWO_SLICES))
     for over in ("data", "fsdp"):

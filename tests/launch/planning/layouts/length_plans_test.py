@@ -69,8 +69,11 @@ def _judged(
 class _Compiler:
   """In place of minutes of compiling: the formulas, times some factors."""
 
-  def __init__(self, slice_=V5P_64, *, memory=1.0, slower=(), over_peak=99):
+  def __init__(
+    self, slice_=V5P_64, *, memory=1.0, slower=(), over_peak=99, dies_of=()
+  ):
     self.deployment = Deployment(learner=slice_)
+    self.dies_of = dies_of  # names of meshes
     self.over_peak = over_peak  # seconds, over those of the peak rate
     self.memory, self.slower = memory, dict(slower)
     self.tried: list[tuple[int, int, str]] = []
@@ -83,6 +86,9 @@ class _Compiler:
     name = shape_name(settings.mesh)
     self.tried.append((batch.row_length, batch.micro_batch, name))
     tokens = batch.row_length * batch.micro_batch
+    if name in self.dies_of or "all" in self.dies_of:
+      died = Compiled(memory=None, wanted=0, failure=f"died of {name}")
+      return dataclasses.replace(_judged(0, 1, tokens), compiled=died)
     each = estimate(settings, settings.mesh, slice_).estimate_s
     seconds = each * tokens * self.slower.get((batch.row_length, name), 1)
     peak = slice_.num_devices * slice_.chip.flops
@@ -127,6 +133,19 @@ class LengthsTest(parameterized.TestCase):
 
 
 class PlanTest(parameterized.TestCase):
+  def test_where_the_compiler_dies_the_next_mesh_is_tried(self):
+    compiler = _Compiler(dies_of=("fsdp=32",))
+    (plan,) = plan_lengths(compiler, _settings(), (2048,), num_compiled=2)
+    (alive,) = plan_lengths(_Compiler(), _settings(), (2048,), num_compiled=2)
+    self.assertEqual(alive.best.mesh, FSDP)
+    self.assertIsNotNone(plan.best)
+    self.assertNotEqual(plan.best.mesh, FSDP)
+    self.assertEqual([m for _, _, m in compiler.tried].count("fsdp=32"), 1)
+    self.assertEqual(refusal([plan], V5P_64), "")
+    dead = _Compiler(dies_of=("all",))
+    plans = plan_lengths(dead, _settings(), (2048,), num_compiled=2)
+    self.assertIn("died of fsdp=32", refusal(plans, V5P_64))
+
   def test_the_config_s_mesh_is_compiled_for_each_length(self):
     compiler = _Compiler()
     plans = plan_lengths(compiler, _settings(), (2048, 8192), num_compiled=2)
