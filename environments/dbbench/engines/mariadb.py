@@ -1,20 +1,29 @@
 """Runs statements on a MariaDB server; a session costs some 10 ms.
 
-Each session has a database and a user, who has all rights in that database and
-none outside; both are dropped at the end. Errors of a statement are replies;
-failures of the server raise `EnvironmentFault`.
+Each session has a database and two users, who are dropped with it:
+
+- The policy's may do in the database what needs no other, and nothing outside.
+- The grader's may read the database. It reads with limits of its own after the
+  policy's connection has been killed, with all that it held.
+
+Errors of a statement are replies, and so is the loss of a connection to a
+server that answers others. Only a server that answers nobody raises
+`EnvironmentFault`.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
+import itertools
+import logging
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pymysql
-from pymysql.constants import CR, SERVER_STATUS
+from pymysql.constants import CR, ER, SERVER_STATUS
 
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench.engines import base
@@ -26,12 +35,32 @@ from environments.dbbench.engines.mariadb_server import (
 from environments.dbbench.grading import Row, tables_hash
 from environments.dbbench.mysql import groups, names
 from environments.dbbench.mysql.dialect import parsed
-from environments.dbbench.mysql.syntax import NotMySQL, Refused
+from environments.dbbench.mysql.syntax import (
+  NotMySQL,
+  Refused,
+  TooComplex,
+)
 from environments.dbbench.problem import Table
 
+_log = logging.getLogger(__name__)
+
 GRACE_S = 5.0  # for the server to enforce the limit itself
+MAX_THREADS = 256  # that wait for the server
+MAX_GRADED_ROWS = 200_000  # of a table; more are wrong
+LOCK_WAIT_S = 3  # for each lock that a killed connection held
+ADMIN_LIMIT_S = 60  # of a statement of the administrator
+XA_STATE = 1399  # MariaDB's error for COMMIT within a distributed transaction
+RIGHTS = (
+  "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, "
+  "CREATE VIEW, SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, TRIGGER, "
+  "CREATE ROUTINE, ALTER ROUTINE, EXECUTE"
+)
+LOST = "2013 (HY000): Lost connection to MySQL server during query"
 STATEMENT_TIMEOUT = 1969  # MariaDB's error for max_statement_time
 UNKNOWN_COLUMN, AMBIGUOUS_COLUMN = 1054, 1052
+_LOST = (0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, 4031)
+# A database, table or column that the policy has dropped.
+_GONE = (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR)
 # MariaDB's names of clauses in errors, and MySQL's.
 _CLAUSES = {
   "SELECT": "field list",
@@ -67,32 +96,46 @@ class MariaDBEngine(base.Engine):
     self._starting = threading.Lock()
     self._max_result_chars = max_result_chars
     self._statement_limit_s = statement_limit_s
+    self._threads: concurrent.futures.ThreadPoolExecutor | None = None
 
   @contextlib.asynccontextmanager
   async def open(self, tables: Sequence[Table]) -> AsyncIterator[base.Database]:
     """Opens a database with these tables; may wait for the server to start."""
-    address = await asyncio.to_thread(self._running)
+    if self._threads is None:
+      # Statements may sleep, which must not keep others from a thread. Named as
+      # the pools of event loops are, since it grows as they do.
+      self._threads = concurrent.futures.ThreadPoolExecutor(
+        MAX_THREADS, thread_name_prefix="asyncio_mariadb"
+      )
+    threads = self._threads
+    address = await _in_thread(threads, self._running)
     database = MariaDBDatabase(
       address,
+      threads,
       max_result_chars=self._max_result_chars,
       statement_limit_s=self._statement_limit_s,
     )
     try:
-      await asyncio.to_thread(database.create, tables)
+      await _in_thread(threads, lambda: database.create(tables))
       yield database
     finally:
-      await asyncio.to_thread(database.drop)
+      await _in_thread(threads, database.drop)
 
   async def close(self) -> None:
     """Stops the server if the engine started it."""
     if self._own_server is not None:
       await asyncio.to_thread(self._own_server.stop)
       self._address = None
+    if self._threads is not None:
+      self._threads.shutdown(wait=False)
+      self._threads = None
 
   def _running(self) -> Address:
     with self._starting:
-      if self._address is None and self._own_server is not None:
-        self._address = self._own_server.start()
+      server = self._own_server
+      if server is not None and not server.is_up:
+        server.stop()  # it may have died
+        self._address = server.start()
       if self._address is None:
         raise EnvironmentFault("no MariaDB server: neither given nor started")
       return self._address
@@ -101,35 +144,41 @@ class MariaDBEngine(base.Engine):
 class MariaDBDatabase(base.Database):
   """One database on a server, and the connection of its user.
 
-  `create`, `run`, `read` and `drop` block. They run one at a time, in any
-  thread.
+  `create`, `run`, `hash_tables` and `drop` block. They run one at a time, in
+  any thread.
   """
 
   def __init__(
     self,
     administrator: Address,
+    threads: concurrent.futures.Executor,
     *,
     max_result_chars: int,
     statement_limit_s: float,
   ):
     self._administrator = administrator
+    self._threads = threads
     self._max_result_chars = max_result_chars
     self._limit_s = statement_limit_s
     self._name = f"dbbench_{secrets.token_hex(8)}"
+    self._grader = f"{self._name}_grader"
     self._password = secrets.token_hex(8)
+    self._grader_password = secrets.token_hex(8)
     self._connection: Any = None
     self._busy = threading.Lock()
 
   def create(self, tables: Sequence[Table]) -> None:
-    """Creates database, user and tables."""
+    """Creates database, users and tables."""
     with self._busy:
       self._administer(
         f"CREATE DATABASE {self._name} CHARACTER SET utf8mb4 "
         f"COLLATE {COLLATION}",
-        f"CREATE USER {self._name} IDENTIFIED BY '{self._password}'",
-        f"GRANT ALL ON {self._name}.* TO {self._name}",
+        f"CREATE USER {self._name} IDENTIFIED BY '{self._password}', "
+        f"{self._grader} IDENTIFIED BY '{self._grader_password}'",
+        f"GRANT {RIGHTS} ON {self._name}.* TO {self._name}",
+        f"GRANT SELECT ON {self._name}.* TO {self._grader}",
       )
-      self._connection = self._connect()
+      self._connect()
       try:
         with self._connection.cursor() as cursor:
           for table in tables:
@@ -140,34 +189,40 @@ class MariaDBDatabase(base.Database):
         ) from error
 
   def drop(self) -> None:
-    """Stops a running statement and drops database and user."""
+    """Stops a running statement and drops database and users.
+
+    A database that a lock outlives, with its owner dead, stays behind.
+    """
     if self._connection is not None:
       self._kill(self._connection.thread_id())
     with self._busy:
-      if self._connection is not None:
-        self._connection._force_close()
-      self._administer(
-        f"DROP DATABASE IF EXISTS {self._name}",
-        f"DROP USER IF EXISTS {self._name}",
-      )
+      self._disconnect()
+      try:
+        self._administer(
+          f"DROP USER IF EXISTS {self._name}, {self._grader}",
+          f"DROP DATABASE IF EXISTS {self._name}",
+        )
+      except pymysql.err.MySQLError as error:
+        if _lost(error):
+          raise EnvironmentFault(f"lost MariaDB: {error}") from error
+        _log.warning("the database %s stays behind: %s", self._name, error)
 
   async def execute(self, sql: str) -> str:
     """Runs one statement; the server enforces the time limit."""
-    return base.cut(
-      await asyncio.to_thread(self.run, sql), self._max_result_chars
-    )
+    reply = await _in_thread(self._threads, lambda: self.run(sql))
+    return base.cut(reply, self._max_result_chars)
 
   async def hash_of(self, tables: Sequence[Table]) -> str:
     """Returns the hash of the tables; waits for the server."""
-    return await asyncio.to_thread(
-      lambda: tables_hash([self.read(table) for table in tables])
-    )
+    return await _in_thread(self._threads, lambda: self.hash_tables(tables))
 
   def run(self, sql: str) -> str:
     """Runs one statement and returns the reply."""
     start = time.monotonic()
     with self._busy:
       try:
+        if self._connection is None:
+          self._connect()
         refusal = self._refusal(sql)
         return refusal or str(self._fetched(sql))
       except pymysql.err.MySQLError as error:
@@ -175,35 +230,52 @@ class MariaDBDatabase(base.Database):
           return _error_text(error)
         late = time.monotonic() - start >= self._limit_s
         self._reconnect()
-        if late:
-          return base.TIMED_OUT
-        raise EnvironmentFault(f"lost MariaDB's connection: {error}") from error
+        return base.TIMED_OUT if late else LOST
+      except ValueError as error:  # a character set that the driver cannot read
+        self._reconnect()
+        return str(error)
 
-  def read(self, table: Table) -> list[Row]:
-    """Returns all rows of a table; none if it or a column is gone."""
+  def hash_tables(self, tables: Sequence[Table]) -> str:
+    """Returns the hash of the tables, or "" if they cannot be read in time."""
+    with self._busy:
+      self._disconnect()  # which ends transactions and locks
+      limits = (
+        f"SET max_statement_time = {self._limit_s}, "
+        f"lock_wait_timeout = {LOCK_WAIT_S}"
+      )
+      try:
+        with self._opened(
+          user=self._grader, password=self._grader_password
+        ) as reader:
+          reader.cursor().execute(limits)
+          return tables_hash([self.read(reader, table) for table in tables])
+      except (pymysql.err.MySQLError, ValueError, _TooManyRows) as error:
+        self._administrator.connect().close()  # a fault if the server is gone
+        _log.debug("the tables of %s cannot be graded: %s", self._name, error)
+        return ""
+
+  def read(self, reader: Any, table: Table) -> Iterator[Row]:
+    """Yields the rows of a table; none if it or a column is gone."""
     columns = ", ".join(map(base.quoted, table.sql_columns))
     name = f"{base.quoted(self._name)}.{base.quoted(table.name)}"
-    sql = f"SELECT {columns} FROM {name}"
-    with (
-      self._busy,
-      contextlib.closing(self._administrator.connect()) as reader,
-    ):
-      try:
-        with reader.cursor() as cursor:
-          cursor.execute(sql)
-          return list(cursor.fetchall())
-      except pymysql.err.MySQLError as error:
-        if _lost(error):
-          raise EnvironmentFault(
-            f"lost MariaDB while grading: {error}"
-          ) from error
-        return []
+    cursor = reader.cursor(pymysql.cursors.SSCursor)
+    try:
+      cursor.execute(
+        f"SELECT {columns} FROM {name} LIMIT {MAX_GRADED_ROWS + 1}"
+      )
+    except pymysql.err.MySQLError as error:
+      if error.args[0] in _GONE:
+        return
+      raise
+    yield from itertools.islice(cursor, MAX_GRADED_ROWS)
+    if list(cursor):  # the statement returns one more at most
+      raise _TooManyRows
 
   def _refusal(self, sql: str) -> str | None:
     """Returns MySQL 8's error where MariaDB has none or another, else None."""
     try:
-      tree = parsed(sql)
-    except NotMySQL:
+      tree = parsed(sql, is_quick=True)
+    except (NotMySQL, TooComplex):
       return None  # the server has the better error
     except Refused as error:
       return str(error).replace(f"{base.DATABASE}.", f"{self._name}.")
@@ -231,34 +303,70 @@ class MariaDBDatabase(base.Database):
     with self._connection.cursor() as setter:
       setter.execute("SET max_statement_time = %s", (self._limit_s,))
     cursor = self._connection.cursor(pymysql.cursors.SSCursor)
+    cursor.execute(sql)
+    rows = list(cursor.fetchmany(most))
+    if len(rows) == most:  # the reply shows no more
+      self._administer(f"KILL QUERY {self._connection.thread_id()}")
     try:
-      cursor.execute(sql)
-      rows = list(cursor.fetchmany(most))
-      if len(rows) == most:  # the reply shows no more
-        self._administer(f"KILL QUERY {self._connection.thread_id()}")
-    finally:
-      with contextlib.suppress(pymysql.err.OperationalError):  # it was killed
-        cursor.close()
+      # A procedure may have further results; the driver skips only their heads.
+      while cursor.fetchmany(most) or cursor.nextset():
+        pass
+    except pymysql.err.OperationalError as error:
+      if len(rows) < most or error.args[0] != ER.QUERY_INTERRUPTED:
+        raise
+    cursor.close()
     if self._connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
-      self._connection.commit()
+      self._commit()
     return rows
 
-  def _connect(self) -> Any:
+  def _commit(self) -> None:
+    """Commits as AgentBench does; ends a distributed transaction."""
+    try:
+      self._connection.commit()
+    except pymysql.err.OperationalError as error:
+      if error.args[0] == XA_STATE:
+        self._leave_xa()
+      raise
+
+  def _leave_xa(self) -> None:
+    """Rolls back a prepared transaction, which would outlive the connection.
+
+    The server refuses those of others here.
+    """
+    with self._connection.cursor() as cursor:
+      cursor.execute("XA RECOVER FORMAT = 'SQL'")
+      for *_, name in cursor.fetchall():
+        with contextlib.suppress(pymysql.err.OperationalError):
+          cursor.execute(f"XA ROLLBACK {name}")
+    self._reconnect()
+
+  def _connect(self) -> None:
+    # The policy may have changed its password, and dropped its database.
+    self._administer(
+      f"ALTER USER {self._name} IDENTIFIED BY '{self._password}'"
+    )
     connection = self._administrator.connect(
       user=self._name,
       password=self._password,
-      database=self._name,
       read_timeout=self._limit_s + GRACE_S,
       write_timeout=self._limit_s + GRACE_S,
     )
+    self._connection = connection
     with connection.cursor() as cursor:
       cursor.execute(SESSION_SETTINGS)
-    return connection
+      with contextlib.suppress(pymysql.err.OperationalError):
+        cursor.execute(f"USE {self._name}")
 
   def _reconnect(self) -> None:
-    self._kill(self._connection.thread_id())
-    self._connection._force_close()
-    self._connection = self._connect()
+    self._disconnect()
+    self._connect()
+
+  def _disconnect(self) -> None:
+    """Ends the connection on both sides; the server may need some time."""
+    if self._connection is not None:
+      self._kill(self._connection.thread_id())
+      self._connection._force_close()
+      self._connection = None
 
   def _kill(self, thread_id: int) -> None:
     # The statement or the connection may have ended already.
@@ -266,10 +374,37 @@ class MariaDBDatabase(base.Database):
       self._administer(f"KILL {thread_id}")
 
   def _administer(self, *statements: str) -> None:
-    connection = self._administrator.connect()
-    with contextlib.closing(connection), connection.cursor() as cursor:
+    with self._opened() as connection, connection.cursor() as cursor:
+      cursor.execute(
+        f"SET lock_wait_timeout = {LOCK_WAIT_S}, "
+        f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, "
+        f"max_statement_time = {ADMIN_LIMIT_S}"
+      )
       for statement in statements:
         cursor.execute(statement)
+
+  @contextlib.contextmanager
+  def _opened(self, **account: str) -> Iterator[Any]:
+    """Opens a connection of the administrator, or of another account."""
+    timeout_s = max(self._limit_s, ADMIN_LIMIT_S) + GRACE_S
+    connection = self._administrator.connect(read_timeout=timeout_s, **account)
+    try:
+      yield connection
+    finally:
+      connection._force_close()  # reads no rows that are left
+
+
+class _TooManyRows(Exception):
+  """A table has more rows than are graded."""
+
+
+T = TypeVar("T")
+
+
+async def _in_thread(
+  threads: concurrent.futures.Executor, function: Callable[[], T]
+) -> T:
+  return await asyncio.get_running_loop().run_in_executor(threads, function)
 
 
 def _fill(cursor: Any, table: Table) -> None:
@@ -290,7 +425,8 @@ def _fill(cursor: Any, table: Table) -> None:
 
 def _lost(error: pymysql.err.MySQLError) -> bool:
   code = error.args[0] if error.args else 0
-  return code in (0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST)
+  # The driver's own errors, of packets that it did not expect, have no code.
+  return code in _LOST or not isinstance(code, int)
 
 
 def _error_text(error: pymysql.err.MySQLError) -> str:

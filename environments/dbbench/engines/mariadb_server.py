@@ -108,6 +108,11 @@ class PrivateServer:
     self._folder: pathlib.Path | None = None
     self._process: subprocess.Popen[bytes] | None = None
 
+  @property
+  def is_up(self) -> bool:
+    """True if the process runs."""
+    return self._process is not None and self._process.poll() is None
+
   def start(self) -> Address:
     """Sets up an empty server and waits until it answers."""
     # The path must be short: a socket's may have 107 bytes.
