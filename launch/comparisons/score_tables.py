@@ -53,6 +53,7 @@ def print_scripted(scores: Mapping[str, TaskScore], console: Console) -> None:
   for name, s in scores.items():
     table.add_row(name, *_rates(s))
   console.print(table)
+  _print_lost_tasks(scores, console)
   for sentence in warnings_of(scores):
     console.print(sentence)
 
@@ -71,12 +72,7 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
       ", ".join(f"{k} {v}" for k, v in s.statuses.items()),
     )
   console.print(table)
-  _print_total(
-    sum(s.num_lost for s in scores.values()),
-    sum(s.num_tasks + s.num_lost for s in scores.values()),
-    "tasks",
-    console,
-  )
+  _print_lost_tasks(scores, console)
   for name, s in scores.items():
     if s.num_lost:
       kinds = ", ".join(f"{k} {v}" for k, v in s.faults.items())
@@ -84,6 +80,14 @@ def print_scores(scores: Mapping[str, TaskScore], console: Console) -> None:
         f"{name}: {s.num_lost} tasks were lost to faults ({kinds}, retries "
         "counted each), which the log describes"
       )
+
+
+def _print_lost_tasks(
+  scores: Mapping[str, TaskScore], console: Console
+) -> None:
+  num_lost = sum(s.num_lost for s in scores.values())
+  num_scored = sum(s.num_tasks for s in scores.values())
+  _print_total(num_lost, num_scored + num_lost, "tasks", console)
 
 
 def _print_total(

@@ -56,7 +56,7 @@ TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 MALFORMED = "malformed_arguments"  # argument that has text that is no object
 NOT_PLAYED = "Not played."  # reply to a call that the environment ignored
 _PATH = "/chat/completions"
-_BUSY = {0, 408, 409, 425, 429, 500, 502, 503, 504, 529}  # may pass; 0: none
+_BUSY = {0, 408, 409, 425, 429}  # may pass, as 500 and above; 0: no reply
 _ABOUT_THE_REQUEST, _ABOUT_THE_KEY = {400, 422}, {401, 402}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _CONNECT_S = 20.0
@@ -180,7 +180,8 @@ class EndpointClient:
       return found
     if is_full_context(status, text[:20_000]):
       return Status.AGENT_CONTEXT_LIMIT
-    if status in _BUSY and "insufficient_quota" not in text:
+    may_pass = status in _BUSY or status >= 500
+    if may_pass and "insufficient_quota" not in text:
       return _Again.BUSY
     is_redirect = status < 400
     is_about_all = status not in _ABOUT_THE_REQUEST | _ABOUT_THE_KEY
@@ -304,11 +305,11 @@ def _exchange(
 ) -> list[dict[str, Any]]:
   """Returns an answer and what the environment said to it."""
   calls = () if answer is None else answer.tool_calls
+  ids = {call.id for call in calls}
   replies: dict[str | None, str] = {}
   others = []
   for message in rest:
-    is_reply = any(call.id == message.tool_call_id for call in calls)
-    if message.role == "tool" and is_reply:
+    if message.role == "tool" and message.tool_call_id in ids:
       before = replies.get(message.tool_call_id)
       text = (
         message.content if before is None else f"{before}\n{message.content}"

@@ -8,7 +8,11 @@ from rich.console import Console
 from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.data.records import Task
 from launch.comparisons.attempts import Attempt, by_environment
-from launch.comparisons.score_tables import print_attempts, print_scores
+from launch.comparisons.score_tables import (
+  print_attempts,
+  print_scores,
+  print_scripted,
+)
 
 
 def shown(show, *arguments):
@@ -40,6 +44,7 @@ class ScoresTest(absltest.TestCase):
     )
     self.assertIn("lost in total: 2 of 7 tasks", text)
     self.assertNotIn("webshop:", text)
+    self.assertIn("2 of 7 tasks", shown(print_scripted, scores))
     del scores["dbbench"]
     self.assertNotIn("lost in total", shown(print_scores, scores))
 

@@ -151,7 +151,7 @@ class EndpointPlayerTest(EndpointTestCase):
     def answer(body):
       if len(self.requests) < 3:
         return web.Response(
-          status=429 if len(self.requests) == 1 else 503,
+          status=429 if len(self.requests) == 1 else 524,
           headers={"Retry-After": "0"},
         )
       return solve(body)
