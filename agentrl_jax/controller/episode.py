@@ -3,14 +3,21 @@
 Start reading the controller here: the loop passes tokens between the recorder
 and the engine, and messages between the codec and the environment. `group`
 decides about retries and about the worth of an episode that breaks.
+
+`environments_own` is the line between an environment and the framework: all
+that raises inside the environment's own methods is a fault of the episode, and
+all that raises elsewhere is a bug of ours, which ends the run.
 """
 
+import asyncio
 import contextlib
 import dataclasses
+import traceback
 from collections.abc import (
   AsyncIterator,
   Awaitable,
   Callable,
+  Iterator,
   Sequence,
 )
 from typing import Any
@@ -38,7 +45,13 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.tools import ToolMistake
-from agentrl_jax.errors import ConfigError, PromptTooLong
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  EnvironmentFault,
+  GeneratorFault,
+  PromptTooLong,
+)
 from agentrl_jax.rollout.api import Completion, Generator, SamplingParams
 
 
@@ -180,7 +193,9 @@ async def play_expert(
   async def ask(
     line: ChatLine, turn: int, prompt: np.ndarray, room: int
   ) -> Completion:
-    sampled = codec.write(expert.answer(line.new_messages))[:room]
+    with environments_own(spec.task.name, "expert"):
+      message = expert.answer(line.new_messages)
+    sampled = codec.write(message)[:room]
     zeros = np.zeros(len(sampled), np.float32)
     version = np.full(len(sampled), -1, np.int32)
     return Completion(sampled, zeros, zeros, version, policy_slot=0)
@@ -225,13 +240,19 @@ class _RunningEpisode:
     self._spec, self._codec, self._ask = spec, codec, ask
     self._waits, self._calls = waits, calls
 
+  @property
+  def tools(self) -> Sequence[Tool]:
+    """The session's tools at present: it may add some during the episode."""
+    return tools_of(self.session, self._spec)
+
   async def reset(self, line: ChatLine) -> Step:
     """Records the environment's first messages on a line."""
-    return await self._reply(line, self.session.reset())
+    return await self._reply(line, self.session.reset)
 
   async def step(self, line: ChatLine, message: Message) -> Status:
     """Gives the environment an answer of a line, and records the reply."""
-    return (await self._reply(line, self.session.step(message))).status
+    step = await self._reply(line, lambda: self.session.step(message))
+    return step.status
 
   async def answer(
     self, line: ChatLine, tools: Sequence[Tool]
@@ -264,7 +285,9 @@ class _RunningEpisode:
       return None, Status.AGENT_CONTEXT_LIMIT
     return message, Status.RUNNING
 
-  async def _reply(self, line: ChatLine, stepping: Awaitable[Step]) -> Step:
+  async def _reply(
+    self, line: ChatLine, stepping: Callable[[], Awaitable[Step]]
+  ) -> Step:
     step = await reply(stepping, self._spec, self._waits)
     self.record.add_step(line, step)
     return step
@@ -272,11 +295,10 @@ class _RunningEpisode:
 
 async def _alone(episode: _RunningEpisode) -> Status:
   """Plays one conversation to its end; returns how it ended."""
-  line = episode.record.start_line(episode.session.tools)
+  line = episode.record.start_line(episode.tools)
   status = (await episode.reset(line)).status
   while status is Status.RUNNING:
-    # The environment may add tools during the episode.
-    message, status = await episode.answer(line, episode.session.tools)
+    message, status = await episode.answer(line, episode.tools)
     if message is not None:
       status = await episode.step(line, message)
   return status
@@ -286,15 +308,11 @@ async def _with_subagents(
   episode: _RunningEpisode, subagent: SubagentConfig
 ) -> Status:
   """Plays a planner, who may call workers; returns how the episode ended."""
-  line = episode.record.start_line(
-    subagent.tools(episode.session.tools), PLANNER
-  )
+  line = episode.record.start_line(subagent.tools(episode.tools), PLANNER)
   first = await episode.reset(line)
   status = first.status
   while status is Status.RUNNING:
-    message, status = await episode.answer(
-      line, subagent.tools(episode.session.tools)
-    )
+    message, status = await episode.answer(line, subagent.tools(episode.tools))
     if message is None:
       break
     call = subagent.call_in(message)
@@ -325,10 +343,10 @@ async def _work(
   first: Sequence[Message],
 ) -> tuple[str, Status]:
   """Plays a worker; returns its last message, and the episode's status."""
-  line = episode.record.start_line(episode.session.tools, WORKER)
+  line = episode.record.start_line(episode.tools, WORKER)
   line.add_observation(subagent.first_messages(text, first))
   for _ in range(subagent.max_turns):
-    message, status = await episode.answer(line, episode.session.tools)
+    message, status = await episode.answer(line, episode.tools)
     if status is Status.AGENT_CONTEXT_LIMIT:
       return subagent.nothing_came(is_long=True), Status.RUNNING
     if message is None:
@@ -372,23 +390,83 @@ async def open_session(
       holder=f"{session_name} to open",
       look_at=look_at,
     ):
-      session = await stack.enter_async_context(
-        environment.open(spec.task, seed=spec.seed)
-      )
-  try:
-    yield session
-  finally:
+      with environments_own(spec.task.name, "open"):
+        session = await stack.enter_async_context(
+          environment.open(spec.task, seed=spec.seed)
+        )
+
+  async def close() -> None:
     async with deadline(
       waits.session_timeout_s,
       waiter=_name(spec),
       holder=f"{session_name} to close",
       look_at=look_at,
     ):
-      await stack.aclose()
+      with environments_own(spec.task.name, "close"):
+        await stack.aclose()
+
+  try:
+    yield session
+  except BaseException as error:
+    try:
+      await close()
+    except (EnvironmentFault, DeadlineExceeded) as fault:
+      # A fault in place of a bug or of a cancellation would be retried.
+      error.add_note(f"closing the session broke as well: {fault}")
+    raise
+  await close()
+
+
+@contextlib.contextmanager
+def environments_own(task: str, method: str) -> Iterator[None]:
+  """Turns what an environment's own code raises into `EnvironmentFault`.
+
+  Passes on:
+
+  - faults, and `ConfigError`, by which an environment refuses a setting;
+  - KeyboardInterrupt, and GeneratorExit, by which Python closes a coroutine;
+  - a cancellation that somebody asked for, also where the environment raises
+    another error on its way out. A `CancelledError` that nobody asked for is
+    the environment's own.
+  """
+  try:
+    yield
+  except (EnvironmentFault, GeneratorFault, DeadlineExceeded, ConfigError):
+    raise
+  except BaseException as error:  # SystemExit of a library is no end of the run
+    if _is_for_the_process(error):
+      raise
+    waiting = asyncio.current_task()
+    if waiting is not None and waiting.cancelling():
+      if isinstance(error, asyncio.CancelledError):
+        raise
+      raise asyncio.CancelledError from error
+    described = "".join(traceback.format_exception_only(error)).strip()
+    raise EnvironmentFault(
+      f"{method} of {task} raised {described:.500}"
+    ) from error
+
+
+def _is_for_the_process(error: BaseException) -> bool:
+  if isinstance(error, BaseExceptionGroup):
+    return any(map(_is_for_the_process, error.exceptions))
+  return isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def tools_of(session: Session, spec: EpisodeSpec) -> Sequence[Tool]:
+  """Returns the session's tools at present."""
+  with environments_own(spec.task.name, "tools"):
+    tools = tuple(session.tools)
+    for tool in tools:
+      if not isinstance(tool, Tool):
+        raise TypeError(f"{tool!r:.80} is among them, and a Tool is due")
+    return tools
 
 
 async def reply(
-  stepping: Awaitable[Step], spec: EpisodeSpec, waits: EpisodeWaits
+  stepping: Callable[[], Awaitable[Step]],
+  spec: EpisodeSpec,
+  waits: EpisodeWaits,
 ) -> Step:
   """Waits for the environment's reply, with a deadline."""
   task = spec.task
@@ -400,9 +478,22 @@ async def reply(
       look_at="the session's log; a policy's own slow command should be ended"
       " by the environment before this",
     ):
-      step = await stepping
+      with environments_own(task.name, "reset or step"):
+        step = await stepping()
+        _require_step(step)
     made.set_attribute("agentrl.status", step.status.value)
     return step
+
+
+def _require_step(step: object) -> None:
+  """Raises `TypeError` for a reply that cannot be read."""
+  if not isinstance(step, Step):
+    raise TypeError(f"it returned {type(step).__name__}, and a Step is due")
+  for message in step.messages:
+    if not isinstance(message, Message):
+      raise TypeError(
+        f"{message!r:.80} is among its messages, and a Message is due"
+      )
 
 
 def _name(spec: EpisodeSpec) -> str:

@@ -35,6 +35,7 @@ class TaskScore:
   mean_reward: float  # the environment's verdict; NaN if nothing was scored
   statuses: Mapping[str, int]
   faults: Mapping[str, int]  # by kind, retries counted each
+  latest_fault: str = ""
 
   @property
   def success_rate(self) -> float:
@@ -190,4 +191,5 @@ def _score(
       for status, count in counts.statuses.items()
     },
     faults=dict(counts.faults),
+    latest_fault=counts.latest_fault,
   )

@@ -6,6 +6,7 @@ to the controller's event loop.
 
 import collections
 import dataclasses
+import traceback
 from collections.abc import Iterable, Mapping
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory
@@ -34,6 +35,7 @@ class TaskCounts:
   faults: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
+  latest_fault: str = ""
   dropped: collections.Counter[str] = dataclasses.field(
     default_factory=collections.Counter
   )
@@ -70,6 +72,7 @@ class Monitor:
   def __init__(self) -> None:
     self.tasks: dict[str, TaskCounts] = collections.defaultdict(TaskCounts)
     self.staleness: collections.Counter[int] = collections.Counter()
+    self._causes: set[tuple[object, ...]] = set()  # that `is_new` has seen
     self.queued = 0
     self.capacity = 0
 
@@ -90,9 +93,28 @@ class Monitor:
     counts.tokens.append(trajectory.num_tokens)
     counts.sampled += trajectory.num_sampled
 
-  def faulted(self, task: Task, kind: str) -> None:
-    """Counts an episode that a fault broke."""
+  def faulted(self, task: Task, kind: str, what: str = "") -> None:
+    """Counts an episode that a fault broke; `what` describes the fault."""
     self.tasks[task.name].faults[kind] += 1
+    self.tasks[task.name].latest_fault = what or kind
+
+  def is_new(self, task: Task, cause: BaseException) -> bool:
+    """Returns True for the first exception of its type and place in a task."""
+    places = traceback.extract_tb(cause.__traceback__)
+    place = (places[-1].filename, places[-1].lineno) if places else None
+    kind = (task.name, type(cause), place)
+    is_new = kind not in self._causes
+    self._causes.add(kind)
+    return is_new
+
+  def latest_faults(self) -> str:
+    """Returns the latest fault of each task, as a sentence; "" without any."""
+    return "; ".join(
+      f"{name}: {counts.faults.total()} faults, the latest: "
+      f"{counts.latest_fault:.500}"
+      for name, counts in sorted(self.tasks.items())
+      if counts.latest_fault
+    )
 
   def retried(self, task: Task) -> None:
     """Counts a broken episode that is played again."""

@@ -5,6 +5,7 @@ demonstrations work with any of them.
 """
 
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -15,10 +16,12 @@ from agentrl_jax.controller.episode import (
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
+  environments_own,
   open_session,
   play_expert,
   reply,
   run_episode,
+  tools_of,
 )
 from agentrl_jax.controller.subagent import SubagentConfig
 from agentrl_jax.data.chat.codec import ChatCodec
@@ -75,14 +78,16 @@ class PolicyPlayer:
       waits=self.waits,
       subagent=self.subagent,
     )
+    information = ""
+    if self.informs_critic:
+      with environments_own(spec.task.name, "training_information"):
+        information = environment.training_information(spec.task)
     return dataclasses.replace(
       trajectory,
       policy_slot_weights=draw.weights if draw.is_drawn else (),
       max_turns=self.limits.max_turns,
       max_tokens=self.limits.max_tokens,
-      information=environment.training_information(spec.task)
-      if self.informs_critic
-      else "",
+      information=information,
     )
 
 
@@ -142,16 +147,18 @@ class TextPlayer:
     messages: list[Message] = []
     turns: list[Turn] = []
     async with open_session(environment, spec, self.waits) as session:
-      step = await reply(session.reset(), spec, self.waits)
+      step = await reply(session.reset, spec, self.waits)
       messages += step.messages
       while step.status is Status.RUNNING and len(turns) < self.max_turns:
         reward_before = step.reward
-        message = await answer(tuple(messages), step, session.tools)
+        message = await answer(tuple(messages), step, tools_of(session, spec))
         if isinstance(message, Status):
           early_end = message
           break
         messages.append(message)
-        step = await reply(session.step(messages[-1]), spec, self.waits)
+        step = await reply(
+          functools.partial(session.step, message), spec, self.waits
+        )
         turns.append(_turn_without_tokens(step.reward - reward_before))
         messages += step.messages
     status = early_end or step.status
@@ -186,7 +193,8 @@ class ScriptPlayer(TextPlayer):
       messages: Sequence[Message], step: Step, tools: Sequence[Tool]
     ) -> Message:
       del messages, tools
-      return expert.answer(step.messages)
+      with environments_own(spec.task.name, "expert"):
+        return expert.answer(step.messages)
 
     return answer
 
@@ -202,20 +210,23 @@ class ScriptedPlayer(TextPlayer):
   policy: str | None
 
   def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:
-    policies = environment.scripted_policies()
+    with environments_own(spec.task.name, "scripted_policies"):
+      policies = environment.scripted_policies()
     name = environment.baseline if self.policy is None else self.policy
     if name not in policies:
       raise ConfigError(
         f"{environment.name} has no scripted policy {name!r}; it has "
         f"{', '.join(policies)}"
       )
-    policy = policies[name](seed=spec.seed)
+    with environments_own(spec.task.name, f"policy {name}"):
+      policy = policies[name](seed=spec.seed)
 
     async def answer(
       messages: Sequence[Message], step: Step, tools: Sequence[Tool]
     ) -> Message:
       del step
-      return policy.answer(messages, tools)
+      with environments_own(spec.task.name, f"policy {name}"):
+        return policy.answer(messages, tools)
 
     return answer
 
@@ -240,11 +251,20 @@ def expert_of(
   """Returns the expert for this episode; without `mistakes` it makes none.
 
   Environments are named as in the config, `spec.task.name`: two of them may be
-  variants of one class, whose own name is the same.
+  variants of one class, whose own name is the same. Raises `ConfigError` if
+  there is no expert.
   """
-  return environment.expert(
-    spec.task, seed=spec.seed, mistakes=mistakes.get(spec.task.name, {})
-  )
+  name = spec.task.name
+  with environments_own(name, "expert"):
+    try:
+      return environment.expert(
+        spec.task, seed=spec.seed, mistakes=mistakes.get(name, {})
+      )
+    except NotImplementedError as error:
+      raise ConfigError(
+        f"{name} has no expert ({error}): leave it out of tasks.names, or give "
+        "its class an `expert`"
+      ) from error
 
 
 def _require_known(

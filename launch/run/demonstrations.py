@@ -9,6 +9,7 @@ the result is the same for any number of them.
 import asyncio
 import concurrent.futures
 import io
+import logging
 import multiprocessing
 import os
 import pathlib
@@ -19,6 +20,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from agentrl_jax.controller.episode import environments_own
+from agentrl_jax.controller.groups.group import play_with_retries
+from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
 from agentrl_jax.data.chat import codec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
@@ -32,10 +36,12 @@ from agentrl_jax.data.records import (
   seed_of,
 )
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import CheckpointError
+from agentrl_jax.errors import CheckpointError, EnvironmentFault
 from launch.config.chat import codec_of
 from launch.config.settings import Settings
 from launch.run.environments import loaded_environments, task_stream
+
+_log = logging.getLogger(__name__)
 
 CHUNK = 512  # demonstrations that are played and packed together
 
@@ -151,17 +157,28 @@ async def _play(
     purpose="demonstrations",
     shuffle=False,
   )
-  return [
-    await player.play(
+  monitor = Monitor()
+  played = [
+    await play_with_retries(
       EpisodeSpec(
         task=stream.at(position),
         group_id=f"demonstration-{position}",
         attempt=0,
         seed=seed_of(settings.seed, "demonstration", position),
-      )
+      ),
+      player,
+      settings.retry,
+      monitor,
     )
     for position in range(start, start + number)
   ]
+  kept = [trajectory for trajectory in played if trajectory is not None]
+  if len(kept) < number:
+    lost = f"{number - len(kept)} of {number} demonstrations were lost"
+    if not kept:
+      raise EnvironmentFault(f"{lost}: {monitor.latest_faults()}")
+    _log.warning("%s and are left out: %s", lost, monitor.latest_faults())
+  return kept
 
 
 async def _tools(
@@ -169,9 +186,10 @@ async def _tools(
 ) -> dict[str, tuple[Tool, ...]]:
   tools = {}
   for task in {task.name: task for task in tasks}.values():
-    async with environments[task.name].open(task, seed=0) as session:
-      await session.reset()
-      tools[task.name] = session.tools
+    with environments_own(task.name, "open or reset"):
+      async with environments[task.name].open(task, seed=0) as session:
+        await session.reset()
+        tools[task.name] = session.tools
   return tools
 
 

@@ -6,10 +6,12 @@ containers, replaces those that die, and removes them at the end.
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agentrl_jax.bearer_token import read_token
+from agentrl_jax.controller.episode import environments_own
 from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import seed_of
@@ -26,7 +28,10 @@ from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
+from agentrl_jax.errors import EnvironmentFault
 from launch.config.settings import EnvironmentSettings, PlaceSettings, Settings
+
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -66,7 +71,11 @@ def _load(name: str, settings: EnvironmentSettings) -> Environment:
 
 async def _close(environments: Iterable[Environment]) -> None:
   for environment in environments:
-    await environment.close()
+    try:
+      with environments_own(environment.name, "close"):
+        await environment.close()
+    except EnvironmentFault as fault:  # the run's work is done
+      _log.error("an environment is left open: %s", fault, exc_info=fault)
 
 
 def task_stream(

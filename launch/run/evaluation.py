@@ -177,8 +177,9 @@ class Evaluator:
     if unscored:
       raise EnvironmentFault(
         f"{name}: no task of {', '.join(unscored)} could be scored; its faults "
-        f"were {[dict(scores[n].faults) for n in unscored]}. Mend what broke "
-        "and start the run again: it goes on from here"
+        f"were {[dict(scores[n].faults) for n in unscored]}, the latest: "
+        f"{'; '.join(scores[n].latest_fault for n in unscored)}. Mend what "
+        "broke and start the run again: it goes on from here"
       )
     write_groups(
       self._run.trajectories_of(stage, mode), _as_groups(tasks, played)

@@ -292,13 +292,15 @@ class LeaderGroupSource(GroupSource):
         return groups
       if time.monotonic() > deadline:
         stacks = write_stacks(self._run.root / STACKS, self._running.loop)
+        faults = self._running.call(self._monitor.latest_faults)
         raise DeadlineExceeded(
           f"the learner waited "
           f"train.batch_timeout_s={self._config.train.batch_timeout_s:g} s "
           f"for {number} groups to train version {version} on; look at: "
           "rollout/finished and rollout/faults of each task, and the rollout "
-          "engine; an episode may be longer than this wait. Where every thread "
-          f"and episode waited is in {stacks}"
+          "engine; an episode may be longer than this wait. Faults so far: "
+          f"{faults or 'none'}. Where every thread and episode waited is in "
+          f"{stacks}"
         )
     return None
 

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -11,16 +13,20 @@ from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
   EpisodeLimits,
   Sampling,
+  environments_own,
   play_expert,
   run_episode,
 )
-from agentrl_jax.data.records import Status
+from agentrl_jax.controller.player import ScriptPlayer
+from agentrl_jax.data.records import Message, Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,
   DeadlineExceeded,
+  EnvironmentFault,
   GeneratorFault,
   PromptTooLong,
+  QueueClosed,
 )
 from environments.arithmetic.environment import ADD, ANSWER
 from tests.clocks import until
@@ -234,6 +240,189 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
   def test_limits_are_checked(self):
     with self.assertRaisesRegex(ConfigError, "episode.max_turns is 0"):
       EpisodeLimits(max_turns=0, max_tokens=1, max_answer_tokens=1)
+
+
+class Raising(Environment):
+  """Acts in one of its methods; ends after the first answer otherwise."""
+
+  name = "raising"
+  mistakes = ()
+
+  def __init__(self, where, act):
+    self._where, self._act = where, act
+
+  def indices(self, split):
+    return range(1)
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    await self._in("open")
+    try:
+      yield self
+    finally:
+      await self._in("close")
+
+  @property
+  def tools(self):
+    if self._where == "tools":
+      self._act()
+    return ()
+
+  async def reset(self):
+    await self._in("reset")
+    return Step((Message("user", "What is 2 + 3?"),))
+
+  async def step(self, answer):
+    await self._in("step")
+    return Step((), 1.0, Status.COMPLETED)
+
+  def expert(self, task, *, seed, mistakes):
+    if self._where == "expert":
+      self._act()
+    return self
+
+  def answer(self, messages):
+    if self._where == "answer":
+      self._act()
+    return Message("assistant", "!")
+
+  async def _in(self, where):
+    if self._where == where:
+      result = self._act()
+      if asyncio.iscoroutine(result):
+        await result
+
+
+def raising(error):
+  def act():
+    raise error
+
+  return act
+
+
+class WithoutText(Exception):
+  def __str__(self):
+    raise ValueError("no text")
+
+
+ERRORS = (
+  ConnectionResetError("peer"),
+  TimeoutError("the simulator"),
+  KeyError("x"),
+  AssertionError(),
+  StopIteration(),
+  StopAsyncIteration(),
+  SystemExit(2),
+  asyncio.CancelledError(),
+  ExceptionGroup("several", [ValueError("a"), OSError("b")]),
+  BaseExceptionGroup("several", [SystemExit(1), ValueError("a")]),
+  RecursionError(),
+  MemoryError(),
+  WithoutText(),
+  QueueClosed("a word of ours, and not about the environment"),
+)
+
+
+class EnvironmentsOwnTest(unittest.IsolatedAsyncioTestCase):
+  """What an environment's own methods raise is a fault of the episode."""
+
+  async def _play_expert(self, where, act):
+    player = ScriptPlayer(
+      environments={"arithmetic": Raising(where, act)},
+      max_turns=3,
+      mistakes={},
+      waits=WAITS,
+    )
+    return await player.play(an_episode())
+
+  async def test_errors_of_every_kind_in_every_method(self):
+    methods = ("open", "reset", "step", "close", "tools", "expert", "answer")
+    for where, error in itertools.product(methods, ERRORS):
+      with (
+        self.subTest(where=where, error=type(error)),
+        self.assertRaisesRegex(EnvironmentFault, "of arithmetic raised"),
+      ):
+        await self._play_expert(where, raising(error))
+
+  async def test_errors_in_an_episode_of_the_policy(self):
+    for where in ("open", "reset", "step", "close", "tools"):
+      with (
+        self.subTest(where=where),
+        self.assertRaisesRegex(EnvironmentFault, "OSError: no room") as raised,
+      ):
+        await play(Raising(where, raising(OSError("no room"))))
+      self.assertIsInstance(raised.exception.__cause__, OSError)
+
+  async def test_what_an_environment_says_on_purpose_passes(self):
+    for error in (EnvironmentFault("a"), ConfigError("b")):
+      for where in ("open", "reset", "step", "close"):
+        with self.assertRaises(type(error)) as raised:
+          await self._play_expert(where, raising(error))
+        self.assertIs(raised.exception, error)
+
+  def test_an_interrupt_passes(self):
+    for error in (
+      KeyboardInterrupt(),
+      BaseExceptionGroup("", [ValueError(), KeyboardInterrupt()]),
+    ):
+      with (
+        self.assertRaises(type(error)),
+        environments_own("arithmetic", "step"),
+      ):
+        raise error
+
+  async def test_a_reply_that_is_no_step(self):
+    for reply in (None, (), "text", Step("text"), Step(None)):
+      environment = Raising("", None)
+      environment.step = unittest.mock.AsyncMock(return_value=reply)
+      with self.assertRaises(EnvironmentFault):
+        await play(environment)
+
+  async def test_a_method_that_is_no_coroutine(self):
+    environment = Raising("", None)
+    environment.reset = lambda: Step((Message("user", "?"),))
+    with self.assertRaisesRegex(EnvironmentFault, "raised TypeError"):
+      await play(environment)
+
+  async def test_a_bug_of_ours_is_raised_though_closing_breaks(self):
+    class Broken(ScriptedEngine):
+      async def generate(self, prompt, sampling):
+        raise ZeroDivisionError
+
+    with self.assertRaises(ZeroDivisionError) as raised:
+      await play(Raising("close", raising(OSError("gone"))), Broken())
+    self.assertIn("OSError: gone", raised.exception.__notes__[0])
+
+  async def test_a_cancellation_is_never_lost(self):
+    async def wait_and_raise():
+      try:
+        waiting.set()
+        await asyncio.get_running_loop().create_future()
+      finally:
+        raise OSError("on the way out")
+
+    for where in ("open", "reset", "step", "close"):
+      waiting = asyncio.Event()
+      playing = asyncio.create_task(play(Raising(where, wait_and_raise)))
+      await waiting.wait()
+      playing.cancel()
+      with self.assertRaises(asyncio.CancelledError):
+        await playing
+      self.assertTrue(playing.cancelled())
+
+  async def test_a_deadline_is_told_though_the_environment_raises(self):
+    async def wait_and_raise():
+      try:
+        await asyncio.get_running_loop().create_future()
+      finally:
+        raise OSError("on the way out")
+
+    short = dataclasses.replace(
+      WAITS, reply_timeout_s=1e-3, session_timeout_s=1e-3
+    )
+    for where in ("open", "reset", "step", "close"):
+      with self.assertRaises(DeadlineExceeded):
+        await play(Raising(where, wait_and_raise), waits=short)
 
 
 class ExpertTest(unittest.IsolatedAsyncioTestCase):

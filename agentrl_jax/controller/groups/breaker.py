@@ -214,10 +214,12 @@ class Breakers:
     self._monitor.breaker(task, is_open=True)
     _log.warning(
       "no groups of %s start: %s. Its environment is tried again in %g s, one"
-      " group at a time; look at its faults in faults.jsonl and at its workers",
+      " group at a time; look at its faults in faults.jsonl and at its workers."
+      " Faults so far: %s",
       task,
       why,
       breaker.backoff_s,
+      self._monitor.latest_faults() or "none",
     )
 
   def _back_off(self, breaker: _Breaker) -> None:

@@ -89,7 +89,7 @@ async def run_group(
   Returns None, and counts why, if fewer than `limits.min_members` trajectories
   are left. Cancelling cancels every episode and leaves no session open. An
   error that is no fault of environment or engine is a bug: it cancels the
-  other episodes and is raised.
+  other episodes and is raised. `episode.environments_own` draws the line.
   """
   specs = episodes_of(
     task,
@@ -145,8 +145,16 @@ async def play_with_retries(
       try:
         trajectory = await _traced(player, spec, facts)
       except FAULTS as fault:
-        monitor.faulted(spec.task, type(fault).__name__)
-        _log.warning("try %d of %s broke: %s", retry + 1, spec, fault)
+        monitor.faulted(spec.task, type(fault).__name__, str(fault))
+        cause = fault.__cause__
+        is_new = cause is not None and monitor.is_new(spec.task, cause)
+        _log.warning(
+          "try %d of %s broke: %s",
+          retry + 1,
+          spec,
+          fault,
+          exc_info=cause if is_new else None,
+        )
         if isinstance(fault, PromptTooLong):
           break
         continue

@@ -122,6 +122,25 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(counts.faults, {"EnvironmentFault": 3})
     self.assertEqual(counts.masked, 1)
 
+  async def test_an_exception_is_logged_whole_once(self):
+    def broken(number, tries):
+      fault = EnvironmentFault(f"broke {tries}")
+      try:
+        [][0]
+      except IndexError as cause:
+        fault.__cause__ = cause
+      return fault
+
+    monitor = Monitor()
+    with self.assertLogs("agentrl_jax.controller.groups.group") as logs:
+      self.assertIsNone(await run(Scripted(broken), monitor=monitor))
+    self.assertEqual(len(logs.records), 12)
+    whole = [bool(record.exc_info) for record in logs.records]
+    self.assertEqual(whole, [True] + 11 * [False])
+    self.assertEqual(
+      monitor.latest_faults(), "arithmetic: 12 faults, the latest: broke 2"
+    )
+
   async def test_every_ending_of_the_policys_doing_is_kept_at_once(self):
     doing = [s for s in Status if s.is_policys_doing]
     self.assertEqual(len(doing), 5)
