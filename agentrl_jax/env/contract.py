@@ -25,7 +25,6 @@ from agentrl_jax.data.records import (
   Status,
   Task,
   ToolCall,
-  message_to_json,
 )
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.tools import require_readable
@@ -314,7 +313,6 @@ class SessionContract(_Base):
       self.assertLessEqual(len(message.content), self.max_reply_chars)
       if message.role == "tool":
         self.assertIn(message.tool_call_id, [call.id for call in calls])
-      json.dumps(message_to_json(message), ensure_ascii=False).encode()
 
 
 async def _begin(environment: Environment, task: Task) -> Step:

@@ -99,9 +99,7 @@ class KGSession(Session):
     if call.name not in PARAMETERS:
       is_known = call.name in OTHER_NAMES
       template = prompts.BAD_ARGUMENTS if is_known else prompts.UNKNOWN_CALL
-      # Half surrogate pairs could not be sent on.
-      name = call.name[:MAX_NAME_CHARS].encode(errors="replace").decode()
-      return template.format(name=name)
+      return template.format(name=call.name[:MAX_NAME_CHARS])
     values: list[object] = []
     for parameter in PARAMETERS[call.name]:
       named = _as_mapping(arguments)

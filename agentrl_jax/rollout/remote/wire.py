@@ -246,9 +246,7 @@ def encode_end() -> bytes:
 
 def encode_fault(error: AgentRLError) -> bytes:
   """Encodes the frame of an error, which is the last one."""
-  # A lone surrogate, which UTF-8 cannot encode, may come from a client's JSON.
-  reason = str(error)[:1000].encode(errors="backslashreplace").decode()
-  return _frame(_FAULT, _encoder.encode((name_of(error), reason)))
+  return _frame(_FAULT, _encoder.encode((name_of(error), str(error)[:1000])))
 
 
 async def read_chunks(
