@@ -65,17 +65,27 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
   "vhangup": (153, 58),
 }
 _SOCKET_CALLS = {"socket": (41, 198), "socketpair": (53, 199)}
-_FAMILIES = (
-  socket.AF_UNIX,
-  socket.AF_INET,
-  socket.AF_INET6,
-  socket.AF_NETLINK,
+# Allowed protocols by family. The kernel loads a module for another.
+_INTERNET = (
+  0,
+  socket.IPPROTO_ICMP,
+  socket.IPPROTO_TCP,
+  socket.IPPROTO_UDP,
+  socket.IPPROTO_ICMPV6,
 )
+_PROTOCOLS = {
+  socket.AF_UNIX: (0,),
+  socket.AF_INET: _INTERNET,
+  socket.AF_INET6: _INTERNET,
+  socket.AF_NETLINK: (socket.NETLINK_ROUTE,),
+}
+_IOCTL = (16, 29)
+_TIOCSETD = 0x5423  # loads a module, too: of a terminal's line discipline
 # AUDIT_ARCH_* of linux/audit.h, and the column above.
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _X32 = 0x40000000  # numbers from here are x86_64's calls again
 # Of `struct seccomp_data`, and of BPF.
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, (16, 24, 32)
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
@@ -100,30 +110,49 @@ def _program(architecture: int, column: int) -> bytes:
   """Assembles the filter; jumps count the instructions that they skip."""
   columns = [numbers[column] for numbers in _REFUSED.values()]
   refused = [number for number in columns if number is not None]
-  sockets = [numbers[column] for numbers in _SOCKET_CALLS.values()]
-  refuse = _instruction(_RETURN, _FAIL | errno.EPERM)
-  code = [
-    _instruction(_LOAD, _ARCHITECTURE),
-    _instruction(_EQUAL, architecture, yes=1),
-    refuse,  # another architecture's numbers
-    _instruction(_LOAD, _NUMBER),
-    _instruction(_AT_LEAST, _X32, no=1),
-    refuse,
-  ]
-  for number in refused:
-    code += [_instruction(_EQUAL, number, no=1), refuse]
-  for number in sockets:
-    code += [
-      _instruction(_EQUAL, number, no=3 + len(_FAMILIES)),
-      _instruction(_LOAD, _FIRST_ARGUMENT),
+  ioctl = _load(_ARGUMENTS[1]) + _if(_TIOCSETD, _fail(errno.EPERM)) + _allow()
+  return b"".join(
+    [
+      _load(_ARCHITECTURE),
+      _instruction(_EQUAL, architecture, yes=1),
+      _fail(errno.EPERM),  # another architecture's numbers
+      _load(_NUMBER),
+      _instruction(_AT_LEAST, _X32, no=1),
+      _fail(errno.EPERM),
+      *(_if(number, _fail(errno.EPERM)) for number in refused),
       *(
-        _instruction(_EQUAL, family, yes=len(_FAMILIES) - i)
-        for i, family in enumerate(_FAMILIES)
+        _if(calls[column], _check_socket()) for calls in _SOCKET_CALLS.values()
       ),
-      _instruction(_RETURN, _FAIL | errno.EAFNOSUPPORT),
-      _instruction(_RETURN, _ALLOW),
+      _if(_IOCTL[column], ioctl),
+      _allow(),
     ]
-  return b"".join([*code, _instruction(_RETURN, _ALLOW)])
+  )
+
+
+def _check_socket() -> bytes:
+  check = _load(_ARGUMENTS[0])
+  for family, protocols in _PROTOCOLS.items():
+    allowed = b"".join(_if(protocol, _allow()) for protocol in protocols)
+    refusal = _fail(errno.EPROTONOSUPPORT)
+    check += _if(family, _load(_ARGUMENTS[2]) + allowed + refusal)
+  return check + _fail(errno.EAFNOSUPPORT)
+
+
+def _load(offset: int) -> bytes:
+  return _instruction(_LOAD, offset)
+
+
+def _if(value: int, then: bytes) -> bytes:
+  """Runs `then`, which ends with a return, if `value` is loaded."""
+  return _instruction(_EQUAL, value, no=len(then) // 8) + then
+
+
+def _fail(number: int) -> bytes:
+  return _instruction(_RETURN, _FAIL | number)
+
+
+def _allow() -> bytes:
+  return _instruction(_RETURN, _ALLOW)
 
 
 def _instruction(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:

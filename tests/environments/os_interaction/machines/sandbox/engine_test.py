@@ -48,6 +48,23 @@ asyncio.run(main())
 """
 
 
+# Prints the outcome of each call: sockets by family, kind and protocol, and a
+# terminal's line discipline.
+CALLS = """
+import errno, fcntl, os, socket
+def attempt(function, *arguments):
+  try:
+    function(*arguments)
+    print("ok")
+  except OSError as error:
+    print(errno.errorcode[error.errno])
+for kind in (
+  (1, 1), (2, 1), (2, 2, 17), (10, 1, 6), (16, 3),
+  (38, 5), (40, 1), (16, 3, 4), (2, 1, 132),
+):
+  attempt(socket.socket, *kind)
+attempt(fcntl.ioctl, os.openpty()[0], 0x5423, bytes(4))
+"""
 # Prints each success.
 LIMIT_INIT = """prlimit --pid 1 --nofile=9:9 && echo files
 prlimit --pid 1 --cpu=0:0 && echo processor; chrt -i -p 0 1 && echo idle
@@ -160,6 +177,15 @@ class SandboxTest(InSandbox):
     with self.assertRaises(EnvironmentFault):
       await machine.run(["true"], limit_s=20.0)
     await machine.remove()
+
+  async def test_calls_that_reach_the_kernel_are_refused(self):
+    async with self.machine() as machine:
+      done = await machine.run(["python3", "-c", CALLS], limit_s=20.0)
+    self.assertEqual(
+      done.stdout.decode().split(),
+      ["ok"] * 5 + ["EAFNOSUPPORT"] * 2 + ["EPROTONOSUPPORT"] * 2 + ["EPERM"],
+      done.stderr,
+    )
 
   async def test_root_cannot_limit_the_init_process(self):
     async with self.machine() as machine:
