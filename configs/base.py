@@ -441,8 +441,8 @@ def get_config() -> ml_collections.ConfigDict:
     keep=3,  # newest checkpoints
     keep_every=0,  # updates whose multiples are kept for good; 0: none
     grace_s=30.0,  # from a signal to stop to the end of the checkpoint
-    # Folder or bucket (gs://...) that every process reaches; a run's
-    # checkpoints are below it by name. "" is the run's own folder.
+    # Folder or bucket (gs://...) that every process reaches; each run has a
+    # folder of its own in it. "" is the run's own folder.
     directory="",
     resume_step=-1,  # -1 is the newest
   )

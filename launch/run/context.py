@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 import ml_collections
+from etils import epath
 
 from agentrl_jax import logs
 from agentrl_jax.errors import ConfigError
@@ -54,9 +55,17 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
   logs.about_process({"agentrl.run": config.name})
   refuse_absent(settings.policy_slots)
   with joined(settings.processes) as processes:
+    # Process 0 chooses the folder of checkpoints for all.
+    directory = config.checkpoint.directory
     folder = RunDirectory(
-      pathlib.Path(config.workdir) / config.name, config.checkpoint.directory
+      pathlib.Path(config.workdir) / config.name,
+      directory if processes.leads else "",
     )
+    if directory:
+      place = processes.share_json(
+        str(folder.checkpoints_root), what="the folder of checkpoints"
+      )
+      folder.checkpoints_root = epath.Path(place)
     try_loss(settings.loss)
     try_advantage(settings.advantage)
     with contextlib.ExitStack() as stack:

@@ -182,6 +182,7 @@ class Reinforcement:
       self._run.checkpoints(STAGE),
       keep=self._settings.checkpoint.keep,
       keep_every=self._settings.checkpoint.keep_every,
+      owner=self._run.owner(STAGE),
     )
     # There is nothing to save yet.
     with self._interrupts.at_once():

@@ -50,7 +50,11 @@ def warm_start(
     make_optimizer(settings.warm_start_optimizer, num_steps),
     policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
   )
-  checkpoints = Checkpoints(context.folder.checkpoints(STAGE), keep=2)
+  checkpoints = Checkpoints(
+    context.folder.checkpoints(STAGE),
+    keep=2,
+    owner=context.folder.owner(STAGE),
+  )
   state, frozen = _begin(learner, policy, checkpoints, settings)
   first = int(state.version)
   with _account(metrics, first, num_steps) as account:

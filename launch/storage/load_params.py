@@ -96,7 +96,9 @@ def load_params(
     make_optimizer(settings.optimizer, 1),
     policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
   )
-  checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
+  checkpoints = Checkpoints(
+    run.checkpoints(stage), keep=2, owner=run.owner(stage)
+  )
   try:
     params = checkpoints.restore_params(learner.abstract_state(), step)
   finally:

@@ -2,6 +2,7 @@
 
   runs/<name>/
     config.yaml       the resolved config
+  checkpoints.txt   the folder of the checkpoints, if it is elsewhere
     tokenizer.json    demonstrations.npz
     warm_start/       checkpoints        reinforcement/  checkpoints
     evaluations/      one JSON file per policy and mode
@@ -12,10 +13,12 @@ A stage is done when its file in `done/` says so, with the seconds that it took.
 """
 
 import fnmatch
+import hashlib
 import json
 import math
 import pathlib
 import reprlib
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +28,12 @@ import ml_collections
 import yaml
 from etils import epath
 
+from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import ConfigError
+from launch.config.chat import files_of
 from launch.storage.lock import held
 from launch.storage.run_config import filed_config
+from launch.storage.shared_stages import environment_keys, flat
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
 # any name. A controller or a worker that is made again has another address, and
@@ -54,7 +60,38 @@ MAY_CHANGE = (
 )
 
 
+# Keys and sections on which the params of every stage depend, and those of
+# reinforcement learning. Runs that share a warm start agree in the former.
+DECISIVE = (
+  "seed",
+  "tasks.names",
+  "environments",
+  "tokenizer",
+  "chat",
+  "model",
+  "lora",
+  "warm_start",
+  "train.row_length",
+  "train.micro_batch",
+  "episode",
+  "sampling.calls",
+)
+DECISIVE_OF_RL = (
+  "tasks",
+  "train",
+  "optimizer",
+  "loss",
+  "advantage",
+  "curriculum",
+  "sampling",
+  "group",
+  "admission",
+  "cross_policy",
+)
 STEPS = "train.steps"
+TOKENIZER = "the tokenizer's digest"
+CONFIG = "config.yaml"
+CHECKPOINTS = "checkpoints.txt"  # where they are, if not in the run's folder
 _MOST_NAMED = 8  # keys that a sentence names
 _SHORT = reprlib.Repr()  # of values that may be long lists
 # What a run's end leaves, and more updates make anew.
@@ -76,16 +113,13 @@ class RunDirectory:
   def __init__(self, root: pathlib.Path, checkpoints: str | None = None):
     """`checkpoints` is a folder or bucket for them; "" keeps them in `root`.
 
+    There they have a folder of their own, which no run of the same name has.
     None takes the one that the run began with.
     """
     self.root = root
-    if checkpoints is None:
-      checkpoints = _filed_checkpoints(root)
-    self._checkpoints = (
-      epath.Path(checkpoints) / root.name if checkpoints else epath.Path(root)
-    )
     for folder in ("evaluations", "trajectories", "done"):
       (root / folder).mkdir(parents=True, exist_ok=True)
+    self.checkpoints_root = _checkpoints_of(root, checkpoints)
     self.tokenizer = root / "tokenizer.json"
     self.demonstrations = root / "demonstrations.npz"
     self.curves = root / "curves.png"
@@ -108,7 +142,31 @@ class RunDirectory:
 
   def checkpoints(self, stage: str) -> epath.Path:
     """Returns the folder of a stage's checkpoints."""
-    return self._checkpoints / stage
+    return self.checkpoints_root / stage
+
+  def owner(self, stage: str) -> dict[str, Any] | None:
+    """Returns the facts by which a stage's checkpoints are known as this run's.
+
+    They are the settings on which the stage's params depend, and a digest of
+    the tokenizer. None before there are both, as in a learner process that has
+    no files of the run.
+    """
+    chat = [path for path in files_of(self.root) if path.is_file()]
+    path = self.root / CONFIG
+    if not path.exists() or not chat:
+      return None
+    config = ml_collections.ConfigDict(filed_config(path))
+    played = environment_keys(config)
+    settings = {
+      key: value
+      for key, value in flat(config.to_dict())
+      if _decides(key, stage)
+      and (key in played or not key.startswith("environments."))
+    }
+    digest = hashlib.sha256()
+    for file in chat:
+      digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return settings | {TOKENIZER: digest.hexdigest()[:16]}
 
   def newest_step(self, stage: str) -> int:
     """Returns the step of a stage's newest checkpoint, 0 without one."""
@@ -134,7 +192,7 @@ class RunDirectory:
     A run may be given more updates than it had: its RL goes on, and what was
     evaluated after the fewer is moved to `earlier/<updates>`.
     """
-    path = self.root / "config.yaml"
+    path = self.root / CONFIG
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
       filed = yaml.safe_load(path.read_text())
@@ -149,9 +207,7 @@ class RunDirectory:
       if not is_longer:
         return
       self._reopen(int(filed["train"]["steps"]))
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)
+    _write(path, text)
 
   def _reopen(self, steps: int) -> None:
     """Moves the ends of a run that had `steps` updates out of the way.
@@ -214,12 +270,52 @@ class RunDirectory:
     spent.unlink(missing_ok=True)
 
 
-def _filed_checkpoints(root: pathlib.Path) -> str:
-  path = root / "config.yaml"
-  if not path.exists():
-    return ""
-  filed = yaml.safe_load(path.read_text())
-  return str(filed["checkpoint"]["directory"])
+def _checkpoints_of(root: pathlib.Path, directory: str | None) -> epath.Path:
+  """Returns the folder below which the run at `root` has its checkpoints.
+
+  In `directory` it has the run's name and random letters, and a file of the run
+  names it, so that it is found wherever the run is moved. Runs that began
+  before there was such a file have the name alone.
+  """
+  record, config = root / CHECKPOINTS, root / CONFIG
+  if directory is None:
+    directory = _filed_directory(config, record)
+  if not directory:
+    return epath.Path(root)
+  if record.exists():
+    place = epath.Path(record.read_text().strip())
+    near = open_folder(directory) / place.name
+    is_moved = "://" not in str(place) and not place.exists() and near.exists()
+    return near if is_moved else place
+  if config.exists():
+    return open_folder(directory) / root.name
+  name = f"{root.name}-{secrets.token_hex(4)}"
+  place = open_folder(directory) / name
+  _write(record, f"{place}\n")
+  return place
+
+
+def _filed_directory(config: pathlib.Path, record: pathlib.Path) -> str:
+  if config.exists():
+    return str(filed_config(config)["checkpoint"]["directory"])
+  return str(pathlib.Path(record.read_text()).parent) if record.exists() else ""
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+  """Writes in one move: the process may be killed as it writes."""
+  partial = path.with_suffix(".partial")
+  partial.write_text(text)
+  partial.replace(path)
+
+
+def _decides(key: str, stage: str) -> bool:
+  """True for a key on which the params of a stage depend."""
+  sections = DECISIVE if stage == "warm_start" else (*DECISIVE, *DECISIVE_OF_RL)
+  return (
+    any(key == section or key.startswith(f"{section}.") for section in sections)
+    and key != STEPS
+    and not _may_change(key)
+  )
 
 
 def _may_be_longer(

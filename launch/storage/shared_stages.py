@@ -67,7 +67,7 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """
   played = set(config.tasks.names)
   found = {}
-  for key, value in _flat(config.to_dict()):
+  for key, value in flat(config.to_dict()):
     words = key.split(".")
     if key in (_STORE, *_LATER_KEYS):
       continue
@@ -87,7 +87,7 @@ def environment_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   Where they are played is left out: it changes no episode.
   """
   found = {}
-  for key, value in _flat(config.to_dict()):
+  for key, value in flat(config.to_dict()):
     words = key.split(".")
     if (
       words[0] == "environments"
@@ -220,11 +220,12 @@ def _is_below(key: str, section: str) -> bool:
   return key == section or key.startswith(f"{section}.")
 
 
-def _flat(
+def flat(
   tree: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
+  """Yields every key of a config, with its sections, and its value."""
   for name, value in tree.items():
     if isinstance(value, Mapping):
-      yield from _flat(value, f"{prefix}{name}.")
+      yield from flat(value, f"{prefix}{name}.")
     else:
       yield f"{prefix}{name}", value

@@ -7,11 +7,14 @@
   before it intact.
 - A step that cannot be restored is refused by file and leaf, with the step to
   fall back to.
+- A step says whose it is: the settings, tokenizer and model of its run. One of
+  another run is refused by what differs.
 """
 
 import contextlib
 import dataclasses
 import os
+import reprlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +35,9 @@ from agentrl_jax.train.learner import TrainState
 BEGINNING_A_SAVE = threading.Lock()
 
 _CHECKSUMS, _POSITION, _PINNED = "checksums", "position", "pinned"
+_OWNER = "owner"
+_MOST_NAMED = 8  # settings that a sentence names
+_SHORT = reprlib.Repr()  # of values that may be long lists
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +71,15 @@ class Checkpoints:
   """
 
   def __init__(
-    self, directory: epath.PathLike, *, keep: int, keep_every: int = 0
+    self,
+    directory: epath.PathLike,
+    *,
+    keep: int,
+    keep_every: int = 0,
+    owner: Mapping[str, Any] | None = None,
   ):
+    """`owner` has facts of the run, as JSON values; None takes any run's."""
+    self._owner = owner
     self.directory = open_folder(os.fspath(directory))
     self._retention = Retention(keep, keep_every)
     self._manager = ocp.CheckpointManager(
@@ -112,6 +125,7 @@ class Checkpoints:
       return {
         _CHECKSUMS: {name: int(number) for name, number in sums.items()},
         _PINNED: list(pinned),
+        _OWNER: dict(self._owner or {}),
         _POSITION: dict(position),
       }
 
@@ -137,9 +151,10 @@ class Checkpoints:
     Raises `CheckpointError` if the step is damaged or of another model.
     """
     step = self.chosen(step)
+    about = self._about(step)
+    self._refuse_foreign(about, step)
     self._refuse_other_shapes(abstract, step)
     tree = self._read(step, named_leaves(abstract))
-    about = self._about(step)
     self._refuse_damage(tree, about[_CHECKSUMS], step)
     return _from_tree(abstract, tree), about[_POSITION]
 
@@ -148,10 +163,12 @@ class Checkpoints:
   ) -> Params:
     """Reads the params of a step alone, as an older version to sample from."""
     step = self.chosen(step)
+    about = self._about(step)
+    self._refuse_foreign(about, step)
     self._refuse_other_shapes(abstract, step)
     of_params = dataclasses.replace(abstract, optimizer=(), version=())
     tree = self._read(step, named_leaves(of_params), partial=True)
-    self._refuse_damage(tree, self._about(step)[_CHECKSUMS], step)
+    self._refuse_damage(tree, about[_CHECKSUMS], step)
     return _from_tree(of_params, tree).params
 
   def forget_after(self, step: int) -> None:
@@ -220,6 +237,27 @@ class Checkpoints:
       return tuple(self._about(step).get(_PINNED, ()))
     except CheckpointError:
       return ()
+
+  def _refuse_foreign(self, about: Mapping[str, Any], step: int) -> None:
+    """Refuses a step of another run; one that names no run may be anybody's.
+
+    A fact that one of the two lacks is of another version of this code.
+    """
+    theirs, ours = about.get(_OWNER) or {}, self._owner or {}
+    differing = [
+      f"{key} is {_SHORT.repr(theirs[key])} there and {_SHORT.repr(ours[key])} "
+      "here"
+      for key in sorted(theirs.keys() & ours.keys())
+      if theirs[key] != ours[key]
+    ]
+    if differing:
+      more = len(differing) - _MOST_NAMED
+      raise ConfigError(
+        f"{self.directory}/{step} is of another run: "
+        f"{'; '.join(differing[:_MOST_NAMED])}"
+        f"{f'; and {more} more' if more > 0 else ''}. Set them back to go on "
+        "from it, or remove this folder from the run, which then begins afresh"
+      )
 
   def _refuse_other_shapes(self, abstract: TrainState, step: int) -> None:
     with self._reading(step):

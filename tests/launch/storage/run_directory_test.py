@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import tempfile
 import time
@@ -14,6 +15,7 @@ from configs import base
 from launch.processes.group import Processes
 from launch.processes.interrupts import Interrupted, listen
 from launch.run.group_source import TrainedGroups
+from launch.storage import run_directory, shared_stages
 from launch.storage.run_directory import RunDirectory
 from tests.clocks import wait_until
 
@@ -137,6 +139,63 @@ class RunDirectoryTest(absltest.TestCase):
       pass
 
 
+class OwnerTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    self.root = pathlib.Path(folder)
+    self.first = self.owner()
+
+  def owner(self, stage="rl", tokenizer="{}", **changes):
+    """The owner of a run with these changes of the config."""
+    config = base.get_config()
+    config.update_from_flattened_dict(changes)
+    run = RunDirectory(pathlib.Path(tempfile.mkdtemp(dir=self.root)) / "run")
+    self.assertIsNone(run.owner(stage))
+    run.keep_config(config)
+    run.tokenizer.write_text(tokenizer)
+    return run.owner(stage)
+
+  def test_other_settings_seeds_and_tokenizers_are_other_runs(self):
+    for changes in (
+      {"seed": 77},
+      {"loss.clip_high": 0.9},
+      {"environments.dbbench.options.max_rounds": 3},
+      {"tokenizer": '{"a": 1}'},
+    ):
+      self.assertNotEqual(self.owner(**changes), self.first, changes)
+    self.assertNotEqual(
+      self.owner("warm_start", seed=7), self.owner("warm_start")
+    )
+
+  def test_what_a_resume_may_change_is_the_same_run(self):
+    self.assertEqual(
+      self.owner(
+        **{
+          "name": "other",
+          "workdir": "/elsewhere",
+          "train.steps": 9,
+          "mesh.fsdp": 2,
+          "checkpoint.keep": 9,
+          "environments.dbbench.place.worker": "http://other:1/api",
+          "environments.alfworld.options.max_rounds": 3,  # is not played
+        }
+      ),
+      self.first,
+    )
+
+  def test_runs_that_share_a_warm_start_agree_on_whose_it_is(self):
+    self.assertEqual(
+      self.owner("warm_start", **{"loss.clip_high": 0.9, "group.size": 4}),
+      self.owner("warm_start"),
+    )
+    for key in run_directory.DECISIVE:
+      self.assertTrue(
+        any(key == k or key.startswith(f"{k}.") for k in shared_stages.KEYS),
+        key,
+      )
+
+
 class LedgerTest(absltest.TestCase):
   def test_strikes_out_what_is_not_in_the_policy(self):
     folder = self.enter_context(tempfile.TemporaryDirectory())
@@ -161,18 +220,54 @@ class CheckpointsElsewhereTest(absltest.TestCase):
     folder = self.enter_context(tempfile.TemporaryDirectory())
     self.root = pathlib.Path(folder) / "one"
 
-  def test_by_the_runs_name_in_a_bucket(self):
-    run = RunDirectory(self.root, "gs://bucket/runs")
-    self.assertEqual(
-      run.checkpoints("rl").as_posix(), "gs://bucket/runs/one/rl"
-    )
+  def test_in_a_bucket_each_run_has_a_folder_of_its_own(self):
+    names = ("a/one", "b/one", "one")
+    runs = [
+      RunDirectory(self.root.parent / name, "gs://bucket/runs")
+      for name in names
+    ]
+    places = [run.checkpoints("rl").as_posix() for run in runs]
+    self.assertLen({*places}, 3)
+    for place in places:
+      self.assertRegex(place, "^gs://bucket/runs/one-[0-9a-f]{8}/rl$")
+    for name, place in zip(names, places, strict=True):
+      again = RunDirectory(self.root.parent / name, "gs://bucket/runs")
+      self.assertEqual(again.checkpoints("rl").as_posix(), place)
 
-  def test_whoever_reads_a_run_finds_them(self):
+  def test_whoever_reads_a_run_finds_them_where_it_is_moved(self):
     config = base.get_config()
     config.checkpoint.directory = "gs://bucket/runs"
-    RunDirectory(self.root, "gs://bucket/runs").keep_config(config)
-    found = RunDirectory(self.root).checkpoints("warm_start")
-    self.assertEqual(found.as_posix(), "gs://bucket/runs/one/warm_start")
+    run = RunDirectory(self.root, "gs://bucket/runs")
+    run.keep_config(config)
+    moved = self.root.rename(self.root.parent / "two")
+    found = RunDirectory(moved).checkpoints("warm_start")
+    self.assertEqual(found, run.checkpoints("warm_start"))
+
+  def test_a_run_that_is_removed_leaves_none_to_the_next(self):
+    first = RunDirectory(self.root, str(self.root.parent / "shared"))
+    shutil.rmtree(self.root)
+    second = RunDirectory(self.root, str(self.root.parent / "shared"))
+    self.assertNotEqual(first.checkpoints("rl"), second.checkpoints("rl"))
+
+  def test_a_folder_that_is_moved_with_the_run(self):
+    before = self.root.parent / "before"
+    run = RunDirectory(before / "runs" / "one", str(before / "shared"))
+    run.checkpoints("rl").mkdir(parents=True)
+    after = before.rename(self.root.parent / "after")
+    found = RunDirectory(after / "runs" / "one", str(after / "shared"))
+    self.assertTrue(found.checkpoints("rl").exists())
+
+  def test_of_a_run_from_before_they_had_a_folder_of_their_own(self):
+    config = base.get_config()
+    config.checkpoint.directory = "gs://bucket/runs"
+    RunDirectory(self.root, "").keep_config(config)
+    for run in (
+      RunDirectory(self.root),
+      RunDirectory(self.root, "gs://bucket/runs"),
+    ):
+      self.assertEqual(
+        run.checkpoints("rl").as_posix(), "gs://bucket/runs/one/rl"
+      )
 
   def test_in_the_runs_folder_by_default(self):
     found = RunDirectory(self.root).checkpoints("rl")

@@ -78,6 +78,30 @@ class CheckpointsTest(absltest.TestCase):
     params = checkpoints.restore_params(self.learner.abstract_state(), 1)
     self._assert_same(params, self.states[1].params)
 
+  def test_a_step_of_another_run_is_refused_by_what_differs(self):
+    own = {"seed": 0, "loss.clip_high": 0.2, "since": [1]}
+    made = self._open(owner=own)
+    made.save(self.states[1], {})
+    made.wait()
+    abstract = self.learner.abstract_state()
+    for owner in (own, None, {}, {"seed": 0, "a key of later": 1}):
+      self.assertEqual(self._open(owner=owner).restore(abstract)[1], {})
+    foreign = self._open(owner=own | {"seed": 77, "loss.clip_high": 0.9})
+    for restore in (foreign.restore, foreign.restore_params):
+      with self.assertRaisesRegex(
+        ConfigError,
+        "checkpoints/1 is of another run: loss.clip_high is 0.2 there and 0.9 "
+        "here; seed is 0 there and 77 here. Set them back",
+      ):
+        restore(abstract)
+
+  def test_a_step_that_names_no_run_may_be_anybodys(self):
+    made = self._open()
+    made.save(self.states[1], {})
+    made.wait()
+    checkpoints = self._open(owner={"seed": 77})
+    checkpoints.restore(self.learner.abstract_state())
+
   def test_keeps_the_newest(self):
     self.assertEqual(self._saved(keep=2).steps(), [1, 2])
 
