@@ -86,6 +86,7 @@ from launch.serving.endpoint_player import (
   EndpointPlayer,
 )
 from launch.serving.stored_player import pretrained_player, stored_player
+from launch.storage.config_paths import located
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import environment_keys
 
@@ -249,6 +250,8 @@ def score_scripted(
 def main() -> None:
   """Evaluates as the flags say."""
   config = CONFIG.value
+  if RUN.value:
+    config = located(config, pathlib.Path(RUN.value))
   settings = read_settings(config)
   _check_flags()
   log = _open_log(config) if _keeps_attempts() else None

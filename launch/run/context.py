@@ -11,6 +11,7 @@ from etils import epath
 from agentrl_jax import logs
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
+from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from launch.config.checks import refuse_absent
@@ -19,6 +20,7 @@ from launch.processes.devices import connect_devices
 from launch.processes.group import Processes, joined
 from launch.processes.interrupts import Interrupts, listen
 from launch.storage.compile_cache import compile_cache
+from launch.storage.config_paths import located
 from launch.storage.run_directory import RunDirectory
 
 
@@ -26,7 +28,8 @@ from launch.storage.run_directory import RunDirectory
 class RunContext:
   """State that every stage of a run shares, in every learner process."""
 
-  config: ml_collections.ConfigDict
+  given: ml_collections.ConfigDict  # with paths as they were written
+  config: ml_collections.ConfigDict  # with absolute ones
   settings: Settings
   policy: Policy
   folder: RunDirectory
@@ -51,16 +54,16 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
   defers SIGINT and SIGTERM, until the context is left. Raises `ConfigError`
   before anything is compiled or started, if the config cannot work.
   """
+  root = pathlib.Path(config.workdir) / config.name
+  given, config = config, located(config, root)
   settings = read_settings(config)
   logs.about_process({"agentrl.run": config.name})
   refuse_absent(settings.policy_slots)
   with joined(settings.processes) as processes:
     # Process 0 chooses the folder of checkpoints for all.
     directory = config.checkpoint.directory
-    folder = RunDirectory(
-      pathlib.Path(config.workdir) / config.name,
-      directory if processes.leads else "",
-    )
+    folder = RunDirectory(root, directory if processes.leads else "")
+    _require_one_model(config.pretrained.path, processes)
     if directory:
       place = processes.share_json(
         str(folder.checkpoints_root), what="the folder of checkpoints"
@@ -79,7 +82,22 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
       )
       if processes.leads:
         stack.enter_context(folder.held())
-      yield RunContext(config, settings, policy, folder, processes, interrupts)
+      yield RunContext(
+        given, config, settings, policy, folder, processes, interrupts
+      )
+
+
+def _require_one_model(folder: str, processes: Processes) -> None:
+  """Raises `ConfigError` in a process that would read another model."""
+  if not folder or processes.count == 1:
+    return
+  own = model_digest(folder)
+  first = processes.share_json(own, what="the digest of the model")
+  if own != first:
+    raise ConfigError(
+      f"pretrained.path={folder} holds another model on this host (digest "
+      f"{own}) than on that of process 0 ({first}): copy the same to all"
+    )
 
 
 def _try_layouts(settings: Settings) -> None:

@@ -115,7 +115,7 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
     stack.enter_context(traced(folder.root, context.config.name, share=share))
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
-    folder.keep_config(context.config)
+    folder.keep_config(context.given)
     if not folder.is_done(RUN):
       FaultLog(folder.root / FAULTS).started(folder.newest_step(RL))
     CONSOLE.print(

@@ -10,6 +10,7 @@ from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import Settings
+from launch.storage.config_paths import require_model
 from launch.storage.run_directory import RunDirectory
 
 
@@ -88,6 +89,7 @@ def load_params(
   Raises `CheckpointError` if there is none, or one of another model.
   """
   if stage == "warm_start" and not settings.warm_start_epochs:
+    require_model(settings.pretrained, run.root)
     return first_params(settings, policy)
   learner = Learner(
     policy,
@@ -105,5 +107,6 @@ def load_params(
     checkpoints.close()
   if not settings.lora:
     return params
+  require_model(settings.pretrained, run.root)
   base = first_params(settings, policy)
   return policy.whole(params, split_params(settings, policy, base)[1])

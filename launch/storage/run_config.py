@@ -15,10 +15,14 @@ from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base
+from launch.storage.config_paths import located
 
 
 def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
-  """Reads the run's config.yaml. Raises `ConfigError` if there is none."""
+  """Reads the run's config.yaml, with absolute paths.
+
+  Raises `ConfigError` if there is none.
+  """
   path = root / "config.yaml"
   if not path.exists():
     raise ConfigError(
@@ -26,7 +30,10 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       "runs/quickstart"
     )
   filed = _frozen(filed_config(path))
-  return ml_collections.ConfigDict(_filled(filed, base.get_config().to_dict()))
+  config = ml_collections.ConfigDict(
+    _filled(filed, base.get_config().to_dict())
+  )
+  return located(config, root)
 
 
 def filed_config(path: pathlib.Path) -> dict[str, Any]:

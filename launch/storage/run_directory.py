@@ -3,6 +3,7 @@
   runs/<name>/
     config.yaml       the resolved config
   checkpoints.txt   the folder of the checkpoints, if it is elsewhere
+  paths.json        where the files are that the config names
     tokenizer.json    demonstrations.npz
     warm_start/       checkpoints        reinforcement/  checkpoints
     evaluations/      one JSON file per policy and mode
@@ -31,6 +32,12 @@ from etils import epath
 from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import ConfigError
 from launch.config.chat import files_of
+from launch.storage.config_paths import (
+  MODEL,
+  keep_paths,
+  kept_digest,
+  same_place,
+)
 from launch.storage.lock import held
 from launch.storage.run_config import filed_config
 from launch.storage.shared_stages import environment_keys, flat
@@ -166,7 +173,9 @@ class RunDirectory:
     digest = hashlib.sha256()
     for file in chat:
       digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return settings | {TOKENIZER: digest.hexdigest()[:16]}
+    facts = settings | {TOKENIZER: digest.hexdigest()[:16]}
+    model = kept_digest(self.root)
+    return facts | {MODEL: model} if model else facts
 
   def newest_step(self, stage: str) -> int:
     """Returns the step of a stage's newest checkpoint, 0 without one."""
@@ -204,9 +213,17 @@ class RunDirectory:
           f"{describe(changed)}. Set them back, choose another "
           "--config.name, or remove the folder to start again"
         )
-      if not is_longer:
-        return
-      self._reopen(int(filed["train"]["steps"]))
+      # Raises before anything is changed, if the model is another.
+      keep_paths(config, self.root)
+      if is_longer:
+        self._reopen(int(filed["train"]["steps"]))
+      else:
+        # A model that was moved is found there by commands about the run.
+        text = yaml.safe_dump(
+          filed | {"pretrained": config.pretrained.to_dict()}, sort_keys=True
+        )
+    else:
+      keep_paths(config, self.root)
     _write(path, text)
 
   def _reopen(self, steps: int) -> None:
@@ -345,7 +362,7 @@ def changed_settings(
   return {
     key: values
     for key, values in _differences(filed, given).items()
-    if not _may_change(key)
+    if not _may_change(key) and not same_place(key, *values, path.parent)
   }
 
 

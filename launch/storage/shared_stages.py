@@ -20,6 +20,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
+from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from launch.storage.lock import held
 
 RECORD = "shared.json"
@@ -78,6 +79,8 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
     if words[:2] == ["tasks", "weights"] and words[2] not in played:
       continue
     found[key] = value
+  if model := model_digest(config.pretrained.path):
+    found["pretrained.path"] = model  # wherever it is
   return found | environment_keys(config)
 
 

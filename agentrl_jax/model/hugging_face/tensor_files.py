@@ -9,6 +9,7 @@ passed over. Numbers that are NaN or infinite are refused as they are read.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import mmap
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl_jax.hugging_face_files import read_object, refuse_pointer
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -40,6 +41,19 @@ _NOT_FINITE: Mapping[np.dtype, int] = {
 }
 _STRIP = 1 << 21  # bytes that are mapped at a time
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
+_BLOCKS, _BLOCK = 64, 4096  # of a file's digest: their number, and bytes
+# Keys of config.json that change no computation.
+_UNDECISIVE = (
+  "_name_or_path",
+  "bos_token_id",
+  "dtype",
+  "eos_token_id",
+  "max_position_embeddings",
+  "pad_token_id",
+  "torch_dtype",
+  "transformers_version",
+  "use_cache",
+)
 _LONGEST_NAME = 255  # bytes of a file's name
 
 
@@ -199,6 +213,34 @@ def tensor_files(
       "rest of the checkpoint"
     )
   return {folder / name: names[name] for name in names}
+
+
+def model_digest(folder: str | pathlib.Path) -> str | None:
+  """Returns a digest of a model's weights and config; None without weights.
+
+  Of each file it takes the size, the header and blocks at even distances, so
+  that it reads little of any model, and weights that were trained differ.
+  """
+  if not folder:
+    return None
+  folder = pathlib.Path(folder)
+  try:
+    described = read_object(folder / "config.json")
+    paths = [*tensor_files(folder)]
+  except AgentRLError:
+    return None  # whoever reads the model says what it lacks
+  decisive = {k: v for k, v in described.items() if k not in _UNDECISIVE}
+  digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
+  for path in paths:
+    size = path.stat().st_size
+    digest.update(f"{path.name} {size}".encode())
+    with path.open("rb") as file:
+      length = int.from_bytes(file.read(8), "little")
+      digest.update(file.read(min(length, _MAX_HEADER)))
+      for n in range(_BLOCKS):
+        file.seek(size * n // _BLOCKS)
+        digest.update(file.read(_BLOCK))
+  return digest.hexdigest()[:16]
 
 
 def _read_index(path: pathlib.Path) -> dict[str, frozenset[str]]:

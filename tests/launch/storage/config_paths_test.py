@@ -1,0 +1,145 @@
+"""A run finds its files from any working directory, and no other's."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.tensor_files import model_digest
+from configs import base
+from launch.storage.config_paths import located, require_model
+from launch.storage.run_config import run_config
+from launch.storage.run_directory import RunDirectory
+from launch.storage.shared_stages import shared_keys
+
+
+def write_model(folder: pathlib.Path, value: float = 1.0) -> pathlib.Path:
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / "config.json").write_text('{"model_type": "qwen3"}')
+  array = np.full((8, 8), value, np.float32)
+  tensor_files.write_file(
+    folder / "model.safetensors", {"w": (array.dtype, array.shape)}, [array]
+  )
+  return folder
+
+
+def a_config(**changes):
+  config = base.get_config()
+  config.update_from_flattened_dict({"pretrained.path": "small"} | changes)
+  return config
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+  (tmp_path / "here").mkdir()
+  monkeypatch.chdir(tmp_path / "here")
+  write_model(tmp_path / "here" / "small")
+  return tmp_path / "here"
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+  (tmp_path / "elsewhere").mkdir()
+  return tmp_path / "elsewhere"
+
+
+def test_a_run_knows_its_files_from_elsewhere(here, elsewhere, monkeypatch):
+  write_model(here / "a")
+  config = a_config(
+    **{
+      "checkpoint.directory": "kept",
+      "rollouts.snapshots": "gs://bucket/x",
+      "rollouts.token_file": "env:TOKEN",
+      "cross_policy.policy_slots": ("fresh", "steps 1,2 of a"),
+      "environments.dbbench.options.source": "dev=a,std=small",
+      "environments.webshop.options.products": "a",
+    }
+  )
+  RunDirectory(elsewhere / "run", "").keep_config(config)
+  monkeypatch.chdir(elsewhere)
+  for found in (
+    run_config(elsewhere / "run"),
+    located(config, elsewhere / "run"),
+  ):
+    assert found.pretrained.path == f"{here}/small"
+    assert found.checkpoint.directory == f"{here}/kept"
+    assert found.rollouts.snapshots == "gs://bucket/x"
+    assert found.rollouts.token_file == "env:TOKEN"
+    assert found.cross_policy.policy_slots == (
+      "fresh",
+      f"steps 1,2 of {here}/a",
+    )
+    options = found.environments.dbbench.options
+    assert options.source == f"dev={here}/a,std={here}/small"
+    assert found.environments.webshop.options.products == f"{here}/a"
+  assert config.pretrained.path == "small"
+  # The same command, given there, is the same run.
+  RunDirectory(elsewhere / "run", "").keep_config(config)
+  assert run_config(elsewhere / "run").pretrained.path == f"{here}/small"
+
+
+def test_a_run_that_was_moved_with_its_files(here, elsewhere, monkeypatch):
+  run = RunDirectory(here / "runs" / "one", "")
+  run.keep_config(a_config())
+  for name in ("runs", "small"):
+    (here / name).rename(elsewhere / name)
+  monkeypatch.chdir(elsewhere)
+  found = run_config(elsewhere / "runs" / "one")
+  assert found.pretrained.path == f"{elsewhere}/small"
+
+
+def test_a_model_at_a_new_place_is_kept(here, elsewhere):
+  run = RunDirectory(here / "run", "")
+  run.keep_config(a_config())
+  (here / "small").rename(elsewhere / "moved")
+  run.keep_config(a_config(**{"pretrained.path": f"{elsewhere}/moved"}))
+  assert run_config(here / "run").pretrained.path == f"{elsewhere}/moved"
+
+
+def test_another_text_for_the_same_file_is_no_other_setting(here):
+  run = RunDirectory(here / "run", "")
+  key = "environments.dbbench.options.source"
+  run.keep_config(a_config(**{key: "small"}))
+  run.keep_config(a_config(**{key: f"{here}/small"}))
+  with pytest.raises(ConfigError, match=f"{key} was 'small' and is 'other'"):
+    run.keep_config(a_config(**{key: "other"}))
+
+
+def test_another_model_under_the_same_path_is_refused(here):
+  run = RunDirectory(here / "run", "")
+  run.keep_config(a_config())
+  write_model(here / "small", 2.0)
+  with pytest.raises(
+    ConfigError, match="holds another model than the one that"
+  ):
+    run.keep_config(a_config())
+  with pytest.raises(ConfigError, match=f"pretrained.path={here}/small holds"):
+    require_model(f"{here}/small", run.root)
+  write_model(here / "small")
+  run.keep_config(a_config())
+
+
+def test_a_digest_is_of_what_is_computed(here):
+  first = model_digest(here / "small")
+  path = here / "small" / "config.json"
+  path.write_text('{"model_type": "qwen3", "use_cache": false}')
+  assert model_digest(here / "small") == first
+  path.write_text('{"model_type": "qwen3", "rope_theta": 5.0}')
+  assert model_digest(here / "small") != first
+  assert model_digest(here) is None
+
+
+def test_a_shared_warm_start_is_by_the_model_and_not_its_path(here):
+  first = shared_keys(a_config())
+  (here / "small").rename(here / "moved")
+  moved = a_config(**{"pretrained.path": str(here / "moved")})
+  assert shared_keys(moved) == first
+  write_model(here / "moved", 2.0)
+  assert shared_keys(moved) != first
+
+
+def test_a_config_without_paths_is_left_alone(here):
+  config = base.get_config()
+  assert located(config, here) is config
