@@ -82,11 +82,14 @@ def keep_paths(config: ml_collections.ConfigDict, root: pathlib.Path) -> None:
   kept: dict[str, Any] = {
     key: {"text": _plain(text), "place": _plain(paths[key])}
     for key, text in _values(config)
+    if _plain(text) != _plain(paths[key])
   }
   require_model(placed.pretrained.path, root)
   model = kept_digest(root) or model_digest(placed.pretrained.path)
   if model:
     kept[MODEL] = model
+  if not kept:
+    return
   partial = root / f"{FILE}.partial"
   partial.write_text(json.dumps(kept, indent=2))
   partial.replace(root / FILE)

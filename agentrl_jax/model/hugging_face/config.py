@@ -74,7 +74,8 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   if not path.is_file():
     raise ConfigError(
       f"pretrained.path={folder} cannot be read: there is no {path}. It must "
-      "be a local folder with config.json, *.safetensors and tokenizer.json"
+      "be a local folder with config.json, *.safetensors and tokenizer.json; "
+      "give pretrained.path its new place if it has moved"
     )
   described = read_object(path)
   try:

@@ -9,6 +9,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from configs import base
+from launch.run import context
 from launch.storage.config_paths import located, require_model
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
@@ -143,3 +144,16 @@ def test_a_shared_warm_start_is_by_the_model_and_not_its_path(here):
 def test_a_config_without_paths_is_left_alone(here):
   config = base.get_config()
   assert located(config, here) is config
+
+
+def test_every_process_of_a_run_has_the_same_model(here):
+  class Processes:
+    count = 2
+
+    def __init__(self, first):
+      self.share_json = lambda own, what: first
+
+  path = str(here / "small")
+  context._require_one_model(path, Processes(model_digest(path)))
+  with pytest.raises(ConfigError, match=f"{path} holds another model on this"):
+    context._require_one_model(path, Processes("0123"))
