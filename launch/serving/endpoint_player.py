@@ -398,10 +398,10 @@ def _read_message(message: Mapping[str, Any], number: int) -> Message:
   """Reads a message; raises as `message_from_json` does."""
   calls: list[Any] = []
   ids: set[str] = set()
-  for n, call in enumerate(message.get("tool_calls") or ()):
-    function = call["function"]
-    if not isinstance(function["name"], str) or function["arguments"] is None:
-      raise ValueError("a call without a name or without arguments")
+  given = message.get("tool_calls") or ()
+  if not given and message.get("function_call"):  # of before 2024
+    given = ({"type": "function", "function": message["function_call"]},)
+  for n, call in enumerate(given):
     id = call.get("id")
     if not isinstance(id, str) or not id or id in ids:
       id = f"call_{number}_{n}"

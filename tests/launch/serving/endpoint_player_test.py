@@ -229,7 +229,6 @@ ODD = {
       {"message": {"tool_calls": [{"id": "1", "function": {"name": "answer"}}]}}
     ]
   },
-  "a call with null": {"choices": [{"message": raw_call(None)}]},
   "a call without a name": {
     "choices": [{"message": raw_call("{}", name=None)}]
   },
@@ -310,6 +309,30 @@ class OddReplyTest(EndpointTestCase, parameterized.TestCase):
     score = await self.score(lambda body: {"content": ""}, num_tasks=1)
     self.assertEqual(score.statuses, {"task_limit_reached": 1})
     self.assertLen(self.requests, 4 * MAX_ODD)
+
+  @parameterized.parameters(
+    (None, "{}"), ({"value": 5}, '{"value": 5}'), ({}, "{}"), ("", "")
+  )
+  async def test_arguments_that_are_no_text_are_read(self, sent, read):
+    played = await self.play(lambda body: raw_call(sent))
+    (said,) = played.transcript[1]["tool_calls"]
+    self.assertEqual(said["function"]["arguments"], read)
+
+  async def test_a_call_in_the_older_form_is_read(self):
+    def answer(body):
+      function = solve(body)["tool_calls"][0]["function"]
+      return {"content": None, "function_call": function}
+
+    played = await self.play(answer)
+    self.assertTrue(played.is_success)
+
+  async def test_half_a_surrogate_pair_is_sent_back_as_text(self):
+    def answer(body):
+      json.dumps(body, ensure_ascii=False).encode()  # as strict servers do
+      return {"content": "\ud83d"} if len(self.requests) == 1 else solve(body)
+
+    played = await self.play(answer)
+    self.assertTrue(played.is_success)
 
   async def test_a_thought_that_used_up_the_tokens_is_the_policys(self):
     message = {"content": None, "reasoning_content": "I add."}
