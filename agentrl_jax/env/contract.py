@@ -326,6 +326,7 @@ def _nonsense(session: Session) -> Iterator[Message]:
   yield Message("assistant", "\x00 {not json \u20ac")
   yield Message("assistant", "x" * 100_000)
   yield _call("no_such_tool", "{}")
+  yield _call("", '{"name": "a call that was not read", "args": {}}')
   for tool in session.tools:
     for arguments in _bad_arguments(tool.parameters.get("properties", {})):
       yield _call(tool.name, arguments)

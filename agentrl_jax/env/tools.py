@@ -86,11 +86,17 @@ def read_arguments(
 def parse_any(call: ToolCall) -> Any:
   """Returns the arguments of `call` as JSON of any kind, checked by no schema.
 
-  Raises `ValueError` for other text, and for text that cannot be sent on: with
-  half a surrogate pair, or nested too deeply.
+  Raises `ValueError` for other text, for text that cannot be sent on (with half
+  a surrogate pair, or nested too deeply), and for a call that was not read.
   """
+  if not call.name:
+    raise ValueError("it has no name")
   try:
-    arguments = json.loads(call.arguments)
+    arguments = json.loads(
+      call.arguments,
+      parse_constant=refuse_constant,
+      object_pairs_hook=unique_members,
+    )
     json.dumps(arguments, ensure_ascii=False).encode()
   except RecursionError as error:
     raise ValueError(str(error)) from error

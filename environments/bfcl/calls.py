@@ -43,6 +43,8 @@ def parse_source(source: str) -> Call:
 
 def read_call(call: ToolCall) -> Call | None:
   """Reads a policy's call; None if its arguments are no JSON object."""
+  if not call.name:  # it was not read, and its text may be any JSON
+    return None
   try:
     arguments = json.loads(call.arguments, parse_constant=_refuse)
     # Half a surrogate pair would return in a reply, which cannot be encoded.

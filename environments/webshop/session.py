@@ -9,7 +9,13 @@
 import json
 from collections.abc import Mapping
 
-from agentrl_jax.data.records import Message, Status, Tool, ToolCall
+from agentrl_jax.data.records import (
+  Message,
+  Status,
+  Tool,
+  ToolCall,
+  unicode_text,
+)
 from agentrl_jax.env.interface import Session, Step
 from environments.webshop import prompts
 from environments.webshop.shop.browser import Browser
@@ -139,14 +145,15 @@ def parsed_again(action: str) -> tuple[str, str]:
 def _first_argument(call: ToolCall) -> str | None:
   """Returns the first argument, of any name, as upstream does.
 
-  Returns None if the text is no JSON object, or an empty one.
+  Returns None if the text is no JSON object, or an empty one, and for a call
+  that was not read, whose text may be any JSON.
   """
+  if not call.name:
+    return None
   try:
     arguments = json.loads(call.arguments)
   except (ValueError, RecursionError):
     return None
   if not isinstance(arguments, dict) or not arguments:
     return None
-  value = str(next(iter(arguments.values())))
-  # Half surrogate pairs could not be sent on.
-  return value.encode(errors="replace").decode()
+  return unicode_text(str(next(iter(arguments.values()))))

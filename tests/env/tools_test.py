@@ -12,6 +12,7 @@ from agentrl_jax.data.records import Tool, ToolCall
 from agentrl_jax.env.tools import (
   Flaw,
   ToolMistake,
+  parse_any,
   read_arguments,
   require_readable,
 )
@@ -134,6 +135,24 @@ class ReadArgumentsTest(unittest.TestCase):
       self.assertEqual(arguments_read, arguments)
     else:
       self.assertIs(arguments_read.flaw, Flaw.WRONG_ARGUMENTS)
+
+
+class ParseAnyTest(unittest.TestCase):
+  def test_calls_that_were_read(self):
+    call = ToolCall("f", '{"a": [1.10, null]}')
+    self.assertEqual(parse_any(call), {"a": [1.1, None]})
+
+  def test_others(self):
+    for call in (
+      ToolCall("", '{"name": "f", "args": {"a": 1}}'),
+      ToolCall("f", "{"),
+      ToolCall("f", "[" * 10_000),
+      ToolCall("f", '{"a": "\\ud83d"}'),
+      ToolCall("f", '{"a": 1, "a": 2}'),
+      ToolCall("f", '{"a": NaN}'),
+    ):
+      with self.subTest(call=call), self.assertRaises(ValueError):
+        parse_any(call)
 
 
 PYDANTIC = Tool(  # as pydantic 2 writes it

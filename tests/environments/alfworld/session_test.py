@@ -92,6 +92,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       act(7),
       act(None),
       act(["look"]),
+      act("look", tool=""),  # a call that was not read
     ):
       with self.subTest(answer=repr(answer)[:200]):
         step = await self.play(session, answer)

@@ -80,6 +80,13 @@ class QuirksTest(unittest.IsolatedAsyncioTestCase):
     # The pattern needs half an hour for this one.
     self.assertEqual(parsed_again("click[" + "[" * 250_000), ("", ""))
 
+  async def test_a_call_that_was_not_read_is_none(self):
+    catalogue, goal = shelf.a_shop_with_brackets()
+    session = a_session(catalogue, goal)
+    await session.reset()
+    step = await session.step(calling(("", '{"name": "search_action"}')))
+    self.assertEqual(step.messages[0].content, prompts.UNREADABLE_CALL)
+
   async def test_an_option_with_brackets_cannot_be_chosen(self):
     catalogue, goal = shelf.a_shop_with_brackets()
     for quirks, reward in ((False, 1.0), (True, 2 / 3)):
