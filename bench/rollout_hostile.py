@@ -61,11 +61,18 @@ def _requests() -> dict[str, tuple[str, bytes, dict[str, str]]]:
   options = {f"p{n}": {"type": "integer"} for n in range(5000)}
   chat = "/v1/chat/completions"
   prompt = {"model": talking.NAME, "prompt": "hello world " * 540_000}
+  tool = {"name": "look", "description": "hello world " * 340_000}
+  shown = {
+    "model": talking.NAME,
+    "messages": [{"role": "user", "content": "What?"}],
+    "tools": [{"type": "function", "function": tool}],
+  }
   zeros = gzip.compress(b" " * (1 << 30), 1)
   return {
     "eight_divisors": (chat, _form(_object(divisors, [*divisors])), {}),
     "five_thousand_options": (chat, _form(_object(options, [])), {}),
     "long_prompt": ("/v1/completions", json.dumps(prompt).encode(), {}),
+    "long_tool": (chat, json.dumps(shown).encode(), {}),
     "deep_json": (chat, b"[" * 4_000_000, {}),
     "gzip_bomb": (chat, zeros, {"Content-Encoding": "gzip"}),
   }

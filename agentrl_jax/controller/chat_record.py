@@ -1,5 +1,7 @@
 """Records an episode's messages and rewards beside its tokens."""
 
+import asyncio
+import concurrent.futures
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,13 +19,19 @@ from agentrl_jax.data.records import (
 from agentrl_jax.env.interface import Step
 from agentrl_jax.rollout.api import Completion
 
+_LONG = 1 << 14  # characters, about ten milliseconds of tokenizing
+_IN_TURN = concurrent.futures.ThreadPoolExecutor(1, "long-text")
+
 
 class ChatRecord:
   """The growing record of an episode, on one or several lines."""
 
-  def __init__(self, spec: EpisodeSpec, codec: ChatCodec) -> None:
+  def __init__(
+    self, spec: EpisodeSpec, codec: ChatCodec, max_tokens: int | None = None
+  ) -> None:
+    """`max_tokens` are those that a line may have; None: any number."""
     self._record = Recorder(spec)
-    self._codec = codec
+    self._codec, self._max_tokens = codec, max_tokens
     self._lines: list[ChatLine] = []
     self._last_step = Step(())
 
@@ -34,7 +42,8 @@ class ChatRecord:
 
   def start_line(self, tools: Sequence[Tool], role: str = "") -> "ChatLine":
     """Starts a conversation, whose first prompt shows `tools`."""
-    line = ChatLine(self._record.start_line(role), self._codec, tools)
+    tokens = self._record.start_line(role)
+    line = ChatLine(tokens, self._codec, tools, self._max_tokens)
     self._lines.append(line)
     return line
 
@@ -66,29 +75,51 @@ class ChatLine:
   """The growing record of one conversation."""
 
   def __init__(
-    self, tokens: LineRecorder, codec: ChatCodec, tools: Sequence[Tool]
+    self,
+    tokens: LineRecorder,
+    codec: ChatCodec,
+    tools: Sequence[Tool],
+    max_tokens: int | None,
   ) -> None:
     self._tokens, self._codec, self._tools = tokens, codec, tools
+    self._max_tokens = max_tokens
     self.grammar = ""  # that the next answer has to follow; "" allows all
     self.messages: list[Message] = []
     self.new_messages: tuple[Message, ...] = ()  # since the last answer
+    self._is_rendered = True  # the new messages are tokens
 
   @property
   def number(self) -> int:
     """Number of the line within the episode."""
     return self._tokens.number
 
+  async def prompt_in_turn(self) -> np.ndarray:
+    """Returns `prompt`; long text is tokenized in a thread, one at a time.
+
+    Waits for the long texts before it, not the event loop for any of them.
+    """
+    if self._is_rendered or self._num_chars() < _LONG:
+      return self.prompt
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_IN_TURN, lambda: self.prompt)
+
   @property
   def prompt(self) -> np.ndarray:
-    """All tokens that stand before the next answer."""
+    """All tokens that stand before the next answer.
+
+    Raises `PromptTooLong`, without tokenizing it, for an observation that the
+    line cannot hold.
+    """
+    if not self._is_rendered:
+      self._tokens.add_observation(self._render(self.new_messages))
+      self._is_rendered = True
     return self._tokens.prompt
 
   def add_observation(
     self, messages: Sequence[Message], *, is_last: bool = False
   ) -> None:
-    """Records messages, and their tokens unless no answer follows."""
-    if not is_last:
-      self._tokens.add_observation(self._render(messages))
+    """Records messages, which become tokens if an answer follows."""
+    self._is_rendered = is_last
     self.messages += messages
     self.new_messages = tuple(messages)
 
@@ -99,9 +130,25 @@ class ChatLine:
     self.messages.append(message)
     return message
 
+  def _num_chars(self) -> int:
+    """Number of characters that the next prompt shows at least.
+
+    Templates may leave out a part of what the policy said.
+    """
+    shown = () if self._tokens.num_turns else self._tools
+    said = [m.content for m in self.new_messages if m.role != "assistant"]
+    return sum(map(len, said)) + sum(
+      len(tool.name) + len(tool.description) for tool in shown
+    )
+
   def _render(self, messages: Sequence[Message]) -> np.ndarray:
+    room = self._max_tokens
+    if room is not None:
+      room -= len(self._tokens.stream)
+      # Characters are bytes at least; a template adds to them.
+      self._codec.require_room(self._num_chars(), room)
     if not self._tokens.num_turns:
-      return self._codec.start(messages, self._tools)
+      return self._codec.start(messages, self._tools, room=room)
     last = int(self._tokens.stream[-1])
     ended_by = last if last in self._codec.stop_tokens else None
-    return self._codec.extend(messages, ended_by=ended_by)
+    return self._codec.extend(messages, ended_by=ended_by, room=room)

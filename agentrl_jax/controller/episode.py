@@ -236,7 +236,7 @@ class _RunningEpisode:
     calls: str,
   ):
     self.session, self._limits = session, limits
-    self.record = ChatRecord(spec, codec)
+    self.record = ChatRecord(spec, codec, limits.max_tokens)
     self._spec, self._codec, self._ask = spec, codec, ask
     self._waits, self._calls = waits, calls
 
@@ -265,19 +265,18 @@ class _RunningEpisode:
     if self.record.num_turns >= self._limits.max_turns:
       return None, Status.TASK_LIMIT_REACHED
     line.grammar = _grammar(self._spec.task, self._codec, tools, self._calls)
-    prompt = line.prompt
-    room = self._limits.max_tokens - len(prompt)
     try:
+      prompt = await line.prompt_in_turn()
+      room = self._limits.max_tokens - len(prompt)
       if room < 1:
-        raise PromptTooLong(
-          f"{len(prompt)} tokens stand before the answer, and "
-          f"episode.max_tokens is {self._limits.max_tokens}; raise it or leave "
-          "this task out"
-        )
+        raise PromptTooLong(f"{len(prompt)} tokens stand before the answer")
       answer = await self._ask(line, self.record.num_turns, prompt, room)
-    except PromptTooLong:
+    except PromptTooLong as error:
       if self.record.num_turns == 0:
-        raise
+        raise PromptTooLong(
+          f"{error}; episode.max_tokens is {self._limits.max_tokens}: raise it "
+          "or leave this task out"
+        ) from error
       return None, Status.AGENT_CONTEXT_LIMIT
     message = line.add_action(prompt, answer)
     ended = answer.sampled[-1] in self._codec.stop_tokens

@@ -1,10 +1,15 @@
 """Tests of `controller.chat_record`."""
 
+import threading
 import unittest
+from unittest import mock
+
+import numpy as np
 
 from agentrl_jax.controller.chat_record import ChatRecord
-from agentrl_jax.data.records import Message, Status
+from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.interface import Step
+from agentrl_jax.errors import PromptTooLong
 from tests.controller.stage import an_episode, answer_of, codec
 
 
@@ -30,3 +35,65 @@ class ChatRecordTest(unittest.TestCase):
 
   def transcript(self, record):
     return record.trajectory(Status.CANCELLED).transcript
+
+
+class LongTextTest(unittest.IsolatedAsyncioTestCase):
+  def setUp(self):
+    self.codec = codec()
+    self.encoded = []  # bytes and thread of each text that is tokenized
+    encode = self.codec._tokenizer.encode
+
+    def counted(text):
+      self.encoded.append((len(text.encode()), threading.current_thread()))
+      return encode(text)
+
+    patched = mock.patch.object(self.codec._tokenizer, "encode", counted)
+    self.enterContext(patched)
+
+  def line(self, max_tokens, tools=()):
+    record = ChatRecord(an_episode(), self.codec, max_tokens)
+    return record.start_line(tools)
+
+  async def test_what_cannot_fit_is_not_tokenized(self):
+    most = 100 * self.codec.longest_token
+    for content, tools in (
+      ("x" * (most + 1), ()),
+      ("x", [Tool("look", "x" * (most + 1), {})]),
+      # As long as allowed by itself, and longer as the template shows it.
+      ("\u00b0" * (most // 2 - 3), ()),
+      ("x", [Tool("look", "", {"properties": {"x" * most: {"type": "any"}}})]),
+    ):
+      line = self.line(100, tools)
+      line.add_observation([Message("user", content)])
+      with self.assertRaisesRegex(PromptTooLong, "bytes; the 100 tokens"):
+        await line.prompt_in_turn()
+    self.assertEqual(self.encoded, [])
+
+  async def test_room_is_what_the_line_has_left(self):
+    line = self.line(100)
+    line.add_observation([Message("user", "x")])
+    line.add_action(line.prompt, answer_of([5]))
+    self.encoded.clear()
+    line.add_observation([Message("tool", "x" * 99 * self.codec.longest_token)])
+    with self.assertRaises(PromptTooLong):
+      await line.prompt_in_turn()
+    self.assertEqual(self.encoded, [])
+
+  async def test_long_text_is_tokenized_in_a_thread_once(self):
+    line = self.line(1 << 20)
+    line.add_observation([Message("user", "red shoes " * 2000)])
+    prompt = await line.prompt_in_turn()
+    np.testing.assert_array_equal(await line.prompt_in_turn(), prompt)
+    np.testing.assert_array_equal(line.prompt, prompt)
+    ((num_bytes, thread),) = self.encoded
+    self.assertGreater(num_bytes, 20_000)
+    self.assertTrue(thread.name.startswith("long-text"), thread.name)
+
+  async def test_short_text_and_the_last_are_not_handed_over(self):
+    line = self.line(1 << 20)
+    line.add_observation([Message("user", "a text of its own")])
+    await line.prompt_in_turn()
+    self.assertIs(self.encoded[0][1], threading.current_thread())
+    line.add_observation([Message("user", "x" * 999_999)], is_last=True)
+    await line.prompt_in_turn()
+    self.assertEqual(len(self.encoded), 1)

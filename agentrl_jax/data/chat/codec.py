@@ -39,7 +39,7 @@ from agentrl_jax.data.records import (
   refuse_constant,
   unique_members,
 )
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, PromptTooLong
 
 END = "<|end|>"  # ends every message; the policy's stop token
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -377,12 +377,32 @@ class ChatCodec:
     """Bytes of the longest vocabulary entry."""
     return self._tokenizer.longest_token
 
+  def require_room(self, num_bytes: int, room: int, *, times: int = 1) -> None:
+    """Raises `PromptTooLong` for text that `room` tokens cannot hold.
+
+    The longest entry of the vocabulary bounds the bytes of a token, so such
+    text need not be tokenized. Where a template may leave text out, `times` as
+    much is accepted.
+    """
+    most = times * max(room, 0) * self.longest_token
+    if num_bytes > most:
+      raise PromptTooLong(
+        f"the prompt has {num_bytes} bytes; the {max(room, 0)} tokens that fit "
+        f"have at most {most}: shorten the prompt"
+      )
+
   def start(
-    self, messages: Sequence[Message], tools: Sequence[Tool]
+    self,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    *,
+    room: int | None = None,
   ) -> np.ndarray:
     """Returns the ids of the first messages and the generation prompt.
 
-    They are read-only: attempts of a group begin alike, and share them.
+    They are read-only: attempts of a group begin alike, and share them. Raises
+    `PromptTooLong`, here and in `extend`, where `room` tokens cannot hold the
+    text; None takes any.
     """
     key = _tools_key(tools)
     length = len(key) + sum(len(each.content) for each in messages)
@@ -390,10 +410,14 @@ class ChatCodec:
     has_calls = any(each.tool_calls or each.tool_call_id for each in messages)
     is_kept = length <= _LONGEST_START and not has_calls
     encode = self._start_of if is_kept else self._encode_start
-    return encode(tuple(messages), key)
+    return encode(tuple(messages), key, room)
 
   def extend(
-    self, messages: Sequence[Message], *, ended_by: int | None
+    self,
+    messages: Sequence[Message],
+    *,
+    ended_by: int | None,
+    room: int | None = None,
   ) -> np.ndarray:
     """Returns the ids to append after an answer.
 
@@ -401,7 +425,8 @@ class ChatCodec:
     """
     stop = None if ended_by is None else self._stop_of[ended_by]
     shielded = [self._shield(m) for m in messages]
-    return self.encode(self._template.extend(shielded, ended_by=stop))
+    text = self._template.extend(shielded, ended_by=stop)
+    return self.encode(text, room=room)
 
   def write(self, message: Message) -> np.ndarray:
     """Returns the ids of an assistant's message, its stop token last."""
@@ -439,8 +464,10 @@ class ChatCodec:
     """Returns a compiler of grammars, for a policy of this vocabulary size."""
     return self._tokenizer.grammars(self.stop_tokens, vocab_size)
 
-  def encode(self, text: str) -> np.ndarray:
+  def encode(self, text: str, *, room: int | None = None) -> np.ndarray:
     """Returns the ids, int32, of shielded text; markers in it are markers."""
+    if room is not None:
+      self.require_room(num_bytes_of(unshield(text)), room)
     return self._tokenizer.encode(text)
 
   def encode_plain(self, text: str) -> np.ndarray:
@@ -452,12 +479,11 @@ class ChatCodec:
     return self._tokenizer.decode(ids)
 
   def _encode_start(
-    self, messages: tuple[Message, ...], key: str
+    self, messages: tuple[Message, ...], key: str, room: int | None
   ) -> np.ndarray:
     shielded = [self._shield_tool(Tool(*fields)) for fields in json.loads(key)]
-    ids = self.encode(
-      self._template.start([self._shield(m) for m in messages], shielded)
-    )
+    text = self._template.start([self._shield(m) for m in messages], shielded)
+    ids = self.encode(text, room=room)
     ids.flags.writeable = False
     return ids
 
@@ -484,6 +510,11 @@ class ChatCodec:
       [tool.name, tool.description, dict(tool.parameters)]
     )
     return Tool(name, text, schema)
+
+
+def num_bytes_of(text: str) -> int:
+  """Returns the bytes of a text in UTF-8; half a surrogate pair has three."""
+  return len(text.encode("utf-8", "surrogatepass"))
 
 
 def _tools_key(tools: Sequence[Tool]) -> str:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
 from agentrl_jax.data.records import Message, message_to_json
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
@@ -19,10 +20,7 @@ from agentrl_jax.rollout.openai.choices import (
   sampling_params,
   token_fields,
 )
-from agentrl_jax.rollout.openai.conversation_cache import (
-  CallContext,
-  refuse_long,
-)
+from agentrl_jax.rollout.openai.conversation_cache import CallContext
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
@@ -54,7 +52,7 @@ class ChatCall:
     if request.n > limits.max_choices:
       raise wrong("n", request.n, f"at most {limits.max_choices}")
     messages = [message.to_message() for message in request.messages]
-    _refuse_long(messages, limits, codec)
+    _refuse_long(request, messages, limits, codec)
     self._output = StructuredOutput.of(request, codec)
     if self._output.grammar and request.ignore_eos:
       raise ApiError(
@@ -200,16 +198,29 @@ class ChatCall:
 
 
 def _refuse_long(
-  messages: Sequence[Message], limits: ServingLimits, codec: ChatCodec
+  request: ChatCompletionRequest,
+  messages: Sequence[Message],
+  limits: ServingLimits,
+  codec: ChatCodec,
 ) -> None:
-  """Refuses text that cannot fit; templates may leave out only the policy's."""
-  sizes = [(m.role, len(m.content.encode())) for m in messages]
-  refuse_long(
-    limits, codec, sum(size for role, size in sizes if role != "assistant")
+  """Refuses text that cannot fit, before anything is made of it.
+
+  Templates show the names and descriptions of all tools, and all text but the
+  policy's; of schemas, and of earlier answers, they may leave out a part.
+  """
+  sizes = [(m.role, num_bytes_of(m.content)) for m in messages]
+  tools = [tool.to_tool() for tool in request.tools]
+  shown = sum(size for role, size in sizes if role != "assistant") + sum(
+    num_bytes_of(tool.name) + num_bytes_of(tool.description) for tool in tools
   )
+  codec.require_room(shown, limits.context)
   calls = [call for message in messages for call in message.tool_calls]
-  num_called = sum(len(call.arguments.encode()) for call in calls)
-  refuse_long(limits, codec, sum(n for _, n in sizes) + num_called, times=4)
+  num_called = sum(num_bytes_of(call.arguments) for call in calls)
+  num_answered = sum(size for role, size in sizes if role == "assistant")
+  schemas = sum(len(json.dumps(dict(tool.parameters))) for tool in tools)
+  codec.require_room(
+    shown + num_answered + num_called + schemas, limits.context, times=4
+  )
 
 
 def _call_id(conversation: bytes, number: int) -> str:

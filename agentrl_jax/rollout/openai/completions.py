@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
   Choice,
@@ -16,10 +16,7 @@ from agentrl_jax.rollout.openai.choices import (
   sampling_params,
   token_fields,
 )
-from agentrl_jax.rollout.openai.conversation_cache import (
-  CallContext,
-  refuse_long,
-)
+from agentrl_jax.rollout.openai.conversation_cache import CallContext
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.schema import (
   ServingLimits,
@@ -48,9 +45,9 @@ class CompletionCall:
     if codec is None and request.stop:
       raise _no_tokenizer("stop", "stop")
     self.request, self._codec, self._context = request, codec, context
-    for prompt in request.prompt:
+    for prompt in request.prompt:  # all of them, before one is tokenized
       if isinstance(prompt, str) and codec is not None:
-        refuse_long(limits, codec, len(prompt.encode()))
+        codec.require_room(num_bytes_of(prompt), limits.context)
     self.prompts: Sequence[np.ndarray] = [
       _tokens(prompt, codec) for prompt in request.prompt
     ]

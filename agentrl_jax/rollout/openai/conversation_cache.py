@@ -85,7 +85,7 @@ class CallContext:
     self, messages: Sequence[Message], tools: Sequence[Tool], codec: ChatCodec
   ) -> np.ndarray:
     """Returns a conversation as tokens, up to where the policy writes."""
-    return render(codec, messages, tools)
+    return render(codec, messages, tools, self.limits.context)
 
   def record(
     self,
@@ -118,8 +118,8 @@ class ConversationCache(CallContext):
       if messages[end - 1].role == "assistant":
         prefix = self._find(keys[end - 1])
         if prefix is not None:
-          return extend(prefix, messages[end:], codec)
-    return render(codec, messages, tools)
+          return extend(prefix, messages[end:], codec, self.limits.context)
+    return render(codec, messages, tools, self.limits.context)
 
   def _find(self, key: bytes) -> TokenizedPrefix | None:
     with self._lock:
@@ -147,39 +147,37 @@ class ConversationCache(CallContext):
         self._num_tokens -= len(evicted.stream)
 
 
-def refuse_long(
-  limits: ServingLimits, codec: ChatCodec, num_bytes: int, *, times: int = 1
-) -> None:
-  """Raises `PromptTooLong` for text that cannot fit, before tokenizing it.
-
-  The longest entry of the vocabulary bounds the bytes of a token. Where a
-  template may leave text out, `times` as much is accepted.
-  """
-  most = times * limits.context * codec.longest_token
-  if num_bytes > most:
-    raise PromptTooLong(
-      f"the prompt has {num_bytes} bytes; the {limits.context} tokens that fit "
-      f"have at most {most}: shorten the prompt"
-    )
-
-
 def render(
-  codec: ChatCodec, messages: Sequence[Message], tools: Sequence[Tool]
+  codec: ChatCodec,
+  messages: Sequence[Message],
+  tools: Sequence[Tool],
+  context: int,
 ) -> np.ndarray:
-  """Renders a whole conversation with its template."""
+  """Renders a whole conversation with its template.
+
+  Raises `PromptTooLong`, before it is tokenized, if `context` cannot hold it.
+  """
   with _template_errors():
-    return codec.start(messages, tools)
+    return codec.start(messages, tools, room=context)
 
 
 def extend(
-  prefix: TokenizedPrefix, messages: Sequence[Message], codec: ChatCodec
+  prefix: TokenizedPrefix,
+  messages: Sequence[Message],
+  codec: ChatCodec,
+  context: int,
 ) -> np.ndarray:
-  """Renders new messages with their template, after an unchanged prefix."""
+  """Renders new messages with their template, after an unchanged prefix.
+
+  Raises as `render` does.
+  """
   # A stop token of the request does not end a message.
   is_end = prefix.ended_by in codec.stop_tokens
   ended_by = prefix.ended_by if is_end else None
   with _template_errors():
-    new = codec.extend(messages, ended_by=ended_by)
+    new = codec.extend(
+      messages, ended_by=ended_by, room=context - len(prefix.stream)
+    )
   return np.concatenate([prefix.stream, new]).astype(np.int32)
 
 

@@ -43,6 +43,8 @@ from agentrl_jax.rollout.server.errors import (
 )
 from agentrl_jax.rollout.server.state import ServerState
 
+_LONG_BODY = 1 << 16  # bytes, which take about fifty milliseconds
+
 Call = ChatCall | CompletionCall  # a validated call of either endpoint
 
 
@@ -66,8 +68,9 @@ class OpenAIModel:
 class CallReader:
   """Reads calls in threads: parsing, tokenizing and grammars can take long.
 
-  Calls with structured output may wait for a grammar to be validated, so they
-  have threads of their own.
+  Calls with structured output may wait for a grammar to be validated, and long
+  ones for each other: both have threads of their own, so that short ones wait
+  for neither.
   """
 
   def __init__(self, max_values: int, validator: GrammarValidator):
@@ -76,24 +79,36 @@ class CallReader:
       concurrent.futures.ThreadPoolExecutor(2, f"calls-{name}")
       for name in ("plain", "structured")
     )
+    self._long = concurrent.futures.ThreadPoolExecutor(1, "calls-long")
 
   async def validate(
     self, body: bytes, kind: type[CompletionRequest]
   ) -> CompletionRequest:
     """Validates a request. Raises `ApiError` or `RequestRefused`."""
     return await asyncio.get_running_loop().run_in_executor(
-      self._plain,
+      self._long if len(body) > _LONG_BODY else self._plain,
       lambda: read(kind, parse_object(body, max_values=self._max_values)),
     )
 
   async def tokenize(
-    self, request: CompletionRequest, model: OpenAIModel, context: CallContext
+    self,
+    request: CompletionRequest,
+    model: OpenAIModel,
+    context: CallContext,
+    *,
+    num_bytes: int,
   ) -> Call:
-    """Tokenizes the prompts and compiles grammars. Raises `AgentRLError`."""
-    structured = request.wants_structured_output
+    """Tokenizes the prompts and compiles grammars. Raises `AgentRLError`.
+
+    `num_bytes` are those of the call's body.
+    """
+    executor = self._plain
+    if num_bytes > _LONG_BODY:
+      executor = self._long
+    elif request.wants_structured_output:
+      executor = self._structured
     return await asyncio.get_running_loop().run_in_executor(
-      self._structured if structured else self._plain,
-      functools.partial(self._tokenize, request, model, context),
+      executor, functools.partial(self._tokenize, request, model, context)
     )
 
   def _tokenize(
@@ -190,7 +205,9 @@ class OpenAIApi:
           episode_call = stack.enter_context(episode.calling(body, role))
           repeated = episode_call.repeated()
           context, generator = repeated or episode_call, repeated or generator
-        call = await self._reader.tokenize(request, model, context)
+        call = await self._reader.tokenize(
+          request, model, context, num_bytes=len(body)
+        )
       return await self._respond(http_request, call, model, context, generator)
 
   def _refuse_more(self) -> None:

@@ -1,11 +1,21 @@
 """Other requests are answered while a hostile one is processed."""
 
 import asyncio
+import json
+import threading
 import unittest
+import unittest.mock
 
 import openai
 import pytest
 
+from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator
+from agentrl_jax.rollout.openai.models import ModelNames
+from agentrl_jax.rollout.openai.routes import CallReader, OpenAIModel
+from agentrl_jax.rollout.openai.schema import (
+  ServingLimits,
+  TextCompletionRequest,
+)
 from tests import http_fuzz
 from tests.clocks import until
 from tests.rollout import talking
@@ -18,6 +28,11 @@ def schema_of(properties, required=()):
     "required": [*required],
     "additionalProperties": False,
   }
+
+
+def tool_of(**fields):
+  function = {"name": "look", "parameters": {"type": "object"}} | fields
+  return {"type": "function", "function": function}
 
 
 TOO_LONG = "http.compile_timeout_s"  # is named in the refusal
@@ -109,7 +124,28 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     codec._tokenizer.encode = lambda text: encoded.append(text) or encode(text)
     self.addCleanup(delattr, codec._tokenizer, "encode")
     text = "hello world " * 540_000  # 6.5 MB
+    told = [{"role": "user", "content": "What?"}]
+    call = {"name": "look", "arguments": json.dumps({"at": text})}
     for ask in (
+      self.served.openai.chat.completions.create(
+        model=talking.NAME, messages=told, tools=[tool_of(description=text)]
+      ),
+      self.served.openai.chat.completions.create(
+        model=talking.NAME,
+        messages=told,
+        tools=[tool_of(parameters={"description": text})],
+      ),
+      self.served.openai.chat.completions.create(
+        model=talking.NAME,
+        messages=[
+          *told,
+          {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "type": "function", "function": call}],
+          },
+          {"role": "tool", "tool_call_id": "1", "content": "seen"},
+        ],
+      ),
       self.served.openai.completions.create(
         model=talking.NAME, prompt=text, max_tokens=1
       ),
@@ -124,6 +160,66 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
         await ask
       self.assertEqual(caught.exception.code, "context_length_exceeded")
     self.assertFalse(encoded)
+
+  async def test_rendered_text_that_cannot_fit_is_not_tokenized(self):
+    codec = talking.codec()
+    encoded = []
+    encode = codec._tokenizer.encode
+    patched = unittest.mock.patch.object(
+      codec._tokenizer,
+      "encode",
+      lambda text: encoded.append(len(text)) or encode(text),
+    )
+    most = talking.CONTEXT * codec.longest_token
+    schema = {"type": "object", "properties": {"x" * most: {"type": "string"}}}
+    with patched:
+      for messages, tools in (
+        ([{"role": "user", "content": "\u00b0" * (most // 2 - 1)}], []),
+        ([{"role": "user", "content": "?"}], [tool_of(parameters=schema)]),
+      ):
+        with self.assertRaisesRegex(openai.BadRequestError, "tokens that fit"):
+          await self.served.openai.chat.completions.create(
+            model=talking.NAME, messages=messages, tools=tools or openai.omit
+          )
+    self.assertEqual(encoded, [])
+
+  async def test_short_calls_wait_for_no_long_one(self):
+    codec = talking.codec()
+    goes_on = threading.Event()
+    self.addCleanup(goes_on.set)
+    encode = codec._tokenizer.encode
+
+    def blocked(text):
+      if len(text) > 1000:
+        goes_on.wait()
+      return encode(text)
+
+    limits = ServingLimits(context=1 << 20)
+    names = ModelNames(talking.NAME, lambda: self.served.status().policy_slots)
+    model = OpenAIModel(names, limits, lambda: codec)
+    reader = CallReader(limits.max_values, GrammarValidator(1.0))
+    waiting = []
+
+    async def call(text):
+      prompt = {"model": talking.NAME, "prompt": text}
+      body = json.dumps(prompt).encode()
+      request = await reader.validate(body, TextCompletionRequest)
+      waiting.append(len(body))
+      return await reader.tokenize(
+        request, model, model.no_context, num_bytes=len(body)
+      )
+
+    with unittest.mock.patch.object(codec._tokenizer, "encode", blocked):
+      long = [
+        asyncio.create_task(call("hello world " * 10_000)) for _ in range(4)
+      ]
+      await until(lambda: waiting)
+      for _ in range(4):
+        self.assertEqual(len((await call("What is")).prompts), 1)
+      self.assertFalse(any(task.done() for task in long))
+      goes_on.set()
+      for done in await asyncio.gather(*long):
+        self.assertGreater(len(done.prompts[0]), 10_000)
 
   async def test_all_that_fits_is_taken(self):
     longest = max(

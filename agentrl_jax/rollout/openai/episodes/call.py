@@ -110,9 +110,11 @@ class EpisodeCall(CallContext):
   ) -> np.ndarray:
     """Returns the recorded tokens, and the new messages rendered."""
     source = self._episode.claim_messages(self, messages, tools)
+    context = self.limits.context
     if not source.num_known:
-      return render(codec, messages, tools)
-    return extend(source.prefix, messages[source.num_known :], codec)
+      return render(codec, messages, tools, context)
+    new = messages[source.num_known :]
+    return extend(source.prefix, new, codec, context)
 
   def record(
     self,
