@@ -24,7 +24,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NoReturn
 
-from aiohttp import ClientPayloadError, web
+from aiohttp import ClientPayloadError, ClientResponse, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
@@ -35,7 +35,7 @@ MIB = 1 << 20
 MOST_FILES = 1 << 20  # open ones, where there is no limit
 FEW_FILES = 4096
 _OTHER_FILES = 64  # that a server has open besides its connections
-_SHORT = 1 << 16  # bytes, which are parsed in a millisecond
+SHORT = 1 << 16  # bytes, which are parsed in a millisecond
 
 
 class RequestRefused(AgentRLError, ValueError):
@@ -218,7 +218,10 @@ class _Arriving:
 
 
 class BodyReader:
-  """Reads the bodies of one server's requests; belongs to one event loop."""
+  """Reads the bodies of one server's requests, or of answers to one client.
+
+  Belongs to one event loop.
+  """
 
   def __init__(self, limits: HttpLimits):
     self.limits = limits
@@ -232,11 +235,15 @@ class BodyReader:
 
   @contextlib.asynccontextmanager
   async def body(
-    self, request: web.BaseRequest, *, max_body: int | None = None
+    self,
+    request: web.BaseRequest | ClientResponse,
+    *,
+    max_body: int | None = None,
   ) -> AsyncIterator[bytes]:
     """Yields the complete body; its bytes count until the context ends.
 
-    `max_body`, in bytes, replaces the maximum of the limits.
+    `request` may be the answer to one, too. `max_body`, in bytes, replaces the
+    maximum of the limits.
 
     Raises `RequestRefused` with status 408 for a slow body, 413 for a large
     one, 400 for one that cannot be decompressed, 415 for an unknown encoding,
@@ -265,7 +272,10 @@ class BodyReader:
       del self._arriving[serial]
 
   async def _read(
-    self, request: web.BaseRequest, arriving: _Arriving, max_body: int
+    self,
+    request: web.BaseRequest | ClientResponse,
+    arriving: _Arriving,
+    max_body: int,
   ) -> bytes:
     content = bytearray()
     coding = _coding(request)
@@ -343,7 +353,7 @@ def _unreadable(why: str) -> RequestRefused:
   )
 
 
-def _coding(request: web.BaseRequest) -> str:
+def _coding(request: web.BaseRequest | ClientResponse) -> str:
   """Returns the body's encoding, gzip or deflate; "" for a plain body."""
   coding = request.headers.get("Content-Encoding", "").strip().lower()
   if coding in ("", "identity"):
@@ -390,7 +400,7 @@ async def read_json(
 
   Returns None for an empty body that `may_be_empty`. Raises `RequestRefused`.
   """
-  body = _arrived_body(request, min(_SHORT, bodies.limits.max_body))
+  body = _arrived_body(request, min(SHORT, bodies.limits.max_body))
   if body is None:
     async with bodies.body(request) as body:
       return await _parse(body, max_values, may_be_empty)
@@ -414,7 +424,7 @@ def _arrived_body(request: web.BaseRequest, max_body: int) -> bytes | None:
 async def _parse(body: bytes, max_values: int, may_be_empty: bool) -> Any:
   if may_be_empty and not body:
     return None
-  if len(body) <= _SHORT:
+  if len(body) <= SHORT:
     return parse_json(body, max_values=max_values)
   return await asyncio.to_thread(parse_json, body, max_values=max_values)
 
@@ -425,17 +435,10 @@ def parse_json(body: bytes, *, max_values: int) -> Any:
   Counts separators first, since parsing cannot be interrupted and holds the
   interpreter: commas and brackets in texts count too. Raises `RequestRefused`.
   """
-  num_values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
-  if num_values > max_values:
-    raise RequestRefused(
-      f"the body has {num_values} commas and opening brackets, and "
-      f"{max_values} are the maximum: send less at once",
-      status=413,
-      code="request_too_large",
-    )
+  require_few_values(body, max_values)
   try:
     text = body.decode("utf-8-sig")
-    value = json.loads(text, parse_constant=_refuse_constant)
+    value = json.loads(text, parse_constant=refuse_constant)
     if "\\ud" in text.lower():
       # JSON may escape a lone surrogate, which UTF-8 cannot encode.
       json.dumps(value, ensure_ascii=False).encode()
@@ -450,7 +453,20 @@ def parse_json(body: bytes, *, max_values: int) -> Any:
   return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def require_few_values(body: bytes, max_values: int) -> None:
+  """Raises `RequestRefused` for JSON of more values than `max_values`."""
+  num_values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+  if num_values > max_values:
+    raise RequestRefused(
+      f"the body has {num_values} commas and opening brackets, and "
+      f"{max_values} are the maximum: send less at once",
+      status=413,
+      code="request_too_large",
+    )
+
+
+def refuse_constant(name: str) -> NoReturn:
+  """Refuses NaN and Infinity, for `json.loads`: raises ValueError."""
   raise ValueError(f"{name} is no number in JSON")
 
 

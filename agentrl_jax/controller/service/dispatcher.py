@@ -1,7 +1,8 @@
 """Dispatches sessions to workers, for AgentRL's controller protocol.
 
-JSON bodies are passed on unchanged: only client and worker interpret messages,
-tools and custom tasks.
+Custom tasks and answers of the policy are passed on as they are. A worker's
+report is read first, as a client reads it: one that no client could use is the
+worker's fault, and ends its session.
 """
 
 import asyncio
@@ -30,11 +31,13 @@ from agentrl_jax.controller.service.session_table import (
   SessionEntry,
   SessionTable,
 )
+from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.protocol.link import (
   Link,
   WorkerFull,
   WorkerLost,
   WorkerRefusal,
+  reading,
 )
 from agentrl_jax.errors import EnvironmentFault
 
@@ -159,7 +162,7 @@ class Dispatcher:
       # The worker may not have the session any more.
       self._spawn(self._reconciler.sync(session.worker))
       raise
-    return self._settle(session, body, "env_out")
+    return self._settle(session, "interact", body)
 
   def cancel(self, id: int) -> None:
     """Cancels a session, which counts until the worker confirms its end."""
@@ -207,9 +210,12 @@ class Dispatcher:
     if split not in entry.described:
       workers = entry.workers.values()
       worker = max(workers, key=lambda worker: worker.last_visit)
-      entry.described[split] = await worker.link.ask(
+      body = await worker.link.ask(
         "GET", "describe", {"split": split}, deadline_s=self.timers.ask_s
       )
+      with reading(f"worker {worker}", "describe", body):
+        wire.indices_from_json(body["indices"])
+      entry.described[split] = body
     return entry.described[split]
 
   def mark_stale(self, task: str, worker_id: int, *, stale: bool) -> None:
@@ -260,20 +266,20 @@ class Dispatcher:
     Raises `Refused` if all do.
     """
 
-    async def ask(worker: Worker) -> Any:
+    async def ask(worker: Worker) -> dict[str, Any] | None:
       with contextlib.suppress(EnvironmentFault):
-        return await worker.link.ask(
+        body = await worker.link.ask(
           "POST", "interact", request, deadline_s=self.timers.interaction_s
         )
+        return _read_report(worker, "interact", body)
+      return None
 
     asking = {
       asyncio.ensure_future(ask(worker)) for worker in self.registry.workers()
     }
     try:
       for answer in asyncio.as_completed(asking):
-        body = await answer
-        report = body.get("env_out") if isinstance(body, dict) else None
-        if isinstance(report, dict):
+        if (report := await answer) is not None:
           return report
     finally:
       for each in asking:
@@ -288,7 +294,7 @@ class Dispatcher:
     if session.custom_task is not None:
       request["custom_task"] = session.custom_task
     body = await self._ask(session, "start_sample", request)
-    return self._settle(session, body)
+    return self._settle(session, "start_sample", body)
 
   async def _ask(
     self, session: SessionEntry, endpoint: str, body: Mapping[str, Any]
@@ -321,19 +327,22 @@ class Dispatcher:
       session.updated = now()
 
   def _settle(
-    self, session: SessionEntry, body: Any, key: str | None = None
+    self, session: SessionEntry, endpoint: str, body: Any
   ) -> dict[str, Any]:
     """Returns the checked report; ends the session if it is over."""
     session.is_busy = False
-    report = body.get(key) if key and isinstance(body, dict) else body
-    if isinstance(report, dict) and report.get("status", RUNNING) != RUNNING:
-      self._reconciler.end(session)
-    elif not isinstance(report, dict) or not report.get("messages"):
+    try:
+      report = _read_report(session.worker, endpoint, body)
+      if report["status"] == RUNNING and not report["messages"]:
+        raise EnvironmentFault(
+          f"worker {session.worker} returned no messages for session "
+          f"{session.id}: {body!r:.300}"
+        )
+    except EnvironmentFault:
       self._reconciler.drop(session)
-      raise EnvironmentFault(
-        f"worker {session.worker} returned no messages for session "
-        f"{session.id}: {body!r:.300}"
-      )
+      raise
+    if report["status"] != RUNNING:
+      self._reconciler.end(session)
     return report
 
   async def _await_task(self, name: str, wait_s: float) -> TaskEntry:
@@ -353,6 +362,20 @@ class Dispatcher:
     loop = asyncio.get_running_loop()
     loop.call_later(FULL_S + 0.01, self.places.offer, worker.task)
     self._spawn(self._reconciler.sync(worker))
+
+
+def _read_report(worker: Worker, endpoint: str, body: Any) -> dict[str, Any]:
+  """Returns a worker's report as it came, with the numbers that it means.
+
+  Raises `EnvironmentFault` for what is none of AgentRL's protocol.
+  """
+  with reading(f"worker {worker}", endpoint, body):
+    report = body["env_out"] if endpoint == "interact" else body
+    ended = report.get("status", RUNNING) != RUNNING
+    report = {"messages": None, **report} if ended else dict(report)
+    step = wire.step_from_json(report)
+    wire.tools_from_json(report)
+  return report | {"status": step.status.value, "reward": step.reward}
 
 
 @contextlib.asynccontextmanager

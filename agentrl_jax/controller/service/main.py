@@ -38,6 +38,7 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
+  BodyReader,
   HttpLimits,
   add_limits,
   connection_limit,
@@ -133,11 +134,12 @@ async def _dispatch(
   timers: Timers,
 ) -> tuple[Dispatcher, str | None]:
   """Starts the dispatcher, with gRPC if the config has a port for it."""
+  answers = BodyReader(config.http)
+
+  def connect(address: str) -> Link:
+    return HttpLink(http, address, follows_redirects=False, bodies=answers)
+
   if config.grpc_port == NO_GRPC:
-
-    def connect(address: str) -> Link:
-      return HttpLink(http, address, follows_redirects=False)
-
     dispatcher = await stack.enter_async_context(
       dispatching(timers, connect, max_waiting=config.max_waiting)
     )
@@ -153,12 +155,13 @@ async def _dispatch(
     on_freed=lambda session, sender: dispatcher.end_session(session, sender),
     reconnect_s=timers.reconnect_s,
     access=config.access,
+    max_answer=config.http.max_body,
   )
 
   def connect_either(address: str) -> Link:
     if address.startswith(GRPC):
       return streams.link(address)
-    return HttpLink(http, address, follows_redirects=False)
+    return connect(address)
 
   dispatcher = await stack.enter_async_context(
     dispatching(timers, connect_either, max_waiting=config.max_waiting)

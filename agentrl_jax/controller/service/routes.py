@@ -6,10 +6,13 @@ clients do not know are optional in both directions: `split`, `seed` and
 of `interact`. The endpoints `describe` and `overview` are extensions too.
 """
 
+import asyncio
 import datetime
+import itertools
+import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import prometheus_client
@@ -39,9 +42,10 @@ from agentrl_jax.controller.service.registry import (
 )
 from agentrl_jax.controller.service.session_table import SessionEntry
 from agentrl_jax.env.protocol import wire
-from agentrl_jax.env.protocol.link import WorkerRefusal
+from agentrl_jax.env.protocol.link import MAX_VALUES, WorkerRefusal
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import (
+  SHORT,
   BodyReader,
   HttpLimits,
   RequestRefused,
@@ -49,9 +53,8 @@ from agentrl_jax.http_requests import (
   read_json,
 )
 
-# Of one body: heartbeats list a task's indices, sessions their messages.
-MAX_VALUES = 1 << 20
 _MAX_WAIT_S = 86_400.0
+_MANY_VALUES = 1000
 _MAX_ID_DIGITS = 19  # of 64 bits
 _OURS = ("error", wire.PLAYS_ONCE)  # of a worker's report
 VERSION = {"variant": "nova", "version": 1}  # which AgentRL's tools expect
@@ -173,7 +176,7 @@ class ControllerApi:
     )
     session.tools = report.get("tools")
     self._metrics.count_report(session.worker.task, report)
-    return web.json_response(
+    return await _respond(
       {"session_id": session.id, "tools": session.tools, **_out(report)},
       headers={wire.SESSION_HEADER: str(session.id)},
     )
@@ -188,11 +191,11 @@ class ControllerApi:
     )
     body, tools = _out(report), report.get("tools")
     if session is None:  # of the controller before this one
-      return web.json_response(body | ({"tools": tools} if tools else {}))
+      return await _respond(body | ({"tools": tools} if tools else {}))
     self._metrics.count_report(session.worker.task, report)
     if tools and tools != session.tools:
       session.tools = body["tools"] = tools
-    return web.json_response(body)
+    return await _respond(body)
 
   async def cancel(self, request: web.Request) -> web.Response:
     """Cancels a session, and answers at once."""
@@ -347,6 +350,35 @@ def _out(report: Mapping[str, Any]) -> dict[str, Any]:
   }
   ours = {key: report[key] for key in _OURS if key in report}
   return shown | ours
+
+
+async def _respond(
+  body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+) -> web.Response:
+  """Responds with a report, written beside the event loop where it is long."""
+  write = asyncio.to_thread if _is_long(body) else _at_once
+  text = await write(json.dumps, body)
+  return web.json_response(text=text, headers=headers)
+
+
+async def _at_once(write: Callable[[Any], str], body: Any) -> str:
+  return write(body)
+
+
+def _is_long(body: Any) -> bool:
+  """Returns whether JSON has a thousand values or 64 KiB of text; looks at
+  no more of it.
+  """
+  values, num_values, num_chars = [body], 0, 0
+  while values and num_values < _MANY_VALUES and num_chars < SHORT:
+    value = values.pop()
+    num_values += 1
+    if isinstance(value, str):
+      num_chars += len(value)
+    elif isinstance(value, dict | list):
+      inner = value.values() if isinstance(value, dict) else value
+      values += itertools.islice(inner, _MANY_VALUES)
+  return bool(values)
 
 
 def _show(worker: Worker) -> dict[str, Any]:

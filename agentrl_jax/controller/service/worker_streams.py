@@ -20,16 +20,19 @@ from agentrl_jax.controller.service.access import Access, NotAllowed
 from agentrl_jax.controller.service.registry import Refused
 from agentrl_jax.env.protocol import grpc_wire, wire
 from agentrl_jax.env.protocol.link import (
+  MAX_VALUES,
   Link,
   WorkerLost,
-  parse_answer,
+  parse_beside,
   refusal,
 )
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.http_requests import SERVICE_LIMITS
 
 _log = logging.getLogger(__name__)
 
 WRITTEN_S = 1.0  # for a write to a stream that ends
+_FRAME_BYTES = 8 << 20  # of an envelope beside its answer, and above its limit
 MAX_WAITING = 4096  # requests that wait for a worker's stream
 
 # Keepalive, which detects a broken connection that was never closed.
@@ -42,8 +45,8 @@ _ALIVE = (
 class StreamLink(Link):
   """Link to one worker, over the stream that it opened last."""
 
-  def __init__(self, address: str, *, reconnect_s: float):
-    self.address = address
+  def __init__(self, address: str, *, reconnect_s: float, max_answer: int):
+    self.address, self._max_answer = address, max_answer
     self._reconnect_s = reconnect_s
     self._context: Any = None  # the stream, while there is one
     self._writer: asyncio.Task[None] | None = None  # writes to the stream
@@ -66,7 +69,7 @@ class StreamLink(Link):
     try:
       async with asyncio.timeout(deadline_s):
         await self._outbox.put(request)
-        return self._read(endpoint, await answer)
+        return await self._read(endpoint, await answer)
     except TimeoutError as error:
       raise EnvironmentFault(
         f"worker {self.address} has not answered {endpoint} within "
@@ -151,7 +154,12 @@ class StreamLink(Link):
       if not answer.done():
         answer.set_exception(self._lost())
 
-  def _read(self, endpoint: str, response: Any) -> Any:
+  async def _read(self, endpoint: str, response: Any) -> Any:
+    if len(response.json) > self._max_answer:
+      raise EnvironmentFault(
+        f"worker {self.address} answers {endpoint} with {len(response.json)} "
+        f"bytes; {self._max_answer} are the maximum (--max-body-mib)"
+      )
     if not 200 <= response.code < 300:
       detail = response.message or response.json.decode(errors="replace")
       raise refusal(
@@ -160,7 +168,7 @@ class StreamLink(Link):
         f"{detail[:1000]}",
       )
     try:
-      return parse_answer(response.json or b"null")
+      return await parse_beside(response.json or b"null")
     except ValueError as error:
       raise EnvironmentFault(
         f"worker {self.address} answers {endpoint} with "
@@ -193,8 +201,9 @@ class WorkerStreams:
     on_freed: Callable[[int, str | None], None],
     reconnect_s: float,
     access: Access = Access(),  # noqa: B008 - frozen
+    max_answer: int = SERVICE_LIMITS.max_body,
   ):
-    self._access = access
+    self._access, self._max_answer = access, max_answer
     self._on_heartbeat = on_heartbeat
     self._on_lost = on_lost
     self._on_freed = on_freed
@@ -208,14 +217,19 @@ class WorkerStreams:
     """Returns the link to the worker with this address, grpc://<its id>."""
     link = self._links.get(address)
     if link is None:
-      link = StreamLink(address, reconnect_s=self._reconnect_s)
+      link = StreamLink(
+        address, reconnect_s=self._reconnect_s, max_answer=self._max_answer
+      )
       self._links[address] = link
     return link
 
   @contextlib.asynccontextmanager
   async def listening(self, bind: str, port: int) -> AsyncIterator[int]:
     """Accepts streams until the context is left; yields the port."""
-    server = grpc_wire.server(self._serve, _ALIVE)
+    largest = self._max_answer + _FRAME_BYTES  # a larger one ends its stream
+    server = grpc_wire.server(
+      self._serve, [*_ALIVE, (grpc_wire.RECEIVED, largest)]
+    )
     try:
       port = server.add_insecure_port(f"{bind}:{port}")
     except RuntimeError as error:
@@ -292,7 +306,9 @@ def _fault(envelope: Any, link: StreamLink | None) -> str:
     return ""
   if not envelope.heartbeat.id:
     return "its heartbeat has no id, by which its worker would be known"
-  address = grpc_wire.announcement_of(envelope)["address"]
+  if len(envelope.heartbeat.indices) > MAX_VALUES:
+    return f"its heartbeat lists more than {MAX_VALUES} indices"
+  address = grpc_wire.address_of(envelope)
   if link is not None and address != link.address:
     return f"it now has the heartbeat of another worker, {address!r:.99}"
   return ""

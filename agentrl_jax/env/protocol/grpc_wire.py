@@ -38,10 +38,11 @@ except ImportError as missing:
 SERVICE = "agentbench.Controller"
 METHOD = "WorkerStream"
 MAX_ENVELOPE_BYTES = 100 << 20
-SIZES = (
-  ("grpc.max_send_message_length", MAX_ENVELOPE_BYTES),
-  ("grpc.max_receive_message_length", MAX_ENVELOPE_BYTES),
+SENT, RECEIVED = (
+  "grpc.max_send_message_length",
+  "grpc.max_receive_message_length",
 )
+SIZES = ((SENT, MAX_ENVELOPE_BYTES), (RECEIVED, MAX_ENVELOPE_BYTES))
 
 # Exceptions of writing to a broken stream and of reading from it.
 BROKEN = (grpc.RpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
@@ -151,10 +152,15 @@ def announcement_of(envelope: Any) -> dict[str, Any]:
   body = envelope.heartbeat
   return {
     "name": body.name,
-    "address": f"grpc://{body.id}",
+    "address": address_of(envelope),
     "concurrency": body.concurrency,
     "indices": [_index(each) for each in body.indices],
   }
+
+
+def address_of(envelope: Any) -> str:
+  """Returns the address of a heartbeat's worker, which is its id."""
+  return f"grpc://{envelope.heartbeat.id}"
 
 
 def _index(body: Any) -> int | str | None:
@@ -240,8 +246,13 @@ def _read(content: bytes) -> Any:
 
 
 def server(serve_stream: Callable[..., Any], options: Sequence[Any]) -> Any:
-  """Makes a server that answers each stream with `serve_stream`."""
-  grpc_server = grpc.aio.server(options=(*SIZES, *options))
+  """Makes a server that answers each stream with `serve_stream`.
+
+  `options` are gRPC's, in place of `SIZES` where they name the same.
+  """
+  grpc_server = grpc.aio.server(
+    options=[*(dict(SIZES) | dict(options)).items()]
+  )
   handler = grpc.stream_stream_rpc_method_handler(
     serve_stream,
     request_deserializer=_read,

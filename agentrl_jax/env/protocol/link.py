@@ -1,12 +1,15 @@
 """Requests to a worker or a controller: one request, one deadline.
 
 Every failure becomes an `EnvironmentFault` that names the peer and the request;
-no request is repeated.
+no request is repeated. Answers have the limits of a server's requests: their
+size after decompression, all of them together, depth and number of values.
 """
 
 import abc
+import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,8 +17,17 @@ import aiohttp
 
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.http_requests import require_shallow
+from agentrl_jax.http_requests import (
+  SERVICE_LIMITS,
+  SHORT,
+  BodyReader,
+  RequestRefused,
+  refuse_constant,
+  require_few_values,
+  require_shallow,
+)
 
+MAX_VALUES = 1 << 20  # of an answer: a worker lists the indices of a task
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -55,7 +67,10 @@ class HttpLink(Link):
     *,
     whom: str = "worker",
     follows_redirects: bool = True,
+    bodies: BodyReader | None = None,
   ):
+    """`bodies` limits the answers of all links that share it."""
+    self._bodies = bodies or BodyReader(SERVICE_LIMITS)
     self.url = url.rstrip("/")
     self._whom = f"{whom} {self.url}"
     self._http = http
@@ -84,12 +99,14 @@ class HttpLink(Link):
         f"{self.url}/{endpoint}",
         timeout=timeout,
         allow_redirects=self._follows_redirects,
+        auto_decompress=False,  # `bodies` does so, within its limits
         **request,
       ) as response:
-        content = (await response.read()).strip()
-        if response.status < 300:
-          answer = parse_answer(content) if content else None
-          return answer, response.headers
+        async with self._bodies.body(response) as body:
+          content = body.strip()
+          if response.status < 300:
+            answer = await parse_beside(content) if content else None
+            return answer, response.headers
         detail = content[:1000].decode(errors="replace")
     raise refusal(
       response.status,
@@ -106,6 +123,13 @@ class HttpLink(Link):
       raise EnvironmentFault(
         f"{self._whom} has not answered {endpoint} within {deadline_s:g} s; "
         "see whether it is alive, and what its environment waits for"
+      ) from error
+    except RequestRefused as error:
+      is_cut = isinstance(
+        error.__cause__, aiohttp.ClientPayloadError | ConnectionError
+      )
+      raise (WorkerLost if is_cut else EnvironmentFault)(
+        f"{self._whom} answers {endpoint} with what cannot be taken: {error}"
       ) from error
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
       raise WorkerLost(
@@ -124,24 +148,44 @@ def refusal(code: int, reason: str) -> EnvironmentFault:
   return (WorkerRefusal if 400 <= code < 500 else EnvironmentFault)(reason)
 
 
-def parse_answer(content: bytes) -> Any:
-  """Parses a peer's JSON. Raises ValueError, also if it is nested deeply.
+async def parse_beside(content: bytes) -> Any:
+  """Returns `parse_answer`, of a long answer beside the event loop."""
+  if len(content) <= SHORT:
+    return parse_answer(content)
+  return await asyncio.to_thread(parse_answer, content)
 
-  It is sent on, and what is nested deeply can be read and not be written.
+
+def parse_answer(content: bytes) -> Any:
+  """Parses a peer's JSON.
+
+  It is sent on, so that what can be read and not be written is refused: values
+  nested deeply, and numbers that are not finite. Raises ValueError.
   """
+  require_few_values(content, MAX_VALUES)
   try:
-    answer = json.loads(content)
+    answer = json.loads(
+      content, parse_constant=refuse_constant, parse_float=_finite
+    )
   except RecursionError as error:
     raise ValueError("its JSON is nested too deeply to be read") from error
   require_shallow(answer, content)
   return answer
 
 
+def _finite(text: str) -> float:
+  value = float(text)
+  if not math.isfinite(value):
+    raise ValueError(f"{text:.40} is a number that is too large")
+  return value
+
+
 @contextlib.contextmanager
 def reading(whom: str, endpoint: str, body: Any) -> Iterator[None]:
-  """Turns errors in reading a reply into a fault."""
+  """Turns errors in reading a reply into a fault that names the peer."""
   try:
     yield
+  except EnvironmentFault as fault:
+    raise EnvironmentFault(f"{whom} answers {endpoint}: {fault}") from fault
   except (KeyError, TypeError, ValueError, AttributeError) as error:
     raise EnvironmentFault(
       f"{whom} answers {endpoint} with {body!r:.300}, which is not AgentRL's "

@@ -23,6 +23,7 @@ OK = 200
 # Of a worker's first report: an answer with the number of its `turn` is played
 # once, however often it comes.
 PLAYS_ONCE = "plays_once"
+MAX_MESSAGES = 1024  # of a report, and tools of it
 FULL = 406  # HTTP status of a worker that has no room
 # Ends that the policy did not cause: reading one raises a fault.
 FAULTS = frozenset({Status.TASK_ERROR, Status.CANCELLED, Status.UNKNOWN})
@@ -47,15 +48,22 @@ def step_from_json(body: Mapping[str, Any]) -> Step:
   """Reads a worker's or a controller's report of a step.
 
   Drops metrics that are not numbers, as AgentRL's tasks report any type. Raises
-  `EnvironmentFault` for numbers that are not finite, and KeyError, TypeError
-  or ValueError for malformed reports.
+  `EnvironmentFault` for numbers that are not finite, and KeyError, TypeError,
+  ValueError or AttributeError for malformed reports: one that says that it is
+  the last while its session runs is such.
   """
   reward = body.get("reward")
   metrics = body.get("metric", body.get("metrics")) or {}
+  status = Status(body.get("status", Status.RUNNING.value))
+  if body.get("finish") and status is Status.RUNNING:
+    raise ValueError(f"finish={body['finish']!r:.80} with status 'running'")
+  messages = body["messages"] or ()
+  if len(messages) > MAX_MESSAGES:
+    raise ValueError(f"{len(messages)} messages; {MAX_MESSAGES} may come")
   return Step(
-    messages=tuple(message_from_json(m) for m in body["messages"] or ()),
+    messages=tuple(message_from_json(m) for m in messages),
     reward=0.0 if reward is None else reward,
-    status=Status(body.get("status", Status.RUNNING.value)),
+    status=status,
     metrics={
       str(name): value
       for name, value in metrics.items()
@@ -69,7 +77,10 @@ def tools_from_json(body: Mapping[str, Any]) -> tuple[Tool, ...]:
 
   Raises KeyError, TypeError or ValueError for other forms.
   """
-  return tuple(tool_from_json(tool) for tool in body.get("tools") or ())
+  tools = body.get("tools") or ()
+  if len(tools) > MAX_MESSAGES:
+    raise ValueError(f"{len(tools)} tools; {MAX_MESSAGES} may come")
+  return tuple(tool_from_json(tool) for tool in tools)
 
 
 def answer_from_json(messages: Any) -> Message:

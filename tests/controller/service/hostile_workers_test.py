@@ -6,8 +6,11 @@ are none, take the name, address or sessions of others, and answer nonsense.
 
 import asyncio
 import contextlib
+import gzip
 import json
+import threading
 import unittest
+from unittest import mock
 
 import grpc.aio
 import pytest
@@ -16,7 +19,8 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.env.protocol import grpc_wire
+from agentrl_jax.env.protocol import grpc_wire, link
+from agentrl_jax.http_requests import SERVICE_LIMITS
 from tests.clocks import turns_of_the_loop, until
 from tests.controller.service.fuzzing import (
   DEFAULTS,
@@ -42,6 +46,20 @@ ODD_ANSWERS = (
   ),
   *(FIRST | {"tools": x} for x in ("text", 5, {"a": DEEP}, [DEEP])),
   *(FIRST | {"metric": x} for x in ("text", 5, [1], DEEP)),
+)
+MOST = SERVICE_LIMITS.max_body
+# With the first report, reports from which a client could not go on.
+UNUSABLE = (
+  *({"reward": x} for x in ("lots", Raw("NaN"), Raw("1e999"), [], {})),
+  *({"status": x, "finish": True} for x in ("won", 7, None, ["completed"])),
+  *({"status": "completed", "reward": x} for x in ("1", Raw("-1e400"))),
+  *({"finish": x} for x in (True, 1, "yes")),
+  *({"metric": x} for x in ({"a": Raw("NaN")}, {"a": {"b": Raw("1e999")}})),
+  *({"messages": x} for x in (5, "text", [5], [{}], [{"content": "a"}])),
+  {"messages": [{"role": "user", "content": "a"}] * 1025},
+  {"messages": [{"role": "user", "content": {"a": 1}}]},
+  *({"tools": x} for x in ("text", [5], [{}] * 1025)),
+  {"messages": [], "status": "running"},
 )
 ODD_LISTS = (
   *({"1": x} for x in (None, {}, [], Raw("NaN"), DEEP, True)),
@@ -280,6 +298,7 @@ class AnswerTest(HostileTestCase):
     self.answer = dump({})
     self.code, self.kind = 200, "application/json"
     self.location = "http://127.0.0.1:9/api"
+    self.coding = ""
 
   async def serve_http(self):
     async def answer(request):
@@ -323,7 +342,10 @@ class AnswerTest(HostileTestCase):
       return dump(self.held), 200, {}
     if endpoint.startswith("cancel"):
       return b"{}", 200, {}
-    return self.answer, self.code, {"Location": self.location}
+    headers = {"Location": self.location}
+    if self.coding:
+      headers["Content-Encoding"] = self.coding
+    return self.answer, self.code, headers
 
   async def answer_stream(self, call):
     async for envelope in call:
@@ -389,6 +411,66 @@ class AnswerTest(HostileTestCase):
     self.answer = dump(answer)
     self.ask_each()
     self.check_others_go_on()
+
+  def test_a_report_that_no_client_can_use_ends_its_session(self):
+    """Both as the first report and as a later one, at both doors."""
+    self.register()
+    for changes in UNUSABLE:
+      for name in ("evil-http", "evil-grpc"):
+        self.answer = dump(FIRST)
+        session, reply = self.rig.start(name, wait_s=10)
+        self.assertIsNotNone(session, reply)
+        report = FIRST | changes
+        self.answer = dump(report | {"env_out": report})
+        for reply in (self.rig.say(session, "hm"), self.rig.start(name)[1]):
+          with self.subTest(str(changes)[:60], name=name):
+            self.assertEqual(reply.status, 500, reply)
+            self.assertIn("worker", reply.json["message"])
+
+    for entry in self.rig.get("list_sessions").values():
+      self.assertTrue(entry["cancelling"] or entry["name"] in ("http", "grpc"))
+    self.check_others_go_on()
+
+  def test_an_answer_has_a_maximum_size_after_decompression(self):
+    self.register()
+    large = dump(
+      FIRST | {"messages": [{"role": "user", "content": "a" * MOST}]}
+    )
+    for name, self.answer, self.coding in (
+      ("evil-http", large, ""),
+      ("evil-http", gzip.compress(large), "gzip"),
+      ("evil-http", gzip.compress(dump(FIRST))[:-3], "gzip"),
+      ("evil-http", large, "br"),
+      ("evil-grpc", large, ""),
+    ):
+      _, reply = self.rig.start(name, wait_s=10)
+      self.assertEqual(reply.status, 500, reply)
+      self.assertIn("worker", reply.json["message"])
+    self.answer, self.coding = gzip.compress(dump(FIRST)), "gzip"
+    session, reply = self.rig.start("evil-http", wait_s=10)
+    self.assertIsNotNone(session, reply)
+    self.check_others_go_on()
+
+  def test_a_long_answer_is_parsed_beside_the_event_loop(self):
+    self.register()
+    threads = []
+    parse = link.parse_answer
+
+    def noted(content):
+      threads.append((len(content) > 1 << 16, threading.current_thread()))
+      return parse(content)
+
+    with mock.patch.object(link, "parse_answer", noted):
+      for content in ("a", "a" * (1 << 17)):
+        message = {"role": "user", "content": content}
+        self.answer = dump(FIRST | {"messages": [message]})
+        for name in ("evil-http", "evil-grpc"):
+          session, reply = self.rig.start(name, wait_s=10)
+          self.assertIsNotNone(session, reply)
+          self.assertEqual(reply.json["messages"], [message])
+    beside = [(is_long, t.name.startswith("asyncio")) for is_long, t in threads]
+    self.assertGreater(sum(is_long for is_long, _ in beside), 1)
+    self.assertTrue(all(is_long == thread for is_long, thread in beside))
 
   @parameterized.parameters(201, 204, 302, 307, 400, 404, 418, 500, 503, 599)
   def test_an_odd_status(self, code):
