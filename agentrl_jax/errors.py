@@ -71,6 +71,10 @@ class DeadlineExceeded(AgentRLError, TimeoutError):
   """A wait was too long. Says who waited for whom and where to look."""
 
 
+class NotWritten(AgentRLError, OSError):
+  """A file could not be written, as on a full disk; names path and space."""
+
+
 class NotFinite(AgentRLError):
   """An update came to numbers that are none; nobody is given its params."""
 

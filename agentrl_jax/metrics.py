@@ -16,12 +16,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, SupportsFloat
+from typing import BinaryIO, Self, SupportsFloat
 
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import append_whole, reading, write_whole, writing
 from agentrl_jax.renamed import new_name
-
-if TYPE_CHECKING:
-  from agentrl_jax.tensorboard_events import EventFile
 
 FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -65,11 +64,11 @@ class MetricsWriter:
     self._directory = pathlib.Path(directory)
     self._directory.mkdir(parents=True, exist_ok=True)
     self._clock, self._copy_to = clock, copy_to
-    self._tensorboards: dict[str, EventFile] = {}
+    self._tensorboards: dict[str, _EventFile] = {}
     self.path = self._directory / FILE
     self.num_not_finite = 0  # values written as null by this writer
     _drop_half_line(self.path)
-    self._file = self.path.open("a", encoding="utf-8")
+    self._file = self._opened()
 
   def write(
     self, step: int, values: Mapping[str, SupportsFloat], stage: str
@@ -83,9 +82,9 @@ class MetricsWriter:
       self.num_not_finite += not_finite
       counted = {**row.values, NUM_NOT_FINITE: float(not_finite)}
       row = dataclasses.replace(row, values=counted)
-    self._file.write(_to_line(row))
-    self._file.flush()
-    self._copy(row).flush()
+    append_whole(self.path, _to_line(row), self._file)
+    with writing(self._directory / TENSORBOARD):
+      self._copy(row).flush()
     if self._copy_to is not None:
       self._copy_to(row)
 
@@ -99,19 +98,18 @@ class MetricsWriter:
     rows = read_metrics(self.path)
     kept = rows[: _end_of(rows, stage, step)]
     self.close()
-    rewritten = self.path.with_suffix(".tmp")
-    rewritten.write_text("".join(map(_to_line, kept)), encoding="utf-8")
-    rewritten.replace(self.path)
+    write_whole(self.path, "".join(map(_to_line, kept)))
     shutil.rmtree(self._directory / TENSORBOARD, ignore_errors=True)
-    self._file = self.path.open("a", encoding="utf-8")
+    self._file = self._opened()
     for row in kept:
       self._copy(row)
 
   def close(self) -> None:
     """Flushes and closes the files. Closing twice is fine."""
     self._file.close()
-    for tensorboard in self._tensorboards.values():
-      tensorboard.close()
+    with writing(self._directory / TENSORBOARD):
+      for tensorboard in self._tensorboards.values():
+        tensorboard.close()
     self._tensorboards = {}
 
   def __enter__(self) -> Self:
@@ -125,29 +123,79 @@ class MetricsWriter:
   ) -> None:
     self.close()
 
-  def _copy(self, row: Row) -> "EventFile":
+  def _opened(self) -> BinaryIO:
+    return self.path.open("ab", buffering=0)
+
+  def _copy(self, row: Row) -> "_EventFile":
     """Has a row in the TensorBoard file of its stage, too."""
     file = self._tensorboard(row.stage)
     file.write(row.step, row.time_s, row.values)
     return file
 
-  def _tensorboard(self, stage: str) -> "EventFile":
+  def _tensorboard(self, stage: str) -> "_EventFile":
     if stage not in self._tensorboards:
-      # Not imported by who only reads metrics: see there.
-      from agentrl_jax.tensorboard_events import EventFile
-
       directory = self._directory / TENSORBOARD / stage
-      self._tensorboards[stage] = EventFile(directory)
+      self._tensorboards[stage] = _EventFile(directory)
     return self._tensorboards[stage]
+
+
+class _EventFile:
+  """A new file of scalars in the directory of one TensorBoard run.
+
+  Imports tensorboardX late: where torch is installed, it imports that, which
+  takes seconds that readers of metrics should not pay. Its EventsWriter is
+  used, not its SummaryWriter, whose thread may not have written yet when a run
+  is killed.
+  """
+
+  def __init__(self, directory: pathlib.Path):
+    from tensorboardX.event_file_writer import (  # type: ignore[import-untyped]
+      EventsWriter,
+    )
+
+    directory.mkdir(parents=True, exist_ok=True)
+    # Names go by the second: what was written before must not be hit.
+    suffix = f".{len(list(directory.iterdir()))}"
+    self._writer = EventsWriter(
+      str(directory / "events"), filename_suffix=suffix
+    )
+
+  def write(
+    self, step: int, time_s: float, values: Mapping[str, float]
+  ) -> None:
+    """Appends those of the values that are finite."""
+    from tensorboardX.proto import (  # type: ignore[import-untyped]
+      event_pb2,
+      summary_pb2,
+    )
+
+    scalars = [
+      summary_pb2.Summary.Value(tag=name, simple_value=value)
+      for name, value in values.items()
+      if math.isfinite(value)
+    ]
+    summary = summary_pb2.Summary(value=scalars)
+    self._writer.write_event(
+      event_pb2.Event(step=step, wall_time=time_s, summary=summary)
+    )
+
+  def flush(self) -> None:
+    """Makes what was written safe from a kill."""
+    self._writer.flush()
+
+  def close(self) -> None:
+    """Flushes and closes the file."""
+    self._writer.close()
 
 
 def read_metrics(path: pathlib.Path | str) -> list[Row]:
   """The rows of a `metrics.jsonl`, in the order in which they were written.
 
   A run may be writing meanwhile: a last line without its end is not read. Any
-  other line that is no row raises `ValueError`, which names file and line.
+  other line that is no row raises `ConfigError`, which names file and line.
   """
-  lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+  with reading(pathlib.Path(path)):
+    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1]
   return [
     _from_line(line, f"{path}:{number}")
     for number, line in enumerate(lines, start=1)
@@ -189,7 +237,7 @@ def _from_line(line: str, where: str) -> Row:
       ),
     )
   except (ValueError, KeyError, AttributeError, TypeError) as error:
-    raise ValueError(
+    raise ConfigError(
       f"{where} is not a row of metrics: found {line[:80]!r}, expected a JSON "
       f"object with {', '.join(_RESERVED)}. Remove the line to read the rest."
     ) from error

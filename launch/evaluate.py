@@ -57,6 +57,7 @@ from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError, suggestion
+from agentrl_jax.files import write_whole
 from launch.comparisons.attempts import (
   FOLDER,
   SUFFIX,
@@ -284,7 +285,7 @@ def main() -> None:
     lost = sum(score.num_lost for score in scores.values())
   if output := _output():
     body = {"policy": _POLICY.value, "tasks": found, "lost": lost}
-    output.write_text(json.dumps(body, indent=2))
+    write_whole(output, json.dumps(body, indent=2))
 
 
 def _merged(

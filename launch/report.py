@@ -22,7 +22,7 @@ from launch.comparisons.markdown import filled
 from launch.comparisons.page import compare, verdicts, warnings, write
 from launch.comparisons.runs import read_arms
 from launch.config.command_line import REFUSED
-from launch.processes.terminal import plain_console
+from launch.processes.terminal import plain_console, print_what_can_be_printed
 
 CONSOLE = plain_console(soft_wrap=True)
 
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--title", help="else the names of the folders")
   parser.add_argument("--fill", help="a Markdown page, in place of a folder")
   given = parser.parse_args(arguments)
+  print_what_can_be_printed()
   if bool(given.fill) == bool(given.folder):
     parser.error("name folders to compare, or a page to --fill")
   if given.fill:

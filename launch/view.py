@@ -25,7 +25,7 @@ from aiohttp import web
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.http_requests import listen
 from launch.config.command_line import REFUSED
-from launch.processes.terminal import plain_console
+from launch.processes.terminal import plain_console, print_what_can_be_printed
 from launch.viewing.one_file import write_file
 from launch.viewing.server import Viewer, application
 from launch.viewing.terminal import follow, transcript
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     "--trajectory", metavar="ID", help="print one, as listed by --terminal"
   )
   given = parser.parse_args(arguments)
+  print_what_can_be_printed()
   try:
     viewer = Viewer(pathlib.Path(given.run))
     if given.output:

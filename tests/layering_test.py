@@ -138,6 +138,7 @@ EVERYONE_MAY = {
   "agentrl_jax.bearer_token",
   "agentrl_jax.condition",
   "agentrl_jax.errors",
+  "agentrl_jax.files",
   "agentrl_jax.garbage",
   "agentrl_jax.http_requests",
   "agentrl_jax.hugging_face_files",

@@ -9,6 +9,7 @@ import base64
 import gzip
 import json
 import pathlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from agentrl_jax.data.records import (
   unicode_json,
 )
 from agentrl_jax.errors import CheckpointError, EnvironmentFault
+from agentrl_jax.files import writing
 
 _TURN_ARRAYS = {
   "observation": "<i4",
@@ -33,6 +35,12 @@ _TURN_ARRAYS = {
   "version": "<i4",
 }
 _LEARNED_ARRAYS = {"learner_logprob": "<f4", "advantage": "<f4"}
+
+# Errors of reading a file that was cut off, or whose bytes have changed.
+DAMAGED = (
+  *(OSError, EOFError, zlib.error, EnvironmentFault),
+  *(ValueError, KeyError, TypeError, AttributeError),
+)
 
 Learned = Callable[[Trajectory], Sequence[LearnedTurn] | None]
 
@@ -48,15 +56,16 @@ def write_groups(
   `learned_from_json` reads; None is nothing.
   """
   partial = path.with_name(path.name + ".partial")
-  with gzip.open(partial, "wt", compresslevel=1, encoding="utf-8") as file:
-    for group in groups:
-      body = group_to_json(group)
-      for member, trajectory in zip(
-        body["trajectories"], group.trajectories, strict=True
-      ):
-        _add_learned(member["turns"], learned(trajectory))
-      file.write(json.dumps(body) + "\n")
-  partial.replace(path)
+  with writing(path):
+    with gzip.open(partial, "wt", compresslevel=1, encoding="utf-8") as file:
+      for group in groups:
+        body = group_to_json(group)
+        for member, trajectory in zip(
+          body["trajectories"], group.trajectories, strict=True
+        ):
+          _add_learned(member["turns"], learned(trajectory))
+        file.write(json.dumps(body) + "\n")
+    partial.replace(path)
 
 
 def read_groups(path: pathlib.Path) -> Iterator[Group]:
@@ -65,7 +74,7 @@ def read_groups(path: pathlib.Path) -> Iterator[Group]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
       for line in file:
         yield group_from_json(json.loads(line))
-  except (OSError, EOFError, ValueError, KeyError, EnvironmentFault) as error:
+  except DAMAGED as error:
     raise CheckpointError(
       f"{path} cannot be read as a file of groups: {error!r}. It was cut off "
       "or is of another kind; restore an earlier checkpoint"

@@ -16,6 +16,7 @@ import numpy as np
 from agentrl_jax.controller.evaluation import TaskScore, wilson_interval
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import append_whole, write_whole
 from launch.comparisons.statistics import NUM_RESAMPLES, Estimate, pass_at_k
 from launch.reports.summary import PASS, Evaluation, Score
 
@@ -78,7 +79,7 @@ class AttemptLog:
       self._read(path, identity)
     else:
       path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_text(json.dumps(identity) + "\n")
+      write_whole(path, json.dumps(identity) + "\n")
 
   @property
   def played(self) -> set[tuple[Task, int]]:
@@ -90,8 +91,7 @@ class AttemptLog:
     attempt = Attempt.of(played)
     self.attempts.append(attempt)
     if self.path is not None:
-      with self.path.open("a") as file:
-        file.write(json.dumps(dataclasses.asdict(attempt)) + "\n")
+      append_whole(self.path, json.dumps(dataclasses.asdict(attempt)) + "\n")
 
   def _read(self, path: pathlib.Path, identity: Mapping[str, Any]) -> None:
     whole = path.read_bytes()

@@ -10,6 +10,7 @@ import pathlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from agentrl_jax.files import write_whole, writing
 from launch.comparisons.bands import EPISODES, costs_of
 from launch.comparisons.diagnostics import (
   columns,
@@ -68,9 +69,7 @@ def write(comparison: Comparison, output: pathlib.Path) -> None:
   _write_csv(output / "curves.csv", _curve_rows(comparison.arms))
   found = diagnostics(comparison.arms)
   _write_csv(output / "diagnostics.csv", rows_of(found))
-  partial = output / "page.partial"
-  partial.write_text(render(comparison), encoding="utf-8")
-  partial.replace(output / "report.html")
+  write_whole(output / "report.html", render(comparison))
 
 
 def render(comparison: Comparison) -> str:
@@ -331,7 +330,7 @@ def _write_csv(
   path: pathlib.Path, rows: Iterator[Mapping[str, object]]
 ) -> None:
   found = list(rows)
-  with path.open("w", newline="", encoding="utf-8") as file:
+  with writing(path), path.open("w", newline="", encoding="utf-8") as file:
     if found:
       writer = csv.DictWriter(file, list(found[0]))
       writer.writeheader()

@@ -16,7 +16,13 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.comparisons import attempts as attempt_files
-from launch.reports.summary import Evaluation, Score, Summary, read_summary
+from launch.reports.summary import (
+  Evaluation,
+  Score,
+  Summary,
+  read_evaluation,
+  read_summary,
+)
 from launch.storage.run_config import filed_config
 from launch.sweeps.cells import State, run_of, state_of
 from launch.sweeps.plan import RECORD, read_record
@@ -106,7 +112,7 @@ def read_run(
     summary = read_summary(folder / "summary.json")
   state = state_of(folder)
   evaluations = [
-    Evaluation.from_json(json.loads(path.read_text()))
+    read_evaluation(path)
     for path in sorted((folder / "evaluations").glob("*.json"))
   ]
   attempts = folder / attempt_files.FOLDER / f"rl{attempt_files.SUFFIX}"

@@ -7,6 +7,7 @@ starting it again would change nothing, and launch/tpu and launch/gke do not.
 Other failures end with another status.
 """
 
+import errno
 import functools
 import inspect
 import pathlib
@@ -22,11 +23,14 @@ from ml_collections import config_flags
 
 from agentrl_jax import logs
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
+from agentrl_jax.files import not_written
 from configs.keys import why_unknown
 from launch.processes.terminal import print_what_can_be_printed
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.
 REFUSED = 2
+# No room, no more of it for this user, too large a file, not to be written.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
@@ -68,8 +72,8 @@ def run(
       if logs.is_json():
         logging.get_absl_handler().setFormatter(logs.JsonFormatter())
       main()
-    except AgentRLError as error:
-      _end_with(error)
+    except (AgentRLError, OSError) as error:
+      _end_with(_own(error))
     except BaseExceptionGroup as group:  # of tasks that ran at once
       if not (errors := _own_errors(group)):
         raise
@@ -90,11 +94,28 @@ def _own_errors(group: BaseExceptionGroup[BaseException]) -> list[AgentRLError]:
       if not (within := _own_errors(error)):
         return []
       found += within
-    elif isinstance(error, AgentRLError):
-      found.append(error)
+    elif (own := _own_or_none(error)) is not None:
+      found.append(own)
     else:
       return []
   return found
+
+
+def _own(error: AgentRLError | OSError) -> AgentRLError:
+  """Returns an error of this project; raises one of the system."""
+  own = _own_or_none(error)
+  if own is None:
+    raise error
+  return own
+
+
+def _own_or_none(error: BaseException) -> AgentRLError | None:
+  """Returns an error of this project, which a full disk is too, or None."""
+  if isinstance(error, AgentRLError):
+    return error
+  if isinstance(error, OSError) and error.errno in _DISK:
+    return not_written(pathlib.Path(str(error.filename or "a file")), error)
+  return None
 
 
 def _end_with(error: AgentRLError) -> NoReturn:

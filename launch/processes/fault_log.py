@@ -12,6 +12,8 @@ import pathlib
 import time
 from collections.abc import Callable, Mapping
 
+from agentrl_jax.files import append_whole, reading
+
 FILE = "faults.jsonl"
 START = "start"  # of the learner; all but a run's first follow an end
 SERVER = "server"  # a rollout server that was lost
@@ -62,8 +64,7 @@ class FaultLog:
 
   def _add(self, fault: Fault) -> None:
     drop_half_line(self._path)
-    with self._path.open("a", encoding="utf-8") as file:
-      file.write(json.dumps(dataclasses.asdict(fault)) + "\n")
+    append_whole(self._path, json.dumps(dataclasses.asdict(fault)) + "\n")
 
 
 def read_faults(path: pathlib.Path) -> list[Fault]:
@@ -73,8 +74,9 @@ def read_faults(path: pathlib.Path) -> list[Fault]:
   """
   if not path.exists():
     return []
-  lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-  found = [Fault(**json.loads(line)) for line in lines if line.endswith("\n")]
+  with reading(path):
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    found = [Fault(**json.loads(line)) for line in lines if line.endswith("\n")]
   return found[1:] if found and found[0].kind == START else found
 
 

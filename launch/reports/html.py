@@ -13,6 +13,7 @@ import jinja2
 import markupsafe
 
 from agentrl_jax.data.records import unicode_text
+from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import Row
 from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.reports import numbers
@@ -34,11 +35,9 @@ def write_report(
   *,
   faults: Sequence[Fault] = (),
 ) -> None:
-  """Writes the page atomically."""
-  whole = path.with_suffix(".tmp")
-  text = unicode_text(render(summary, metrics, episodes, faults=faults))
-  whole.write_text(text, encoding="utf-8")
-  whole.replace(path)
+  """Writes the page. Raises `NotWritten`."""
+  page = render(summary, metrics, episodes, faults=faults)
+  write_whole(path, unicode_text(page))
 
 
 def render(

@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.files import reading, write_whole
+
 STAGES = ("untrained", "warm_start", "rl", "scripted", "expert")
 MODES = ("greedy", "sampled")
 PASS = (
@@ -311,13 +313,18 @@ class Summary:
 
 
 def write_summary(summary: Summary, path: pathlib.Path) -> None:
-  """Writes the summary as JSON, atomically."""
-  whole = path.with_suffix(".tmp")
+  """Writes the summary as JSON. Raises `NotWritten`."""
   text = json.dumps(summary.to_json(), indent=2, allow_nan=False)
-  whole.write_text(text + "\n", encoding="utf-8")
-  whole.replace(path)
+  write_whole(path, text + "\n")
 
 
 def read_summary(path: pathlib.Path) -> Summary:
-  """Reads a saved summary."""
-  return Summary.from_json(json.loads(path.read_text(encoding="utf-8")))
+  """Reads a saved summary. Raises `ConfigError` for a damaged one."""
+  with reading(path):
+    return Summary.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def read_evaluation(path: pathlib.Path) -> Evaluation:
+  """Reads a saved evaluation. Raises `ConfigError` for a damaged one."""
+  with reading(path):
+    return Evaluation.from_json(json.loads(path.read_text(encoding="utf-8")))

@@ -27,10 +27,11 @@ from agentrl_jax.data.record_file import read_groups, write_groups
 from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import Settings
 from launch.reports.progress import StageProgress
-from launch.reports.summary import Evaluation
+from launch.reports.summary import Evaluation, read_evaluation
 from launch.run.context import RunContext
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
@@ -144,7 +145,7 @@ class Evaluator:
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):
         self._play(stage, mode, player, player.environments, require_answers)
-    return Evaluation.from_json(json.loads(path.read_text()))
+    return read_evaluation(path)
 
   def _play(
     self,
@@ -280,6 +281,4 @@ def _file(
   path: pathlib.Path, stage: str, mode: str, scores: Mapping[str, TaskScore]
 ) -> None:
   body = {"stage": stage, "mode": mode, "tasks": scores_to_json(scores)}
-  partial = path.with_suffix(".partial")
-  partial.write_text(json.dumps(body, indent=2))
-  partial.replace(path)
+  write_whole(path, json.dumps(body, indent=2))

@@ -41,6 +41,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from agentrl_jax.files import append_whole, reading, write_whole, writing
 from agentrl_jax.garbage import spared_collections
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
@@ -482,22 +483,20 @@ class TrainedGroups:
 
   def add(self, version: int, groups: Sequence[str]) -> None:
     """Records the groups that took the policy from `version` to the next."""
-    with self._path.open("a") as file:
-      file.write(
-        json.dumps({"version": version, "groups": list(groups)}) + "\n"
-      )
-      file.flush()
-      os.fsync(file.fileno())  # before a checkpoint can hold the update
+    with self._path.open("ab", buffering=0) as file:
+      line = json.dumps({"version": version, "groups": list(groups)}) + "\n"
+      append_whole(self._path, line, file)
+      with writing(self._path):
+        os.fsync(file.fileno())  # before a checkpoint can hold the update
 
   def truncate(self, version: int) -> None:
     """Removes the updates from `version` on: they are not in the policy."""
     if not self._path.exists():
       return
-    kept = [
-      line
-      for line in self._path.read_text().splitlines(keepends=True)
-      if line.endswith("\n") and json.loads(line)["version"] < version
-    ]
-    partial = self._path.with_suffix(".partial")
-    partial.write_text("".join(kept))
-    partial.replace(self._path)
+    with reading(self._path):
+      kept = [
+        line
+        for line in self._path.read_text().splitlines(keepends=True)
+        if line.endswith("\n") and json.loads(line)["version"] < version
+      ]
+    write_whole(self._path, "".join(kept))

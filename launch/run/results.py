@@ -3,7 +3,6 @@
 Nothing is measured here. The printed table is read back from `summary.json`.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,8 @@ from launch.reports.facts import run_facts
 from launch.reports.html import write_report
 from launch.reports.plots import plot_curves
 from launch.reports.summary import (
-  Evaluation,
   Summary,
+  read_evaluation,
   read_summary,
   write_summary,
 )
@@ -51,7 +50,7 @@ def keep(
   """
   config, run = context.config, context.folder
   evaluations = [
-    Evaluation.from_json(json.loads(path.read_text()))
+    read_evaluation(path)
     for path in sorted((run.root / "evaluations").glob("*.json"))
   ]
   devices = [f"{d.platform} {d.device_kind}" for d in jax.devices()]

@@ -24,6 +24,7 @@ import ml_collections
 from flax.traverse_util import flatten_dict
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import reading, write_whole
 from agentrl_jax.metrics import Row
 from agentrl_jax.train.config.checks import require_one_of
 
@@ -155,12 +156,13 @@ def tracked(
     yield None
     return
   path = folder / FILE
-  ids = json.loads(path.read_text()) if path.exists() else {}
+  with reading(path):
+    ids = dict(json.loads(path.read_text())) if path.exists() else {}
   trackers = {
     name: _opened(name, folder, config, ids.get(name, "")) for name in names
   }
   ids |= {name: tracker.id for name, tracker in trackers.items()}
-  path.write_text(json.dumps(ids))
+  write_whole(path, json.dumps(ids))
   copier = _Copier(trackers)
   try:
     yield copier.put

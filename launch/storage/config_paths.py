@@ -18,6 +18,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from launch.storage.shared_stages import flat
 
@@ -90,9 +91,7 @@ def keep_paths(config: ml_collections.ConfigDict, root: pathlib.Path) -> None:
     kept[MODEL] = model
   if not kept:
     return
-  partial = root / f"{FILE}.partial"
-  partial.write_text(json.dumps(kept, indent=2))
-  partial.replace(root / FILE)
+  write_whole(root / FILE, json.dumps(kept, indent=2))
 
 
 def require_model(folder: str, root: pathlib.Path) -> None:
@@ -123,7 +122,10 @@ def same_place(key: str, old: Any, new: Any, root: pathlib.Path) -> bool:
 
 def _kept(root: pathlib.Path) -> dict[str, Any]:
   path = root / FILE
-  return json.loads(path.read_text()) if path.exists() else {}
+  if not path.exists():
+    return {}
+  with reading(path):
+    return dict(json.loads(path.read_text()))
 
 
 def _values(config: ml_collections.ConfigDict) -> Iterator[tuple[str, Any]]:

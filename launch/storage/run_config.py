@@ -13,6 +13,7 @@ import yaml
 
 from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import reading
 from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base
 from launch.storage.config_paths import located
@@ -39,13 +40,33 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
 def filed_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads a run's config.yaml, in the words of today.
 
-  Raises `ConfigError` if it has old names of keys.
+  Raises `ConfigError` if it has old names of keys, or was cut off.
   """
-  filed: dict[str, Any] = yaml.safe_load(path.read_text())
+  filed = read_config(path)
   require_names_of_today(filed, path)
   queue = filed.get("queue", {})
   if "max_age" in queue and queue["max_age"] is None:
     queue["max_age"] = ANY_AGE  # as it was called, until it had a default
+  return filed
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a run's config.yaml as it is. Raises `ConfigError` if it is damaged.
+
+  What is left of a file that was cut off may be YAML too: its last line has no
+  end, or its last section no keys.
+  """
+  with reading(path):
+    text = path.read_text(encoding="utf-8")
+    try:
+      filed = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+      raise ValueError(str(error)) from error
+    if not isinstance(filed, dict) or not text.endswith("\n"):
+      raise ValueError("it has no settings, or its last line no end")
+    for name, known in base.get_config().to_dict().items():
+      if isinstance(known, dict) and not isinstance(filed.get(name, {}), dict):
+        raise ValueError(f"{name} is {filed[name]!r:.80}, and not a section")
   return filed
 
 

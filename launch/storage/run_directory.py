@@ -31,6 +31,7 @@ from etils import epath
 
 from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import reading, write_whole, writing
 from launch.config.chat import files_of
 from launch.storage.config_paths import (
   MODEL,
@@ -39,7 +40,7 @@ from launch.storage.config_paths import (
   same_place,
 )
 from launch.storage.lock import held
-from launch.storage.run_config import filed_config
+from launch.storage.run_config import filed_config, read_config
 from launch.storage.shared_stages import environment_keys, flat
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
@@ -204,7 +205,7 @@ class RunDirectory:
     path = self.root / CONFIG
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
-      filed = yaml.safe_load(path.read_text())
+      filed = read_config(path)
       changed = changed_settings(path, config)
       is_longer = list(changed) == [STEPS] and _may_be_longer(filed, config)
       if changed and not is_longer:
@@ -224,7 +225,7 @@ class RunDirectory:
         )
     else:
       keep_paths(config, self.root)
-    _write(path, text)
+    write_whole(path, text)
 
   def _reopen(self, steps: int) -> None:
     """Moves the ends of a run that had `steps` updates out of the way.
@@ -256,7 +257,7 @@ class RunDirectory:
       ],
       key=lambda p: p.stat().st_mtime,
     )
-    seconds = {p.stem: json.loads(p.read_text())["seconds"] for p in files}
+    seconds = {p.stem: _seconds(p) for p in files}
     rest = seconds.pop(RUN, 0.0) - math.fsum(seconds.values())
     return seconds | ({OTHER: rest} if rest > 0 else {})
 
@@ -268,15 +269,17 @@ class RunDirectory:
   def stage(self, stage: str) -> Iterator[None]:
     """Times a stage, over all the starts it takes, and marks it done."""
     spent = self.root / "done" / f"{stage}.partial"
-    before = json.loads(spent.read_text())["seconds"] if spent.exists() else 0.0
+    before = _seconds(spent) if spent.exists() else 0.0
     started_at = time.monotonic()
 
     def write(path: pathlib.Path) -> None:
       seconds = before + time.monotonic() - started_at
-      # In one move: the process may be killed as it writes.
+      # In one move: the process may be killed as it writes. Not by a file that
+      # ends with .partial, which is a stage that has begun.
       written = spent.with_suffix(".written")
-      written.write_text(json.dumps({"seconds": seconds}))
-      written.replace(path)
+      with writing(path):
+        written.write_text(json.dumps({"seconds": seconds}))
+        written.replace(path)
 
     try:
       yield
@@ -308,21 +311,20 @@ def _checkpoints_of(root: pathlib.Path, directory: str | None) -> epath.Path:
     return open_folder(directory) / root.name
   name = f"{root.name}-{secrets.token_hex(4)}"
   place = open_folder(directory) / name
-  _write(record, f"{place}\n")
+  write_whole(record, f"{place}\n")
   return place
 
 
 def _filed_directory(config: pathlib.Path, record: pathlib.Path) -> str:
   if config.exists():
-    return str(filed_config(config)["checkpoint"]["directory"])
+    with reading(config):
+      return str(filed_config(config)["checkpoint"]["directory"])
   return str(pathlib.Path(record.read_text()).parent) if record.exists() else ""
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-  """Writes in one move: the process may be killed as it writes."""
-  partial = path.with_suffix(".partial")
-  partial.write_text(text)
-  partial.replace(path)
+def _seconds(path: pathlib.Path) -> float:
+  with reading(path):
+    return float(json.loads(path.read_text())["seconds"])
 
 
 def _decides(key: str, stage: str) -> bool:

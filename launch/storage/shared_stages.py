@@ -20,6 +20,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
+from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from launch.storage.lock import held
 
@@ -139,7 +140,7 @@ class SharedStages:
         self._wait_for_lock(timeout_s)
         if self.are_kept:
           _copy(self._folder, run)
-          _file(run, json.loads((self._folder / RECORD).read_text()))
+          _file(run, _record(self._folder / RECORD))
           self._lock.close()
       yield
 
@@ -186,10 +187,16 @@ def shared_facts(run: pathlib.Path) -> dict[str, Any]:
   path = run / RECORD
   if not path.exists():
     return {}
-  record = json.loads(path.read_text())
-  return {
-    "stages_before_rl": {"hash": hash_of(record["keys"]), **record["made_by"]}
-  }
+  record = _record(path)
+  with reading(path):
+    return {
+      "stages_before_rl": {"hash": hash_of(record["keys"]), **record["made_by"]}
+    }
+
+
+def _record(path: pathlib.Path) -> dict[str, Any]:
+  with reading(path):
+    return dict(json.loads(path.read_text()))
 
 
 def _is_settled(run: pathlib.Path) -> bool:
@@ -214,9 +221,7 @@ def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 def _file(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
   """Writes the record, which is the last file of a copy."""
-  partial = folder / f"{RECORD}.partial"
-  partial.write_text(json.dumps(record, indent=2, default=str))
-  partial.replace(folder / RECORD)
+  write_whole(folder / RECORD, json.dumps(record, indent=2, default=str))
 
 
 def _is_below(key: str, section: str) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
-import yaml
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import reading
 from agentrl_jax.metrics import FILE
 from launch.reports.summary import read_summary
 from launch.storage.lock import is_held
+from launch.storage.run_config import read_config
 from launch.storage.run_directory import STEPS, changed_settings, describe
 from launch.sweeps.plan import Cell
 
@@ -88,7 +89,9 @@ def state_of(run: pathlib.Path, steps: int = 0) -> State:
   summary = run / "summary.json"
   if not summary.exists() or not read_summary(summary).is_finished:
     return State.STOPPED
-  had = yaml.safe_load((run / "config.yaml").read_text())["train"]["steps"]
+  config = run / "config.yaml"
+  with reading(config):
+    had = read_config(config)["train"]["steps"]
   return State.FINISHED if had >= steps else State.STOPPED
 
 

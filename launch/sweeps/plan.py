@@ -20,6 +20,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
+from agentrl_jax.files import write_whole
 from launch.storage.shared_stages import hash_of, shared_keys
 
 RECORD = "sweep.json"
@@ -175,9 +176,7 @@ def write_record(
     now["arms"] = before["arms"] | now["arms"]
     now["seeds"] = sorted({*before["seeds"], *now["seeds"]})
     now["starts"] = before["starts"] + now["starts"]
-  partial = path.with_suffix(".partial")
-  partial.write_text(json.dumps(now, indent=2))
-  partial.replace(path)
+  write_whole(path, json.dumps(now, indent=2))
 
 
 def read_record(folder: pathlib.Path) -> Plan:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import ml_collections
 
+from agentrl_jax.files import append_whole, reading, write_whole
 from launch.storage.lock import held
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import State, last_sentence, log_of, run_of, state_of
@@ -220,20 +221,20 @@ class Runner:
 
   def _note_start(self, cell: Cell, cores: list[int]) -> None:
     entry = {"time_s": time.time(), "cell": cell.name, "cores": len(cores)}
-    with (self._folder / STARTS).open("a") as file:
-      file.write(json.dumps(entry) + "\n")
+    append_whole(self._folder / STARTS, json.dumps(entry) + "\n")
 
   def _write_failures(self) -> None:
     path = self._folder / FAILURES
-    partial = path.with_suffix(".partial")
-    partial.write_text(
-      json.dumps({c.name: text for c, text in self.failures.items()}, indent=2)
-    )
-    partial.replace(path)
+    failures = {c.name: text for c, text in self.failures.items()}
+    write_whole(path, json.dumps(failures, indent=2))
 
 
 def read_failures(folder: pathlib.Path) -> Mapping[str, str]:
   """Returns why cells were given up in the last start of a sweep, by name."""
   path = folder / FAILURES
-  found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-  return found
+  if not path.exists():
+    return {}
+  with reading(path):
+    return {
+      name: str(why) for name, why in json.loads(path.read_text()).items()
+    }

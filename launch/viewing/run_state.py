@@ -1,7 +1,6 @@
 """Reads the newest numbers, the curves and the faults of a run."""
 
 import functools
-import json
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import Fault, read_faults
 from launch.reports.html import fault_text
 from launch.reports.plots import panel_svgs
-from launch.reports.summary import Evaluation
+from launch.reports.summary import read_evaluation
 from launch.storage.run_config import run_config
 
 _STAGE = "rl"
@@ -76,10 +75,7 @@ class RunState:
 
   def _draw(self, stamp: object) -> list[dict[str, str]]:
     del stamp  # the key of the cache
-    evaluations = [
-      Evaluation.from_json(json.loads(path.read_text()))
-      for path in self._evaluation_files()
-    ]
+    evaluations = [read_evaluation(path) for path in self._evaluation_files()]
     return [
       {"title": d.title, "note": d.note, "svg": d.svg, "wide": d.wide_svg}
       for d in panel_svgs(self._metrics(), evaluations)

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.record_file import (
+  DAMAGED,
   learned_from_json,
   trajectory_from_json,
 )
 from agentrl_jax.data.records import LearnedTurn, Trajectory
 from agentrl_jax.errors import AgentRLError
+from agentrl_jax.files import reading
 
 FOLDER, _ENDING = "trajectories", ".jsonl.gz"
 TRAINING = "training"  # the policy of an update's groups; others are evaluated
@@ -116,7 +118,8 @@ class TrajectoryIndex:
         f"found {place!r}"
       )
     body = members[int(place)]
-    return KeptTrajectory(trajectory_from_json(body), learned_from_json(body))
+    with reading(self._folder):
+      return KeptTrajectory(trajectory_from_json(body), learned_from_json(body))
 
   def _group(self, id: str) -> dict[str, Any]:
     name, _, line = id.rpartition(".")
@@ -164,7 +167,7 @@ def _list_file(path: pathlib.Path) -> _FileListing:
   try:
     for line, body in enumerate(_bodies(path)):
       listed += _list_group(_stem(path), line, body)
-  except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+  except DAMAGED as error:
     return _FileListing(
       tuple(listed),
       f"{FOLDER}/{path.name} cannot be read to its end: {error!r}",

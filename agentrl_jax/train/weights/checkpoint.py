@@ -25,6 +25,7 @@ from etils import epath
 
 from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.files import writing
 from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.learner import TrainState
@@ -131,7 +132,7 @@ class Checkpoints:
 
     self._retention.pinned[step] = pinned
     self.wait()  # as the manager would, but without the lock
-    with BEGINNING_A_SAVE:
+    with BEGINNING_A_SAVE, writing(self.directory):
       self._manager.save(
         step,
         args=ocp.args.Composite(
@@ -140,8 +141,9 @@ class Checkpoints:
       )
 
   def wait(self) -> None:
-    """Waits until every saved step is on disk."""
-    self._manager.wait_until_finished()
+    """Waits until every saved step is on disk. Raises `NotWritten`."""
+    with writing(self.directory):
+      self._manager.wait_until_finished()
 
   def restore(
     self, abstract: TrainState, step: int | None = None
@@ -178,7 +180,8 @@ class Checkpoints:
 
   def close(self) -> None:
     """Waits until every saved step is on disk, and closes Orbax's manager."""
-    self._manager.close()
+    with writing(self.directory):
+      self._manager.close()
 
   def chosen(self, step: int | None = None) -> int:
     """Returns the step that `restore` takes: `step`, or the newest for None.

@@ -26,6 +26,7 @@ from agentrl_jax.data.snapshot_manifest import (
   write_manifest,
 )
 from agentrl_jax.errors import CheckpointError, DeadlineExceeded
+from agentrl_jax.files import writing
 from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.weights.checkpoint import BEGINNING_A_SAVE
@@ -263,7 +264,7 @@ class SnapshotSink:
     if self._leads:
       self.folder.mkdir(parents=True, exist_ok=True)
     snapshot = job.snapshot()
-    with BEGINNING_A_SAVE:
+    with BEGINNING_A_SAVE, writing(self.folder):
       self._checkpointer.save(
         self.folder / snapshot.folder, args=ocp.args.PyTreeSave(job.tree)
       )
@@ -271,12 +272,14 @@ class SnapshotSink:
 
   def _finish(self, job: _Job) -> None:
     """Waits for the files, updates the manifest, removes old snapshots."""
-    self._checkpointer.wait_until_finished()
+    with writing(self.folder):
+      self._checkpointer.wait_until_finished()
     manifest = Manifest(
       {**self._manifest.policy_slots, job.policy_slot: job.snapshot()}
     )
     if self._leads:
-      write_manifest(self.folder, manifest)
+      with writing(self.folder):
+        write_manifest(self.folder, manifest)
       self._named.append(manifest.folders)
       self._prune(set().union(*self._named))
     with self._changed:

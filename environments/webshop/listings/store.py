@@ -19,6 +19,7 @@ import numpy as np
 
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import expanded
 from environments.webshop.listings import products
 from environments.webshop.search import disk_index
 from environments.webshop.shop.catalogue import Catalogue
@@ -126,7 +127,7 @@ def open_store(
 def default_cache() -> pathlib.Path:
   """Returns the default folder of stores."""
   home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-  return pathlib.Path(home).expanduser() / "agentrl_jax" / "webshop"
+  return expanded(home) / "agentrl_jax" / "webshop"
 
 
 def _key(sources: Sequence[pathlib.Path]) -> str:

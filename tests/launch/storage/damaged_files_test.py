@@ -1,0 +1,121 @@
+"""A run's files, cut off anywhere: one sentence, or what is left of them."""
+
+import gzip
+import json
+import pathlib
+import tempfile
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.metrics import read_metrics
+from configs import quickstart
+from launch.comparisons.runs import read_run
+from launch.processes.fault_log import FILE as FAULTS
+from launch.processes.fault_log import read_faults
+from launch.reports.summary import (
+  read_evaluation,
+  read_summary,
+  write_summary,
+)
+from launch.storage.run_config import read_config
+from launch.storage.run_directory import RunDirectory
+from launch.sweeps.cells import progress_of, state_of
+from launch.viewing.server import Viewer
+from launch.viewing.trajectory_index import TrajectoryIndex
+from tests.launch.reports import synthetic_run
+from tests.launch.viewing import a_run
+
+TRAJECTORIES = "trajectories/000001.jsonl.gz"
+EVALUATION = "evaluations/rl_greedy.json"
+READERS = {
+  "config.yaml": read_config,
+  "summary.json": read_summary,
+  EVALUATION: read_evaluation,
+  "metrics.jsonl": read_metrics,
+  FAULTS: read_faults,
+  TRAJECTORIES: lambda path: TrajectoryIndex(path.parents[1]).listing(),
+}
+# Of these a part is read: what a killed process leaves of its last line.
+GROWING = ("metrics.jsonl", FAULTS)
+OTHERS = (
+  *(b"null\n", b"[]\n", b"{}\n", b"7\n", b"\xff\xfe\n", b"{\n", b"\0" * 9),
+  *(b"a: [\n", b"train: 3\n", b'{"tasks": {"a": 1}}\n', b'{"x": {}}\n'),
+)
+
+
+def make_run(root):
+  run = RunDirectory(root)
+  run.keep_config(quickstart.get_config())
+  synthetic_run.write_metrics(root, num_steps=3)
+  for update in range(2):
+    a_run.add_update(run, update)
+  summary = synthetic_run.a_summary()
+  write_summary(summary, root / "summary.json")
+  body = summary.evaluations[0].to_json()
+  (root / EVALUATION).parent.mkdir(exist_ok=True)
+  (root / EVALUATION).write_text(json.dumps(body))
+  fault = {"time_s": 1.0, "version": 1, "kind": "episode", "count": 1}
+  (root / FAULTS).write_text(json.dumps(fault | {"what": "x"}) + "\n")
+
+
+class DamagedFilesTest(parameterized.TestCase):
+  def setUp(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.run_folder = pathlib.Path(folder) / "run"
+    make_run(self.run_folder)
+
+  @parameterized.parameters(*READERS)
+  def test_a_file_that_was_cut_off(self, name):
+    path = self.run_folder / name
+    read = READERS[name]
+    read(path)
+    whole = path.read_bytes()
+    for size in (0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2):
+      path.write_bytes(whole[:size])
+      with self.subTest(size=size, of=len(whole)):
+        if name in GROWING:
+          read(path)
+        elif name == TRAJECTORIES:
+          (problem,) = read(path).problems or ("",)
+          self.assertIn(name if size else "", problem)
+        else:
+          with self.assertRaisesRegex(ConfigError, f"{path} cannot be read"):
+            read(path)
+
+  @parameterized.parameters(*READERS)
+  def test_a_file_with_other_contents(self, name):
+    path = self.run_folder / name
+    is_packed = name == TRAJECTORIES
+    for content in OTHERS:
+      path.write_bytes(gzip.compress(content) if is_packed else content)
+      try:
+        READERS[name](path)
+      except AgentRLError as error:
+        self.assertIn(str(path), str(error))
+
+  def test_flipped_bytes_of_trajectories_are_named_beside_the_others(self):
+    path = self.run_folder / TRAJECTORIES
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 0xFF
+    path.write_bytes(whole)
+    listing = READERS[TRAJECTORIES](path)
+    self.assertIn(TRAJECTORIES, listing.problems[0])
+    self.assertNotEmpty(listing.trajectories)
+
+  @parameterized.parameters(
+    ("config.yaml", (read_run, Viewer)),
+    ("summary.json", (read_run, state_of)),
+    (EVALUATION, (read_run,)),
+  )
+  def test_commands_say_which_file_it_is(self, name, commands):
+    path = self.run_folder / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for command in commands:
+      with self.assertRaisesRegex(ConfigError, f"{path} cannot be read"):
+        command(self.run_folder)
+    progress_of(self.run_folder)
+
+
+if __name__ == "__main__":
+  absltest.main()
