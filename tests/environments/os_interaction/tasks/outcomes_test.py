@@ -316,6 +316,8 @@ class UserTest(unittest.TestCase):
       made("passwd", primary, "2001:0") | made("group", "x:2001:", "x:0:"),
       made("passwd", primary, "2001:00") | made("group", "x:2001:", "x:00:"),
       made("group", "eva:x:2001:\n", "eva:x:0:eva\n"),
+      made("passwd", primary, "2001:50")
+      | made("group", "eva:x:2001:\n", "eva:x:0:eva\n"),
       made("group", "eva:x:2001:", "eva:x:2001:bob"),
       {"group": MADE["group"] + "more:x:2001:\n"},
     ):
