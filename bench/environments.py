@@ -3,6 +3,7 @@
   python -m bench.environments                     # all that are embedded
   python -m bench.environments dbbench --place embedded contained
   python -m bench.environments --flat 10000        # does memory grow?
+  python -m bench.environments dbbench --stalls    # who waits for long SQL?
 
 Experts without mistakes play tasks that were not played before, so the time of
 a session includes all its costs: creation of the task, opening, every step,
@@ -39,7 +40,10 @@ from bench.episodes import (
   resident_kib,
 )
 from configs.base import defaults
+from environments.dbbench import problem
+from environments.dbbench.engines.sqlite import SQLiteEngine
 from launch.processes.terminal import plain_console
+from tests.environments.dbbench.engines.long_statements import LONG_STATEMENTS
 
 CONCURRENCY = (1, 16, 128)
 DEADLINE_S = 900  # of a row
@@ -140,6 +144,31 @@ async def measure_growth(name: str, num_sessions: int) -> str:
   return f"{name}: " + " ".join(f"{mib:.1f}" for mib in found) + " MiB"
 
 
+async def measure_stalls() -> str:
+  """Runs long statements, and measures how long the event loop waited."""
+  engine, lines = SQLiteEngine(statement_limit_s=2.0), []
+  table = problem.Table(
+    "old shops", ("shop", "city", "price"), (("x", "y", "7"),) * 3
+  )
+  async with engine.open([table]) as database:
+    await database.execute("CREATE TABLE w (a TEXT)")  # starts the process
+  for name, statements in LONG_STATEMENTS.items():
+    longest = 0.0
+    async with engine.open([table]) as database:
+      begun = time.perf_counter()
+      for sql in statements:
+        last = time.perf_counter()
+        running = asyncio.create_task(database.execute(sql))
+        while not running.done():
+          await asyncio.sleep(0.001)
+          now = time.perf_counter()
+          longest, last = max(longest, now - last), now
+      taken, reply = time.perf_counter() - begun, running.result()[:50]
+    lines.append(f"{name}: {taken:.2f} s, wait {1e3 * longest:.0f} ms, {reply}")
+  await engine.close()
+  return "\n".join(lines)
+
+
 @contextlib.asynccontextmanager
 async def _environment(
   subject: Subject, name: str, place: str, concurrency: int
@@ -237,12 +266,15 @@ def main() -> None:
   add("--concurrency", nargs="+", type=int, default=CONCURRENCY)
   add("--seconds", type=float, default=5.0, help="per row")
   add("--flat", type=int, metavar="SESSIONS", help="memory along so many")
+  add("--stalls", action="store_true", help="of other sessions, by long SQL")
   add("--row", nargs=3, help=argparse.SUPPRESS)
   args = parser.parse_args()
   if args.row:
     name, place, concurrency = args.row
     row = asyncio.run(measure(name, place, int(concurrency), args.seconds))
     json.dump(dataclasses.asdict(row), sys.stdout)
+  elif args.stalls:
+    print(asyncio.run(measure_stalls()))  # noqa: T201
   elif args.flat:
     for name in args.environment or SUBJECTS:
       print(asyncio.run(measure_growth(name, args.flat)))  # noqa: T201

@@ -26,7 +26,7 @@ from environments.dbbench.mysql.syntax import (
 from environments.dbbench.mysql.types import MySQLType, type_of
 
 MAX_SQL_CHARS = 20_000  # longer statements are refused before they are parsed
-MAX_RETREATS = 2_000  # tokens that a quick parse may read again
+MAX_RETREATS = 500  # tokens that a quick parse may read again
 MAX_CACHED_CHARS = 500  # a tree takes about a kilobyte per character
 CACHE_SIZE = 512  # statements; the episodes of a group share many
 

@@ -33,7 +33,7 @@ _SHOW = re.compile(
 )
 _KNOWN_TO_SHOW = {"KEYS": "INDEX", "INDEXES": "INDEX"}
 _DIGIT_AFTER_POINT = re.compile(r"[\w`]\.\d")
-MAX_GROWTH = 20  # of a statement; some forms double at each level
+MAX_GROWTH = 8  # of a statement; some forms double at each level
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 _UNIONS = {exp.Union, exp.Except, exp.Intersect}
 # Queries inside of these may have any number of rows.
@@ -85,7 +85,7 @@ def rewritten(tree: exp.Expr) -> exp.Expr:
   """
   nodes = nodes_of(tree, exp.Expr)
   kinds = {type(node) for node in nodes}
-  max_nodes = MAX_GROWTH * len(nodes)
+  max_nodes = MAX_GROWTH * max(len(nodes), 60)
   tree = _in_known_forms(tree)
   _rewrite_queries(tree, kinds)
   if isinstance(tree, exp.Update):

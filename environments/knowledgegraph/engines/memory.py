@@ -22,7 +22,6 @@ from environments.knowledgegraph.engines.graph import (
 )
 from environments.knowledgegraph.engines.program import (
   And,
-  Count,
   Entity,
   Extreme,
   Join,
@@ -124,17 +123,15 @@ class Evaluation:
     return members
 
   def _evaluate(self, program: Program) -> Members:
-    match program:
-      case Entity(id):
-        return frozenset({id})
-      case Join(relation, base):
-        return self._follow(relation, self._members(base))
-      case And(left, right):
-        return self._members(left) & self._members(right)
-      case Extreme(base, _, _):
-        return self._extreme_members(program, self._members(base))
-      case Count():
-        raise ValueError(f"{program}: a count has no members")
+    if isinstance(program, Join):
+      return self._follow(program.relation, self._members(program.base))
+    if isinstance(program, Entity):
+      return frozenset({program.id})
+    if isinstance(program, And):
+      return self._members(program.left) & self._members(program.right)
+    if isinstance(program, Extreme):
+      return self._extreme_members(program, self._members(program.base))
+    raise ValueError(f"{program}: a count has no members")
 
   def _follow(self, relation: str, members: Members) -> Members:
     objects = self._graph.objects

@@ -6,7 +6,7 @@ when their answers are needed.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,22 +67,22 @@ class Count:
 Program = Entity | Join | And | Extreme | Count
 
 
-def parts(program: Program) -> Iterator[Program]:
-  """Yields the program and all programs inside it, inner ones first."""
+def parts(program: Program) -> list[Program]:
+  """Returns the program and all programs inside it, inner ones first."""
+  found: list[Program] = []
   for operand in operands(program):
-    yield from parts(operand)
-  yield program
+    found += parts(operand)
+  found.append(program)
+  return found
 
 
 def operands(program: Program) -> tuple[Program, ...]:
   """Returns the operands of the program's last step."""
-  match program:
-    case Entity():
-      return ()
-    case And(left, right):
-      return (left, right)
-    case Join(_, base) | Extreme(base, _, _) | Count(base):
-      return (base,)
+  if isinstance(program, Entity):
+    return ()
+  if isinstance(program, And):
+    return (program.left, program.right)
+  return (program.base,)
 
 
 def shorter(program: Program) -> frozenset[Program]:
@@ -118,12 +118,29 @@ def _with_operands(program: Program, replaced: Sequence[Program]) -> Program:
 
 def entities(program: Program) -> frozenset[str]:
   """Returns the ids of all entities in a program."""
-  return frozenset(p.id for p in parts(program) if isinstance(p, Entity))
+  found, rest = set[str](), [program]
+  while rest:
+    part = rest.pop()
+    while not isinstance(part, Entity):
+      if isinstance(part, And):
+        rest.append(part.left)
+        part = part.right
+      else:
+        part = part.base
+    found.add(part.id)
+  return frozenset(found)
 
 
 def superlatives(program: Program) -> tuple[Extreme, ...]:
   """Returns all superlatives of a program, inner ones first, with repeats."""
-  return tuple(p for p in parts(program) if isinstance(p, Extreme))
+  outer: list[Extreme] = []
+  while not isinstance(program, Entity | And):
+    if isinstance(program, Extreme):
+      outer.insert(0, program)
+    program = program.base
+  if isinstance(program, Entity):
+    return tuple(outer)
+  return (*superlatives(program.left), *superlatives(program.right), *outer)
 
 
 def without_counts(program: Program) -> tuple[Program, bool]:

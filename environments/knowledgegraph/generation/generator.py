@@ -60,7 +60,9 @@ class Generator(abc.ABC):
   def generate(self, split: str, index: int) -> Instance:
     """Returns the task of (split, index), which no other split has."""
 
-  def _draw(self, rng: random.Random, split: str, world: World) -> Problem:
+  def _draw(
+    self, rng: random.Random, split: str, known: questions.KnownWorld
+  ) -> Problem:
     """Draws a good question of the split, to which one in four belongs."""
     kind = rng.choice(self.kinds)
     may_be_two = kind == "and" or (kind != "hop" and rng.random() < 0.5)
@@ -70,7 +72,7 @@ class Generator(abc.ABC):
       problem = questions.draw_question(
         rng,
         kind,
-        world,
+        known,
         num_paths=1 + is_two,
         num_hops=self.num_hops,
         split=split,
@@ -78,7 +80,7 @@ class Generator(abc.ABC):
       if (
         problem is not None
         and len(problem.gold_calls) <= self.max_calls
-        and questions.every_step_matters(problem, world)
+        and questions.every_step_matters(problem, known.evaluation)
       ):
         return problem
     raise ConfigError(
@@ -115,9 +117,10 @@ class WorldGenerator(Generator):
     rng = random.Random(f"knowledgegraph/{split}/{number}")
     theme = rng.choice(THEMES)
     world = draw_world(rng, theme, num_entities=self.num_entities)
+    known = questions.KnownWorld(world)
     problems: dict[str, Problem] = {}  # by content, which is unique
     while len(problems) < TASKS_PER_WORLD:
-      problem = self._draw(rng, split, world)
+      problem = self._draw(rng, split, known)
       program = gold_programs(problem.gold_calls)[-1]
       problems.setdefault(questions.canonical(program, world.names), problem)
     return world, tuple(problems.values())
@@ -141,4 +144,4 @@ class FactGenerator(Generator):
 
   def _make_problem(self, split: str, index: int) -> Problem:
     rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
-    return self._draw(rng, split, self.world)
+    return self._draw(rng, split, questions.KnownWorld(self.world))

@@ -9,7 +9,7 @@ a superlative is over two entities or more.
 import dataclasses
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
 from environments.knowledgegraph.engines.memory import Evaluation
@@ -90,19 +90,42 @@ class _Draft:
     """The set that is asked for, counted, or compared."""
     return functools.reduce(And, (path.program for path in self.paths))
 
-  @property
-  def program(self) -> Program:
+  def program(self, base: Program) -> Program:
+    """Returns what is asked about `base`."""
     if self.kind == "count":
-      return Count(self.base)
+      return Count(base)
     if self.attribute is not None:
-      return Extreme(self.base, self.attribute.name, self.kind == "argmax")
-    return self.base
+      return Extreme(base, self.attribute.name, self.kind == "argmax")
+    return base
+
+
+class KnownWorld:
+  """A world, and what many draws of questions about it need again."""
+
+  def __init__(self, world: World):
+    self.world = world
+    self.evaluation = Evaluation(world.graph)
+    self._steps: dict[tuple[str, str], list[tuple[Relation, list[str]]]] = {}
+
+  def steps_to(
+    self, entity: str, type_: str
+  ) -> list[tuple[Relation, list[str]]]:
+    """Returns relations that lead to an entity of the type, with subjects."""
+    steps = self._steps.get((entity, type_))
+    if steps is None:
+      about = self.world.graph.about(entity)
+      steps = self._steps[entity, type_] = [
+        (r, [x for x in about[r.reverse] if isinstance(x, str)])
+        for r in self.world.theme.relations
+        if r.range == type_ and r.reverse in about
+      ]
+    return steps
 
 
 def draw_question(
   rng: random.Random,
   kind: str,
-  world: World,
+  known: KnownWorld,
   *,
   num_paths: int,
   num_hops: tuple[int, int],
@@ -113,10 +136,11 @@ def draw_question(
   With two paths, the question is about their intersection. Both the content and
   the wording of a question belong to the split.
   """
+  world, counts = known.world, range(num_hops[0], num_hops[1] + 1)
   type_ = rng.choice(world.theme.relations).range
   target = rng.choice(world.members[type_])
   paths = tuple(
-    _draw_path(rng, world, target, type_, rng.randint(*num_hops))
+    _draw_path(rng, known, target, type_, rng.choice(counts))
     for _ in range(num_paths)
   )
   attribute = None
@@ -126,12 +150,18 @@ def draw_question(
       return None
     attribute = rng.choice(attributes)
   draft = _Draft(kind, paths, attribute)
-  text = _draw_wording(rng, draft, world.names)
-  if {split_of(text), split_of(canonical(draft.program, world.names))} != {
-    split
-  }:
-    return None  # the cheap check goes first: evaluation takes longer
-  answers = _good_answers(draft, world)
+  template = _draw_template(rng, draft)
+  # The cheap checks go first: evaluation takes longer.
+  if not all(p.relations for p in paths) or not _differ(paths, world.names):
+    return None
+  text = _wording(template, draft, world.names)
+  if split_of(text) != split:
+    return None
+  base = draft.base
+  program = draft.program(base)
+  if split_of(canonical(program, world.names)) != split:
+    return None
+  answers = _good_answers(draft, base, program, known.evaluation)
   if answers is None:
     return None
   return Problem(
@@ -151,9 +181,8 @@ def canonical(program: Program, names: Mapping[str, str]) -> str:
   return text
 
 
-def every_step_matters(problem: Problem, world: World) -> bool:
+def every_step_matters(problem: Problem, evaluation: Evaluation) -> bool:
   """Checks that the answer changes whichever steps are left out."""
-  evaluation = Evaluation(world.graph)
   return not any(
     evaluation.answers(program) == problem.answers
     for program in shorter(gold_programs(problem.gold_calls)[-1])
@@ -161,43 +190,40 @@ def every_step_matters(problem: Problem, world: World) -> bool:
 
 
 def _draw_path(
-  rng: random.Random, world: World, target: str, type_: str, num_hops: int
+  rng: random.Random, known: KnownWorld, target: str, type_: str, num_hops: int
 ) -> Path:
   """Draws a path backwards from the target, which it therefore reaches."""
   start, relations = target, list[Relation]()
   for _ in range(num_hops):
-    about = world.graph.about(start)
-    candidates = [
-      r
-      for r in world.theme.relations
-      if r.range == type_ and r.reverse in about
-    ]
-    if not candidates:
+    steps = known.steps_to(start, type_)
+    if not steps:
       break
-    relation = rng.choice(candidates)
-    subjects = [x for x in about[relation.reverse] if isinstance(x, str)]
+    relation, subjects = rng.choice(steps)
     start, type_ = rng.choice(subjects), relation.domain
-    relations.insert(0, relation)
-  return Path(start, tuple(relations))
+    relations.append(relation)
+  return Path(start, tuple(reversed(relations)))
 
 
-def _good_answers(draft: _Draft, world: World) -> frozenset[str] | None:
+def _differ(paths: Sequence[Path], names: Mapping[str, str]) -> bool:
+  """Checks that no entity is named twice."""
+  return len({names[path.start] for path in paths}) == len(paths)
+
+
+def _good_answers(
+  draft: _Draft, base: Program, program: Program, evaluation: Evaluation
+) -> frozenset[str] | None:
   """Returns the answers, or None if the draft is no good question."""
-  starts = {world.names[path.start] for path in draft.paths}
-  if len(starts) < len(draft.paths) or not all(
-    p.relations for p in draft.paths
-  ):
-    return None  # an entity is named twice, or a path has no hop
-  evaluation = Evaluation(world.graph)
-  base = evaluation.answers(draft.base)
-  answers = evaluation.answers(draft.program)
+  members = evaluation.answers(base)
   least = 1 if draft.kind in ("hop", "and") else 2
-  if not least <= len(base) <= MAX_ANSWERS or not answers:
+  if not least <= len(members) <= MAX_ANSWERS:
+    return None
+  answers = members if program is base else evaluation.answers(program)
+  if not answers:
     return None
   if not all(_can_be_walked(path, evaluation) for path in draft.paths):
     return None
   if len(draft.paths) > 1 and any(
-    evaluation.answers(path.program) <= base for path in draft.paths
+    evaluation.answers(path.program) <= members for path in draft.paths
   ):
     return None
   return answers
@@ -217,14 +243,14 @@ def _can_be_walked(path: Path, evaluation: Evaluation) -> bool:
   return True
 
 
-def _draw_wording(
-  rng: random.Random, draft: _Draft, names: Mapping[str, str]
-) -> str:
-  phrases = [path.phrase(names) for path in draft.paths]
+def _draw_template(rng: random.Random, draft: _Draft) -> str:
   content = "set" if draft.kind in ("hop", "and") else draft.kind
-  template = rng.choice(
-    WORDINGS[len(phrases), "superlative" if draft.attribute else content]
-  )
+  content = "superlative" if draft.attribute else content
+  return rng.choice(WORDINGS[len(draft.paths), content])
+
+
+def _wording(template: str, draft: _Draft, names: Mapping[str, str]) -> str:
+  phrases = [path.phrase(names) for path in draft.paths]
   return template.format(" and ".join(phrases), _superlative(draft))
 
 

@@ -8,8 +8,9 @@ cheaper than the wanted product.
 """
 
 import dataclasses
+import functools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from agentrl_jax.data.split import split_of
@@ -30,6 +31,7 @@ MAX_CHEAPER, MAX_EXCESS = 20, 40  # dollars below the product, above the limit
 MAX_DRAWS = 10_000  # each text belongs to the split with probability 1/2
 
 Options = Mapping[str, tuple[str, ...]]
+_TitleKey = tuple[str, frozenset[str]]
 T = TypeVar("T")
 
 
@@ -115,6 +117,16 @@ class Family:
   goal: Goal
   members: tuple[Product, ...]
 
+  @functools.cached_property
+  def wanted(self) -> Mapping[str, str]:
+    """The wanted options by group."""
+    return _wanted_options(self.goal)
+
+  @functools.cached_property
+  def titles(self) -> Set[_TitleKey]:
+    """The kinds and attributes in titles of members."""
+    return {_title_key(member) for member in self.members}
+
 
 @dataclasses.dataclass(kw_only=True)
 class FamilyMaker:
@@ -148,15 +160,19 @@ class FamilyMaker:
 
   def _is_apart(self, product: Product, others: Sequence[Family]) -> bool:
     """Checks that a product belongs to the split, and to no other goal."""
-    return split_of(product.canonical_text) == self.split and not any(
-      _satisfies(product, other.goal)
-      or _title_key(product) == _title_key(other.goal.product)
+    if split_of(product.canonical_text) != self.split:
+      return False
+    key = _title_key(product)
+    return not any(
+      key == _title_key(other.goal.product)
+      or _satisfies(product, other.goal, other.wanted)
       for other in others
+      if other.goal.product.query == product.query
     )
 
   def _draw_goal(self, others: Sequence[Family]) -> Goal:
     """Draws a goal of the split, for attributes that no title has yet."""
-    taken = {_title_key(member) for other in others for member in other.members}
+    taken = set[_TitleKey]().union(*(other.titles for other in others))
     return draw(
       self._make_goal,
       lambda goal: (
@@ -164,9 +180,13 @@ class FamilyMaker:
         and split_of(canonical_goal(goal)) == self.split
         and split_of(goal.instruction) == self.split
         and self._is_apart(goal.product, others)
-        and not any(_satisfies(m, goal) for o in others for m in o.members)
+        and not self._is_satisfied(goal, others)
       ),
     )
+
+  def _is_satisfied(self, goal: Goal, others: Sequence[Family]) -> bool:
+    wanted = _wanted_options(goal)
+    return any(_satisfies(m, goal, wanted) for o in others for m in o.members)
 
   def _make_goal(self) -> Goal:
     """Draws a goal for both attributes of a title, which few products have."""
@@ -250,7 +270,8 @@ class FamilyMaker:
     }
     sold_out = next(iter(lacking.values()), "") or self._draw_sold_out(options)
     if price is None:
-      price = float(self.rng.randint(*self.kind.prices))
+      low, high = self.kind.prices
+      price = float(self.rng.choice(range(low, high + 1)))
     brand = self.rng.choice(words.BRANDS)
     return make_product(
       self.kind, brand, attributes, options, price, sold_out=sold_out
@@ -259,10 +280,11 @@ class FamilyMaker:
   def _draw_values(
     self, group: str, offered: str | None, lacking: str | None
   ) -> tuple[str, ...]:
-    values = [v for v in words.OPTION_VALUES[group] if v != lacking]
-    stock = [v for v in self._stock[group] if v not in (lacking, offered)]
-    chosen = set(self.rng.sample(stock, NUM_OFFERED - (offered is not None)))
-    return tuple(v for v in values if v in chosen or v == offered)
+    stock = [v for v in self._stock[group] if v != lacking and v != offered]
+    chosen = self.rng.sample(stock, NUM_OFFERED - (offered is not None))
+    if offered is not None:
+      chosen.append(offered)
+    return tuple([v for v in words.OPTION_VALUES[group] if v in chosen])
 
   def _draw_sold_out(self, options: Options) -> str:
     """Draws a value of the last group that is not offered."""
@@ -272,11 +294,11 @@ class FamilyMaker:
     )
 
 
-def _title_key(product: Product) -> tuple[str, frozenset[str]]:
+def _title_key(product: Product) -> _TitleKey:
   return product.query, frozenset(product.attributes[:NUM_SHOWN])
 
 
-def _satisfies(product: Product, goal: Goal) -> bool:
+def _satisfies(product: Product, goal: Goal, wanted: Mapping[str, str]) -> bool:
   """Checks whether a purchase of the product can satisfy the goal.
 
   This is exact for generated listings, whose words match fully or not at all;
@@ -284,11 +306,9 @@ def _satisfies(product: Product, goal: Goal) -> bool:
   """
   return (
     product.query == goal.product.query
-    and set(goal.attributes) <= set(product.attributes)
-    and all(
-      value in product.options[g] for g, value in _wanted_options(goal).items()
-    )
     and product.price <= goal.price_upper
+    and set(goal.attributes) <= set(product.attributes)
+    and all(value in product.options[g] for g, value in wanted.items())
   )
 
 

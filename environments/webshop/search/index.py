@@ -48,15 +48,19 @@ class SearchIndex:
 
 
 class Postings:
-  """Terms of texts: a posting is a term, a document and a count."""
+  """Terms of texts: a posting is a term, a document and a count.
+
+  The length of the object is an upper bound of the number of postings.
+  """
 
   def __init__(self) -> None:
     self.terms: dict[str, int] = {}
     self._lengths = array.array("i")
-    self._fields = array.array("i")
+    self._numbers = array.array("i")  # of the terms of texts, in order
+    self._num_taken = 0  # texts whose postings were taken
 
   def __len__(self) -> int:
-    return len(self._fields) // 3
+    return len(self._numbers)
 
   @property
   def lengths(self) -> np.ndarray:
@@ -69,18 +73,21 @@ class Postings:
     return float(self.lengths.mean()) if self._lengths else 1.0
 
   def add(self, text: str) -> None:
-    counts = Counter(stems(text))
-    document = len(self._lengths)
-    self._lengths.append(counts.total())
-    for stem, count in counts.items():
-      term = self.terms.setdefault(stem, len(self.terms))
-      self._fields.extend((term, document, count))
+    found, terms = stems(text), self.terms
+    self._lengths.append(len(found))
+    self._numbers.extend([terms.setdefault(s, len(terms)) for s in found])
 
   def take(self) -> np.ndarray:
     """Removes and returns the postings since the last call: [3, postings]."""
-    fields = np.asarray(self._fields, dtype=np.int32).reshape(-1, 3).T
-    self._fields = array.array("i")
-    return fields
+    lengths = self.lengths[self._num_taken :]
+    documents = np.repeat(np.arange(len(lengths)), lengths) + self._num_taken
+    num_terms = max(1, len(self.terms))
+    pairs = documents * num_terms + np.asarray(self._numbers, dtype=np.int64)
+    pairs, count = np.unique(pairs, return_counts=True)
+    document, term = np.divmod(pairs, num_terms)
+    self._num_taken = len(self._lengths)
+    self._numbers = array.array("i")
+    return np.stack([term, document, count]).astype(np.int32)
 
 
 def build_index(texts: Iterable[str]) -> SearchIndex:

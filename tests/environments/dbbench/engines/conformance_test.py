@@ -53,6 +53,8 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
   @pytest.mark.slow
   async def test_replies_and_tables_are_equal(self):
     mariadb, sqlite = MariaDBEngine(self.address), SQLiteEngine()
+    self.addAsyncCleanup(mariadb.close)
+    self.addAsyncCleanup(sqlite.close)
     for statements, check in (
       (EQUAL, self.assertEqual),
       (DIFFERENT, self.assertNotEqual),

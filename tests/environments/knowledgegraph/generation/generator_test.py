@@ -20,6 +20,7 @@ from environments.knowledgegraph.generation.generator import (
 )
 from environments.knowledgegraph.generation.questions import (
   KINDS,
+  KnownWorld,
   draw_question,
 )
 from environments.knowledgegraph.generation.themes import (
@@ -170,7 +171,7 @@ class WalkingTest(unittest.TestCase):
     rng = random.Random(0)
     drawn = [
       draw_question(
-        rng, "hop", world, num_paths=1, num_hops=(2, 2), split=split
+        rng, "hop", KnownWorld(world), num_paths=1, num_hops=(2, 2), split=split
       )
       for split in SPLITS
       for _ in range(300)
