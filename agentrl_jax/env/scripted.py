@@ -122,8 +122,8 @@ class RandomCall(ScriptedPolicy):
     return self.call(tool.name, **fill(tool.parameters, drawn))
 
   def _draw(self, words: Sequence[str], schema: Mapping[str, Any]) -> Any:
-    if "enum" in schema:
-      return self.rng.choice(list(schema["enum"]))
+    if choices := _choices(schema):
+      return self.rng.choice(choices)
     match _kind(schema):
       case "integer" | "number":
         numbers = [int(w) for w in words if w.isdecimal() and len(w) < 10]
@@ -146,30 +146,42 @@ def fill(
   parameters: Mapping[str, Any], value_of: Callable[[Mapping[str, Any]], Any]
 ) -> dict[str, Any]:
   """Makes a value for each required argument from the argument's schema."""
-  properties = parameters.get("properties", {})
-  required = parameters.get("required", ())
-  return {name: _value(properties.get(name, {}), value_of) for name in required}
+  # `Tool` checks its own schema, and not those of objects in it.
+  properties, required = (
+    parameters.get("properties"),
+    parameters.get("required"),
+  )
+  schemas = properties if isinstance(properties, Mapping) else {}
+  names = required if isinstance(required, list) else []
+  return {name: _value(schemas.get(name), value_of) for name in names}
 
 
-def _value(
-  schema: Mapping[str, Any], value_of: Callable[[Mapping[str, Any]], Any]
-) -> Any:
+def _value(schema: Any, value_of: Callable[[Mapping[str, Any]], Any]) -> Any:
+  if not isinstance(schema, Mapping):
+    return value_of({})
   if _kind(schema) == "object":
     return fill(schema, value_of)
   if _kind(schema) == "array":
     num_items = max(1, schema.get("minItems", 0))
-    return [_value(schema.get("items", {}), value_of)] * num_items
+    return [_value(schema.get("items"), value_of)] * num_items
   return value_of(schema)
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-  kind = schema.get("type", "string")
-  return str(kind if isinstance(kind, str) else kind[0])
+  kind = schema.get("type")
+  if isinstance(kind, list) and kind:
+    kind = kind[0]
+  return kind if isinstance(kind, str) else "string"
+
+
+def _choices(schema: Mapping[str, Any]) -> Sequence[Any]:
+  choices = schema.get("enum")
+  return choices if isinstance(choices, list) else []
 
 
 def _zero(schema: Mapping[str, Any]) -> Any:
-  if "enum" in schema:
-    return schema["enum"][0]
+  if choices := _choices(schema):
+    return choices[0]
   zeros = {"boolean": False, "null": None}
   kind = _kind(schema)
   if kind in ("integer", "number"):

@@ -51,6 +51,29 @@ class GenericTest(unittest.TestCase):
           (call,) = make(seed=seed).answer(SAID, TOOLS).tool_calls
           self.assertIsInstance(read_arguments(call, TOOLS), dict)
 
+  def test_schemas_of_others_are_filled_in_somehow(self):
+    odd = {
+      "yes": True,
+      "no": False,
+      "null": None,
+      "any": {},
+      "items": {"type": "array", "items": False},
+      "list": {"type": "array", "items": [{"type": "string"}]},
+      "types": {"type": ["null", "string"]},
+      "none": {"type": []},
+      "kind": {"type": {}},
+      "choices": {"enum": []},
+      "choice": {"enum": 5},
+      "inner": {"type": "object", "properties": ["a"], "required": True},
+      "named": {"type": "object", "required": ["a"]},
+      "reference": {"$ref": "#/$defs/a"},
+    }
+    tool = Tool("f", "", {"properties": odd, "required": [*odd, "unknown"]})
+    for make in GENERIC.values():
+      for seed in range(5):
+        (call,) = make(seed=seed).answer(SAID, [tool]).tool_calls
+        self.assertEqual({*json.loads(call.arguments)}, {*odd, "unknown"})
+
   def test_the_same_seed_gives_the_same_calls(self):
     for make in GENERIC.values():
       answers = [make(seed=3).answer(SAID, TOOLS) for _ in range(2)]
