@@ -24,6 +24,7 @@ _SERVE = "import sys; from launch.processes import child; child.serve({})"
 # A line of glog that ends a process: F1126 18:07:18.289613 1068 file.cc:316] …
 _FATAL = re.compile(r"F\d{4} [\d:.]+ +\d+ (\S+)\] (.*)")
 _FRAME = re.compile(r"\s*(@ +0x|\*\*\*|https?://|$)")
+_LEAVING_S = 10.0
 _TELLS = 300  # characters of a line that an error repeats
 
 
@@ -64,10 +65,11 @@ class Child:
     try:
       self._connection.send((function, arguments))
       if not wait([self._connection], timeout=deadline_s):
-        raise ChildDied(f"did not end in {deadline_s:g} s, and was killed")
+        how = f"did not end in {deadline_s:g} s, and was killed"
+        raise ChildDied(how + self._last_line())
       is_error, value = self._connection.recv()
     except (EOFError, OSError) as error:
-      why = _ended_by(self._process.wait(), self._last_line())
+      why = _ended_by(_status(self._process)) + self._last_line()
       self.close()
       raise ChildDied(why) from error
     except BaseException:
@@ -108,13 +110,13 @@ class Child:
     return self._said.read().decode(errors="replace")
 
   def _last_line(self) -> str:
-    """Returns the line by which a library says why it ends its process."""
+    """Returns the line in which a library says why it ends, after a colon."""
     text = self._read()
     if fatal := _FATAL.findall(text):
       place, message = fatal[-1]
-      return f"{message.strip()} ({place})"[:_TELLS]
+      return f": {message.strip()} ({place})"[:_TELLS]
     lines = [line for line in text.splitlines() if not _FRAME.match(line)]
-    return lines[-1].strip()[:_TELLS] if lines else ""
+    return f": {lines[-1].strip()}"[:_TELLS] if lines else ""
 
 
 def _end(
@@ -126,14 +128,23 @@ def _end(
   said.close()
 
 
-def _ended_by(status: int, last_line: str) -> str:
+def _status(process: subprocess.Popen[bytes]) -> int:
+  """Returns the exit status of a process that has left its connection."""
+  try:
+    return process.wait(_LEAVING_S)
+  except subprocess.TimeoutExpired:
+    process.terminate()
+    return process.wait(_LEAVING_S)
+
+
+def _ended_by(status: int) -> str:
   if status < 0:
     how = f"was ended by {signal.Signals(-status).name}"
   else:
     how = f"ended with status {status}"
   if status == -signal.SIGKILL:
     how += ", as the kernel does where memory is short"
-  return f"{how}: {last_line}" if last_line else how
+  return how
 
 
 def serve(descriptor: int) -> None:
