@@ -53,6 +53,7 @@ class Chip:
   # The compiler's name of the configuration; v4's default would be a device
   # per core, and a TPU VM has one per chip.
   config: str = "default"
+  caveat: str = ""  # said where the compiler dies of a program for it
 
 
 CHIPS: Mapping[str, Chip] = {
@@ -106,6 +107,8 @@ CHIPS: Mapping[str, Chip] = {
     network_bandwidth=1.25e10 / 2,
     cores=2,
     devices=2,
+    caveat="libtpu 0.0.42.1 aborts over sums of gradients that the SparseCore "
+    "of tpu7x takes: docs/plan.md has an option to be tried, and what is known",
   ),
 }
 # Other spellings of a kind, in names such as v5litepod-16.

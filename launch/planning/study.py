@@ -289,7 +289,7 @@ class Planner:
     except ChildDied as death:
       failure = (
         f"the compiler's process died of {program.name} for {slice_.name}: it "
-        f"{death}"
+        f"{death}" + (slice_.chip.caveat and f"; {slice_.chip.caveat}")
       )
       return Compiled(memory=None, wanted=0, failure=failure)
     read = max(compiled.moved - program.unread, 0)
