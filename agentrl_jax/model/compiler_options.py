@@ -41,16 +41,21 @@ _ON_SPARSE_CORE = {
   f"{_SPARSE_CORE}3d_all_gather": True,
   f"{_SPARSE_CORE}reduce_scatter": True,
 }
+# On chips that are two devices the compiler aborts over sums on the SparseCore
+# (libtpu 0.0.42.1), which is its default there: none is large enough to be one.
+_SUM_ON_TENSOR_CORE = {
+  "xla_tpu_sparse_core_all_reduce_offload_min_size_in_bytes": 10**12
+}
 
 # By the kind of device; v5e has no SparseCore.
-_BY_KIND: Mapping[str, Mapping[str, bool]] = {
+_BY_KIND: Mapping[str, Mapping[str, bool | int]] = {
   "TPU v5 lite": _GATHER | _SCATTER,
   "TPU v5e": _GATHER | _SCATTER,
   "TPU v5": _GATHER | _SCATTER | _ON_SPARSE_CORE,
   "TPU v5p": _GATHER | _SCATTER | _ON_SPARSE_CORE,
   "TPU v6 lite": _GATHER | _SCATTER | _ON_SPARSE_CORE,
   "TPU v6e": _GATHER | _SCATTER | _ON_SPARSE_CORE,
-  "TPU7x": _GATHER | _SCATTER | _ON_SPARSE_CORE,
+  "TPU7x": _GATHER | _SCATTER | _ON_SPARSE_CORE | _SUM_ON_TENSOR_CORE,
 }
 
 

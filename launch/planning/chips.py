@@ -107,8 +107,8 @@ CHIPS: Mapping[str, Chip] = {
     network_bandwidth=1.25e10 / 2,
     cores=2,
     devices=2,
-    caveat="libtpu 0.0.42.1 aborts over sums of gradients that the SparseCore "
-    "of tpu7x takes: docs/plan.md has an option to be tried, and what is known",
+    caveat="libtpu 0.0.42.1 aborts over sums on the SparseCore of tpu7x, which "
+    "compute.compiler_options=auto leaves to the TensorCore (docs/plan.md)",
   ),
 }
 # Other spellings of a kind, in names such as v5litepod-16.

@@ -15,6 +15,7 @@ from tests.settings import compute_config
 
 GATHER = "xla_tpu_prefer_async_allgather_to_allreduce"
 OFFLOAD = "xla_tpu_enable_sparse_core_collective_offload_all_gather"
+LEAST_SUM = "xla_tpu_sparse_core_all_reduce_offload_min_size_in_bytes"
 
 
 class SettingTest(parameterized.TestCase):
@@ -62,8 +63,8 @@ class CompilerTest(parameterized.TestCase):
   @parameterized.parameters(
     ("v5e:2x4", {GATHER}, {OFFLOAD}),
     ("v5p:2x2x2", {GATHER, OFFLOAD}, ()),
-    ("v6e:2x4", {GATHER, OFFLOAD}, ()),
-    ("tpu7x:2x2x1", {GATHER, OFFLOAD}, ()),
+    ("v6e:2x4", {GATHER, OFFLOAD}, {LEAST_SUM}),
+    ("tpu7x:2x2x1", {GATHER, OFFLOAD, LEAST_SUM}, ()),
   )
   def test_each_generation_has_options_that_its_compiler_knows(
     self, name, present, absent
