@@ -59,6 +59,19 @@ _WAITING = (
   'IFS= read -r -d "" script; exec bash -c "$script" </dev/null',
 )
 _MIB = 1 << 20
+# What is below /proc besides processes is the host's, down to the modes of the
+# files, and a container's root could change them. Docker protects the first
+# five; names that a kernel does not have are left out.
+_OF_THE_HOST = """
+  bus fs irq sys sysrq-trigger acpi asound driver dynamic_debug pressure scsi
+  sysvipc tty allocinfo bootconfig buddyinfo cgroups cmdline config.gz consoles
+  cpuinfo crypto devices diskstats dma execdomains fb filesystems interrupts
+  iomem ioports kallsyms key-users kmsg kpagecgroup kpagecount kpageflags
+  loadavg locks mdstat meminfo misc modules mtd mtrr pagetypeinfo partitions
+  schedstat slabinfo softirqs stat swaps uptime version version_signature
+  vmallocinfo vmstat zoneinfo
+"""
+_READ_ONLY = [f"/proc/{name}" for name in _OF_THE_HOST.split()]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,21 +252,24 @@ def _create(
 ) -> None:
   watch_over_this_process()
   with engines.starting(spec.image):
-    engine.containers.create(
+    # The low-level call, as the other one knows no read-only paths.
+    api: Any = engine.api
+    host_config = api.create_host_config(**_limits(spec))
+    api.create_container(
       name=name,
+      image=spec.image,
       command=list(_FIRST_PROCESS),
       entrypoint=[],
-      **_settings(spec),
+      labels={OWNER_LABEL: current_owner(), SESSION_LABEL: spec.session},
+      user="0",  # root, also after a session has emptied /etc/passwd
+      working_dir=spec.workdir,
+      host_config={**host_config, "ReadonlyPaths": _READ_ONLY},
     )
-    engine.api.start(name)
+    api.start(name)
 
 
-def _settings(spec: SessionContainerSpec) -> dict[str, Any]:
+def _limits(spec: SessionContainerSpec) -> dict[str, Any]:
   return {
-    "image": spec.image,
-    "labels": {OWNER_LABEL: current_owner(), SESSION_LABEL: spec.session},
-    "user": "0",  # root, also after a session has emptied /etc/passwd
-    "working_dir": spec.workdir,
     "mem_limit": f"{spec.memory_mb}m",
     "memswap_limit": f"{spec.memory_mb}m",
     "nano_cpus": int(spec.cpus * 1e9),

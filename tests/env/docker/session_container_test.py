@@ -51,6 +51,19 @@ class SessionContainerTest(DockerTestCase):
     """Runs a script of the container's `sh`."""
     return await container.run(["sh", "-c", script], limit_s=limit_s, **limits)
 
+  async def test_root_cannot_change_modes_of_the_hosts_files(self):
+    container = await self.start(capabilities=("CHOWN", "FOWNER"))
+    script = (
+      "cd /proc; for f in [!0-9]*; do test -L $f || chmod -f "
+      "$(stat -c %a $f) $f && echo $f; done"
+    )
+    done = await self.in_shell(container, script)
+    # Docker covers these with files and folders of the container.
+    own = {"acpi", "asound", "kcore", "keys", "latency_stats", "sched_debug"}
+    own |= {"timer_list", "timer_stats", "scsi", "interrupts"}
+    links = {"mounts", "net", "self", "thread-self"}
+    self.assertEqual(set(done.stdout.decode().split()) - own, links)
+
   async def test_commands_end_with_a_code_and_both_streams(self):
     container = await self.start()
     done = await self.in_shell(container, "echo out; echo err >&2; exit 3")
