@@ -79,19 +79,17 @@ class SQLiteDatabase(base.Database):
 
   async def execute(self, sql: str) -> str:
     """Runs one MySQL statement; see `Database.execute`."""
-    try:
+    with contextlib.suppress(TooComplex):
       return self._connection.answer(sql)
-    except TooComplex:
-      return await self._run(self._job(sql=sql))
+    return await self._run(self._job(sql=sql))
 
   async def hash_of(self, tables: Sequence[Table]) -> str:
     """Returns the hash of the tables; see `Database.hash_of`."""
-    try:
+    with contextlib.suppress(TooComplex):
       return self._connection.hash_of(tables)
-    except TooComplex:
-      names = [(table.name, table.columns) for table in tables]
-      reply = await self._run(self._job(tables=names))
-      return "" if reply in FAILURES else reply
+    names = [(table.name, table.columns) for table in tables]
+    reply = await self._run(self._job(tables=names))
+    return "" if reply in FAILURES else reply
 
   def _job(self, **work: Any) -> Job:
     return Job(

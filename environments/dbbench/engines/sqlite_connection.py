@@ -31,7 +31,6 @@ from environments.dbbench.mysql.types import TEXT
 from environments.dbbench.problem import Table
 
 MAX_VALUE_BYTES = 1_000_000
-PAGE_BYTES = 4_096
 MIN_PAGES = 1_024  # that a database may have, whatever its tables need
 CACHED_DATABASES = 128  # the episodes of a group share one
 ROOM = 4  # times the pages of the tables that a database may have
@@ -64,6 +63,7 @@ class Connection:
     functions.install(self._connection, self._meter if is_quick else None)
     self._connection.execute("PRAGMA temp_store = MEMORY")
     self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    self._limit_values(MAX_VALUE_BYTES)
     if is_quick:
       self._connection.set_progress_handler(self._spend_steps, STEPS_PER_CHECK)
     # Of the given tables, until a statement has changed the schema.
@@ -73,8 +73,9 @@ class Connection:
 
   def fill(self, tables: Sequence[Table]) -> None:
     """Replaces the database by one with these tables."""
-    data = _filled(tuple(tables))
-    self.load(data, max(MIN_PAGES, ROOM * len(data) // PAGE_BYTES))
+    source, pages = _filled(tuple(tables))
+    self._copy(source)
+    self._limit_pages(max(MIN_PAGES, ROOM * pages))
     self._schema = {table.name: table.sql_columns for table in tables}
     if self._is_quick:
       longest = max(
@@ -85,20 +86,29 @@ class Connection:
       self._limit_values(self._max_bytes)
 
   def load(self, data: bytes, max_pages: int) -> None:
-    """Replaces the database by one that was dumped, and limits its size."""
-    self._meter.allow(math.inf, math.inf)
-    self._limit_values(MAX_VALUE_BYTES)
+    """Loads a database that was dumped into a connection that is new."""
     self._connection.deserialize(data)
-    self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
-    self.max_pages = max_pages
+    self._limit_pages(max_pages)
 
   def reload(self, before: bytes, after: bytes) -> None:
     """Replaces the database by what a statement has made of it."""
-    self.load(after, self.max_pages)
+    with contextlib.closing(_connect()) as source:
+      source.deserialize(after)
+      self._copy(source)
     if before[_SCHEMA_VERSION] != after[_SCHEMA_VERSION]:
       self._schema = None
     else:
       self._limit_values(self._max_bytes)
+
+  def _copy(self, source: sqlite3.Connection) -> None:
+    # Virtual tables do not survive deserialize() in a connection that has any.
+    self._meter.allow(math.inf, math.inf)
+    self._limit_values(MAX_VALUE_BYTES)
+    source.backup(self._connection)
+
+  def _limit_pages(self, max_pages: int) -> None:
+    self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
+    self.max_pages = max_pages
 
   def dump(self) -> bytes:
     """Returns the database as bytes."""
@@ -230,18 +240,19 @@ def _connect() -> sqlite3.Connection:
 
 
 @functools.lru_cache(CACHED_DATABASES)
-def _filled(tables: tuple[Table, ...]) -> bytes:
-  """Returns a database with these tables, dumped."""
-  with contextlib.closing(_connect()) as connection:
-    connection.create_collation(collation.NAME, collation.compare)
-    for table in tables:
-      try:
-        _create(connection, table)
-      except sqlite3.Error as error:
-        raise EnvironmentFault(
-          f"SQLite refuses the table {table.name!r}: {error}"
-        ) from error
-    return connection.serialize()
+def _filled(tables: tuple[Table, ...]) -> tuple[sqlite3.Connection, int]:
+  """Returns a database with these tables to copy, and its number of pages."""
+  connection = _connect()
+  connection.create_collation(collation.NAME, collation.compare)
+  for table in tables:
+    try:
+      _create(connection, table)
+    except sqlite3.Error as error:
+      raise EnvironmentFault(
+        f"SQLite refuses the table {table.name!r}: {error}"
+      ) from error
+  (pages,) = connection.execute("PRAGMA page_count").fetchone()
+  return connection, int(pages)
 
 
 def _create(connection: sqlite3.Connection, table: Table) -> None:

@@ -49,19 +49,19 @@ class OverBudget(Exception):
 
 
 class Meter:
-  """The budget of one statement: `units` of work, and a time."""
+  """The budget of one statement: `units` of work, and processor time."""
 
   def __init__(self) -> None:
     self.units: float = math.inf
-    self._stop_at = math.inf  # on the monotonic clock
+    self._stop_at = math.inf  # on the thread's clock
 
   def allow(self, units: float, seconds: float) -> None:
     """Sets the budget of the next statement."""
-    self.units, self._stop_at = units, time.monotonic() + seconds
+    self.units, self._stop_at = units, time.thread_time() + seconds
 
   @property
   def is_over(self) -> bool:
-    return self.units < 0 or time.monotonic() >= self._stop_at
+    return self.units < 0 or time.thread_time() >= self._stop_at
 
   def charge(self, *values: object) -> None:
     """Takes a unit per character; raises `OverBudget` if none is left."""

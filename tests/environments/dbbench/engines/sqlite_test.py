@@ -376,3 +376,13 @@ class ConnectionTest(unittest.TestCase):
       self.assertEqual(connection.answer("SHOW TABLES"), "[('t',)]")
       connection.fill([SHOPS])
       self.assertEqual(len(connection.read(SHOPS)), 3)
+
+  def test_the_schema_is_that_of_the_tables_it_was_filled_with(self):
+    columns = "SELECT column_name FROM information_schema.columns"
+    with contextlib.closing(Connection(is_quick=True)) as connection:
+      for width in range(1, 40):
+        table = Table("t", tuple(f"c{i}" for i in range(width)), ())
+        connection.fill([table])
+        expected = str([(column,) for column in table.columns])
+        self.assertEqual(connection.answer(columns), expected)
+        self.assertEqual(connection.answer("SELECT * FROM t"), "[]")

@@ -1,5 +1,6 @@
 """Tests MySQL's functions on SQLite."""
 
+import math
 import sqlite3
 import unittest
 
@@ -39,3 +40,24 @@ class FunctionsTest(unittest.TestCase):
     ):
       with self.subTest(expression=expression):
         self.assertEqual(self.value(expression), value)
+
+
+class MeterTest(unittest.TestCase):
+  def test_calls_are_charged_for_what_they_read_and_return(self):
+    connection, meter = sqlite3.connect(":memory:"), functions.Meter()
+    self.addCleanup(connection.close)
+    functions.install(connection, meter)
+    for sql in (
+      f"SELECT {functions.LOCATE}('yyyyyyyyyy', 'x')",
+      "SELECT REPEAT('x', 20)",
+      "SELECT 'aaaaaaaaa' LIKE '%x%'",
+      "SELECT STDDEV(1)",
+    ):
+      with self.subTest(sql):
+        meter.allow(100, math.inf)
+        connection.execute(sql).fetchall()
+        self.assertLess(meter.units, 90)
+        meter.allow(8, math.inf)
+        with self.assertRaises(sqlite3.OperationalError):
+          connection.execute(sql).fetchall()
+        self.assertTrue(meter.is_over)
