@@ -202,6 +202,7 @@ class RunDirectory:
     A run may be given more updates than it had: its RL goes on, and what was
     evaluated after the fewer is moved to `earlier/<updates>`.
     """
+    _keep_checkpoints(self.root)
     path = self.root / CONFIG
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
@@ -303,7 +304,7 @@ def _checkpoints_of(root: pathlib.Path, directory: str | None) -> epath.Path:
   if not directory:
     return epath.Path(root)
   if record.exists():
-    place = epath.Path(record.read_text().strip())
+    place = epath.Path(_recorded(record)[0])
     near = open_folder(directory) / place.name
     is_moved = "://" not in str(place) and not place.exists() and near.exists()
     return near if is_moved else place
@@ -311,15 +312,41 @@ def _checkpoints_of(root: pathlib.Path, directory: str | None) -> epath.Path:
     return open_folder(directory) / root.name
   name = f"{root.name}-{secrets.token_hex(4)}"
   place = open_folder(directory) / name
-  write_whole(record, f"{place}\n")
+  write_whole(record, f"{place}\n{root.resolve()}\n")
   return place
+
+
+def _recorded(record: pathlib.Path) -> tuple[str, pathlib.Path]:
+  """Returns the folder of the checkpoints, and of the run that has them."""
+  with reading(record):
+    place, root = record.read_text().splitlines()
+  return place, pathlib.Path(root)
+
+
+def _keep_checkpoints(root: pathlib.Path) -> None:
+  """Makes the checkpoints those of the run at `root`, which may be moved.
+
+  Raises `ConfigError` for a copy: two runs would delete each other's steps.
+  """
+  record = root / CHECKPOINTS
+  if not record.exists():
+    return
+  place, owner = _recorded(record)
+  is_copy = owner != root.resolve() and (owner / CHECKPOINTS).exists()
+  if is_copy and _recorded(owner / CHECKPOINTS)[0] == place:
+    raise ConfigError(
+      f"{root} is a copy of {owner}, whose checkpoints are in {place}: copy "
+      f"that folder too and write its name into {record}, or remove one of the "
+      "two runs"
+    )
+  write_whole(record, f"{place}\n{root.resolve()}\n")
 
 
 def _filed_directory(config: pathlib.Path, record: pathlib.Path) -> str:
   if config.exists():
     with reading(config):
       return str(filed_config(config)["checkpoint"]["directory"])
-  return str(pathlib.Path(record.read_text()).parent) if record.exists() else ""
+  return str(epath.Path(_recorded(record)[0]).parent) if record.exists() else ""
 
 
 def _seconds(path: pathlib.Path) -> float:

@@ -249,6 +249,23 @@ class CheckpointsElsewhereTest(absltest.TestCase):
     second = RunDirectory(self.root, str(self.root.parent / "shared"))
     self.assertNotEqual(first.checkpoints("rl"), second.checkpoints("rl"))
 
+  def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(self):
+    config = base.get_config()
+    config.checkpoint.directory = str(self.root.parent / "shared")
+    RunDirectory(self.root, config.checkpoint.directory).keep_config(config)
+    copy = self.root.with_name("copy")
+    shutil.copytree(self.root, copy)
+    with self.assertRaisesRegex(ConfigError, "copy is a copy of .*/one, whose"):
+      RunDirectory(copy, config.checkpoint.directory).keep_config(config)
+    self.assertEqual(
+      RunDirectory(copy).checkpoints("rl"),
+      RunDirectory(self.root).checkpoints("rl"),
+    )
+    RunDirectory(self.root).keep_config(config)
+    shutil.rmtree(self.root)
+    for _ in range(2):
+      RunDirectory(copy, config.checkpoint.directory).keep_config(config)
+
   def test_a_folder_that_is_moved_with_the_run(self):
     before = self.root.parent / "before"
     run = RunDirectory(before / "runs" / "one", str(before / "shared"))
