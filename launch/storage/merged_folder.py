@@ -23,8 +23,12 @@ from agentrl_jax.model.hugging_face.export import (
   describe,
   write_small,
 )
-from agentrl_jax.model.hugging_face.pretrained import refuse_other
+from agentrl_jax.model.hugging_face.pretrained import (
+  refuse_other,
+  refuse_other_head,
+)
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.hugging_face.tensor_names import HEAD
 from agentrl_jax.model.merging import (
   MergeRule,
   Overlap,
@@ -63,15 +67,23 @@ class Model:
 
 @contextlib.contextmanager
 def opened(folder: pathlib.Path) -> Iterator[Model]:
-  """Opens a folder's tensors. Raises `CheckpointError` if there are none."""
+  """Opens a folder's tensors; a head that is the embedding is left out.
+
+  Raises `CheckpointError` if there are none.
+  """
+  files = tensor_files.tensor_files(folder)
+  is_tied = read_model(folder)[0].tied_embedding
+  if is_tied:
+    refuse_other_head(files)
   with contextlib.ExitStack() as stack:
-    yield Model(
-      folder,
-      [
-        stack.enter_context(TensorFile(path, names))
-        for path, names in tensor_files.tensor_files(folder).items()
-      ],
-    )
+    opened = [
+      stack.enter_context(TensorFile(path, names))
+      for path, names in files.items()
+    ]
+    for file in opened:
+      if is_tied:
+        file.entries.pop(HEAD, None)
+    yield Model(folder, opened)
 
 
 def merge_folders(

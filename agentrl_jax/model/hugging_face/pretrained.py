@@ -59,7 +59,7 @@ def read_params(
         filling.take(file, name)
   params = filling.finished(folder)
   if policy.config.tied_embedding:
-    _refuse_other_head(files)
+    refuse_other_head(files)
   return params
 
 
@@ -76,7 +76,7 @@ def refuse_other(
     raise ConfigError(f"{folder} holds another model: {'; '.join(differing)}")
 
 
-def _refuse_other_head(
+def refuse_other_head(
   files: Mapping[pathlib.Path, Collection[str] | None],
 ) -> None:
   """Refuses an output matrix that differs from the embedding it is tied to.

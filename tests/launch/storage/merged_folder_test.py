@@ -13,8 +13,10 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.pretrained import read_params
+from agentrl_jax.model.hugging_face.tensor_names import EMBEDDING, HEAD
 from agentrl_jax.model.merging import RULES, MergeRule
 from agentrl_jax.model.policy import Policy
 from launch.storage.merged_folder import ABOUT, merge_folders
@@ -102,6 +104,28 @@ class MergeTest(parameterized.TestCase):
     described = json.loads((to / "config.json").read_text())
     self.assertEqual(described["torch_dtype"], "float32")
     self.read(to)
+
+  def test_a_head_that_is_the_embedding_is_left_out_and_another_refused(self):
+    def add_head(folder, difference):
+      path = folder / tensor_files.SINGLE_FILE
+      with tensor_files.TensorFile(path) as file:
+        arrays = {
+          name: file.read(name, e.shape, (slice(None),) * len(e.shape))
+          for name, e in file.entries.items()
+        }
+      arrays[HEAD] = arrays[EMBEDDING] + np.float32(difference)
+      entries = {name: (x.dtype, x.shape) for name, x in arrays.items()}
+      tensor_files.write_file(path, entries, arrays.values())
+
+    add_head(self.base, 0)
+    to = self.folder / "merged"
+    merge_folders(self.base, self.experts[:1], to, MergeRule(name="mean"))
+    jax.tree.map(np.testing.assert_array_equal, self.read(to), self.trained[0])
+    add_head(self.experts[1], 0.5)
+    to = to.with_name("other")
+    with self.assertRaisesRegex(CheckpointError, f"{HEAD} in .*expert1"):
+      merge_folders(self.base, self.experts, to, MergeRule(name="mean"))
+    self.assertFalse(to.exists())
 
   def test_one_model_merged_is_itself(self):
     to = self.folder / "merged"
