@@ -32,6 +32,7 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 
 MAX_DEPTH = 100  # of nested lists and objects in JSON
 MIB = 1 << 20
+_MOST_MIB = 1 << 20  # which are a TiB
 MOST_FILES = 1 << 20  # open ones, where there is no limit
 FEW_FILES = 4096
 _OTHER_FILES = 64  # that a server has open besides its connections
@@ -115,7 +116,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def read_limits(given: Mapping[str, Any]) -> HttpLimits:
-  """Returns the limits that a command line gives."""
+  """Returns the limits that a command line gives. Raises `ConfigError`."""
+  if not 0 < given["max_body_mib"] <= _MOST_MIB:
+    raise ConfigError(
+      f"--max-body-mib={given['max_body_mib']} must be above 0 and at most "
+      f"{_MOST_MIB}"
+    )
   return dataclasses.replace(
     SERVICE_LIMITS,
     head_timeout_s=given["head_timeout_s"],

@@ -1,5 +1,6 @@
 """Slow, large and many requests exclude no other client; real sockets."""
 
+import argparse
 import asyncio
 import contextlib
 import gzip
@@ -247,6 +248,20 @@ class ParseTest(unittest.TestCase):
         with self.assertRaises(RequestRefused) as caught:
           http_requests.parse_json(body, max_values=200_000)
         self.assertEqual(caught.exception.status, status)
+
+
+class CommandLineTest(unittest.TestCase):
+  def test_refuses_numbers_that_no_limit_can_have(self):
+    parser = argparse.ArgumentParser()
+    http_requests.add_limits(parser)
+    for flag in ("--max-body-mib", "--head-timeout-s", "--body-timeout-s"):
+      for value in ("nan", "0", "-1"):
+        given = vars(parser.parse_args([f"{flag}={value}"]))
+        with self.subTest(f"{flag}={value}"), self.assertRaises(ConfigError):
+          http_requests.read_limits(given)
+    given = vars(parser.parse_args(["--max-body-mib=inf"]))
+    with self.assertRaisesRegex(ConfigError, "--max-body-mib=inf must be"):
+      http_requests.read_limits(given)
 
 
 class FileLimitTest(unittest.TestCase):
