@@ -228,6 +228,8 @@ class SessionContract(_Base):
   async def test_expert_refuses_unknown_mistakes(self) -> None:
     environment = self.make_environment()
     self._require_expert(environment)
+    if not environment.mistakes:  # a config that names some is refused
+      self.skipTest(f"the expert of {environment.name} makes no mistakes")
     task = next(self._tasks(environment))
     with self.assertRaises(ConfigError):
       environment.expert(task, seed=0, mistakes={"no such mistake": 1.0})
@@ -330,8 +332,20 @@ def _nonsense(session: Session) -> Iterator[Message]:
   for tool in session.tools:
     for arguments in _bad_arguments(tool.parameters.get("properties", {})):
       yield _call(tool.name, arguments)
-  first = session.tools[0].name
-  yield Message("assistant", tool_calls=(ToolCall(first, "{"),) * 9)
+  if session.tools:
+    first = session.tools[0].name
+    yield Message("assistant", tool_calls=(ToolCall(first, "{"),) * 9)
+  else:  # answered in text, which such a session often reads as a number
+    for text in (
+      "nan",
+      "1e999",
+      "²",
+      "9" * 5000,
+      "[" * 5000,
+      "\n",
+      "\\boxed{}",
+    ):
+      yield Message("assistant", text)
 
 
 def _bad_arguments(properties: typing.Mapping[str, object]) -> Iterator[str]:

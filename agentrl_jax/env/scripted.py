@@ -3,8 +3,9 @@
 A scripted policy reads messages and tools, as a policy does, and knows nothing
 else of the task. If a policy of a few lines often succeeds, the tasks measure
 little: `python -m launch.evaluate --policy=scripted` plays them all and prints
-the table that an environment's README has. These policies fit any environment;
-`Environment.scripted_policies` adds those of its own.
+the table that an environment's README has. These policies fit any environment,
+and answer in text where there are no tools; `Environment.scripted_policies`
+adds those of its own.
 """
 
 import abc
@@ -72,7 +73,9 @@ class Constant(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """Repeats the call, whatever the messages say."""
+    """Repeats the call, whatever the messages say; without tools says 0."""
+    if not tools:
+      return Message("assistant", "0")
     tool = find_tool(tools, self._tool)
     if self._arguments is not None:
       return self.call(tool.name, **self._arguments)
@@ -93,9 +96,11 @@ class Echo(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """Calls the tool with the text of the user's last message."""
-    tool = find_tool(tools, self._tool)
+    """Calls the tool with the text of the user's last message, or says it."""
     texts = [m.content for m in messages if m.role == "user"]
+    if not tools:
+      return Message("assistant", texts[-1] if texts else "")
+    tool = find_tool(tools, self._tool)
 
     def echoed(schema: Mapping[str, Any]) -> Any:
       is_text = _kind(schema) == "string" and "enum" not in schema
@@ -113,12 +118,15 @@ class RandomCall(ScriptedPolicy):
   def answer(
     self, messages: Sequence[Message], tools: Sequence[Tool]
   ) -> Message:
-    """Calls a random tool with random arguments."""
-    tool = self.rng.choice(tools)
+    """Calls a random tool with random arguments, or says a random word."""
     words = [
       w.strip(".,:;?!()'\"") for m in messages for w in m.content.split()
     ]
-    drawn = functools.partial(self._draw, [word for word in words if word])
+    words = [word for word in words if word]
+    if not tools:
+      return Message("assistant", self._draw(words, {}))
+    tool = self.rng.choice(tools)
+    drawn = functools.partial(self._draw, words)
     return self.call(tool.name, **fill(tool.parameters, drawn))
 
   def _draw(self, words: Sequence[str], schema: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import unittest
 from unittest import mock
 
@@ -14,6 +15,7 @@ from agentrl_jax.data.records import Message, Status, Tool, ToolCall
 from agentrl_jax.env.adapters.reset_step import ResetStep
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
+from agentrl_jax.errors import EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
 
 
@@ -312,6 +314,64 @@ class Beginner(_Bad):
     )
 
 
+class _Told(_Wrapped):
+  """A sum that is asked without tools, and answered in text."""
+
+  tools = ()
+
+  def __init__(self, session):
+    super().__init__(session)
+    self.tools = ()
+    self._is_over = False
+
+  async def reset(self):
+    step = await super().reset()
+    self.right = str(
+      sum(map(int, re.findall(r"\d+", step.messages[-1].content)))
+    )
+    return step
+
+  async def step(self, answer):
+    if self._is_over:
+      raise EnvironmentFault("a step after the end")
+    self._is_over = True
+    return Step((), self.reward(answer.content), Status.COMPLETED)
+
+  def reward(self, text):
+    return float(text == self.right)
+
+
+class _ToldToAnyone(_Told):
+  def reward(self, text):
+    return 1.0
+
+
+class _ToldInNumbers(_Told):
+  def reward(self, text):
+    return float(int(text) == int(self.right))
+
+
+class _ToldForEver(_Told):
+  async def step(self, answer):
+    return Step((Message("user", "Again?"),))
+
+
+class WithoutTools(_Bad):
+  wrap = _Told
+  mistakes = ()
+
+  def expert(self, task, *, seed, mistakes):
+    return _Speaker(self.find(task).a + self.find(task).b)
+
+
+class _Speaker:
+  def __init__(self, value):
+    self._value = value
+
+  def answer(self, messages):
+    return Message("assistant", str(self._value))
+
+
 CAUGHT_BY = {
   Shuffled: "indices_are_stable",
   Empty: "indices_are_stable",
@@ -393,6 +453,25 @@ class SessionContractTest(unittest.TestCase):
           passes.append(split_by)
       with self.subTest(environment=environment.__name__):
         self.assertEqual(passes, passing)
+
+  def test_an_environment_without_tools_passes(self):
+    for name in sorted(dir(SessionContract)):
+      if name.startswith("test_"):
+        result = run_contract(WithoutTools, name.removeprefix("test_"))
+        with self.subTest(test=name):
+          self.assertTrue(
+            result.wasSuccessful(), result.errors + result.failures
+          )
+
+  def test_flaws_of_environments_without_tools_are_noticed(self):
+    for flaw, test in (
+      (_ToldToAnyone, "nonsense_is_answered_not_raised"),
+      (_ToldInNumbers, "nonsense_is_answered_not_raised"),
+      (_ToldForEver, "nonsense_does_not_go_on_for_ever"),
+    ):
+      with self.subTest(flaw=flaw.__name__):
+        bad = type(flaw.__name__, (WithoutTools,), {"wrap": flaw})
+        self.assertFalse(run_contract(bad, test).wasSuccessful())
 
   def test_an_environment_without_an_expert_skips(self):
     class NoExpert(Arithmetic):

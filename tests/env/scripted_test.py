@@ -74,6 +74,13 @@ class GenericTest(unittest.TestCase):
         (call,) = make(seed=seed).answer(SAID, [tool]).tool_calls
         self.assertEqual({*json.loads(call.arguments)}, {*odd, "unknown"})
 
+  def test_answers_are_text_where_there_are_no_tools(self):
+    said = {n: make(seed=0).answer(SAID, ()) for n, make in GENERIC.items()}
+    self.assertEqual({m.tool_calls for m in said.values()}, {()})
+    self.assertEqual(said["echo"].content, "Find 12 red shoes!")
+    words = " ".join(m.content for m in SAID)
+    self.assertIn(said["random"].content, words)
+
   def test_the_same_seed_gives_the_same_calls(self):
     for make in GENERIC.values():
       answers = [make(seed=3).answer(SAID, TOOLS) for _ in range(2)]
