@@ -52,6 +52,7 @@ from agentrl_jax.controller.player import (
   Player,
   ScriptedPlayer,
   ScriptPlayer,
+  without_expert,
 )
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.records import Task, Trajectory
@@ -237,11 +238,17 @@ def score_scripted(
   tasks: Sequence[Task],
   plan: ml_collections.ConfigDict,
 ) -> dict[str, TaskScore]:
-  """Scores every scripted policy and the expert, as `environment policy`."""
+  """Scores every scripted policy and the expert, as `environment policy`.
+
+  The expert of an environment that has none is left out.
+  """
   scores: dict[str, TaskScore] = {}
   for name in dict.fromkeys(task.name for task in tasks):
     mine = [task for task in tasks if task.name == name]
-    for policy in (*environments[name].scripted_policies(), "expert"):
+    policies = list(environments[name].scripted_policies())
+    if not without_expert({name: environments[name]}, mine[0].split):
+      policies.append("expert")
+    for policy in policies:
       player = _script_player(settings, environments, policy)
       for label, each in score(settings, mine, player, plan).items():
         scores[f"{label} {policy}"] = each
@@ -448,9 +455,23 @@ def _scores(
       player.require_answers(scores)
     return scores
   word = _POLICY.value.removeprefix(f"{SCRIPTED}:")
+  if word in EXPERTS:
+    require_experts(environments, tasks)
   return score(
     settings, tasks, _script_player(settings, environments, word), plan, log
   )
+
+
+def require_experts(
+  environments: Mapping[str, Environment], tasks: Sequence[Task]
+) -> None:
+  """Raises `ConfigError` if a task's environment has no expert."""
+  for name, split in labels_of(tasks):
+    if without_expert({name: environments[name]}, split):
+      raise ConfigError(
+        f"{name} has no expert; leave it out of --tasks, or name another "
+        "policy than expert and imperfect, such as --policy=scripted"
+      )
 
 
 def _endpoint_player(

@@ -6,6 +6,7 @@ demonstrations work with any of them.
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -38,6 +39,8 @@ from agentrl_jax.data.records import (
 from agentrl_jax.env.interface import Environment, Expert, Step
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import Generator
+
+_log = logging.getLogger(__name__)
 
 
 class Player(Protocol):
@@ -265,6 +268,22 @@ def expert_of(
         f"{name} has no expert ({error}): leave it out of tasks.names, or give "
         "its class an `expert`"
       ) from error
+
+
+def without_expert(
+  environments: Mapping[str, Environment], split: str
+) -> list[str]:
+  """Returns the names of the environments that have no expert."""
+  found = []
+  for name, environment in environments.items():
+    for index in environment.indices(split)[:1]:
+      try:
+        environment.expert(Task(name, split, index), seed=0, mistakes={})
+      except NotImplementedError:
+        found.append(name)
+      except Exception:  # noqa: BLE001 - counts as its fault where it plays
+        _log.warning("the expert of %s broke", name, exc_info=True)
+  return found
 
 
 def _require_known(

@@ -66,7 +66,9 @@ def render(
           )
         )
       ],
-      panels=panel_svgs(metrics, summary.evaluations),
+      panels=panel_svgs(
+        metrics, summary.evaluations, has_warm_start=summary.has_warm_start
+      ),
       attempts=attempts_table(metrics),
       faults=faults[-NUM_FAULTS:],
       num_faults=len(faults),

@@ -48,8 +48,13 @@ def moment(seconds: float) -> str:
   return f"{when:%Y-%m-%d %H:%M} UTC"
 
 
-def stage_name(stage: str) -> str:
-  """A stage's key as words: "warm_start" is "warm start", "rl" is "RL"."""
+def stage_name(stage: str, *, has_warm_start: bool = True) -> str:
+  """A stage's key as words: "warm_start" is "warm start", "rl" is "RL".
+
+  In a run without a warm start that stage's policy is "untouched".
+  """
+  if not has_warm_start:
+    stage = stage.replace("warm_start", "untouched")
   words = stage.split("_")
   return " ".join("RL" if word == "rl" else word for word in words)
 

@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from agentrl_jax.metrics import Row
 from launch.reports import curves
+from launch.reports.numbers import stage_name
 from launch.reports.summary import Evaluation, Score
 from launch.reports.theme import (
   Theme,
@@ -35,6 +36,12 @@ class Data:
 
   rows: Sequence[Row]
   evaluations: Sequence[Evaluation]
+  has_warm_start: bool = True
+
+  @property
+  def start(self) -> str:
+    """The name of the policy that reinforcement learning begins with."""
+    return stage_name("warm_start", has_warm_start=self.has_warm_start)
 
   @property
   def tasks(self) -> list[str]:
@@ -86,7 +93,7 @@ def draw_success(figure: FigureBase, data: Data, theme: Theme) -> None:
   sides = (-width / 2 - unit, last + width / 2 + unit)
   axes.set_xticks(
     [sides[0], *inside, sides[1]],
-    ["warm start", *(f"{tick:g}" for tick in inside), "after RL"],
+    [data.start, *(f"{tick:g}" for tick in inside), "after RL"],
   )
   if not ends:
     say_missing(axes, theme)

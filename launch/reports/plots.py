@@ -106,6 +106,19 @@ PANELS = (
 )
 
 
+def _shown(*, has_warm_start: bool) -> list[Panel]:
+  """Returns the panels of a run: one without a warm start has no loss of it."""
+  if has_warm_start:
+    return list(PANELS)
+  rest = [panel for panel in PANELS if panel.draw is not panels.draw_loss]
+  below = [panel for panel in rest if panel.row == 1]
+  columns = {panel.title: (3 * n, 3 * n + 3) for n, panel in enumerate(below)}
+  return [
+    dataclasses.replace(panel, columns=columns.get(panel.title, panel.columns))
+    for panel in rest
+  ]
+
+
 @dataclasses.dataclass(frozen=True)
 class Drawing:
   """One panel as SVG, to be placed in a page.
@@ -124,14 +137,16 @@ def plot_curves(
   metrics: Sequence[Row],
   evaluations: Sequence[Evaluation],
   path: pathlib.Path,
+  *,
+  has_warm_start: bool = True,
 ) -> None:
   """Writes all panels as one picture; the suffix of `path` is its format."""
-  data = Data(metrics, evaluations)
+  data = Data(metrics, evaluations, has_warm_start)
   with matplotlib.rc_context(_SETTINGS):
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
     figure = Figure(figsize=(13, 11.2), dpi=150, layout=layout)
     grid = figure.add_gridspec(3, 6, height_ratios=(1.15, 1, 1))
-    for panel in PANELS:
+    for panel in _shown(has_warm_start=has_warm_start):
       place = figure.add_subfigure(grid[panel.row, slice(*panel.columns)])
       place.suptitle(
         panel.title, x=0.02, ha="left", fontsize=11.5, weight="bold"
@@ -143,10 +158,13 @@ def plot_curves(
 
 
 def panel_svgs(
-  metrics: Sequence[Row], evaluations: Sequence[Evaluation]
+  metrics: Sequence[Row],
+  evaluations: Sequence[Evaluation],
+  *,
+  has_warm_start: bool = True,
 ) -> list[Drawing]:
   """Draws each panel as SVG text without a header, in the page's colours."""
-  data = Data(metrics, evaluations)
+  data = Data(metrics, evaluations, has_warm_start)
   return [
     Drawing(
       title=panel.title,
@@ -154,7 +172,7 @@ def panel_svgs(
       svg=_svg(panel, data, _NARROW),
       wide_svg=_svg(panel, data, _WIDE) if panel.is_wide else "",
     )
-    for panel in PANELS
+    for panel in _shown(has_warm_start=has_warm_start)
   ]
 
 

@@ -208,6 +208,12 @@ class Summary:
   config_changes: Mapping[str, Sequence[Any]]  # key: (base's value, the run's)
   is_finished: bool = True  # False: stopped, and the rest is still to come
 
+  @property
+  def has_warm_start(self) -> bool:
+    """False if reinforcement learning began with the pretrained weights."""
+    changed = self.config_changes.get("warm_start.epochs")
+    return changed is None or bool(changed[1])
+
   def evaluation(self, stage: str, mode: str) -> Evaluation | None:
     """Returns the evaluation of that policy, or None if there is none."""
     found = [

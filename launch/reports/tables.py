@@ -1,6 +1,7 @@
 """Tables of success and of time: the same rows for terminal and report."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -48,13 +49,16 @@ class BeforeAfter:
 
 def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
   """Builds success per policy and task; None if the mode was not evaluated."""
+  name_of = functools.partial(
+    numbers.stage_name, has_warm_start=summary.has_warm_start
+  )
   evaluations = [
-    (numbers.stage_name(stage), summary.evaluation(stage, mode))
+    (name_of(stage), summary.evaluation(stage, mode))
     for stage in ("untrained", "warm_start", "rl")
   ]
   shown: list[tuple[str, Evaluation | Comparison | None]] = [
     *evaluations,
-    ("RL − warm start", summary.comparison("warm_start", mode)),
+    (f"RL − {name_of('warm_start')}", summary.comparison("warm_start", mode)),
   ]
   if mode == "greedy":
     for stage, title, short in BESIDE:
@@ -100,7 +104,7 @@ def stage_times(summary: Summary) -> list[StageTime]:
     gain = learned.per_minute if learned else None
     rows.append(
       StageTime(
-        title=numbers.stage_name(stage),
+        title=numbers.stage_name(stage, has_warm_start=summary.has_warm_start),
         duration=numbers.duration(seconds),
         share=seconds / summary.total_wall_s,
         success=numbers.percent(learned.success) if learned else "",
@@ -118,7 +122,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     if table is not None:
       console.print(_rich(table))
   if rows := stage_times(summary):
-    console.print(_rich_times(rows))
+    console.print(_rich_times(rows, has_warm_start=summary.has_warm_start))
   facts = summary.facts
   console.print(f"Seed {facts['seed']}, commit {facts['commit']}")
 
@@ -155,11 +159,13 @@ def _cell(source: Score | Difference | None, usual_n: int) -> Cell:
   )
 
 
-def _rich_times(rows: Sequence[StageTime]) -> Table:
+def _rich_times(rows: Sequence[StageTime], *, has_warm_start: bool) -> Table:
+  caption = "points per minute: rise of greedy success"
+  if has_warm_start:
+    caption += "; the warm start's minutes include tokenizer and demonstrations"
   drawn = Table(
     title="Where the minutes went",
-    caption="points per minute: rise of greedy success; the warm start's "
-    "minutes include tokenizer and demonstrations",
+    caption=caption,
     title_justify="left",
     caption_justify="left",
     box=SIMPLE_HEAD,

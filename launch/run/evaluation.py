@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import json
+import logging
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from agentrl_jax.controller.player import (
   PolicyPlayer,
   ScriptedPlayer,
   ScriptPlayer,
+  without_expert,
 )
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.record_file import read_groups, write_groups
@@ -30,11 +32,14 @@ from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter
 from launch.config.settings import Settings
+from launch.reports import numbers
 from launch.reports.progress import StageProgress
 from launch.reports.summary import Evaluation, read_evaluation
 from launch.run.context import RunContext
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
+
+_log = logging.getLogger(__name__)
 
 SPLIT = "test"
 
@@ -102,10 +107,20 @@ class Evaluator:
       service.settle()
     return self._filed(stage, mode, player, service.require_engine)
 
-  def expert(self) -> Evaluation:
-    """Scores the error-free expert."""
+  def expert(self) -> Evaluation | None:
+    """Scores the error-free expert of each environment that has one."""
+    missing = without_expert(self._environments, SPLIT)
+    if missing:
+      _log.warning("no expert to compare with in %s", ", ".join(missing))
+    environments = {
+      name: environment
+      for name, environment in self._environments.items()
+      if name not in missing
+    }
+    if not environments:
+      return None
     player = ScriptPlayer(
-      environments=self._environments,
+      environments=environments,
       max_turns=self._settings.episode.max_turns,
       mistakes={},
       waits=self._settings.waits,
@@ -163,7 +178,9 @@ class Evaluator:
     )
     tasks = self._plan.tasks_of(stage, mode, drawn)
     played: list[Trajectory] = []
-    name = f"evaluation of {stage.replace('_', ' ')}, {mode}"
+    has_warm_start = self._settings.warm_start_epochs > 0
+    title = numbers.stage_name(stage, has_warm_start=has_warm_start)
+    name = f"evaluation of {title}, {mode}"
     with StageProgress(name, len(tasks)) as show:
       scores = play_once(
         player,

@@ -32,7 +32,7 @@ from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import shared_facts
 
-SHOWN = (("warm_start", "after the warm start"), ("rl", "after RL"))
+SHOWN = {"warm_start": "after the warm start", "rl": "after RL"}
 
 
 def show(context: RunContext, codec: ChatCodec, console: Console) -> None:
@@ -68,10 +68,16 @@ def keep(
   )
   summary = read_summary(run.summary)
   metrics = read_metrics(run.root / FILE)
-  plot_curves(metrics, summary.evaluations, run.curves)
-  episodes = _episodes(run, codec, config.report.num_episodes) if codec else []
+  plot_curves(
+    metrics,
+    summary.evaluations,
+    run.curves,
+    has_warm_start=summary.has_warm_start,
+  )
+  number = config.report.num_episodes
+  shown = _episodes(run, codec, number, summary) if codec else []
   faults = read_faults(run.root / FAULTS)
-  write_report(summary, metrics, episodes, run.report, faults=faults)
+  write_report(summary, metrics, shown, run.report, faults=faults)
   return summary
 
 
@@ -95,16 +101,19 @@ def _changed(
 
 
 def _episodes(
-  run: RunDirectory, codec: ChatCodec, number: int
+  run: RunDirectory, codec: ChatCodec, number: int, summary: Summary
 ) -> list[Episode]:
   """Returns the same held-out tasks before and after, most telling first."""
   played = {
     stage: read_episodes(run, stage, "greedy")
     if run.trajectories_of(stage, "greedy").exists()
     else {}
-    for stage, _ in SHOWN
+    for stage in SHOWN
   }
   tasks = _telling(played["warm_start"], played["rl"])[: max(number // 2, 1)]
+  titles = (
+    SHOWN if summary.has_warm_start else SHOWN | {"warm_start": "untouched"}
+  )
   return [
     Episode(
       trajectory=played[stage][task],
@@ -112,7 +121,7 @@ def _episodes(
       token_text=_token_texts(played[stage][task], codec),
     )
     for task in tasks
-    for stage, title in SHOWN
+    for stage, title in titles.items()
   ]
 
 

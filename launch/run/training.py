@@ -8,17 +8,20 @@ import contextlib
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import ml_collections
 
+from agentrl_jax.controller.player import without_expert
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.chat import codec_of, save_chat, share_chat
+from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
@@ -69,6 +72,21 @@ def _require_learning(config: ml_collections.ConfigDict) -> None:
     )
 
 
+def _require_experts(
+  settings: Settings, environments: Mapping[str, Environment]
+) -> None:
+  """Refuses a warm start on demonstrations that nobody can give."""
+  if not settings.warm_start_epochs:
+    return
+  if missing := without_expert(environments, "train"):
+    raise ConfigError(
+      f"{', '.join(missing)} has no expert, and warm_start.epochs="
+      f"{settings.warm_start_epochs} learns from experts: set "
+      "warm_start.epochs=0 and pretrained.path to a Hugging Face folder, give "
+      "the environment's class an `expert`, or leave it out of tasks.names"
+    )
+
+
 def _lead(context: RunContext, plan: EvaluationPlan) -> None:
   """Runs every stage in process 0 and shows the results."""
   try:
@@ -115,6 +133,7 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
     stack.enter_context(traced(folder.root, context.config.name, share=share))
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
+    _require_experts(settings, environments)
     folder.keep_config(context.given)
     if not folder.is_done(RUN):
       FaultLog(folder.root / FAULTS).started(folder.newest_step(RL))

@@ -37,6 +37,7 @@ class RunState:
     config = run_config(run)
     self.name = str(config.name)
     self._steps = int(config.train.steps)
+    self._has_warm_start = bool(config.warm_start.epochs)
     # Of long runs both take seconds, and the page asks every few seconds.
     self._curves = functools.lru_cache(maxsize=1)(self._draw)
     self._rows = functools.lru_cache(maxsize=1)(self._read_rows)
@@ -78,7 +79,9 @@ class RunState:
     evaluations = [read_evaluation(path) for path in self._evaluation_files()]
     return [
       {"title": d.title, "note": d.note, "svg": d.svg, "wide": d.wide_svg}
-      for d in panel_svgs(self._metrics(), evaluations)
+      for d in panel_svgs(
+        self._metrics(), evaluations, has_warm_start=self._has_warm_start
+      )
     ]
 
   def _metrics(self) -> Sequence[Row]:

@@ -8,6 +8,7 @@ from agentrl_jax.controller.player import (
   ExpertPlayer,
   ScriptPlayer,
   episodes_of,
+  without_expert,
 )
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
@@ -47,6 +48,26 @@ def wins(player, name, number=20):
     ]
 
   return sum(t.reward == 1.0 for t in asyncio.run(play()))
+
+
+class Untaught(Arithmetic):
+  """Has no expert."""
+
+  mistakes = ()
+
+  def expert(self, task, *, seed, mistakes):
+    raise NotImplementedError("none here")
+
+
+class ExpertsTest(unittest.TestCase):
+  def test_environments_without_one_are_found(self):
+    environments = {"a": Untaught(), "b": Arithmetic(), "c": Untaught()}
+    self.assertEqual(without_expert(environments, "test"), ["a", "c"])
+
+  def test_to_play_one_that_is_not_there_is_refused(self):
+    for make in (script, tokens):
+      with self.assertRaisesRegex(ConfigError, "^sums has no expert"):
+        wins(make({"sums": Untaught()}, {}), "sums", 1)
 
 
 class MistakesTest(unittest.TestCase):

@@ -3,15 +3,21 @@
 import json
 import pathlib
 import tempfile
+from unittest import mock
 
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
+from launch import evaluate
+from launch.config.settings import read_settings
 from launch.evaluate import choose_tasks
 from tests import programs
+from tests.controller.player_test import Untaught
 from tests.environments.dbbench.data import dev_rows
+from tests.launch import tiny
 
 DEADLINE_S = 200
 
@@ -49,6 +55,19 @@ class ChooseTasksTest(absltest.TestCase):
     for word in ("arithmetic", "chess/test"):
       with self.assertRaisesRegex(ConfigError, "as in arithmetic/test"):
         self._choose([word])
+
+
+class ExpertsTest(absltest.TestCase):
+  def test_an_environment_without_one_is_refused_or_left_out(self):
+    settings = read_settings(tiny.get_config())
+    environments = {"arithmetic": Untaught()}
+    tasks = [Task("arithmetic", "test", 0)]
+    with self.assertRaisesRegex(ConfigError, "arithmetic has no expert; leave"):
+      evaluate.require_experts(environments, tasks)
+    with mock.patch.object(evaluate, "score", return_value={"arithmetic": 1}):
+      scores = evaluate.score_scripted(settings, environments, tasks, None)
+    self.assertNotIn("arithmetic expert", scores)
+    self.assertIn("arithmetic constant", scores)
 
 
 class SeveralSplitsTest(absltest.TestCase):

@@ -16,9 +16,13 @@ import tempfile
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import read_metrics
+from configs import environments
+from launch.run.training import train
 from tests import programs
 from tests.clocks import wait_until
+from tests.launch import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 8
@@ -214,6 +218,17 @@ class TrainTest(absltest.TestCase):
 def _num_tasks(evaluation) -> int:
   untrained = evaluation["stage"] == "untrained"
   return SMALL[f"evaluation.num_{'untrained' if untrained else 'tasks'}"]
+
+
+def test_a_warm_start_without_an_expert_is_refused(tmp_path):
+  config = tiny.get_config()
+  config.workdir = str(tmp_path)
+  config.environments.arithmetic = environments.entry(
+    "tests.controller.player_test:Untaught"
+  )
+  with pytest.raises(ConfigError, match="arithmetic has no expert, and"):
+    train(config)
+  assert not list(tmp_path.rglob("config.yaml"))
 
 
 class CommandLineTest(absltest.TestCase):

@@ -22,6 +22,16 @@ class PlotsTest(unittest.TestCase):
       cls.rows = read_metrics(pathlib.Path(folder) / FILE)
     cls.drawings = plots.panel_svgs(cls.rows, synthetic_run.evaluations())
 
+  def test_a_run_without_a_warm_start_has_no_loss_of_it(self):
+    drawings = plots.panel_svgs(
+      self.rows, synthetic_run.evaluations(), has_warm_start=False
+    )
+    titles = [drawing.title for drawing in self.drawings]
+    titles.remove("Warm-start loss")
+    self.assertEqual([drawing.title for drawing in drawings], titles)
+    self.assertIn("untouched", drawings[0].svg)
+    self.assertNotIn("warm start", drawings[0].svg)
+
   @pytest.mark.slow
   def test_writes_a_picture(self):
     with tempfile.TemporaryDirectory() as folder:

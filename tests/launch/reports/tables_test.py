@@ -6,7 +6,7 @@ import unittest
 
 from rich.console import Console
 
-from launch.reports import numbers, tables
+from launch.reports import html, numbers, tables
 from launch.reports.summary import Evaluation
 from tests.launch.reports import synthetic_run
 
@@ -18,6 +18,16 @@ def printed(summary, width: int = 100) -> str:
 
 
 class TablesTest(unittest.TestCase):
+  def test_a_run_without_a_warm_start_began_untouched(self):
+    summary = dataclasses.replace(
+      synthetic_run.a_summary(), config_changes={"warm_start.epochs": (1, 0)}
+    )
+    text = printed(summary)
+    self.assertIn("RL − untouched", text)
+    self.assertNotIn("warm start", text.lower())
+    self.assertNotIn("warm start", html.render(summary, [], []).lower())
+    self.assertNotIn("warm-start", html.render(summary, [], []).lower())
+
   def test_every_number_filed_is_printed(self):
     summary = synthetic_run.a_summary()
     text = printed(summary)

@@ -10,10 +10,12 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
+from environments.arithmetic.environment import Arithmetic
 from launch.config.settings import read_settings
 from launch.run.evaluation import EvaluationPlan, Evaluator, read_episodes
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
+from tests.controller.player_test import Untaught
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
 from tests.rollout import small
@@ -49,6 +51,25 @@ def requests_of(folder, mode, driver=None, **sampling):
       metrics,
     ).policy("rl", mode, service)
   return [request for _, request in engine.asked]
+
+
+def experts_score(folder, environments):
+  config = tiny.get_config()
+  run = RunDirectory(folder, "")
+  with MetricsWriter(run.root) as metrics:
+    return Evaluator(
+      types.SimpleNamespace(settings=read_settings(config), folder=run),
+      EvaluationPlan(**config.evaluation),
+      environments,
+      metrics,
+    ).expert()
+
+
+def test_the_expert_is_scored_where_there_is_one(tmp_path, caplog):
+  environments = {"sums": Arithmetic(), "a": Untaught()}
+  assert set(experts_score(tmp_path / "one", environments).tasks) == {"sums"}
+  assert "no expert to compare with in a" in caplog.text
+  assert experts_score(tmp_path / "none", {"a": Untaught()}) is None
 
 
 @pytest.mark.parametrize(
