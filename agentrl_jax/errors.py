@@ -40,6 +40,10 @@ class EnvironmentFault(AgentRLError):
   """An environment broke: the attempt is retried, then masked, never scored."""
 
 
+class SchemaFault(EnvironmentFault, ValueError):
+  """A tool has a schema that cannot be shown to a policy."""
+
+
 class GeneratorFault(AgentRLError):
   """The rollout engine could not answer; its cause is chained."""
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.tool_schema import copied_parameters
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault, SchemaFault
 
 ROLES = ("system", "user", "assistant", "tool")
 MAX_STOPS = 4  # tokens of which any one ends an answer
@@ -119,7 +119,7 @@ class Tool:
   """A function that the policy may call; `parameters` is a JSON schema.
 
   What is null is what is not given: the description, the schema, or a keyword
-  in it. Raises `ConfigError` for a schema that cannot be shown.
+  in it. Raises `SchemaFault` for a schema that cannot be shown.
   """
 
   name: str
@@ -134,7 +134,7 @@ class Tool:
     try:
       schema = unicode_json(copied_parameters(given))
     except ValueError as error:
-      raise ConfigError(
+      raise SchemaFault(
         f"the parameters of tool {reprlib.repr(self.name)}: {error}"
       ) from error
     object.__setattr__(self, "parameters", schema)

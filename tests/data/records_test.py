@@ -343,7 +343,7 @@ class ToolTest(parameterized.TestCase):
       tool_from_json(body)
 
   def test_a_schema_that_cannot_be_shown_is_named(self):
-    with self.assertRaisesRegex(ConfigError, "tool 'f': .*found \\[1\\]"):
+    with self.assertRaisesRegex(EnvironmentFault, "tool 'f': .*found \\[1\\]"):
       Tool("f", "", [1])
 
 

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from agentrl_jax.data.records import Message, Tool, ToolCall
+from agentrl_jax.errors import SchemaFault
 from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_STOPS,
@@ -39,6 +40,7 @@ from agentrl_jax.rollout.openai.validation import (
   unsupported,
   whole_number,
 )
+from agentrl_jax.rollout.server.errors import ApiError
 
 _MAX_STOP_TEXTS = 4  # OpenAI's own limit
 _MAX_STOP_CHARS = 256
@@ -352,9 +354,12 @@ class ChatTool(LenientObject):
   function: _Function
 
   def to_tool(self) -> Tool:
-    """Returns the tool as chat templates read it."""
+    """Returns the tool as chat templates read it. Raises `ApiError`."""
     function = self.function
-    return Tool(function.name, function.description, function.parameters)
+    try:
+      return Tool(function.name, function.description, function.parameters)
+    except SchemaFault as error:
+      raise ApiError(str(error), param="tools") from error
 
 
 class _FunctionName(JsonObject):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Tool
@@ -13,8 +13,6 @@ from agentrl_jax.rollout.openai.schema import (
   NamedTool,
 )
 from agentrl_jax.rollout.server.errors import ApiError
-
-_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +28,7 @@ class StructuredOutput:
     cls, request: ChatCompletionRequest, codec: ChatCodec
   ) -> "StructuredOutput":
     """Compiles a call's grammar. Raises `ApiError` naming the field."""
-    tools = _or_refused(
-      lambda: tuple(tool.to_tool() for tool in request.tools), "tools"
-    )
+    tools = tuple(tool.to_tool() for tool in request.tools)
     choice = _choose_tools(request, tools)
     may_call = bool(tools) and choice.mode != "none"
     schema = request.answer_schema
@@ -47,7 +43,7 @@ class StructuredOutput:
         choice.tools, choice=choice.mode, parallel=choice.parallel
       )
 
-    return cls(tools, True, _or_refused(call_grammar, "tools"))
+    return cls(tools, True, _compile(call_grammar, "tools"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +107,11 @@ def _json_grammar(
       param="response_format",
       code="unsupported_value",
     )
-  return _or_refused(lambda: codec.json_grammar(schema), "response_format")
+  return _compile(lambda: codec.json_grammar(schema), "response_format")
 
 
-def _or_refused(make: Callable[[], _T], param: str) -> _T:
-  """Makes something of a field; turns a `ConfigError` into an `ApiError`."""
+def _compile(grammar: Callable[[], str], param: str) -> str:
   try:
-    return make()
+    return grammar()
   except ConfigError as error:
     raise ApiError(str(error), param=param) from error
