@@ -142,6 +142,11 @@ class RenderingTest(parameterized.TestCase):
     ),
     ("no_others", {"additionalProperties": False}, "f(): D"),
     (
+      "others_of_any_kind",
+      {"additionalProperties": {}},
+      "f(): D\n- additionalProperties: {}",
+    ),
+    (
       "union",
       {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
       'f(): D\n- anyOf: [{"required": ["a"]}, {"required": ["b"]}]',
