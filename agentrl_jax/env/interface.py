@@ -25,6 +25,7 @@ from agentrl_jax.data.records import (
   ToolCall,
 )
 from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies, ToolCaller
+from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import EnvironmentFault
 
 
@@ -132,6 +133,50 @@ def _bounded(answer: Message, max_calls: int, max_chars: int) -> Message:
     left -= len(name) + len(arguments)
     kept.append(ToolCall(name, arguments, call.id))
   return dataclasses.replace(answer, tool_calls=tuple(kept))
+
+
+class OneCallSession(Session):
+  """Plays the first call of each answer; a subclass says what it does.
+
+  An answer without a call, or with arguments that the schema forbids, is
+  answered by a message and counts as a turn. Further calls are ignored.
+
+  Args:
+    question: the user's first message.
+    max_turns: answers until the session ends.
+    no_call: the reply to an answer without a call.
+  """
+
+  def __init__(self, question: str, *, max_turns: int, no_call: str):
+    self._question, self._no_call = question, no_call
+    self.turns_left = max_turns
+
+  @abc.abstractmethod
+  def play(self, tool: str, arguments: Mapping[str, Any]) -> str | Step:
+    """Returns the tool's reply, or the step that ends the session."""
+
+  def go_on(self, reply: Message) -> Step:
+    """Returns the step of an answer after which the task is not solved."""
+    if self.turns_left > 0:
+      return Step((reply,))
+    return Step((reply,), status=Status.TASK_LIMIT_REACHED)
+
+  async def reset(self) -> Step:
+    return Step((Message("user", self._question),))
+
+  async def step(self, answer: Message) -> Step:
+    self.turns_left -= 1
+    if not answer.tool_calls:
+      return self.go_on(Message("user", self._no_call))
+    call = answer.tool_calls[0]
+    arguments = read_arguments(call, self.tools)
+    if isinstance(arguments, ToolMistake):
+      played: str | Step = arguments.message
+    else:
+      played = self.play(call.name, arguments)
+    if isinstance(played, Step):
+      return played
+    return self.go_on(Message("tool", played, tool_call_id=call.id))
 
 
 class Expert(ToolCaller, abc.ABC):

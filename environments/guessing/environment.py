@@ -11,9 +11,8 @@ from typing import Any
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import split_of
-from agentrl_jax.env.adapters.one_call import OneCallSession
 from agentrl_jax.env.indexed import IndexedEnvironment
-from agentrl_jax.env.interface import Expert, Session, Step
+from agentrl_jax.env.interface import Expert, OneCallSession, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.errors import ConfigError
 from environments.guessing.expert import MISTAKES, Questioner

@@ -31,13 +31,17 @@ from agentrl_jax.errors import (
   ListenerFault,
   ServerFull,
 )
-from agentrl_jax.rollout.api import Completion, SamplingParams
+from agentrl_jax.rollout.api import (
+  Completion,
+  Listener,
+  Request,
+  SamplingParams,
+)
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.grammar_compiler import (
   COMPILE_S,
   GrammarCompiler,
 )
-from agentrl_jax.rollout.engine.request import Listener, Request
 
 # Requests inside the engine per slot. Those without a slot wait inside, so that
 # a freed slot gets the next one at once.

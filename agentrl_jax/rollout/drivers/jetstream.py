@@ -32,10 +32,10 @@ import jax
 import numpy as np
 
 from agentrl_jax.errors import GeneratorFault
+from agentrl_jax.rollout.api import Request
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine, StepResult
-from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.weights import ServedWeights
 
 

@@ -28,12 +28,12 @@ from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_TOP,
   Completion,
+  Request,
   SamplingParams,
 )
 from agentrl_jax.rollout.engine.decoder import DecodeCall
 from agentrl_jax.rollout.engine.paged_scheduler import PagedScheduler
 from agentrl_jax.rollout.engine.placement import Place
-from agentrl_jax.rollout.engine.request import Request
 from agentrl_jax.rollout.engine.scheduler import Scheduler
 from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig

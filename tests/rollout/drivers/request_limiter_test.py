@@ -3,9 +3,8 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError, GeneratorFault, ServerFull
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import Request, SamplingParams
 from agentrl_jax.rollout.drivers.driver import RequestLimiter
-from agentrl_jax.rollout.engine.request import Request
 from tests.rollout import small
 
 

@@ -4,9 +4,8 @@ import unittest
 
 import numpy as np
 
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import Request, SamplingParams
 from agentrl_jax.rollout.engine.cache.kv_cache import Allocation, SlotTable
-from agentrl_jax.rollout.engine.request import Request
 from tests.rollout import small
 
 MIN_COPIED = 4

@@ -3,8 +3,7 @@
 import unittest
 
 from agentrl_jax.data.records import Message, Status, Tool, ToolCall
-from agentrl_jax.env.adapters.one_call import OneCallSession
-from agentrl_jax.env.interface import Step
+from agentrl_jax.env.interface import OneCallSession, Step
 
 GO = Tool(
   "go",
