@@ -194,7 +194,7 @@ async def play_expert(
     line: ChatLine, turn: int, prompt: np.ndarray, room: int
   ) -> Completion:
     with environments_own(spec.task.name, "expert"):
-      message = expert.answer(line.new_messages)
+      message = require_message(expert.answer(line.new_messages))
     sampled = codec.write(message)[:room]
     zeros = np.zeros(len(sampled), np.float32)
     version = np.full(len(sampled), -1, np.int32)
@@ -247,11 +247,14 @@ class _RunningEpisode:
 
   async def reset(self, line: ChatLine) -> Step:
     """Records the environment's first messages on a line."""
-    return await self._reply(line, self.session.reset)
+    step = await begin(self.session, self._spec, self._waits)
+    self.record.add_step(line, step)
+    return step
 
   async def step(self, line: ChatLine, message: Message) -> Status:
     """Gives the environment an answer of a line, and records the reply."""
-    step = await self._reply(line, lambda: self.session.step(message))
+    step = await next_step(self.session, message, self._spec, self._waits)
+    self.record.add_step(line, step)
     return step.status
 
   async def answer(
@@ -283,13 +286,6 @@ class _RunningEpisode:
     if len(answer.sampled) >= room and not ended:
       return None, Status.AGENT_CONTEXT_LIMIT
     return message, Status.RUNNING
-
-  async def _reply(
-    self, line: ChatLine, stepping: Callable[[], Awaitable[Step]]
-  ) -> Step:
-    step = await reply(stepping, self._spec, self._waits)
-    self.record.add_step(line, step)
-    return step
 
 
 async def _alone(episode: _RunningEpisode) -> Status:
@@ -380,7 +376,8 @@ async def open_session(
 ) -> AsyncIterator[Session]:
   """Opens a session, and closes it in any case; both have a deadline."""
   stack = contextlib.AsyncExitStack()
-  session_name = f"{environment.name} {spec.task.split} {spec.task.index}"
+  task = spec.task  # its name is the config's, as an own class may have none
+  session_name = f"{task.name} {task.split} {task.index}"
   look_at = "the environment's containers or worker, and the load of its host"
   with tracing.span("open environment", {}):
     async with deadline(
@@ -389,9 +386,9 @@ async def open_session(
       holder=f"{session_name} to open",
       look_at=look_at,
     ):
-      with environments_own(spec.task.name, "open"):
+      with environments_own(task.name, "open"):
         session = await stack.enter_async_context(
-          environment.open(spec.task, seed=spec.seed)
+          environment.open(task, seed=spec.seed)
         )
 
   async def close() -> None:
@@ -401,7 +398,7 @@ async def open_session(
       holder=f"{session_name} to close",
       look_at=look_at,
     ):
-      with environments_own(spec.task.name, "close"):
+      with environments_own(task.name, "close"):
         await stack.aclose()
 
   try:
@@ -462,7 +459,27 @@ def tools_of(session: Session, spec: EpisodeSpec) -> Sequence[Tool]:
     return tools
 
 
-async def reply(
+async def begin(
+  session: Session, spec: EpisodeSpec, waits: EpisodeWaits
+) -> Step:
+  """Waits for the session's first messages, of which there is one at least."""
+  # The method is looked up where what is no session is a fault.
+  step = await _reply(lambda: session.reset(), spec, waits)
+  if step.status is Status.RUNNING and not step.messages:
+    raise EnvironmentFault(
+      f"reset of {spec.task.name} gave no message that could be answered"
+    )
+  return step
+
+
+async def next_step(
+  session: Session, answer: Message, spec: EpisodeSpec, waits: EpisodeWaits
+) -> Step:
+  """Waits for the session's reply to an answer."""
+  return await _reply(lambda: session.step(answer), spec, waits)
+
+
+async def _reply(
   stepping: Callable[[], Awaitable[Step]],
   spec: EpisodeSpec,
   waits: EpisodeWaits,
@@ -489,10 +506,14 @@ def _require_step(step: object) -> None:
   if not isinstance(step, Step):
     raise TypeError(f"it returned {type(step).__name__}, and a Step is due")
   for message in step.messages:
-    if not isinstance(message, Message):
-      raise TypeError(
-        f"{message!r:.80} is among its messages, and a Message is due"
-      )
+    require_message(message)
+
+
+def require_message(message: object) -> Message:
+  """Returns a message of an environment. Raises `TypeError` for none."""
+  if not isinstance(message, Message):
+    raise TypeError(f"it gave {message!r:.80}, and a Message is due")
+  return message
 
 
 def _name(spec: EpisodeSpec) -> str:

@@ -5,7 +5,6 @@ demonstrations work with any of them.
 """
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
@@ -17,10 +16,12 @@ from agentrl_jax.controller.episode import (
   EpisodeLimits,
   EpisodeWaits,
   Sampling,
+  begin,
   environments_own,
+  next_step,
   open_session,
   play_expert,
-  reply,
+  require_message,
   run_episode,
   tools_of,
 )
@@ -150,7 +151,7 @@ class TextPlayer:
     messages: list[Message] = []
     turns: list[Turn] = []
     async with open_session(environment, spec, self.waits) as session:
-      step = await reply(session.reset, spec, self.waits)
+      step = await begin(session, spec, self.waits)
       messages += step.messages
       while step.status is Status.RUNNING and len(turns) < self.max_turns:
         reward_before = step.reward
@@ -159,9 +160,7 @@ class TextPlayer:
           early_end = message
           break
         messages.append(message)
-        step = await reply(
-          functools.partial(session.step, message), spec, self.waits
-        )
+        step = await next_step(session, message, spec, self.waits)
         turns.append(_turn_without_tokens(step.reward - reward_before))
         messages += step.messages
     status = early_end or step.status
@@ -197,7 +196,7 @@ class ScriptPlayer(TextPlayer):
     ) -> Message:
       del messages, tools
       with environments_own(spec.task.name, "expert"):
-        return expert.answer(step.messages)
+        return require_message(expert.answer(step.messages))
 
     return answer
 
@@ -215,12 +214,12 @@ class ScriptedPlayer(TextPlayer):
   def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:
     with environments_own(spec.task.name, "scripted_policies"):
       policies = environment.scripted_policies()
-    name = environment.baseline if self.policy is None else self.policy
-    if name not in policies:
-      raise ConfigError(
-        f"{environment.name} has no scripted policy {name!r}; it has "
-        f"{', '.join(policies)}"
-      )
+      name = environment.baseline if self.policy is None else self.policy
+      if name not in policies:
+        raise ConfigError(
+          f"{spec.task.name} has no scripted policy {name!r}; it has "
+          f"{', '.join(policies)}"
+        )
     with environments_own(spec.task.name, f"policy {name}"):
       policy = policies[name](seed=spec.seed)
 
@@ -229,7 +228,7 @@ class ScriptedPlayer(TextPlayer):
     ) -> Message:
       del step
       with environments_own(spec.task.name, f"policy {name}"):
-        return policy.answer(messages, tools)
+        return require_message(policy.answer(messages, tools))
 
     return answer
 

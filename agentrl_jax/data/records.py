@@ -110,6 +110,10 @@ class Message:
     if self.role not in ROLES:
       raise ValueError(f"role {self.role!r} is not one of {', '.join(ROLES)}")
     _require_texts(self, "content")
+    if not all(isinstance(call, ToolCall) for call in self.tool_calls):
+      raise TypeError(
+        f"tool_calls must be ToolCalls, found {reprlib.repr(self.tool_calls)}"
+      )
     if self.tool_call_id is not None:
       _require_texts(self, "tool_call_id")
 

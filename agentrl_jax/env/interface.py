@@ -44,6 +44,11 @@ class Step(Scored):
   status: Status = Status.RUNNING
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    # An iterator would have no messages left for its second reader.
+    object.__setattr__(self, "messages", tuple(self.messages))
+
 
 class Session(abc.ABC):
   """One episode of one task. Steps are never concurrent.

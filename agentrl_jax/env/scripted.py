@@ -18,6 +18,7 @@ from typing import Any
 from agentrl_jax.data.records import Message, Tool, ToolCall
 
 TRIVIAL_SUCCESS = 0.3  # a more frequent success gets a warning
+_MAX_ITEMS = 1 << 10  # of a list that a schema wants longer
 
 
 class ToolCaller:
@@ -170,7 +171,7 @@ def _value(schema: Any, value_of: Callable[[Mapping[str, Any]], Any]) -> Any:
   if _kind(schema) == "object":
     return fill(schema, value_of)
   if _kind(schema) == "array":
-    num_items = max(1, schema.get("minItems", 0))
+    num_items = min(max(1, schema.get("minItems", 0)), _MAX_ITEMS)
     return [_value(schema.get("items"), value_of)] * num_items
   return value_of(schema)
 

@@ -9,7 +9,9 @@ import re
 _LENGTH = r"(?:length|window|size|limit)"
 _TOKENS = r"(?:length|len|tokens?|token count|number of tokens)"
 _INPUT = r"(?:prompt|inputs?|messages|conversation|sequence|context|history)"
-_EXCEEDS = r"(?:exceed|longer than|larger than|greater than|more than|>)"
+_EXCEEDS = (
+  r"(?:exceed|longer than|larger than|greater than|more than|only support|>)"
+)
 _MOST = r"(?:maximum|max|most|only|limit|allowed|supported|less than)"
 
 # Each is the words of the servers beside it. A limit of the answer alone, such
@@ -24,13 +26,14 @@ _FULL_CONTEXT = re.compile(
       # "exceeds the available context size", `ContextWindowExceededError`.
       rf"exceed\w*[^.]{{0,60}}\bcontext[ _]?{_LENGTH}",
       rf"context[ _-]?{_LENGTH}[^.]{{0,40}}(?:exceed|reached|overflow|only)",
-      r"exceed_context|context[ _](?:overflow|is full)",
+      rf"context[ _-]?{_LENGTH} (?:is|of) \d+",
+      r"exceeds?_context|context[ _](?:overflow|is full)",
       rf"{_EXCEEDS} [^.]{{0,60}}\bcontext[ _]?{_LENGTH}",
       rf"configured context {_LENGTH}|reached context {_LENGTH}",
       r"context the overflows|\bn_ctx\b|session[ _]len",
       # Anthropic, Bedrock, Ollama, Moonshot, GLM: "prompt is too long".
-      rf"\b{_INPUT}'?(?:[ _]{_TOKENS}){{0,2}}(?: [(][^)]*[)])?,?"
-      r" (?:is |are |was )?(?:too (?:long|large)|longer than)",
+      rf"\b{_INPUT}'?(?:[ _](?:text|{_TOKENS})){{0,2}}(?: [(][^)]*[)])?,?"
+      r"[ _](?:is |are |was )?(?:too[ _](?:long|large)|longer than)",
       r"request_too_large|total length of all messages",
       r"length of tokens in the request",
       r"messages(?:\[\d+\][.\w]*)?'?: (?:array|string) too long",
@@ -39,6 +42,13 @@ _FULL_CONTEXT = re.compile(
       rf"\b{_INPUT}[ _]{_TOKENS}\b[^.]{{0,60}}{_EXCEEDS}",
       rf"{_TOKENS} (?:of|in|from) (?:the |your )?(?:\w+ )?{_INPUT}\b"
       rf"[^.]{{0,60}}{_EXCEEDS}",
+      # Z.ai, Azure, Doubao, MLC, Cerebras: "Prompt exceeds max length".
+      rf"\b{_INPUT}\b(?: have \d+ tokens,? which)? exceeds? (?:the )?max",
+      rf"total (?:number of )?tokens\b[^.]{{0,60}}{_EXCEEDS}",
+      rf"{_EXCEEDS} [^.]{{0,40}}\b(?:input|prompt)[ _]length",
+      r"current length is \d+ while limit",
+      # Servers that take the prompt off the answer's limit.
+      r"max_(?:completion_)?tokens must be at least 1, got -",
       r"exceed\w* (?:the )?(?:model'?s? )?(?:maximum |max |total )?"
       r"(?:number of (?:input )?tokens|(?:input|prompt|sequence|token|model)"
       r"[ _](?:length|limit|token limit)|max_(?:seq|input|num|model)_\w+)",

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import types
 import unittest
 import unittest.mock
 
@@ -17,7 +18,7 @@ from agentrl_jax.controller.episode import (
   play_expert,
   run_episode,
 )
-from agentrl_jax.controller.player import ScriptPlayer
+from agentrl_jax.controller.player import ScriptedPlayer, ScriptPlayer
 from agentrl_jax.data.records import Message, Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
@@ -300,6 +301,15 @@ def raising(error):
   return act
 
 
+def scripted(environment, policy="constant"):
+  return ScriptedPlayer(
+    environments={"arithmetic": environment},
+    max_turns=3,
+    policy=policy,
+    waits=WAITS,
+  )
+
+
 class WithoutText(Exception):
   def __str__(self):
     raise ValueError("no text")
@@ -372,11 +382,82 @@ class EnvironmentsOwnTest(unittest.IsolatedAsyncioTestCase):
         raise error
 
   async def test_a_reply_that_is_no_step(self):
-    for reply in (None, (), "text", Step("text"), Step(None)):
+    for reply in (None, (), "text", Step("text")):
       environment = Raising("", None)
       environment.step = unittest.mock.AsyncMock(return_value=reply)
       with self.assertRaises(EnvironmentFault):
         await play(environment)
+
+  async def test_a_step_whose_messages_can_be_read_once(self):
+    environment = Raising("", None)
+    messages = (Message("user", "What is 2 + 3?"),)
+    environment.reset = unittest.mock.AsyncMock(
+      return_value=Step(iter(messages))
+    )
+    trajectory = await play(environment)
+    self.assertEqual(trajectory.transcript[0]["content"], "What is 2 + 3?")
+
+  async def test_a_beginning_that_cannot_be_answered(self):
+    environment = Raising("", None)
+    environment.reset = unittest.mock.AsyncMock(return_value=Step(()))
+    player = scripted(environment)
+    for playing in (play(environment), player.play(an_episode())):
+      with self.assertRaisesRegex(EnvironmentFault, "reset of arithmetic gave"):
+        await playing
+
+  async def test_a_session_that_is_none(self):
+    closed = []
+
+    class Odd(Raising):
+      @contextlib.asynccontextmanager
+      async def open(self, task, *, seed):
+        yield types.SimpleNamespace(tools=()) if seed else None
+        closed.append(task)
+
+    for seed in (0, 1):
+      player = scripted(Odd("", None))
+      for playing in (
+        play(Odd("", None), seed=seed),
+        player.play(an_episode(seed=seed)),
+      ):
+        with self.assertRaisesRegex(EnvironmentFault, "has no attribute"):
+          await playing
+    self.assertEqual(len(closed), 4)
+
+  async def test_an_answer_that_is_no_message(self):
+    for answer in (None, "5", Status.COMPLETED):
+      environment = Raising("", None)
+      environment.answer = unittest.mock.Mock(return_value=answer)
+      environment.policies = {"odd": lambda *, seed, e=environment: e}
+      with self.assertRaisesRegex(EnvironmentFault, "a Message is due"):
+        await play_expert(
+          an_episode(),
+          environment,
+          environment,
+          codec(),
+          limits=LIMITS,
+          waits=WAITS,
+        )
+      for player in (
+        scripted(environment, policy="odd"),
+        ScriptPlayer(
+          environments={"arithmetic": environment},
+          max_turns=3,
+          mistakes={},
+          waits=WAITS,
+        ),
+      ):
+        with self.assertRaisesRegex(EnvironmentFault, "a Message is due"):
+          await player.play(an_episode())
+
+  async def test_a_class_without_a_name_or_policies(self):
+    class Nameless(Raising):
+      policies = None
+      name = property()  # reading it raises AttributeError
+
+    self.assertEqual((await play(Nameless("", None))).reward, 1.0)
+    with self.assertRaisesRegex(EnvironmentFault, "scripted_policies"):
+      await scripted(Nameless("", None)).play(an_episode())
 
   async def test_a_method_that_is_no_coroutine(self):
     environment = Raising("", None)

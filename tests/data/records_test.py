@@ -191,6 +191,11 @@ class MessageTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, "not one of system"):
       Message("robot")
 
+  def test_other_calls_are_refused(self):
+    for calls in ("abc", [{"name": "f"}], None, ToolCall("f", "{}")):
+      with self.assertRaises(TypeError):
+        Message("assistant", tool_calls=calls)
+
   def test_arguments_that_are_no_text_become_json(self):
     for arguments, wanted in (
       ('{"a":  1.10}', '{"a":  1.10}'),

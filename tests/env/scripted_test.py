@@ -67,6 +67,7 @@ class GenericTest(unittest.TestCase):
       "inner": {"type": "object", "properties": ["a"], "required": True},
       "named": {"type": "object", "required": ["a"]},
       "reference": {"$ref": "#/$defs/a"},
+      "long": {"type": "array", "minItems": 10**12},
     }
     tool = Tool("f", "", {"properties": odd, "required": [*odd, "unknown"]})
     for make in GENERIC.values():

@@ -171,6 +171,25 @@ FULL = {
   ),
   "text generation web ui": "This model maximum context length is 2048 tokens.",
   "hugging face": "The request contains 5000 tokens, which exceeds the limit",
+  "vertex": (
+    "Unable to submit request because the input token count is 5000 but model "
+    "only supports up to 4096."
+  ),
+  "z.ai, length": "Prompt exceeds max length",
+  "azure, messages": (
+    "Messages have 5000 tokens, which exceeds the max limit of 4096 tokens."
+  ),
+  "doubao": "Total tokens of image and text exceed max message tokens",
+  "mlc": (
+    "Request prompt has 5000 tokens in total, larger than the model input "
+    "length limit 4096."
+  ),
+  "cerebras": "Current length is 8500 while limit is 8192",
+  "what is left": "max_tokens must be at least 1, got -904.",
+  "window": "The context window is 4096 tokens, and 5000 were given",
+  "total": "The total number of tokens (5000) exceeds the limit (4096)",
+  "codes": '{"code": "prompt_too_long"}',
+  "text": "Input text is too long.",
   "chinese": "输入长度超过限制",
 }
 OTHER = {
@@ -196,6 +215,9 @@ OTHER = {
   "answer, deepseek": (
     "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]"
   ),
+  "stops": "The number of stop sequences exceeds the maximum of 4",
+  "answer's length": "The output length exceeds the maximum of 512 tokens",
+  "answer, none": "max_tokens must be at least 1, got 0.",
   "tools": (
     "Invalid 'tools': array too long. Expected an array with maximum "
     "length 128, but got an array with length 200 instead."
