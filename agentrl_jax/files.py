@@ -30,19 +30,30 @@ def expanded(path: str | pathlib.Path) -> pathlib.Path:
 
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
+# Errors of a path at which no file is that may be read.
+_NO_FILE = (
+  *(errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP),
+  *(errno.EACCES, errno.EPERM),
+)
 
 
 @contextlib.contextmanager
 def reading(path: pathlib.Path) -> Iterator[None]:
-  """Turns errors of a damaged file into a `ConfigError` that names it."""
+  """Turns errors of a damaged file into a `ConfigError` that names it.
+
+  So does it those of a path that has no file, or none that may be read.
+  """
   try:
     yield
   except ConfigError:
     raise
   except (
     *(ValueError, KeyError, TypeError, AttributeError, IndexError),
-    EOFError,
+    *(EOFError, OverflowError, RecursionError),
+    OSError,
   ) as error:
+    if isinstance(error, OSError) and error.errno not in _NO_FILE:
+      raise  # of a disk or a network, which may pass
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     raise ConfigError(
       f"{path} cannot be read, perhaps because it was cut off or changed by "

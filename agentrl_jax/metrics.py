@@ -236,7 +236,10 @@ def _from_line(line: str, where: str) -> Row:
         for name, value in body.items()
       ),
     )
-  except (ValueError, KeyError, AttributeError, TypeError) as error:
+  except (
+    *(ValueError, KeyError, AttributeError, TypeError),
+    *(OverflowError, RecursionError),
+  ) as error:
     raise ConfigError(
       f"{where} is not a row of metrics: found {line[:80]!r}, expected a JSON "
       f"object with {', '.join(_RESERVED)}. Remove the line to read the rest."

@@ -39,7 +39,7 @@ _LEARNED_ARRAYS = {"learner_logprob": "<f4", "advantage": "<f4"}
 # Errors of reading a file that was cut off, or whose bytes have changed.
 DAMAGED = (
   *(OSError, EOFError, zlib.error, EnvironmentFault),
-  *(ValueError, KeyError, TypeError, AttributeError),
+  *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
 )
 
 Learned = Callable[[Trajectory], Sequence[LearnedTurn] | None]

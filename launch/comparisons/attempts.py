@@ -119,7 +119,7 @@ def read_attempts(path: pathlib.Path) -> list[Attempt]:
 
 def _parse(path: pathlib.Path) -> tuple[dict[str, Any], list[Attempt]]:
   """Returns identity and attempts, without a last line that is not whole."""
-  whole = path.read_text().rpartition("\n")[0]
+  whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
   first, *rest = whole.splitlines() or [""]
   try:
     found = json.loads(first)

@@ -125,7 +125,16 @@ def _kept(root: pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     return {}
   with reading(path):
-    return dict(json.loads(path.read_text()))
+    found = dict(json.loads(path.read_text(encoding="utf-8")))
+    for key, known in found.items():
+      if key != MODEL and _shape(known["text"]) != _shape(known["place"]):
+        raise ValueError(f"{key} is {known!r:.80}")
+  return found
+
+
+def _shape(value: Any) -> list[type]:
+  """Returns the type of a path, or of each in a list."""
+  return [list, *map(type, value)] if isinstance(value, list) else [type(value)]
 
 
 def _values(config: ml_collections.ConfigDict) -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ A run may be older than a key of the config. A key that its file lacks has the
 default of `configs/base.py`, so that such a run can be exported and served.
 """
 
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
 from agentrl_jax.renamed import renamed_keys, sentence
-from configs import base
+from configs import base, environments
 from launch.storage.config_paths import located
 
 
@@ -44,9 +45,6 @@ def filed_config(path: pathlib.Path) -> dict[str, Any]:
   """
   filed = read_config(path)
   require_names_of_today(filed, path)
-  queue = filed.get("queue", {})
-  if "max_age" in queue and queue["max_age"] is None:
-    queue["max_age"] = ANY_AGE  # as it was called, until it had a default
   return filed
 
 
@@ -64,10 +62,42 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       raise ValueError(str(error)) from error
     if not isinstance(filed, dict) or not text.endswith("\n"):
       raise ValueError("it has no settings, or its last line no end")
-    for name, known in base.get_config().to_dict().items():
-      if isinstance(known, dict) and not isinstance(filed.get(name, {}), dict):
-        raise ValueError(f"{name} is {filed[name]!r:.80}, and not a section")
+    queue = filed.get("queue")
+    if isinstance(queue, dict) and queue.get("max_age", 0) is None:
+      queue["max_age"] = ANY_AGE  # as it was called, until it had a default
+    known = base.get_config().to_dict()
+    section = environments.entry("").to_dict()
+    played = dict.fromkeys(filed.get("environments") or (), section)
+    _refuse_other_kinds(filed, known | {"environments": played})
   return filed
+
+
+def _refuse_other_kinds(filed: Any, known: Any, key: str = "") -> None:
+  """Raises `ValueError` for a value of another kind than the default's."""
+  if (kind := _kind(known)) and _kind(filed) != kind:
+    raise ValueError(f"{key.lstrip('.')} is {filed!r:.80}, and not {kind}")
+  if isinstance(known, dict):
+    for name in known.keys() & filed.keys():
+      _refuse_other_kinds(filed[name], known[name], f"{key}.{name}")
+  elif isinstance(known, tuple) and known:
+    for each in filed:
+      _refuse_other_kinds(each, known[0], key)
+
+
+def _kind(value: Any) -> str:
+  """Returns what a value is; of None, which any may replace, nothing."""
+  if isinstance(value, float) and not math.isfinite(value):
+    return "no number"
+  kinds = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a text",
+    dict: "a section",
+    list: "a list",
+    tuple: "a list",
+  }
+  return kinds.get(type(value), "")
 
 
 def require_names_of_today(

@@ -17,6 +17,7 @@ import fnmatch
 import hashlib
 import json
 import math
+import os
 import pathlib
 import reprlib
 import secrets
@@ -319,7 +320,9 @@ def _checkpoints_of(root: pathlib.Path, directory: str | None) -> epath.Path:
 def _recorded(record: pathlib.Path) -> tuple[str, pathlib.Path]:
   """Returns the folder of the checkpoints, and of the run that has them."""
   with reading(record):
-    place, root = record.read_text().splitlines()
+    place, root = record.read_text(encoding="utf-8").splitlines()
+    if "://" not in place and not os.path.isabs(place):
+      raise ValueError(f"{place!r:.80} is no absolute path")
   return place, pathlib.Path(root)
 
 

@@ -100,9 +100,9 @@ def progress_of(run: pathlib.Path) -> Progress | None:
   for line in reversed(_last_lines(run / FILE)):
     try:
       row: dict[str, Any] = json.loads(line)
-    except ValueError:
-      continue  # half a line
-    return Progress(row["stage"], row["step"], row.get("reward/mean"))
+      return Progress(row["stage"], int(row["step"]), row.get("reward/mean"))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+      continue  # half a line, or none of metrics
   return None
 
 

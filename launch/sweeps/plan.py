@@ -20,7 +20,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
-from agentrl_jax.files import write_whole
+from agentrl_jax.files import reading, write_whole
 from launch.storage.shared_stages import hash_of, shared_keys
 
 RECORD = "sweep.json"
@@ -197,20 +197,24 @@ def read_record(folder: pathlib.Path) -> Plan:
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  try:
-    found = json.loads(path.read_text())
+  with reading(path):
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     version = found["format"]
-  except (ValueError, KeyError, TypeError) as error:
-    raise ConfigError(
-      f"{path} cannot be read as the record of a sweep: {error!r}. Choose "
-      "another --folder"
-    ) from error
-  if version != FORMAT:
-    raise ConfigError(
-      f"{path} has format {version}, and this version of the framework reads "
-      f"format {FORMAT}: choose another --folder"
-    )
-  return dict(found)
+    if version != FORMAT:
+      raise ConfigError(
+        f"{path} has format {version!r}, and this version of the framework "
+        f"reads format {FORMAT}: choose another --folder"
+      )
+    lists = {name: list(found[name]) for name in ("seeds", "overrides")}
+    found |= lists | {"starts": list(found["starts"])}
+    found["arms"] = {name: dict(keys) for name, keys in found["arms"].items()}
+    if any(type(seed) is not int for seed in lists["seeds"]):
+      raise ValueError(f"seeds are {lists['seeds']!r:.80}")
+    if not all(isinstance(word, str) for word in lists["overrides"]):
+      raise ValueError(f"overrides are {lists['overrides']!r:.80}")
+    if not isinstance(found["ablation"], str):
+      raise ValueError(f"ablation is {found['ablation']!r:.80}")
+  return found
 
 
 def _without_steps(overrides: Sequence[str]) -> list[str]:

@@ -40,6 +40,11 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
   "use_rslora": (False, None),
   "modules_to_save": (None, []),
   "layers_to_transform": (None,),
+  "layer_replication": (None,),
+  "use_qalora": (False, None),
+  "alora_invocation_tokens": (None,),
+  # Others take a part of the model's own weights into the adapters.
+  "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 _Parts = list[tuple[str, Place]]  # our projections that share one module
 
@@ -159,10 +164,13 @@ def _from_module(
 ) -> None:
   """Inverts `_to_module`; adapters that PEFT trained share one A per module."""
   shared = len(a) == rank
-  if len(a) != rank * (1 if shared else len(parts)) or b.shape[1] != len(a):
+  ranks = rank * (1 if shared else len(parts))
+  num_outputs, num_inputs = parts[0][1].matrix
+  if a.shape != (ranks, num_inputs) or b.shape != (num_outputs, ranks):
     raise CheckpointError(
       f"{what} has A of {a.shape} and B of {b.shape}, where rank {rank} in "
-      f"{len(parts)} parts is due: the files are of another model"
+      f"{len(parts)} parts is due, of {num_inputs} inputs and {num_outputs} "
+      "outputs: the files are of another model"
     )
   for n, (name, place) in enumerate(parts):
     own = slice(0, rank) if shared else slice(n * rank, (n + 1) * rank)
@@ -205,6 +213,11 @@ def _read(file: TensorFile, name: str) -> np.ndarray:
       "file is incomplete"
     )
   shape = file.entries[name].shape
+  if len(shape) != 2:
+    raise CheckpointError(
+      f"{name} in {file.path} is {list(shape)}, where a matrix is due: the "
+      "files are of another model"
+    )
   whole = tuple(slice(0, n) for n in shape)
   return file.read(name, shape, whole).astype(np.float32)
 
@@ -242,7 +255,8 @@ def _config_of(folder: pathlib.Path, model: ModelConfig) -> LoraConfig:
       )
   ours = _names(model)
   named = described.get("target_modules")
-  if not isinstance(named, list) or any(module not in ours for module in named):
+  names = [*ours]  # a list, as what was found may have no hash
+  if not isinstance(named, list) or any(each not in names for each in named):
     raise ConfigError(
       f"{folder}: target_modules={named!r} must list some of {', '.join(ours)}"
     )

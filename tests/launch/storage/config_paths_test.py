@@ -10,7 +10,11 @@ from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from configs import base
 from launch.run import context
-from launch.storage.config_paths import located, require_model
+from launch.storage.config_paths import (
+  kept_digest,
+  located,
+  require_model,
+)
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import shared_keys
@@ -157,3 +161,16 @@ def test_every_process_of_a_run_has_the_same_model(here):
   context._require_one_model(path, Processes(model_digest(path)))
   with pytest.raises(ConfigError, match=f"{path} holds another model on this"):
     context._require_one_model(path, Processes("0123"))
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    *("[1]", "3", '{"pretrained.path": 3}', '{"pretrained.path": {}}'),
+    '{"checkpoint.directory": {"text": "", "place": null}}',
+  ],
+)
+def test_damaged_places_are_one_sentence(here, text):
+  (here / "paths.json").write_text(text)
+  with pytest.raises(ConfigError, match="paths.json cannot be read"):
+    kept_digest(here)

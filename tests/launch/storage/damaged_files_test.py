@@ -1,10 +1,13 @@
 """A run's files, cut off anywhere: one sentence, or what is left of them."""
 
+import functools
 import gzip
 import json
+import math
 import pathlib
 import tempfile
 
+import yaml
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -18,7 +21,7 @@ from launch.reports.summary import (
   read_summary,
   write_summary,
 )
-from launch.storage.run_config import read_config
+from launch.storage.run_config import read_config, run_config
 from launch.storage.run_directory import RunDirectory
 from launch.sweeps.cells import progress_of, state_of
 from launch.viewing.server import Viewer
@@ -40,6 +43,7 @@ READERS = {
 GROWING = ("metrics.jsonl", FAULTS)
 OTHERS = (
   *(b"null\n", b"[]\n", b"{}\n", b"7\n", b"\xff\xfe\n", b"{\n", b"\0" * 9),
+  *(b"[" * 100_000 + b"\n", b'{"stage": "rl", "step": 1e999, "time_s": 0}\n'),
   *(b"a: [\n", b"train: 3\n", b'{"tasks": {"a": 1}}\n', b'{"x": {}}\n'),
 )
 
@@ -94,6 +98,34 @@ class DamagedFilesTest(parameterized.TestCase):
       except AgentRLError as error:
         self.assertIn(str(path), str(error))
 
+  @parameterized.parameters(
+    *("train.steps", "compute.dtype", "tasks.names", "loss.clip_high"),
+    *("environments.webshop.place", "evaluation.scripted", "http"),
+  )
+  def test_a_setting_of_another_kind(self, key):
+    path = self.run_folder / "config.yaml"
+    whole = yaml.safe_load(path.read_text())
+    *above, last = key.split(".")
+    section = functools.reduce(dict.__getitem__, above, whole)
+    for value in (None, math.nan, [{}]):
+      section[last] = value
+      path.write_text(yaml.safe_dump(whole))
+      with self.assertRaisesRegex(
+        ConfigError, f"{path} cannot be read.*{last}"
+      ):
+        run_config(self.run_folder)
+
+  @parameterized.parameters(*READERS)
+  def test_a_folder_in_place_of_a_file(self, name):
+    path = self.run_folder / name
+    path.unlink()
+    path.mkdir()
+    if name == TRAJECTORIES:
+      self.assertIn(name, READERS[name](path).problems[0])
+      return
+    with self.assertRaisesRegex(ConfigError, f"{path} cannot be read"):
+      READERS[name](path)
+
   def test_flipped_bytes_of_trajectories_are_named_beside_the_others(self):
     path = self.run_folder / TRAJECTORIES
     whole = bytearray(path.read_bytes())
@@ -115,6 +147,11 @@ class DamagedFilesTest(parameterized.TestCase):
       with self.assertRaisesRegex(ConfigError, f"{path} cannot be read"):
         command(self.run_folder)
     progress_of(self.run_folder)
+
+  def test_progress_passes_over_lines_that_are_none_of_metrics(self):
+    with (self.run_folder / "metrics.jsonl").open("ab") as file:
+      file.write(b'null\n[]\n{}\n7\n{"stage": "rl", "step": 1e999}\n')
+    self.assertEqual(progress_of(self.run_folder).step, 2)
 
 
 if __name__ == "__main__":

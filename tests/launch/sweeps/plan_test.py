@@ -79,6 +79,9 @@ class PlanTest(parameterized.TestCase):
   @parameterized.parameters(
     ("{", "cannot be read"),
     ("[]", "cannot be read"),
+    ('{"format": 1}', "cannot be read"),
+    ('{"format": 1, "seeds": [null]}', "cannot be read"),
+    ("[" * 100_000, "cannot be read"),
     ('{"format": 99}', "has format 99, and this version .* format 1"),
   )
   def test_a_record_of_another_version_is_refused(self, text, sentence):

@@ -100,6 +100,10 @@ class FolderTest(parameterized.TestCase):
     ({"target_modules": "all-linear"}, "must list some of q_proj"),
     ({"target_modules": ["w1"]}, "must list some of q_proj"),
     ({"rank_pattern": {"q_proj": 9}}, "one rank for all"),
+    ({"target_modules": [["q_proj"]]}, "must list some of q_proj"),
+    ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
+    ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+    ({"init_lora_weights": "pissa"}, "init_lora_weights='pissa'"),
   )
   def test_adapters_of_another_kind(self, change, pattern):
     self.write()
@@ -140,6 +144,29 @@ class FolderTest(parameterized.TestCase):
     entries = {name: (x.dtype, x.shape) for name, x in arrays.items()}
     tensor_files.write_file(path, entries, arrays.values())
     with self.assertRaisesRegex(CheckpointError, "holds .*embed_tokens"):
+      ours.read_adapters(self.folder, MODELS["qwen3"])
+
+  @parameterized.product(
+    letter=("A", "B"),
+    change=(
+      np.ravel,
+      lambda array: array.ravel()[0],
+      lambda array: array[:0],
+      lambda array: np.concatenate([array, array]),
+      lambda array: np.concatenate([array, array], 1),
+      lambda array: array[None],
+    ),
+  )
+  def test_a_tensor_of_another_shape(self, letter, change):
+    self.write()
+    path = self.folder / ours.TENSORS_FILE
+    with TensorFile(path) as file:
+      arrays = {name: ours._read(file, name) for name in file.entries}
+    name = min(name for name in arrays if f"lora_{letter}" in name)
+    arrays[name] = np.asarray(change(arrays[name]))
+    entries = {name: (x.dtype, x.shape) for name, x in arrays.items()}
+    tensor_files.write_file(path, entries, arrays.values())
+    with self.assertRaisesRegex(CheckpointError, "are of another model"):
       ours.read_adapters(self.folder, MODELS["qwen3"])
 
   def test_adapters_of_another_model(self):
