@@ -34,7 +34,7 @@ from environments.dbbench.engines.mariadb_server import (
 )
 from environments.dbbench.grading import Row, tables_hash
 from environments.dbbench.mysql import groups, names
-from environments.dbbench.mysql.dialect import parsed
+from environments.dbbench.mysql.dialect import parsed, reading
 from environments.dbbench.mysql.syntax import (
   NotMySQL,
   Refused,
@@ -275,14 +275,15 @@ class MariaDBDatabase(base.Database):
     """Returns MySQL 8's error where MariaDB has none or another, else None."""
     try:
       tree = parsed(sql, is_quick=True)
+      with reading(sql):
+        refusal = names.refusal_of_form(tree)
+        if refusal is not None or not groups.needs_check(tree):
+          return refusal
+        refusal = groups.refusal_of(tree, self._columns_of, self._name)
     except (NotMySQL, TooComplex):
       return None  # the server has the better error
     except Refused as error:
       return str(error).replace(f"{base.DATABASE}.", f"{self._name}.")
-    refusal = names.refusal_of_form(tree)
-    if refusal is not None or not groups.needs_check(tree):
-      return refusal
-    refusal = groups.refusal_of(tree, self._columns_of, self._name)
     if refusal is not None:
       self._fetched(f"EXPLAIN {sql}")  # raises errors that come first
     return refusal

@@ -26,7 +26,7 @@ from environments.dbbench.mysql import (
 )
 from environments.dbbench.mysql.dialect import Statement
 from environments.dbbench.mysql.errors import mysql_error
-from environments.dbbench.mysql.syntax import NotMySQL, Refused, TooComplex
+from environments.dbbench.mysql.syntax import Refused, TooComplex
 from environments.dbbench.mysql.types import TEXT
 from environments.dbbench.problem import Table
 
@@ -126,12 +126,12 @@ class Connection:
     """Runs one MySQL statement and returns the reply."""
     try:
       statement = dialect.translate(sql, is_quick=self._is_quick)
-      self._check(statement)
-      return base.cut(str(self.run(statement)), self._max_result_chars)
+      with dialect.reading(sql):
+        self._check(statement)
+        rows = self.run(statement)
+      return base.cut(str(rows), self._max_result_chars)
     except Refused as error:
       return base.cut(str(error), self._max_result_chars)
-    except RecursionError:
-      return base.cut(str(NotMySQL(sql)), self._max_result_chars)
     except sqlite3.Error as error:
       if self._is_quick and _may_go_on_elsewhere(error, self._meter):
         raise TooComplex from error

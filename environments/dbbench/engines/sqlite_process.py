@@ -18,7 +18,7 @@ import subprocess
 import sys
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, NoReturn
 
 from agentrl_jax.errors import EnvironmentFault
@@ -56,7 +56,10 @@ class SQLiteProcess:
   """The process that is forked, started by the first job."""
 
   def __init__(self) -> None:
-    self._free = asyncio.Semaphore(MAX_FORKS)
+    # By event loop, as a run has several, one after the other.
+    self._free: MutableMapping[Any, asyncio.Semaphore] = (
+      weakref.WeakKeyDictionary()
+    )
     self._control: socket.socket | None = None
     self._finalizer: Any = None
 
@@ -66,13 +69,19 @@ class SQLiteProcess:
     Cancellation ends the job. Raises `EnvironmentFault` if the machine cannot
     fork a process.
     """
-    async with self._free:
+    loop = asyncio.get_running_loop()
+    async with self._free.setdefault(loop, asyncio.Semaphore(MAX_FORKS)):
       ours, its = socket.socketpair()
       with ours, its:
         ours.setblocking(False)
-        self._fork(its)
+        control = self._fork(its)
         its.close()
-        return await _converse(ours, job, database)
+        try:
+          return await _converse(ours, job, database)
+        except EnvironmentFault:
+          if self._control is control:
+            self.close()  # the next job starts another
+          raise
 
   def close(self) -> None:
     """Ends the process."""
@@ -80,26 +89,25 @@ class SQLiteProcess:
       self._finalizer()
     self._control = self._finalizer = None
 
-  def _fork(self, its: socket.socket) -> None:
+  def _fork(self, its: socket.socket) -> socket.socket:
     for _ in range(2):  # the process may have died since the last job
-      if self._control is None:
-        self._start()
-      assert self._control is not None
       try:
-        socket.send_fds(self._control, [b"."], [its.fileno()])
-        return
+        control = self._control or self._start()
+        socket.send_fds(control, [b"."], [its.fileno()])
+        return control
       except OSError as error:
         failure = error
         self.close()
     raise EnvironmentFault(
       f"the process that runs long SQL statements does not start: {failure}; "
-      "look at the host's memory and its limit of processes"
+      "look at the host's memory and its limits of processes and open files"
     )
 
-  def _start(self) -> None:
+  def _start(self) -> socket.socket:
     control, its = socket.socketpair()
     path = [os.path.abspath(folder) for folder in sys.path]
-    with its:
+    with its, contextlib.ExitStack() as failed:
+      failed.callback(control.close)
       process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(its.fileno())],
         pass_fds=[its.fileno()],
@@ -107,9 +115,11 @@ class SQLiteProcess:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         start_new_session=True,  # Ctrl-C must reach the owner only
       )
+      failed.pop_all()
     control.settimeout(START_S)
     self._control = control
     self._finalizer = weakref.finalize(self, _end, process, control)
+    return control
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket) -> None:
@@ -133,9 +143,9 @@ async def _converse(
         await loop.sock_sendall(end, head + b"\n" + database)
         end.shutdown(socket.SHUT_WR)
         answer = await _received(end)
+        pid = 0  # it has ended, or is about to
         reply, newline, after = answer.partition(b"\n")
         if newline:
-          pid = 0  # it has ended, or is about to
           return json.loads(reply), after or database
     is_late = loop.time() - begun >= job.limit_s
     return base.TIMED_OUT if is_late else LOST, database
@@ -173,6 +183,7 @@ async def _received(end: socket.socket) -> bytes:
 def serve(control: socket.socket) -> None:
   """Forks for each socket that it gets, until the owner has closed."""
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets the forks
+  size = _address_space()
   while True:
     _, fds, _, _ = socket.recv_fds(control, 1, 1)
     if not fds:
@@ -180,12 +191,12 @@ def serve(control: socket.socket) -> None:
     with socket.socket(fileno=fds[0]) as end:
       if not os.fork():
         control.close()
-        _work_and_exit(end)
+        _work_and_exit(end, size)
 
 
-def _work_and_exit(end: socket.socket) -> NoReturn:
+def _work_and_exit(end: socket.socket, size: int) -> NoReturn:
   try:
-    _work(end)
+    _work(end, size)
   except OSError:
     pass  # the owner has gone
   except BaseException:  # noqa: BLE001 - a fork must not return to the loop
@@ -193,26 +204,31 @@ def _work_and_exit(end: socket.socket) -> NoReturn:
   os._exit(0)
 
 
-def _work(end: socket.socket) -> None:
+def _work(end: socket.socket, size: int) -> None:
   """Does one job; the kernel ends this process at the limits."""
   end.sendall(str(os.getpid()).encode())
   request = b"".join(iter(lambda: end.recv(_CHUNK), b""))
   head, _, database = request.partition(b"\n")
   job = Job(**json.loads(head))
-  _limit(job.limit_s)
+  # The request is in memory in parts, as a whole and without its head.
+  _limit(job.limit_s, size + 3 * len(request) + MEMORY_BYTES)
   reply, after = _answer(job, database)
   end.sendall(json.dumps(reply).encode() + b"\n" + after)
 
 
-def _limit(limit_s: float) -> None:
+def _address_space() -> int:
+  with open("/proc/self/statm") as status:
+    return int(status.read().split()[0]) * resource.getpagesize()
+
+
+def _limit(limit_s: float, num_bytes: int) -> None:
   os.nice(5)  # the loops of environments go first
   signal.signal(signal.SIGALRM, signal.SIG_DFL)
   signal.setitimer(signal.ITIMER_REAL, limit_s)
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  with open("/proc/self/statm") as status:
-    size = int(status.read().split()[0]) * resource.getpagesize()
-  most = size + MEMORY_BYTES
-  resource.setrlimit(resource.RLIMIT_AS, (most, most))
+  hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+  if hard == resource.RLIM_INFINITY or num_bytes < hard:
+    resource.setrlimit(resource.RLIMIT_AS, (num_bytes, num_bytes))
 
 
 def _answer(job: Job, database: bytes) -> tuple[str, bytes]:

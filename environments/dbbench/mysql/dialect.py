@@ -4,15 +4,17 @@ Only the listed kinds of statement pass, so nothing that reaches beyond the
 database (ATTACH, PRAGMA) ever does.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
+from collections.abc import Iterator
 
 from sqlglot import exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
-from sqlglot.errors import ErrorLevel, ParseError, TokenError
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 from sqlglot.parsers.mysql import MySQLParser
 
 from environments.dbbench.engines.base import DATABASE
@@ -42,11 +44,12 @@ _RUNS = (
 _ANSWERED = (exp.Show, exp.Describe, exp.TruncateTable)
 # Without effect: every statement is committed as soon as it has run.
 _EMPTY = (exp.Transaction, exp.Commit, exp.Rollback, exp.Set, exp.Use)
-# Raised by sqlglot, besides its own errors, on some nonsense.
-_SQLGLOT_FAULTS = (
+# Raised by sqlglot, and by code that reads its trees, on some nonsense.
+_FAULTS = (
   AttributeError,
   LookupError,
-  RecursionError,
+  RuntimeError,
+  SqlglotError,
   TypeError,
   ValueError,
 )
@@ -95,13 +98,23 @@ _MYSQL = MySQL()
 _SQLITE = _Dialect()
 
 
+@contextlib.contextmanager
+def reading(sql: str) -> Iterator[None]:
+  """Raises `NotMySQL` where a statement's tree is one that no check expects."""
+  try:
+    yield
+  except _FAULTS as error:
+    raise NotMySQL(sql) from error
+
+
 def translate(sql: str, *, is_quick: bool = True) -> Statement:
   """Returns the statement for SQLite. Raises `Refused` as MySQL would.
 
   Raises `TooComplex` if it must be quick and might take long.
   """
   is_short = len(sql) <= MAX_CACHED_CHARS
-  return (_cached if is_short else _translation)(sql, is_quick)
+  with reading(sql):
+    return (_cached if is_short else _translation)(sql, is_quick)
 
 
 def _translation(sql: str, is_quick: bool) -> Statement:
@@ -119,13 +132,13 @@ def _translation(sql: str, is_quick: bool) -> Statement:
     return Statement()
   if isinstance(tree, exp.TruncateTable):
     tree = exp.delete(tree.expressions[0])
-  return _translated(tree, sql)
+  return _translated(tree)
 
 
 _cached = functools.lru_cache(maxsize=CACHE_SIZE)(_translation)
 
 
-def _translated(tree: exp.Expr, sql: str) -> Statement:
+def _translated(tree: exp.Expr) -> Statement:
   refusal = names.refusal_of_form(tree)
   if refusal is not None:
     raise Refused(refusal)
@@ -134,14 +147,11 @@ def _translated(tree: exp.Expr, sql: str) -> Statement:
     name.meta.clear()  # positions of words, which would be copied
   original = tree.copy()
   changes_schema = isinstance(tree, exp.Create | exp.Drop | exp.Alter)
-  try:
-    types = _result_types(tree)
-    tree = rewrites.rewritten(tree)
-    translated = _SQLITE.generate(
-      tree, copy=False, unsupported_level=ErrorLevel.IGNORE
-    )
-  except _SQLGLOT_FAULTS as error:
-    raise NotMySQL(sql) from error
+  types = _result_types(tree)
+  tree = rewrites.rewritten(tree)
+  translated = _SQLITE.generate(
+    tree, copy=False, unsupported_level=ErrorLevel.IGNORE
+  )
   return Statement(
     translated,
     types,
@@ -170,8 +180,9 @@ def parsed(sql: str, *, is_quick: bool = False) -> exp.Expr:
   sql = rewrites.with_known_words(sql)
   bounds = syntax.split(sql)
   second = bounds[1][0] if len(bounds) > 1 else len(sql)
-  tree = _parse(sql, second, is_quick=is_quick)
-  refusal = syntax.refusal_of_grammar(tree, sql)
+  with reading(sql):
+    tree = _parse(sql, second, is_quick=is_quick)
+    refusal = syntax.refusal_of_grammar(tree, sql)
   if refusal is not None:
     raise Refused(refusal)
   if second < len(sql):
@@ -188,8 +199,6 @@ def _parse(sql: str, second: int, *, is_quick: bool) -> exp.Expr:
     raise NotMySQL(sql, min(start, second)) from error
   except ParseError as error:
     raise NotMySQL(sql, min(_stop(error, sql), second)) from error
-  except _SQLGLOT_FAULTS as error:
-    raise NotMySQL(sql) from error
   if not isinstance(tree, (*_RUNS, *_ANSWERED, *_EMPTY)):
     raise NotMySQL(sql)
   return tree
@@ -224,7 +233,7 @@ def _stop_before_quote(sql: str, *, is_quick: bool) -> int:
     _first_tree(sql[:start], is_quick=is_quick)
   except ParseError as error:
     return _stop(error, sql[:start])
-  except (TokenError, *_SQLGLOT_FAULTS):
+  except _FAULTS:
     pass
   return start
 

@@ -110,6 +110,16 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(sql=sql):
         self.assertEqual(await self.database.execute(sql), reply)
 
+  async def test_what_sqlglot_cannot_handle_is_a_syntax_error(self):
+    for sql in (
+      "SELECT shop FROM `old shops` WHERE YEAR() = 2020",
+      "INSERT INTO SELECT `old shops` ('shop') VALUES ('x')",
+      "SELECT CAST('1.5' AS DOUBLE) WHERE CAST(3 AS CHAR), CAST(1 AS CHAR)",
+    ):
+      with self.subTest(sql=sql):
+        reply = await self.database.execute(sql)
+        self.assertRegex(reply, r"\A1064 \(42000\)")
+
   async def test_odd_characters_are_answered(self):
     for sql in ("SELECT '\0'", "SELECT 'a' -- \0", "SELECT '\U0001f600'", "\0"):
       with self.subTest(sql=sql):
@@ -255,7 +265,7 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_an_endless_statement_changes_nothing(self):
     insert = "INSERT INTO `old shops` " + ENDLESS.replace(
-      "SELECT COUNT(*)", "SELECT i, i, i"
+      "SELECT COUNT(*) FROM n", "SELECT i, i, i FROM n WHERE i < 3"
     )
     async with self.open(0.2) as database, self.open() as other:
       before = await database.hash_of([SHOPS])
@@ -331,6 +341,38 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
       process._finalizer.peek()[2][0].wait()
       self.assertEqual(await database.execute(LONG), "[(200000,)]")
 
+  async def test_a_process_that_hangs_is_replaced(self):
+    async with self.open() as database:
+      await database.execute(LONG)
+      _engine._process._finalizer.peek()[2][0].send_signal(signal.SIGSTOP)
+      with (
+        mock.patch.object(sqlite_process, "START_S", 0.05),
+        self.assertRaisesRegex(EnvironmentFault, "has not forked"),
+      ):
+        await database.execute(LONG)
+      self.assertEqual(await database.execute(LONG), "[(200000,)]")
+
+  async def test_a_process_without_a_program_is_a_fault(self):
+    async with SQLiteEngine().open([SHOPS]) as database:
+      with (
+        mock.patch.object(sqlite_process.sys, "executable", "/nowhere"),
+        self.assertRaisesRegex(EnvironmentFault, "does not start"),
+      ):
+        await database.execute(LONG)
+
+  async def test_the_size_of_a_process_is_known_before_a_statement(self):
+    program = (
+      f"from {sqlite_process.__name__} import main; "
+      "from unittest import mock\n"
+      "with mock.patch('builtins.open', side_effect=OSError): main()"
+    )
+    async with SQLiteEngine().open([SHOPS]) as database:
+      with (
+        mock.patch.object(sqlite_process, "_PROGRAM", program),
+        self.assertRaisesRegex(EnvironmentFault, "has ended"),
+      ):
+        await database.execute(LONG)
+
   async def test_a_process_that_cannot_start_is_a_fault(self):
     async with SQLiteEngine().open([SHOPS]) as database:
       with (
@@ -349,6 +391,18 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(await other.execute("SELECT 1"), "[(1,)]")
             await asyncio.sleep(0.01)
           self.assertIsInstance(await task, str)
+
+
+class LoopsTest(unittest.TestCase):
+  def test_several_loops_can_wait_one_after_the_other(self):
+    async def answers():
+      async with _engine.open([SHOPS]) as database:
+        statements = [database.execute(LONG) for _ in range(2)]
+        return await asyncio.gather(*statements)
+
+    with mock.patch.object(sqlite_process, "MAX_FORKS", 1):
+      for _ in range(2):
+        self.assertEqual(asyncio.run(answers()), ["[(200000,)]"] * 2)
 
 
 async def _play(database, statements) -> str:
