@@ -344,6 +344,12 @@ def _nonsense(session: Session) -> Iterator[Message]:
       "[" * 5000,
       "\n",
       "\\boxed{}",
+      "<answer></answer>",
+      "####",
+      "null",
+      "[]",
+      "{}",
+      " ".join(map(str, range(10_000))),  # has the right number, too
     ):
       yield Message("assistant", text)
 

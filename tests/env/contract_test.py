@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import re
 import unittest
@@ -351,6 +352,22 @@ class _ToldInNumbers(_Told):
     return float(int(text) == int(self.right))
 
 
+class _ToldAnywhere(_Told):
+  def reward(self, text):
+    return float(self.right in text)
+
+
+class _ToldInJson(_Told):
+  def reward(self, text):
+    try:
+      value = json.loads(text)
+    except (ValueError, RecursionError):
+      return 0.0
+    if isinstance(value, int | float):
+      return 0.0
+    return float(value["answer"] == self.right)
+
+
 class _ToldForEver(_Told):
   async def step(self, answer):
     return Step((Message("user", "Again?"),))
@@ -467,6 +484,8 @@ class SessionContractTest(unittest.TestCase):
     for flaw, test in (
       (_ToldToAnyone, "nonsense_is_answered_not_raised"),
       (_ToldInNumbers, "nonsense_is_answered_not_raised"),
+      (_ToldAnywhere, "nonsense_is_answered_not_raised"),
+      (_ToldInJson, "nonsense_is_answered_not_raised"),
       (_ToldForEver, "nonsense_does_not_go_on_for_ever"),
     ):
       with self.subTest(flaw=flaw.__name__):

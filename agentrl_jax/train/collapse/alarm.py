@@ -79,11 +79,12 @@ def advance(
   config: CollapseAlarmConfig,
   *,
   std: float | None,
-  success: float,
+  success: float | None,
 ) -> AlarmState:
-  """Returns the state after one batch; a std of None tells nothing about it."""
-  low_success = state.low_success + 1 if success < config.min_success else 0
-  state = dataclasses.replace(state, low_success=low_success)
+  """Returns the state after one batch; of None nothing is known."""
+  if success is not None:
+    low_success = state.low_success + 1 if success < config.min_success else 0
+    state = dataclasses.replace(state, low_success=low_success)
   if std is None:
     return state
   is_low = std == 0 and config.std_share > 0
@@ -122,8 +123,7 @@ class CollapseAlarm:
     if self._config.action == "off":
       return {}
     std = group_reward_std(groups, self._incomplete_reward)
-    played = [t for group in groups for t in group.trajectories]
-    success = sum(t.is_success for t in played) / max(len(played), 1)
+    success = _success_of(groups)
     before = self._broken()
     self._state = advance(self._state, self._config, std=std, success=success)
     self.begins = bool(self._broken() - before)
@@ -148,12 +148,13 @@ class CollapseAlarm:
     }
     return {name for name, is_broken in rules.items() if is_broken}
 
-  def _describe(self, std: float | None, success: float) -> str:
+  def _describe(self, std: float | None, success: float | None) -> str:
     c, s = self._config, self._state
     broken, found = self._broken(), []
     if "std" in broken:
       first = s.first_std / s.num_first
-      now = "unknown" if std is None else f"{std:.2g}"
+      now = _shown(std, "{:.2g}")
+      share = _shown(success and 100 * success, "{:.0f} %")
       found.append(
         f"for {s.low_std} batches in a row the attempts of a group have scored "
         f"nearly the same: their mean std is {now}, "
@@ -162,10 +163,10 @@ class CollapseAlarm:
           if first
           else "as was that"
         )
-        + f" of the first {s.num_first} batches. Success is "
-        f"{100 * success:.0f} %: near 100 the tasks are learned, and harder "
-        "ones are needed; near 0 none is within reach, and easier ones are "
-        "needed; else answers have become alike"
+        + f" of the first {s.num_first} batches. Success is {share}: near 100 "
+        "the tasks are learned, and harder ones are needed; near 0 none is "
+        "within reach, and easier ones are needed; else answers have become "
+        "alike"
       )
     if "success" in broken:
       found.append(
@@ -182,6 +183,22 @@ class CollapseAlarm:
       "(checkpoint.resume_step), may help; collapse_alarm.action=off ends "
       "these checks"
     )
+
+
+def _shown(number: float | None, form: str) -> str:
+  return "unknown" if number is None else form.format(number)
+
+
+def _success_of(groups: Sequence[Group]) -> float | None:
+  """Returns the share of episodes that succeeded.
+
+  None if nothing says what a success is: no metric, and no reward that is 0 or
+  1, as where rewards have noise or another scale.
+  """
+  played = [t for group in groups for t in group.trajectories]
+  if not any("success" in t.metrics or t.reward in (0, 1) for t in played):
+    return None
+  return sum(t.is_success for t in played) / len(played)
 
 
 def group_reward_std(

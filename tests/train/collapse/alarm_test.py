@@ -35,7 +35,7 @@ config_of = functools.partial(
 
 
 def batch(*rewards, success=0.5):
-  """One group for each tuple of rewards; a share of episodes succeeds."""
+  """One group for each tuple of rewards; a share succeeds, None says none."""
   rng = np.random.default_rng(0)
   groups = []
   for values in rewards:
@@ -44,7 +44,9 @@ def batch(*rewards, success=0.5):
       dataclasses.replace(
         t,
         reward=float(x),
-        metrics={"success": float(n < success * len(values))},
+        metrics={}
+        if success is None
+        else {"success": float(n < success * len(values))},
       )
       for n, (t, x) in enumerate(zip(group.trajectories, values, strict=True))
     )
@@ -102,6 +104,12 @@ class AlarmTest(parameterized.TestCase):
       config_of(std_share=0.05),
     )
     self.assertFalse(any(message for _, message in found))
+
+  def test_rewards_without_a_success(self):
+    noisy = batch((0.31, 0.27, -0.4), (12.0, 7.5), success=None)
+    self.assertFalse(any(message for _, message in watched([noisy, []] * 10)))
+    zeros = batch((0, 0), (0, 0.5), success=None)
+    self.assertIn("less than", watched([zeros] * 4)[-1][1])
 
   def test_a_share_of_0_leaves_the_rule_out(self):
     found = watched([FLAT] * 20, config_of(std_share=0.0))
