@@ -190,12 +190,17 @@ class Judge:
     if not outcome.sees_processes:
       await self._machine.halt()  # no process may write while files are read
     deadline = time.monotonic() + EXIT_TIMEOUT_S
+    was_right = not outcome.sees_processes
     while True:
       state = await self._state(outcome)
-      if outcome.is_right(self._initial_state, state):
+      is_right = outcome.is_right(self._initial_state, state)
+      if is_right and was_right:
         return True
-      if not outcome.sees_processes or time.monotonic() > deadline:
+      is_over = not outcome.sees_processes or time.monotonic() > deadline
+      if is_over and not is_right:
         return False
+      # Of several killed processes, one may be seen after another has ended.
+      was_right = is_right
       await asyncio.sleep(EXIT_TIMEOUT_S / 10)
 
   async def _state(self, outcome: Outcome) -> State:

@@ -1,10 +1,16 @@
 """Right answers are computed before the policy's first command."""
 
+import itertools
+import unittest
+from unittest import mock
+
 import pytest
 
 from agentrl_jax.data.records import Task
+from environments.os_interaction.judging import judge as judge_module
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
+from environments.os_interaction.tasks.outcomes import ProcessesEnded
 from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.engines import (
   NAME,
@@ -64,6 +70,25 @@ class Answers:
 
 
 @pytest.mark.docker
+class ProcessesTest(unittest.IsolatedAsyncioTestCase):
+  async def test_a_process_that_is_about_to_end_has_been_ended(self):
+    other, one = {"2": "paperd-old"}, {"1": "paperd"}
+    ended = Problem("", outcome=ProcessesEnded("paperd", "paperd-old"))
+    for states, is_right in (
+      ((other | one, other), True),
+      ((other | one, other, {}), False),
+      ((other | one, other | one, other), True),
+    ):
+      with self.subTest(states=states):
+        machine = mock.Mock()
+        machine.read_processes = mock.AsyncMock(
+          side_effect=itertools.chain(states, itertools.repeat(states[-1]))
+        )
+        judge = await Judge.prepare(ended, machine, mock.Mock(), limit_s=1)
+        with mock.patch.object(judge_module, "EXIT_TIMEOUT_S", 0.05):
+          self.assertEqual(await judge.is_solved(None), is_right)
+
+
 class AnswersInSandboxTest(Answers, InSandbox):
   async def test_find_has_no_errors(self):
     async with self.machine() as machine:
