@@ -177,10 +177,10 @@ async def listen(
   """
   try:
     await web.TCPSite(runner, host, port, backlog=backlog).start()
-  except OSError as error:
+  except (OSError, OverflowError) as error:  # a port is of 16 bits
+    why = error.strerror if isinstance(error, OSError) else error
     raise ConfigError(
-      f"cannot listen on {host}:{port} ({error.strerror}); choose another "
-      f"--port or {flag}"
+      f"cannot listen on {host}:{port} ({why}); choose another --port or {flag}"
     ) from error
   return int(runner.addresses[0][1])
 

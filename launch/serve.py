@@ -67,7 +67,13 @@ _MODEL = flags.DEFINE_multi_string(
 _HOST = flags.DEFINE_string(
   "host", "127.0.0.1", "0.0.0.0 lets other machines in."
 )
-_PORT = flags.DEFINE_integer("port", 8000, "Where to listen; 0: anywhere free.")
+_PORT = flags.DEFINE_integer(
+  "port",
+  8000,
+  "Where to listen; 0: anywhere free.",
+  lower_bound=0,
+  upper_bound=65535,
+)
 _TOKEN_FILE = flags.DEFINE_string(
   "token_file", "", "Its first line is what clients give as api_key."
 )
@@ -83,9 +89,19 @@ _DTYPE = flags.DEFINE_enum(
 _DRIVER = flags.DEFINE_enum(
   "driver", "jetstream", tuple(DRIVERS), "local needs no google-jetstream."
 )
-_ANSWER_S = flags.DEFINE_float("answer_timeout_s", 600.0, "For one answer.")
+_ANSWER_S = flags.DEFINE_float(
+  "answer_timeout_s",
+  600.0,
+  "For one answer.",
+  lower_bound=1e-3,
+  upper_bound=1e9,
+)
 _GRACE_S = flags.DEFINE_float(
-  "grace_s", 30.0, "For what is being answered at SIGTERM."
+  "grace_s",
+  30.0,
+  "For what is being answered at SIGTERM.",
+  lower_bound=0,
+  upper_bound=1e9,
 )
 _COMPILE_CACHE = flags.DEFINE_string(
   "compile_cache", "", "A folder for compiled programs; a run's is its own."
@@ -321,7 +337,7 @@ def main() -> None:
   """Serves as the flags say."""
   try:
     serve()
-  except jax.errors.JaxRuntimeError as error:
+  except (jax.errors.JaxRuntimeError, MemoryError) as error:
     sys.exit(
       f"the devices refused: {str(error).partition(chr(10))[0]}. If it is for "
       "want of memory, lower --slots, --context or the number of versions, or "

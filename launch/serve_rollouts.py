@@ -54,7 +54,13 @@ from launch.storage.compile_cache import enable_compile_cache
 
 CONFIG = command_line.define_config()
 
-_PORT = flags.DEFINE_integer("port", 7100, "Where to listen; 0: anywhere free.")
+_PORT = flags.DEFINE_integer(
+  "port",
+  7100,
+  "Where to listen; 0: anywhere free.",
+  lower_bound=0,
+  upper_bound=65535,
+)
 _HOST = flags.DEFINE_string(
   "host", "127.0.0.1", "0.0.0.0 lets other machines in."
 )

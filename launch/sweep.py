@@ -69,7 +69,9 @@ _ABLATION = flags.DEFINE_string("ablation", None, "A file with ARMS.")
 _ARMS = flags.DEFINE_list(
   "arms", [], "Some of its arms; all, if none is named."
 )
-_SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds of each arm.")
+_SEEDS = flags.DEFINE_integer(
+  "seeds", 5, "Number of seeds of each arm.", upper_bound=10_000
+)
 _FIRST_SEED = flags.DEFINE_integer("first_seed", 0, "The first of them.")
 _BUDGET = flags.DEFINE_string(
   "budget", "", "Of all cells together, as 2cores,16GiB,6h; all cores, if none."

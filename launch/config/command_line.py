@@ -15,7 +15,7 @@ import re
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ml_collections
 from absl import app, flags, logging
@@ -31,6 +31,7 @@ from launch.processes.terminal import print_what_can_be_printed
 REFUSED = 2
 # No room, no more of it for this user, too large a file, not to be written.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_MOST = 1e12  # of the number of a flag
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
@@ -132,6 +133,7 @@ def parse(argv: Sequence[str]) -> list[str]:
     if "config" in flags.FLAGS:
       check_config(known[1:])
     left: list[str] = flags.FLAGS(list(argv))
+    _refuse_endless(flags.FLAGS)
   except (flags.Error, ConfigError) as error:
     _refuse(str(error))
   if len(left) > 1:
@@ -140,6 +142,20 @@ def parse(argv: Sequence[str]) -> list[str]:
       "--name=value, and quote a value with spaces"
     )
   return left
+
+
+def _refuse_endless(given: flags.FlagValues) -> None:
+  """Raises `ConfigError` for flags that are NaN, infinite or immense.
+
+  A bound of a flag's own does not exclude NaN.
+  """
+  for name in given:
+    value: Any = given[name].value
+    is_number = type(value) in (int, float)
+    if is_number and not -_MOST <= value <= _MOST:
+      raise ConfigError(
+        f"--{name}={value!r:.80} must be a number of at most {_MOST:g}"
+      )
 
 
 def check_config(arguments: Sequence[str]) -> None:

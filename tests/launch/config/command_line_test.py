@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 import pytest
-from absl import app
+from absl import app, flags
 from absl.testing import absltest, flagsaver, parameterized
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
@@ -164,6 +164,19 @@ class ErrorsOfTasksTest(parameterized.TestCase):
       group = ExceptionGroup("", [ConfigError("set x"), bug])
       with self.assertRaises(ExceptionGroup):
         self._end(group)
+
+
+class NumbersOfFlagsTest(parameterized.TestCase):
+  @parameterized.parameters("nan", "inf", "-inf", "1e300")
+  def test_a_number_without_end_is_refused(self, value):
+    given = flags.FlagValues()
+    flags.DEFINE_float("scale", 1.0, "", lower_bound=0, flag_values=given)
+    flags.DEFINE_string("name", "nan", "", flag_values=given)
+    given(["command", "--scale=1e9"])
+    command_line._refuse_endless(given)
+    given["scale"].value = float(value)
+    with self.assertRaisesRegex(ConfigError, "--scale=.* must be a number"):
+      command_line._refuse_endless(given)
 
 
 class CheckConfigTest(absltest.TestCase):
