@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from agentrl_jax.errors import AgentRLError
+from agentrl_jax.files import writing
 from agentrl_jax.http_requests import listen
 from launch.config.command_line import REFUSED
 from launch.processes.terminal import plain_console, print_what_can_be_printed
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   try:
     viewer = Viewer(pathlib.Path(given.run))
     if given.output:
-      size = write_file(viewer, pathlib.Path(given.output))
+      with writing(pathlib.Path(given.output)):
+        size = write_file(viewer, pathlib.Path(given.output))
       CONSOLE.print(f"{given.output}: {size / 1e6:.1f} MB")
     elif given.trajectory:
       CONSOLE.print(transcript(viewer, given.trajectory))

@@ -1,7 +1,9 @@
 """A run's files, cut off anywhere: one sentence, or what is left of them."""
 
+import contextlib
 import functools
 import gzip
+import io
 import json
 import math
 import pathlib
@@ -13,6 +15,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.metrics import read_metrics
 from configs import quickstart
+from launch import report, view
 from launch.comparisons.runs import read_run
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
@@ -147,6 +150,20 @@ class DamagedFilesTest(parameterized.TestCase):
       with self.assertRaisesRegex(ConfigError, f"{path} cannot be read"):
         command(self.run_folder)
     progress_of(self.run_folder)
+
+  def test_a_page_that_has_no_place_is_one_sentence(self):
+    no_folder = str(self.run_folder / "config.yaml" / "page")
+    run = str(self.run_folder)
+    for main, *words in (
+      (report.main, run, "--output", no_folder),
+      (report.main, "--fill", no_folder),
+      (view.main, run, "--output", no_folder),
+    ):
+      said = io.StringIO()
+      with self.subTest(words), contextlib.redirect_stderr(said):
+        with self.assertRaises(SystemExit):
+          main(words)
+        self.assertRegex(said.getvalue(), f"{no_folder} cannot be")
 
   def test_progress_passes_over_lines_that_are_none_of_metrics(self):
     with (self.run_folder / "metrics.jsonl").open("ab") as file:
