@@ -156,7 +156,6 @@ class DamagedFilesTest(parameterized.TestCase):
     run = str(self.run_folder)
     for main, *words in (
       (report.main, run, "--output", no_folder),
-      (report.main, "--fill", no_folder),
       (view.main, run, "--output", no_folder),
     ):
       said = io.StringIO()
