@@ -334,7 +334,7 @@ ERRORS = (
 
 
 class EnvironmentsOwnTest(unittest.IsolatedAsyncioTestCase):
-  """What an environment's own methods raise is a fault of the episode."""
+  """Errors of an environment's own methods are faults of the episode."""
 
   async def _play_expert(self, where, act):
     player = ScriptPlayer(
