@@ -10,12 +10,11 @@ without them the worker's own split is played, with the session's id as seed.
 import asyncio
 import collections
 import dataclasses
-import math
 import statistics
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.records import Status, Task
+from agentrl_jax.data.records import Status, Task, finite_number
 from agentrl_jax.env.interface import Step
 from agentrl_jax.env.protocol import wire
 from agentrl_jax.env.worker.hosting import Host, HostFull, SessionRefused
@@ -185,13 +184,12 @@ class WorkerApi:
     if not isinstance(results, list):
       raise ValueError("results must be a list of {status, reward}")
     try:
-      rewards = [_read_reward(result["reward"]) for result in results]
+      rewards = [finite_number(result["reward"]) for result in results]
       mean = statistics.fmean(rewards) if rewards else 0.0
       statuses = collections.Counter(str(r["status"]) for r in results)
-    except (KeyError, TypeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError) as error:
       raise ValueError(
-        f"each result needs a status and a reward that can be added up: "
-        f"{error!r}"
+        f"each result needs a status and a reward that is a number: {error!r}"
       ) from error
     return {
       "total": len(results),
@@ -262,10 +260,3 @@ def _read_split(body: Mapping[str, Any], default: str) -> str:
   if not isinstance(split, str):
     raise ValueError(f"split must be a text, found {split!r:.80}")
   return split
-
-
-def _read_reward(value: Any) -> float:
-  reward = float(value)
-  if not math.isfinite(reward):
-    raise ValueError(f"a reward must be a finite number, found {value!r:.80}")
-  return reward

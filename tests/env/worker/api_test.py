@@ -163,7 +163,12 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       (
         "calculate_overall",
         {"results": [{"status": "completed", "reward": 1.5e308}] * 2},
-        "a reward that can be added up",
+        "a reward that is a number: ValueError('1.5e+308",
+      ),
+      (
+        "calculate_overall",
+        {"results": [{"status": "completed", "reward": "x" * 70000}]},
+        "x (str) is no number from",
       ),
       (
         "interact",
