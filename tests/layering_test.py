@@ -136,7 +136,6 @@ MAY_IMPORT = {
 }
 EVERYONE_MAY = {
   "agentrl_jax.bearer_token",
-  "agentrl_jax.condition",
   "agentrl_jax.errors",
   "agentrl_jax.files",
   "agentrl_jax.garbage",
@@ -147,19 +146,20 @@ EVERYONE_MAY = {
   "agentrl_jax.named_objects",
   "agentrl_jax.renamed",
   "agentrl_jax.tracing",
+  "agentrl_jax.waits",
 }
 OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
 
 # What stands in these files can be imported where there is no jax.
 WITHOUT_JAX = (
   "agentrl_jax/bearer_token.py",
-  "agentrl_jax/condition.py",
   "agentrl_jax/errors.py",
   "agentrl_jax/http_requests.py",
   "agentrl_jax/metrics.py",
   "agentrl_jax/named_objects.py",
   "agentrl_jax/renamed.py",
   "agentrl_jax/tracing.py",
+  "agentrl_jax/waits.py",
   "agentrl_jax/data/**/*.py",
   "agentrl_jax/env/**/*.py",
   "agentrl_jax/controller/**/*.py",

@@ -13,13 +13,13 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from agentrl_jax.condition import Condition
 from agentrl_jax.controller.groups.admission import Admission
 from agentrl_jax.controller.groups.breaker import RESOLUTION_S, Breakers
 from agentrl_jax.controller.groups.group_queue import GroupQueue
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group, Task, seed_of
+from agentrl_jax.waits import Condition
 
 
 class Stream(Protocol):

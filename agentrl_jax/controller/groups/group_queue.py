@@ -10,11 +10,11 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-from agentrl_jax.condition import Condition
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
+from agentrl_jax.waits import Condition
 
 ORDERS = ("finished", "started")
 ANY_AGE = -1

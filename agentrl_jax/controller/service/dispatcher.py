@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
-from agentrl_jax.condition import Condition
 from agentrl_jax.controller.service.capacity import (
   MAX_WAITING,
   CapacityQueue,
@@ -40,6 +39,7 @@ from agentrl_jax.env.protocol.link import (
   reading,
 )
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.waits import Condition
 
 _log = logging.getLogger(__name__)
 
