@@ -1,6 +1,6 @@
 r"""Filters of groups on the risky bandit, where a group's spread is its luck.
 
-  python -m bench.bandit_filters                # a table for docs/siblings.md
+  python -m bench.bandit_filters            # a table for studies/siblings.md
   python -m bench.bandit_filters --seeds=64 --learning_rate=0.05
 
 The policy is one logit, x: it pulls the risky machine with probability

@@ -9,7 +9,7 @@ differ in nothing but the seed are one arm; the first arm is what the others are
 compared with. `--fill` makes the tables of a Markdown page again, from the
 numbers that are kept beside it:
 
-  python -m launch.report --fill docs/experiments.md
+  python -m launch.report --fill studies/experiments.md
 """
 
 import argparse

@@ -23,7 +23,7 @@ make_bundle() {
 code_files() {
   if git -C "$ROOT" rev-parse --git-dir >/dev/null 2>&1; then
     git -C "$ROOT" ls-files -z --cached --others --exclude-standard --deduplicate \
-      -- . ':!docs' ':!bench' |
+      -- . ':!docs' ':!bench' ':!studies/evidence' |
       while IFS= read -r -d '' file; do
         [[ ! -e $ROOT/$file ]] || printf '%s\0' "$file"
       done

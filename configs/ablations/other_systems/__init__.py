@@ -1,1 +1,1 @@
-"""Methods of other systems, as arms: docs/siblings.md has their results."""
+"""Methods of other systems, as arms: studies/siblings.md has their results."""

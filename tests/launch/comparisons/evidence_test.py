@@ -1,4 +1,4 @@
-"""The tables of pages in docs/ are those of the numbers beside them."""
+"""Tables of pages are those of the numbers in studies/evidence."""
 
 import csv
 import pathlib
@@ -9,16 +9,19 @@ import pytest
 from launch.comparisons.diagnostics import read_diagnostics
 from launch.comparisons.markdown import filled
 
-DOCS = pathlib.Path(__file__).parents[3] / "docs"
+ROOT = pathlib.Path(__file__).parents[3]
+STUDIES = ROOT / "studies"
 
 
 @pytest.mark.parametrize(
-  "name", ["experiments.md", "quickstart.md", "siblings.md"]
+  "name",
+  ["docs/quickstart.md", "studies/experiments.md", "studies/siblings.md"],
 )
-def test_the_page_says_what_the_numbers_say(name):
-  text = (DOCS / name).read_text(encoding="utf-8")
-  command = f"python -m launch.report --fill docs/{name}"
-  assert filled(text, DOCS) == text, command
+def test_tables_of_a_page_equal_the_evidence(name):
+  page = ROOT / name
+  text = page.read_text(encoding="utf-8")
+  command = f"python -m launch.report --fill {name}"
+  assert filled(text, page.parent) == text, command
 
 
 @pytest.mark.parametrize(
@@ -29,7 +32,9 @@ def test_what_asynchronous_training_gains_is_said_of_both_baselines(
   cores, label
 ):
   measured, baseline = (
-    read_diagnostics(DOCS / "evidence" / f"asynchronous{name}_diagnostics.csv")
+    read_diagnostics(
+      STUDIES / "evidence" / f"asynchronous{name}_diagnostics.csv"
+    )
     for name in ("", cores)
   )
   cells = []
@@ -45,18 +50,18 @@ def test_what_asynchronous_training_gains_is_said_of_both_baselines(
     seeds = ", ".join(f"{ratio:.2f}" for ratio in other / one)
     cells.append(f"{other.mean() / one.mean():.2f} ({seeds})")
   row = f"| against synchronous, {label} | {' | '.join(cells)} |"
-  assert row in (DOCS / "experiments.md").read_text(encoding="utf-8")
+  assert row in (STUDIES / "experiments.md").read_text(encoding="utf-8")
 
 
 def test_the_spreads_of_two_tasks_are_as_alike_as_the_page_says():
   stds = {"dbbench": {}, "webshop": {}}
-  path = DOCS / "evidence" / "rare_reward_spreads.csv"
+  path = STUDIES / "evidence" / "rare_reward_spreads.csv"
   with path.open(encoding="utf-8") as file:
     for row in csv.DictReader(file):
       stds[row["task"]][row["version"]] = float(row["std"])
   one, other = stds.values()
   ratios = [other[each] / one[each] for each in one if each in other]
-  text = (DOCS / "experiments.md").read_text(encoding="utf-8")
+  text = (STUDIES / "experiments.md").read_text(encoding="utf-8")
   page = " ".join(text.split())
   assert f"in {len(ratios)} batches of a run of `norm`" in page
   spread = f"({min(ratios):.2f} to {max(ratios):.2f};"

@@ -1,0 +1,37 @@
+"""Links of the pages lead to files and headings that exist."""
+
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = sorted(
+  path
+  for pattern in ("*.md", "docs/*.md", "studies/*.md", "environments/*/*.md")
+  for path in ROOT.glob(pattern)
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(path: pathlib.Path) -> set[str]:
+  """The anchors of a page's headings, as GitHub makes them."""
+  page = path / "README.md" if path.is_dir() else path
+  text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+  headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+  return {
+    re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    for heading in headings
+  }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_of_a_page_exist(page):
+  for link in LINK.findall(page.read_text()):
+    if "://" in link:
+      continue
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    assert target.exists(), link
+    if anchor:
+      assert anchor in anchors(target), link
