@@ -214,7 +214,7 @@ def _scripted(script: np.ndarray):
 
 def _engine(policy, params, slots, **drafts) -> RolloutEngine:
   store = ServedWeights(1)
-  store.publish(0, params, 0)
+  store.publish(params, 0)
   config = defaults(
     EngineConfig,
     "engine",
@@ -270,7 +270,7 @@ def _exact() -> dict[str, object]:
     ("drafts", dict(draft_tokens=3, draft_cost=0.01)),
   ):
     store = ServedWeights(1)
-    store.publish(0, params, 0)
+    store.publish(params, 0)
     engine = RolloutEngine(
       policy, defaults(EngineConfig, "engine", **config, **drafts), store
     )

@@ -101,7 +101,7 @@ def measure_driver(policy, params, args) -> dict[str, float]:
     cache_tokens=(args.slots * args.context,) if args.page_size else (),
   )
   store = ServedWeights(1)
-  store.publish(0, params, 0)
+  store.publish(params, 0)
   engine = RolloutEngine(policy, config, store)
   driver = _driver(args.driver, engine)
   for seed in (0, 1):  # the first pass compiles

@@ -161,7 +161,7 @@ class _Conversations:
       **kept,
     )
     versions = ServedWeights(1)
-    versions.publish(0, params, 0)
+    versions.publish(params, 0)
     self._driver = LocalDriver(RolloutEngine(policy, config, versions))
     self._shape, self._number, self._attempts = shape, number, attempts
     self.fed = 0

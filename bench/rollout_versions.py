@@ -96,7 +96,7 @@ def _swaps(policy, driver, versions) -> dict[str, object]:
     ready.append(store.get(0).params)
 
   def swap(n: int) -> None:
-    store.publish(0, ready[n % VERSIONS], n)
+    store.publish(ready[n % VERSIONS], n)
 
   def copied_beside(n: int) -> threading.Thread:
     thread = threading.Thread(

@@ -74,7 +74,7 @@ class EngineWeights(SnapshotFollower):
     self, policy_slot: int, params: Any, snapshot: Snapshot
   ) -> None:
     """Writes a folder, has the engine load it, and removes it."""
-    served = ServedPolicySlot(snapshot.step, snapshot.publication)
+    served = ServedPolicySlot(snapshot.version, snapshot.publication)
     folder = self._place / f"step_{served.step}_{served.publication}"
     shutil.rmtree(folder, ignore_errors=True)
     pretrained = self._settings.pretrained

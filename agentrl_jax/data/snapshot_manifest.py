@@ -19,6 +19,7 @@ from agentrl_jax.errors import CheckpointError
 
 FILE = "manifest.json"
 FORMAT = 1
+_KEYS = {"version": "step"}  # fields of `Snapshot` with keys of other names
 _MAX_COUNT = 2**63 - 1
 _FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,254}")
 _DTYPES = ("bfloat16", "float16", "float32")  # that params are written in
@@ -30,7 +31,7 @@ class Snapshot:
   """One publication of weights."""
 
   publication: int  # grows with every publication, across restarts too
-  step: int  # optimizer updates behind the weights
+  version: int  # optimizer updates behind the weights
   folder: str  # its name beside the manifest
   leaves: Mapping[str, str]  # by name, as in "float32[2, 64]"
   checksums: Mapping[str, int]  # by name, as `model.checksums` computes them
@@ -99,7 +100,7 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
   body = {
     "format": FORMAT,
     "policy_slots": {
-      str(policy_slot): dataclasses.asdict(snapshot)
+      str(policy_slot): _body(snapshot)
       for policy_slot, snapshot in sorted(manifest.policy_slots.items())
     },
   }
@@ -108,9 +109,16 @@ def write_manifest(folder: epath.Path, manifest: Manifest) -> None:
   partial.replace(folder / FILE)
 
 
+def _body(snapshot: Snapshot) -> dict[str, Any]:
+  """Returns an entry of the file, where the version's key is `step`."""
+  body = dataclasses.asdict(snapshot)
+  return {_KEYS.get(name, name): value for name, value in body.items()}
+
+
 def _snapshot(body: Mapping[str, Any]) -> Snapshot:
-  snapshot = Snapshot(**body)
-  for name in ("publication", "step"):
+  names = {key: name for name, key in _KEYS.items()}
+  snapshot = Snapshot(**{names.get(k, k): value for k, value in body.items()})
+  for name in ("publication", "version"):
     if not _is_count(value := getattr(snapshot, name), _MAX_COUNT):
       raise ValueError(f"{name}={value!r:.80} is no number of updates")
   folder = snapshot.folder

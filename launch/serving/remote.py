@@ -127,7 +127,7 @@ class RemoteRollouts:
       for server in reachable
       if server.status is not None and server.status.policy_slots[0] is not None
     ]
-    published = self._sink.step
+    published = self._sink.version
     return self._sink.report() | {
       "rollouts/servers": len(reachable),
       "rollouts/lost": sum(s.num_lost for s in pool.servers),

@@ -19,7 +19,7 @@ from agentrl_jax.errors import CheckpointError
 def snapshot(publication: int, **changes) -> Snapshot:
   fields = dict(
     publication=publication,
-    step=3,
+    version=3,
     folder=f"edition_{publication}",
     leaves={"a.b": "float32[2]"},
     checksums={"a.b": 7},
@@ -39,6 +39,7 @@ class SnapshotManifestTest(parameterized.TestCase):
       write_manifest(self.folder, manifest)
       self.assertEqual(read_manifest(self.folder), manifest)
     self.assertEqual([p.name for p in self.folder.iterdir()], [FILE])
+    self.assertIn('"step": 3', (self.folder / FILE).read_text())
     self.assertEqual(manifest.newest, 9)
     self.assertEqual(manifest.folders, {"edition_2", "edition_9"})
 

@@ -82,7 +82,7 @@ class EngineWeightsTest(unittest.IsolatedAsyncioTestCase):
 
   def engine(self, step):
     store = ServedWeights(1)
-    store.publish(0, self.policy.unstacked(self.params(step)), step)
+    store.publish(self.policy.unstacked(self.params(step)), step)
     config = engine_config(
       slots=(2,), context=64, num_slot_sizes=1, prefill_chunks=(16,)
     )

@@ -142,8 +142,8 @@ class AdapterTest(parameterized.TestCase):
     served = {}
 
     class Sink:
-      def publish(self, slot, params, step):
-        served[slot] = params
+      def publish(self, params, version, *, policy_slot=0):
+        served[policy_slot] = params
 
     Publisher(policy, Sink()).publish(whole, 1)
     chex.assert_trees_all_close(

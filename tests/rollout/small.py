@@ -73,7 +73,7 @@ def engine_of(
   config = engine_config(**(settings | changes))
   store = store or ServedWeights(len(steps))
   for policy_slot, step in enumerate(steps):
-    store.publish(policy_slot, params(step), step)
+    store.publish(params(step), step, policy_slot=policy_slot)
   return RolloutEngine(policy(), config, store, grammars=lambda: grammars)
 
 

@@ -84,7 +84,7 @@ def engine_of(**changes) -> RolloutEngine:
   )
   store = ServedWeights(len(STEPS))
   for policy_slot, step in enumerate(STEPS):
-    store.publish(policy_slot, params(step), step)
+    store.publish(params(step), step, policy_slot=policy_slot)
   return RolloutEngine(
     policy(), engine_config(**(settings | changes)), store, grammars=grammars
   )

@@ -45,10 +45,7 @@ class ServedWeights:
     return len(self._served)
 
   def publish(
-    self,
-    policy_slot: int,
-    params: Params,
-    step: int,
+    self, params: Params, version: int, *, policy_slot: int = 0
   ) -> None:
     """Makes `policy_slot` serve `params` from its next decode step on.
 
@@ -62,7 +59,9 @@ class ServedWeights:
       _check_like(params, served.params)
     with self._lock:
       self._num_published += 1
-      self._served[policy_slot] = Published(params, step, self._num_published)
+      self._served[policy_slot] = Published(
+        params, version, self._num_published
+      )
 
   def get(self, policy_slot: int) -> Published:
     """Returns the weights that `policy_slot` serves now."""
@@ -79,7 +78,8 @@ class ServedWeights:
     if self._served[policy_slot] is None:
       raise GeneratorFault(
         f"policy slot {policy_slot} received a request before anything was "
-        f"published to it; call publish({policy_slot}, params, step) first"
+        "published to it; call publish(params, version, policy_slot="
+        f"{policy_slot}) first"
       )
 
   def steps(self) -> tuple[int | None, ...]:

@@ -160,12 +160,12 @@ class SnapshotFollower:
       self.hand_over(policy_slot, params, snapshot)
     except jax.errors.JaxRuntimeError as error:
       raise CheckpointError(
-        f"snapshot {snapshot.folder} of version {snapshot.step} cannot be put "
-        f"on the devices: {str(error)[:500]}"
+        f"snapshot {snapshot.folder} of version {snapshot.version} cannot be "
+        f"put on the devices: {str(error)[:500]}"
       ) from error
     policy_slots = list(self.policy_slots)
     policy_slots[policy_slot] = ServedPolicySlot(
-      snapshot.step, snapshot.publication
+      snapshot.version, snapshot.publication
     )
     self.policy_slots = tuple(policy_slots)
 
@@ -174,7 +174,7 @@ class SnapshotFollower:
   ) -> None:
     """Serves stacked params that were checked."""
     prepared = self._prepare[policy_slot](params)
-    self._versions.publish(policy_slot, prepared, snapshot.step)
+    self._versions.publish(prepared, snapshot.version, policy_slot=policy_slot)
 
   def _refuse_other_model(self, snapshot: Snapshot) -> None:
     expected = {
@@ -217,7 +217,7 @@ class SnapshotFollower:
       raise  # an error of the devices, not of the snapshot
     except Exception as error:  # noqa: BLE001 - Orbax raises it bare too
       raise CheckpointError(
-        f"snapshot {where} of version {snapshot.step} cannot be read: "
+        f"snapshot {where} of version {snapshot.version} cannot be read: "
         f"{str(error)[:500]}"
       ) from error
     _refuse_damage(where, restored, snapshot)
@@ -256,8 +256,8 @@ def _refuse_damage(
   for name, checksum in checksums(restored).items():
     if int(checksum) != snapshot.checksums[name]:
       raise CheckpointError(
-        f"snapshot {where} of version {snapshot.step} is damaged: leaf {name} "
-        f"has checksum {int(checksum)} and was written with "
+        f"snapshot {where} of version {snapshot.version} is damaged: leaf "
+        f"{name} has checksum {int(checksum)} and was written with "
         f"{snapshot.checksums[name]}"
       )
 
@@ -268,7 +268,7 @@ def _refuse_not_finite(
   for name, is_finite in _all_finite(dict(restored)).items():
     if not is_finite:
       raise CheckpointError(
-        f"snapshot {where} of version {snapshot.step} is not served: leaf "
+        f"snapshot {where} of version {snapshot.version} is not served: leaf "
         f"{name} was written with a number that is not finite; look "
         "at the learner's loss and gradients"
       )

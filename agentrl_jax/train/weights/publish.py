@@ -18,7 +18,9 @@ from agentrl_jax.model.policy import Params, Policy
 class WeightSink(Protocol):
   """An engine, or its proxy, that takes weights for a policy slot."""
 
-  def publish(self, policy_slot: int, params: Params, step: int) -> None:
+  def publish(
+    self, params: Params, version: int, *, policy_slot: int = 0
+  ) -> None:
     """Checks the weights, then samples with them from the next token on."""
     ...
 
@@ -69,4 +71,6 @@ class Publisher:
       copied = jax.tree.map(lambda x: x.addressable_data(0), copied)
     if self._to is not None:
       copied = jax.device_put(copied, self._to[policy_slot])
-    self._sink.publish(policy_slot, jax.block_until_ready(copied), version)
+    self._sink.publish(
+      jax.block_until_ready(copied), version, policy_slot=policy_slot
+    )

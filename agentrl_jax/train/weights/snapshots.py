@@ -37,7 +37,7 @@ class _Job:
   """A publication to be written."""
 
   policy_slot: int
-  step: int
+  version: int
   publication: int
   tree: dict[str, jax.Array]  # empty after the copy to the host
   checksums: dict[str, jax.Array]
@@ -48,7 +48,7 @@ class _Job:
     """Returns its entry of the manifest. Waits for the checksums."""
     return Snapshot(
       publication=self.publication,
-      step=self.step,
+      version=self.version,
       folder=f"edition_{self.publication}",
       leaves=self.leaves,
       checksums={name: int(value) for name, value in self.checksums.items()},
@@ -86,10 +86,10 @@ class SnapshotSink:
     self._checkpointer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
     self._changed = threading.Condition()
     self._published: dict[int, _Job] = {}
-    self._first_step = 0  # of policy slot 0
+    self._first_version = 0  # of policy slot 0
     # By policy slot, the oldest publication to sample from.
     self._oldest: dict[int, int] = {}
-    # Publication and step, of policy slot 0.
+    # Publication and version, of policy slot 0.
     self._recent: list[tuple[int, int]] = []
     self._waiting: dict[int, _Job] = {}
     self._writing: _Job | None = None
@@ -102,14 +102,16 @@ class SnapshotSink:
     )
     self._thread.start()
 
-  def publish(self, policy_slot: int, params: Params, step: int) -> None:
+  def publish(
+    self, params: Params, version: int, *, policy_slot: int = 0
+  ) -> None:
     """Queues the params; waits only if the writer is too far behind.
 
     The sink owns the params from now on. Raises `CheckpointError` if an earlier
     snapshot could not be written.
     """
     begun = self._clock()
-    job = self._job(policy_slot, params, step)
+    job = self._job(policy_slot, params, version)
     if self._is_shared:
       self._wait(lambda: not (self._waiting or self._writing))
       self._begin(job)
@@ -141,10 +143,10 @@ class SnapshotSink:
       return dict(self._oldest)
 
   @property
-  def step(self) -> int:
-    """The last published step of policy slot 0; 0 before the first."""
+  def version(self) -> int:
+    """The last published version of policy slot 0; 0 before the first."""
     with self._changed:
-      return self._published[0].step if 0 in self._published else 0
+      return self._published[0].version if 0 in self._published else 0
 
   def flush(self) -> None:
     """Waits until all publications are in the folder and in the manifest."""
@@ -186,21 +188,23 @@ class SnapshotSink:
     high, low = multihost_utils.broadcast_one_to_all(halves)
     return int(high) * 2**31 + int(low)
 
-  def _job(self, policy_slot: int, params: Params, step: int) -> _Job:
+  def _job(self, policy_slot: int, params: Params, version: int) -> _Job:
     tree = named_leaves(params)
     publication, self._publication = self._publication, self._publication + 1
     leaves = {name: describe_leaf(leaf) for name, leaf in tree.items()}
-    return _Job(policy_slot, step, publication, tree, checksums(tree), leaves)
+    return _Job(
+      policy_slot, version, publication, tree, checksums(tree), leaves
+    )
 
   def _remember(self, job: _Job) -> None:
     self._oldest.setdefault(job.policy_slot, job.publication)
     if job.policy_slot == 0:
       if not self._recent:
-        self._first_step = job.step
+        self._first_version = job.version
       self._recent = [
-        (publication, step)
-        for publication, step in [*self._recent, (job.publication, job.step)]
-        if abs(job.step - step) <= self._max_lag
+        recent
+        for recent in [*self._recent, (job.publication, job.version)]
+        if abs(job.version - recent[1]) <= self._max_lag
       ]
       self._oldest[0] = self._recent[0][0]
 
@@ -209,7 +213,9 @@ class SnapshotSink:
     newest, named = self._published.get(0), self._manifest.policy_slots.get(0)
     if newest is None or (named and named.publication == newest.publication):
       return 0
-    return abs(newest.step - (named.step if named else self._first_step))
+    return abs(
+      newest.version - (named.version if named else self._first_version)
+    )
 
   def _wait(self, holds: Callable[[], bool]) -> None:
     with self._changed:

@@ -29,8 +29,8 @@ class _PolicySlots:
   def __init__(self):
     self.steps, self.params, self.num_published = {}, {}, 0
 
-  def publish(self, policy_slot, params, step):
-    self.steps[policy_slot], self.params[policy_slot] = step, params
+  def publish(self, params, version, *, policy_slot=0):
+    self.steps[policy_slot], self.params[policy_slot] = version, params
     self.num_published += 1
 
 

@@ -185,7 +185,7 @@ class DriverContract:
       ]
       if turn == 3:
         for each in (driver, plain):
-          each.engine.versions.publish(0, small.params(30), 30)
+          each.engine.versions.publish(small.params(30), 30)
       answers, expected = self.ask(driver, requests), self.ask(plain, requests)
       for answer, other in zip(answers, expected, strict=True):
         np.testing.assert_array_equal(answer.sampled, other.sampled)
@@ -204,12 +204,12 @@ class DriverContract:
       spec = SamplingParams(policy_slot=policy_slot, max_tokens=4)
       (answer,) = self.ask(driver, [(prompt, spec)])
       self.assertEqual(answer.num_reused, 0)
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     (answer,) = self.ask(driver, [(prompt, SamplingParams(max_tokens=4))])
     self.assertEqual(answer.num_reused, 0)
     self.assertEqual(set(answer.version), {30})
     # Weights published under the same step again may be different.
-    driver.engine.versions.publish(0, small.params(31), 30)
+    driver.engine.versions.publish(small.params(31), 30)
     (answer,) = self.ask(driver, [(prompt, SamplingParams(max_tokens=4))])
     self.assertEqual(answer.num_reused, 0)
 

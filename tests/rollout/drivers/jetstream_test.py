@@ -43,7 +43,7 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
       if (
         driver.engine.stats().num_sampled[0] >= 5 and versions.get(0).step == 10
       ):
-        versions.publish(0, small.params(30), 30)
+        versions.publish(small.params(30), 30)
       return answered
 
     driver.engine.read = read_and_swap

@@ -26,7 +26,7 @@ class LocalDriverTest(DriverContract, DriverTestCase):
     future = driver.submit(prompt, SamplingParams(max_tokens=12))
     for _ in range(4):  # two chunks of prompt, two syncs of three tokens
       driver.step()
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     (answer,) = self.settle(driver, [future])
     self.assertEqual(answer.version.tolist(), [10] * 9 + [30] * 3)
     next_prompt = small.conversation(prompt, answer, [1, 2])
@@ -39,7 +39,7 @@ class LocalDriverTest(DriverContract, DriverTestCase):
     driver = self.open(prefill_tokens=16, prefill_slots=1)
     future = driver.submit(prompt, spec)
     driver.step()
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     (answer,) = self.settle(driver, [future])
     fresh = self.open((30, 20))
     (expected,) = self.ask(fresh, [(prompt, spec)])

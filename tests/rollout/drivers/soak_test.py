@@ -69,7 +69,9 @@ class SoakTest(parameterized.TestCase):
       **ENGINES[engine],
     )
     for policy_slot, step in enumerate((20, 19)):
-      engine.versions.publish(policy_slot, small.params(step % SEEDS), step)
+      engine.versions.publish(
+        small.params(step % SEEDS), step, policy_slot=policy_slot
+      )
     return driver_on(kind, engine, max_waiting=MAX_WAITING)
 
   def check_all_ended(self, running, asked, number):

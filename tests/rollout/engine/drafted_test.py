@@ -192,7 +192,7 @@ class DraftedTest(DriverTestCase):
       future = each.submit(*looping(60))
       each.step()
       each.step()
-      each.engine.versions.publish(0, small.params(30), 30)
+      each.engine.versions.publish(small.params(30), 30)
       answers += self.settle(each, [future])
     drafted, undrafted = answers
     tokens = np.concatenate([looping()[0], drafted.sampled])
@@ -217,7 +217,7 @@ class DraftedTest(DriverTestCase):
       first = [driver.submit(*looping(60, seed=seed)) for seed in (1, 2)]
       driver.step()
       driver.step()
-      driver.engine.versions.publish(0, small.params(30), 30)
+      driver.engine.versions.publish(small.params(30), 30)
       second = [driver.submit(*looping(60, seed=seed)) for seed in (1, 2)]
       answers.append(self.settle(driver, first + second))
     self.assert_same(*answers)

@@ -65,7 +65,7 @@ class RolloutEngineTest(unittest.TestCase):
 
   def test_waiting_for_unread_results_has_a_deadline(self):
     store = ServedWeights(1)
-    store.publish(0, small.params(10), 10)
+    store.publish(small.params(10), 10)
     engine = RolloutEngine(
       small.policy(),
       engine_config(slots=(1,), context=8),
@@ -97,12 +97,12 @@ class RolloutEngineTest(unittest.TestCase):
       finish(engine)
       self.assertEqual(scheduler.cache_length, length)
     # After a swap the tokens in free slots are not reused.
-    engine.versions.publish(0, small.params(11), 11)
+    engine.versions.publish(small.params(11), 11)
     for _ in range(9):
       engine.admit(engine.check([1], SamplingParams(max_tokens=75)))
       finish(engine)
     self.assertEqual(scheduler.cache_length, 96)
-    engine.versions.publish(0, small.params(12), 12)
+    engine.versions.publish(small.params(12), 12)
     for _ in range(80):
       engine.admit(engine.check([1], SamplingParams(max_tokens=9)))
       finish(engine)

@@ -155,7 +155,7 @@ class GrammarTest(DriverTestCase):
     futures = [driver.submit(*one) for one in asked]
     driver.step()
     driver.step()
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     futures += [driver.submit(*one) for one in asked]
     answers = self.settle(driver, futures)
     for answer in answers[::2]:

@@ -128,7 +128,7 @@ def _answers(place, weights, changes, shares):
     **changes,
   }
   versions = ServedWeights(1)
-  versions.publish(0, weights, 10)
+  versions.publish(weights, 10)
   engine = RolloutEngine(
     place.policy, engine_config(**settings), versions, places=[place]
   )

@@ -96,7 +96,7 @@ def play(driver, pairs, *, seed=4, is_hostile=True):
         future.cancel()
     if is_hostile and rng.random() < 0.02:
       step += 1
-      driver.engine.versions.publish(0, small.params(10), step)
+      driver.engine.versions.publish(small.params(10), step)
     if rng.random() < 0.05:
       driver.engine.check_invariants()
   driver.run_until_idle()
@@ -304,7 +304,7 @@ class PreemptionTest(DriverTestCase):
     """After a swap, no key or value of the old weights is left in it."""
     driver = self.open()
     futures = self.preempt(driver)
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     _, answer = self.finish(driver, futures)
     is_old = answer.version == 10
     self.assertTrue(
@@ -319,7 +319,7 @@ class PreemptionTest(DriverTestCase):
   def test_old_weights_finish_it_if_they_are_kept(self):
     driver = self.open(old_weights=1)
     futures = self.preempt(driver)
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     third = driver.submit(self.prompts[1], spec(3, max_tokens=5))
     *answers, last = self.finish(driver, [*futures, third])
     for prompt, answer in zip(self.prompts, answers, strict=True):
@@ -338,7 +338,7 @@ class PreemptionTest(DriverTestCase):
     while not futures[0].done() or not scheduler.num_busy:
       self.assertTrue(driver.step())
     self.assertFalse(scheduler._table.is_decoding.any())
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     _, answer = self.finish(driver, futures)
     is_new = answer.version == 30
     self.assertTrue(is_new.any())
@@ -417,7 +417,7 @@ class PagesTest(DriverTestCase):
     driver, prompt = self.open(), small.prompt_of(1, 40)
     for prepare in (
       lambda: None,
-      lambda: driver.engine.versions.publish(0, small.params(11), 11),
+      lambda: driver.engine.versions.publish(small.params(11), 11),
       driver.engine.reset,
     ):
       prepare()
@@ -432,7 +432,7 @@ class PagesTest(DriverTestCase):
     prompt = small.prompt_of(1, 60)
     futures = [driver.submit(prompt, spec(n, max_tokens=9)) for n in range(3)]
     driver.step()
-    driver.engine.versions.publish(0, small.params(30), 30)
+    driver.engine.versions.publish(small.params(30), 30)
     answers = self.settle(driver, futures)
     requests = [(prompt, spec(n, max_tokens=9)) for n in range(3)]
     plain = small.answers_of(requests, steps=(30,))

@@ -37,7 +37,7 @@ def play(driver, *, seed, swap_at=()):
   prompts = [small.prompt_of(i % 3, 20 + 3 * (i % 3)) for i in range(7)]
   for round_ in range(12):
     if round_ in swap_at:
-      driver.engine.versions.publish(0, small.params(round_), round_)
+      driver.engine.versions.publish(small.params(round_), round_)
     chosen = rng.choice(len(prompts), rng.integers(1, 5), replace=False)
     requests = [
       (prompts[i], spec_of(round_ * 100 + int(i), int(rng.integers(1, 9))))
@@ -164,7 +164,7 @@ class ReuseTest(parameterized.TestCase):
   @parameterized.named_parameters(
     (
       "publication",
-      lambda engine: engine.versions.publish(0, small.params(11), 11),
+      lambda engine: engine.versions.publish(small.params(11), 11),
     ),
     ("reset", lambda engine: engine.reset()),
   )

@@ -61,7 +61,7 @@ def _engine(num_devices, config=ENGINE):
   plain = Policy(CONFIG, COMPUTE)
   params = plain.unstacked(small.attentive(plain.init(jax.random.key(1))))
   versions = ServedWeights(1)
-  versions.publish(0, jax.device_put(params, layout_of(place)), 10)
+  versions.publish(jax.device_put(params, layout_of(place)), 10)
   return RolloutEngine(place.policy, config, versions, places=[place])
 
 

@@ -27,11 +27,11 @@ def params(value=1.0, **more):
 class ServedWeightsTest(unittest.TestCase):
   def setUp(self):
     self.store = ServedWeights(2)
-    self.store.publish(0, params(), 7)
+    self.store.publish(params(), 7)
 
   def test_serves_what_was_published_last(self):
     first = self.store.get(0)
-    self.store.publish(0, params(2.0), 8)
+    self.store.publish(params(2.0), 8)
     second = self.store.get(0)
     self.assertEqual((first.step, second.step), (7, 8))
     self.assertEqual(float(second.params["layer"]["kernel"][0, 0]), 2.0)
@@ -40,12 +40,12 @@ class ServedWeightsTest(unittest.TestCase):
   def test_publications_are_unique(self):
     publications = {self.store.get(0).publication}
     for policy_slot, step in ((0, 7), (1, 7), (0, 7)):
-      self.store.publish(policy_slot, params(), step)
+      self.store.publish(params(), step, policy_slot=policy_slot)
       publications.add(self.store.get(policy_slot).publication)
     self.assertEqual(len(publications), 4)
 
   def test_a_policy_slot_without_weights_is_reported(self):
-    with self.assertRaisesRegex(GeneratorFault, r"publish\(1, params, step\)"):
+    with self.assertRaisesRegex(GeneratorFault, r"policy_slot=1\) first"):
       self.store.get(1)
 
   def test_other_shapes_are_refused_by_name_and_change_nothing(self):
@@ -59,7 +59,7 @@ class ServedWeightsTest(unittest.TestCase):
       (0, {"layer": {}}, "kernel.*is missing"),
     ):
       with self.assertRaisesRegex(CheckpointError, said):
-        self.store.publish(policy_slot, wrong, 8)
+        self.store.publish(wrong, 8, policy_slot=policy_slot)
     self.assertIs(self.store.get(0), before)
     self.assertEqual(self.store.steps(), (7, None))
 
@@ -68,7 +68,7 @@ class ServedWeightsTest(unittest.TestCase):
       with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):
         self.store.get(policy_slot)
       with self.assertRaisesRegex(ConfigError, "policy slots are 0 to 1"):
-        self.store.publish(policy_slot, params(), 8)
+        self.store.publish(params(), 8, policy_slot=policy_slot)
     with self.assertRaises(ConfigError):
       ServedWeights(0)
 
@@ -79,9 +79,9 @@ class ServedWeightsTest(unittest.TestCase):
       step = 0
       while not stop.is_set():
         step += 1
-        self.store.publish(0, params(float(step)), step)
+        self.store.publish(params(float(step)), step)
 
-    self.store.publish(0, params(0.0), 0)
+    self.store.publish(params(0.0), 0)
     thread = threading.Thread(target=publish)
     thread.start()
     try:
@@ -105,13 +105,13 @@ def driver_of(**changes):
 
 
 def publish(driver, step):
-  driver.engine.versions.publish(0, small.params(step), step)
+  driver.engine.versions.publish(small.params(step), step)
 
 
 def publish_copy(driver, step) -> weakref.ref:
   """Publishes weights that only the engine holds; refers to one array."""
   params = jax.tree.map(lambda x: x.copy(), small.params(step))
-  driver.engine.versions.publish(0, params, step)
+  driver.engine.versions.publish(params, step)
   return weakref.ref(jax.tree.leaves(params)[0])
 
 

@@ -326,7 +326,7 @@ class OwnServerTest(EnginesCase):
     def step_and_swap():
       if engine.stats().num_sampled[0] >= before + 6:
         engine.step = step
-        engine.versions.publish(0, small.params(30), 30)
+        engine.versions.publish(small.params(30), 30)
       return step()
 
     engine.step = step_and_swap

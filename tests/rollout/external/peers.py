@@ -66,7 +66,7 @@ class Peer:
 
   def publish(self, step, publication):
     """Serves other weights from the next step on, under their label."""
-    self.driver.engine.versions.publish(0, small.params(step), step)
+    self.driver.engine.versions.publish(small.params(step), step)
     self.label = label_of(ServedPolicySlot(step, publication))
 
   async def sample(self, prompt, spec):
@@ -135,7 +135,7 @@ class Peer:
     mesh = sharding.make_mesh({"fsdp": 1}, jax.devices()[:1])
     params = jax.jit(policy.unstacked)(read_params(folder, policy, mesh))
     params = jax.device_put(params, jax.devices()[0])
-    self.driver.engine.versions.publish(0, params, 0)
+    self.driver.engine.versions.publish(params, 0)
 
 
 class VllmPeer(Peer):

@@ -112,7 +112,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(actual["version_step", "1"], 20)
     self.assertEqual(actual["slots_busy", "0"], 0)
     self.assertEqual(actual["swaps_total", "0"], 0)
-    self.served.driver.engine.versions.publish(0, talking.params(30), 30)
+    self.served.driver.engine.versions.publish(talking.params(30), 30)
     actual = await self.measured()
     self.assertEqual(actual["swaps_total", "0"], 1)
     self.assertEqual(actual["version_step", "0"], 30)

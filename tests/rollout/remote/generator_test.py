@@ -221,7 +221,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     other = SamplingParams(max_tokens=5, policy_slot=1)
     self.assertEqual(set((await generator.generate([1], other)).version), {20})
     self.assertFalse(stale.done())
-    served.driver.engine.versions.publish(0, small.params(11), 11)
+    served.driver.engine.versions.publish(small.params(11), 11)
     self.assertEqual(set((await stale).version), {11})
 
   async def test_waiting_for_what_was_published(self):
@@ -231,7 +231,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     await until(lambda: all(s.is_reachable for s in generator.pool.servers))
     for served, known in zip(servers, generator.pool.servers, strict=True):
       self.assertFalse(waiting.done())
-      served.driver.engine.versions.publish(0, small.params(11), 11)
+      served.driver.engine.versions.publish(small.params(11), 11)
       await until(lambda: known.publication(0) == 11)  # noqa: B023
       await turns_of_the_loop()
     self.assertTrue(waiting.done())

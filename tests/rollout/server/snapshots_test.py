@@ -231,7 +231,7 @@ class TroubleTest(FollowerCase):
       params[name] = leaf[..., :-1]
     elif what == "nan":
       params[name] = leaf.at[(0,) * leaf.ndim].set(jax.numpy.nan)
-    sink.publish(0, params, 3)
+    sink.publish(params, 3)
     sink.flush()
     self.assert_in_trouble(follower, sentence)
     self.publish(sink, 4)
@@ -275,7 +275,7 @@ class TroubleTest(FollowerCase):
     for _ in range(3):
       driver.step()
     params = jax.tree.map(lambda x: x * jax.numpy.nan, small.params(2))
-    sink.publish(0, params, 2)
+    sink.publish(params, 2)
     sink.flush()
     self.assert_in_trouble(follower, "not finite")
     driver.run_until_idle()
@@ -298,8 +298,8 @@ class _Rewriting:
   def __init__(self, case):
     self._case = case
 
-  def publish(self, policy_slot, params, step):
-    del policy_slot, step
+  def publish(self, params, version, *, policy_slot=0):
+    del version, policy_slot
     tree = named_leaves(params)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as writer:
       writer.save(

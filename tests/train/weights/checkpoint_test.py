@@ -241,8 +241,8 @@ class PublisherTest(absltest.TestCase):
     published = {}
 
     class Sink:
-      def publish(self, policy_slot, params, step):
-        published[policy_slot] = (params, step)
+      def publish(self, params, version, *, policy_slot=0):
+        published[policy_slot] = (params, version)
 
     policy, learner = small.make_learner()
     params = policy.init(jax.random.key(0))
@@ -250,7 +250,7 @@ class PublisherTest(absltest.TestCase):
     Publisher(policy, Sink()).publish(state.params, 0, policy_slot=1)
     for leaf in jax.tree.leaves(state):
       leaf.delete()  # as donation does
-    found, step = published[1]
+    copied, version = published[1]
     wanted = policy.to_decode(params)
-    jax.tree.map(np.testing.assert_array_equal, found, wanted)
-    self.assertEqual(step, 0)
+    jax.tree.map(np.testing.assert_array_equal, copied, wanted)
+    self.assertEqual(version, 0)
