@@ -1,9 +1,11 @@
 """AgentBench's data and MariaDB, or a skip of the tests that need them."""
 
+import functools
 import pathlib
 import shutil
 import unittest
 
+from environments.dbbench.engines.mariadb_server import Address, PrivateServer
 from tests.environments.shared_data import find
 
 
@@ -25,3 +27,13 @@ def needs_mariadb() -> None:
         f"needs {program} on the PATH (Debian: apt-get install "
         "mariadb-server-core mariadb-client-core)"
       )
+
+
+@functools.cache
+def mariadb_address() -> Address:
+  """Returns the address of a server that the tests of a process share.
+
+  It stops when Python exits. Skips the test if MariaDB is not installed.
+  """
+  needs_mariadb()
+  return PrivateServer().start()

@@ -1,9 +1,12 @@
 """Compares replies and tables of SQLite with those of MariaDB.
 
-`conformance_statements` has a list of those that differ, with the reason; each
-of them must still differ, so that the list stays true.
+`conformance_statements.json` has the tables, the statements that give the same
+on both engines by kind, and those that differ by reason; each of these must
+still differ, so that the list stays true.
 """
 
+import json
+import pathlib
 import re
 import unittest
 
@@ -11,32 +14,34 @@ import pytest
 
 from environments.dbbench.engines import connector
 from environments.dbbench.engines.mariadb import MariaDBEngine
-from environments.dbbench.engines.mariadb_server import PrivateServer
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.problem import Table
-from tests.environments.dbbench.data import needs_mariadb
-from tests.environments.dbbench.engines.conformance_statements import (
-  BILLS,
-  DIFFERENT,
-  EQUAL,
-  PEOPLE,
+from tests.environments.dbbench.data import mariadb_address
+
+LISTED = json.loads(
+  pathlib.Path(__file__).with_name("conformance_statements.json").read_text()
 )
 
-TABLES = (Table("people", *PEOPLE), Table("Paid Bills", *BILLS))
+
+def _table(name, columns, rows):
+  return Table(name, tuple(columns), tuple(map(tuple, rows)))
+
+
+def _pairs(statements):
+  return [(kind, sql) for kind, listed in statements.items() for sql in listed]
+
+
+TABLES = (
+  _table("people", *LISTED["people"]),
+  _table("Paid Bills", *LISTED["bills"]),
+)
+EQUAL, DIFFERENT = _pairs(LISTED["equal"]), _pairs(LISTED["different"])
 SAMPLE = 3  # of so many statements, one is tried in the short suite
 
 
 @pytest.mark.mariadb
 class ConformanceTest(unittest.IsolatedAsyncioTestCase):
   every = SAMPLE
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    needs_mariadb()
-    server = PrivateServer()
-    cls.addClassCleanup(server.stop)
-    cls.address = server.start()
 
   async def outcome(self, engine, sql):
     """Returns the reply, and the hash of the tables after the statement."""
@@ -52,7 +57,7 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_replies_and_tables_are_equal(self):
-    mariadb, sqlite = MariaDBEngine(self.address), SQLiteEngine()
+    mariadb, sqlite = MariaDBEngine(mariadb_address()), SQLiteEngine()
     self.addAsyncCleanup(mariadb.close)
     self.addAsyncCleanup(sqlite.close)
     for statements, check in (

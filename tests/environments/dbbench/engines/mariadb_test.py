@@ -17,13 +17,16 @@ from environments.dbbench import DBBench
 from environments.dbbench.engines import mariadb
 from environments.dbbench.engines.base import TIMED_OUT
 from environments.dbbench.engines.mariadb import LOST, MariaDBEngine
-from environments.dbbench.engines.mariadb_server import Address, PrivateServer
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import SPOILERS
 from environments.dbbench.generation.generator import Generator
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Table, load_problems
-from tests.environments.dbbench.data import dev_rows, needs_mariadb
+from tests.environments.dbbench.data import (
+  dev_rows,
+  mariadb_address,
+  needs_mariadb,
+)
 
 TABLE = Table(
   "t a",
@@ -99,19 +102,10 @@ DISTURBANCES = {
     "as before",
   ),
 }
-_addresses: list[Address] = []
-
-
-def setUpModule():
-  needs_mariadb()
-  server = PrivateServer()
-  unittest.addModuleCleanup(server.stop)
-  _addresses.append(server.start())
-  unittest.addModuleCleanup(_addresses.clear)
 
 
 def make_engine(*, statement_limit_s: float = 1.0) -> MariaDBEngine:
-  return MariaDBEngine(_addresses[0], statement_limit_s=statement_limit_s)
+  return MariaDBEngine(mariadb_address(), statement_limit_s=statement_limit_s)
 
 
 def comparable(reply: str) -> str:
@@ -245,7 +239,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
         f"BEGIN NOT ATOMIC {prepare} 'x'; KILL CONNECTION_ID(); END"
       )
       self.assertEqual(await database.hash_of([TABLE]), before)
-    with _addresses[0].connect() as connection:
+    with mariadb_address().connect() as connection:
       connection.cursor().execute("XA ROLLBACK 'x'")
 
   @pytest.mark.slow
@@ -267,7 +261,7 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
       (row,) = ast.literal_eval(await database.execute("SELECT DATABASE()"))
       name = row[0]
       self.assertTrue(name.startswith("dbbench_"))
-    connection = _addresses[0].connect()
+    connection = mariadb_address().connect()
     with connection, connection.cursor() as cursor:
       cursor.execute("SHOW DATABASES LIKE %s", (name,))
       self.assertEqual(cursor.fetchall(), ())
@@ -342,6 +336,7 @@ class DBBenchOnMariaDBTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 @pytest.mark.mariadb
 class OwnServerTest(unittest.IsolatedAsyncioTestCase):
   async def test_the_server_starts_at_first_use_and_stops_on_close(self):
+    needs_mariadb()
     engine = MariaDBEngine()
     async with engine.open([TABLE]) as database:
       reply = await database.execute("SELECT @@datadir")

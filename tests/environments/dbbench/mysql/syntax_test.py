@@ -8,10 +8,9 @@ import unittest
 import pymysql
 import pytest
 
-from environments.dbbench.engines.mariadb_server import PrivateServer
 from environments.dbbench.mysql.dialect import parsed
 from environments.dbbench.mysql.syntax import Refused, tokens
-from tests.environments.dbbench.data import needs_mariadb
+from tests.environments.dbbench.data import mariadb_address
 
 # Statement -> the part that error 1064 quotes. Some were recorded on MySQL.
 STOPS = {
@@ -168,13 +167,11 @@ class BesideMariaDBTest(unittest.TestCase):
 
   @classmethod
   def setUpClass(cls):
-    needs_mariadb()
-    server = PrivateServer()
-    cls.addClassCleanup(server.stop)
-    connection = server.start().connect()
+    connection = mariadb_address().connect()
     cls.addClassCleanup(connection.close)
     cls.cursor = connection.cursor()
-    cls.cursor.execute("CREATE DATABASE d")
+    cls.cursor.execute("CREATE OR REPLACE DATABASE d")
+    cls.addClassCleanup(cls.cursor.execute, "DROP DATABASE d")
     cls.cursor.execute("USE d")
 
   def error_of(self, sql):
