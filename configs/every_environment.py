@@ -8,25 +8,30 @@ of success in the environments' READMEs. The machines of `os_interaction` need a
 Docker engine, or `--config.environments.os_interaction.options.engine=sandbox`.
 """
 
+from collections.abc import Mapping
+
 from ml_collections.config_dict import create
 
 from configs import base
 
 OTHERS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
-  "bandit": "environments.bandit:Bandit",
   "bfcl": "environments.bfcl:BFCL",
-  "frozen_lake": "environments.frozen_lake:FrozenLake",
   "guessing": "environments.guessing:Guessing",
 }
 
 
 def get_config():
-  """`base` with five more environments."""
+  """`base` with three more environments."""
+  return with_environments(OTHERS)
+
+
+def with_environments(targets: Mapping[str, str]):
+  """`base` with environments that it lacks, each by its `module:Class`."""
   c = base.get_config()
   c.name = "every_environment"
   with c.unlocked():
-    for name, target in OTHERS.items():
+    for name, target in targets.items():
       c.environments[name] = create(
         target=target,
         options=create(),

@@ -80,12 +80,6 @@ from agentrl_jax.losses.policy_gradient import (
   reinforce,
   sapo,
 )
-from agentrl_jax.losses.preference import (
-  implicit_reward,
-  pair_halves,
-  pair_with_best,
-  preference_loss,
-)
 from agentrl_jax.losses.prompt_dependence import (
   mutual_information,
   retrieval_accuracy,
@@ -110,12 +104,6 @@ from agentrl_jax.losses.reductions import (
   task_weights,
   token_mean,
   weighted_mean,
-)
-from agentrl_jax.losses.twin_critic import (
-  polyak_average,
-  twin_advantage,
-  twin_critic_loss,
-  twin_targets,
 )
 from agentrl_jax.losses.value import (
   ExplainedVariance,
@@ -155,7 +143,6 @@ __all__ = [
   "group_has_signal",
   "group_std",
   "gspo_token_log_ratio",
-  "implicit_reward",
   "k1",
   "k2",
   "k3",
@@ -173,12 +160,8 @@ __all__ = [
   "negative_log_likelihood",
   "normalise_by_moments",
   "normalised_weight",
-  "pair_halves",
   "pair_mean",
-  "pair_with_best",
   "pass_at_k_advantage",
-  "polyak_average",
-  "preference_loss",
   "ratio_moments",
   "reinforce",
   "reinforce_plus_plus_advantage",
@@ -199,9 +182,6 @@ __all__ = [
   "truncated_weight",
   "turn_gae",
   "turn_returns",
-  "twin_advantage",
-  "twin_critic_loss",
-  "twin_targets",
   "unbiased_kl",
   "unseen_tasks",
   "weighted_mean",

@@ -1,6 +1,6 @@
 """Two agents that add: one plans, and has others work; only `openai`.
 
-  python -m launch.train --config=configs/ablations/other_systems/roles.py
+  python -m launch.train --config=studies/configs/roles.py
 
 starts this program with its server's address. An episode has a line of tokens
 for the planner, and one for each worker that the planner sends to work.

@@ -1,7 +1,7 @@
 """Rules of the guessing game: things, questions, and the things that fit.
 
 Pure functions, without messages or turns. The environment, its expert and
-`bench.credit`, which enumerates the game, share them.
+`studies.credit`, which enumerates the game, share them.
 """
 
 import dataclasses

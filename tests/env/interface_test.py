@@ -9,7 +9,7 @@ from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.errors import EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
 from environments.guessing import Guessing
-from environments.pages.environment import Pages
+from studies.environments.pages.environment import Pages
 
 GO_ON = Step((Message("user", "Go on."),))
 

@@ -1,4 +1,4 @@
-"""Cases of means, of what to watch, of preferences, and of twin critics."""
+"""Cases of means, and of quantities to watch."""
 
 import math
 
@@ -7,10 +7,8 @@ import numpy as np
 from tests.golden.vectors.cases import Case, case, mean
 from tests.reference import (
   diagnostics,
-  preference,
   prompt_dependence,
   reductions,
-  twin_critic,
 )
 
 NAN = math.nan
@@ -32,8 +30,6 @@ def cases() -> dict[str, list[Case]]:
     "reductions": [*_means(), *_weighted_means()],
     "diagnostics": _diagnostics(),
     "prompt_dependence": _prompt_dependence(),
-    "preference": [*_preference(), *_pairs()],
-    "twin_critic": _twin_critic(),
   }
 
 
@@ -242,148 +238,5 @@ def _prompt_dependence() -> list[Case]:
       "The first two prompts are found, the last is second or third.",
       values(prompt_dependence.retrieval_accuracy),
       {**pairs, "k": 2},
-    ),
-  ]
-
-
-def _preference() -> list[Case]:
-  log_ratio_BT = [[0.5, -0.25, 1.0, NAN], [-0.5, 0.25, NAN, 2.0], [NAN] * 4]
-  mask_BT = [[True] * 3 + [False], [True, True, False, True], [False] * 4]
-  arguments = {
-    "log_ratio_BT": log_ratio_BT,
-    "mask_BT": mask_BT,
-    "segment_BT": [[0, 0, 1, 1], [0, 0, 0, 0], [0] * 4],
-    "num_segments": 2,
-    "turn_BT": [[0, 1, 0, 0], [0, 0, 0, 1], [0] * 4],
-    "num_turns": 2,
-  }
-  about = {
-    False: "Sums over packed trajectories; one place is empty.",
-    True: "Turns by their means; the second row has turns of two and one.",
-  }
-  return [
-    *(
-      case(
-        "implicit_reward",
-        about[average],
-        preference.implicit_reward,
-        {**arguments, "average": average},
-        names=("reward_BS", "any_BS"),
-        by=("log_ratio_BT",),
-      )
-      for average in (False, True)
-    ),
-    case(
-      "preference_loss",
-      "Right, wrong, undecided, and padding.",
-      preference.preference_loss,
-      {
-        "chosen_reward_P": [2.0, -1.0, 0.5, NAN],
-        "rejected_reward_P": [0.5, 1.0, 0.5, NAN],
-        "valid_P": [True, True, True, False],
-        "beta": 0.5,
-        "label_smoothing": 0.125,
-      },
-      by=("chosen_reward_P",),
-    ),
-  ]
-
-
-def _pairs() -> list[Case]:
-  return [
-    case(
-      "pair_with_best",
-      "A group of three with two best, one of equals, one of one, and padding.",
-      preference.pair_with_best,
-      {
-        "reward_N": [0.25, 1.0, 1.0, 0.5, 0.5, 1.0, NAN],
-        "group_N": [0, 0, 0, 1, 1, 2, 2],
-        "num_groups": 4,
-        "valid_N": [True] * 6 + [False],
-      },
-      names=("chosen_N", "pair_N"),
-    ),
-    case(
-      "pair_with_best",
-      "The best of the first group is too low to be chosen.",
-      preference.pair_with_best,
-      {
-        "reward_N": [0.5, 0.25, 0.0, 1.0],
-        "group_N": [0, 0, 1, 1],
-        "num_groups": 2,
-        "valid_N": [True] * 4,
-        "lowest_chosen": 1.0,
-      },
-      names=("chosen_N", "pair_N"),
-    ),
-    case(
-      "pair_halves",
-      "Four answers; three of four, the middle one in neither half; equals.",
-      preference.pair_halves,
-      {
-        "score_NK": [
-          [0.5, -1.0, 2.0, 0.0],
-          [0.5, NAN, 2.0, 0.0],
-          [1.0, 1.0, 1.0, 2.0],
-        ],
-        "valid_NK": [[True] * 4, [True, False, True, True], [True] * 4],
-      },
-    ),
-  ]
-
-
-def _twin_critic() -> list[Case]:
-  valid_N = [True, True, False]
-  targets = {
-    "reward_N": [1.0, -1.0, NAN],
-    "ended_N": [True, False, False],
-    "next_value_2N": [[NAN, 0.5, NAN], [NAN, -0.25, NAN]],
-    "fresh_action_value_2N": [[0.5, 1.0, NAN], [0.75, -1.0, NAN]],
-    "valid_N": valid_N,
-    "discount": 0.5,
-  }
-  values = {
-    "action_value_2N": [[1.0, 0.5, NAN], [0.25, 2.0, NAN]],
-    "value_2N": [[0.0, -0.5, NAN], [1.0, -1.0, NAN]],
-  }
-  about = {
-    "own": "The first turn ended its episode; each twin has its own target.",
-    "min": "The lower of the twins for both.",
-    "mean": "Their mean for both.",
-  }
-  return [
-    *(
-      case(
-        "twin_targets",
-        sentence,
-        twin_critic.twin_targets,
-        {**targets, "pool": pool},
-        names=("action_value_target_2N", "value_target_2N"),
-      )
-      for pool, sentence in about.items()
-    ),
-    case(
-      "twin_critic_loss",
-      "Two turns, and padding.",
-      twin_critic.twin_critic_loss,
-      {
-        **values,
-        "action_value_target_2N": [[1.0, 0.0, NAN], [1.0, 0.5, NAN]],
-        "value_target_2N": [[0.5, 0.5, NAN], [0.5, 0.5, NAN]],
-        "valid_N": valid_N,
-      },
-      by=("action_value_2N", "value_2N"),
-    ),
-    case(
-      "twin_advantage",
-      "The lower Q and the lower V may be of different twins.",
-      twin_critic.twin_advantage,
-      {**values, "valid_N": valid_N},
-    ),
-    case(
-      "polyak_average",
-      "A quarter of the way.",
-      twin_critic.polyak_average,
-      {"slow": [[1.0, -2.0]], "fast": [[3.0, 2.0]], "rate": 0.25},
     ),
   ]

@@ -33,14 +33,12 @@ DIFFERENTIABLE = {
   "fused_token_logprob": {"hidden_BTD", "output_DV"},
   "gmpo": {"log_ratio_BT"},
   "gspo_token_log_ratio": {"log_ratio_BT"},
-  "implicit_reward": {"log_ratio_BT"},
   "k1": {"log_ratio_BT"},
   "k2": {"log_ratio_BT"},
   "k3": {"log_ratio_BT"},
   "log_ratio": {"policy_logprob_BT"},
   "negative_log_likelihood": {"logprob_BT"},
   "pair_mean": {"x_P"},
-  "preference_loss": {"chosen_reward_P", "rejected_reward_P"},
   "reinforce": {"log_ratio_BT"},
   "sapo": {"log_ratio_BT"},
   "segment_mean": {"x_BT"},
@@ -49,13 +47,12 @@ DIFFERENTIABLE = {
   "sequence_sum_mean": {"x_BT"},
   "token_logprob": {"logits_BTV"},
   "token_mean": {"x_BT"},
-  "twin_critic_loss": {"action_value_2N", "value_2N"},
   "unbiased_kl": {"log_ratio_BT"},
   "weighted_mean": {"x_BT"},
   "with_gradient_of": {"gradient"},
 }
 # Axes of trajectories, pairs and tokens, which a mask may leave out.
-BATCH_AXES = {"2N", "BT", "BTD", "BTV", "N", "NK", "NN", "NU", "P"}
+BATCH_AXES = {"BT", "BTD", "BTV", "N", "NK", "NN", "NU", "P"}
 # `cispo`, `dppo` and `gmpo` leave it to a reduction to hide NaN, and no token
 # has infinite extremes. The others are given no array with one of these axes.
 NOT_ZERO = {
@@ -66,7 +63,6 @@ NOT_ZERO = {
   "gmpo",
   "measure_tasks",
   "normalise_by_moments",
-  "polyak_average",
   "with_gradient_of",
 }
 

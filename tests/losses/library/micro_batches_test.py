@@ -89,16 +89,9 @@ def agentrl_loss(batch: Batch, **settings: Any) -> losses.Mean:
   )
 
 
-def preference(batch: Batch) -> losses.Mean:
-  """The first trajectory of each row against the second."""
-  reward_BS, any_BS = losses.implicit_reward(
-    log_ratio(batch), batch["mask_BT"], batch["segment_BT"], 3, average=False
-  )
-  valid_B = any_BS[:, 0] & any_BS[:, 1]
-  loss_B = losses.preference_loss(
-    reward_BS[:, 0], reward_BS[:, 1], valid_B, beta=0.5
-  )
-  return losses.pair_mean(loss_B, valid_B)
+def pairs(batch: Batch) -> losses.Mean:
+  """One pair of each row, some of them padding."""
+  return losses.pair_mean(batch["x_BT"][:, 0], batch["mask_BT"][:, 0])
 
 
 def critic(batch: Batch) -> losses.Mean:
@@ -162,7 +155,7 @@ LOSSES = {
   "agentrl_loss_by_sequence": functools.partial(
     agentrl_loss, reduction="sequence"
   ),
-  "pair_mean": preference,
+  "pair_mean": pairs,
   "clipped_value_loss": critic,
 }
 MEASURES = {

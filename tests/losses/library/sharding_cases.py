@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
@@ -106,8 +105,6 @@ def of_attempts(seed: int) -> Table:
       lambda x_P, valid_P: losses.pair_mean(x_P, valid_P).value(),
       (x["reward_N"], x["valid_N"]),
     ),
-    "pair_with_best": (by_group(losses.pair_with_best), groups),
-    "preference_loss": (_preference, (x["reward_N"], x["valid_N"])),
   }
 
 
@@ -253,18 +250,6 @@ def _values(function, **settings):
   return lambda *arrays: {
     name: mean.value() for name, mean in function(*arrays, **settings).items()
   }
-
-
-def _preference(reward_P, valid_P):
-  """The mean loss of each pair of neighbours, and its gradient."""
-
-  def loss(reward_P):
-    loss_P = losses.preference_loss(
-      reward_P, jnp.roll(reward_P, 1), valid_P & jnp.roll(valid_P, 1), beta=0.5
-    )
-    return losses.pair_mean(loss_P, valid_P & jnp.roll(valid_P, 1)).value()
-
-  return jax.value_and_grad(loss)(reward_P)
 
 
 def _measured(x_BT, task_BT, mask_BT):

@@ -1,0 +1,1 @@
+"""Experiments on methods, outside the wheel: code that only a study needs."""

@@ -1,0 +1,403 @@
+"""Tests of `preference`: DPO, and SWEET-RL's form of it on turns."""
+
+import functools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import parameterized
+from hypothesis import strategies as st
+
+from agentrl_jax.losses import ratios, reductions
+from studies.credit import preference
+from tests.losses.gradients import assert_gradient
+from tests.losses.inputs import segment_ids
+from tests.studies.reference import preference as reference
+
+B, T, NUM_SEGMENTS, NUM_TURNS, P = 3, 8, 2, 2, 5
+
+
+def _tokens(seed: int):
+  """NaN off the mask; the last row is all off."""
+  rng = np.random.default_rng(seed)
+  mask_BT = rng.random((B, T)) < 0.8
+  mask_BT[-1] = False
+  return np.where(mask_BT, rng.normal(size=(B, T)), np.nan), mask_BT
+
+
+def _case(name: str, **settings):
+  return (
+    name,
+    functools.partial(preference.implicit_reward, **settings),
+    functools.partial(reference.implicit_reward, **settings),
+  )
+
+
+TURNS = dict(turn_BT=segment_ids(8, (B, T), NUM_TURNS), num_turns=NUM_TURNS)
+PACKED = dict(
+  segment_BT=segment_ids(9, (B, T), NUM_SEGMENTS), num_segments=NUM_SEGMENTS
+)
+ALL = (
+  _case("dpo", average=False),
+  _case("mean_of_tokens", average=True),
+  _case("sweet_rl", average=True, **TURNS),
+  _case("sum_of_turns", average=False, **TURNS),
+  _case("packed_dpo", average=False, **PACKED),
+  _case("packed_sweet_rl", average=True, **PACKED, **TURNS),
+)
+
+
+class ImplicitRewardTest(parameterized.TestCase):
+  @parameterized.named_parameters(*ALL)
+  def test_matches_reference_and_hides_nan(self, reward, expected):
+    inputs = _tokens(seed=0)
+    with jax.enable_x64(True):
+      reward_BS, any_BS = jax.jit(reward)(*inputs)
+    expected_BS, expected_any_BS = expected(*inputs)
+    np.testing.assert_allclose(reward_BS, expected_BS, atol=1e-14)
+    np.testing.assert_array_equal(any_BS, expected_any_BS)
+
+  @parameterized.named_parameters(*ALL)
+  def test_gradient_matches_finite_differences_and_hides_nan(
+    self, reward, expected
+  ):
+    log_ratio_BT, mask_BT = _tokens(seed=1)
+    assert_gradient(
+      lambda x: jnp.square(reward(x, mask_BT)[0]).sum(),
+      lambda x: np.square(expected(x, mask_BT)[0]).sum(),
+      log_ratio_BT,
+    )
+
+  def test_over_all_tokens_the_sum_is_the_sequence_log_ratio(self):
+    log_ratio_BT, mask_BT = _tokens(seed=2)
+    for average in (False, True):
+      reward_BS, _ = preference.implicit_reward(
+        log_ratio_BT, mask_BT, average=average
+      )
+      np.testing.assert_allclose(
+        np.where(mask_BT, reward_BS, 0),
+        ratios.sequence_log_ratio(
+          log_ratio_BT, mask_BT, average=average, limit=None
+        ),
+        rtol=1e-6,
+      )
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(length=st.integers(1, 6), x=st.floats(-3, 3, width=32))
+  def test_the_length_of_a_turn_does_not_matter_to_sweet_rl(self, length, x):
+    mask_BT = (np.arange(8) < length)[None] | (np.arange(8) == 7)[None]
+    reward_BS, _ = preference.implicit_reward(
+      np.where(np.arange(8) < 7, x, 1.0)[None].astype(np.float32),
+      mask_BT,
+      turn_BT=(np.arange(8) == 7).astype(np.int32)[None],
+      num_turns=2,
+      average=True,
+    )
+    np.testing.assert_allclose(reward_BS, [[x + 1]], atol=1e-5)
+
+  @parameterized.parameters("turn", "segment")
+  def test_refuses_several_without_ids(self, kind):
+    given = {k: v for k, v in TURNS.items() if kind == "segment"}
+    with self.assertRaisesRegex(ValueError, f"num_{kind}s=3 without {kind}_BT"):
+      preference.implicit_reward(
+        jnp.ones((B, T)),
+        jnp.ones((B, T), bool),
+        average=True,
+        **given | {f"num_{kind}s": 3},
+      )
+
+  def test_refuses_a_mask_that_is_not_bool(self):
+    with self.assertRaises(AssertionError):
+      preference.implicit_reward(
+        jnp.ones((B, T)), jnp.ones((B, T)), average=True
+      )
+
+
+def _pairs(seed: int):
+  """NaN where invalid."""
+  rng = np.random.default_rng(seed)
+  valid_P = np.arange(P) != 2
+  rewards = rng.normal(scale=3, size=(2, P))
+  return *(np.where(valid_P, x_P, np.nan) for x_P in rewards), valid_P
+
+
+SETTINGS = (
+  ("dpo", dict(beta=0.1)),
+  ("steep", dict(beta=2.0)),
+  ("smoothed", dict(beta=0.5, label_smoothing=0.1)),
+)
+
+
+class PreferenceLossTest(parameterized.TestCase):
+  @parameterized.named_parameters(*SETTINGS)
+  def test_matches_reference_and_hides_nan(self, settings):
+    pairs = _pairs(seed=0)
+    loss = functools.partial(preference.preference_loss, **settings)
+    with jax.enable_x64(True):
+      loss_P = jax.jit(loss)(*pairs)
+    np.testing.assert_allclose(
+      loss_P, reference.preference_loss(*pairs, **settings), rtol=1e-13
+    )
+
+  @parameterized.named_parameters(*SETTINGS)
+  def test_gradient_matches_finite_differences_and_hides_nan(self, settings):
+    chosen_P, rejected_P, valid_P = _pairs(seed=1)
+
+    def mean(rewards_2P):
+      loss_P = preference.preference_loss(*rewards_2P, valid_P, **settings)
+      return reductions.pair_mean(loss_P, valid_P).value()
+
+    def expected(rewards_2P):
+      loss_P = reference.preference_loss(*rewards_2P, valid_P, **settings)
+      return loss_P[valid_P].mean()
+
+    assert_gradient(mean, expected, np.stack([chosen_P, rejected_P]))
+
+  def test_a_policy_like_its_reference_loses_one_bit(self):
+    loss_P = preference.preference_loss(
+      jnp.zeros(P), jnp.zeros(P), jnp.ones(P, bool), beta=0.3
+    )
+    np.testing.assert_allclose(loss_P, np.log(2), rtol=1e-6)
+
+  def test_smoothing_has_an_optimum_to_stop_at(self):
+    """The loss is least where sigmoid(beta m) is the share of right labels."""
+    margin = np.log(0.9 / 0.1) / 0.5
+    gradient_P = jax.grad(
+      lambda m: preference.preference_loss(
+        m, 0 * m, jnp.ones(1, bool), beta=0.5, label_smoothing=0.1
+      ).sum()
+    )(jnp.array([margin]))
+    np.testing.assert_allclose(gradient_P, [0], atol=1e-7)
+
+  @parameterized.parameters(-1e4, 1e4)
+  def test_the_extremes_are_finite(self, margin):
+    loss, gradient_P = jax.value_and_grad(
+      lambda m: preference.preference_loss(
+        m, 0 * m, jnp.ones(1, bool), beta=1.0
+      ).sum()
+    )(jnp.array([margin]))
+    np.testing.assert_allclose(loss, max(-margin, 0))
+    np.testing.assert_allclose(gradient_P, [-1.0 if margin < 0 else 0.0])
+
+  @hypothesis.settings(deadline=None, database=None, max_examples=20)
+  @hypothesis.given(seed=st.integers(0, 999))
+  def test_the_two_outcomes_are_all_there_is(self, seed):
+    chosen_P, rejected_P, valid_P = _pairs(seed)
+    loss = functools.partial(
+      preference.preference_loss, valid_P=valid_P, beta=0.7
+    )
+    np.testing.assert_allclose(
+      jnp.exp(-loss(chosen_P, rejected_P))
+      + jnp.exp(-loss(rejected_P, chosen_P)),
+      np.where(valid_P, 1, 2),
+      rtol=1e-5,
+    )
+
+  @parameterized.parameters(
+    (dict(beta=0), "beta=0 must be positive"),
+    (dict(label_smoothing=0.5), "label_smoothing=0.5 must be at least 0 and"),
+    (dict(label_smoothing=-0.1), "label_smoothing=-0.1"),
+  )
+  def test_refuses_settings_that_cannot_be_meant(self, changed, message):
+    settings = dict(beta=0.1) | changed
+    with self.assertRaisesRegex(ValueError, message):
+      preference.preference_loss(*_pairs(seed=2), **settings)
+
+
+def _group_rewards(seed: int, num_groups: int = 4, size: int = 3):
+  """Few different rewards, so that there are ties; in groups by `size`."""
+  rng = np.random.default_rng(seed)
+  reward_N = rng.choice([0.0, 0.4, 1.0], size=num_groups * size)
+  return reward_N, np.arange(len(reward_N)) // size
+
+
+class PairWithBestTest(parameterized.TestCase):
+  @parameterized.product(seed=(0, 1, 2, 3), lowest_chosen=(None, 1.0))
+  def test_matches_reference_and_hides_nan(self, seed, lowest_chosen):
+    reward_N, group_N = _group_rewards(seed)
+    valid_N = np.random.default_rng(seed).random(len(reward_N)) < 0.8
+    reward_N = np.where(valid_N, reward_N, np.nan)
+    chosen_N, pair_N = jax.jit(
+      functools.partial(
+        preference.pair_with_best, num_groups=5, lowest_chosen=lowest_chosen
+      )
+    )(reward_N, group_N, valid_N=valid_N)
+    expected = reference.pair_with_best(
+      reward_N, group_N, valid_N=valid_N, lowest_chosen=lowest_chosen
+    )
+    np.testing.assert_array_equal(chosen_N, expected[0])
+    np.testing.assert_array_equal(pair_N, expected[1])
+
+  @parameterized.parameters(*range(5))
+  def test_has_the_pairs_of_the_released_code(self, seed):
+    """By its arithmetic: k rows of attempts, a column for every task."""
+    k, num_tasks = 3, 40
+    rng = np.random.default_rng(seed)
+    reward_KM = rng.choice([0.0, 0.2, 0.6, 1.0], size=(k, num_tasks))
+    expected = set()
+    for task in range(num_tasks):
+      column_K = reward_KM[:, task]
+      if column_K.max() >= 1:
+        best = int(np.argmax(column_K))
+        for attempt in range(k):
+          if attempt != best and column_K[attempt] < column_K.max():
+            expected.add((num_tasks * best + task, num_tasks * attempt + task))
+    chosen_N, pair_N = preference.pair_with_best(
+      reward_KM.ravel(),
+      np.tile(np.arange(num_tasks), k),
+      num_groups=num_tasks,
+      valid_N=np.ones(k * num_tasks, bool),
+      lowest_chosen=1.0,
+    )
+    rejected = np.flatnonzero(pair_N)
+    found = set(zip(np.asarray(chosen_N)[rejected], rejected, strict=True))
+    self.assertEqual(found, expected)
+    self.assertNotEmpty(expected)
+
+  @parameterized.named_parameters(
+    ("equals", [1.0, 1.0, 1.0], [0, 0, 0]),
+    ("alone", [0.0, 0.5, 1.0], [0, 1, 2]),
+    ("unknown_group", [0.0, 1.0, 1.0], [3, 3, -1]),
+    ("nan", [0.0, 1.0, np.nan], [0, 0, 0]),
+  )
+  def test_without_pairs_loss_and_gradient_are_0(self, reward_N, group_N):
+    """Rewards of trajectories that are NaN do not come through either."""
+    chosen_N, pair_N = preference.pair_with_best(
+      np.array(reward_N),
+      np.array(group_N),
+      num_groups=3,
+      valid_N=np.ones(3, bool),
+    )
+    self.assertFalse(np.any(pair_N))
+
+    def loss(x_N):
+      loss_N = preference.preference_loss(x_N[chosen_N], x_N, pair_N, beta=0.1)
+      return reductions.pair_mean(loss_N, pair_N).value()
+
+    for x_N in (np.ones(3), np.full(3, np.nan)):
+      value, gradient_N = jax.value_and_grad(loss)(x_N)
+      self.assertEqual(value, 0)
+      np.testing.assert_array_equal(gradient_N, np.zeros(3))
+
+
+class PairHalvesTest(parameterized.TestCase):
+  @parameterized.product(seed=(0, 1, 2), num_answers=(1, 2, 5, 16))
+  def test_matches_reference_and_hides_nan(self, seed, num_answers):
+    rng = np.random.default_rng(seed)
+    valid_NK = rng.random((6, num_answers)) < 0.8
+    score_NK = rng.integers(5, size=valid_NK.shape) / 4
+    score_NK = np.where(valid_NK, score_NK, np.nan)
+    np.testing.assert_array_equal(
+      jax.jit(preference.pair_halves)(score_NK, valid_NK),
+      reference.pair_halves(score_NK, valid_NK),
+    )
+
+  @parameterized.parameters(*range(3))
+  def test_has_the_pairs_of_the_released_code(self, seed):
+    """All that it may draw: places of an argsort, then put in order."""
+    score_K = np.random.default_rng(seed).normal(size=16)
+    order = np.argsort(score_K)
+    expected = set()
+    for one in order[:8]:
+      for other in order[8:]:
+        pair = (one, other) if score_K[one] > score_K[other] else (other, one)
+        expected.add(pair)
+    (found_KK,) = preference.pair_halves(score_K[None], np.ones((1, 16), bool))
+    self.assertEqual(
+      set(zip(*np.nonzero(np.asarray(found_KK)), strict=True)), expected
+    )
+
+  def test_equals_are_pairs_of_the_released_code_and_none_here(self):
+    """It draws the first 8 and the last 8 places whatever their scores are."""
+    score_NK, all_NK = np.zeros((1, 16)), np.ones((1, 16), bool)
+    order = np.argsort(score_NK[0])
+    self.assertLen([(j, i) for i in order[:8] for j in order[8:]], 64)
+    self.assertFalse(np.any(preference.pair_halves(score_NK, all_NK)))
+
+  def test_a_score_of_nan_leaves_its_turn_without_pairs(self):
+    score_NK = np.array([[0.0, 1.0, np.nan, 2.0], [0.0, 1.0, 3.0, 2.0]])
+    pair_NKK = preference.pair_halves(score_NK, np.ones((2, 4), bool))
+    np.testing.assert_array_equal(pair_NKK.sum(axis=(1, 2)), [0, 4])
+
+
+def _turns(seed: int):
+  """Two attempts of three turns; log-probabilities of policy and reference."""
+  rng = np.random.default_rng(seed)
+  turn_BT = np.array([[0, 0, 1, 2, 2, 2], [0, 1, 1, 1, 2, 2]], np.int32)
+  policy_BT, reference_BT = -rng.gamma(2.0, 0.5, size=(2, *turn_BT.shape))
+  return turn_BT, policy_BT, reference_BT
+
+
+class SweetRLTest(parameterized.TestCase):
+  def _loss(self, policy_BT, reference_BT, **turns):
+    mask_BT = np.ones(policy_BT.shape, bool)
+    reward_BS, any_BS = preference.implicit_reward(
+      policy_BT - reference_BT, mask_BT, average=True, **turns
+    )
+    return preference.preference_loss(
+      reward_BS[0], reward_BS[1], any_BS[0] & any_BS[1], beta=0.1
+    )[0]
+
+  @parameterized.parameters(*range(3))
+  def test_is_the_papers_loss_of_sums_over_turns(self, seed):
+    """In torch: means of turns, summed, and Bradley-Terry."""
+    torch = pytest.importorskip("torch")
+    turn_BT, policy_BT, reference_BT = _turns(seed)
+    logprob = torch.tensor(policy_BT, requires_grad=True)
+    ratio = logprob - torch.tensor(reference_BT)
+    totals = [
+      sum(ratio[b][turn_BT[b] == u].mean() for u in range(3)) for b in (0, 1)
+    ]
+    expected = -torch.nn.functional.logsigmoid(0.1 * (totals[0] - totals[1]))
+    expected.backward()
+    with jax.enable_x64(True):
+      loss, gradient_BT = jax.value_and_grad(self._loss)(
+        policy_BT, reference_BT, turn_BT=turn_BT, num_turns=3
+      )
+    np.testing.assert_allclose(loss, expected.item(), rtol=1e-12)
+    np.testing.assert_allclose(gradient_BT, logprob.grad.numpy(), rtol=1e-10)
+
+  @parameterized.parameters(*range(3))
+  def test_without_turns_it_is_the_released_codes_mean(self, seed):
+    """In torch: sums over all tokens divided by their number, DPO's loss."""
+    torch = pytest.importorskip("torch")
+    turn_BT, policy_BT, reference_BT = _turns(seed)
+    policy, ref = (
+      torch.tensor(x).sum(-1) / x.shape[1] for x in (policy_BT, reference_BT)
+    )
+    logits = (policy[0] - policy[1]) - (ref[0] - ref[1])
+    expected = -torch.nn.functional.logsigmoid(0.1 * logits).item()
+    with jax.enable_x64(True):
+      loss = self._loss(policy_BT, reference_BT)
+      by_turn = self._loss(
+        policy_BT, reference_BT, turn_BT=turn_BT, num_turns=3
+      )
+    np.testing.assert_allclose(loss, expected, rtol=1e-12)
+    self.assertGreater(abs(float(loss - by_turn)), 1e-3)
+
+  def test_by_the_mean_over_all_tokens_a_longer_attempt_is_not_better(self):
+    """Three turns of advantage 1 against one: the paper's sum prefers them."""
+    mask_BT = np.arange(6) < np.array([[6], [2]])
+    turns = dict(turn_BT=np.array([[0, 0, 1, 1, 2, 2]] * 2), num_turns=3)
+    for given, expected in ((turns, [3, 1]), ({}, [1, 1])):
+      reward_BS, _ = preference.implicit_reward(
+        np.ones((2, 6)), mask_BT, average=True, **given
+      )
+      np.testing.assert_allclose(reward_BS[:, 0], expected, rtol=1e-6)
+
+  def test_turns_as_segments_have_the_advantages_of_each(self):
+    turn_BT, policy_BT, reference_BT = _turns(seed=4)
+    ratio_BT = policy_BT - reference_BT
+    advantage_BU, _ = preference.implicit_reward(
+      ratio_BT,
+      np.ones(turn_BT.shape, bool),
+      turn_BT,
+      num_segments=3,
+      average=True,
+    )
+    expected_BU = [
+      [ratio_BT[b][turn_BT[b] == u].mean() for u in range(3)] for b in (0, 1)
+    ]
+    np.testing.assert_allclose(advantage_BU, expected_BU, rtol=1e-5)
