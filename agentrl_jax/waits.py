@@ -1,8 +1,8 @@
 """Waiting: for a change of state, and between retries.
 
 Every loop that asks again takes its pauses from `Backoff`:
-`controller/service/client`, `env/docker/pool`, `env/remote/environment`,
-`launch/serving/endpoint_player`.
+`service/controller/client`, `service/docker/pool`,
+`service/remote/environment`, `launch/serving/endpoint_player`.
 """
 
 import asyncio

@@ -245,11 +245,11 @@ def _controller(worker: str, open_files: int, places: int) -> Iterator[Any]:
   """Runs a controller and its worker; yields process and URL."""
   http, grpc, own = _free_port(), _free_port(), _free_port()
   url = f"http://127.0.0.1:{http}/api"
-  controller = ["agentrl_jax.controller.service", f"--port={http}"]
+  controller = ["agentrl_jax.service.controller", f"--port={http}"]
   controller += [f"--grpc-port={grpc}", f"--max-waiting={places}"]
   called = f"grpc://127.0.0.1:{grpc}" if worker == "grpc" else url
   hosted = [
-    "agentrl_jax.env.worker",
+    "agentrl_jax.service.worker",
     "--environment=bench.controller:TakesTurns",
   ]
   hosted += [f"--port={own}", f"--concurrency={places}"]

@@ -29,10 +29,13 @@ from typing import Any
 
 from rich.table import Table
 
-from agentrl_jax.env.docker import engine as engines
-from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
+from agentrl_jax.service.docker import engine as engines
+from agentrl_jax.service.docker.containers import (
+  ContainerSpec,
+  container_worker,
+)
 from bench.episodes import (
   Meter,
   memory_per_session,

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.env.docker import engine as engines
-from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.env.interface import Environment
+from agentrl_jax.service.docker import engine as engines
+from agentrl_jax.service.docker.orphans import OWNER_LABEL, current_owner
 
 
 class Meter:

@@ -44,14 +44,14 @@ from agentrl_jax.controller.groups.group_queue import (
   QueueLimits,
 )
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.controller.service.dispatcher import Dispatcher, dispatching
-from agentrl_jax.controller.service.registry import Timers
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Trajectory,
 )
-from agentrl_jax.env.protocol.link import Link
 from agentrl_jax.garbage import spare_collections
+from agentrl_jax.service.controller.dispatcher import Dispatcher, dispatching
+from agentrl_jax.service.controller.registry import Timers
+from agentrl_jax.service.protocol.link import Link
 from bench import virtual_time
 from bench.simulated_collector import episode_of, make_collector, turn_of
 

@@ -18,9 +18,12 @@ from collections.abc import Sequence
 import docker
 from rich.table import Table
 
-from agentrl_jax.env.docker import engine as engines
-from agentrl_jax.env.docker.images import build_image, environments_with_images
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
+from agentrl_jax.service.docker import engine as engines
+from agentrl_jax.service.docker.images import (
+  build_image,
+  environments_with_images,
+)
 from launch.processes.terminal import plain_console
 
 CONSOLE = plain_console()

@@ -3,14 +3,14 @@ r"""Serves a config's environments on this machine to a controller elsewhere.
   python -m launch.serve_environments --config=configs/quickstart.py \
     --environments=dbbench,webshop --controller=grpc://10.0.0.2:5021
 
-Starts workers (agentrl_jax.env.worker), each in its own process, with the
+Starts workers (agentrl_jax.service.worker), each in its own process, with the
 config's options for the environment, and restarts those that end. They dial the
 controller, so this machine needs no open port. SIGTERM and Ctrl-C end them all;
 with `--drain_s=300` open sessions get so many seconds to end by themselves, and
 a second signal frees them.
 
 An environment with `place.containers` has one worker, which plays in that many
-containers on this machine (agentrl_jax.env.docker.worker).
+containers on this machine (agentrl_jax.service.docker.worker).
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from absl import flags, logging
 
 from agentrl_jax.bearer_token import read_secret
-from agentrl_jax.env.docker.containers import ContainerSpec
-from agentrl_jax.env.worker.main import DRAIN_FLAG, TOKEN_FLAG
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.service.docker.containers import ContainerSpec
+from agentrl_jax.service.worker.main import DRAIN_FLAG, TOKEN_FLAG
 from agentrl_jax.train.config.checks import require_one_of
 from launch.config import command_line
 from launch.config.settings import (
@@ -135,7 +135,7 @@ def commands(
   for name in names:
     if spec := containers.get(name):
       yield [
-        *(sys.executable, "-m", "agentrl_jax.env.docker.worker"),
+        *(sys.executable, "-m", "agentrl_jax.service.docker.worker"),
         f"--spec={dataclasses.asdict(spec)!r}",
         f"--containers={environments[name].place.containers}",
         *(f"--name={name}", *common),
@@ -147,7 +147,7 @@ def commands(
 
 def _worker(settings: EnvironmentSettings) -> list[str]:
   return [
-    *(sys.executable, "-m", "agentrl_jax.env.worker"),
+    *(sys.executable, "-m", "agentrl_jax.service.worker"),
     f"--environment={settings.target}",
     *(f"--default={key}={value!r}" for key, value in settings.options.items()),
     *(f"--option={pair}" for pair in settings.place.options),

@@ -24,20 +24,15 @@ ROLLOUT_GROUND = {
 }
 # What every room of the environments' floor stands on.
 ENV_GROUND = {
-  f"agentrl_jax.env.{name}"
-  for name in (
-    "contract",
-    "deadlines",
-    "indexed",
-    "interface",
-    "loading",
-    "mistakes",
-    "options",
-    "rehearsal",
-    "scripted",
-    "tools",
-    "warm_pool",
-  )
+  f"agentrl_jax.env.{path.stem}"
+  for path in (ROOT / PACKAGE / "env").glob("*.py")
+  if path.stem != "__init__"
+}
+# What every part of AgentRL's protocol stands on.
+SERVICE_GROUND = {
+  "agentrl_jax.data",
+  "agentrl_jax.env",
+  "agentrl_jax.service.protocol",
 }
 # The rooms of `launch`, from the ground up: each may import those before it.
 # The commands stand above all of them, and are imported by nobody.
@@ -62,25 +57,17 @@ MAY_IMPORT = {
   "agentrl_jax.data": set(),
   **{ground: {"agentrl_jax.data", *ENV_GROUND} for ground in ENV_GROUND},
   "agentrl_jax.env.adapters": {"agentrl_jax.data", *ENV_GROUND},
-  "agentrl_jax.env.protocol": {"agentrl_jax.data", *ENV_GROUND},
-  "agentrl_jax.env.worker": {
-    "agentrl_jax.data",
-    "agentrl_jax.env.protocol",
-    *ENV_GROUND,
-  },
-  "agentrl_jax.env.remote": {
-    "agentrl_jax.data",
-    "agentrl_jax.env.protocol",
-    *ENV_GROUND,
-  },
-  "agentrl_jax.env.docker": {
-    "agentrl_jax.data",
-    "agentrl_jax.env.protocol",
-    "agentrl_jax.env.remote",
-    "agentrl_jax.env.worker",
-    *ENV_GROUND,
-  },
   "agentrl_jax.env": {"agentrl_jax.data"},
+  "agentrl_jax.service.protocol": {"agentrl_jax.data", "agentrl_jax.env"},
+  "agentrl_jax.service.worker": SERVICE_GROUND,
+  "agentrl_jax.service.remote": SERVICE_GROUND,
+  "agentrl_jax.service.docker": {
+    "agentrl_jax.service.remote",
+    "agentrl_jax.service.worker",
+    *SERVICE_GROUND,
+  },
+  "agentrl_jax.service.controller": SERVICE_GROUND,
+  "agentrl_jax.service": set(),
   **{
     ground: {"agentrl_jax.model", "agentrl_jax.data", *ROLLOUT_GROUND}
     for ground in ROLLOUT_GROUND
@@ -116,7 +103,6 @@ MAY_IMPORT = {
     *ROLLOUT_GROUND,
   },
   "agentrl_jax.rollout": {"agentrl_jax.model", "agentrl_jax.data"},
-  "agentrl_jax.controller.service": {"agentrl_jax.data", "agentrl_jax.env"},
   "agentrl_jax.controller": {
     "agentrl_jax.data",
     "agentrl_jax.env",
@@ -127,7 +113,11 @@ MAY_IMPORT = {
     "agentrl_jax.model",
     "agentrl_jax.data",
   },
-  "environments": {"agentrl_jax.env", "agentrl_jax.data"},
+  "environments": {
+    "agentrl_jax.data",
+    "agentrl_jax.env",
+    "agentrl_jax.service.docker",
+  },
   "configs": set(),
   **{
     room: {*LIBRARY, *LAUNCH_ROOMS[:place]}
@@ -163,6 +153,7 @@ WITHOUT_JAX = (
   "agentrl_jax/data/**/*.py",
   "agentrl_jax/env/**/*.py",
   "agentrl_jax/controller/**/*.py",
+  "agentrl_jax/service/**/*.py",
   "agentrl_jax/rollout/api.py",
   "agentrl_jax/rollout/external/*.py",
   "agentrl_jax/rollout/remote/generator.py",
@@ -325,7 +316,7 @@ class LayeringTest(parameterized.TestCase):
     ("agentrl_jax.controller", "from agentrl_jax.rollout import engine"),
     ("agentrl_jax.controller", "from agentrl_jax.rollout.clients import A"),
     (
-      "agentrl_jax.controller.service",
+      "agentrl_jax.service.controller",
       "import agentrl_jax.controller.groups.group",
     ),
     ("agentrl_jax.rollout.api", "import agentrl_jax.rollout.engine.engine"),
@@ -337,8 +328,11 @@ class LayeringTest(parameterized.TestCase):
     ("environments", "from agentrl_jax.controller import episode"),
     ("agentrl_jax.env", "import environments.arithmetic"),
     ("configs", "import launch.train"),
-    ("agentrl_jax.env.interface", "import agentrl_jax.env.worker.api"),
-    ("agentrl_jax.env.worker", "import agentrl_jax.env.docker.containers"),
+    ("agentrl_jax.env.interface", "import agentrl_jax.service.worker.api"),
+    (
+      "agentrl_jax.service.worker",
+      "import agentrl_jax.service.docker.containers",
+    ),
     ("launch.run", "import launch.train"),
     ("launch.config", "from launch.serving import service"),
     ("launch.storage", "from launch import report"),

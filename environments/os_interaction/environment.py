@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.env.docker.stream import Finished
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import (
@@ -24,6 +23,7 @@ from agentrl_jax.env.options import (
 from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.service.docker.stream import Finished
 from environments.os_interaction.expert import (
   MISTAKES,
   expert_for_generated,

@@ -23,8 +23,8 @@ import docker
 import docker.errors
 from docker.models.containers import Container
 
-from agentrl_jax.env.docker import engine as engines
 from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.service.docker import engine as engines
 from environments.os_interaction.machines.sandbox.engine import ROOTFS
 
 _log = logging.getLogger(__name__)

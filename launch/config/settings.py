@@ -25,7 +25,6 @@ from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.controller.subagent import PLANNER, WORKER, SubagentConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig
-from agentrl_jax.env.docker.containers import ContainerSpec
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
 from agentrl_jax.errors import ConfigError
@@ -39,6 +38,7 @@ from agentrl_jax.rollout.settings import (
   EngineConfig,
   RolloutsConfig,
 )
+from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
 from agentrl_jax.train.collapse.prompt_dependence import (
   MutualInformationConfig,

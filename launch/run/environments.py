@@ -12,7 +12,6 @@ from typing import Any
 
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.episode import environments_own
-from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import seed_of
 from agentrl_jax.data.task_source import (
@@ -21,14 +20,15 @@ from agentrl_jax.data.task_source import (
   task_datasets,
 )
 from agentrl_jax.data.task_weights import TaskWeights
-from agentrl_jax.env import remote
-from agentrl_jax.env.docker import engine as engines
-from agentrl_jax.env.docker.pool import container_pool
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
-from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.service import remote
+from agentrl_jax.service.controller.client import ControllerEnvironment
+from agentrl_jax.service.docker import engine as engines
+from agentrl_jax.service.docker.pool import container_pool
+from agentrl_jax.service.remote.other_loop import OtherLoopEnvironment
 from launch.config.settings import EnvironmentSettings, PlaceSettings, Settings
 
 _log = logging.getLogger(__name__)

@@ -133,7 +133,7 @@ role_command() {
     controller)
       [[ -z $TOKENS ]] || access=(--client-token "$TOKENS/client"
         --worker-token "$TOKENS/worker" --operator-token "$TOKENS/operator")
-      COMMAND=(python -m agentrl_jax.controller.service
+      COMMAND=(python -m agentrl_jax.service.controller
         --bind 0.0.0.0 "${access[@]}" --port "$CONTROLLER_PORT"
         --grpc-port "$((CONTROLLER_PORT + 1))")
       ;;

@@ -9,12 +9,12 @@ from unittest import mock
 import aiohttp
 import pytest
 
-from agentrl_jax.controller.service import main as service
-from agentrl_jax.controller.service.main import ServiceConfig
-from agentrl_jax.controller.service.registry import Timers
-from agentrl_jax.env.worker import grpc
-from agentrl_jax.env.worker.hosting import HostLimits
-from agentrl_jax.env.worker.main import WorkerConfig, serve
+from agentrl_jax.service.controller import main as service
+from agentrl_jax.service.controller.main import ServiceConfig
+from agentrl_jax.service.controller.registry import Timers
+from agentrl_jax.service.worker import grpc
+from agentrl_jax.service.worker.hosting import HostLimits
+from agentrl_jax.service.worker.main import WorkerConfig, serve
 from tests.clocks import until
 from tests.env.moody import Moody
 

@@ -107,7 +107,7 @@ class ServiceProcess:
   def start(self, open_files=None):
     self.process = Process(
       "-m",
-      "agentrl_jax.controller.service",
+      "agentrl_jax.service.controller",
       f"--port={self.port}",
       f"--grpc-port={self.grpc_port}",
       *self._options,
@@ -198,7 +198,7 @@ def our_worker(controller, *options, num_tasks=50):
   """Returns arguments that run our worker on sums."""
   return (
     "-m",
-    "agentrl_jax.env.worker",
+    "agentrl_jax.service.worker",
     "--environment=environments.arithmetic.environment:Arithmetic",
     f"--option=num_tasks={num_tasks}",
     "--port=0",

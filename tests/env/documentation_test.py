@@ -18,11 +18,14 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
-from agentrl_jax.env.docker.images import build_worker_base
+from agentrl_jax.service.docker.containers import (
+  ContainerSpec,
+  container_worker,
+)
+from agentrl_jax.service.docker.images import build_worker_base
 from configs.base import defaults
 from tests.clocks import wait_until
-from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
+from tests.service.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "environments.md"
@@ -72,7 +75,7 @@ class _Folder:
     text = text.replace("5021", str(self._port))
     if file is not None:
       (self._path / file).write_text(text)
-    elif "agentrl_jax.env.worker" in text:
+    elif "agentrl_jax.service.worker" in text:
       self._serve(text)
     else:
       self._run(text)

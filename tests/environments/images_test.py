@@ -3,15 +3,18 @@
 import pytest
 
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
 from agentrl_jax.env.loading import load_environment
+from agentrl_jax.service.docker.containers import (
+  ContainerSpec,
+  container_worker,
+)
 from configs.base import defaults
-from tests.env.docker.engine_for_tests import (
+from tests.environments.bfcl.packages import require_packages
+from tests.environments.playing import play
+from tests.service.docker.engine_for_tests import (
   DockerTestCase,
   build_or_skip,
 )
-from tests.environments.bfcl.packages import require_packages
-from tests.environments.playing import play
 
 START_S = 120.0  # MariaDB creates its files first
 

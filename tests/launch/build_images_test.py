@@ -5,9 +5,9 @@ import unittest
 
 import pytest
 
-from agentrl_jax.env.docker.images import ROOT, environments_with_images
+from agentrl_jax.service.docker.images import ROOT, environments_with_images
 from tests import programs
-from tests.env.docker.engine_for_tests import base_or_skip, connect_or_skip
+from tests.service.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 REGISTRY = "agentrl_jax-test"
 DEADLINE_S = 300

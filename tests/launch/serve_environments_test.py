@@ -10,17 +10,17 @@ import sys
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.controller.service.client import ControllerEnvironment
 from agentrl_jax.data.records import Message, Status, Task
-from agentrl_jax.env.docker import worker
-from agentrl_jax.env.docker.orphans import OWNER_LABEL
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.service.controller.client import ControllerEnvironment
+from agentrl_jax.service.docker import worker
+from agentrl_jax.service.docker.orphans import OWNER_LABEL
 from launch.config.settings import read_environments, read_settings
 from launch.serve_environments import commands
 from tests.clocks import wait_until
 from tests.controller.processes import ServiceProcess, free_port, running
-from tests.env.docker.engine_for_tests import DockerTestCase
 from tests.launch import tiny
+from tests.service.docker.engine_for_tests import DockerTestCase
 
 DEADLINE_S = 60.0
 
@@ -70,7 +70,7 @@ class EnvironmentHostTest(absltest.TestCase):
       "grpc://c:1",
       4,
     )
-    self.assertIn("agentrl_jax.env.docker.worker", made)
+    self.assertIn("agentrl_jax.service.docker.worker", made)
     self.assertIn("--containers=2", made)
     (spec,) = [word for word in made if word.startswith("--spec=")]
     self.assertEqual(
@@ -89,7 +89,7 @@ class EnvironmentHostTest(absltest.TestCase):
     http, grpc = free_port(), free_port()
     url = f"http://127.0.0.1:{http}/api"
     with running(
-      *("-m", "agentrl_jax.controller.service"),
+      *("-m", "agentrl_jax.service.controller"),
       *("--port", str(http), "--grpc-port", str(grpc)),
     ) as controller:
       controller.wait_for(" on http://")
@@ -163,7 +163,7 @@ class ContainersAtHostsTest(DockerTestCase):
     http, grpc = free_port(), free_port()
     url = f"http://127.0.0.1:{http}/api"
     with running(
-      *("-m", "agentrl_jax.controller.service"),
+      *("-m", "agentrl_jax.service.controller"),
       *("--port", str(http), "--grpc-port", str(grpc)),
     ) as controller:
       controller.wait_for(" on http://")

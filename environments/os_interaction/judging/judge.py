@@ -13,8 +13,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from agentrl_jax.env.docker.stream import Finished
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.service.docker.stream import Finished
 from environments.os_interaction.judging import comparisons
 from environments.os_interaction.judging.check_machine import (
   CHECK_COMMAND,

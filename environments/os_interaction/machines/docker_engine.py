@@ -21,15 +21,15 @@ import docker
 import docker.errors
 import requests
 
-from agentrl_jax.env.docker import engine as engines
-from agentrl_jax.env.docker.session_container import (
+from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.service.docker import engine as engines
+from agentrl_jax.service.docker.session_container import (
   SESSION_LABEL,
   SessionContainer,
   SessionContainerSpec,
   keeps_quotas,
 )
-from agentrl_jax.env.docker.stream import Finished, Terminal
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.service.docker.stream import Finished, Terminal
 from environments.os_interaction.machines.files import (
   FOLDER,
   LOAD_TIMEOUT_S,

@@ -4,8 +4,8 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.env.docker.stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.service.docker.stream import Finished, Terminal
 from environments.os_interaction.machines.files import Changes, Tree
 
 MAX_OUTPUT_BYTES = 1 << 20  # kept of a script's output

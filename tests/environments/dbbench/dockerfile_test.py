@@ -3,10 +3,13 @@
 import pytest
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
-from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from agentrl_jax.service.docker.containers import (
+  ContainerSpec,
+  container_worker,
+)
 from configs.base import defaults
 from environments.dbbench import DBBench
-from tests.env.docker.engine_for_tests import DockerTestCase
+from tests.service.docker.engine_for_tests import DockerTestCase
 
 VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="call_0")
 

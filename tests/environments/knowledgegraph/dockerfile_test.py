@@ -3,11 +3,14 @@
 import pytest
 
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.env.docker.containers import ContainerSpec, container_worker
+from agentrl_jax.service.docker.containers import (
+  ContainerSpec,
+  container_worker,
+)
 from configs.base import defaults
 from environments.knowledgegraph import KnowledgeGraph
-from tests.env.docker.engine_for_tests import DockerTestCase
 from tests.environments.playing import play
+from tests.service.docker.engine_for_tests import DockerTestCase
 
 
 @pytest.mark.docker

@@ -19,7 +19,7 @@ from environments.os_interaction.machines.sandbox.engine import (
   SandboxEngine,
 )
 from environments.os_interaction.rootfs import from_image
-from tests.env.docker.engine_for_tests import (
+from tests.service.docker.engine_for_tests import (
   DockerTestCase,
   build_or_skip,
   connect_or_skip,

@@ -6,7 +6,7 @@ import typing
 import ml_collections
 from absl.testing import parameterized
 
-from agentrl_jax.env.docker.containers import ContainerSpec
+from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.train.config.loss import LossConfig
 from configs import base
 from configs.base import defaults

@@ -22,7 +22,7 @@ from aiohttp import web
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.metrics import ServerMetrics
 from tests.clocks import until
-from tests.controller.service.main_test import ServiceTestCase, answer
+from tests.service.controller.main_test import ServiceTestCase, answer
 
 ROOM = pathlib.Path(__file__).parents[3] / "launch/monitoring"
 PROMETHEUS = shutil.which("prometheus")

@@ -36,7 +36,7 @@ from typing import Any
 import docker
 import docker.errors
 
-from agentrl_jax.env.docker.orphans import OWNER_LABEL
+from agentrl_jax.service.docker.orphans import OWNER_LABEL
 from launch.run.traces import FILE as TRACES
 from tests import programs
 from tests.controller import processes

@@ -10,10 +10,10 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.env.docker.images import ROOT
-from agentrl_jax.env.docker.orphans import OWNER_LABEL, current_owner
-from agentrl_jax.env.remote.other_loop import OtherLoopEnvironment
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.service.docker.images import ROOT
+from agentrl_jax.service.docker.orphans import OWNER_LABEL, current_owner
+from agentrl_jax.service.remote.other_loop import OtherLoopEnvironment
 from configs import quickstart
 from launch.config.settings import read_settings
 from launch.run.environments import (
@@ -22,7 +22,7 @@ from launch.run.environments import (
   training_stream,
 )
 from launch.storage.shared_stages import hash_of, shared_keys
-from tests.env.docker.engine_for_tests import build_or_skip, connect_or_skip
+from tests.service.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 TASK = Task("webshop", "test", 0)
 
@@ -130,7 +130,7 @@ def worker(*flags):
   """A worker of the quickstart's shop, in a process of its own; its URL."""
   options = quickstart.get_config().environments.webshop.options.to_dict()
   return serving(
-    "agentrl_jax.env.worker",
+    "agentrl_jax.service.worker",
     "--environment=environments.webshop:WebShop",
     "--port=0",
     *[f"--option={key}={value!r}" for key, value in options.items()],
@@ -140,7 +140,7 @@ def worker(*flags):
 
 def controller():
   """A controller, in a process of its own; its URL."""
-  return serving("agentrl_jax.controller.service", "--port=0", "--grpc-port=0")
+  return serving("agentrl_jax.service.controller", "--port=0", "--grpc-port=0")
 
 
 @contextlib.contextmanager

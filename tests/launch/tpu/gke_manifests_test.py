@@ -6,8 +6,8 @@ import re
 import yaml
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.controller.service import metrics
-from agentrl_jax.controller.service.access import Role
+from agentrl_jax.service.controller import metrics
+from agentrl_jax.service.controller.access import Role
 from tests.launch.tpu.commands_test import CONFIG
 from tests.launch.tpu.gke_test import (
   AWKWARD,

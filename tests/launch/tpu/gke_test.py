@@ -237,7 +237,7 @@ class GkeTest(absltest.TestCase):
       line = shlex.split(command.removeprefix("--command="))
       if "start" in line:
         place = line[line.index("start") + 1].rpartition("-")[0] or "learner"
-        if "agentrl_jax.controller.service" in line:
+        if "agentrl_jax.service.controller" in line:
           place = "controller"
         there[place] = line[line.index("--") + 1 :]
         restart = line[line.index("--") - 1]

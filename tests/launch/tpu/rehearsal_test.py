@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 from absl.testing import absltest
 
-from tests.env.docker.engine_for_tests import connect_or_skip
 from tests.launch.tpu import rehearsal
+from tests.service.docker.engine_for_tests import connect_or_skip
 
 LIMIT_S = 3600
 

@@ -4,8 +4,8 @@ import dataclasses
 import os
 import pathlib
 
-from agentrl_jax.env.docker import engine as engines
-from agentrl_jax.env.docker.orphans import OWNER_LABEL
+from agentrl_jax.service.docker import engine as engines
+from agentrl_jax.service.docker.orphans import OWNER_LABEL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -324,7 +324,7 @@ class TpuRunTest(parameterized.TestCase):
     host = (cloud.saved / "launch.serve_environments-0.words").read_text()
     self.assertIn("--environments=dbbench,webshop", host.splitlines())
     self.assertIn("--controller=grpc://10.202.0.4:5021", host.splitlines())
-    served = "agentrl_jax.controller.service-0.words"
+    served = "agentrl_jax.service.controller-0.words"
     self.assertIn("--bind", (cloud.saved / served).read_text().splitlines())
     learner = (cloud.saved / "launch.train-0.words").read_text().splitlines()
     for name in ("dbbench", "webshop"):

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-from agentrl_jax.env.docker.stream import READ_BYTES, Terminal
+from agentrl_jax.service.docker.stream import READ_BYTES, Terminal
 
 
 async def wait_until_readable(fd: int) -> None:

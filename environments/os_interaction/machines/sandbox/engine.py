@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.env.deadlines import fault_after
-from agentrl_jax.env.docker.session_container import OPEN_FILES
-from agentrl_jax.env.docker.stream import Finished, Terminal
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.service.docker.session_container import OPEN_FILES
+from agentrl_jax.service.docker.stream import Finished, Terminal
 from environments.os_interaction.machines.files import (
   LOAD_TIMEOUT_S,
   UNPACK,

@@ -3,8 +3,8 @@
 import types
 import unittest
 
-from agentrl_jax.env.docker.stream import Finished
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.service.docker.stream import Finished
 from environments.os_interaction.machines.docker_engine import (
   REMOVED_AT_ONCE,
   DockerMachine,

@@ -6,8 +6,8 @@ import unittest
 from unittest import mock
 
 from agentrl_jax.data.records import Status
-from agentrl_jax.env.docker.stream import Terminal
 from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.service.docker.stream import Terminal
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines import shell
 from environments.os_interaction.machines.machine import MachineLost

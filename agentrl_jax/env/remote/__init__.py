@@ -1,9 +1,0 @@
-"""Environments in another process or in another event loop."""
-
-from agentrl_jax.env.remote.environment import (
-  RemoteEnvironment,
-  connect,
-  connect_foreign,
-)
-
-__all__ = ["RemoteEnvironment", "connect", "connect_foreign"]

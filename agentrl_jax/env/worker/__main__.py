@@ -1,6 +1,0 @@
-"""Runs a worker as a command; see `main`."""
-
-from agentrl_jax.env.worker.main import main
-
-if __name__ == "__main__":
-  main()

@@ -1,0 +1,1 @@
+"""AgentRL's protocol: the controller service, workers, clients, containers."""
