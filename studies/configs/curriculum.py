@@ -35,7 +35,7 @@ def get_config(arm: str = "long"):
   c = starpo.get_config()
   c.name = "curriculum"
   c.tasks.names = ("frozen_lake",)
-  lake = c.studies.environments.frozen_lake
+  lake = c.environments.frozen_lake
   with c.unlocked():
     lake.options.update(slip=0.1, max_rounds=_LONG)
   lake.mistakes.update(stray=0.4, ignore_holes=0.3)

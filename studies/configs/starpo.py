@@ -67,7 +67,7 @@ def get_config(arm: str = "all"):
   c.name = "starpo"
   broken = {"no_call": 0.03, "broken_json": 0.03}
   with c.unlocked():
-    c.studies.environments.frozen_lake = environments.entry(
+    c.environments.frozen_lake = environments.entry(
       _LAKE,
       options={"slip": 0.2},
       mistakes={"stray": 0.3, "ignore_holes": 0.3, **broken},
