@@ -40,17 +40,20 @@ def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
 
 def _near(key: str, word: str, config: ml_collections.ConfigDict) -> str:
   """Returns the keys most similar to one that does not exist."""
-  keys = list(_keys(config))
+  keys = [k for k, _ in flat_keys(config)]
   elsewhere = [k for k in keys if k.rpartition(".")[2] == word]
   if elsewhere:
     return f" (did you mean {' or '.join(elsewhere)}?)"
   return suggestion(key, keys) or suggestion(word, sorted(config))
 
 
-def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def flat_keys(
+  config: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Yields every key with its sections, as `loss.clip_high`, and its value."""
   for name in config:
     value = config[name]
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _keys(value, f"{prefix}{name}.")
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      yield from flat_keys(value, f"{above}{name}.")
     else:
-      yield f"{prefix}{name}"
+      yield f"{above}{name}", value

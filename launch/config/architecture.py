@@ -2,7 +2,7 @@
 
 With `pretrained.path` the model is that of the folder's config.json, and
 `model.name` may state the model that the folder must hold. Keys that are then
-not read must keep the value that `configs/base.py` gives them.
+not read must keep their defaults.
 """
 
 import dataclasses

@@ -8,13 +8,14 @@ it. What follows from several keys is checked where these are read.
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from configs import base
+from configs.keys import flat_keys
 
 _INT32 = 2**31 - 1  # counts and lengths become the devices' integers
 
@@ -88,9 +89,9 @@ def check_numbers(config: ml_collections.ConfigDict) -> None:
   Options and mistakes of environments that are not this project's are left to
   their classes and experts.
   """
-  known = dict(_leaves(base.get_config()))
+  known = dict(flat_keys(base.get_config()))
   refused = []
-  for key, value in _leaves(config):
+  for key, value in flat_keys(config):
     default = 1.0 if key.startswith("tasks.weights.") else known.get(key)
     if why := _why_not(key, value, default):
       refused.append(f"{key}={_shown(value)} {why}")
@@ -98,16 +99,10 @@ def check_numbers(config: ml_collections.ConfigDict) -> None:
     raise ConfigError("; ".join(refused))
 
 
-def _leaves(
-  section: Mapping[str, Any], above: str = ""
-) -> Iterator[tuple[str, Any]]:
-  """Yields the keys below a section, with their values."""
-  for name in section:
-    value = section[name]
-    if isinstance(value, ml_collections.ConfigDict):
-      yield from _leaves(value, f"{above}{name}.")
-    else:
-      yield f"{above}{name}", value
+def range_of(key: str, default: float) -> _Range:
+  """Returns the numbers that a key may have, by its default's type."""
+  ranges = (r for k, r in _RANGES.items() if fnmatch.fnmatchcase(key, k))
+  return next(ranges, _WHOLE if isinstance(default, int) else _REAL)
 
 
 def _why_not(key: str, value: Any, default: Any) -> str:
@@ -125,8 +120,7 @@ def _why_not(key: str, value: Any, default: Any) -> str:
   if isinstance(default, bool) or not isinstance(default, int | float):
     return ""
   is_whole = isinstance(default, int)
-  ranges = (r for k, r in _RANGES.items() if fnmatch.fnmatchcase(key, k))
-  allowed = next(ranges, _WHOLE if is_whole else _REAL)
+  allowed = range_of(key, default)
   kinds = int if is_whole else int | float
   is_number = isinstance(value, kinds) and not isinstance(value, bool)
   if is_number and value in allowed:

@@ -84,7 +84,7 @@ def keep(
 def changes(
   config: ml_collections.ConfigDict,
 ) -> dict[str, tuple[Any, Any]]:
-  """Returns the keys that differ from `configs/base.py`, with both values."""
+  """Returns the keys that differ from their defaults, with both values."""
   return dict(_changed(base.get_config().to_dict(), config.to_dict()))
 
 

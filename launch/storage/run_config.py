@@ -1,7 +1,7 @@
 """Reads back the config that a run was started with.
 
 A run may be older than a key of the config. A key that its file lacks has the
-default of `configs/base.py`, so that such a run can be exported and served.
+default, so that such a run can be exported and served.
 """
 
 import math

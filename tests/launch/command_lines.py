@@ -50,8 +50,7 @@ def _run(line: Sequence[str]) -> tuple[int, str]:
 
 
 def main() -> None:
-  import launch.planning.study  # noqa: F401, PLC0415 - what commands import
-  import launch.run.reinforcement  # noqa: F401, PLC0415
+  import launch.run.reinforcement  # noqa: F401, PLC0415 - of several commands
   import launch.serving.service  # noqa: F401, PLC0415
 
   warnings.simplefilter("ignore")  # of forking with threads: none is needed

@@ -32,7 +32,7 @@ _ROUNDING = 1e-12  # of rewards that are equal, relative
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollapseAlarmConfig:
-  """The `collapse_alarm` section; `configs/base.py` explains each key."""
+  """The `collapse_alarm` section; `configs` explains each key."""
 
   action: str
   first_batches: int

@@ -46,7 +46,7 @@ _PAIRS = 512  # packed at once, which bounds the memory of the host
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MutualInformationConfig:
-  """The `mutual_information` section; `configs/base.py` explains each key."""
+  """The `mutual_information` section; `configs` explains each key."""
 
   every: int  # updates; 0 measures nothing
   num_answers: int

@@ -76,7 +76,7 @@ STATISTICS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdvantageConfig(WithFunctions):
-  """The `advantage` section; `configs/base.py` explains each key."""
+  """The `advantage` section; `configs` explains each key."""
 
   SECTION = "advantage"
   FUNCTIONS = {

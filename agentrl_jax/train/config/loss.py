@@ -80,7 +80,7 @@ TASK_SHARES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossConfig(WithFunctions):
-  """The `loss` section; `configs/base.py` explains each key."""
+  """The `loss` section; `configs` explains each key."""
 
   SECTION = "loss"
   FUNCTIONS = {

@@ -30,23 +30,26 @@ WITHOUT_CONFIG = {
   "launch.build_images": (),
   "launch.report": ("runs/none",),
   "launch.sweep": ("--ablation=configs/ablations/agentrl.py",),
+  "launch.merge": ("--base=none", "--experts=none", "--to=none"),
   "launch.serve": ("--model=none",),
   "launch.view": ("runs/none",),
 }
 QUICKSTART = "--config=configs/quickstart.py"
-SAMPLE = ("launch.train",)  # each case is a process
+# Each case is a process.
+SAMPLE = ("launch.train", "launch.export", "launch.build_images")
 
 
 def _cases(commands: Sequence[str]) -> dict[tuple[str, str], list[str]]:
   cases = {}
-  for name in commands:
+  for name in COMMANDS.keys() & commands:
     more = COMMANDS[name]
     cases |= {
       (name, "arm"): [name, "--config=configs/ablations/calls.py:wel", *more],
       (name, "key"): [name, QUICKSTART, "--config.loss.clip_hihg=1", *more],
       (name, "flag"): [name, QUICKSTART, "--confg.seed=1", *more],
     }
-  for name, more in WITHOUT_CONFIG.items():
+  for name in WITHOUT_CONFIG.keys() & commands:
+    more = WITHOUT_CONFIG[name]
     cases[name, "flag"] = [name, "--runn=x", *more]
     cases[name, "word"] = [name, "dbbnech", *more]
   train = ["launch.train"]
@@ -94,11 +97,16 @@ class Refusals(parameterized.TestCase):
 
 @pytest.mark.full
 class EveryCommandTest(Refusals):
-  commands = tuple(COMMANDS)
+  commands = (*COMMANDS, *WITHOUT_CONFIG)
 
   @parameterized.parameters(*COMMANDS)
   def test_a_wrong_config_is_refused(self, name):
     self.assert_refused_of_a_config(name)
+
+  @parameterized.parameters(*WITHOUT_CONFIG)
+  def test_a_wrong_flag_is_refused(self, name):
+    self.assert_refused(name, "flag")
+    self.assert_refused(name, "word", "dbbnech")
 
 
 class CommandLineTest(Refusals):
@@ -110,19 +118,14 @@ class CommandLineTest(Refusals):
     }
     self.assertEqual(commands, {*COMMANDS, *WITHOUT_CONFIG})
 
-  @parameterized.parameters(*((name,) for name in SAMPLE))
-  @pytest.mark.slow
-  def test_a_wrong_config_is_refused(self, name):
-    self.assert_refused_of_a_config(name)
-
-  @parameterized.parameters(*WITHOUT_CONFIG)
-  def test_flag(self, name):
-    self.assert_refused(name, "flag")
+  def test_a_wrong_config_is_refused(self):
+    self.assert_refused_of_a_config("launch.train")
 
   @parameterized.parameters(
+    ("launch.build_images", "flag"),
     ("launch.build_images", "word", "did you mean dbbench", "webshop"),
+    ("launch.export", "flag"),
     ("launch.export", "word", "dbbnech was found where flags are expected"),
-    ("launch.serve", "word", "dbbnech was found where flags are expected"),
     ("launch.export", "stage", "--stage=rll", "rl|warm_start"),
     ("launch.train", "word", "seed=1 was found where flags are expected"),
     ("launch.train", "file", "did you mean configs/quickstart.py"),

@@ -1,0 +1,40 @@
+"""Sizes of the engine that decodes answers: docs/engine.md."""
+
+import ml_collections
+from ml_collections.config_dict import create
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns keys of `engine`."""
+  return create(
+    engine=create(
+      lengths=(),  # shorter cache lengths to compile for, in tokens
+      num_slot_sizes=3,  # number of batch sizes to compile for
+      prefill_chunks=(16, 64),  # tokens per slot and call of a prefill
+      prefill_slots=16,  # slots per call of a prefill
+      # Tokens that are prefilled per step, so that decoding does not stall.
+      prefill_tokens=1024,
+      steps_per_sync=4,  # tokens per slot between two syncs with the host
+      reuse=True,  # keep keys and values between turns and between episodes
+      # Tokens of a page of the KV cache, on a TPU a multiple of 128; 0: each
+      # slot has a row for `context` tokens. See "Pages" in docs/engine.md.
+      page_size=0,
+      cache_tokens=(),  # tokens of all pages, per policy slot; (): no pages
+      # Tokens per policy slot that the prefix cache keeps on the device after
+      # their sequence has ended; 0: none.
+      prefix_cache_tokens=0,
+      # Tokens per policy slot that it then keeps on the host; 0: none.
+      prefix_cache_host_tokens=0,
+      block_size=32,  # tokens of a block of the prefix cache
+      # Older sets of weights per policy slot, kept for answers that began on
+      # them; 0: after a swap, answers continue with the new weights.
+      old_weights=0,
+      slices=(),  # devices of each policy slot; (): all share all devices
+      # Tokens that a slot guesses from what it, or its group, has had before,
+      # and computes together with its next token; 0: none. Changes no answer.
+      draft_tokens=0,
+      # Time to compute one more token per slot, in units of a decode step: 0.4
+      # on two cores, less where decoding waits for memory.
+      draft_cost=0.4,
+    ),
+  )

@@ -1,0 +1,59 @@
+"""Tokenizer and architecture of a model that starts from nothing; its adapters.
+
+And how it is computed, whatever it starts from.
+"""
+
+import ml_collections
+from ml_collections.config_dict import create
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns keys of `tokenizer`, `chat`, `model`, `lora` and `compute`."""
+  return create(
+    tokenizer=create(  # of a run without a pretrained model
+      num_texts=2000,  # demonstrations that it is trained on
+      whole_tokens=(),  # texts that are one token each
+      whole_lines=0,  # number of frequent lines that become one token each
+      # Give a word the same token after a space as elsewhere.
+      spaces_apart=False,
+    ),
+    chat=create(  # variables of the pretrained model's chat template
+      date="2024-07-26",  # "today" of the template, the same on every day
+      thinking=True,  # False: the generation prompt closes the thought
+    ),
+    model=create(
+      width=192,  # channels of the residual stream
+      num_layers=3,
+      num_heads=4,  # of queries
+      num_kv_heads=2,  # of keys and values
+      head_dim=32,  # channels of a head
+      mlp_width=384,  # hidden channels of the MLP
+      rope_theta=1e4,  # base of the rotary wavelengths
+      rope_factor=1.0,  # by which Llama 3 scales long wavelengths; 1 is off
+      # Rotations within the original context below which a wavelength is scaled
+      # whole, and above which it is not scaled.
+      rope_low_frequency=1.0,
+      rope_high_frequency=4.0,  # see rope_low_frequency
+      rope_original_context=0,  # tokens of the context before scaling
+      partial_rotary_factor=1.0,  # share of a head's channels that rotate
+      norm_epsilon=1e-6,  # added to the mean square of RMSNorm
+      tied_embedding=True,  # the output head is the embedding
+      embedding_scale=1.0,  # factor of the embeddings
+      qk_norm=True,  # RMSNorm of queries and keys
+      qkv_bias=False,  # biases of queries, keys and values
+      sandwich_norm=False,  # GLM-4's norms after attention and after the MLP
+      value_head=False,  # a critic, for advantage estimators of the gae family
+    ),
+    lora=create(
+      alpha=16.0,  # numerator of the adapters' scale, alpha / rank
+      targets=("q", "k", "v", "o", "gate", "up", "down"),  # adapted matrices
+    ),
+    compute=create(  # the choices are described in model/compute.py
+      attention="auto",  # of updates; or xla, splash (TPU), cudnn (GPU)
+      attention_block=0,  # tokens of a block of a training row; 0 takes all
+      cache_attention="auto",  # of decode steps; or xla, ragged (TPU)
+      # Options of XLA: auto, by the generation of TPU; none, the compiler's
+      # defaults. More may follow: auto,xla_tpu_scoped_vmem_limit_kib=65536.
+      compiler_options="auto",
+    ),
+  )

@@ -1,0 +1,38 @@
+"""Frequencies of tasks, and the containers that play them."""
+
+import ml_collections
+from ml_collections.config_dict import create
+
+from configs import environments
+
+
+def get_config() -> ml_collections.ConfigDict:
+  """Returns keys of `tasks`, `task_weights` and `containers`."""
+  return create(
+    tasks=create(
+      # Names of tasks.names that reinforcement learning leaves out.
+      # Demonstrations and evaluations have them: what does a policy learn of
+      # them from the others?
+      held_out=(),
+      # Relative frequency of each environment's tasks.
+      weights=create(**dict.fromkeys(environments.NAMES, 1.0)),
+    ),
+    task_weights=create(  # the formula is in agentrl_jax/data/task_weights.py
+      # Rule: fixed, tasks.weights alone; or signal: a task weighs less while
+      # few of its groups have attempts of different rewards.
+      rule="fixed",
+      floor=0.25,  # least weight of a task, as a share of tasks.weights
+      memory=0.95,  # share of the evidence kept per group of a task
+    ),
+    containers=create(  # limits of each container that plays an environment
+      registry="agentrl_jax",  # prefix of the images' names
+      concurrency=64,  # sessions at once in one container
+      memory_mb=2048,  # memory of one container
+      cpus=1.0,  # cores of one container
+      pids=512,  # processes and threads of one container
+      scratch_mb=512,  # size of /tmp, which counts as memory
+      mounts=(),  # folders mounted read-only, at the same path
+      network="internal",  # or bridge, for Docker engines on other hosts
+      start_timeout_s=120.0,  # for a container to answer
+    ),
+  )

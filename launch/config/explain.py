@@ -1,0 +1,228 @@
+"""Explanation of config keys: default, values, comment, and where each is read.
+
+All of it comes from the code: comments from the files of `configs`, ranges from
+`launch.config.numbers`, choices from the check that refuses others, and places
+from the syntax trees of the source.
+"""
+
+import ast
+import dataclasses
+import functools
+import io
+import pathlib
+import re
+import tokenize
+import typing
+from collections.abc import Iterator
+
+import ml_collections
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.service.docker.containers import ContainerSpec
+from configs import base
+from configs.keys import flat_keys, why_unknown
+from launch.config.numbers import range_of
+from launch.config.settings import Settings, read_settings
+
+_ROOT = pathlib.Path(base.__file__).parents[1]
+# Files that define keys, and the section that each is about.
+_CONFIGS = (
+  ("configs/base.py", ""),
+  ("configs/sections/*.py", ""),
+  ("configs/environments.py", "environments."),
+)
+_SEARCHED = ("agentrl_jax", "environments", "launch")
+_MOST_PLACES = 12
+_CHOICES = re.compile(r"one of ([\w, ]+?)(?: \(did you mean|\.|$)")
+_UNITS = {"_s": "seconds", "_mb": "megabytes", "_tokens": "tokens"}
+
+
+def explain(key: str) -> str:
+  """Returns what is known of a key, or of all keys of a section.
+
+  Raises `ConfigError` with similar names for a key that does not exist.
+  """
+  config = base.get_config()
+  if why := why_unknown(key, config):
+    raise ConfigError(why)
+  value: typing.Any = config
+  for word in key.split("."):
+    value = value[word]
+  if isinstance(value, ml_collections.ConfigDict) and len(value):
+    return table(f"{key}.")
+  comment = comments()[key]
+  lines = {
+    "default": repr(value),
+    "unit": next((u for end, u in _UNITS.items() if key.endswith(end)), ""),
+    "values": _values(key, value),
+    "comment": comment.text,
+    "set in": comment.place,
+    "read in": f"\n{'':10}".join(_readers(key)),
+  }
+  return "\n".join(
+    [key, *(f"  {name:8}{text}" for name, text in lines.items() if text)]
+  )
+
+
+def table(prefix: str = "") -> str:
+  """Returns a line for each key below a prefix: key, default, comment."""
+  rows = [
+    (key, f"{value!r:.30}", comments()[key].text.partition(". ")[0])
+    for key, value in flat_keys(base.get_config())
+    if key.startswith(prefix)
+  ]
+  widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+  return "\n".join(
+    f"{key:{widths[0]}}  {value:{widths[1]}}  {text}".rstrip()
+    for key, value, text in rows
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Comment:
+  """The comment of a key, or that of its section, and its file:line."""
+
+  text: str  # "" if its name says all
+  place: str
+
+
+@functools.cache
+def comments() -> dict[str, Comment]:
+  """Returns the comments of all keys and sections."""
+  found: dict[str, Comment] = {}
+  for pattern, above in _CONFIGS:
+    for path in sorted(_ROOT.glob(pattern)):
+      found = dict(_ConfigFile(path).comments(above)) | found
+  return found
+
+
+class _ConfigFile:
+  """A file whose `get_config` makes sections by calls with keywords."""
+
+  def __init__(self, path: pathlib.Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    self._name = str(path.relative_to(_ROOT))
+    self._functions = {
+      node.name: node
+      for node in ast.parse(source).body
+      if isinstance(node, ast.FunctionDef)
+    }
+    self._remarks: dict[int, str] = {}
+    self._alone: set[int] = set()  # lines that have a comment and nothing else
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+      if token.type == tokenize.COMMENT:
+        self._remarks[token.start[0]] = token.string.lstrip("# ")
+        if token.line.lstrip().startswith("#"):
+          self._alone.add(token.start[0])
+
+  def comments(self, above: str) -> Iterator[tuple[str, Comment]]:
+    """Yields the keys of the file's config, each with its comment."""
+    if "get_config" in self._functions:
+      yield from self._of_function("get_config", above, "")
+
+  def _of_function(
+    self, name: str, above: str, inherited: str
+  ) -> Iterator[tuple[str, Comment]]:
+    for node in self._functions[name].body:
+      if isinstance(node, ast.Return | ast.Assign):
+        yield from self._of_call(node.value, above, inherited)
+
+  def _of_call(
+    self, call: ast.AST | None, above: str, inherited: str
+  ) -> Iterator[tuple[str, Comment]]:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+      return
+    for keyword in call.keywords:
+      if keyword.arg:
+        text = self._text(keyword.lineno) or inherited
+        place = f"{self._name}:{keyword.lineno}"
+        yield f"{above}{keyword.arg}", Comment(text, place)
+        yield from self._of_call(keyword.value, f"{above}{keyword.arg}.", text)
+      else:  # **: the keys that it has are those of the environments
+        place, text = f"{self._name}:{call.lineno}", inherited
+        yield from (
+          (f"{above}{name}", Comment(text, place))
+          for name in base.get_config().environments
+        )
+    if call.func.id in self._functions:
+      yield from self._of_function(call.func.id, above, inherited)
+
+  def _text(self, line: int) -> str:
+    """Returns the comment at the end of a line and on those before it."""
+    remarks = [self._remarks.get(line, "")]
+    while line - 1 in self._alone:
+      line -= 1
+      remarks.insert(0, self._remarks[line])
+    return " ".join(remarks).strip()
+
+
+def _values(key: str, default: object) -> str:
+  """Returns the values that a key may have; "" if any of its type."""
+  if isinstance(default, bool):
+    return "True or False"
+  if isinstance(default, int | float):
+    return str(range_of(key, default))
+  if not isinstance(default, str):
+    return ""
+  config = base.get_config()
+  config.update_from_flattened_dict({key: "?"})
+  try:
+    read_settings(config)
+  except ConfigError as error:
+    if match := _CHOICES.search(str(error)):
+      return match[1]
+  return ""
+
+
+def _readers(key: str) -> list[str]:
+  """Returns file:line of the code that reads a key, the first dozen."""
+  section, _, name = key.rpartition(".")
+  owner = _class_of(section)
+  paths = [p for top in _SEARCHED for p in sorted((_ROOT / top).rglob("*.py"))]
+  found = []
+  for path in paths:
+    text = path.read_text(encoding="utf-8")
+    if re.search(rf"\b{name}\b", text):
+      knows = owner is not None and re.search(rf"\b{owner}\b", text) is not None
+      lines = set(_lines(ast.parse(text), section, name, anywhere=knows))
+      found += [f"{path.relative_to(_ROOT)}:{line}" for line in sorted(lines)]
+  more = len(found) - _MOST_PLACES
+  return found[:_MOST_PLACES] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _lines(
+  tree: ast.AST, section: str, name: str, *, anywhere: bool
+) -> Iterator[int]:
+  """Yields the lines of a file that read a key, messages left out.
+
+  They have `section.name`; with `anywhere`, where the class of the section is
+  known, also `.name` of anything, a field and a parameter.
+  """
+  if isinstance(tree, ast.JoinedStr):
+    return
+  if isinstance(tree, ast.Attribute) and tree.attr == name:
+    holder = getattr(tree.value, "attr", getattr(tree.value, "id", ""))
+    if anywhere or holder == (section.rpartition(".")[2] or "config"):
+      yield tree.lineno
+  if isinstance(tree, ast.AnnAssign) and anywhere:
+    if getattr(tree.target, "id", "") == name:
+      yield tree.lineno
+  elif isinstance(tree, ast.arg) and anywhere and tree.arg == name:
+    yield tree.lineno
+  for child in ast.iter_child_nodes(tree):
+    yield from _lines(child, section, name, anywhere=anywhere)
+
+
+def _class_of(section: str) -> str | None:
+  """Returns the name of the class that a section's keys are arguments of."""
+  words = section.split(".")
+  if words[0] == "environments" and words[-1] == "options":
+    target = base.get_config().environments[words[1]].target
+    return str(target.partition(":")[2])
+  classes = typing.get_type_hints(Settings)
+  classes |= {
+    "containers": ContainerSpec,
+    "train": classes["batch"],
+    "warm_start.optimizer": classes["optimizer"],
+  }
+  return getattr(classes.get(section), "__name__", None)
