@@ -28,8 +28,7 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, LocalDriver
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny

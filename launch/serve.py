@@ -35,9 +35,8 @@ from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.models import FixedNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits

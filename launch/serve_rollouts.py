@@ -26,13 +26,12 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.engine.placement import (
   Place,
   places_apart,
   places_together,
 )
-from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -151,14 +150,14 @@ class RolloutServer:
       )
 
   def _says(self) -> str:
-    steps = [
-      policy_slot.step
+    versions = [
+      policy_slot.version
       for policy_slot in self._follower.policy_slots
       if policy_slot is not None
     ]
     devices = jax.local_devices()
     return (
-      f"serves versions {', '.join(map(str, steps))} on {len(devices)} "
+      f"serves versions {', '.join(map(str, versions))} on {len(devices)} "
       f"{devices[0].platform} device{'s' * (len(devices) > 1)}"
     )
 

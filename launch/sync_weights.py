@@ -24,7 +24,7 @@ from agentrl_jax.data.snapshot_manifest import Snapshot
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import ServedWeights
 from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
@@ -75,7 +75,7 @@ class EngineWeights(SnapshotFollower):
   ) -> None:
     """Writes a folder, has the engine load it, and removes it."""
     served = ServedPolicySlot(snapshot.version, snapshot.publication)
-    folder = self._place / f"step_{served.step}_{served.publication}"
+    folder = self._place / f"step_{served.version}_{served.publication}"
     shutil.rmtree(folder, ignore_errors=True)
     pretrained = self._settings.pretrained
     write_params(

@@ -123,7 +123,7 @@ class RemoteRollouts:
     pool = self._remote.pool
     reachable = [s for s in pool.servers if s.is_reachable]
     steps = [
-      server.status.policy_slots[0].step
+      server.status.policy_slots[0].version
       for server in reachable
       if server.status is not None and server.status.policy_slots[0] is not None
     ]

@@ -21,9 +21,8 @@ from agentrl_jax.rollout.drivers.driver import (
   LocalDriver,
 )
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.settings import Settings
@@ -140,17 +139,12 @@ def _places(settings: Settings) -> tuple[Place, ...] | None:
 
 def status_of(driver: Driver) -> wire.ServerStatus:
   """Returns the versions that an engine serves, and its load."""
-  versions = driver.engine.versions
-  policy_slots = [
-    None if step is None else versions.get(policy_slot)
-    for policy_slot, step in enumerate(versions.steps())
-  ]
   return wire.ServerStatus(
     policy_slots=tuple(
       None
       if served is None
-      else wire.ServedPolicySlot(served.step, served.publication)
-      for served in policy_slots
+      else wire.ServedPolicySlot(served.version, served.publication)
+      for served in driver.engine.versions.served()
     ),
     num_inside=sum(driver.num_inside),
     num_waiting=sum(driver.num_waiting),

@@ -14,8 +14,7 @@ import pytest
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.data.records import EpisodeSpec, Task
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
 
 ROOT = pathlib.Path(__file__).parents[2]

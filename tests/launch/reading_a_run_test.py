@@ -37,7 +37,7 @@ PREFIXES = (
   *("agents", "metrics"),
 )
 # Written as `name/name`, and no metric: places in the code.
-PLACES = ("rollout/engine/weights", "rollout/engine/engine", "rollout/api")
+PLACES = ("rollout/engine/engine", "rollout/api")
 # What no healthy run writes; the tests of a breaker see its two.
 RARE = (
   "metrics/num_not_finite",

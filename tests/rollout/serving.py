@@ -48,8 +48,8 @@ def status_of(driver, trouble="") -> wire.ServerStatus:
   """Returns the status that a server reports of its driver."""
   return wire.ServerStatus(
     policy_slots=tuple(
-      None if step is None else wire.ServedPolicySlot(step, publication=step)
-      for step in driver.engine.versions.steps()
+      s and wire.ServedPolicySlot(s.version, publication=s.version)
+      for s in driver.engine.versions.served()
     ),
     num_inside=sum(driver.num_inside),
     num_waiting=sum(driver.num_waiting),

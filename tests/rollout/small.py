@@ -10,8 +10,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.drivers.driver import LocalDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from tests.settings import COMPUTE, engine_config
 
 VOCAB = 61

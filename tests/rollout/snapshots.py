@@ -12,7 +12,7 @@ from absl.testing import parameterized
 from etils import epath
 
 from agentrl_jax.data import snapshot_manifest
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.snapshots import SnapshotSink
@@ -60,10 +60,10 @@ class SnapshotsCase(parameterized.TestCase):
       clock=lambda: self.now,
     )
 
-  def serves(self, step, *, policy_slot=0):
+  def serves(self, version, *, policy_slot=0):
     served = self.store.get(policy_slot)
-    self.assertEqual(served.step, step)
-    assert_same(served.params, self.policy.to_decode(small.params(step)))
+    self.assertEqual(served.version, version)
+    assert_same(served.params, self.policy.to_decode(small.params(version)))
 
   def manifest(self):
     return snapshot_manifest.read_manifest(epath.Path(self.folder))

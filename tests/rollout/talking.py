@@ -17,8 +17,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.openai.episodes.episode import EpisodeRules
 from agentrl_jax.rollout.openai.episodes.offers import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames

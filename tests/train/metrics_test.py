@@ -15,8 +15,7 @@ from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.engine.engine import RolloutEngine
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.metrics import (

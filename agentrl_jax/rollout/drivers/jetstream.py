@@ -35,8 +35,11 @@ from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.api import Request
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.engine import RolloutEngine, StepResult
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import (
+  RolloutEngine,
+  ServedWeights,
+  StepResult,
+)
 
 
 @contextlib.contextmanager

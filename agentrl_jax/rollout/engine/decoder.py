@@ -13,7 +13,8 @@ Invariants:
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,8 +33,59 @@ from agentrl_jax.rollout.engine.cache.kv_cache import (
 from agentrl_jax.rollout.engine.cache.paged_cache import PagedCache
 from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.sampling import Shaping
-from agentrl_jax.rollout.engine.weights import Published, WeightVersions
 from agentrl_jax.rollout.settings import DraftPlan, EngineConfig
+
+Params = Any  # a pytree of arrays
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Published:
+  """The weights of one publication."""
+
+  params: Params
+  version: int  # number of optimizer updates behind them
+  publication: int  # unique, also among publications of the same version
+
+
+class WeightVersions:
+  """The newest weights of a policy slot, and up to `num_old` older ones.
+
+  - With `num_old` 0, all answers go on with the newest weights from the next
+    step on. Otherwise a started answer finishes on the weights it started with.
+  - Old weights stay in memory only while a slot needs them. If a publication
+    makes them too many, slots on the oldest go over to the newest: a swap never
+    waits, and memory is bounded.
+  """
+
+  def __init__(self, num_old: int):
+    self._num_old = num_old
+    self._served: list[Published] = []  # oldest first
+
+  def set_weights(self, newest: Published, needed: Collection[int]) -> None:
+    """Adds the newest weights; drops those whose publication is not needed."""
+    old = [
+      served
+      for served in self._served
+      if served.publication in needed
+      and served.publication != newest.publication
+    ]
+    self._served = [*old[max(len(old) - self._num_old, 0) :], newest]
+
+  def clear(self) -> None:
+    """Drops the references to all weights."""
+    self._served = []
+
+  @property
+  def publications(self) -> list[int]:
+    """The publications that are in memory, oldest first."""
+    return [served.publication for served in self._served]
+
+  def get(self, publication: int) -> Published:
+    """Returns weights by their publication; the newest for a dropped one."""
+    for served in self._served:
+      if served.publication == publication:
+        return served
+    return self._served[-1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -207,7 +259,7 @@ class Decoder:
       self._patch.copy(),
       self._is_patched.copy(),
       slot_P,
-      np.int32(published.step),
+      np.int32(published.version),
       allowed_PW,
       shaping,
       page_PW,

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 
 from agentrl_jax.data.grammar.grammars import Grammars, GrammarState
 from agentrl_jax.errors import (
+  CheckpointError,
   ConfigError,
   DeadlineExceeded,
   GeneratorFault,
@@ -31,11 +33,10 @@ from agentrl_jax.rollout.api import (
   Request,
   SamplingParams,
 )
-from agentrl_jax.rollout.engine.decoder import DecodeCall
+from agentrl_jax.rollout.engine.decoder import DecodeCall, Params, Published
 from agentrl_jax.rollout.engine.paged_scheduler import PagedScheduler
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.scheduler import Scheduler
-from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.settings import EngineConfig
 
 _COUNTS = (
@@ -101,6 +102,80 @@ class StepResult:
     """Starts the copies that `read` waits for."""
     for call in self.calls:
       call.copy_to_host_async()
+
+
+class ServedWeights:
+  """The published weights of each policy slot; slot 0 follows the learner.
+
+  Publishing replaces a reference under a lock, and the engine reads the
+  reference before each step. A running request goes on with the new weights,
+  and each token is stamped with the version that it was sampled from. No array
+  is moved here: cast, reshard and place the weights before publishing them.
+  """
+
+  def __init__(self, num_policy_slots: int):
+    if num_policy_slots < 1:
+      raise ConfigError(
+        f"num_policy_slots={num_policy_slots} must be at least 1"
+      )
+    self._lock = threading.Lock()
+    self._served: list[Published | None] = [None] * num_policy_slots
+    self._num_published = 0
+
+  @property
+  def num_policy_slots(self) -> int:
+    """Number of versions that can be served side by side."""
+    return len(self._served)
+
+  def publish(
+    self, params: Params, version: int, *, policy_slot: int = 0
+  ) -> None:
+    """Makes `policy_slot` serve `params` from its next decode step on.
+
+    Raises `CheckpointError`, and changes nothing, if the params differ in
+    structure, shape or dtype from those of any policy slot, since the compiled
+    programs fit only one of them.
+    """
+    self._check_policy_slot(policy_slot)
+    served = next((p for p in self._served if p is not None), None)
+    if served is not None:
+      _check_like(params, served.params)
+    with self._lock:
+      self._num_published += 1
+      self._served[policy_slot] = Published(
+        params, version, self._num_published
+      )
+
+  def get(self, policy_slot: int) -> Published:
+    """Returns the weights that `policy_slot` serves now."""
+    self._check_policy_slot(policy_slot)
+    with self._lock:
+      served = self._served[policy_slot]
+    if served is None:
+      self.refuse_unserved(policy_slot)
+      return self.get(policy_slot)  # weights were published in between
+    return served
+
+  def refuse_unserved(self, policy_slot: int) -> None:
+    """Raises `GeneratorFault` if a policy slot has no weights yet."""
+    if self._served[policy_slot] is None:
+      raise GeneratorFault(
+        f"policy slot {policy_slot} received a request before anything was "
+        "published to it; call publish(params, version, policy_slot="
+        f"{policy_slot}) first"
+      )
+
+  def served(self) -> tuple[Published | None, ...]:
+    """Returns the weights of each policy slot; None for one without."""
+    with self._lock:
+      return tuple(self._served)
+
+  def _check_policy_slot(self, policy_slot: int) -> None:
+    if not 0 <= policy_slot < len(self._served):
+      raise ConfigError(
+        f"there is no policy slot {policy_slot}; policy slots are 0 to "
+        f"{len(self._served) - 1}"
+      )
 
 
 class RolloutEngine:
@@ -318,6 +393,21 @@ class RolloutEngine:
 
   def _count(self, name: str) -> int:
     return sum(s.counts[name] for s in self._schedulers)
+
+
+def _check_like(params: Params, served: Params) -> None:
+  new = dict(jax.tree_util.tree_leaves_with_path(params))
+  expected = dict(jax.tree_util.tree_leaves_with_path(served))
+  for path in expected.keys() ^ new.keys():
+    problem = "is missing" if path in expected else "is not part of the policy"
+    raise CheckpointError(f"leaf {jax.tree_util.keystr(path)} {problem}")
+  for path, leaf in expected.items():
+    if (new[path].shape, new[path].dtype) != (leaf.shape, leaf.dtype):
+      raise CheckpointError(
+        f"leaf {jax.tree_util.keystr(path)} is {new[path].dtype}"
+        f"{list(new[path].shape)}; the compiled programs take "
+        f"{leaf.dtype}{list(leaf.shape)}"
+      )
 
 
 class StepPipeline:

@@ -19,9 +19,8 @@ import numpy as np
 from agentrl_jax.rollout.api import Request, Sampled
 from agentrl_jax.rollout.engine.cache.kv_cache import FREE, Allocation
 from agentrl_jax.rollout.engine.cache.paged_cache import PagedCache
-from agentrl_jax.rollout.engine.decoder import DecodeCall
+from agentrl_jax.rollout.engine.decoder import DecodeCall, Published
 from agentrl_jax.rollout.engine.scheduler import Scheduler
-from agentrl_jax.rollout.engine.weights import Published
 
 
 class PagedScheduler(Scheduler):

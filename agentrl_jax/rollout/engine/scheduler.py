@@ -30,8 +30,12 @@ from agentrl_jax.rollout.engine.cache.kv_cache import (
   SlotTable,
   padded,
 )
-from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder
-from agentrl_jax.rollout.engine.weights import Published, WeightVersions
+from agentrl_jax.rollout.engine.decoder import (
+  DecodeCall,
+  Decoder,
+  Published,
+  WeightVersions,
+)
 from agentrl_jax.rollout.settings import EngineConfig
 
 

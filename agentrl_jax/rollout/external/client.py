@@ -264,7 +264,7 @@ class EngineClient:
       raise RetryRequest(
         f"{address} changed its weights from {before} to {after} meanwhile"
       )
-    return before.step
+    return before.version
 
 
 def _model_name(engine: _Engine, policy_slot: int) -> str:
@@ -280,5 +280,5 @@ def _of_spans(spans: Sequence[tuple[str, int, int]]) -> list[int]:
     served = served_of(label)
     if served is None or start != len(version):
       raise RetryRequest(f"its weights were labelled {spans}")
-    version += [served.step] * (end - start)
+    version += [served.version] * (end - start)
   return version

@@ -80,7 +80,7 @@ class Dialect:
 
 def label_of(served: ServedPolicySlot) -> str:
   """Returns the label of weights for an engine; `served_of` reads it."""
-  return f"{served.step}@{served.publication}"
+  return f"{served.version}@{served.publication}"
 
 
 def served_of(label: object) -> ServedPolicySlot | None:

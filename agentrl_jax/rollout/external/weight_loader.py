@@ -43,7 +43,7 @@ class EngineLoader:
       reported = await engine.label(self._address, CONNECT_TIMEOUT_S)
       if reported != served:
         raise CheckpointError(
-          f"{self._address} was given version {served.step} under the label "
+          f"{self._address} was given version {served.version} under the label "
           f"{label_of(served)} and reports that it serves {reported}"
         )
 

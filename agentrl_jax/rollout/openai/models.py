@@ -71,9 +71,9 @@ class ModelNames:
       number = int(version[2])
       if version[1] == "policy_slot" and number < len(served):
         return number
-      steps = [None if s is None else s.step for s in served]
-      if version[1] == "step" and number in steps:
-        return steps.index(number)
+      versions = [None if s is None else s.version for s in served]
+      if version[1] == "step" and number in versions:
+        return versions.index(number)
     raise unknown_model(model, [entry["id"] for entry in self.listed()])
 
   def listed(self) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ class ModelNames:
   def _names(self, policy_slot: int, version: ServedPolicySlot) -> list[str]:
     names = [
       f"{self.name}@policy_slot{policy_slot}",
-      f"{self.name}@step{version.step}",
+      f"{self.name}@step{version.version}",
     ]
     return names if policy_slot else [self.name, *names]
 
@@ -116,5 +116,5 @@ def _entry(
     "created": 0,
     "owned_by": "agentrl_jax",
     "policy_slot": policy_slot,
-    "step": version.step,
+    "step": version.version,
   }

@@ -56,7 +56,7 @@ class Server:
       f"{self.address} is reachable without a status"
     )
     versions = " and ".join(
-      "nothing" if s is None else f"version {s.step}"
+      "nothing" if s is None else f"version {s.version}"
       for s in self.status.policy_slots
     )
     draining = ", draining" if self.status.is_draining else ""

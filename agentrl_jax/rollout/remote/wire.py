@@ -293,11 +293,10 @@ def error_of(name: str | None, status: int, reason: str) -> AgentRLError:
   return GeneratorFault(f"HTTP {status} came instead of an answer: {reason}")
 
 
-@dataclasses.dataclass(frozen=True)
-class ServedPolicySlot:
+class ServedPolicySlot(msgspec.Struct, frozen=True, rename={"version": "step"}):
   """The weights that a policy slot serves."""
 
-  step: int  # optimizer updates behind the weights
+  version: int  # optimizer updates behind them; `step` on the wire
   publication: int  # counts publications: no two share one
 
 
@@ -321,7 +320,7 @@ class ServerStatus:
 
   def to_json(self) -> dict[str, Any]:
     """Returns the JSON that `status_from_json` reads."""
-    return {"protocol": VERSION, **dataclasses.asdict(self)}
+    return {"protocol": VERSION, **msgspec.to_builtins(self)}
 
 
 def status_from_json(content: bytes) -> ServerStatus:

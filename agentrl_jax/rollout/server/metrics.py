@@ -159,7 +159,7 @@ class ServerMetrics:
         before = self._served.get(policy_slot)
         self._swaps.labels(policy_slot).inc(before not in (None, served))
         self._served[policy_slot] = served
-        self._now["version_step"].labels(policy_slot).set(served.step)
+        self._now["version_step"].labels(policy_slot).set(served.version)
 
   def page(self) -> bytes:
     """Returns all metrics in Prometheus' format. May wait for the engine."""

@@ -27,7 +27,7 @@ from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums, named_leaves
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import ServedWeights
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
 MAX_PAUSE_S = 30.0  # between two tries to load a damaged snapshot

@@ -36,7 +36,7 @@ def panels():
 
 def rollout_metrics() -> ServerMetrics:
   """Metrics of a server that has answered a call, a stream and a mistake."""
-  served = (wire.ServedPolicySlot(step=3, publication=1), None)
+  served = (wire.ServedPolicySlot(version=3, publication=1), None)
   metrics = ServerMetrics(
     lambda: wire.ServerStatus(policy_slots=served, num_inside=2, num_waiting=1),
     slots=lambda: [2, 0],

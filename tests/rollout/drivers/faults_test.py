@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import ServedWeights
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
   DRIVERS,

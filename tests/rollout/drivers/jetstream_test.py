@@ -41,7 +41,8 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
       # Between two steps of the request, however fast they are.
       answered = read(result)
       if (
-        driver.engine.stats().num_sampled[0] >= 5 and versions.get(0).step == 10
+        driver.engine.stats().num_sampled[0] >= 5
+        and versions.get(0).version == 10
       ):
         versions.publish(small.params(30), 30)
       return answered

@@ -8,8 +8,11 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, GeneratorFault
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.engine.engine import RolloutEngine, StepPipeline
-from agentrl_jax.rollout.engine.weights import ServedWeights
+from agentrl_jax.rollout.engine.engine import (
+  RolloutEngine,
+  ServedWeights,
+  StepPipeline,
+)
 from tests.clocks import wait_until
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import driver_on

@@ -9,9 +9,8 @@ import jax
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.drivers.driver import LocalDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import ServedWeights
 from tests.rollout import small
 from tests.rollout.engine.reuse_test import play
 from tests.settings import COMPUTE, compute_config, engine_config

@@ -13,9 +13,8 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.engine.placement import layout_of, places_apart
-from agentrl_jax.rollout.engine.weights import ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.snapshots import SnapshotSink

@@ -12,11 +12,8 @@ import pytest
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
-from agentrl_jax.rollout.engine.weights import (
-  Published,
-  ServedWeights,
-  WeightVersions,
-)
+from agentrl_jax.rollout.engine.decoder import Published, WeightVersions
+from agentrl_jax.rollout.engine.engine import ServedWeights
 from tests.rollout import small
 
 
@@ -29,13 +26,16 @@ class ServedWeightsTest(unittest.TestCase):
     self.store = ServedWeights(2)
     self.store.publish(params(), 7)
 
+  def versions(self):
+    return [served and served.version for served in self.store.served()]
+
   def test_serves_what_was_published_last(self):
     first = self.store.get(0)
     self.store.publish(params(2.0), 8)
     second = self.store.get(0)
-    self.assertEqual((first.step, second.step), (7, 8))
+    self.assertEqual((first.version, second.version), (7, 8))
     self.assertEqual(float(second.params["layer"]["kernel"][0, 0]), 2.0)
-    self.assertEqual(self.store.steps(), (8, None))
+    self.assertEqual(self.versions(), [8, None])
 
   def test_publications_are_unique(self):
     publications = {self.store.get(0).publication}
@@ -61,7 +61,7 @@ class ServedWeightsTest(unittest.TestCase):
       with self.assertRaisesRegex(CheckpointError, said):
         self.store.publish(wrong, 8, policy_slot=policy_slot)
     self.assertIs(self.store.get(0), before)
-    self.assertEqual(self.store.steps(), (7, None))
+    self.assertEqual(self.versions(), [7, None])
 
   def test_unknown_policy_slots_are_refused(self):
     for policy_slot in (-1, 2):
@@ -87,7 +87,7 @@ class ServedWeightsTest(unittest.TestCase):
     try:
       for _ in range(20):
         served = self.store.get(0)
-        self.assertEqual(served.params["layer"]["kernel"][0, 0], served.step)
+        self.assertEqual(served.params["layer"]["kernel"][0, 0], served.version)
     finally:
       stop.set()
       thread.join(60)
@@ -124,7 +124,7 @@ def finish(driver, futures):
 class WeightVersionsTest(unittest.TestCase):
   def published(self, publication):
     return Published(
-      params=None, step=10 * publication, publication=publication
+      params=None, version=10 * publication, publication=publication
     )
 
   def test_keeps_needed_weights_up_to_the_limit(self):

@@ -279,7 +279,7 @@ class _Hanging:
   async def _health(self, request):
     if self.hangs:
       await self._forever.wait()
-    policy_slot = wire.ServedPolicySlot(step=10, publication=10)
+    policy_slot = wire.ServedPolicySlot(version=10, publication=10)
     status = wire.ServerStatus(
       policy_slots=(policy_slot,) * 2, num_inside=0, num_waiting=0
     )

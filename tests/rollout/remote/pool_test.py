@@ -11,7 +11,7 @@ from agentrl_jax.rollout.remote.wire import ServedPolicySlot, ServerStatus
 def status(*publications, **changes) -> ServerStatus:
   fields = dict(
     policy_slots=tuple(
-      e and ServedPolicySlot(step=e, publication=e) for e in publications
+      e and ServedPolicySlot(version=e, publication=e) for e in publications
     ),
     num_inside=0,
     num_waiting=0,

@@ -377,10 +377,10 @@ class ManifestFuzzTest(FollowerCase):
       with self.subTest(body=json.dumps(body)[:300]):
         path.write_text(json.dumps(body))
         if follower.look():  # a step or an publication that could be true
-          self.assertIsInstance(self.store.get(0).step, int)
-          self.assertGreaterEqual(self.store.get(0).step, 0)
+          self.assertIsInstance(self.store.get(0).version, int)
+          self.assertGreaterEqual(self.store.get(0).version, 0)
         else:
-          self.serves(self.store.get(0).step)
+          self.serves(self.store.get(0).version)
         self.assertNotIn("\n", follower.trouble)
         self.now += generator.choice((0, 1, 60))
     path.write_text(whole)

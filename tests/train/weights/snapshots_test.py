@@ -86,7 +86,7 @@ class WritingTest(SnapshotsCase):
     follower = self.follow(num_policy_slots=2)
     follower.look()
     self.serves(4)
-    self.assertEqual(self.store.get(1).step, 0)
+    self.assertEqual(self.store.get(1).version, 0)
 
   def test_no_checkpoint_begins_while_a_snapshot_begins(self):
     """Orbax mixes up saves that two threads begin at once, and hangs."""
