@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
   path
-  for pattern in ("*.md", "docs/*.md", "studies/*.md", "environments/*/*.md")
+  for pattern in ("*.md", "docs/*.md", "studies/**/*.md", "environments/*/*.md")
   for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")

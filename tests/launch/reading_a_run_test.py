@@ -41,8 +41,10 @@ PLACES = ("rollout/engine/engine", "rollout/api")
 # What no healthy run writes; the tests of a breaker see its two.
 RARE = (
   "metrics/num_not_finite",
-  "groups/dropped/breaker_open/<task>",
-  "groups/dropped/no_place/<task>",
+  *(
+    f"groups/dropped/{reason}/<task>"
+    for reason in ("breaker_open", "no_place", "faults", "too_late")
+  ),
 )
 
 
