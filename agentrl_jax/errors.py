@@ -7,6 +7,7 @@ is for people, and each says what was found, what is allowed and what to do.
 import difflib
 import re
 from collections.abc import Iterable
+from typing import NoReturn
 
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -89,6 +90,11 @@ class Collapsed(AgentRLError):
 
 class CheckpointError(AgentRLError):
   """A checkpoint is corrupt or of another shape; names file and leaf."""
+
+
+def refuse_constant(name: str) -> NoReturn:
+  """Raises ValueError for NaN and the infinities: `json`'s `parse_constant`."""
+  raise ValueError(f"{name} is no JSON number")
 
 
 def suggestion(found: str, allowed: Iterable[str]) -> str:

@@ -22,13 +22,13 @@ import logging
 import resource
 import zlib
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from aiohttp import ClientPayloadError, ClientResponse, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import AgentRLError, ConfigError, refuse_constant
 
 MAX_DEPTH = 100  # of nested lists and objects in JSON
 MIB = 1 << 20
@@ -469,11 +469,6 @@ def require_few_values(body: bytes, max_values: int) -> None:
       status=413,
       code="request_too_large",
     )
-
-
-def refuse_constant(name: str) -> NoReturn:
-  """Refuses NaN and Infinity, for `json.loads`: raises ValueError."""
-  raise ValueError(f"{name} is no number in JSON")
 
 
 def require_shallow(value: Any, body: bytes) -> None:

@@ -69,11 +69,6 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
   return members
 
 
-def refuse_constant(name: str) -> Any:
-  """Raises ValueError for NaN and the infinities, which Python would parse."""
-  raise ValueError(f"{name} is no JSON number")
-
-
 def _require_texts(record: Any, *names: str) -> None:
   """Passes fields of a frozen record through `unicode_text`."""
   for name in names:

@@ -23,10 +23,9 @@ from agentrl_jax.data.grammar.json_schema import shortened
 from agentrl_jax.data.records import (
   Tool,
   ToolCall,
-  refuse_constant,
   unique_members,
 )
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, refuse_constant
 
 _KEPT = 1024  # size of the cache of compiled schemas
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.data.records import ToolCall
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, refuse_constant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read_call(call: ToolCall) -> Call | None:
   if not call.name:  # it was not read, and its text may be any JSON
     return None
   try:
-    arguments = json.loads(call.arguments, parse_constant=_refuse)
+    arguments = json.loads(call.arguments, parse_constant=refuse_constant)
     # Half a surrogate pair would return in a reply, which cannot be encoded.
     json.dumps([call.name, arguments], ensure_ascii=False).encode()
   except (ValueError, RecursionError):
@@ -54,7 +54,3 @@ def read_call(call: ToolCall) -> Call | None:
   if not isinstance(arguments, dict):
     return None
   return Call(call.name, (), arguments)
-
-
-def _refuse(constant: str) -> Any:
-  raise ValueError(f"{constant} is no JSON number")

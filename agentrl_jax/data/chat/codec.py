@@ -23,23 +23,22 @@ from typing import Any, Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
-from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
-from agentrl_jax.data.grammar.call_grammar import (
+from agentrl_jax.data.chat.call_grammar import (
   THINK,
   THINK_END,
   CallForm,
   CallGrammar,
 )
+from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.records import (
   MAX_STOPS,
   Message,
   Tool,
   ToolCall,
-  refuse_constant,
   unique_members,
 )
-from agentrl_jax.errors import ConfigError, PromptTooLong
+from agentrl_jax.errors import ConfigError, PromptTooLong, refuse_constant
 
 END = "<|end|>"  # ends every message; the policy's stop token
 CALL, CALL_END = "<tool_call>", "</tool_call>"

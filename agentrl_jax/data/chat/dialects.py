@@ -11,7 +11,7 @@ import re
 from typing import Any, Protocol
 
 from agentrl_jax.data.chat import codec
-from agentrl_jax.data.grammar.call_grammar import (
+from agentrl_jax.data.chat.call_grammar import (
   SPACE,
   CallForm,
   text_that_is_no,

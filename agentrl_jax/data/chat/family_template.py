@@ -15,11 +15,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl_jax.data.chat.call_grammar import THINK, THINK_END
 from agentrl_jax.data.chat.codec import split_thoughts
 from agentrl_jax.data.chat.dialects import dialect_of
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import Markers
-from agentrl_jax.data.grammar.call_grammar import THINK, THINK_END
 from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.errors import ConfigError
 

@@ -1,9 +1,9 @@
 """Compiles grammars to masks of allowed tokens, with llguidance.
 
 A grammar is a text in llguidance's language: Lark with `%json` for schemas and
-`<[id]>` for a token; `call_grammar` writes those of tool calls. Sampler and
-learner use the same functions, so both have the same distribution: the policy's
-over the tokens that the grammar allows.
+`<[id]>` for a token; `data.chat.call_grammar` writes those of tool calls.
+Sampler and learner use the same functions, so both have the same distribution:
+the policy's over the tokens that the grammar allows.
 
 A marker of the chat template is never text to a grammar; its letters in
 ordinary tokens are text (see `data.chat.marked_text`). Needs no jax.

@@ -17,7 +17,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 
-from agentrl_jax.data.grammar.call_grammar import VALIDATE
+from agentrl_jax.data.chat.call_grammar import VALIDATE
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.grammar.process import GrammarProcess, GrammarTooLarge
 from agentrl_jax.errors import ServerFull
@@ -67,7 +67,7 @@ class _Tries:
 
 
 class GrammarValidator:
-  """Checks grammars while `data.call_grammar` writes them."""
+  """Checks grammars while `data.chat.call_grammar` writes them."""
 
   def __init__(self, compile_timeout_s: float = COMPILE_S):
     self._tries = _Tries(_validators, compile_timeout_s, compiled=False)

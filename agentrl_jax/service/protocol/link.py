@@ -15,13 +15,12 @@ from typing import Any
 
 import aiohttp
 
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault, refuse_constant
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
   SHORT,
   BodyReader,
   RequestRefused,
-  refuse_constant,
   require_few_values,
   require_shallow,
 )

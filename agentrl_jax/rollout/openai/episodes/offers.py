@@ -28,13 +28,13 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
-from agentrl_jax.rollout.openai.episodes.call import conflict
 from agentrl_jax.rollout.openai.episodes.episode import (
   Episode,
   EpisodeRules,
   FreshPolicySlot,
   PolicySlotDraw,
   Verdict,
+  conflict,
 )
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.openai.validation import (

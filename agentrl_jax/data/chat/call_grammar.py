@@ -2,7 +2,7 @@
 
 A call's name is one of the tools' names, and its arguments are JSON of that
 tool's schema. All else is text, without any text that would be parsed as a
-call. `grammars` describes the language and compiles it.
+call. `data.grammar.grammars` describes the language and compiles it.
 """
 
 import contextvars
