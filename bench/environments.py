@@ -45,6 +45,7 @@ from bench.episodes import (
 from configs.base import defaults
 from environments.dbbench import problem
 from environments.dbbench.engines.sqlite import SQLiteEngine
+from environments.options import DBBenchOptions
 from launch.processes.terminal import plain_console
 from tests.environments.dbbench.engines.long_statements import LONG_STATEMENTS
 
@@ -149,7 +150,7 @@ async def measure_growth(name: str, num_sessions: int) -> str:
 
 async def measure_stalls() -> str:
   """Runs long statements, and measures how long the event loop waited."""
-  engine, lines = SQLiteEngine(statement_limit_s=2.0), []
+  engine, lines = SQLiteEngine(DBBenchOptions(statement_limit_s=2.0)), []
   table = problem.Table(
     "old shops", ("shop", "city", "price"), (("x", "y", "7"),) * 3
   )

@@ -118,7 +118,7 @@ MAY_IMPORT = {
     "agentrl_jax.env",
     "agentrl_jax.service.docker",
   },
-  "configs": set(),
+  "configs": {"environments.options"},
   **{
     room: {*LIBRARY, *LAUNCH_ROOMS[:place]}
     for place, room in enumerate(LAUNCH_ROOMS)
@@ -275,6 +275,7 @@ class LayeringTest(parameterized.TestCase):
         for found in imports_of(path.read_text())
         if is_within(found, "environments")
         and not is_within(found, f"environments.{name}")
+        and not is_within(found, "environments.options")
       }
       with self.subTest(str(path.relative_to(ROOT))):
         self.assertEmpty(others)

@@ -16,21 +16,12 @@ from environments.alfworld.action_matching import match_action
 from environments.alfworld.engines.household import Household
 from environments.alfworld.games import tasks
 from environments.alfworld.games.game import CHANGES, CLEANING, Game
+from environments.options import ALFWorldOptions
 
-# Drawn once per episode.
-SEARCH = "search"  # does not know where things are, and looks for them
-WRONG_THING = "wrong_thing"  # first takes something else
-WRONG_PLACE = "wrong_place"  # first puts the thing where it does not belong
-FORGET = "forget"  # does not clean, heat, cool or light
-# Drawn every turn.
-WANDER = "wander"  # goes somewhere for no reason
-REPEAT = "repeat"  # repeats the last action
-PROSE = "prose"  # writes the action as text and calls no tool
-INEXACT = "inexact"  # words the action in another way
-
-PER_EPISODE = (SEARCH, WRONG_THING, WRONG_PLACE, FORGET)
-PER_TURN = (WANDER, REPEAT, PROSE, INEXACT)
-MISTAKES = (*PER_EPISODE, *PER_TURN)
+MISTAKES = ALFWorldOptions.mistakes
+PER_EPISODE, PER_TURN = MISTAKES[:4], MISTAKES[4:]
+SEARCH, WRONG_THING, WRONG_PLACE, FORGET = PER_EPISODE
+WANDER, REPEAT, PROSE, INEXACT = PER_TURN
 IDLE = "look"  # the planner's command when nothing helps
 
 

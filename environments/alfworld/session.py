@@ -4,7 +4,6 @@ Replies, statuses and limits are AgentBench's. Only the first call of an answer
 counts, under any tool name and any argument name.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 from agentrl_jax.data.records import Message, Status, ToolCall
@@ -14,17 +13,9 @@ from environments.alfworld import prompts
 from environments.alfworld.action_matching import match_action
 from environments.alfworld.engines.engine import Play
 from environments.alfworld.engines.household import NOTHING_HAPPENS
+from environments.options import ALFWorldOptions
 
 REPEATS = 3  # of one action in a row end the episode, from the fourth action on
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-  """Limits, prompt and statuses of an episode."""
-
-  max_rounds: int = 20  # answers of the policy
-  system_prompt: str = "upstream"
-  upstream_quirks: bool = False  # one bad answer decides the final status
 
 
 class ALFSession(Session):
@@ -32,9 +23,9 @@ class ALFSession(Session):
 
   tools = prompts.TOOLS
 
-  def __init__(self, play: Play, rules: Rules, *, kind: str):
+  def __init__(self, play: Play, options: ALFWorldOptions, *, kind: str):
     self._play = play
-    self._rules = rules
+    self._options = options
     self._kind = kind  # task type, for the metrics
     self._commands: Sequence[str] = ()
     self._num_rounds = 0
@@ -47,7 +38,9 @@ class ALFSession(Session):
     state = await self._play.begin()
     self._commands = state.commands
     return Step(
-      prompts.opening(state.feedback, state.commands, self._rules.system_prompt)
+      prompts.opening(
+        state.feedback, state.commands, self._options.system_prompt
+      )
     )
 
   async def step(self, answer: Message) -> Step:
@@ -71,11 +64,11 @@ class ALFSession(Session):
     is_repeated = len(self._written) > REPEATS and (
       len(set(self._written[-REPEATS:])) == 1
     )
-    if is_repeated and (self._rules.upstream_quirks or not state.is_won):
+    if is_repeated and (self._options.upstream_quirks or not state.is_won):
       reward = float(state.is_won)
       return self._end(replies, reward, Status.AGENT_INVALID_ACTION)
     if state.is_won:
-      bad_status = self._bad_status if self._rules.upstream_quirks else None
+      bad_status = self._bad_status if self._options.upstream_quirks else None
       return self._end(replies, 1.0, bad_status or Status.COMPLETED)
     return self._go_on(replies)
 
@@ -84,7 +77,7 @@ class ALFSession(Session):
     return self._go_on((Message("user", text),))
 
   def _go_on(self, replies: tuple[Message, ...]) -> Step:
-    if self._num_rounds < self._rules.max_rounds:
+    if self._num_rounds < self._options.max_rounds:
       return Step(replies)
     return self._end(replies, 0.0, Status.TASK_LIMIT_REACHED)
 

@@ -6,17 +6,14 @@ Tasks are generated (splits train and test) or loaded from AgentBench's file
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+import inspect
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import (
-  engine_of,
-  require_one_of,
-  require_positive,
-)
+from agentrl_jax.env.options import engine_of
 from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.dbbench.engines.base import Engine
@@ -27,35 +24,19 @@ from environments.dbbench.expert import (
   expert_for_loaded,
 )
 from environments.dbbench.generation.generator import (
-  DEFAULT_KINDS,
   Generated,
   Generator,
 )
 from environments.dbbench.problem import Problem, load_problems
-from environments.dbbench.prompts import SYSTEM_PROMPTS
 from environments.dbbench.scripted import POLICIES
-from environments.dbbench.session import DBSession, Rules
+from environments.dbbench.session import DBSession
+from environments.options import DBBenchOptions
 
 
 class DBBench(IndexedEnvironment[Generated | Problem]):
   """AgentBench's DBBench, with AgentBench's defaults.
 
-  Args:
-    source: AgentBench's file, whose rows become the split dev, or several sets
-      (see `agentrl_jax.env.task_sets`).
-    engine: "sqlite", "mariadb" or an engine of the caller.
-    server: MariaDB's address, host:port or user:password@host:port; if empty,
-      the engine starts a server for this object alone.
-    max_rounds: answers of the policy per episode.
-    max_result_chars: length at which replies are cut.
-    statement_limit_s: time limit of one statement.
-    system_prompt: "upstream" or "short".
-    upstream_quirks: grade answers exactly as AgentBench does; see `grading`.
-    kinds: kinds of generated questions; None for the default mix.
-    num_rows: bounds of generated tables, inclusive.
-    num_columns: likewise.
-    num_tables: bounds of the number of tables that a question joins.
-    num_tasks: length of train and of test.
+  Its keyword arguments are the fields of `DBBenchOptions`.
   """
 
   name = "dbbench"
@@ -64,53 +45,20 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   baseline = "named_cell"
   split_hint = "`source` adds AgentBench's files"
   _engine: Engine
+  __signature__ = inspect.signature(DBBenchOptions)
 
-  def __init__(
-    self,
-    *,
-    source: str = "",
-    engine: str | Engine = "sqlite",
-    server: str = "",
-    max_rounds: int = 15,
-    max_result_chars: int = 800,
-    statement_limit_s: float = 60.0,
-    system_prompt: str = "upstream",
-    upstream_quirks: bool = False,
-    kinds: Sequence[str] | None = None,
-    num_rows: tuple[int, int] = (4, 8),
-    num_columns: tuple[int, int] = (3, 5),
-    num_tables: tuple[int, int] = (1, 1),
-    num_tasks: int = 1 << 20,
-  ):
-    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
-    require_positive(
-      max_rounds=max_rounds,
-      max_result_chars=max_result_chars,
-      statement_limit_s=statement_limit_s,
-    )
+  def __init__(self, **keywords: Any):
+    self._options = options = DBBenchOptions(**keywords)
     super().__init__(
-      num_tasks=num_tasks, loaded=read_sets(source, load_problems)
+      num_tasks=options.num_tasks,
+      loaded=read_sets(options.source, load_problems),
     )
-    self._rules = Rules(
-      max_rounds=max_rounds,
-      system_prompt=system_prompt,
-      upstream_quirks=upstream_quirks,
-    )
-    self._generator = Generator(
-      kinds=DEFAULT_KINDS if kinds is None else kinds,
-      num_rows=num_rows,
-      num_columns=num_columns,
-      num_tables=num_tables,
-    )
-    limits: dict[str, Any] = {
-      "max_result_chars": max_result_chars,
-      "statement_limit_s": statement_limit_s,
-    }
+    self._generator = Generator(options)
     self._engine = engine_of(
-      engine,
+      options.engine,
       {
-        "sqlite": functools.partial(_sqlite_engine, server, limits),
-        "mariadb": functools.partial(_mariadb_engine, server, limits),
+        "sqlite": functools.partial(_sqlite_engine, options),
+        "mariadb": functools.partial(_mariadb_engine, options),
       },
     )
 
@@ -124,7 +72,9 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
     del seed
     problem = self._problem(task)
     async with self._engine.open(problem.tables) as database:
-      yield DBSession(problem, database, self._rules, gold_hash=self._gold_hash)
+      yield DBSession(
+        problem, database, self._options, gold_hash=self._gold_hash
+      )
 
   def training_information(self, task: Task) -> str:
     """Returns the gold statement and the gold answer, where they are known."""
@@ -157,14 +107,14 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
     return gold_hash
 
 
-def _sqlite_engine(server: str, limits: Mapping[str, Any]) -> Engine:
-  if server:
-    raise ConfigError(f"server={server!r} needs engine='mariadb'")
-  return SQLiteEngine(**limits)
+def _sqlite_engine(options: DBBenchOptions) -> Engine:
+  if options.server:
+    raise ConfigError(f"server={options.server!r} needs engine='mariadb'")
+  return SQLiteEngine(options)
 
 
-def _mariadb_engine(server: str, limits: Mapping[str, Any]) -> Engine:
+def _mariadb_engine(options: DBBenchOptions) -> Engine:
   # Imported here because only this engine needs the driver.
   from environments.dbbench.engines.mariadb import MariaDBEngine
 
-  return MariaDBEngine(server, **limits)
+  return MariaDBEngine(options.server, options)

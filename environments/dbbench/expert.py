@@ -22,6 +22,7 @@ from environments.dbbench.generation.statement import (
 )
 from environments.dbbench.generation.tables import Topic
 from environments.dbbench.problem import Problem
+from environments.options import DBBenchOptions
 
 # Returns a wrong statement, or the same one if the mistake does not apply.
 _Spoiler = Callable[[Statement, Topic, random.Random], Statement]
@@ -104,9 +105,8 @@ SPOILERS: Mapping[str, _Spoiler] = {
   "drop_last_value": _drop_last_value,
   "wrong_literal": _wrong_literal,
 }
-RAW_REPLY = "raw_reply"  # commits the text of the reply, not its values
-NO_QUERY = "no_query"  # commits without running a statement
-MISTAKES = (*SPOILERS, RAW_REPLY, NO_QUERY)
+MISTAKES = DBBenchOptions.mistakes
+RAW_REPLY, NO_QUERY = MISTAKES[len(SPOILERS) :]
 
 
 class SQLExpert(Expert):

@@ -15,15 +15,7 @@ from environments.dbbench.engines import connector
 from environments.dbbench.engines.base import Database
 from environments.dbbench.grading import is_right
 from environments.dbbench.problem import Problem
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-  """Limits and grading of an episode."""
-
-  max_rounds: int = 15  # answers of the policy
-  system_prompt: str = "upstream"
-  upstream_quirks: bool = False  # of the answer rule; see `grading`
+from environments.options import DBBenchOptions
 
 
 class DBSession(Session):
@@ -35,20 +27,20 @@ class DBSession(Session):
     self,
     problem: Problem,
     database: Database,
-    rules: Rules,
+    options: DBBenchOptions,
     *,
     gold_hash: Callable[[Problem], Awaitable[str]],
   ):
     self._problem = problem
     self._database = database
-    self._rules = rules
+    self._options = options
     self._gold_hash = gold_hash
     self._num_rounds = 0
     self._num_statements = 0
 
   async def reset(self) -> Step:
     """Returns the opening messages: the table and the question."""
-    return Step(prompts.opening(self._problem, self._rules.system_prompt))
+    return Step(prompts.opening(self._problem, self._options.system_prompt))
 
   async def step(self, answer: Message) -> Step:
     """Runs the tool calls of one answer; waits for their statements."""
@@ -63,7 +55,7 @@ class DBSession(Session):
         return await self._graded(argument, tuple(replies))
       reply = await self._reply_to(call.name, argument)
       replies.append(Message("tool", reply, tool_call_id=call.id))
-    if self._num_rounds < self._rules.max_rounds:
+    if self._num_rounds < self._options.max_rounds:
       return Step(tuple(replies))
     return self._end(tuple(replies), 0.0, Status.TASK_LIMIT_REACHED)
 
@@ -88,7 +80,7 @@ class DBSession(Session):
       right = is_right(
         answer,
         problem.label,
-        upstream_quirks=self._rules.upstream_quirks,
+        upstream_quirks=self._options.upstream_quirks,
       )
     return self._end(replies, float(right), Status.COMPLETED)
 

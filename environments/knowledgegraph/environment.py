@@ -7,17 +7,15 @@ on any SPARQL endpoint, such as a full Freebase.
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+import inspect
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import (
-  engine_of,
-  require_one_of,
-  require_positive,
-)
+from agentrl_jax.env.options import engine_of
 from agentrl_jax.env.task_sets import find_sets, read_sets
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import KnowledgeBase
@@ -40,27 +38,15 @@ from environments.knowledgegraph.problem import (
   load_ontology,
   load_problems,
 )
-from environments.knowledgegraph.prompts import SYSTEM_PROMPTS
 from environments.knowledgegraph.scripted import POLICIES
-from environments.knowledgegraph.session import KGSession, Rules
+from environments.knowledgegraph.session import KGSession
+from environments.options import KnowledgeGraphOptions
 
 
 class KnowledgeGraph(IndexedEnvironment[Instance]):
   """Generated tasks and, with `source`, those of AgentBench's file.
 
-  Args:
-    source: path of AgentBench's dev.json, std.json or kg_rl_all.json, or
-      several sets (see `agentrl_jax.env.task_sets`).
-    ontology: AgentBench's folder of that name, which `source` and `graph` need;
-      by default the folder "ontology" beside `source`.
-    graph: path of FB15k-237.tar.gz; train and test then ask about its facts.
-    entity_names: path of entity2text.txt; by default the one beside `graph`.
-    engine: "memory", "oxigraph" (in this process), "sparql" (an endpoint), or
-      an `Engine` of your own.
-    server: the endpoint's URL.
-    query_limit_s: timeout of one query on oxigraph or an endpoint.
-    one_shot: whether a solved example comes first, as in AgentBench's std.
-    kinds, num_hops, num_entities: see `Generator`.
+  Its keyword arguments are the fields of `KnowledgeGraphOptions`.
   """
 
   name = "knowledgegraph"
@@ -72,67 +58,32 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     "which with engine='sparql' are those of `graph`"
   )
   _engine: Engine
+  __signature__ = inspect.signature(KnowledgeGraphOptions)
 
-  def __init__(
-    self,
-    *,
-    source: str = "",
-    ontology: str = "",
-    graph: str = "",
-    entity_names: str = "",
-    engine: str | Engine = "memory",
-    server: str = "",
-    max_rounds: int = 15,
-    query_limit_s: float = 30.0,
-    system_prompt: str = "upstream",
-    one_shot: bool = False,
-    upstream_quirks: bool = False,
-    kinds: Sequence[str] = (),
-    num_hops: tuple[int, int] = (1, 2),
-    num_entities: tuple[int, int] = (8, 14),
-    num_tasks: int = 1 << 20,
-  ):
-    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
-    require_positive(max_rounds=max_rounds, query_limit_s=query_limit_s)
+  def __init__(self, **keywords: Any):
+    self._options = options = KnowledgeGraphOptions(**keywords)
     super().__init__(
-      num_tasks=num_tasks, loaded=read_sets(source, load_problems)
+      num_tasks=options.num_tasks,
+      loaded=read_sets(options.source, load_problems),
     )
-    self._rules = Rules(
-      max_rounds=max_rounds, system_prompt=system_prompt, one_shot=one_shot
-    )
-    self._upstream_quirks = upstream_quirks
-    self._ontology = _ontology(source, graph, ontology)
-    self._generator: Generator = (
-      FactGenerator(
-        kinds=kinds,
-        num_hops=num_hops,
-        max_calls=max_rounds - 1,
-        world=load_facts(graph, entity_names, self._ontology),
-        ontology=self._ontology,
-      )
-      if graph
-      else WorldGenerator(
-        kinds=kinds,
-        num_hops=num_hops,
-        max_calls=max_rounds - 1,
-        num_entities=num_entities,
-      )
-    )
-    self.needs_one_loop = engine != "memory"
+    self._ontology = _ontology(options)
+    self._generator = _generator(options, self._ontology)
+    self.needs_one_loop = options.engine != "memory"
     self._engine = engine_of(
-      engine,
+      options.engine,
       {
-        kind: functools.partial(_engine, kind, server, query_limit_s)
+        kind: functools.partial(
+          _engine, kind, options.server, options.query_limit_s
+        )
         for kind in ("memory", "oxigraph", "sparql")
       },
     )
-    self._has_facts = engine == "sparql"  # its own, for every task
-    self._has_graph = bool(graph)
+    self._has_facts = options.engine == "sparql"  # its own, for every task
 
   def splits(self) -> Mapping[str, int]:
     """Leaves out generated worlds where an endpoint has facts of its own."""
     splits = super().splits()
-    if self._has_facts and not self._has_graph:
+    if self._has_facts and not self._options.graph:
       splits = {
         s: n for s, n in splits.items() if s not in SPLITS or s in self._loaded
       }
@@ -156,12 +107,12 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     instance = self.find(task)
     store = await self._engine.store(instance.graph)
     base = KnowledgeBase(
-      store, instance.ontology, upstream_quirks=self._upstream_quirks
+      store, instance.ontology, upstream_quirks=self._options.upstream_quirks
     )
     yield KGSession(
       instance.problem,
       base,
-      self._rules,
+      self._options,
       is_synthesised=instance.is_synthesised,
     )
 
@@ -199,8 +150,16 @@ def _engine(kind: str, server: str, query_limit_s: float) -> Engine:
   return EndpointEngine(server, query_limit_s=query_limit_s)
 
 
-def _ontology(source: str, graph: str, folder: str) -> Ontology:
-  for path in () if folder else find_sets(source).values():
+def _generator(options: KnowledgeGraphOptions, ontology: Ontology) -> Generator:
+  if not options.graph:
+    return WorldGenerator(options)
+  world = load_facts(options.graph, options.entity_names, ontology)
+  return FactGenerator(options, world, ontology)
+
+
+def _ontology(options: KnowledgeGraphOptions) -> Ontology:
+  graph, folder = options.graph, options.ontology
+  for path in () if folder else find_sets(options.source).values():
     beside = path if path.is_dir() else path.parent
     folder = folder or str(beside / "ontology")
   if not folder and graph:

@@ -15,16 +15,9 @@ from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import draw_mistakes
 from environments.knowledgegraph.problem import GoldCall, Problem
 from environments.knowledgegraph.session import PARAMETERS
+from environments.options import KnowledgeGraphOptions
 
-MISTAKES = (
-  "skip_relations",  # never lists relations; harmless
-  "wrong_relation",  # one hop follows another listed relation
-  "wrong_attribute",  # compares by another listed attribute
-  "wrong_order",  # swaps argmax and argmin
-  "no_intersection",  # uses the first operand twice
-  "stop_early",  # leaves out the last call, such as a count
-  "wrong_variable",  # names the first variable
-)
+MISTAKES = KnowledgeGraphOptions.mistakes
 VARIABLE = re.compile(r"variable #(\d+),")
 LISTING = re.compile(r"Observation: \[(.*)\]")
 LISTINGS = ("get_relations", "get_attributes")

@@ -4,7 +4,6 @@ Replies, statuses and limits are AgentBench's. No tool gives the answer: a text
 without a call names the variable that holds it, "Final Answer: #k".
 """
 
-import dataclasses
 import re
 from collections.abc import Sequence, Set
 
@@ -19,6 +18,7 @@ from environments.knowledgegraph.calls import (
 )
 from environments.knowledgegraph.engines.store import QueryRefused
 from environments.knowledgegraph.problem import Problem
+from environments.options import KnowledgeGraphOptions
 
 FINAL_ANSWER = re.compile(r"(?:Find|Final) Answer: #(\d+)")
 PARAMETERS = {tool.name: tool.parameters["required"] for tool in prompts.TOOLS}
@@ -27,15 +27,6 @@ MAX_NAME_CHARS = 1000  # of an unknown tool's name that are repeated
 OTHER_NAMES = frozenset(
   ["union", "final_execute", "sparql_executor", "task_id", "__dict__"]
 ) | frozenset(dir(object))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-  """Limit and prompts of a session."""
-
-  max_rounds: int = 15  # answers of the policy
-  system_prompt: str = "upstream"
-  one_shot: bool = False  # whether a solved example comes first
 
 
 class KGSession(Session):
@@ -47,13 +38,13 @@ class KGSession(Session):
     self,
     problem: Problem,
     base: KnowledgeBase,
-    rules: Rules,
+    options: KnowledgeGraphOptions,
     *,
     is_synthesised: bool = False,
   ):
     self._problem = problem
     self._base = base
-    self._rules = rules
+    self._options = options
     self._is_synthesised = is_synthesised
     self._variables: list[Variable] = []
     self._num_rounds = 0
@@ -63,9 +54,9 @@ class KGSession(Session):
     messages = prompts.opening(
       self._problem.question,
       self._problem.entities,
-      system_prompt=self._rules.system_prompt,
-      max_rounds=self._rules.max_rounds,
-      one_shot=self._rules.one_shot,
+      system_prompt=self._options.system_prompt,
+      max_rounds=self._options.max_rounds,
+      one_shot=self._options.one_shot,
     )
     return Step(messages)
 
@@ -79,7 +70,7 @@ class KGSession(Session):
       replies = [Message("user", prompts.NO_CALL)]
     else:
       replies = [await self._run(call) for call in answer.tool_calls]
-    if self._num_rounds < self._rules.max_rounds:
+    if self._num_rounds < self._options.max_rounds:
       return Step(tuple(replies))
     return self._end(Status.TASK_LIMIT_REACHED, messages=tuple(replies))
 

@@ -9,21 +9,19 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+import inspect
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import (
-  engine_of,
-  require_one_of,
-  require_positive,
-)
+from agentrl_jax.env.options import engine_of
 from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker.stream import Finished
+from environments.options import OSInteractionOptions
 from environments.os_interaction.expert import (
   MISTAKES,
   expert_for_generated,
@@ -36,17 +34,14 @@ from environments.os_interaction.judging.judge import (
 )
 from environments.os_interaction.machines.machine import (
   Engine,
-  Limits,
   Machine,
   MachineLost,
 )
 from environments.os_interaction.machines.shell import Ending, Shell
-from environments.os_interaction.prompts import SYSTEM_PROMPTS
 from environments.os_interaction.scripted import POLICIES
-from environments.os_interaction.session import OSSession, Rules
+from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.agentbench import load_problems
 from environments.os_interaction.tasks.generator import (
-  DEFAULT_KINDS,
   GeneratedTask,
   Generator,
 )
@@ -70,79 +65,34 @@ class _StartedMachine:
 class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
   """Generated tasks; with `source`, also those of AgentBench's files.
 
-  Defaults are AgentBench's. `source` is a file, or several sets (see
-  `agentrl_jax.env.task_sets`). `engine` is "docker", "sandbox" or an `Engine`;
-  `image` names the containers' image (`images` those of single tasks), `rootfs`
-  the sandbox's folder. `num_warm` machines are started before the sessions that
-  will use them.
+  Its keyword arguments are the fields of `OSInteractionOptions`.
   """
 
   name = "os_interaction"
-  mistakes = tuple(MISTAKES)
+  mistakes = MISTAKES
   policies = POLICIES
   needs_one_loop = True  # warm machines belong to the loop that started them
   split_hint = "`source` adds AgentBench's files"
   _engine: Engine
+  __signature__ = inspect.signature(OSInteractionOptions)
 
-  def __init__(
-    self,
-    *,
-    source: str = "",
-    scripts: str = "",
-    engine: str | Engine = "docker",
-    image: str = "",
-    images: Mapping[str, str] | None = None,
-    rootfs: str = "",
-    num_warm: int = 0,
-    max_rounds: int = 8,
-    command_limit_s: float = 30.0,
-    memory_mb: int = 1024,
-    cpus: float = 2.0,
-    pids: int = 256,
-    disk_mb: int = 512,
-    network: bool = False,
-    system_prompt: str = "upstream",
-    upstream_quirks: bool = False,
-    kinds: Sequence[str] = DEFAULT_KINDS,
-    difficulty: tuple[int, int] = (1, 3),
-    num_tasks: int = 1 << 20,
-  ):
-    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
-    require_positive(max_rounds=max_rounds, command_limit_s=command_limit_s)
-    if num_warm < 0:
-      raise ConfigError(f"num_warm={num_warm} must be 0 or more")
+  def __init__(self, **keywords: Any):
+    self._options = options = OSInteractionOptions(**keywords)
     super().__init__(
-      num_tasks=num_tasks,
+      num_tasks=options.num_tasks,
       loaded=read_sets(
-        source, functools.partial(load_problems, scripts=scripts)
+        options.source,
+        functools.partial(load_problems, scripts=options.scripts),
       ),
     )
-    limits = Limits(
-      memory_mb=memory_mb,
-      cpus=cpus,
-      pids=pids,
-      disk_mb=disk_mb,
-      network=network,
-    )
-    self._rules = Rules(
-      max_rounds=max_rounds,
-      system_prompt=system_prompt,
-      upstream_quirks=upstream_quirks,
-      command_limit_s=command_limit_s,
-    )
-    self._generator = Generator(kinds=kinds, difficulty=difficulty)
+    self._generator = Generator(options)
     self._engine = engine_of(
-      engine,
+      options.engine,
       {
-        "docker": functools.partial(
-          _docker_engine, limits, image, images, rootfs
-        ),
-        "sandbox": functools.partial(
-          _sandbox_engine, limits, image, images, rootfs
-        ),
+        "docker": functools.partial(_docker_engine, options),
+        "sandbox": functools.partial(_sandbox_engine, options),
       },
     )
-    self._num_warm = num_warm
     self._pools: dict[str, WarmPool[_StartedMachine]] = {}
 
   def generate(self, split: str, index: int) -> GeneratedTask:
@@ -157,7 +107,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
     require_scripts(problem)
     started, judge = await self._set_up(problem)
     try:
-      yield OSSession(problem, judge, started.shell, self._rules)
+      yield OSSession(problem, judge, started.shell, self._options)
     finally:
       await _shielded(started.remove())
 
@@ -209,7 +159,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
         problem,
         started.machine,
         functools.partial(self._fresh_machine, problem.image),
-        limit_s=self._rules.command_limit_s,
+        limit_s=self._options.command_limit_s,
         gold=gold,
       )
     except MachineLost as error:
@@ -231,8 +181,8 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
     try:
       shell = await Shell.open(
         machine,
-        limit_s=self._rules.command_limit_s,
-        completes=self._rules.upstream_quirks,
+        limit_s=self._options.command_limit_s,
+        completes=self._options.upstream_quirks,
       )
     except BaseException:
       await _shielded(machine.remove())
@@ -244,7 +194,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
       self._pools[image] = WarmPool(
         functools.partial(self._start, image),
         _StartedMachine.remove,
-        num_warm=self._num_warm if image == "default" else 0,
+        num_warm=self._options.num_warm if image == "default" else 0,
       )
     return self._pools[image]
 
@@ -263,23 +213,19 @@ async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
     raise
 
 
-def _docker_engine(
-  limits: Limits, image: str, images: Mapping[str, str] | None, rootfs: str
-) -> Engine:
-  if rootfs:
-    raise ConfigError(f"rootfs={rootfs!r} needs engine='sandbox'")
+def _docker_engine(options: OSInteractionOptions) -> Engine:
+  if options.rootfs:
+    raise ConfigError(f"rootfs={options.rootfs!r} needs engine='sandbox'")
   # Imported here because only this engine needs the package `docker`.
   from environments.os_interaction.machines.docker_engine import DockerEngine
 
-  return DockerEngine(limits, image=image, images=images)
+  return DockerEngine(options, image=options.image, images=options.images)
 
 
-def _sandbox_engine(
-  limits: Limits, image: str, images: Mapping[str, str] | None, rootfs: str
-) -> Engine:
-  if image or images:
+def _sandbox_engine(options: OSInteractionOptions) -> Engine:
+  if options.image or options.images:
     raise ConfigError("image and images need engine='docker'")
   # Imported here because the module needs Linux.
   from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 
-  return SandboxEngine(limits, rootfs=rootfs)
+  return SandboxEngine(options, rootfs=options.rootfs)

@@ -11,18 +11,12 @@ from collections.abc import Mapping, Sequence
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import draw_mistakes
+from environments.options import OSInteractionOptions
 from environments.os_interaction import prompts
 from environments.os_interaction.tasks.generator import GeneratedTask
 from environments.os_interaction.tasks.problem import Problem, Script
 
-MISTAKES: Mapping[str, str] = {
-  "slip": "runs a script that is nearly right",
-  "no_look": "answers, or says that it is done, without having run anything",
-  "sentence": "answers with a sentence, not with the bare answer",
-  "off_by_one": "answers with a number that is too high by one",
-  "finish": "says that it is done, where an answer is asked for",
-  "no_call": "begins with words alone, which costs a round and nothing else",
-}
+MISTAKES = OSInteractionOptions.mistakes
 GUESS = "0"
 DONE = "The work is done."
 PLAN = "First I look at the machine."
@@ -37,7 +31,7 @@ class BashExpert(Expert):
     script: runs first, unless it is empty.
     needs_answer: False for chores, which end with finish_action.
     answer: None takes the script's output.
-    mistakes: keys of `MISTAKES`.
+    mistakes: some of `MISTAKES`.
   """
 
   def __init__(

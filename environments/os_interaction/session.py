@@ -4,27 +4,17 @@ Replies, statuses and limits are AgentBench's; only the first call of an answer
 is played, as there.
 """
 
-import dataclasses
 import json
 from typing import Any
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
+from environments.options import OSInteractionOptions
 from environments.os_interaction import prompts
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.machines.shell import Ending, Shell
 from environments.os_interaction.tasks.problem import Problem
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rules:
-  """Limits and variants of an episode."""
-
-  max_rounds: int = 8  # answers of the policy
-  system_prompt: str = "upstream"
-  upstream_quirks: bool = False  # finish_action answers with its thought
-  command_limit_s: float = 30.0  # of the policy's and the judge's scripts
 
 
 class OSSession(Session):
@@ -33,19 +23,23 @@ class OSSession(Session):
   tools = prompts.TOOLS
 
   def __init__(
-    self, problem: Problem, judge: Judge, shell: Shell, rules: Rules
+    self,
+    problem: Problem,
+    judge: Judge,
+    shell: Shell,
+    options: OSInteractionOptions,
   ):
     self._problem = problem
     self._judge = judge
     self._shell = shell
-    self._rules = rules
+    self._options = options
     self._num_rounds = 0
     self._num_commands = 0
     self._num_stopped = 0
 
   async def reset(self) -> Step:
     return Step(
-      prompts.opening(self._problem.description, self._rules.system_prompt)
+      prompts.opening(self._problem.description, self._options.system_prompt)
     )
 
   async def step(self, answer: Message) -> Step:
@@ -69,7 +63,7 @@ class OSSession(Session):
     if call.name == prompts.BASH_ACTION.name and arguments:
       return self._reply(call, await self._execute(first))
     if call.name == prompts.FINISH_ACTION.name:
-      if self._problem.match is None or self._rules.upstream_quirks:
+      if self._problem.match is None or self._options.upstream_quirks:
         return await self._judge_answer(first)
       return self._reply(call, prompts.NEEDS_ANSWER)
     if call.name == prompts.ANSWER_ACTION.name and arguments:
@@ -97,7 +91,7 @@ class OSSession(Session):
     return self._continue(Message("tool", text, tool_call_id=call.id))
 
   def _continue(self, reply: Message) -> Step:
-    if self._num_rounds < self._rules.max_rounds:
+    if self._num_rounds < self._options.max_rounds:
       return Step((reply,))
     return self._end((reply,), 0.0, Status.TASK_LIMIT_REACHED)
 

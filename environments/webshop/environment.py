@@ -6,6 +6,7 @@ generated unless a file of listings is given.
 """
 
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -13,8 +14,8 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.errors import ConfigError
+from environments.options import WebShopOptions
 from environments.webshop.expert import MISTAKES, Shopper
 from environments.webshop.generation.generator import Generator
 from environments.webshop.listings.loader import Listings
@@ -22,7 +23,6 @@ from environments.webshop.prompts import SYSTEM_PROMPTS, make_tools
 from environments.webshop.scripted import POLICIES
 from environments.webshop.session import ShoppingSession
 from environments.webshop.shop.catalogue import Catalogue
-from environments.webshop.shop.pages import SEPARATOR, PageStyle
 from environments.webshop.shop.product import Goal
 
 # Options for short episodes: `WebShop(**COMPACT)`.
@@ -43,123 +43,38 @@ COMPACT: Mapping[str, Any] = {
 class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
   """Tasks of a goal and a shop, with WebShop's reward, of which 1.0 is success.
 
-  Args:
-    products: path of a file of listings (see `listings`); None generates
-      shops. Only generated shops use `num_train`, `num_test`,
-      `catalogue_size`, `difficulty`, `max_siblings`, `tasks_per_catalogue` and
-      `num_cached`.
-    attributes, instructions: upstream's `items_ins_v2.json` and
-      `items_human_ins.json`, if `products` is its `items_shuffle.json`.
-    cache: folder of stores of large files; None is the user's cache.
-    upstream_splits: use upstream's splits of the goals that people wrote.
-    upstream_quirks: parse actions as upstream does; see `session`.
-    num_train, num_test: sizes of the splits; a larger split begins with the
-      tasks of a smaller one.
-    catalogue_size: products per generated shop.
-    difficulty: "easy", "siblings", "prices", "paraphrases" or "hard", which is
-      all three; see `families.Difficulty`.
-    max_siblings: in easy and paraphrases shops, the number of products that may
-      share kind and attributes, and differ only in price and options; with 1 a
-      good search finds the right product.
-    tasks_per_catalogue: consecutive tasks that share a shop.
-    num_cached: generated shops in memory, a few hundred kB each.
-    max_rounds: answers until the episode ends without a purchase.
-    system_prompt: "upstream" or "short".
-    describe_tools: whether tools and arguments have descriptions.
-    expert_names_options: whether the expert searches for the wanted options,
-      too. Listings are indexed with their options, so that this finds the right
-      product more often.
-    Other arguments: the content of pages; see `pages.PageStyle`. `COMPACT` has
-      values for policies with little context.
+  Its keyword arguments are the fields of `WebShopOptions`; `COMPACT` has values
+  for policies with little context.
   """
 
   name = "webshop"
   mistakes = MISTAKES
   policies = POLICIES
   baseline = "first_result"
+  __signature__ = inspect.signature(WebShopOptions)
   cache_size = 0  # the generator caches shops, up to `num_cached`
 
-  def __init__(
-    self,
-    *,
-    products: str | None = None,
-    attributes: str | None = None,
-    instructions: str | None = None,
-    cache: str | None = None,
-    upstream_splits: bool = False,
-    upstream_quirks: bool = False,
-    num_train: int = 11_000,
-    num_test: int = 200,
-    catalogue_size: int = 100,
-    tasks_per_catalogue: int = 8,
-    difficulty: str = "hard",
-    max_siblings: int = 3,
-    num_cached: int = 64,
-    max_rounds: int = 20,
-    system_prompt: str = "upstream",
-    describe_tools: bool = True,
-    expert_names_options: bool = False,
-    results_per_page: int = 10,
-    separator: str = SEPARATOR,
-    repeat_instruction: bool = True,
-    repeat_item: bool = True,
-    list_actions: bool = True,
-    show_headings: bool = True,
-    show_navigation: bool = True,
-    show_subpages: bool = True,
-    show_attributes: bool = False,
-  ):
-    require_one_of(SYSTEM_PROMPTS, system_prompt=system_prompt)
-    if not separator:
-      raise ConfigError("webshop separator is empty; texts would be joined")
-    require_positive(
-      num_train=num_train,
-      num_test=num_test,
-      catalogue_size=catalogue_size,
-      tasks_per_catalogue=tasks_per_catalogue,
-      num_cached=num_cached,
-      max_rounds=max_rounds,
-      results_per_page=results_per_page,
-    )
-    self._max_rounds = max_rounds
-    self._system_prompt = SYSTEM_PROMPTS[system_prompt]
-    self._tools = make_tools(described=describe_tools)
-    self._style = PageStyle(
-      results_per_page=results_per_page,
-      separator=separator,
-      repeat_instruction=repeat_instruction,
-      repeat_item=repeat_item,
-      list_actions=list_actions,
-      show_headings=show_headings,
-      show_navigation=show_navigation,
-      show_subpages=show_subpages,
-      show_attributes=show_attributes,
-    )
-    self._upstream_quirks = upstream_quirks
-    self._expert_names_options = expert_names_options
+  def __init__(self, **keywords: Any):
+    self._options = options = WebShopOptions(**keywords)
+    self._system_prompt = SYSTEM_PROMPTS[options.system_prompt]
+    self._tools = make_tools(described=options.describe_tools)
     self._source: Generator | Listings
-    if products is None:
+    if options.products is None:
       _require_products(
-        attributes=attributes,
-        instructions=instructions,
-        cache=cache,
-        upstream_splits=upstream_splits,
+        attributes=options.attributes,
+        instructions=options.instructions,
+        cache=options.cache,
+        upstream_splits=options.upstream_splits,
       )
-      self._source = Generator(
-        catalogue_size=catalogue_size,
-        tasks_per_catalogue=tasks_per_catalogue,
-        num_cached=num_cached,
-        difficulty=difficulty,
-        max_siblings=max_siblings,
-      )
-      num_tasks = {"train": num_train, "test": num_test}
+      self._source = Generator(options)
+      num_tasks = {"train": options.num_train, "test": options.num_test}
     else:
       self._source = Listings(
-        products,
-        attributes=attributes or "",
-        instructions=instructions or "",
-        cache=cache or "",
-        upstream_splits=upstream_splits,
+        options.products,
+        attributes=options.attributes or "",
+        instructions=options.instructions or "",
+        cache=options.cache or "",
+        upstream_splits=options.upstream_splits,
       )
       num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
     super().__init__(num_tasks=num_tasks)
@@ -176,11 +91,11 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     yield ShoppingSession(
       catalogue,
       goal,
-      style=self._style,
+      style=self._options,
       system_prompt=self._system_prompt,
       tools=self._tools,
-      max_rounds=self._max_rounds,
-      upstream_quirks=self._upstream_quirks,
+      max_rounds=self._options.max_rounds,
+      upstream_quirks=self._options.upstream_quirks,
     )
 
   def training_information(self, task: Task) -> str:
@@ -195,8 +110,8 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     return Shopper(
       catalogue,
       goal,
-      separator=self._style.separator,
-      names_options=self._expert_names_options,
+      separator=self._options.separator,
+      names_options=self._options.expert_names_options,
       seed=seed,
       mistakes=mistakes,
     )

@@ -13,20 +13,14 @@ from collections.abc import Mapping, Sequence
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import draw_mistakes
+from environments.options import WebShopOptions
 from environments.webshop import prompts
 from environments.webshop.shop import pages
 from environments.webshop.shop.catalogue import Catalogue
 from environments.webshop.shop.product import Goal, Product
 from environments.webshop.shop.reward import score_purchase
 
-MISTAKES = (
-  "lazy_search",  # searches for the kind only and reads one page of results
-  "first_result",  # clicks the first result
-  "ignore_price",  # does not compare the price with the limit
-  "settle",  # buys although a wanted option is missing
-  "skip_last_option",  # leaves the last option unchosen
-  "wrong_option",  # chooses another value for the last option
-)
+MISTAKES = WebShopOptions.mistakes
 
 
 class Shopper(Expert):

@@ -17,10 +17,10 @@ from agentrl_jax.data.records import (
   unicode_text,
 )
 from agentrl_jax.env.interface import Session, Step
+from environments.options import PageStyle
 from environments.webshop import prompts
 from environments.webshop.shop.browser import Browser
 from environments.webshop.shop.catalogue import Catalogue
-from environments.webshop.shop.pages import PageStyle
 from environments.webshop.shop.product import Goal
 from environments.webshop.shop.reward import score_purchase
 

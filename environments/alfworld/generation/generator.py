@@ -7,7 +7,6 @@ won, and none is won from the start.
 
 import dataclasses
 import random
-from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_bounds, require_some_of
@@ -15,6 +14,7 @@ from environments.alfworld.games import tasks
 from environments.alfworld.games.game import Game
 from environments.alfworld.generation import catalogue
 from environments.alfworld.generation.room import Room, draw_room
+from environments.options import ALFWorldOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,30 +27,28 @@ class GeneratedGame:
   room_kind: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
   """Draws games with tasks of some types in rooms of some size (inclusive)."""
 
-  task_types: Sequence[str] = tasks.TASK_TYPES
-  num_receptacles: tuple[int, int] = (8, 32)
-  num_things: tuple[int, int] = (10, 48)
-
-  def __post_init__(self) -> None:
-    require_some_of(tasks.TASK_TYPES, task_types=self.task_types)
-    require_bounds(num_receptacles=self.num_receptacles, least=4, most=60)
-    require_bounds(num_things=self.num_things, least=4, most=100)
+  def __init__(self, options: ALFWorldOptions = ALFWorldOptions()):  # noqa: B008
+    self._options = options
+    types = options.task_types
+    self._task_types = tasks.TASK_TYPES if types is None else types
+    require_some_of(tasks.TASK_TYPES, task_types=self._task_types)
+    require_bounds(num_receptacles=options.num_receptacles, least=4, most=60)
+    require_bounds(num_things=options.num_things, least=4, most=100)
 
   def generate(self, split: str, index: int) -> GeneratedGame:
     """Draws the game of (split, index)."""
     rng = random.Random(f"alfworld/{split}/{index}")
-    kind = rng.choice(self.task_types)
+    kind = rng.choice(self._task_types)
     while True:  # a room belongs to the split with probability 1/2
       room_kind = rng.choice(_rooms_for(kind))
       room = draw_room(
         rng,
         room_kind,
-        num_receptacles=self.num_receptacles,
-        num_things=self.num_things,
+        num_receptacles=self._options.num_receptacles,
+        num_things=self._options.num_things,
       )
       spec = _draw_spec(rng, kind, room)
       if spec is None:

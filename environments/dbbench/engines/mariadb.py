@@ -41,6 +41,7 @@ from environments.dbbench.mysql.syntax import (
   TooComplex,
 )
 from environments.dbbench.problem import Table
+from environments.options import DBBenchOptions
 
 _log = logging.getLogger(__name__)
 
@@ -85,17 +86,14 @@ class MariaDBEngine(base.Engine):
   def __init__(
     self,
     server: str | Address = "",
-    *,
-    max_result_chars: int = 800,
-    statement_limit_s: float = 60.0,
+    options: DBBenchOptions = DBBenchOptions(),  # noqa: B008
   ):
     if isinstance(server, str) and server:
       server = read_address(server)
     self._address: Address | None = server or None
     self._own_server = None if server else PrivateServer()
     self._starting = threading.Lock()
-    self._max_result_chars = max_result_chars
-    self._statement_limit_s = statement_limit_s
+    self._options = options
     self._threads: concurrent.futures.ThreadPoolExecutor | None = None
 
   @contextlib.asynccontextmanager
@@ -109,12 +107,7 @@ class MariaDBEngine(base.Engine):
       )
     threads = self._threads
     address = await _in_thread(threads, self._running)
-    database = MariaDBDatabase(
-      address,
-      threads,
-      max_result_chars=self._max_result_chars,
-      statement_limit_s=self._statement_limit_s,
-    )
+    database = MariaDBDatabase(address, threads, self._options)
     try:
       await _in_thread(threads, lambda: database.create(tables))
       yield database
@@ -152,14 +145,12 @@ class MariaDBDatabase(base.Database):
     self,
     administrator: Address,
     threads: concurrent.futures.Executor,
-    *,
-    max_result_chars: int,
-    statement_limit_s: float,
+    options: DBBenchOptions,
   ):
     self._administrator = administrator
     self._threads = threads
-    self._max_result_chars = max_result_chars
-    self._limit_s = statement_limit_s
+    self._max_result_chars = options.max_result_chars
+    self._limit_s = options.statement_limit_s
     self._name = f"dbbench_{secrets.token_hex(8)}"
     self._grader = f"{self._name}_grader"
     self._password = secrets.token_hex(8)

@@ -18,6 +18,7 @@ from environments.dbbench.engines.sqlite_process import (
 )
 from environments.dbbench.mysql.syntax import TooComplex
 from environments.dbbench.problem import Table
+from environments.options import DBBenchOptions
 
 MAX_IDLE = 16  # connections
 
@@ -25,11 +26,8 @@ MAX_IDLE = 16  # connections
 class SQLiteEngine(base.Engine):
   """Creates in-memory databases, one per session."""
 
-  def __init__(
-    self, *, max_result_chars: int = 800, statement_limit_s: float = 60.0
-  ):
-    self._max_result_chars = max_result_chars
-    self._statement_limit_s = statement_limit_s
+  def __init__(self, options: DBBenchOptions = DBBenchOptions()):  # noqa: B008
+    self._options = options
     self._process = SQLiteProcess()
     self._idle: list[Connection] = []
 
@@ -39,12 +37,7 @@ class SQLiteEngine(base.Engine):
     connection = self._idle.pop() if self._idle else self._connect()
     connection.fill(tables)
     try:
-      yield SQLiteDatabase(
-        connection,
-        self._process,
-        max_result_chars=self._max_result_chars,
-        statement_limit_s=self._statement_limit_s,
-      )
+      yield SQLiteDatabase(connection, self._process, self._options)
     finally:
       if len(self._idle) < MAX_IDLE:
         self._idle.append(connection)
@@ -58,7 +51,9 @@ class SQLiteEngine(base.Engine):
       self._idle.pop().close()
 
   def _connect(self) -> Connection:
-    return Connection(is_quick=True, max_result_chars=self._max_result_chars)
+    return Connection(
+      is_quick=True, max_result_chars=self._options.max_result_chars
+    )
 
 
 class SQLiteDatabase(base.Database):
@@ -68,14 +63,11 @@ class SQLiteDatabase(base.Database):
     self,
     connection: Connection,
     process: SQLiteProcess,
-    *,
-    max_result_chars: int,
-    statement_limit_s: float,
+    options: DBBenchOptions,
   ):
     self._connection = connection
     self._process = process
-    self._max_result_chars = max_result_chars
-    self._statement_limit_s = statement_limit_s
+    self._options = options
 
   async def execute(self, sql: str) -> str:
     """Runs one MySQL statement; see `Database.execute`."""
@@ -93,9 +85,9 @@ class SQLiteDatabase(base.Database):
 
   def _job(self, **work: Any) -> Job:
     return Job(
-      limit_s=self._statement_limit_s,
+      limit_s=self._options.statement_limit_s,
       max_pages=self._connection.max_pages,
-      max_result_chars=self._max_result_chars,
+      max_result_chars=self._options.max_result_chars,
       **work,
     )
 

@@ -29,7 +29,9 @@ from environments.dbbench.mysql.errors import mysql_error
 from environments.dbbench.mysql.syntax import Refused, TooComplex
 from environments.dbbench.mysql.types import TEXT
 from environments.dbbench.problem import Table
+from environments.options import DBBenchOptions
 
+MAX_CHARS = DBBenchOptions.max_result_chars
 MAX_VALUE_BYTES = 1_000_000
 MIN_PAGES = 1_024  # that a database may have, whatever its tables need
 CACHED_DATABASES = 128  # the episodes of a group share one
@@ -55,7 +57,9 @@ class Connection:
   A connection can be filled again, since registering functions takes longer.
   """
 
-  def __init__(self, *, is_quick: bool = False, max_result_chars: int = 800):
+  def __init__(
+    self, *, is_quick: bool = False, max_result_chars: int = MAX_CHARS
+  ):
     self._is_quick = is_quick
     self._max_result_chars = max_result_chars
     self._meter = functions.Meter()

@@ -7,7 +7,6 @@ label comes from running the gold statement.
 
 import dataclasses
 import random
-from collections.abc import Sequence
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_bounds, require_some_of
@@ -22,6 +21,7 @@ from environments.dbbench.generation.statement import Select, Statement
 from environments.dbbench.generation.tables import Topic
 from environments.dbbench.mysql import dialect
 from environments.dbbench.problem import MUTATIONS, Problem, Table
+from environments.options import DBBenchOptions
 
 # A kind that is listed twice is drawn twice as often.
 DEFAULT_KINDS = (*KINDS, *(kind for kind in KINDS if kind != "insert"))
@@ -39,28 +39,25 @@ class Generated:
   topic: Topic
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
-  """Draws questions of `kinds` about tables; all bounds are inclusive."""
+  """Draws questions of some kinds about tables; all bounds are inclusive."""
 
-  kinds: Sequence[str] = DEFAULT_KINDS
-  num_rows: tuple[int, int] = (4, 8)
-  num_columns: tuple[int, int] = (3, 5)
-  num_tables: tuple[int, int] = (1, 1)  # of a question; changes have one
-
-  def __post_init__(self) -> None:
-    require_some_of(KINDS, kinds=self.kinds)
-    require_bounds(num_rows=self.num_rows, least=4, most=100)
-    require_bounds(num_columns=self.num_columns, least=3, most=10)
-    require_bounds(num_tables=self.num_tables, least=1, most=MAX_TABLES)
+  def __init__(self, options: DBBenchOptions = DBBenchOptions()):  # noqa: B008
+    self._options = options
+    kinds = options.kinds
+    self._kinds = DEFAULT_KINDS if kinds is None else kinds
+    require_some_of(KINDS, kinds=self._kinds)
+    require_bounds(num_rows=options.num_rows, least=4, most=100)
+    require_bounds(num_columns=options.num_columns, least=3, most=10)
+    require_bounds(num_tables=options.num_tables, least=1, most=MAX_TABLES)
 
   def generate(self, split: str, index: int) -> Generated:
     """Returns the task of (split, index)."""
     rng = random.Random(f"dbbench/{split}/{index}")
-    kind = rng.choice(self.kinds)
+    kind = rng.choice(self._kinds)
     num_tables = 1
-    if self.num_tables != (1, 1) and kind.upper() not in MUTATIONS:
-      num_tables = rng.randint(*self.num_tables)
+    if self._options.num_tables != (1, 1) and kind.upper() not in MUTATIONS:
+      num_tables = rng.randint(*self._options.num_tables)
     while True:  # tables belong to the split with probability 1/2
       join = self._draw_tables(rng, kind, num_tables)
       if join is None or split_of(join.topic.canonical) != split:
@@ -76,9 +73,9 @@ class Generator:
   ) -> Join | None:
     """Draws a table, or several with a join; None if they cannot be linked."""
     narrow = (INSERT_COLUMNS, INSERT_COLUMNS)
-    columns = narrow if kind == "insert" else self.num_columns
+    columns = narrow if kind == "insert" else self._options.num_columns
     return draw_join(
-      rng, num_tables, num_rows=self.num_rows, num_columns=columns
+      rng, num_tables, num_rows=self._options.num_rows, num_columns=columns
     )
 
 

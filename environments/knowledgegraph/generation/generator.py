@@ -8,7 +8,6 @@ combinations, not for other words.
 """
 
 import abc
-import dataclasses
 import functools
 import random
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from environments.knowledgegraph.problem import (
   Problem,
   gold_programs,
 )
+from environments.options import KnowledgeGraphOptions
 
 TASKS_PER_WORLD = 8
 WORLD_CACHE = 64  # worlds
@@ -34,27 +34,23 @@ MAX_DRAWS = 8_000  # of one question
 MAX_DRAWS_OF_TWO = 2_000  # of those, with two paths where one would be allowed
 
 
-@dataclasses.dataclass(kw_only=True)
 class Generator(abc.ABC):
   """Base class of the generators.
 
-  Args:
-    kinds: of questions, or none for all; a kind that is named twice is drawn
-      twice as often.
-    num_hops: bounds of the number of relations in a path.
-    max_calls: the limit of calls in a gold solution.
+  `kinds` of questions may be none, which takes all; a kind that is named twice
+  is drawn twice as often.
   """
 
   known_kinds: ClassVar[Sequence[str]] = questions.KINDS
-  kinds: Sequence[str]
-  num_hops: tuple[int, int]
-  max_calls: int
 
-  def __post_init__(self) -> None:
-    if not isinstance(self.kinds, str):  # which is refused, also an empty one
-      self.kinds = tuple(self.kinds or self.known_kinds)
-    require_some_of(self.known_kinds, kinds=self.kinds)
-    require_bounds(num_hops=self.num_hops, least=1, most=3)
+  def __init__(self, options: KnowledgeGraphOptions):
+    self._num_hops = options.num_hops
+    self._max_calls = options.max_rounds - 1  # of a gold solution
+    self._kinds = options.kinds
+    if not isinstance(self._kinds, str):  # which is refused, also an empty one
+      self._kinds = tuple(self._kinds or self.known_kinds)
+    require_some_of(self.known_kinds, kinds=self._kinds)
+    require_bounds(num_hops=self._num_hops, least=1, most=3)
 
   @abc.abstractmethod
   def generate(self, split: str, index: int) -> Instance:
@@ -64,7 +60,7 @@ class Generator(abc.ABC):
     self, rng: random.Random, split: str, known: questions.KnownWorld
   ) -> Problem:
     """Draws a good question of the split, to which one in four belongs."""
-    kind = rng.choice(self.kinds)
+    kind = rng.choice(self._kinds)
     may_be_two = kind == "and" or (kind != "hop" and rng.random() < 0.5)
     for draw in range(MAX_DRAWS):
       # A small world may have no two paths that share enough entities.
@@ -74,23 +70,22 @@ class Generator(abc.ABC):
         kind,
         known,
         num_paths=1 + is_two,
-        num_hops=self.num_hops,
+        num_hops=self._num_hops,
         split=split,
       )
       if (
         problem is not None
-        and len(problem.gold_calls) <= self.max_calls
+        and len(problem.gold_calls) <= self._max_calls
         and questions.every_step_matters(problem, known.evaluation)
       ):
         return problem
     raise ConfigError(
-      f"no question of kind {kind!r} with num_hops={self.num_hops} can be "
-      f"asked of this graph and solved in {self.max_calls} calls; allow more "
+      f"no question of kind {kind!r} with num_hops={self._num_hops} can be "
+      f"asked of this graph and solved in {self._max_calls} calls; allow more "
       "entities, fewer hops or more rounds"
     )
 
 
-@dataclasses.dataclass(kw_only=True)
 class WorldGenerator(Generator):
   """Generates worlds and their questions, and caches them.
 
@@ -98,11 +93,10 @@ class WorldGenerator(Generator):
   distractors.
   """
 
-  num_entities: tuple[int, int]
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    require_bounds(num_entities=self.num_entities, least=5, most=50)
+  def __init__(self, options: KnowledgeGraphOptions):
+    super().__init__(options)
+    self._num_entities = options.num_entities
+    require_bounds(num_entities=self._num_entities, least=5, most=50)
     self._ontology = ontology_of(THEMES)
     self._world = functools.lru_cache(WORLD_CACHE)(self._make_world)
 
@@ -116,7 +110,7 @@ class WorldGenerator(Generator):
   ) -> tuple[World, tuple[Problem, ...]]:
     rng = random.Random(f"knowledgegraph/{split}/{number}")
     theme = rng.choice(THEMES)
-    world = draw_world(rng, theme, num_entities=self.num_entities)
+    world = draw_world(rng, theme, num_entities=self._num_entities)
     known = questions.KnownWorld(world)
     problems: dict[str, Problem] = {}  # by content, which is unique
     while len(problems) < TASKS_PER_WORLD:
@@ -126,22 +120,22 @@ class WorldGenerator(Generator):
     return world, tuple(problems.values())
 
 
-@dataclasses.dataclass(kw_only=True)
 class FactGenerator(Generator):
   """Draws questions about real facts, which hold no numbers; see `freebase`."""
 
   known_kinds = FACT_KINDS
-  world: World
-  ontology: Ontology
 
-  def __post_init__(self) -> None:
-    super().__post_init__()
+  def __init__(
+    self, options: KnowledgeGraphOptions, world: World, ontology: Ontology
+  ):
+    super().__init__(options)
+    self._world, self._ontology = world, ontology
     self._problem = functools.lru_cache(QUESTION_CACHE)(self._make_problem)
 
   def generate(self, split: str, index: int) -> Instance:
     problem = self._problem(split, index)
-    return Instance(problem, self.world.graph, self.ontology)
+    return Instance(problem, self._world.graph, self._ontology)
 
   def _make_problem(self, split: str, index: int) -> Problem:
     rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
-    return self._draw(rng, split, questions.KnownWorld(self.world))
+    return self._draw(rng, split, questions.KnownWorld(self._world))

@@ -30,6 +30,7 @@ from agentrl_jax.service.docker.session_container import (
   keeps_quotas,
 )
 from agentrl_jax.service.docker.stream import Finished, Terminal
+from environments.options import Limits
 from environments.os_interaction.machines.files import (
   FOLDER,
   LOAD_TIMEOUT_S,
@@ -49,7 +50,6 @@ from environments.os_interaction.machines.machine import (
   HOME,
   MAX_OUTPUT_BYTES,
   Engine,
-  Limits,
   Machine,
   MachineLost,
 )

@@ -1,10 +1,8 @@
 """Interface of machines, each a Linux for one episode, and of their engines."""
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
 
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.service.docker.stream import Finished, Terminal
 from environments.os_interaction.machines.files import Changes, Tree
 
@@ -29,22 +27,6 @@ class MachineLost(Exception):
 
   A machine or an engine that fails by itself raises `EnvironmentFault`.
   """
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-  """Resources of one machine; memory and processors are AgentBench's."""
-
-  memory_mb: int = 1024
-  cpus: float = 2.0
-  pids: int = 256
-  disk_mb: int = 512  # written, beyond the image
-  network: bool = False
-
-  def __post_init__(self) -> None:
-    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
-      if getattr(self, name) <= 0:
-        raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
 
 
 class Machine(abc.ABC):

@@ -8,11 +8,12 @@ machine, before the policy's first command.
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_bounds, require_some_of
 from agentrl_jax.errors import ConfigError
+from environments.options import OSInteractionOptions
 from environments.os_interaction.tasks import chores, questions
 from environments.os_interaction.tasks.draft import Draft
 from environments.os_interaction.tasks.problem import Problem, Script
@@ -38,7 +39,6 @@ KINDS: Mapping[str, Callable[[random.Random, int], Draft]] = {
   "links": chores.remove_links,
   "owners": chores.change_owner,
 }
-DEFAULT_KINDS = tuple(KINDS)
 LEVELS = (1, 3)  # the easiest and the hardest
 MAX_DRAWS = 1000  # for a task of a kind and split
 
@@ -52,23 +52,25 @@ class GeneratedTask:
   slip: str  # a script that nearly solves it
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator:
   """Draws tasks of the given kinds, with levels within `difficulty`."""
 
-  kinds: Sequence[str] = DEFAULT_KINDS
-  difficulty: tuple[int, int] = LEVELS
-
-  def __post_init__(self) -> None:
-    require_some_of(KINDS, kinds=self.kinds)
-    require_bounds(difficulty=self.difficulty, least=LEVELS[0], most=LEVELS[1])
+  def __init__(
+    self,
+    options: OSInteractionOptions = OSInteractionOptions(),  # noqa: B008
+  ):
+    kinds = options.kinds
+    self._kinds = tuple(KINDS) if kinds is None else kinds
+    self._difficulty = options.difficulty
+    require_some_of(KINDS, kinds=self._kinds)
+    require_bounds(difficulty=self._difficulty, least=LEVELS[0], most=LEVELS[1])
 
   def generate(self, split: str, index: int) -> GeneratedTask:
     """Draws the task of (split, index)."""
     rng = random.Random(f"os_interaction/{split}/{index}")
-    kind = rng.choice(self.kinds)
+    kind = rng.choice(self._kinds)
     for _ in range(MAX_DRAWS):  # each split has half of all descriptions
-      draft = KINDS[kind](rng, rng.randint(*self.difficulty))
+      draft = KINDS[kind](rng, rng.randint(*self._difficulty))
       if split_of(draft.description) == split:
         return _to_task(kind, draft)
     raise ConfigError(f"there is no task of kind {kind!r} in split {split!r}")

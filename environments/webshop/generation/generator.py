@@ -16,7 +16,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.options import require_one_of
 from agentrl_jax.errors import ConfigError
+from environments.options import WebShopOptions
 from environments.webshop.generation import words
 from environments.webshop.generation.families import (
   DIFFICULTIES,
@@ -46,45 +48,37 @@ class Shop:
   goals: tuple[Goal, ...]
 
 
-@dataclasses.dataclass(kw_only=True)
 class Generator:
   """Generates shops, and caches them."""
 
-  catalogue_size: int
-  tasks_per_catalogue: int
-  num_cached: int
-  difficulty: str
-  max_siblings: int = max(FAMILY_SIZES)
-
-  def __post_init__(self) -> None:
-    if self.difficulty not in DIFFICULTIES:
-      raise ConfigError(
-        f"webshop difficulty={self.difficulty!r} is not one of "
-        f"{', '.join(DIFFICULTIES)}"
-      )
-    self._obstacles = DIFFICULTIES[self.difficulty]
+  def __init__(self, options: WebShopOptions):
+    self._options = options
+    require_one_of(DIFFICULTIES, difficulty=options.difficulty)
+    self._obstacles = DIFFICULTIES[options.difficulty]
     if self._obstacles.has_families:
-      _require_room(
-        self.catalogue_size, self.tasks_per_catalogue, self._obstacles
-      )
-    self.shop = functools.lru_cache(self.num_cached)(self._make_shop)
+      _require_room(options, self._obstacles)
+    self.shop = functools.lru_cache(options.num_cached)(self._make_shop)
 
   def find(self, split: str, index: int) -> tuple[Catalogue, Goal]:
-    number, position = divmod(index, self.tasks_per_catalogue)
+    number, position = divmod(index, self._options.tasks_per_catalogue)
     shop: Shop = self.shop(split, number)
     return shop.catalogue, shop.goals[position]
 
   def _make_shop(self, split: str, number: int) -> Shop:
-    seed = f"{split}/{number}/{self.catalogue_size}"
+    seed = f"{split}/{number}/{self._options.catalogue_size}"
     if self._obstacles.has_families:
       return self._make_shop_of_families(
         random.Random(f"families/{seed}"), split
       )
     rng = random.Random(seed)
-    sizes = [size for size in FAMILY_SIZES if size <= self.max_siblings]
-    catalogue = Catalogue(make_products(rng, split, self.catalogue_size, sizes))
+    sizes = [
+      size for size in FAMILY_SIZES if size <= self._options.max_siblings
+    ]
+    catalogue = Catalogue(
+      make_products(rng, split, self._options.catalogue_size, sizes)
+    )
     goals: dict[str, Goal] = {}  # by content, which is unique in a shop
-    while len(goals) < self.tasks_per_catalogue:
+    while len(goals) < self._options.tasks_per_catalogue:
       goal = draw(
         lambda: _draw_goal(
           rng, catalogue, paraphrase=self._obstacles.paraphrases
@@ -101,7 +95,7 @@ class Generator:
   def _make_shop_of_families(self, rng: random.Random, split: str) -> Shop:
     """Draws families of a few kinds and single products, and shuffles them."""
     size = self._obstacles.family_size
-    num_families = self.catalogue_size // size
+    num_families = self._options.catalogue_size // size
     num_kinds = min(len(words.KINDS), -(-num_families // FAMILIES_PER_KIND))
     makers = [
       FamilyMaker(rng=rng, kind=kind, split=split, difficulty=self._obstacles)
@@ -111,7 +105,7 @@ class Generator:
     for number in range(num_families):
       families.append(makers[number % num_kinds].make(families))
     drafts = [product for family in families for product in family.members]
-    while len(drafts) < self.catalogue_size:
+    while len(drafts) < self._options.catalogue_size:
       drafts.append(rng.choice(makers).make_single(families))
     order = rng.sample(range(len(drafts)), len(drafts))
     listed = _with_ids(rng, [drafts[i] for i in order])
@@ -121,13 +115,14 @@ class Generator:
       for number, family in enumerate(families)
     ]
     return Shop(
-      Catalogue(listed), tuple(rng.sample(goals, self.tasks_per_catalogue))
+      Catalogue(listed),
+      tuple(rng.sample(goals, self._options.tasks_per_catalogue)),
     )
 
 
-def _require_room(
-  catalogue_size: int, tasks_per_catalogue: int, difficulty: Difficulty
-) -> None:
+def _require_room(options: WebShopOptions, difficulty: Difficulty) -> None:
+  catalogue_size = options.catalogue_size
+  tasks_per_catalogue = options.tasks_per_catalogue
   size = difficulty.family_size
   least = size * tasks_per_catalogue
   most = size * MAX_FAMILIES_PER_KIND * len(words.KINDS)

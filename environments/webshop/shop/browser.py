@@ -3,9 +3,10 @@
 An action that the page does not offer changes nothing, as upstream has it.
 """
 
+from environments.options import PageStyle
 from environments.webshop.shop import pages
 from environments.webshop.shop.catalogue import Catalogue
-from environments.webshop.shop.pages import Page, PageStyle
+from environments.webshop.shop.pages import Page
 from environments.webshop.shop.product import Product
 
 MAX_KEYWORDS = 1_000  # characters of a query that are read

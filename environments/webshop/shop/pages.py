@@ -8,34 +8,15 @@ Upstream renders HTML and strips the tags, which leaves visible texts, joined by
 import dataclasses
 from collections.abc import Sequence
 
+from environments.options import PageStyle
 from environments.webshop.shop.product import Product
 
-SEPARATOR = " [SEP] "
 SEARCH = "Search"
 BACK = "Back to Search"
 NEXT = "Next >"
 PREVIOUS = "< Prev"
 BUY = "Buy Now"
 SUBPAGES = ("Description", "Features", "Reviews", "Attributes")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PageStyle:
-  """Content of pages. The defaults are upstream's pages.
-
-  Smaller pages make shorter episodes for policies with little context. Hidden
-  buttons can still be clicked, except those of sub-pages.
-  """
-
-  results_per_page: int = 10
-  separator: str = SEPARATOR  # between the texts of a page
-  repeat_instruction: bool = True  # on every page, or on the first one alone
-  repeat_item: bool = True  # show the item again after a chosen option
-  list_actions: bool = True  # end with the list of clickable texts
-  show_headings: bool = True  # the lines "Action: ..." and "Observation:"
-  show_navigation: bool = True  # back, previous and next
-  show_subpages: bool = True  # description, features, reviews and rating
-  show_attributes: bool = False  # a sub-page that shows the answer
 
 
 @dataclasses.dataclass(frozen=True)

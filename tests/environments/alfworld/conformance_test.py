@@ -22,7 +22,8 @@ from environments.alfworld.games.game import AGENTBENCH, Game, Receptacle, Thing
 from environments.alfworld.games.game_files import load_game
 from environments.alfworld.games.tasks import PHRASES, TaskSpec, goal_of
 from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
-from environments.alfworld.session import ALFSession, Rules
+from environments.alfworld.session import ALFSession
+from environments.options import ALFWorldOptions
 from tests.environments.alfworld import data
 
 MAX_ROUNDS = 20
@@ -177,7 +178,7 @@ async def repeat(game, played, reply):
 async def play(game, answers):
   """Plays answers; returns the last step and the answers before the end."""
   async with PythonEngine().open(game) as game_play:
-    rules = Rules(max_rounds=MAX_ROUNDS, upstream_quirks=True)
+    rules = ALFWorldOptions(max_rounds=MAX_ROUNDS, upstream_quirks=True)
     session = ALFSession(game_play, rules, kind="any")
     step = await session.reset()
     for count, answer in enumerate(answers):

@@ -6,7 +6,8 @@ import unittest
 from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.prompts import BAD_CALL, NO_CALL
-from environments.alfworld.session import ALFSession, Rules
+from environments.alfworld.session import ALFSession
+from environments.options import ALFWorldOptions
 from tests.environments.alfworld.small_games import study
 
 SOLUTION = (
@@ -32,7 +33,7 @@ def raw(arguments: str) -> Message:
 class SessionTest(unittest.IsolatedAsyncioTestCase):
   async def begin(self, game=None, **rules) -> ALFSession:
     play = await self.enterAsyncContext(PythonEngine().open(game or study()))
-    session = ALFSession(play, Rules(**rules), kind="place")
+    session = ALFSession(play, ALFWorldOptions(**rules), kind="place")
     await session.reset()
     return session
 

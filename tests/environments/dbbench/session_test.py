@@ -14,7 +14,8 @@ from environments.dbbench.prompts import (
   NO_VALUES,
   UNKNOWN_CALL,
 )
-from environments.dbbench.session import DBSession, Rules
+from environments.dbbench.session import DBSession
+from environments.options import DBBenchOptions
 
 TABLE = Table("t", ("a", "b"), (("x", "1"), ("y", "2")))
 QUESTION = Problem("counting", (TABLE,), "How many?", label=("2",))
@@ -45,7 +46,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.engine = SQLiteEngine()
     database = await self.enterAsyncContext(self.engine.open(problem.tables))
     session = DBSession(
-      problem, database, Rules(**rules), gold_hash=self.gold_hash
+      problem, database, DBBenchOptions(**rules), gold_hash=self.gold_hash
     )
     await session.reset()
     return session

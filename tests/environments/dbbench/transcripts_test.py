@@ -24,7 +24,8 @@ from environments.dbbench.engines.mariadb import MariaDBEngine
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Problem, Table
-from environments.dbbench.session import DBSession, Rules
+from environments.dbbench.session import DBSession
+from environments.options import DBBenchOptions
 from tests.environments.dbbench import data
 
 _TABLE = re.compile(
@@ -284,7 +285,7 @@ class SessionsTest(unittest.IsolatedAsyncioTestCase):
     )
     engine = SQLiteEngine()
     async with engine.open(problem.tables) as database:
-      session = DBSession(problem, database, Rules(), gold_hash=None)
+      session = DBSession(problem, database, DBBenchOptions(), gold_hash=None)
       step = await session.reset()
       self.assertEqual(step.messages, episode.messages[:2])
       for i, message in enumerate(episode.messages):

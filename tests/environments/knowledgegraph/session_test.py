@@ -11,7 +11,8 @@ from environments.knowledgegraph.calls import MAX_STEPS, KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph, Literal
 from environments.knowledgegraph.engines.memory import MemoryStore
 from environments.knowledgegraph.problem import Ontology, Problem
-from environments.knowledgegraph.session import PARAMETERS, KGSession, Rules
+from environments.knowledgegraph.session import PARAMETERS, KGSession
+from environments.options import KnowledgeGraphOptions
 
 RELATIONS = ("film.director.film", "film.actor.film", "film.film.starring")
 RELATIONS += ("film.film.odd",)  # has no range
@@ -74,7 +75,7 @@ class SessionTestCase(unittest.IsolatedAsyncioTestCase):
     base = KnowledgeBase(
       MemoryStore(GRAPH), ONTOLOGY, upstream_quirks=upstream_quirks
     )
-    return KGSession(PROBLEM, base, Rules(**rules))
+    return KGSession(PROBLEM, base, KnowledgeGraphOptions(**rules))
 
   async def call(self, name, *values, arguments=None):
     """Returns the reply to a call with values in the parameters' order."""

@@ -11,9 +11,9 @@ import tempfile
 import unittest
 
 from agentrl_jax.errors import ConfigError
+from environments.options import Limits
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.machines.docker_engine import DockerEngine
-from environments.os_interaction.machines.machine import Limits
 from environments.os_interaction.machines.sandbox.engine import (
   ROOTFS,
   SandboxEngine,

@@ -6,6 +6,7 @@ import unittest
 
 from agentrl_jax.data.records import Message
 from agentrl_jax.errors import ConfigError
+from environments.options import OSInteractionOptions
 from environments.os_interaction.expert import (
   MISTAKES,
   as_one_line,
@@ -16,8 +17,8 @@ from environments.os_interaction.prompts import NO_CALL, OUTPUT
 from environments.os_interaction.tasks.generator import Generator
 from environments.os_interaction.tasks.problem import Match, Problem, Script
 
-QUESTION = Generator(kinds=("log",)).generate("train", 0)
-CHORE = Generator(kinds=("edit",)).generate("train", 0)
+QUESTION = Generator(OSInteractionOptions(kinds=("log",))).generate("train", 0)
+CHORE = Generator(OSInteractionOptions(kinds=("edit",))).generate("train", 0)
 ANSWER = ("answer_action", "41")
 FINISH = ("finish_action", "The work is done.")
 REPLY = (Message("tool", OUTPUT.format("41\r\n"), tool_call_id="call_1"),)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from agentrl_jax.data.records import Message, Status, ToolCall
+from environments.options import OSInteractionOptions
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
@@ -15,7 +16,7 @@ from environments.os_interaction.prompts import (
   NO_OUTPUT,
   OUTPUT,
 )
-from environments.os_interaction.session import OSSession, Rules
+from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.problem import Match, Problem, Script
 from tests.environments.os_interaction.engines import InSandbox
 from tests.environments.os_interaction.messages import (
@@ -44,7 +45,7 @@ class RulesTest(InSandbox):
     judge = await Judge.prepare(
       problem, self.started, self.machine, limit_s=30.0
     )
-    return OSSession(problem, judge, self.shell, Rules(**rules))
+    return OSSession(problem, judge, self.shell, OSInteractionOptions(**rules))
 
   async def reply(self, message, problem=MATCH):
     step = await (await self.session(problem)).step(message)

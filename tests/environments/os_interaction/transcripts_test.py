@@ -13,6 +13,7 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Status, message_from_json
+from environments.options import OSInteractionOptions
 from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.prompts import (
   CUT,
@@ -20,7 +21,7 @@ from environments.os_interaction.prompts import (
   NO_OUTPUT,
   OUTPUT,
 )
-from environments.os_interaction.session import OSSession, Rules
+from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.problem import Problem, Script
 from tests.environments.os_interaction.data import transcripts
 from tests.environments.os_interaction.engines import InSandbox
@@ -81,7 +82,7 @@ class ReplayTest(InSandbox):
     try:
       shell = await Shell.open(machine, limit_s=30.0)
       try:
-        session = OSSession(problem, machine, shell, Rules())
+        session = OSSession(problem, machine, shell, OSInteractionOptions())
         opening = (await session.reset()).messages
         return opening, [
           (answer, reply, await self.reply(session, answer))

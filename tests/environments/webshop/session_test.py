@@ -6,10 +6,10 @@ import re
 import unittest
 
 from agentrl_jax.data.records import Message, Status, ToolCall
+from environments.options import PageStyle
 from environments.webshop import prompts
 from environments.webshop.environment import COMPACT
 from environments.webshop.session import ShoppingSession, parsed_again
-from environments.webshop.shop.pages import PageStyle
 from tests.environments.webshop import shelf, transcripts
 
 

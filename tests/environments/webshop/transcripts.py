@@ -14,7 +14,6 @@ from collections.abc import Mapping
 
 from agentrl_jax.data.records import Message, message_from_json
 from environments.webshop.shop.catalogue import Catalogue
-from environments.webshop.shop.pages import SEPARATOR
 from environments.webshop.shop.product import Goal, Product
 from tests.environments.shared_data import find
 
@@ -106,7 +105,7 @@ class ShownShop:
     return _ShownCatalogue(products, self._results)
 
   def _read(self, action, page, actions):
-    texts = page.split(SEPARATOR)
+    texts = page.split(" [SEP] ")
     clickables = ast.literal_eval(actions)["clickables"]
     name, _, value = action.removesuffix("]").partition("[")
     results = next((m for t in texts if (m := _RESULTS.fullmatch(t))), None)

@@ -26,6 +26,7 @@ from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker.session_container import OPEN_FILES
 from agentrl_jax.service.docker.stream import Finished, Terminal
+from environments.options import Limits
 from environments.os_interaction.machines.files import (
   LOAD_TIMEOUT_S,
   UNPACK,
@@ -41,7 +42,6 @@ from environments.os_interaction.machines.machine import (
   MAX_OUTPUT_BYTES,
   PATH,
   Engine,
-  Limits,
   Machine,
   MachineLost,
 )

@@ -5,6 +5,7 @@ import random
 
 from environments.alfworld.games.game import STATES, Game
 from environments.alfworld.generation.generator import Generator
+from environments.options import ALFWorldOptions
 
 # Relative frequencies of verbs; 1 for all others.
 WEIGHTS = {"go": 0.2, "take": 6, "put": 4, "move": 4, "slice": 6, "use": 4}
@@ -14,7 +15,9 @@ NONSENSE = ("", "dance", "look ", "go to", "go to attic 1", "take all", "help")
 
 def draw_game(seed: int) -> Game:
   """Generates a game; two of three have features beyond the generator's."""
-  generator = Generator(num_receptacles=(4, 12), num_things=(4, 16))
+  generator = Generator(
+    ALFWorldOptions(num_receptacles=(4, 12), num_things=(4, 16))
+  )
   game = generator.generate("train", seed).game
   return (
     game if seed % 3 == 0 else _with_rare_features(random.Random(seed), game)

@@ -17,6 +17,7 @@ from environments.alfworld.generation.catalogue import (
   places_of,
 )
 from environments.alfworld.generation.generator import Generator
+from environments.options import ALFWorldOptions
 
 
 class GeneratorTest(unittest.TestCase):
@@ -48,7 +49,9 @@ class GeneratorTest(unittest.TestCase):
 
   def test_options_are_respected(self):
     generator = Generator(
-      task_types=(TWO,), num_receptacles=(7, 9), num_things=(6, 12)
+      ALFWorldOptions(
+        task_types=(TWO,), num_receptacles=(7, 9), num_things=(6, 12)
+      )
     )
     for index in range(50):
       generated = generator.generate("train", index)

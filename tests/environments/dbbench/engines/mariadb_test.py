@@ -22,6 +22,7 @@ from environments.dbbench.expert import SPOILERS
 from environments.dbbench.generation.generator import Generator
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Table, load_problems
+from environments.options import DBBenchOptions
 from tests.environments.dbbench.data import (
   dev_rows,
   mariadb_address,
@@ -105,7 +106,9 @@ DISTURBANCES = {
 
 
 def make_engine(*, statement_limit_s: float = 1.0) -> MariaDBEngine:
-  return MariaDBEngine(mariadb_address(), statement_limit_s=statement_limit_s)
+  return MariaDBEngine(
+    mariadb_address(), DBBenchOptions(statement_limit_s=statement_limit_s)
+  )
 
 
 def comparable(reply: str) -> str:
@@ -304,7 +307,7 @@ class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_generated_statements_with_and_without_mistakes(self):
-    generator = Generator(num_tables=(1, 3))
+    generator = Generator(DBBenchOptions(num_tables=(1, 3)))
     for index in range(10):
       task = generator.generate("train", index)
       rng = random.Random(index)

@@ -20,6 +20,7 @@ from environments.dbbench.engines.sqlite_connection import Connection
 from environments.dbbench.engines.sqlite_process import LOST, OUT_OF_MEMORY
 from environments.dbbench.mysql.syntax import TooComplex
 from environments.dbbench.problem import Table
+from environments.options import DBBenchOptions
 from tests.clocks import until
 from tests.environments.dbbench.engines.long_statements import LONG_STATEMENTS
 
@@ -42,6 +43,11 @@ LONG = ENDLESS.replace("FROM n) ", "FROM n WHERE i < 200000) ")
 
 
 _engine = SQLiteEngine()  # whose process takes a second to start
+
+
+def limited(database, limit_s):
+  """Limits the time of the database's further statements."""
+  database._options = DBBenchOptions(statement_limit_s=limit_s)
 
 
 def tearDownModule():
@@ -234,7 +240,9 @@ class QuickTest(unittest.TestCase):
 
 class LimitsTest(unittest.IsolatedAsyncioTestCase):
   async def test_long_replies_are_cut(self):
-    async with SQLiteEngine(max_result_chars=30).open([SHOPS]) as database:
+    async with SQLiteEngine(DBBenchOptions(max_result_chars=30)).open(
+      [SHOPS]
+    ) as database:
       reply = await database.execute("SELECT * FROM `old shops`")
       full_reply = str(list(SHOPS.rows))
       self.assertEqual(reply, full_reply[:30] + "[TRUNCATED]")
@@ -252,7 +260,7 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
   @contextlib.asynccontextmanager
   async def open(self, limit_s: float = 60):
     async with _engine.open([SHOPS]) as database:
-      database._statement_limit_s = limit_s
+      limited(database, limit_s)
       yield database
 
   async def test_a_long_statement_ends(self):
@@ -300,7 +308,7 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
       await database.execute(
         view + ENDLESS.replace("COUNT(*)", "i AS shop, i AS city, i AS price")
       )
-      database._statement_limit_s = 0.2
+      limited(database, 0.2)
       self.assertEqual(await database.hash_of([SHOPS]), "")
 
   async def test_cancellation_ends_a_statement(self):

@@ -15,6 +15,7 @@ from environments.dbbench.generation.questions import KINDS
 from environments.dbbench.grading import is_right, tables_hash
 from environments.dbbench.mysql import dialect
 from environments.dbbench.prompts import opening
+from environments.options import DBBenchOptions
 
 NUM_TASKS = 1500  # of each split
 # Of 50 tasks of each split. Policies have been trained on them, so a change
@@ -116,7 +117,7 @@ class GoldenTest(unittest.TestCase):
 
 class OptionsTest(unittest.TestCase):
   def test_sizes_are_within_bounds(self):
-    generator = Generator(num_rows=(10, 12), num_columns=(6, 7))
+    generator = Generator(DBBenchOptions(num_rows=(10, 12), num_columns=(6, 7)))
     for index in range(50):
       generated = generator.generate("train", index)
       self.assertIn(len(generated.topic.table.rows), range(10, 13))
@@ -124,7 +125,7 @@ class OptionsTest(unittest.TestCase):
         self.assertIn(len(generated.topic.table.columns), range(6, 8))
 
   def test_only_given_kinds_are_drawn(self):
-    generator = Generator(kinds=("sum", "sum", "count"))
+    generator = Generator(DBBenchOptions(kinds=("sum", "sum", "count")))
     types = [generator.generate("test", i).problem.type for i in range(60)]
     self.assertEqual(set(types), {"sum", "count"})
     self.assertGreater(types.count("sum"), types.count("count"))
@@ -147,5 +148,5 @@ class OptionsTest(unittest.TestCase):
       {"num_tables": (1, MAX_TABLES + 1)},
     ):
       with self.subTest(**options), self.assertRaises(ConfigError) as caught:
-        Generator(**options)
+        Generator(DBBenchOptions(**options))
       self.assertIn(next(iter(options)), str(caught.exception))

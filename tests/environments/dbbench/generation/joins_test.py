@@ -12,6 +12,7 @@ from environments.dbbench.generation.generator import Generator
 from environments.dbbench.generation.joins import MAX_TABLES, draw_join
 from environments.dbbench.mysql import dialect
 from environments.dbbench.problem import MUTATIONS
+from environments.options import DBBenchOptions
 
 
 class JoinTest(unittest.TestCase):
@@ -52,7 +53,7 @@ class JoinTest(unittest.TestCase):
 
 class JoinedTasksTest(unittest.TestCase):
   def setUp(self):
-    self.generator = Generator(num_tables=(2, 3))
+    self.generator = Generator(DBBenchOptions(num_tables=(2, 3)))
 
   def test_questions_have_the_tables_asked_for_and_changes_have_one(self):
     for split in SPLITS:
@@ -96,7 +97,7 @@ class JoinedTasksTest(unittest.TestCase):
     self.assertGreater(num_changed / num_asked, 0.7)
 
   def test_more_tables_never_change_the_tasks_of_one(self):
-    one = Generator(num_tables=(1, 1))
+    one = Generator(DBBenchOptions(num_tables=(1, 1)))
     for index in range(20):
       self.assertEqual(
         one.generate("test", index), Generator().generate("test", index)

@@ -31,19 +31,12 @@ from environments.knowledgegraph.generation.themes import (
 )
 from environments.knowledgegraph.generation.world import World
 from environments.knowledgegraph.problem import gold_programs, load_ontology
+from environments.options import KnowledgeGraphOptions
 from tests.environments.knowledgegraph import data
 
 
 def world_generator(**options):
-  return WorldGenerator(
-    **{
-      "kinds": KINDS,
-      "num_hops": (1, 2),
-      "max_calls": 14,
-      "num_entities": (8, 14),
-      **options,
-    }
-  )
+  return WorldGenerator(KnowledgeGraphOptions(**options))
 
 
 class WorldGeneratorTest(unittest.TestCase):
@@ -124,7 +117,7 @@ class WorldGeneratorTest(unittest.TestCase):
         self.assertEqual(calls[-1], last)
 
   def test_gold_calls_fit_in_the_rounds(self):
-    for instance in self.instances(32, num_hops=(1, 3), max_calls=8):
+    for instance in self.instances(32, num_hops=(1, 3), max_rounds=9):
       self.assertLessEqual(len(instance.problem.gold_calls), 8)
 
   def test_tasks_share_worlds(self):
@@ -142,7 +135,7 @@ class WorldGeneratorTest(unittest.TestCase):
 
   def test_impossible_options_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "in 2 calls"):
-      self.instances(1, kinds=("and",), max_calls=2)
+      self.instances(1, kinds=("and",), max_rounds=3)
 
 
 class WalkingTest(unittest.TestCase):
@@ -228,11 +221,9 @@ class FactGeneratorTest(unittest.TestCase):
   @pytest.mark.slow
   def test_questions_are_solved_by_their_calls(self):
     generator = FactGenerator(
-      world=self.world,
-      ontology=self.ontology,
-      kinds=(),
-      num_hops=(1, 2),
-      max_calls=14,
+      KnowledgeGraphOptions(kinds=(), num_hops=(1, 2)),
+      self.world,
+      self.ontology,
     )
     asked = {}
     for split in SPLITS:
@@ -251,9 +242,7 @@ class FactGeneratorTest(unittest.TestCase):
   def test_superlatives_need_numbers(self):
     with self.assertRaisesRegex(ConfigError, "hop, and, count"):
       FactGenerator(
-        world=self.world,
-        ontology=self.ontology,
-        kinds=("argmax",),
-        num_hops=(1, 1),
-        max_calls=14,
+        KnowledgeGraphOptions(kinds=("argmax",), num_hops=(1, 1)),
+        self.world,
+        self.ontology,
       )

@@ -8,10 +8,11 @@ from unittest import mock
 from agentrl_jax.data.records import Status
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.service.docker.stream import Terminal
+from environments.options import OSInteractionOptions
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines import shell
 from environments.os_interaction.machines.machine import MachineLost
-from environments.os_interaction.session import OSSession, Rules
+from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.problem import Match, Problem
 from tests.environments.os_interaction.messages import answer, bash
 
@@ -98,7 +99,7 @@ class ReplacementTest(unittest.IsolatedAsyncioTestCase):
     opened = await shell.Shell.open(machine, limit_s=1.0)
     problem = Problem("What?", match=Match("right"))
     judge = Judge(problem, machine, fresh_machine, limit_s=1.0)
-    return OSSession(problem, judge, opened, Rules())
+    return OSSession(problem, judge, opened, OSInteractionOptions())
 
   async def test_a_profile_that_starts_no_shell_is_left_out(self):
     for name, terminal in broken().items():

@@ -4,6 +4,7 @@ import collections
 import unittest
 
 from agentrl_jax.data.split import SPLITS, split_of
+from environments.options import OSInteractionOptions
 from environments.os_interaction.tasks.generator import KINDS, LEVELS, Generator
 
 
@@ -34,7 +35,9 @@ class GeneratorTest(unittest.TestCase):
   def test_kinds_have_tasks_in_both_splits_at_every_level(self):
     for kind in KINDS:
       for level in range(LEVELS[0], LEVELS[1] + 1):
-        generator = Generator(kinds=(kind,), difficulty=(level, level))
+        generator = Generator(
+          OSInteractionOptions(kinds=(kind,), difficulty=(level, level))
+        )
         for split in SPLITS:
           with self.subTest(kind=kind, level=level, split=split):
             drawn = [generator.generate(split, i) for i in range(30)]
@@ -43,7 +46,7 @@ class GeneratorTest(unittest.TestCase):
 
   def test_harder_tasks_have_longer_init_scripts(self):
     def size(level):
-      generator = Generator(difficulty=(level, level))
+      generator = Generator(OSInteractionOptions(difficulty=(level, level)))
       drawn = [generator.generate("train", index) for index in range(200)]
       return sum(len(task.problem.init[0].code) for task in drawn)
 

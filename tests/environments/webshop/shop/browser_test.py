@@ -2,9 +2,9 @@
 
 import unittest
 
+from environments.options import PageStyle
 from environments.webshop.shop.browser import Browser
 from environments.webshop.shop.catalogue import Catalogue
-from environments.webshop.shop.pages import PageStyle
 from tests.environments.webshop.shelf import CATALOGUE, SHIRT, a_product
 
 SEARCH_PAGE = ("WebShop", "Instruction:", "buy", "Search")

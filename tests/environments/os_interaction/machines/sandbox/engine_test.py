@@ -14,7 +14,7 @@ import unittest
 import pytest
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.os_interaction.machines.machine import Limits
+from environments.options import Limits
 from environments.os_interaction.machines.sandbox import cgroups
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 from environments.os_interaction.rootfs import _fill
@@ -27,7 +27,7 @@ from tests.environments.os_interaction.engines import (
 PROGRAM = """
 import asyncio, sys
 from agentrl_jax.errors import ConfigError
-from environments.os_interaction.machines.machine import Limits
+from environments.options import Limits
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 
 async def main():
