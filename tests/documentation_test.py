@@ -35,3 +35,20 @@ def test_links_of_a_page_exist(page):
     assert target.exists(), link
     if anchor:
       assert anchor in anchors(target), link
+
+
+def test_paths_of_the_architecture_page_exist():
+  page = (ROOT / "docs" / "architecture.md").read_text()
+  prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+  places = re.findall(r"`((?:\w+/)+(?:\w+(?:\.\w+)?)?)`", prose)
+  assert len(places) > 60
+  missing = [
+    place
+    for place in places
+    if not any(
+      (root / f"{place}{ending}").exists()
+      for root in (ROOT, ROOT / "agentrl_jax")
+      for ending in ("", ".py")
+    )
+  ]
+  assert not missing
