@@ -14,7 +14,7 @@ import jax
 def run(description: str, family: str, rows: Sequence[str]) -> None:
   """Measures the rows named on the command line, or all, one by one.
 
-  A row is `bench.<family>_<row>.measure(pairs, pythons)`.
+  A row is `bench.<family>.<row>.measure(pairs, pythons)`.
   """
   jax.config.update("jax_platforms", "cpu")
   parser = argparse.ArgumentParser(
@@ -38,7 +38,7 @@ def run(description: str, family: str, rows: Sequence[str]) -> None:
         "makes it\n"
       )
   for row in options.rows or rows:
-    module = importlib.import_module(f"bench.{family}_{row}")
+    module = importlib.import_module(f"bench.{family}.{row}")
     found = module.measure(options.pairs, pythons)
     about = {
       "row": row,

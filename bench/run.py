@@ -1,7 +1,7 @@
 """Runs every benchmark in turn, each in its own process.
 
-  python -m bench.run                      # all of them
-  python -m bench.run losses environments  # some
+  python -m bench.run                                 # all of them
+  python -m bench.run learner.losses environments  # some
 
 Each prints the work that it measured. Quote the ratios: peers run in the same
 minutes, while absolute times hold for this machine only.
@@ -11,13 +11,13 @@ import subprocess
 import sys
 
 BENCHMARKS = (
-  "losses",
-  "parity",
-  "rollout_engine",
-  "pipeline",
+  "learner.losses",
+  "learner.parity",
+  "rollout.engine",
+  "system.pipeline",
   "environments",
-  "playing",
-  "searches",
+  "controller.playing",
+  "environments.searches",
   "learner",
   "rollout",
   "system",

@@ -1,4 +1,4 @@
-"""Peer of `bench.learner_train_step`: transformers, and AdamW of torch.
+"""Peer of `bench.learner.train_step`: transformers, and AdamW of torch.
 
 Reads a model and micro_batch.npz from a folder, writes results.npz and prints
 its versions. Then answers every line:

@@ -1,4 +1,4 @@
-"""Peer of `bench.losses`: token log-probabilities in plain torch.
+"""Peer of `bench.learner.losses`: token log-probabilities in plain torch.
 
 Runs in its own virtual environment: reads inputs.npz from a folder, writes
 results.npz there and prints torch's version. Then every line names a

@@ -1,4 +1,4 @@
-"""Peer of `bench.learner_rl_step`: TRL's GRPOTrainer.
+"""Peer of `bench.learner.rl_step`: TRL's GRPOTrainer.
 
 Reads a model and prompt.npy from a folder and prints its versions. Then takes
 one step of the trainer for every line and answers with the seconds taken.

@@ -1,4 +1,4 @@
-"""Peer of `bench.rollout_decode`: Tunix's vanilla sampler.
+"""Peer of `bench.rollout.decode`: Tunix's vanilla sampler.
 
 Reads a model and prompts.npy from a folder and prints its versions. Then every
 line has a number of prompts, to which the peer generates greedily. It writes

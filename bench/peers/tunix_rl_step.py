@@ -1,4 +1,4 @@
-"""Peer of `bench.learner_rl_step`: Tunix's GRPOLearner with its own sampler.
+"""Peer of `bench.learner.rl_step`: Tunix's GRPOLearner with its own sampler.
 
 Reads a model and prompt.npy from a folder and prints its versions. Then takes
 one step of the learner for every line and answers with the seconds taken. Its

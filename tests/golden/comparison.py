@@ -2,7 +2,7 @@
 
 `originals.npz` (see `make_originals.py`) holds random batches and what the
 originals' results; this module computes ours, under the same names. The tests
-compare them, and `bench/parity.py` reports the differences.
+compare them, and `bench/learner/parity.py` reports the differences.
 """
 
 import functools

@@ -15,7 +15,7 @@ from agentrl_jax.controller.groups.group_queue import (
 )
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.errors import ConfigError
-from bench import virtual_time
+from bench.system import virtual_time
 from tests.controller.groups.simulation import HOUR, SIZE, STEP, Settings, train
 
 

@@ -1,6 +1,7 @@
 """Token log-probabilities, forward and backward, against plain torch.
 
-  python -m bench.losses [--pairs=9] [--peer_python=.venv-peers/bin/python]
+  python -m bench.learner.losses [--pairs=9]
+    [--peer_python=.venv-peers/bin/python]
 
 Three measurements, each of a mean negative log-likelihood and its gradient with
 respect to hidden states and output matrix:

@@ -1,9 +1,9 @@
-"""Tests of `bench.scaling`: what its simulations must come to."""
+"""Tests of `bench.system.scaling`: what its simulations must come to."""
 
 import dataclasses
 import unittest
 
-from bench import scaling
+from bench.system import scaling
 
 SLOTS_ALONE = scaling.System(
   chips=2,

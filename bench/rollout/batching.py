@@ -21,7 +21,7 @@ import numpy as np
 from agentrl_jax.rollout.api import SamplingParams
 from bench import timing, tiny
 from bench.line_peer import Pythons
-from bench.rollout_served import RawSteps, make_driver
+from bench.rollout.served import RawSteps, make_driver
 
 REQUESTS, SLOTS, PROMPT, MEAN, MOST = 64, 16, 8, 64, 256
 STEPS_PER_SYNC = 4

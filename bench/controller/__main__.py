@@ -45,7 +45,7 @@ from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.garbage import spare_collections
 
 ROWS = ("burst", "turns", "steady")
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 STEADY_SESSIONS, STEADY_TURNS, STEADY_PERIOD_S = 100, 20, 1.0
 READY_S, CALL_S = 60.0, 900.0
 _TEXT = "x" * 500  # of an answer, and of an observation
@@ -250,7 +250,7 @@ def _controller(worker: str, open_files: int, places: int) -> Iterator[Any]:
   called = f"grpc://127.0.0.1:{grpc}" if worker == "grpc" else url
   hosted = [
     "agentrl_jax.service.worker",
-    "--environment=bench.controller:TakesTurns",
+    "--environment=bench.controller.__main__:TakesTurns",
   ]
   hosted += [f"--port={own}", f"--concurrency={places}"]
   hosted += [f"--controller={called}"]

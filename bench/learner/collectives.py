@@ -70,7 +70,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   del pairs, pythons
   flags = f"--xla_force_host_platform_device_count={max(SLICES)}"
   done = subprocess.run(
-    [sys.executable, "-m", "bench.learner_collectives"],
+    [sys.executable, "-m", "bench.learner.collectives"],
     env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
     stdout=subprocess.PIPE,
     check=True,

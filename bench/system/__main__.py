@@ -90,7 +90,7 @@ def make_config(
   with c.unlocked():
     c.tasks.weights[TASK] = 1.0
     c.environments[TASK] = environments.entry(
-      "bench.system:SlowArithmetic",
+      "bench.system.__main__:SlowArithmetic",
       options={"latency_s": 0.0},
       mistakes={"wrong_sum": 0.3},
     )

@@ -36,7 +36,7 @@ from agentrl_jax.service.docker.containers import (
   ContainerSpec,
   container_worker,
 )
-from bench.episodes import (
+from bench.environments.episodes import (
   Meter,
   memory_per_session,
   quantiles_ms,

@@ -1,6 +1,6 @@
 """Decode speed of the rollout engine, and the cost of its drivers.
 
-  python -m bench.rollout_engine [--driver=raw|local|jetstream] [--policy=...]
+  python -m bench.rollout.engine [--driver=raw|local|jetstream] [--policy=...]
 
 Three measurements on the same policy and slots. `raw` calls the compiled decode
 program in a loop and does nothing else: it is the limit that the host can only

@@ -12,8 +12,8 @@ import jax
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from bench import rollout_engine
 from bench.line_peer import Pythons
+from bench.rollout import engine
 from configs.base import defaults
 
 
@@ -22,20 +22,20 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   del pythons  # the limit is no host work at all
   load_before = os.getloadavg()[0]
   policy = Policy(
-    ModelConfig(**rollout_engine.POLICIES["nothing"]),
+    ModelConfig(**engine.POLICIES["nothing"]),
     defaults(ComputeConfig, "compute"),
   )
   params = policy.init(jax.random.key(0))
   found = {}
   for steps in (1, 4):
-    args = rollout_engine.make_parser().parse_args([])
+    args = engine.make_parser().parse_args([])
     args.policy, args.steps_per_sync = "nothing", steps
     rounds = []
     for _ in range(pairs):
-      raw = rollout_engine.measure_raw(policy, params, args)["ms_per_step"]
+      raw = engine.measure_raw(policy, params, args)["ms_per_step"]
       of_drivers = {}
       for args.driver in ("local", "jetstream"):
-        row = rollout_engine.measure_driver(policy, params, args)
+        row = engine.measure_driver(policy, params, args)
         of_drivers[args.driver] = row["ms_per_step"] - raw
       rounds.append(of_drivers | {"raw": raw})
     found[steps] = {

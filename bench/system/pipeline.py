@@ -1,7 +1,7 @@
 """Asynchronous against synchronous training, and the cost of staleness bounds.
 
-  python -m bench.pipeline
-  python -m bench.pipeline --staleness=4 --max_age=4,8 --peers
+  python -m bench.system.pipeline
+  python -m bench.system.pipeline --staleness=4 --max_age=4,8 --peers
 
 The controller's own collector, admission, queue and groups, on a virtual clock;
 only what takes time is simulated. Each episode has turns of log-normal length
@@ -55,8 +55,8 @@ from agentrl_jax.data.records import (
   Trajectory,
 )
 from agentrl_jax.errors import EnvironmentFault
-from bench import virtual_time
-from bench.simulated_collector import episode_of, make_collector, turn_of
+from bench.system import virtual_time
+from bench.system.simulated_collector import episode_of, make_collector, turn_of
 
 WARM_UP = 5  # updates that are not counted
 _ANY = 1 << 30  # versions

@@ -24,7 +24,7 @@ from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons
-from bench.rollout_served import RawSteps, make_driver
+from bench.rollout.served import RawSteps, make_driver
 
 SLOTS, PROMPT, ANSWER, VERSIONS = 8, 8, 248, 3
 CONFIG = dict(

@@ -1,6 +1,6 @@
 """A batch on its way from process 0 to the other learner processes.
 
-  python -m bench.shared_batch --processes=4 --tokens=4000000
+  python -m bench.learner.shared_batch --processes=4 --tokens=4000000
 
 Encoding: bytes and tokens per second of `launch.processes.group_bytes`, beside
 gzip of JSON with arrays in base64, the form that files of episodes have. The
@@ -160,7 +160,7 @@ def _start() -> None:
     address = f"127.0.0.1:{free.getsockname()[1]}"
   running = [
     subprocess.Popen(
-      [sys.executable, "-m", "bench.shared_batch", *sys.argv[1:]],
+      [sys.executable, "-m", "bench.learner.shared_batch", *sys.argv[1:]],
       env=os.environ
       | {
         COORDINATOR: address,

@@ -1,4 +1,4 @@
-"""Tests of `bench.pipeline`: what its simulations must come to."""
+"""Tests of `bench.system.pipeline`: what its simulations must come to."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.controller.groups.group_queue import ANY_AGE
-from bench import pipeline
+from bench.system import pipeline
 
 ALIKE = pipeline.Pipeline(
   sigma=0.0,

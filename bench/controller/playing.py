@@ -1,7 +1,7 @@
 """The CPU time that one process needs for a turn, with all episodes in flight.
 
-  python -m bench.playing
-  python -m bench.playing --episodes=1000 --profile=30
+  python -m bench.controller.playing
+  python -m bench.controller.playing --episodes=1000 --profile=30
 
 The controller's own groups, players, recorders and chat codec, with Qwen's
 tokenizer and template. The policy and the environment cost nothing: the policy
@@ -53,7 +53,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.rollout.api import Completion, SamplingParams
-from bench.episodes import resident_kib
+from bench.environments.episodes import resident_kib
 from bench.qwen_chat import load_qwen, make_tokenizer
 
 TURNS, GROUP = 5, 8

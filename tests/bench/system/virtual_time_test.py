@@ -1,9 +1,9 @@
-"""Tests of `bench.virtual_time`: no time passes, and all stays in order."""
+"""Tests of `virtual_time`: no time passes, and all stays in order."""
 
 import asyncio
 import unittest
 
-from bench import virtual_time
+from bench.system import virtual_time
 
 
 class VirtualTimeTest(unittest.TestCase):

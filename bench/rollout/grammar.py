@@ -36,7 +36,7 @@ from bench.line_peer import Pythons
 from configs.base import defaults
 
 SLOTS, PROMPT, ANSWER, WAIT_S = 16, 16, 80, 600.0
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = {
   "type": "array",
   "minItems": ANSWER,

@@ -14,7 +14,7 @@ from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.train.token_logprobs import token_logprobs
 from bench import tiny
 from bench.line_peer import Pythons
-from bench.rollout_served import make_driver
+from bench.rollout.served import make_driver
 
 REQUESTS, SLOTS, PROMPT, ANSWER = 80, 16, 32, 128
 

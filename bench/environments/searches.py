@@ -1,7 +1,7 @@
 """Speed of WebShop's search index, against SQLite's full-text index.
 
-  python -m bench.searches
-  python -m bench.searches --products 1000 100000 --queries 2000
+  python -m bench.environments.searches
+  python -m bench.environments.searches --products 1000 100000 --queries 2000
 
 Shops are generated; a small one is in memory, a large one on disk, as in the
 environment. Both indices hold the same texts and answer the same queries, the
@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
-from bench.episodes import quantiles_ms, resident_kib
+from bench.environments.episodes import quantiles_ms, resident_kib
 from environments.webshop.generation import generated_file
 from environments.webshop.listings.loader import Listings
 from environments.webshop.shop.catalogue import Catalogue
@@ -98,7 +98,8 @@ def measure(num_products: int, num_queries: int, table: Table) -> None:
 def main() -> None:
   """Parses the command line and prints all rows."""
   parser = argparse.ArgumentParser(
-    prog="python -m bench.searches", description=__doc__.partition("\n")[0]
+    prog="python -m bench.environments.searches",
+    description=__doc__.partition("\n")[0],
   )
   parser.add_argument("--products", nargs="+", type=int, default=list(BARS))
   parser.add_argument("--queries", type=int, default=2000)

@@ -1,6 +1,6 @@
 """Largest differences between our losses and those of verl and RAGEN.
 
-  python -m bench.parity
+  python -m bench.learner.parity
 
 Compares values and gradients in float64 and in float32 over the random batches
 of `tests/golden/originals.npz`; AGENTRL_JAX_ORIGINALS names a file with more.

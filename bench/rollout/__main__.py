@@ -13,7 +13,7 @@
 - grammar: answers that follow a grammar, against free ones; masks alone.
 - hostile: the wait of other requests during one request of the worst kind.
 - drift: the sampler's log-probabilities against the learner's.
-- draft: drafts of tokens, against decoding without; see bench/rollout_draft.py.
+- draft: drafts of tokens, against decoding without; see bench/rollout/draft.py.
 
 Float32 on the CPU, on both sides. Peers take turns with our code; the result is
 the median of the ratios on an otherwise idle machine: `contended` says whether

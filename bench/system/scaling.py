@@ -1,7 +1,8 @@
 """Use of the parts of a run, simulated from 1 to 4,096 rollout chips.
 
-  python -m bench.scaling
-  python -m bench.scaling --chips=64 --environment_s=600 --sessions=100000
+  python -m bench.system.scaling
+  python -m bench.system.scaling --chips=64 --environment_s=600
+    [--sessions=100000]
 
 The controller's own collector, admission, queue, groups and dispatchers, on a
 virtual clock; only what takes time is simulated:
@@ -52,8 +53,8 @@ from agentrl_jax.garbage import spare_collections
 from agentrl_jax.service.controller.dispatcher import Dispatcher, dispatching
 from agentrl_jax.service.controller.registry import Timers
 from agentrl_jax.service.protocol.link import Link
-from bench import virtual_time
-from bench.simulated_collector import episode_of, make_collector, turn_of
+from bench.system import virtual_time
+from bench.system.simulated_collector import episode_of, make_collector, turn_of
 
 TASK, GROUP, LONG_S = "task", 8, 1e9
 _TURN = turn_of(0)
