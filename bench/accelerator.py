@@ -31,10 +31,9 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.presets import PRESETS, preset
 from agentrl_jax.model.policy import Policy, num_params
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import tiny
 from configs.base import defaults

@@ -33,7 +33,7 @@ from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import DTYPES
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
@@ -48,7 +48,6 @@ from agentrl_jax.rollout.server.app import (
 )
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from configs.base import defaults
 from launch.config import command_line

@@ -7,7 +7,8 @@ from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.rollout.settings import EngineConfig, RolloutsConfig
+from agentrl_jax.rollout.api import EngineConfig
+from agentrl_jax.rollout.settings import RolloutsConfig
 from configs.base import defaults
 
 chat_config = functools.partial(defaults, ChatConfig, "chat")

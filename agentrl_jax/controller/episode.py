@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax import tracing
-from agentrl_jax.controller.chat_record import ChatLine, ChatRecord
 from agentrl_jax.controller.subagent import (
   NOT_MADE,
   PLANNER,
@@ -34,6 +33,7 @@ from agentrl_jax.controller.subagent import (
 )
 from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.recorder import ChatLine, ChatRecord
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,

@@ -17,10 +17,9 @@ import jax
 import numpy as np
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.train_batch import BatchConfig

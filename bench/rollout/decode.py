@@ -18,10 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons

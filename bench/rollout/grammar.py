@@ -25,11 +25,10 @@ import numpy as np
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.rollout.api import Completion, SamplingParams
+from agentrl_jax.rollout.api import Completion, EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, LocalDriver
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons

@@ -27,10 +27,9 @@ import numpy as np
 
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import SamplingParams
+from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from bench import timing, tiny
 from bench.line_peer import Pythons
 from configs.base import defaults

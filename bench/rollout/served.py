@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Params, Policy
+from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing
 from configs.base import defaults

@@ -15,7 +15,8 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.rollout.settings import AgentsConfig, EngineConfig
+from agentrl_jax.rollout.api import EngineConfig
+from agentrl_jax.rollout.settings import AgentsConfig
 from agentrl_jax.train.config.advantage import (
   CRITIC_ESTIMATORS,
   KEEPS,

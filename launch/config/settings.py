@@ -33,11 +33,8 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.sharding import MESH_AXES, SliceLayout
-from agentrl_jax.rollout.settings import (
-  AgentsConfig,
-  EngineConfig,
-  RolloutsConfig,
-)
+from agentrl_jax.rollout.api import EngineConfig
+from agentrl_jax.rollout.settings import AgentsConfig, RolloutsConfig
 from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
 from agentrl_jax.train.collapse.prompt_dependence import (

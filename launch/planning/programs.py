@@ -23,9 +23,9 @@ from agentrl_jax.model.attention.cached import choose_paged
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.attention.paged import CORES
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
-from agentrl_jax.rollout.settings import EngineConfig
 from agentrl_jax.train.train_batch import TrainBatch
 from launch.config.settings import Settings
 from launch.planning import roofline

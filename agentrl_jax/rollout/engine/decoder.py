@@ -21,7 +21,7 @@ import numpy as np
 
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Request
+from agentrl_jax.rollout.api import DraftPlan, EngineConfig, Request
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs, sampling
 from agentrl_jax.rollout.engine.cache.kv_cache import (
@@ -33,7 +33,6 @@ from agentrl_jax.rollout.engine.cache.kv_cache import (
 from agentrl_jax.rollout.engine.cache.paged_cache import PagedCache
 from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.sampling import Shaping
-from agentrl_jax.rollout.settings import DraftPlan, EngineConfig
 
 Params = Any  # a pytree of arrays
 

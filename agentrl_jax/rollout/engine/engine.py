@@ -30,6 +30,7 @@ from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_TOP,
   Completion,
+  EngineConfig,
   Request,
   SamplingParams,
 )
@@ -37,7 +38,6 @@ from agentrl_jax.rollout.engine.decoder import DecodeCall, Params, Published
 from agentrl_jax.rollout.engine.paged_scheduler import PagedScheduler
 from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.scheduler import Scheduler
-from agentrl_jax.rollout.settings import EngineConfig
 
 _COUNTS = (
   "sampled",

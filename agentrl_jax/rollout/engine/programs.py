@@ -29,12 +29,11 @@ from agentrl_jax.model.cache import (
   take_slots,
 )
 from agentrl_jax.model.policy import Chunk, Policy
-from agentrl_jax.rollout.api import MAX_STOPS
+from agentrl_jax.rollout.api import MAX_STOPS, DraftPlan
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import sampling
 from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.sampling import Shaping
-from agentrl_jax.rollout.settings import DraftPlan
 
 STOPS = tuple(f"stop_{n}" for n in range(MAX_STOPS))
 # Fields of a slot's state, one int32 row per slot; floats are stored as bits.

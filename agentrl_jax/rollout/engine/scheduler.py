@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Completion, Request
+from agentrl_jax.rollout.api import Completion, EngineConfig, Request
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.cache.kv_cache import (
   FREE,
@@ -36,7 +36,6 @@ from agentrl_jax.rollout.engine.decoder import (
   Published,
   WeightVersions,
 )
-from agentrl_jax.rollout.settings import EngineConfig
 
 
 class Scheduler:

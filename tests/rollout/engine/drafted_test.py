@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from agentrl_jax.rollout.api import Completion, SamplingParams
+from agentrl_jax.rollout.api import Completion, DraftPlan, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.settings import DraftPlan
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import PREFIX_CACHE, DriverTestCase
 from tests.rollout.engine import grammar_test, shaping_test

@@ -16,14 +16,13 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.rollout.api import Request
+from agentrl_jax.rollout.api import EngineConfig, Request
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.cache.prefix_cache import (
   BlockPool,
   Match,
   PrefixCache,
 )
-from agentrl_jax.rollout.settings import EngineConfig
 
 FROM_PREFIX_CACHE = -1  # source of an allocation
 FREE = -1  # serial of a slot without a request

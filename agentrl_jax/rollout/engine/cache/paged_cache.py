@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.cache.kv_cache import SlotTable, padded
 from agentrl_jax.rollout.engine.cache.pages import PagePool, PageTree
-from agentrl_jax.rollout.settings import EngineConfig
 
 
 class PagedCache:

@@ -1,4 +1,4 @@
-"""Tests of `controller.chat_record`."""
+"""Tests of `data.recorder.ChatRecord`."""
 
 import threading
 import unittest
@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 
-from agentrl_jax.controller.chat_record import ChatRecord
+from agentrl_jax.data.recorder import ChatRecord
 from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import PromptTooLong
