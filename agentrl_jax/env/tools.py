@@ -46,6 +46,28 @@ class ToolMistake:
   message: str
 
 
+def make_tool(
+  name: str, description: str, arguments: Mapping[str, str | Mapping[str, Any]]
+) -> Tool:
+  """Makes a tool that requires all of its arguments, and takes no others.
+
+  Each argument has its schema, or a description of a text.
+  """
+  properties = {
+    key: {"type": "string", "description": schema}
+    if isinstance(schema, str)
+    else schema
+    for key, schema in arguments.items()
+  }
+  parameters = {
+    "type": "object",
+    "properties": properties,
+    "required": list(arguments),
+    "additionalProperties": False,
+  }
+  return Tool(name, description, parameters)
+
+
 def read_arguments(
   call: ToolCall, tools: Sequence[Tool]
 ) -> dict[str, Any] | ToolMistake:

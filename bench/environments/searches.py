@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
+from bench.environments import generated_listings
 from bench.environments.episodes import quantiles_ms, resident_kib
-from environments.webshop.generation import generated_file
 from environments.webshop.listings.loader import Listings
 from environments.webshop.shop.catalogue import Catalogue
 from launch.processes.terminal import plain_console
@@ -68,7 +68,7 @@ def measure(num_products: int, num_queries: int, table: Table) -> None:
   """Measures both indices on the same products and queries."""
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "products.jsonl"
-    generated_file.write(path, num_products=num_products)
+    generated_listings.write(path, num_products=num_products)
     Listings(str(path), cache=folder)  # builds what is kept on disk
     begun, before = time.monotonic(), resident_kib()
     catalogue = Listings(str(path), cache=folder).catalogue

@@ -6,22 +6,13 @@ short system prompt, which saves tokens of small models.
 
 from collections.abc import Sequence
 
-from agentrl_jax.data.records import Message, Tool
+from agentrl_jax.data.records import Message
+from agentrl_jax.env.tools import make_tool
 
-TAKE_ACTION = Tool(
+TAKE_ACTION = make_tool(
   "take_action",
   "Take an action.",
-  {
-    "type": "object",
-    "properties": {
-      "action": {
-        "type": "string",
-        "description": "The action you would like to take",
-      }
-    },
-    "required": ["action"],
-    "additionalProperties": False,
-  },
+  {"action": "The action you would like to take"},
 )
 TOOLS = (TAKE_ACTION,)
 

@@ -10,34 +10,23 @@ import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from agentrl_jax.data.records import Status, Task, Tool
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, OneCallSession, Session, Step
 from agentrl_jax.env.options import require_positive
+from agentrl_jax.env.tools import make_tool
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.expert import MISTAKES, Adder
 from environments.arithmetic.scripted import POLICIES
 
-ADD = Tool(
+ADD = make_tool(
   "add",
   "Adds two integers.",
-  {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-  },
+  {"a": {"type": "integer"}, "b": {"type": "integer"}},
 )
-ANSWER = Tool(
-  "answer",
-  "Gives the final answer.",
-  {
-    "type": "object",
-    "properties": {"value": {"type": "integer"}},
-    "required": ["value"],
-    "additionalProperties": False,
-  },
+ANSWER = make_tool(
+  "answer", "Gives the final answer.", {"value": {"type": "integer"}}
 )
 NO_CALL = "No tool call found. Call add or answer."
 

@@ -4,38 +4,24 @@ The texts are AgentBench's to the letter, so that results are comparable. The
 short system prompt is for policies too small to read the long one.
 """
 
-from agentrl_jax.data.records import Message, Tool
+from agentrl_jax.data.records import Message
+from agentrl_jax.env.tools import make_tool
 from environments.dbbench.problem import Problem
 
-EXECUTE_SQL = Tool(
+EXECUTE_SQL = make_tool(
   "execute_sql",
   "Executes a given SQL statement on the database and returns the result.",
-  {
-    "type": "object",
-    "properties": {
-      "query": {
-        "type": "string",
-        "description": "The SQL query to be executed.",
-      }
-    },
-    "required": ["query"],
-    "additionalProperties": False,
-  },
+  {"query": "The SQL query to be executed."},
 )
-COMMIT_FINAL_ANSWER = Tool(
+COMMIT_FINAL_ANSWER = make_tool(
   "commit_final_answer",
   "Commits the final answer after all operations are completed.",
   {
-    "type": "object",
-    "properties": {
-      "answers": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "The list of final answers to commit.",
-      }
-    },
-    "required": ["answers"],
-    "additionalProperties": False,
+    "answers": {
+      "type": "array",
+      "items": {"type": "string"},
+      "description": "The list of final answers to commit.",
+    }
   },
 )
 TOOLS = (EXECUTE_SQL, COMMIT_FINAL_ANSWER)

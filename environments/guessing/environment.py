@@ -14,6 +14,7 @@ from agentrl_jax.data.split import split_of
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, OneCallSession, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
+from agentrl_jax.env.tools import make_tool
 from agentrl_jax.errors import ConfigError
 from environments.guessing.expert import MISTAKES, Questioner
 from environments.guessing.game import (
@@ -175,30 +176,20 @@ class GameSession(OneCallSession):
 
 def _ask_tool(game: Game) -> Tool:
   values = [value for _, value in game.questions]
-  return Tool(
+  return make_tool(
     "ask",
     "Tells if the thing has a value of an attribute.",
     {
-      "type": "object",
-      "properties": {
-        "attribute": {"type": "string", "enum": list(game.names)},
-        "value": {"type": "string", "enum": values},
-      },
-      "required": ["attribute", "value"],
-      "additionalProperties": False,
+      "attribute": {"type": "string", "enum": list(game.names)},
+      "value": {"type": "string", "enum": values},
     },
   )
 
 
 def _guess_tool(game: Game) -> Tool:
   number = {"type": "integer", "minimum": 1, "maximum": len(game.things)}
-  return Tool(
+  return make_tool(
     "guess",
     "Guesses the number of the thing, which ends the game.",
-    {
-      "type": "object",
-      "properties": {"number": number},
-      "required": ["number"],
-      "additionalProperties": False,
-    },
+    {"number": number},
   )

@@ -5,30 +5,13 @@ are compared on them. The short system prompt is for small policies, which the
 long one would overload.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from agentrl_jax.data.records import Message, Tool, ToolCall
-
-
-def _tool(name: str, description: str, parameters: Mapping[str, str]) -> Tool:
-  """Makes a tool whose parameters are all strings, and all required."""
-  return Tool(
-    name,
-    description,
-    {
-      "type": "object",
-      "properties": {
-        parameter: {"type": "string", "description": text}
-        for parameter, text in parameters.items()
-      },
-      "required": list(parameters),
-      "additionalProperties": False,
-    },
-  )
-
+from agentrl_jax.data.records import Message, ToolCall
+from agentrl_jax.env.tools import make_tool
 
 TOOLS = (
-  _tool(
+  make_tool(
     "get_relations",
     "Fetches all relations associated with a given entity or variable, which "
     "helps in navigating the Knowledge Base (KB) to find useful connections.",
@@ -39,7 +22,7 @@ TOOLS = (
       ),
     },
   ),
-  _tool(
+  make_tool(
     "get_neighbors",
     "Returns all entities connected to a given variable through a specified "
     "relation, can only be used after identifying valid relations with "
@@ -51,7 +34,7 @@ TOOLS = (
       ),
     },
   ),
-  _tool(
+  make_tool(
     "intersection",
     "Computes the intersection of two sets of entities or variables of the "
     "same type.",
@@ -60,7 +43,7 @@ TOOLS = (
       "variable2": "The second set of entities or a variable.",
     },
   ),
-  _tool(
+  make_tool(
     "get_attributes",
     "Retrieves all numerical attributes of a given variable, especially "
     "valuable when seeking for entities with extreme attributes (max or min).",
@@ -68,7 +51,7 @@ TOOLS = (
       "variable": "The variable whose numerical attributes are to be fetched.",
     },
   ),
-  _tool(
+  make_tool(
     "argmax",
     "Finds the entity with the maximum value of the specified attribute, can "
     "be used after identifying valid attributes with get_attributes().",
@@ -79,7 +62,7 @@ TOOLS = (
       "attribute": "The attribute to maximize over the entities.",
     },
   ),
-  _tool(
+  make_tool(
     "argmin",
     "Finds the entity with the minimum value of the specified attribute, can "
     "be used after identifying valid attributes with get_attributes().",
@@ -90,7 +73,7 @@ TOOLS = (
       "attribute": "The attribute to minimize over the entities.",
     },
   ),
-  _tool(
+  make_tool(
     "count",
     "Counts the number of entities within a given variable.",
     {

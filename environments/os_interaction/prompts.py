@@ -4,40 +4,24 @@ The texts are AgentBench's to the letter, so that scores can be compared. The
 short system prompt is for policies too small to read the long one.
 """
 
-from agentrl_jax.data.records import Message, Tool
+from agentrl_jax.data.records import Message
+from agentrl_jax.env.tools import make_tool
 
-
-def _tool(name: str, description: str, argument: str, meaning: str) -> Tool:
-  return Tool(
-    name,
-    description,
-    {
-      "type": "object",
-      "properties": {argument: {"type": "string", "description": meaning}},
-      "required": [argument],
-      "additionalProperties": False,
-    },
-  )
-
-
-BASH_ACTION = _tool(
+BASH_ACTION = make_tool(
   "bash_action",
   "Execute bash code to perform an operation in the Linux environment.",
-  "script",
-  "The bash script to be executed.",
+  {"script": "The bash script to be executed."},
 )
-FINISH_ACTION = _tool(
+FINISH_ACTION = make_tool(
   "finish_action",
   "Indicate that the task has been finished or need some additional "
   "information to be finished.",
-  "thought",
-  "The thought or reason indicating the task is finished.",
+  {"thought": "The thought or reason indicating the task is finished."},
 )
-ANSWER_ACTION = _tool(
+ANSWER_ACTION = make_tool(
   "answer_action",
   "Provide the answer to the question.",
-  "answer",
-  "The answer to the question.",
+  {"answer": "The answer to the question."},
 )
 TOOLS = (BASH_ACTION, FINISH_ACTION, ANSWER_ACTION)
 

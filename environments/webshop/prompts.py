@@ -1,6 +1,7 @@
 """Prompts, tools and fixed replies of WebShop."""
 
 from agentrl_jax.data.records import Tool
+from agentrl_jax.env.tools import make_tool
 
 # Upstream's text, slips included, which policies trained elsewhere know.
 UPSTREAM = """
@@ -32,16 +33,9 @@ def make_tools(*, described: bool) -> tuple[Tool, ...]:
   """Makes upstream's two tools, with or without its descriptions."""
 
   def make(name: str, description: str, argument: str, meaning: str) -> Tool:
-    schema = {"type": "string"}
     if described:
-      schema["description"] = meaning
-    parameters = {
-      "type": "object",
-      "properties": {argument: schema},
-      "required": [argument],
-      "additionalProperties": False,
-    }
-    return Tool(name, description if described else "", parameters)
+      return make_tool(name, description, {argument: meaning})
+    return make_tool(name, "", {argument: {"type": "string"}})
 
   return (
     make(

@@ -14,8 +14,8 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
+from bench.environments import generated_listings
 from environments.webshop import WebShop
-from environments.webshop.generation import generated_file
 from environments.webshop.listings import loader
 from environments.webshop.listings.loader import Listings
 from environments.webshop.listings.store import StoredCatalogue
@@ -55,7 +55,7 @@ class StoreTest(unittest.TestCase):
   def test_a_generated_file_in_chunks_of_any_size(self):
     folder = make_folder(self)
     path = folder / "products.json.gz"
-    generated_file.write(path, num_products=60, num_words=9, form="array")
+    generated_listings.write(path, num_products=60, num_words=9, form="array")
     in_memory = Listings(str(path))
     queries = [p.title for p in in_memory.catalogue.products]
     for chunk in (1, 50, 1 << 22):
@@ -76,7 +76,7 @@ class StoreTest(unittest.TestCase):
   def make_file(self):
     """Writes a small file of listings."""
     path = make_folder(self) / "products.jsonl"
-    generated_file.write(path, num_products=9, num_words=5)
+    generated_listings.write(path, num_products=9, num_words=5)
     return path
 
   def test_a_store_is_built_once_per_content(self):
@@ -87,7 +87,7 @@ class StoreTest(unittest.TestCase):
     with mock.patch("environments.webshop.listings.store._build") as build:
       on_disk(self, path, cache=str(cache))
     build.assert_not_called()
-    generated_file.write(path, num_products=9, num_words=5, seed=1)
+    generated_listings.write(path, num_products=9, num_words=5, seed=1)
     on_disk(self, path, cache=str(cache))
     self.assertEqual(len(list(cache.iterdir())), 2)
     self.assertTrue(store.is_dir())
@@ -114,7 +114,7 @@ class StoreTest(unittest.TestCase):
   def test_memory_does_not_grow_with_the_file(self):
     folder = make_folder(self)
     path = folder / "products.jsonl"
-    generated_file.write(path, num_products=14_000, num_words=150)
+    generated_listings.write(path, num_products=14_000, num_words=150)
     self.assertGreater(path.stat().st_size, loader.IN_MEMORY_BYTES)
     opening = (
       "import sys, resource\n"
@@ -140,7 +140,7 @@ class ShopOnDiskTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     folder = tempfile.TemporaryDirectory()
     cls.addClassCleanup(folder.cleanup)
     cls.folder = pathlib.Path(folder.name)
-    generated_file.write(
+    generated_listings.write(
       cls.folder / "products.jsonl", num_products=2000, num_words=0
     )
 

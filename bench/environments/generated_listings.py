@@ -1,6 +1,6 @@
 """Writes a file of generated listings, for shops larger than memory.
 
-  python -m environments.webshop.generation.generated_file \
+  python -m bench.environments.generated_listings \
     --num_products 100000 --path /tmp/products.jsonl
 
 The file is for measurements of shops with millions of products. Descriptions

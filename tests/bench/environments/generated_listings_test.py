@@ -4,7 +4,7 @@ import pathlib
 import tempfile
 import unittest
 
-from environments.webshop.generation import generated_file
+from bench.environments import generated_listings
 from environments.webshop.listings.products import product_of
 from environments.webshop.listings.rows import read_rows
 
@@ -13,11 +13,11 @@ class GeneratedFileTest(unittest.TestCase):
   def write(self, name, **arguments):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder) / name
-    generated_file.write(path, **arguments)
+    generated_listings.write(path, **arguments)
     return path
 
   def test_forms_hold_the_same_products(self):
-    drawn = list(generated_file.draw(1200, 3, 0))
+    drawn = list(generated_listings.draw(1200, 3, 0))
     self.assertEqual(len({product.id for product in drawn}), 1200)
     forms = {"a.jsonl": "lines", "a.json": "array", "a.jsonl.gz": "lines"}
     for name, form in forms.items():
@@ -35,7 +35,7 @@ class GeneratedFileTest(unittest.TestCase):
 
   def test_words_have_different_frequencies(self):
     words = " ".join(
-      product.description for product in generated_file.draw(200, 100, 0)
+      product.description for product in generated_listings.draw(200, 100, 0)
     ).split()
     num_distinct = len(set(words))
     self.assertTrue(2000 < num_distinct < len(words) / 2, num_distinct)
