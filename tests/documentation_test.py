@@ -11,6 +11,12 @@ PAGES = sorted(
   for pattern in ("*.md", "docs/*.md", "studies/**/*.md", "environments/*/*.md")
   for path in ROOT.glob(pattern)
 )
+# Files that a reader makes.
+EXAMPLES = {
+  "configs/ablations/X.py",
+  "configs/ablations/mine.py",
+  "my_lab/config.py",
+}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -51,4 +57,28 @@ def test_paths_of_the_architecture_page_exist():
       for ending in ("", ".py")
     )
   ]
+  assert not missing
+
+
+def _exists(module: str) -> bool:
+  path = ROOT / module.replace(".", "/")
+  return path.is_dir() or path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_and_imports_of_a_page_name_modules(page):
+  text = page.read_text()
+  commands = set(re.findall(r"python -m\s+([\w.]+)", text))
+  imports = re.findall(r"^\s*from (\w+[\w.]*) import (\w+)", text, re.M)
+  named = commands | {module for module, _ in imports}
+  ours = {name for name in named if (ROOT / name.split(".")[0]).is_dir()}
+  missing = {name.rstrip(".") for name in ours if not _exists(name.rstrip("."))}
+  for module, name in imports:
+    folder = ROOT / module.replace(".", "/")
+    if module in ours and folder.is_dir():
+      source = (folder / "__init__.py").read_text()
+      if name not in source and not _exists(f"{module}.{name}"):
+        missing.add(f"{module}.{name}")
+  configs = set(re.findall(r"--(?:config|ablation)=(\w+/[\w/]+\.py)", text))
+  missing |= {c for c in configs - EXAMPLES if not (ROOT / c).exists()}
   assert not missing
