@@ -9,7 +9,7 @@ import dataclasses
 
 import jax
 
-from agentrl_jax.data.prefix_tree import PrefixTree
+from agentrl_jax.data.packing import PrefixTree
 
 jax.tree_util.register_dataclass(
   PrefixTree,

@@ -54,7 +54,6 @@ from agentrl_jax.losses.advantages.turns import (
 from agentrl_jax.losses.agentrl import agentrl_loss
 from agentrl_jax.losses.diagnostics import (
   Extremes,
-  RatioMoments,
   clip_fractions,
   extremes,
   ratio_moments,
@@ -96,6 +95,7 @@ from agentrl_jax.losses.ratios import (
 )
 from agentrl_jax.losses.reductions import (
   Mean,
+  RatioMoments,
   fixed_length_mean,
   pair_mean,
   segment_mean,

@@ -14,60 +14,7 @@ import jax.numpy as jnp
 from agentrl_jax.losses.arguments import check_masked, widen
 from agentrl_jax.losses.kl import k1, k3
 from agentrl_jax.losses.policy_gradient import check_clip
-from agentrl_jax.losses.reductions import Mean, token_mean
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class RatioMoments:
-  """Sums over the tokens of each version that sampled: counts, weights, KL."""
-
-  count_Z: jax.Array  # tokens
-  weight_Z: jax.Array  # sum of weights
-  square_Z: jax.Array  # sum of their squares
-  k1_Z: jax.Array  # sum of estimates of KL(mu || pi)
-  k3_Z: jax.Array  # likewise, never negative
-  abs_Z: jax.Array  # sum of |log-ratio|
-
-  def __add__(self, other: "RatioMoments") -> "RatioMoments":
-    return jax.tree.map(jnp.add, self, other)
-
-  def share(self) -> jax.Array:
-    """Returns share_Z, the share of the tokens that each version sampled."""
-    return self.count_Z / jnp.maximum(jnp.sum(self.count_Z), 1)
-
-  def effective_sample_size(self) -> jax.Array:
-    """Returns (sum w)^2 / (n sum w^2), the effective share of n tokens.
-
-    1 on policy, 1 / n if one token outweighs all; 0 for a version without
-    tokens (or weights).
-    """
-    return _divide(
-      jnp.square(self.weight_Z) / jnp.maximum(self.count_Z, 1), self.square_Z
-    )
-
-  def mean_weight(self) -> jax.Array:
-    """Returns the mean weight: 1 in expectation, less if ratios are cut off."""
-    return _divide(self.weight_Z, self.count_Z)
-
-  def kl(self) -> jax.Array:
-    """Returns KL(mu || pi) in nats per token, from k3: never negative.
-
-    A ratio r enters as r - 1 - log r, so a few large ones dominate the mean;
-    `abs_log_ratio` shows the other tokens.
-    """
-    return _divide(self.k3_Z, self.count_Z)
-
-  def kl_k1(self) -> jax.Array:
-    """Returns the estimate from k1, mean log mu - log pi (verl's ppo_kl)."""
-    return _divide(self.k1_Z, self.count_Z)
-
-  def abs_log_ratio(self) -> jax.Array:
-    """Returns E_mu |log pi - log mu| in nats per token, without any exp.
-
-    A token that is d nats away adds d / n, where it adds exp(d) / n to `kl`.
-    """
-    return _divide(self.abs_Z, self.count_Z)
+from agentrl_jax.losses.reductions import Mean, RatioMoments, token_mean
 
 
 def ratio_moments(
@@ -181,8 +128,3 @@ def extremes(x_BT: jax.Array, mask_BT: jax.Array) -> Extremes:
 def _known(x_BT: jax.Array, mask_BT: jax.Array) -> jax.Array:
   """Returns x in float32 at least, without gradient, 0 off the mask."""
   return jax.lax.stop_gradient(jnp.where(mask_BT, widen(x_BT), 0))
-
-
-def _divide(x_Z: jax.Array, y_Z: jax.Array) -> jax.Array:
-  """Returns x / y, and 0 where y is 0."""
-  return jnp.where(y_Z != 0, x_Z / jnp.where(y_Z != 0, y_Z, 1), 0)

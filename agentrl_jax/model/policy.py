@@ -149,7 +149,7 @@ class Policy:
 
     Tokens see earlier tokens of their own segment only; positions count from
     0 within each. Rows of prefix trees have `end_BT` in place of segments, and
-    tokens see their ancestors: see `data.prefix_tree`.
+    tokens see their ancestors: see `data.packing`.
     """
     attend = functools.partial(
       packed.attend,

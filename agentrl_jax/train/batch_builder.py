@@ -1,9 +1,12 @@
 """Builds micro-batches from groups: advantages, packing, log-probabilities.
 
-Advantages are computed over the whole batch, from the other trajectories of
-the group or from a critic, and normalised by task. Packing and cutting come
-afterwards, so the cut changes nothing. Log-probabilities of other policies
-than the trained one are computed with the params before the update.
+Each step hands the batch on: groups, the trajectories that are compared, their
+advantages, rows, and micro-batches with the weights of their tokens.
+
+Advantages are computed over the whole batch, from the other trajectories of the
+group or from a critic, and normalised by task. Packing and cutting come
+afterwards, so the cut changes nothing. Log-probabilities of other policies than
+the trained one are computed with the params before the update.
 
 Axes: N trajectories, U turns, R rows of the whole batch, B rows of a
 micro-batch, T tokens, K trajectories that are left out of the computation.
@@ -11,6 +14,7 @@ micro-batch, T tokens, K trajectories that are left out of the computation.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,12 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
-from agentrl_jax.data.compared import (
-  Compared,
-  compared_parts,
-  require_roles,
-)
-from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import Group, Trajectory
@@ -41,17 +39,22 @@ from agentrl_jax.train.advantages import (
   place_rewards,
   require_finite,
 )
+from agentrl_jax.train.compared import (
+  Compared,
+  LearnedTurns,
+  compared_parts,
+  require_roles,
+)
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.layout import Layout
 from agentrl_jax.train.config.loss import LossConfig
-from agentrl_jax.train.critic.informed import (
+from agentrl_jax.train.custom_trial import try_advantage
+from agentrl_jax.train.informed_critic import (
   Encode,
   carried_over,
   for_critic,
   informed,
 )
-from agentrl_jax.train.custom_trial import try_advantage
-from agentrl_jax.train.learned_turns import LearnedTurns
 from agentrl_jax.train.metrics import answer_versions
 from agentrl_jax.train.objective import (
   reward_kl_estimator,
@@ -68,8 +71,8 @@ from agentrl_jax.train.train_batch import (
   TrainBatch,
   add_fields,
   cut,
+  grammar_masks,
   on_mesh,
-  replicate_on_mesh,
 )
 from agentrl_jax.train.weights.reference import Reference
 
@@ -78,26 +81,14 @@ _POLICY_INPUTS = {"policy_logprob_BT", "entropy_BT"}
 
 
 @dataclasses.dataclass(frozen=True)
-class _LeftOut:
-  """Trajectories that count in the mean and are not computed."""
+class _Rated:
+  """Trajectories to compute, with advantages, and those that only weigh."""
 
-  task_K: np.ndarray  # int
-  num_tokens_K: np.ndarray  # int, trained on
-
-  def rows(self, row_length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lays out the tokens in rows; returns their tasks and a mask."""
-    task_X = np.repeat(self.task_K, self.num_tokens_K)
-    num_rows = -(-len(task_X) // row_length)
-    missing = num_rows * row_length - len(task_X)
-    shape = (num_rows, row_length)
-    mask_X = np.ones(len(task_X), bool)
-    return (
-      np.pad(task_X, (0, missing)).reshape(shape),
-      np.pad(mask_X, (0, missing)).reshape(shape),
-    )
-
-
-_NONE_LEFT_OUT = _LeftOut(np.array([], int), np.array([], int))
+  trajectories: Sequence[Trajectory]
+  value_NU: np.ndarray  # advantages
+  task_N: np.ndarray
+  left_task_K: np.ndarray  # int
+  left_tokens_K: np.ndarray  # int, trained on
 
 
 class BatchBuilder:
@@ -128,10 +119,11 @@ class BatchBuilder:
       )
     try_advantage(advantage)
     self._loss, self._advantage, self._batch = loss, advantage, batch
-    self._present = batch  # with the layout of the batch that is being built
     self._task_ids, self._reference = task_ids, reference
-    self._make_grammars = make_grammars
     self._encode = encode
+    self._grammar_masks = partial(
+      grammar_masks, make_grammars=make_grammars, mesh=policy.mesh
+    )
     self._token_weights = _TokenWeights(policy, loss, temperature=temperature)
     self.learned_turns = LearnedTurns()  # of the batch that was built last
     self._has_seen_roles = False
@@ -166,22 +158,21 @@ class BatchBuilder:
       return token_values(policy, params, micro_batch.batch, hidden_BTD)
 
     self._mesh = policy.mesh
-    # Arrays that the host reads are replicated, so every process has them all.
-    replicated = self._mesh and sharding.replicated(self._mesh)
     options = policy.compiler_options
+    # Arrays that the host reads are replicated, so every process has them all.
+    read = {
+      "out_shardings": self._mesh and sharding.replicated(self._mesh),
+      "compiler_options": options,
+    }
     self._logprobs = jax.jit(logprobs, compiler_options=options)
-    self._costs = jax.jit(
-      costs, out_shardings=replicated, compiler_options=options
-    )
-    self._values = jax.jit(
-      values, out_shardings=replicated, compiler_options=options
-    )
+    self._costs = jax.jit(costs, **read)
+    self._values = jax.jit(values, **read)
 
   def longest_line(self, groups: Sequence[Group]) -> int:
     """Returns the tokens of the longest line that is trained on."""
-    parts = _parts_of(self._compare(groups))
+    trajectories = self._compare(groups).trajectories
     return max(
-      (line.num_tokens for t in self._informed(parts) for line in t.lines),
+      (line.num_tokens for t in self._read(trajectories) for line in t.lines),
       default=0,
     )
 
@@ -199,33 +190,37 @@ class BatchBuilder:
     denominator, so loss and gradient are the same as if they were computed.
     The list is empty if no trajectory is kept: then no update is made.
     """
-    self._present = self._batch
+    shape = self._batch
     if layout is not None:
-      self._present = dataclasses.replace(
-        self._batch,
-        row_length=layout.row_length,
-        micro_batch=layout.micro_batch,
+      shape = dataclasses.replace(
+        shape, row_length=layout.row_length, micro_batch=layout.micro_batch
       )
     compared = self._compare(groups)
-    parts, of_critic = _parts_of(compared), []
+    trajectories = compared.trajectories
     arrays = make_arrays(
       compared.groups,
       self._task_ids,
       self._advantage,
-      self._penalties(parts),
+      self._penalties(trajectories, shape),
     )
-    self.learned_turns = LearnedTurns()
     if self._advantage.uses_critic:
-      micro_batches, of_critic, report = self._with_critic(
-        compared, parts, arrays, params
+      micro_batches, of_critic, report = self._criticised(
+        trajectories, arrays, params, shape
       )
     else:
-      micro_batches, report = self._without_critic(compared, parts, arrays)
+      rated, report = self._rate(trajectories, arrays)
+      trajectories, of_critic = rated.trajectories, []
+      micro_batches = []
+      if trajectories:
+        rows = _pack(trajectories, shape, report)
+        report["batch/trained_tokens"] += report["batch/left_out_tokens"]
+        micro_batches = self._cut(rated, rows, shape)
+    self.learned_turns = LearnedTurns(compared, trajectories, micro_batches)
     played = [t for group in groups for t in group.trajectories]
     report["batch/trajectories"] = float(len(played))
     report["batch/turns"] = float(sum(len(t.turns) for t in played))
     report["batch/lines"] = float(sum(len(t.lines) for t in played))
-    report["batch/row_length"] = float(self._present.row_length)
+    report["batch/row_length"] = float(shape.row_length)
     micro_batches = self._add_logprobs(micro_batches, params)
     return [*micro_batches, *of_critic], report
 
@@ -258,12 +253,14 @@ class BatchBuilder:
       self._has_seen_roles = True
     return compared_parts(groups, compare=compare, roles=roles)
 
-  def _without_critic(
-    self,
-    compared: Compared,
-    trajectories: Sequence[Trajectory],
-    arrays: TrajectoryArrays,
-  ) -> tuple[list[TrainBatch], Report]:
+  def _rate(
+    self, trajectories: Sequence[Trajectory], arrays: TrajectoryArrays
+  ) -> tuple[_Rated, Report]:
+    """Computes advantages, and selects the trajectories to compute.
+
+    At least one is computed, so that every batch that counts makes an update:
+    the optimizer's momentum moves the params also where the gradient is 0.
+    """
     value_NU, self._running = advantages(
       arrays,
       num_tasks=len(self._task_ids),
@@ -272,139 +269,111 @@ class BatchBuilder:
     )
     require_finite(value_NU, self._advantage)
     has_signal_N = value_NU.any(axis=1)
-    counted_N = counted_trajectories(arrays, config=self._advantage)
-    report = {
+    num_tokens_N = arrays.num_tokens_NU.sum(axis=1)
+    computed_N = counted_N = counted_trajectories(
+      arrays, config=self._advantage
+    )
+    if self._loss.needs_advantage and counted_N.any():
+      computed_N = counted_N & has_signal_N
+      if not computed_N.any():
+        shortest = np.where(counted_N, num_tokens_N, np.inf).argmin()
+        computed_N[shortest] = True
+    left_N = counted_N & ~computed_N
+    rated = _Rated(
+      [trajectories[n] for n in np.flatnonzero(computed_N)],
+      value_NU[computed_N],
+      arrays.task_N[computed_N],
+      arrays.task_N[left_N],
+      num_tokens_N[left_N],
+    )
+    return rated, {
       "batch/trajectories_with_signal": float(has_signal_N.sum()),
       "batch/trained_tokens": 0.0,
-      "batch/left_out_tokens": 0.0,
+      "batch/left_out_tokens": float(rated.left_tokens_K.sum()),
     }
-    if not counted_N.any():
-      return [], report
-    chosen, rest = self._choose(arrays, counted_N, has_signal_N)
-    packed = [trajectories[n] for n in chosen]
-    rows = self._pack(packed, report)
-    value_RT = value_NU[chosen][rows.trajectory, rows.turn]
-    task_RT = arrays.task_N[chosen][rows.trajectory]
-    num_tokens_N = arrays.num_tokens_NU.sum(axis=1)
-    left_out = _LeftOut(arrays.task_N[rest], num_tokens_N[rest])
-    report["batch/left_out_tokens"] = float(left_out.num_tokens_K.sum())
-    report["batch/trained_tokens"] += report["batch/left_out_tokens"]
-    micro_batches = self._cut(rows, value_RT, task_RT, packed, left_out)
-    self.learned_turns = LearnedTurns(compared, packed, micro_batches)
-    return micro_batches, report
 
-  def _choose(
+  def _criticised(
     self,
-    arrays: TrajectoryArrays,
-    counted_N: np.ndarray,
-    has_signal_N: np.ndarray,
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Selects the trajectories to compute, and those that only weigh.
-
-    At least one is computed, so that every batch that counts makes an update:
-    the optimizer's momentum moves the params also where the gradient is 0.
-    """
-    if not self._loss.needs_advantage:
-      return np.flatnonzero(counted_N), np.array([], int)
-    computed_N = counted_N & has_signal_N
-    if not computed_N.any():
-      num_tokens_N = arrays.num_tokens_NU.sum(axis=1)
-      shortest = np.where(counted_N, num_tokens_N, np.inf).argmin()
-      computed_N[shortest] = True
-    return np.flatnonzero(computed_N), np.flatnonzero(counted_N & ~computed_N)
-
-  def _with_critic(
-    self,
-    compared: Compared,
     trajectories: Sequence[Trajectory],
     arrays: TrajectoryArrays,
     params: Params,
+    shape: BatchConfig,
   ) -> tuple[list[TrainBatch], list[TrainBatch], Report]:
     """Returns micro-batches, those of an informed critic alone, and report."""
-    report: Report = {"batch/left_out_tokens": 0.0}
-    read = self._informed(trajectories)
-    rows = self._pack(read, report)
-    task_RT = arrays.task_N[rows.trajectory]
-    micro_batches = self._cut(rows, np.zeros(rows.mask.shape), task_RT, read)
-    value_RT = np.concatenate(
-      [self._values(params, on_mesh(x, self._mesh)) for x in micro_batches]
+    num_trajectories = len(trajectories)
+    none_K = np.array([], int)
+    rated = _Rated(
+      self._read(trajectories),
+      np.zeros_like(arrays.turn_reward_NU)[:num_trajectories],
+      arrays.task_N[:num_trajectories],
+      none_K,
+      none_K,
     )
+    report: Report = {"batch/left_out_tokens": 0.0}
+    rows = _pack(rated.trajectories, shape, report)
+    micro_batches = self._cut(rated, rows, shape)
     fields, self._running = critic_advantages(
       rows,
       place_rewards(rows, arrays.turn_reward_NU),
-      value_RT,
-      task_RT,
+      self._computed(self._values, params, micro_batches),
+      rated.task_N[rows.trajectory],
       num_tasks=len(self._task_ids),
       config=self._advantage,
       running=self._running,
     )
-    of_critic: list[TrainBatch] = []
-    if self._advantage.informs_critic:
-      of_critic = for_critic(micro_batches, fields)
-      seen = self._pack(trajectories, report)
-      micro_batches = self._cut(
-        seen,
-        carried_over(fields["advantage"], rows, seen),
-        arrays.task_N[seen.trajectory],
-        trajectories,
-      )
-    else:
-      micro_batches = add_fields(micro_batches, fields)
-    self.learned_turns = LearnedTurns(compared, trajectories, micro_batches)
+    if not self._advantage.informs_critic:
+      return add_fields(micro_batches, fields), [], report
+    of_critic = for_critic(micro_batches, fields)
+    rated = dataclasses.replace(rated, trajectories=trajectories)
+    seen = _pack(trajectories, shape, report)
+    advantage_RT = carried_over(fields["advantage"], rows, seen)
+    micro_batches = add_fields(
+      self._cut(rated, seen, shape), {"advantage": advantage_RT}
+    )
     return micro_batches, of_critic, report
 
-  def _informed(
-    self, trajectories: Sequence[Trajectory]
-  ) -> Sequence[Trajectory]:
+  def _read(self, trajectories: Sequence[Trajectory]) -> Sequence[Trajectory]:
     """Returns the trajectories as the critic, if there is one, reads them."""
     if not self._advantage.informs_critic:
       return trajectories
     assert self._encode is not None
     return informed(trajectories, self._encode)
 
-  def _pack(self, trajectories: Sequence[Trajectory], report: Report) -> Rows:
-    rows = pack(
-      trajectories,
-      row_length=self._present.row_length,
-      rows_multiple=self._present.micro_batch,
-      sharing=self._present.sharing,
-    )
-    report["batch/fill"] = rows.fill
-    report["batch/shared"] = 1 - rows.num_computed / max(rows.num_tokens, 1)
-    report["batch/trained_tokens"] = float(rows.mask.sum())
-    return rows
-
   def _cut(
-    self,
-    rows: Rows,
-    value_RT: np.ndarray,
-    task_RT: np.ndarray,
-    packed: Sequence[Trajectory],
-    left_out: _LeftOut = _NONE_LEFT_OUT,
+    self, rated: _Rated, rows: Rows, shape: BatchConfig
   ) -> list[TrainBatch]:
-    advantage_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
+    """Cuts the rows, and gives their tokens advantages and weights."""
+    task_RT = rated.task_N[rows.trajectory]
+    value_RT = rated.value_NU[rows.trajectory, rows.turn]
     micro_batches = cut(
-      rows, advantage_RT, self._present.micro_batch, self._masks(rows, packed)
+      rows,
+      np.where(rows.mask, value_RT, 0).astype(np.float32),
+      shape.micro_batch,
+      self._grammar_masks(rows, rated.trajectories),
     )
-    version_NU = answer_versions(packed)
+    version_NU = answer_versions(rated.trajectories)
     fields = {
       "task": task_RT.astype(np.int32),
       "version": version_NU[rows.trajectory, rows.turn],
     }
+    # A trajectory's lines may be in several rows.
+    in_lines = any(len(t.lines) > 1 for t in rated.trajectories)
     if self._loss.task_share != "tokens":
-      fields["weight"], weight = self._weights(task_RT, rows.mask, left_out)
+      fields["weight"], weight = _task_weights(
+        task_RT, rows.mask, rated, num_tasks=len(self._task_ids)
+      )
     elif self._loss.reduction == "token_mean":
-      weight = float(left_out.num_tokens_K.sum())
+      weight = float(rated.left_tokens_K.sum())
     else:  # a mean over trajectories
-      weight = float(len(left_out.num_tokens_K))
-      if self._loss.reduction == "sequence_mean" and _have_lines(packed):
+      weight = float(len(rated.left_tokens_K))
+      if self._loss.reduction == "sequence_mean" and in_lines:
         fields["weight"] = _one_for_each(rows)
     micro_batches = add_fields(micro_batches, fields)
     # Equal shares, so that each of several updates of a batch has its own.
     shares = [weight / len(micro_batches)] * len(micro_batches)
-    corrects = self._loss.sums_sequences and _have_lines(packed)
+    corrects = self._loss.sums_sequences and in_lines
     if corrects:
-      further = [_further_lines(x, packed) for x in micro_batches]
+      further = [_further_lines(x, rated.trajectories) for x in micro_batches]
       shares = [a - b for a, b in zip(shares, further, strict=True)]
     if not self._loss.needs_advantage and not corrects:
       return micro_batches
@@ -413,46 +382,33 @@ class BatchBuilder:
       for x, share in zip(micro_batches, shares, strict=True)
     ]
 
-  def _masks(
-    self, rows: Rows, packed: Sequence[Trajectory]
-  ) -> AnswerMasks | None:
-    """Collects the grammars' masks; the table is copied to devices once."""
-    masks = answer_masks(rows, packed, self._make_grammars)
-    return masks and dataclasses.replace(
-      masks, mask_MX=replicate_on_mesh(masks.mask_MX, self._mesh)
+  def _computed(
+    self,
+    program: Callable[[Params, TrainBatch], jax.Array],
+    params: Params,
+    micro_batches: Sequence[TrainBatch],
+  ) -> np.ndarray:
+    """Returns the numbers [R, T] that a program computes of the whole batch."""
+    return np.concatenate(
+      [program(params, on_mesh(x, self._mesh)) for x in micro_batches]
     )
 
-  def _weights(
-    self, task_RT: np.ndarray, mask_RT: np.ndarray, left_out: _LeftOut
-  ) -> tuple[np.ndarray, float]:
-    """Weights of the packed tokens, and the sum of those left out."""
-    other_task_XT, other_mask_XT = left_out.rows(mask_RT.shape[1])
-    weight_RT = np.asarray(
-      losses.task_weights(
-        pad_rows(np.concatenate([task_RT, other_task_XT])),
-        pad_rows(np.concatenate([mask_RT, other_mask_XT])),
-        num_tasks=len(self._task_ids),
-      )
-    )
-    num_rows = len(mask_RT)
-    return weight_RT[:num_rows], float(weight_RT[num_rows:].sum())
-
-  def _penalties(self, trajectories: Sequence[Trajectory]) -> np.ndarray | None:
+  def _penalties(
+    self, trajectories: Sequence[Trajectory], shape: BatchConfig
+  ) -> np.ndarray | None:
     """Computes the KL penalty of each turn, if rewards include it."""
     if self._loss.kl_place != "reward":
       return None
-    rows = self._pack(trajectories, {})
+    rows = _pack(trajectories, shape, {})
     micro_batches = cut(
       rows,
       np.zeros(rows.mask.shape),
-      self._present.micro_batch,
-      self._masks(rows, trajectories),
+      shape.micro_batch,
+      self._grammar_masks(rows, trajectories),
     )
     assert self._reference is not None  # loss.kl_coefficient needs one
     params = self._reference.fetch()
-    cost_RT = np.concatenate(
-      [self._costs(params, on_mesh(x, self._mesh)) for x in micro_batches]
-    )
+    cost_RT = self._computed(self._costs, params, micro_batches)
     num_turns = max(len(t.turns) for t in trajectories)
     cost_NU = np.zeros((len(trajectories), num_turns))
     index = (rows.trajectory[rows.mask], rows.turn[rows.mask])
@@ -481,13 +437,43 @@ class BatchBuilder:
     return [complete(micro_batch) for micro_batch in micro_batches]
 
 
-def _parts_of(compared: Compared) -> list[Trajectory]:
-  return [t for group in compared.groups for t in group.trajectories]
+def _pack(
+  trajectories: Sequence[Trajectory], shape: BatchConfig, report: Report
+) -> Rows:
+  """Packs trajectories into rows; reports how full they are."""
+  rows = pack(
+    trajectories,
+    row_length=shape.row_length,
+    rows_multiple=shape.micro_batch,
+    sharing=shape.sharing,
+  )
+  report["batch/fill"] = rows.fill
+  report["batch/shared"] = 1 - rows.num_computed / max(rows.num_tokens, 1)
+  report["batch/trained_tokens"] = float(rows.mask.sum())
+  return rows
 
 
-def _have_lines(packed: Sequence[Trajectory]) -> bool:
-  """Returns true if a trajectory has several lines of tokens."""
-  return any(len(t.lines) > 1 for t in packed)
+def _task_weights(
+  task_RT: np.ndarray, mask_RT: np.ndarray, rated: _Rated, *, num_tasks: int
+) -> tuple[np.ndarray, float]:
+  """Weights of the packed tokens, and the sum of those left out."""
+  num_rows, row_length = mask_RT.shape
+  # The tokens that are left out, in rows of their own.
+  task_X = np.repeat(rated.left_task_K, rated.left_tokens_K)
+  missing = -len(task_X) % row_length
+  mask_X = np.pad(np.ones(len(task_X), bool), (0, missing))
+  task_X = np.pad(task_X, (0, missing))
+
+  def joined(x_RT: np.ndarray, other_X: np.ndarray) -> np.ndarray:
+    other_RT = other_X.reshape(-1, row_length)
+    return pad_rows(np.concatenate([x_RT, other_RT]))
+
+  weight_RT = np.asarray(
+    losses.task_weights(
+      joined(task_RT, task_X), joined(mask_RT, mask_X), num_tasks=num_tasks
+    )
+  )
+  return weight_RT[:num_rows], float(weight_RT[num_rows:].sum())
 
 
 def _one_for_each(rows: Rows) -> np.ndarray:

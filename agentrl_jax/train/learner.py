@@ -21,9 +21,9 @@ from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import sharding
 from agentrl_jax.model.compiler_options import check_known
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.learned_turns import TokenValues
 from agentrl_jax.train.metrics import (
   EngineDrift,
+  TokenValues,
   drift_numbers,
   policy_slot_numbers,
 )

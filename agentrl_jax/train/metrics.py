@@ -21,7 +21,16 @@ from agentrl_jax.data.records import Trajectory, Turn
 from agentrl_jax.losses import RatioMoments
 
 DRIFT = "policy/engine_drift"
+POLICY_LOGPROB = "policy/logprob"
 _SEVERAL = -1  # no version has this number
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TokenValues:
+  """Values of tokens, which do not add up over micro-batches."""
+
+  values_BT: jax.Array
 
 
 @jax.tree_util.register_dataclass

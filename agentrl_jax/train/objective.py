@@ -14,10 +14,11 @@ from agentrl_jax.losses import ExplainedVariance, Mean, RatioMoments
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.custom_trial import try_loss
-from agentrl_jax.train.learned_turns import POLICY_LOGPROB, TokenValues
 from agentrl_jax.train.metrics import (
   DRIFT,
+  POLICY_LOGPROB,
   EngineDrift,
+  TokenValues,
   measure_drift,
   measure_policy_slots,
 )

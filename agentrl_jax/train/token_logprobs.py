@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.data.prefix_tree import PrefixTree
+from agentrl_jax.data.packing import PrefixTree
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy

@@ -6,16 +6,17 @@ all of it. A row belongs to one micro-batch, and each device gets its own rows.
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.data.grammar.answer_masks import AnswerMasks
-from agentrl_jax.data.packing import Rows
-from agentrl_jax.data.prefix_tree import allowed_nodes
+from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
+from agentrl_jax.data.grammar.grammars import Grammars
+from agentrl_jax.data.packing import Rows, allowed_nodes
+from agentrl_jax.data.records import Trajectory
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 
@@ -142,11 +143,23 @@ def on_mesh(micro_batch: TrainBatch, mesh: Mesh | None) -> TrainBatch:
   return jax.tree.map(_place, micro_batch, shardings)
 
 
-def replicate_on_mesh(array: np.ndarray, mesh: Mesh | None) -> Array:
-  """Copies an array that all micro-batches share to every device, once."""
+def grammar_masks(
+  rows: Rows,
+  trajectories: Sequence[Trajectory],
+  make_grammars: Callable[[], Grammars] | None,
+  mesh: Mesh | None,
+) -> AnswerMasks | None:
+  """Returns the masks of the trajectories' grammars; None without a grammar.
+
+  The table, which all micro-batches share, is copied to every device once.
+  """
+  if not any(turn.grammar for t in trajectories for turn in t.turns):
+    return None
+  masks = answer_masks(rows, trajectories, make_grammars)
   if mesh is None:
-    return array
-  return _place(array, sharding.replicated(mesh))
+    return masks
+  table = _place(masks.mask_MX, sharding.replicated(mesh))
+  return dataclasses.replace(masks, mask_MX=table)
 
 
 def _place(x: Array, where: NamedSharding) -> jax.Array:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
-from agentrl_jax.data.prefix_tree import PrefixTree
+from agentrl_jax.data.packing import PrefixTree
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.cached import choose as choose_cached

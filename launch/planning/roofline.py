@@ -7,7 +7,7 @@ memory wait for synchronous exchanges; if they do not overlap at all, their sum.
 Real steps lie between.
 
 Products are counted by formula. Tokens that attempts share are computed once
-(`data.prefix_tree`); how many these are, and which pairs of blocks attention
+(`data.packing`); how many these are, and which pairs of blocks attention
 visits, is taken from groups of equal attempts, packed as an update packs them.
 
 Links: a group of chips moves data along every axis of the grid that it spans,
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from agentrl_jax.data.prefix_tree import SortedPrefixes, assign_tree_rows
+from agentrl_jax.data.packing import SortedPrefixes, assign_tree_rows
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import splash
 from agentrl_jax.model.compute import ComputeConfig

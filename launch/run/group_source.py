@@ -47,7 +47,7 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from agentrl_jax.train.advantages import shaped_reward
-from agentrl_jax.train.learned_turns import LearnedTurns
+from agentrl_jax.train.compared import LearnedTurns
 from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog

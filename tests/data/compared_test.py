@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from agentrl_jax.data.compared import compared_parts
+from agentrl_jax.train.compared import compared_parts
 from tests.data.records import make_group, make_several_lines
 
 pytestmark = pytest.mark.smoke

@@ -8,8 +8,7 @@ from absl.testing import absltest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.data.packing import pack
-from agentrl_jax.data.prefix_tree import SortedPrefixes, keys_of
+from agentrl_jax.data.packing import SortedPrefixes, keys_of, pack
 from agentrl_jax.data.records import Line
 from agentrl_jax.errors import ConfigError
 from tests.data.records import (

@@ -8,7 +8,7 @@ from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import pack
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.advantages import advantages, make_arrays
-from agentrl_jax.train.learned_turns import LearnedTurns
+from agentrl_jax.train.compared import LearnedTurns
 from agentrl_jax.train.token_logprobs import token_logprobs
 from tests.settings import COMPUTE
 from tests.train import small

@@ -31,15 +31,13 @@ def answer_masks(
   rows: Rows,
   trajectories: Sequence[Trajectory],
   make_grammars: Callable[[], Grammars] | None,
-) -> AnswerMasks | None:
-  """Returns the masks of all rows; None if no answer had a grammar.
+) -> AnswerMasks:
+  """Returns the masks of all rows, some answers of which had a grammar.
 
-  `trajectories` are those that were packed. `make_grammars` is called if they
-  have grammars. Raises `ConfigError` if it is None then, and `GeneratorFault`
+  `trajectories` are those that were packed. Raises
+  `ConfigError` if `make_grammars` is None, and `GeneratorFault`
   for a token that its grammar does not allow.
   """
-  if not any(turn.grammar for t in trajectories for turn in t.turns):
-    return None
   if make_grammars is None:
     raise ConfigError(
       "answers had to follow a grammar, and the learner was given no "

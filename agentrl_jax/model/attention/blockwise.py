@@ -2,7 +2,7 @@
 
 Token t sees token s of its row if s <= t < end[s]: with the end of its segment
 for `end` this is causal attention within packed sequences, with the end of its
-subtree that of a prefix tree (`data.prefix_tree`). Pairs of a block of queries
+subtree that of a prefix tree (`data.packing`). Pairs of a block of queries
 and a block of keys that have a visible pair of tokens are computed one after
 another, and the softmax is accumulated (arXiv:2205.14135). So time grows with
 the tokens that are seen, not with the square of the row, and memory with

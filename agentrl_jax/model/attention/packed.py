@@ -1,6 +1,6 @@
 """Chooses the kernel for attention over packed rows, and runs it on a mesh.
 
-Rows are sequences one after another, or prefix trees (`data.prefix_tree`).
+Rows are sequences one after another, or prefix trees (`data.packing`).
 Heads and rows never meet, so devices that share them exchange nothing. Tokens
 do meet: where a row is split over `sequence`, each device keeps its queries and
 fetches the keys and values of the whole row.

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from agentrl_jax import losses
-from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
+from agentrl_jax.data.grammar.answer_masks import AnswerMasks
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import Group, Trajectory, Turn
@@ -36,8 +37,8 @@ from agentrl_jax.train.train_batch import (
   BatchConfig,
   TrainBatch,
   cut,
+  grammar_masks,
   on_mesh,
-  replicate_on_mesh,
 )
 
 TOPS = (1, 2, 4, 8)  # prompts among which an answer's own is looked for
@@ -127,10 +128,9 @@ class PromptDependence:
   ) -> np.ndarray:
     """Returns log p of answer i under prompt j in nats, 0 if not valid."""
     logprob_NN = np.zeros(valid_NN.shape, np.float32)
-    allowed = _AllowedTokens(answers, self._make_grammars, self._batch)
-    mask_MX = None
-    if allowed.mask_MX is not None:
-      mask_MX = replicate_on_mesh(allowed.mask_MX, self._mesh)
+    allowed = _AllowedTokens(
+      answers, self._make_grammars, self._batch, self._mesh
+    )
     # By prompt, so that those packed together share theirs.
     prompt_P, answer_P = np.nonzero(valid_NN.T)
     for start in range(0, len(answer_P), _PAIRS):
@@ -143,8 +143,8 @@ class PromptDependence:
         sharing=self._batch.sharing,
       )
       masks = None
-      if mask_MX is not None:
-        masks = AnswerMasks(allowed.place(rows, i_P), mask_MX)
+      if allowed.mask_MX is not None:
+        masks = AnswerMasks(allowed.place(rows, i_P), allowed.mask_MX)
       logprob_RT = np.concatenate(
         [
           self._logprobs(params, on_mesh(micro_batch, self._mesh))
@@ -173,9 +173,10 @@ class _AllowedTokens:
     answers: Sequence[Trajectory],
     make_grammars: Callable[[], Grammars] | None,
     batch: BatchConfig,
+    mesh: Mesh | None,
   ):
     rows = pack(answers, row_length=batch.row_length)
-    masks = answer_masks(rows, answers, make_grammars)
+    masks = grammar_masks(rows, answers, make_grammars, mesh)
     self.mask_MX = masks and masks.mask_MX
     sizes = [len(answer.turns[0].sampled) for answer in answers]
     self._allowed: list[np.ndarray] = []  # of each answer [A]

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_jax.data.compared import COMPARE
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train import custom
+from agentrl_jax.train.compared import COMPARE
 from agentrl_jax.train.config.checks import (
   WithFunctions,
   require_one_of,

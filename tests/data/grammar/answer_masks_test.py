@@ -79,10 +79,6 @@ class AnswerMasksTest(absltest.TestCase):
     self.assertEqual(len(more), 1 << (len(more) - 1).bit_length())
     self.assertGreater(len(more), len(few))
 
-  def test_nobody_asks_where_no_answer_had_a_grammar(self):
-    rows = pack(self.trajectories, row_length=64)
-    self.assertIsNone(answer_masks(rows, self.trajectories, None))
-
   def test_a_grammar_that_nobody_can_read(self):
     self.say(1, 0, "no<|end|>", YES_OR_NO)
     rows = pack(self.trajectories, row_length=64)

@@ -12,14 +12,26 @@ from one of these comparisons, `COMPARE`:
   Lightning (arXiv:2508.03680), whose agents learned to make fewer calls.
 
 A part is a trajectory with some of the turns, so that everything after it works
-as with whole episodes.
+as with whole episodes. `LearnedTurns` leads back: from the tokens that the
+learner trained on to the turns of the whole episodes.
 """
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from agentrl_jax.data.records import Group, Line, Trajectory
+import jax
+import numpy as np
+
+from agentrl_jax.data.records import (
+  Group,
+  LearnedTurn,
+  Line,
+  Trajectory,
+  Turn,
+)
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.train.metrics import POLICY_LOGPROB
+from agentrl_jax.train.train_batch import TrainBatch
 
 COMPARE = ("episodes", "roles", "lines")
 
@@ -34,6 +46,14 @@ class Compared:
   groups: tuple[Group, ...]
   parts: Mapping[int, Sequence[Part]]
   whole: tuple[Group, ...]  # keeps the trajectories alive, and so their ids
+
+  @property
+  def trajectories(self) -> list[Trajectory]:
+    """All parts, in the order of their groups."""
+    return [t for group in self.groups for t in group.trajectories]
+
+
+_NOTHING = Compared((), {}, ())
 
 
 def compared_parts(
@@ -59,10 +79,10 @@ def compared_parts(
         line = trajectory.turns[numbers[0]].line if numbers else 0
         role = trajectory.role_of(line) if compare == "roles" else ""
         members.setdefault(role, []).append(part)
-    for role, found in members.items():
+    for role, own_parts in members.items():
       id_ = f"{group.id}/{role}" if role else group.id
       compared.append(
-        dataclasses.replace(group, id=id_, trajectories=tuple(found))
+        dataclasses.replace(group, id=id_, trajectories=tuple(own_parts))
       )
   return Compared(tuple(compared), parts, tuple(groups))
 
@@ -93,13 +113,90 @@ def _part(trajectory: Trajectory, lines: Sequence[Line], reward: float) -> Part:
 
 def require_roles(roles: Sequence[str], groups: Sequence[Group]) -> None:
   """Raises `ConfigError` if no line has one of the roles."""
-  found = {
+  present = {
     line.role for g in groups for t in g.trajectories for line in t.lines
   }
-  if found and not found.intersection(roles):
+  if present and not present.intersection(roles):
     raise ConfigError(
       f"train.roles={tuple(roles)!r} is to be trained on, and the episodes of "
-      f"this batch have lines of {', '.join(map(repr, sorted(found)))}: name "
+      f"this batch have lines of {', '.join(map(repr, sorted(present)))}: name "
       "some of these, or () for all. An agent gives its role with each call, "
       "in the header X-AgentRL-Role"
     )
+
+
+class LearnedTurns:
+  """Log-probabilities and advantages of one batch, by trajectory and turn.
+
+  The program of the gradient has the log-probabilities at hand. They stay on
+  the devices, and are copied for the trajectories that somebody asks for.
+  """
+
+  def __init__(
+    self,
+    compared: Compared = _NOTHING,
+    packed: Sequence[Trajectory] = (),
+    micro_batches: Sequence[TrainBatch] = (),
+  ):
+    """`packed` are parts of `compared`, and `Batch.trajectory` their number.
+
+    The micro-batches are on the host. Without any, nothing was computed.
+    """
+    self._compared = compared
+    self._number = {id(part): n for n, part in enumerate(packed)}
+    self._packed = packed  # so that no other object gets the id of one
+    self._micro_batches = micro_batches
+    self._logprob_BT: dict[int, jax.Array] = {}
+
+  def add(self, number: int, values: Mapping[str, jax.Array]) -> None:
+    """Keeps what the learner reports of the tokens of a micro-batch.
+
+    `number` is its position in the batch; the arrays are replicated.
+    """
+    if POLICY_LOGPROB in values:
+      self._logprob_BT[number] = values[POLICY_LOGPROB]
+
+  def of(self, trajectory: Trajectory) -> tuple[LearnedTurn, ...] | None:
+    """Returns a turn for each of the trajectory's; None if not computed.
+
+    Turns that were not trained on have NaN and an advantage of 0. Every process
+    may ask, alone.
+    """
+    turns: dict[int, LearnedTurn] = {}
+    for part, numbers in self._compared.parts.get(id(trajectory), ()):
+      for number, learned in self._of_part(part).items():
+        turns[numbers[number]] = learned
+    if not turns:
+      return None
+    return tuple(
+      turns.get(number) or _not_computed(turn)
+      for number, turn in enumerate(trajectory.turns)
+    )
+
+  def _of_part(self, part: Trajectory) -> dict[int, LearnedTurn]:
+    """Returns the turns of a part by their numbers, from all micro-batches."""
+    number = self._number.get(id(part))
+    turns: dict[int, LearnedTurn] = {}
+    if number is None:
+      return turns
+    for m, micro_batch in enumerate(self._micro_batches):
+      batch = micro_batch.batch
+      chosen_BT = np.asarray(batch.mask) & (batch.trajectory == number)
+      if not chosen_BT.any() or m not in self._logprob_BT:
+        continue
+      turn = np.asarray(batch.turn)[chosen_BT]
+      logprob = np.asarray(self._logprob_BT[m])[chosen_BT]
+      advantage = np.asarray(micro_batch.advantage)[chosen_BT]
+      for u in np.unique(turn).tolist():
+        turns[u] = LearnedTurn(
+          logprob=logprob[turn == u], advantage=advantage[turn == u]
+        )
+    return turns
+
+
+def _not_computed(turn: Turn) -> LearnedTurn:
+  size = len(turn.sampled)
+  return LearnedTurn(
+    logprob=np.full(size, np.nan, np.float32),
+    advantage=np.zeros(size, np.float32),
+  )
