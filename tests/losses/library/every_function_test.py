@@ -1,4 +1,4 @@
-"""Behaviour of every function, on the arguments of the page's test vectors.
+"""Behaviour of every function, on the arguments of the test vectors.
 
 Transformations, gradients, batches without trained tokens or without rows, and
 refused shapes.
@@ -14,11 +14,8 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
-from tests.losses.library.test_vectors_test import (
-  IN_HASTE,
-  sections,
-  to_argument,
-)
+from tests.golden.vectors import sections
+from tests.losses.library.test_vectors_test import IN_HASTE, to_argument
 
 # The arguments that get a gradient; all others are constants.
 DIFFERENTIABLE = {

@@ -1,13 +1,6 @@
-"""The library against its page of test vectors, and the page's generator.
-
-The page is read as someone would who ports the library: nothing is known here
-of the scripts that wrote it, except in the one test that runs them.
-"""
+"""The library against its test vectors, and the generator of these."""
 
 import dataclasses
-import json
-import pathlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +12,8 @@ from absl.testing import parameterized
 
 from agentrl_jax import losses
 from tests.golden import make_test_vectors
+from tests.golden.vectors import FILE, sections, to_array
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "test_vectors.md"
 TYPES = {
   frozenset(field.name for field in dataclasses.fields(kind)): kind
   for kind in (losses.Mean, losses.TaskMoments)
@@ -30,28 +23,6 @@ IN_HASTE = {
   "xla_backend_optimization_level": 0,
   "xla_llvm_disable_expensive_passes": True,
 }
-
-
-def sections() -> dict[str, list[dict[str, Any]]]:
-  """The cases on the page, by file of the library."""
-  page = PAGE.read_text(encoding="utf-8")
-  texts = re.split(r"^## `losses/([\w/]+)\.py`$", page, flags=re.MULTILINE)[1:]
-  return {
-    module: [
-      json.loads(block)
-      for block in re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
-    ]
-    for module, text in zip(texts[::2], texts[1::2], strict=True)
-  }
-
-
-def to_array(value: list) -> np.ndarray:
-  """A nested list as bool, integers, or floats with NaN for null."""
-  array = np.array(value, dtype=object)
-  kinds = {type(x) for x in array.flat}
-  if kinds <= {bool} or kinds <= {int}:
-    return np.array(value)
-  return np.vectorize(lambda x: np.nan if x is None else float(x))(array)
 
 
 def to_argument(name: str, value: Any) -> Any:
@@ -75,7 +46,7 @@ def part_of(result: Any, name: str, place: int) -> Any:
 
 
 def call(block: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple:
-  """Returns the function's result, and the gradients that the page has."""
+  """Returns the function's result, and the gradients of the case."""
   function = getattr(losses, block["function"])
   arguments = block["arguments"]
   settings = {
@@ -96,8 +67,8 @@ def call(block: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple:
 
 
 class TestVectorsTest(parameterized.TestCase):
-  def test_page_is_what_the_script_writes(self):
-    self.assertEqual(PAGE.read_text(encoding="utf-8"), make_test_vectors.page())
+  def test_file_is_what_the_script_writes(self):
+    self.assertEqual(FILE.read_text(encoding="utf-8"), make_test_vectors.text())
 
   def test_every_function_has_a_case(self):
     functions = {
@@ -105,13 +76,13 @@ class TestVectorsTest(parameterized.TestCase):
       for name in losses.__all__
       if not isinstance(getattr(losses, name), type)
     }
-    on_page = {
+    with_case = {
       block["function"]: module
       for module, blocks in sections().items()
       for block in blocks
     }
-    self.assertEqual(functions, set(on_page))
-    for name, module in on_page.items():
+    self.assertEqual(functions, set(with_case))
+    for name, module in with_case.items():
       with self.subTest(name):
         defined_in = getattr(losses, name).__module__
         path = module.replace("/", ".")
