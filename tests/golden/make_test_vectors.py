@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -297,12 +297,15 @@ def text() -> str:
   """Returns the file, with results and gradients computed again."""
   modules = []
   for module, cases in sections().items():
-    blocks = ",\n".join(map(_computed, cases))
+    blocks = ",\n".join(
+      "    " + _text(computed(case), depth=2, indent="    ") for case in cases
+    )
     modules.append(f"  {json.dumps(module)}: [\n{blocks}\n  ]")
   return "{\n" + ",\n".join(modules) + "\n}\n"
 
 
-def _computed(case: Mapping[str, Any]) -> str:
+def computed(case: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the case with the results and gradients of the loops."""
   loop = LOOPS[case["function"]]
   known = _known(loop.function, case["arguments"])
   result = loop.function(**known)
@@ -315,7 +318,7 @@ def _computed(case: Mapping[str, Any]) -> str:
       name: _rounded(np.round(_gradient(loop, known, name), 7))
       for name in case["gradient"]
     }
-  return "    " + "\n".join(_lines(fields, depth=2, indent="    "))
+  return fields
 
 
 def _known(
@@ -353,17 +356,16 @@ def _gradient(loop: Loop, known: Mapping[str, Any], name: str) -> np.ndarray:
   return finite_difference.gradient(summed, known[name])
 
 
-def _lines(value: Any, depth: int, indent: str) -> Iterator[str]:
-  """Yields JSON with a line for each entry of the outer objects."""
+def _text(value: Any, depth: int, indent: str) -> str:
+  """Returns JSON with a line for each entry of the outer objects."""
   if not (isinstance(value, dict) and value and depth):
-    yield json.dumps(value, allow_nan=False)
-    return
+    return json.dumps(value, allow_nan=False)
   inner = indent + "  "
-  entries = [
-    f"{inner}{json.dumps(name)}: " + "\n".join(_lines(entry, depth - 1, inner))
+  entries = (
+    f"{inner}{json.dumps(name)}: {_text(entry, depth - 1, inner)}"
     for name, entry in value.items()
-  ]
-  yield "{\n" + ",\n".join(entries) + f"\n{indent}}}"
+  )
+  return "{\n" + ",\n".join(entries) + f"\n{indent}}}"
 
 
 def _rounded(value: Any) -> Any:
