@@ -15,8 +15,12 @@ PAGES = sorted(
 EXAMPLES = {
   "configs/ablations/X.py",
   "configs/ablations/mine.py",
-  "my_lab/config.py",
+  "tests/ratchet.json",
 }
+FOLDERS = (
+  *("agentrl_jax", "bench", "configs", "environments", "launch"),
+  *("studies", "tests"),
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -79,6 +83,6 @@ def test_commands_and_imports_of_a_page_name_modules(page):
       source = (folder / "__init__.py").read_text()
       if name not in source and not _exists(f"{module}.{name}"):
         missing.add(f"{module}.{name}")
-  configs = set(re.findall(r"--(?:config|ablation)=(\w+/[\w/]+\.py)", text))
-  missing |= {c for c in configs - EXAMPLES if not (ROOT / c).exists()}
+  files = set(re.findall(rf"(?:{'|'.join(FOLDERS)})/[\w/.-]+\.\w+", text))
+  missing |= {f for f in files - EXAMPLES if not (ROOT / f).exists()}
   assert not missing
