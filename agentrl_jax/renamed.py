@@ -33,6 +33,19 @@ _RENAMED = (
   (r"(.*\b)optimizer\.final_share", r"\1optimizer.final_lr_ratio"),
   (r"model\.rotary_share", "model.partial_rotary_factor"),
   (r"advantage\.trace", "advantage.gae_lambda"),
+  (
+    r"loss\.sapo_(tau_positive|tau_negative)",
+    r"loss.surrogate_settings={'\1': ...}",
+  ),
+  (r"loss\.reduction_length", "loss.reduction_settings={'length': ...}"),
+  (
+    r"advantage\.(k|step_weight|turn_discount)",
+    r"advantage.estimator_settings={'\1': ...}",
+  ),
+  (
+    r"advantage\.keep_threshold",
+    "advantage.keep_settings={'threshold': ...}, or {'share': ...}",
+  ),
   # Metrics.
   (r"engine/lane_occupancy/slot(\d+)", r"engine/slot_occupancy/policy_slot\1"),
   (r"slots/(\w+)/slot(\d+)/(.*)", r"policy_slots/\1/policy_slot\2/\3"),

@@ -325,18 +325,17 @@ def kept_groups(
   keep = {
     "all": lambda *_, **__: jnp.ones(num_groups, bool),
     "signal": losses.keep_groups_above,
-    "std": partial(losses.keep_groups_above, threshold=config.keep_threshold),
-    "top_share": partial(losses.keep_top_groups, share=config.keep_threshold),
-    "top_signal": partial(losses.keep_top_signal, share=config.keep_threshold),
-    "top_softmax": partial(
-      losses.keep_top_softmax, share=config.keep_threshold
-    ),
+    "std": losses.keep_groups_above,
+    "top_share": losses.keep_top_groups,
+    "top_signal": losses.keep_top_signal,
+    "top_softmax": losses.keep_top_softmax,
   }[config.keep]
   return keep(
     arrays.reward_N,
     arrays.group_N,
     num_groups=num_groups,
     valid_N=arrays.valid_N,
+    **config.keep_settings,
   )
 
 
@@ -356,7 +355,7 @@ def _trajectory_advantages(
       arrays.group_N,
       num_groups=num_groups,
       valid_N=valid_N,
-      k=config.k,
+      **config.estimator_settings,
     )
   estimate = {
     "grpo": partial(
@@ -371,7 +370,7 @@ def _trajectory_advantages(
       scale_by_std=config.scale_by_std,
       epsilon=config.epsilon,
     ),
-    "max_at_k": partial(losses.max_at_k_advantage, k=config.k),
+    "max_at_k": partial(losses.max_at_k_advantage, **config.estimator_settings),
     "reinforce_plus_plus_baseline": partial(
       losses.group_advantage, scale_by_std=False
     ),
@@ -397,7 +396,7 @@ def _turn_advantages(
       num_states=arrays.num_states,
       valid_NU=exists_NU,
       discount=config.discount,
-      step_weight=config.step_weight,
+      **config.estimator_settings,
       scale_by_std=config.scale_by_std,
       epsilon=config.epsilon,
     )
@@ -543,7 +542,7 @@ def _gae(
     "gae": losses.gae,
     "turn_gae": partial(losses.turn_gae, turn_BT=turn_RT),
     "bi_level_gae": partial(
-      losses.bi_level_gae, turn_BT=turn_RT, turn_discount=config.turn_discount
+      losses.bi_level_gae, turn_BT=turn_RT, **config.estimator_settings
     ),
   }[config.estimator]
   return estimate(

@@ -206,8 +206,8 @@ def require_settings(
 ) -> Mapping[str, Any]:
   """Returns hashable settings of one of `options` or of module:function.
 
-  Raises `ConfigError` for a name that is neither, and for settings without a
-  function that takes them.
+  Raises `ConfigError` for a name that is neither, and for settings that cannot
+  be hashed.
   """
   if not isinstance(settings, Mapping):
     raise ConfigError(
@@ -223,11 +223,6 @@ def require_settings(
     raise ConfigError(
       f"{key}={name!r} is not one of {', '.join(filter(None, options))}{near}, "
       f"nor module:function. Set it with --config.{key}=<name>."
-    )
-  if settings:
-    raise ConfigError(
-      f"{key}_settings={dict(settings)} means nothing for {key}={name!r}, only "
-      f"for a function of your own; set --config.{key}_settings={{}}"
     )
   return frozen
 

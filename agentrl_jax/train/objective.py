@@ -281,7 +281,7 @@ def _reduce_packed(
     "sequence_mean": losses.segment_mean,
     "sequence_sum_mean": losses.sequence_sum_mean,
     "fixed_length_mean": partial(
-      losses.fixed_length_mean, length=config.reduction_length
+      losses.fixed_length_mean, **config.reduction_settings
     ),
   }[config.reduction]
   sequences = sequences_of(micro_batch.batch)
@@ -520,10 +520,7 @@ def _gspo_token(config: LossConfig, terms: Terms) -> jax.Array:
 
 def _sapo(config: LossConfig, terms: Terms) -> jax.Array:
   return losses.sapo(
-    terms.log_ratio,
-    terms.advantage,
-    tau_positive=config.sapo_tau_positive,
-    tau_negative=config.sapo_tau_negative,
+    terms.log_ratio, terms.advantage, **config.surrogate_settings
   )
 
 

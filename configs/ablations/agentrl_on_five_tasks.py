@@ -11,7 +11,11 @@ twenty minutes of one core, one of all 120 an hour.
 from configs import arms, five_tasks
 from configs.ablations import agentrl, objectives
 
-_LENGTH = {"loss.reduction_length": five_tasks.get_config().episode.max_tokens}
+_LENGTH = {
+  "loss.reduction_settings": {
+    "length": five_tasks.get_config().episode.max_tokens
+  }
+}
 ARMS = {
   **agentrl.ARMS,
   **{name: keys for name, keys in objectives.ARMS.items() if keys},

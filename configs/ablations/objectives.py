@@ -38,7 +38,7 @@ ARMS = {
   | {
     "advantage.scale_by_std": False,
     "loss.reduction": "fixed_length_mean",
-    "loss.reduction_length": 448,
+    "loss.reduction_settings": {"length": 448},
     "loss.dual_clip": 0.0,
   },
   # arXiv:2503.14476: clip-higher, tokens weigh the same, dynamic sampling
@@ -125,7 +125,10 @@ ARMS = {
   | {"advantage.estimator": "gigpo", "advantage.discount": 0.95},
   # Pass@k training, arXiv:2508.10751
   "pass_at_k": NO_TASK_NORM
-  | {"advantage.estimator": "pass_at_k", "advantage.k": 4},
+  | {
+    "advantage.estimator": "pass_at_k",
+    "advantage.estimator_settings": {"k": 4},
+  },
   # arXiv:1707.06347, over tokens, over turns, and over both
   "ppo": CRITIC | {"advantage.estimator": "gae"},
   "turn_ppo": CRITIC | {"advantage.estimator": "turn_gae"},

@@ -11,17 +11,15 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns keys of `loss` and `advantage`."""
   return create(
     loss=create(
-      surrogate_settings=create(),  # keyword arguments of your function
+      # Keyword arguments of the surrogate: tau_positive=1.0 and
+      # tau_negative=1.05 of sapo's gate, or those of your function.
+      surrogate_settings=create(),
       # module:function of the whole batch, whose value multiplies each token's
       # surrogate; "" is 1.
       token_weight="",
       token_weight_settings=create(),  # keyword arguments of your function
       # Bound on the ratio where the advantage is negative; 0: none.
       dual_clip=3.0,
-      # Temperature of sapo's gate where the advantage is positive.
-      sapo_tau_positive=1.0,
-      # Temperature of sapo's gate where the advantage is negative.
-      sapo_tau_negative=1.05,
       # Policy that the ratio is to: behavior, which sampled; or recomputed, as
       # in decoupled PPO. The latter is for admission.versions_per_step of 2 or
       # more: in a batch's first update its ratio is 1, and nothing is clipped.
@@ -37,8 +35,9 @@ def get_config() -> ml_collections.ConfigDict:
       # Mean of the tokens' losses: token_mean, sequence_mean,
       # sequence_sum_mean, fixed_length_mean, module:function.
       reduction="token_mean",
-      reduction_settings=create(),  # keyword arguments of your function
-      reduction_length=0,  # tokens that fixed_length_mean divides by
+      # Keyword arguments of the reduction: length, the tokens that
+      # fixed_length_mean divides by, or those of your function.
+      reduction_settings=create(),
       task_share="tokens",  # weight of a task; or equal, the same for all
       # Estimator of the KL term: k1, k2, k3, k3_k2, unbiased, module:function.
       kl_estimator="k3",
@@ -52,7 +51,11 @@ def get_config() -> ml_collections.ConfigDict:
       vocab_chunk=0,  # vocabulary entries of these logits; 0 takes all
     ),
     advantage=create(
-      estimator_settings=create(),  # keyword arguments of your function
+      # Keyword arguments of the estimator: k of pass_at_k and max_at_k, the
+      # attempts that count as one; step_weight=1.0 of gigpo, the weight of a
+      # turn's advantage; turn_discount=1.0 of bi_level_gae; or those of your
+      # function.
+      estimator_settings=create(),
       # Input of the critic: trajectory, or information, which adds what the
       # environment knows of the task in training and the policy never reads.
       critic_input="trajectory",
@@ -61,16 +64,12 @@ def get_config() -> ml_collections.ConfigDict:
       compare="episodes",
       scale_by_std=True,  # divide by the group's standard deviation
       ddof=1,  # of that standard deviation: 1 is unbiased; or 0
-      k=1,  # attempts that count as one, for pass_at_k and max_at_k
       # Discount per turn for turn_return, gigpo and turn_gae; else per token.
       discount=1.0,
-      turn_discount=1.0,  # discount per turn of bi_level_gae
       gae_lambda=0.95,  # lambda of the gae family
-      step_weight=1.0,  # weight of a turn's advantage in gigpo
-      keep_settings=create(),  # keyword arguments of your function
-      # Threshold of advantage.keep=std; share that top_share, top_signal and
-      # top_softmax keep.
-      keep_threshold=0.0,
+      # Keyword arguments of the filter: threshold=0.0 of std; share of
+      # top_share, top_signal and top_softmax; or those of your function.
+      keep_settings=create(),
       whiten=False,  # normalise over the batch, in place of each task
       task_center=True,  # subtract the mean advantage of a task
       task_scale=True,  # divide by the standard deviation of a task

@@ -108,10 +108,11 @@ def check_learning(
       f"advantage.estimator={estimator!r} gives its turns or tokens advantages "
       "of their own: use --config.loss.surrogate=gspo_token"
     )
-  if advantage.k > group.size:
+  if advantage.num_attempts > group.size:
     raise ConfigError(
-      f"advantage.k={advantage.k} attempts cannot be drawn from group.size="
-      f"{group.size}: lower the one or raise the other"
+      f"advantage.estimator_settings: k={advantage.num_attempts} attempts "
+      f"cannot be drawn from group.size={group.size}: lower the one or raise "
+      "the other"
     )
   if estimator == "pass_at_k" and loss.kl_place == "reward":
     raise ConfigError(

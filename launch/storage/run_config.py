@@ -19,6 +19,18 @@ from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base, environments
 from launch.storage.config_paths import located
 
+# Keys that are now settings of a function, and their values where no function
+# read them: a run that has these goes on.
+_WITHOUT_READER = {
+  ("loss", "sapo_tau_positive"): 1.0,
+  ("loss", "sapo_tau_negative"): 1.05,
+  ("loss", "reduction_length"): 0,
+  ("advantage", "k"): 1,
+  ("advantage", "step_weight"): 1.0,
+  ("advantage", "turn_discount"): 1.0,
+  ("advantage", "keep_threshold"): 0.0,
+}
+
 
 def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
   """Reads the run's config.yaml, with absolute paths.
@@ -65,6 +77,10 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     queue = filed.get("queue")
     if isinstance(queue, dict) and queue.get("max_age", 0) is None:
       queue["max_age"] = ANY_AGE  # as it was called, until it had a default
+    for (section, key), value in _WITHOUT_READER.items():
+      held = filed.get(section)
+      if isinstance(held, dict) and held.get(key) == value:
+        del held[key]
     known = base.get_config().to_dict()
     section = environments.entry("").to_dict()
     played = dict.fromkeys(filed.get("environments") or (), section)

@@ -27,15 +27,15 @@ ARMS = {
   "all": {},
   "top_share": {
     "advantage.keep": "top_share",
-    "advantage.keep_threshold": 0.25,
+    "advantage.keep_settings": {"share": 0.25},
   },
   "top_signal": {
     "advantage.keep": "top_signal",
-    "advantage.keep_threshold": 0.9,
+    "advantage.keep_settings": {"share": 0.9},
   },
   "top_softmax": {
     "advantage.keep": "top_softmax",
-    "advantage.keep_threshold": 0.9,
+    "advantage.keep_settings": {"share": 0.9},
   },
   "random": {
     "advantage.keep": RANDOM,

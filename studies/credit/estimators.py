@@ -38,8 +38,10 @@ EPISODES: Mapping[str, Mapping[str, object]] = {
   "reinforce_plus_plus_baseline": _WHITENED
   | {"estimator": "reinforce_plus_plus_baseline"},
   "best_of_group": _PLAIN | {"estimator": "best_of_group"},
-  "max_at_4": _PLAIN | {"estimator": "max_at_k", "k": 4},
-  "pass_at_4": _PLAIN | {"estimator": "pass_at_k", "k": 4},
+  "max_at_4": _PLAIN
+  | {"estimator": "max_at_k", "estimator_settings": {"k": 4}},
+  "pass_at_4": _PLAIN
+  | {"estimator": "pass_at_k", "estimator_settings": {"k": 4}},
   "turn_return": _PLAIN | {"estimator": "turn_return"},
   "gigpo": _PLAIN | {"estimator": "gigpo"},  # its state is the last reply
   "gigpo_by_set": _PLAIN | {"estimator": "gigpo"},

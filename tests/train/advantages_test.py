@@ -114,7 +114,7 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
     ),
     (
       "max_at_k",
-      {"estimator": "max_at_k", "k": 4},
+      {"estimator": "max_at_k", "estimator_settings": {"k": 4}},
       lambda r: np.where(r == np.max(r), r - np.sort(r)[-2], 0),
     ),
   )
@@ -135,7 +135,9 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
     group = dataclasses.replace(
       group, trajectories=(best, *group.trajectories[1:])
     )
-    found = _one_each([group], **PLAIN, estimator="pass_at_k", k=2)
+    found = _one_each(
+      [group], **PLAIN, estimator="pass_at_k", estimator_settings={"k": 2}
+    )
     np.testing.assert_allclose(
       found,
       reference.pass_at_k_advantage(
@@ -202,7 +204,9 @@ class KeepTest(parameterized.TestCase):
   )
   def test_a_share_of_the_groups(self, keep, threshold):
     groups = small.make_groups()
-    found = _one_each(groups, **PLAIN, keep=keep, keep_threshold=threshold)
+    found = _one_each(
+      groups, **PLAIN, keep=keep, keep_settings={"share": threshold}
+    )
     kept = found.reshape(6, 4).any(axis=1)
     spread = [np.std(r, ddof=1) for r in _rewards(groups)]
     self.assertEqual(kept.sum(), 3)
@@ -215,7 +219,9 @@ class KeepTest(parameterized.TestCase):
     groups = small.make_groups()
     spread = np.array([np.std(r, ddof=1) for r in _rewards(groups)])
     threshold = float(np.median(spread))
-    found = _one_each(groups, **PLAIN, keep="std", keep_threshold=threshold)
+    found = _one_each(
+      groups, **PLAIN, keep="std", keep_settings={"threshold": threshold}
+    )
     np.testing.assert_array_equal(
       found.reshape(6, 4).any(axis=1), spread > threshold
     )
@@ -242,7 +248,7 @@ class TurnEstimatorsTest(parameterized.TestCase):
       **PLAIN,
       estimator="gigpo",
       discount=0.5,
-      step_weight=2.0,
+      estimator_settings={"step_weight": 2.0},
       scale_by_std=False,
     )
     rewards = np.array(self.rewards)
@@ -374,8 +380,17 @@ class ConfigTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("name", {"estimator": "grop"}, "'grop' is not one of grpo, rloo"),
     ("ddof", {"ddof": 2}, "ddof=2 must be 1"),
-    ("k", {"k": 4}, "k=4 means nothing for advantage.estimator='grpo'"),
-    ("max_at_k", {"estimator": "max_at_k"}, "k=1 must be at least 2"),
+    (
+      "k",
+      {"estimator_settings": {"k": 4}},
+      "k means nothing for advantage.estimator='grpo', which takes no settings",
+    ),
+    ("max_at_k", {"estimator": "max_at_k"}, "settings: k=1 must be .* least 2"),
+    (
+      "true_k",
+      {"estimator": "pass_at_k", "estimator_settings": {"k": True}},
+      "settings: k=True must be",
+    ),
     ("discount", {"discount": 0.9}, "discount=0.9 means nothing"),
     ("trace_of_none", {"gae_lambda": 0.9}, "gae_lambda=0.9 means nothing"),
     (
@@ -383,7 +398,19 @@ class ConfigTest(parameterized.TestCase):
       {"estimator": "rloo", "scale_by_std": False},
       "scale_by_std=False means nothing",
     ),
-    ("step_weight", {"step_weight": 0.5}, "only for gigpo"),
+    (
+      "step_weight",
+      {"estimator": "gigpo", "estimator_settings": {"step_weight": -1.0}},
+      "step_weight=-1.0 must be at least 0",
+    ),
+    (
+      "turn_discount",
+      {
+        "estimator": "bi_level_gae",
+        "estimator_settings": {"turn_discount": 1.5},
+      },
+      r"turn_discount=1.5 must be in \[0, 1\]",
+    ),
     ("gae_lambda", {"gae_lambda": 1.5}, r"gae_lambda=1.5 must lie in \[0, 1\]"),
     ("both", {"whiten": True}, "choose one"),
     (
@@ -391,8 +418,12 @@ class ConfigTest(parameterized.TestCase):
       {"estimator": "reinforce_plus_plus"},
       "takes the batch for its baseline",
     ),
-    ("threshold", {"keep_threshold": 0.5}, "0.5 means nothing for advantage"),
-    ("share", {"keep": "top_share"}, r"must lie in \(0, 1\]"),
+    (
+      "threshold",
+      {"keep": "top_share", "keep_settings": {"threshold": 0.5}},
+      "threshold means nothing for advantage.keep='top_share', which takes sh",
+    ),
+    ("share", {"keep": "top_share"}, r"share=0.0 must be .*, in \(0, 1\]"),
     ("decay", {"task_decay": 1.0}, "task_decay=1.0 must be 0"),
     ("idle_decay", {**PLAIN, "task_decay": 0.5}, "without task normalis"),
     (
@@ -414,6 +445,7 @@ class ConfigTest(parameterized.TestCase):
   def test_every_estimator_can_be_had(self, estimator):
     changes = {"estimator": estimator, **PLAIN}
     changes["whiten"] = estimator.startswith("reinforce")
-    changes["k"] = 2 if estimator.endswith("at_k") else 1
+    if estimator.endswith("at_k"):
+      changes["estimator_settings"] = {"k": 2}
     found, _ = _advantages(small.make_groups(), **changes)
     self.assertTrue(np.isfinite(found).all())

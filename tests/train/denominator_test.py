@@ -54,7 +54,7 @@ class DenominatorTest(parameterized.TestCase):
     ("grpo_with_entropy", {"entropy_coefficient": 0.1}, WITHOUT_TASK_NORM, 24),
     (
       "dr_grpo",
-      {"reduction": "fixed_length_mean", "reduction_length": 20},
+      {"reduction": "fixed_length_mean", "reduction_settings": {"length": 20}},
       WITHOUT_TASK_NORM | {"scale_by_std": False},
       12,
     ),
@@ -189,7 +189,9 @@ def _mean(loss_BT, mask_BT, config):
     "token_mean": lambda: total_B.sum() / length_B.sum(),
     "sequence_mean": lambda: (total_B / length_B).mean(),
     "sequence_sum_mean": lambda: total_B.mean(),
-    "fixed_length_mean": lambda: total_B.mean() / config.reduction_length,
+    "fixed_length_mean": lambda: (
+      total_B.mean() / config.reduction_settings["length"]
+    ),
   }[config.reduction]()
 
 

@@ -164,7 +164,7 @@ class LinesTest(parameterized.TestCase):
         surrogate="reinforce",
         dual_clip=0,
         reduction=reduction,
-        **({"reduction_length": length} if length else {}),
+        **({"reduction_settings": {"length": length}} if length else {}),
       )
       builder = small.make_batch_builder(
         loss=loss, advantage=config, micro_batch=micro_batch

@@ -93,13 +93,16 @@ class BatchLossTest(parameterized.TestCase):
     ("stale_failures", {"stale_failures": 0.1}),
     ("sequence_mean", {"reduction": "sequence_mean"}),
     ("sequence_sum_mean", {"reduction": "sequence_sum_mean"}),
-    ("fixed", {"reduction": "fixed_length_mean", "reduction_length": 9}),
+    (
+      "fixed",
+      {"reduction": "fixed_length_mean", "reduction_settings": {"length": 9}},
+    ),
     ("clip_low", {"clip_low": 0.9}),
     ("clip_high", {"clip_high": 1.5}),
     ("dual_clip", {"dual_clip": 0.0}),
     ("entropy", {"entropy_coefficient": 0.1}),
-    ("sapo_positive", {"sapo_tau_positive": 3.0}, SAPO),
-    ("sapo_negative", {"sapo_tau_negative": 3.0}, SAPO),
+    ("sapo_positive", {"surrogate_settings": {"tau_positive": 3.0}}, SAPO),
+    ("sapo_negative", {"surrogate_settings": {"tau_negative": 3.0}}, SAPO),
     ("kl_coefficient", {"kl_coefficient": 0.2}, KL),
     ("kl_k2", {"kl_estimator": "k2"}, KL),
     ("kl_unbiased", {"kl_estimator": "unbiased"}, KL),
@@ -322,16 +325,28 @@ class ConfigTest(parameterized.TestCase):
       "a reward has none",
     ),
     ("length", {"reduction": "fixed_length_mean"}, "must be the number of"),
-    ("idle_length", {"reduction_length": 3}, "reduction_length=3 means noth"),
+    (
+      "idle_length",
+      {"reduction_settings": {"length": 3}},
+      "length means nothing for loss.reduction='token_mean'",
+    ),
+    (
+      "part_of_a_token",
+      {"reduction": "fixed_length_mean", "reduction_settings": {"length": 3.5}},
+      "length=3.5 must be the number of tokens",
+    ),
     (
       "share",
       {"reduction": "sequence_mean", "task_share": "equal"},
       "weighs tokens, and",
     ),
-    ("idle_tau", {"sapo_tau_negative": 2.0}, "without loss.surrogate='sapo'"),
     ("idle_level", {"importance_level": "sequence"}, "without loss.importan"),
     ("idle_clip", {"value_clip": 0.2}, "without loss.value_coefficient"),
-    ("tau", {"sapo_tau_positive": 0.0}, "sapo_tau_positive=0.0 must be pos"),
+    (
+      "tau",
+      {**SAPO, "surrogate_settings": {"tau_positive": 0.0}},
+      "tau_positive=0.0 must be a positive number",
+    ),
     ("value", {"value_clip": -1.0}, "value_clip=-1.0 is negative"),
   )
   def test_refuses(self, changes, message):
@@ -391,7 +406,7 @@ class ObjectivesTest(parameterized.TestCase):
       small.MODEL, value_head=settings.model.value_head
     )
     # Half of the four attempts that there are.
-    teams = min(settings.advantage.k, 2)
+    teams = min(settings.advantage.num_attempts, 2)
     advantage = dataclasses.replace(settings.advantage, k=teams)
     builder = small.make_batch_builder(
       model=model, loss=loss, advantage=advantage

@@ -8,6 +8,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.train import custom
 from agentrl_jax.train.compared import COMPARE
 from agentrl_jax.train.config.checks import (
+  Setting,
   WithFunctions,
   require_one_of,
   require_read,
@@ -47,20 +48,17 @@ ESTIMATORS = TRAJECTORY_ESTIMATORS | TURN_ESTIMATORS | CRITIC_ESTIMATORS
 READ_BY = {
   "scale_by_std": (True, ("grpo", "best_of_group", *TURN_ESTIMATORS)),
   "ddof": (1, ("grpo", "turn_return")),
-  "k": (1, ("pass_at_k", "max_at_k")),
   "discount": (1.0, (*TURN_ESTIMATORS, *CRITIC_ESTIMATORS)),
   "gae_lambda": (0.95, tuple(CRITIC_ESTIMATORS)),
-  "turn_discount": (1.0, ("bi_level_gae",)),
-  "step_weight": (1.0, ("gigpo",)),
 }
 
 KEEPS = {
   "all": "every group",
   "signal": "groups whose trajectories did not all score the same",
-  "std": "those whose standard deviation exceeds keep_threshold",
-  "top_share": "the share keep_threshold of groups that vary most",
-  "top_signal": "the fewest that hold the share keep_threshold of all std",
-  "top_softmax": "the fewest that hold that share of softmax(std) (RAGEN-2)",
+  "std": "those whose standard deviation exceeds a threshold",
+  "top_share": "a share of the groups, those that vary most",
+  "top_signal": "the fewest that hold a share of all std",
+  "top_softmax": "the fewest that hold a share of softmax(std) (RAGEN-2)",
 }
 
 CRITIC_INPUTS = {
@@ -74,6 +72,16 @@ STATISTICS = {
 }
 
 
+_NOT_NEGATIVE = (lambda value: value >= 0, "at least 0")
+_SHARE = (lambda value: 0 < value <= 1, "the share that it keeps, in (0, 1]")
+_DISCOUNT = (lambda value: 0 <= value <= 1, "in [0, 1]")
+_AT_LEAST_1 = (lambda value: value >= 1, "the attempts that count as one")
+_AT_LEAST_2 = (
+  lambda value: value >= 2,
+  "the attempts that count as one, at least 2",
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdvantageConfig(WithFunctions):
   """The `advantage` section; `configs` explains each key."""
@@ -83,6 +91,21 @@ class AdvantageConfig(WithFunctions):
     "estimator": (custom.ESTIMATOR, ESTIMATORS),
     "keep": (custom.KEEP, KEEPS),
   }
+  SETTINGS = {
+    "estimator": {
+      "pass_at_k": {"k": Setting(1, *_AT_LEAST_1)},
+      "max_at_k": {"k": Setting(1, *_AT_LEAST_2)},
+      "gigpo": {"step_weight": Setting(1.0, *_NOT_NEGATIVE)},
+      "bi_level_gae": {"turn_discount": Setting(1.0, *_DISCOUNT)},
+    },
+    "keep": {
+      "std": {"threshold": Setting(0.0, *_NOT_NEGATIVE)},
+      **{
+        name: {"share": Setting(0.0, *_SHARE)}
+        for name in ("top_share", "top_signal", "top_softmax")
+      },
+    },
+  }
 
   estimator: str
   estimator_settings: Mapping[str, Any]
@@ -90,14 +113,10 @@ class AdvantageConfig(WithFunctions):
   compare: str
   scale_by_std: bool
   ddof: int
-  k: int
   discount: float
   gae_lambda: float
-  turn_discount: float
-  step_weight: float
   keep: str
   keep_settings: Mapping[str, Any]
-  keep_threshold: float
   whiten: bool
   task_center: bool
   task_scale: bool
@@ -168,6 +187,12 @@ class AdvantageConfig(WithFunctions):
     return self.estimator == "gigpo"
 
   @property
+  def num_attempts(self) -> int:
+    """The attempts at a task that count as one."""
+    is_of_k = self.estimator in ("pass_at_k", "max_at_k")
+    return int(self.estimator_settings["k"]) if is_of_k else 1
+
+  @property
   def normalises_tasks(self) -> bool:
     """True if advantages are centered or scaled by task."""
     return self.task_center or self.task_scale
@@ -189,13 +214,7 @@ class AdvantageConfig(WithFunctions):
       raise ConfigError(
         f"advantage.ddof={self.ddof} must be 1 (unbiased, AgentRL) or 0"
       )
-    least = 2 if self.estimator == "max_at_k" else 1
-    if self.k < least:
-      raise ConfigError(
-        f"advantage.k={self.k} must be at least {least} for advantage."
-        f"estimator={self.estimator!r}"
-      )
-    for name in ("discount", "gae_lambda", "turn_discount"):
+    for name in ("discount", "gae_lambda"):
       value = getattr(self, name)
       if not 0 <= value <= 1:
         raise ConfigError(f"advantage.{name}={value} must lie in [0, 1]")
@@ -205,12 +224,8 @@ class AdvantageConfig(WithFunctions):
         "statistics alone) or below 1: it is the weight that earlier batches "
         "keep in an update"
       )
-    if not (self.step_weight >= 0 and self.epsilon >= 0):
-      raise ConfigError(
-        f"advantage.step_weight={self.step_weight} and advantage.epsilon="
-        f"{self.epsilon} must not be negative"
-      )
-    self._check_threshold()
+    if not self.epsilon >= 0:
+      raise ConfigError(f"advantage.epsilon={self.epsilon} is negative")
 
   def _check_readers(self) -> None:
     for name, (idle, readers) in READ_BY.items():
@@ -222,24 +237,6 @@ class AdvantageConfig(WithFunctions):
         why=f"for advantage.estimator={self.estimator!r}, only for "
         f"{', '.join(readers)}",
       )
-
-  def _check_threshold(self) -> None:
-    threshold = self.keep_threshold
-    is_share = self.keep in ("top_share", "top_signal", "top_softmax")
-    require_read(
-      "advantage.keep_threshold",
-      threshold,
-      idle=0,
-      is_read=is_share or self.keep == "std",
-      why=f"for advantage.keep={self.keep!r}",
-    )
-    if is_share and not 0 < threshold <= 1:
-      raise ConfigError(
-        f"advantage.keep_threshold={threshold} must lie in (0, 1]: it is the "
-        f"share that advantage.keep={self.keep!r} keeps"
-      )
-    if threshold < 0:
-      raise ConfigError(f"advantage.keep_threshold={threshold} is negative")
 
   def _check_normalisation(self) -> None:
     if self.whiten and self.normalises_tasks:

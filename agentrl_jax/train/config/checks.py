@@ -5,8 +5,9 @@ nothing under the other keys is refused, with the reason: a config that says
 more than its run does is worse than a run that does not start.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.train import custom
@@ -38,16 +39,32 @@ def require_read(
     )
 
 
-class WithFunctions:
-  """A section with keys that may name functions outside the package.
+@dataclasses.dataclass(frozen=True)
+class Setting:
+  """A number that a built-in function takes; a whole one if its default is."""
 
-  `FUNCTIONS` maps each such key to its role and to the names that it may have
-  beside `module:function`. The settings of the function stand under the key
-  with `_settings` at its end.
+  default: float
+  allows: Callable[[float], bool]
+  rule: str  # completes "must be"
+
+  def require(self, key: str, value: object) -> None:
+    """Raises `ConfigError` for what is no such number."""
+    kinds = (int,) if isinstance(self.default, int) else (int, float)
+    if type(value) not in kinds or not self.allows(value):  # type: ignore[arg-type]
+      raise ConfigError(f"{key}={value!r:.80} must be {self.rule}")
+
+
+class WithFunctions:
+  """A section with keys that name functions, built-in ones or module:function.
+
+  `FUNCTIONS` maps each such key to its role and to the names of its built-in
+  functions. The settings of the function stand under the key with `_settings`
+  at its end; `SETTINGS` has those of built-in functions, by key and name.
   """
 
   SECTION: ClassVar[str]
   FUNCTIONS: ClassVar[Mapping[str, tuple[Role, Iterable[str]]]]
+  SETTINGS: ClassVar[Mapping[str, Mapping[str, Mapping[str, Setting]]]]
   _functions: ClassVar[Mapping[str, CustomFunction]]  # set on each instance
 
   def custom_function(self, key: str) -> CustomFunction | None:
@@ -62,7 +79,31 @@ class WithFunctions:
       settings = custom.require_settings(
         key, target, getattr(self, f"{name}_settings"), options
       )
-      object.__setattr__(self, f"{name}_settings", settings)
       if custom.is_custom(target):
         functions[name] = custom.find_custom(key, target, role, settings)
+      else:
+        known = self.SETTINGS.get(name, {}).get(target, {})
+        settings = _of_builtin(key, target, settings, known)
+      object.__setattr__(self, f"{name}_settings", settings)
     object.__setattr__(self, "_functions", functions)
+
+
+def _of_builtin(
+  key: str,
+  name: str,
+  given: Mapping[str, Any],
+  known: Mapping[str, Setting],
+) -> Mapping[str, Any]:
+  """Returns the settings of a built-in function, with their defaults."""
+  if unknown := [setting for setting in given if setting not in known]:
+    takes = f"takes {', '.join(known)}" if known else "takes no settings"
+    raise ConfigError(
+      f"{key}_settings: {', '.join(unknown)} means nothing for {key}={name!r}, "
+      f"which {takes}; set --config.{key}_settings={{}}"
+    )
+  for setting, about in known.items():
+    value = given.get(setting, about.default)
+    about.require(f"{key}_settings: {setting}", value)
+  defaults = {setting: about.default for setting, about in known.items()}
+  settings: Mapping[str, Any] = custom.freeze(key, defaults | dict(given))
+  return settings

@@ -7,6 +7,7 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train import custom
 from agentrl_jax.train.config.checks import (
+  Setting,
   WithFunctions,
   require_one_of,
   require_read,
@@ -28,7 +29,7 @@ REDUCTIONS = {
   "token_mean": "every token weighs the same",
   "sequence_mean": "every trajectory weighs the same",
   "sequence_sum_mean": "tokens summed, trajectories averaged",
-  "fixed_length_mean": "the same, over loss.reduction_length",
+  "fixed_length_mean": "the same, over a number of tokens, its length",
 }
 
 PROXIMALS = {
@@ -78,6 +79,14 @@ TASK_SHARES = {
 }
 
 
+_POSITIVE = (lambda value: value > 0, "a positive number")
+_LENGTH = (
+  lambda value: value >= 1,
+  "the number of tokens that fixed_length_mean divides by, such as the most "
+  "that a policy may sample in an episode",
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossConfig(WithFunctions):
   """The `loss` section; `configs` explains each key."""
@@ -89,6 +98,15 @@ class LossConfig(WithFunctions):
     "reduction": (custom.REDUCTION, REDUCTIONS),
     "kl_estimator": (custom.KL_ESTIMATOR, KL_ESTIMATORS),
   }
+  SETTINGS = {
+    "surrogate": {
+      "sapo": {  # temperatures of its gate, by the sign of the advantage
+        "tau_positive": Setting(1.0, *_POSITIVE),
+        "tau_negative": Setting(1.05, *_POSITIVE),
+      }
+    },
+    "reduction": {"fixed_length_mean": {"length": Setting(0, *_LENGTH)}},
+  }
 
   surrogate: str
   surrogate_settings: Mapping[str, Any]
@@ -96,13 +114,10 @@ class LossConfig(WithFunctions):
   token_weight_settings: Mapping[str, Any]
   reduction: str
   reduction_settings: Mapping[str, Any]
-  reduction_length: int  # tokens; 0 where no reduction takes it
   task_share: str
   clip_low: float
   clip_high: float
   dual_clip: float  # 0 is off
-  sapo_tau_positive: float
-  sapo_tau_negative: float
   proximal: str
   importance: str
   importance_level: str
@@ -224,25 +239,8 @@ class LossConfig(WithFunctions):
       is_read=self.surrogate == "clipped",
       why=f"for loss.surrogate={self.surrogate!r}",
     )
-    for name in ("sapo_tau_positive", "sapo_tau_negative"):
-      if not getattr(self, name) > 0:
-        raise ConfigError(f"loss.{name}={getattr(self, name)} must be positive")
 
   def _check_reduction(self) -> None:
-    takes_length = self.reduction == "fixed_length_mean"
-    if takes_length and self.reduction_length < 1:
-      raise ConfigError(
-        f"loss.reduction_length={self.reduction_length} must be the number of "
-        "tokens that fixed_length_mean divides by, such as the most that a "
-        "policy may sample in an episode"
-      )
-    require_read(
-      "loss.reduction_length",
-      self.reduction_length,
-      idle=0,
-      is_read=takes_length,
-      why=f"for loss.reduction={self.reduction!r}",
-    )
     if self.task_share != "tokens" and self.reduction != "token_mean":
       raise ConfigError(
         f"loss.task_share={self.task_share!r} weighs tokens, and loss."
@@ -301,12 +299,10 @@ class LossConfig(WithFunctions):
       )
 
   def _check_readers(self) -> None:
-    of_sapo, weighs = self.surrogate == "sapo", self.importance != "none"
+    weighs = self.importance != "none"
     masks = self.importance == "masked"
     in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
     for name, idle, reader, is_read in (
-      ("sapo_tau_positive", 1.0, "surrogate='sapo'", of_sapo),
-      ("sapo_tau_negative", 1.05, "surrogate='sapo'", of_sapo),
       ("importance_level", "token", "importance", weighs),
       ("importance_low", 0.0, "importance='masked'", masks),
       ("importance_high", 2.0, "importance", weighs),
@@ -320,6 +316,3 @@ class LossConfig(WithFunctions):
         is_read=is_read,
         why=f"without loss.{reader}",
       )
-
-
-# One number per trajectory, from its reward and those of its group.

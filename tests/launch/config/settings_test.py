@@ -221,7 +221,10 @@ class SettingsTest(parameterized.TestCase):
     ),
     (
       "team",
-      {"advantage.estimator": "pass_at_k", "advantage.k": 9},
+      {
+        "advantage.estimator": "pass_at_k",
+        "advantage.estimator_settings": {"k": 9},
+      },
       "k=9 attempts cannot be drawn from group.size=8",
     ),
     ("tensor", {"mesh.tensor": 3}, "num_kv_heads=.* over mesh.tensor=3 dev"),

@@ -27,8 +27,13 @@ class FiledConfigTest(unittest.TestCase):
       path = root / "config.yaml"
       filed = yaml.safe_load(path.read_text())
       del filed["http"], filed["engine"]["prefix_cache_tokens"]
+      filed["advantage"]["k"] = 1  # a key that nothing read, and is no more
       path.write_text(yaml.safe_dump(filed))
       self.assertEqual(read_settings(run_config(root)), whole)
+      filed["advantage"]["k"] = 4
+      path.write_text(yaml.safe_dump(filed))
+      with self.assertRaisesRegex(ConfigError, r"estimator_settings={'k': ..."):
+        run_config(root)
 
   def test_any_age_of_a_run_from_before_it_had_a_default(self):
     with tempfile.TemporaryDirectory() as folder:

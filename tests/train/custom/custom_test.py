@@ -120,12 +120,15 @@ class ConfigTest(parameterized.TestCase):
       "threshold",
       {
         "keep": f"{LAB}:big_groups",
-        "keep_settings": {"least": 0.5},
-        "keep_threshold": 0.5,
+        "keep_settings": {"least": 0.5, "threshold": 0.5},
       },
-      "keep_threshold=0.5 means nothing",
+      "threshold",
     ),
-    ("k", {"estimator": f"{LAB}:by_turn", "k": 2}, "k=2 means nothing"),
+    (
+      "k",
+      {"estimator": f"{LAB}:by_turn", "estimator_settings": {"k": 2}},
+      "does not take k|takes? no.*k",
+    ),
     ("no_mapping", {"keep_settings": None}, "must be a mapping"),
   )
   def test_refuses_of_the_advantage(self, changes, message):
@@ -270,7 +273,7 @@ class LossTest(parameterized.TestCase):
         "reduction": f"{OURS}:fixed_length_mean",
         "reduction_settings": {"length": 9},
       },
-      {"reduction": "fixed_length_mean", "reduction_length": 9},
+      {"reduction": "fixed_length_mean", "reduction_settings": {"length": 9}},
     ),
   )
   @pytest.mark.slow
@@ -332,7 +335,11 @@ class AdvantageTest(parameterized.TestCase):
         "estimator": f"{OURS}:gigpo_advantage",
         "estimator_settings": {"discount": 0.5, "step_weight": 2.0},
       },
-      {"estimator": "gigpo", "discount": 0.5, "step_weight": 2.0},
+      {
+        "estimator": "gigpo",
+        "discount": 0.5,
+        "estimator_settings": {"step_weight": 2.0},
+      },
     ),
     (
       "top_share",
@@ -340,7 +347,7 @@ class AdvantageTest(parameterized.TestCase):
         "keep": f"{OURS}:keep_top_groups",
         "keep_settings": {"share": 0.5},
       },
-      {"keep": "top_share", "keep_threshold": 0.5},
+      {"keep": "top_share", "keep_settings": {"share": 0.5}},
     ),
   )
   def test_is_that_of_the_name(self, outside, inside):
