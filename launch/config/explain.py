@@ -31,6 +31,7 @@ _CONFIGS = (
   ("configs/sections/*.py", ""),
   ("configs/environments.py", "environments."),
 )
+_OPTIONS = "environments/options.py"
 _SEARCHED = ("agentrl_jax", "environments", "launch")
 _MOST_PLACES = 12
 _CHOICES = re.compile(r"one of ([\w, ]+?)(?: \(did you mean|\.|$)")
@@ -92,21 +93,25 @@ def comments() -> dict[str, Comment]:
   found: dict[str, Comment] = {}
   for pattern, above in _CONFIGS:
     for path in sorted(_ROOT.glob(pattern)):
-      found = dict(_ConfigFile(path).comments(above)) | found
-  return found
+      found = dict(_CommentedFile(path).of_config(above)) | found
+  return found | dict(_CommentedFile(_ROOT / _OPTIONS).of_options())
 
 
-class _ConfigFile:
-  """A file whose `get_config` makes sections by calls with keywords."""
+class _CommentedFile:
+  """A file that has keys with comments beside them.
+
+  Its `get_config` makes sections by calls with keywords, or its classes have
+  options of environments as fields.
+  """
 
   def __init__(self, path: pathlib.Path) -> None:
     source = path.read_text(encoding="utf-8")
     self._name = str(path.relative_to(_ROOT))
+    nodes = ast.parse(source).body
     self._functions = {
-      node.name: node
-      for node in ast.parse(source).body
-      if isinstance(node, ast.FunctionDef)
+      n.name: n for n in nodes if isinstance(n, ast.FunctionDef)
     }
+    self._classes = {n.name: n for n in nodes if isinstance(n, ast.ClassDef)}
     self._remarks: dict[int, str] = {}
     self._alone: set[int] = set()  # lines that have a comment and nothing else
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -115,7 +120,33 @@ class _ConfigFile:
         if token.line.lstrip().startswith("#"):
           self._alone.add(token.start[0])
 
-  def comments(self, above: str) -> Iterator[tuple[str, Comment]]:
+  def of_options(self) -> Iterator[tuple[str, Comment]]:
+    """Yields the options and mistakes of all environments."""
+    for name in base.get_config().environments:
+      for title in self._classes:
+        if title.lower() == f"{name.replace('_', '')}options":
+          yield from self._fields(title, f"environments.{name}.")
+
+  def _fields(self, title: str, above: str) -> Iterator[tuple[str, Comment]]:
+    """Yields the fields of a class, after those of its bases in this file."""
+    node = self._classes[title]
+    for parent in node.bases:
+      yield from self._fields(getattr(parent, "id", ""), above)
+    for statement in node.body:
+      if isinstance(statement, ast.AnnAssign):
+        name = f"options.{getattr(statement.target, 'id', '')}"
+        yield self._key(above + name, statement.lineno)
+      elif isinstance(statement, ast.Assign):
+        for mistake in getattr(statement.value, "elts", ()):
+          yield self._key(f"{above}mistakes.{mistake.value}", mistake.lineno)
+
+  def _key(
+    self, key: str, line: int, inherited: str = ""
+  ) -> tuple[str, Comment]:
+    text = self._text(line) or inherited
+    return key, Comment(text, f"{self._name}:{line}")
+
+  def of_config(self, above: str) -> Iterator[tuple[str, Comment]]:
     """Yields the keys of the file's config, each with its comment."""
     if "get_config" in self._functions:
       yield from self._of_function("get_config", above, "")
@@ -134,16 +165,13 @@ class _ConfigFile:
       return
     for keyword in call.keywords:
       if keyword.arg:
+        key = f"{above}{keyword.arg}"
+        yield self._key(key, keyword.lineno, inherited)
         text = self._text(keyword.lineno) or inherited
-        place = f"{self._name}:{keyword.lineno}"
-        yield f"{above}{keyword.arg}", Comment(text, place)
-        yield from self._of_call(keyword.value, f"{above}{keyword.arg}.", text)
+        yield from self._of_call(keyword.value, f"{key}.", text)
       else:  # **: the keys that it has are those of the environments
-        place, text = f"{self._name}:{call.lineno}", inherited
-        yield from (
-          (f"{above}{name}", Comment(text, place))
-          for name in base.get_config().environments
-        )
+        for name in base.get_config().environments:
+          yield self._key(f"{above}{name}", call.lineno, inherited)
     if call.func.id in self._functions:
       yield from self._of_function(call.func.id, above, inherited)
 

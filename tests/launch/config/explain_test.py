@@ -25,7 +25,7 @@ class ExplainTest(parameterized.TestCase):
       with self.subTest(key):
         name = key.rpartition(".")[2]
         line = line_of(explain.comments()[key].place)
-        self.assertRegex(line, rf"\b{name}=|\*\*")
+        self.assertRegex(line, rf"\b{name}\b|\*\*")
 
   def test_every_key_of_a_section_has_a_comment(self):
     silent = [
