@@ -1,6 +1,5 @@
 """Curves of an arm: the mean over seeds, with a band, over several costs."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from agentrl_jax.metrics import Row
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import LEVEL
 from launch.reports.curves import RL
+from launch.reports.plots import Line
 
 UPDATES, EPISODES, TOKENS, MINUTES = (
   "updates",
@@ -25,36 +25,19 @@ _POINTS = 60
 _WINDOW = 5  # updates that a curve is smoothed over
 
 
-@dataclasses.dataclass(frozen=True)
-class Band:
-  """Curves of seeds (S) at some costs (P), their mean and its 95 % interval.
+def band(
+  arm: Arm, metrics: Sequence[str], cost: str, *, place: int
+) -> Line | None:
+  """Returns the mean of the metrics over seeds; None if no run has them.
 
-  The interval has no width with fewer than `LEAST_SEEDS`: that of two is
-  wider than any plot.
-  """
-
-  arm: str
-  cost_P: np.ndarray
-  seeds_SP: np.ndarray
-  mean_P: np.ndarray
-  reach_P: np.ndarray
-
-  @property
-  def num_seeds(self) -> int:
-    """The number of curves."""
-    return len(self.seeds_SP)
-
-
-def band(arm: Arm, metrics: Sequence[str], cost: str) -> Band | None:
-  """Returns the mean of the metrics, over seeds; None if no run has them.
-
-  Each seed's curve is smoothed over 5 updates. The band ends where the first
-  seed ends.
+  Each seed's curve is smoothed over 5 updates. The line ends where the first
+  seed ends. Around it is the 95 % interval of the mean, or each seed if there
+  are fewer than `LEAST_SEEDS`: the interval of two is wider than any plot.
   """
   curves = [
-    found
+    curve
     for run in arm.runs.values()
-    if (found := smoothed(run, metrics, cost)) is not None
+    if (curve := smoothed(run, metrics, cost)) is not None
   ]
   if not curves:
     return None
@@ -64,11 +47,19 @@ def band(arm: Arm, metrics: Sequence[str], cost: str) -> Band | None:
     return None
   at = np.linspace(begin, end, _POINTS)
   values = np.array([np.interp(at, x, y) for x, y in curves])
-  reach = np.zeros(_POINTS)
+  mean, reach = values.mean(0), np.zeros(0)
   if len(curves) >= LEAST_SEEDS:
     error = values.std(0, ddof=1) / math.sqrt(len(curves))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(curves) - 1)) * error
-  return Band(arm.name, at, values, values.mean(0), reach)
+  return Line(
+    label=f"{arm.name} ({len(curves)})",
+    place=place,
+    x=at.tolist(),
+    y=mean.tolist(),
+    thin=[] if len(reach) else values.tolist(),
+    low=(mean - reach).tolist() if len(reach) else (),
+    high=(mean + reach).tolist() if len(reach) else (),
+  )
 
 
 def costs_of(rows: Sequence[Row]) -> dict[str, list[float]]:

@@ -19,13 +19,14 @@ from launch.comparisons.diagnostics import (
   table,
 )
 from launch.comparisons.finals import MEAN, Change, Finals, finals
-from launch.comparisons.plots import Plot, make_plots
+from launch.comparisons.plots import make_plots
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import Estimate, PairedDifference
 from launch.comparisons.training import with_training
 from launch.reports import numbers
 from launch.reports.curves import RL, SUCCESS
-from launch.reports.html import page_templates
+from launch.reports.html import page
+from launch.reports.plots import Plot
 from launch.reports.summary import MODES, PASS, TRAINING
 from launch.reports.tables import Cell
 from launch.sweeps.cells import State
@@ -75,28 +76,25 @@ def write(comparison: Comparison, output: pathlib.Path) -> None:
 def render(comparison: Comparison) -> str:
   """Renders the page as text."""
   found = diagnostics(comparison.arms)
-  return (
-    page_templates()
-    .get_template("comparison.html")
-    .render(
-      title=comparison.title,
-      verdicts=verdicts(comparison),
-      warnings=warnings(comparison.arms),
-      tables=[_table(each) for each in comparison.finals],
-      diagnostics=table(found),
-      diagnostic_columns=[
-        Cell(each.title, each.note) for each in columns(found).values()
-      ],
-      plots=comparison.plots,
-      arms=comparison.arms,
-      cells=[
-        (arm.name, run)
-        for arm in comparison.arms
-        for _, run in sorted(arm.runs.items())
-      ],
-      where=_where,
-      hours=lambda run: numbers.duration(3600 * run.hours) if run.hours else "",
-    )
+  return page(
+    "comparison.html",
+    title=comparison.title,
+    verdicts=verdicts(comparison),
+    warnings=warnings(comparison.arms),
+    tables=[_table(each) for each in comparison.finals],
+    diagnostics=table(found),
+    diagnostic_columns=[
+      Cell(each.title, each.note) for each in columns(found).values()
+    ],
+    plots=comparison.plots,
+    arms=comparison.arms,
+    cells=[
+      (arm.name, run)
+      for arm in comparison.arms
+      for _, run in sorted(arm.runs.items())
+    ],
+    where=_where,
+    hours=lambda run: numbers.duration(3600 * run.hours) if run.hours else "",
   )
 
 

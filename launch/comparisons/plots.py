@@ -1,20 +1,8 @@
 """Plots of a comparison: arms over each other, with bands over seeds."""
 
-import dataclasses
-import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import FigureBase
-from matplotlib.ticker import EngFormatter, MaxNLocator
-
-from launch.comparisons.bands import (
-  COSTS,
-  LEAST_SEEDS,
-  UPDATES,
-  Band,
-  band,
-)
+from launch.comparisons.bands import COSTS, LEAST_SEEDS, UPDATES, band
 from launch.comparisons.finals import Finals
 from launch.comparisons.runs import Arm
 from launch.reports.curves import (
@@ -25,9 +13,8 @@ from launch.reports.curves import (
   STALENESS_MEAN,
   SUCCESS,
 )
-from launch.reports.plots import draw_png, draw_svg
+from launch.reports.plots import Line, Plot
 from launch.reports.summary import PASS
-from launch.reports.theme import PAGE, PAPER, Theme, tidy
 
 SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
 KL = "policy/kl_to_behavior"
@@ -50,51 +37,19 @@ DIAGNOSTICS = (
   (STALENESS_MEAN, "Staleness", "updates between sampling and training"),
   ("seconds/wait", "The learner's wait", "seconds per batch"),
 )
-_SIZE = (3.6, 2.7)  # inches
-_WIDE = (7.2, 3.4)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plot:
-  """One plot: its title, note, and drawing in a theme."""
-
-  name: str  # of its file
-  title: str
-  note: str
-  draw: Callable[[FigureBase, Theme], None]
-  is_wide: bool = False
-
-  def svg(self, *, is_wide: bool = False) -> str:
-    """Returns the drawing for a page."""
-    return draw_svg(
-      lambda figure: self.draw(figure, PAGE),
-      size=_WIDE if is_wide else _SIZE,
-      name=f"{self.name} {is_wide}",
-    )
-
-  def write(self, folder: pathlib.Path) -> None:
-    """Writes the drawing as a picture."""
-    draw_png(
-      lambda figure: self.draw(figure, PAPER),
-      folder / f"{self.name}.png",
-      size=_WIDE if self.is_wide else _SIZE,
-    )
 
 
 def make_plots(
-  arms: Sequence[Arm], tasks: Sequence[str], found: Sequence[Finals] = ()
+  arms: Sequence[Arm], tasks: Sequence[str], finals: Sequence[Finals] = ()
 ) -> list[Plot]:
   """Returns the plots for which some run has records."""
-  mean = [f"{SUCCESS}/{task}" for task in tasks]
+  success = [f"{SUCCESS}/{task}" for task in tasks]
   plots = [
     _plot(
-      arms,
-      mean,
-      cost,
+      *(arms, success, cost),
       name=f"success_by_{cost.split()[0]}",
       title=f"Success by {cost}",
       note="mean of tasks, sampled training rollouts",
-      is_wide=cost == UPDATES,
       is_share=True,
     )
     for cost in COSTS
@@ -102,67 +57,25 @@ def make_plots(
   if len(tasks) > 1:
     plots += [
       _plot(
-        arms,
-        [metric],
-        UPDATES,
+        *(arms, [metric], UPDATES),
         name=f"success_{task}",
         title=task,
-        note="success of sampled training rollouts, by updates",
+        note="success of sampled training rollouts",
         is_share=True,
       )
-      for metric, task in zip(mean, tasks, strict=True)
+      for metric, task in zip(success, tasks, strict=True)
     ]
   plots += [
     _plot(
-      arms,
-      [metric],
-      UPDATES,
+      *(arms, [metric], UPDATES),
       name=metric.replace("/", "_"),
       title=title,
-      note=f"{note}, by updates",
+      note=note,
     )
     for metric, title, note in DIAGNOSTICS
   ]
-  plots += [_pass_plot(arms, each) for each in found if each.mode == PASS]
-  return [plot for plot in plots if plot is not None]
-
-
-def _pass_plot(arms: Sequence[Arm], of: Finals) -> Plot:
-  ks = [int(name.partition("@")[2]) for name in of.tasks]
-  places = {arm.name: place for place, arm in enumerate(arms)}
-
-  def draw(figure: FigureBase, theme: Theme) -> None:
-    axes = figure.subplots()
-    for level in of.levels:
-      hue = theme.hue(places[level.arm])
-      rates = [level.tasks[name] for name in of.tasks if name in level.tasks]
-      at = ks[: len(rates)]
-      label = f"{level.arm} ({level.num_seeds})"
-      means = [rate.mean for rate in rates]
-      axes.plot(at, means, color=hue, linewidth=1.8, label=label, marker=".")
-      if level.num_seeds >= LEAST_SEEDS:
-        axes.fill_between(
-          at,
-          [rate.low for rate in rates],
-          [rate.high for rate in rates],
-          color=hue,
-          alpha=0.15,
-          linewidth=0,
-        )
-    tidy(axes, theme)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ks, [str(k) for k in ks])
-    axes.yaxis.set_major_formatter("{x:.0%}")
-    axes.set_xlabel("k", color=theme.faint, fontsize=8)
-    axes.tick_params(colors=theme.faint, labelsize=8, length=0)
-    axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
-
-  return Plot(
-    "pass_at_k",
-    "Pass@k",
-    "share of held-out tasks that one of k sampled attempts solves",
-    draw,
-  )
+  plots += [_pass_plot(arms, each) for each in finals if each.mode == PASS]
+  return [plot for plot in plots if plot.lines]
 
 
 def _plot(
@@ -173,45 +86,45 @@ def _plot(
   name: str,
   title: str,
   note: str,
-  is_wide: bool = False,
   is_share: bool = False,
-) -> Plot | None:
+) -> Plot:
   bands = [
-    (i, found)
-    for i, arm in enumerate(arms)
-    if (found := band(arm, metrics, cost))
+    metrics and band(arm, metrics, cost, place=place)
+    for place, arm in enumerate(arms)
   ]
-  if not metrics or not bands:
-    return None
-
-  def draw(figure: FigureBase, theme: Theme) -> None:
-    axes = figure.subplots()
-    for i, each in bands:
-      _draw_band(axes, each, theme, i)
-    tidy(axes, theme)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel(cost, color=theme.faint, fontsize=8)
-    if is_share:
-      axes.set_ylim(0, 1)
-      axes.yaxis.set_major_formatter("{x:.0%}")
-    axes.tick_params(colors=theme.faint, labelsize=8, length=0)
-    if len(bands) > 1:
-      axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
-
-  return Plot(name, title, note, draw, is_wide)
+  return Plot(
+    name=name,
+    title=title,
+    note=note,
+    x_label=cost,
+    lines=[line for line in bands if line],
+    is_share=is_share,
+  )
 
 
-def _draw_band(axes: Axes, each: Band, theme: Theme, place: int) -> None:
-  hue = theme.hue(place)
-  label = f"{each.arm} ({each.num_seeds})"
-  axes.plot(each.cost_P, each.mean_P, color=hue, linewidth=1.8, label=label)
-  if each.num_seeds >= LEAST_SEEDS:
-    low_P, high_P = each.mean_P - each.reach_P, each.mean_P + each.reach_P
-    axes.fill_between(
-      each.cost_P, low_P, high_P, color=hue, alpha=0.15, linewidth=0
+def _pass_plot(arms: Sequence[Arm], of: Finals) -> Plot:
+  places = {arm.name: place for place, arm in enumerate(arms)}
+  ks = {name: int(name.partition("@")[2]) for name in of.tasks}
+  lines = []
+  for level in of.levels:
+    rates = [level.tasks[name] for name in ks if name in level.tasks]
+    is_band = level.num_seeds >= LEAST_SEEDS
+    lines.append(
+      Line(
+        label=f"{level.arm} ({level.num_seeds})",
+        place=places[level.arm],
+        x=[*ks.values()][: len(rates)],
+        y=[rate.mean for rate in rates],
+        low=[rate.low for rate in rates] if is_band else (),
+        high=[rate.high for rate in rates] if is_band else (),
+      )
     )
-  elif each.num_seeds > 1:
-    axes.plot(each.cost_P, each.seeds_SP.T, color=hue, linewidth=0.7, alpha=0.6)
-  if each.cost_P[-1] == each.cost_P[0]:
-    axes.plot(each.cost_P[:1], each.mean_P[:1], "o", color=hue)
+  return Plot(
+    name="pass_at_k",
+    title="Pass@k",
+    note="share of held-out tasks that one of k sampled attempts solves",
+    x_label="k",
+    lines=lines,
+    is_share=True,
+    x_ticks=[*ks.values()],
+  )

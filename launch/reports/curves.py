@@ -87,44 +87,6 @@ def curves_below(rows: Sequence[Row], stage: str, prefix: str) -> list[Curve]:
   ]
 
 
-def spread(places: Sequence[float], gap: float) -> list[float]:
-  """Moves labels apart until none is closer than `gap` to the next.
-
-  Order is kept, and a cluster stays centred on its place.
-  """
-  order = sorted(range(len(places)), key=lambda i: places[i])
-  clusters: list[list[int]] = []
-  for i in order:
-    clusters.append([i])
-    while len(clusters) > 1 and _overlap(clusters, places, gap):
-      last = clusters.pop()
-      clusters[-1] += last
-  moved = list(places)
-  for cluster in clusters:
-    for i, place in zip(cluster, _stack(cluster, places, gap), strict=True):
-      moved[i] = place
-  return moved
-
-
-def _stack(
-  cluster: Sequence[int], places: Sequence[float], gap: float
-) -> list[float]:
-  if len(cluster) == 1:
-    return [places[cluster[0]]]
-  centre = _mean([places[i] for i in cluster])
-  lowest = centre - gap * (len(cluster) - 1) / 2
-  return [lowest + gap * k for k in range(len(cluster))]
-
-
-def _overlap(
-  clusters: Sequence[Sequence[int]], places: Sequence[float], gap: float
-) -> bool:
-  below = _stack(clusters[-2], places, gap)[-1]
-  above = _stack(clusters[-1], places, gap)[0]
-  # Adding up the same floats in another order must not look like an overlap.
-  return above - below < gap * (1 - 1e-9)
-
-
 def _mean(values: Sequence[float]) -> float:
   finite = [value for value in values if math.isfinite(value)]
   return math.fsum(finite) / len(finite) if finite else math.nan

@@ -1,13 +1,17 @@
-"""The report of a run as one self-contained page, `report.html`.
+"""Pages: the report of a run, comparisons, and the viewer of trajectories.
 
-Everything is inside the file, so it can be mailed, archived, and opened with no
-network: no script, no font, no image is loaded. It shows its inputs and
-computes no number of its own.
+Each page is one file, so it can be mailed, archived, and opened with no
+network: nothing is loaded. All are of the templates beside this module, and the
+viewer's script shows trajectories in whichever page has them. Pages show their
+inputs and compute no number of their own.
 """
 
+import base64
+import gzip
+import json
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import jinja2
 import markupsafe
@@ -18,24 +22,25 @@ from agentrl_jax.metrics import Row
 from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.reports import numbers
 from launch.reports.attempts import attempts_table
-from launch.reports.episodes import Episode, message_views, turn_views
-from launch.reports.plots import panel_svgs
+from launch.reports.plots import run_plots
 from launch.reports.summary import MODES, Comparison, Summary
 from launch.reports.tables import BESIDE, before_after, stage_times
 
 NUM_FAULTS = 200  # the latest are shown
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
+# A question of the viewer's script, and the answer: see launch.viewing.schema.
+Answer = tuple[str, object]
 
 
 def write_report(
   summary: Summary,
   metrics: Sequence[Row],
-  episodes: Sequence[Episode],
+  episodes: Sequence[Answer],
   path: pathlib.Path,
   *,
   faults: Sequence[Fault] = (),
 ) -> None:
-  """Writes the page. Raises `NotWritten`."""
+  """Writes the report of a run. Raises `NotWritten`."""
   page = render(summary, metrics, episodes, faults=faults)
   write_whole(path, unicode_text(page))
 
@@ -43,38 +48,72 @@ def write_report(
 def render(
   summary: Summary,
   metrics: Sequence[Row],
-  episodes: Sequence[Episode],
+  episodes: Sequence[Answer],
   *,
   faults: Sequence[Fault] = (),
 ) -> str:
-  """Renders the page as text."""
+  """Renders the report as text."""
   tables = [before_after(summary, mode) for mode in MODES]
-  return (
-    page_templates()
-    .get_template("report.html")
-    .render(
-      summary=summary,
-      headline=headline(summary),
-      when=numbers.moment(metrics[-1].time_s) if metrics else "",
-      tables=[table for table in tables if table is not None],
-      verdicts=[
-        sentence
-        for stage, player, _ in BESIDE
-        if (
-          sentence := verdict(
-            summary.comparison(stage, "greedy"), f"the {player}"
-          )
+  return page(
+    "report.html",
+    summary=summary,
+    headline=headline(summary),
+    when=numbers.moment(metrics[-1].time_s) if metrics else "",
+    tables=[table for table in tables if table is not None],
+    verdicts=[
+      sentence
+      for stage, player, _ in BESIDE
+      if (
+        sentence := verdict(
+          summary.comparison(stage, "greedy"), f"the {player}"
         )
-      ],
-      panels=panel_svgs(
-        metrics, summary.evaluations, has_warm_start=summary.has_warm_start
-      ),
-      attempts=attempts_table(metrics),
-      faults=faults[-NUM_FAULTS:],
-      num_faults=len(faults),
-      times=stage_times(summary),
-      episodes=episodes,
-    )
+      )
+    ],
+    plots=run_plots(metrics, summary.evaluations),
+    attempts=attempts_table(metrics),
+    faults=faults[-NUM_FAULTS:],
+    num_faults=len(faults),
+    times=stage_times(summary),
+    blocks=[_block(*answer) for answer in episodes],
+  )
+
+
+def page(template: str, **values: object) -> str:
+  """Renders a page of a template."""
+  return _templates().get_template(template).render(**values)
+
+
+def viewer_page() -> str:
+  """Renders the viewer's page for a server that answers its questions."""
+  return page("viewer.html", blocks=None)
+
+
+def viewer_script() -> str:
+  """Returns the script of that page."""
+  return (TEMPLATES / "viewer.js").read_text("utf-8")
+
+
+def viewer_chunks(answers: Iterable[Answer]) -> Iterator[str]:
+  """Renders the viewer's page with all answers in it, a few at a time."""
+  template = _templates().get_template("viewer.html")
+  return template.generate(blocks=(_block(*answer) for answer in answers))
+
+
+def page_json(value: object) -> str:
+  """Returns the JSON of an answer, which is made of data classes."""
+  return json.dumps(value, default=vars)
+
+
+def _block(name: str, value: object) -> markupsafe.Markup:
+  """Returns an answer as an element, which no text of a policy can end.
+
+  Each is compressed, and the page unpacks it when it is looked at: a page of
+  thousands opens as fast as its list.
+  """
+  packed = gzip.compress(page_json(value).encode(), 6, mtime=0)
+  return markupsafe.Markup(
+    f'<script type="text/plain" data-api="{markupsafe.escape(name)}">'
+    f"{base64.b64encode(packed).decode()}</script>\n"
   )
 
 
@@ -133,8 +172,7 @@ def breakable(key: str) -> markupsafe.Markup:
   )
 
 
-def page_templates() -> jinja2.Environment:
-  """Returns the templates of all pages."""
+def _templates() -> jinja2.Environment:
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES),
     autoescape=True,
@@ -142,14 +180,9 @@ def page_templates() -> jinja2.Environment:
     trim_blocks=True,
     lstrip_blocks=True,
   )
-  environment.tests["success"] = lambda trajectory: trajectory.is_success
   environment.filters |= {
     "breakable": breakable,
-    "duration": numbers.duration,
     "fault_text": fault_text,
     "moment": numbers.moment,
-    "stage_name": numbers.stage_name,
-    "message_views": message_views,
-    "turn_views": turn_views,
   }
   return environment

@@ -1,218 +1,293 @@
-"""Curves of a run: one picture as a file, or one drawing per panel.
+"""Plots of runs: lines with bands and marks, as pictures or in a page.
 
-`plot_curves` writes `curves.png`; `panel_svgs` draws the same panels for the
-report, whose page arranges and colours them. A panel without records says so.
+`run_plots` are the four curves of one run; comparisons of runs make their own
+of the same parts. All other metrics are in the TensorBoard files of the run.
+
+A plot in a page has the page's colours, which are CSS variables, so that the
+page decides their values. The hues are those of Okabe and Ito, which the
+colour-blind can tell apart.
 """
 
 import dataclasses
 import io
 import pathlib
 import re
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-from matplotlib.figure import Figure, FigureBase
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from agentrl_jax.metrics import Row
-from launch.reports import panels
-from launch.reports.panels import Data
-from launch.reports.summary import Evaluation
-from launch.reports.theme import PAGE, PAPER, Theme, css_colours
+from launch.reports import curves
+from launch.reports.curves import RL
+from launch.reports.summary import Evaluation, Score
 
-_WIDE, _NARROW = 7.2, 3.6  # inches
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+_SIZE = (3.6, 2.7)  # inches
 _SETTINGS: dict[Any, Any] = {
   "font.family": "DejaVu Sans",
   "svg.fonttype": "none",  # text stays text: it can be read out and searched
   "text.parse_math": False,  # a dollar in a task's name is a dollar
 }
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel:
-  """One topic of the run, its place in the picture, and its drawing."""
+class Theme:
+  """Colours that a plot is drawn with."""
 
-  title: str
-  note: str
-  draw: Callable[[FigureBase, Data, Theme], None]
-  row: int
-  columns: tuple[int, int]  # of six: the first, and the one after the last
-  height: float = 2.8  # inches, where it stands alone
-
-  @property
-  def is_wide(self) -> bool:
-    """Says if the panel takes more than its share of a row."""
-    first, end = self.columns
-    return end - first > 3
+  ink: str
+  faint: str  # axes, ticks, what is secondary
+  grid: str
+  hues: tuple[str, ...]
 
 
-PANELS = (
-  Panel(
-    "Success by task",
-    "lines: training rollouts, sampled, each step (thin) and smoothed (bold). "
-    "At the sides: held-out tasks, 95 % interval, "
-    "● greedy, ○ sampled, - - error-free expert",
-    panels.draw_success,
-    row=0,
-    columns=(0, 4),
-    height=3.4,
-  ),
-  Panel(
-    "Reward by task",
-    "mean over the latest training rollouts",
-    panels.draw_reward,
-    row=0,
-    columns=(4, 6),
-  ),
-  Panel(
-    "Warm-start loss",
-    "nats per trained token",
-    panels.draw_loss,
-    row=1,
-    columns=(0, 2),
-  ),
-  Panel(
-    "Staleness and queue",
-    "how many updates behind, how full",
-    panels.draw_flow,
-    row=1,
-    columns=(2, 4),
-  ),
-  Panel(
-    "The policy",
-    "log-ratio to the fresh sampler, drift, entropy, gradient norm",
-    panels.draw_policy,
-    row=1,
-    columns=(4, 6),
-  ),
-  Panel(
-    "Policy slots",
-    "of the trained tokens, by the policy slot that sampled them: policy slot "
-    "0 is fresh",
-    panels.draw_policy_slots,
-    row=2,
-    columns=(0, 3),
-  ),
-  Panel(
-    "Older versions by task",
-    "how often they answer, and how that goes",
-    panels.draw_policy_slots_by_task,
-    row=2,
-    columns=(3, 6),
-  ),
+PAPER = Theme(
+  ink="#1a1c20",
+  faint="#6b7078",
+  grid="#e4e6ea",
+  hues=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b37f00", "#56b4e9"),
+)
+# Colours that matplotlib can parse and nothing else uses: `_css_colours` turns
+# them into the page's own after drawing.
+PAGE = Theme(
+  ink="#010203",
+  faint="#010204",
+  grid="#010205",
+  hues=tuple(f"#0102{i:02x}" for i in range(16, 16 + len(PAPER.hues))),
 )
 
 
-def _shown(*, has_warm_start: bool) -> list[Panel]:
-  """Returns the panels of a run: one without a warm start has no loss of it."""
-  if has_warm_start:
-    return list(PANELS)
-  rest = [panel for panel in PANELS if panel.draw is not panels.draw_loss]
-  below = [panel for panel in rest if panel.row == 1]
-  columns = {panel.title: (3 * n, 3 * n + 3) for n, panel in enumerate(below)}
-  return [
-    dataclasses.replace(panel, columns=columns.get(panel.title, panel.columns))
-    for panel in rest
-  ]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+  """A curve in the colour of `place`, or marks with intervals.
 
-
-@dataclasses.dataclass(frozen=True)
-class Drawing:
-  """One panel as SVG, to be placed in a page.
-
-  `wide_svg` is the same at twice the width, for wide screens; empty if the
-  panel gains nothing by it.
+  Other curves of the same colour are thin, as those that it smooths. Between
+  `low` and `high` is a band; an interval, if `is_marks`.
   """
 
+  label: str  # "" names nothing in the legend
+  place: int  # of its colour; colours repeat
+  x: Sequence[float]
+  y: Sequence[float]
+  thin: Sequence[Sequence[float]] = ()
+  low: Sequence[float] = ()
+  high: Sequence[float] = ()
+  is_marks: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plot:
+  """One plot: its title, note and lines."""
+
+  name: str  # of its file
   title: str
   note: str
-  svg: str
-  wide_svg: str
+  x_label: str
+  lines: Sequence[Line]
+  is_share: bool = False
+  x_ticks: Sequence[int] = ()  # on a logarithmic axis, in place of a linear one
 
-
-def plot_curves(
-  metrics: Sequence[Row],
-  evaluations: Sequence[Evaluation],
-  path: pathlib.Path,
-  *,
-  has_warm_start: bool = True,
-) -> None:
-  """Writes all panels as one picture; the suffix of `path` is its format."""
-  data = Data(metrics, evaluations, has_warm_start)
-  with matplotlib.rc_context(_SETTINGS):
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(13, 11.2), dpi=150, layout=layout)
-    grid = figure.add_gridspec(3, 6, height_ratios=(1.15, 1, 1))
-    for panel in _shown(has_warm_start=has_warm_start):
-      place = figure.add_subfigure(grid[panel.row, slice(*panel.columns)])
-      place.suptitle(
-        panel.title, x=0.02, ha="left", fontsize=11.5, weight="bold"
+  def svg(self) -> str:
+    """Returns the plot for a page: SVG text without a header."""
+    # Plots share a page: the salt keeps apart the names that they use, and
+    # those of groups, the same in all and used by none, are left out.
+    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": self.name}):
+      figure = Figure(figsize=_SIZE, layout="constrained")
+      self.draw(figure.subplots(), PAGE)
+      buffer = io.StringIO()
+      figure.savefig(
+        buffer, format="svg", transparent=True, metadata=_NO_METADATA
       )
-      panel.draw(place, data, PAPER)
-      note = textwrap.fill(panel.note, width=150 if panel.is_wide else 75)
-      place.supxlabel(note, x=0.02, ha="left", fontsize=7.5, color=PAPER.faint)
-    figure.savefig(path, facecolor="white", bbox_inches="tight", pad_inches=0.2)
-
-
-def panel_svgs(
-  metrics: Sequence[Row],
-  evaluations: Sequence[Evaluation],
-  *,
-  has_warm_start: bool = True,
-) -> list[Drawing]:
-  """Draws each panel as SVG text without a header, in the page's colours."""
-  data = Data(metrics, evaluations, has_warm_start)
-  return [
-    Drawing(
-      title=panel.title,
-      note=panel.note,
-      svg=_svg(panel, data, _NARROW),
-      wide_svg=_svg(panel, data, _WIDE) if panel.is_wide else "",
+    text = buffer.getvalue()
+    return _css_colours(
+      re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
     )
-    for panel in _shown(has_warm_start=has_warm_start)
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes the plot as a picture, `<name>.png`."""
+    with matplotlib.rc_context(_SETTINGS):
+      figure = Figure(figsize=_SIZE, dpi=150, layout="constrained")
+      self.draw(figure.subplots(), PAPER)
+      figure.savefig(folder / f"{self.name}.png", facecolor="white")
+
+  def draw(self, axes: Axes, theme: Theme) -> None:
+    """Draws the lines, and names those with a label in a legend."""
+    for line in self.lines:
+      _draw_line(axes, line, theme.hues[line.place % len(theme.hues)])
+    self._tidy(axes, theme)
+    if not self.lines:
+      axes.text(
+        *(0.5, 0.5, "not recorded"),
+        transform=axes.transAxes,
+        ha="center",
+        color=theme.faint,
+      )
+    elif sum(bool(line.label) for line in self.lines) > 1:
+      axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
+
+  def _tidy(self, axes: Axes, theme: Theme) -> None:
+    """Reduces the frame to a baseline, ticks, and faint rules."""
+    for side in ("top", "right", "left"):
+      axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(theme.faint)
+    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.patch.set_visible(False)
+    axes.tick_params(colors=theme.faint, labelsize=8, length=0)
+    axes.set_xlabel(self.x_label, color=theme.faint, fontsize=8)
+    if self.x_ticks:
+      axes.set_xscale("log", base=2)
+      axes.set_xticks(self.x_ticks, [str(x) for x in self.x_ticks])
+    else:
+      axes.xaxis.set_major_locator(MaxNLocator(5))
+      axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if self.is_share:
+      axes.set_ylim(0, 1)
+      axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+
+
+def _draw_line(axes: Axes, line: Line, hue: str) -> None:
+  if line.is_marks:
+    # Rounding may leave an end of the interval a hair inside.
+    arms = [
+      [max(y - low, 0.0) for y, low in zip(line.y, line.low, strict=True)],
+      [max(high - y, 0.0) for y, high in zip(line.y, line.high, strict=True)],
+    ]
+    axes.errorbar(line.x, line.y, yerr=arms, fmt="o", color=hue, markersize=5)
+    return
+  for values in line.thin:
+    axes.plot(line.x, values, color=hue, linewidth=0.7, alpha=0.4)
+  axes.plot(
+    line.x,
+    line.y,
+    color=hue,
+    linewidth=1.8,
+    marker="o" if line.x[0] == line.x[-1] else "",
+    label=line.label or None,
+  )
+  if line.low:
+    axes.fill_between(
+      *(line.x, line.low, line.high), color=hue, alpha=0.15, linewidth=0
+    )
+
+
+def _css_colours(svg: str) -> str:
+  """Replaces PAGE's colours in the drawing by the variables of the page."""
+  names = {PAGE.ink: "ink", PAGE.faint: "faint", PAGE.grid: "grid"}
+  names |= {hue: f"hue-{i}" for i, hue in enumerate(PAGE.hues)}
+  for colour, name in names.items():
+    svg = svg.replace(colour, f"var(--{name})")
+  return svg
+
+
+def run_plots(
+  rows: Sequence[Row], evaluations: Sequence[Evaluation]
+) -> list[Plot]:
+  """Returns the four curves of a run, those without records included."""
+  return [
+    _success_plot(rows, evaluations),
+    _plot_of(
+      rows,
+      "Distance to the sampler",
+      "log-ratio to the fresh policy slot, nats per token",
+      {"": curves.DISTANCE},
+    ),
+    _plot_of(rows, "Entropy", "nats per token", {"": curves.ENTROPY}),
+    _plot_of(
+      rows,
+      "Staleness",
+      "updates between sampling and training",
+      {"mean": curves.STALENESS_MEAN, "most": curves.STALENESS_MAX},
+    ),
   ]
 
 
-def _svg(panel: Panel, data: Data, width: float) -> str:
-  return draw_svg(
-    lambda figure: panel.draw(figure, data, PAGE),
-    size=(width, panel.height),
-    name=f"{panel.title} {width}",
+def write_curves(
+  rows: Sequence[Row], evaluations: Sequence[Evaluation], path: pathlib.Path
+) -> None:
+  """Writes the curves of a run as one picture; its suffix is the format."""
+  with matplotlib.rc_context(_SETTINGS):
+    figure = Figure(figsize=(11, 7), dpi=150, layout="constrained")
+    plots = run_plots(rows, evaluations)
+    for axes, plot in zip(figure.subplots(2, 2).flat, plots, strict=True):
+      plot.draw(axes, PAPER)
+      axes.set_title(f"{plot.title}: {plot.note}", loc="left", fontsize=8)
+    figure.savefig(path, facecolor="white")
+
+
+def _success_plot(
+  rows: Sequence[Row], evaluations: Sequence[Evaluation]
+) -> Plot:
+  """Draws success in training; the reward, if nothing says what success is."""
+  training = curves.curves_below(rows, RL, curves.SUCCESS)
+  if training:
+    title, note = "Success by task", "sampled training rollouts, smoothed"
+  else:
+    training = curves.curves_below(rows, RL, curves.REWARD)
+    title, note = "Reward by task", "mean over the latest training rollouts"
+  held_out = {
+    evaluation.stage: evaluation.tasks
+    for evaluation in evaluations
+    if evaluation.mode == "greedy"
+  }
+  before, after = held_out.get("warm_start", {}), held_out.get("rl", {})
+  last = max((curve.steps[-1] for curve in training), default=1)
+  tasks = sorted({curve.name for curve in training} | {*before, *after})
+  lines = [
+    _smoothed(curve, curve.name, tasks.index(curve.name)) for curve in training
+  ]
+  for place, task in enumerate(tasks):
+    for x, scores in ((0, before), (last, after)):
+      if task in scores:
+        lines.append(_marks(x, scores[task], place))
+  return Plot(
+    name="success",
+    title=title,
+    note=f"{note}; ● held-out tasks before and after RL, greedy, with 95 % "
+    "intervals",
+    x_label="updates of RL",
+    lines=lines,
+    is_share=title.startswith("Success"),
   )
 
 
-def draw_svg(
-  draw: Callable[[FigureBase], None], *, size: tuple[float, float], name: str
-) -> str:
-  """Returns a drawing in PAGE's colours as SVG text without a header.
-
-  `size` is in inches. Drawings of one page need different names.
-  """
-  # Drawings share a page: the salt keeps apart the names that they use, and
-  # those of groups, which are the same in all and used by none, are left out.
-  with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": name}):
-    figure = Figure(figsize=size, layout="constrained")
-    draw(figure)
-    buffer = io.StringIO()
-    figure.savefig(
-      buffer, format="svg", transparent=True, metadata=_NO_METADATA
-    )
-  written = buffer.getvalue()
-  drawing = re.sub(r'<g id="[^"]*"', "<g", written[written.index("<svg") :])
-  return css_colours(drawing)
+def _marks(x: float, score: Score, place: int) -> Line:
+  return Line(
+    label="",
+    place=place,
+    x=[x],
+    y=[score.success],
+    low=[score.low],
+    high=[score.high],
+    is_marks=True,
+  )
 
 
-def draw_png(
-  draw: Callable[[FigureBase], None],
-  path: pathlib.Path,
-  *,
-  size: tuple[float, float],
-) -> None:
-  """Writes a drawing in PAPER's colours as a picture."""
-  with matplotlib.rc_context(_SETTINGS):
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    draw(figure)
-    figure.savefig(path, facecolor="white")
+def _plot_of(
+  rows: Sequence[Row], title: str, note: str, metrics: dict[str, str]
+) -> Plot:
+  """Draws the metrics that were recorded, by label."""
+  return Plot(
+    name=title.lower(),
+    title=title,
+    note=note,
+    x_label="updates of RL",
+    lines=[
+      _smoothed(recorded, label, place)
+      for place, (label, metric) in enumerate(metrics.items())
+      if (recorded := curves.curve(rows, RL, metric))
+    ],
+  )
+
+
+def _smoothed(curve: curves.Curve, label: str, place: int) -> Line:
+  return Line(
+    label=label,
+    place=place,
+    x=curve.steps,
+    y=curve.smooth.values,
+    thin=[curve.values],
+  )

@@ -3,7 +3,8 @@
 Nothing is measured here. The printed table is read back from `summary.json`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,10 +17,9 @@ from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
-from launch.reports.episodes import Episode
 from launch.reports.facts import run_facts
-from launch.reports.html import write_report
-from launch.reports.plots import plot_curves
+from launch.reports.html import Answer, write_report
+from launch.reports.plots import write_curves
 from launch.reports.summary import (
   Summary,
   read_evaluation,
@@ -31,6 +31,8 @@ from launch.run.context import RunContext
 from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import shared_facts
+from launch.viewing.schema import Listing
+from launch.viewing.trajectory_page import listed_trajectory, trajectory_page
 
 SHOWN = {"warm_start": "after the warm start", "rl": "after RL"}
 
@@ -68,12 +70,7 @@ def keep(
   )
   summary = read_summary(run.summary)
   metrics = read_metrics(run.root / FILE)
-  plot_curves(
-    metrics,
-    summary.evaluations,
-    run.curves,
-    has_warm_start=summary.has_warm_start,
-  )
+  write_curves(metrics, summary.evaluations, run.curves)
   number = config.report.num_episodes
   shown = _episodes(run, codec, number, summary) if codec else []
   faults = read_faults(run.root / FAULTS)
@@ -102,8 +99,11 @@ def _changed(
 
 def _episodes(
   run: RunDirectory, codec: ChatCodec, number: int, summary: Summary
-) -> list[Episode]:
-  """Returns the same held-out tasks before and after, most telling first."""
+) -> list[Answer]:
+  """Returns the same held-out tasks before and after, most telling first.
+
+  As answers to the page's script: their list, and each of them.
+  """
   played = {
     stage: read_episodes(run, stage, "greedy")
     if run.trajectories_of(stage, "greedy").exists()
@@ -114,15 +114,21 @@ def _episodes(
   titles = (
     SHOWN if summary.has_warm_start else SHOWN | {"warm_start": "untouched"}
   )
-  return [
-    Episode(
-      trajectory=played[stage][task],
-      title=f"{task.name}, {title}, greedy",
-      token_text=_token_texts(played[stage][task], codec),
-    )
-    for task in tasks
-    for stage, title in titles.items()
-  ]
+  listed, pages = [], []
+  for place, task in enumerate(tasks):
+    pair = {title: played[stage][task] for stage, title in titles.items()}
+    for n, (title, trajectory) in enumerate(pair.items()):
+      id = f"{place}.{n}"
+      row = listed_trajectory(
+        trajectory,
+        id=id,
+        group=str(place),
+        played=title,
+        group_mean=statistics.fmean(each.reward for each in pair.values()),
+      )
+      listed.append(row)
+      pages.append((f"trajectories/{id}", trajectory_page(trajectory, codec)))
+  return [("trajectories", Listing(trajectories=listed)), *pages]
 
 
 def _telling(
@@ -139,12 +145,3 @@ def _telling(
     return (not learned, seen[kind])
 
   return sorted(both, key=rank)
-
-
-def _token_texts(
-  trajectory: Trajectory, codec: ChatCodec
-) -> Sequence[Sequence[str]]:
-  return [
-    [codec.decode([token]) for token in turn.sampled]
-    for turn in trajectory.turns
-  ]

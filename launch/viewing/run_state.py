@@ -3,17 +3,17 @@
 import functools
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from agentrl_jax.controller.metrics import stopped_tasks
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.processes.fault_log import FILE as FAULTS
-from launch.processes.fault_log import Fault, read_faults
+from launch.processes.fault_log import read_faults
 from launch.reports.html import fault_text
-from launch.reports.plots import panel_svgs
+from launch.reports.plots import run_plots
 from launch.reports.summary import read_evaluation
 from launch.storage.run_config import run_config
+from launch.viewing.schema import Drawing, FaultLine, RunNow
 
 _STAGE = "rl"
 _FAULTS = 20  # the latest are shown
@@ -37,51 +37,53 @@ class RunState:
     config = run_config(run)
     self.name = str(config.name)
     self._steps = int(config.train.steps)
-    self._has_warm_start = bool(config.warm_start.epochs)
     # Of long runs both take seconds, and the page asks every few seconds.
     self._curves = functools.lru_cache(maxsize=1)(self._draw)
     self._rows = functools.lru_cache(maxsize=1)(self._read_rows)
 
-  def now(self) -> dict[str, Any]:
-    """Returns the newest numbers as JSON values."""
+  def now(self) -> RunNow:
+    """Returns the newest numbers."""
     rows = [row for row in self._metrics() if row.stage == _STAGE]
     values = rows[-1].values if rows else {}
     faults = read_faults(self._run / FAULTS)
-    return {
-      "name": self.name,
-      "is_finished": (self._run / "done" / "run.json").exists(),
-      "update": rows[-1].step if rows else 0,
-      "updates": self._steps,
-      "age_s": max(time.time() - rows[-1].time_s, 0.0) if rows else None,
-      "figures": {
+    return RunNow(
+      name=self.name,
+      is_finished=(self._run / "done" / "run.json").exists(),
+      update=rows[-1].step if rows else 0,
+      updates=self._steps,
+      age_s=max(time.time() - rows[-1].time_s, 0.0) if rows else None,
+      figures={
         text: values[name] for name, text in _FIGURES.items() if name in values
       },
-      "success": {
+      success={
         name.removeprefix(_BY_TASK): value
         for name, value in values.items()
         if name.startswith(_BY_TASK)
       },
-      "stopped": stopped_tasks(values),
-      "collapsed": bool(values.get("reward/collapsed")),
-      "num_faults": len(faults),
-      "faults": [_fault(fault) for fault in faults[-_FAULTS:]],
-    }
+      stopped=stopped_tasks(values),
+      collapsed=bool(values.get("reward/collapsed")),
+      num_faults=len(faults),
+      faults=[
+        FaultLine(
+          time_s=fault.time_s, update=fault.version, text=fault_text(fault)
+        )
+        for fault in faults[-_FAULTS:]
+      ],
+    )
 
-  def curves(self) -> list[dict[str, str]]:
+  def curves(self) -> list[Drawing]:
     """Draws the curves, unless nothing has changed since they were drawn."""
     paths = [self._run / FILE, *self._evaluation_files()]
     return self._curves(
       tuple((p.name, p.stat().st_size) for p in paths if p.exists())
     )
 
-  def _draw(self, stamp: object) -> list[dict[str, str]]:
+  def _draw(self, stamp: object) -> list[Drawing]:
     del stamp  # the key of the cache
     evaluations = [read_evaluation(path) for path in self._evaluation_files()]
     return [
-      {"title": d.title, "note": d.note, "svg": d.svg, "wide": d.wide_svg}
-      for d in panel_svgs(
-        self._metrics(), evaluations, has_warm_start=self._has_warm_start
-      )
+      Drawing(title=plot.title, note=plot.note, svg=plot.svg())
+      for plot in run_plots(self._metrics(), evaluations)
     ]
 
   def _metrics(self) -> Sequence[Row]:
@@ -94,11 +96,3 @@ class RunState:
 
   def _evaluation_files(self) -> list[pathlib.Path]:
     return sorted((self._run / "evaluations").glob("*.json"))
-
-
-def _fault(fault: Fault) -> Mapping[str, Any]:
-  return {
-    "time_s": fault.time_s,
-    "update": fault.version,
-    "text": fault_text(fault),
-  }

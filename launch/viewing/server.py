@@ -6,9 +6,7 @@ the event loop.
 """
 
 import asyncio
-import dataclasses
 import ipaddress
-import json
 import pathlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,16 +16,16 @@ from aiohttp import web
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, ConfigError
 from launch.config.chat import codec_of, read_chat
-from launch.reports.html import TEMPLATES
+from launch.reports.html import page_json, viewer_page, viewer_script
 from launch.storage.run_config import run_config
 from launch.viewing.run_state import RunState
+from launch.viewing.schema import TrajectoryPage
 from launch.viewing.trajectory_index import (
   TrajectoryIndex,
   UnknownTrajectoryError,
 )
-from launch.viewing.trajectory_page import trajectory_to_page
+from launch.viewing.trajectory_page import trajectory_page
 
-PAGE = pathlib.Path(__file__).parent / "page"
 # The page's own files, and nothing else: what a policy wrote cannot load or
 # run anything, even if it were to become part of the page.
 _POLICY = (
@@ -35,15 +33,7 @@ _POLICY = (
   "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
   "frame-ancestors 'none'"
 )
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-
-
-def page_file(name: str) -> str:
-  """Returns one of the page's files; its colours are those of the report."""
-  text = (PAGE / name).read_text("utf-8")
-  if name == "viewer.css":
-    return (TEMPLATES / "colours.css").read_text("utf-8") + text
-  return text
+_FILES = {"/": "text/html", "/viewer.js": "text/javascript"}
 
 
 class Viewer:
@@ -53,30 +43,19 @@ class Viewer:
     """Raises `ConfigError` if `run` is not the folder of a run."""
     self._run = run
     self._index = TrajectoryIndex(run)
-    self._state = RunState(run)
     self._codec: ChatCodec | None = None
-    self._listed: dict[str, Any] = {}
+    state = RunState(run)
+    self.listing, self.now, self.curves = (
+      self._index.listing,
+      state.now,
+      state.curves,
+    )
 
-  def listing(self) -> dict[str, Any]:
-    """Returns the list of all kept trajectories."""
-    listing = self._index.listing()
-    if self._listed.get("tag") != listing.tag:  # asked for every few seconds
-      self._listed = dataclasses.asdict(listing)
-    return self._listed
-
-  def now(self) -> dict[str, Any]:
-    """Returns the newest numbers of the run."""
-    return self._state.now()
-
-  def curves(self) -> list[dict[str, str]]:
-    """Returns the curves of the run as SVG."""
-    return self._state.curves()
-
-  def trajectory(self, id: str) -> dict[str, Any]:
+  def trajectory(self, id: str) -> TrajectoryPage:
     """Returns a trajectory. Raises `UnknownTrajectoryError`."""
     self._index.listing()  # it may have been kept since the page asked
     kept = self._index.trajectory(id)
-    return trajectory_to_page(kept.trajectory, self._tokens(), kept.learned)
+    return trajectory_page(kept.trajectory, self._tokens(), kept.learned)
 
   def _tokens(self) -> ChatCodec | None:
     """Returns the run's tokenizer, or None before the run has made one."""
@@ -106,7 +85,7 @@ def application(viewer: Viewer, host: str) -> web.Application:
   }
   for path, answer in answers.items():
     app.router.add_get(path, _answered(answer))
-  for path in ("/", "/viewer.css", "/viewer.js"):
+  for path in _FILES:
     app.router.add_get(path, _file)
   return app
 
@@ -116,7 +95,7 @@ def _answered(
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
   async def handle(request: web.Request) -> web.Response:
     try:
-      body = await asyncio.to_thread(lambda: json.dumps(answer(request)))
+      body = await asyncio.to_thread(lambda: page_json(answer(request)))
     except UnknownTrajectoryError as error:
       return web.json_response({"message": str(error)}, status=404)
     except AgentRLError as error:
@@ -134,11 +113,10 @@ def _answered(
 
 
 async def _file(request: web.Request) -> web.Response:
-  name = request.path.lstrip("/") or "viewer.html"
-  return web.Response(
-    text=await asyncio.to_thread(page_file, name),
-    content_type=_TYPES[pathlib.PurePath(name).suffix],
+  text = await asyncio.to_thread(
+    viewer_script if request.path.endswith(".js") else viewer_page
   )
+  return web.Response(text=text, content_type=_FILES[request.path])
 
 
 def _guard(host: str) -> Any:

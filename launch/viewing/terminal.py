@@ -1,8 +1,7 @@
 """A run in the terminal: its newest numbers, and one trajectory as text."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -10,6 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.reports.numbers import count, duration, moment, percent
+from launch.viewing.schema import (
+  ListedTrajectory,
+  MessageView,
+  RunNow,
+  TurnView,
+)
 from launch.viewing.server import Viewer
 
 _PERIOD_S = 2.0  # between two looks at a run that goes on
@@ -53,12 +58,12 @@ def follow(viewer: Viewer, console: Console) -> None:
 def overview(viewer: Viewer, num_rows: int) -> RenderableType:
   """Renders the newest numbers, and the trajectories that were kept last."""
   now = viewer.now()
-  listed = viewer.listing()["trajectories"]
+  listed = viewer.listing().trajectories
   parts: list[RenderableType] = [
     Text(_head(now)),
     Text("  ".join(_figures(now)), style="dim"),
-    *(Text(_alarm(task), style="bold red") for task in now["stopped"]),
-    *([Text(_COLLAPSED, style="bold red")] if now["collapsed"] else []),
+    *(Text(_alarm(task), style="bold red") for task in now.stopped),
+    *([Text(_COLLAPSED, style="bold red")] if now.collapsed else []),
     *(Text(line, style="red") for line in _faults(now)),
     *([_table(listed[:num_rows])] if listed else []),
     Text(
@@ -75,50 +80,50 @@ def transcript(viewer: Viewer, id: str) -> RenderableType:
   Raises `UnknownTrajectoryError`.
   """
   page = viewer.trajectory(id)
-  (facts,) = (t for t in viewer.listing()["trajectories"] if t["id"] == id)
+  (facts,) = (t for t in viewer.listing().trajectories if t.id == id)
   lines = [
     Text(
-      f"{facts['task']}/{facts['split']}/{facts['index']}, attempt "
-      f"{facts['attempt']}, {facts['played']}: {facts['status']}, reward "
-      f"{facts['reward']:.3g} (its group: {facts['group_mean']:.3g})",
+      f"{facts.task}/{facts.split}/{facts.index}, attempt "
+      f"{facts.attempt}, {facts.played}: {facts.status}, reward "
+      f"{facts.reward:.3g} (its group: {facts.group_mean:.3g})",
       style="bold",
     )
   ]
-  for message in page["messages"]:
-    lines += _message(message, page["turns"])
+  for message in page.messages:
+    lines += _message(message, page.turns)
   return Group(*lines)
 
 
-def _head(now: Mapping[str, Any]) -> str:
-  words = f"{now['name']}: update {count(now['update'])} of "
-  words += count(now["updates"])
-  if now["is_finished"]:
+def _head(now: RunNow) -> str:
+  words = f"{now.name}: update {count(now.update)} of "
+  words += count(now.updates)
+  if now.is_finished:
     return f"{words}, finished"
-  if now["age_s"] is None:
+  if now.age_s is None:
     return f"{words}, which has not begun"
-  return f"{words}, {duration(now['age_s'])} ago"
+  return f"{words}, {duration(now.age_s)} ago"
 
 
-def _figures(now: Mapping[str, Any]) -> list[str]:
-  success = [f"{task} {percent(s)}" for task, s in now["success"].items()]
-  return success + [f"{text} {x:.4g}" for text, x in now["figures"].items()]
+def _figures(now: RunNow) -> list[str]:
+  success = [f"{task} {percent(s)}" for task, s in now.success.items()]
+  return success + [f"{text} {x:.4g}" for text, x in now.figures.items()]
 
 
 def _alarm(task: str) -> str:
   return f"no groups of {task} start: its environment fails or hangs"
 
 
-def _faults(now: Mapping[str, Any]) -> list[str]:
-  if not now["num_faults"]:
+def _faults(now: RunNow) -> list[str]:
+  if not now.num_faults:
     return []
-  latest = now["faults"][-_FAULTS:]
-  return [f"{now['num_faults']} faults; the latest:"] + [
-    visible(f"  {moment(fault['time_s'])} {fault['text']}").partition("\n")[0]
+  latest = now.faults[-_FAULTS:]
+  return [f"{now.num_faults} faults; the latest:"] + [
+    visible(f"  {moment(fault.time_s)} {fault.text}").partition("\n")[0]
     for fault in latest
   ]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _table(rows: Sequence[ListedTrajectory]) -> Table:
   table = Table(box=None, pad_edge=False)
   for name in ("id", "played", "task", "status"):
     table.add_column(name, no_wrap=True)
@@ -126,36 +131,34 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column(name, justify="right", no_wrap=True)
   for row in rows:
     table.add_row(
-      Text(row["id"]),
-      Text(row["played"]),
-      Text(row["task"]),
-      Text(row["status"], style="green" if row["is_success"] else ""),
-      f"{row['reward']:.3g}",
-      str(row["num_turns"]),
-      str(row["num_tokens"]),
+      Text(row.id),
+      Text(row.played),
+      Text(row.task),
+      Text(row.status, style="green" if row.is_success else ""),
+      f"{row.reward:.3g}",
+      str(row.num_turns),
+      str(row.num_tokens),
     )
   return table
 
 
-def _message(
-  message: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]
-) -> list[Text]:
-  style = _ROLES.get(message["role"], "")
-  head = message["role"]
-  if message["turn"] is not None:
-    turn = turns[message["turn"]]
+def _message(message: MessageView, turns: Sequence[TurnView]) -> list[Text]:
+  style = _ROLES.get(message.role, "")
+  head = message.role
+  if message.turn is not None:
+    turn = turns[message.turn]
     head += (
-      f", turn {message['turn'] + 1}: {len(turn['sampled'])} tokens of policy "
-      f"slot {turn['policy_slot']}{_versions(turn['version'])}"
+      f", turn {message.turn + 1}: {len(turn.sampled)} tokens of policy "
+      f"slot {turn.policy_slot}{_versions(turn.version)}"
     )
   calls = [
     Text(
-      visible(f"  {call['name']} {call['arguments']}").replace("\n", "\n    "),
+      visible(f"  {call.name} {call.arguments}").replace("\n", "\n    "),
       style=style,
     )
-    for call in message["calls"]
+    for call in message.calls
   ]
-  content = visible(message["content"]).strip()
+  content = visible(message.content).strip()
   return [
     Text(""),
     Text(visible(head), style=f"bold {style}"),

@@ -4,7 +4,6 @@ A file of `trajectories/` is read once, and again when it has changed, so that a
 list of a running run costs no more than the updates that it made meanwhile.
 """
 
-import base64
 import contextlib
 import dataclasses
 import gzip
@@ -14,8 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from agentrl_jax.data.record_file import (
   DAMAGED,
   learned_from_json,
@@ -24,55 +21,15 @@ from agentrl_jax.data.record_file import (
 from agentrl_jax.data.records import LearnedTurn, Trajectory
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.files import reading
+from launch.viewing.schema import ListedTrajectory, Listing
+from launch.viewing.trajectory_page import listed_trajectory
 
 FOLDER, _ENDING = "trajectories", ".jsonl.gz"
 TRAINING = "training"  # the policy of an update's groups; others are evaluated
-_ITEM = 4  # bytes of a token, a log-probability or a version
 
 
 class UnknownTrajectoryError(AgentRLError):
   """The run has kept no trajectory of this id."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ListedTrajectory:
-  """A kept trajectory, without its text and its tokens.
-
-  `id` is `<file>.<line>.<place in the group>`, which stays the same while the
-  run goes on. `played` says who played: in training, or in which evaluation.
-  """
-
-  id: str
-  group: str  # the id, without the place in the group
-  played: str  # "training", or "rl greedy"
-  update: int | None  # that the group was trained on in; None if evaluated
-  task: str
-  split: str
-  index: int
-  attempt: int
-  status: str
-  is_success: bool
-  reward: float
-  group_mean: float  # mean reward of the group
-  num_turns: int
-  num_tokens: int  # of prompts, observations and answers together
-  num_sampled: int
-  oldest_version: int  # -1 if no policy answered
-  newest_version: int
-  policy_slots: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Listing:
-  """All kept trajectories, the newest update first, then the evaluations.
-
-  `problems` are sentences about files that cannot be read. `tag` differs
-  whenever a file differs.
-  """
-
-  trajectories: tuple[ListedTrajectory, ...]
-  problems: tuple[str, ...]
-  tag: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +47,7 @@ class TrajectoryIndex:
     self._folder = run / FOLDER
     self._lock = threading.Lock()
     # By file: its time and size when it was read, and what it listed.
-    self._read: dict[pathlib.Path, tuple[Any, _FileListing]] = {}
+    self._read: dict[pathlib.Path, tuple[Any, Listing]] = {}
 
   def listing(self) -> Listing:
     """Reads new and changed files, and returns the list of all."""
@@ -104,7 +61,7 @@ class TrajectoryIndex:
         stamp = (stat.st_mtime_ns, stat.st_size)
         old = known.get(path)
         if old is None or old[0] != stamp:
-          old = (stamp, _list_file(path))
+          old = (stamp, list_file(path))
         self._read[path] = old
       return _listing(self._read)
 
@@ -136,18 +93,12 @@ class TrajectoryIndex:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _FileListing:
-  trajectories: tuple[ListedTrajectory, ...] = ()
-  problem: str = ""
-
-
-def _listing(read: Mapping[pathlib.Path, tuple[Any, _FileListing]]) -> Listing:
+def _listing(read: Mapping[pathlib.Path, tuple[Any, Listing]]) -> Listing:
   files = [listing for _, listing in read.values()]
   stamps = [(_stem(path), stamp) for path, (stamp, _) in read.items()]
   return Listing(
-    trajectories=tuple(t for file in files for t in file.trajectories),
-    problems=tuple(file.problem for file in files if file.problem),
+    trajectories=[t for file in files for t in file.trajectories],
+    problems=[problem for file in files for problem in file.problems],
     tag=f"{hash(tuple(stamps)) & (2**64 - 1):016x}",
   )
 
@@ -162,17 +113,16 @@ def _stem(path: pathlib.Path) -> str:
   return path.name.removesuffix(_ENDING)
 
 
-def _list_file(path: pathlib.Path) -> _FileListing:
+def list_file(path: pathlib.Path) -> Listing:
+  """Lists the trajectories of one file, as far as it can be read."""
   listed: list[ListedTrajectory] = []
+  problems = []
   try:
     for line, body in enumerate(_bodies(path)):
       listed += _list_group(_stem(path), line, body)
   except DAMAGED as error:
-    return _FileListing(
-      tuple(listed),
-      f"{FOLDER}/{path.name} cannot be read to its end: {error!r}",
-    )
-  return _FileListing(tuple(listed))
+    problems = [f"{FOLDER}/{path.name} cannot be read to its end: {error!r}"]
+  return Listing(trajectories=listed, problems=problems)
 
 
 def _bodies(path: pathlib.Path) -> Iterator[dict[str, Any]]:
@@ -183,48 +133,17 @@ def _bodies(path: pathlib.Path) -> Iterator[dict[str, Any]]:
 
 def _list_group(
   stem: str, line: int, body: Mapping[str, Any]
-) -> Iterator[ListedTrajectory]:
-  members = body["trajectories"]
-  mean = sum(member["reward"] for member in members) / max(len(members), 1)
-  for place, member in enumerate(members):
-    turns = member["turns"]
-    versions = [v for turn in turns for v in _first_and_last(turn["version"])]
-    sampled = sum(_length(turn["sampled"]) for turn in turns)
-    yield ListedTrajectory(
+) -> list[ListedTrajectory]:
+  members = [trajectory_from_json(member) for member in body["trajectories"]]
+  mean = sum(member.reward for member in members) / max(len(members), 1)
+  return [
+    listed_trajectory(
+      member,
       id=f"{stem}.{line}.{place}",
       group=f"{stem}.{line}",
       played=TRAINING if stem.isdecimal() else stem.replace("_", " "),
       update=int(stem) if stem.isdecimal() else None,
-      task=member["task"]["name"],
-      split=member["task"]["split"],
-      index=member["task"]["index"],
-      attempt=member["attempt"],
-      status=member["status"],
-      is_success=_is_success(member),
-      reward=member["reward"],
       group_mean=mean,
-      num_turns=len(turns),
-      num_tokens=sampled + sum(_length(t["observation"]) for t in turns),
-      num_sampled=sampled,
-      oldest_version=min(versions, default=-1),
-      newest_version=max(versions, default=-1),
-      policy_slots=tuple(sorted({turn["policy_slot"] for turn in turns})),
     )
-
-
-def _is_success(member: Mapping[str, Any]) -> bool:
-  """Equals `Trajectory.is_success`, of the record as it is in the file."""
-  if "success" in member["metrics"]:
-    return bool(member["metrics"]["success"] > 0.5)
-  return bool(member["reward"] == 1.0)
-
-
-def _length(array: str) -> int:
-  """Returns the number of entries of an array in base64."""
-  return (len(array) * 3 // 4 - array[-2:].count("=")) // _ITEM
-
-
-def _first_and_last(array: str) -> Sequence[int]:
-  """Returns smallest and largest version of an answer."""
-  versions = np.frombuffer(base64.b64decode(array), "<i4")
-  return (int(versions.min()), int(versions.max())) if len(versions) else ()
+    for place, member in enumerate(members)
+  ]

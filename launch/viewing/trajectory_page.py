@@ -1,84 +1,172 @@
-"""One trajectory as the page shows it: messages, and per answer its tokens."""
+"""Lays a trajectory's records and its transcript side by side for the page.
 
-import dataclasses
-from collections.abc import Sequence
+Nothing is parsed but the arguments of calls: the policy's text is shown as it
+is, valid or not.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.records import LearnedTurn, Trajectory, Turn
-from launch.reports.episodes import (
-  Episode,
+from agentrl_jax.data.records import (
+  LearnedTurn,
+  Message,
+  Trajectory,
+  Turn,
+  message_from_json,
+  unicode_json,
+)
+from launch.viewing.schema import (
+  CallView,
+  ListedTrajectory,
   MessageView,
-  line_title,
-  message_views,
+  TrajectoryPage,
+  TurnView,
 )
 
 _DIGITS = 4  # of log-probabilities
 
 
-def trajectory_to_page(
+def listed_trajectory(
+  trajectory: Trajectory,
+  *,
+  id: str,
+  group: str,
+  played: str,
+  group_mean: float,
+  update: int | None = None,
+) -> ListedTrajectory:
+  """Returns the row of a trajectory in the list."""
+  versions = [v for turn in trajectory.turns for v in turn.version.tolist()]
+  return ListedTrajectory(
+    id=id,
+    group=group,
+    played=played,
+    update=update,
+    task=trajectory.task.name,
+    split=trajectory.task.split,
+    index=trajectory.task.index,
+    attempt=trajectory.attempt,
+    status=trajectory.status.value,
+    is_success=trajectory.is_success,
+    reward=trajectory.reward,
+    group_mean=group_mean,
+    num_turns=len(trajectory.turns),
+    num_tokens=trajectory.num_tokens,
+    num_sampled=trajectory.num_sampled,
+    oldest_version=min(versions, default=-1),
+    newest_version=max(versions, default=-1),
+    policy_slots=sorted({turn.policy_slot for turn in trajectory.turns}),
+  )
+
+
+def trajectory_page(
   trajectory: Trajectory,
   codec: ChatCodec | None,
   learned: Sequence[LearnedTurn] | None = None,
-) -> dict[str, Any]:
-  """Returns the JSON of one trajectory.
+) -> TrajectoryPage:
+  """Returns the page of one trajectory; `learned` has an entry per turn.
 
-  `messages` are the transcript. `turns` have the tokens that were read and
-  sampled, as texts, and of each sampled token its log-probability under the
-  distribution that it was drawn from, that at temperature 1 (nats), and its
-  version; if the turn was trained on, also the learner's log-probability and
-  the advantage. Without a codec the tokens are numbers.
+  Without a codec the tokens are numbers.
   """
-  views = message_views(Episode(trajectory=trajectory, title=""))
-  return {
-    "messages": [_message(view) for view in views],
-    "turns": [
-      _turn(turn, codec)
-      | {"line_title": line_title(trajectory, turn.line)}
-      | (_learned(learned[n]) if learned else {})
+  return TrajectoryPage(
+    messages=_messages(trajectory),
+    turns=[
+      _turn(
+        turn,
+        codec,
+        learned[n] if learned else None,
+        _line_title(trajectory, turn.line),
+      )
       for n, turn in enumerate(trajectory.turns)
     ],
-    "metrics": dict(trajectory.metrics),
-    "seed": trajectory.seed,
-    "policy_slot_weights": list(trajectory.policy_slot_weights),
-  }
+    metrics=dict(trajectory.metrics),
+  )
 
 
-def _message(view: MessageView) -> dict[str, Any]:
-  return {
-    "role": view.role,
-    "line_title": view.line_title,
-    "content": view.content,
-    "calls": [dataclasses.asdict(call) for call in view.calls],
-    "turn": view.turn.number - 1 if view.turn else None,
-  }
+def _messages(trajectory: Trajectory) -> list[MessageView]:
+  """Returns the transcript, with the turn of each answer.
+
+  Answers in the prompt (worked examples, or those of another line) come first
+  and have no turn, so turns are matched to answers from the end of each line.
+  """
+  lines: dict[int, list[Message]] = {}
+  for body in trajectory.transcript:
+    line = body.get("line", 0)
+    assert isinstance(line, int)
+    lines.setdefault(line, []).append(message_from_json(body))
+  views = []
+  for line, messages in lines.items():
+    turns = [n for n, turn in enumerate(trajectory.turns) if turn.line == line]
+    num_answers = sum(message.role == "assistant" for message in messages)
+    numbers = iter([*[None] * max(num_answers - len(turns), 0), *turns])
+    views += [
+      MessageView(
+        role=message.role,
+        line_title="" if place else _line_title(trajectory, line),
+        content=message.content,
+        calls=[_call(c.name, c.arguments) for c in message.tool_calls],
+        turn=next(numbers) if message.role == "assistant" else None,
+      )
+      for place, message in enumerate(messages)
+    ]
+  return views
 
 
-def _turn(turn: Turn, codec: ChatCodec | None) -> dict[str, Any]:
-  return {
-    "policy_slot": turn.policy_slot,
-    "reward": turn.reward,
-    "has_grammar": bool(turn.grammar),
-    "observation": _texts(turn.observation, codec),
-    "sampled": _texts(turn.sampled, codec),
-    "behavior_logprob": _rounded(turn.behavior_logprob),
-    "raw_logprob": _rounded(turn.raw_logprob),
-    "version": turn.version.tolist(),
-  }
+def _line_title(trajectory: Trajectory, line: int) -> str:
+  """Names a line of tokens; "" if the trajectory has one without a role."""
+  role = trajectory.role_of(line)
+  if not role and len(trajectory.lines) < 2:
+    return ""
+  return f"line {line + 1}" + (f", {role}" if role else "")
 
 
-def _learned(turn: LearnedTurn) -> dict[str, Any]:
-  if np.isnan(turn.logprob).any():
-    return {}
-  return {
-    "learner_logprob": _rounded(turn.logprob),
-    "advantage": _rounded(turn.advantage),
-  }
+def _call(name: str, arguments: str) -> CallView:
+  """Formats JSON arguments one per line, strings unquoted; keeps other text."""
+  try:
+    parsed: Any = unicode_json(json.loads(arguments))
+  except (ValueError, RecursionError):
+    return CallView(name=name, arguments=arguments, is_json=False)
+  if isinstance(parsed, Mapping):
+    text = "\n".join(f"{key}: {_value(parsed[key])}" for key in parsed)
+  else:
+    text = json.dumps(parsed, indent=2, ensure_ascii=False)
+  return CallView(name=name, arguments=text, is_json=True)
 
 
-def _texts(tokens: np.ndarray, codec: ChatCodec | None) -> Sequence[str]:
+def _value(value: Any) -> str:
+  if isinstance(value, str):
+    return value
+  return json.dumps(value, ensure_ascii=False)
+
+
+def _turn(
+  turn: Turn,
+  codec: ChatCodec | None,
+  learned: LearnedTurn | None,
+  line_title: str,
+) -> TurnView:
+  if learned is not None and np.isnan(learned.logprob).any():
+    learned = None
+  return TurnView(
+    line_title=line_title,
+    policy_slot=turn.policy_slot,
+    reward=turn.reward,
+    has_grammar=bool(turn.grammar),
+    observation=_texts(turn.observation, codec),
+    sampled=_texts(turn.sampled, codec),
+    behavior_logprob=_rounded(turn.behavior_logprob),
+    raw_logprob=_rounded(turn.raw_logprob),
+    version=turn.version.tolist(),
+    learner_logprob=_rounded(learned.logprob) if learned else [],
+    advantage=_rounded(learned.advantage) if learned else [],
+  )
+
+
+def _texts(tokens: np.ndarray, codec: ChatCodec | None) -> list[str]:
   """Returns each token as text; as a number where it has none."""
   decode = codec.decode if codec else lambda tokens: ""
   return [decode([token]) or f"[{token}]" for token in tokens.tolist()]

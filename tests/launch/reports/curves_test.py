@@ -1,10 +1,7 @@
-"""Tests of `report.curves`: rows to lines, and labels apart."""
+"""Tests of `report.curves`: rows to lines."""
 
 import math
 import unittest
-
-import hypothesis
-from hypothesis import strategies
 
 from agentrl_jax.metrics import Row
 from launch.reports import curves
@@ -58,25 +55,3 @@ class CurvesTest(unittest.TestCase):
     falling = curves.Curve("x", tuple(range(100)), (9.0,) * 4 + (0.0,) * 96)
     self.assertEqual(falling.smoothed(41).values[0], 9.0)
     self.assertEqual(falling.smoothed(41).values[50], 0.0)
-
-  def test_spread_moves_only_what_is_too_close(self):
-    self.assertEqual(curves.spread([0.0, 1.0], 0.1), [0.0, 1.0])
-    moved = curves.spread([0.5, 0.5, 0.9], 0.1)
-    for place, expected in zip(moved, (0.45, 0.55, 0.9), strict=True):
-      self.assertAlmostEqual(place, expected)
-
-  @hypothesis.given(
-    strategies.lists(strategies.floats(0, 1), max_size=8),
-    strategies.floats(0.01, 0.3),
-  )
-  def test_spread_keeps_order_and_distance(self, places, gap):
-    moved = curves.spread(places, gap)
-    ordered = sorted(zip(places, moved, strict=True))
-    heights = sorted(moved)
-    for low, high in zip(heights, heights[1:], strict=False):
-      self.assertGreaterEqual(high - low, gap * 0.999)
-    for (low, low_moved), (high, high_moved) in zip(
-      ordered, ordered[1:], strict=False
-    ):
-      if low < high:
-        self.assertLess(low_moved, high_moved)

@@ -12,6 +12,7 @@ from launch.viewing.one_file import write_file
 from launch.viewing.server import Viewer
 from tests import browser
 from tests.browser import DESK, PHONE, opened, sideways
+from tests.launch.reports import html_test
 from tests.launch.viewing.a_run import HOSTILE, add_update, make_run
 from tests.launch.viewing.server_test import served
 
@@ -105,6 +106,19 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
       await page.get_by_role("link", name="Curves").click()
       await page.get_by_role("heading", name="Success by task").wait_for()
       self.assertEqual(page.errors, [])
+
+  async def test_a_report_shows_episodes_and_fits_a_phone(self):
+    path = self.folder.root / "report.html"
+    path.write_text(html_test.render(), encoding="utf-8")
+    for width in (PHONE, DESK):
+      async with opened(width) as page:
+        await page.goto(f"{path.as_uri()}#curves")
+        await page.get_by_role("link", name="dbbench 17, attempt 0").click()
+        await page.get_by_text("commit_final_answer").wait_for()
+        self.assertEqual(await sideways(page), 0, width)
+        await page.get_by_role("link", name="list").click()
+        await page.get_by_text("1 of 1 trajectories").wait_for()
+        self.assertEqual(page.errors, [])
 
   async def test_nothing_sticks_out_and_all_is_reached_by_keys(self):
     for width in (PHONE, DESK):

@@ -96,7 +96,7 @@ class ServerTest(unittest.IsolatedAsyncioTestCase):
     for path in ("/config.yaml", "/../config.yaml", "/viewer.py", "/page/"):
       async with self.http.get(self.url + path) as answer:
         self.assertEqual(answer.status, 404, path)
-    for path in ("/", "/viewer.js", "/viewer.css"):
+    for path in ("/", "/viewer.js"):
       async with self.http.get(self.url + path) as answer:
         self.assertEqual(answer.status, 200, path)
         policy = answer.headers["Content-Security-Policy"]

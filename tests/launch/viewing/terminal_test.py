@@ -43,9 +43,9 @@ class TerminalTest(unittest.TestCase):
     follow(self.viewer, Console(file=out, width=120))
     text = out.getvalue()
     self.assertIn("a: update 2 of ", text)
-    rows = [t for t in self.viewer.listing()["trajectories"]]
+    rows = self.viewer.listing().trajectories
     self.assertIn(f"{len(rows)} trajectories are kept", text)
-    shown = [row for row in rows if row["id"] in text]
+    shown = [row for row in rows if row.id in text]
     self.assertEqual(shown, rows[: len(shown)])
     self.assertGreater(len(shown), 5)
     self.assertIn("task limit reached", text)
@@ -54,11 +54,11 @@ class TerminalTest(unittest.TestCase):
     result = self.program("--trajectory=000001.0.0")
     self.assertEqual(result.returncode, 0, result.stderr)
     page = self.viewer.trajectory("000001.0.0")
-    for message in page["messages"]:
-      for line in message["content"].strip().splitlines():
+    for message in page.messages:
+      for line in message.content.strip().splitlines():
         self.assertIn(line, result.stdout)
-      for call in message["calls"]:
-        self.assertIn(call["name"], result.stdout)
+      for call in message.calls:
+        self.assertIn(call.name, result.stdout)
     self.assertIn("assistant, turn 1: ", result.stdout)
     self.assertNotIn("\x1b", result.stdout)  # no colours into a file
 

@@ -46,7 +46,7 @@ class TrajectoryIndexTest(unittest.TestCase):
             (found.oldest_version, found.newest_version),
             (min(versions), max(versions)),
           )
-          self.assertEqual(found.policy_slots, (0, 1))
+          self.assertEqual(found.policy_slots, [0, 1])
           self.assertAlmostEqual(found.group_mean, 1 / 3)
     (evaluated,) = listed.values()
     self.assertEqual((evaluated.played, evaluated.update), ("rl greedy", None))
@@ -65,7 +65,7 @@ class TrajectoryIndexTest(unittest.TestCase):
     add_update(self.folder, 2)
     after = self.index.listing()
     self.assertNotEqual(after.tag, before.tag)
-    self.assertEqual(after.problems, ())
+    self.assertEqual(after.problems, [])
     self.assertEqual(len(after.trajectories), len(before.trajectories) + 6)
 
   def test_a_run_that_goes_back_loses_its_rows(self):
@@ -128,4 +128,4 @@ class TrajectoryIndexTest(unittest.TestCase):
   def test_a_run_that_has_kept_nothing_is_listed_as_empty(self):
     with tempfile.TemporaryDirectory() as folder:
       listing = TrajectoryIndex(pathlib.Path(folder)).listing()
-    self.assertEqual((listing.trajectories, listing.problems), ((), ()))
+    self.assertEqual((listing.trajectories, listing.problems), ([], []))

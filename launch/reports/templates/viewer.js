@@ -1,6 +1,7 @@
-// The page of a run. Data comes from the server, or from blocks in the page
-// itself if it was written as one file. Everything that a policy or a tool has
-// written becomes text, and never part of the page's own source.
+// Trajectories of a run, in the viewer's page or in a report. Data comes from
+// the server, or from blocks in the page itself if it was written as one file;
+// its fields are those of launch/viewing/schema.py. Everything that a policy or a
+// tool has written becomes text, and never part of the page's own source.
 "use strict";
 
 const POLL_MS = 3000;
@@ -49,6 +50,7 @@ const embedded = new Map(
   [...document.querySelectorAll("script[data-api]")].map((e) => [e.dataset.api, e]),
 );
 const isOneFile = embedded.size > 0;
+const isReport = isOneFile && !embedded.has("now");
 
 async function ask(name) {
   if (!isOneFile) {
@@ -65,9 +67,9 @@ async function ask(name) {
 }
 
 async function refresh() {
-  let state;
+  let state = null;
   try {
-    state = await ask("now");
+    if (!isReport) state = await ask("now");
     const newest = await ask("trajectories");
     const changed = newest.tag !== listing.tag;
     listing = newest;
@@ -77,11 +79,12 @@ async function refresh() {
     say("trouble", `The server does not answer, and is asked again: ${error.message}`);
     return;
   }
-  showState(state);
+  if (state) showState(state);
 }
 
 function say(id, text) {
   const place = document.getElementById(id);
+  if (!place) return;
   if (place.textContent !== text) place.textContent = text;
   if (id === "trouble") place.hidden = !text;
 }
@@ -89,14 +92,14 @@ function say(id, text) {
 // ---- elements --------------------------------------------------------------
 
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === false) continue;
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else made.setAttribute(key, value === true ? "" : value);
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 const chip = (text, kind = "") => element("li", { class: `chip ${kind}` }, text);
@@ -186,19 +189,20 @@ function select(label, choices, value, pick) {
 }
 
 function filters(query) {
-  const made = Object.entries(FILTERS).map(([key, { label, of }]) => {
+  const fields = Object.entries(FILTERS).map(([key, { label, of }]) => {
     const values = [...new Set(listing.trajectories.map(of))].sort();
     const choices = [["", "all"], ...values.map((v) => [v, v])];
     return select(label, choices, query.get(key) || "", (v) => change(key, v));
   });
-  for (const [key, label] of [["from", "from update"], ["to", "to update"]]) {
+  const bounds = listing.trajectories.some((t) => t.update !== null) ? [["from", "from update"], ["to", "to update"]] : [];
+  for (const [key, label] of bounds) {
     const pick = (e) => change(key, e.target.value);
     const attributes = { type: "number", min: 0, value: query.get(key) || "", onchange: pick };
-    made.push(element("label", {}, label, element("input", { "aria-label": label, ...attributes })));
+    fields.push(element("label", {}, label, element("input", { "aria-label": label, ...attributes })));
   }
   const orders = Object.entries(ORDERS).map(([key, { label }]) => [key, label]);
-  made.push(select("order", orders, query.get("sort") || "newest", (v) => change("sort", v)));
-  return element("form", { class: "filters", onsubmit: (e) => e.preventDefault() }, ...made);
+  fields.push(select("order", orders, query.get("sort") || "newest", (v) => change("sort", v)));
+  return element("form", { class: "filters", onsubmit: (e) => e.preventDefault() }, ...fields);
 }
 
 function mark(listed) {
@@ -243,10 +247,10 @@ function showList() {
   };
   show(
     filters(query),
-    element("p", { class: "faint" }, `${kept.length} of ${listing.trajectories.length} trajectories`),
+    element("p", { class: "note" }, `${kept.length} of ${listing.trajectories.length} trajectories`),
     element(
       "table",
-      {},
+      { class: "list" },
       element("thead", {}, element("tr", {}, ...heads.map(([text, kind]) => element("th", { scope: "col", class: kind }, text)))),
       element("tbody", {}, ...kept.slice(0, shownRows).map((t) => row(t, query))),
     ),
@@ -278,11 +282,11 @@ async function showTrajectory(id, query) {
     members.length > 1 ? siblings(members, id, query) : "",
     element(
       "div",
-      { class: "bar" },
+      { class: "controls" },
       element("div", { class: "colour" }, select("show", Object.entries(COLOURS), colour, (v) => {
         colour = v;
         showTrajectory(id, query).catch(report);
-      }), legend(whole.turns.some((turn) => turn.advantage))),
+      }), legend(whole.turns.some((turn) => turn.advantage.length))),
       element("nav", { "aria-label": "Beside" }, element("a", { href: `#/?${query}` }, "list"), beside(-1, "previous"), beside(1, "next")),
     ),
     colour === "text" ? messages(whole.messages, whole) : tokens(whole, listed),
@@ -309,12 +313,15 @@ function facts(t, whole) {
   for (const [name, value] of Object.entries(whole.metrics)) {
     if (name !== "success") lines.push(chip(`${name} ${Number(value.toPrecision(4))}`));
   }
-  return element("ul", { class: "facts" }, ...lines);
+  return element("ul", { class: "chips" }, ...lines);
 }
+
+// Names a member of a group: by its number, or by who played if that differs.
+const attemptOf = (t, members) => (members.some((m) => m.played !== t.played) ? t.played : `attempt ${t.attempt}`);
 
 function siblings(members, id, query) {
   const links = members.map((t) =>
-    element("a", { class: `chip ${t.is_success ? "good" : "bad"}`, href: `#/t/${t.id}?${query}`, "aria-current": t.id === id ? "true" : undefined }, `${t.attempt}: ${fixed(t.reward)}`),
+    element("a", { class: `chip ${t.is_success ? "good" : "bad"}`, href: `#/t/${t.id}?${query}`, "aria-current": t.id === id ? "true" : undefined }, `${attemptOf(t, members)}: ${fixed(t.reward)}`),
   );
   const group = members[0].group;
   return element("nav", { "aria-label": "The group" }, ...links, element("a", { href: `#/g/${group}?${query}` }, "side by side"));
@@ -354,22 +361,22 @@ function content(text, role) {
 }
 
 function turnFacts(turn, number) {
-  const found = [`turn ${number + 1}`, ...(turn.line_title ? [turn.line_title] : []), plural(turn.sampled.length, "token")];
+  const facts = [`turn ${number + 1}`, ...(turn.line_title ? [turn.line_title] : []), plural(turn.sampled.length, "token")];
   if (turn.version.length && turn.version[0] >= 0) {
     const [first, last] = [Math.min(...turn.version), Math.max(...turn.version)];
-    found.push(`policy slot ${turn.policy_slot}`, first === last ? `version ${first}` : `versions ${first} to ${last}`);
+    facts.push(`policy slot ${turn.policy_slot}`, first === last ? `version ${first}` : `versions ${first} to ${last}`);
   }
   if (turn.raw_logprob.length) {
     const mean = turn.raw_logprob.reduce((a, b) => a + b, 0) / turn.raw_logprob.length;
-    found.push(`mean logprob ${mean.toFixed(3)}`);
+    facts.push(`mean logprob ${mean.toFixed(3)}`);
   }
-  if (turn.advantage && turn.advantage.length) {
+  if (turn.advantage.length) {
     const gaps = turn.learner_logprob.map((logprob, n) => Math.abs(logprob - turn.behavior_logprob[n]));
-    found.push(`advantage ${range(turn.advantage)}`, `mean |log-ratio| ${(gaps.reduce((a, b) => a + b, 0) / gaps.length).toFixed(3)}`);
+    facts.push(`advantage ${range(turn.advantage)}`, `mean |log-ratio| ${(gaps.reduce((a, b) => a + b, 0) / gaps.length).toFixed(3)}`);
   }
-  if (turn.has_grammar) found.push("constrained by a grammar");
-  if (turn.reward) found.push(`reward ${fixed(turn.reward)}`);
-  return found;
+  if (turn.has_grammar) facts.push("constrained by a grammar");
+  if (turn.reward) facts.push(`reward ${fixed(turn.reward)}`);
+  return facts;
 }
 
 // ---- tokens ----------------------------------------------------------------
@@ -388,7 +395,7 @@ function shade(turn, n, listed) {
     const by = level(Math.abs(gap), STEPS.gap);
     return [by ? `${gap > 0 ? "up" : "down"}-${by}` : "", `sampler ${turn.behavior_logprob[n]}, at temperature 1 ${raw}`];
   }
-  if (NEEDS_LEARNER.includes(colour) && !turn.advantage) return ["", "not trained on"];
+  if (NEEDS_LEARNER.includes(colour) && !turn.advantage.length) return ["", "not trained on"];
   if (colour === "learner") {
     const gap = turn.learner_logprob[n] - turn.behavior_logprob[n];
     const by = level(Math.abs(gap), STEPS.gap);
@@ -427,17 +434,17 @@ function tokens(whole, listed) {
 }
 
 function legend(isTrained) {
-  const shown = (kind, text) => element("span", { class: kind }, text);
+  const span = (kind, text) => element("span", { class: kind }, text);
   const lines = {
     text: [],
-    trained: [shown("up-2", "sampled by the policy, and trained on"), "; faint: read"],
-    probability: [shown("down-1", "below 82 %"), ", ", shown("down-2", "50 %"), ", ", shown("down-3", "20 %")],
-    sampler: [shown("up-2", "likelier"), " or ", shown("down-2", "rarer"), " for the sampler than at temperature 1, by 0.05, 0.2, 0.7 nats"],
-    learner: isTrained ? [shown("up-2", "likelier"), " or ", shown("down-2", "rarer"), " for the learner, before the update, than for the sampler, by 0.05, 0.2, 0.7 nats"] : [UNTRAINED],
-    advantage: isTrained ? [shown("up-2", "made likelier"), " or ", shown("down-2", "rarer"), " by the update: an advantage beyond 0, 0.5, 1.5"] : [UNTRAINED],
-    version: [shown("down-1", "1"), ", ", shown("down-2", "4"), ", ", shown("down-3", "16 updates or more"), " older than the policy in training"],
+    trained: [span("up-2", "sampled by the policy, and trained on"), "; faint: read"],
+    probability: [span("down-1", "below 82 %"), ", ", span("down-2", "50 %"), ", ", span("down-3", "20 %")],
+    sampler: [span("up-2", "likelier"), " or ", span("down-2", "rarer"), " for the sampler than at temperature 1, by 0.05, 0.2, 0.7 nats"],
+    learner: isTrained ? [span("up-2", "likelier"), " or ", span("down-2", "rarer"), " for the learner, before the update, than for the sampler, by 0.05, 0.2, 0.7 nats"] : [UNTRAINED],
+    advantage: isTrained ? [span("up-2", "made likelier"), " or ", span("down-2", "rarer"), " by the update: an advantage beyond 0, 0.5, 1.5"] : [UNTRAINED],
+    version: [span("down-1", "1"), ", ", span("down-2", "4"), ", ", span("down-3", "16 updates or more"), " older than the policy in training"],
   };
-  return element("p", { class: "faint tokens" }, ...lines[colour]);
+  return element("p", { class: "note tokens" }, ...lines[colour]);
 }
 
 // ---- a group side by side --------------------------------------------------
@@ -452,15 +459,15 @@ async function showGroup(group, query) {
   const parting = same === Math.max(...wholes.map((w) => w.messages.length)) ? "All are the same." : `They part at message ${same + 1}.`;
   show(
     element("h2", {}, `${first.task}, ${first.split} ${first.index}: ${plural(members.length, "attempt")} side by side`),
-    element("p", { class: "faint" }, `${where(first)}, mean reward ${fixed(first.group_mean)}. `, element("a", { href: `#/?${query}` }, "list")),
+    element("p", { class: "note" }, `${isReport ? "" : `${where(first)}, `}mean reward ${fixed(first.group_mean)}. `, element("a", { href: `#/?${query}` }, "list")),
     element("details", { open: same <= 2 }, element("summary", {}, `${plural(same, "message")} that all share`), messages(wholes[0].messages.slice(0, same), wholes[0])),
     element("p", { class: "parting" }, parting),
     element("div", { class: "columns", tabindex: "0", "aria-label": "attempts" }, ...members.map((t, n) =>
       element(
         "section",
         {},
-        element("h3", {}, mark(t), " ", element("a", { href: `#/t/${t.id}?${query}` }, `attempt ${t.attempt}`)),
-        element("p", { class: "faint" }, `${t.status}, reward ${fixed(t.reward)} (${signed(t.reward - t.group_mean)})`),
+        element("h3", {}, mark(t), " ", element("a", { href: `#/t/${t.id}?${query}` }, attemptOf(t, members))),
+        element("p", { class: "note" }, `${t.status}, reward ${fixed(t.reward)} (${signed(t.reward - t.group_mean)})`),
         messages(wholes[n].messages.slice(same), wholes[n]),
       ),
     )),
@@ -478,7 +485,7 @@ function sharedMessages(lists) {
 // ---- curves ----------------------------------------------------------------
 
 async function showCurves() {
-  if (!document.querySelector(".panels")) show(element("p", { class: "faint" }, "drawing"));
+  if (!document.querySelector(".panels")) show(element("p", { class: "note" }, "drawing"));
   const [state, panels] = await Promise.all([ask("now"), ask("curves")]);
   if (view().name !== "curves") return;
   const figures = panels.map((panel) => {
@@ -487,9 +494,9 @@ async function showCurves() {
     return element("figure", {}, element("h3", {}, panel.title), drawing, element("figcaption", {}, panel.note));
   });
   const numbers = Object.entries(state.figures).map(([text, value]) => chip(`${Number(value.toPrecision(3))} ${text}`));
-  const faults = state.faults.map((f) => element("li", {}, `update ${f.update}: ${f.text}`));
+  const faults = state.faults.map((f) => element("li", {}, `${new Date(1000 * f.time_s).toLocaleString()}, update ${f.update}: ${f.text}`));
   show(
-    element("ul", { class: "facts" }, ...numbers),
+    element("ul", { class: "chips" }, ...numbers),
     element("div", { class: "panels" }, ...figures),
     state.num_faults ? element("h2", {}, `${plural(state.num_faults, "fault")}, the latest`) : "",
     element("ul", {}, ...faults.reverse()),
@@ -504,7 +511,7 @@ function report(error) {
 
 async function route() {
   const { name, id, query } = view();
-  for (const link of document.querySelectorAll("header nav a")) {
+  for (const link of document.querySelectorAll(".viewer header nav a")) {
     const isHere = (link.hash === "#/curves") === (name === "curves");
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -513,7 +520,8 @@ async function route() {
   else if (name === "group") await showGroup(id, query);
   else if (name === "curves") await showCurves();
   else showList();
-  if (name !== "list") window.scrollTo(0, 0);
+  const isMoved = isReport ? location.hash.startsWith("#/") : name !== "list";
+  if (isMoved) (document.getElementById("episodes") || document.body).scrollIntoView();
 }
 
 async function start() {
@@ -526,5 +534,7 @@ async function start() {
   }
 }
 
-window.addEventListener("hashchange", () => route().catch(report));
+window.addEventListener("hashchange", () => {
+  if (!location.hash || location.hash.startsWith("#/")) route().catch(report); // others are places in a report
+});
 start().catch(report);
