@@ -144,7 +144,7 @@ class FollowedTest(unittest.TestCase):
       folder.follow(file, text)
     cls.outputs = folder.outputs
 
-  def test_both_proofs_pass(self):
+  def test_contracts_of_the_page_pass(self):
     for module, least in (
       ("backwards_test", 10),
       ("shop_test", 10),
@@ -154,7 +154,7 @@ class FollowedTest(unittest.TestCase):
       self.assertRegex(output, r"\nOK\b")
       self.assertGreater(int(re.search(r"Ran (\d+) tests", output)[1]), least)
 
-  def test_the_config_of_the_run_is_one(self):
+  def test_config_of_the_page_is_read(self):
     self.assertRegex(self.outputs[TRAINS], self.of_the_run)
 
   def test_the_expert_plays_through_the_worker(self):
@@ -225,8 +225,3 @@ class PageTest(unittest.TestCase):
     self.assertEqual(len(set(listed)), len(listed))
     for name in listed:
       self.assertTrue((ROOT / "environments" / name).is_dir(), name)
-
-  def test_links_lead_somewhere(self):
-    for link in re.findall(r"\]\(([^)#]+)\)", DOCUMENT.read_text()):
-      if "://" not in link:
-        self.assertTrue((DOCUMENT.parent / link).exists(), link)
