@@ -1,9 +1,13 @@
 """Tests that images play whole episodes as the local environments do."""
 
+import pathlib
+import re
+import unittest
+
 import pytest
 
-from agentrl_jax.data.records import Status, Task
-from agentrl_jax.env.loading import load_environment
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
+from agentrl_jax.env.loading import find_class, load_environment
 from agentrl_jax.service.docker.containers import (
   ContainerSpec,
   container_worker,
@@ -16,15 +20,43 @@ from tests.service.docker.engine_for_tests import (
   build_or_skip,
 )
 
+FOLDER = pathlib.Path(__file__).parents[2] / "environments"
+VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="c")
 START_S = 120.0  # MariaDB creates its files first
+
+
+class DockerfilesTest(unittest.TestCase):
+  def test_workers_play_the_environment_of_their_folder(self):
+    for path in FOLDER.glob("*/Dockerfile"):
+      target = re.search(r'"--environment", "(.*?)"', path.read_text())
+      if target is not None:
+        with self.subTest(path.parent.name):
+          self.assertEqual(find_class(target[1]).name, path.parent.name)
 
 
 @pytest.mark.docker
 class ImagesTest(DockerTestCase):
   @pytest.mark.slow
   async def test_dbbench_on_mariadb(self):
+    image = await self.assert_plays_as_local(
+      "dbbench", "environments.dbbench:DBBench"
+    )
+    spec = defaults(
+      ContainerSpec, "containers", image=image, start_timeout_s=START_S
+    )
+    task = Task("dbbench", "train", 0)
+    async with (
+      container_worker(self.docker, spec) as remote,
+      remote.open(task, seed=0) as session,
+    ):
+      await session.reset()
+      step = await session.step(Message("assistant", tool_calls=(VERSION,)))
+    self.assertIn("MariaDB", step.messages[0].content)
+
+  @pytest.mark.full
+  async def test_knowledgegraph_on_oxigraph(self):
     await self.assert_plays_as_local(
-      "dbbench", "environments.dbbench:DBBench", engine="mariadb"
+      "knowledgegraph", "environments.knowledgegraph:KnowledgeGraph"
     )
 
   @pytest.mark.slow
@@ -47,16 +79,13 @@ class ImagesTest(DockerTestCase):
       "bfcl", "environments.bfcl:BFCL", indices=indices
     )
 
-  async def assert_plays_as_local(
-    self, name, target, *, indices=range(3), **options
-  ):
+  async def assert_plays_as_local(self, name, target, *, indices=range(3)):
     image = build_or_skip(self.docker, name)
     local = load_environment(target)
     spec = defaults(
       ContainerSpec,
       "containers",
       image=image,
-      options=options,
       start_timeout_s=START_S,
     )
     async with container_worker(self.docker, spec) as remote:
@@ -71,3 +100,4 @@ class ImagesTest(DockerTestCase):
             self.assertEqual(steps, await play(local, task))
             self.assertIs(steps[-1].status, Status.COMPLETED)
             self.assertEqual(steps[-1].reward, 1.0)
+    return image

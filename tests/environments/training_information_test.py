@@ -24,7 +24,7 @@ class TrainingInformationTest(
   parameterized.TestCase, unittest.IsolatedAsyncioTestCase
 ):
   @parameterized.named_parameters((name, name) for name in TARGETS)
-  async def test_it_is_of_the_task_and_in_no_prompt(self, name):
+  async def test_information_is_of_the_task_and_in_no_prompt(self, name):
     environment = load_environment(TARGETS[name], {})
     told = set()
     for index in range(8):
@@ -40,7 +40,7 @@ class TrainingInformationTest(
     await environment.close()
     self.assertGreater(len(told), 4)
 
-  def test_it_is_the_solution(self):
+  def test_information_is_the_solution(self):
     environment = load_environment(TARGETS["arithmetic"], {})
     task = Task("arithmetic", "train", 3)
     problem = environment.find(task)

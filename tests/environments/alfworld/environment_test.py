@@ -27,6 +27,8 @@ async def opening(environment, split, index):
 
 
 class ALFWorldContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  num_tasks = 4
+
   def make_environment(self):
     return ALFWorld()
 
@@ -67,7 +69,7 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
       num_things=(5, 5),
       max_rounds=2,
     )
-    for index in range(20):
+    for index in range(8):
       system, user = await opening(environment, "train", index)
       self.assertLess(len(system.split()), 20)
       self.assertEqual(user.count("go to "), 6)

@@ -41,10 +41,10 @@ SOLUTION = [
 
 
 class FaultlessTest(unittest.TestCase):
-  def test_it_takes_the_shortest_solution(self):
+  def test_expert_takes_the_shortest_solution(self):
     self.assertEqual(walk(study()), SOLUTION)
 
-  def test_it_recovers_from_earlier_actions(self):
+  def test_expert_recovers_from_earlier_actions(self):
     expert = HouseholdExpert(study(), seed=0, mistakes={})
     for command in ("go to desk 1", "take pen 1 from desk 1"):
       expert._household.act(command)
@@ -54,7 +54,7 @@ class FaultlessTest(unittest.TestCase):
 
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
-  def test_each_shows(self):
+  def test_each_mistake_shows(self):
     for mistake, shows in {
       "wander": lambda w: w[0].startswith("go to") and w != SOLUTION,
       "repeat": lambda w: len(set(w)) < len(w),
@@ -76,17 +76,17 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     for kind in TASK_TYPES:
       environment = ALFWorld(task_types=(kind,))
       num_won = 0.0
-      for index in range(10):
+      for index in range(4):
         task = Task("alfworld", "train", index)
         *_, step = await play(environment, task, mistakes={"forget": 1.0})
         num_won += step.reward
       is_simple = kind in ("pick_and_place_simple", "pick_two_obj_and_place")
       with self.subTest(kind):
-        self.assertEqual(num_won, 10.0 if is_simple else 0.0)
+        self.assertEqual(num_won, 4.0 if is_simple else 0.0)
 
   async def test_detours_do_not_lose(self):
     for mistake in ("wrong_thing", "wrong_place", "inexact"):
-      for index in range(25):
+      for index in range(8):
         task = Task("alfworld", "test", index)
         *_, step = await play(ALFWorld(), task, mistakes={mistake: 1.0})
         with self.subTest(mistake, index=index):
@@ -94,7 +94,7 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_search_wins_without_a_tight_limit(self):
     environment = ALFWorld(max_rounds=200)
-    for index in range(40):
+    for index in range(12):
       task = Task("alfworld", "train", index)
       *_, step = await play(environment, task, mistakes={"search": 1.0})
       with self.subTest(index=index):
@@ -103,12 +103,12 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
   async def test_mixed_mistakes_lose_some_episodes(self):
     mistakes = dict.fromkeys(MISTAKES, 0.2)
     rewards = []
-    for index in range(60):
+    for index in range(30):
       *_, step = await play(
         ALFWorld(), Task("alfworld", "train", index), seed=1, mistakes=mistakes
       )
       rewards.append(step.reward)
-    self.assertTrue(0.05 < sum(rewards) / 60 < 0.8, sum(rewards))
+    self.assertTrue(0.05 < sum(rewards) / 30 < 0.8, sum(rewards))
 
   def test_unknown_goals_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "six types"):

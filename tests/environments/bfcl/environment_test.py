@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
@@ -12,6 +14,7 @@ from tests.environments.bfcl.packages import require_packages
 
 class BFCLContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   splits = ("train", "test")
+  num_tasks = 3
   max_steps = 400  # nonsense takes 21 answers in every turn of the user
   max_reply_chars = 300_000  # BFCL repeats an argument at most twice
 
@@ -20,6 +23,7 @@ class BFCLContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return BFCL()
 
 
+@pytest.mark.slow
 class LongContextContractTest(
   SessionContract, unittest.IsolatedAsyncioTestCase
 ):

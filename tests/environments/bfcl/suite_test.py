@@ -89,7 +89,7 @@ class SourceTest(unittest.IsolatedAsyncioTestCase):
     (self.folder / "possible_answer" / name).write_text(json.dumps(answer))
     return BFCL(source=str(self.folder), categories=("base",))
 
-  async def test_its_task_is_played(self):
+  async def test_chosen_task_is_played(self):
     environment = self._write([["mkdir(dir_name='a')", "mkdir('b')"]])
     task = Task("bfcl", "base", 0)
     expert = environment.expert(task, seed=0, mistakes={})

@@ -47,7 +47,7 @@ class SQLExpertTest(unittest.TestCase):
 
 
 class MistakesTest(unittest.IsolatedAsyncioTestCase):
-  def test_all_are_tested(self):
+  def test_every_mistake_is_tested(self):
     self.assertEqual(set(WRONG_SQL), set(MISTAKES))
 
   @pytest.mark.slow

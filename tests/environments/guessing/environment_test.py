@@ -5,6 +5,7 @@ import dataclasses
 import json
 import unittest
 
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
@@ -45,11 +46,13 @@ class GuessingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return Guessing()
 
 
+@pytest.mark.slow
 class LargestContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return Guessing(num_things=64, num_attributes=4, max_turns=13)
 
 
+@pytest.mark.slow
 class OneListContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   """All 16 things of two attributes: tasks differ in order and secret."""
 
@@ -120,7 +123,7 @@ class GuessingTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
 class LazyPlayersTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
   """Ways to a reward without questions, all of which must fail."""
 
-  async def test_nothing_that_is_seen_depends_on_the_secret(self):
+  async def test_observations_do_not_depend_on_the_secret(self):
     seen = []
     for secret in range(16):
       game = dataclasses.replace(GAME, secret=secret)

@@ -41,7 +41,7 @@ class ExpertTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     won = sum(step.reward for step in results)
     self.assertBetween(won, 1, NUM_TASKS // 2)
 
-  async def test_it_does_not_know_the_secret(self):
+  async def test_expert_does_not_know_the_secret(self):
     """One guess of 16, without a question, is right as often as by chance."""
     results = await results_of(Guessing(), {"early_guess": 1.0}, num_tasks=320)
     self.assertEqual({step.metrics["questions"] for step in results}, {0.0})

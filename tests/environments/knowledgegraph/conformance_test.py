@@ -120,7 +120,7 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreaterEqual(num_right / num_played, 1083 / 1214)
 
   @pytest.mark.full
-  async def test_all_of_train(self):
+  async def test_gold_of_train_is_right(self):
     for engine in ("memory", "oxigraph"):
       _, num_right, reasons = await self.outcome("train", engine=engine)
       self.assertGreaterEqual(num_right, 1083, (engine, reasons))

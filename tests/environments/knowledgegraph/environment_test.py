@@ -18,6 +18,8 @@ from tests.environments.playing import play
 
 
 class ContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  num_tasks = 4
+
   def make_environment(self):
     return KnowledgeGraph()
 
@@ -31,7 +33,7 @@ class OxigraphContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 class LoadedContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   splits = ("dev",)
-  num_tasks = 4
+  num_tasks = 2
 
   def make_environment(self):
     return KnowledgeGraph(source=data.questions("dev"))

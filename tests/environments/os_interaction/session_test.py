@@ -116,7 +116,7 @@ class RulesTest(InSandbox):
     _, text = await self.reply(bash("echo $x; pwd"))
     self.assertEqual(text, OUTPUT.format("7\r\n/usr\r\n"))
 
-  async def test_it_begins_as_root_at_home(self):
+  async def test_shell_begins_as_root_at_home(self):
     _, text = await self.reply(bash("whoami; pwd; echo $HOME $TERM"))
     self.assertEqual(text, OUTPUT.format("root\r\n/root\r\n/root xterm\r\n"))
 

@@ -3,6 +3,8 @@
 import hashlib
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
@@ -20,10 +22,13 @@ DIGESTS = {
 
 
 class UpstreamContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  num_tasks = 4
+
   def make_environment(self):
     return WebShop()
 
 
+@pytest.mark.slow
 class CompactContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return WebShop(**COMPACT)

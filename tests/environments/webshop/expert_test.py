@@ -64,7 +64,7 @@ class NoMistakesTest(unittest.IsolatedAsyncioTestCase):
       num_next += "next >" in actions
     self.assertGreater(num_next, 0)
 
-  async def test_its_clicks_follow_from_the_pages(self):
+  async def test_clicks_of_the_expert_follow_from_the_pages(self):
     """The expert knows the product, but buys the first that looks right."""
     environment = WebShop(difficulty="easy")
     num_others = 0

@@ -331,6 +331,9 @@ def _in_order(outcome):
 @pytest.mark.mariadb
 class DBBenchOnMariaDBTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   num_tasks = 2
+  # Properties of the tasks, which every engine shares.
+  test_splits_share_no_problem = test_indices_are_stable = None
+  test_expert_knows_the_mistakes_that_are_listed = None
 
   def make_environment(self):
     return DBBench(engine=make_engine())
@@ -338,6 +341,7 @@ class DBBenchOnMariaDBTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 @pytest.mark.mariadb
 class OwnServerTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_the_server_starts_at_first_use_and_stops_on_close(self):
     needs_mariadb()
     engine = MariaDBEngine()

@@ -58,65 +58,7 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.database = await self.enterAsyncContext(_engine.open([SHOPS]))
 
-  async def test_replies_are_the_connectors(self):
-    for sql, reply in {
-      "SELECT shop, price FROM `old shops` WHERE price > 9": (
-        "[('Red Lion', '45'), ('Gold Star', '128')]"
-      ),
-      "SELECT shop FROM `old shops` WHERE city = 'ROME' LIMIT 1": (
-        "[('Red Lion',)]"
-      ),
-      "SELECT MAX(price) FROM `old shops`": "[('7',)]",
-      "SELECT MAX(price + 0) FROM `old shops`": "[(128.0,)]",
-      "SELECT COUNT(*), SUM(price) FROM `old shops`": "[(3, 180.0)]",
-      "SELECT SUM(CAST(price AS SIGNED)) FROM `old shops`": (
-        "[(Decimal('180'),)]"
-      ),
-      "SELECT AVG(price) FROM `old shops` WHERE city = 'Bonn'": "[(None,)]",
-      "SELECT shop FROM `old shops` WHERE city = 'Bonn'": "[]",
-      "SHOW TABLES;": "[('old shops',)]",
-      "DESCRIBE `old shops`": (
-        "[('shop', 'text', 'YES', '', None, ''), "
-        "('city', 'text', 'YES', '', None, ''), "
-        "('price', 'text', 'YES', '', None, '')]"
-      ),
-      "BEGIN": "[]",
-      "DELETE FROM `old shops`": "[]",
-      "ROLLBACK": "[]",
-      "SELECT COUNT(*) FROM `old shops`": "[(0,)]",
-    }.items():
-      with self.subTest(sql=sql):
-        self.assertEqual(await self.database.execute(sql), reply)
-
-  async def test_errors_are_mysqls(self):
-    for sql, reply in {
-      "SELECT * FROM shops": (
-        "1146 (42S02): Table 'dbbench.shops' doesn't exist"
-      ),
-      "DESCRIBE shops": "1146 (42S02): Table 'dbbench.shops' doesn't exist",
-      "SELECT nope FROM `old shops`": (
-        "1054 (42S22): Unknown column 'nope' in 'field list'"
-      ),
-      "INSERT INTO `old shops` (nope) VALUES (1)": (
-        "1054 (42S22): Unknown column 'nope' in 'field list'"
-      ),
-      "INSERT INTO `old shops` VALUES (1)": (
-        "1136 (21S01): Column count doesn't match value count at row 1"
-      ),
-      "CREATE TABLE `old shops` (a TEXT)": (
-        "1050 (42S01): Table 'old shops' already exists"
-      ),
-      "SELECT SLEEP(5)": "1305 (42000): FUNCTION dbbench.SLEEP does not exist",
-      "SELECT * FROM old shops WHERE a b": (
-        "1064 (42000): You have an error in your SQL syntax; check the manual "
-        "that corresponds to your MySQL server version for the right syntax "
-        "to use near 'b' at line 1"
-      ),
-    }.items():
-      with self.subTest(sql=sql):
-        self.assertEqual(await self.database.execute(sql), reply)
-
-  async def test_what_sqlglot_cannot_handle_is_a_syntax_error(self):
+  async def test_statements_beyond_sqlglot_are_syntax_errors(self):
     for sql in (
       "SELECT shop FROM `old shops` WHERE YEAR() = 2020",
       "INSERT INTO SELECT `old shops` ('shop') VALUES ('x')",
@@ -163,21 +105,6 @@ class StatementsTest(unittest.IsolatedAsyncioTestCase):
     reply = await self.database.execute("SELECT COUNT(*) FROM `old shops`")
     self.assertEqual(reply, "[(3,)]")
 
-  async def test_the_schema_of_the_policy_is_kept(self):
-    for sql, reply in {
-      "CREATE TEMPORARY TABLE cities (city TEXT)": "[]",
-      "INSERT INTO cities SELECT DISTINCT city FROM `old shops`": "[]",
-      "CREATE VIEW v AS SELECT COUNT(*) AS n FROM cities": "[]",
-      "SELECT n FROM v": "[(2,)]",
-      "SELECT city FROM cities WHERE n = 1": (
-        "1054 (42S22): Unknown column 'n' in 'where clause'"
-      ),
-      "DELETE FROM `old shops` WHERE price > 9": "[]",
-      "SELECT shop FROM `old shops`": "[('Blue Bear',)]",
-    }.items():
-      with self.subTest(sql=sql):
-        self.assertEqual(await self.database.execute(sql), reply)
-
 
 _WORDS = """
 SELECT INSERT INTO UPDATE DELETE FROM WHERE SET VALUES ( ) , * ; = > - +
@@ -188,8 +115,8 @@ WHEN END ORDER BY LIMIT GROUP HAVING UNION JOIN IN NOT NULL WITH IF(
 
 class AnythingTest(unittest.TestCase):
   @given(st.lists(st.sampled_from(_WORDS.split()), max_size=12))
-  @settings(max_examples=100, deadline=None)
-  def test_whatever_a_policy_writes_is_answered(self, words):
+  @settings(max_examples=40, deadline=None)
+  def test_random_words_are_answered(self, words):
     database = Connection(is_quick=True)
     database.fill([SHOPS])
     with contextlib.closing(database), contextlib.suppress(TooComplex):
@@ -213,7 +140,7 @@ class QuickTest(unittest.TestCase):
         if len(statements) == 1:
           self.assertEqual(database.hash_of([SHOPS]), before)
 
-  def test_the_rest_is_answered(self):
+  def test_short_statements_are_answered(self):
     database = Connection(is_quick=True)
     self.addCleanup(database.close)
     for sql in (
@@ -390,7 +317,7 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
         await database.execute(LONG)
 
   @pytest.mark.slow
-  async def test_whatever_a_policy_does_ends_in_a_score(self):
+  async def test_long_statements_end_in_a_score(self):
     for name, statements in LONG_STATEMENTS.items():
       with self.subTest(name):
         async with self.open(1) as database, self.open() as other:

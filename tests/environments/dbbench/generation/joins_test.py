@@ -4,19 +4,23 @@ import dataclasses
 import random
 import unittest
 
+import pytest
+
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.contract import SessionContract
 from environments.dbbench import DBBench
 from environments.dbbench.engines.sqlite_connection import Connection
 from environments.dbbench.generation.generator import Generator
-from environments.dbbench.generation.joins import MAX_TABLES, draw_join
+from environments.dbbench.generation.joins import MAX_TABLES, Join, draw_join
+from environments.dbbench.generation.statement import Select
+from environments.dbbench.generation.tables import Topic
 from environments.dbbench.mysql import dialect
-from environments.dbbench.problem import MUTATIONS
+from environments.dbbench.problem import MUTATIONS, Table
 from environments.options import DBBenchOptions
 
 
 class JoinTest(unittest.TestCase):
-  def draws(self, count=60):
+  def draws(self, count=20):
     rng = random.Random(0)
     while count:
       num_tables = rng.randint(2, MAX_TABLES)
@@ -50,6 +54,13 @@ class JoinTest(unittest.TestCase):
         len({table.name for table in join.tables}), len(join.tables)
       )
 
+  def test_ties_are_noticed(self):
+    for numbers, is_tied in (("123", False), ("313", True), ("112", False)):
+      table = Table("t", ("a", "n"), tuple(("x", n) for n in numbers))
+      topic = Topic(table, "ts", "a", ("a",), ("n",), "y")
+      order = Select("t", column="a", order_by="n", descending=True)
+      self.assertIs(Join((table,), (), topic).has_no_tie(order), not is_tied)
+
 
 class JoinedTasksTest(unittest.TestCase):
   def setUp(self):
@@ -57,7 +68,7 @@ class JoinedTasksTest(unittest.TestCase):
 
   def test_questions_have_the_tables_asked_for_and_changes_have_one(self):
     for split in SPLITS:
-      for index in range(60):
+      for index in range(20):
         generated = self.generator.generate(split, index)
         problem = generated.problem
         self.assertEqual(generated, self.generator.generate(split, index))
@@ -76,7 +87,7 @@ class JoinedTasksTest(unittest.TestCase):
   def test_the_answer_needs_the_last_table(self):
     """Rotates the cells of that table, which must change most answers."""
     num_asked = num_changed = 0
-    for index in range(80):
+    for index in range(40):
       problem = self.generator.generate("train", index).problem
       if problem.type in MUTATIONS:
         continue
@@ -98,12 +109,13 @@ class JoinedTasksTest(unittest.TestCase):
 
   def test_more_tables_never_change_the_tasks_of_one(self):
     one = Generator(DBBenchOptions(num_tables=(1, 1)))
-    for index in range(20):
+    for index in range(8):
       self.assertEqual(
         one.generate("test", index), Generator().generate("test", index)
       )
 
 
+@pytest.mark.slow
 class DBBenchWithJoinsTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return DBBench(num_tables=(1, 4))

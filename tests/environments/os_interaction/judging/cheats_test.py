@@ -58,7 +58,7 @@ def path_in(description) -> str:
 class GeneratedTasks:
   """Plays cheats on kinds of generated tasks, the `pairs`."""
 
-  async def test_none_wins(self):
+  async def test_no_cheat_wins(self):
     engine = self.open_engine(memory_mb=512, pids=64, disk_mb=64)
     num_tried = 0
     for name, kind in self.pairs():
@@ -93,6 +93,12 @@ def each_once(stride=1, offset=0):
     for i, name in enumerate(CHEATS)
     if i % stride == 0
   ]
+
+
+@pytest.mark.docker
+class CheatInSandboxTest(GeneratedTasks, InSandbox):
+  def pairs(self):
+    return [("replaces_bash", "permissions")]
 
 
 @pytest.mark.docker
@@ -133,7 +139,7 @@ class AgentBenchTasks:
 
   source, stride, cheats = "dev.json", 1, tuple(CHEATS)
 
-  async def test_none_wins_more_than_its_answer(self):
+  async def test_no_cheat_wins_more_than_its_answer(self):
     environment = self.make_environment(
       source=tasks(self.source), command_limit_s=COMMAND_TIMEOUT_S
     )

@@ -116,6 +116,16 @@ class Checks:
     return list(scripts.items())
 
 
+class FirstChecks(Checks):
+  def sample(self, scripts):
+    return super().sample(scripts)[:1]
+
+
+@pytest.mark.docker
+class FirstChecksInSandboxTest(FirstChecks, InSandbox):
+  pass
+
+
 @pytest.mark.docker
 @pytest.mark.slow
 class ChecksInSandboxTest(Checks, InSandbox):
@@ -124,9 +134,8 @@ class ChecksInSandboxTest(Checks, InSandbox):
 
 @pytest.mark.docker
 @pytest.mark.slow
-class ChecksOnDockerTest(Checks, OnDocker):
-  def sample(self, scripts):
-    return super().sample(scripts)[:1]
+class ChecksOnDockerTest(FirstChecks, OnDocker):
+  pass
 
 
 @pytest.mark.docker

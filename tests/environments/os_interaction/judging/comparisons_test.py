@@ -34,7 +34,7 @@ class ComparisonsTest(unittest.TestCase):
       with self.subTest(name=name, answer=answer, right=right):
         self.assertIs(passes(COMPARISONS[name], (answer, right)), expected)
 
-  def test_they_are_found_by_name_in_any_folder(self):
+  def test_comparisons_are_found_by_name_in_any_folder(self):
     self.assertIs(find("check/in.py"), COMPARISONS["in.py"])
     self.assertIs(find("in.py"), COMPARISONS["in.py"])
     self.assertIsNone(find("check/0.sh"))

@@ -83,6 +83,12 @@ class Whole(Conformance):
 
 
 @pytest.mark.docker
+class WrongAnswersInSandboxTest(Sample, InSandbox):
+  stride = 125
+  test_a_sample_of_train = None
+
+
+@pytest.mark.docker
 @pytest.mark.slow
 class SampleInSandboxTest(Sample, InSandbox):
   test_dev = Whole.test_dev

@@ -39,6 +39,7 @@ class Answers:
       self.assertFalse(await judge.is_solved("0"))
 
   async def test_examples_that_write_are_noticed(self):
+    machine = await self.enterAsyncContext(self.machine())
     for example, expected in (
       ("ls /root | wc -l", False),
       ("sort /etc/passwd > t; wc -l < t; rm t", False),
@@ -46,17 +47,16 @@ class Answers:
       ("touch /root/seen; echo 1", True),
       ("echo x >> /root/.bashrc; echo 1", True),
       ("mkdir /root/d; echo 1", True),
-      ("rm /root/.profile; echo 1", True),
+      ("rm /root/.bashrc; echo 1", True),
       ("mv /root/.profile /root/p; echo 1", True),
       ("chmod 700 /home; echo 1", True),
     ):
-      async with self.machine() as machine:
-        judge = await Judge.prepare(
-          question(example), machine, self.machine, limit_s=20.0
-        )
-        with self.subTest(example=example):
-          self.assertIs(judge.example_wrote, expected)
-          self.assertEqual(judge.gold.code, 0)
+      judge = await Judge.prepare(
+        question(example), machine, self.machine, limit_s=20.0
+      )
+      with self.subTest(example=example):
+        self.assertIs(judge.example_wrote, expected)
+        self.assertEqual(judge.gold.code, 0)
 
   async def test_a_policy_gets_a_machine_that_no_example_wrote_to(self):
     environment = self.make_environment()

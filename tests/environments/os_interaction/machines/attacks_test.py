@@ -58,8 +58,8 @@ COMMAND_TIMEOUT_S = 3.0
 GRACE_S = 30.0  # to stop a command on a busy machine
 
 
-class Attacks:
-  """Attacks that are tested on every engine."""
+class Attacked:
+  """Sessions of a policy that attacks its machine."""
 
   def setUp(self):
     self.environment = OSInteraction(
@@ -104,6 +104,14 @@ class Attacks:
     self.assertIs(status, Status.RUNNING)
     return replies
 
+  async def test_ignoring_interrupts(self):
+    replies = await self.survives("trap '' INT QUIT TERM; sleep infinity")
+    self.assertIn("So was every other process", replies[0])
+
+
+class Attacks(Attacked):
+  """Attacks that are tested on every engine."""
+
   async def test_fork_bomb(self):
     await self.attack(":(){ :|:& };:", "echo", "echo")
 
@@ -126,10 +134,6 @@ class Attacks:
   async def test_kill_everything(self):
     replies = await self.survives("sleep 100 & kill -9 -1")
     self.assertNotIn("shell has ended", replies[-1])
-
-  async def test_ignoring_interrupts(self):
-    replies = await self.survives("trap '' INT QUIT TERM; sleep infinity")
-    self.assertIn("So was every other process", replies[0])
 
   async def test_closing_the_shell(self):
     replies = await self.survives("exit", "exec true", "kill -9 $$")
@@ -245,6 +249,11 @@ class AllAttacks(Attacks):
         step = await session.step(answer("none"))
       with self.subTest(script):
         self.assertEqual((step.status, step.reward), (Status.COMPLETED, 0.0))
+
+
+@pytest.mark.docker
+class IgnoredInterruptsInSandboxTest(Attacked, InSandbox):
+  pass
 
 
 @pytest.mark.docker

@@ -50,7 +50,7 @@ class TerminalOutputTest(unittest.TestCase):
         self.assertTrue(output.is_done, cut)
         self.assertEqual(output.text(), whole.text())
 
-  def test_it_is_not_done_before_the_last_line_is_accepted(self):
+  def test_output_is_not_done_before_the_last_line_is_accepted(self):
     self.assertFalse(output_of(ONE_LINE, num_lines=2).is_done)
     self.assertTrue(output_of(ONE_LINE, num_lines=2).may_be_done)
     for end in range(len(ONE_LINE)):

@@ -149,7 +149,7 @@ class SandboxTest(InSandbox):
         }
         self.assertEqual(value, expected.get(name, held))
 
-  async def test_each_starts_with_the_same_files(self):
+  async def test_every_machine_starts_with_the_same_files(self):
     async with self.machine() as machine:
       await machine.run(["rm", "-rf", "/etc", "/root"], limit_s=20.0)
     async with self.machine() as machine:
