@@ -129,3 +129,16 @@ def append_whole(
       with contextlib.suppress(OSError):
         os.ftruncate(opened.fileno(), before)
       raise
+
+
+def drop_half_line(path: pathlib.Path) -> None:
+  """Removes a line that a killed process has left without its end.
+
+  Raises `NotWritten` for a folder in place of the file.
+  """
+  if path.exists():
+    with writing(path):
+      written = path.read_bytes()
+      lines = written[: written.rfind(b"\n") + 1]
+      if len(lines) < len(written):
+        path.write_bytes(lines)

@@ -19,7 +19,13 @@ from types import TracebackType
 from typing import BinaryIO, Self, SupportsFloat
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.files import append_whole, reading, write_whole, writing
+from agentrl_jax.files import (
+  append_whole,
+  drop_half_line,
+  reading,
+  write_whole,
+  writing,
+)
 from agentrl_jax.renamed import new_name
 
 FILE = "metrics.jsonl"
@@ -67,7 +73,7 @@ class MetricsWriter:
     self._tensorboards: dict[str, _EventFile] = {}
     self.path = self._directory / FILE
     self.num_not_finite = 0  # values written as null by this writer
-    _drop_half_line(self.path)
+    drop_half_line(self.path)
     self._file = self._opened()
 
   def write(
@@ -250,12 +256,3 @@ def _end_of(rows: list[Row], stage: str, step: int) -> int:
   """Counts the rows before the first of `stage` beyond `step`."""
   lost = (i for i, r in enumerate(rows) if r.stage == stage and r.step > step)
   return next(lost, len(rows))
-
-
-def _drop_half_line(path: pathlib.Path) -> None:
-  if not path.exists():
-    return
-  written = path.read_bytes()
-  lines = written[: written.rfind(b"\n") + 1]
-  if len(lines) < len(written):
-    path.write_bytes(lines)

@@ -7,8 +7,9 @@ finite; their ranges are in `launch/config/numbers.py`. Defaults are AgentRL's
 (arXiv:2510.04206) where it has one; the model is a small one.
 """
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import ml_collections
@@ -172,6 +173,12 @@ def _add(
       raise ValueError(f"the default of {name} stands twice in configs/")
 
 
+@functools.cache
+def default_values() -> Mapping[str, Any]:
+  """Returns the default of every key, by section; made once, so not changed."""
+  return get_config().to_dict()
+
+
 def defaults(
   settings: Callable[..., _Settings], section: str, **changes: Any
 ) -> _Settings:
@@ -183,5 +190,5 @@ def defaults(
   `engine.driver`, are left out.
   """
   fields = inspect.signature(settings).parameters
-  keys = get_config()[section].to_dict().items()
+  keys = default_values()[section].items()
   return settings(**{k: v for k, v in keys if k in fields} | changes)

@@ -74,7 +74,7 @@ def _refuse_idle(
   keys: Sequence[tuple[str, str]],
 ) -> None:
   """Raises `ConfigError` naming all of these keys that are set."""
-  idle = base.get_config()
+  idle = base.default_values()
   changed = {
     f"{section}.{key}": (config[section][key], idle[section][key])
     for section, key in keys

@@ -45,7 +45,7 @@ def refuse_unread(
   They are all keys of the section if none is named; `why` completes the message
   "means nothing".
   """
-  idle, settings = base.get_config()[section], config[section]
+  idle, settings = base.default_values()[section], config[section]
   for key in keys or settings:
     require_read(
       f"{section}.{key}", settings[key], idle=idle[key], is_read=False, why=why

@@ -29,8 +29,12 @@ from launch.processes.terminal import print_what_can_be_printed
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.
 REFUSED = 2
-# No room, no more of it for this user, too large a file, not to be written.
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# No room, no more of it for this user, too large a file, not to be written; and
+# a folder where a file is, or the reverse.
+_DISK = (
+  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
+  *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+)
 _MOST = 1e12  # of the number of a flag
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
@@ -111,7 +115,7 @@ def _own(error: AgentRLError | OSError) -> AgentRLError:
 
 
 def _own_or_none(error: BaseException) -> AgentRLError | None:
-  """Returns an error of this project, which a full disk is too, or None."""
+  """Returns this project's error, also for a path that cannot be written."""
   if isinstance(error, AgentRLError):
     return error
   if isinstance(error, OSError) and error.errno in _DISK:

@@ -89,7 +89,7 @@ def check_numbers(config: ml_collections.ConfigDict) -> None:
   Options and mistakes of environments that are not this project's are left to
   their classes and experts.
   """
-  known = dict(flat_keys(base.get_config()))
+  known = dict(flat_keys(base.default_values()))
   refused = []
   for key, value in flat_keys(config):
     default = 1.0 if key.startswith("tasks.weights.") else known.get(key)

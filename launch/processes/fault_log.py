@@ -12,7 +12,7 @@ import pathlib
 import time
 from collections.abc import Callable, Mapping
 
-from agentrl_jax.files import append_whole, reading
+from agentrl_jax.files import append_whole, drop_half_line, reading
 
 FILE = "faults.jsonl"
 START = "start"  # of the learner; all but a run's first follow an end
@@ -78,11 +78,3 @@ def read_faults(path: pathlib.Path) -> list[Fault]:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [Fault(**json.loads(line)) for line in lines if line.endswith("\n")]
   return found[1:] if found and found[0].kind == START else found
-
-
-def drop_half_line(path: pathlib.Path) -> None:
-  """Removes a line that a killed process has left without its end."""
-  if path.exists():
-    whole = path.read_bytes()
-    if whole and not whole.endswith(b"\n"):
-      path.write_bytes(whole[: whole.rfind(b"\n") + 1])

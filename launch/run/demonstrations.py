@@ -37,6 +37,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import CheckpointError, EnvironmentFault
+from agentrl_jax.files import write_whole
 from launch.config.chat import codec_of
 from launch.config.settings import Settings
 from launch.run.environments import loaded_environments, task_stream
@@ -109,9 +110,9 @@ def demonstrate(
 
 def save_rows(path: pathlib.Path, rows: Rows) -> None:
   """Writes packed rows, completely or not at all."""
-  partial = path.with_suffix(".partial.npz")
-  np.savez_compressed(partial, **rows.arrays())
-  partial.replace(path)
+  content = io.BytesIO()
+  np.savez_compressed(content, **rows.arrays())
+  write_whole(path, content.getvalue())
 
 
 def load_rows(path: pathlib.Path, content: bytes | None = None) -> Rows:

@@ -82,7 +82,7 @@ def changes(
   config: ml_collections.ConfigDict,
 ) -> dict[str, tuple[Any, Any]]:
   """Returns the keys that differ from their defaults, with both values."""
-  return dict(_changed(base.get_config().to_dict(), config.to_dict()))
+  return dict(_changed(base.default_values(), config.to_dict()))
 
 
 def _changed(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from agentrl_jax import tracing
 from agentrl_jax.errors import ConfigError
-from launch.processes.fault_log import drop_half_line
+from agentrl_jax.files import drop_half_line
 
 if typing.TYPE_CHECKING:
   from opentelemetry.sdk import trace

@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import ml_collections
-from flax.traverse_util import flatten_dict
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.metrics import Row
 from agentrl_jax.train.config.checks import require_one_of
+from configs.keys import flat_keys
 
 FILE = "trackers.json"  # ids in the run's folder, by the tracker's name
 PROJECT = "agentrl_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set
@@ -111,7 +111,7 @@ class MlflowTracker:
     self.id = str(made.info.run_id)
     params = [
       self._entities.Param(_mlflow_name(key), str(value)[:_MLFLOW_TEXT])
-      for key, value in _flat(config)
+      for key, value in sorted(flat_keys(config))
     ]
     for batch in _batches(params, _MLFLOW_PARAMS):
       self._client.log_batch(self.id, params=batch)
@@ -259,11 +259,6 @@ def _finite(values: Mapping[str, float]) -> dict[str, float]:
 
 def _mlflow_name(name: str) -> str:
   return re.sub(r"[^\w\-. :/]", "_", name)
-
-
-def _flat(config: ml_collections.ConfigDict) -> list[tuple[str, Any]]:
-  flat = flatten_dict(config.to_dict(), sep=".")  # type: ignore[no-untyped-call]
-  return sorted(flat.items())
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -17,6 +17,7 @@ from agentrl_jax.controller.player import without_expert
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
 from agentrl_jax.train.weights.publish import Publisher
@@ -228,9 +229,7 @@ def make_chat(context: RunContext) -> None:
       tokenizer = demonstrations.make_tokenizer(
         settings, **config.tokenizer.to_dict()
       )
-      partial = folder.tokenizer.with_suffix(".partial")
-      tokenizer.save(str(partial))
-      partial.replace(folder.tokenizer)
+      write_whole(folder.tokenizer, tokenizer.to_str(pretty=True))
 
 
 def make_demonstrations(context: RunContext) -> None:

@@ -20,7 +20,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
-from launch.storage.shared_stages import flat
+from configs.keys import flat_keys
 
 FILE = "paths.json"
 MODEL = "the pretrained model's digest"
@@ -139,7 +139,7 @@ def _shape(value: Any) -> list[type]:
 
 def _values(config: ml_collections.ConfigDict) -> Iterator[tuple[str, Any]]:
   """Yields the keys whose paths are read in this process, with their values."""
-  for key, value in flat(config.to_dict()):
+  for key, value in flat_keys(config):
     words = key.split(".")
     if words[0] == "environments" and words[2] == "options":
       place = config.environments[words[1]].place

@@ -44,9 +44,7 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       "runs/quickstart"
     )
   filed = _frozen(filed_config(path))
-  config = ml_collections.ConfigDict(
-    _filled(filed, base.get_config().to_dict())
-  )
+  config = ml_collections.ConfigDict(_filled(filed, base.default_values()))
   return located(config, root)
 
 
@@ -81,10 +79,10 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       held = filed.get(section)
       if isinstance(held, dict) and held.get(key) == value:
         del held[key]
-    known = base.get_config().to_dict()
+    known = base.default_values()
     section = environments.entry("").to_dict()
     played = dict.fromkeys(filed.get("environments") or (), section)
-    _refuse_other_kinds(filed, known | {"environments": played})
+    _refuse_other_kinds(filed, {**known, "environments": played})
   return filed
 
 

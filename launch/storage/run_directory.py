@@ -33,6 +33,7 @@ from etils import epath
 from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole, writing
+from configs.keys import flat_keys
 from launch.config.chat import files_of
 from launch.storage.config_paths import (
   MODEL,
@@ -42,7 +43,7 @@ from launch.storage.config_paths import (
 )
 from launch.storage.lock import held
 from launch.storage.run_config import filed_config, read_config
-from launch.storage.shared_stages import environment_keys, flat
+from launch.storage.shared_stages import environment_keys
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
 # any name. A controller or a worker that is made again has another address, and
@@ -168,7 +169,7 @@ class RunDirectory:
     played = environment_keys(config)
     settings = {
       key: value
-      for key, value in flat(config.to_dict())
+      for key, value in flat_keys(config)
       if _decides(key, stage)
       and (key in played or not key.startswith("environments."))
     }
@@ -390,7 +391,7 @@ def changed_settings(
   Raises `ConfigError` if the file has old names of keys.
   """
   filed = filed_config(path)
-  given = yaml.safe_load(yaml.safe_dump(_plain(config.to_dict())))
+  given = _plain(config.to_dict())
   return {
     key: values
     for key, values in _differences(filed, given).items()

@@ -22,6 +22,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
+from configs.keys import flat_keys
 from launch.storage.lock import held
 
 RECORD = "shared.json"
@@ -69,7 +70,7 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """
   played = set(config.tasks.names)
   found = {}
-  for key, value in flat(config.to_dict()):
+  for key, value in flat_keys(config):
     words = key.split(".")
     if key in (_STORE, *_LATER_KEYS):
       continue
@@ -91,7 +92,7 @@ def environment_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   Where they are played is left out: it changes no episode.
   """
   found = {}
-  for key, value in flat(config.to_dict()):
+  for key, value in flat_keys(config):
     words = key.split(".")
     if (
       words[0] == "environments"
@@ -226,14 +227,3 @@ def _file(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
 
 def _is_below(key: str, section: str) -> bool:
   return key == section or key.startswith(f"{section}.")
-
-
-def flat(
-  tree: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-  """Yields every key of a config, with its sections, and its value."""
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      yield from flat(value, f"{prefix}{name}.")
-    else:
-      yield f"{prefix}{name}", value

@@ -162,6 +162,15 @@ class ErrorsOfTasksTest(parameterized.TestCase):
     late = ExceptionGroup("", [DeadlineExceeded("y"), ConfigError("set x")])
     self.assertEqual(self._end(late), ("DeadlineExceeded: y", ""))
 
+  def test_a_path_that_cannot_be_written_is_a_sentence(self):
+    with tempfile.NamedTemporaryFile() as file:
+      for path in (pathlib.Path(file.name, "run"), pathlib.Path(file.name)):
+        with self.assertRaises(OSError) as caught:
+          path.mkdir(parents=True)
+        status, said = self._end(caught.exception)
+        self.assertIn(f"NotWritten: {path} cannot be written", status)
+        self.assertEqual(said, "")
+
   def test_a_bug_beside_them_is_raised(self):
     for bug in (KeyError("x"), ExceptionGroup("", [KeyError("x")])):
       group = ExceptionGroup("", [ConfigError("set x"), bug])

@@ -131,7 +131,7 @@ class LinkTest(parameterized.TestCase):
     self.assertEqual(statuses, [0, 0, 0], said)
 
   @parameterized.parameters(
-    *((n, _fall, -signal.SIGKILL, f"process {n} was lost") for n in range(3)),
+    *((n, _fall, -signal.SIGKILL, f"process {n} was lost") for n in range(2)),
     *((n, _fail, 1, "failed: ConfigError: it is wrong") for n in range(2)),
   )
   def test_one_that_ends_ends_all_and_they_say_why(

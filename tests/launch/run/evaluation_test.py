@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from unittest import mock
 
 import pytest
 
@@ -18,7 +19,6 @@ from launch.storage.run_directory import RunDirectory
 from tests.controller.player_test import Untaught
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
-from tests.rollout import small
 
 
 def requests_of(folder, mode, driver=None, **sampling):
@@ -89,10 +89,10 @@ def test_calls_are_constrained_as_in_training(tmp_path):
 
 
 def test_a_score_of_an_engine_that_stopped_meanwhile_is_not_filed(tmp_path):
-  driver = LocalDriver(small.engine_of())
+  driver = mock.create_autospec(LocalDriver, instance=True)
   requests_of(tmp_path / "runs", "greedy", driver)
   assert list(tmp_path.glob("runs/evaluations/*"))
-  driver.close()
+  driver.require_running.side_effect = GeneratorFault("driver was closed")
   with pytest.raises(GeneratorFault, match="driver was closed"):
     requests_of(tmp_path / "stopped", "greedy", driver)
   assert not list(tmp_path.glob("stopped/evaluations/*"))

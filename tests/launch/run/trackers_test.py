@@ -76,7 +76,7 @@ class TrackersTest(unittest.TestCase):
       self.assertIsNone(put)
     self.assertEqual(list(self.folder.iterdir()), [])
 
-  def test_mlflow_has_the_metrics_and_the_config_also_of_a_resume(self):
+  def test_mlflow_has_metrics_config_and_the_end_of_a_run_and_its_resumes(self):
     mlflow = self.require_mlflow()
     ids = self.track("mlflow")
     self.assertEqual(
@@ -94,6 +94,12 @@ class TrackersTest(unittest.TestCase):
       [(point.step, point.value, point.timestamp) for point in history],
       [(1, 0.25, 6000), (2, 0.75, 7000), (3, 1.0, 9000)],
     )
+    with (
+      self.assertRaises(KeyboardInterrupt),
+      tracked(("mlflow",), self.folder, self.config),
+    ):
+      raise KeyboardInterrupt
+    self.assertEqual(client.get_run(ids["mlflow"]).info.status, "KILLED")
 
   def test_wandb_has_them_offline(self):
     self.require("wandb")
@@ -153,16 +159,13 @@ class TrackersTest(unittest.TestCase):
     made.go_on.set()
 
   def test_a_run_that_is_stopped_is_not_finished_there(self):
-    mlflow = self.require_mlflow()
     made = self.scripted()
     with (
       self.assertRaises(KeyboardInterrupt),
-      tracked(("mlflow", "scripted"), self.folder, self.config),
+      tracked(("scripted",), self.folder, self.config),
     ):
       raise KeyboardInterrupt
     self.assertIs(made.is_finished, False)
-    run = mlflow.MlflowClient().get_run(self.ids()["mlflow"])
-    self.assertEqual(run.info.status, "KILLED")
     self.track("scripted")
     self.assertIs(made.is_finished, True)
 

@@ -7,13 +7,14 @@ import io
 import json
 import math
 import pathlib
+import shutil
 import tempfile
 
 import yaml
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.metrics import read_metrics
+from agentrl_jax.errors import AgentRLError, ConfigError, NotWritten
+from agentrl_jax.metrics import MetricsWriter, read_metrics
 from configs import quickstart
 from launch import report, view
 from launch.comparisons.runs import read_run
@@ -67,10 +68,18 @@ def make_run(root):
 
 
 class DamagedFilesTest(parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    cls.whole = pathlib.Path(folder) / "run"
+    make_run(cls.whole)
+
   def setUp(self):
+    super().setUp()
     folder = self.enterContext(tempfile.TemporaryDirectory())
     self.run_folder = pathlib.Path(folder) / "run"
-    make_run(self.run_folder)
+    shutil.copytree(self.whole, self.run_folder)
 
   @parameterized.parameters(*READERS)
   def test_a_file_that_was_cut_off(self, name):
@@ -78,7 +87,7 @@ class DamagedFilesTest(parameterized.TestCase):
     read = READERS[name]
     read(path)
     whole = path.read_bytes()
-    for size in (0, 1, len(whole) // 3, len(whole) // 2, len(whole) - 2):
+    for size in (0, 1, len(whole) // 2, len(whole) - 2):
       path.write_bytes(whole[:size])
       with self.subTest(size=size, of=len(whole)):
         if name in GROWING:
@@ -128,6 +137,13 @@ class DamagedFilesTest(parameterized.TestCase):
       return
     with self.assertRaisesRegex(ConfigError, f"{path} cannot be read"):
       READERS[name](path)
+
+  def test_a_folder_in_place_of_the_metrics_ends_a_start_with_its_name(self):
+    path = self.run_folder / "metrics.jsonl"
+    path.unlink()
+    path.mkdir()
+    with self.assertRaisesRegex(NotWritten, f"{path} cannot be written"):
+      MetricsWriter(self.run_folder)
 
   def test_flipped_bytes_of_trajectories_are_named_beside_the_others(self):
     path = self.run_folder / TRAJECTORIES

@@ -45,17 +45,25 @@ def moved(params, seed: int):
 
 
 class MergeTest(parameterized.TestCase):
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.models = pathlib.Path(
+      cls.enterClassContext(tempfile.TemporaryDirectory())
+    )
+    cls.params = POLICY.init(jax.random.key(0))
+    cls.trained = [moved(cls.params, seed) for seed in (1, 2)]
+    written(cls.models / "base", cls.params)
+    (cls.models / "base" / "tokenizer.json").write_text("{}")
+    for n, params in enumerate(cls.trained):
+      written(cls.models / f"expert{n}", params)
+
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    self.params = POLICY.init(jax.random.key(0))
-    self.trained = [moved(self.params, seed) for seed in (1, 2)]
-    self.base = written(self.folder / "base", self.params)
-    (self.base / "tokenizer.json").write_text("{}")
-    self.experts = [
-      written(self.folder / f"expert{n}", params)
-      for n, params in enumerate(self.trained)
-    ]
+    shutil.copytree(self.models, self.folder, dirs_exist_ok=True)
+    self.base = self.folder / "base"
+    self.experts = [self.folder / f"expert{n}" for n in range(2)]
 
   def read(self, folder):
     mesh = sharding.make_mesh({})
@@ -93,9 +101,8 @@ class MergeTest(parameterized.TestCase):
     one, other = self.folder / "one", self.folder / "other"
     merge_folders(self.base, self.experts, one, rule)
     merge_folders(self.base, self.experts[::-1], other, rule)
-    jax.tree.map(
-      np.testing.assert_array_equal, self.read(one), self.read(other)
-    )
+    file = tensor_files.SINGLE_FILE
+    self.assertEqual((one / file).read_bytes(), (other / file).read_bytes())
 
   def test_the_result_is_as_exact_as_the_experts(self):
     base = written(self.folder / "half", self.params, dtype="bfloat16")
@@ -126,11 +133,6 @@ class MergeTest(parameterized.TestCase):
     with self.assertRaisesRegex(CheckpointError, f"{HEAD} in .*expert1"):
       merge_folders(self.base, self.experts, to, MergeRule(name="mean"))
     self.assertFalse(to.exists())
-
-  def test_one_model_merged_is_itself(self):
-    to = self.folder / "merged"
-    merge_folders(self.base, self.experts[:1], to, MergeRule(name="mean"))
-    jax.tree.map(np.testing.assert_array_equal, self.read(to), self.trained[0])
 
   def test_what_does_not_fit_is_refused_and_leaves_nothing(self):
     rule, to = MergeRule(name="mean"), self.folder / "merged"
