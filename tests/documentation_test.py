@@ -1,9 +1,12 @@
-"""Links of the pages lead to files and headings that exist."""
+"""Links, commands, files and config keys of the pages exist."""
 
 import pathlib
 import re
 
+import ml_collections
 import pytest
+
+from configs import quickstart
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -21,6 +24,7 @@ FOLDERS = (
   *("agentrl_jax", "bench", "configs", "environments", "launch"),
   *("studies", "tests"),
 )
+FILE_ENDINGS = (".html", ".json", ".jsonl", ".py", ".safetensors")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -85,4 +89,24 @@ def test_commands_and_imports_of_a_page_name_modules(page):
         missing.add(f"{module}.{name}")
   files = set(re.findall(rf"(?:{'|'.join(FOLDERS)})/[\w/.-]+\.\w+", text))
   missing |= {f for f in files - EXAMPLES if not (ROOT / f).exists()}
+  assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_config_keys_of_a_page_exist(page):
+  config = quickstart.get_config()
+  text = page.read_text()
+  keys = re.findall(r"--config\.([\w.]+)=", text)
+  keys += re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`", text)
+  missing = set()
+  for key in keys:
+    is_file = key.endswith(FILE_ENDINGS)
+    if not is_file and ".NAME." not in key and key.split(".")[0] in config:
+      node = config
+      for part in key.split("."):
+        if isinstance(node, ml_collections.ConfigDict):
+          if part not in node:
+            missing.add(key)
+            break
+          node = node[part]
   assert not missing
