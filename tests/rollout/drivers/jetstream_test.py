@@ -92,6 +92,7 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
     self.assert_empty(driver)
 
 
+@pytest.mark.slow
 class JetStreamDriverWithPrefixCacheTest(JetStreamDriverTest):
   settings = PREFIX_CACHE
 

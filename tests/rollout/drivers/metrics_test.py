@@ -83,23 +83,6 @@ class EngineMetricsTest(unittest.TestCase):
     # Three waited for earlier requests, the first did not wait.
     self.assertGreater(waited, 0)
 
-  def test_drafts_are_counted(self):
-    driver, metrics, _ = self.open(draft_tokens=3, draft_cost=0.01)
-    request = ([5] * 12, SamplingParams(temperature=0.0, max_tokens=40))
-    self.ask(driver, [request])
-    report = metrics.report()
-    drafted, accepted = (
-      report[f"engine/{kind}_tokens/policy_slot0"]
-      for kind in ("drafted", "accepted")
-    )
-    self.assertGreater(accepted, 10)
-    self.assertEqual(
-      report["engine/accepted_share/policy_slot0"], accepted / drafted
-    )
-    per_step = report["engine/tokens_per_slot_step/policy_slot0"]
-    self.assertEqual(per_step, 40 / (40 - accepted))
-    self.assertNotIn("engine/accepted_share/policy_slot1", report)
-
   def test_without_drafts_a_slot_samples_one_token_per_step(self):
     driver, metrics, _ = self.open()
     self.ask(driver, [([5], SamplingParams(max_tokens=9))])

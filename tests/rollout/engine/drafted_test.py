@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.rollout.api import Completion, DraftPlan, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
+from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs
 from tests.rollout import small, small_grammars
@@ -121,10 +122,22 @@ class DraftedTest(DriverTestCase):
 
   def test_fewer_steps_are_needed(self):
     (plain,), driver = small.answers_of([looping()]), self.open()
+    metrics = EngineMetrics(driver)
     (answer,) = self.ask(driver, [looping()])
     self.assert_same([answer], [plain])
     self.assert_drafts(driver, accepted=15)
     self.assertLess(driver.engine.stats().num_steps, 10)
+    report = metrics.report()
+    drafted, accepted, share, per_step = (
+      report[f"engine/{name}/policy_slot0"]
+      for name in (
+        *("drafted_tokens", "accepted_tokens"),
+        *("accepted_share", "tokens_per_slot_step"),
+      )
+    )
+    self.assertEqual(share, accepted / drafted)
+    self.assertEqual(per_step, 40 / (40 - accepted))
+    self.assertNotIn("engine/accepted_share/policy_slot1", report)
 
   def test_attempts_draft_from_each_other(self):
     accepted = {}
@@ -170,6 +183,7 @@ class DraftedTest(DriverTestCase):
     (scheduler, _) = driver.engine._schedulers
     self.assertEqual(scheduler.cache_length, 96)
 
+  @pytest.mark.slow
   def test_the_cache_is_no_longer_than_needed(self):
     """Room for drafts that came to nothing is given back."""
     driver = self.open(lengths=(48,))

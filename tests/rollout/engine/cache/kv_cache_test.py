@@ -5,7 +5,11 @@ import unittest
 import numpy as np
 
 from agentrl_jax.rollout.api import Request, SamplingParams
-from agentrl_jax.rollout.engine.cache.kv_cache import Allocation, SlotTable
+from agentrl_jax.rollout.engine.cache.kv_cache import (
+  FROM_PREFIX_CACHE,
+  Allocation,
+  SlotTable,
+)
 from tests.rollout import small
 
 MIN_COPIED = 4
@@ -67,6 +71,29 @@ class SlotTableTest(unittest.TestCase):
       20 - MIN_COPIED + 1
     )  # too few are still to be prefilled
     self.assertEqual(self.allocate(LONG).num_reused, 20 - MIN_COPIED + 1)
+
+  def test_the_prefix_cache_is_used_where_it_holds_enough_more(self):
+    self.assign(LONG, prefilled=False)
+    self.table.num_computed[0] = 20
+    longer = np.append(LONG, np.arange(30, dtype=np.int32))
+    for more, is_used in ((MIN_COPIED - 1, False), (MIN_COPIED, True)):
+      allocation = self.table.allocate(
+        self.request(longer), 1, MIN_COPIED, 20 + more
+      )
+      self.assertEqual(allocation.source == FROM_PREFIX_CACHE, is_used)
+
+  def test_waits_no_longer_where_the_prefix_cache_holds_as_much(self):
+    self.assign(LONG, prefilled=False)
+    for held, waits in ((20 - MIN_COPIED, True), (21 - MIN_COPIED, False)):
+      allocation = self.table.allocate(self.request(LONG), 1, MIN_COPIED, held)
+      self.assertEqual(allocation is None, waits)
+
+  def test_tokens_that_a_call_did_not_sample_need_no_room(self):
+    slot = self.assign(LONG)  # 20 cached, up to 31
+    self.table.launch(np.array([slot]), 8)
+    self.assertEqual(self.table.cache_length_needed(1, 2), 30)
+    self.table.give_back(np.array([slot]), np.array([5]))
+    self.assertEqual(self.table.cache_length_needed(1, 2), 25)
 
   def test_waits_while_no_slot_is_free(self):
     slots = [self.assign(prompt) for prompt in (LONG, OTHER, OTHER[::-1])]
