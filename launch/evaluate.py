@@ -49,9 +49,9 @@ from absl import flags
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
 from agentrl_jax.controller.player import (
+  BaselinePlayer,
+  ExpertTextPlayer,
   Player,
-  ScriptedPlayer,
-  ScriptPlayer,
   without_expert,
 )
 from agentrl_jax.controller.thread import ControllerThread
@@ -500,14 +500,14 @@ def _script_player(
 ) -> Player:
   max_turns = settings.episode.max_turns
   if policy not in EXPERTS:
-    return ScriptedPlayer(
+    return BaselinePlayer(
       environments=environments,
       max_turns=max_turns,
       policy=policy,
       waits=settings.waits,
     )
   mistakes = {n: s.mistakes for n, s in settings.environments.items()}
-  return ScriptPlayer(
+  return ExpertTextPlayer(
     environments=environments,
     max_turns=max_turns,
     mistakes={} if policy == "expert" else mistakes,

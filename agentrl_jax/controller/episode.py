@@ -42,6 +42,7 @@ from agentrl_jax.data.records import (
   Tool,
   Trajectory,
   seed_of,
+  status_after,
 )
 from agentrl_jax.env.interface import Environment, Expert, Session, Step
 from agentrl_jax.env.tools import ToolMistake
@@ -265,8 +266,9 @@ class _RunningEpisode:
     An answer that was cut off for want of room is recorded, because the policy
     sampled it, but not played: the environment would misread it.
     """
-    if self.record.num_turns >= self._limits.max_turns:
-      return None, Status.TASK_LIMIT_REACHED
+    status = status_after(self.record.num_turns, self._limits.max_turns)
+    if status is not Status.RUNNING:
+      return None, status
     line.grammar = _grammar(self._spec.task, self._codec, tools, self._calls)
     try:
       prompt = await line.prompt_in_turn()

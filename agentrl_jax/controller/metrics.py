@@ -6,6 +6,7 @@ to the controller's event loop.
 
 import collections
 import dataclasses
+import enum
 import traceback
 from collections.abc import Iterable, Mapping
 
@@ -13,6 +14,24 @@ from agentrl_jax.data.records import Group, Status, Task, Trajectory
 
 WINDOW = 512  # episodes of a running mean
 BREAKER_OPEN = "groups/breaker_open"  # 1 while no groups of a task start
+
+
+class DropReason(enum.StrEnum):
+  """Why the learner never gets a group; `groups/dropped/<reason>/<task>`.
+
+  Two are lost while they are played, with fewer than two episodes left: by
+  `FAULTS`, after all retries, or `TOO_LATE`, at `group.deadline_s` or because
+  it alone held the learner back (`OverdueGroups`). `NO_SIGNAL` finished with
+  equal rewards, and another is played in its place. Two are drawn and not
+  played (`Breakers`): the environment of the task has died or hangs, or the
+  task has its share of places and has not finished a group yet.
+  """
+
+  FAULTS = "faults"
+  TOO_LATE = "too_late"
+  NO_SIGNAL = "no_signal"
+  BREAKER_OPEN = "breaker_open"
+  NO_PLACE = "no_place"
 
 
 def _window() -> collections.deque[float]:
@@ -36,12 +55,9 @@ class TaskCounts:
     default_factory=collections.Counter
   )
   latest_fault: str = ""
-  dropped: collections.Counter[str] = dataclasses.field(
+  dropped: collections.Counter[DropReason] = dataclasses.field(
     default_factory=collections.Counter
   )
-  stale_lengths: collections.Counter[int] = dataclasses.field(
-    default_factory=collections.Counter
-  )  # of the longest member, in tokens, rounded up to a power of two
   statuses: collections.Counter[Status] = dataclasses.field(
     default_factory=collections.Counter
   )
@@ -138,20 +154,13 @@ class Monitor:
     counts.groups += 1
     counts.group_s.append(seconds)
 
-  def dropped(self, task: Task, reason: str) -> None:
-    """Counts a group that was lost after it had started."""
+  def dropped(self, task: Task, reason: DropReason) -> None:
+    """Counts a group of which the learner gets nothing."""
     self.tasks[task.name].dropped[reason] += 1
 
   def breaker(self, task: str, *, is_open: bool) -> None:
     """Notes that a task's breaker has opened, or closed."""
     self.tasks[task].is_open = is_open
-
-  def dropped_stale(self, group: Group) -> None:
-    """Counts a finished group that is too old, by length to show the bias."""
-    num_tokens = max(t.num_tokens for t in group.trajectories)
-    ceiling = 1 << (num_tokens - 1).bit_length() if num_tokens else 0
-    self.dropped(group.task, "stale")
-    self.tasks[group.task.name].stale_lengths[ceiling] += 1
 
   def taken(self, groups: Iterable[Group], version: int) -> None:
     """Counts the staleness of groups that the learner took for `version`."""
@@ -192,8 +201,6 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     numbers[f"rollout/fault/{kind}"] = n
   for reason, n in counts.dropped.items():
     numbers[f"groups/dropped/{reason}"] = n
-  for ceiling, n in counts.stale_lengths.items():
-    numbers[f"groups/dropped/stale/up_to_{ceiling}_tokens"] = n
   for status, n in counts.statuses.items():
     numbers[f"rollout/status/{status.value.replace(' ', '_')}"] = n
   if counts.finished:

@@ -36,6 +36,7 @@ from agentrl_jax.data.records import (
   Trajectory,
   Turn,
   message_to_json,
+  status_after,
 )
 from agentrl_jax.env.interface import Environment, Expert, Step
 from agentrl_jax.errors import ConfigError
@@ -147,25 +148,25 @@ class TextPlayer:
     """Plays until the environment or `max_turns` ends the episode."""
     environment = environment_of(spec.task, self.environments)
     answer = self._answerer(environment, spec)
-    early_end: Status | None = None
     messages: list[Message] = []
     turns: list[Turn] = []
     async with open_session(environment, spec, self.waits) as session:
       step = await begin(session, spec, self.waits)
       messages += step.messages
-      while step.status is Status.RUNNING and len(turns) < self.max_turns:
+      status = step.status
+      while status is Status.RUNNING:
         reward_before = step.reward
         message = await answer(tuple(messages), step, tools_of(session, spec))
         if isinstance(message, Status):
-          early_end = message
+          status = message
           break
         messages.append(message)
         step = await next_step(session, message, spec, self.waits)
         turns.append(_turn_without_tokens(step.reward - reward_before))
         messages += step.messages
-    status = early_end or step.status
-    if status is Status.RUNNING:
-      status = Status.TASK_LIMIT_REACHED
+        status = step.status
+        if status is Status.RUNNING:
+          status = status_after(len(turns), self.max_turns)
     return Trajectory(
       task=spec.task,
       group_id=spec.group_id,
@@ -180,7 +181,7 @@ class TextPlayer:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptPlayer(TextPlayer):
+class ExpertTextPlayer(TextPlayer):
   """Plays experts without tokens: for their scores, and for texts."""
 
   mistakes: Mapping[str, Mapping[str, float]]
@@ -202,7 +203,7 @@ class ScriptPlayer(TextPlayer):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScriptedPlayer(TextPlayer):
+class BaselinePlayer(TextPlayer):
   """Plays a scripted policy: it sees messages and tools, and no solution.
 
   `policy` is one of each environment's `scripted_policies`; None takes each

@@ -269,6 +269,13 @@ _POLICYS_DOING = frozenset(
 )
 
 
+def status_after(num_turns: int, max_turns: int) -> Status:
+  """Returns an episode's status by the turn limit, `episode.max_turns`."""
+  if num_turns < max_turns:
+    return Status.RUNNING
+  return Status.TASK_LIMIT_REACHED
+
+
 LARGEST = float(np.finfo(np.float32).max)  # of rewards and metrics
 
 

@@ -23,9 +23,8 @@ that were still played when their group went on without them: at `--deadline_s`,
 or after the learner had waited `--patience` steps for the group (else it waits
 as long as the group takes).
 
-With `--peers`, two other ways to bound staleness: `started` takes groups in the
-order in which they started (`queue.order`), and `drop` starts a group whenever
-there is a place, and drops what is older than `--staleness` when it is taken.
+With `--peers`, another way to bound staleness: `started` takes groups in the
+order in which they started (`queue.order`).
 
 With `--tasks=5`, another table: episodes per second of four tasks, while all is
 well, and while the environment of the fifth fails or hangs.
@@ -59,7 +58,6 @@ from bench.system import virtual_time
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
 
 WARM_UP = 5  # updates that are not counted
-_ANY = 1 << 30  # versions
 BROKEN = "task 0"
 FAULT_S = 0.1  # from the start of an episode to its environment's failure
 
@@ -83,7 +81,6 @@ class Pipeline:
   num_tasks: int = 1
   breaks: str = ""  # how the environment of one task does: fails or hangs
   order: str = "finished"  # in which groups are taken
-  drops: bool = False  # what is too old, instead of not starting it
   seed: int
   steps: int
 
@@ -197,11 +194,9 @@ async def _simulate(pipeline: Pipeline) -> Found:
 def _admission(pipeline: Pipeline) -> Admission:
   """Lets groups wait for places, not for each other, unless told otherwise."""
   most = pipeline.groups_per_step * (pipeline.max_staleness + 1)
-  if pipeline.drops:
-    most = 2 * pipeline.places // pipeline.group_size
   return Admission(
     AdmissionLimits(
-      max_staleness=_ANY if pipeline.drops else pipeline.max_staleness,
+      max_staleness=pipeline.max_staleness,
       groups_per_step=pipeline.groups_per_step,
       max_concurrent_groups=pipeline.groups_in_flight or most,
       versions_per_step=1,
@@ -217,7 +212,6 @@ def _queue(pipeline: Pipeline, monitor: Monitor) -> GroupQueue:
       order=pipeline.order,
       max_age=pipeline.max_age,
       patience=pipeline.patience or 0.0,
-      max_staleness=pipeline.max_staleness if pipeline.drops else None,
     ),
     monitor,
   )
@@ -311,7 +305,6 @@ def _arms(
         )
     if options.peers:
       yield f"{name}, started", dataclasses.replace(arm, order="started")
-      yield f"drop above {staleness}", dataclasses.replace(arm, drops=True)
 
 
 def _row(

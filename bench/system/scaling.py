@@ -265,7 +265,6 @@ async def _train(system: System, player: SimulatedPlayer) -> Found:
       order="finished",
       max_age=ANY_AGE,
       patience=0.0,
-      max_staleness=None,
     ),
     monitor,
   )

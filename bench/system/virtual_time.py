@@ -57,4 +57,5 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
 def run(simulation: Coroutine[Any, Any, T]) -> T:
   """Runs a coroutine to its end in virtual time."""
   with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-    return runner.run(simulation)
+    # Not by `Runner.run`, which formats the whole result to restore SIGINT.
+    return runner.get_loop().run_until_complete(simulation)

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from agentrl_jax.controller.episode import environments_own
 from agentrl_jax.controller.groups.group import play_with_retries
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.controller.player import ExpertPlayer, Player, ScriptPlayer
+from agentrl_jax.controller.player import ExpertPlayer, ExpertTextPlayer, Player
 from agentrl_jax.data.chat import codec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.packing import Rows, pack
@@ -58,7 +58,7 @@ def make_tokenizer(
 ) -> Tokenizer:
   """Trains a tokenizer on the texts of experts' episodes."""
   with loaded_environments(settings.environments) as environments:
-    player = ScriptPlayer(
+    player = ExpertTextPlayer(
       environments=environments,
       max_turns=settings.episode.max_turns,
       mistakes=_mistakes(settings),

@@ -18,10 +18,10 @@ from agentrl_jax.controller.evaluation import (
   metrics_of,
 )
 from agentrl_jax.controller.player import (
+  BaselinePlayer,
+  ExpertTextPlayer,
   Player,
   PolicyPlayer,
-  ScriptedPlayer,
-  ScriptPlayer,
   without_expert,
 )
 from agentrl_jax.controller.thread import ControllerThread
@@ -119,7 +119,7 @@ class Evaluator:
     }
     if not environments:
       return None
-    player = ScriptPlayer(
+    player = ExpertTextPlayer(
       environments=environments,
       max_turns=self._settings.episode.max_turns,
       mistakes={},
@@ -136,7 +136,7 @@ class Evaluator:
     }
     if not environments or not self._plan.scripted:
       return None
-    player = ScriptedPlayer(
+    player = BaselinePlayer(
       environments=environments,
       max_turns=self._settings.episode.max_turns,
       policy=None,
@@ -148,7 +148,7 @@ class Evaluator:
     self,
     stage: str,
     mode: str,
-    player: PolicyPlayer | ScriptPlayer | ScriptedPlayer,
+    player: PolicyPlayer | ExpertTextPlayer | BaselinePlayer,
     require_answers: Callable[[], None] = lambda: None,
   ) -> Evaluation:
     """Returns the evaluation of an earlier start, else a new one.

@@ -112,6 +112,7 @@ class CutTest(absltest.TestCase):
     self.assertFalse(is_cut(full, self.short, LAST))
     fewer = dataclasses.replace(LAST, max_tokens=100)
     self.assertTrue(is_cut(full, fewer, LAST))
+    self.assertFalse(is_cut(an_end(0, turns=10), fewer, LAST))
 
   @given(
     st.lists(st.sampled_from(["cut", "done", "failed"]), min_size=2, max_size=8)

@@ -18,7 +18,7 @@ from agentrl_jax.controller.episode import (
   play_expert,
   run_episode,
 )
-from agentrl_jax.controller.player import ScriptedPlayer, ScriptPlayer
+from agentrl_jax.controller.player import BaselinePlayer, ExpertTextPlayer
 from agentrl_jax.data.records import Message, Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
@@ -302,7 +302,7 @@ def raising(error):
 
 
 def scripted(environment, policy="constant"):
-  return ScriptedPlayer(
+  return BaselinePlayer(
     environments={"arithmetic": environment},
     max_turns=3,
     policy=policy,
@@ -337,7 +337,7 @@ class EnvironmentsOwnTest(unittest.IsolatedAsyncioTestCase):
   """Errors of an environment's own methods are faults of the episode."""
 
   async def _play_expert(self, where, act):
-    player = ScriptPlayer(
+    player = ExpertTextPlayer(
       environments={"arithmetic": Raising(where, act)},
       max_turns=3,
       mistakes={},
@@ -440,7 +440,7 @@ class EnvironmentsOwnTest(unittest.IsolatedAsyncioTestCase):
         )
       for player in (
         scripted(environment, policy="odd"),
-        ScriptPlayer(
+        ExpertTextPlayer(
           environments={"arithmetic": environment},
           max_turns=3,
           mistakes={},

@@ -8,7 +8,7 @@ import unittest
 
 from agentrl_jax.controller import evaluation
 from agentrl_jax.controller.evaluation import evaluate, wilson_interval
-from agentrl_jax.controller.player import ExpertPlayer, ScriptPlayer
+from agentrl_jax.controller.player import ExpertPlayer, ExpertTextPlayer
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import (
   ConfigError,
@@ -198,7 +198,7 @@ class EvaluateTest(unittest.IsolatedAsyncioTestCase):
 
 
 def a_script(environment=None, *, max_turns=8, mistakes=()):
-  return ScriptPlayer(
+  return ExpertTextPlayer(
     environments={"arithmetic": environment or Brittle()},
     max_turns=max_turns,
     mistakes=dict(mistakes),

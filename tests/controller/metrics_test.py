@@ -3,7 +3,7 @@
 import dataclasses
 import unittest
 
-from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.metrics import DropReason, Monitor
 from agentrl_jax.data.records import Status
 from tests.controller.stage import a_group, a_task, a_trajectory
 
@@ -90,7 +90,7 @@ class MonitorTest(unittest.TestCase):
   def test_every_number_is_a_float(self):
     monitor = Monitor()
     monitor.finished(a_trajectory(), 1.0)
-    monitor.dropped_stale(a_group())
+    monitor.dropped(a_group().task, DropReason.FAULTS)
     monitor.taken([a_group()], version=1)
     kinds = {type(number) for number in monitor.snapshot().values()}
     self.assertEqual(kinds, {float})

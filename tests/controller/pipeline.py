@@ -35,7 +35,6 @@ class Pipeline:
     max_groups=4,
     state=None,
     version=0,
-    drop_beyond=None,
     order="finished",
     max_age=ANY_AGE,
     step_timeout_s=3600.0,
@@ -46,7 +45,6 @@ class Pipeline:
     self.queue = GroupQueue(
       QueueLimits(
         max_groups=max_groups,
-        max_staleness=drop_beyond,
         order=order,
         max_age=max_age,
         patience=1.0,

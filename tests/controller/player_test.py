@@ -6,7 +6,7 @@ import unittest
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import (
   ExpertPlayer,
-  ScriptPlayer,
+  ExpertTextPlayer,
   episodes_of,
   without_expert,
 )
@@ -20,7 +20,7 @@ LIMITS = EpisodeLimits(max_turns=8, max_tokens=4096, max_answer_tokens=64)
 
 
 def script(environments, mistakes):
-  return ScriptPlayer(
+  return ExpertTextPlayer(
     environments=environments, max_turns=8, mistakes=mistakes, waits=WAITS
   )
 

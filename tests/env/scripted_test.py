@@ -5,7 +5,7 @@ import json
 import unittest
 from unittest import mock
 
-from agentrl_jax.controller.player import ScriptedPlayer
+from agentrl_jax.controller.player import BaselinePlayer
 from agentrl_jax.data.records import EpisodeSpec, Message, Task, Tool
 from agentrl_jax.env.scripted import GENERIC, Constant, Echo
 from agentrl_jax.env.tools import read_arguments
@@ -101,7 +101,7 @@ class GenericTest(unittest.TestCase):
 
 class ScriptedPlayerTest(unittest.TestCase):
   def play(self, policy):
-    player = ScriptedPlayer(
+    player = BaselinePlayer(
       environments={"sums": Arithmetic()},
       max_turns=5,
       policy=policy,

@@ -72,6 +72,7 @@ class ReadArgumentsTest(unittest.TestCase):
       ("commit", {"answers": ["a"], "count": 9, "how": "fast"}),
       ("commit", {"answers": ["a"], "where": {"x": None}, "more": 1}),
       ("commit", {"answers": ["a"], "where": {"x": 2.5}, "count": 3.0}),
+      ("commit", {"answers": ["a"], "where": {"x": -(2**63)}}),
     ):
       with self.subTest(arguments=arguments):
         self.assertEqual(read(name, arguments), arguments)

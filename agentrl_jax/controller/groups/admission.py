@@ -122,10 +122,6 @@ class Admission:
     self.lose()
     return True
 
-  def discard(self, num_groups: int) -> None:
-    """Counts groups dropped from the queue: others may take their places."""
-    self._started -= num_groups
-
   def advance(self, version: int) -> None:
     """Sets the learner's version, after an update."""
     if version < self._version:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from agentrl_jax.controller.groups.timers import OVERLONG, GroupTimers
-from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.metrics import DropReason, Monitor
 from agentrl_jax.data.records import Task
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class _Breaker:
 
   @property
   def not_outlived(self) -> list[tuple[str, _Playing]]:
-    """Groups that started since one finished: few, of a task that is well."""
+    """Groups started since the task's last finish, in order of starting."""
     return list(
       itertools.takewhile(
         lambda item: item[1].number >= self.outlived,
@@ -169,7 +169,9 @@ class Breakers:
   def dropped(self, task: Task) -> None:
     """Counts a group that was drawn and will not be played."""
     is_open = self._breakers[task.name].is_open
-    self._monitor.dropped(task, "breaker_open" if is_open else "no_place")
+    self._monitor.dropped(
+      task, DropReason.BREAKER_OPEN if is_open else DropReason.NO_PLACE
+    )
 
   def _end_hanging(self, task: str, breaker: _Breaker) -> None:
     """Ends the groups of a task that does not finish any while others do.

@@ -142,10 +142,9 @@ class Collector:
     return groups
 
   def advance(self, version: int) -> None:
-    """Sets the learner's version: groups may start, stale ones are dropped."""
+    """Sets the learner's version, by which more groups may start."""
     self._watch.seen()
     self._admission.advance(version)
-    self._drop_stale()
     self._changes.notify()
 
   def pause(self) -> None:
@@ -241,13 +240,8 @@ class Collector:
       self._queue.replace(group)
       return
     self._queue.offer(group)
-    self._drop_stale()
     await self._queue.room(group.id)
     self._admission.end()
-
-  def _drop_stale(self) -> None:
-    num_dropped = self._queue.drop_stale(self._admission.version)
-    self._admission.discard(num_dropped)
 
 
 def group_id_of(position: int) -> str:

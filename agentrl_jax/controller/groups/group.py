@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from agentrl_jax import logs, tracing
 from agentrl_jax.controller.groups.timers import GroupTimers
-from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.metrics import DropReason, Monitor
 from agentrl_jax.controller.player import Player, episodes_of
 from agentrl_jax.data.records import (
   EpisodeSpec,
@@ -116,7 +116,9 @@ async def run_group(
     monitor.cut_off(task, limits.size - len(ended))
   kept = tuple(t for _, t in sorted(ended.items()) if t is not None)
   if len(kept) < limits.min_members:
-    monitor.dropped(task, "too_late" if timer.expired() else "faults")
+    monitor.dropped(
+      task, DropReason.TOO_LATE if timer.expired() else DropReason.FAULTS
+    )
     return None
   length_s = clock() - started_at
   if not timer.expired():

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.metrics import DropReason, Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
@@ -40,7 +40,6 @@ class QueueLimits:
   order: str
   max_age: int  # versions, from starting to taking; ANY_AGE: no bound
   patience: float  # steps of the learner that it waits for one that is due
-  max_staleness: int | None = None  # versions; older is dropped. None: nothing
 
   def __post_init__(self) -> None:
     if self.order not in ORDERS:
@@ -64,7 +63,7 @@ class QueueLimits:
 
 
 class GroupQueue:
-  """First in, first out, with back-pressure and an optional expiry date.
+  """Finished groups until they are taken, with back-pressure.
 
   Belongs to one event loop. Its state changes in plain methods only, so it is
   consistent whenever no method runs.
@@ -104,7 +103,7 @@ class GroupQueue:
 
   def replace(self, group: Group) -> None:
     """Forgets a group that has finished, for another that takes its place."""
-    self._monitor.dropped(group.task, "no_signal")
+    self._monitor.dropped(group.task, DropReason.NO_SIGNAL)
     self.give_up(group.id)
 
   def offer(self, group: Group) -> None:
@@ -193,20 +192,6 @@ class GroupQueue:
     """Waits until a group has come or gone, or the queue was closed."""
     before = self._num_changes
     await self._changes.wait_until(lambda: self._num_changes != before)
-
-  def drop_stale(self, version: int) -> int:
-    """Drops groups that are too old for `version`; returns their number.
-
-    Does nothing unless `max_staleness` is set.
-    """
-    if self._limits.max_staleness is None:
-      return 0
-    oldest = version - self._limits.max_staleness
-    stale = [g for g in self._groups.values() if g.oldest_version < oldest]
-    for group in stale:
-      self._monitor.dropped_stale(group)
-    self._remove(stale)
-    return len(stale)
 
   def close(self) -> None:
     """Announces the last group: `take` drains the queue, and then raises."""

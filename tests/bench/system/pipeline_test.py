@@ -52,16 +52,13 @@ class PipelineTest(unittest.TestCase):
     self.assertGreater(found.cut_off, 0.01)
     self.assertLess(found.cut_off, 0.5)
 
-  def test_bounds_of_the_peers_hold_at_a_cost(self):
+  def test_taking_in_order_of_starting_bounds_staleness_at_a_cost(self):
     uneven = dataclasses.replace(ALIKE, sigma=1.5, max_staleness=1)
     free = pipeline.simulate(uneven)
     started = pipeline.simulate(dataclasses.replace(uneven, order="started"))
-    dropped = pipeline.simulate(dataclasses.replace(uneven, drops=True))
     self.assertGreater(free.staleness_max, 1)
-    for found in (started, dropped):
-      self.assertLessEqual(found.staleness_max, 1)
+    self.assertLessEqual(started.staleness_max, 1)
     self.assertLess(started.rate, free.rate)
-    self.assertLess(dropped.length, 0.97)  # the long ones are dropped
 
   def test_a_broken_task_costs_the_others_a_tenth_at_most(self):
     arm = dataclasses.replace(

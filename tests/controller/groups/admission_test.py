@@ -80,10 +80,6 @@ class AdmissionTest(unittest.TestCase):
     admission.lose()
     self.assertEqual(admission.in_flight, 1)
     self.assertEqual(fill(admission), 1)
-    admission.end()
-    admission.end()
-    admission.discard(2)
-    self.assertEqual(fill(admission), 2)
 
   def test_resumed_run_counts_what_waits_for_it(self):
     admission = Admission(limits(max_staleness=1), version=5, num_pending=3)

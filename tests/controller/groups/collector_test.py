@@ -232,17 +232,6 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreater(ages[ANY_AGE], 1)
     self.assertEqual(ages[1], 1)
 
-  async def test_dropped_groups_give_their_place_away(self):
-    held = Held()
-    pipeline = Pipeline(held, max_staleness=0, drop_beyond=0)
-    async with pipeline.running() as collector:
-      await held.end(0, 1)
-      self.assertEqual(held.begun, [0, 1])
-      collector.advance(1)
-      await turns_of_the_loop()
-      self.assertEqual(held.begun, [0, 1, 2, 3, 4, 5])
-      self.assertEqual(ids(collector.snapshot().queued), [])
-
   async def test_pause_and_resume(self):
     held = Held()
     pipeline = Pipeline(held)

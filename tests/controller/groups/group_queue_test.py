@@ -120,33 +120,6 @@ class GroupQueueTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "queue.max_groups"):
       await a_queue(2).take(3, version=0)
 
-  async def test_stale_groups_are_dropped_and_counted_by_task_and_length(self):
-    monitor = Monitor()
-    queue = a_queue(3, monitor, max_staleness=1)
-    for n, version in enumerate((0, 1, 2)):
-      await put(queue, a_group(n, version=version, tokens=10))
-    self.assertEqual(queue.drop_stale(1), 0)
-    self.assertEqual(queue.drop_stale(2), 1)
-    self.assertEqual(ids(queue.snapshot()), [1, 2])
-    numbers = monitor.snapshot()
-    self.assertEqual(numbers["groups/dropped/stale/arithmetic"], 1)
-    self.assertEqual(
-      numbers["groups/dropped/stale/up_to_16_tokens/arithmetic"], 1
-    )
-
-  async def test_nothing_is_dropped_unless_asked(self):
-    queue = a_queue()
-    await put(queue, a_group(0, version=0))
-    self.assertEqual(queue.drop_stale(1000), 0)
-    self.assertEqual(len(queue), 1)
-
-  async def test_dropping_makes_room(self):
-    queue = a_queue(1, max_staleness=0)
-    await put(queue, a_group(0, version=0))
-    waiting = await started(put(queue, a_group(1, version=1)))
-    queue.drop_stale(1)
-    await waiting
-
   async def test_staleness_is_measured_at_the_taking(self):
     monitor = Monitor()
     queue = a_queue(2, monitor)

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import math
 import unittest
+from unittest import mock
 
 import pytest
-from hypothesis import Phase, example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   QueueLimits,
 )
+from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.errors import ConfigError
 from bench.system import virtual_time
@@ -20,9 +22,14 @@ from tests.controller.groups.simulation import HOUR, SIZE, STEP, Settings, train
 
 
 class OverdueTest(unittest.TestCase):
-  @settings(
-    max_examples=30, deadline=None, phases=(Phase.explicit, Phase.generate)
-  )
+  def test_no_group_is_too_old_or_waited_for_long_after_resumes(self):
+    # Resumes so often that no step is measured.
+    self._check_ages(2, 3, 0, 0.01, {15, 16, 17}, 0)
+    # One hangs after a resume, and all others started before one ended.
+    self._check_ages(3, 4, 0, 0.01, {3, 6}, 3)
+
+  @pytest.mark.slow
+  @settings(max_examples=30, deadline=None)
   @given(
     stride=st.integers(1, 3),
     staleness=st.integers(0, 4),
@@ -31,15 +38,10 @@ class OverdueTest(unittest.TestCase):
     resumes=st.sets(st.integers(1, 29), max_size=3),
     seed=st.integers(0, 9),
   )
-  @example(  # resumes so often that no step is measured
-    stride=2, staleness=3, slack=0, hanging=0.01, resumes={15, 16, 17}, seed=0
-  )
-  @example(  # one hangs after a resume, and all others started before one ended
-    stride=3, staleness=4, slack=0, hanging=0.01, resumes={3, 6}, seed=3
-  )
-  def test_no_group_is_older_than_allowed_and_none_is_waited_for_long(
-    self, stride, staleness, slack, hanging, resumes, seed
-  ):
+  def test_no_group_is_too_old_or_waited_for_long(self, **case):
+    self._check_ages(**case)
+
+  def _check_ages(self, stride, staleness, slack, hanging, resumes, seed):
     made = Settings(
       max_staleness=staleness,
       max_age=staleness + slack,
@@ -68,7 +70,7 @@ class OverdueTest(unittest.TestCase):
     self.assertLess(found.seconds / 100, 20 * made.train_s)
 
   def test_an_outage_costs_a_quarter_of_a_batch_at_most(self):
-    for second in range(20, 40):
+    for second in range(20, 40, 7):
       made = Settings(max_staleness=1, max_age=8, outage_at=second + 0.5)
       found = train(made, steps=20)
       self.assertLessEqual(found.monitor.tasks["a"].late, SIZE * STEP / 4)
@@ -101,6 +103,26 @@ class OverdueTest(unittest.TestCase):
     self.assertGreater(late[0], late[1])
     self.assertGreater(late[1], late[2])
     self.assertEqual(late[2], 0)
+
+
+class LackingGroupsTest(unittest.IsolatedAsyncioTestCase):
+  async def test_one_step_ends_a_quarter_of_the_groups_that_it_lacks(self):
+    """A batch of 8 lacks up to 2 groups, which straggle one after the other."""
+    ended = []
+    queue = mock.Mock(held_by=lambda *_: [], changed=asyncio.Event().wait)
+    timers = mock.Mock(end=ended.append, straggles_at=lambda _: 0.0)
+    overdue = OverdueGroups(queue, timers, patience=0.0)
+    for groups in (["a"], ["b", "c"], ["d"]):
+      queue.lacked_by = lambda _, groups=groups: groups
+      with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+          await overdue.watch(8, 0)
+    self.assertEqual(ended, ["a", "b"])
+    overdue.taken()
+    with contextlib.suppress(TimeoutError):
+      async with asyncio.timeout(0.01):
+        await overdue.watch(8, 1)
+    self.assertEqual(ended, ["a", "b", "d"])
 
 
 class GroupTimersTest(unittest.IsolatedAsyncioTestCase):

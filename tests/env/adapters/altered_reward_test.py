@@ -5,7 +5,7 @@ import unittest
 from agentrl_jax.controller.episode import EpisodeWaits
 from agentrl_jax.controller.evaluation import evaluate
 from agentrl_jax.controller.groups.group import RetryLimits
-from agentrl_jax.controller.player import ScriptPlayer
+from agentrl_jax.controller.player import ExpertTextPlayer
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
 from agentrl_jax.env.adapters.altered_reward import AlteredReward
 from agentrl_jax.env.contract import SessionContract
@@ -22,7 +22,7 @@ def altered(**options):
 
 async def play(environment, *, num=200, wrong=0.0):
   """Plays the expert; returns the trajectories."""
-  player = ScriptPlayer(
+  player = ExpertTextPlayer(
     environments={"arithmetic": environment},
     max_turns=4,
     mistakes={"arithmetic": {"wrong_sum": wrong}},
@@ -102,7 +102,7 @@ class AlteredRewardTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   async def test_an_evaluation_counts_true_success(self):
     environment = altered(paid_tasks=0.0)
     scores = await evaluate(
-      ScriptPlayer(
+      ExpertTextPlayer(
         environments={"arithmetic": environment},
         max_turns=4,
         mistakes={},

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from agentrl_jax.controller.groups.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.controller.player import ScriptPlayer
+from agentrl_jax.controller.player import ExpertTextPlayer
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -484,7 +484,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       monitor = Monitor()
       trajectory = await play_with_retries(
         EpisodeSpec(task=TASK, group_id="g", attempt=0, seed=1),
-        ScriptPlayer(
+        ExpertTextPlayer(
           environments={"arithmetic": environment},
           max_turns=20,
           mistakes={},

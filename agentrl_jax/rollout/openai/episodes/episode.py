@@ -28,6 +28,7 @@ from agentrl_jax.data.records import (
   Tool,
   Trajectory,
   message_to_json,
+  status_after,
 )
 from agentrl_jax.errors import ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Completion, SamplingParams
@@ -417,10 +418,11 @@ class Episode:
       raise self.busy()
     others = [other for other in self._calls if other is not call]
     taken = self._numbers | {other.number for other in others}
-    if len(taken - {-1}) >= self.rules.max_turns:
+    status = status_after(len(taken - {-1}), self.rules.max_turns)
+    if status is not Status.RUNNING:
       raise conflict(
         f"episode {self.id} has had its {self.rules.max_turns} answers: end "
-        f"it, as {Status.TASK_LIMIT_REACHED.value!r}",
+        f"it, as {status.value!r}",
         "episode_turn_limit",
       )
     call.claim(source, next(n for n in range(len(taken) + 1) if n not in taken))
