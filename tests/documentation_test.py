@@ -24,6 +24,7 @@ FOLDERS = (
   *("agentrl_jax", "bench", "configs", "environments", "launch"),
   *("studies", "tests"),
 )
+OF_LLGUIDANCE = ("docs/json_schema.md", "docs/syntax.md")
 FILE_ENDINGS = (".html", ".json", ".jsonl", ".py", ".safetensors")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -109,4 +110,16 @@ def test_config_keys_of_a_page_exist(page):
             missing.add(key)
             break
           node = node[part]
+  assert not missing
+
+
+def test_pages_that_the_code_names_exist():
+  missing = {
+    (str(path.relative_to(ROOT)), page)
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sh", ".txt")
+    for page in re.findall(r"\b((?:docs|studies)/\w+\.md)", path.read_text())
+    if page not in OF_LLGUIDANCE and not (ROOT / page).exists()
+  }
   assert not missing
