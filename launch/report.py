@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from agentrl_jax.errors import AgentRLError
-from agentrl_jax.files import writing
+from agentrl_jax.files import reading, writing
 from launch.comparisons.markdown import filled
 from launch.comparisons.page import compare, verdicts, warnings, write
 from launch.comparisons.runs import read_arms
@@ -45,12 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
   print_what_can_be_printed()
   if bool(given.fill) == bool(given.folder):
     parser.error("name folders to compare, or a page to --fill")
-  if given.fill:
-    page = pathlib.Path(given.fill)
-    page.write_text(filled(page.read_text("utf-8"), page.parent), "utf-8")
-    return
   try:
-    _compare(given)
+    if given.fill:
+      page = pathlib.Path(given.fill)
+      with reading(page):
+        text = page.read_text("utf-8")
+      with writing(page):
+        page.write_text(filled(text, page.parent), "utf-8")
+    else:
+      _compare(given)
   except AgentRLError as error:
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     sys.exit(REFUSED)

@@ -296,6 +296,12 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
   )
   name = pathlib.Path(ablation).stem
   folder = pathlib.Path(_FOLDER.value or f"sweeps/{name}").resolve()
+  budget = Budget.parse(_BUDGET.value)
+  if not 0 < _CORES.value <= budget.cores:
+    raise ConfigError(
+      f"--cores={_CORES.value} of each cell must be from 1 to the "
+      f"{budget.cores} of --budget"
+    )
   configs = load_configs(plan, folder)
   if _RENDER.value:
     CONSOLE.print(
@@ -305,12 +311,6 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
       soft_wrap=True,
     )
     return 0
-  budget = Budget.parse(_BUDGET.value)
-  if not 0 < _CORES.value <= budget.cores:
-    raise ConfigError(
-      f"--cores={_CORES.value} of each cell must be from 1 to the "
-      f"{budget.cores} of --budget"
-    )
   require_same_configs(configs, folder)
   for line in equal_arms(configs):
     CONSOLE.print(line, soft_wrap=True, highlight=False)

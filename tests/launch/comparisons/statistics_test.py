@@ -17,8 +17,6 @@ from launch.comparisons.statistics import (
   pass_at_k,
 )
 
-pytestmark = pytest.mark.slow
-
 
 class PairedDifferenceTest(parameterized.TestCase):
   def test_is_students_paired_t(self):
@@ -48,6 +46,7 @@ class PairedDifferenceTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "0, 0"):
       paired_difference([], [])
 
+  @pytest.mark.slow
   def test_arms_that_differ_in_nothing_are_not_different(self):
     """Of 1,000 pairs with seeds of their own skill, 5 % and no more."""
     random = np.random.default_rng(1)
@@ -66,6 +65,7 @@ class PairedDifferenceTest(parameterized.TestCase):
 
 class BootstrapTest(parameterized.TestCase):
   @parameterized.parameters(3, 5, 10)
+  @pytest.mark.slow
   def test_the_interval_holds_the_truth_as_often_as_it_says(self, seeds):
     random = np.random.default_rng(2)
     holds = 0
@@ -80,6 +80,15 @@ class BootstrapTest(parameterized.TestCase):
     found = bootstrap([(0.5, 100)], np.random.default_rng(0))
     self.assertBetween(found.low, 0.38, 0.42)
     self.assertBetween(found.high, 0.58, 0.62)
+
+  def test_few_seeds_are_stretched_to_the_width_of_students_t(self):
+    """The spread of resampled means times sqrt(n / (n - 1)) t / z."""
+    for n in (3, 10):
+      shares = 0.5 + 0.01 * np.arange(n)
+      found = bootstrap([(x, 64) for x in shares], np.random.default_rng(0))
+      error = shares.std(ddof=1) / math.sqrt(n)
+      reach = stats.t.ppf(0.975, n - 1) * error
+      self.assertBetween((found.high - found.low) / (2 * reach), 0.85, 1.1)
 
   def test_bounds_are_shares(self):
     found = bootstrap([(1.0, 8), (0.6, 8)], np.random.default_rng(0))
@@ -101,6 +110,7 @@ class InterquartileTest(absltest.TestCase):
 
 class PassAtKTest(parameterized.TestCase):
   @parameterized.parameters((10, 3, 1), (10, 3, 4), (8, 0, 2), (8, 8, 8))
+  @pytest.mark.slow
   def test_is_the_share_of_draws_with_a_success(self, n, c, k):
     random = np.random.default_rng(0)
     attempts = np.arange(n) < c
@@ -114,6 +124,7 @@ class PassAtKTest(parameterized.TestCase):
 
 class DetectableDifferenceTest(parameterized.TestCase):
   @parameterized.parameters(3, 5, 10)
+  @pytest.mark.slow
   def test_is_found_four_times_in_five(self, seeds):
     random = np.random.default_rng(3)
     size = detectable_difference(1.0, seeds)

@@ -11,11 +11,12 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from configs import arms
+from launch.reports import summary as summaries
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import hash_of, shared_keys
 from launch.sweeps import jobs
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import require_same_configs
+from launch.sweeps.cells import State, require_same_configs, state_of
 from launch.sweeps.plan import (
   Cell,
   Plan,
@@ -24,6 +25,7 @@ from launch.sweeps.plan import (
   write_record,
 )
 from tests.launch import tiny
+from tests.launch.reports import synthetic_run
 
 ARMS = "tests/launch/sweeps/tiny_arms.py"
 ROOT = pathlib.Path(__file__).parents[3]
@@ -45,6 +47,10 @@ class PlanTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def test_seeds_are_counted_from_the_first_one(self):
+    wanted = make_plan(ARMS, arms=[], num_seeds=2, first_seed=5, overrides=[])
+    self.assertEqual(list(wanted.seeds), [5, 6])
 
   def test_every_arm_gets_a_seed_before_any_gets_two(self):
     self.assertEqual(
@@ -170,6 +176,13 @@ class SameConfigsTest(absltest.TestCase):
     ):
       self.require(**{"loss.clip_high": 0.31})
 
+  def test_a_run_of_as_many_updates_is_finished(self):
+    run = self.folder / "cells" / "a-s0"
+    summaries.write_summary(synthetic_run.summary_of(), run / "summary.json")
+    steps = tiny.get_config().train.steps
+    self.assertIs(state_of(run, steps), State.FINISHED)
+    self.assertIs(state_of(run, steps + 1), State.STOPPED)
+
   def test_it_is_no_matter_of_another_arm(self):
     self.require(arm="b", **{"loss.clip_high": 0.31})
 
@@ -283,6 +296,8 @@ class CommandTest(parameterized.TestCase):
       "arm full: .*temperature",
     ),
     ([f"--ablation={ARMS}", "--budget=9"], "no amount"),
+    ([f"--ablation={ARMS}", "--render=queued", "--budget=9"], "no amount"),
+    ([f"--ablation={ARMS}", "--render=queued", "--cores=0"], "must be from 1"),
     ([f"--ablation={ARMS}", "--render=slurm"], "must be one of jobset, queued"),
     ([f"--ablation={ARMS}", "full"], "where flags are expected"),
   )

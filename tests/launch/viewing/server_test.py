@@ -28,10 +28,12 @@ async def served(root: pathlib.Path, port: int = 0) -> AsyncIterator[str]:
 
 
 class ServerTest(unittest.IsolatedAsyncioTestCase):
+  @classmethod
+  def setUpClass(cls):
+    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    cls.folder = make_run(pathlib.Path(folder) / "a", updates=2)
+
   async def asyncSetUp(self):
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = make_run(pathlib.Path(folder.name) / "a", updates=2)
     self.url = await self.enterAsyncContext(served(self.folder.root))
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
 
