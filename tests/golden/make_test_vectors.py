@@ -92,8 +92,10 @@ def _agentrl_loss(policy_logprob_BT, mask_BT, **settings):
 _agentrl_loss.__signature__ = inspect.signature(lambda **settings: None)
 
 
-def _ratio_moments(log_ratio_BT, mask_BT, version_BT, num_versions):
-  moments = diagnostics.by_version(log_ratio_BT, mask_BT, version_BT)
+def _ratio_moments(
+  log_ratio_BT, mask_BT, version_BT, num_versions, weight_BT=None
+):
+  moments = diagnostics.by_version(log_ratio_BT, mask_BT, version_BT, weight_BT)
   columns = np.transpose(
     [moments.get(z, (0.0,) * 6) for z in range(num_versions)]
   )
@@ -124,9 +126,9 @@ def _kl_of_both(x_BT, log_ratio_BT, behavior_log_ratio_BT):
   return kl.unbiased_kl(x_BT, behavior_log_ratio_BT + step_BT)
 
 
-def _own_ratio(x_BT, log_ratio_BT, mask_BT, segment_BT, num_segments):
+def _own_ratio(x_BT, log_ratio_BT, mask_BT, **settings):
   return ratios.gspo_token_log_ratio(
-    x_BT, mask_BT, segment_BT, num_segments, constant_BT=log_ratio_BT
+    x_BT, mask_BT, **settings, constant_BT=log_ratio_BT
   )
 
 

@@ -11,10 +11,7 @@ from absl.testing import parameterized
 from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import group_advantages, group_filters
-from tests.losses.advantages.comparison import assert_matches
 from tests.losses.advantages.random_inputs import few_examples, random_attempts
-from tests.reference.advantages import group_advantages as advantages_reference
-from tests.reference.advantages import group_filters as reference
 
 # For properties, of which many batches are tried: compiled once.
 compiled_has_signal, compiled_advantage = (
@@ -34,17 +31,6 @@ compiled_loosest = tuple(
 
 
 class GroupHasSignalTest(parameterized.TestCase):
-  def test_matches_reference(self):
-    has_signal = jax.jit(
-      functools.partial(group_filters.group_has_signal, num_groups=6)
-    )
-    for seed in range(5):
-      reward_N, group_N, valid_N = random_attempts(seed, num_trajectories=10)
-      np.testing.assert_array_equal(
-        has_signal(reward_N, group_N, valid_N=valid_N),
-        advantages_reference.group_has_signal(reward_N, group_N, 6, valid_N),
-      )
-
   def test_alone_empty_equal_and_unequal(self):
     signal_M = group_filters.group_has_signal(
       jnp.array([1.0, 0.3, 0.3, 1.0, 0.0, 0.0]),
@@ -79,26 +65,7 @@ class GroupStdTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(std_M, unit * np.sqrt(1 / 3), rtol=1e-6)
 
-  @parameterized.parameters(0, 1)
-  def test_matches_reference(self, ddof):
-    settings = {"num_groups": 6, "ddof": ddof}
-    std = jax.jit(functools.partial(group_filters.group_std, **settings))
-    expected = functools.partial(reference.group_std, **settings)
-    for seed in range(4):
-      reward_N, group_N, valid_N = random_attempts(seed)
-      assert_matches(std, expected, reward_N, group_N, valid_N=valid_N)
 
-
-FILTERS = tuple(
-  (name, {setting: value})
-  for name, setting, values in (
-    ("keep_groups_above", "threshold", (0.0, 0.3, 0.6)),
-    ("keep_top_groups", "share", (0.0, 0.25, 0.6, 1.0)),
-    ("keep_top_signal", "share", (0.0, 0.5, 0.9, 1.0)),
-    ("keep_top_softmax", "share", (0.0, 0.5, 0.9, 1.0)),
-  )
-  for value in values
-)
 loosest = parameterized.parameters(
   (group_filters.keep_groups_above, {"threshold": 0.0}),
   (group_filters.keep_top_groups, {"share": 1.0}),
@@ -113,19 +80,6 @@ SHARES = (
 
 
 class KeepTest(parameterized.TestCase):
-  @parameterized.parameters(*FILTERS)
-  def test_matches_reference(self, name, settings):
-    function, expected = getattr(group_filters, name), getattr(reference, name)
-    keep = jax.jit(functools.partial(function, num_groups=6, **settings))
-    for seed in range(5):
-      reward_N, group_N, valid_N = random_attempts(seed, num_trajectories=14)
-      keep_M = keep(reward_N, group_N, valid_N=valid_N)
-      self.assertEqual(keep_M.dtype, bool)
-      np.testing.assert_array_equal(
-        keep_M,
-        expected(reward_N, group_N, num_groups=6, valid_N=valid_N, **settings),
-      )
-
   @few_examples
   @hypothesis.given(seed=st.integers(0, 999))
   def test_all_signal_and_any_spread_are_the_groups_with_signal(self, seed):

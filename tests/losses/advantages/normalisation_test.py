@@ -1,6 +1,5 @@
 """Tests of `losses.advantages.normalisation`: by task, and whitening."""
 
-import dataclasses
 import functools
 
 import hypothesis
@@ -21,10 +20,7 @@ from agentrl_jax.losses.advantages.normalisation import (
   whiten,
   whiten_weighted,
 )
-from tests.losses.advantages.comparison import assert_matches
 from tests.losses.advantages.random_inputs import few_examples
-from tests.reference.advantages import group_advantages as reference
-from tests.reference.advantages import task_moments as moments_reference
 
 B, T, NUM_TASKS = 6, 9, 5
 MODES = tuple(
@@ -62,15 +58,6 @@ _compiled = jax.jit(_normalise)
 
 
 class TaskNormaliseTest(parameterized.TestCase):
-  @parameterized.product(MODES, epsilon=(1e-6, 0.1))
-  def test_matches_reference_and_hides_nan(self, **settings):
-    assert_matches(
-      jax.jit(functools.partial(_normalise, **settings)),
-      functools.partial(reference.task_normalise, **settings),
-      *_tokens(seed=0),
-      rtol=1e-4,
-    )
-
   def test_every_task_gets_mean_zero_and_deviation_one(self):
     advantage_BT, task_BT, mask_BT = _tokens(seed=1)
     normalised_BT = np.asarray(_normalise(advantage_BT, task_BT, mask_BT))
@@ -140,20 +127,6 @@ class TaskNormaliseTest(parameterized.TestCase):
 
 
 class NormaliseByMomentsTest(parameterized.TestCase):
-  @parameterized.product(MODES, epsilon=(1e-6, 0.1))
-  def test_matches_reference_and_hides_nan(self, **settings):
-    moments = measure_tasks(*_tokens(seed=0), num_tasks=NUM_TASKS)
-    inputs = _tokens(seed=1)
-    normalise = jax.jit(functools.partial(normalise_by_moments, **settings))
-    np.testing.assert_allclose(
-      normalise(*inputs, moments),
-      moments_reference.normalise_by_moments(
-        *inputs, dataclasses.astuple(moments), **settings
-      ),
-      rtol=1e-5,
-      atol=1e-5,
-    )
-
   def test_by_running_moments_a_bad_batch_stays_visible(self):
     task_N, mask_N = jnp.zeros(4, int), jnp.ones(4, bool)
     running = unseen_tasks(1)
@@ -290,14 +263,6 @@ def _masked_numbers(seed: int):
 
 
 class WhitenTest(parameterized.TestCase):
-  @parameterized.product(center=(True, False), epsilon=(1e-8, 0.1))
-  def test_matches_reference_and_hides_nan(self, **settings):
-    assert_matches(
-      jax.jit(functools.partial(whiten, **settings)),
-      functools.partial(moments_reference.whiten, **settings),
-      *_masked_numbers(seed=0),
-    )
-
   @few_examples
   @hypothesis.given(
     seed=st.integers(0, 999),

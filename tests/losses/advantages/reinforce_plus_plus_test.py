@@ -1,9 +1,6 @@
 """Tests of REINFORCE++ and its variant with a baseline."""
 
-import functools
-
 import hypothesis
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,47 +9,10 @@ from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import normalisation
 from agentrl_jax.losses.advantages.normalisation import task_normalise_weighted
-from tests.losses.advantages.comparison import assert_matches
 from tests.losses.advantages.random_inputs import (
   few_examples,
   random_attempts,
-  random_episodes,
 )
-from tests.reference.advantages import task_moments as reference
-
-
-class ReferenceTest(parameterized.TestCase):
-  @parameterized.parameters(True, False)
-  def test_of_tokens(self, packed):
-    settings = {"discount": 0.9}
-    batch = random_episodes(seed=0)
-    assert_matches(
-      jax.jit(
-        functools.partial(
-          normalisation.reinforce_plus_plus_advantage, **settings
-        )
-      ),
-      functools.partial(reference.reinforce_plus_plus_advantage, **settings),
-      batch.reward_BT,
-      batch.mask_BT,
-      segment_BT=batch.segment_BT if packed else None,
-    )
-
-  @parameterized.parameters(0, 1, 2)
-  def test_with_a_baseline(self, seed):
-    reward_N, group_N, valid_N = random_attempts(seed)
-    num_tokens_N = np.random.default_rng(seed).integers(1, 9, size=24)
-    advantage = functools.partial(
-      normalisation.reinforce_plus_plus_baseline_advantage, num_groups=6
-    )
-    assert_matches(
-      jax.jit(advantage),
-      reference.reinforce_plus_plus_baseline_advantage,
-      reward_N,
-      group_N,
-      num_tokens_N,
-      valid_N=valid_N,
-    )
 
 
 class BaselineAdvantageTest(parameterized.TestCase):

@@ -17,27 +17,6 @@ from tests.reference import agentrl as reference
 from tests.reference import finite_difference
 
 B, T, V, D = 6, 5, 4, 3
-SEGMENTS = np.sort(
-  np.random.default_rng(9).integers(0, 2, size=(B, T)), axis=1
-).astype(np.int32)
-SETTINGS = (
-  ("as_released", {}),
-  ("strong_divergence", dict(kl_coefficient=0.5)),
-  ("of_sequences", dict(kl_coefficient=0.5, reduction="sequence")),
-  (
-    "of_packed_sequences",
-    dict(
-      kl_coefficient=0.5,
-      reduction="sequence",
-      segment_BT=SEGMENTS,
-      num_segments=2,
-    ),
-  ),
-  (
-    "other_clip",
-    dict(clip_low=0.1, clip_high=0.4, dual_clip=None, kl_coefficient=0.1),
-  ),
-)
 
 
 def _batch(seed: int):
@@ -53,40 +32,6 @@ def _batch(seed: int):
 
 
 class AgentRLLossTest(parameterized.TestCase):
-  @parameterized.named_parameters(*SETTINGS)
-  def test_value_and_gradient_match_the_reference_and_hide_nan(self, settings):
-    policy_BT, *rest = _batch(seed=0)
-
-    def value(policy_BT):
-      return agentrl.agentrl_loss(policy_BT, *rest, **settings).value()
-
-    def expected(policy_BT):
-      total, weight = reference.loss(policy_BT, *rest, **settings)
-      return total / weight
-
-    with jax.enable_x64(True):
-      value, gradient_BT = jax.jit(jax.value_and_grad(value))(policy_BT)
-    policy_BT = np.nan_to_num(policy_BT)
-    np.testing.assert_allclose(value, expected(policy_BT), rtol=1e-12)
-    np.testing.assert_allclose(
-      gradient_BT, finite_difference.gradient(expected, policy_BT), atol=1e-8
-    )
-
-  @parameterized.named_parameters(*SETTINGS[:3])
-  @pytest.mark.slow
-  def test_micro_batches_add_up_to_the_whole(self, settings):
-    batch = _batch(seed=1)
-    loss = functools.partial(agentrl.agentrl_loss, **settings)
-    parts = [
-      loss(*(x[rows] for x in batch))
-      for rows in (slice(0, 1), slice(1, 4), slice(4, B))
-    ]
-    chex.assert_trees_all_close(
-      functools.reduce(reductions.Mean.__add__, parts),
-      loss(*batch),
-      rtol=1e-5,
-    )
-
   def test_without_a_reference_it_is_the_clipped_surrogate(self):
     policy_BT, behavior_BT, _, advantage_BT, mask_BT = _batch(seed=2)
     surrogate_BT = policy_gradient.clipped_surrogate(

@@ -5,7 +5,6 @@ refused shapes.
 """
 
 import collections
-from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from absl.testing import parameterized
 
 from agentrl_jax import losses
 from tests.golden.vectors import sections
-from tests.losses.library.test_vectors_test import IN_HASTE, to_argument
+from tests.losses.library.cases import IN_HASTE, arrays_of, few, to_argument
 
 # The arguments that get a gradient; all others are constants.
 DIFFERENTIABLE = {
@@ -66,14 +65,6 @@ NOT_ZERO = {
 
 def _axes(name):
   return name.rpartition("_")[2]
-
-
-def _arrays(block):
-  return {
-    name: to_argument(name, value)
-    for name, value in block["arguments"].items()
-    if isinstance(value, list | Mapping)
-  }
 
 
 def _result(block, arrays):
@@ -135,7 +126,7 @@ def _all_values_and_gradients(blocks, arrays):
 
 def _without_trained(block):
   """Masks that are off, and NaN for what they hide."""
-  arrays = _arrays(block)
+  arrays = arrays_of(block)
   hidden = [
     name for name in _of_dtype(arrays, jnp.float32) if _axes(name) in BATCH_AXES
   ]
@@ -155,14 +146,14 @@ def _without_rows(block):
     else x[:0]
     if _axes(name) in BATCH_AXES
     else x
-    for name, x in _arrays(block).items()
+    for name, x in arrays_of(block).items()
   }
 
 
 def _other_shapes(block):
   """Name of an argument, and the argument with another rank or length."""
   arrays = {
-    name: x for name, x in _arrays(block).items() if isinstance(x, jax.Array)
+    name: x for name, x in arrays_of(block).items() if isinstance(x, jax.Array)
   }
   for name, x in arrays.items():
     if block["function"] == "normalised_weight":
@@ -177,8 +168,8 @@ class TransformationsTest(parameterized.TestCase):
   @parameterized.parameters(*sections())
   @pytest.mark.slow
   def test_vmap_is_a_loop(self, module):
-    blocks = [block for block in sections()[module] if _arrays(block)]
-    arrays = [_arrays(block) for block in blocks]
+    blocks = [block for block in few(module) if arrays_of(block)]
+    arrays = [arrays_of(block) for block in blocks]
     functions = [lambda x, b=block: _leaves(b, x) for block in blocks]
     results = _together(functions, arrays)
     pairs = jax.tree.map(lambda x: jnp.stack([x, x]), arrays)
@@ -195,10 +186,10 @@ class TransformationsTest(parameterized.TestCase):
     def narrow(x):
       return x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x
 
-    for block in sections()[module]:
+    for block in few(module):
       if "moments" in block["arguments"] or "running" in block["arguments"]:
         continue  # made by the library, in its own precision
-      shapes = jax.tree.map(narrow, _arrays(block))
+      shapes = jax.tree.map(narrow, arrays_of(block))
       with self.subTest(block["function"]):
         for leaf in jax.eval_shape(lambda x, b=block: _leaves(b, x), shapes):
           self.assertNotEqual(leaf.dtype, jnp.bfloat16)
@@ -207,10 +198,10 @@ class TransformationsTest(parameterized.TestCase):
 class GradientTest(parameterized.TestCase):
   @parameterized.parameters(*sections())
   def test_only_the_arguments_of_the_table_get_a_gradient(self, module):
-    blocks = sections()[module]
+    blocks = few(module)
     differentiable = collections.defaultdict(set)
     for block, (_, gradients) in _all_values_and_gradients(
-      blocks, [_arrays(block) for block in blocks]
+      blocks, [arrays_of(block) for block in blocks]
     ):
       differentiable[block["function"]] |= {
         name for name, gradient in gradients.items() if np.any(gradient != 0)
@@ -224,12 +215,12 @@ class GradientTest(parameterized.TestCase):
 class EmptyBatchTest(parameterized.TestCase):
   @parameterized.parameters(*sections())
   def test_nothing_trained_gives_zeros(self, module):
-    masked = [b for b in sections()[module] if _of_dtype(_arrays(b), bool)]
+    masked = [b for b in few(module) if _of_dtype(arrays_of(b), bool)]
     self.require_zeros(masked, _without_trained)
 
   @parameterized.parameters(*sections())
   def test_no_rows_give_zeros(self, module):
-    self.require_zeros(sections()[module], _without_rows)
+    self.require_zeros(few(module), _without_rows)
 
   def require_zeros(self, blocks, arrays_of):
     blocks = [b for b in blocks if b["function"] not in NOT_ZERO]
@@ -243,18 +234,18 @@ class EmptyBatchTest(parameterized.TestCase):
 class RefusalTest(parameterized.TestCase):
   @parameterized.parameters(*sections())
   def test_another_shape(self, module):
-    for block in sections()[module]:
+    for block in few(module):
       for name, x in _other_shapes(block):
         with self.subTest(block["function"], argument=name, shape=x.shape):
           self.require_refused(block, {name: x})
 
   @parameterized.parameters(*sections())
   def test_a_mask_that_is_not_bool(self, module):
-    for block in sections()[module]:
-      for name, x in _of_dtype(_arrays(block), bool).items():
+    for block in few(module):
+      for name, x in _of_dtype(arrays_of(block), bool).items():
         with self.subTest(block["function"], argument=name):
           self.require_refused(block, {name: x.astype(jnp.float32)})
 
   def require_refused(self, block, changes):
     with self.assertRaises(AssertionError):
-      jax.eval_shape(lambda x: _leaves(block, x), _arrays(block) | changes)
+      jax.eval_shape(lambda x: _leaves(block, x), arrays_of(block) | changes)

@@ -1,170 +1,55 @@
 """Sums over micro-batches equal the results of the whole batch.
 
-Each measure is taken of a batch of 23 rows at once, of its seven uneven parts,
-of which one has no trained token, and of the same parts in a scan.
+Each measure is taken of several drawn batches in one, of these as its parts,
+and of the parts in a scan. One part has no trained token.
 """
 
 import functools
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from absl.testing import parameterized
 
 from agentrl_jax import losses
-from tests.losses.library import batches
+from tests.golden.vectors import sections
+from tests.losses.library.cases import IN_HASTE, arrays_of, call, few
 
-NUM_ROWS, NUM_TOKENS, NUM_SEGMENTS, NUM_TASKS = 23, 16, 3, 3
-# Row 11 has no trained token, and is the third part.
-CUTS = (4, 11, 12, 14, 15, 21)
-TOLERANCE = 1e-6
-
-Batch = dict[str, jax.Array]
-# What two parameters of a policy and critic move.
-MOVED = ("x_BT", "policy_BT", "value_BT")
-PARAMS = jnp.array([0.25, -0.5])
-
-
-def whole_batch(seed: int) -> Batch:
-  batch = batches.tokens(seed, NUM_ROWS, NUM_TOKENS, NUM_SEGMENTS, NUM_TASKS)
-  # Weights belong to the whole batch: they are made before it is cut.
-  weight_BT = losses.task_weights(
-    batch["task_BT"], batch["mask_BT"], num_tasks=NUM_TASKS
-  )
-  return batch | {"weight_BT": np.asarray(weight_BT)}
+SUMS = (
+  losses.Mean,
+  losses.RatioMoments,
+  losses.ExplainedVariance,
+  losses.Extremes,
+  losses.TaskMoments,
+)
+PER_TASK = {"share_I"}  # all other arrays have the rows of a batch first
+TOLERANCE = 2e-6
 
 
-def parts_of(batch: Batch) -> list[Batch]:
-  columns = {name: np.split(x, CUTS) for name, x in batch.items()}
-  return [
-    dict(zip(columns, rows, strict=True))
-    for rows in zip(*columns.values(), strict=True)
-  ]
-
-
-def padded(parts: list[Batch]) -> Batch:
-  """The parts with equally many rows, one after the other."""
-  num_rows = max(len(part["mask_BT"]) for part in parts)
-
-  def pad(x_BT: np.ndarray) -> np.ndarray:
-    rest = [(0, num_rows - len(x_BT)), (0, 0)]
-    blank = np.nan if x_BT.dtype == np.float32 else 0
-    return np.pad(x_BT, rest, constant_values=blank)
-
-  return {
-    name: np.stack([pad(part[name]) for part in parts]) for name in parts[0]
+def parts_of(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """Returns the arrays of four batches of one shape."""
+  parts = [arrays_of(block, seed) for seed in range(1, 5)]
+  parts[2] = {
+    name: x & False if x.dtype == bool else x for name, x in parts[2].items()
   }
+  if block["function"] == "measure_tasks":
+    parts[2]["weight"] = 0 * parts[2]["weight"]
+  return parts
 
 
-def moved(params: jax.Array, batch: Batch) -> Batch:
-  time_1T = jnp.arange(NUM_TOKENS)[None]
-  step_BT = params[0] * jnp.sin(time_1T) + params[1] * jnp.cos(time_1T)
-  return batch | {name: batch[name] + step_BT for name in MOVED}
-
-
-def reduction(name: str, *arrays: str, **settings: Any) -> Callable:
-  def measure(batch: Batch) -> losses.Mean:
-    rows = (batch[array] for array in ("x_BT", "mask_BT", *arrays))
-    return getattr(losses, name)(*rows, **settings)
-
-  return measure
-
-
-def agentrl_loss(batch: Batch, **settings: Any) -> losses.Mean:
-  return losses.agentrl_loss(
-    batch["policy_BT"],
-    batch["behavior_BT"],
-    batch["reference_BT"],
-    batch["reward_BT"],
-    batch["mask_BT"],
-    batch["segment_BT"],
-    NUM_SEGMENTS,
-    kl_coefficient=0.1,
-    **settings,
-  )
-
-
-def pairs(batch: Batch) -> losses.Mean:
-  """One pair of each row, some of them padding."""
-  return losses.pair_mean(batch["x_BT"][:, 0], batch["mask_BT"][:, 0])
-
-
-def critic(batch: Batch) -> losses.Mean:
-  mask_BT = batch["mask_BT"]
-  loss_BT = losses.clipped_value_loss(
-    batch["value_BT"], batch["x_BT"], batch["return_BT"], mask_BT, clip=0.5
-  )
-  return losses.token_mean(loss_BT, mask_BT)
-
-
-def log_ratio(batch: Batch) -> jax.Array:
-  return losses.log_ratio(
-    batch["policy_BT"], batch["behavior_BT"], batch["mask_BT"]
-  )
-
-
-def ratio_moments(batch: Batch) -> losses.RatioMoments:
-  return losses.ratio_moments(
-    log_ratio(batch), batch["mask_BT"], batch["task_BT"], NUM_TASKS
-  )
-
-
-def clip_fractions(batch: Batch) -> dict[str, losses.Mean]:
-  return losses.clip_fractions(
-    log_ratio(batch),
-    batch["x_BT"],
-    batch["mask_BT"],
-    clip_low=0.2,
-    clip_high=0.2,
-    dual_clip=1.5,
-  )
-
-
-def explained_variance(batch: Batch) -> losses.ExplainedVariance:
-  return losses.explained_variance(
-    batch["value_BT"], batch["return_BT"], batch["mask_BT"]
-  )
-
-
-def extremes(batch: Batch) -> losses.Extremes:
-  return losses.extremes(batch["x_BT"], batch["mask_BT"])
-
-
-def task_moments(batch: Batch) -> losses.TaskMoments:
-  return losses.measure_tasks(
-    batch["x_BT"], batch["task_BT"], batch["mask_BT"], num_tasks=NUM_TASKS
-  )
-
-
-PACKED = {"num_segments": NUM_SEGMENTS}
-LOSSES = {
-  "token_mean": reduction("token_mean"),
-  "weighted_mean": reduction("weighted_mean", "weight_BT"),
-  "sequence_mean": reduction("sequence_mean"),
-  "segment_mean": reduction("segment_mean", "segment_BT", **PACKED),
-  "sequence_sum_mean": reduction("sequence_sum_mean", "segment_BT", **PACKED),
-  "fixed_length_mean": reduction(
-    "fixed_length_mean", "segment_BT", length=NUM_TOKENS, **PACKED
-  ),
-  "agentrl_loss": agentrl_loss,
-  "agentrl_loss_by_sequence": functools.partial(
-    agentrl_loss, reduction="sequence"
-  ),
-  "pair_mean": pairs,
-  "clipped_value_loss": critic,
-}
-MEASURES = {
-  "ratio_moments": ratio_moments,
-  "clip_fractions": clip_fractions,
-  "explained_variance": explained_variance,
-  "extremes": extremes,
-  "measure_tasks": task_moments,
-}
+def adds_up(block: Mapping[str, Any]) -> bool:
+  """Returns true for sums over rows; a score of pairs has no rows to cut."""
+  arrays = arrays_of(block)
+  if any(name.endswith("_NN") for name in arrays):
+    return False
+  if not arrays or any(isinstance(x, SUMS) for x in arrays.values()):
+    return False
+  result = jax.eval_shape(lambda x: call(block, x)[0], arrays)
+  results = result.values() if isinstance(result, dict) else [result]
+  return all(isinstance(x, SUMS) for x in results)
 
 
 def add(left: Any, right: Any) -> Any:
@@ -173,115 +58,94 @@ def add(left: Any, right: Any) -> Any:
   return left + right
 
 
-def ask(measured: Any) -> Any:
-  """The numbers that a run reports of a measure."""
-  if isinstance(measured, Mapping):
-    return {name: mean.value() for name, mean in measured.items()}
-  if isinstance(measured, losses.RatioMoments):
-    return [
-      getattr(measured, question)()
-      for question in (
-        "share",
-        "effective_sample_size",
-        "mean_weight",
-        "kl",
-        "kl_k1",
-        "abs_log_ratio",
-      )
-    ]
-  return measured.value() if hasattr(measured, "value") else measured
+def is_sum(x: Any) -> bool:
+  return isinstance(x, losses.Mean | losses.ExplainedVariance)
 
 
-def add_in_a_scan(measure: Callable, parts: Batch) -> Any:
-  """Adds up in a scan, from the measure of a batch without trained tokens."""
-  first = jax.tree.map(lambda x: x[0], parts)
-  nothing = measure(first | {"mask_BT": jnp.zeros_like(first["mask_BT"])})
-  return jax.lax.scan(
-    lambda total, part: (add(total, measure(part)), None), nothing, parts
-  )[0]
+def numbers(measured: Any) -> Any:
+  """Returns values of means, and the fields of everything else."""
+  return jax.tree.map(
+    lambda x: x.value() if is_sum(x) else x, measured, is_leaf=is_sum
+  )
+
+
+MODULES = (
+  "advantages/normalisation",
+  "agentrl",
+  "diagnostics",
+  "reductions",
+  "value",
+)
+
+
+def joined(parts: list[Any]) -> Any:
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def three_ways(block: Mapping[str, Any], parts: list[dict[str, Any]]) -> Any:
+  """Returns results and gradients: of the whole, of parts, and in a scan."""
+  constants = {name: x for name, x in parts[0].items() if name in PER_TASK}
+
+  def measure(arrays):
+    return call(block, arrays)
+
+  measures, slopes = zip(*map(measure, parts), strict=True)
+  scanned, _ = jax.lax.scan(
+    lambda total, part: (add(total, measure(part)[0]), None),
+    measures[2],  # of nothing
+    jax.tree.map(lambda *x: jnp.stack(x), *parts),
+  )
+  whole, slope = measure(joined(parts) | constants)
+  in_parts = functools.reduce(add, measures)
+  return (
+    (numbers(whole), slope),
+    (numbers(in_parts), joined(slopes)),
+    numbers(scanned),
+  )
 
 
 class MicroBatchesTest(parameterized.TestCase):
-  @parameterized.parameters(*MEASURES)
-  def test_measures_add_up(self, name):
-    batch = whole_batch(seed=0)
-    parts = parts_of(batch)
-    self.assertLen(parts, 7)
-    self.assertFalse(parts[2]["mask_BT"].any())
-    measure = MEASURES[name]
+  @parameterized.parameters(*MODULES)
+  def test_measures_and_gradients_add_up(self, module):
+    close = functools.partial(
+      chex.assert_trees_all_close, atol=TOLERANCE, rtol=TOLERANCE
+    )
+    for block in filter(adds_up, few(module)):
+      program = jax.jit(
+        functools.partial(three_ways, block), compiler_options=IN_HASTE
+      )
+      whole, in_parts, in_a_scan = program(parts_of(block))
+      with self.subTest(block["function"], about=block["about"]):
+        close(in_parts, whole)
+        close(in_a_scan, whole[0])
 
-    @jax.jit
-    def three_ways(batch, parts, padded):
-      parts = functools.reduce(add, map(measure, parts))
-      scanned = add_in_a_scan(measure, padded)
-      return ask(measure(batch)), ask(parts), ask(scanned)
-
-    whole, in_parts, in_a_scan = three_ways(batch, parts, padded(parts))
-    chex.assert_tree_all_finite(whole)
-    chex.assert_trees_all_close(in_parts, whole, rtol=0, atol=TOLERANCE)
-    chex.assert_trees_all_close(in_a_scan, whole, rtol=0, atol=TOLERANCE)
-
-  @parameterized.parameters(*LOSSES)
-  @pytest.mark.slow
-  def test_losses_and_their_gradients_add_up(self, name):
-    batch = whole_batch(seed=1)
-    parts = parts_of(batch)
-
-    @jax.value_and_grad
-    def value(params, batch):
-      return LOSSES[name](moved(params, batch)).value()
-
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def total_of(params, part):
-      mean = LOSSES[name](moved(params, part))
-      return mean.total, mean
-
-    def mean_and_slope(part):
-      """A Mean, and the gradient of its total, which is not yet divided."""
-      (_, mean), slope = total_of(PARAMS, part)
-      return mean, slope
-
-    def divided(mean, slope):
-      return mean.value(), slope / mean.weight
-
-    @jax.jit
-    def three_ways(batch, parts, padded):
-      means, slopes = zip(*map(mean_and_slope, parts), strict=True)
-      in_parts = functools.reduce(operator.add, means), sum(slopes)
-
-      def step(sums, part):
-        added = map(operator.add, sums, mean_and_slope(part))
-        return tuple(added), None
-
-      nothing = losses.Mean(jnp.zeros(()), jnp.zeros_like(means[0].weight))
-      sums, _ = jax.lax.scan(step, (nothing, jnp.zeros_like(PARAMS)), padded)
-      return value(PARAMS, batch), divided(*in_parts), divided(*sums)
-
-    whole, in_parts, in_a_scan = three_ways(batch, parts, padded(parts))
-    self.assertGreater(np.max(np.abs(whole[1])), 1e-3)
-    chex.assert_trees_all_close(in_parts, whole, rtol=0, atol=TOLERANCE)
-    chex.assert_trees_all_close(in_a_scan, whole, rtol=0, atol=TOLERANCE)
+  def test_every_module_with_sums_is_among_them(self):
+    modules = {name for name in sections() if any(map(adds_up, few(name)))}
+    self.assertEqual(modules, set(MODULES))
 
   @parameterized.parameters(
     {}, {"center": False}, {"scale": False}, {"epsilon": 0.1}
   )
   def test_tasks_are_normalised_by_the_moments_of_all_parts(self, **settings):
-    batch = whole_batch(seed=2)
-    names = ("x_BT", "task_BT", "mask_BT")
-
-    @jax.jit
-    def both_ways(batch, parts):
-      moments = functools.reduce(add, map(task_moments, parts))
-      normalised = [
-        losses.normalise_by_moments(
-          *(part[name] for name in names), moments, **settings
-        )
-        for part in parts
-      ]
-      whole_BT = losses.task_normalise(
-        *(batch[name] for name in names), num_tasks=NUM_TASKS, **settings
-      )
-      return whole_BT, jnp.concatenate(normalised)
-
-    whole_BT, in_parts_BT = both_ways(batch, parts_of(batch))
-    np.testing.assert_allclose(in_parts_BT, whole_BT, rtol=0, atol=TOLERANCE)
+    (block, *_) = (
+      b
+      for b in sections()["advantages/normalisation"]
+      if b["function"] == "task_normalise"
+    )
+    names = ("advantage_BT", "task_BT", "mask_BT")
+    parts = [[part[name] for name in names] for part in parts_of(block)]
+    num_tasks = block["arguments"]["num_tasks"]
+    moments = functools.reduce(
+      add, (losses.measure_tasks(*part, num_tasks=num_tasks) for part in parts)
+    )
+    in_parts_BT = [
+      losses.normalise_by_moments(*part, moments, **settings) for part in parts
+    ]
+    whole_BT = losses.task_normalise(
+      *map(np.concatenate, zip(*parts, strict=True)),
+      num_tasks=num_tasks,
+      **settings,
+    )
+    np.testing.assert_allclose(
+      np.concatenate(in_parts_BT), whole_BT, rtol=0, atol=TOLERANCE
+    )

@@ -1,12 +1,8 @@
 """The library against its test vectors, and the generator of these."""
 
-import dataclasses
-import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
@@ -14,118 +10,9 @@ from absl.testing import parameterized
 from agentrl_jax import losses
 from tests.golden import make_test_vectors
 from tests.golden.vectors import FILE, sections, to_array
+from tests.losses.library.cases import arrays_of, compiled, part_of, vary
 
-TYPES = {
-  frozenset(field.name for field in dataclasses.fields(kind)): kind
-  for kind in (losses.Mean, losses.TaskMoments)
-}
 NUM_SEEDS = 4
-# Some 90 small programs, each run once: most of the time goes to compiling.
-IN_HASTE = {
-  "xla_backend_optimization_level": 0,
-  "xla_llvm_disable_expensive_passes": True,
-}
-
-
-def to_argument(name: str, value: Any) -> Any:
-  if name == "estimator":
-    return getattr(losses, value)
-  if isinstance(value, list):
-    return jnp.asarray(to_array(value))
-  if isinstance(value, Mapping):
-    fields = {field: jnp.asarray(x) for field, x in value.items()}
-    return TYPES[frozenset(fields)](**fields)
-  return value
-
-
-def part_of(result: Any, name: str, place: int) -> Any:
-  """A field, an entry, or the result of a method."""
-  if name.endswith("()"):
-    return getattr(result, name.removesuffix("()"))()
-  if isinstance(result, Mapping):
-    return result[name]
-  return result[place] if type(result) is tuple else getattr(result, name)
-
-
-def call(block: Mapping[str, Any], arrays: Mapping[str, Any]) -> tuple:
-  """Returns the function's result, and the gradients of the case."""
-  function = getattr(losses, block["function"])
-  arguments = block["arguments"]
-  settings = {
-    n: to_argument(n, arguments[n]) for n in arguments.keys() - arrays
-  }
-
-  def differentiated(x: jax.Array, name: str) -> jax.Array:
-    result = function(**{**arrays, name: x}, **settings)
-    if isinstance(result, losses.Mean):
-      return result.total
-    return jnp.sum(result[0] if isinstance(result, tuple) else result)
-
-  slopes = {
-    name: jax.grad(differentiated)(arrays[name], name)
-    for name in block.get("gradient", {})
-  }
-  return function(**arrays, **settings), slopes
-
-
-def compiled(blocks: list[Mapping[str, Any]]) -> Callable[[list], list]:
-  """Returns one program of all cases, a function of their arrays."""
-  return jax.jit(
-    lambda arrays: list(map(call, blocks, arrays)), compiler_options=IN_HASTE
-  )
-
-
-def _arrays(block: Mapping[str, Any]) -> dict[str, Any]:
-  return {
-    name: to_argument(name, value)
-    for name, value in block["arguments"].items()
-    if isinstance(value, list | Mapping)
-  }
-
-
-def vary(block: Mapping[str, Any], seed: int) -> dict[str, Any]:
-  """Returns a case with other numbers, and what the loops compute of them.
-
-  Each array has some of its own numbers in other places; from the second seed
-  on they are stretched too. So signs, ties and bounds stay as they are meant.
-  Fewer entries are on the masks; off them stands 0, or NaN where the case has
-  null.
-  """
-  rng = np.random.default_rng(seed)
-  arguments = dict(block["arguments"])
-  masks = {}
-  for name, value in arguments.items():
-    if isinstance(value, list) and (x := to_array(value)).dtype == bool:
-      x &= rng.random(x.shape) < 0.8
-      masks[name.rpartition("_")[2]] = x
-      arguments[name] = x.tolist()
-  for name, value in arguments.items():
-    if not isinstance(value, list) or to_array(value).dtype != float:
-      continue
-    x = to_array(value)
-    is_number = ~np.isnan(x)
-    if is_number.any():
-      x[is_number] = rng.choice(x[is_number], size=is_number.sum())
-      x *= 1 + 0.3 * (seed > 1) * rng.random(x.shape)
-    mask = masks.get(name.rpartition("_")[2])
-    if mask is not None:
-      x[~mask] = 0 if is_number.all() else np.nan
-    arguments[name] = _plain(x)
-  if {"policy_logprob_BT", "log_ratio_BT"} <= arguments.keys():
-    policy_BT, ratio_BT = (
-      to_array(arguments[name])
-      for name in ("policy_logprob_BT", "log_ratio_BT")
-    )  # the sampler's probability is below 1
-    arguments["policy_logprob_BT"] = _plain(
-      np.minimum(policy_BT, ratio_BT - 0.1)
-    )
-  return make_test_vectors.computed(block | {"arguments": arguments})
-
-
-def _plain(x: np.ndarray) -> list:
-  """Returns the array as `to_array` reads it."""
-  text = json.dumps(x.tolist()).replace("NaN", "null")
-  return json.loads(text, parse_constant=str)
 
 
 class TestVectorsTest(parameterized.TestCase):
@@ -154,7 +41,7 @@ class TestVectorsTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_library_agrees(self, module):
     blocks = sections()[module]
-    results = compiled(blocks)([_arrays(block) for block in blocks])
+    results = compiled(blocks)([arrays_of(block) for block in blocks])
     self.check(blocks, results, tolerance=1e-6, slope_tolerance=2e-6)
 
   @parameterized.parameters(*sections())
@@ -165,7 +52,7 @@ class TestVectorsTest(parameterized.TestCase):
       program = compiled(blocks)
       for seed in range(NUM_SEEDS):
         drawn = [vary(block, seed) for block in blocks] if seed else blocks
-        results = program([_arrays(block) for block in drawn])
+        results = program([arrays_of(block) for block in drawn])
         self.check(drawn, results, tolerance=1e-8, slope_tolerance=1e-7)
 
   def check(self, blocks, results, *, tolerance, slope_tolerance):
