@@ -46,7 +46,9 @@ class ALFWorldOptions(Options):
 
   source: str = ""  # AgentBench's list of games; "" takes all in `games`
   games: str = ""  # ALFWorld's own files; "" is $ALFWORLD_DATA, if set
-  engine: Any = "python"  # "textworld" (the extra `alfworld`), or an `Engine`
+  engine: Any = (
+    "python"  # "textworld" (the extra `alfworld`), or a `GameEngine`
+  )
   max_rounds: int = 20
   num_receptacles: tuple[int, int] = (8, 32)  # of a generated room: least, most
   num_things: tuple[int, int] = (10, 48)  # in a generated room
@@ -73,7 +75,7 @@ class DBBenchOptions(Options):
   """Options of DBBench."""
 
   source: str = ""  # AgentBench's rows; "" generates tasks
-  engine: Any = "sqlite"  # "mariadb", or an `Engine`
+  engine: Any = "sqlite"  # "mariadb", or a `DatabaseEngine`
   server: str = ""  # [user:password@]host:port of a MariaDB; "" starts one
   max_rounds: int = 15
   max_result_chars: int = 800  # at which replies are cut
@@ -106,7 +108,9 @@ class KnowledgeGraphOptions(Options):
   ontology: str = ""  # AgentBench's folder; "" is the one beside `source`
   graph: str = ""  # FB15k-237.tar.gz: train and test ask about its facts
   entity_names: str = ""  # entity2text.txt; "" is the one beside `graph`
-  engine: Any = "memory"  # "oxigraph", "sparql" (an endpoint), or an `Engine`
+  engine: Any = (
+    "memory"  # "oxigraph", "sparql" (an endpoint), or a `StoreEngine`
+  )
   server: str = ""  # the URL of a SPARQL endpoint
   max_rounds: int = 15
   query_limit_s: float = 30.0  # of oxigraph and of an endpoint
@@ -128,7 +132,7 @@ class KnowledgeGraphOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
+class MachineLimits:
   """Resources of one machine; memory and processors are AgentBench's."""
 
   memory_mb: int = 1024
@@ -144,12 +148,12 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OSInteractionOptions(Options, Limits):
+class OSInteractionOptions(Options, MachineLimits):
   """Options of OSInteraction, and the limits of its machines."""
 
   source: str = ""  # AgentBench's tasks; "" generates tasks
   scripts: str = no_key("")  # the folder of AgentBench's scripts
-  engine: Any = "docker"  # "sandbox" (Linux namespaces), or an `Engine`
+  engine: Any = "docker"  # "sandbox" (Linux namespaces), or a `MachineEngine`
   image: str = ""  # of the containers; "" is agentrl_jax/os_interaction
   images: Mapping[str, str] | None = no_key(None)  # by AgentBench's names
   rootfs: str = ""  # of the sandbox; "" is the one in the user's cache
@@ -171,7 +175,7 @@ class OSInteractionOptions(Options, Limits):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    Limits.__post_init__(self)
+    MachineLimits.__post_init__(self)
     if self.num_warm < 0:
       raise ConfigError(f"num_warm={self.num_warm} must be 0 or more")
 

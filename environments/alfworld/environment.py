@@ -16,13 +16,13 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import engine_of
-from environments.alfworld.engines.engine import Engine, PythonEngine
+from environments.alfworld.engines.engine import GameEngine, PythonEngine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from environments.alfworld.expert import MISTAKES, HouseholdExpert
 from environments.alfworld.games.game import Game
 from environments.alfworld.games.game_files import find_games, load_game
 from environments.alfworld.games.tasks import read_goal
-from environments.alfworld.generation.generator import Generator
+from environments.alfworld.generation.generator import GameGenerator
 from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession
 from environments.options import ALFWorldOptions
@@ -39,7 +39,7 @@ class ALFWorld(IndexedEnvironment[Game]):
   policies = POLICIES
   cache_size = 256
   split_hint = "`games` adds a folder of game files"
-  _engine: Engine
+  _engine: GameEngine
   __signature__ = inspect.signature(ALFWorldOptions)
 
   def __init__(self, **keywords: Any):
@@ -48,7 +48,7 @@ class ALFWorld(IndexedEnvironment[Game]):
       num_tasks=options.num_tasks,
       loaded=find_games(options.source, options.games),
     )
-    self._generator = Generator(options)
+    self._generator = GameGenerator(options)
     self.needs_one_loop = options.engine != "python"
     textworld = functools.partial(
       TextWorldEngine,

@@ -25,7 +25,7 @@ WANDER, REPEAT, PROSE, INEXACT = PER_TURN
 IDLE = "look"  # the planner's command when nothing helps
 
 
-class Planner:
+class HouseholdPlanner:
   """Finds the next command of a short solution to one game.
 
   It keeps no plan: every command follows from the current state, so the planner
@@ -204,7 +204,7 @@ class HouseholdExpert(Expert):
     self._game = game
     self._spec = spec
     self._household = Household(game)
-    self._planner = Planner(game, spec, self._household)
+    self._planner = HouseholdPlanner(game, spec, self._household)
     self._rng = random.Random(f"{game.task}/{game.inside!r}/{seed}")
     self._rates = mistakes
     self._pending = {m for m in PER_EPISODE if self._draws(m)}

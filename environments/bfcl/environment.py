@@ -19,7 +19,7 @@ from environments.bfcl.scripted import POLICIES
 from environments.bfcl.session import BFCLSession
 
 
-class BFCL(IndexedEnvironment[suite.Problem]):
+class BFCL(IndexedEnvironment[suite.BFCLProblem]):
   """One split for each category; `train` and `test` are halves of all tasks.
 
   All tasks of one scenario are in the same half, across categories. `source` is
@@ -41,7 +41,7 @@ class BFCL(IndexedEnvironment[suite.Problem]):
     require_positive(max_steps=max_steps)
     self._max_steps = max_steps
     self._folder = suite.data_folder(source)
-    self._splits: dict[str, tuple[suite.Problem, ...]] = {
+    self._splits: dict[str, tuple[suite.BFCLProblem, ...]] = {
       category: suite.load_problems(self._folder, category)
       for category in suite.CATEGORIES
       if category in categories
@@ -51,7 +51,7 @@ class BFCL(IndexedEnvironment[suite.Problem]):
       num_tasks={split: len(tasks) for split, tasks in self._splits.items()}
     )
 
-  def generate(self, split: str, index: int) -> suite.Problem:
+  def generate(self, split: str, index: int) -> suite.BFCLProblem:
     """Returns a task of the suite, of which nothing is generated."""
     return self._splits[split][index]
 
@@ -75,15 +75,15 @@ class BFCL(IndexedEnvironment[suite.Problem]):
 
 
 def _halves(
-  categories: Mapping[str, Sequence[suite.Problem]],
-) -> dict[str, tuple[suite.Problem, ...]]:
+  categories: Mapping[str, Sequence[suite.BFCLProblem]],
+) -> dict[str, tuple[suite.BFCLProblem, ...]]:
   """Assigns all tasks to train or test, by scenario.
 
   A hash of the scenario's first message, in the first category that has it,
   decides. Two scenarios with equal first messages are in one half.
   """
   splits: dict[str, str] = {}
-  halves: dict[str, list[suite.Problem]] = {split: [] for split in SPLITS}
+  halves: dict[str, list[suite.BFCLProblem]] = {split: [] for split in SPLITS}
   for problems in categories.values():
     for problem in problems:
       opening = "\n".join(problem.questions[0])

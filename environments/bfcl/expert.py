@@ -14,7 +14,7 @@ from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import draw_mistakes
 from environments.bfcl.apis import APIs
 from environments.bfcl.calls import Call, parse_source
-from environments.bfcl.suite import Problem
+from environments.bfcl.suite import BFCLProblem
 
 MISTAKES = (
   "dropped_call",  # a call is left out
@@ -55,7 +55,7 @@ class GoldExpert(Expert):
 
 
 def gold_expert(
-  problem: Problem, *, seed: int, mistakes: Mapping[str, float]
+  problem: BFCLProblem, *, seed: int, mistakes: Mapping[str, float]
 ) -> GoldExpert:
   """Makes an expert; without mistakes it earns reward 1."""
   turns = [list(turn) for turn in gold_calls(problem)]
@@ -72,7 +72,7 @@ def gold_expert(
   return GoldExpert(turns, broken_turn=turn if "broken_json" in drawn else -1)
 
 
-def gold_calls(problem: Problem) -> tuple[tuple[Call, ...], ...]:
+def gold_calls(problem: BFCLProblem) -> tuple[tuple[Call, ...], ...]:
   """Parses the gold calls of each turn and names all arguments."""
   apis = APIs(problem.classes, problem.config, is_long=problem.is_long)
 

@@ -18,7 +18,7 @@ from agentrl_jax.data.records import Message, Status, Tool
 from agentrl_jax.env.interface import Session, Step
 from environments.bfcl.apis import APIs
 from environments.bfcl.calls import parse_source, read_call
-from environments.bfcl.suite import Problem, tool_of
+from environments.bfcl.suite import BFCLProblem, tool_of
 
 MORE_FUNCTIONS = (
   "I have updated some more functions you can choose from. What about now?"
@@ -80,7 +80,10 @@ class BFCLSession(Session):
   """
 
   def __init__(
-    self, problem: Problem, docs: Sequence[Mapping[str, Any]], max_steps: int
+    self,
+    problem: BFCLProblem,
+    docs: Sequence[Mapping[str, Any]],
+    max_steps: int,
   ):
     withheld = set().union(*problem.withheld.values())
     self.tools: tuple[Tool, ...] = tuple(
@@ -160,5 +163,5 @@ class BFCLSession(Session):
     return Step(replies, reward=reward, status=status, metrics=metrics)
 
 
-def _apis(problem: Problem) -> APIs:
+def _apis(problem: BFCLProblem) -> APIs:
   return APIs(problem.classes, problem.config, is_long=problem.is_long)

@@ -39,7 +39,7 @@ _TYPES: Mapping[str, str] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
+class BFCLProblem:
   """One task of the suite."""
 
   id: str  # such as multi_turn_base_7
@@ -79,7 +79,9 @@ def data_folder(source: str) -> pathlib.Path:
   return pathlib.Path(spec.origin).parent / "data"
 
 
-def load_problems(folder: pathlib.Path, category: str) -> tuple[Problem, ...]:
+def load_problems(
+  folder: pathlib.Path, category: str
+) -> tuple[BFCLProblem, ...]:
   """Reads the tasks of a category, in the order of its file."""
   path = _file(folder, category)
   gold_path = path.parent / "possible_answer" / path.name
@@ -141,7 +143,7 @@ def _schema(rules: Mapping[str, Any]) -> dict[str, Any]:
 
 def _problem(
   category: str, row: Mapping[str, Any], gold: Mapping[str, Any]
-) -> Problem:
+) -> BFCLProblem:
   questions = tuple(
     tuple(str(message["content"]) for message in turn)
     for turn in row["question"]
@@ -156,7 +158,7 @@ def _problem(
   classes = tuple(str(name) for name in row["involved_classes"])
   if unknown := sorted(set(classes) - FUNCTION_DOCS.keys()):
     raise ValueError(f"{row['id']} needs unknown classes {unknown}")
-  return Problem(
+  return BFCLProblem(
     id=str(row["id"]),
     category=category,
     questions=questions,

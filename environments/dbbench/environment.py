@@ -16,7 +16,7 @@ from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import engine_of
 from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.dbbench.engines.base import Engine
+from environments.dbbench.engines.base import DatabaseEngine
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import (
   MISTAKES,
@@ -25,15 +25,15 @@ from environments.dbbench.expert import (
 )
 from environments.dbbench.generation.generator import (
   Generated,
-  Generator,
+  QuestionGenerator,
 )
-from environments.dbbench.problem import Problem, load_problems
+from environments.dbbench.problem import DBProblem, load_problems
 from environments.dbbench.scripted import POLICIES
 from environments.dbbench.session import DBSession
 from environments.options import DBBenchOptions
 
 
-class DBBench(IndexedEnvironment[Generated | Problem]):
+class DBBench(IndexedEnvironment[Generated | DBProblem]):
   """AgentBench's DBBench, with AgentBench's defaults.
 
   Its keyword arguments are the fields of `DBBenchOptions`.
@@ -44,7 +44,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   policies = POLICIES
   baseline = "named_cell"
   split_hint = "`source` adds AgentBench's files"
-  _engine: Engine
+  _engine: DatabaseEngine
   __signature__ = inspect.signature(DBBenchOptions)
 
   def __init__(self, **keywords: Any):
@@ -53,7 +53,7 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
       num_tasks=options.num_tasks,
       loaded=read_sets(options.source, load_problems),
     )
-    self._generator = Generator(options)
+    self._generator = QuestionGenerator(options)
     self._engine = engine_of(
       options.engine,
       {
@@ -86,15 +86,15 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
   ) -> Expert:
     """Returns an expert; it makes mistakes in generated tasks only."""
     content = self.find(task)
-    if isinstance(content, Problem):
+    if isinstance(content, DBProblem):
       return expert_for_loaded(content, mistakes=mistakes)
     return expert_for_generated(content, seed=seed, mistakes=mistakes)
 
-  def _problem(self, task: Task) -> Problem:
+  def _problem(self, task: Task) -> DBProblem:
     content = self.find(task)
-    return content if isinstance(content, Problem) else content.problem
+    return content if isinstance(content, DBProblem) else content.problem
 
-  async def _gold_hash(self, problem: Problem) -> str:
+  async def _gold_hash(self, problem: DBProblem) -> str:
     """Returns the hash of fresh tables after the gold SQL has run."""
     async with self._engine.open(problem.tables) as database:
       reply = await database.execute(problem.gold_sql)
@@ -107,13 +107,13 @@ class DBBench(IndexedEnvironment[Generated | Problem]):
     return gold_hash
 
 
-def _sqlite_engine(options: DBBenchOptions) -> Engine:
+def _sqlite_engine(options: DBBenchOptions) -> DatabaseEngine:
   if options.server:
     raise ConfigError(f"server={options.server!r} needs engine='mariadb'")
   return SQLiteEngine(options)
 
 
-def _mariadb_engine(options: DBBenchOptions) -> Engine:
+def _mariadb_engine(options: DBBenchOptions) -> DatabaseEngine:
   # Imported here because only this engine needs the driver.
   from environments.dbbench.engines.mariadb import MariaDBEngine
 

@@ -21,7 +21,7 @@ from environments.dbbench.generation.statement import (
   Update,
 )
 from environments.dbbench.generation.tables import Topic
-from environments.dbbench.problem import Problem
+from environments.dbbench.problem import DBProblem
 from environments.options import DBBenchOptions
 
 # Returns a wrong statement, or the same one if the mistake does not apply.
@@ -162,7 +162,7 @@ def expert_for_generated(
 
 
 def expert_for_loaded(
-  problem: Problem, *, mistakes: Mapping[str, float]
+  problem: DBProblem, *, mistakes: Mapping[str, float]
 ) -> SQLExpert:
   """Returns an expert that runs the file's SQL and commits its label."""
   require_known(mistakes, MISTAKES, where="DBBench's expert")

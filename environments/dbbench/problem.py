@@ -52,7 +52,7 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class DBProblem:
   """One question about some tables, with the data that grades it.
 
   A mutation is graded by `table_hash`; if that is empty, by the hash of fresh
@@ -74,7 +74,7 @@ class Problem:
     return self.type in MUTATIONS
 
 
-def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
+def load_problems(path: str | pathlib.Path) -> tuple[DBProblem, ...]:
   """Loads the problems of a `.jsonl` file, or of a `.json` file with a list."""
   path = pathlib.Path(path)
   require_file(
@@ -97,7 +97,7 @@ def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
     ) from error
 
 
-def _problem(entry: Mapping[str, Any]) -> Problem:
+def _problem(entry: Mapping[str, Any]) -> DBProblem:
   tables = entry["table"]
   kind = str(entry["type"][0])
   sql = entry.get("sql") or {}
@@ -106,7 +106,7 @@ def _problem(entry: Mapping[str, Any]) -> Problem:
     sql = {"query": label[0] if label else ""}
   # MySQL's reply holds the hash: "[('0123...',)]".
   table_hash = _HASH.search(str(entry.get("answer_md5") or ""))
-  return Problem(
+  return DBProblem(
     type=kind,
     tables=tuple(
       _table(t) for t in (tables if isinstance(tables, list) else [tables])

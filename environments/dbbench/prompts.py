@@ -6,7 +6,7 @@ short system prompt is for policies too small to read the long one.
 
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.tools import make_tool
-from environments.dbbench.problem import Problem
+from environments.dbbench.problem import DBProblem
 
 EXECUTE_SQL = make_tool(
   "execute_sql",
@@ -67,7 +67,7 @@ SYSTEM_PROMPTS = {
 }
 
 
-def opening(problem: Problem, system_prompt: str) -> tuple[Message, ...]:
+def opening(problem: DBProblem, system_prompt: str) -> tuple[Message, ...]:
   """Returns the first messages of a session."""
   lines = [
     f"Additional table information about the question: {problem.description}"

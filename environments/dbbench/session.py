@@ -14,7 +14,7 @@ from environments.dbbench import prompts
 from environments.dbbench.engines import connector
 from environments.dbbench.engines.base import Database
 from environments.dbbench.grading import is_right
-from environments.dbbench.problem import Problem
+from environments.dbbench.problem import DBProblem
 from environments.options import DBBenchOptions
 
 
@@ -25,11 +25,11 @@ class DBSession(Session):
 
   def __init__(
     self,
-    problem: Problem,
+    problem: DBProblem,
     database: Database,
     options: DBBenchOptions,
     *,
-    gold_hash: Callable[[Problem], Awaitable[str]],
+    gold_hash: Callable[[DBProblem], Awaitable[str]],
   ):
     self._problem = problem
     self._database = database
@@ -50,7 +50,7 @@ class DBSession(Session):
       replies.append(Message("user", prompts.NO_CALL))
     for call in answer.tool_calls:
       argument = _argument_of(call)
-      is_readable = not isinstance(argument, Unreadable)
+      is_readable = not isinstance(argument, UnreadableArguments)
       if call.name == prompts.COMMIT_FINAL_ANSWER.name and is_readable:
         return await self._graded(argument, tuple(replies))
       reply = await self._reply_to(call.name, argument)
@@ -60,13 +60,19 @@ class DBSession(Session):
     return self._end(tuple(replies), 0.0, Status.TASK_LIMIT_REACHED)
 
   async def _reply_to(self, name: str, argument: object) -> str:
-    if argument == Unreadable():
+    if argument == UnreadableArguments():
       return prompts.BAD_CALL
     if name not in (tool.name for tool in prompts.TOOLS):
       return prompts.UNKNOWN_CALL
-    if isinstance(argument, Unreadable) and name == prompts.EXECUTE_SQL.name:
+    if (
+      isinstance(argument, UnreadableArguments)
+      and name == prompts.EXECUTE_SQL.name
+    ):
       return argument.while_executing
-    if isinstance(argument, Unreadable) or name != prompts.EXECUTE_SQL.name:
+    if (
+      isinstance(argument, UnreadableArguments)
+      or name != prompts.EXECUTE_SQL.name
+    ):
       return prompts.BAD_CALL
     self._num_statements += 1
     return await connector.execute(self._database, argument)
@@ -95,7 +101,7 @@ class DBSession(Session):
 
 
 @dataclasses.dataclass(frozen=True)
-class Unreadable:
+class UnreadableArguments:
   """Arguments of a tool call that have no first value."""
 
   while_executing: str = ""  # AgentBench's reply if the tool is execute_sql
@@ -106,11 +112,11 @@ def _argument_of(call: ToolCall) -> object:
   try:
     arguments = parse_any(call)
   except ValueError:
-    return Unreadable()
+    return UnreadableArguments()
   if not isinstance(arguments, dict):
     kind = type(arguments).__name__
-    return Unreadable(prompts.NO_VALUES.format(kind))
+    return UnreadableArguments(prompts.NO_VALUES.format(kind))
   if not arguments:
-    return Unreadable(prompts.NO_ARGUMENT)
+    return UnreadableArguments(prompts.NO_ARGUMENT)
   first: object = next(iter(arguments.values()))
   return first

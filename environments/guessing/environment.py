@@ -23,7 +23,7 @@ from environments.guessing.game import (
   NO,
   NUM_VALUES,
   YES,
-  Game,
+  GuessingGame,
   describe,
   draw_game,
 )
@@ -37,7 +37,7 @@ LEAST_THINGS, MOST_THINGS = 16, 64
 NO_CALL = "No tool call found. Call ask or guess."
 
 
-class Guessing(IndexedEnvironment[Game]):
+class Guessing(IndexedEnvironment[GuessingGame]):
   """Task i of a split has a list of things and a secret among them.
 
   Args:
@@ -103,7 +103,7 @@ class Guessing(IndexedEnvironment[Game]):
       self.find(task), max_turns=self._max_turns, seed=seed, mistakes=mistakes
     )
 
-  def generate(self, split: str, index: int) -> Game:
+  def generate(self, split: str, index: int) -> GuessingGame:
     """Draws a game that the split owns.
 
     The list alone decides about the split, so that the secret is a uniform
@@ -119,7 +119,7 @@ class Guessing(IndexedEnvironment[Game]):
 class GameSession(OneCallSession):
   """One game, for any secret among its things."""
 
-  def __init__(self, game: Game, *, max_turns: int, reward: str):
+  def __init__(self, game: GuessingGame, *, max_turns: int, reward: str):
     text = (
       "I think of one of these things:\n"
       f"{describe(game.things)}\n"
@@ -174,7 +174,7 @@ class GameSession(OneCallSession):
     return {"reward": reward, "metrics": metrics}
 
 
-def _ask_tool(game: Game) -> Tool:
+def _ask_tool(game: GuessingGame) -> Tool:
   values = [value for _, value in game.questions]
   return make_tool(
     "ask",
@@ -186,7 +186,7 @@ def _ask_tool(game: Game) -> Tool:
   )
 
 
-def _guess_tool(game: Game) -> Tool:
+def _guess_tool(game: GuessingGame) -> Tool:
   number = {"type": "integer", "minimum": 1, "maximum": len(game.things)}
   return make_tool(
     "guess",

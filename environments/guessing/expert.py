@@ -8,7 +8,7 @@ from environments.guessing.game import (
   ATTRIBUTES,
   NO,
   YES,
-  Game,
+  GuessingGame,
   Question,
   best_question,
 )
@@ -32,7 +32,7 @@ class Questioner(ErringExpert):
 
   def __init__(
     self,
-    game: Game,
+    game: GuessingGame,
     *,
     max_turns: int,
     seed: int,

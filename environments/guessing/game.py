@@ -25,7 +25,7 @@ Question = tuple[str, str]  # attribute and value
 
 
 @dataclasses.dataclass(frozen=True)
-class Game:
+class GuessingGame:
   """Things to choose from, in the order that the policy reads, and one."""
 
   names: tuple[str, ...]  # of the attributes
@@ -53,15 +53,17 @@ class Game:
     )
 
 
-def draw_game(num_things: int, num_attributes: int, rng: random.Random) -> Game:
+def draw_game(
+  num_things: int, num_attributes: int, rng: random.Random
+) -> GuessingGame:
   """Draws things that all differ, in a random order, and one of them."""
   names = tuple(ATTRIBUTES)[-num_attributes:]
   every = list(itertools.product(*(ATTRIBUTES[name] for name in names)))
   things = tuple(rng.sample(every, num_things))
-  return Game(names, things, rng.randrange(num_things))
+  return GuessingGame(names, things, rng.randrange(num_things))
 
 
-def best_question(game: Game, possible: Iterable[int]) -> Question:
+def best_question(game: GuessingGame, possible: Iterable[int]) -> Question:
   """Returns the question that comes closest to halving the possible things.
 
   The first of those that are equally good, so that equal games are played

@@ -15,7 +15,7 @@ from agentrl_jax.env.scripted import (
 from environments.guessing.game import NO, YES
 
 
-class _Reader(ScriptedPolicy):
+class _ListReader(ScriptedPolicy):
   """Base of players that read the list and the answers so far."""
 
   def possible(self, messages: Sequence[Message]) -> dict[int, set[str]]:
@@ -41,7 +41,7 @@ class _Reader(ScriptedPolicy):
     return [(names[i // each], value) for i, value in enumerate(values)]
 
 
-class FirstFit(_Reader):
+class FirstFit(_ListReader):
   """Asks one question, and guesses the first thing that fits the answer."""
 
   def answer(
@@ -54,7 +54,7 @@ class FirstFit(_Reader):
     return self.call("guess", number=min(self.possible(messages)))
 
 
-class SameQuestion(_Reader):
+class SameQuestion(_ListReader):
   """Asks one question until the last turn but one, then guesses at random."""
 
   num_questions = 8
@@ -71,7 +71,7 @@ class SameQuestion(_Reader):
     )
 
 
-class InOrder(_Reader):
+class InOrder(_ListReader):
   """Asks for all values in turn while several things are left, then guesses."""
 
   def answer(

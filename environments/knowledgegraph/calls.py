@@ -47,7 +47,7 @@ class Variable:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reply:
+class CallReply:
   """The observation after a call, and the variable that it made, if any.
 
   "##" in the text is a placeholder for the variable's number.
@@ -69,7 +69,7 @@ class KnowledgeBase:
     self._entity = UPSTREAM_ENTITY if upstream_quirks else ENTITY
     self._predicates: dict[Program, frozenset[str]] = {}
 
-  async def call(self, name: str, arguments: Sequence[object]) -> Reply:
+  async def call(self, name: str, arguments: Sequence[object]) -> CallReply:
     """Runs one of the seven calls; waits for the store.
 
     Raises:
@@ -99,7 +99,9 @@ class KnowledgeBase:
     self._require_writable(variable.program)
     return await self._store.answers(variable.program)
 
-  async def _get_neighbors(self, subject: object, relation: object) -> Reply:
+  async def _get_neighbors(
+    self, subject: object, relation: object
+  ) -> CallReply:
     program, num_steps = self._subject(subject, "get_neighbors")
     relations = await self._relations(program)
     if not isinstance(relation, str) or relation not in relations:
@@ -111,7 +113,7 @@ class KnowledgeBase:
     type_ = self._ontology.ranges[relation]
     return _result(type_, Join(relation, program), num_steps + 1)
 
-  def _intersection(self, left: object, right: object) -> Reply:
+  def _intersection(self, left: object, right: object) -> CallReply:
     first = _require_variable(left, "type")
     second = _require_variable(right, "type")
     if first.type != second.type:
@@ -122,7 +124,7 @@ class KnowledgeBase:
 
   async def _extreme(
     self, name: str, subject: object, attribute: object
-  ) -> Reply:
+  ) -> CallReply:
     variable = _require_variable(subject, "program")
     attributes = await self._attributes(variable.program)
     if not isinstance(attribute, str) or attribute not in attributes:
@@ -172,24 +174,24 @@ class KnowledgeBase:
       raise QueryRefused(BAD_QUERY)
 
 
-def _count(variable: Variable) -> Reply:
+def _count(variable: Variable) -> CallReply:
   program = Count(variable.program)
   reply = _result(NUMBER, program, variable.num_steps + 1)
   text = "Observation: variable ##, which is a number"
   return dataclasses.replace(reply, text=text)
 
 
-def _result(type_: str, program: Program, num_steps: int) -> Reply:
+def _result(type_: str, program: Program, num_steps: int) -> CallReply:
   if num_steps > MAX_STEPS:
     raise CallMistake(f"a variable cannot take more than {MAX_STEPS} steps")
-  return Reply(
+  return CallReply(
     f"Observation: variable ##, which are instances of {type_}",
     Variable(type_, program, num_steps),
   )
 
 
-def _listing(names: Iterable[str]) -> Reply:
-  return Reply(f"Observation: [{', '.join(sorted(names))}]")
+def _listing(names: Iterable[str]) -> CallReply:
+  return CallReply(f"Observation: [{', '.join(sorted(names))}]")
 
 
 def _require_variable(value: object, attribute: str) -> Variable:

@@ -21,20 +21,20 @@ from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph
 from environments.knowledgegraph.engines.memory import MemoryEngine
-from environments.knowledgegraph.engines.store import Engine
+from environments.knowledgegraph.engines.store import StoreEngine
 from environments.knowledgegraph.expert import MISTAKES, KGExpert
 from environments.knowledgegraph.generation.freebase import load_facts
 from environments.knowledgegraph.generation.generator import (
   FactGenerator,
-  Generator,
+  ProblemGenerator,
   WorldGenerator,
 )
 from environments.knowledgegraph.generation.synthesis import synthesise
 from environments.knowledgegraph.generation.themes import ontology_of
 from environments.knowledgegraph.problem import (
   Instance,
+  KGProblem,
   Ontology,
-  Problem,
   load_ontology,
   load_problems,
 )
@@ -57,7 +57,7 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     "`source` adds AgentBench's files; train and test need facts to ask about, "
     "which with engine='sparql' are those of `graph`"
   )
-  _engine: Engine
+  _engine: StoreEngine
   __signature__ = inspect.signature(KnowledgeGraphOptions)
 
   def __init__(self, **keywords: Any):
@@ -93,7 +93,7 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     """Draws a question about a generated world or the facts of `graph`."""
     return self._generator.generate(split, index)
 
-  def load(self, loaded: Problem) -> Instance:
+  def load(self, loaded: KGProblem) -> Instance:
     """Synthesises facts for a loaded question, unless the endpoint has them."""
     if self._has_facts:
       return Instance(loaded, Graph(), self._ontology)
@@ -129,7 +129,7 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     return KGExpert(problem, seed=seed, mistakes=mistakes)
 
 
-def _engine(kind: str, server: str, query_limit_s: float) -> Engine:
+def _engine(kind: str, server: str, query_limit_s: float) -> StoreEngine:
   if (kind == "sparql") != bool(server):
     raise ConfigError(
       f"engine={kind!r} with server={server!r}: engine='sparql', and no other, "
@@ -150,7 +150,9 @@ def _engine(kind: str, server: str, query_limit_s: float) -> Engine:
   return EndpointEngine(server, query_limit_s=query_limit_s)
 
 
-def _generator(options: KnowledgeGraphOptions, ontology: Ontology) -> Generator:
+def _generator(
+  options: KnowledgeGraphOptions, ontology: Ontology
+) -> ProblemGenerator:
   if not options.graph:
     return WorldGenerator(options)
   world = load_facts(options.graph, options.entity_names, ontology)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import draw_mistakes
-from environments.knowledgegraph.problem import GoldCall, Problem
+from environments.knowledgegraph.problem import GoldCall, KGProblem
 from environments.knowledgegraph.session import PARAMETERS
 from environments.options import KnowledgeGraphOptions
 
@@ -27,7 +27,7 @@ class KGExpert(Expert):
   """Makes a list of calls, with the numbers that variables really get."""
 
   def __init__(
-    self, problem: Problem, *, seed: int, mistakes: Mapping[str, float]
+    self, problem: KGProblem, *, seed: int, mistakes: Mapping[str, float]
   ):
     self._rng = random.Random(f"{problem.question}/{seed}")
     self._mistakes = draw_mistakes(

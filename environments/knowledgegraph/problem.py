@@ -40,7 +40,7 @@ class GoldCall:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class KGProblem:
   """A question and its answer."""
 
   question: str
@@ -74,7 +74,7 @@ class Ontology:
 class Instance:
   """A problem with the facts and the ontology that it is played on."""
 
-  problem: Problem
+  problem: KGProblem
   graph: Graph
   ontology: Ontology
   is_synthesised: bool = False  # whether the facts were invented to fit
@@ -108,7 +108,7 @@ def gold_programs(calls: Iterable[GoldCall]) -> list[Program]:
   return programs
 
 
-def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
+def load_problems(path: str | pathlib.Path) -> tuple[KGProblem, ...]:
   """Reads the problems of AgentBench's JSON file, in its order."""
   path = pathlib.Path(path)
   require_file(
@@ -127,8 +127,8 @@ def load_problems(path: str | pathlib.Path) -> tuple[Problem, ...]:
     ) from error
 
 
-def _problem(entry: Mapping[str, Any]) -> Problem:
-  return Problem(
+def _problem(entry: Mapping[str, Any]) -> KGProblem:
+  return KGProblem(
     question=str(entry["question"]),
     entities={str(k): str(v) for k, v in entry["entities"].items()},
     answers=frozenset(str(a["answer_argument"]) for a in entry["answer"]),

@@ -17,7 +17,7 @@ from environments.knowledgegraph.calls import (
   Variable,
 )
 from environments.knowledgegraph.engines.store import QueryRefused
-from environments.knowledgegraph.problem import Problem
+from environments.knowledgegraph.problem import KGProblem
 from environments.options import KnowledgeGraphOptions
 
 FINAL_ANSWER = re.compile(r"(?:Find|Final) Answer: #(\d+)")
@@ -36,7 +36,7 @@ class KGSession(Session):
 
   def __init__(
     self,
-    problem: Problem,
+    problem: KGProblem,
     base: KnowledgeBase,
     options: KnowledgeGraphOptions,
     *,

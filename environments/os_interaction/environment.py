@@ -33,8 +33,8 @@ from environments.os_interaction.judging.judge import (
   set_up,
 )
 from environments.os_interaction.machines.machine import (
-  Engine,
   Machine,
+  MachineEngine,
   MachineLost,
 )
 from environments.os_interaction.machines.shell import Ending, Shell
@@ -43,9 +43,9 @@ from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.agentbench import load_problems
 from environments.os_interaction.tasks.generator import (
   GeneratedTask,
-  Generator,
+  TaskGenerator,
 )
-from environments.os_interaction.tasks.problem import Problem
+from environments.os_interaction.tasks.problem import OSProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _StartedMachine:
       await self.machine.remove()
 
 
-class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
+class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
   """Generated tasks; with `source`, also those of AgentBench's files.
 
   Its keyword arguments are the fields of `OSInteractionOptions`.
@@ -73,7 +73,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
   policies = POLICIES
   needs_one_loop = True  # warm machines belong to the loop that started them
   split_hint = "`source` adds AgentBench's files"
-  _engine: Engine
+  _engine: MachineEngine
   __signature__ = inspect.signature(OSInteractionOptions)
 
   def __init__(self, **keywords: Any):
@@ -85,7 +85,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
         functools.partial(load_problems, scripts=options.scripts),
       ),
     )
-    self._generator = Generator(options)
+    self._generator = TaskGenerator(options)
     self._engine = engine_of(
       options.engine,
       {
@@ -123,11 +123,11 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
   ) -> Expert:
     """Plays the gold script, then answers with its output."""
     content = self.find(task)
-    if isinstance(content, Problem):
+    if isinstance(content, OSProblem):
       return expert_for_loaded(content, seed=seed, mistakes=mistakes)
     return expert_for_generated(content, seed=seed, mistakes=mistakes)
 
-  async def _set_up(self, problem: Problem) -> tuple[_StartedMachine, Judge]:
+  async def _set_up(self, problem: OSProblem) -> tuple[_StartedMachine, Judge]:
     """Sets up a machine; a second one if the example wrote to the first."""
     gold = None
     while True:
@@ -143,7 +143,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
       await _shielded(started.remove())
 
   async def _set_up_machine(
-    self, problem: Problem, started: _StartedMachine, gold: Finished | None
+    self, problem: OSProblem, started: _StartedMachine, gold: Finished | None
   ) -> Judge:
     try:
       await set_up(problem, started.machine)
@@ -198,9 +198,9 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | Problem]):
       )
     return self._pools[image]
 
-  def _problem(self, task: Task) -> Problem:
+  def _problem(self, task: Task) -> OSProblem:
     content = self.find(task)
-    return content if isinstance(content, Problem) else content.problem
+    return content if isinstance(content, OSProblem) else content.problem
 
 
 async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
@@ -213,7 +213,7 @@ async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
     raise
 
 
-def _docker_engine(options: OSInteractionOptions) -> Engine:
+def _docker_engine(options: OSInteractionOptions) -> MachineEngine:
   if options.rootfs:
     raise ConfigError(f"rootfs={options.rootfs!r} needs engine='sandbox'")
   # Imported here because only this engine needs the package `docker`.
@@ -222,7 +222,7 @@ def _docker_engine(options: OSInteractionOptions) -> Engine:
   return DockerEngine(options, image=options.image, images=options.images)
 
 
-def _sandbox_engine(options: OSInteractionOptions) -> Engine:
+def _sandbox_engine(options: OSInteractionOptions) -> MachineEngine:
   if options.image or options.images:
     raise ConfigError("image and images need engine='docker'")
   # Imported here because the module needs Linux.

@@ -14,7 +14,7 @@ from agentrl_jax.env.mistakes import draw_mistakes
 from environments.options import OSInteractionOptions
 from environments.os_interaction import prompts
 from environments.os_interaction.tasks.generator import GeneratedTask
-from environments.os_interaction.tasks.problem import Problem, Script
+from environments.os_interaction.tasks.problem import OSProblem, Script
 
 MISTAKES = OSInteractionOptions.mistakes
 GUESS = "0"
@@ -87,7 +87,7 @@ def expert_for_generated(
 
 
 def expert_for_loaded(
-  problem: Problem, *, seed: int, mistakes: Mapping[str, float]
+  problem: OSProblem, *, seed: int, mistakes: Mapping[str, float]
 ) -> BashExpert:
   """Runs the task's example; answers with its output, or with the match."""
   drawn = _draw(problem, seed, mistakes)
@@ -103,7 +103,7 @@ def expert_for_loaded(
 
 
 def _draw(
-  problem: Problem, seed: int, mistakes: Mapping[str, float]
+  problem: OSProblem, seed: int, mistakes: Mapping[str, float]
 ) -> list[str]:
   rng = random.Random(f"{problem.description}/{seed}")
   return draw_mistakes(mistakes, MISTAKES, rng, where="OSInteraction's expert")

@@ -14,7 +14,7 @@ from environments.os_interaction import prompts
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.machines.shell import Ending, Shell
-from environments.os_interaction.tasks.problem import Problem
+from environments.os_interaction.tasks.problem import OSProblem
 
 
 class OSSession(Session):
@@ -24,7 +24,7 @@ class OSSession(Session):
 
   def __init__(
     self,
-    problem: Problem,
+    problem: OSProblem,
     judge: Judge,
     shell: Shell,
     options: OSInteractionOptions,

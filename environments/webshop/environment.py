@@ -17,7 +17,7 @@ from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.errors import ConfigError
 from environments.options import WebShopOptions
 from environments.webshop.expert import MISTAKES, Shopper
-from environments.webshop.generation.generator import Generator
+from environments.webshop.generation.generator import ShopGenerator
 from environments.webshop.listings.loader import Listings
 from environments.webshop.prompts import SYSTEM_PROMPTS, make_tools
 from environments.webshop.scripted import POLICIES
@@ -58,7 +58,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     self._options = options = WebShopOptions(**keywords)
     self._system_prompt = SYSTEM_PROMPTS[options.system_prompt]
     self._tools = make_tools(described=options.describe_tools)
-    self._source: Generator | Listings
+    self._source: ShopGenerator | Listings
     if options.products is None:
       _require_products(
         attributes=options.attributes,
@@ -66,7 +66,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
         cache=options.cache,
         upstream_splits=options.upstream_splits,
       )
-      self._source = Generator(options)
+      self._source = ShopGenerator(options)
       num_tasks = {"train": options.num_train, "test": options.num_test}
     else:
       self._source = Listings(

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from environments.guessing.game import Game
+from environments.guessing.game import GuessingGame
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Rules:
     return num_turns, len(self.possible_XC), num_calls
 
 
-def make_rules(game: Game, *, num_turns: int, reward: str) -> Rules:
+def make_rules(game: GuessingGame, *, num_turns: int, reward: str) -> Rules:
   """Makes the tables of a game; the reward is one of `Guessing`'s."""
   num_things = len(game.things)
   halves = [

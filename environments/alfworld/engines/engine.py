@@ -30,7 +30,7 @@ class Play(abc.ABC):
     """Plays a command; one that is not admissible changes nothing."""
 
 
-class Engine(abc.ABC):
+class GameEngine(abc.ABC):
   """Opens plays of games."""
 
   @abc.abstractmethod
@@ -41,7 +41,7 @@ class Engine(abc.ABC):
     """Frees what the plays share; called once, last."""
 
 
-class PythonEngine(Engine):
+class PythonEngine(GameEngine):
   """Plays in `Household`: no packages or processes, 0.1 ms per step."""
 
   @contextlib.asynccontextmanager

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.alfworld.engines.engine import Engine, GameState, Play
+from environments.alfworld.engines.engine import GameEngine, GameState, Play
 from environments.alfworld.games.game import AGENTBENCH, Game
 from environments.alfworld.games.game_files import recognise_dialect
 from environments.alfworld.games.pddl import render_problem
@@ -38,7 +38,7 @@ _REPLACED_TEXTS = {
 }
 
 
-class TextWorldEngine(Engine):
+class TextWorldEngine(GameEngine):
   """Keeps up to `num_processes` idle ones; starts more when all are busy.
 
   A reply that takes longer than `reply_limit_s` seconds is a fault, and its

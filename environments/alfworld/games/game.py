@@ -57,7 +57,7 @@ KNIVES = ("knife", "butterknife")
 
 
 @dataclasses.dataclass(frozen=True)
-class Dialect:
+class GameDialect:
   """Version of ALFWorld's rules and texts that a game follows."""
 
   put: str = "put {o} in/on {r}"
@@ -70,7 +70,7 @@ class Dialect:
   uses_what_is_near: bool = False  # by `Game.at`, not by `Game.inside`
 
 
-AGENTBENCH = Dialect()  # AgentBench's logic; generated games follow it
+AGENTBENCH = GameDialect()  # AgentBench's logic; generated games follow it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +90,6 @@ class Game:
   fits: frozenset[tuple[str, str]]  # (receptacle type, thing type)
   goal: Formula
   task: str  # as the policy reads it, without the full stop
-  dialect: Dialect = AGENTBENCH
+  dialect: GameDialect = AGENTBENCH
   file: pathlib.Path | None = None  # of a loaded game
   unsupported: str = ""  # reason that the Python engine cannot play the game

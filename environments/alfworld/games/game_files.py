@@ -18,7 +18,7 @@ from typing import Any
 from agentrl_jax.data.split import LOADED_SPLIT
 from agentrl_jax.env.task_sets import read_sets
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.games.game import AGENTBENCH, Dialect, Game
+from environments.alfworld.games.game import AGENTBENCH, Game, GameDialect
 from environments.alfworld.games.pddl import parse, read_problem
 
 GAME_FILE = "game.tw-pddl"
@@ -129,7 +129,7 @@ def load_game(path: pathlib.Path) -> Game:
   )
 
 
-def recognise_dialect(domain: str, grammar: str) -> Dialect | None:
+def recognise_dialect(domain: str, grammar: str) -> GameDialect | None:
   """Finds the dialect of a game by checksum; None for an unknown one."""
   rules = _DOMAINS.get(domain_checksum(domain))
   texts = _GRAMMARS.get(grammar_checksum(grammar))

@@ -8,9 +8,9 @@ from agentrl_jax.errors import ConfigError
 from environments.alfworld.games.game import (
   STATES,
   TRAITS,
-  Dialect,
   Formula,
   Game,
+  GameDialect,
   Receptacle,
   Thing,
 )
@@ -45,7 +45,7 @@ def parse(text: str) -> Formula:
   raise ConfigError(f"PDDL that lacks {len(stack) - 1} closing brackets")
 
 
-def read_problem(text: str, *, task: str, dialect: Dialect) -> Game:
+def read_problem(text: str, *, task: str, dialect: GameDialect) -> Game:
   """Builds the game that a PDDL problem describes.
 
   Raises `ConfigError` where the problem is not of ALFWorld's domain.

@@ -27,7 +27,7 @@ class GeneratedGame:
   room_kind: str
 
 
-class Generator:
+class GameGenerator:
   """Draws games with tasks of some types in rooms of some size (inclusive)."""
 
   def __init__(self, options: ALFWorldOptions = ALFWorldOptions()):  # noqa: B008

@@ -36,7 +36,7 @@ class Database(abc.ABC):
     """
 
 
-class Engine(abc.ABC):
+class DatabaseEngine(abc.ABC):
   """Creates databases."""
 
   @abc.abstractmethod

@@ -37,7 +37,7 @@ from environments.dbbench.mysql import groups, names
 from environments.dbbench.mysql.dialect import parsed, reading
 from environments.dbbench.mysql.syntax import (
   NotMySQL,
-  Refused,
+  StatementRefused,
   TooComplex,
 )
 from environments.dbbench.problem import Table
@@ -80,7 +80,7 @@ SESSION_SETTINGS = "SET sql_mode = 'NO_ENGINE_SUBSTITUTION'"
 COLLATION = "utf8mb4_unicode_520_ci"
 
 
-class MariaDBEngine(base.Engine):
+class MariaDBEngine(base.DatabaseEngine):
   """Creates databases on a server, which it starts at first use if need be."""
 
   def __init__(
@@ -273,7 +273,7 @@ class MariaDBDatabase(base.Database):
         refusal = groups.refusal_of(tree, self._columns_of, self._name)
     except (NotMySQL, TooComplex):
       return None  # the server has the better error
-    except Refused as error:
+    except StatementRefused as error:
       return str(error).replace(f"{base.DATABASE}.", f"{self._name}.")
     if refusal is not None:
       self._fetched(f"EXPLAIN {sql}")  # raises errors that come first

@@ -23,7 +23,7 @@ from environments.options import DBBenchOptions
 MAX_IDLE = 16  # connections
 
 
-class SQLiteEngine(base.Engine):
+class SQLiteEngine(base.DatabaseEngine):
   """Creates in-memory databases, one per session."""
 
   def __init__(self, options: DBBenchOptions = DBBenchOptions()):  # noqa: B008
@@ -33,7 +33,7 @@ class SQLiteEngine(base.Engine):
 
   @contextlib.asynccontextmanager
   async def open(self, tables: Sequence[Table]) -> AsyncIterator[base.Database]:
-    """Opens a database with these tables; see `Engine.open`."""
+    """Opens a database with these tables; see `DatabaseEngine.open`."""
     connection = self._idle.pop() if self._idle else self._connect()
     connection.fill(tables)
     try:

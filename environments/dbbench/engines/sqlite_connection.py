@@ -24,9 +24,9 @@ from environments.dbbench.mysql import (
   names,
   schema,
 )
-from environments.dbbench.mysql.dialect import Statement
+from environments.dbbench.mysql.dialect import Translation
 from environments.dbbench.mysql.errors import mysql_error
-from environments.dbbench.mysql.syntax import Refused, TooComplex
+from environments.dbbench.mysql.syntax import StatementRefused, TooComplex
 from environments.dbbench.mysql.types import TEXT
 from environments.dbbench.problem import Table
 from environments.options import DBBenchOptions
@@ -62,7 +62,7 @@ class Connection:
   ):
     self._is_quick = is_quick
     self._max_result_chars = max_result_chars
-    self._meter = functions.Meter()
+    self._meter = functions.StatementMeter()
     self._connection = _connect()
     functions.install(self._connection, self._meter if is_quick else None)
     self._connection.execute("PRAGMA temp_store = MEMORY")
@@ -134,14 +134,14 @@ class Connection:
         self._check(statement)
         rows = self.run(statement)
       return base.cut(str(rows), self._max_result_chars)
-    except Refused as error:
+    except StatementRefused as error:
       return base.cut(str(error), self._max_result_chars)
     except sqlite3.Error as error:
       if self._is_quick and _may_go_on_elsewhere(error, self._meter):
         raise TooComplex from error
       return base.cut(mysql_error(error, sql), self._max_result_chars)
 
-  def run(self, statement: Statement) -> list[Row]:
+  def run(self, statement: Translation) -> list[Row]:
     """Runs a statement that is known to be MySQL's; raises SQLite's errors."""
     if statement.describes:
       return self._describe(statement)
@@ -176,8 +176,8 @@ class Connection:
         raise TooComplex from error
       return []  # the policy dropped or changed the table
 
-  def _check(self, statement: Statement) -> None:
-    """Raises `Refused` if MySQL refuses the statement for these tables."""
+  def _check(self, statement: Translation) -> None:
+    """Raises `StatementRefused` where MySQL refuses it for these tables."""
     if self._is_quick and (statement.changes_schema or self._schema is None):
       # Views and generated columns can make any statement long.
       raise TooComplex
@@ -193,14 +193,14 @@ class Connection:
       statement.tree, columns_of, table_names, base.DATABASE
     )
     if refusal is not None:
-      raise Refused(refusal)
+      raise StatementRefused(refusal)
     if not groups.needs_check(statement.tree):
       return
     refusal = groups.refusal_of(statement.tree, columns_of, base.DATABASE)
     if refusal is not None:
       # Raises the errors that MySQL would raise first.
       self._connection.execute(f"EXPLAIN {statement.sql}").close()
-      raise Refused(refusal)
+      raise StatementRefused(refusal)
 
   def _columns_of(self, table: str) -> Sequence[str]:
     name = table.lower()
@@ -223,7 +223,7 @@ class Connection:
     self._meter.units -= STEPS_PER_CHECK
     return self._meter.is_over
 
-  def _describe(self, statement: Statement) -> list[Row]:
+  def _describe(self, statement: Translation) -> list[Row]:
     cursor = self._connection.execute(
       f"SELECT * FROM {base.quoted(statement.describes)} LIMIT 0"
     )
@@ -278,7 +278,7 @@ def _collation(table: Table) -> str:
   return "NOCASE" if plain else collation.NAME
 
 
-def _typed(rows: list[Row], statement: Statement) -> list[Row]:
+def _typed(rows: list[Row], statement: Translation) -> list[Row]:
   """Converts cells whose MySQL type is known."""
   types = statement.types
   if all(known in (None, TEXT) for known in types):
@@ -292,7 +292,9 @@ def _typed(rows: list[Row], statement: Statement) -> list[Row]:
   ]
 
 
-def _may_go_on_elsewhere(error: sqlite3.Error, meter: functions.Meter) -> bool:
+def _may_go_on_elsewhere(
+  error: sqlite3.Error, meter: functions.StatementMeter
+) -> bool:
   """Checks that the budget has caused the error, and not the statement."""
   # Errors that Python's module raises by itself have no code.
   code = getattr(error, "sqlite_errorcode", 0)

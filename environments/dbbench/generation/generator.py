@@ -11,7 +11,11 @@ import random
 from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_bounds, require_some_of
 from environments.dbbench.engines.sqlite_connection import Connection
-from environments.dbbench.generation.joins import MAX_TABLES, Join, draw_join
+from environments.dbbench.generation.joins import (
+  MAX_TABLES,
+  TableJoin,
+  draw_join,
+)
 from environments.dbbench.generation.questions import (
   KINDS,
   Question,
@@ -20,7 +24,7 @@ from environments.dbbench.generation.questions import (
 from environments.dbbench.generation.statement import Select, Statement
 from environments.dbbench.generation.tables import Topic
 from environments.dbbench.mysql import dialect
-from environments.dbbench.problem import MUTATIONS, Problem, Table
+from environments.dbbench.problem import MUTATIONS, DBProblem, Table
 from environments.options import DBBenchOptions
 
 # A kind that is listed twice is drawn twice as often.
@@ -34,12 +38,12 @@ _idle: list[Connection] = []  # one per thread that has generated
 class Generated:
   """A problem with the statement and the table behind it."""
 
-  problem: Problem
+  problem: DBProblem
   statement: Statement
   topic: Topic
 
 
-class Generator:
+class QuestionGenerator:
   """Draws questions of some kinds about tables; all bounds are inclusive."""
 
   def __init__(self, options: DBBenchOptions = DBBenchOptions()):  # noqa: B008
@@ -70,7 +74,7 @@ class Generator:
 
   def _draw_tables(
     self, rng: random.Random, kind: str, num_tables: int
-  ) -> Join | None:
+  ) -> TableJoin | None:
     """Draws a table, or several with a join; None if they cannot be linked."""
     narrow = (INSERT_COLUMNS, INSERT_COLUMNS)
     columns = narrow if kind == "insert" else self._options.num_columns
@@ -80,7 +84,7 @@ class Generator:
 
 
 def _draw_question(
-  rng: random.Random, kind: str, join: Join
+  rng: random.Random, kind: str, join: TableJoin
 ) -> Question | None:
   """Draws a question; of several tables, one that no table alone answers."""
   question = draw_question(rng, kind, join.topic)
@@ -98,7 +102,7 @@ def _draw_question(
 
 def _problem(
   kind: str, tables: tuple[Table, ...], question: Question
-) -> Problem:
+) -> DBProblem:
   """Runs the gold statement for the label or for the hash of the tables."""
   sql = question.statement.sql()
   verb = type(question.statement).__name__.upper()
@@ -108,7 +112,7 @@ def _problem(
   rows = database.run(dialect.translate(sql))
   after = database.hash_of(tables) if is_mutation else ""
   _idle.append(database)
-  return Problem(
+  return DBProblem(
     type=verb if is_mutation else kind,
     tables=tables,
     question=question.text,

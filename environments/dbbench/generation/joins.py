@@ -24,7 +24,7 @@ MAX_TABLES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Join:
+class TableJoin:
   """Tables, each of which shares a column with an earlier one."""
 
   tables: tuple[Table, ...]
@@ -64,7 +64,7 @@ def draw_join(
   *,
   num_rows: tuple[int, int],
   num_columns: tuple[int, int],
-) -> Join | None:
+) -> TableJoin | None:
   """Draws a join; None if no column is left to link the next table."""
   first = draw_topic(rng, num_rows=num_rows, num_columns=num_columns)
   tables, links, topic = [first.table], [], first
@@ -80,7 +80,7 @@ def draw_join(
     links.append(link)
     topic = _joined(topic, table, link, texts, numbers)
     open_columns = texts
-  return Join(tuple(tables), tuple(links), topic)
+  return TableJoin(tuple(tables), tuple(links), topic)
 
 
 def _draw_linked(

@@ -21,7 +21,7 @@ from environments.dbbench.engines.base import DATABASE
 from environments.dbbench.mysql import names, rewrites, schema, syntax
 from environments.dbbench.mysql.syntax import (
   NotMySQL,
-  Refused,
+  StatementRefused,
   TooComplex,
   nodes_of,
 )
@@ -60,7 +60,7 @@ logging.getLogger("sqlglot").addFilter(
 
 
 @dataclasses.dataclass(frozen=True)
-class Statement:
+class Translation:
   """A statement for SQLite; empty SQL means that there is nothing to run."""
 
   sql: str = ""
@@ -107,8 +107,8 @@ def reading(sql: str) -> Iterator[None]:
     raise NotMySQL(sql) from error
 
 
-def translate(sql: str, *, is_quick: bool = True) -> Statement:
-  """Returns the statement for SQLite. Raises `Refused` as MySQL would.
+def translate(sql: str, *, is_quick: bool = True) -> Translation:
+  """Returns the statement for SQLite. Raises `StatementRefused` as MySQL would.
 
   Raises `TooComplex` if it must be quick and might take long.
   """
@@ -117,19 +117,19 @@ def translate(sql: str, *, is_quick: bool = True) -> Statement:
     return (_cached if is_short else _translation)(sql, is_quick)
 
 
-def _translation(sql: str, is_quick: bool) -> Statement:
+def _translation(sql: str, is_quick: bool) -> Translation:
   described = schema.described_column(sql)
   if described is not None:
-    return Statement(describes=described[0], like=described[1])
+    return Translation(describes=described[0], like=described[1])
   tree = parsed(sql, is_quick=is_quick)
   if isinstance(tree, exp.Show):
     return _show(tree)
   if isinstance(tree, exp.Describe):
-    return Statement(describes=tree.this.name)
+    return Translation(describes=tree.this.name)
   if isinstance(tree, exp.Use) and tree.this.name != DATABASE:
-    raise Refused(f"1049 (42000): Unknown database '{tree.this.name}'")
+    raise StatementRefused(f"1049 (42000): Unknown database '{tree.this.name}'")
   if isinstance(tree, _EMPTY):
-    return Statement()
+    return Translation()
   if isinstance(tree, exp.TruncateTable):
     tree = exp.delete(tree.expressions[0])
   return _translated(tree)
@@ -138,10 +138,10 @@ def _translation(sql: str, is_quick: bool) -> Statement:
 _cached = functools.lru_cache(maxsize=CACHE_SIZE)(_translation)
 
 
-def _translated(tree: exp.Expr) -> Statement:
+def _translated(tree: exp.Expr) -> Translation:
   refusal = names.refusal_of_form(tree)
   if refusal is not None:
-    raise Refused(refusal)
+    raise StatementRefused(refusal)
   reads_schema = schema.resolve_names(tree)
   for name in nodes_of(tree, exp.Identifier):
     name.meta.clear()  # positions of words, which would be copied
@@ -152,7 +152,7 @@ def _translated(tree: exp.Expr) -> Statement:
   translated = _SQLITE.generate(
     tree, copy=False, unsupported_level=ErrorLevel.IGNORE
   )
-  return Statement(
+  return Translation(
     translated,
     types,
     tree=original,
@@ -164,19 +164,19 @@ def _translated(tree: exp.Expr) -> Statement:
 def parsed(sql: str, *, is_quick: bool = False) -> exp.Expr:
   """Parses one statement.
 
-  Raises `NotMySQL` if sqlglot cannot parse it, plain `Refused` if only MySQL
-  refuses it, and `TooComplex` if it must be quick and might take long.
+  Raises `NotMySQL` if sqlglot cannot parse it, plain `StatementRefused` if only
+  MySQL refuses it, and `TooComplex` if it must be quick and might take long.
   """
   sql = sql.rstrip(syntax.BLANK)
   if not sql:
-    raise Refused(syntax.EMPTY)
+    raise StatementRefused(syntax.EMPTY)
   if len(sql) > MAX_SQL_CHARS:
     raise NotMySQL(sql)
   if is_quick:
     syntax.require_simple(sql)
   refusal = syntax.refusal_of_words(sql)
   if refusal is not None:
-    raise Refused(refusal)
+    raise StatementRefused(refusal)
   sql = rewrites.with_known_words(sql)
   bounds = syntax.split(sql)
   second = bounds[1][0] if len(bounds) > 1 else len(sql)
@@ -184,7 +184,7 @@ def parsed(sql: str, *, is_quick: bool = False) -> exp.Expr:
     tree = _parse(sql, second, is_quick=is_quick)
     refusal = syntax.refusal_of_grammar(tree, sql)
   if refusal is not None:
-    raise Refused(refusal)
+    raise StatementRefused(refusal)
   if second < len(sql):
     raise NotMySQL(sql, second)
   return tree
@@ -238,10 +238,10 @@ def _stop_before_quote(sql: str, *, is_quick: bool) -> int:
   return start
 
 
-def _show(tree: exp.Show) -> Statement:
+def _show(tree: exp.Show) -> Translation:
   target, like = tree.args.get("target"), tree.args.get("like")
   if tree.name == "COLUMNS" and target is not None:
-    return Statement(
+    return Translation(
       describes=target.name,
       like=like.name if like is not None else "%",
       is_full=bool(tree.args.get("full")),
@@ -249,7 +249,7 @@ def _show(tree: exp.Show) -> Statement:
   query = schema.show_query(tree)
   if query is None:
     raise NotMySQL(tree.sql("mysql"))
-  return Statement(query, reads_schema=True)
+  return Translation(query, reads_schema=True)
 
 
 def _result_types(tree: exp.Expr) -> tuple[MySQLType | None, ...]:

@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from environments.dbbench.mysql.dialect import parsed
 from environments.dbbench.mysql.syntax import (
-  Refused,
+  StatementRefused,
   nodes_of,
   syntax_error,
 )
@@ -111,7 +111,7 @@ def _clause_of(column: str, sql: str) -> str:
   name = column.rpartition(".")[2].lower()
   try:
     tree = parsed(sql)
-  except Refused:
+  except StatementRefused:
     return _FIRST
   clauses = {
     _innermost_clause(node)

@@ -48,7 +48,7 @@ class OverBudget(Exception):
   """A statement has used up its budget."""
 
 
-class Meter:
+class StatementMeter:
   """The budget of one statement: `units` of work, and processor time."""
 
   def __init__(self) -> None:
@@ -85,7 +85,9 @@ class Meter:
     return call
 
 
-def install(connection: sqlite3.Connection, meter: Meter | None) -> None:
+def install(
+  connection: sqlite3.Connection, meter: StatementMeter | None
+) -> None:
   """Registers the collation and the functions; a meter charges their calls."""
   charged = meter.charged if meter else lambda function: function
   connection.create_collation(
@@ -104,7 +106,7 @@ def install(connection: sqlite3.Connection, meter: Meter | None) -> None:
     connection.create_aggregate(name, 1, kind)
 
 
-def _metered_compare(meter: Meter) -> Callable[[str, str], int]:
+def _metered_compare(meter: StatementMeter) -> Callable[[str, str], int]:
   def compare(a: str, b: str) -> int:
     # SQLite ignores errors of a collation, and stops at its next check.
     meter.units -= 1 + len(a) + len(b)
@@ -113,7 +115,9 @@ def _metered_compare(meter: Meter) -> Callable[[str, str], int]:
   return compare
 
 
-def _metered_like(meter: Meter) -> Callable[[object, object], bool | None]:
+def _metered_like(
+  meter: StatementMeter,
+) -> Callable[[object, object], bool | None]:
   def like(pattern: object, text: object) -> bool | None:
     meter.charge(pattern, text)
     if str(pattern).count("%") > 1:
@@ -340,7 +344,7 @@ def _convert(text: object, source: object, target: object) -> str | None:
 class _Aggregate:
   """Base of aggregates of all numbers of a group."""
 
-  def __init__(self, meter: Meter | None) -> None:
+  def __init__(self, meter: StatementMeter | None) -> None:
     self._meter = meter
     self._values: list[float] = []
 
@@ -380,7 +384,7 @@ def _root(variance: float | None) -> float | None:
 class _Only:
   """Returns the value of a scalar subquery; a second row is an error."""
 
-  def __init__(self, meter: Meter | None) -> None:
+  def __init__(self, meter: StatementMeter | None) -> None:
     del meter  # it reads no more than one value
     self._count = 0
     self._value: object = None
@@ -407,7 +411,7 @@ _MOMENTS: dict[str, Callable[[], str]] = {
   **dict.fromkeys(("NOW", "SYSDATE", "LOCALTIME"), dates.now),
   "CURDATE": dates.today,
 }
-_AGGREGATES: dict[str, Callable[[Meter | None], Any]] = {
+_AGGREGATES: dict[str, Callable[[StatementMeter | None], Any]] = {
   ONLY: _Only,
   **dict.fromkeys(("STDDEV_POP", "STDDEV"), _StddevPop),
   "STDDEV_SAMP": _StddevSamp,

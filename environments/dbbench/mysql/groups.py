@@ -59,7 +59,7 @@ def refusal_of(tree: exp.Expr, schema: Schema, database: str) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class QuerySource:
   """A table or a derived table of FROM."""
 
   name: str
@@ -71,7 +71,7 @@ class Query:
   """One SELECT whose sources are all known."""
 
   def __init__(
-    self, select: exp.Select, sources: Sequence[Source], database: str
+    self, select: exp.Select, sources: Sequence[QuerySource], database: str
   ):
     self._select = select
     self._database = database
@@ -265,7 +265,7 @@ class Query:
     )
 
 
-def sources_of(select: exp.Select, schema: Schema) -> list[Source] | None:
+def sources_of(select: exp.Select, schema: Schema) -> list[QuerySource] | None:
   """Returns the sources of FROM and its joins; None if one is not known."""
   sources = [_source_of(n, select, schema) for n in source_nodes(select)]
   known = [source for source in sources if source is not None]
@@ -281,7 +281,7 @@ def source_nodes(select: exp.Select) -> list[exp.Expr]:
 
 def _source_of(
   node: exp.Expr, select: exp.Select, schema: Schema
-) -> Source | None:
+) -> QuerySource | None:
   if isinstance(node, exp.Subquery):
     return _of_query(node.alias, node.unnest())
   if not isinstance(node, exp.Table):
@@ -291,7 +291,7 @@ def _source_of(
       if named.alias.lower() == node.name.lower():
         return _of_query(node.alias_or_name, named.this)
   columns = () if node.db else schema(node.name)
-  return Source(node.alias_or_name, columns) if columns else None
+  return QuerySource(node.alias_or_name, columns) if columns else None
 
 
 def _withs(node: exp.Expr | None) -> Iterator[exp.Expr]:
@@ -302,13 +302,13 @@ def _withs(node: exp.Expr | None) -> Iterator[exp.Expr]:
     node = node.parent
 
 
-def _of_query(name: str, query: exp.Expr) -> Source | None:
+def _of_query(name: str, query: exp.Expr) -> QuerySource | None:
   if not isinstance(query, exp.Select) or query.is_star:
     return None
   columns = [e.alias_or_name for e in query.expressions]
   if not all(columns):
     return None
-  return Source(name, columns, _keys_of(query))
+  return QuerySource(name, columns, _keys_of(query))
 
 
 def _keys_of(query: exp.Select) -> frozenset[str] | None:

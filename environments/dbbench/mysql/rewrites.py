@@ -16,7 +16,7 @@ from environments.dbbench.mysql.functions import AS_TEXT, ONLY
 from environments.dbbench.mysql.groups import aggregates
 from environments.dbbench.mysql.replacements import plus_zero, replace_function
 from environments.dbbench.mysql.syntax import (
-  Refused,
+  StatementRefused,
   TooComplex,
   nodes_of,
   tokens,
@@ -227,7 +227,7 @@ def _unqualify(update: exp.Update) -> None:
     column = pair.this
     if isinstance(column, exp.Column) and column.table:
       if column.table.lower() != update.this.alias_or_name.lower():
-        raise Refused(
+        raise StatementRefused(
           f"1054 (42S22): Unknown column '{column.table}.{column.name}' in "
           "'field list'"
         )

@@ -10,7 +10,7 @@ import re
 from sqlglot import exp
 
 from environments.dbbench.engines.base import DATABASE
-from environments.dbbench.mysql.syntax import Refused, nodes_of
+from environments.dbbench.mysql.syntax import StatementRefused, nodes_of
 
 _SCHEMA = "information_schema"
 _TEXT = "utf8mb4"
@@ -106,7 +106,8 @@ def resolve_names(tree: exp.Expr) -> bool:
   """Replaces tables of information_schema by views, in place.
 
   Removes the database's own name from tables and columns. Returns whether the
-  statement reads a view. Raises `Refused` for unknown tables and databases.
+  statement reads a view. Raises `StatementRefused` for unknown tables and
+  databases.
   """
   reads_views = False
   for table in nodes_of(tree, exp.Table):
@@ -114,7 +115,7 @@ def resolve_names(tree: exp.Expr) -> bool:
       reads_views = True
       name = table.name.upper()
       if name not in VIEWS:
-        raise Refused(
+        raise StatementRefused(
           f"1109 (42S02): Unknown table '{table.name}' in {_SCHEMA}"
         )
       alias = table.alias or table.name
@@ -124,7 +125,7 @@ def resolve_names(tree: exp.Expr) -> bool:
     elif table.db == DATABASE:
       table.set("db", None)
     elif table.db:
-      raise Refused(f"1049 (42000): Unknown database '{table.db}'")
+      raise StatementRefused(f"1049 (42000): Unknown database '{table.db}'")
   for column in nodes_of(tree, exp.Column):
     if column.db.lower() == _SCHEMA or column.db == DATABASE:
       column.set("db", None)

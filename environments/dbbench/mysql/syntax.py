@@ -106,11 +106,11 @@ _TOKEN = re.compile(
 )
 
 
-class Refused(Exception):
+class StatementRefused(Exception):
   """MySQL would not run the statement; the message is MySQL's error."""
 
 
-class NotMySQL(Refused):
+class NotMySQL(StatementRefused):
   """The statement cannot be parsed; reading stopped at `start`."""
 
   def __init__(self, sql: str, start: int = 0):

@@ -30,7 +30,7 @@ REFUSALS = {
 }
 
 
-class EndpointEngine(store.Engine):
+class EndpointEngine(store.StoreEngine):
   """One endpoint for all sessions, which share its connections."""
 
   def __init__(self, url: str, *, query_limit_s: float):

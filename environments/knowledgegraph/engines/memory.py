@@ -30,12 +30,12 @@ from environments.knowledgegraph.engines.program import (
   superlatives,
   without_counts,
 )
-from environments.knowledgegraph.engines.store import Engine, Store
+from environments.knowledgegraph.engines.store import Store, StoreEngine
 
 Members = frozenset[Term]
 
 
-class MemoryEngine(Engine):
+class MemoryEngine(StoreEngine):
   """Graphs in this process; never waits."""
 
   async def store(self, graph: Graph) -> Store:
@@ -46,7 +46,7 @@ class MemoryStore(Store):
   """A graph, and the results of one session's programs."""
 
   def __init__(self, graph: Graph):
-    self._evaluation = Evaluation(graph)
+    self._evaluation = ProgramEvaluation(graph)
 
   async def predicates(self, program: Program) -> frozenset[str]:
     return self._evaluation.predicates(program)
@@ -55,7 +55,7 @@ class MemoryStore(Store):
     return self._evaluation.answers(program)
 
 
-class Evaluation:
+class ProgramEvaluation:
   """Evaluates programs on one graph, and caches the members of each."""
 
   def __init__(self, graph: Graph):

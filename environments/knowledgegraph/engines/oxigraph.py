@@ -18,13 +18,13 @@ from environments.knowledgegraph.engines.program import Program
 from environments.knowledgegraph.engines.store import (
   MAX_ROWS,
   TOO_SLOW,
-  Engine,
   QueryRefused,
   Store,
+  StoreEngine,
 )
 
 
-class OxigraphEngine(Engine):
+class OxigraphEngine(StoreEngine):
   """One Oxigraph store per graph; it is dropped together with the graph."""
 
   def __init__(self, *, query_limit_s: float):

@@ -32,7 +32,7 @@ class Store(abc.ABC):
     """Returns the texts of the program's answers. Waits for the query."""
 
 
-class Engine(abc.ABC):
+class StoreEngine(abc.ABC):
   """A factory of stores."""
 
   @abc.abstractmethod

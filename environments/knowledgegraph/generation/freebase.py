@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.engines.graph import Graph
-from environments.knowledgegraph.generation.themes import Relation, Theme
+from environments.knowledgegraph.generation.themes import Relation, WorldTheme
 from environments.knowledgegraph.generation.world import World
 from environments.knowledgegraph.problem import Ontology
 
@@ -58,7 +58,7 @@ def _world(graph: Graph, names: dict[str, str], ontology: Ontology) -> World:
     if name in ranges and isinstance(object_, str):
       members.setdefault(ranges[name], {})[object_] = None
   return World(
-    Theme(types=(), relations=relations, attributes=()),
+    WorldTheme(types=(), relations=relations, attributes=()),
     graph,
     names,
     {type_: list(ids) for type_, ids in members.items()},

@@ -20,8 +20,8 @@ from environments.knowledgegraph.generation.themes import THEMES, ontology_of
 from environments.knowledgegraph.generation.world import World, draw_world
 from environments.knowledgegraph.problem import (
   Instance,
+  KGProblem,
   Ontology,
-  Problem,
   gold_programs,
 )
 from environments.options import KnowledgeGraphOptions
@@ -34,7 +34,7 @@ MAX_DRAWS = 8_000  # of one question
 MAX_DRAWS_OF_TWO = 2_000  # of those, with two paths where one would be allowed
 
 
-class Generator(abc.ABC):
+class ProblemGenerator(abc.ABC):
   """Base class of the generators.
 
   `kinds` of questions may be none, which takes all; a kind that is named twice
@@ -58,7 +58,7 @@ class Generator(abc.ABC):
 
   def _draw(
     self, rng: random.Random, split: str, known: questions.KnownWorld
-  ) -> Problem:
+  ) -> KGProblem:
     """Draws a good question of the split, to which one in four belongs."""
     kind = rng.choice(self._kinds)
     may_be_two = kind == "and" or (kind != "hop" and rng.random() < 0.5)
@@ -86,7 +86,7 @@ class Generator(abc.ABC):
     )
 
 
-class WorldGenerator(Generator):
+class WorldGenerator(ProblemGenerator):
   """Generates worlds and their questions, and caches them.
 
   `num_entities` bounds the entities of each type, most of which are
@@ -107,12 +107,12 @@ class WorldGenerator(Generator):
 
   def _make_world(
     self, split: str, number: int
-  ) -> tuple[World, tuple[Problem, ...]]:
+  ) -> tuple[World, tuple[KGProblem, ...]]:
     rng = random.Random(f"knowledgegraph/{split}/{number}")
     theme = rng.choice(THEMES)
     world = draw_world(rng, theme, num_entities=self._num_entities)
     known = questions.KnownWorld(world)
-    problems: dict[str, Problem] = {}  # by content, which is unique
+    problems: dict[str, KGProblem] = {}  # by content, which is unique
     while len(problems) < TASKS_PER_WORLD:
       problem = self._draw(rng, split, known)
       program = gold_programs(problem.gold_calls)[-1]
@@ -120,7 +120,7 @@ class WorldGenerator(Generator):
     return world, tuple(problems.values())
 
 
-class FactGenerator(Generator):
+class FactGenerator(ProblemGenerator):
   """Draws questions about real facts, which hold no numbers; see `freebase`."""
 
   known_kinds = FACT_KINDS
@@ -136,6 +136,6 @@ class FactGenerator(Generator):
     problem = self._problem(split, index)
     return Instance(problem, self._world.graph, self._ontology)
 
-  def _make_problem(self, split: str, index: int) -> Problem:
+  def _make_problem(self, split: str, index: int) -> KGProblem:
     rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
     return self._draw(rng, split, questions.KnownWorld(self._world))

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from agentrl_jax.data.split import split_of
-from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.memory import ProgramEvaluation
 from environments.knowledgegraph.engines.program import (
   And,
   Count,
@@ -27,7 +27,7 @@ from environments.knowledgegraph.generation.themes import Attribute, Relation
 from environments.knowledgegraph.generation.world import World
 from environments.knowledgegraph.problem import (
   GoldCall,
-  Problem,
+  KGProblem,
   gold_programs,
 )
 
@@ -104,7 +104,7 @@ class KnownWorld:
 
   def __init__(self, world: World):
     self.world = world
-    self.evaluation = Evaluation(world.graph)
+    self.evaluation = ProgramEvaluation(world.graph)
     self._steps: dict[tuple[str, str], list[tuple[Relation, list[str]]]] = {}
 
   def steps_to(
@@ -130,7 +130,7 @@ def draw_question(
   num_paths: int,
   num_hops: tuple[int, int],
   split: str,
-) -> Problem | None:
+) -> KGProblem | None:
   """Draws one candidate; returns None if it is no good question.
 
   With two paths, the question is about their intersection. Both the content and
@@ -164,7 +164,7 @@ def draw_question(
   answers = _good_answers(draft, base, program, known.evaluation)
   if answers is None:
     return None
-  return Problem(
+  return KGProblem(
     question=text,
     entities={world.names[path.start]: path.start for path in paths},
     answers=answers,
@@ -181,7 +181,9 @@ def canonical(program: Program, names: Mapping[str, str]) -> str:
   return text
 
 
-def every_step_matters(problem: Problem, evaluation: Evaluation) -> bool:
+def every_step_matters(
+  problem: KGProblem, evaluation: ProgramEvaluation
+) -> bool:
   """Checks that the answer changes whichever steps are left out."""
   return not any(
     evaluation.answers(program) == problem.answers
@@ -210,7 +212,7 @@ def _differ(paths: Sequence[Path], names: Mapping[str, str]) -> bool:
 
 
 def _good_answers(
-  draft: _Draft, base: Program, program: Program, evaluation: Evaluation
+  draft: _Draft, base: Program, program: Program, evaluation: ProgramEvaluation
 ) -> frozenset[str] | None:
   """Returns the answers, or None if the draft is no good question."""
   members = evaluation.answers(base)
@@ -229,7 +231,7 @@ def _good_answers(
   return answers
 
 
-def _can_be_walked(path: Path, evaluation: Evaluation) -> bool:
+def _can_be_walked(path: Path, evaluation: ProgramEvaluation) -> bool:
   """Checks that tools list each relation of the path where it is followed.
 
   An entity whose relation leads back to itself is no answer of a query, so no

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from environments.knowledgegraph.calls import ENTITY
 from environments.knowledgegraph.engines import graph
-from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.memory import ProgramEvaluation
 from environments.knowledgegraph.engines.program import (
   And,
   Count,
@@ -24,8 +24,8 @@ from environments.knowledgegraph.engines.program import (
   parts,
 )
 from environments.knowledgegraph.problem import (
+  KGProblem,
   Ontology,
-  Problem,
   gold_programs,
 )
 
@@ -36,7 +36,7 @@ NUM_OUTSIDE = 2  # members of one operand only
 ID_DIGITS = "0123456789bcdfghjklmnpqrstvwxyz_"  # as in Freebase
 
 
-def synthesise(problem: Problem, ontology: Ontology) -> graph.Graph:
+def synthesise(problem: KGProblem, ontology: Ontology) -> graph.Graph:
   """Synthesises the graph of one problem, deterministically.
 
   The graph is empty if the gold calls cannot be run, because it is unknown then
@@ -52,7 +52,7 @@ def synthesise(problem: Problem, ontology: Ontology) -> graph.Graph:
 class _Synthesis:
   """Builds one graph."""
 
-  def __init__(self, problem: Problem, program: Program, ontology: Ontology):
+  def __init__(self, problem: KGProblem, program: Program, ontology: Ontology):
     self.graph = graph.Graph()
     self._rng = random.Random(f"{problem.question}/{program}")
     self._ontology = ontology
@@ -159,7 +159,7 @@ class _Synthesis:
         self.graph.remove(fact)
 
   def _gives_answers(self) -> bool:
-    return Evaluation(self.graph).answers(self._program) == self._answers
+    return ProgramEvaluation(self.graph).answers(self._program) == self._answers
 
   def _add(self, facts: Iterable[graph.Fact]) -> list[graph.Fact]:
     return [fact for fact in facts if self.graph.add(fact)]

@@ -45,7 +45,7 @@ class Attribute:
 
 
 @dataclasses.dataclass(frozen=True)
-class Theme:
+class WorldTheme:
   """The schema of one world."""
 
   types: tuple[Type, ...]
@@ -53,7 +53,7 @@ class Theme:
   attributes: tuple[Attribute, ...]
 
 
-def ontology_of(themes: tuple[Theme, ...]) -> Ontology:
+def ontology_of(themes: tuple[WorldTheme, ...]) -> Ontology:
   """Returns the ontology that describes all of the themes."""
   relations = [relation for theme in themes for relation in theme.relations]
   attributes = [a for theme in themes for a in theme.attributes]
@@ -73,7 +73,7 @@ def _theme(
   types: Mapping[str, str],
   relations: Iterable[tuple[tuple[str, str, int], tuple[str, str]]],
   attributes: Iterable[tuple[str, str, str]],
-) -> Theme:
+) -> WorldTheme:
   """Makes a theme from names without their domain.
 
   Args:
@@ -91,7 +91,7 @@ def _theme(
       Relation(name, subject, object_, phrase, reverse, max_objects),
       Relation(reverse, object_, subject, reverse_phrase, name, 0),
     ]
-  return Theme(
+  return WorldTheme(
     tuple(Type(f"{domain}.{name}", naming) for name, naming in types.items()),
     tuple(directions),
     tuple(

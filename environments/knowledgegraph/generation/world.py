@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 
 from environments.knowledgegraph.engines.graph import Fact, Graph, Literal, Term
-from environments.knowledgegraph.generation.themes import Attribute, Theme
+from environments.knowledgegraph.generation.themes import Attribute, WorldTheme
 
 ID_DIGITS = "0123456789bcdfghjklmnpqrstvwxyz"  # as in Freebase
 FIRST_YEAR, NUM_YEARS = 1900, 100
@@ -58,14 +58,14 @@ NAME_PATTERNS = {
 class World:
   """A graph, and the names and types of its entities."""
 
-  theme: Theme
+  theme: WorldTheme
   graph: Graph
   names: dict[str, str]  # id -> name; names are unique
   members: dict[str, list[str]]  # type -> ids
 
 
 def draw_world(
-  rng: random.Random, theme: Theme, *, num_entities: tuple[int, int]
+  rng: random.Random, theme: WorldTheme, *, num_entities: tuple[int, int]
 ) -> World:
   """Draws a world; `num_entities` bounds the entities of each type."""
   names: dict[str, str] = {}
@@ -103,7 +103,7 @@ def _draw_entities(
 
 
 def _draw_relations(
-  rng: random.Random, theme: Theme, members: dict[str, list[str]]
+  rng: random.Random, theme: WorldTheme, members: dict[str, list[str]]
 ) -> Iterator[Fact]:
   for relation in theme.relations:
     if not relation.max_objects:

@@ -26,11 +26,15 @@ from environments.os_interaction.machines.files import Changes, File, Unreadable
 from environments.os_interaction.machines.machine import Machine
 from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.tasks.outcomes import (
+  ChoreOutcome,
   CommandMade,
-  Outcome,
-  State,
+  MachineState,
 )
-from environments.os_interaction.tasks.problem import Match, Problem, Script
+from environments.os_interaction.tasks.problem import (
+  AnswerMatch,
+  OSProblem,
+  Script,
+)
 
 FreshMachine = Callable[[], contextlib.AbstractAsyncContextManager[Machine]]
 
@@ -58,7 +62,7 @@ _COMPILE = (
 _COMPILERS = {"c": ("c", "gcc"), "c++": ("cpp", "g++")}
 
 
-def require_scripts(problem: Problem) -> None:
+def require_scripts(problem: OSProblem) -> None:
   """Raises `ConfigError` for a script of the task whose file is missing."""
   scripts = [*problem.init, problem.start, *problem.check]
   if None in problem.check:
@@ -68,7 +72,7 @@ def require_scripts(problem: Problem) -> None:
       _code_of(script)
 
 
-async def set_up(problem: Problem, machine: Machine) -> None:
+async def set_up(problem: OSProblem, machine: Machine) -> None:
   """Runs the init scripts; raises `EnvironmentFault` if one fails."""
   for script in problem.init:
     done = await run_script(script, machine, (), limit_s=SET_UP_TIMEOUT_S)
@@ -92,7 +96,7 @@ class Judge:
 
   def __init__(
     self,
-    problem: Problem,
+    problem: OSProblem,
     machine: Machine,
     fresh_machine: FreshMachine,
     *,
@@ -104,13 +108,13 @@ class Judge:
     self._limit_s = limit_s
     self.gold: Finished | None = None  # of the example
     self.example_wrote = False  # to the policy's machine
-    self._initial_state = State({})
+    self._initial_state = MachineState({})
     self._fingerprint = Fingerprint.of(Changes({}))
 
   @classmethod
   async def prepare(
     cls,
-    problem: Problem,
+    problem: OSProblem,
     machine: Machine,
     fresh_machine: FreshMachine,
     *,
@@ -180,7 +184,7 @@ class Judge:
         "the engine"
       ) from error
 
-  async def _is_outcome_right(self, outcome: Outcome) -> bool:
+  async def _is_outcome_right(self, outcome: ChoreOutcome) -> bool:
     if isinstance(outcome, CommandMade):
       await self._machine.halt()
       async with self._fresh_machine() as fresh:
@@ -203,13 +207,13 @@ class Judge:
       was_right = is_right
       await asyncio.sleep(EXIT_TIMEOUT_S / 10)
 
-  async def _state(self, outcome: Outcome) -> State:
+  async def _state(self, outcome: ChoreOutcome) -> MachineState:
     files: dict[str, File] = {}
     for path in outcome.paths:
       files.update(await self._machine.read_tree(path))
     if outcome.sees_processes:
-      return State(files, await self._machine.read_processes())
-    return State(files)
+      return MachineState(files, await self._machine.read_processes())
+    return MachineState(files)
 
   async def _passes_checks(self, answer: str) -> bool:
     """Runs the checks; comparisons alone need no fresh machine."""
@@ -252,7 +256,7 @@ class Judge:
     return done.stdout.decode(errors="surrogateescape")
 
 
-def matches(answer: str, rule: Match) -> bool:
+def matches(answer: str, rule: AnswerMatch) -> bool:
   """Applies the rule to the answer."""
   if rule.strip:
     answer = answer.strip()
@@ -301,7 +305,7 @@ def _comparison(script: Script) -> comparisons.Comparison | None:
   return comparisons.find(script.file) if script.code is None else None
 
 
-def _has_scripts(problem: Problem) -> bool:
+def _has_scripts(problem: OSProblem) -> bool:
   """Tells whether a check besides comparisons and the example must be run."""
   return any(
     script is not None and _comparison(script) is None
@@ -309,7 +313,7 @@ def _has_scripts(problem: Problem) -> bool:
   )
 
 
-def _example_of(problem: Problem) -> Script:
+def _example_of(problem: OSProblem) -> Script:
   if problem.example is None:
     raise ConfigError(
       f"a task is judged by its example and has none: "

@@ -30,7 +30,7 @@ from agentrl_jax.service.docker.session_container import (
   keeps_quotas,
 )
 from agentrl_jax.service.docker.stream import Finished, Terminal
-from environments.options import Limits
+from environments.options import MachineLimits
 from environments.os_interaction.machines.files import (
   FOLDER,
   LOAD_TIMEOUT_S,
@@ -49,8 +49,8 @@ from environments.os_interaction.machines.machine import (
   CAPABILITIES,
   HOME,
   MAX_OUTPUT_BYTES,
-  Engine,
   Machine,
+  MachineEngine,
   MachineLost,
 )
 
@@ -86,12 +86,12 @@ class EngineTimeout(EnvironmentFault):
   """The engine has not answered in time."""
 
 
-class DockerEngine(Engine):
+class DockerEngine(MachineEngine):
   """Containers of one image, or of one image per name of AgentBench's."""
 
   def __init__(
     self,
-    limits: Limits,
+    limits: MachineLimits,
     *,
     image: str = "",
     images: Mapping[str, str] | None = None,

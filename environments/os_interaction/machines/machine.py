@@ -87,7 +87,7 @@ class Machine(abc.ABC):
     """Ends the machine, deletes its files, and waits until it is gone."""
 
 
-class Engine(abc.ABC):
+class MachineEngine(abc.ABC):
   """Starts machines."""
 
   @abc.abstractmethod

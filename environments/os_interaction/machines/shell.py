@@ -49,7 +49,7 @@ class Ending(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reply:
+class ShellReply:
   """Output of a script, and a note for the policy if the script was stopped."""
 
   text: str
@@ -90,7 +90,7 @@ class Shell:
       raise
     return shell
 
-  async def execute(self, script: str) -> Reply:
+  async def execute(self, script: str) -> ShellReply:
     """Types a script and waits for its end or one of its limits."""
     output, ending = await self._type(script.encode(), self._limit_s)
     note = ending.value.format(limit_s=self._limit_s)
@@ -100,7 +100,7 @@ class Shell:
       note += " So was every other process, and there is a new shell."
       await self._end_processes()
       await self._replace_shell()
-    return Reply(output.text(), note, ending)
+    return ShellReply(output.text(), note, ending)
 
   async def close(self) -> None:
     """Hangs up the terminal."""

@@ -14,15 +14,15 @@ from agentrl_jax.env.options import require_file
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.tasks.problem import (
   LANGUAGES,
-  Match,
-  Problem,
+  AnswerMatch,
+  OSProblem,
   Script,
 )
 
 
 def load_problems(
   source: str | pathlib.Path, scripts: str = ""
-) -> tuple[Problem, ...]:
+) -> tuple[OSProblem, ...]:
   """Reads a `.json` file (a list of tasks, or one task) or a `.jsonl` file."""
   path = pathlib.Path(source)
   require_file(
@@ -67,7 +67,7 @@ def _script_folders(
 
 def _problem(
   entry: Mapping[str, Any], folders: Sequence[pathlib.Path]
-) -> Problem:
+) -> OSProblem:
   # A few tasks have a list here; AgentBench plays them without init scripts.
   create = entry.get("create")
   create = create if isinstance(create, Mapping) else {}
@@ -78,7 +78,7 @@ def _problem(
 
   example = evaluation.get("example")
   match = evaluation.get("match")
-  return Problem(
+  return OSProblem(
     description=str(entry["description"]),
     image=str(create.get("local", "default")),
     init=tuple(map(read, _as_list(create.get("init")))),
@@ -100,11 +100,11 @@ def _as_list(value: Any) -> Sequence[Any]:
   return value if isinstance(value, list) else (value,)
 
 
-def _match(rule: Any) -> Match:
+def _match(rule: Any) -> AnswerMatch:
   if isinstance(rule, str):
-    return Match(answer=rule)
+    return AnswerMatch(answer=rule)
   answer, regex = rule.get("answer"), rule.get("regex")
-  return Match(
+  return AnswerMatch(
     answer=None if answer is None else str(answer),
     regex=None if regex is None else str(regex),
     strip=bool(rule.get("strip", True)),

@@ -5,7 +5,7 @@ import random
 import shlex
 from collections.abc import Mapping, Sequence
 
-from environments.os_interaction.tasks.outcomes import Outcome
+from environments.os_interaction.tasks.outcomes import ChoreOutcome
 from environments.os_interaction.tasks.words import EXTENSIONS, FOLDERS, STEMS
 
 COMPARE_INTEGERS = "check/integer-match.py"
@@ -27,7 +27,7 @@ class Draft:
   example: str
   slip: str
   compare: str = ""
-  outcome: Outcome | None = None
+  outcome: ChoreOutcome | None = None
 
 
 def draw_below(rng: random.Random, root: str) -> str:

@@ -16,7 +16,7 @@ from agentrl_jax.errors import ConfigError
 from environments.options import OSInteractionOptions
 from environments.os_interaction.tasks import chores, questions
 from environments.os_interaction.tasks.draft import Draft
-from environments.os_interaction.tasks.problem import Problem, Script
+from environments.os_interaction.tasks.problem import OSProblem, Script
 
 KINDS: Mapping[str, Callable[[random.Random, int], Draft]] = {
   "count_files": questions.count_files,
@@ -47,12 +47,12 @@ MAX_DRAWS = 1000  # for a task of a kind and split
 class GeneratedTask:
   """A problem with the kind that it was drawn from."""
 
-  problem: Problem
+  problem: OSProblem
   kind: str
   slip: str  # a script that nearly solves it
 
 
-class Generator:
+class TaskGenerator:
   """Draws tasks of the given kinds, with levels within `difficulty`."""
 
   def __init__(
@@ -80,7 +80,7 @@ def _to_task(kind: str, draft: Draft) -> GeneratedTask:
   check: tuple[Script | None, ...] = ()
   if draft.compare:
     check = (None, Script("python", None, draft.compare))
-  problem = Problem(
+  problem = OSProblem(
     description=draft.description,
     init=(Script("bash", draft.init),),
     check=check,

@@ -34,14 +34,14 @@ _COMMON_GROUP = "users"  # of every new user, where adduser is set up so
 
 
 @dataclasses.dataclass(frozen=True)
-class State:
+class MachineState:
   """Files at and below the outcome's paths, and processes by id."""
 
   files: Tree
   processes: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-class Outcome(abc.ABC):
+class ChoreOutcome(abc.ABC):
   """Tells right final states from wrong ones."""
 
   sees_processes = False
@@ -52,12 +52,12 @@ class Outcome(abc.ABC):
     return ()
 
   @abc.abstractmethod
-  def is_right(self, before: State, after: State) -> bool:
+  def is_right(self, before: MachineState, after: MachineState) -> bool:
     """Compares the two states."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Becomes(Outcome):
+class Becomes(ChoreOutcome):
   """Files below `root` change as given, by path, and no others do.
 
   A file that gets an owner may get any group. With `text_only` a file's mode
@@ -76,7 +76,7 @@ class Becomes(Outcome):
   def paths(self) -> tuple[str, ...]:
     return (self.root,)
 
-  def is_right(self, before: State, after: State) -> bool:
+  def is_right(self, before: MachineState, after: MachineState) -> bool:
     """Applies the changes to `before` and compares the result with `after`."""
     wanted = dict(before.files)
     for path, mode in self.modes.items():
@@ -102,7 +102,7 @@ class Becomes(Outcome):
 
 
 @dataclasses.dataclass(frozen=True)
-class PackedInto(Outcome):
+class PackedInto(ChoreOutcome):
   """`archive` is a gzipped tar of everything below `root`, which stays.
 
   Member names may begin with the full path, the folder's name or nothing. Its
@@ -116,7 +116,7 @@ class PackedInto(Outcome):
   def paths(self) -> tuple[str, ...]:
     return (self.root, self.archive)
 
-  def is_right(self, before: State, after: State) -> bool:
+  def is_right(self, before: MachineState, after: MachineState) -> bool:
     """Compares every file with its copy in the archive."""
     files = _files_below(self.root, before.files)
     archive = after.files.get(self.archive)
@@ -134,7 +134,7 @@ class PackedInto(Outcome):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UserMade(Outcome):
+class UserMade(ChoreOutcome):
   """There is one more user, and no other account was changed.
 
   The user has a home, can use it, and is in the given groups; besides these, at
@@ -152,7 +152,7 @@ class UserMade(Outcome):
   def paths(self) -> tuple[str, ...]:
     return (*_USER_FILES, *_GROUP_FILES, posixpath.dirname(self.home))
 
-  def is_right(self, before: State, after: State) -> bool:
+  def is_right(self, before: MachineState, after: MachineState) -> bool:
     """Compares the files of users and groups line by line."""
     users, secrets = (_entries(after, path) for path in _USER_FILES)
     user, secret = users.get(self.name, ()), secrets.get(self.name, ())
@@ -167,7 +167,7 @@ class UserMade(Outcome):
       and self._rest(before, ()) == self._rest(after, own_group)
     )
 
-  def _has_home(self, state: State) -> bool:
+  def _has_home(self, state: MachineState) -> bool:
     home = state.files.get(self.home)
     return (
       home is not None
@@ -176,7 +176,9 @@ class UserMade(Outcome):
       and not home.mode & stat.S_IWOTH
     )
 
-  def _own_group(self, gid: str, before: State, after: State) -> set[str]:
+  def _own_group(
+    self, gid: str, before: MachineState, after: MachineState
+  ) -> set[str]:
     """Returns the name of the user's new group, where nobody else is."""
     old, groups = (
       _entries(state, _GROUP_FILES[0]) for state in (before, after)
@@ -193,7 +195,7 @@ class UserMade(Outcome):
     return own if len(own) == 1 else set()
 
   def _is_in_groups(
-    self, gid: str, own_group: Collection[str], state: State
+    self, gid: str, own_group: Collection[str], state: MachineState
   ) -> bool:
     groups = _entries(state, _GROUP_FILES[0])
     primary = {name for name, fields in groups.items() if fields[2:3] == (gid,)}
@@ -206,7 +208,7 @@ class UserMade(Outcome):
     allowed = wanted | {*own_group, _COMMON_GROUP}
     return bool(primary) and wanted <= primary | others <= allowed
 
-  def _rest(self, state: State, own_group: Collection[str]) -> object:
+  def _rest(self, state: MachineState, own_group: Collection[str]) -> object:
     """Selects what stays: others' lines, and the files' modes and owners."""
     files = {
       path: dataclasses.replace(state.files[path], content=b"")
@@ -228,7 +230,7 @@ class UserMade(Outcome):
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessesEnded(Outcome):
+class ProcessesEnded(ChoreOutcome):
   """All processes of one program have ended, and none of another."""
 
   name: str
@@ -236,7 +238,7 @@ class ProcessesEnded(Outcome):
 
   sees_processes = True
 
-  def is_right(self, before: State, after: State) -> bool:
+  def is_right(self, before: MachineState, after: MachineState) -> bool:
     """Compares ids and names, as a process may change its own name.
 
     A process that is only stopped has another name than before.
@@ -252,19 +254,19 @@ class ProcessesEnded(Outcome):
 
 
 @dataclasses.dataclass(frozen=True)
-class CommandMade(Outcome):
+class CommandMade(ChoreOutcome):
   """A command prints the right output for the arguments of each case."""
 
   name: str
   cases: tuple[tuple[tuple[str, ...], str], ...]
 
-  def is_right(self, before: State, after: State) -> bool:
+  def is_right(self, before: MachineState, after: MachineState) -> bool:
     raise NotImplementedError(
       "a command is judged by running it: judging.check_machine.command_works"
     )
 
 
-def _ids_of(name: str, state: State) -> set[str]:
+def _ids_of(name: str, state: MachineState) -> set[str]:
   return {i for i, its_name in state.processes.items() if its_name == name}
 
 
@@ -326,7 +328,7 @@ def _is_plain_number(text: str) -> bool:
   return text.isdecimal() and len(text) <= 5 and str(int(text)) == text
 
 
-def _entries(state: State, path: str) -> dict[str, tuple[str, ...]]:
+def _entries(state: MachineState, path: str) -> dict[str, tuple[str, ...]]:
   """Splits a file's lines into fields, by the first; {} if names repeat."""
   file = state.files.get(path)
   if file is None or file.kind != FILE:

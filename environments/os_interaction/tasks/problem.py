@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from environments.os_interaction.tasks.outcomes import Outcome
+from environments.os_interaction.tasks.outcomes import ChoreOutcome
 
 LANGUAGES = ("bash", "python", "c", "c++")
 
@@ -20,7 +20,7 @@ class Script:
 
 
 @dataclasses.dataclass(frozen=True)
-class Match:
+class AnswerMatch:
   """Rule for an answer: equal to `answer`, or containing a match of `regex`."""
 
   answer: str | None = None
@@ -29,7 +29,7 @@ class Match:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class OSProblem:
   """One task, judged by `match`, by `outcome`, or else by `check`.
 
   Each script of `check` gets the answer and the outputs of the scripts before
@@ -41,8 +41,8 @@ class Problem:
   image: str = "default"
   init: tuple[Script, ...] = ()
   start: Script | None = None  # typed into the policy's shell
-  match: Match | None = None
+  match: AnswerMatch | None = None
   check: tuple[Script | None, ...] = ()
-  outcome: Outcome | None = None
+  outcome: ChoreOutcome | None = None
   example: Script | None = None
   example_only_reads: bool = False  # known not to write files

@@ -111,7 +111,7 @@ def make_product(
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class ProductFamily:
   """A goal, its product `members[0]`, and the siblings."""
 
   goal: Goal
@@ -143,7 +143,7 @@ class FamilyMaker:
       for group in self.kind.groups
     }
 
-  def make(self, others: Sequence[Family]) -> Family:
+  def make(self, others: Sequence[ProductFamily]) -> ProductFamily:
     """Draws a family such that each goal is satisfied by its product alone."""
     family = None
     while family is None:
@@ -151,14 +151,16 @@ class FamilyMaker:
       family = self._try_family(goal, others)
     return family
 
-  def make_single(self, others: Sequence[Family]) -> Product:
+  def make_single(self, others: Sequence[ProductFamily]) -> Product:
     """Draws a product that has no family and satisfies no goal."""
     return draw(
       lambda: self._draw_product(self._draw_attributes(), {}, {}),
       lambda product: self._is_apart(product, others),
     )
 
-  def _is_apart(self, product: Product, others: Sequence[Family]) -> bool:
+  def _is_apart(
+    self, product: Product, others: Sequence[ProductFamily]
+  ) -> bool:
     """Checks that a product belongs to the split, and to no other goal."""
     if split_of(product.canonical_text) != self.split:
       return False
@@ -170,7 +172,7 @@ class FamilyMaker:
       if other.goal.product.query == product.query
     )
 
-  def _draw_goal(self, others: Sequence[Family]) -> Goal:
+  def _draw_goal(self, others: Sequence[ProductFamily]) -> Goal:
     """Draws a goal of the split, for attributes that no title has yet."""
     taken = set[_TitleKey]().union(*(other.titles for other in others))
     return draw(
@@ -184,7 +186,7 @@ class FamilyMaker:
       ),
     )
 
-  def _is_satisfied(self, goal: Goal, others: Sequence[Family]) -> bool:
+  def _is_satisfied(self, goal: Goal, others: Sequence[ProductFamily]) -> bool:
     wanted = _wanted_options(goal)
     return any(_satisfies(m, goal, wanted) for o in others for m in o.members)
 
@@ -199,7 +201,9 @@ class FamilyMaker:
       paraphrase=self.difficulty.paraphrases,
     )
 
-  def _try_family(self, goal: Goal, others: Sequence[Family]) -> Family | None:
+  def _try_family(
+    self, goal: Goal, others: Sequence[ProductFamily]
+  ) -> ProductFamily | None:
     """Draws the family of a goal; None if siblings would satisfy another."""
     members = [goal.product]
     for make in self._makers(goal):
@@ -208,7 +212,7 @@ class FamilyMaker:
       if sibling is None:
         return None
       members.append(sibling)
-    return Family(goal, tuple(members))
+    return ProductFamily(goal, tuple(members))
 
   def _makers(self, goal: Goal) -> list[Callable[[], Product]]:
     """Returns a function for each sibling, which draws it."""

@@ -24,8 +24,8 @@ from environments.webshop.generation.families import (
   DIFFICULTIES,
   NUM_SHOWN,
   Difficulty,
-  Family,
   FamilyMaker,
+  ProductFamily,
   draw,
   make_product,
 )
@@ -48,7 +48,7 @@ class Shop:
   goals: tuple[Goal, ...]
 
 
-class Generator:
+class ShopGenerator:
   """Generates shops, and caches them."""
 
   def __init__(self, options: WebShopOptions):
@@ -101,7 +101,7 @@ class Generator:
       FamilyMaker(rng=rng, kind=kind, split=split, difficulty=self._obstacles)
       for kind in rng.sample(words.KINDS, num_kinds)
     ]
-    families: list[Family] = []
+    families: list[ProductFamily] = []
     for number in range(num_families):
       families.append(makers[number % num_kinds].make(families))
     drafts = [product for family in families for product in family.members]

@@ -43,7 +43,7 @@ def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def read_members(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
   """Yields the names and values of the one object in the file."""
   with open_text(path) as file:
-    window = _Window(path, file)
+    window = _JsonWindow(path, file)
     if window.next_mark() != "{":
       raise ConfigError(f"{path} does not hold one JSON object of listings")
     while (mark := window.next_mark()) != "}":
@@ -82,7 +82,7 @@ def _line(path: pathlib.Path, number: int, line: str) -> Any:
 
 
 def _elements(path: pathlib.Path, file: TextIO) -> Iterator[Any]:
-  window = _Window(path, file)
+  window = _JsonWindow(path, file)
   window.next_mark()
   while (mark := window.next_mark()) != "]":
     if mark != ",":
@@ -90,7 +90,7 @@ def _elements(path: pathlib.Path, file: TextIO) -> Iterator[Any]:
       yield window.next_value()
 
 
-class _Window:
+class _JsonWindow:
   """The part of a JSON text that is being parsed."""
 
   def __init__(self, path: pathlib.Path, file: TextIO):

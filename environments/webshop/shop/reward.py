@@ -73,7 +73,7 @@ _NOT_NOUNS = frozenset((_FUNCTION_WORDS + _QUALIFIERS).split())
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class PurchaseScore:
   """The reward and its factors, each in [0, 1]."""
 
   reward: float
@@ -96,7 +96,7 @@ class Score:
 
 def score_purchase(
   product: Product, chosen: Collection[str], goal: Goal
-) -> Score:
+) -> PurchaseScore:
   """Scores the purchase of `product` with the options `chosen`."""
   num_attributes = _num_attributes_met(product, goal.attributes)
   num_options = _num_options_met(chosen, goal.options)
@@ -104,7 +104,7 @@ def score_purchase(
   num_wanted = len(goal.attributes) + len(goal.options) + 1
   r_type = _type_factor(product, goal.product)
   num_met = num_attributes + num_options + price_met
-  return Score(
+  return PurchaseScore(
     reward=r_type * num_met / num_wanted,
     r_type=r_type,
     r_att=num_attributes / len(goal.attributes),

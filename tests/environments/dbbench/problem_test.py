@@ -6,7 +6,7 @@ import tempfile
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.dbbench.problem import Problem, Table, load_problems
+from environments.dbbench.problem import DBProblem, Table, load_problems
 from tests.environments.dbbench.data import dev_rows
 
 HASH = "0123456789abcdef" * 2
@@ -58,7 +58,7 @@ class ProblemTest(unittest.TestCase):
     changing = [
       kind
       for kind in ("INSERT", "UPDATE", "DELETE", "counting", "other")
-      if Problem(kind, (), "?").is_mutation
+      if DBProblem(kind, (), "?").is_mutation
     ]
     self.assertEqual(changing, ["INSERT", "UPDATE", "DELETE"])
 

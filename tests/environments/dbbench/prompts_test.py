@@ -5,7 +5,7 @@ import json
 import unittest
 
 from agentrl_jax.env.tools import require_readable
-from environments.dbbench.problem import Problem
+from environments.dbbench.problem import DBProblem
 from environments.dbbench.prompts import TOOLS, opening
 from tests.environments.dbbench.data import transcripts
 
@@ -19,7 +19,7 @@ class OpeningTest(unittest.TestCase):
         system, user = result["messages"][:2]
         prefix = "Additional table information about the question: "
         description, _, rest = user["content"].partition("\nQuestion: ")
-        problem = Problem(
+        problem = DBProblem(
           "other",
           (),
           question=rest.removesuffix("\n"),
@@ -34,7 +34,7 @@ class OpeningTest(unittest.TestCase):
     self.assertGreater(num_checked, 200)
 
   def test_evidence_comes_first_and_nothing_is_left_empty(self):
-    problem = Problem("other", (), "Why?", evidence="It rained.")
+    problem = DBProblem("other", (), "Why?", evidence="It rained.")
     self.assertEqual(
       opening(problem, "short")[1].content,
       "Evidence about the question: It rained.\nQuestion: Why?\n",

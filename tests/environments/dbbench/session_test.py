@@ -6,7 +6,7 @@ import unittest
 from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
-from environments.dbbench.problem import Problem, Table
+from environments.dbbench.problem import DBProblem, Table
 from environments.dbbench.prompts import (
   BAD_CALL,
   NO_ARGUMENT,
@@ -18,8 +18,10 @@ from environments.dbbench.session import DBSession
 from environments.options import DBBenchOptions
 
 TABLE = Table("t", ("a", "b"), (("x", "1"), ("y", "2")))
-QUESTION = Problem("counting", (TABLE,), "How many?", label=("2",))
-MUTATION = Problem("UPDATE", (TABLE,), "Set!", gold_sql="UPDATE t SET b = '7'")
+QUESTION = DBProblem("counting", (TABLE,), "How many?", label=("2",))
+MUTATION = DBProblem(
+  "UPDATE", (TABLE,), "Set!", gold_sql="UPDATE t SET b = '7'"
+)
 
 
 def say(*calls: tuple[str, str]) -> Message:
@@ -102,7 +104,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_given_hash_needs_no_gold_sql(self):
     table_hash = tables_hash([[("x", "1")]])
-    problem = Problem("DELETE", (TABLE,), "Delete!", table_hash=table_hash)
+    problem = DBProblem("DELETE", (TABLE,), "Delete!", table_hash=table_hash)
     session = await self.begin(problem)
     await session.step(say(run("DELETE FROM t WHERE b = 2")))
     self.assertEqual((await session.step(say(commit()))).reward, 1.0)
@@ -157,7 +159,7 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
 
   async def test_quirks_reach_the_answer_rule(self):
-    zero = Problem("counting", (TABLE,), "How many?", label=("0",))
+    zero = DBProblem("counting", (TABLE,), "How many?", label=("0",))
     for quirks in (False, True):
       session = await self.begin(zero, upstream_quirks=quirks)
       step = await session.step(say(commit("")))

@@ -23,7 +23,7 @@ from agentrl_jax.data.records import Message, Status, message_from_json
 from environments.dbbench.engines.mariadb import MariaDBEngine
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.grading import tables_hash
-from environments.dbbench.problem import Problem, Table
+from environments.dbbench.problem import DBProblem, Table
 from environments.dbbench.session import DBSession
 from environments.options import DBBenchOptions
 from tests.environments.dbbench import data
@@ -276,7 +276,7 @@ class SessionsTest(unittest.IsolatedAsyncioTestCase):
   async def play(self, episode):
     text = episode.messages[1].content
     description, question = text.split("\nQuestion: ")
-    problem = Problem(
+    problem = DBProblem(
       "UPDATE",
       (episode.table,),
       question.removesuffix("\n"),

@@ -5,14 +5,14 @@ import unittest
 
 from environments.guessing.game import (
   ATTRIBUTES,
-  Game,
+  GuessingGame,
   best_question,
   describe,
   draw_game,
 )
 
 THINGS = (("red", "star"), ("red", "circle"), ("blue", "star"))
-GAME = Game(("colour", "shape"), THINGS, secret=2)
+GAME = GuessingGame(("colour", "shape"), THINGS, secret=2)
 
 
 class GameTest(unittest.TestCase):

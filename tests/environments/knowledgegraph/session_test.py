@@ -10,7 +10,7 @@ from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.knowledgegraph.calls import MAX_STEPS, KnowledgeBase
 from environments.knowledgegraph.engines.graph import Graph, Literal
 from environments.knowledgegraph.engines.memory import MemoryStore
-from environments.knowledgegraph.problem import Ontology, Problem
+from environments.knowledgegraph.problem import KGProblem, Ontology
 from environments.knowledgegraph.session import PARAMETERS, KGSession
 from environments.options import KnowledgeGraphOptions
 
@@ -47,7 +47,7 @@ GRAPH = Graph(
     ("g.12", "film.director.film", "m.0f3"),
   ]
 )
-PROBLEM = Problem(
+PROBLEM = KGProblem(
   question="which film?",
   entities={"A Director": "m.0dir", "Some Actor": "m.0act"},
   answers=frozenset({"m.0f1", "m.0f2"}),

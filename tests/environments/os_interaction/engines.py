@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.options import Limits
+from environments.options import MachineLimits
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.machines.docker_engine import DockerEngine
 from environments.os_interaction.machines.sandbox.engine import (
@@ -66,7 +66,7 @@ class OnDocker(WithMachines, DockerTestCase):
     cls.options = {"engine": "docker", "image": cls.image}
 
   def make_engine(self, **limits):
-    return DockerEngine(Limits(**limits), image=self.image)
+    return DockerEngine(MachineLimits(**limits), image=self.image)
 
 
 class InSandbox(WithMachines):
@@ -80,7 +80,7 @@ class InSandbox(WithMachines):
     cls.options = {"engine": "sandbox", "rootfs": rootfs_or_skip(cls)}
 
   def make_engine(self, **limits):
-    return SandboxEngine(Limits(**limits), rootfs=self.options["rootfs"])
+    return SandboxEngine(MachineLimits(**limits), rootfs=self.options["rootfs"])
 
 
 async def start_or_skip(engine):

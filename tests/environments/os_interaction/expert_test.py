@@ -14,11 +14,19 @@ from environments.os_interaction.expert import (
   expert_for_loaded,
 )
 from environments.os_interaction.prompts import NO_CALL, OUTPUT
-from environments.os_interaction.tasks.generator import Generator
-from environments.os_interaction.tasks.problem import Match, Problem, Script
+from environments.os_interaction.tasks.generator import TaskGenerator
+from environments.os_interaction.tasks.problem import (
+  AnswerMatch,
+  OSProblem,
+  Script,
+)
 
-QUESTION = Generator(OSInteractionOptions(kinds=("log",))).generate("train", 0)
-CHORE = Generator(OSInteractionOptions(kinds=("edit",))).generate("train", 0)
+QUESTION = TaskGenerator(OSInteractionOptions(kinds=("log",))).generate(
+  "train", 0
+)
+CHORE = TaskGenerator(OSInteractionOptions(kinds=("edit",))).generate(
+  "train", 0
+)
 ANSWER = ("answer_action", "41")
 FINISH = ("finish_action", "The work is done.")
 REPLY = (Message("tool", OUTPUT.format("41\r\n"), tool_call_id="call_1"),)
@@ -75,7 +83,7 @@ class ExpertTest(unittest.TestCase):
       expert_for_generated(QUESTION, seed=0, mistakes={"typo": 1.0})
 
   def test_a_match_is_answered_with_its_value(self):
-    problem = Problem("What?", match=Match("log"))
+    problem = OSProblem("What?", match=AnswerMatch("log"))
     expert = expert_for_loaded(problem, seed=0, mistakes={})
     (call,) = expert.answer((Message("user", "What?"),)).tool_calls
     self.assertEqual(

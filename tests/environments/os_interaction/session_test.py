@@ -17,7 +17,11 @@ from environments.os_interaction.prompts import (
   OUTPUT,
 )
 from environments.os_interaction.session import OSSession
-from environments.os_interaction.tasks.problem import Match, Problem, Script
+from environments.os_interaction.tasks.problem import (
+  AnswerMatch,
+  OSProblem,
+  Script,
+)
 from tests.environments.os_interaction.engines import InSandbox
 from tests.environments.os_interaction.messages import (
   answer,
@@ -26,8 +30,8 @@ from tests.environments.os_interaction.messages import (
   finish,
 )
 
-MATCH = Problem("What?", match=Match("succeed"))
-CHECK = Problem(
+MATCH = OSProblem("What?", match=AnswerMatch("succeed"))
+CHECK = OSProblem(
   "Do it.",
   check=(None, Script("bash", '[ "$1/$2" = "right/gold" ]')),
   example=Script("bash", "printf gold"),
@@ -130,15 +134,15 @@ class RulesTest(InSandbox):
 
   async def test_match(self):
     for rule, text, expected in (
-      (Match("succeed"), " succeed\n", 1.0),
-      (Match("succeed", strip=False), " succeed\n", 0.0),
-      (Match(regex="ee"), "succeed", 1.0),
-      (Match(regex="^ee"), "succeed", 0.0),
-      (Match("7"), 7, 0.0),
-      (Match("7"), "", 0.0),
+      (AnswerMatch("succeed"), " succeed\n", 1.0),
+      (AnswerMatch("succeed", strip=False), " succeed\n", 0.0),
+      (AnswerMatch(regex="ee"), "succeed", 1.0),
+      (AnswerMatch(regex="^ee"), "succeed", 0.0),
+      (AnswerMatch("7"), 7, 0.0),
+      (AnswerMatch("7"), "", 0.0),
     ):
       with self.subTest(rule=rule, text=text):
-        problem = Problem("What?", match=rule)
+        problem = OSProblem("What?", match=rule)
         self.assertEqual(await self.reward(problem, answer(text)), expected)
 
   @pytest.mark.slow
@@ -156,13 +160,13 @@ class RulesTest(InSandbox):
       '{ return std::string(a[1]) != "ok"; }',
     }
     for language, code in sources.items():
-      problem = Problem("Do it.", check=(Script(language, code),))
+      problem = OSProblem("Do it.", check=(Script(language, code),))
       for text, expected in (("ok", 1.0), ("no", 0.0)):
         with self.subTest(language=language, text=text):
           self.assertEqual(await self.reward(problem, answer(text)), expected)
 
   async def test_answers_that_no_program_can_take_are_wrong(self):
-    problem = Problem("Do it.", check=(Script("bash", "true"),))
+    problem = OSProblem("Do it.", check=(Script("bash", "true"),))
     long = json.dumps({"answer": "é" * 70_000}, ensure_ascii=False)
     for given in (answer("\0"), call("answer_action", long), answer("\ud800")):
       self.assertEqual(await self.reward(problem, given), 0.0)

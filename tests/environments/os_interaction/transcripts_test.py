@@ -22,7 +22,7 @@ from environments.os_interaction.prompts import (
   OUTPUT,
 )
 from environments.os_interaction.session import OSSession
-from environments.os_interaction.tasks.problem import Problem, Script
+from environments.os_interaction.tasks.problem import OSProblem, Script
 from tests.environments.os_interaction.data import transcripts
 from tests.environments.os_interaction.engines import InSandbox
 
@@ -77,7 +77,7 @@ class ReplayTest(InSandbox):
   async def replay(self, messages):
     """Returns the opening, and each answer with its recorded and new reply."""
     question = messages[1]["content"].split(_QUESTION, 1)[1]
-    problem = Problem(question, check=(Script("bash", "false"),))
+    problem = OSProblem(question, check=(Script("bash", "false"),))
     machine = await self.engine.start("default")
     try:
       shell = await Shell.open(machine, limit_s=30.0)

@@ -8,11 +8,11 @@ from absl.testing import parameterized
 
 from agentrl_jax.data.records import Message, Status, ToolCall
 from environments.guessing.environment import GameSession
-from environments.guessing.game import Game
+from environments.guessing.game import GuessingGame
 from studies.credit import exact as credit_exact
 
 THINGS = (("red", "star"), ("red", "circle"), ("blue", "star"))
-GAME = Game(("colour", "shape"), THINGS, secret=0)
+GAME = GuessingGame(("colour", "shape"), THINGS, secret=0)
 REWARDS = ({"reward": "success"}, {"reward": "questions"})
 
 
@@ -43,7 +43,7 @@ class RulesTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
       policy_of(rules), attempts=20, rng=np.random.default_rng(1)
     )
     for n, secret in enumerate(episodes.secret_N):
-      game = Game(GAME.names, GAME.things, int(secret))
+      game = GuessingGame(GAME.names, GAME.things, int(secret))
       session = GameSession(game, max_turns=3, reward=reward)
       step, rewards = await session.reset(), []
       for call in episodes.call_NU[n][episodes.played_NU[n]]:

@@ -26,7 +26,7 @@ from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker.session_container import OPEN_FILES
 from agentrl_jax.service.docker.stream import Finished, Terminal
-from environments.options import Limits
+from environments.options import MachineLimits
 from environments.os_interaction.machines.files import (
   LOAD_TIMEOUT_S,
   UNPACK,
@@ -41,8 +41,8 @@ from environments.os_interaction.machines.machine import (
   HOME,
   MAX_OUTPUT_BYTES,
   PATH,
-  Engine,
   Machine,
+  MachineEngine,
   MachineLost,
 )
 from environments.os_interaction.machines.sandbox import files, zygote_client
@@ -58,10 +58,10 @@ TOO_LONG = Finished(126, b"", b"Argument list too long")
 Response = asyncio.Future[tuple[dict[str, Any], list[int]]]
 
 
-class SandboxEngine(Engine):
+class SandboxEngine(MachineEngine):
   """Forks sandboxes from one small process, which is started at first use."""
 
-  def __init__(self, limits: Limits, *, rootfs: str = ""):
+  def __init__(self, limits: MachineLimits, *, rootfs: str = ""):
     self._limits = limits
     self._rootfs = _require_rootfs(rootfs)
     self._numbers = itertools.count()
@@ -117,7 +117,7 @@ class SandboxMachine(Machine):
     cls,
     zygote: zygote_client.ZygoteClient,
     number: int,
-    limits: Limits,
+    limits: MachineLimits,
     rootfs: str,
   ) -> "SandboxMachine":
     """Waits until the init process is ready."""

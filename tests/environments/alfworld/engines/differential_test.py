@@ -15,10 +15,10 @@ import pytest
 from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.engines.household import Household
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
-from environments.alfworld.games.game import Dialect
+from environments.alfworld.games.game import GameDialect
 from environments.alfworld.games.game_files import GAME_FILE, load_game
 from environments.alfworld.games.pddl import read_problem
-from environments.alfworld.generation.generator import Generator
+from environments.alfworld.generation.generator import GameGenerator
 from tests.environments.alfworld import data
 from tests.environments.alfworld.engines.walks import choose, draw_game
 
@@ -42,7 +42,7 @@ class TracesTest(unittest.TestCase):
       "cleans_in": tuple(trace["dialect"]["cleans_in"])
     }
     game = read_problem(
-      trace["problem"], task=trace["task"], dialect=Dialect(**dialect)
+      trace["problem"], task=trace["task"], dialect=GameDialect(**dialect)
     )
     household = Household(game)
     reply = household.intro
@@ -73,7 +73,7 @@ class DifferentialTest(unittest.IsolatedAsyncioTestCase):
   async def test_generated_games(self):
     for index in range(NUM_GAMES // 5):
       with self.subTest(index=index):
-        await self.compare(Generator().generate("test", index).game, index)
+        await self.compare(GameGenerator().generate("test", index).game, index)
 
   async def test_alfworlds_own_games(self):
     paths = sorted(data.games().rglob(GAME_FILE))

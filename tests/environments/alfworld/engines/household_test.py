@@ -5,7 +5,7 @@ import unittest
 
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.engines.household import Household
-from environments.alfworld.games.game import Dialect
+from environments.alfworld.games.game import GameDialect
 from environments.alfworld.games.tasks import TaskSpec
 from tests.environments.alfworld.small_games import kitchen, make_game, study
 
@@ -100,7 +100,7 @@ class CommandsTest(unittest.TestCase):
     )
 
   def test_help_exists_where_the_dialect_has_it(self):
-    game = dataclasses.replace(study(), dialect=Dialect(has_help=True))
+    game = dataclasses.replace(study(), dialect=GameDialect(has_help=True))
     self.assertNotIn("help", Household(study()).commands)
     self.assertTrue(
       Household(game).act("help").startswith("Available commands:")

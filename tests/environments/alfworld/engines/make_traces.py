@@ -18,14 +18,14 @@ from unittest import mock
 
 from environments.alfworld.engines import textworld_engine
 from environments.alfworld.engines.textworld_engine import TextWorldEngine
-from environments.alfworld.games.game import AGENTBENCH, Dialect
+from environments.alfworld.games.game import AGENTBENCH, GameDialect
 from environments.alfworld.games.pddl import render_problem
 from tests.environments.alfworld.engines.differential_test import TRACES
 from tests.environments.alfworld.engines.walks import choose, draw_game
 
 NUM_STEPS = 50
-OLDER = Dialect(shows_opened=False, opens_one=True, uses_what_is_near=True)
-NEWER = Dialect(
+OLDER = GameDialect(shows_opened=False, opens_one=True, uses_what_is_near=True)
+NEWER = GameDialect(
   put="move {o} to {r}",
   put_reply="You move the {o} to the {r}.",
   names_location=False,

@@ -4,7 +4,7 @@ import dataclasses
 import random
 
 from environments.alfworld.games.game import STATES, Game
-from environments.alfworld.generation.generator import Generator
+from environments.alfworld.generation.generator import GameGenerator
 from environments.options import ALFWorldOptions
 
 # Relative frequencies of verbs; 1 for all others.
@@ -15,7 +15,7 @@ NONSENSE = ("", "dance", "look ", "go to", "go to attic 1", "take all", "help")
 
 def draw_game(seed: int) -> Game:
   """Generates a game; two of three have features beyond the generator's."""
-  generator = Generator(
+  generator = GameGenerator(
     ALFWorldOptions(num_receptacles=(4, 12), num_things=(4, 16))
   )
   game = generator.generate("train", seed).game

@@ -12,7 +12,7 @@ from environments.alfworld.games.pddl import (
   read_problem,
   render_problem,
 )
-from environments.alfworld.generation.generator import Generator
+from environments.alfworld.generation.generator import GameGenerator
 from tests.environments.alfworld.engines.walks import draw_game
 
 # Like ALFWorld's files: ids with coordinates, declared types without objects,
@@ -120,7 +120,7 @@ class RenderProblemTest(unittest.TestCase):
     games = {f"drawn {seed}": draw_game(seed) for seed in range(9)}
     for split in SPLITS:
       for index in range(9):
-        games[f"{split} {index}"] = Generator().generate(split, index).game
+        games[f"{split} {index}"] = GameGenerator().generate(split, index).game
     for name, game in games.items():
       text = render_problem(game)
       with self.subTest(name):

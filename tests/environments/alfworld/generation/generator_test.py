@@ -16,24 +16,24 @@ from environments.alfworld.generation.catalogue import (
   TRAITS_OF,
   places_of,
 )
-from environments.alfworld.generation.generator import Generator
+from environments.alfworld.generation.generator import GameGenerator
 from environments.options import ALFWorldOptions
 
 
 class GeneratorTest(unittest.TestCase):
   def test_game_is_a_function_of_split_and_index(self):
     for split in SPLITS:
-      first, second = (Generator().generate(split, 5) for _ in range(2))
+      first, second = (GameGenerator().generate(split, 5) for _ in range(2))
       self.assertEqual(first, second)
 
   def test_every_room_belongs_to_its_split(self):
     for split in SPLITS:
-      games = [Generator().generate(split, index) for index in range(100)]
+      games = [GameGenerator().generate(split, index) for index in range(100)]
       self.assertEqual({split_of(g.room.canonical) for g in games}, {split})
       self.assertEqual(len({g.room for g in games}), 100)
 
   def test_canonical_text_tells_rooms_apart(self):
-    generated = Generator().generate("train", 0)
+    generated = GameGenerator().generate("train", 0)
     room = generated.room
     self.assertEqual(room.game(goal=(), task="").inside, generated.game.inside)
     emptier = dataclasses.replace(room, things=room.things[1:])
@@ -41,14 +41,14 @@ class GeneratorTest(unittest.TestCase):
 
   def test_every_thing_lies_in_an_accepting_receptacle(self):
     for index in range(100):
-      game = Generator().generate("test", index).game
+      game = GameGenerator().generate("test", index).game
       for o, r in game.inside:
         thing, receptacle = game.things[o].type, game.receptacles[r].type
         self.assertIn(receptacle, places_of(thing))
       self.assertEqual(len(game.inside), len(game.things))
 
   def test_options_are_respected(self):
-    generator = Generator(
+    generator = GameGenerator(
       ALFWorldOptions(
         task_types=(TWO,), num_receptacles=(7, 9), num_things=(6, 12)
       )
@@ -61,7 +61,7 @@ class GeneratorTest(unittest.TestCase):
       self.assertIn(len(generated.game.things), range(6, 14))
 
   def test_tasks_are_of_all_types_and_begin_unsolved(self):
-    games = [Generator().generate("train", index) for index in range(200)]
+    games = [GameGenerator().generate("train", index) for index in range(200)]
     self.assertEqual({g.spec.type for g in games}, set(TASK_TYPES))
     self.assertEqual({g.room_kind for g in games}, ROOM_KINDS.keys())
     for generated in games:
@@ -72,7 +72,7 @@ class GeneratorTest(unittest.TestCase):
         self.assertNotEqual(spec.target, TOOL_FOR[spec.state])
 
   def test_receptacles_are_numbered_as_in_alfworld(self):
-    game = Generator().generate("train", 3).game
+    game = GameGenerator().generate("train", 3).game
     names = [r.name for r in game.receptacles]
     keys = [(n.split()[0], -int(n.split()[1])) for n in names]
     self.assertEqual(keys, sorted(keys))

@@ -19,7 +19,7 @@ from environments.dbbench.engines.base import TIMED_OUT
 from environments.dbbench.engines.mariadb import LOST, MariaDBEngine
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.dbbench.expert import SPOILERS
-from environments.dbbench.generation.generator import Generator
+from environments.dbbench.generation.generator import QuestionGenerator
 from environments.dbbench.grading import tables_hash
 from environments.dbbench.problem import Table, load_problems
 from environments.options import DBBenchOptions
@@ -307,7 +307,7 @@ class EnginesAgreeTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_generated_statements_with_and_without_mistakes(self):
-    generator = Generator(DBBenchOptions(num_tables=(1, 3)))
+    generator = QuestionGenerator(DBBenchOptions(num_tables=(1, 3)))
     for index in range(10):
       task = generator.generate("train", index)
       rng = random.Random(index)

@@ -9,7 +9,10 @@ import pytest
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.dbbench.engines.sqlite_connection import Connection
-from environments.dbbench.generation.generator import DEFAULT_KINDS, Generator
+from environments.dbbench.generation.generator import (
+  DEFAULT_KINDS,
+  QuestionGenerator,
+)
 from environments.dbbench.generation.joins import MAX_TABLES
 from environments.dbbench.generation.questions import KINDS
 from environments.dbbench.grading import is_right, tables_hash
@@ -26,7 +29,7 @@ DIGEST = "50911ef9eb374719b444f8ebce21a0515d207fff5bff9c250146428028c5a28e"
 class GeneratedTest(unittest.TestCase):
   @classmethod
   def setUpClass(cls):
-    generator = Generator()
+    generator = QuestionGenerator()
     cls.generated = {
       split: [generator.generate(split, i) for i in range(NUM_TASKS)]
       for split in SPLITS
@@ -34,7 +37,7 @@ class GeneratedTest(unittest.TestCase):
 
   @pytest.mark.slow
   def test_content_is_a_function_of_split_and_index(self):
-    other = Generator()
+    other = QuestionGenerator()
     for split, index in itertools.product(SPLITS, range(0, 100, 7)):
       self.assertEqual(
         other.generate(split, index), self.generated[split][index]
@@ -104,7 +107,7 @@ class GeneratedTest(unittest.TestCase):
 
 class GoldenTest(unittest.TestCase):
   def test_default_tasks_have_not_changed(self):
-    generator, digest = Generator(), hashlib.sha256()
+    generator, digest = QuestionGenerator(), hashlib.sha256()
     for split in SPLITS:
       for index in range(50):
         problem = generator.generate(split, index).problem
@@ -117,7 +120,9 @@ class GoldenTest(unittest.TestCase):
 
 class OptionsTest(unittest.TestCase):
   def test_sizes_are_within_bounds(self):
-    generator = Generator(DBBenchOptions(num_rows=(10, 12), num_columns=(6, 7)))
+    generator = QuestionGenerator(
+      DBBenchOptions(num_rows=(10, 12), num_columns=(6, 7))
+    )
     for index in range(50):
       generated = generator.generate("train", index)
       self.assertIn(len(generated.topic.table.rows), range(10, 13))
@@ -125,7 +130,7 @@ class OptionsTest(unittest.TestCase):
         self.assertIn(len(generated.topic.table.columns), range(6, 8))
 
   def test_only_given_kinds_are_drawn(self):
-    generator = Generator(DBBenchOptions(kinds=("sum", "sum", "count")))
+    generator = QuestionGenerator(DBBenchOptions(kinds=("sum", "sum", "count")))
     types = [generator.generate("test", i).problem.type for i in range(60)]
     self.assertEqual(set(types), {"sum", "count"})
     self.assertGreater(types.count("sum"), types.count("count"))
@@ -148,5 +153,5 @@ class OptionsTest(unittest.TestCase):
       {"num_tables": (1, MAX_TABLES + 1)},
     ):
       with self.subTest(**options), self.assertRaises(ConfigError) as caught:
-        Generator(DBBenchOptions(**options))
+        QuestionGenerator(DBBenchOptions(**options))
       self.assertIn(next(iter(options)), str(caught.exception))

@@ -10,8 +10,12 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.contract import SessionContract
 from environments.dbbench import DBBench
 from environments.dbbench.engines.sqlite_connection import Connection
-from environments.dbbench.generation.generator import Generator
-from environments.dbbench.generation.joins import MAX_TABLES, Join, draw_join
+from environments.dbbench.generation.generator import QuestionGenerator
+from environments.dbbench.generation.joins import (
+  MAX_TABLES,
+  TableJoin,
+  draw_join,
+)
 from environments.dbbench.generation.statement import Select
 from environments.dbbench.generation.tables import Topic
 from environments.dbbench.mysql import dialect
@@ -59,12 +63,14 @@ class JoinTest(unittest.TestCase):
       table = Table("t", ("a", "n"), tuple(("x", n) for n in numbers))
       topic = Topic(table, "ts", "a", ("a",), ("n",), "y")
       order = Select("t", column="a", order_by="n", descending=True)
-      self.assertIs(Join((table,), (), topic).has_no_tie(order), not is_tied)
+      self.assertIs(
+        TableJoin((table,), (), topic).has_no_tie(order), not is_tied
+      )
 
 
 class JoinedTasksTest(unittest.TestCase):
   def setUp(self):
-    self.generator = Generator(DBBenchOptions(num_tables=(2, 3)))
+    self.generator = QuestionGenerator(DBBenchOptions(num_tables=(2, 3)))
 
   def test_questions_have_the_tables_asked_for_and_changes_have_one(self):
     for split in SPLITS:
@@ -108,10 +114,10 @@ class JoinedTasksTest(unittest.TestCase):
     self.assertGreater(num_changed / num_asked, 0.7)
 
   def test_more_tables_never_change_the_tasks_of_one(self):
-    one = Generator(DBBenchOptions(num_tables=(1, 1)))
+    one = QuestionGenerator(DBBenchOptions(num_tables=(1, 1)))
     for index in range(8):
       self.assertEqual(
-        one.generate("test", index), Generator().generate("test", index)
+        one.generate("test", index), QuestionGenerator().generate("test", index)
       )
 
 

@@ -4,7 +4,7 @@ import unittest
 
 from environments.dbbench.mysql.dialect import (
   MAX_SQL_CHARS,
-  Refused,
+  StatementRefused,
   translate,
 )
 
@@ -67,7 +67,7 @@ class TranslateTest(unittest.TestCase):
       "SELECT " + "(" * 5000,
       "SELECT '" + "x" * MAX_SQL_CHARS + "'",
     ):
-      with self.subTest(sql=sql[:40]), self.assertRaises(Refused):
+      with self.subTest(sql=sql[:40]), self.assertRaises(StatementRefused):
         translate(sql, is_quick=False)
 
   def test_nothing_reaches_beyond_the_database(self):
@@ -81,5 +81,5 @@ class TranslateTest(unittest.TestCase):
       "LOAD DATA INFILE '/etc/passwd' INTO TABLE t",
       "SELECT 1 INTO OUTFILE '/tmp/x'",
     ):
-      with self.subTest(sql=sql), self.assertRaises(Refused):
+      with self.subTest(sql=sql), self.assertRaises(StatementRefused):
         translate(sql)

@@ -44,7 +44,7 @@ class FunctionsTest(unittest.TestCase):
 
 class MeterTest(unittest.TestCase):
   def test_calls_are_charged_for_what_they_read_and_return(self):
-    connection, meter = sqlite3.connect(":memory:"), functions.Meter()
+    connection, meter = sqlite3.connect(":memory:"), functions.StatementMeter()
     self.addCleanup(connection.close)
     functions.install(connection, meter)
     for sql in (

@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from environments.dbbench.mysql.dialect import parsed
-from environments.dbbench.mysql.syntax import Refused, tokens
+from environments.dbbench.mysql.syntax import StatementRefused, tokens
 from tests.environments.dbbench.data import mariadb_address
 
 LISTED = json.loads(
@@ -30,7 +30,7 @@ def refusal_of(sql):
   """Returns the error of a statement that cannot be parsed, else None."""
   try:
     parsed(sql)
-  except Refused as error:
+  except StatementRefused as error:
     return str(error)
   return None
 

@@ -15,7 +15,7 @@ from environments.knowledgegraph.engines.endpoint import (
   EndpointEngine,
 )
 from environments.knowledgegraph.engines.graph import Graph, Literal
-from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.memory import ProgramEvaluation
 from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 from environments.knowledgegraph.engines.program import (
   And,
@@ -44,7 +44,7 @@ class AgreementTest(unittest.TestCase):
   @given(graph=random_programs.graphs(), program=random_programs.programs())
   def test_on_answers(self, graph, program):
     answers = self.ask_oxigraph(graph, lambda store: store.answers(program))
-    self.assertEqual(Evaluation(graph).answers(program), answers)
+    self.assertEqual(ProgramEvaluation(graph).answers(program), answers)
 
   @pytest.mark.slow
   @settings(max_examples=200, deadline=None, derandomize=True)
@@ -54,7 +54,7 @@ class AgreementTest(unittest.TestCase):
   )
   def test_on_relations(self, graph, program):
     names = self.ask_oxigraph(graph, lambda store: store.predicates(program))
-    self.assertEqual(Evaluation(graph).predicates(program), names)
+    self.assertEqual(ProgramEvaluation(graph).predicates(program), names)
 
   def ask_oxigraph(self, graph, question):
     async def ask():

@@ -4,7 +4,7 @@ import asyncio
 import unittest
 
 from environments.knowledgegraph.engines.graph import Graph, Literal, sort_key
-from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.memory import ProgramEvaluation
 from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 from environments.knowledgegraph.engines.program import (
   And,
@@ -48,7 +48,7 @@ GRAPH = Graph(
 
 class MeaningTest(unittest.TestCase):
   def assertAnswers(self, program, *answers, graph=GRAPH):
-    self.assertEqual(Evaluation(graph).answers(program), set(answers))
+    self.assertEqual(ProgramEvaluation(graph).answers(program), set(answers))
     on_oxigraph = asyncio.run(self.on_oxigraph(graph, program))
     self.assertEqual(on_oxigraph, set(answers))
 

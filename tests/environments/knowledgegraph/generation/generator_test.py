@@ -9,7 +9,7 @@ from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph.calls import ENTITY
 from environments.knowledgegraph.engines.graph import Graph
-from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.memory import ProgramEvaluation
 from environments.knowledgegraph.engines.program import shorter
 from environments.knowledgegraph.generation.freebase import load_facts
 from environments.knowledgegraph.generation.generator import (
@@ -26,7 +26,7 @@ from environments.knowledgegraph.generation.questions import (
 from environments.knowledgegraph.generation.themes import (
   THEMES,
   Relation,
-  Theme,
+  WorldTheme,
   ontology_of,
 )
 from environments.knowledgegraph.generation.world import World
@@ -56,12 +56,12 @@ class WorldGeneratorTest(unittest.TestCase):
   def test_the_gold_calls_give_the_answer(self):
     for instance in self.instances():
       program = gold_programs(instance.problem.gold_calls)[-1]
-      answers = Evaluation(instance.graph).answers(program)
+      answers = ProgramEvaluation(instance.graph).answers(program)
       self.assertEqual(answers, instance.problem.answers)
 
   def test_every_call_changes_the_answer(self):
     for instance in self.instances():
-      evaluation = Evaluation(instance.graph)
+      evaluation = ProgramEvaluation(instance.graph)
       programs = gold_programs(instance.problem.gold_calls)
       for before in programs[:-1]:
         with self.subTest(question=instance.problem.question):
@@ -75,7 +75,7 @@ class WorldGeneratorTest(unittest.TestCase):
     instances = self.instances(num_train) + self.instances(num_test, "test")
     for instance in instances:
       (*_, program) = gold_programs(instance.problem.gold_calls)
-      evaluation = Evaluation(instance.graph)
+      evaluation = ProgramEvaluation(instance.graph)
       counted[instance.problem.kind] += 1
       for part in shorter(program):
         self.assertNotEqual(
@@ -156,7 +156,7 @@ class WalkingTest(unittest.TestCase):
       graph.add((x, forth, y))
       graph.add((y, back, x))
     world = World(
-      Theme(types=(), relations=relations, attributes=()),
+      WorldTheme(types=(), relations=relations, attributes=()),
       graph,
       {f"m.0{i}": f"Item {i}" for i in range(1, 5)},
       {"a.a": ["m.01", "m.03"], "a.b": ["m.02", "m.04"]},
@@ -230,7 +230,7 @@ class FactGeneratorTest(unittest.TestCase):
       for index in range(40):
         instance = generator.generate(split, index)
         program = gold_programs(instance.problem.gold_calls)[-1]
-        evaluation = Evaluation(instance.graph)
+        evaluation = ProgramEvaluation(instance.graph)
         answers = instance.problem.answers
         self.assertEqual(evaluation.answers(program), answers)
         for part in shorter(program):

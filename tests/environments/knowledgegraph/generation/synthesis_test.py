@@ -4,13 +4,13 @@ import unittest
 
 from environments.knowledgegraph.calls import ENTITY
 from environments.knowledgegraph.engines.graph import Literal
-from environments.knowledgegraph.engines.memory import Evaluation
+from environments.knowledgegraph.engines.memory import ProgramEvaluation
 from environments.knowledgegraph.engines.program import And, Count, Entity, Join
 from environments.knowledgegraph.generation.synthesis import synthesise
 from environments.knowledgegraph.problem import (
   GoldCall,
+  KGProblem,
   Ontology,
-  Problem,
   gold_programs,
 )
 
@@ -25,11 +25,11 @@ HOP = GoldCall("get_neighbors", ("m.0x", "a.b.a"))
 
 
 def a_problem(calls, answers):
-  return Problem("q", {"x": "m.0x", "y": "m.0y"}, frozenset(answers), calls)
+  return KGProblem("q", {"x": "m.0x", "y": "m.0y"}, frozenset(answers), calls)
 
 
 def answers_to(problem):
-  evaluation = Evaluation(synthesise(problem, ONTOLOGY))
+  evaluation = ProgramEvaluation(synthesise(problem, ONTOLOGY))
   return evaluation.answers(gold_programs(problem.gold_calls)[-1])
 
 
@@ -58,7 +58,7 @@ class SynthesisTest(unittest.TestCase):
       GoldCall("argmax", ("#2", "a.a.n")),
     )
     graph = synthesise(a_problem(calls, {"m.01"}), ONTOLOGY)
-    evaluation = Evaluation(graph)
+    evaluation = ProgramEvaluation(graph)
     left, right, both, _ = gold_programs(calls)
     common = evaluation.answers(both)
     self.assertLess(common, evaluation.answers(left))

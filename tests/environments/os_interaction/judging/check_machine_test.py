@@ -7,7 +7,7 @@ import pytest
 
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.tasks.outcomes import CommandMade
-from environments.os_interaction.tasks.problem import Problem, Script
+from environments.os_interaction.tasks.problem import OSProblem, Script
 from tests.environments.os_interaction.engines import (
   InSandbox,
   OnDocker,
@@ -19,7 +19,7 @@ CHECK = """expected=$(python3 -c 'print(6 * 7)')
 [ "$(calc '6 * 7')" = "$expected" ] && [ "$(calc 2+2)" = "$(expr 2 + 2)" ] &&
   grep -q bob /etc/passwd && [ "$(stat -c %a /usr/bin/find)" = 755 ] &&
   [ ! -e /root/old ] && [ "$(cat /root/new)" = yes ]"""
-PROBLEM = Problem(
+PROBLEM = OSProblem(
   "Make calc.",
   init=(Script("bash", "chmod u+s /usr/bin/find; touch /root/old"),),
   check=(Script("bash", CHECK),),
@@ -106,7 +106,7 @@ class Checks:
 
   async def test_commands_in_any_folder(self):
     engine = self.open_engine()
-    problem = Problem("Make c.", outcome=CommandMade("c", (((), "hello"),)))
+    problem = OSProblem("Make c.", outcome=CommandMade("c", (((), "hello"),)))
     for name, (script, expected) in self.sample(COMMANDS):
       with self.subTest(name):
         solved = await self.is_solved(engine, script, problem)

@@ -11,7 +11,7 @@ from environments.os_interaction.judging import judge as judge_module
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.tasks.outcomes import ProcessesEnded
-from environments.os_interaction.tasks.problem import Problem, Script
+from environments.os_interaction.tasks.problem import OSProblem, Script
 from tests.environments.os_interaction.engines import (
   NAME,
   InSandbox,
@@ -23,7 +23,7 @@ COMPARE = Script("python", None, "check/integer-match.py")
 
 
 def question(example):
-  return Problem(
+  return OSProblem(
     "How many?", check=(None, COMPARE), example=Script("bash", example)
   )
 
@@ -73,7 +73,7 @@ class Answers:
 class ProcessesTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_process_that_is_about_to_end_has_been_ended(self):
     other, one = {"2": "paperd-old"}, {"1": "paperd"}
-    ended = Problem("", outcome=ProcessesEnded("paperd", "paperd-old"))
+    ended = OSProblem("", outcome=ProcessesEnded("paperd", "paperd-old"))
     for states, is_right in (
       ((other | one, other), True),
       ((other | one, other, {}), False),

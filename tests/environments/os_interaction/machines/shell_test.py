@@ -13,7 +13,7 @@ from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines import shell
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.session import OSSession
-from environments.os_interaction.tasks.problem import Match, Problem
+from environments.os_interaction.tasks.problem import AnswerMatch, OSProblem
 from tests.environments.os_interaction.messages import answer, bash
 
 PROMPT = b"\x1b[?2004hroot@box:~# "
@@ -97,7 +97,7 @@ class ReplacementTest(unittest.IsolatedAsyncioTestCase):
   async def session(self, machine, *, fresh_machine):
     """Opens a session on a machine whose first shell ends at once."""
     opened = await shell.Shell.open(machine, limit_s=1.0)
-    problem = Problem("What?", match=Match("right"))
+    problem = OSProblem("What?", match=AnswerMatch("right"))
     judge = Judge(problem, machine, fresh_machine, limit_s=1.0)
     return OSSession(problem, judge, opened, OSInteractionOptions())
 

@@ -9,7 +9,7 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.environment import OSInteraction
 from environments.os_interaction.tasks.agentbench import load_problems
-from environments.os_interaction.tasks.problem import Match, Script
+from environments.os_interaction.tasks.problem import AnswerMatch, Script
 from tests.environments.os_interaction.data import tasks
 
 BASH = Script("bash", "true")
@@ -54,10 +54,10 @@ class LoadTest(unittest.TestCase):
 
   def test_match_is_text_or_a_rule(self):
     for rule, expected in (
-      ("7", Match("7")),
-      ({"answer": "7", "strip": False}, Match("7", strip=False)),
-      ({"regex": "^7", "strip": True}, Match(None, "^7")),
-      ({"regex": "^7"}, Match(None, "^7")),
+      ("7", AnswerMatch("7")),
+      ({"answer": "7", "strip": False}, AnswerMatch("7", strip=False)),
+      ({"regex": "^7", "strip": True}, AnswerMatch(None, "^7")),
+      ({"regex": "^7"}, AnswerMatch(None, "^7")),
     ):
       with self.subTest(rule=rule):
         problem = self.load_one(evaluation={"match": rule})

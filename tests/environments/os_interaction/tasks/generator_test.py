@@ -5,12 +5,16 @@ import unittest
 
 from agentrl_jax.data.split import SPLITS, split_of
 from environments.options import OSInteractionOptions
-from environments.os_interaction.tasks.generator import KINDS, LEVELS, Generator
+from environments.os_interaction.tasks.generator import (
+  KINDS,
+  LEVELS,
+  TaskGenerator,
+)
 
 
 class GeneratorTest(unittest.TestCase):
   def test_content_is_a_function_of_split_and_index(self):
-    first, second = Generator(), Generator()
+    first, second = TaskGenerator(), TaskGenerator()
     for split in SPLITS:
       for index in range(50):
         self.assertEqual(
@@ -18,14 +22,14 @@ class GeneratorTest(unittest.TestCase):
         )
 
   def test_splits_share_no_description(self):
-    generator = Generator()
+    generator = TaskGenerator()
     for split in SPLITS:
       for index in range(300):
         problem = generator.generate(split, index).problem
         self.assertEqual(split_of(problem.description), split)
 
   def test_every_kind_is_drawn(self):
-    generator = Generator()
+    generator = TaskGenerator()
     drawn = collections.Counter(
       generator.generate("train", index).kind for index in range(1000)
     )
@@ -35,7 +39,7 @@ class GeneratorTest(unittest.TestCase):
   def test_kinds_have_tasks_in_both_splits_at_every_level(self):
     for kind in KINDS:
       for level in range(LEVELS[0], LEVELS[1] + 1):
-        generator = Generator(
+        generator = TaskGenerator(
           OSInteractionOptions(kinds=(kind,), difficulty=(level, level))
         )
         for split in SPLITS:
@@ -46,7 +50,7 @@ class GeneratorTest(unittest.TestCase):
 
   def test_harder_tasks_have_longer_init_scripts(self):
     def size(level):
-      generator = Generator(OSInteractionOptions(difficulty=(level, level)))
+      generator = TaskGenerator(OSInteractionOptions(difficulty=(level, level)))
       drawn = [generator.generate("train", index) for index in range(200)]
       return sum(len(task.problem.init[0].code) for task in drawn)
 
@@ -54,7 +58,7 @@ class GeneratorTest(unittest.TestCase):
     self.assertGreater(size(3), 1.2 * size(2))
 
   def test_the_slip_is_not_the_example(self):
-    generator = Generator()
+    generator = TaskGenerator()
     for index in range(200):
       task = generator.generate("train", index)
       self.assertNotEqual(task.slip, task.problem.example.code)

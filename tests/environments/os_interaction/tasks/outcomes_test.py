@@ -14,9 +14,9 @@ from environments.os_interaction.machines.files import (
 )
 from environments.os_interaction.tasks.outcomes import (
   Becomes,
+  MachineState,
   PackedInto,
   ProcessesEnded,
-  State,
   UserMade,
 )
 
@@ -42,7 +42,7 @@ def changed(path, **values):
 
 class BecomesTest(unittest.TestCase):
   def right(self, outcome, after, before=TREE):
-    return outcome.is_right(State(before), State(after))
+    return outcome.is_right(MachineState(before), MachineState(after))
 
   def test_only_the_given_files_may_change(self):
     outcome = Becomes(root="/d", modes={"/d/a.txt": 0o600})
@@ -124,8 +124,8 @@ class PackedTest(unittest.TestCase):
   tree = {f"/r{path}": file for path, file in TREE.items()}
 
   def right(self, archive, tree=None):
-    after = State((tree or self.tree) | {"/tmp/d.tar.gz": archive})
-    return self.outcome.is_right(State(self.tree), after)
+    after = MachineState((tree or self.tree) | {"/tmp/d.tar.gz": archive})
+    return self.outcome.is_right(MachineState(self.tree), after)
 
   def members(self, prefix):
     return {f"{prefix}{p[4:]}": file for p, file in self.tree.items()}
@@ -210,7 +210,7 @@ class UserTest(unittest.TestCase):
   )
 
   def right(self, home=HOME, parent=FOLDER_0, **now):
-    before = State(
+    before = MachineState(
       {
         "/etc/passwd": text(PASSWD),
         "/etc/shadow": text(SHADOW, 0o640),
@@ -225,7 +225,7 @@ class UserTest(unittest.TestCase):
         content = text(content, 0o640 if "shadow" in name else 0o644)
       files[f"/etc/{name}"] = content
     files |= {"/home": parent} | ({"/home/eva": home} if home else {})
-    return self.outcome.is_right(before, State(files))
+    return self.outcome.is_right(before, MachineState(files))
 
   def test_a_user_as_asked(self):
     eva = "eva:x:2001:"
@@ -345,5 +345,5 @@ class ProcessesTest(unittest.TestCase):
       ({"1": "init", "5": "drumd (stopped)", "7": other}, False),
     ):
       with self.subTest(after=after):
-        states = State({}, before), State({}, after)
+        states = MachineState({}, before), MachineState({}, after)
         self.assertIs(outcome.is_right(*states), expected)

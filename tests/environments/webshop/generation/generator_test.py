@@ -7,7 +7,7 @@ import pytest
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.errors import ConfigError
 from environments.options import WebShopOptions
-from environments.webshop.generation.generator import Generator
+from environments.webshop.generation.generator import ShopGenerator
 from environments.webshop.generation.goals import canonical_goal
 from environments.webshop.shop.reward import score_purchase
 
@@ -22,7 +22,7 @@ def a_generator(**changes):
     "num_cached": 4,
     "difficulty": "easy",
   }
-  return Generator(WebShopOptions(**settings | changes))
+  return ShopGenerator(WebShopOptions(**settings | changes))
 
 
 class SplitCase:
