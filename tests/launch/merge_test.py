@@ -6,12 +6,17 @@ import json
 import pathlib
 import tempfile
 
+import jax
 import numpy as np
 import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.data.records import Message
+from agentrl_jax.model import sharding
+from agentrl_jax.model.hugging_face.export import write_params
+from agentrl_jax.model.hugging_face.pretrained import read_params
+from agentrl_jax.model.policy import Policy
 from launch.config.chat import codec_of
 from launch.config.settings import read_settings
 from launch.export import export
@@ -19,7 +24,10 @@ from launch.storage.run_config import run_config
 from launch.train import train
 from tests import programs
 from tests.launch import tiny
+from tests.launch.export_test import MODEL, write_model
+from tests.settings import COMPUTE
 
+POLICY = Policy(MODEL, COMPUTE)
 DEADLINE_S = 300
 STEPS = 4  # from the merge
 
@@ -33,6 +41,25 @@ def _sampled_by(path: pathlib.Path) -> dict[int, set[int]]:
         found = np.frombuffer(base64.b64decode(turn["version"]), np.int32)
         versions.setdefault(turn["policy_slot"], set()).update(found.tolist())
   return versions
+
+
+def test_overlaps_are_printed(tmp_path):
+  write_model(tmp_path / "base")
+  params = read_params(
+    tmp_path / "base", POLICY, sharding.make_mesh({}), dtype="float32"
+  )
+  other = jax.tree.map(lambda x: x + 1, params)
+  write_params(tmp_path / "expert", other, MODEL, context=128, dtype="float32")
+  done = programs.run(
+    "launch.merge",
+    f"--base={tmp_path / 'base'}",
+    f"--experts={tmp_path / 'expert'}",
+    f"--to={tmp_path / 'merged'}",
+    deadline_s=DEADLINE_S,
+  )
+  said = done.stdout
+  assert "100.0% of its numbers changed, 0.0% of these in another" in said
+  assert said.endswith("merged: mean of 1 models\n"), done.stderr
 
 
 def _said(test, program, *flags) -> str:

@@ -105,6 +105,24 @@ class Serving:
     return status
 
 
+def test_models_that_cannot_be_served_are_refused(tmp_path):
+  model, broken = tmp_path / "model", tmp_path / "broken"
+  write_model(model)
+  broken.mkdir()
+  (broken / "config.json").write_text("{")
+  for models, context, sentence in (
+    ((), None, "nothing to serve"),
+    ((tmp_path,), None, "has no config.json: name a local Hugging Face"),
+    ((broken,), None, "is not JSON"),
+    ((f"a@b={model}",), None, "cannot name a model"),
+    ((model, model), None, "two models would be called model"),
+    ((model,), 4096, "beyond the 2048 tokens"),
+    ((model,), 1, "must be 2 tokens or more"),
+  ):
+    with pytest.raises(AgentRLError, match=sentence):
+      find_models([], [str(m) for m in models], context=context, dtype=None)
+
+
 @pytest.mark.slow
 class ServeTest(absltest.TestCase):
   @classmethod
@@ -206,32 +224,19 @@ class ServeTest(absltest.TestCase):
     )
     self.assertEqual(server.said.count("\n"), 1, server.said)
 
-  def test_refusals(self):
+  def test_runs_that_cannot_be_served_are_refused(self):
     empty = write_run(self.root / "empty")
-    (self.root / "broken").mkdir()
-    (self.root / "broken" / "config.json").write_text("{")
-    for runs, models, changes, sentence in (
-      ((), (), {}, "nothing to serve"),
-      ((), (self.root,), {}, "has no config.json: name a local Hugging Face"),
-      ((), (self.root / "broken",), {}, "is not JSON"),
-      ((), (f"a@b={self.model}",), {}, "cannot name a model"),
-      ((), (self.model, self.model), {}, "two models would be called model"),
-      ((), (self.model,), {"context": 4096}, "beyond the 2048 tokens"),
-      ((), (self.model,), {"context": 1}, "must be 2 tokens or more"),
-      ((self.root,), (), {}, "has no config.yaml"),
-      ((empty,), (), {}, "has no checkpoint yet"),
-      ((f"{self.run_root}@3",), (), {}, "there are 2, 4, warm_start"),
-      ((f"{self.run_root}@2,",), (), {}, "there are 2, 4, warm_start"),
+    for run, sentence in (
+      (self.root, "has no config.yaml"),
+      (empty, "has no checkpoint yet"),
+      (f"{self.run_root}@3", "there are 2, 4, warm_start"),
+      (f"{self.run_root}@2,", "there are 2, 4, warm_start"),
     ):
       with (
         self.subTest(sentence),
         self.assertRaisesRegex(AgentRLError, sentence),
       ):
-        find_models(
-          [str(run) for run in runs],
-          [str(model) for model in models],
-          **{"context": None, "dtype": None} | changes,
-        )
+        find_models([str(run)], [], context=None, dtype=None)
 
   def test_words_for_versions(self):
     for words, names in (

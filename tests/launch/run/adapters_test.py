@@ -82,6 +82,8 @@ class AdaptersTest(absltest.TestCase):
       atol=1e-6,
     )
 
+
+class AdaptationTest(absltest.TestCase):
   def test_settings_that_nothing_reads(self):
     config = base.get_config()
     config.lora.alpha = 2.0

@@ -1,5 +1,6 @@
 """A task whose environment breaks in the middle of a run, and comes back."""
 
+import asyncio
 import os
 import pathlib
 import signal
@@ -11,11 +12,32 @@ import time
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.data.records import Task
+from agentrl_jax.env.loading import load_environment
+from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.metrics import read_metrics
+from launch.config.settings import read_settings
 from tests import programs
+from tests.launch.run import broken_task
 from tests.launch.run.broken_task import SWITCH
 
 DEADLINE_S = 240
+
+
+def test_a_switch_says_how_the_environment_breaks(tmp_path, monkeypatch):
+  switch = tmp_path / "switch"
+  monkeypatch.setenv(SWITCH, str(switch))
+  settings = read_settings(broken_task.get_config()).environments["breakable"]
+  environment = load_environment(settings.target, settings.options)
+
+  async def open_session():
+    async with environment.open(Task("breakable", "train", 0), seed=0):
+      pass
+
+  asyncio.run(open_session())
+  switch.write_text("fails")
+  with pytest.raises(EnvironmentFault, match="as told"):
+    asyncio.run(open_session())
 
 
 @pytest.mark.full

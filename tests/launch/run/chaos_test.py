@@ -5,7 +5,14 @@ import tempfile
 import pytest
 from absl.testing import absltest
 
-from tests.launch.run import chaos
+from launch.config.settings import read_settings
+from tests.launch.run import chaos, chaos_config
+
+
+def test_both_environments_of_the_run_can_be_read():
+  settings = read_settings(chaos_config.get_config())
+  assert set(settings.environments) == {"arithmetic"}
+  assert settings.rollouts.answer_timeout_s < settings.waits.answer_timeout_s
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ from absl.testing import absltest
 from agentrl_jax.errors import Collapsed
 from agentrl_jax.metrics import read_metrics
 from launch.run.training import train
+from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 
 LOG = "launch.run.reinforcement"
@@ -22,6 +23,12 @@ def config_of(folder, action):
   c.train.steps = 5
   c.collapse_alarm.update(action=action, min_success=0.999, success_batches=3)
   return c
+
+
+def test_both_actions_are_one_run(tmp_path):
+  run = RunDirectory(tmp_path / "run")
+  run.keep_config(config_of("", "stop"))
+  run.keep_config(config_of("", "warn"))
 
 
 @pytest.mark.slow

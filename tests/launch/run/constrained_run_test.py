@@ -21,24 +21,35 @@ from tests.launch import tiny
 STEPS = 1
 
 
+def config_of(folder):
+  config = tiny.get_config()
+  config.workdir = folder
+  config.compile_cache = ""  # which would outlive its folder here
+  config.train.steps = STEPS
+  config.sampling.calls = "required"
+  config.episode.max_answer_tokens = 80
+  config.warm_start.num_demonstrations = 300
+  config.loss.kl_coefficient = 0.1
+  # With a critic even an attempt that fails as all others do teaches.
+  config.model.value_head = True
+  config.advantage.estimator = "gae"
+  config.loss.value_coefficient = 0.5
+  return config
+
+
+def test_calls_are_required_and_a_critic_is_trained():
+  settings = read_settings(config_of(""))
+  assert settings.sampling.calls == "required"
+  assert settings.loss.has_critic and settings.advantage.uses_critic
+
+
 @pytest.mark.full
 class ConstrainedRunTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
     folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-    config = tiny.get_config()
-    config.workdir = folder
-    config.compile_cache = ""  # which would outlive its folder here
-    config.train.steps = STEPS
-    config.sampling.calls = "required"
-    config.episode.max_answer_tokens = 80
-    config.warm_start.num_demonstrations = 300
-    config.loss.kl_coefficient = 0.1
-    # With a critic even an attempt that fails as all others do teaches.
-    config.model.value_head = True
-    config.advantage.estimator = "gae"
-    config.loss.value_coefficient = 0.5
+    config = config_of(folder)
     train(config)
     cls.run_root = pathlib.Path(folder) / config.name
     cls.settings = read_settings(config)

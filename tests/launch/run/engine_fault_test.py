@@ -10,6 +10,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.metrics import read_metrics
 from agentrl_jax.rollout.engine.engine import RolloutEngine
+from launch.config.settings import read_settings
 from launch.run.training import train
 from tests.launch import tiny
 
@@ -24,6 +25,13 @@ def config_of(folder, driver):
   c.checkpoint.every = 1
   c.engine.driver = driver
   return c
+
+
+@pytest.mark.parametrize("driver", ["jetstream", "local"])
+def test_no_wait_of_the_learner_ends_within_the_test(driver):
+  config = config_of("", driver)
+  read_settings(config)
+  assert config.train.batch_timeout_s > 300
 
 
 @pytest.mark.slow

@@ -40,7 +40,6 @@ SMALL = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 class FinetuneTest(absltest.TestCase):
   @classmethod
@@ -52,7 +51,6 @@ class FinetuneTest(absltest.TestCase):
     cls.model = cls.root / "tiny-qwen"
     write_model(cls.model)
 
-  @pytest.mark.slow
   def test_a_folder_is_all_it_takes(self):
     settings = read_settings(finetune.get_config(str(self.model)))
     self.assertEqual(settings.model, MODEL)

@@ -13,6 +13,8 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
+from agentrl_jax.env.loading import load_environment
+from launch.config.settings import read_settings
 from tests import programs
 from tests.launch.processes.learners import ledger_of, metrics_of, state_of
 from tests.launch.run import functions_run
@@ -53,6 +55,15 @@ def episodes_of(root, version):
     for group in groups
     for each in group.trajectories
   ]
+
+
+@pytest.mark.parametrize("written_as", functions_run.TARGETS)
+def test_nothing_of_a_run_depends_on_timing(written_as):
+  settings = read_settings(functions_run.get_config(written_as))
+  assert settings.queue.order == "started"
+  assert settings.admission.max_staleness == 0
+  environment = settings.environments["arithmetic"]
+  load_environment(environment.target, environment.options)
 
 
 @pytest.mark.slow

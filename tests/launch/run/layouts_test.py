@@ -3,10 +3,26 @@
 import pytest
 from absl.testing import absltest
 
+from launch.config.settings import read_settings
 from tests import many_processes
+from tests.launch import tiny
+from tests.launch.run import layouts_program
 
 
 class LayoutsTest(absltest.TestCase):
+  def test_layouts_are_from_short_to_long(self):
+    for variant, more in layouts_program.VARIANTS.items():
+      config = tiny.get_config()
+      config.update_from_flattened_dict(
+        {
+          **layouts_program.CHANGES,
+          **more,
+          "train.layouts": layouts_program.LAYOUTS,
+        }
+      )
+      lengths = [each.row_length for each in read_settings(config).layouts]
+      self.assertEqual(lengths, [16, 48, config.train.row_length], variant)
+
   @pytest.mark.slow
   def test_goes_to_another_mesh_and_back(self):
     self._train("plain")

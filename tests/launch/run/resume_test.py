@@ -3,6 +3,7 @@
 Real processes: two learners of two devices each, joined by `jax.distributed`.
 """
 
+import math
 import pathlib
 import random
 import shutil
@@ -97,6 +98,16 @@ def assert_none_lost_none_twice(root, steps):
   assert sorted(trained + queued + in_flight) == list(range(num_started))
   versions = [entry["version"] for entry in ledger_of(root)]
   assert versions == list(range(steps))
+
+
+@pytest.mark.parametrize("changes", [EXACT, ASYNCHRONOUS])
+@pytest.mark.parametrize("more", [{}, CONSTRAINED, LEARNING])
+def test_every_variant_is_a_config(changes, more):
+  config = tiny.get_config()
+  config.update_from_flattened_dict(changes | more)
+  settings = read_settings(config)
+  assert settings.advantage.informs_critic
+  assert math.prod(settings.mesh.values()) == 4
 
 
 @pytest.mark.slow

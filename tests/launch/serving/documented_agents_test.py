@@ -25,6 +25,12 @@ class _Scripted(talking.Scripted):
     return await super().generate(prompt, spec)
 
 
+def test_the_documented_program_is_a_program(tmp_path):
+  source = pathlib.Path(documented_program(tmp_path)).read_text()
+  compile(source, "agents.py", "exec")
+  assert "sys.argv" in source
+
+
 @pytest.mark.slow
 class DocumentedAgentsTest(parameterized.TestCase, Playing):
   async def asyncSetUp(self):

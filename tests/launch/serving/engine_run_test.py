@@ -13,10 +13,24 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
+from agentrl_jax.rollout.external.client import DIALECTS
+from launch.config.settings import read_settings
+from tests.launch import tiny
 from tests.launch.processes.learners import Learners, ledger_of, metrics_of
 from tests.launch.serving.rollout_servers import Server
 
 STEPS = 6
+
+
+def test_other_engines_are_asked_with_a_token(tmp_path):
+  (tmp_path / "token").write_text("a secret of this run\n")
+  config = tiny.get_config()
+  config.rollouts.update(
+    servers="a:1,b:2", protocol="openai", token_file=str(tmp_path / "token")
+  )
+  rollouts = read_settings(config).rollouts
+  assert rollouts.read_token() == "a secret of this run"
+  assert rollouts.protocol in DIALECTS
 
 
 @pytest.mark.timeout(900)

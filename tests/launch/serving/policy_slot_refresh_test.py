@@ -118,7 +118,6 @@ class PolicySlotServingTest(absltest.TestCase):
         self._run(checkpoints, serving, range(stopped, 15))
         self._assert_serves(policy_slots, {1: 12, 2: 8})
 
-  @pytest.mark.slow
   def test_what_does_not_change_is_not_published_again(self):
     serving, policy_slots = self._serving("every 4")
     self._run(self._open(), serving, range(8))

@@ -16,6 +16,8 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
+from launch.config.settings import read_settings
+from tests.launch import tiny
 from tests.launch.processes import learners as processes
 from tests.launch.processes.learners import Learners, ledger_of, metrics_of
 from tests.launch.serving.rollout_servers import Server
@@ -29,6 +31,13 @@ CHANGES = {
   "report.keep_groups": 100,
   "rollouts.server_timeout_s": 3.0,
 }
+
+
+def test_a_server_is_lost_long_before_an_answer_is():
+  config = tiny.get_config()
+  config.update_from_flattened_dict(CHANGES | {"rollouts.servers": "a:1,b:2"})
+  rollouts = read_settings(config).rollouts
+  assert rollouts.server_timeout_s < rollouts.answer_timeout_s / 10
 
 
 @pytest.mark.timeout(1800)

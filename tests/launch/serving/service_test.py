@@ -6,6 +6,9 @@ import unittest
 
 import pytest
 
+from launch.config import settings
+from launch.serving import service
+
 # google-jetstream is not there, whatever is installed.
 _WITHOUT_JETSTREAM = """
 import sys
@@ -33,6 +36,11 @@ try:
 except ConfigError as error:
   print(error)
 """
+
+
+class DriversTest(unittest.TestCase):
+  def test_every_driver_of_the_config_can_be_had(self):
+    self.assertEqual(set(service.DRIVERS), set(settings.DRIVERS))
 
 
 class WithoutJetStreamTest(unittest.TestCase):
