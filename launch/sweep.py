@@ -19,7 +19,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import ml_collections
@@ -52,14 +52,14 @@ from launch.reports.numbers import duration, interval, percent
 from launch.storage.run_directory import OTHER, RunDirectory
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import (
-  State,
+  CellState,
   progress_of,
   require_same_configs,
   run_of,
 )
 from launch.sweeps.display import SweepDisplay
 from launch.sweeps.jobs import render
-from launch.sweeps.plan import Cell, Plan, make_plan, write_record
+from launch.sweeps.plan import Cell, SweepPlan, make_plan, write_record
 from launch.sweeps.runner import Runner
 
 CONSOLE = plain_console()
@@ -105,7 +105,7 @@ def split_arguments(
 
 
 def load_configs(
-  plan: Plan, folder: pathlib.Path
+  plan: SweepPlan, folder: pathlib.Path
 ) -> dict[Cell, ml_collections.ConfigDict]:
   """Loads the config of every cell. Raises `ConfigError` if one cannot work."""
   configs = {}
@@ -119,29 +119,17 @@ def load_configs(
 
 
 def sweep(
-  plan: Plan,
+  plan: SweepPlan,
   configs: Mapping[Cell, ml_collections.ConfigDict],
   folder: pathlib.Path,
   budget: Budget,
 ) -> int:
   """Runs the cells; returns the number of those that are not finished."""
-  steps = {cell: config.train.steps for cell, config in configs.items()}
-  with SweepDisplay(CONSOLE, folder, steps) as display:
-    runner = Runner(
-      plan, configs, folder, budget, cores_each=_CORES.value, say=display.say
-    )
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-      runner.run(lambda: display.show(runner.states()))
-    except KeyboardInterrupt:
-      display.say(
-        "interrupted: the cells save and end; the same command goes on"
-      )
-    states = runner.states()
-    display.show(states)
+  runner, _ = _run_cells(plan, configs, folder, budget)
+  states = runner.states()
   for cell, sentence in runner.failures.items():
     CONSOLE.print(f"{cell.name} failed: {sentence}", soft_wrap=True)
-  left = [c for c, state in states.items() if state is not State.FINISHED]
+  left = [c for c, state in states.items() if state is not CellState.FINISHED]
   CONSOLE.print(
     f"{len(states) - len(left)} of {len(states)} cells are finished; "
     f"python -m launch.report {folder}",
@@ -151,8 +139,34 @@ def sweep(
   return len(left)
 
 
+def _run_cells(
+  plan: SweepPlan,
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+  folder: pathlib.Path,
+  budget: Budget,
+  is_enough: Callable[[], bool] = lambda: False,
+) -> tuple[Runner, bool]:
+  """Runs cells until `is_enough`; returns if they were not interrupted."""
+  steps = {cell: config.train.steps for cell, config in configs.items()}
+  with SweepDisplay(CONSOLE, folder, steps) as display:
+    runner = Runner(
+      plan, configs, folder, budget, cores_each=_CORES.value, say=display.say
+    )
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+      runner.run(lambda: display.show(runner.states()), is_enough=is_enough)
+    except KeyboardInterrupt:
+      display.say(
+        "interrupted: the cells save and end; the same command goes on"
+      )
+      return runner, False
+    finally:
+      display.show(runner.states())
+  return runner, True
+
+
 def check(
-  plan: Plan,
+  plan: SweepPlan,
   configs: Mapping[Cell, ml_collections.ConfigDict],
   folder: pathlib.Path,
   budget: Budget,
@@ -165,24 +179,15 @@ def check(
   config = configs[cell]
   run = run_of(folder, cell)
   steps = min(NUM_UPDATES, config.train.steps)
-  with SweepDisplay(CONSOLE, folder, {cell: config.train.steps}) as display:
-    runner = Runner(
-      plan.only(cell),
-      {cell: config},
-      folder,
-      budget,
-      cores_each=_CORES.value,
-      say=display.say,
-    )
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-      runner.run(
-        lambda: display.show(runner.states()),
-        is_enough=lambda: _num_updates(run) >= steps,
-      )
-    except KeyboardInterrupt:
-      display.say("interrupted: the cell has saved; the same command goes on")
-      return 1
+  runner, is_whole = _run_cells(
+    plan.only(cell),
+    {cell: config},
+    folder,
+    budget,
+    lambda: _num_updates(run) >= steps,
+  )
+  if not is_whole:
+    return 1
   if runner.failures:
     raise ConfigError(f"{cell.name} failed: {runner.failures[cell]}")
   attempts = _attempt(plan, cell, config, folder)
@@ -220,7 +225,7 @@ def _num_updates(run: pathlib.Path) -> int:
 
 
 def _attempt(
-  plan: Plan,
+  plan: SweepPlan,
   cell: Cell,
   config: ml_collections.ConfigDict,
   folder: pathlib.Path,
@@ -246,7 +251,7 @@ def _attempt(
 
 
 def _time_line(
-  plan: Plan,
+  plan: SweepPlan,
   config: ml_collections.ConfigDict,
   run: pathlib.Path,
   budget: Budget,

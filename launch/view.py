@@ -27,8 +27,7 @@ from agentrl_jax.files import writing
 from agentrl_jax.http_requests import listen
 from launch.config.command_line import REFUSED
 from launch.processes.terminal import plain_console, print_what_can_be_printed
-from launch.viewing.one_file import write_file
-from launch.viewing.server import Viewer, application
+from launch.viewing.server import Viewer, application, write_file
 from launch.viewing.terminal import follow, transcript
 
 CONSOLE = plain_console(soft_wrap=True)

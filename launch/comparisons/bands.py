@@ -11,7 +11,7 @@ from agentrl_jax.metrics import Row
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import LEVEL
 from launch.reports.curves import RL
-from launch.reports.plots import Line
+from launch.reports.plots import PlotLine
 
 UPDATES, EPISODES, TOKENS, MINUTES = (
   "updates",
@@ -27,7 +27,7 @@ _WINDOW = 5  # updates that a curve is smoothed over
 
 def band(
   arm: Arm, metrics: Sequence[str], cost: str, *, place: int
-) -> Line | None:
+) -> PlotLine | None:
   """Returns the mean of the metrics over seeds; None if no run has them.
 
   Each seed's curve is smoothed over 5 updates. The line ends where the first
@@ -51,7 +51,7 @@ def band(
   if len(curves) >= LEAST_SEEDS:
     error = values.std(0, ddof=1) / math.sqrt(len(curves))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(curves) - 1)) * error
-  return Line(
+  return PlotLine(
     label=f"{arm.name} ({len(curves)})",
     place=place,
     x=at.tolist(),

@@ -25,8 +25,8 @@ from launch.reports.curves import (
   STALENESS_MEAN,
   SUCCESS,
 )
-from launch.reports.tables import Cell
-from launch.sweeps.cells import State
+from launch.reports.tables import TableCell
+from launch.sweeps.cells import CellState
 
 _OLDER = "/policy_slot1"
 TURNS = "rollout/turns/"
@@ -80,7 +80,7 @@ COUNTS = {
   "hours": Diagnostic("run", "hours, warm start included"),
 }
 ALL = {**METRICS, **COUNTS}
-# Minutes from the first update to a success of so many percents.
+# Minutes from the first update until success reaches N %.
 TO_SUCCESS = "minutes_to_success/"
 _STEP = 5  # percents: levels are multiples of it
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]  # arm, seed, name
@@ -93,7 +93,7 @@ def diagnostics(arms: Sequence[Arm]) -> Values:
     arm.name: {
       seed: run
       for seed, run in sorted(arm.runs.items())
-      if run.state is State.FINISHED
+      if run.state is CellState.FINISHED
       and any(row.stage == RL for row in run.rows)
     }
     for arm in arms
@@ -243,7 +243,7 @@ def columns(values: Values) -> dict[str, Diagnostic]:
   }
 
 
-def table(values: Values) -> list[tuple[str, list[Cell]]]:
+def table(values: Values) -> list[tuple[str, list[TableCell]]]:
   """Returns a row per arm: means over seeds, with the least and the most."""
   names = columns(values)
   return [
@@ -259,9 +259,9 @@ def table(values: Values) -> list[tuple[str, list[Cell]]]:
   ]
 
 
-def _cell(values: Sequence[float]) -> Cell:
+def _cell(values: Sequence[float]) -> TableCell:
   if not values:
-    return Cell("")
+    return TableCell("")
   low, high = min(values), max(values)
   note = f"{low:.3g} to {high:.3g}" if len(values) > 1 else ""
-  return Cell(f"{statistics.fmean(values):.3g}", note)
+  return TableCell(f"{statistics.fmean(values):.3g}", note)

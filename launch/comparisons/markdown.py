@@ -28,7 +28,7 @@ between sums of arms and between stages (`finals.contrast`), one a line:
 
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.diagnostics import (
@@ -62,10 +62,10 @@ def filled(page: str, folder: pathlib.Path) -> str:
     if kind == "contrasts":
       return f"{begin}{contrasts(arms, words)}{end}"
     stage, _, mode = words.partition(" ")
-    found = finals(arms, stage, mode)
-    if found is None:
+    scores = finals(arms, stage, mode)
+    if scores is None:
       raise ConfigError(f"{path} has no evaluation of {stage}, {mode}")
-    return f"{begin}{markdown(found)}{end}"
+    return f"{begin}{markdown(scores)}{end}"
 
   return _BLOCK.sub(table, page)
 
@@ -85,31 +85,39 @@ def rises(arms: Sequence[Arm], mode: str) -> str:
   if not rows:
     raise ConfigError(f"no run was evaluated {mode} both before and after RL")
   names = list(dict.fromkeys(task for _, _, after in rows for task in after))
-  lines = [f"| {mode} | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-  for label, before_of, after_of in rows:
-    cells = [
-      f"{_level(before_of[name])} → {_level(after_of[name])}"
-      if name in before_of and name in after_of
-      else ""
-      for name in names
-    ]
-    lines.append(f"| {label} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
+  return _table(
+    [mode, *names],
+    [
+      [
+        label,
+        *(
+          f"{_level(before[name])} → {_level(after[name])}"
+          if name in before and name in after
+          else ""
+          for name in names
+        ),
+      ]
+      for label, before, after in rows
+    ],
+  )
 
 
 def drift(values: Values) -> str:
   """Returns what runs cost and how far policies were apart as a table."""
-  titles = [each.title for each in columns(values).values()]
-  lines = [
-    f"| mean over seeds | {' | '.join(titles)} |",
-    f"|---|{'---|' * len(titles)}",
-  ]
-  for label, cells in table(values):
-    texts = [
-      f"{cell.text} ({cell.note})" if cell.note else cell.text for cell in cells
-    ]
-    lines.append(f"| {label} | {' | '.join(texts)} |")
-  return "\n".join(lines) + "\n"
+  return _table(
+    ["mean over seeds", *(each.title for each in columns(values).values())],
+    [
+      [label, *(f"{c.text} ({c.note})" if c.note else c.text for c in cells)]
+      for label, cells in table(values)
+    ],
+  )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  lines = [head, ["---"] * len(head), *rows]
+  texts = [f"| {' | '.join(line)} |" for line in lines]
+  texts[1] = texts[1].replace(" ", "")
+  return "\n".join(texts) + "\n"
 
 
 def _level(score: Score) -> str:
@@ -120,23 +128,22 @@ def _level(score: Score) -> str:
 def markdown(of: Finals) -> str:
   """Returns levels and differences as a table."""
   names = of.columns
-  lines = [
-    f"| {numbers.stage_name(of.stage)}, {of.mode} | {' | '.join(names)} |",
-    f"|---|{'---|' * len(names)}",
-  ]
-  for level in of.levels:
-    cells = [
-      f"{100 * e.mean:.1f} ({numbers.interval(e.low, e.high)})" if e else ""
-      for e in map(level.tasks.get, names)
+  levels = [
+    [
+      f"{level.arm}, {level.num_seeds} seeds",
+      *(
+        f"{100 * e.mean:.1f} ({numbers.interval(e.low, e.high)})" if e else ""
+        for e in map(level.tasks.get, names)
+      ),
     ]
-    lines.append(
-      f"| {level.arm}, {level.num_seeds} seeds | {' | '.join(cells)} |"
-    )
-  lines += [
+    for level in of.levels
+  ]
+  changes = [
     _difference(f"{change.arm} − {of.baseline}", change, names)
     for change in of.changes
   ]
-  return "\n".join(lines) + "\n"
+  head = [f"{numbers.stage_name(of.stage)}, {of.mode}", *names]
+  return _table(head, levels + changes)
 
 
 def contrasts(arms: Sequence[Arm], words: str) -> str:
@@ -152,25 +159,24 @@ def contrasts(arms: Sequence[Arm], words: str) -> str:
     after, minus, before = sides.partition(" - ")
     if not minus:
       raise ConfigError(f"a contrast is `arm - arm`, and this line is {line!r}")
-    found = contrast(arms, stage, mode, after, before)
-    if found is None:
+    change = contrast(arms, stage, mode, after, before)
+    if change is None:
       raise ConfigError(f"no seed was evaluated {mode} on both sides of {line}")
-    rows.append((label or found.arm, found))
+    rows.append((label or change.arm, change))
   tasks = dict.fromkeys(task for _, of in rows for task in of.tasks)
   names = sorted(tasks, key=lambda task: task == MEAN)
-  head = [
-    f"| {numbers.stage_name(stage)}, {mode} | {' | '.join(names)} |",
-    f"|---|{'---|' * len(names)}",
-  ]
-  return "\n".join([*head, *(_difference(*row, names) for row in rows)]) + "\n"
+  head = [f"{numbers.stage_name(stage)}, {mode}", *names]
+  return _table(head, [_difference(*row, names) for row in rows])
 
 
-def _difference(label: str, change: Change, names: Sequence[str]) -> str:
-  cells = [
-    f"{numbers.points(d.mean)} ({numbers.signed_interval(d.low, d.high)}; "
-    f"{numbers.p_value(d.p)})"
-    if d
-    else ""
-    for d in map(change.tasks.get, names)
+def _difference(label: str, change: Change, names: Sequence[str]) -> list[str]:
+  return [
+    label,
+    *(
+      f"{numbers.points(d.mean)} ({numbers.signed_interval(d.low, d.high)}; "
+      f"{numbers.p_value(d.p)})"
+      if d
+      else ""
+      for d in map(change.tasks.get, names)
+    ),
   ]
-  return f"| {label} | {' | '.join(cells)} |"

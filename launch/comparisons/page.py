@@ -28,16 +28,16 @@ from launch.reports.curves import RL, SUCCESS
 from launch.reports.html import page
 from launch.reports.plots import Plot
 from launch.reports.summary import MODES, PASS, TRAINING
-from launch.reports.tables import Cell
-from launch.sweeps.cells import State
+from launch.reports.tables import TableCell
+from launch.sweeps.cells import CellState
 
-STAGES = ("warm_start", "rl")
+STAGES = ("rl", "warm_start")  # of the tables: the most asked for first
 FEW_SEEDS = 3  # below, the page says that a verdict is not to be had
-_UNEQUAL = 0.05  # share of the episodes by which ends may differ unsaid
+_UNEQUAL = 0.05  # share of episodes: a smaller difference is not flagged
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class ComparisonPage:
   """All that a page shows."""
 
   title: str
@@ -46,45 +46,43 @@ class Comparison:
   plots: Sequence[Plot]
 
 
-def compare(title: str, arms: Sequence[Arm]) -> Comparison:
+def compare(title: str, arms: Sequence[Arm]) -> ComparisonPage:
   """Computes every number and plot of the arms."""
   arms = with_training(arms)
-  found = [
-    finals(arms, stage, mode)
+  scores = [
+    of
     for stage in STAGES
     for mode in (*MODES, PASS, *TRAINING)
+    if (of := finals(arms, stage, mode)) is not None
   ]
-  made = [each for each in found if each is not None]
-  # After RL first: it is what is asked for.
-  made.sort(key=lambda each: each.stage != RL)
   tasks = sorted({task for arm in arms for task in _trained_tasks(arm)})
-  return Comparison(title, arms, made, make_plots(arms, tasks, made))
+  return ComparisonPage(title, arms, scores, make_plots(arms, tasks, scores))
 
 
-def write(comparison: Comparison, output: pathlib.Path) -> None:
+def write(comparison: ComparisonPage, output: pathlib.Path) -> None:
   """Writes the page, a picture of each plot, and the numbers as CSV."""
   output.mkdir(parents=True, exist_ok=True)
   for plot in comparison.plots:
     plot.write(output)
   _write_csv(output / "finals.csv", _final_rows(comparison.arms))
   _write_csv(output / "curves.csv", _curve_rows(comparison.arms))
-  found = diagnostics(comparison.arms)
-  _write_csv(output / "diagnostics.csv", rows_of(found))
+  values = diagnostics(comparison.arms)
+  _write_csv(output / "diagnostics.csv", rows_of(values))
   write_whole(output / "report.html", render(comparison))
 
 
-def render(comparison: Comparison) -> str:
+def render(comparison: ComparisonPage) -> str:
   """Renders the page as text."""
-  found = diagnostics(comparison.arms)
+  values = diagnostics(comparison.arms)
   return page(
     "comparison.html",
     title=comparison.title,
     verdicts=verdicts(comparison),
     warnings=warnings(comparison.arms),
-    tables=[_table(each) for each in comparison.finals],
-    diagnostics=table(found),
+    tables=[_scores(each) for each in comparison.finals],
+    diagnostics=table(values),
     diagnostic_columns=[
-      Cell(each.title, each.note) for each in columns(found).values()
+      TableCell(each.title, each.note) for each in columns(values).values()
     ],
     plots=comparison.plots,
     arms=comparison.arms,
@@ -98,7 +96,7 @@ def render(comparison: Comparison) -> str:
   )
 
 
-def verdicts(comparison: Comparison) -> list[str]:
+def verdicts(comparison: ComparisonPage) -> list[str]:
   """Says in a sentence per arm if it differs from the first one."""
   after = [each for each in comparison.finals if each.stage == RL]
   if not after:
@@ -130,36 +128,38 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
   """Returns what a reader must know before believing a number."""
   runs = [run for arm in arms for run in arm.runs.values()]
   states = Counter(run.state for run in runs)
-  found = []
-  left = len(runs) - states[State.FINISHED]
+  sentences = []
+  left = len(runs) - states[CellState.FINISHED]
   if left:
     counts = ", ".join(
-      f"{states[s]} {s.value}" for s in State if states[s] and s != "finished"
+      f"{states[s]} {s.value}"
+      for s in CellState
+      if states[s] and s != "finished"
     )
-    found.append(f"{left} of {len(runs)} runs are not finished: {counts}.")
+    sentences.append(f"{left} of {len(runs)} runs are not finished: {counts}.")
   few = [
     f"{arm.name} has {len(_finished(arm))}"
     for arm in arms
     if len(_finished(arm)) < FEW_SEEDS
   ]
   if few:
-    found.append(
+    sentences.append(
       f"Finished seeds are few: {', '.join(few)}; with fewer than {FEW_SEEDS} "
       "hardly any difference can be shown."
     )
-  found += _unequal_ends(arms)
+  sentences += _unequal_ends(arms)
   comparisons = len(arms) - 1
   if comparisons > 1:
     chance = numbers.percent(1 - 0.95**comparisons)
-    found.append(
+    sentences.append(
       f"{comparisons} arms are compared with the first. If none differs, the "
       f"chance is {chance} that one seems to at the 5 % level; Bonferroni's "
       f"level for each is {0.05 / comparisons:.2g}."
     )
   commits = {run.commit for run in runs if run.commit}
   if len(commits) > 1:
-    found.append(f"The runs are of {len(commits)} commits.")
-  return found
+    sentences.append(f"The runs are of {len(commits)} commits.")
+  return sentences
 
 
 def _unequal_ends(arms: Sequence[Arm]) -> list[str]:
@@ -191,7 +191,7 @@ def _unequal_ends(arms: Sequence[Arm]) -> list[str]:
 
 
 def _finished(arm: Arm) -> list[Run]:
-  return [run for run in arm.runs.values() if run.state is State.FINISHED]
+  return [run for run in arm.runs.values() if run.state is CellState.FINISHED]
 
 
 def _trained_tasks(arm: Arm) -> set[str]:
@@ -220,68 +220,54 @@ def _where(run: Run) -> str:
 # --- Tables -------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Levels and differences of one stage and mode."""
-
-  caption: str
-  columns: Sequence[Cell]
-  levels: Sequence[tuple[str, Sequence[Cell]]]
-  changes: Sequence[tuple[str, Sequence[Cell]]]
-
-
-def _table(of: Finals) -> Table:
+def _scores(of: Finals) -> dict[str, object]:
+  """Returns levels and differences of one stage and mode, for the template."""
   names = of.columns
   columns = [
-    Cell(name, f"n = {of.num_episodes[name]} a seed")
+    TableCell(name, f"n = {of.num_episodes[name]} a seed")
     if name in of.num_episodes
-    else Cell(name, "of tasks")
+    else TableCell(name, "of tasks")
     for name in names
   ]
-  has_middle = any(level.middle for level in of.levels)
-  if has_middle:
-    columns.append(Cell("IQM", "seeds × tasks"))
-  return Table(
-    caption=f"{numbers.stage_name(of.stage)}, {of.mode}",
-    columns=columns,
-    levels=[
-      (
-        f"{level.arm} ({level.num_seeds})",
-        [
-          *(_level_cell(level.tasks.get(n)) for n in names),
-          *([_level_cell(level.middle)] if has_middle else []),
-        ],
-      )
-      for level in of.levels
-    ],
-    changes=[
-      (
-        f"{change.arm} − {of.baseline}",
-        [
-          *(_change_cell(change.tasks.get(n)) for n in names),
-          *([Cell("")] if has_middle else []),
-        ],
-      )
-      for change in of.changes
-    ],
+  rows = [
+    (
+      f"{level.arm} ({level.num_seeds})",
+      [_level_cell(e) for e in (*map(level.tasks.get, names), level.middle)],
+    )
+    for level in of.levels
+  ] + [
+    (
+      f"{change.arm} − {of.baseline}",
+      [_change_cell(each) for each in (*map(change.tasks.get, names), None)],
+    )
+    for change in of.changes
+  ]
+  if any(level.middle for level in of.levels):
+    columns.append(TableCell("IQM", "seeds × tasks"))
+  return {
+    "caption": f"{numbers.stage_name(of.stage)}, {of.mode}",
+    "columns": columns,
+    "rows": [(label, cells[: len(columns)]) for label, cells in rows],
+  }
+
+
+def _level_cell(each: Estimate | None) -> TableCell:
+  if each is None:
+    return TableCell("")
+  if math.isnan(each.low):
+    return TableCell(numbers.percent(each.mean))
+  return TableCell(
+    numbers.percent(each.mean), numbers.interval(each.low, each.high)
   )
 
 
-def _level_cell(each: Estimate | None) -> Cell:
+def _change_cell(each: PairedDifference | None) -> TableCell:
   if each is None:
-    return Cell("")
-  if math.isnan(each.low):
-    return Cell(numbers.percent(each.mean))
-  return Cell(numbers.percent(each.mean), numbers.interval(each.low, each.high))
-
-
-def _change_cell(each: PairedDifference | None) -> Cell:
-  if each is None:
-    return Cell("")
+    return TableCell("")
   if math.isnan(each.p):
-    return Cell(numbers.points(each.mean), "1 seed", False)
+    return TableCell(numbers.points(each.mean), "1 seed", False)
   interval = numbers.signed_interval(each.low, each.high)
-  return Cell(
+  return TableCell(
     numbers.points(each.mean),
     f"{interval}; {numbers.p_value(each.p)}",
     each.is_different and each.n >= FEW_SEEDS,
@@ -327,9 +313,9 @@ def _curve_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
 def _write_csv(
   path: pathlib.Path, rows: Iterator[Mapping[str, object]]
 ) -> None:
-  found = list(rows)
+  table = list(rows)
   with writing(path), path.open("w", newline="", encoding="utf-8") as file:
-    if found:
-      writer = csv.DictWriter(file, list(found[0]))
+    if table:
+      writer = csv.DictWriter(file, list(table[0]))
       writer.writeheader()
-      writer.writerows(found)
+      writer.writerows(table)

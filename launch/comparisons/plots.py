@@ -13,7 +13,7 @@ from launch.reports.curves import (
   STALENESS_MEAN,
   SUCCESS,
 )
-from launch.reports.plots import Line, Plot
+from launch.reports.plots import Plot, PlotLine
 from launch.reports.summary import PASS
 
 SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
@@ -110,7 +110,7 @@ def _pass_plot(arms: Sequence[Arm], of: Finals) -> Plot:
     rates = [level.tasks[name] for name in ks if name in level.tasks]
     is_band = level.num_seeds >= LEAST_SEEDS
     lines.append(
-      Line(
+      PlotLine(
         label=f"{level.arm} ({level.num_seeds})",
         place=places[level.arm],
         x=[*ks.values()][: len(rates)],

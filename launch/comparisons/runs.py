@@ -24,7 +24,7 @@ from launch.reports.summary import (
   read_summary,
 )
 from launch.storage.run_config import filed_config
-from launch.sweeps.cells import State, run_of, state_of
+from launch.sweeps.cells import CellState, run_of, state_of
 from launch.sweeps.plan import RECORD, read_record
 from launch.sweeps.runner import read_failures
 
@@ -43,7 +43,7 @@ class Run:
 
   name: str
   seed: int
-  state: State
+  state: CellState
   why: str  # the last sentence of a run that failed
   rows: Sequence[Row]  # of its metrics
   evaluations: Sequence[Evaluation]
@@ -122,7 +122,9 @@ def read_run(
   return Run(
     name=folder.name,
     seed=config.get("seed", 0) if seed is None else seed,
-    state=State.FAILED if why and state is not State.FINISHED else state,
+    state=CellState.FAILED
+    if why and state is not CellState.FINISHED
+    else state,
     why=why,
     rows=read_metrics(folder / FILE) if (folder / FILE).exists() else [],
     evaluations=evaluations,
@@ -135,12 +137,12 @@ def read_run(
 def read_finals(path: pathlib.Path) -> list[Arm]:
   """Reads arms from a `finals.csv`. Raises `ConfigError` if it is none."""
   scores: dict[str, dict[int, dict[tuple[str, str], dict[str, Score]]]] = {}
-  states: dict[tuple[str, int], State] = {}
+  states: dict[tuple[str, int], CellState] = {}
   try:
     with path.open(newline="", encoding="utf-8") as file:
       for row in csv.DictReader(file):
         arm, seed = row["arm"], int(row["seed"])
-        states[arm, seed] = State(row["state"])
+        states[arm, seed] = CellState(row["state"])
         evaluated = scores.setdefault(arm, {}).setdefault(seed, {})
         tasks = evaluated.setdefault((row["stage"], row["mode"]), {})
         tasks[row["task"]] = Score(

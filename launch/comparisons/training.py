@@ -21,7 +21,7 @@ from launch.comparisons.bands import EPISODES, MINUTES, TOKENS, costs_of
 from launch.comparisons.runs import Arm, Run
 from launch.reports.curves import RL, SUCCESS
 from launch.reports.summary import TRAINING, Evaluation, Score
-from launch.sweeps.cells import State
+from launch.sweeps.cells import CellState
 
 # The mode of each cost.
 _COSTS = dict(zip(TRAINING, (EPISODES, TOKENS, MINUTES), strict=True))
@@ -37,7 +37,7 @@ def with_training(arms: Sequence[Arm]) -> list[Arm]:
     run
     for arm in arms
     for run in arm.runs.values()
-    if run.state is State.FINISHED
+    if run.state is CellState.FINISHED
   ]
   if not all(map(_has_curves, finished)):
     return list(arms)
@@ -60,7 +60,7 @@ def _added(arm: Arm, budgets: dict[str, float]) -> Arm:
   runs = {}
   for seed, run in arm.runs.items():
     found = list(run.evaluations)
-    if run.state is State.FINISHED:
+    if run.state is CellState.FINISHED:
       found += [
         evaluation
         for mode, budget in budgets.items()

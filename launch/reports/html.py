@@ -21,10 +21,14 @@ from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import Row
 from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.reports import numbers
-from launch.reports.attempts import attempts_table
 from launch.reports.plots import run_plots
 from launch.reports.summary import MODES, Comparison, Summary
-from launch.reports.tables import BESIDE, before_after, stage_times
+from launch.reports.tables import (
+  BESIDE,
+  attempts_table,
+  before_after,
+  stage_times,
+)
 
 NUM_FAULTS = 200  # the latest are shown
 TEMPLATES = pathlib.Path(__file__).parent / "templates"

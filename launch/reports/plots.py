@@ -35,7 +35,7 @@ _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Theme:
+class PlotTheme:
   """Colours that a plot is drawn with."""
 
   ink: str
@@ -44,7 +44,7 @@ class Theme:
   hues: tuple[str, ...]
 
 
-PAPER = Theme(
+PAPER = PlotTheme(
   ink="#1a1c20",
   faint="#6b7078",
   grid="#e4e6ea",
@@ -52,7 +52,7 @@ PAPER = Theme(
 )
 # Colours that matplotlib can parse and nothing else uses: `_css_colours` turns
 # them into the page's own after drawing.
-PAGE = Theme(
+PAGE = PlotTheme(
   ink="#010203",
   faint="#010204",
   grid="#010205",
@@ -61,7 +61,7 @@ PAGE = Theme(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class PlotLine:
   """A curve in the colour of `place`, or marks with intervals.
 
   Other curves of the same colour are thin, as those that it smooths. Between
@@ -86,7 +86,7 @@ class Plot:
   title: str
   note: str
   x_label: str
-  lines: Sequence[Line]
+  lines: Sequence[PlotLine]
   is_share: bool = False
   x_ticks: Sequence[int] = ()  # on a logarithmic axis, in place of a linear one
 
@@ -113,7 +113,7 @@ class Plot:
       self.draw(figure.subplots(), PAPER)
       figure.savefig(folder / f"{self.name}.png", facecolor="white")
 
-  def draw(self, axes: Axes, theme: Theme) -> None:
+  def draw(self, axes: Axes, theme: PlotTheme) -> None:
     """Draws the lines, and names those with a label in a legend."""
     for line in self.lines:
       _draw_line(axes, line, theme.hues[line.place % len(theme.hues)])
@@ -128,7 +128,7 @@ class Plot:
     elif sum(bool(line.label) for line in self.lines) > 1:
       axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
 
-  def _tidy(self, axes: Axes, theme: Theme) -> None:
+  def _tidy(self, axes: Axes, theme: PlotTheme) -> None:
     """Reduces the frame to a baseline, ticks, and faint rules."""
     for side in ("top", "right", "left"):
       axes.spines[side].set_visible(False)
@@ -149,7 +149,7 @@ class Plot:
       axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
-def _draw_line(axes: Axes, line: Line, hue: str) -> None:
+def _draw_line(axes: Axes, line: PlotLine, hue: str) -> None:
   if line.is_marks:
     # Rounding may leave an end of the interval a hair inside.
     arms = [
@@ -254,8 +254,8 @@ def _success_plot(
   )
 
 
-def _marks(x: float, score: Score, place: int) -> Line:
-  return Line(
+def _marks(x: float, score: Score, place: int) -> PlotLine:
+  return PlotLine(
     label="",
     place=place,
     x=[x],
@@ -283,8 +283,8 @@ def _plot_of(
   )
 
 
-def _smoothed(curve: curves.Curve, label: str, place: int) -> Line:
-  return Line(
+def _smoothed(curve: curves.Curve, label: str, place: int) -> PlotLine:
+  return PlotLine(
     label=label,
     place=place,
     x=curve.steps,

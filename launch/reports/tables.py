@@ -2,15 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentrl_jax.metrics import Row
 from launch.processes.terminal import plain_console
 from launch.reports import numbers
+from launch.reports.curves import RL, curves_below
 from launch.reports.summary import (
   ALL,
   MODES,
@@ -30,7 +34,7 @@ BESIDE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class TableCell:
   """One number with its interval, and if it is emphasised."""
 
   text: str
@@ -43,8 +47,8 @@ class BeforeAfter:
   """The table of one mode: a row per policy, a column per task and the mean."""
 
   mode: str
-  columns: tuple[Cell, ...]  # a task's name and its number of attempts
-  rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+  columns: tuple[TableCell, ...]  # a task's name and its number of attempts
+  rows: tuple[tuple[str, tuple[TableCell, ...]], ...]
 
 
 def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
@@ -70,9 +74,9 @@ def before_after(summary: Summary, mode: str) -> BeforeAfter | None:
     return None
   tasks = list(dict.fromkeys(name for each in scores for name in each.tasks))
   usual = {task: _usual_n(scores, task) for task in tasks}
-  columns = [Cell(task, f"n = {n}") for task, n in usual.items()]
+  columns = [TableCell(task, f"n = {n}") for task, n in usual.items()]
   if len(tasks) > 1:
-    columns.append(Cell(MEAN, "of tasks"))
+    columns.append(TableCell(MEAN, "of tasks"))
   return BeforeAfter(
     mode=mode,
     columns=tuple(columns),
@@ -135,7 +139,7 @@ def _usual_n(evaluations: Sequence[Evaluation], task: str) -> int:
 
 def _cells(
   source: Evaluation | Comparison, usual: Mapping[str, int]
-) -> tuple[Cell, ...]:
+) -> tuple[TableCell, ...]:
   cells = [_cell(source.tasks.get(task), n) for task, n in usual.items()]
   if len(usual) > 1:
     # A mean of other tasks than the row above has would mislead.
@@ -144,15 +148,15 @@ def _cells(
   return tuple(cells)
 
 
-def _cell(source: Score | Difference | None, usual_n: int) -> Cell:
+def _cell(source: Score | Difference | None, usual_n: int) -> TableCell:
   if source is None:
-    return Cell("–")
+    return TableCell("–")
   if isinstance(source, Score):
     note = numbers.interval(source.low, source.high)
     if source.n != usual_n:
       note += f", n = {source.n}"
-    return Cell(numbers.percent(source.success), note)
-  return Cell(
+    return TableCell(numbers.percent(source.success), note)
+  return TableCell(
     numbers.points(source.difference),
     numbers.signed_interval(source.low, source.high),
     sure=source.disjoint,
@@ -201,3 +205,100 @@ def _rich(table: BeforeAfter) -> Table:
     ]
     drawn.add_row(name, *texts)
   return drawn
+
+
+# --- Episodes of training: their number, length, and losses to faults ---------
+
+_FINISHED = "rollout/finished"
+_STATUS = "rollout/status"
+Values = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttemptsTable:
+  """A row per count, a column per task; empty texts for missing values."""
+
+  tasks: tuple[str, ...]
+  rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+  """A row of the table: its metric, label and format."""
+
+  metric: str
+  label: str
+  write: Callable[[float], str] = numbers.count
+  is_total: bool = True  # a counter, which begins anew when a run is resumed
+
+
+_ENDED = _Line(_FINISHED, "attempts")
+_OTHERS = (
+  _Line("rollout/sampled_tokens", "sampled tokens"),
+  _Line("rollout/turns", "turns per attempt*", "{:.1f}".format, False),
+  _Line("rollout/tokens", "tokens per attempt*", "{:.0f}".format, False),
+  _Line("rollout/episode_s", "time per attempt*", numbers.duration, False),
+  _Line(
+    "rollout/token_identity", "token identity held*", numbers.percent, False
+  ),
+  _Line("rollout/retried", "retried after a fault"),
+  _Line("rollout/masked", "lost to faults"),
+  _Line("rollout/late", "cut off by a deadline"),
+  _Line("groups/finished", "groups"),
+  _Line("groups/dropped", "groups dropped"),
+)
+
+
+def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
+  """Counts the episodes of all starts of RL; None without records."""
+  tasks = tuple(c.name for c in curves_below(rows, RL, _FINISHED))
+  if not tasks:
+    return None
+  starts = _starts([row.values for row in rows if row.stage == RL])
+  drawn = [
+    (line.label, tuple(_text(starts, line, task) for task in tasks))
+    for line in (_ENDED, *_statuses(rows), *_OTHERS)
+  ]
+  return AttemptsTable(
+    tasks, tuple((label, texts) for label, texts in drawn if any(texts))
+  )
+
+
+def _statuses(rows: Sequence[Row]) -> list[_Line]:
+  """Shares of the episodes' final statuses, for those that occur."""
+  found = {c.name.split("/")[0] for c in curves_below(rows, RL, _STATUS)}
+  return [
+    _Line(f"{_STATUS}/{status}", status.replace("_", " "))
+    for status in sorted(found)
+  ]
+
+
+def _starts(rows: Sequence[Values]) -> list[Values]:
+  """Returns the last row of each start of the run; the next counts from 0
+  again.
+
+  A new start shows in any of its counters: they only rise during one start.
+  """
+  counters = [line.metric for line in (_ENDED, *_OTHERS) if line.is_total]
+  return [
+    row
+    for row, later in itertools.zip_longest(rows, rows[1:])
+    if later is None or _began_anew(row, later, counters)
+  ]
+
+
+def _began_anew(row: Values, later: Values, counters: Sequence[str]) -> bool:
+  return any(
+    name in later and later[name] < value
+    for name, value in row.items()
+    if name.startswith(tuple(f"{counter}/" for counter in counters))
+  )
+
+
+def _text(starts: Sequence[Values], line: _Line, task: str) -> str:
+  name = f"{line.metric}/{task}"
+  found = [values[name] for values in starts if name in values]
+  if not found:
+    return ""
+  value = math.fsum(found) if line.is_total else found[-1]
+  return line.write(value) if math.isfinite(value) else ""

@@ -21,8 +21,8 @@ from launch.sweeps.plan import Cell
 _TAIL = 1 << 16  # bytes of a file's end that are read for its last lines
 
 
-class State(enum.StrEnum):
-  """State of a cell, as far as its files say."""
+class CellState(enum.StrEnum):
+  """CellState of a cell, as far as its files say."""
 
   WAITING = "waiting"  # has not begun
   STOPPED = "stopped"  # has begun, and can go on
@@ -77,22 +77,22 @@ def require_same_configs(
       )
 
 
-def state_of(run: pathlib.Path, steps: int = 0) -> State:
+def state_of(run: pathlib.Path, steps: int = 0) -> CellState:
   """Reads the state of a run; whether it failed, the sweep knows.
 
   One that has finished with fewer updates than `steps` can go on.
   """
   if not run.exists():
-    return State.WAITING
+    return CellState.WAITING
   if is_held(run / "lock"):
-    return State.RUNNING
+    return CellState.RUNNING
   summary = run / "summary.json"
   if not summary.exists() or not read_summary(summary).is_finished:
-    return State.STOPPED
+    return CellState.STOPPED
   config = run / "config.yaml"
   with reading(config):
     had = read_config(config)["train"]["steps"]
-  return State.FINISHED if had >= steps else State.STOPPED
+  return CellState.FINISHED if had >= steps else CellState.STOPPED
 
 
 def progress_of(run: pathlib.Path) -> Progress | None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.reports.numbers import duration, stage_name
-from launch.sweeps.cells import Progress, State, progress_of, run_of
+from launch.sweeps.cells import CellState, Progress, progress_of, run_of
 from launch.sweeps.plan import Cell
 
 LINE_EVERY_S = 30.0  # without a terminal
@@ -32,7 +32,7 @@ class SweepDisplay:
     self._console, self._folder, self._steps = console, folder, steps
     self._begun_at = time.monotonic()
     self._line_at = 0.0
-    self._states: Mapping[Cell, State] = {}
+    self._states: Mapping[Cell, CellState] = {}
     self._live: Live | None = None
 
   def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class SweepDisplay:
     if self._live:
       self._live.stop()
 
-  def show(self, states: Mapping[Cell, State]) -> None:
+  def show(self, states: Mapping[Cell, CellState]) -> None:
     """Takes the states; prints a line now and then without a terminal."""
     self._states = states
     if self._live is None and time.monotonic() >= self._line_at:
@@ -63,7 +63,7 @@ class SweepDisplay:
     running = [
       f"{cell.name} {self._where(cell, self._progress(cell))}"
       for cell, state in self._states.items()
-      if state is State.RUNNING
+      if state is CellState.RUNNING
     ]
     return " | ".join([self._head(), *running])
 
@@ -73,7 +73,7 @@ class SweepDisplay:
     shown = [
       (cell, state)
       for cell, state in self._states.items()
-      if state in (State.RUNNING, State.FAILED, State.STOPPED)
+      if state in (CellState.RUNNING, CellState.FAILED, CellState.STOPPED)
     ]
     for cell, state in shown[:_MOST_ROWS]:
       progress = self._progress(cell)
@@ -88,7 +88,7 @@ class SweepDisplay:
 
   def _head(self) -> str:
     counts = collections.Counter(self._states.values())
-    parts = [f"{counts[state]} {state}" for state in State if counts[state]]
+    parts = [f"{counts[state]} {state}" for state in CellState if counts[state]]
     spent = duration(time.monotonic() - self._begun_at)
     return f"{len(self._states)} cells: {', '.join(parts)}; {spent} gone"
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from agentrl_jax.errors import ConfigError
 from launch.reports.facts import ROOT
-from launch.sweeps.plan import Cell, Plan
+from launch.sweeps.plan import Cell, SweepPlan
 
 RENDERERS = {
   "jobset": ROOT / "launch" / "gke" / "render.sh",
@@ -21,7 +21,7 @@ _NAME = re.compile(
 
 
 def render(
-  plan: Plan, name: str, kind: str, options: Sequence[str]
+  plan: SweepPlan, name: str, kind: str, options: Sequence[str]
 ) -> list[str]:
   """Returns a text per cell: manifests, or the command of queued resources.
 

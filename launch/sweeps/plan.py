@@ -44,7 +44,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class SweepPlan:
   """Arms and seeds of a sweep, and the keys that all cells set."""
 
   ablation: str  # the file of its arms
@@ -57,7 +57,7 @@ class Plan:
     """All cells; the first seed of every arm comes first."""
     return [Cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
-  def only(self, cell: Cell) -> "Plan":
+  def only(self, cell: Cell) -> "SweepPlan":
     """Returns the plan of one cell."""
     return dataclasses.replace(
       self, arms={cell.arm: self.arms[cell.arm]}, seeds=[cell.seed]
@@ -86,7 +86,7 @@ def make_plan(
   num_seeds: int,
   first_seed: int,
   overrides: Sequence[str],
-) -> Plan:
+) -> SweepPlan:
   """Reads the file of an ablation; `arms` are those to run, () for all."""
   path = pathlib.Path(ablation)
   if not path.is_file():
@@ -116,7 +116,7 @@ def make_plan(
     )
   if num_seeds < 1:
     raise ConfigError(f"--seeds={num_seeds} must be at least 1")
-  return Plan(
+  return SweepPlan(
     ablation=ablation,
     arms={arm: dict(defined[arm]) for arm in arms or defined},
     seeds=range(first_seed, first_seed + num_seeds),
@@ -153,7 +153,7 @@ def stages_of(config: ml_collections.ConfigDict) -> str:
 
 
 def write_record(
-  plan: Plan, folder: pathlib.Path, facts: Mapping[str, Any]
+  plan: SweepPlan, folder: pathlib.Path, facts: Mapping[str, Any]
 ) -> None:
   """Writes the plan; one that the folder has is extended.
 
@@ -179,7 +179,7 @@ def write_record(
   write_whole(path, json.dumps(now, indent=2))
 
 
-def read_record(folder: pathlib.Path) -> Plan:
+def read_record(folder: pathlib.Path) -> SweepPlan:
   """Reads the plan of a folder. Raises `ConfigError` if it has none."""
   path = folder / RECORD
   if not path.exists():
@@ -188,7 +188,7 @@ def read_record(folder: pathlib.Path) -> Plan:
       "makes one"
     )
   found = _read(path)
-  return Plan(
+  return SweepPlan(
     ablation=found["ablation"],
     arms=found["arms"],
     seeds=found["seeds"],

@@ -17,8 +17,14 @@ import ml_collections
 from agentrl_jax.files import append_whole, reading, write_whole
 from launch.storage.lock import held
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import State, last_sentence, log_of, run_of, state_of
-from launch.sweeps.plan import Cell, Plan, stages_of
+from launch.sweeps.cells import (
+  CellState,
+  last_sentence,
+  log_of,
+  run_of,
+  state_of,
+)
+from launch.sweeps.plan import Cell, SweepPlan, stages_of
 from launch.sweeps.processes import CellProcess
 
 STARTS = "starts.jsonl"  # each start of a cell: its time, cell and cores
@@ -33,7 +39,7 @@ class Runner:
 
   def __init__(
     self,
-    plan: Plan,
+    plan: SweepPlan,
     configs: Mapping[Cell, ml_collections.ConfigDict],
     folder: pathlib.Path,
     budget: Budget,
@@ -100,28 +106,28 @@ class Runner:
       each.end()
     self._running.clear()
 
-  def states(self) -> dict[Cell, State]:
+  def states(self) -> dict[Cell, CellState]:
     """Returns the state of every cell."""
     return {cell: self._state(cell) for cell in self._plan.cells}
 
-  def _state(self, cell: Cell) -> State:
+  def _state(self, cell: Cell) -> CellState:
     if cell in self.failures:
-      return State.FAILED
+      return CellState.FAILED
     if cell in self._running:
-      return State.RUNNING
+      return CellState.RUNNING
     if cell in self._finished:
-      return State.FINISHED
+      return CellState.FINISHED
     state = self._read_state(cell)
-    if state is State.FINISHED:
+    if state is CellState.FINISHED:
       self._finished.add(cell)
     return state
 
-  def _read_state(self, cell: Cell) -> State:
+  def _read_state(self, cell: Cell) -> CellState:
     return state_of(run_of(self._folder, cell), self._steps[cell])
 
   def _is_waiting_for_others(self) -> bool:
     """True while processes that this sweep has not started are at work."""
-    return State.RUNNING in self.states().values()
+    return CellState.RUNNING in self.states().values()
 
   def _collect(self) -> None:
     """Frees what cells that have ended used, and judges their ends."""
@@ -132,10 +138,10 @@ class Runner:
       del self._running[cell]
       self._free += process.cores
       state = self._read_state(cell)
-      if state is State.FINISHED:
+      if state is CellState.FINISHED:
         self._say(f"{cell.name} is finished")
         continue
-      if state is State.RUNNING:  # of a sweep that was killed
+      if state is CellState.RUNNING:  # of a sweep that was killed
         self._starts[cell] -= 1
         self._say(f"{cell.name} is waited for: another process is at work")
         continue
@@ -170,7 +176,7 @@ class Runner:
   def _start_some(self) -> None:
     # Cells that a killed sweep has left use cores of the budget, too.
     others = sum(
-      state is State.RUNNING and cell not in self._running
+      state is CellState.RUNNING and cell not in self._running
       for cell, state in self.states().items()
     )
     for cell in self._next():
@@ -197,9 +203,9 @@ class Runner:
     being_made = {
       self._stages[cell]
       for cell, state in states.items()
-      if state is State.RUNNING
+      if state is CellState.RUNNING
     }
-    for wanted in (State.STOPPED, State.WAITING):
+    for wanted in (CellState.STOPPED, CellState.WAITING):
       for cell, state in states.items():
         stages = self._stages[cell]
         if state is not wanted:

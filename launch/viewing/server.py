@@ -1,4 +1,4 @@
-"""Serves the page of a run and the JSON that it asks for; only reads.
+"""Serves the page of a run and the JSON that it asks for, or writes both.
 
 Nothing of the run's process is needed: the server reads the run's folder, of a
 run that is going on, or has ended, or was stopped. What takes long runs beside
@@ -7,8 +7,9 @@ the event loop.
 
 import asyncio
 import ipaddress
+import os
 import pathlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +17,12 @@ from aiohttp import web
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, ConfigError
 from launch.config.chat import codec_of, read_chat
-from launch.reports.html import page_json, viewer_page, viewer_script
+from launch.reports.html import (
+  page_json,
+  viewer_chunks,
+  viewer_page,
+  viewer_script,
+)
 from launch.storage.run_config import run_config
 from launch.viewing.run_state import RunState
 from launch.viewing.schema import TrajectoryPage
@@ -66,6 +72,27 @@ class Viewer:
       except ConfigError:
         return None
     return self._codec
+
+
+def write_file(viewer: Viewer, path: pathlib.Path) -> int:
+  """Writes the page in one step; returns its size in bytes."""
+  partial = path.with_name(path.name + ".partial")
+  with partial.open("w", encoding="utf-8") as file:
+    file.writelines(viewer_chunks(_answers(viewer)))
+    file.flush()
+    os.fsync(file.fileno())
+  partial.replace(path)
+  return path.stat().st_size
+
+
+def _answers(viewer: Viewer) -> Iterator[tuple[str, object]]:
+  """Yields each question that the page may ask, and its answer."""
+  listing = viewer.listing()
+  yield "trajectories", listing
+  yield "now", viewer.now()
+  yield "curves", viewer.curves()
+  for listed in listing.trajectories:
+    yield f"trajectories/{listed.id}", viewer.trajectory(listed.id)
 
 
 def application(viewer: Viewer, host: str) -> web.Application:

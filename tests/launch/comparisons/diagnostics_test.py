@@ -11,7 +11,7 @@ from launch.comparisons.diagnostics import (
   table,
 )
 from launch.comparisons.runs import Arm, Run
-from launch.sweeps.cells import State
+from launch.sweeps.cells import CellState
 
 OLDER = "/policy_slot1"
 
@@ -43,7 +43,7 @@ def a_run_of(updates):
   return Run(
     name="a",
     seed=0,
-    state=State.FINISHED,
+    state=CellState.FINISHED,
     why="",
     rows=[Row("rl", n + 1, 0.0, each) for n, each in enumerate(updates)],
     evaluations=[],

@@ -22,8 +22,8 @@ from launch.comparisons.page import (
 )
 from launch.comparisons.runs import read_arms
 from launch.reports.summary import TRAINING
-from launch.sweeps.cells import State
-from launch.sweeps.plan import Plan, write_record
+from launch.sweeps.cells import CellState
+from launch.sweeps.plan import SweepPlan, write_record
 
 
 def make_run(
@@ -131,19 +131,21 @@ class ComparisonTest(absltest.TestCase):
     for seed in seeds:
       run = folder / "cells" / f"a-s{seed}"
       make_run(run, seed=seed, success=0.5, **changes)
-    plan = Plan(ablation="x.py", arms={"a": {}}, seeds=seeds, overrides=[])
+    plan = SweepPlan(ablation="x.py", arms={"a": {}}, seeds=seeds, overrides=[])
     write_record(plan, folder, {})
     return folder
 
   def test_an_arm_may_have_its_seeds_in_several_sweeps(self):
     folders = [self.sweep("here", (0, 1)), self.sweep("there", (2,))]
-    plan = Plan(ablation="x.py", arms={"a": {}}, seeds=(0, 1, 2), overrides=[])
+    plan = SweepPlan(
+      ablation="x.py", arms={"a": {}}, seeds=(0, 1, 2), overrides=[]
+    )
     write_record(plan, folders[0], {})  # seed 2 was planned here, too
     for order in (folders, folders[::-1]):
       (arm,) = read_arms(order)
       self.assertEqual((arm.name, sorted(arm.runs)), ("a", [0, 1, 2]))
       for run in arm.runs.values():
-        self.assertEqual(run.state, State.FINISHED)
+        self.assertEqual(run.state, CellState.FINISHED)
 
   def test_arms_of_one_name_that_are_two_are_refused(self):
     here = self.sweep("here", (0, 1))
@@ -209,7 +211,7 @@ class ComparisonTest(absltest.TestCase):
       is_finished=False,
     )
     arms = self.arms()
-    self.assertEqual(arms[1].runs[0].state, State.STOPPED)
+    self.assertEqual(arms[1].runs[0].state, CellState.STOPPED)
     found = " ".join(warnings(arms))
     self.assertIn("1 of 4 runs are not finished: 1 stopped", found)
     self.assertIn("Finished seeds are few: b has 0; with", found)
@@ -233,7 +235,7 @@ class ComparisonTest(absltest.TestCase):
     self.assertNotRegex(page, r'(src|href)="(?!#|data:,")')
 
   def test_cells_of_a_sweep_that_failed_have_their_sentence(self):
-    plan = Plan(
+    plan = SweepPlan(
       ablation="x.py",
       arms={"a": {}, "b": {"loss.clip_high": 0.3}},
       seeds=[0, 1],
@@ -243,9 +245,9 @@ class ComparisonTest(absltest.TestCase):
     make_run(self.root / "cells" / "a-s0", seed=0, success=0.5)
     (self.root / "failures.json").write_text('{"b-s0": "ConfigError: no"}')
     a, b = read_arms([self.root])
-    self.assertEqual(a.runs[0].state, State.FINISHED)
-    self.assertEqual(a.runs[1].state, State.WAITING)
-    self.assertEqual(b.runs[0].state, State.FAILED)
+    self.assertEqual(a.runs[0].state, CellState.FINISHED)
+    self.assertEqual(a.runs[1].state, CellState.WAITING)
+    self.assertEqual(b.runs[0].state, CellState.FAILED)
     self.assertIn("failed: ConfigError: no", render(compare("t", [a, b])))
 
   def test_the_command_writes_the_numbers(self):
@@ -468,7 +470,7 @@ class ComparisonTest(absltest.TestCase):
     self.make("alone", [0.5, 0.6, 0.4])
     sweep = self.root / "sweep"
     make_run(sweep / "cells" / "a-s0", seed=0, success=0.5)
-    plan = Plan(ablation="x.py", arms={"a": {}}, seeds=[0], overrides=[])
+    plan = SweepPlan(ablation="x.py", arms={"a": {}}, seeds=[0], overrides=[])
     write_record(plan, sweep, {})
     runs = [self.root / f"alone-s{seed}" for seed in range(3)]
     for folders, names in (

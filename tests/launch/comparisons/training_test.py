@@ -8,12 +8,14 @@ from launch.comparisons.page import compare, render
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.training import training_evaluation, with_training
 from launch.reports.summary import TRAINING
-from launch.sweeps.cells import State
+from launch.sweeps.cells import CellState
 
 EPISODES, TOKENS, MINUTES = TRAINING
 
 
-def a_run(success, *, seed=0, tokens=100.0, state=State.FINISHED, task="sums"):
+def a_run(
+  success, *, seed=0, tokens=100.0, state=CellState.FINISHED, task="sums"
+):
   """Makes a run with an update for each success, of 10 episodes and 30 s."""
   rows = [
     Row(
@@ -89,7 +91,7 @@ class TrainingTest(parameterized.TestCase):
     self.assertEqual(successes(arms, EPISODES), [0.0, 0.0])
 
   def test_a_run_that_has_only_begun_cuts_no_budget(self):
-    begun = a_run([0.5], seed=1, state=State.RUNNING)
+    begun = a_run([0.5], seed=1, state=CellState.RUNNING)
     (arm,) = with_training([an_arm("a", a_run([0.0, 1.0]), begun)])
     self.assertEqual(arm.runs[1].evaluations, [])
     score = arm.runs[0].evaluation("rl", EPISODES).tasks["sums"]

@@ -6,7 +6,7 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Group, Status
 from agentrl_jax.metrics import Row
 from launch.reports import curves
-from launch.reports.attempts import attempts_table
+from launch.reports.tables import attempts_table
 from tests.launch.reports import synthetic_run
 
 

@@ -16,10 +16,10 @@ from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import hash_of, shared_keys
 from launch.sweeps import jobs
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import State, require_same_configs, state_of
+from launch.sweeps.cells import CellState, require_same_configs, state_of
 from launch.sweeps.plan import (
   Cell,
-  Plan,
+  SweepPlan,
   make_plan,
   read_record,
   write_record,
@@ -31,8 +31,8 @@ ARMS = "tests/launch/sweeps/tiny_arms.py"
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def plan(**changes) -> Plan:
-  return Plan(
+def plan(**changes) -> SweepPlan:
+  return SweepPlan(
     **{
       "ablation": ARMS,
       "arms": {"full": {}, "other": {"loss.clip_high": 0.3}},
@@ -180,8 +180,8 @@ class SameConfigsTest(absltest.TestCase):
     run = self.folder / "cells" / "a-s0"
     summaries.write_summary(synthetic_run.summary_of(), run / "summary.json")
     steps = tiny.get_config().train.steps
-    self.assertIs(state_of(run, steps), State.FINISHED)
-    self.assertIs(state_of(run, steps + 1), State.STOPPED)
+    self.assertIs(state_of(run, steps), CellState.FINISHED)
+    self.assertIs(state_of(run, steps + 1), CellState.STOPPED)
 
   def test_it_is_no_matter_of_another_arm(self):
     self.require(arm="b", **{"loss.clip_high": 0.31})
@@ -241,7 +241,7 @@ class JobNamesTest(parameterized.TestCase):
     (("x" * 40,), "names of jobs have at most 40"),
   )
   def test_each_job_has_a_name_of_its_own(self, arms, message):
-    plan = Plan(
+    plan = SweepPlan(
       ablation=ARMS, arms=dict.fromkeys(arms, {}), seeds=(0,), overrides=()
     )
     for kind in jobs.RENDERERS:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest
 
-from launch.sweeps.cells import State, state_of
+from launch.sweeps.cells import CellState, state_of
 from tests.clocks import wait_until
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -102,7 +102,7 @@ class SweepTest(absltest.TestCase):
     for _ in range(NUM_KILLS):
       time.sleep(draw.uniform(1, 12))
       for cell in CELLS:
-        if state_of(self.run_of(cell)) is State.FINISHED:
+        if state_of(self.run_of(cell)) is CellState.FINISHED:
           finished.setdefault(cell, time.time())
       cells = cells_of(self.folder)
       if draw.random() < 0.5 and cells:
@@ -117,7 +117,7 @@ class SweepTest(absltest.TestCase):
       said, _ = sweep.communicate(timeout=LIMIT_S)
     self.assertEqual(sweep.returncode, 0, said)
     for cell in CELLS:
-      self.assertIs(state_of(self.run_of(cell)), State.FINISHED)
+      self.assertIs(state_of(self.run_of(cell)), CellState.FINISHED)
       ledger = (self.run_of(cell) / "trained_groups.jsonl").read_text()
       versions = [json.loads(line)["version"] for line in ledger.splitlines()]
       self.assertEqual(versions, [0, 1, 2])

@@ -9,8 +9,7 @@ import tempfile
 import unittest
 
 from launch.reports.html import page_json
-from launch.viewing.one_file import write_file
-from launch.viewing.server import Viewer
+from launch.viewing.server import Viewer, write_file
 from tests.launch.viewing.a_run import HOSTILE, make_run
 
 _BLOCK = re.compile(

@@ -8,8 +8,7 @@ import pathlib
 import tempfile
 import unittest
 
-from launch.viewing.one_file import write_file
-from launch.viewing.server import Viewer
+from launch.viewing.server import Viewer, write_file
 from tests import browser
 from tests.browser import DESK, PHONE, opened, sideways
 from tests.launch.reports import html_test
