@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
@@ -16,7 +16,6 @@ from tests.train import small
 
 ROW = 64
 CASES = (
-  ("tokens", {}),
   (
     "attempts",
     {
@@ -115,9 +114,15 @@ def update(
 
 
 class SharedTest(parameterized.TestCase):
+  def test_changes_no_update(self):
+    self.require_no_change({})
+
   @parameterized.named_parameters(*CASES)
   @pytest.mark.slow
-  def test_changes_nothing(self, settings):
+  def test_changes_no_update_by_config(self, settings):
+    self.require_no_change(settings)
+
+  def require_no_change(self, settings):
     groups = groups_of()
     wanted, wanted_params, plain = update(groups, sharing=1, **settings)
     found, params, report = update(groups, sharing=6, **settings)
@@ -133,7 +138,3 @@ class SharedTest(parameterized.TestCase):
       params,
       wanted_params,
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

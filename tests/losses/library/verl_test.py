@@ -48,6 +48,14 @@ class OriginalsTest(parameterized.TestCase):
         err_msg=name,
       )
 
+  def test_every_result_of_the_originals_has_its_own_here(self):
+    x, expected = next(comparison.batches())
+    shapes = jax.eval_shape(ours, x)
+    self.assertEqual(
+      {name: value.shape for name, value in shapes.items()},
+      {name: value.shape for name, value in expected.items()},
+    )
+
   @pytest.mark.slow
   def test_in_float64_to_rounding(self):
     with jax.enable_x64(True):

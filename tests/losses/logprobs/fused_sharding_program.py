@@ -27,11 +27,13 @@ TEMPERATURE = 0.7
 ALONE = ("masked", "entropy_gradient", "constrained")
 
 
-def _inputs():
+def inputs():
+  """Returns hidden states, output matrix, temperature, and data of tokens."""
   rng = np.random.default_rng(0)
   return (
     rng.normal(size=(B, T, D)).astype(np.float32),
     rng.normal(size=(D, V)).astype(np.float32),
+    np.float32(TEMPERATURE),
     rng.integers(V, size=(B, T)),
     rng.random((B, T)) < 0.6,
     rng.normal(size=(2, B, T)).astype(np.float32),
@@ -76,6 +78,11 @@ def _total(
   return jnp.sum(used), (logprob, entropy)
 
 
+def gradient_of(**options):
+  """Returns the total and its gradient, on one device."""
+  return _gradient(functools.partial(_total, **options))
+
+
 def _gradient(total):
   return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
 
@@ -84,7 +91,7 @@ def _compiled(mesh: Mesh, **options):
   """The compiler finds out what to send."""
   on = functools.partial(NamedSharding, mesh)
   return jax.jit(
-    _gradient(functools.partial(_total, **options)),
+    gradient_of(**options),
     in_shardings=tuple(map(on, IN_SPECS)),
     out_shardings=(
       (on(P()), (on(ROWS), on(ROWS))),
@@ -93,7 +100,7 @@ def _compiled(mesh: Mesh, **options):
   )
 
 
-def _mapped(mesh: Mesh, *, check_vma: bool = True, **options):
+def mapped(mesh: Mesh, *, check_vma: bool = True, **options):
   """Every device computes with its shard; the gradient is taken outside."""
 
   def total(*arguments):
@@ -134,24 +141,24 @@ def _cases():
   """Mesh, name, way and its options."""
   for shape in ((2, 4), (1, 8)):
     yield shape, "compiled", _compiled, {}
-    yield shape, "mapped", _mapped, {}
+    yield shape, "mapped", mapped, {}
     yield shape, "mapped gradient", _mapped_gradient, {}
   yield (2, 4), "no mask", _compiled, {"masked": False}
-  yield (2, 4), "entropy constant", _mapped, {"entropy_gradient": False}
-  yield (2, 4), "narrow tiles", _mapped, {"vocab_chunk_size": 10}
-  yield (2, 4), "unchecked", _mapped, {"check_vma": False}
+  yield (2, 4), "entropy constant", mapped, {"entropy_gradient": False}
+  yield (2, 4), "narrow tiles", mapped, {"vocab_chunk_size": 10}
+  yield (2, 4), "unchecked", mapped, {"check_vma": False}
   constrained = {"constrained": True}
   yield (2, 4), "constrained", _compiled, constrained
-  yield (2, 4), "constrained and mapped", _mapped, constrained
+  yield (2, 4), "constrained and mapped", mapped, constrained
   yield (
     (2, 4),
     "in narrow tiles",
-    _mapped,
+    mapped,
     constrained | {"vocab_chunk_size": 10},
   )
 
 
-def _difference(found, wanted) -> float:
+def difference(found, wanted) -> float:
   """The largest, relative to the largest entry of each array."""
   return max(
     float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
@@ -183,22 +190,20 @@ def main() -> None:
   devices = jax.devices()
   if len(devices) != 8:
     sys.exit(f"eight devices are needed, found {len(devices)}")
-  hidden, output, *of_tokens = _inputs()
-  inputs = (hidden, output, np.float32(TEMPERATURE), *of_tokens)
+  arguments = inputs()
 
   @functools.cache
   def alone(**options):
-    total = functools.partial(_total, **options)
-    return jax.jit(_gradient(total))(*inputs)
+    return jax.jit(gradient_of(**options))(*arguments)
 
   differences, sent = {}, {}
   for shape, name, way, options in _cases():
     mesh = Mesh(np.reshape(devices, shape), ("data", "tensor"))
-    program = way(mesh, **options).lower(*inputs).compile()
+    program = way(mesh, **options).lower(*arguments).compile()
     name = f"{name} {shape[0]}x{shape[1]}"
-    found = program(*inputs)
+    found = program(*arguments)
     options = {k: v for k, v in options.items() if k in ALONE}
-    differences[name] = _difference(found, alone(**options))
+    differences[name] = difference(found, alone(**options))
     sent[name] = _sent(program)
   sys.stdout.write(json.dumps({"differences": differences, "sent": sent}))
 

@@ -1,10 +1,23 @@
 """A vocabulary that is split over devices gives the results of one device."""
 
+import jax
+import numpy as np
 import pytest
 from absl.testing import absltest
+from jax.sharding import Mesh
 
 from tests import eight_devices
 from tests.losses.logprobs import fused_sharding_program as program
+
+
+class OneDeviceTest(absltest.TestCase):
+  def test_a_mesh_of_one_device_changes_nothing(self):
+    mesh = Mesh(np.reshape(jax.devices()[:1], (1, 1)), ("data", "tensor"))
+    for options in ({}, {"constrained": True}):
+      inputs = program.inputs()
+      wanted = jax.jit(program.gradient_of(**options))(*inputs)
+      spread = program.mapped(mesh, **options)(*inputs)
+      self.assertLess(program.difference(spread, wanted), 1e-6)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
+from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from launch.config.settings import read_settings
 from tests.train import small
 
@@ -63,14 +64,21 @@ class PageTest(absltest.TestCase):
     self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     write_files(self.folder)
 
-  @pytest.mark.slow
-  def test_its_config_makes_an_update(self):
+  def read_settings(self):
     sys.path.insert(0, str(self.folder))
     self.addCleanup(sys.path.remove, str(self.folder))
     importlib.invalidate_caches()
-    settings = read_settings(
-      importlib.import_module("my_lab.config").get_config()
-    )
+    return read_settings(importlib.import_module("my_lab.config").get_config())
+
+  def test_its_functions_fit_their_roles(self):
+    settings = self.read_settings()
+    self.assertEqual(settings.loss.surrogate, "my_lab.losses:bounded")
+    try_loss(settings.loss)
+    try_advantage(settings.advantage)
+
+  @pytest.mark.slow
+  def test_its_config_makes_an_update(self):
+    settings = self.read_settings()
     loss = dataclasses.replace(settings.loss, token_chunk=8)
     policy, learner = small.make_learner(loss=loss)
     params = policy.init(jax.random.key(0))

@@ -1,6 +1,7 @@
 """Tests of `train.weights.checkpoint`: restoring, damage and retention."""
 
 import dataclasses
+import importlib.util
 import json
 import pathlib
 import tempfile
@@ -17,6 +18,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig, Checkpoints
 from agentrl_jax.train.weights.publish import Publisher
 from configs.base import defaults
+from tests import programs
 from tests.settings import COMPUTE
 from tests.train import small
 
@@ -254,3 +256,23 @@ class PublisherTest(absltest.TestCase):
     wanted = policy.to_decode(params)
     jax.tree.map(np.testing.assert_array_equal, copied, wanted)
     self.assertEqual(version, 0)
+
+
+NEEDED = ("gcp_storage_emulator", "gcsfs")
+
+
+@pytest.mark.full
+class BucketTest(absltest.TestCase):
+  """Checkpoints in a bucket are complete or absent."""
+
+  def test_a_step_that_was_not_committed_is_not_there(self):
+    missing = [n for n in NEEDED if importlib.util.find_spec(n) is None]
+    if missing:
+      self.skipTest(f"{' and '.join(missing)} are not installed")
+    done = programs.run("tests.train.weights.bucket_program", deadline_s=280)
+    self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+    found = json.loads(done.stdout.splitlines()[-1])
+    self.assertIn("commit_success.txt", found["marks"])
+    self.assertEqual(found["steps"], [0])
+    self.assertEqual(found["position"], {"at": 0})
+    self.assertTrue(found["same"])
