@@ -20,13 +20,13 @@ def _stream(seed=0, *, weights=(1.0, 3.0), short=range(100, 110)):
 class TaskStreamTest(parameterized.TestCase):
   def test_mixes_by_weight(self):
     stream = _stream()
-    counts = collections.Counter(next(stream)[1].name for _ in range(400))
-    self.assertEqual(counts, {"long": 100, "short": 300})
+    counts = collections.Counter(next(stream)[1].name for _ in range(80))
+    self.assertEqual(counts, {"long": 20, "short": 60})
 
   def test_small_sets_come_again_and_large_ones_do_not(self):
     stream = _stream(weights=(1.0, 1.0))
-    tasks = [next(stream)[1] for _ in range(400)]
-    self.assertLen({t for t in tasks if t.name == "long"}, 200)
+    tasks = [next(stream)[1] for _ in range(100)]
+    self.assertLen({t for t in tasks if t.name == "long"}, 50)
     self.assertEqual(
       {t.index for t in tasks if t.name == "short"}, set(range(100, 110))
     )

@@ -294,8 +294,8 @@ def _source_of(key: str, text: str, at: int) -> str:
 
 
 def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
-  found = pattern.match(text, at)
-  return found.end() if found else at
+  match = pattern.match(text, at)
+  return match.end() if match else at
 
 
 def require_json(text: str) -> None:
@@ -532,7 +532,7 @@ def _without_escapes(arguments: str) -> str:
   except (ValueError, RecursionError):
     return arguments  # no parser can read it, so none removes its escapes
   return _STRING.sub(
-    lambda found: json.dumps(json.loads(found[0]), ensure_ascii=False),
+    lambda string: json.dumps(json.loads(string[0]), ensure_ascii=False),
     arguments,
   )
 

@@ -172,11 +172,11 @@ class FamilyTemplate:
       return  # no call can be written; `CallGrammar` and `write` say why
     written = self.write(Message("assistant", "", (_CALLED,)))
     *before, stop, _ = self._split(written)
-    found = self.read("".join(before), stop).tool_calls
-    if [_meaning(call) for call in found] != [_meaning(_CALLED)]:
+    calls = self.read("".join(before), stop).tool_calls
+    if [_meaning(call) for call in calls] != [_meaning(_CALLED)]:
       raise ConfigError(
         f"the model's chat template writes a call as {written!r:.300}, which "
-        f"is read here as {found or 'text'}: calls of this form are not known. "
+        f"is read here as {calls or 'text'}: calls of this form are not known. "
         "Known are those of Qwen2.5 and Qwen3, Llama-3.1, and GLM-4-0414; use "
         "a model of these families, or give it one of their templates as "
         "chat_template.jinja"

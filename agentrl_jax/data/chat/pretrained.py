@@ -150,7 +150,7 @@ def _names(
   folder: pathlib.Path, config_json: Mapping[str, Any]
 ) -> dict[str, str]:
   """Returns special tokens by the names that templates use."""
-  found = {}
+  tokens = {}
   for name in _NAMES:
     token = config_json.get(name)
     text = token.get("content", token) if isinstance(token, dict) else token
@@ -160,8 +160,8 @@ def _names(
         "token's text, an object whose content is that, or null"
       )
     if text:
-      found[name] = text
-  return found
+      tokens[name] = text
+  return tokens
 
 
 def _stops(

@@ -240,7 +240,7 @@ def compiled_pattern(pattern: str) -> Any:
   # Code points in the syntax of ECMA-262, converted to that of RE2.
   numbered = re.sub(
     r"(\\\\)|\\u([0-9A-Fa-f]{4})",
-    lambda found: found[1] or rf"\x{{{found[2]}}}",
+    lambda match: match[1] or rf"\x{{{match[2]}}}",
     pattern,
   )
   try:

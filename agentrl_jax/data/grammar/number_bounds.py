@@ -56,8 +56,8 @@ def _kept(text: str, whole: bool) -> str:
   bounds = {key: x for key, x in rules.items() if key != "multipleOf"}
   if not bounds:
     return text
-  for made in (bounds, _inclusive(bounds, whole=whole)):
-    schema = json.dumps({"type": "integer" if whole else "number", **made})
+  for kept in (bounds, _inclusive(bounds, whole=whole)):
+    schema = json.dumps({"type": "integer" if whole else "number", **kept})
     tokenizer = llguidance.LLTokenizer("byte")
     grammar = llguidance.LLMatcher(
       tokenizer, f"start: %json {schema}", log_level=0
@@ -65,7 +65,7 @@ def _kept(text: str, whole: bool) -> str:
     reason = str(grammar.get_error()) if grammar.is_error() else ""
     if not reason and not _lets_through(grammar, tokenizer, bounds, whole):
       others = {key: rules[key] for key in rules.keys() - bounds.keys()}
-      return json.dumps({**others, **made})
+      return json.dumps({**others, **kept})
   if reason:
     raise ConfigError(
       f"no number keeps to {text}, or too long ones alone: "

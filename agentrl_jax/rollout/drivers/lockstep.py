@@ -25,7 +25,7 @@ _QUIET_TURNS = 64
 
 
 @dataclasses.dataclass(eq=False)
-class _Waiting:
+class _WaitingRequest:
   """A request of the next round."""
 
   prompt: np.ndarray
@@ -44,7 +44,7 @@ class LockstepGenerator:
   def __init__(self, driver: LocalDriver, *, deadline_s: float):
     self._driver, self._deadline_s = driver, deadline_s
     self._num_playing = 0
-    self._waiting: list[_Waiting] = []
+    self._waiting: list[_WaitingRequest] = []
     self._rounds: asyncio.Task[None] | None = None
     self._num_events = 0
 
@@ -72,7 +72,7 @@ class LockstepGenerator:
     Cancelling drops the answer; the round goes on.
     """
     loop = asyncio.get_running_loop()
-    request = _Waiting(
+    request = _WaitingRequest(
       np.asarray(prompt, np.int32), sampling, loop.create_future()
     )
     self._waiting.append(request)
@@ -111,7 +111,7 @@ class LockstepGenerator:
         else:
           request.answer.set_result(answer)
 
-  def _submit(self, request: _Waiting) -> "asyncio.Future[Completion]":
+  def _submit(self, request: _WaitingRequest) -> "asyncio.Future[Completion]":
     try:
       submitted = self._driver.submit(request.prompt, request.sampling)
     except AgentRLError as error:  # only this request is refused

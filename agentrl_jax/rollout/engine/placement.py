@@ -101,9 +101,9 @@ def check_devices(model: ModelConfig, num_devices: int) -> None:
     return
   allowed = math.gcd(*sizes.values())
   fitting = [n for n in range(1, num_devices) if allowed % n == 0]
-  found = " and ".join(f"model.{key}={size}" for key, size in sizes.items())
+  named = " and ".join(f"model.{key}={size}" for key, size in sizes.items())
   raise ConfigError(
-    f"{found} cannot both be split over the {num_devices} devices of a policy "
+    f"{named} cannot both be split over the {num_devices} devices of a policy "
     f"slot: give it {' or '.join(map(str, fitting))} of them, by "
     "--config.engine.slices or by the devices that the process sees "
     "(TPU_VISIBLE_CHIPS)"

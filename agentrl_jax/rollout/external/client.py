@@ -32,7 +32,7 @@ from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.external.http import EngineHttp
 from agentrl_jax.rollout.external.probe import Abilities, Needs, probe
 from agentrl_jax.rollout.external.response import (
-  Dialect,
+  EngineDialect,
   EngineLacks,
   EngineOutput,
   answer_of,
@@ -48,13 +48,13 @@ from agentrl_jax.rollout.remote.client import (
 )
 from agentrl_jax.rollout.remote.pool import Server
 
-DIALECTS: Mapping[str, Dialect] = {
+DIALECTS: Mapping[str, EngineDialect] = {
   dialect.name: dialect for dialect in (OPENAI, SGLANG)
 }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Request:
+class EngineRequest:
   """A request in no dialect yet."""
 
   prompt: tuple[int, ...]
@@ -62,7 +62,7 @@ class Request:
 
 
 @dataclasses.dataclass(eq=False)
-class _Engine:
+class _KnownEngine:
   """Facts known of one engine."""
 
   model: str
@@ -77,7 +77,7 @@ class EngineClient:
   def __init__(
     self,
     http: aiohttp.ClientSession,
-    dialect: Dialect,
+    dialect: EngineDialect,
     needs: Needs,
     *,
     model: str = "",
@@ -86,11 +86,11 @@ class EngineClient:
     self._http = EngineHttp(http, dialect)
     self._dialect, self._needs = dialect, needs
     self._model, self._probe_s = model, probe_s
-    self._engines: dict[str, _Engine] = {}
+    self._engines: dict[str, _KnownEngine] = {}
 
   def request(
     self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
-  ) -> Request:
+  ) -> EngineRequest:
     """Checks a request. Raises `ConfigError` if no engine can answer it."""
     if sampling.grammar:
       raise ConfigError(
@@ -117,9 +117,9 @@ class EngineClient:
         f"prompt tokens from {tokens.min()} to {tokens.max()} were found; the "
         f"policy knows 0 to {self._needs.vocab_size - 1}"
       )
-    return Request(tuple(map(int, tokens)), sampling)
+    return EngineRequest(tuple(map(int, tokens)), sampling)
 
-  async def answer(self, server: Server, request: Request) -> Completion:
+  async def answer(self, server: Server, request: EngineRequest) -> Completion:
     """See `ServerClient.answer`."""
     try:
       return await self._answer(server, request)
@@ -129,7 +129,7 @@ class EngineClient:
       raise Unreachable(repr(error)) from error
 
   async def stream(
-    self, server: Server, request: Request
+    self, server: Server, request: EngineRequest
   ) -> AsyncGenerator[Completion, None]:
     """See `ServerClient.stream`; yields one chunk.
 
@@ -137,7 +137,7 @@ class EngineClient:
     """
     yield await self.answer(server, request)
 
-  async def _answer(self, server: Server, request: Request) -> Completion:
+  async def _answer(self, server: Server, request: EngineRequest) -> Completion:
     engine, sampling = self._engines[server.address], request.sampling
     size = len(request.prompt) + sampling.max_tokens
     if engine.context is not None and size > engine.context:
@@ -193,7 +193,7 @@ class EngineClient:
     """Returns the abilities of a server that was probed."""
     return self._engines[address].abilities
 
-  async def _probe(self, address: str, is_own: bool) -> _Engine:
+  async def _probe(self, address: str, is_own: bool) -> _KnownEngine:
     """Tests an engine for all needs of a run. Raises `EngineLacks`."""
     if self._needs.num_policy_slots > 1 and not is_own:
       raise EngineLacks(
@@ -232,7 +232,7 @@ class EngineClient:
         )
     except EngineLacks as lack:
       raise EngineLacks(f"{address} cannot be trained on: {lack}") from lack
-    return _Engine(model, context, abilities)
+    return _KnownEngine(model, context, abilities)
 
   async def _weights(self, address: str, is_own: bool) -> Any:
     """Identifies the present weights; None if the engine cannot."""
@@ -247,7 +247,7 @@ class EngineClient:
   async def _version(
     self,
     address: str,
-    engine: _Engine,
+    engine: _KnownEngine,
     output: EngineOutput,
     before: wire.ServedPolicySlot | None,
   ) -> int | list[int]:
@@ -267,7 +267,7 @@ class EngineClient:
     return before.version
 
 
-def _model_name(engine: _Engine, policy_slot: int) -> str:
+def _model_name(engine: _KnownEngine, policy_slot: int) -> str:
   """Returns the model name of a policy slot; only our servers have several."""
   return (
     f"{engine.model}@policy_slot{policy_slot}" if policy_slot else engine.model

@@ -18,7 +18,7 @@ from agentrl_jax.errors import (
 )
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
-  Dialect,
+  EngineDialect,
   EngineLacks,
   EngineOutput,
   served_of,
@@ -34,7 +34,7 @@ _FULL = {429, 503}
 class EngineHttp:
   """Sends requests of one dialect to any engine that supports it."""
 
-  def __init__(self, http: aiohttp.ClientSession, dialect: Dialect):
+  def __init__(self, http: aiohttp.ClientSession, dialect: EngineDialect):
     self._http, self._dialect = http, dialect
 
   async def described(

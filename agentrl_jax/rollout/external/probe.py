@@ -14,7 +14,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
   ONE_FOR_BOTH,
-  Dialect,
+  EngineDialect,
   EngineLacks,
   EngineOutput,
   checked_ending,
@@ -52,7 +52,7 @@ class Abilities:
   versions: str  # per "token", per "answer", or from the "endpoint"
 
 
-async def probe(send: Send, dialect: Dialect, needs: Needs) -> Abilities:
+async def probe(send: Send, dialect: EngineDialect, needs: Needs) -> Abilities:
   """Waits for a dozen short answers. Raises `EngineLacks`."""
   prompt = probe_prompt(needs.vocab_size)
   seeds = True
@@ -92,7 +92,7 @@ def _check(
   output: EngineOutput,
   prompt: Sequence[int],
   sampling: SamplingParams,
-  dialect: Dialect,
+  dialect: EngineDialect,
   needs: Needs,
 ) -> None:
   """Checks ids, prompt, budget, ending and log-probabilities, in this order."""
@@ -127,7 +127,7 @@ async def _repeats(
 
 
 async def _check_stop(
-  send: Send, prompt: Sequence[int], dialect: Dialect, needs: Needs
+  send: Send, prompt: Sequence[int], dialect: EngineDialect, needs: Needs
 ) -> None:
   """Checks that a stop token ends an answer and is its last token."""
   greedy = SamplingParams(max_tokens=PROBE_TOKENS, temperature=0.0)

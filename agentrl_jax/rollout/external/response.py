@@ -63,7 +63,7 @@ class Remedies:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Dialect:
+class EngineDialect:
   """The protocol of one kind of engine."""
 
   name: str  # as `rollouts.protocol` has it
@@ -85,8 +85,8 @@ def label_of(served: ServedPolicySlot) -> str:
 
 def served_of(label: object) -> ServedPolicySlot | None:
   """Returns the weights that a label names; None for a foreign label."""
-  found = re.fullmatch(r"(\d+)@(\d+)", str(label))
-  return found and ServedPolicySlot(int(found[1]), int(found[2]))
+  match = re.fullmatch(r"(\d+)@(\d+)", str(label))
+  return match and ServedPolicySlot(int(match[1]), int(match[2]))
 
 
 def checked_tokens(

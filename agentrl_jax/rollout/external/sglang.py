@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
-  Dialect,
+  EngineDialect,
   EngineOutput,
   Remedies,
 )
@@ -98,7 +98,7 @@ def _logprobs(
   return [entry[0] for entry in tokens]
 
 
-SGLANG = Dialect(
+SGLANG = EngineDialect(
   name="sglang",
   path="/generate",
   version_paths=("/get_weight_version", "/model_info", "/get_model_info"),

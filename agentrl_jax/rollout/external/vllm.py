@@ -11,7 +11,7 @@ from typing import Any
 
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.external.response import (
-  Dialect,
+  EngineDialect,
   EngineOutput,
   Remedies,
 )
@@ -84,7 +84,7 @@ def _read(content: Mapping[str, Any]) -> EngineOutput:
   )
 
 
-OPENAI = Dialect(
+OPENAI = EngineDialect(
   name="openai",
   path="/v1/completions",
   version_paths=("/weight_info",),  # where VLLM_SERVER_DEV_MODE=1

@@ -15,7 +15,7 @@ import aiohttp
 from agentrl_jax.bearer_token import bearer
 from agentrl_jax.errors import AgentRLError, CheckpointError
 from agentrl_jax.rollout.external.http import EngineHttp
-from agentrl_jax.rollout.external.response import Dialect, label_of
+from agentrl_jax.rollout.external.response import EngineDialect, label_of
 from agentrl_jax.rollout.remote.client import CONNECT_TIMEOUT_S
 from agentrl_jax.rollout.remote.wire import ServedPolicySlot
 
@@ -26,7 +26,7 @@ class EngineLoader:
   """Loads weights into one engine on this host, which has the folders."""
 
   def __init__(
-    self, address: str, dialect: Dialect, *, token: str, load_s: float
+    self, address: str, dialect: EngineDialect, *, token: str, load_s: float
   ):
     self._address, self._dialect = address, dialect
     self._token, self._load_s = token, load_s

@@ -34,12 +34,12 @@ class ChatCodecTest(absltest.TestCase):
     super().setUpClass()
     cls.codec = make_codec(whole_tokens=("[SEP]",), whole_lines=4)
 
-  @settings(max_examples=200, deadline=None)
+  @settings(max_examples=60, deadline=None)
   @given(st.text())
   def test_any_text_comes_back(self, text):
     self.assertEqual(self.codec.decode(self.codec.encode(text)), text)
 
-  @settings(max_examples=100, deadline=None)
+  @settings(max_examples=30, deadline=None)
   @given(st.lists(st.text(), min_size=1, max_size=4))
   def test_pieces_are_tokenised_like_the_whole(self, texts):
     opening = [Message("system", texts[0])]
@@ -135,7 +135,7 @@ class ChatCodecTest(absltest.TestCase):
   def test_digits_stand_alone(self):
     self.assertLen(self.codec.encode("1234567"), 7)
 
-  @settings(max_examples=100, deadline=None)
+  @settings(max_examples=30, deadline=None)
   @given(st.lists(st.sampled_from([*MARKS, "x", "\ufdd0", "0", "1", "<|"])))
   def test_what_is_said_marks_nothing(self, parts):
     said = "".join(parts)

@@ -33,6 +33,13 @@ ENGINES = {
 
 
 class SoakTest(parameterized.TestCase):
+  def test_nothing_is_left_of_a_few_requests(self):
+    driver = self.driver_of("local", "slots")
+    self.addCleanup(driver.close)
+    for one in Soak(driver, 3).run(12):
+      self.assertTrue(one.future.done())
+    self.check_nothing_is_left(driver, "local")
+
   @parameterized.product(driver=DRIVERS, engine=list(ENGINES))
   @pytest.mark.slow
   def test_hundreds_of_requests(self, driver, engine):

@@ -61,6 +61,13 @@ def python_with(module: str) -> str:
   pytest.skip(f"needs {module}: make clients, or AGENTRL_CLIENTS=FOLDER")
 
 
+def test_every_library_has_a_program_that_compiles():
+  for name, library in LIBRARIES.items():
+    source = (PROGRAMS / f"{name}_program.py").read_text()
+    compile(source, name, "exec")
+    assert library.tool in source
+
+
 class Played(Playing):
   async def asyncSetUp(self):
     self.policy = talking.Scripted()

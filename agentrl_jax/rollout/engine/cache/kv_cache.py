@@ -20,8 +20,8 @@ from agentrl_jax.rollout.api import EngineConfig, Request
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.cache.prefix_cache import (
   BlockPool,
-  Match,
   PrefixCache,
+  PrefixMatch,
 )
 
 FROM_PREFIX_CACHE = -1  # source of an allocation
@@ -314,14 +314,14 @@ class KVCacheManager:
     if not self._try(self._pool.finish_offloads):
       self._empty_prefix_cache()
 
-  def match_prefix(self, tokens: np.ndarray) -> Match:
+  def match_prefix(self, tokens: np.ndarray) -> PrefixMatch:
     """Finds the longest prefix of a prompt in the prefix cache."""
     if self._pool is None:
-      return Match()
+      return PrefixMatch()
     return self._prefix_cache.match_prefix(tokens)
 
   def must_copy_first(
-    self, allocation: Allocation, match: Match, overwritten: np.ndarray
+    self, allocation: Allocation, match: PrefixMatch, overwritten: np.ndarray
   ) -> bool:
     """Returns whether planned copies must run before this allocation."""
     if allocation.source in self._copies or allocation.source in self._loads:
@@ -329,13 +329,13 @@ class KVCacheManager:
     if self._pool is None or not self._prefix_cache.has_copies:
       return False
     if allocation.source != FROM_PREFIX_CACHE:
-      match = Match()
+      match = PrefixMatch()
     return match.is_offloading(
       self._prefix_cache.batch_number
     ) or not self._prefix_cache.has_room(match, len(overwritten))
 
   def plan(
-    self, allocation: Allocation, match: Match, overwritten: np.ndarray
+    self, allocation: Allocation, match: PrefixMatch, overwritten: np.ndarray
   ) -> int:
     """Plans the copies of an allocation; returns the number of reused tokens.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl_jax.rollout.engine.cache.prefix_cache import Match, Node
+from agentrl_jax.rollout.engine.cache.prefix_cache import Node, PrefixMatch
 
 
 class PagePool:
@@ -112,7 +112,7 @@ class PageTree:
     is_alone = self._pool.num_holders == 1
     return int(np.count_nonzero(self._is_page_in_tree & is_alone))
 
-  def match_prefix(self, tokens: np.ndarray) -> Match:
+  def match_prefix(self, tokens: np.ndarray) -> PrefixMatch:
     """Finds the pages of the longest prefix; changes nothing."""
     node, nodes, size = self._root, [], 0
     while size < len(tokens):
@@ -125,7 +125,7 @@ class PageTree:
       if shared < self._page_size:
         break
       node = child
-    return Match(tuple(nodes), size)
+    return PrefixMatch(tuple(nodes), size)
 
   def touch(self, nodes: Sequence[Node]) -> None:
     """Marks the nodes of a sequence, first to last, as just used."""

@@ -83,7 +83,7 @@ def _num_shared(a: np.ndarray, b: np.ndarray) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Match:
+class PrefixMatch:
   """The longest cached prefix of a prompt."""
 
   nodes: tuple[Node, ...] = ()
@@ -120,7 +120,7 @@ class Transfer(NamedTuple):
 
 
 @dataclasses.dataclass
-class Batch:
+class CopyBatch:
   """Copies to make, in this order; upload sources are read before all others.
 
   `saves` is keyed by block: a block that grows twice is saved once.
@@ -172,15 +172,15 @@ class PrefixCache:
     self._host: OrderedDict[Node, None] = OrderedDict()
     self._free_device = list(range(self._num_device))
     self._free_host = list(range(self._num_host))
-    self._batch = Batch()
+    self._batch = CopyBatch()
 
-  def take_batch(self) -> Batch:
+  def take_batch(self) -> CopyBatch:
     """Returns the copies of the current batch, and starts the next one."""
-    batch, self._batch = self._batch, Batch()
+    batch, self._batch = self._batch, CopyBatch()
     self.batch_number += 1
     return batch
 
-  def match_prefix(self, tokens: np.ndarray) -> Match:
+  def match_prefix(self, tokens: np.ndarray) -> PrefixMatch:
     """Finds the longest cached prefix; changes nothing."""
     node, nodes, size = self._root, [], 0
     while size < len(tokens):
@@ -193,9 +193,9 @@ class PrefixCache:
       if shared < self.block_size:
         break
       node = child
-    return Match(tuple(nodes), size)
+    return PrefixMatch(tuple(nodes), size)
 
-  def has_room(self, match: Match, num_tokens: int) -> bool:
+  def has_room(self, match: PrefixMatch, num_tokens: int) -> bool:
     """Returns whether a match and `num_tokens` of a slot fit in the batch."""
     evictable = len(self._device)
     for node in reversed(self._device):
@@ -216,7 +216,7 @@ class PrefixCache:
     batch = self._batch
     return bool(batch.offloads or batch.uploads or batch.saves or batch.fills)
 
-  def load(self, match: Match, slot: int) -> int:
+  def load(self, match: PrefixMatch, slot: int) -> int:
     """Copies a match to a slot; returns how many tokens there was room for."""
     self._touch(match.nodes)
     size = 0
@@ -366,9 +366,9 @@ class BlockPool:
   """The arrays of `num_device` and `num_host` blocks of `block_size` tokens.
 
   - On the device the blocks are a cache whose slots are one block long.
-  - Copies are launched in the order of `Batch` and are not waited for. Blocks
-    on their way to the host arrive some steps later; `copy` waits for them only
-    if the batch needs blocks back from the host.
+  - Copies are launched in the order of `CopyBatch` and are not waited for.
+    Blocks on their way to the host arrive some steps later; `copy` waits for
+    them only if the batch needs blocks back from the host.
   """
 
   def __init__(
@@ -387,7 +387,7 @@ class BlockPool:
     )
     self._offloads: collections.deque[_Offload] = collections.deque()
 
-  def copy(self, batch: Batch, cache: KVCache) -> None:
+  def copy(self, batch: CopyBatch, cache: KVCache) -> None:
     """Launches a batch's copies except `fills`; `cache` is of the slots."""
     self.finish_offloads(wait=bool(batch.uploads))
     uploads = [

@@ -43,7 +43,7 @@ from agentrl_jax.rollout.openai.conversation_cache import (
 from agentrl_jax.rollout.openai.episodes.lines import (
   EpisodeLine,
   Lines,
-  Source,
+  LineSource,
 )
 from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits
 from agentrl_jax.rollout.server.errors import ApiError
@@ -110,7 +110,7 @@ class EpisodeCall(CallContext):
     self._episode = episode
     self.role, self.digest = role, digest
     self.is_named = False  # the agent named the call's policy slot
-    self.source: Source | None = None  # None until the prompt is known
+    self.source: LineSource | None = None  # None until the prompt is known
     self.number = -1  # likewise
 
   @property
@@ -118,7 +118,7 @@ class EpisodeCall(CallContext):
     """True if the call starts a line of tokens."""
     return self.source is not None and self.source.line is None
 
-  def claim(self, source: Source, number: int) -> None:
+  def claim(self, source: LineSource, number: int) -> None:
     """Takes the line until `release`."""
     self.source, self.number = source, number
     if source.line is not None:
@@ -206,8 +206,8 @@ class EpisodeCall(CallContext):
   def _refuse_other_draws(self, request: CompletionRequest) -> None:
     """Refuses sampling that the learner does not compute with."""
     for name in ("frequency_penalty", "presence_penalty", "logit_bias"):
-      if found := getattr(request, name):
-        shown = dict(found) if name == "logit_bias" else found
+      if value := getattr(request, name):
+        shown = dict(value) if name == "logit_bias" else value
         raise ApiError(
           f"{name}={shown}: a call of an episode is sampled from the policy's "
           "own distribution, which is what the learner computes, without "
@@ -350,7 +350,7 @@ class Episode:
 
   def claim_messages(
     self, call: EpisodeCall, messages: Sequence[Message], tools: Sequence[Tool]
-  ) -> Source:
+  ) -> LineSource:
     """Claims the line that a conversation continues, or a new one."""
     keys = conversation_keys(messages, tools)
     with self._lock:
@@ -359,7 +359,7 @@ class Episode:
         self._require_room(call, tools_key(tools))
       return self._claim(call, source)
 
-  def claim_tokens(self, call: EpisodeCall, prompt: np.ndarray) -> Source:
+  def claim_tokens(self, call: EpisodeCall, prompt: np.ndarray) -> LineSource:
     """Claims the line that a prompt of tokens continues, or a new one."""
     with self._lock:
       source = self._lines.of_tokens(prompt, call.role)
@@ -413,7 +413,7 @@ class Episode:
     """Restarts the idle timeout."""
     self._last_call = asyncio.get_running_loop().time()
 
-  def _claim(self, call: EpisodeCall, source: Source) -> Source:
+  def _claim(self, call: EpisodeCall, source: LineSource) -> LineSource:
     if call not in self._calls:  # the client hung up while it was being read
       raise self.busy()
     others = [other for other in self._calls if other is not call]

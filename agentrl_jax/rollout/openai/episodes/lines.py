@@ -74,7 +74,7 @@ class EpisodeLine:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Source:
+class LineSource:
   """The recorded tokens that a call begins with."""
 
   line: EpisodeLine | None  # that it continues; None: it starts one
@@ -100,26 +100,26 @@ class Lines:
       answered = Answered(line, len(line.tokens.stream), ended_by)
       self._answered.setdefault(key, []).append(answered)
 
-  def of_messages(self, keys: Sequence[bytes], role: str) -> Source:
+  def of_messages(self, keys: Sequence[bytes], role: str) -> LineSource:
     """Returns the source of a conversation, by the keys of its prefixes."""
     for known in range(len(keys) - 1, 0, -1):
-      if found := self._answered.get(keys[known - 1]):
-        for answered in found:
+      if candidates := self._answered.get(keys[known - 1]):
+        for answered in candidates:
           if answered.is_end and _is_free(answered.line, role):
-            return Source(answered.line, answered.prefix, known)
-        return Source(None, found[-1].prefix, known)
-    return Source(None)
+            return LineSource(answered.line, answered.prefix, known)
+        return LineSource(None, candidates[-1].prefix, known)
+    return LineSource(None)
 
-  def of_tokens(self, prompt: np.ndarray, role: str) -> Source:
+  def of_tokens(self, prompt: np.ndarray, role: str) -> LineSource:
     """Returns the source of a prompt of tokens."""
-    found = Source(None)
+    longest = LineSource(None)
     for line in self.all:
       stream = line.tokens.stream
-      if len(stream) <= len(found.prefix.stream):
+      if len(stream) <= len(longest.prefix.stream):
         continue
       if _is_free(line, role) and _begins(prompt, stream):
-        found = Source(line, TokenizedPrefix(stream, None))
-    return found
+        longest = LineSource(line, TokenizedPrefix(stream, None))
+    return longest
 
 
 def _is_free(line: EpisodeLine, role: str) -> bool:
