@@ -18,9 +18,9 @@ from agentrl_jax.service.docker.orphans import OWNER_LABEL
 from launch.config.settings import read_environments, read_settings
 from launch.serve_environments import commands
 from tests.clocks import wait_until
-from tests.controller.processes import ServiceProcess, free_port, running
 from tests.launch import tiny
 from tests.service.docker.engine_for_tests import DockerTestCase
+from tests.service.processes import ServiceProcess, free_port, running
 
 DEADLINE_S = 60.0
 

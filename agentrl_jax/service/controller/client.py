@@ -47,12 +47,13 @@ from agentrl_jax.service.protocol.link import (
   reading,
 )
 from agentrl_jax.service.protocol.shares import Shares
+from agentrl_jax.waits import Backoff
 
 # Texts in the refusals of both controllers.
 _FULL = "no workers available"
 _MISSING = "does not exist"  # no worker serves the task yet
 _UNKNOWN = "not found"  # the session
-_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.1, 2.0
+_BACKOFF_S = 0.1, 2.0  # the first, and the longest
 _SPILL_S = 10.0  # at a controller without a place, before the next is asked
 
 
@@ -168,7 +169,7 @@ class ControllerEnvironment(Environment):
     longest_s = self._place_s if self._shares.is_one else _SPILL_S
     ends_at = time.monotonic() + self._place_s
     lost_until = math.inf  # when a controller that is away is given up
-    backoff_s = _MIN_BACKOFF_S
+    backoff = Backoff(*_BACKOFF_S)
     request = {
       **self._task_fields(task.split),
       "index": task.index,
@@ -187,7 +188,7 @@ class ControllerEnvironment(Environment):
         )
       except WorkerRefusal as refusal:
         is_temporary = _FULL in str(refusal) or _MISSING in str(refusal)
-        if not is_temporary or time.monotonic() + backoff_s > ends_at:
+        if not is_temporary or not backoff.fits(ends_at):
           raise
         lost_until = math.inf
         num_refused += 1
@@ -197,7 +198,7 @@ class ControllerEnvironment(Environment):
         lost_until = min(
           lost_until, ends_at, time.monotonic() + self._reattach_s
         )
-        if time.monotonic() + backoff_s > lost_until:
+        if not backoff.fits(lost_until):
           raise
       else:
         self._shares.find(address)
@@ -208,8 +209,7 @@ class ControllerEnvironment(Environment):
           step_s=self._step_s,
           reattach_s=self._reattach_s,
         )
-      await asyncio.sleep(backoff_s)
-      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+      await asyncio.sleep(backoff.next_s())
 
   def _task_fields(self, split: str) -> dict[str, str]:
     """Returns the request fields that name the split's tasks."""
@@ -239,7 +239,7 @@ class ControllerEnvironment(Environment):
   def _get(self, endpoint: str, query: Mapping[str, str]) -> Any:
     """Sends a blocking GET, and retries until the controller can answer."""
     ends_at = time.monotonic() + self._ready_s
-    backoff_s = _MIN_BACKOFF_S
+    backoff = Backoff(*_BACKOFF_S)
     while True:
       address = self._shares.choose(endpoint)
       request = urllib.request.Request(
@@ -255,15 +255,14 @@ class ControllerEnvironment(Environment):
         is_temporary = error.code == 400 and _MISSING in reason
       except (OSError, ValueError) as error:
         reason, is_temporary = repr(error), True
-      if not is_temporary or time.monotonic() + backoff_s > ends_at:
+      if not is_temporary or not backoff.fits(ends_at):
         raise ConfigError(
           f"{self._whom} does not list the tasks of {dict(query)}: "
           f"{reason}. See whether controller and workers run; workers that "
           "are not ours need tasks={split: task}"
         )
       self._shares.lose(address)
-      time.sleep(backoff_s)
-      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+      time.sleep(backoff.next_s())
 
 
 class _ControllerSession(Session):
@@ -320,7 +319,7 @@ class _ControllerSession(Session):
     if self._plays_once:
       request["turn"] = self._turn
     given_up_at = math.inf  # until the controller was lost
-    backoff_s = _MIN_BACKOFF_S
+    backoff = Backoff(*_BACKOFF_S)
     while True:
       try:
         return await self._post(
@@ -330,15 +329,14 @@ class _ControllerSession(Session):
         if not self._plays_once:
           raise
         given_up_at = min(given_up_at, time.monotonic() + self._reattach_s)
-        if time.monotonic() + backoff_s > given_up_at:
+        if not backoff.fits(given_up_at):
           raise
       except WorkerRefusal as refusal:
         # The next controller may not have heard of the session's worker yet.
         is_back = given_up_at < math.inf and _UNKNOWN in str(refusal)
-        if not is_back or time.monotonic() + backoff_s > given_up_at:
+        if not is_back or not backoff.fits(given_up_at):
           raise
-      await asyncio.sleep(backoff_s)
-      backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+      await asyncio.sleep(backoff.next_s())
 
   async def _post(
     self, endpoint: str, *, deadline_s: float, **request: Any

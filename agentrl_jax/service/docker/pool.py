@@ -23,13 +23,12 @@ from agentrl_jax.service.docker.containers import (
 )
 from agentrl_jax.service.protocol.client import ClientDeadlines
 from agentrl_jax.service.remote.environment import RemoteEnvironment
+from agentrl_jax.waits import Backoff
 
 _log = logging.getLogger(__name__)
 
 CHECK_PERIOD_S = 10.0  # between two checks of a container
-# Backoff before another container is started: doubled up to the longest.
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 60.0
+_PAUSE_S = 0.5, 60.0  # before another container is started, first and longest
 
 
 class _Replica:
@@ -129,7 +128,7 @@ class ContainerPool(Environment):
     return replica, replica.environment
 
   async def _keep_filled(self, replica: _Replica) -> None:
-    backoff_s = _FIRST_PAUSE_S
+    backoff = Backoff(*_PAUSE_S)
     has_lived = False
     while True:
       try:
@@ -139,15 +138,15 @@ class ContainerPool(Environment):
           deadlines=self._deadlines,
         ) as environment:
           await self._announce(replica, environment)
-          has_lived, backoff_s = True, _FIRST_PAUSE_S
+          has_lived, backoff = True, Backoff(*_PAUSE_S)
           await _until_dead(replica, environment)
           _log.warning("a container of %s died", self._spec.image)
       except AgentRLError as error:
         if not has_lived:
           raise
-        _log.warning("no new container within %g s: %s", backoff_s, error)
-        await asyncio.sleep(backoff_s)
-        backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
+        pause_s = backoff.next_s()
+        _log.warning("no new container within %g s: %s", pause_s, error)
+        await asyncio.sleep(pause_s)
       finally:
         replica.environment = None
 

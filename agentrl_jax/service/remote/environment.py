@@ -22,13 +22,14 @@ from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.protocol.client import ClientDeadlines, WorkerClient
 from agentrl_jax.service.protocol.link import WorkerFull, WorkerRefusal
+from agentrl_jax.waits import Backoff
 
 _log = logging.getLogger(__name__)
 
 # Shorter than any server's, so that no request meets a closing connection:
 # AgentRL's workers close one that was idle for 5 s.
 _KEEPALIVE_S = 4.0
-_LONGEST_PAUSE_S = 1.0  # between two requests for a place
+_PAUSE_S = 0.01, 1.0  # between requests for a place, first and longest
 
 
 class RemoteEnvironment(Environment):
@@ -121,7 +122,7 @@ class RemoteEnvironment(Environment):
   async def _start(self, id: int, task: Task, seed: int) -> "_RemoteSession":
     """Starts the session, waiting while other clients fill the worker."""
     given_up_at = time.monotonic() + self._deadlines.place_s
-    backoff_s = 0.01
+    backoff = Backoff(*_PAUSE_S)
     while True:
       try:
         first, tools = await self._client.start(
@@ -131,10 +132,9 @@ class RemoteEnvironment(Environment):
           seed=seed if self._is_ours else None,
         )
       except WorkerFull:
-        if time.monotonic() + backoff_s > given_up_at:
+        if not backoff.fits(given_up_at):
           raise
-        await asyncio.sleep(backoff_s)
-        backoff_s = min(2 * backoff_s, _LONGEST_PAUSE_S)
+        await asyncio.sleep(backoff.next_s())
       else:
         return _RemoteSession(self._client, id, first, tools)
 

@@ -16,8 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.functions import (
   NOT_PLAYED,
@@ -139,73 +137,6 @@ class TwinTest(unittest.IsolatedAsyncioTestCase):
         rewards.append(steps[-1].reward)
         self.assertIs(steps[-1].status, Status.COMPLETED)
     self.assertEqual(set(rewards), {0.0, 1.0})
-
-  async def test_experts_and_scripted_policies_play_alike(self):
-    mistakes = [{}, *({name: 0.5} for name in arithmetic.MISTAKES)]
-    for task in TASKS[:6]:
-      for number, rates in enumerate(mistakes):
-        plays = [
-          await self._played(
-            e, task, e.expert(task, seed=number, mistakes=rates)
-          )
-          for e in self.pair
-        ]
-        self.assertEqual(*plays)
-      for name in arithmetic.POLICIES:
-        plays = [
-          await self._played(
-            e, task, _Scripted(e.scripted_policies()[name](seed=3))
-          )
-          for e in self.pair
-        ]
-        self.assertEqual(*plays)
-
-  async def test_every_token_is_the_same(self):
-    codec = ChatCodec(train_tokenizer(["What is 1 + 2? add"], vocab_size=300))
-    for task in TASKS[:6]:
-      for rates in ({}, {"broken_json": 0.5}, {"no_call": 0.5}):
-        expected, found = [
-          self._ids(
-            codec,
-            *await self._played(
-              e, task, e.expert(task, seed=1, mistakes=rates)
-            ),
-          )
-          for e in self.pair
-        ]
-        self.assertGreater(len(expected), 50)
-        np.testing.assert_array_equal(found, expected)
-
-  async def _played(self, environment, task, player):
-    answers = []
-    async with environment.open(task, seed=0) as session:
-      steps = [await session.reset()]
-      while steps[-1].status is Status.RUNNING:
-        answers.append(player.answer(steps[-1].messages))
-        steps.append(await session.step(answers[-1]))
-      return session.tools, steps, answers
-
-  def _ids(self, codec, tools, steps, answers):
-    parts = [codec.start(steps[0].messages, tools)]
-    for answer, step in zip(answers, steps[1:], strict=True):
-      written = codec.write(answer)
-      parts += [written, codec.extend(step.messages, ended_by=int(written[-1]))]
-    return np.concatenate(parts)
-
-
-class _Scripted:
-  """A scripted policy that keeps the conversation, as a run does."""
-
-  def __init__(self, policy):
-    self._policy, self._said = policy, []
-
-  def answer(self, messages):
-    self._said += messages
-    answer = self._policy.answer(
-      self._said, (arithmetic.ADD, arithmetic.ANSWER)
-    )
-    self._said.append(answer)
-    return answer
 
 
 @dataclasses.dataclass

@@ -39,11 +39,11 @@ import docker.errors
 from agentrl_jax.service.docker.orphans import OWNER_LABEL
 from launch.run.traces import FILE as TRACES
 from tests import programs
-from tests.controller import processes
-from tests.controller.processes import Process, ServiceProcess
 from tests.launch.processes.learners import ledger_of, metrics_of, position_of
 from tests.launch.run import chaos_config
 from tests.launch.serving.rollout_servers import Server
+from tests.service import processes
+from tests.service.processes import Process, ServiceProcess
 
 IMAGE = "agentrl_jax/arithmetic"
 CONFIG = chaos_config.get_config()

@@ -5,7 +5,7 @@ import os
 import signal
 
 from tests.clocks import wait_until
-from tests.controller.processes import free_port
+from tests.service.processes import free_port
 
 _FORK = multiprocessing.get_context("forkserver")
 # What a server imports but for its own flags, which a learner has, too.

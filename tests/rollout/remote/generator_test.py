@@ -17,10 +17,10 @@ from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import BinaryClient
 from agentrl_jax.rollout.remote.generator import connected
 from tests.clocks import Clock, turns_of_the_loop, until
-from tests.controller.processes import free_port
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.serving import Served, hold
+from tests.service.processes import free_port
 from tests.settings import rollouts_config
 
 LONG = SamplingParams(max_tokens=80)

@@ -31,14 +31,14 @@ from agentrl_jax.service.worker.hosting import HostLimits
 from agentrl_jax.service.worker.main import WorkerConfig, serve
 from environments.arithmetic.environment import Arithmetic
 from tests.clocks import until, wait_until
-from tests.controller.processes import (
+from tests.env.moody import says
+from tests.service.processes import (
   ServiceProcess,
   agentrl_grpc_worker,
   agentrl_worker,
   our_worker,
   running,
 )
-from tests.env.moody import says
 from tests.settings import WAITS
 
 OVER_HTTP, OVER_GRPC = "calculator-http", "calculator-grpc"

@@ -216,7 +216,7 @@ class ControllerRoutesTest(FuzzTestCase):
   def test_a_few(self):
     for name in CONTROLLER:
       with self.subTest(name):
-        self.fuzz(name, 10)
+        self.fuzz(name, 5)
 
   @parameterized.named_parameters((name, name) for name in CONTROLLER)
   @pytest.mark.slow
@@ -303,7 +303,7 @@ class WorkerRoutesTest(FuzzTestCase):
   def test_a_few(self):
     for name in WORKER:
       with self.subTest(name):
-        self.fuzz(name, 10)
+        self.fuzz(name, 5)
 
   @parameterized.named_parameters((name, name) for name in WORKER)
   @pytest.mark.slow

@@ -13,7 +13,7 @@ from agentrl_jax.service.controller.client import ControllerEnvironment
 from agentrl_jax.service.worker.hosting import HostLimits
 from agentrl_jax.service.worker.main import WorkerConfig, serve
 from environments.arithmetic.environment import Arithmetic
-from tests.controller.processes import ServiceProcess
+from tests.service.processes import ServiceProcess
 
 NAME = "arithmetic"
 

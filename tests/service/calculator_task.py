@@ -6,7 +6,7 @@ Runs in a process of its own under the package `agentrl-worker`, unchanged:
 
 or, with a heartbeat every second where the package's command line has eight:
 
-  python -m tests.controller.calculator_task grpc://host:5021 calculator
+  python -m tests.service.calculator_task grpc://host:5021 calculator
 """
 
 import json

@@ -169,7 +169,7 @@ def agentrl_worker(controller, *, name):
     json.dumps(
       {
         name: {
-          "module": "tests.controller.calculator_task.Calculator",
+          "module": "tests.service.calculator_task.Calculator",
           "parameters": parameters,
         }
       }
@@ -191,7 +191,7 @@ def agentrl_worker(controller, *, name):
 def agentrl_grpc_worker(controller, *, name):
   """Returns arguments that run it over gRPC, with a quicker heartbeat."""
   port = str(free_port())
-  return ("-m", "tests.controller.calculator_task", controller, name, port)
+  return ("-m", "tests.service.calculator_task", controller, name, port)
 
 
 def our_worker(controller, *options, num_tasks=50):

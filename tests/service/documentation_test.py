@@ -9,7 +9,9 @@ import unittest
 
 import pytest
 
-from tests.controller.processes import (
+from agentrl_jax.service.controller import main as controller
+from agentrl_jax.service.worker import main as worker
+from tests.service.processes import (
   ServiceProcess,
   free_port,
   running,
@@ -27,14 +29,20 @@ def blocks(language):
 
 
 class DocumentationTest(unittest.TestCase):
-  @pytest.mark.slow
-  def test_a_controller_with_two_workers(self):
-    commands = [
+  def setUp(self):
+    self.commands = [
       shlex.split(block)[1:]
       for block in blocks("")
       if block.startswith("python ")
     ]
-    self.assertEqual(len(commands), 3)
+
+  def test_commands_have_flags_that_exist(self):
+    parsers = [controller._parser(), worker._parser(), worker._parser()]
+    for (_, _, *flags), parser in zip(self.commands, parsers, strict=True):
+      parser.parse_args(flags)
+
+  @pytest.mark.slow
+  def test_a_controller_with_two_workers(self):
     ports = {
       port: str(free_port()) for port in ("5020", "5021", "5022", "5023")
     }
@@ -43,7 +51,7 @@ class DocumentationTest(unittest.TestCase):
       return re.sub(r"\b502\d\b", lambda match: ports[match[0]], text)
 
     with contextlib.ExitStack() as stack:
-      for command in commands:
+      for command in self.commands:
         process = stack.enter_context(running(*map(moved, command)))
         process.wait_for(" on http://")
       service = ServiceProcess()
