@@ -69,6 +69,16 @@ def test_paths_of_the_architecture_page_exist():
   assert not missing
 
 
+def test_functions_of_the_architecture_page_exist():
+  page = (ROOT / "docs" / "architecture.md").read_text()
+  named = re.findall(r"`([\w/]+\.py)` \(`(\w+\.)?(\w+)`", page)
+  assert len(named) > 5
+  for name, _, function in named:
+    path = ROOT / name
+    source = path if path.exists() else ROOT / "agentrl_jax" / name
+    assert re.search(rf"\b{function}\b", source.read_text()), (name, function)
+
+
 def _exists(module: str) -> bool:
   path = ROOT / module.replace(".", "/")
   return path.is_dir() or path.with_suffix(".py").exists()
