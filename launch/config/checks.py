@@ -54,37 +54,29 @@ def refuse_unread(
 
 def check_read(config: ml_collections.ConfigDict) -> None:
   """Refuses keys that the values of other keys leave unread."""
-  if config.agents.port == -1:
-    refuse_unread(
-      config, "agents", why="with agents.port=-1, which starts no server"
-    )
-  if config.policy_slot_weights.rule == "fixed":
-    refuse_unread(
-      config,
-      "policy_slot_weights",
-      why="with policy_slot_weights.rule='fixed', only with 'adaptive'",
-    )
-  if config.task_weights.rule == "fixed":
-    refuse_unread(
-      config,
-      "task_weights",
-      why="with task_weights.rule='fixed', only with 'signal'",
-    )
-  if not config.subagent.tool:
-    refuse_unread(config, "subagent", why="without subagent.tool")
-  if not config.mutual_information.every:
-    refuse_unread(
-      config,
-      "mutual_information",
-      why="with mutual_information.every=0, which measures nothing",
-    )
-  if config.collapse_alarm.action == "off":
-    refuse_unread(
-      config,
-      "collapse_alarm",
-      *(key for key in config.collapse_alarm if key != "action"),
-      why="with collapse_alarm.action='off', which watches nothing",
-    )
+  for section, key, value, why in (
+    ("agents", "port", -1, "with agents.port=-1, which starts no server"),
+    (
+      *("policy_slot_weights", "rule", "fixed"),
+      "with policy_slot_weights.rule='fixed', only with 'adaptive'",
+    ),
+    (
+      *("task_weights", "rule", "fixed"),
+      "with task_weights.rule='fixed', only with 'signal'",
+    ),
+    ("subagent", "tool", "", "without subagent.tool"),
+    (
+      *("mutual_information", "every", 0),
+      "with mutual_information.every=0, which measures nothing",
+    ),
+    (
+      *("collapse_alarm", "action", "off"),
+      "with collapse_alarm.action='off', which watches nothing",
+    ),
+  ):
+    if config[section][key] == value:
+      others = (name for name in config[section] if name != key)
+      refuse_unread(config, section, *others, why=why)
   if not config.engine.prefix_cache_tokens:
     refuse_unread(
       config, "engine", "block_size", why="without engine.prefix_cache_tokens"

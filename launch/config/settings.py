@@ -6,6 +6,7 @@ other below, before anything is compiled or started.
 """
 
 import dataclasses
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -172,51 +173,20 @@ class Settings:
 def read_settings(config: ml_collections.ConfigDict) -> Settings:
   """Reads every section. Raises `ConfigError` for what cannot work."""
   environments, containers = read_environments(config)
-  engine = config.engine.to_dict()
-  require_one_of("engine.driver", engine.pop("driver"), DRIVERS)
-  cross = config.cross_policy.to_dict()
-  policy_slots = read_schedules(cross.pop("policy_slots"))
-  checkpoint = config.checkpoint.to_dict()
-  for key in ("directory", "resume_step"):
-    checkpoint.pop(key)
+  require_one_of("engine.driver", config.engine.driver, DRIVERS)
   mesh = {axis: config.mesh[axis] for axis in MESH_AXES}
   settings = Settings(
+    **_read_sections(config),
     seed=config.seed,
     mesh=mesh,
     slices=SliceLayout(over=config.mesh.over_slices, of=config.mesh.slices_of),
     environments=environments,
-    task_weights=TaskWeightsConfig(**config.task_weights.to_dict()),
     containers=containers,
     pretrained=config.pretrained.path,
     model=read_architecture(config),
     lora=read_adaptation(config),
     chat=read_chat(config),
-    compute=ComputeConfig(**config.compute.to_dict()),
-    episode=EpisodeLimits(**config.episode.to_dict()),
-    curriculum=Curriculum(**config.curriculum.to_dict()),
-    subagent=SubagentConfig(**config.subagent.to_dict()),
-    waits=EpisodeWaits(**config.waits.to_dict()),
-    sampling=Sampling(**config.sampling.to_dict()),
-    group=GroupLimits(**config.group.to_dict()),
-    retry=RetryLimits(**config.retry.to_dict()),
-    admission=AdmissionLimits(**config.admission.to_dict()),
-    queue=QueueLimits(**config.queue.to_dict()),
-    policy_slots=policy_slots,
-    cross_policy=CrossPolicy(**cross),
-    policy_slot_weights=PolicySlotWeightsConfig(
-      **config.policy_slot_weights.to_dict()
-    ),
-    engine=EngineConfig(**engine),
-    rollouts=RolloutsConfig(**config.rollouts.to_dict()),
-    agents=AgentsConfig(**config.agents.to_dict()),
-    http=HttpLimits(**config.http.to_dict()),
-    loss=LossConfig(**config.loss.to_dict()),
-    reference=ReferenceConfig(**config.reference.to_dict()),
-    advantage=AdvantageConfig(**config.advantage.to_dict()),
-    mutual_information=MutualInformationConfig(
-      **config.mutual_information.to_dict()
-    ),
-    collapse_alarm=CollapseAlarmConfig(**config.collapse_alarm.to_dict()),
+    policy_slots=read_schedules(config.cross_policy.policy_slots),
     batch=BatchConfig(
       row_length=config.train.row_length,
       micro_batch=config.train.micro_batch,
@@ -227,18 +197,38 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
       config.train.layouts,
       Layout(config.train.row_length, config.train.micro_batch, mesh),
     ),
-    optimizer=OptimizerConfig(**config.optimizer.to_dict()),
     warm_start_epochs=config.warm_start.epochs,
     warm_start_copy_gain=config.warm_start.copy_gain,
     warm_start_optimizer=OptimizerConfig(
       **config.warm_start.optimizer.to_dict()
     ),
-    checkpoint=CheckpointConfig(**checkpoint),
-    processes=ProcessLimits(**config.processes.to_dict()),
   )
   check_read(config)
   _check_together(settings, config.train.steps)
   return settings
+
+
+# Sections that a function reads, and not a class alone; and keys that the class
+# of a section does not take.
+_READ_APART = ("model", "lora", "chat")
+_NO_ARGUMENTS = ("driver", "policy_slots", "directory", "resume_step")
+
+
+def _read_sections(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Makes the class of each section that has one of its own."""
+  return {
+    name: settings(
+      **{
+        k: v
+        for k, v in config[name].to_dict().items()
+        if k not in _NO_ARGUMENTS
+      }
+    )
+    for name, settings in typing.get_type_hints(Settings).items()
+    if name in config
+    and hasattr(settings, "__dataclass_fields__")
+    and name not in _READ_APART
+  }
 
 
 def read_environments(

@@ -14,8 +14,10 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEADLINE_S = 250
@@ -41,12 +43,28 @@ def _run(line: Sequence[str]) -> tuple[int, str]:
       os.dup2(file.fileno(), 1)
       os.dup2(file.fileno(), 2)
       sys.argv = list(line)
-      # Ends the process itself, as the interpreter would.
-      runpy.run_module(line[0], run_name="__main__", alter_sys=True)
-      sys.exit(0)
+      _end_with(line[0])
     _, status = os.waitpid(child, 0)
     file.seek(0)
     return os.waitstatus_to_exitcode(status), file.read()
+
+
+def _end_with(module: str) -> NoReturn:
+  """Runs a module and ends as the interpreter would, but for its clean-up."""
+  code: object = 0
+  try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+  except SystemExit as end:
+    code = end.code
+  except BaseException:  # noqa: BLE001 - printed, as the interpreter does
+    traceback.print_exc()
+    code = 1
+  if isinstance(code, str):
+    sys.stderr.write(f"{code}\n")
+    code = 1
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(int(code or 0))
 
 
 def main() -> None:
