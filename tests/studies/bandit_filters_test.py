@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest
 
 from studies.bandit_filters import (
@@ -33,6 +34,7 @@ def push_of(arm, *, chance, scale_by_std=False, x=0.0):
 
 
 class BanditFiltersTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_without_filter_and_std_it_is_the_policy_gradient(self):
     """The baseline has the attempt itself: a factor (n - 1) / n."""
     for chance, x in ((0.25, 0.0), (0.04, 0.0), (0.25, 1.0)):
@@ -48,6 +50,7 @@ class BanditFiltersTest(absltest.TestCase):
     self.assertLess(unfiltered, 0)
     self.assertGreater(filtered, 5 * error)
 
+  @pytest.mark.slow
   def test_what_is_learned_follows_the_push(self):
     settings = {
       "chance": 0.25,

@@ -7,6 +7,7 @@ import tempfile
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.data.packing import pack
@@ -102,6 +103,7 @@ class WeightTest(parameterized.TestCase):
     self.assertIn(True, flat)
     self.assertIn(False, flat)
 
+  @pytest.mark.slow
   def test_is_the_same_where_lines_share_tokens(self):
     rng = np.random.default_rng(5)
     played = [make_played(rng, shape=random_shape(rng)) for _ in range(12)]

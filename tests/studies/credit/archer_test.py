@@ -1,6 +1,7 @@
 """Tests of learning curves: whose answers are drawn, and what they cost."""
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from studies.credit import archer as credit_archer
@@ -33,6 +34,7 @@ class FreshAnswersTest(absltest.TestCase):
     )
     np.testing.assert_array_equal(fresh_WN, 2)
 
+  @pytest.mark.slow
   def test_v_is_the_value_of_the_present_policy_on_old_turns(self):
     """It guesses the first thing at once: right in one of three games."""
     rules = rules_of("success")
@@ -58,6 +60,7 @@ class FreshAnswersTest(absltest.TestCase):
 
 class LearnTest(parameterized.TestCase):
   @parameterized.parameters(*credit_archer.ARMS)
+  @pytest.mark.slow
   def test_every_arm_learns(self, arm):
     rules = rules_of("success")
     start = credit_exact.TablePolicy(rules, np.zeros(rules.shape))
@@ -96,6 +99,7 @@ class LearnTest(parameterized.TestCase):
     self.assertEqual(ages["ArCHer without replay"], 0)
     self.assertBetween(ages["ArCHer"], 3.0, 4.0)
 
+  @pytest.mark.slow
   def test_the_actors_gradient_leads_where_the_exact_one_does(self):
     """From turns of a policy that is another one by now."""
     rules = rules_of("success")

@@ -5,6 +5,7 @@ On a game of three things, of which every value is known.
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from studies.credit import exact as credit_exact
@@ -58,6 +59,7 @@ class SeenSecretTest(parameterized.TestCase):
 
 class ValueTest(parameterized.TestCase):
   @parameterized.parameters("success", "questions")
+  @pytest.mark.slow
   def test_learns_the_values_that_it_can_see(self, reward):
     """With many episodes: V(h), and V(h | c) if it sees the secret."""
     policy = policy_of(rules_of(reward))
@@ -76,6 +78,7 @@ class ValueTest(parameterized.TestCase):
       error = (fitted.advantages(batch) - exact_NUK)[played]
       self.assertLess(np.abs(error).mean(), 0.06)
 
+  @pytest.mark.slow
   def test_the_secret_is_read_where_it_is_given(self):
     """A random one is worth no more than none."""
     policy = policy_of(rules_of("success"))
@@ -117,6 +120,7 @@ class PreferenceTest(parameterized.TestCase):
     self.assertTrue((reward_N[chosen_P] > reward_N[rejected_P]).all())
 
   @parameterized.parameters("success", "questions")
+  @pytest.mark.slow
   def test_ranks_calls_as_they_deserve(self, reward):
     """And an estimate of a wrong sign would be seen."""
     policy = policy_of(rules_of(reward))
@@ -132,6 +136,7 @@ class PreferenceTest(parameterized.TestCase):
     self.assertGreater(found.marginal.rank, 0.5)
     self.assertGreater(found.cosine_turns, 0.7)
 
+  @pytest.mark.slow
   def test_with_the_secret_a_guess_depends_on_it(self):
     """The critic would win if it played: it may not be the policy."""
     policy = policy_of(rules_of("success"))
@@ -160,6 +165,7 @@ class PreferenceTest(parameterized.TestCase):
 
 class ArcherTest(parameterized.TestCase):
   @parameterized.parameters("success", "questions")
+  @pytest.mark.slow
   def test_learns_the_advantage_of_the_policy(self, reward):
     policy = policy_of(rules_of(reward))
     fitted = credit_learned.fit_archer(
@@ -171,6 +177,7 @@ class ArcherTest(parameterized.TestCase):
     self.assertGreater(found.marginal.rank, 0.7)
     self.assertGreater(found.cosine_turns, 0.9)
 
+  @pytest.mark.slow
   def test_slow_copies_do_not_move_by_gradients(self):
     policy = policy_of(rules_of("success"))
     rules = policy.rules

@@ -341,6 +341,7 @@ class SweetRLTest(parameterized.TestCase):
     )[0]
 
   @parameterized.parameters(*range(3))
+  @pytest.mark.slow
   def test_is_the_papers_loss_of_sums_over_turns(self, seed):
     """In torch: means of turns, summed, and Bradley-Terry."""
     torch = pytest.importorskip("torch")
@@ -377,6 +378,7 @@ class SweetRLTest(parameterized.TestCase):
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
     self.assertGreater(abs(float(loss - by_turn)), 1e-3)
 
+  @pytest.mark.slow
   def test_by_the_mean_over_all_tokens_a_longer_attempt_is_not_better(self):
     """Three turns of advantage 1 against one: the paper's sum prefers them."""
     mask_BT = np.arange(6) < np.array([[6], [2]])

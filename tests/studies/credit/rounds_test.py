@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from studies.credit import __main__ as credit
@@ -99,6 +100,7 @@ class RoundTest(parameterized.TestCase):
     elif arm != "SWEET with secret, mean of all tokens":
       self.assertGreater(gain, 0.05)
 
+  @pytest.mark.slow
   def test_answers_at_recorded_turns_count(self):
     rules = rules_of("success")
     start = credit_exact.TablePolicy(rules, np.zeros(rules.shape))

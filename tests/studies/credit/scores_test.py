@@ -1,6 +1,7 @@
 """Tests of the ruler: what is exact has full marks, and noise has none."""
 
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from studies.credit import __main__ as credit
@@ -56,6 +57,7 @@ class ScoresTest(parameterized.TestCase):
     self.assertGreater(found.cosine_of_mean, 0.995)
 
   @parameterized.parameters("returns", "rloo", "turn_gae secret, lambda 0")
+  @pytest.mark.slow
   def test_unbiased_estimators_lead_there_too(self, name):
     batches = batches_of("success", attempts=20_000, number=2)
     self.assertGreater(credit_scores.score(name, batches).cosine_of_mean, 0.98)

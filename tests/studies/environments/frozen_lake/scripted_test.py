@@ -2,6 +2,8 @@
 
 import unittest
 
+import pytest
+
 from studies.environments.frozen_lake import FrozenLake
 from tests.environments.scripted_test import success
 
@@ -16,6 +18,7 @@ MOST = {
 
 
 class ScriptedTest(unittest.IsolatedAsyncioTestCase):
+  @pytest.mark.slow
   async def test_who_does_not_plan_loses_lakes(self):
     for slip, place in ((0.0, 0), (0.2, 1)):
       environment = FrozenLake(slip=slip)

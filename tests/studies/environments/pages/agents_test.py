@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
@@ -139,6 +140,7 @@ class AgentsTest(Playing):
     self.assertEqual(len(played.lines), 1)
     self.assertEqual(played.metrics["workers"], 0.0)
 
+  @pytest.mark.slow
   async def test_where_one_context_overflows_workers_do_not(self):
     planner, worker, alone = await self.lengths()
     self.assertGreater(alone, max(planner, worker))
@@ -160,6 +162,7 @@ class AgentsTest(Playing):
     self.assertEqual(played.transcript[2]["content"], agents.NO_WORKER)
     self.assertEqual(played.reward, 1.0)  # a guess, which the reward allows
 
+  @pytest.mark.slow
   async def test_where_all_contexts_overflow_the_reward_is_the_same(self):
     first, *_ = way()
     planner = [word for _ in range(7) for word in (opens(first), opens(first))]
@@ -200,6 +203,7 @@ class AgentsTest(Playing):
     self.assertIs(played.status, Status.TASK_LIMIT_REACHED)
     self.assertEqual(len(played.turns), most)
 
+  @pytest.mark.slow
   async def test_a_mistake_is_answered(self):
     says = [opens(7), "<tool_call>{</tool_call><|end|>", answers(TRAIL.end)]
     played = await self.play(ALONE, says)
