@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from agentrl_jax.metrics import Row
 
-WARM_START, RL = "warm_start", "rl"  # stages that are plotted
+RL = "rl"  # the stage that is plotted
 
 LOSS = "loss"
 SUCCESS = "success"  # followed by the task's name; of one batch
@@ -21,7 +21,6 @@ STALENESS_MAX = "staleness/max"
 # Of the fresh policy slot, nats per token. Over all policy slots, or as a KL,
 # it would be the doing of a few tokens of the oldest version.
 DISTANCE = "policy/abs_log_ratio/policy_slot0"
-DRIFT = "policy/engine_drift"  # nats per token
 ENTROPY = "policy/entropy"  # nats per token
 GRADIENT_NORM = "gradient_norm"
 GROUP_STD = "reward/group_std"  # of a group's rewards, mean of a batch

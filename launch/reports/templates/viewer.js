@@ -383,32 +383,31 @@ function turnFacts(turn, number) {
 
 const level = (value, steps) => steps.filter((step) => value >= step).length;
 
+// Returns the class of a sampled token, and its hint.
 function shade(turn, n, listed) {
-  const raw = turn.raw_logprob[n];
-  if (colour === "trained") return ["up-2", "sampled"];
-  if (colour === "probability") {
-    const by = level(-raw, STEPS.unsure);
-    return [by ? `down-${by}` : "", `probability ${Math.exp(raw).toFixed(3)}, logprob ${raw}`];
-  }
-  if (colour === "sampler") {
-    const gap = turn.behavior_logprob[n] - raw;
-    const by = level(Math.abs(gap), STEPS.gap);
-    return [by ? `${gap > 0 ? "up" : "down"}-${by}` : "", `sampler ${turn.behavior_logprob[n]}, at temperature 1 ${raw}`];
-  }
-  if (NEEDS_LEARNER.includes(colour) && !turn.advantage.length) return ["", "not trained on"];
-  if (colour === "learner") {
-    const gap = turn.learner_logprob[n] - turn.behavior_logprob[n];
-    const by = level(Math.abs(gap), STEPS.gap);
-    return [by ? `${gap > 0 ? "up" : "down"}-${by}` : "", `learner ${turn.learner_logprob[n]}, sampler ${turn.behavior_logprob[n]}, ratio ${Math.exp(gap).toFixed(3)}`];
-  }
-  if (colour === "advantage") {
-    const by = level(Math.abs(turn.advantage[n]), STEPS.advantage);
-    return [by ? `${turn.advantage[n] > 0 ? "up" : "down"}-${by}` : "", `advantage ${turn.advantage[n]}`];
-  }
+  const [raw, drawn] = [turn.raw_logprob[n], turn.behavior_logprob[n]];
   const newest = listed.update === null ? listed.newest_version : listed.update;
-  const age = newest - turn.version[n];
-  const by = level(age, STEPS.age);
-  return [by ? `down-${by}` : "", `version ${turn.version[n]}, ${plural(age, "update")} before ${newest}`];
+  const shaded = (value, steps, hint) => [level(Math.abs(value), steps) ? `${value > 0 ? "up" : "down"}-${level(Math.abs(value), steps)}` : "", hint];
+  const rare = (value, steps, hint) => shaded(-Math.max(value, 0), steps, hint);
+  if (NEEDS_LEARNER.includes(colour) && !turn.advantage.length) return ["", "not trained on"];
+  switch (colour) {
+    case "trained":
+      return ["up-2", "sampled"];
+    case "probability":
+      return rare(-raw, STEPS.unsure, `probability ${Math.exp(raw).toFixed(3)}, logprob ${raw}`);
+    case "sampler":
+      return shaded(drawn - raw, STEPS.gap, `sampler ${drawn}, at temperature 1 ${raw}`);
+    case "learner": {
+      const gap = turn.learner_logprob[n] - drawn;
+      return shaded(gap, STEPS.gap, `learner ${turn.learner_logprob[n]}, sampler ${drawn}, ratio ${Math.exp(gap).toFixed(3)}`);
+    }
+    case "advantage":
+      return shaded(turn.advantage[n], STEPS.advantage, `advantage ${turn.advantage[n]}`);
+    default: {
+      const age = newest - turn.version[n];
+      return rare(age, STEPS.age, `version ${turn.version[n]}, ${plural(age, "update")} before ${newest}`);
+    }
+  }
 }
 
 function tokens(whole, listed) {

@@ -201,7 +201,7 @@ class ComparisonTest(absltest.TestCase):
       verdicts(compare("t", self.arms()))[0],
     )
 
-  def test_what_is_not_finished_is_shown_as_such(self):
+  def test_unfinished_runs_are_marked(self):
     self.make("a", [0.5, 0.6, 0.4])
     make_run(
       self.root / "b-s0",
@@ -457,7 +457,7 @@ class ComparisonTest(absltest.TestCase):
     (self.root / "out" / "diagnostics.csv").write_text("arm,seed\na,0\n")
     self.assertIn("as the diagnostics.csv", self.refused(page))
 
-  def test_what_is_neither_run_nor_sweep_is_refused(self):
+  def test_a_folder_without_run_or_sweep_is_refused(self):
     (self.root / "empty").mkdir()
     said = io.StringIO()
     with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as end:

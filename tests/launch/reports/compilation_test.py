@@ -59,7 +59,7 @@ class CompilationWatchTest(unittest.TestCase):
       compile_slowly(self.clock, 3.0, other)
       self.assertEqual(watch.seconds, 5.0)
 
-  def test_one_that_fails_is_over(self):
+  def test_a_failed_compilation_is_over(self):
     def broken():
       raise ZeroDivisionError
 

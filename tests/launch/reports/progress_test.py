@@ -130,7 +130,7 @@ class StageProgressTest(unittest.TestCase):
           raise ZeroDivisionError
         self.assertIn("1/10", self.out.getvalue())
 
-  def test_what_is_not_finite_is_shown_as_such(self):
+  def test_non_finite_metrics_are_shown(self):
     with self.open(is_terminal=True) as progress:
       progress.update(1, {"success/os": float("nan"), "loss": float("inf")})
     self.assertIn("loss inf", self.out.getvalue())

@@ -68,7 +68,7 @@ class ScoreTest(unittest.TestCase):
     self.assertAlmostEqual(found.low, 0.0524, places=4)
     self.assertAlmostEqual(found.high, 0.3339, places=4)
 
-  def test_what_was_never_scored_is_no_score(self):
+  def test_a_score_of_no_episodes_is_refused(self):
     with self.assertRaisesRegex(ValueError, "no attempt was scored"):
       Score(0, math.nan, 0.0, 1.0, math.nan)
 
@@ -167,7 +167,7 @@ class SummaryTest(unittest.TestCase):
     with self.assertRaisesRegex(ValueError, "on kg, os but warm_start on dbb"):
       summaries.compare(before, after)
 
-  def test_what_is_filed_is_read_again(self):
+  def test_a_filed_summary_is_read_again(self):
     summary = synthetic_run.a_summary()
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder) / "summary.json"

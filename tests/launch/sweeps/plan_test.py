@@ -102,7 +102,7 @@ class PlanTest(parameterized.TestCase):
     ({"num_seeds": 0}, "must be at least 1"),
     ({"overrides": ["--config.seed=3"]}, "seed=3: a sweep sets seed, name"),
   )
-  def test_what_cannot_be_run_is_named(self, changes, sentence):
+  def test_a_plan_that_cannot_run_is_refused(self, changes, sentence):
     wanted = {
       "ablation": ARMS,
       "arms": [],
@@ -183,7 +183,7 @@ class SameConfigsTest(absltest.TestCase):
     self.assertIs(state_of(run, steps), CellState.FINISHED)
     self.assertIs(state_of(run, steps + 1), CellState.STOPPED)
 
-  def test_it_is_no_matter_of_another_arm(self):
+  def test_a_changed_config_of_another_arm_is_accepted(self):
     self.require(arm="b", **{"loss.clip_high": 0.31})
 
   def test_a_key_that_the_run_is_too_old_for_is_no_change(self):

@@ -5,17 +5,23 @@ import os
 import pathlib
 import random
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 from absl.testing import absltest
 
+from launch.sweeps.budget import Budget
 from launch.sweeps.cells import CellState, state_of
+from launch.sweeps.plan import make_plan, stages_of
+from launch.sweeps.runner import LARGE_PAGES, CellProcess, Runner
 from tests.clocks import wait_until
+from tests.launch import tiny
 
 ROOT = pathlib.Path(__file__).parents[3]
 ARMS = "tests/launch/sweeps/tiny_arms.py"
@@ -181,6 +187,61 @@ class SweepTest(absltest.TestCase):
     said, _ = first.communicate(timeout=LIMIT_S)
     self.assertIn("the same command goes on", said)
     self.assertEqual(cells_of(self.folder), [])
+
+
+class EnvironmentTest(absltest.TestCase):
+  def tunables(self) -> str:
+    """Starts a cell whose program prints one variable; returns what it said."""
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    program = folder / "python"
+    program.write_text('#!/bin/sh\nprintf %s "$GLIBC_TUNABLES"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    log = folder / "logs" / "cell.log"
+    with mock.patch.object(sys, "executable", str(program)):
+      cell = CellProcess.start([], log, [min(os.sched_getaffinity(0))])
+      cell.process.wait(60)
+    return log.read_text()
+
+  def test_memory_is_of_large_pages_unless_the_user_says_otherwise(self):
+    with mock.patch.dict(os.environ):
+      os.environ.pop("GLIBC_TUNABLES", None)
+      self.assertEqual(self.tunables(), LARGE_PAGES)
+      os.environ["GLIBC_TUNABLES"] = "glibc.malloc.tcache_count=7"
+      self.assertEqual(self.tunables(), "glibc.malloc.tcache_count=7")
+
+
+class CoresTest(absltest.TestCase):
+  """Cells start while the budget has cores for them; processes are stubs."""
+
+  def started(self, *, cores: int, cores_each: int) -> list[str]:
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    plan = make_plan(ARMS, arms=[], num_seeds=2, first_seed=0, overrides=[])
+    config = tiny.get_config()
+    configs = {cell: config for cell in plan.cells}
+    (folder / "stages" / stages_of(config)).mkdir(parents=True)
+    budget = Budget(cores=cores)
+    runner = Runner(
+      plan,
+      configs,
+      folder,
+      budget,
+      cores_each=cores_each,
+      say=lambda text: None,
+    )
+    runner._free = list(range(cores))
+    with mock.patch.object(CellProcess, "start") as start:
+      start.return_value = mock.Mock(
+        status=None, memory_gib=lambda: 0.0, cores=()
+      )
+      runner.run(lambda: None, is_enough=lambda: True)
+    return [entry["cell"] for entry in starts_of(folder)]
+
+  def test_as_many_cells_start_as_have_cores(self):
+    for cores, each, number in ((1, 1, 1), (3, 1, 3), (5, 2, 2), (8, 1, 4)):
+      with self.subTest(cores=cores, each=each):
+        names = self.started(cores=cores, cores_each=each)
+        self.assertLen(names, number)
+        self.assertEqual(names[0], "full-s0")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
       await page.get_by_text("The learner computed nothing here").wait_for()
       self.assertEqual(page.errors, [])
 
-  async def test_what_a_policy_wrote_stays_text(self):
+  async def test_text_of_a_policy_is_never_markup(self):
     async with opened(DESK) as page:
       for view in ("t/000001.0.0", "g/000001.0"):
         await page.goto(f"{self.url}/#/{view}")

@@ -58,7 +58,7 @@ class ServerTest(unittest.IsolatedAsyncioTestCase):
     texts = [text for turn in whole["turns"] for text in turn["sampled"]]
     self.assertTrue(all(texts), texts)  # what has no text is a number
 
-  async def test_what_is_added_while_it_runs_is_listed(self):
+  async def test_trajectories_of_a_later_update_are_listed(self):
     _, before = await self.ask("trajectories")
     add_update(self.folder, 2)
     _, after = await self.ask("trajectories")

@@ -61,7 +61,7 @@ class TerminalTest(unittest.TestCase):
         self.assertIn(call.name, text)
     self.assertIn("assistant, turn 1: ", text)
 
-  def test_what_a_policy_wrote_gives_the_terminal_no_command(self):
+  def test_text_of_a_policy_gives_the_terminal_no_command(self):
     member = a_member(0, 0, reward=1.0)
     written = [dict(message) for message in member.transcript]
     for message in written:
