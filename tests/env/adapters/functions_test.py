@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.functions import (
@@ -201,6 +202,7 @@ class PackingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return Packing()
 
 
+@pytest.mark.slow
 class BlockingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     environment = sums_of_functions.Arithmetic()

@@ -5,6 +5,7 @@ import unittest
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
@@ -160,15 +161,18 @@ class GymContract(SessionContract):
     return GymEnvironment(self.gym_id, **self.options)
 
 
+@pytest.mark.slow
 class TaxiTest(GymContract, unittest.IsolatedAsyncioTestCase):
   gym_id, options = TAXI, {"max_rounds": 20, "reward_range": (-200, 20)}
 
 
+@pytest.mark.slow
 class BlackjackTest(GymContract, unittest.IsolatedAsyncioTestCase):
   gym_id = "Blackjack-v1"
   options = {"actions": ("stick", "hit"), "reward_range": (-1, 1)}
 
 
+@pytest.mark.slow
 class CartPoleTest(GymContract, unittest.IsolatedAsyncioTestCase):
   gym_id = "CartPole-v1"
   options = {
@@ -185,6 +189,7 @@ class MountainCarTest(GymContract, unittest.IsolatedAsyncioTestCase):
   options = {"max_rounds": 30, "reward_range": (-100, 100), "blocking": True}
 
 
+@pytest.mark.slow
 class FrozenLakeTest(GymContract, unittest.IsolatedAsyncioTestCase):
   split_by = "nothing"  # it is always the same lake
   gym_id = "FrozenLake-v1"

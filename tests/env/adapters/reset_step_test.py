@@ -7,6 +7,8 @@ import threading
 import types
 import unittest
 
+import pytest
+
 from agentrl_jax.data.records import Message, Status, Task, Tool, ToolCall
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.reset_step import (
@@ -171,6 +173,7 @@ class GuessingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return Guessing(max_rounds=40)
 
 
+@pytest.mark.slow
 class AsyncContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return AsyncGuessing(max_rounds=40)

@@ -18,7 +18,7 @@ from configs.base import defaults
 from launch.processes import group
 from launch.processes import link as process_link
 from tests.clocks import wait_until
-from tests.controller.processes import free_port
+from tests.service.processes import free_port
 
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["tests.launch.processes.group_test"])
