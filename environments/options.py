@@ -46,9 +46,7 @@ class ALFWorldOptions(Options):
 
   source: str = ""  # AgentBench's list of games; "" takes all in `games`
   games: str = ""  # ALFWorld's own files; "" is $ALFWORLD_DATA, if set
-  engine: Any = (
-    "python"  # "textworld" (the extra `alfworld`), or a `GameEngine`
-  )
+  engine: Any = "python"  # "textworld" (an extra), or a `GameEngine`
   max_rounds: int = 20
   num_receptacles: tuple[int, int] = (8, 32)  # of a generated room: least, most
   num_things: tuple[int, int] = (10, 48)  # in a generated room
@@ -108,9 +106,7 @@ class KnowledgeGraphOptions(Options):
   ontology: str = ""  # AgentBench's folder; "" is the one beside `source`
   graph: str = ""  # FB15k-237.tar.gz: train and test ask about its facts
   entity_names: str = ""  # entity2text.txt; "" is the one beside `graph`
-  engine: Any = (
-    "memory"  # "oxigraph", "sparql" (an endpoint), or a `StoreEngine`
-  )
+  engine: Any = "memory"  # "oxigraph", "sparql", or a `StoreEngine`
   server: str = ""  # the URL of a SPARQL endpoint
   max_rounds: int = 15
   query_limit_s: float = 30.0  # of oxigraph and of an endpoint

@@ -83,24 +83,3 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "has 60 tasks in split dev"):
       async with self.environment.open(Task("dbbench", "dev", 60), seed=0):
         pass
-
-
-class OptionsTest(unittest.TestCase):
-  def test_wrong_options_are_refused(self):
-    for options in (
-      {"system_prompt": "long"},
-      {"engine": "oracle"},
-      {"server": "localhost:3306"},
-      {"max_rounds": 0},
-      {"kinds": "lookup"},
-      {"num_rows": (1, 2)},
-      {"num_columns": (5, 3)},
-      {"num_tables": (0, 1)},
-      {"source": "no/such/file.jsonl"},
-    ):
-      with self.subTest(**options), self.assertRaises(ConfigError):
-        DBBench(**options)
-
-  def test_dev_needs_a_source(self):
-    with self.assertRaisesRegex(ConfigError, "source"):
-      DBBench().indices("dev")

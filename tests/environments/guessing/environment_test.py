@@ -10,7 +10,6 @@ from absl.testing import parameterized
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.errors import ConfigError
 from environments.guessing import Guessing
 from environments.guessing.environment import NO_CALL, GameSession
 from environments.guessing.game import NO, YES
@@ -104,20 +103,6 @@ class GuessingTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
       "Error: star is no colour. The values of colour are: red, green, blue, "
       "yellow.",
     )
-
-  @parameterized.parameters(
-    {"num_things": 15},
-    {"num_things": 65, "num_attributes": 4},
-    {"num_things": 17, "num_attributes": 2},
-    {"num_attributes": 1},
-    {"num_attributes": 5},
-    {"max_turns": 0},
-    {"reward": "none"},
-    {"num_tasks": 0},
-  )
-  def test_wrong_options_are_refused(self, **options):
-    with self.assertRaises(ConfigError):
-      Guessing(**options)
 
 
 class LazyPlayersTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):

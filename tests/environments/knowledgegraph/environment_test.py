@@ -100,38 +100,12 @@ class RealFactsTest(unittest.IsolatedAsyncioTestCase):
 
 
 class OptionsTest(unittest.TestCase):
-  def test_wrong_options_are_refused(self):
-    for options in (
-      {"system_prompt": "long"},
-      {"engine": "virtuoso"},
-      {"engine": "sparql"},
-      {"engine": "sparql", "server": "localhost:3001"},
-      {"server": "http://localhost:3001/sparql"},
-      {"max_rounds": 0},
-      {"query_limit_s": 0},
-      {"num_tasks": -1},
-      {"kinds": ("sorting",)},
-      {"kinds": "hop"},
-      {"num_hops": (0, 1)},
-      {"num_hops": (2, 4)},
-      {"num_entities": (9, 8)},
-      {"source": "no/such/file.json"},
-      {"ontology": "no/such/folder"},
-      {"graph": "no/such/archive.tar.gz"},
-    ):
-      with self.subTest(**options), self.assertRaises(ConfigError):
-        KnowledgeGraph(**options)
-
   def test_an_engine_object_is_used(self):
     engine = MemoryEngine()
     with mock.patch.object(engine, "store", side_effect=ZeroDivisionError):
       environment = KnowledgeGraph(engine=engine)
       with self.assertRaises(ZeroDivisionError):
         asyncio.run(_reset(environment))
-
-  def test_dev_needs_a_source(self):
-    with self.assertRaisesRegex(ConfigError, "source"):
-      KnowledgeGraph().indices("dev")
 
 
 async def _reset(environment):

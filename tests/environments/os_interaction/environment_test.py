@@ -1,13 +1,10 @@
 """OS interaction keeps the contract, and the expert solves every kind."""
 
-import unittest
-
 import pytest
 
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.errors import ConfigError
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.tasks.generator import KINDS
 from tests.environments.os_interaction.engines import (
@@ -103,31 +100,3 @@ class SomeKindsOnDockerTest(OnDocker):
     await environment.close()
     label = f"agentrl_jax.session={environment._engine._session}"
     self.assertEqual(self.containers(label), [])
-
-
-class OptionsTest(unittest.TestCase):
-  def test_wrong_options_are_refused(self):
-    for options in (
-      {"system_prompt": "long"},
-      {"engine": "virtualbox"},
-      {"rootfs": "/srv/os"},
-      {"engine": "sandbox", "rootfs": "/no/such/folder"},
-      {"engine": "sandbox", "image": "debian"},
-      {"images": {"fedora": "fedora"}},
-      {"num_warm": -1},
-      {"max_rounds": 0},
-      {"command_limit_s": 0},
-      {"memory_mb": 0},
-      {"kinds": ("sorting",)},
-      {"kinds": "log"},
-      {"kinds": ()},
-      {"difficulty": (0, 1)},
-      {"difficulty": (3, 2)},
-      {"source": "no/such/file.json"},
-    ):
-      with self.subTest(**options), self.assertRaises(ConfigError):
-        OSInteraction(**options)
-
-  def test_dev_needs_a_source(self):
-    with self.assertRaisesRegex(ConfigError, "source"):
-      OSInteraction().indices("dev")

@@ -11,7 +11,7 @@ from environments.webshop.generation.generator import ShopGenerator
 from environments.webshop.generation.goals import canonical_goal
 from environments.webshop.shop.reward import score_purchase
 
-NUM_SHOPS = 60  # per split
+NUM_SHOPS = 24  # per split
 TASKS = 8
 
 
@@ -26,7 +26,7 @@ def a_generator(**changes):
 
 
 class SplitCase:
-  """Splits of 960 tasks share no shop, listing, instruction or goal."""
+  """Splits share no shop, listing, instruction or goal."""
 
   difficulty: str
 
