@@ -46,6 +46,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.env.tools import parse_portable
 from agentrl_jax.errors import ConfigError, GeneratorFault
+from agentrl_jax.waits import Backoff
 from launch.serving.refusals import is_filtered, is_full_context
 
 _log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class EndpointClient:
     episode, and `ConfigError` where each would fail likewise.
     """
     deadline = time.monotonic() + self.endpoint.answer_timeout_s
-    pause_s, num_odd = _FIRST_PAUSE_S, 0
+    backoff, num_odd = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0
     while True:
       endpoint = self.endpoint
       body = endpoint.body(messages, tools, seed)
@@ -153,7 +154,7 @@ class EndpointClient:
           f"gave {MAX_ODD} replies that are not in the form of OpenAI's chat "
           f"API; the last was HTTP {status}: {text[:500]}"
         )
-      wait_s = max(wait_s, pause_s)
+      wait_s = max(wait_s, backoff.next_s())
       if time.monotonic() + wait_s > deadline:
         raise self._fault(
           f"gave no answer within {endpoint.answer_timeout_s:g} s "
@@ -161,7 +162,6 @@ class EndpointClient:
           f"{text[:500]}"
         )
       await asyncio.sleep(wait_s)
-      pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
   def _judge(
     self,

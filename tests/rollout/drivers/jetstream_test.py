@@ -31,6 +31,10 @@ pytest.importorskip(
 
 class JetStreamDriverTest(DriverContract, DriverTestCase):
   kind = "jetstream"
+  # It is the engine that makes it so, which `local_test` tests.
+  test_samples_depend_only_on_the_request = pytest.mark.slow(
+    DriverContract.test_samples_depend_only_on_the_request
+  )
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt, spec = small.prompt_of(8, 30), SamplingParams(max_tokens=60)

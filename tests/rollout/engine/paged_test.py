@@ -275,7 +275,7 @@ class PreemptionTest(DriverTestCase):
 
   def test_tokens_of_a_call_before_it_are_dropped(self):
     """They are sampled again, whether or not the slot is the same."""
-    driver = self.open(slots=(1,))
+    driver = self.open()
     (scheduler,) = driver.engine._schedulers
     served = driver.engine.versions.get(0)
     scheduler.admit(driver.engine.check(self.prompts[0], spec(1)))
@@ -362,14 +362,13 @@ class PreemptionTest(DriverTestCase):
 
 class PagesTest(DriverTestCase):
   def open(self, **changes):
-    settings = TIGHT | dict(cache_tokens=(160,)) | changes
-    driver = LocalDriver(small.engine_of(**settings))
+    driver = LocalDriver(small.engine_of(**TIGHT | changes))
     self.addCleanup(driver.close)
     return driver
 
   def held(self, driver):
     (scheduler,) = driver.engine._schedulers
-    return 20 - scheduler._cache._pool.num_free
+    return 15 - scheduler._cache._pool.num_free
 
   def test_a_request_larger_than_all_pages_is_refused(self):
     driver = self.open(cache_tokens=(48,))
@@ -381,15 +380,15 @@ class PagesTest(DriverTestCase):
       driver.submit(prompt, spec(1, max_tokens=19))
 
   def test_a_group_prefills_and_holds_its_prompt_once(self):
-    driver, prompt = self.open(), small.prompt_of(1, 48)
+    driver, prompt = self.open(), small.prompt_of(1, 32)
     futures = [driver.submit(prompt, spec(n, max_tokens=9)) for n in range(4)]
     for _ in range(3):
       driver.step()
     self.assertEqual(driver.engine.stats().num_active, (4,))
-    # Five full pages of the prompt, and two of each that go on differently.
-    self.assertEqual(self.held(driver), 5 + 4 * 2)
+    # Three full pages of the prompt, and two of each that go on differently.
+    self.assertEqual(self.held(driver), 3 + 4 * 2)
     self.settle(driver, futures)
-    self.assertEqual(driver.engine.stats().num_prefilled, (47,))
+    self.assertEqual(driver.engine.stats().num_prefilled, (31,))
     self.assertEqual(driver.engine.stats().num_copied, (3 * 7,))
 
   def test_a_next_turn_prefills_what_is_new(self):
@@ -411,7 +410,7 @@ class PagesTest(DriverTestCase):
       driver.engine.check_invariants()
     stats = driver.engine.stats()
     self.assertEqual(stats.num_preempted, (0,))
-    self.assertGreater(sum(stats.num_evicted), 8 * 6 - 21)
+    self.assertGreater(sum(stats.num_evicted), 8 * 6 - 16)
 
   def test_a_publication_and_a_reset_reuse_nothing(self):
     driver, prompt = self.open(), small.prompt_of(1, 40)
@@ -435,7 +434,7 @@ class PagesTest(DriverTestCase):
     driver.engine.versions.publish(small.params(30), 30)
     answers = self.settle(driver, futures)
     requests = [(prompt, spec(n, max_tokens=9)) for n in range(3)]
-    plain = small.answers_of(requests, steps=(30,))
+    plain = small.answers_of(requests, **ONE_SLOT | dict(steps=(30,)))
     for answer, expected in zip(answers, plain, strict=True):
       small.assert_same(answer, expected)
 
