@@ -3,10 +3,11 @@
 import json
 import pathlib
 import tempfile
+import types
 from unittest import mock
 
 import pytest
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
@@ -155,25 +156,52 @@ class SamplesTest(absltest.TestCase):
       " ".join(other.stderr.split()),
     )
 
-  @pytest.mark.slow
-  def test_flags_that_do_not_go_together_are_refused(self):
-    for flags, sentence in (
-      (["--policy=rl", "--run=x", "--samples=2"], "add --nogreedy"),
-      (["--policy=scripted", "--samples=2"], "would all be the same"),
-      (["--samples=0"], "must be at least 1"),
-      (["--versions=1"], "are of --policy=warm_start or rl"),
-      (["--noendpoint_seed"], "are of --policy=endpoint"),
-      (["--endpoint_tokens=tokens"], "should be one of"),
-      (["--policy=pretrained"], "needs a Hugging Face folder"),
-      (
-        ["--policy=rl", "--versions=1,2", "--weights=1"],
-        "--weights has 1 numbers and --versions 2",
-      ),
-    ):
-      with self.subTest(flags):
-        done = self.run_to(self.output, *flags)
-        self.assertEqual(done.returncode, 2, done.stderr[-500:])
-        self.assertIn(sentence, " ".join(done.stderr.split()))
+
+class FlagsTest(parameterized.TestCase):
+  def check(self, **changes):
+    flags = {
+      "POLICY": "expert",
+      "SAMPLES": 1,
+      "GREEDY": True,
+      "VERSIONS": [],
+      "WEIGHTS": [],
+      "ENDPOINT": "",
+      "MODEL": "",
+      "ENDPOINT_TOKENS": evaluate.TOKEN_LIMITS[0],
+      "ENDPOINT_TEMPERATURE": True,
+      "ENDPOINT_SEED": True,
+    }
+    values = {f"_{name}": value for name, value in (flags | changes).items()}
+    values["RUN"] = values.pop("_RUN", None)
+    values["CONFIG"] = tiny.get_config()
+    holders = {n: types.SimpleNamespace(value=v) for n, v in values.items()}
+    with mock.patch.multiple(evaluate, **holders):
+      evaluate._check_flags()
+
+  @parameterized.parameters(
+    ({"POLICY": "pretrained", "SAMPLES": 2}, "add --nogreedy"),
+    ({"POLICY": "scripted:constant", "SAMPLES": 2}, "would all be the same"),
+    ({"SAMPLES": 0}, "must be at least 1"),
+    ({"VERSIONS": ["1"]}, "are of --policy=warm_start or rl"),
+    ({"ENDPOINT_SEED": False}, "are of --policy=endpoint"),
+    ({"ENDPOINT_TOKENS": "max_completion_tokens"}, "are of --policy=endpoint"),
+    ({"POLICY": "endpoint", "MODEL": "qwen"}, "needs --endpoint="),
+    ({"POLICY": "pretrained"}, "needs a Hugging Face folder"),
+    ({"POLICY": "rl"}, "needs --run=<folder of a run>, found None"),
+    ({"POLICY": "rl", "RUN": "/nowhere"}, "needs --run="),
+    (
+      {"POLICY": "rl", "VERSIONS": ["1", "2"], "WEIGHTS": ["1"]},
+      "--weights has 1 numbers and --versions 2",
+    ),
+  )
+  def test_flags_that_do_not_go_together_are_refused(self, changes, sentence):
+    with self.assertRaisesRegex(ConfigError, sentence):
+      self.check(**changes)
+
+  def test_flags_that_go_together_are_taken(self):
+    self.check()
+    self.check(SAMPLES=2, POLICY="imperfect", GREEDY=False)
+    self.check(POLICY="endpoint", ENDPOINT="http://h:1/v1", MODEL="qwen")
 
 
 class EvaluateTest(absltest.TestCase):
@@ -212,10 +240,3 @@ class EvaluateTest(absltest.TestCase):
     self.assertRegex(done.stdout, r"\| arithmetic constant +\| 40 ")
     self.assertIn("arithmetic copy_numbers wins 100.0 % of", done.stdout)
     self.assertNotIn("constant wins", done.stdout)
-
-  @pytest.mark.slow
-  def test_a_checkpoint_needs_its_run(self):
-    done = _evaluate("--config=configs/quickstart.py", "--policy=rl")
-    self.assertEqual(done.returncode, 2)
-    self.assertIn("needs --run=", done.stderr)
-    self.assertNotIn("Traceback", done.stderr)

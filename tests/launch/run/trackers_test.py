@@ -147,6 +147,9 @@ class TrackersTest(unittest.TestCase):
     self.assertEqual(len(logs.output), 2, logs.output)
     self.assertIn("the network is away", logs.output[0])
     self.assertIn("3 rows of metrics were not sent", logs.output[1])
+    with self.assertLogs(trackers.__name__) as logs:
+      self.track("scripted", rows=ROWS[:1])
+    self.assertIn("the network is away", logs.output[0])
     made.error = None
     made.go_on.clear()
     with (
