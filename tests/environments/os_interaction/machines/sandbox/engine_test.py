@@ -27,11 +27,11 @@ from tests.environments.os_interaction.engines import (
 PROGRAM = """
 import asyncio, sys
 from agentrl_jax.errors import ConfigError
-from environments.options import Limits
+from environments.options import MachineLimits
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 
 async def main():
-  engine = SandboxEngine(Limits(), rootfs=sys.argv[1])
+  engine = SandboxEngine(MachineLimits(), rootfs=sys.argv[1])
   try:
     machine = await engine.start("default")
   except ConfigError as error:
