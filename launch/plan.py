@@ -30,13 +30,17 @@ from rich.text import Text
 from agentrl_jax.errors import ConfigError
 from launch.config import command_line
 from launch.config.settings import Settings, read_settings
-from launch.planning import report
+from launch.planning import length_plans, report
 from launch.planning.advice import Adviser, refusal
 from launch.planning.chips import parse_slice
-from launch.planning.largest_batch import Largest, most_rows, most_slots
-from launch.planning.layouts import length_plans
-from launch.planning.layouts import report as layouts_report
-from launch.planning.search import Candidate, exchanged, search
+from launch.planning.search import (
+  Candidate,
+  Largest,
+  exchanged,
+  most_rows,
+  most_slots,
+  search,
+)
 from launch.planning.study import (
   ROLES,
   Deployment,
@@ -285,9 +289,9 @@ def plan_lengths(
       num_compiled=_SEARCH.value,
       tell=tell,
     )
-  layouts_report.show(tables, plans)
+  report.show_lengths(tables, plans)
   if _JSON.value:
-    plain_console().print_json(json.dumps(layouts_report.as_json(plans)))
+    plain_console().print_json(json.dumps(report.lengths_as_json(plans)))
   return length_plans.refusal(plans, deployment.learner)
 
 

@@ -21,13 +21,15 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import SLOTS
 from launch.config.settings import Settings, read_settings
 from launch.planning.chips import CHIPS, GIB, Slice, slices_of
-from launch.planning.largest_batch import meshes, with_mesh, with_rows
 from launch.planning.programs import packed_groups
 from launch.planning.search import (
   estimate,
   gradient_bytes,
   kept_bytes,
+  meshes_of,
   state_bytes,
+  with_mesh,
+  with_rows,
 )
 from launch.planning.study import (
   RESERVE,
@@ -121,6 +123,7 @@ class Adviser:
     self._tell = tell
     self._missing = 0  # bytes of a chip, for the config's gradient
     self._planner = functools.cache(make_planner)
+    self._read = functools.cache(self._read_changed)
 
   def advise(self, judged: Sequence[Judgement]) -> list[Advice]:
     """Returns changes that were checked, the first to try first.
@@ -161,7 +164,9 @@ class Adviser:
     """
     if not self._budget or not all(j.fits for j in judged):
       return []
-    change = longer_rows(read_settings(self._config), self._deployment)
+    settings = self._settings(NO_CHANGE)
+    assert settings is not None
+    change = longer_rows(settings, self._deployment)
     if change is None or "learner" not in self._roles:
       return []
     return list(self._first([change], ("learner",)))
@@ -285,9 +290,12 @@ class Adviser:
         yield from mesh_changes(settings, slice_)
 
   def _settings(self, change: Change) -> Settings | None:
-    """Reads the changed config; None if it is refused."""
+    """Returns the changed config as it is read; None if it is refused."""
+    return self._read(tuple(change.keys.items()))
+
+  def _read_changed(self, keys: tuple[tuple[str, Any], ...]) -> Settings | None:
     config = self._config.copy_and_resolve_references()
-    config.update_from_flattened_dict(change.keys)
+    config.update_from_flattened_dict(dict(keys))
     try:
       return read_settings(config)
     except ConfigError:
@@ -468,9 +476,7 @@ def mesh_changes(settings: Settings, slice_: Slice) -> list[Change]:
   """
   room = slice_.chip.memory * (1 - RESERVE)
   found = []
-  for mesh in meshes(settings, slice_.num_devices):
-    if mesh[settings.slices.over] % slice_.num_slices:
-      continue  # the axis that spans slices has a part in each
+  for mesh in meshes_of(settings, slice_):
     shares = mesh["data"] * mesh["fsdp"]
     changed = with_mesh(with_rows(settings, shares), mesh)
     if state_bytes(changed) + kept_bytes(changed) <= room:

@@ -6,12 +6,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from agentrl_jax.train.config.layout import Layout
 from launch.planning.advice import Advice, Adviser
 from launch.planning.chips import GIB
 from launch.planning.collectives import KINDS
-from launch.planning.largest_batch import Largest
-from launch.planning.search import Candidate, shape_name
+from launch.planning.length_plans import Crossover, LengthPlan, crossovers
+from launch.planning.search import Candidate, Largest, shape_name
 from launch.planning.study import RESERVE, Judgement
+
+
+def make_table(title: str, *names: str, caption: str | None = None) -> Table:
+  """Makes a table of these columns: names are on the left, figures right."""
+  table = Table(title=title, caption=caption)
+  for name in names:
+    table.add_column(name, justify="left" if name in ("", "mesh") else "right")
+  return table
 
 
 def show(
@@ -44,9 +53,10 @@ def show_largest(console: Console, found: Sequence[Largest]) -> None:
 
 def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
   """Prints meshes, fastest first."""
-  table = Table(title="Meshes by the bound of their gradient")
-  for name in ("mesh", "rows", "fits", "ms", "binds", "tokens/s", "GiB left"):
-    table.add_column(name, justify="right" if name != "mesh" else "left")
+  table = make_table(
+    "Meshes by the bound of their gradient",
+    *("mesh", "rows", "fits", "ms", "binds", "tokens/s", "GiB left"),
+  )
   for one in ranked:
     assert one.judged is not None
     bound = one.judged.roofline
@@ -65,17 +75,17 @@ def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
       console.print(failure, soft_wrap=True)
 
 
+def _print_flags(console: Console, line: str) -> None:
+  """Prints a line to be copied."""
+  console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 def show_advice(
   console: Console, found: Sequence[Advice], adviser: Adviser
 ) -> None:
   """Prints changes that were checked, or how many were tried in vain."""
   for one in found:
-    console.print(
-      f"  {one.flags}: {one.effect} ({one.checked})",
-      soft_wrap=True,  # to be copied
-      markup=False,
-      highlight=False,
-    )
+    _print_flags(console, f"  {one.flags}: {one.effect} ({one.checked})")
   if not found and (adviser.num_compiled or adviser.num_excluded):
     console.print(
       f"no change that was tried fits: {adviser.num_excluded} are too large by "
@@ -149,13 +159,11 @@ def _program(j: Judgement) -> dict[str, Any]:
 
 
 def _memory_table(judged: Sequence[Judgement]) -> Table:
-  table = Table(
-    title="Memory of a chip, GiB",
+  table = make_table(
+    "Memory of a chip, GiB",
+    *("", *(f"{j.name}\n{j.slice_.name}" for j in judged)),
     caption=f"{RESERVE:.0%} are kept back; 'beside': data of no program",
   )
-  table.add_column("")
-  for j in judged:
-    table.add_column(f"{j.name}\n{j.slice_.name}", justify="right")
   kinds: Mapping[str, str] = {
     "arguments": "arguments",
     "outputs": "outputs",
@@ -192,14 +200,12 @@ def _memory_table(judged: Sequence[Judgement]) -> Table:
 def _speed_table(
   judged: Sequence[Judgement], due: Mapping[str, float]
 ) -> Table:
-  table = Table(
-    title="One run of a program",
+  table = make_table(
+    "One run of a program",
+    *("", *(j.name for j in judged)),
     caption="bound: the longest of these, where compute and memory wait for "
     "synchronous links; in turn: their sum",
   )
-  table.add_column("")
-  for j in judged:
-    table.add_column(j.name, justify="right")
   rows: dict[str, list[str]] = {
     "answers at once": [f"{j.answers:,}" if j.answers else "-" for j in judged],
     "tokens": [f"{j.tokens:,}" if j.tokens else "-" for j in judged],
@@ -285,3 +291,147 @@ def _load_rows(judged: Sequence[Judgement]) -> dict[str, list[str]]:
       for needed, load in zip(gflop, loads, strict=True)
     ],
   }
+
+
+def show_lengths(console: Console, plans: Sequence[LengthPlan]) -> None:
+  """Prints the best mesh of each length, all compiled ones, and the config."""
+  console.print(_best_table(plans))
+  console.print(_length_speed_table(plans))
+  for line in changes(plans):
+    console.print(line, highlight=False)
+  if flags := overrides(plans):
+    _print_flags(console, flags)
+
+
+def overrides(plans: Sequence[LengthPlan]) -> str:
+  """Returns the flags that give a run the best layouts; "" if none fits.
+
+  The longest is the config's own, the others are `train.layouts`.
+  """
+  found = [
+    Layout(plan.length, plan.best.rows, plan.best.mesh)
+    for plan in plans
+    if plan.best is not None
+  ]
+  if not found:
+    return ""
+  *shorter, own = found
+  lines = tuple(layout.text for layout in shorter)
+  values = {
+    "train.row_length": own.row_length,
+    "train.micro_batch": own.micro_batch,
+    **{f"mesh.{axis}": size for axis, size in own.mesh.items()},
+  }
+  flags = [f"--config.{key}={value}" for key, value in values.items()]
+  return " ".join([*flags, f'--config.train.layouts="{lines}"'])
+
+
+def changes(plans: Sequence[LengthPlan]) -> list[str]:
+  """A sentence for each crossover, or one that says there is none."""
+  found = crossovers(plans)
+  if found:
+    return [_change(one) for one in found]
+  num_fitting = sum(plan.best is not None for plan in plans)
+  if num_fitting < 2:
+    return []
+  return [f"one mesh is best at all {num_fitting} lengths that fit"]
+
+
+def _change(one: Crossover) -> str:
+  before, after = one.before, one.after
+  assert before.best is not None
+  assert after.best is not None
+  old, new = shape_name(before.best.mesh), shape_name(after.best.mesh)
+  sentence = (
+    f"between {before.length} and {after.length} tokens the best mesh changes "
+    f"from {old} to {new}: at {after.length} "
+  )
+  if one.gain is None:
+    return sentence + f"{old} does not fit"
+  return sentence + f"it is {one.gain:.0%} faster"
+
+
+def lengths_as_json(plans: Sequence[LengthPlan]) -> dict[str, Any]:
+  """Returns lengths, meshes, and the line of the config."""
+  return {
+    "lengths": [
+      {
+        "length": plan.length,
+        "best": plan.best and dict(plan.best.mesh),
+        "rows": plan.best and plan.best.rows,
+        "num_excluded": plan.num_excluded,
+        "num_left": plan.num_left,
+        "meshes": [_mesh(one) for one in plan.compiled],
+      }
+      for plan in plans
+    ],
+    "changes": changes(plans),
+    "overrides": overrides(plans),
+  }
+
+
+def _mesh(one: Candidate) -> dict[str, Any]:
+  assert one.judged is not None
+  bound = one.judged.roofline
+  return {
+    "mesh": dict(one.mesh),
+    "rows": one.rows,
+    "fits": one.judged.fits,
+    "step_s": bound and bound.step_s,
+    "in_turn_s": bound and bound.in_turn_s,
+    "binds": bound and bound.binds,
+    "tokens_per_s": one.judged.tokens_per_s,
+    "left_bytes": one.judged.left,
+    "compile_s": one.judged.compiled.seconds,
+    **({"failure": one.judged.failure} if one.judged.failure else {}),
+  }
+
+
+def _best_table(plans: Sequence[LengthPlan]) -> Table:
+  table = make_table(
+    "Best mesh by the length of a row",
+    *("tokens of a row", "mesh", "rows", "tokens", "ms", "binds", "tokens/s"),
+    "GiB left",
+    caption="at the bound of the gradient of a micro-batch",
+  )
+  for plan in plans:
+    if plan.best is None:
+      table.add_row(f"{plan.length:,}", "none fits", *["-"] * 6)
+      continue
+    one = plan.best
+    assert one.judged is not None
+    assert one.judged.roofline is not None
+    table.add_row(
+      f"{plan.length:,}",
+      shape_name(one.mesh) + " (config)" * one.is_own,
+      str(one.rows),
+      f"{one.judged.tokens:,}",
+      f"{one.judged.roofline.step_s * 1e3:,.1f}",
+      one.judged.roofline.binds,
+      f"{one.judged.tokens_per_s:,.0f}",
+      f"{one.judged.left / GIB:.1f}",
+    )
+  return table
+
+
+def _length_speed_table(plans: Sequence[LengthPlan]) -> Table:
+  """Tokens per second of each mesh that was compiled, by length."""
+  table = make_table(
+    "Tokens/s at the bound",
+    "mesh",
+    *(f"{plan.length:,}" for plan in plans),
+    caption="no: compiled, and does not fit; died: the compiler did; -: not "
+    "compiled",
+  )
+  names = {shape_name(c.mesh): c.mesh for plan in plans for c in plan.compiled}
+  for name, mesh in names.items():
+    table.add_row(name, *(_speed(plan.of_mesh(mesh)) for plan in plans))
+  return table
+
+
+def _speed(one: Candidate | None) -> str:
+  if one is None or one.judged is None:
+    return "-"
+  if one.judged.failure:
+    return "died"
+  return f"{one.judged.tokens_per_s:,.0f}" if one.judged.fits else "no"

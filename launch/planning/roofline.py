@@ -301,14 +301,16 @@ def pairs_by_shard(
   end_T: np.ndarray, queries: int, keys: int, shards: int
 ) -> np.ndarray:
   """Counts the same for equal parts of the queries, int [shards]."""
-  key_S = np.arange(len(end_T))
-  end_S = np.maximum(end_T, key_S + 1)
-  first_M = np.arange(0, len(end_T), keys)
+  length = len(end_T)
+  # A block of keys is seen up to its longest subtree. One that reaches beyond
+  # the queries has the key of a query, which sees itself.
+  key_M, query_N = np.arange(0, length, keys), np.arange(0, length, queries)
+  end_S = np.maximum(end_T, np.arange(1, length + 1))
+  end_M = np.maximum.reduceat(end_S, key_M)
   num_pairs = np.zeros(shards, int)
-  for first in range(0, len(end_T), queries):
-    is_seen_S = (key_S < first + queries) & (end_S > first)
-    num_blocks = int(np.logical_or.reduceat(is_seen_S, first_M).sum())
-    num_pairs[first * shards // len(end_T)] += num_blocks
+  for first in query_N:
+    num_blocks = np.count_nonzero((key_M < first + queries) & (end_M > first))
+    num_pairs[first * shards // length] += num_blocks
   return num_pairs * queries * keys
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from launch.planning.report import make_table
 from launch.planning.system.measured import Measured
 from launch.planning.system.prediction import System
 from launch.planning.system.split import Split
@@ -47,10 +47,7 @@ def show(
   notes: Sequence[str],
 ) -> None:
   """Prints a column for each system, by its name, and notes below."""
-  table = Table(title=f"The whole run on {slices}")
-  table.add_column("")
-  for name in systems:
-    table.add_column(name, justify="right")
+  table = make_table(f"The whole run on {slices}", "", *systems)
   for part in next(iter(systems.values())).learner_parts_s:
     cells = (_number(s.learner_parts_s[part]) for s in systems.values())
     table.add_row(f"s of the learner: {part}", *cells)
@@ -69,22 +66,12 @@ def show_split(
   console: Console, splits: Sequence[Split], num_chips: int
 ) -> None:
   """Prints splits of the chips, fastest first."""
-  table = Table(
-    title=f"Splits of {num_chips} chips, by steps per hour",
+  table = make_table(
+    f"Splits of {num_chips} chips, by steps per hour",
+    *("learner", "mesh", "servers", "chips", "steps/hour", "$/step"),
+    *("% learner waits", "% rollouts unused", "limit"),
     caption="$/step counts the chips that a split takes, which may be fewer",
   )
-  for name in (
-    "learner",
-    "mesh",
-    "servers",
-    "chips",
-    "steps/hour",
-    "$/step",
-    "% learner waits",
-    "% rollouts unused",
-    "limit",
-  ):
-    table.add_column(name, justify="right")
   cheapest = min(
     (s.system.dollars_per_step for s in splits if s.system), default=0
   )
@@ -109,9 +96,10 @@ def show_split(
 
 def show_measured(console: Console, found: Measured, system: System) -> None:
   """Prints what a run measured beside what is predicted from its rates."""
-  table = Table(title=f"{found.num_steps} steps of the run, and its prediction")
-  for name in ("", "measured", "predicted"):
-    table.add_column(name, justify="left" if not name else "right")
+  table = make_table(
+    f"{found.num_steps} steps of the run, and its prediction",
+    *("", "measured", "predicted"),
+  )
   for name, measured, predicted in (
     ("s of a step", found.step_s, system.step_s),
     (

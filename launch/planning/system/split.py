@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from launch.config.settings import Settings
 from launch.planning.chips import Slice, slices_of
-from launch.planning.largest_batch import meshes, with_mesh
-from launch.planning.search import estimate, shape_name
+from launch.planning.search import (
+  estimate,
+  meshes_of,
+  shape_name,
+  with_mesh,
+)
 from launch.planning.study import Deployment, Judgement, Planner
 from launch.planning.system.prediction import System, predict
 from launch.planning.system.prices import Prices
@@ -114,8 +118,7 @@ def _learners(
       continue
     candidates = [
       estimate(settings, mesh, slice_, deployment.attempts)
-      for mesh in meshes(settings, slice_.num_devices)
-      if mesh[settings.slices.over] % slice_.num_slices == 0
+      for mesh in meshes_of(settings, slice_)
     ]
     possible = [c for c in candidates if c.estimate_s < float("inf")]
     if possible:

@@ -6,8 +6,8 @@ from absl.testing import parameterized
 
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.largest_batch import largest
 from launch.planning.roofline import Flops
+from launch.planning.search import largest
 from launch.planning.study import RESERVE, Judgement
 
 SLICE = parse_slice("v6e-8")

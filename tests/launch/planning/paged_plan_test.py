@@ -13,10 +13,10 @@ from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from launch.planning.largest_batch import with_slots
 from launch.planning.programs import answers_at_once
 from launch.planning.residents import rollout_residents
 from launch.planning.roofline import Attempts
+from launch.planning.search import with_slots
 from launch.planning.study import Deployment, Planner
 from tests.settings import engine_config
 

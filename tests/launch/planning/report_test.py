@@ -13,9 +13,8 @@ from launch.planning.advice import Advice, Adviser
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.collectives import Collective
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.largest_batch import Largest
 from launch.planning.roofline import Attempts, Flops, Load, Roofline
-from launch.planning.search import Candidate
+from launch.planning.search import Candidate, Largest
 from launch.planning.study import Deployment, Judgement
 
 V6E_64 = parse_slice("v6e-64")

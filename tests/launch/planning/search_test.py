@@ -10,12 +10,6 @@ from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.largest_batch import (
-  meshes,
-  with_mesh,
-  with_rows,
-  with_slots,
-)
 from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import (
   estimate,
@@ -23,10 +17,14 @@ from launch.planning.search import (
   exchanged_between_slices,
   kept_bytes,
   mask_bytes,
+  meshes,
   search,
   shape_name,
   state_bytes,
   summed,
+  with_mesh,
+  with_rows,
+  with_slots,
 )
 from launch.planning.study import Deployment, Judgement
 

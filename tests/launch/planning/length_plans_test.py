@@ -13,8 +13,7 @@ from launch.config.settings import Settings, read_settings
 from launch.planning import chips
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.largest_batch import with_mesh
-from launch.planning.layouts.length_plans import (
+from launch.planning.length_plans import (
   at_length,
   best,
   crossovers,
@@ -28,6 +27,7 @@ from launch.planning.search import (
   estimate,
   gradient_bytes,
   shape_name,
+  with_mesh,
 )
 from launch.planning.study import RESERVE, Deployment, Judgement, Planner
 from tests.launch.planning.system import small

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from agentrl_jax.train.config.layout import Layout, read_layouts
 from configs import pod
+from launch.planning import report
 from launch.planning.chips import GIB
-from launch.planning.layouts import report
-from launch.planning.layouts.length_plans import LengthPlan
+from launch.planning.length_plans import LengthPlan
 from launch.planning.search import Candidate
 from tests.launch.planning.report_test import FITS, REFUSED
 
@@ -106,7 +106,7 @@ class ChangesTest(absltest.TestCase):
 class TablesTest(absltest.TestCase):
   def test_they_show_every_length_and_mesh(self):
     console = Console(file=io.StringIO(), width=110)
-    report.show(console, [SHORT, LONG, NOWHERE])
+    report.show_lengths(console, [SHORT, LONG, NOWHERE])
     lines = console.file.getvalue().splitlines()
     (row,) = (line for line in lines if line.startswith("│           2,048"))
     self.assertRegex(
@@ -126,7 +126,7 @@ class TablesTest(absltest.TestCase):
 
   def test_json_says_the_same(self):
     plans = [SHORT, LONG, NOWHERE]
-    found = json.loads(json.dumps(report.as_json(plans)))
+    found = json.loads(json.dumps(report.lengths_as_json(plans)))
     self.assertEqual(
       [one["length"] for one in found["lengths"]], [2048, 131072, 2**20]
     )

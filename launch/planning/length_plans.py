@@ -19,7 +19,6 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import SLOTS
 from launch.config.settings import Settings
 from launch.planning.chips import GIB, Slice
-from launch.planning.largest_batch import with_mesh, with_rows
 from launch.planning.search import (
   Candidate,
   compiled,
@@ -28,6 +27,8 @@ from launch.planning.search import (
   kept_bytes,
   shape_name,
   state_bytes,
+  with_mesh,
+  with_rows,
 )
 from launch.planning.study import RESERVE, Planner
 
