@@ -368,7 +368,7 @@ class PagesTest(DriverTestCase):
 
   def held(self, driver):
     (scheduler,) = driver.engine._schedulers
-    return 15 - scheduler._cache._pool.num_free
+    return 20 - scheduler._cache._pool.num_free
 
   def test_a_request_larger_than_all_pages_is_refused(self):
     driver = self.open(cache_tokens=(48,))
@@ -380,15 +380,16 @@ class PagesTest(DriverTestCase):
       driver.submit(prompt, spec(1, max_tokens=19))
 
   def test_a_group_prefills_and_holds_its_prompt_once(self):
-    driver, prompt = self.open(), small.prompt_of(1, 32)
+    driver = self.open(cache_tokens=(160,))
+    prompt = small.prompt_of(1, 48)
     futures = [driver.submit(prompt, spec(n, max_tokens=9)) for n in range(4)]
     for _ in range(3):
       driver.step()
     self.assertEqual(driver.engine.stats().num_active, (4,))
-    # Three full pages of the prompt, and two of each that go on differently.
-    self.assertEqual(self.held(driver), 3 + 4 * 2)
+    # Five full pages of the prompt, and two of each that go on differently.
+    self.assertEqual(self.held(driver), 5 + 4 * 2)
     self.settle(driver, futures)
-    self.assertEqual(driver.engine.stats().num_prefilled, (31,))
+    self.assertEqual(driver.engine.stats().num_prefilled, (47,))
     self.assertEqual(driver.engine.stats().num_copied, (3 * 7,))
 
   def test_a_next_turn_prefills_what_is_new(self):
