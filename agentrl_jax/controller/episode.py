@@ -158,7 +158,7 @@ async def run_episode(
       "agentrl.turn": turn,
       "agentrl.policy_slot": request.policy_slot,
     }
-    with tracing.span("chat", facts) as made:
+    with tracing.span("chat", facts) as span:
       async with deadline(
         waits.answer_timeout_s,
         waiter=f"turn {turn} of {_name(spec)}",
@@ -166,9 +166,9 @@ async def run_episode(
         look_at="whether the engine decodes, and how many requests it holds",
       ):
         answer = await generator.generate(prompt, request)
-      made.set_attribute("gen_ai.usage.output_tokens", len(answer.sampled))
+      span.set_attribute("gen_ai.usage.output_tokens", len(answer.sampled))
       if len(answer.version):
-        made.set_attribute("agentrl.version.oldest", int(answer.version.min()))
+        span.set_attribute("agentrl.version.oldest", int(answer.version.min()))
       return answer
 
   return await _play(
@@ -488,7 +488,7 @@ async def _reply(
 ) -> Step:
   """Waits for the environment's reply, with a deadline."""
   task = spec.task
-  with tracing.span("environment", {}) as made:
+  with tracing.span("environment", {}) as span:
     async with deadline(
       waits.reply_timeout_s,
       waiter=_name(spec),
@@ -499,7 +499,7 @@ async def _reply(
       with environments_own(task.name, "reset or step"):
         step = await stepping()
         _require_step(step)
-    made.set_attribute("agentrl.status", step.status.value)
+    span.set_attribute("agentrl.status", step.status.value)
     return step
 
 

@@ -274,16 +274,16 @@ def without_expert(
   environments: Mapping[str, Environment], split: str
 ) -> list[str]:
   """Returns the names of the environments that have no expert."""
-  found = []
+  names = []
   for name, environment in environments.items():
     for index in environment.indices(split)[:1]:
       try:
         environment.expert(Task(name, split, index), seed=0, mistakes={})
       except NotImplementedError:
-        found.append(name)
+        names.append(name)
       except Exception:  # noqa: BLE001 - counts as its fault where it plays
         _log.warning("the expert of %s broke", name, exc_info=True)
-  return found
+  return names
 
 
 def _require_known(

@@ -52,7 +52,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.service.controller.dispatcher import Dispatcher, dispatching
 from agentrl_jax.service.controller.registry import Timers
-from agentrl_jax.service.protocol.link import Link
+from agentrl_jax.service.protocol.link import WorkerLink
 from bench.system import virtual_time
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
 
@@ -143,7 +143,7 @@ class Servers:
       self._num_busy -= 1
 
 
-class SimulatedWorker(Link):
+class SimulatedWorker(WorkerLink):
   """A worker's replies."""
 
   def __init__(self, system: System, address: str) -> None:
@@ -153,7 +153,7 @@ class SimulatedWorker(Link):
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
-    """See `Link.ask`."""
+    """See `WorkerLink.ask`."""
     if endpoint not in ("start_sample", "interact"):
       return {}
     if self._mean_s:

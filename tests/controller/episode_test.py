@@ -363,7 +363,7 @@ class EnvironmentsOwnTest(unittest.IsolatedAsyncioTestCase):
         await play(Raising(where, raising(OSError("no room"))))
       self.assertIsInstance(raised.exception.__cause__, OSError)
 
-  async def test_what_an_environment_says_on_purpose_passes(self):
+  async def test_faults_and_config_errors_of_an_environment_pass(self):
     for error in (EnvironmentFault("a"), ConfigError("b")):
       for where in ("open", "reset", "step", "close"):
         with self.assertRaises(type(error)) as raised:

@@ -64,7 +64,7 @@ class WilsonTest(unittest.TestCase):
     low, high = wilson_interval(81, 263)
     self.assertEqual((round(low, 4), round(high, 4)), (0.2553, 0.3662))
 
-  def test_nothing_played_says_nothing(self):
+  def test_no_episodes_give_the_whole_interval(self):
     self.assertEqual(wilson_interval(0, 0), (0.0, 1.0))
 
 

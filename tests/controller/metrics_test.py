@@ -84,7 +84,7 @@ class MonitorTest(unittest.TestCase):
     self.assertEqual(numbers["queue/groups"], 3)
     self.assertEqual(numbers["queue/fill"], 0.75)
 
-  def test_nothing_happened_yet(self):
+  def test_a_new_monitor_reports_an_empty_queue(self):
     self.assertEqual(Monitor().snapshot(), {"queue/groups": 0.0})
 
   def test_every_number_is_a_float(self):

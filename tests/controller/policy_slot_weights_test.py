@@ -108,7 +108,7 @@ class WeightsTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(weight_NZ, [[1.0]])
 
-  def test_what_may_not_be_drawn_is_not(self):
+  def test_a_policy_slot_of_prior_weight_0_is_not_drawn(self):
     weight_NZ = weights(
       evidence(draws=[9, 9, 9], credit=[0, 0, 1]),
       np.array([1.0, 1.0, 0.0]),

@@ -66,7 +66,7 @@ class OneCallSessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertIs(step.status, Status.RUNNING)
     self.assertEqual(self.session.played, [("go", 1)])
 
-  async def test_what_is_no_call_is_told_and_not_played(self):
+  async def test_an_answer_without_a_readable_call_is_not_played(self):
     step = await self.session.step(Message("assistant", "three"))
     self.assertEqual(step.messages, (Message("user", "Call go."),))
     for arguments in ('{"steps": 3', '{"steps": "many"}', "{}"):

@@ -179,9 +179,9 @@ async def _traced(
     "gen_ai.operation.name": "invoke_agent",
     "gen_ai.agent.name": spec.task.name,
   }
-  with tracing.span(f"invoke_agent {spec.task.name}", facts) as made:
+  with tracing.span(f"invoke_agent {spec.task.name}", facts) as span:
     trajectory = await player.play(spec)
-    made.set_attributes(
+    span.set_attributes(
       {
         "agentrl.status": trajectory.status.value,
         "agentrl.reward": trajectory.reward,

@@ -139,8 +139,8 @@ class WorkerHosts:
     here = _plain(sender) if sender else None
     # Of several addresses nobody knows which the controller will call.
     if here and all(
-      found == here or (found.is_loopback and here.is_loopback)
-      for found in await _addresses_of(host)
+      each == here or (each.is_loopback and here.is_loopback)
+      for each in await _addresses_of(host)
     ):
       return
     raise Refused(

@@ -33,8 +33,8 @@ from agentrl_jax.service.controller.session_table import (
 )
 from agentrl_jax.service.protocol import wire
 from agentrl_jax.service.protocol.link import (
-  Link,
   WorkerFull,
+  WorkerLink,
   WorkerLost,
   WorkerRefusal,
   reading,
@@ -54,7 +54,7 @@ class Dispatcher:
   def __init__(
     self,
     timers: Timers,
-    connect: Callable[[str], Link],
+    connect: Callable[[str], WorkerLink],
     spawn: Spawn,
     *,
     max_waiting: int = MAX_WAITING,
@@ -381,7 +381,7 @@ def _read_report(worker: Worker, endpoint: str, body: Any) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def dispatching(
   timers: Timers,
-  connect: Callable[[str], Link],
+  connect: Callable[[str], WorkerLink],
   *,
   max_waiting: int = MAX_WAITING,
 ) -> AsyncIterator[Dispatcher]:

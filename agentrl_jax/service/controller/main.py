@@ -45,7 +45,7 @@ from agentrl_jax.service.controller.capacity import MAX_WAITING
 from agentrl_jax.service.controller.dispatcher import Dispatcher, dispatching
 from agentrl_jax.service.controller.registry import Timers
 from agentrl_jax.service.controller.routes import ControllerApi
-from agentrl_jax.service.protocol.link import HttpLink, Link
+from agentrl_jax.service.protocol.link import HttpLink, WorkerLink
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ async def _dispatch(
   """Starts the dispatcher, with gRPC if the config has a port for it."""
   answers = BodyReader(config.http)
 
-  def connect(address: str) -> Link:
+  def connect(address: str) -> WorkerLink:
     return HttpLink(http, address, follows_redirects=False, bodies=answers)
 
   if config.grpc_port == NO_GRPC:
@@ -158,7 +158,7 @@ async def _dispatch(
     max_answer=config.http.max_body,
   )
 
-  def connect_either(address: str) -> Link:
+  def connect_either(address: str) -> WorkerLink:
     if address.startswith(GRPC):
       return streams.link(address)
     return connect(address)

@@ -32,7 +32,7 @@ _PREFIX = "agentrl_controller_"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Counts:
+class RequestCounts:
   """Counts of a controller since it started."""
 
   turns: int  # that were played
@@ -99,7 +99,7 @@ class ControllerMetrics:
     if isinstance(reward, int | float) and 0 < reward <= sys.float_info.max:
       self._reward.labels(task).inc(reward)
 
-  def counts(self) -> Counts:
+  def counts(self) -> RequestCounts:
     """Returns the counts since the controller started."""
     turns = refused = 0
     ended: dict[str, dict[str, int]] = collections.defaultdict(dict)
@@ -111,7 +111,7 @@ class ControllerMetrics:
         turns += int(sample.value)
     for sample in _samples(self._ended):
       ended[sample.labels["task"]][sample.labels["status"]] = int(sample.value)
-    return Counts(turns=turns, refused=refused, ended=ended)
+    return RequestCounts(turns=turns, refused=refused, ended=ended)
 
   def page(self) -> bytes:
     """Returns all metrics in Prometheus' format."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.service.protocol.link import Link
+from agentrl_jax.service.protocol.link import WorkerLink
 
 MAX_CAPACITY = (1 << 32) - 1  # which a heartbeat over gRPC can carry
 MAX_NAME, MAX_ADDRESS = 200, 2000  # characters
@@ -64,7 +64,7 @@ class Worker:
   id: int
   task: str
   address: str
-  link: Link
+  link: WorkerLink
   capacity: int
   last_visit: float
   health: Health = Health.COMA  # until it has listed its sessions
@@ -105,7 +105,7 @@ class TaskEntry:
 class Registry:
   """The tasks and their workers."""
 
-  def __init__(self, timers: Timers, connect: Callable[[str], Link]):
+  def __init__(self, timers: Timers, connect: Callable[[str], WorkerLink]):
     self.tasks: dict[str, TaskEntry] = {}
     self._timers = timers
     self._connect = connect  # makes the link to an address

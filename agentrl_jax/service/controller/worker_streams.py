@@ -23,7 +23,7 @@ from agentrl_jax.service.controller.registry import Refused
 from agentrl_jax.service.protocol import grpc_wire, wire
 from agentrl_jax.service.protocol.link import (
   MAX_VALUES,
-  Link,
+  WorkerLink,
   WorkerLost,
   parse_beside,
   refusal,
@@ -42,7 +42,7 @@ _ALIVE = (
 )
 
 
-class StreamLink(Link):
+class StreamLink(WorkerLink):
   """Link to one worker, over the stream that it opened last."""
 
   def __init__(self, address: str, *, reconnect_s: float, max_answer: int):
@@ -60,7 +60,7 @@ class StreamLink(Link):
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
-    """See `Link.ask`."""
+    """See `WorkerLink.ask`."""
     if self._is_lost:
       raise self._lost()
     request = grpc_wire.request(method, endpoint, body)

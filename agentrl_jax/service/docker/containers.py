@@ -170,8 +170,8 @@ def _require_internal_network(engine: docker.DockerClient) -> None:
           options={"com.docker.network.bridge.enable_icc": "false"},
           check_duplicate=True,
         )
-    found = engine.networks.list(names=names)
-    for network in sorted(found, key=lambda network: str(network.id))[1:]:
+    networks = engine.networks.list(names=names)
+    for network in sorted(networks, key=lambda network: str(network.id))[1:]:
       with contextlib.suppress(docker.errors.APIError):  # somebody else did
         network.remove()
 

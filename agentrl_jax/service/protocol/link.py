@@ -42,7 +42,7 @@ class WorkerLost(EnvironmentFault):
   """The worker cannot be reached: it or its connection has died."""
 
 
-class Link(abc.ABC):
+class WorkerLink(abc.ABC):
   """Connection to one worker."""
 
   @abc.abstractmethod
@@ -56,7 +56,7 @@ class Link(abc.ABC):
     """
 
 
-class HttpLink(Link):
+class HttpLink(WorkerLink):
   """Connection to a worker's HTTP API, over the caller's pool."""
 
   def __init__(
@@ -78,7 +78,7 @@ class HttpLink(Link):
   async def ask(
     self, method: str, endpoint: str, body: Any, *, deadline_s: float
   ) -> Any:
-    """Asks as `Link.ask`; the body of a GET is its query."""
+    """Asks as `WorkerLink.ask`; the body of a GET is its query."""
     request: dict[str, Any] = {"params": body}
     if method != "GET":
       request = {"data": json.dumps(body).encode(), "headers": _JSON}

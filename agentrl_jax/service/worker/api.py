@@ -19,7 +19,7 @@ from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.protocol import wire
 from agentrl_jax.service.worker.hosting import Host, HostFull, SessionRefused
-from agentrl_jax.service.worker.turns import Turns
+from agentrl_jax.service.worker.turns import PlayedTurns
 
 # Endpoints that change nothing, so HTTP's GET; the others are POST.
 GETTERS = frozenset(
@@ -57,7 +57,7 @@ class WorkerApi:
     self._indices = list(indices)  # listed; other indices may be played
     self._tell_cancelled = tell_cancelled
     self._notices: set[asyncio.Task[None]] = set()
-    self._turns = Turns(host.is_open)
+    self._turns = PlayedTurns(host.is_open)
     self._handlers: dict[str, Callable[[Any], Awaitable[Any]]] = {
       "get_indices": self._get_indices,
       "get_sessions": self._get_sessions,

@@ -31,7 +31,7 @@ class _Turn:
   asked_at: float
 
 
-class Turns:
+class PlayedTurns:
   """The last turn of each session; belongs to one event loop."""
 
   def __init__(self, is_open: Callable[[int], bool]):

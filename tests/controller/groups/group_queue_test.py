@@ -224,7 +224,7 @@ class SelectGroupsTest(parameterized.TestCase):
     dice=st.randoms(use_true_random=False),
     stride=st.integers(1, 3),
   )
-  def test_an_age_that_nobody_reaches_costs_nothing(self, born, dice, stride):
+  def test_a_maximum_age_above_all_delays_no_batch(self, born, dice, stride):
     """A billion versions were a loop of a billion turns."""
     finished = [group for group in born if dice.random() < 0.7]
     far, farther = (

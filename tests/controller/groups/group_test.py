@@ -109,7 +109,7 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((counts.retried, counts.masked), (1, 0))
         self.assertEqual((counts.started, counts.finished), (5, 4))
 
-  async def test_what_keeps_breaking_is_masked_and_siblings_stay(self):
+  async def test_an_episode_out_of_retries_is_masked_and_siblings_stay(self):
     monitor = Monitor()
     player = Scripted(
       lambda number, tries: EnvironmentFault("broke") if number == 1 else None

@@ -75,7 +75,7 @@ class OverdueTest(unittest.TestCase):
       found = train(made, steps=20)
       self.assertLessEqual(found.monitor.tasks["a"].late, SIZE * STEP / 4)
 
-  def test_without_a_bound_on_age_nobody_is_cut_off(self):
+  def test_without_a_maximum_age_no_group_is_cut_off(self):
     found = train(Settings(patience=0.0, max_age=ANY_AGE, max_staleness=3))
     self.assertGreater(max(found.monitor.staleness), 3)
     self.assertEqual(found.monitor.tasks["a"].late, 0)

@@ -171,7 +171,7 @@ class SchemaTest(parameterized.TestCase):
     self.assertIsInstance(mistake, ToolMistake)
     self.assertIn(text, mistake.message)
 
-  def test_what_is_left_out_has_its_default(self):
+  def test_an_omitted_argument_has_its_default(self):
     for annotation, default in (
       (int, 3),
       (float, 1),
@@ -281,7 +281,7 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, f"take, parameter x: .*{text}"):
       tool_of(taking(annotation, default=default))
 
-  def test_what_is_no_plain_function(self):
+  def test_objects_and_methods_are_refused_as_tools(self):
     class Counter:
       def count(self, x: int):
         """Counts."""

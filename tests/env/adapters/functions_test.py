@@ -369,7 +369,7 @@ class RewardTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(step.reward, expected)
         self.assertIs(type(step.reward), float)
 
-  async def test_what_is_no_number_is_a_fault(self):
+  async def test_a_reward_that_is_no_finite_number_is_a_fault(self):
     for value in (
       *(math.nan, math.inf, -math.inf, np.float32("nan")),
       *(None, "1", [1.0], {"reward": 1}, 1j, np.zeros(1)),
@@ -734,7 +734,7 @@ class DefinitionTest(unittest.IsolatedAsyncioTestCase):
       with self.assertRaisesRegex(ConfigError, "allowed is a plain function"):
         define(reward=reward)
 
-  def test_what_is_missing_is_named(self):
+  def test_a_missing_class_attribute_is_named(self):
     class NoReward(FunctionEnvironment[Bag]):
       name, functions = "x", (end,)
       rewards = _giving(1.0)

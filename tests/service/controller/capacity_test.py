@@ -53,7 +53,7 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
       self.end(session)
     self.assertEqual(worker.num_sessions, 0)
 
-  async def test_who_was_sent_back_goes_first(self):
+  async def test_a_refused_request_keeps_its_place_in_the_queue(self):
     self.serve()
     session = await self.take()
     later = self.take(index=1)

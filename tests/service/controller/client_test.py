@@ -186,7 +186,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
             await session.reset()
         self.until_free()
 
-  async def test_what_breaks_is_a_fault(self):
+  async def test_a_broken_environment_is_a_fault(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with (
         self.subTest(task=task),
@@ -196,7 +196,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
           await session.step(call("add", '{"boom": 1}'))
     self.until_free()
 
-  async def test_a_place_that_never_comes_is_a_fault(self):
+  async def test_no_free_place_in_time_is_a_fault(self):
     for task in (OVER_HTTP, OVER_GRPC):
       hasty = self.make(task, place_s=0.3)
       with self.subTest(task=task):
@@ -513,7 +513,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     await asyncio.to_thread(self.service.start)
 
   @pytest.mark.slow
-  async def test_it_waits_for_a_controller_that_comes_up(self):
+  async def test_indices_wait_for_a_controller_that_starts(self):
     late = ServiceProcess()
     environment = ControllerEnvironment(controller=late.url, name="arithmetic")
     starting = threading.Thread(target=late.start)
@@ -524,7 +524,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       self.addCleanup(late.stop)
       self.assertEqual(indices, range(50))
 
-  async def test_nobody_there_is_said(self):
+  async def test_a_missing_controller_is_an_error(self):
     nobody = ServiceProcess()
     environment = ControllerEnvironment(
       controller=nobody.url, name="arithmetic", ready_s=0.2, reattach_s=0.2
@@ -612,14 +612,14 @@ class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
     self.assertNotIn("split", starts[0])
     self.assertEqual(played, ("7", {"messages": says("hm")}))
 
-  async def test_what_breaks_is_a_fault_and_is_cancelled(self):
+  async def test_a_broken_session_is_a_fault_and_is_cancelled(self):
     with self.assertRaisesRegex(EnvironmentFault, "failed to interact"):
       task = Task("os", "test", 0)
       async with self.environment.open(task, seed=0) as session:
         await session.step(Message("assistant", "break"))
     self.assertEqual(self.controller.asked[-1], ("cancel", "7"))
 
-  async def test_nobody_serves_it(self):
+  async def test_a_task_without_workers_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "does not exist"):
       environment = self.make(tasks={"test": "db-std"})
       await asyncio.to_thread(environment.indices, "test")

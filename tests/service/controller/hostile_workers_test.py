@@ -164,7 +164,7 @@ class HeartbeatTest(HostileTestCase):
     self.assertNotIn("mine", self.rig.get("list_workers"))
     self.check_others_go_on()
 
-  def test_nobody_takes_the_address_of_a_worker_that_is_alive(self):
+  def test_the_address_of_a_live_worker_is_refused(self):
     for name in ("http", "grpc"):
       tasks = self.rig.get("list_workers")
       (address,) = [w["address"] for w in tasks[name]["workers"].values()]

@@ -301,7 +301,7 @@ class ControllerApiTest(ServiceTestCase):
         await self.post("cancel", session=session)
         await self.until_free(moody)
 
-  async def test_what_could_not_be_cancelled_is_cancelled_later(self):
+  async def test_a_failed_cancellation_is_repeated(self):
     moody, _ = await self.worker()
     session = await self.start()
     with (
@@ -321,7 +321,7 @@ class ControllerApiTest(ServiceTestCase):
     await self.post("sync_all")
     await self.until_free(moody)
 
-  async def test_what_has_ended_here_and_not_there_is_freed_there(self):
+  async def test_a_session_that_only_its_worker_holds_is_freed(self):
     moody, url = await self.worker()
     session = await self.start()
     await self.post("interact", answer("end"), session=session)
@@ -650,7 +650,7 @@ class TokensTest(ServiceTestCase):
             await until_logged(log, "needs the token of worker")
     self.assertEqual(await self.get("list_workers"), (200, {}))
 
-  async def test_nobody_plays_or_ends_what_is_anothers(self):
+  async def test_other_roles_play_and_end_no_session(self):
     moody, _ = await self.worker(token=self.access.worker)
     session = await self.start()
     for role in ("client", "worker"):

@@ -51,7 +51,7 @@ class RegistryTest(unittest.TestCase):
     second.capacity = 16
     self.assertIs(self.registry.pick("sums", 0.0), second)
 
-  def test_who_cannot_play_is_not_picked(self):
+  def test_full_and_stale_workers_are_not_picked(self):
     worker = self.alive()
     self.assertIsNone(self.registry.pick("sums", 11.5))
     self.assertIsNone(self.registry.pick("others", 0.0))

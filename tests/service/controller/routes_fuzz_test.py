@@ -243,7 +243,7 @@ class ControllerRoutesTest(FuzzTestCase):
 class SlowSenderTest(FuzzTestCase):
   limits = dataclasses.replace(LIMITS, head_timeout_s=1.0)
 
-  def test_what_comes_too_slowly_or_is_too_large_is_explained(self):
+  def test_slow_and_large_requests_are_refused_with_a_reason(self):
     head = b"POST /api/start_sample HTTP/1.1\r\nHost: x\r\n"
     large = f"Content-Length: {LIMITS.max_body + 1}\r\n\r\n".encode()
     slow = b'Content-Length: 99\r\n\r\n{"name":'
@@ -265,7 +265,7 @@ class SlowSenderTest(FuzzTestCase):
           self.check_explained(reply, CONTROLLER["start_sample"], key)
     self.check_others_go_on()
 
-  def test_who_hangs_up_in_a_request_leaves_no_traceback(self):
+  def test_a_client_that_hangs_up_leaves_no_traceback(self):
     content = dataclasses.replace(
       CONTROLLER["start_sample"], headers={"Content-Length": "9999"}
     ).encode()
@@ -282,7 +282,7 @@ class ControllerWithTokensTest(ControllerRoutesTest):
 
 
 class OtherPathsTest(FuzzTestCase):
-  def test_what_is_nowhere_is_explained(self):
+  def test_unknown_paths_are_refused_with_a_reason(self):
     for method, path, is_worker in itertools.product(
       ("GET", "POST", "PUT"),
       ("/nothing", "/api", "/api/", "/api/nothing", "/api/%ff", "/api/a/b"),

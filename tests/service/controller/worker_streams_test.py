@@ -117,7 +117,7 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
       await self.ask(link, "get_sessions")
     self.assertEqual(self.moody.num_open, 1)  # it may be back one day
 
-  async def test_what_nobody_waits_for_any_more_is_not_sent(self):
+  async def test_a_request_without_a_waiter_is_not_sent(self):
     streams = self.streams()
     async with streams.listening("127.0.0.1", 0) as port:
       link = streams.link((await self.worker(port))["address"])

@@ -25,7 +25,7 @@ class SharesTest(absltest.TestCase):
     for count in counts.values():
       self.assertAlmostEqual(count, 1000, delta=100)
 
-  def test_one_that_leaves_moves_its_own_keys_alone_until_it_is_back(self):
+  def test_a_lost_server_moves_only_its_own_keys(self):
     before = self.chosen()
     self.shares.lose("http://b")
     during = self.chosen()
@@ -40,7 +40,7 @@ class SharesTest(absltest.TestCase):
     self.shares.find("http://b")
     self.assertEqual(self.chosen(), before)
 
-  def test_it_is_asked_every_half_minute_however_often_it_was_lost(self):
+  def test_a_lost_server_is_asked_after_30_s_at_most(self):
     for _ in range(20):
       self.shares.lose("http://b")
       self.now += 30.0
@@ -52,7 +52,7 @@ class SharesTest(absltest.TestCase):
     self.now = 1.0
     self.assertIn("http://b", self.chosen())
 
-  def test_where_all_are_away_the_first_to_be_back_is_asked(self):
+  def test_of_lost_servers_the_first_to_return_is_asked(self):
     self.shares.lose("http://c")
     self.now = 0.5
     self.shares.lose("http://a")

@@ -6,14 +6,14 @@ from unittest import mock
 
 from agentrl_jax.service.worker import turns
 from agentrl_jax.service.worker.hosting import SessionRefused
-from agentrl_jax.service.worker.turns import Turns
+from agentrl_jax.service.worker.turns import PlayedTurns
 from tests.clocks import StoppedClock
 
 
 class TurnsTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
     self.open = {1, 2}
-    self.turns = Turns(self.open.__contains__)
+    self.turns = PlayedTurns(self.open.__contains__)
     self.played = []
     self.gate = asyncio.Event()
     self.gate.set()
@@ -35,7 +35,7 @@ class TurnsTest(unittest.IsolatedAsyncioTestCase):
     await self.ask(2, 1)
     self.assertEqual(self.played, [(1, 1), (1, 2), (2, 1)])
 
-  async def test_one_that_comes_while_it_is_played_waits_for_it(self):
+  async def test_a_repeated_turn_waits_for_the_first(self):
     self.gate.clear()
     asked = [asyncio.create_task(self.ask(1, 1)) for _ in range(5)]
     await asyncio.sleep(0)

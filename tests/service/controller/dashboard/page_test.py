@@ -53,7 +53,7 @@ class PageTest(ServiceTestCase):
       await page.get_by_text("none is open").wait_for()
       self.assertEqual(page.errors, [])
 
-  async def test_nothing_sticks_out(self):
+  async def test_the_page_fits_its_window(self):
     for n in range(3):
       name = f"a-task-with-quite-a-long-name-{n}"
       await self.worker(name=name, concurrency=200)
