@@ -87,14 +87,14 @@ def smoothed(
   """
   rows = [row for row in run.rows if row.stage == RL]
   at = costs_of(rows)[cost]
-  found = [
+  points = [
     (x, math.fsum(row.values[m] for m in metrics) / len(metrics))
     for x, row in zip(at, rows, strict=True)
     if all(math.isfinite(row.values.get(m, math.nan)) for m in metrics)
   ]
-  if not found:
+  if not points:
     return None
-  x, y = map(np.array, zip(*found, strict=True))
+  x, y = map(np.array, zip(*points, strict=True))
   width = min(_WINDOW, len(y))
   summed = np.cumsum(np.insert(y, 0, 0.0))
   low = np.maximum(np.arange(len(y)) - width // 2, 0)

@@ -58,12 +58,12 @@ def starts_of(
     is_complete = attempt.status == Status.COMPLETED.value
     return attempt.reward if is_complete else incomplete_reward
 
-  found = []
+  starts = []
   for name, tasks in sorted(attempts.items()):
     each = [a for tries in tasks.values() for a in tries]
     wins = sum(a.success for a in each)
     low, high = wilson_interval(wins, len(each))
-    found.append(
+    starts.append(
       TaskStart(
         task=name,
         success=wins / len(each),
@@ -79,12 +79,12 @@ def starts_of(
         ),
       )
     )
-  return found
+  return starts
 
 
 def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
   """Says of each task from which an arm can hardly learn, and why."""
-  found = []
+  sentences = []
   for each in starts:
     if each.differ >= LEAST_SIGNAL:
       continue
@@ -94,12 +94,12 @@ def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
       how, remedy = "almost always", "harder tasks"
     else:
       how, remedy = "always or never, by task", "tasks of other difficulty"
-    found.append(
+    sentences.append(
       f"{each.task} is solved {how} at the start ({percent(each.success)}): "
       f"only {percent(each.differ)} of its groups differ in success. No arm "
       f"can show much there; try {remedy}."
     )
-  return found
+  return sentences
 
 
 def equal_arms(
@@ -108,19 +108,19 @@ def equal_arms(
   """Names arms whose config is that of another one."""
   first_seed = min(cell.seed for cell in configs)
   seen: dict[str, str] = {}
-  found = []
+  sentences = []
   for cell, config in configs.items():
     if cell.seed != first_seed:
       continue
     values = {k: v for k, v in config.to_dict().items() if k not in _OF_A_RUN}
     text = repr(sorted(values.items()))
     if text in seen:
-      found.append(
+      sentences.append(
         f"{cell.arm} has the same config as {seen[text]}: it can show nothing, "
         "unless it is meant as a negative control."
       )
     seen.setdefault(text, cell.arm)
-  return found
+  return sentences
 
 
 def detectable_lines(num_tasks: int, num_seeds: int) -> list[str]:
@@ -129,7 +129,7 @@ def detectable_lines(num_tasks: int, num_seeds: int) -> list[str]:
   `num_tasks` are the held-out tasks of all environments; success is taken as a
   half, which is the worst case.
   """
-  found = []
+  sentences = []
   for spread in SPREADS:
     noise = math.hypot(binomial_spread(0.5, num_tasks), spread)
     size = detectable_difference(noise, num_seeds)
@@ -139,11 +139,11 @@ def detectable_lines(num_tasks: int, num_seeds: int) -> list[str]:
       else "find no difference at all: take more seeds, or a larger "
       "evaluation.num_tasks"
     )
-    found.append(
+    sentences.append(
       f"if paired seeds differ by {100 * spread:g} points (sd) beyond the "
       f"noise of {num_tasks} episodes, {num_seeds} seeds {what}"
     )
-  return found
+  return sentences
 
 
 def update_seconds(rows: Sequence[Row]) -> float:

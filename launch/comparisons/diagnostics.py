@@ -118,21 +118,21 @@ def diagnostics(arms: Sequence[Arm]) -> Values:
 def _of_run(run: Run) -> dict[str, float]:
   rows = [row for row in run.rows if row.stage == RL]
   costs = costs_of(rows)
-  found = {name: _mean(rows, name) for name in METRICS}
-  if not found[_SHARE]:  # of an older version nothing is known
-    found = {k: v for k, v in found.items() if not k.endswith(_OLDER)}
-  found[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
-  found[TOKENS] = costs[TOKENS][-1] / 1000
+  values = {name: _mean(rows, name) for name in METRICS}
+  if not values[_SHARE]:  # of an older version nothing is known
+    values = {k: v for k, v in values.items() if not k.endswith(_OLDER)}
+  values[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
+  values[TOKENS] = costs[TOKENS][-1] / 1000
   if "batch/turns" in rows[-1].values:  # of older runs it is unknown
-    found[_TURNS] = (
+    values[_TURNS] = (
       sum(row.values.get("batch/turns", 0.0) for row in rows) / 1000
     )
   turns = [v for k, v in rows[-1].values.items() if k.startswith(TURNS)]
-  found[_LAST_TURNS] = statistics.fmean(turns) if turns else math.nan
-  found[MINUTES] = costs[MINUTES][-1]
-  found[_AFTER_FIRST] = costs[MINUTES][-1] - costs[MINUTES][0]
-  found["hours"] = run.hours or math.nan
-  return {name: value for name, value in found.items() if math.isfinite(value)}
+  values[_LAST_TURNS] = statistics.fmean(turns) if turns else math.nan
+  values[MINUTES] = costs[MINUTES][-1]
+  values[_AFTER_FIRST] = costs[MINUTES][-1] - costs[MINUTES][0]
+  values["hours"] = run.hours or math.nan
+  return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _alarms(
@@ -143,7 +143,7 @@ def _alarms(
   All of a run's, if it never was, so that a mean over runs is the least that it
   can be. Nothing if no run had an alarm.
   """
-  found = {}
+  alarms = {}
   is_raised = False
   for arm, seeds in runs.items():
     for seed, run in seeds.items():
@@ -151,8 +151,8 @@ def _alarms(
       raised = [n for n, row in enumerate(rows) if row.values.get(COLLAPSED)]
       is_raised |= bool(raised)
       if any(COLLAPSED in row.values for row in rows):
-        found[arm, seed] = {ALARM: float(raised[0] if raised else len(rows))}
-  return found if is_raised else {}
+        alarms[arm, seed] = {ALARM: float(raised[0] if raised else len(rows))}
+  return alarms if is_raised else {}
 
 
 def _times_to_success(

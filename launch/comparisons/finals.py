@@ -135,11 +135,11 @@ def _side(
     name, _, own_stage = whole.partition("@")
     if name not in by_name:
       raise ConfigError(f"no arm {name!r} in {', '.join(by_name)}")
-    found = _scores(by_name[name], own_stage or stage, mode)
+    scores_of_arm = _scores(by_name[name], own_stage or stage, mode)
     parts.append(
       {
         seed: {t: score for t, score in scores.items() if not task or t == task}
-        for seed, scores in found.items()
+        for seed, scores in scores_of_arm.items()
       }
     )
   return {
@@ -158,10 +158,10 @@ def _scores(arm: Arm, stage: str, mode: str) -> dict[int, Scores]:
       for seed, of in after.items()
       if seed in before and of.keys() <= before[seed].keys()
     }
-  found = {seed: run.evaluation(stage, mode) for seed, run in arm.runs.items()}
+  evaluations = {s: run.evaluation(stage, mode) for s, run in arm.runs.items()}
   return {
     seed: {name: (s.success, s.n) for name, s in evaluation.tasks.items()}
-    for seed, evaluation in found.items()
+    for seed, evaluation in evaluations.items()
     if evaluation is not None
   }
 

@@ -44,12 +44,13 @@ class Run:
   name: str
   seed: int
   state: CellState
-  why: str  # the last sentence of a run that failed
-  rows: Sequence[Row]  # of its metrics
-  evaluations: Sequence[Evaluation]
-  config: Mapping[str, Any]  # by flat key; {} of a run that has not begun
-  commit: str  # "" of a run without a summary
-  hours: float  # of all its stages, for one with a summary
+  why: str = ""  # the last sentence of a run that failed
+  rows: Sequence[Row] = ()  # of its metrics
+  evaluations: Sequence[Evaluation] = ()
+  # By flat key; empty if it has not begun, or is of a finals.csv.
+  config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  commit: str = ""  # of a run with a summary, as the next
+  hours: float = 0.0  # of all its stages
 
   def evaluation(self, stage: str, mode: str) -> Evaluation | None:
     """Returns that evaluation, or None if it has not been made."""
@@ -162,15 +163,10 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
           name=f"{arm}-s{seed}",
           seed=seed,
           state=states[arm, seed],
-          why="",
-          rows=[],
           evaluations=[
             Evaluation(stage, mode, tasks)
             for (stage, mode), tasks in evaluated.items()
           ],
-          config={},
-          commit="",
-          hours=0.0,
         )
         for seed, evaluated in seeds.items()
       },

@@ -56,14 +56,14 @@ class Curve:
 
 def curve(rows: Sequence[Row], stage: str, name: str) -> Curve | None:
   """Returns the named metric over its stage, or None if it was not recorded."""
-  found = [
+  points = [
     (row.step, row.values[name])
     for row in rows
     if row.stage == stage and name in row.values
   ]
-  if not found:
+  if not points:
     return None
-  steps, values = zip(*found, strict=True)
+  steps, values = zip(*points, strict=True)
   return Curve(name, steps, values)
 
 

@@ -50,13 +50,13 @@ def commit(repository: pathlib.Path) -> str:
 
 def versions() -> dict[str, str]:
   """Versions of Python and of each package that a result may depend on."""
-  found = {"python": platform.python_version()}
+  versions_by_name = {"python": platform.python_version()}
   for package in PACKAGES:
     try:
-      found[package] = importlib.metadata.version(package)
+      versions_by_name[package] = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-      found[package] = "not installed"
-  return found
+      versions_by_name[package] = "not installed"
+  return versions_by_name
 
 
 def machine(devices: Sequence[str]) -> dict[str, Any]:

@@ -206,20 +206,21 @@ class StageProgress:
 
   def _compilation(self) -> str:
     """Describes the running compilation, if it has taken a while."""
-    found = self._compiling.current(_LEAST_COMPILED_S)
-    if found is None:
+    program = self._compiling.current(_LEAST_COMPILED_S)
+    if program is None:
       return ""
-    name, since = found
+    name, since = program
     return f"compiling {name}, for {duration(self._clock() - since)} so far"
 
   def _watch(self) -> None:
     """Prints once for every long compilation that it is running."""
     while not self._is_over.wait(_LEAST_COMPILED_S):
-      found = self._compiling.current(_LEAST_COMPILED_S)
-      if found is not None and found != self._told:
-        self._told = found
+      running = self._compiling.current(_LEAST_COMPILED_S)
+      if running is not None and running != self._told:
+        self._told = running
         self._console.print(
-          f"{self._name}: compiling {found[0]}; the time left leaves this out",
+          f"{self._name}: compiling {running[0]}; the time left leaves this "
+          "out",
           soft_wrap=True,
           highlight=False,
         )
@@ -253,16 +254,16 @@ class StageProgress:
     return bars
 
   def _figures(self) -> str:
-    found = [
+    figures = [
       f"{label} {self._metrics[name]:.3g}"
       for name, label in _FIGURES.items()
       if name in self._metrics
     ]
     if curves.STALENESS_MEAN in self._metrics:
-      found.append(
+      figures.append(
         f"staleness {self._metrics[curves.STALENESS_MEAN]:.2f} versions"
       )
-    return ", ".join(found)
+    return ", ".join(figures)
 
   def _print_line(self) -> None:
     self._console.print(self.line(), soft_wrap=True, highlight=False)

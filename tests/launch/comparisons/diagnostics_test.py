@@ -44,12 +44,7 @@ def a_run_of(updates):
     name="a",
     seed=0,
     state=CellState.FINISHED,
-    why="",
     rows=[Row("rl", n + 1, 0.0, each) for n, each in enumerate(updates)],
-    evaluations=[],
-    config={},
-    commit="",
-    hours=0.0,
   )
 
 

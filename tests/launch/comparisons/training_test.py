@@ -36,12 +36,7 @@ def a_run(
     name=f"s{seed}",
     seed=seed,
     state=state,
-    why="",
     rows=rows,
-    evaluations=[],
-    config={},
-    commit="",
-    hours=0.0,
   )
 
 
