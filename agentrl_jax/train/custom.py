@@ -22,7 +22,7 @@ from agentrl_jax.named_objects import import_module_of, signature_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Role:
+class FunctionRole:
   """A place in the objective that a function may take."""
 
   name: str  # for error messages
@@ -41,7 +41,7 @@ _TOKENS = (
   "version_BT",
   "behavior_logprob_BT",
 )
-SURROGATE = Role(
+SURROGATE = FunctionRole(
   name="surrogate",
   result="the loss of each token, [B, T]",
   inputs=(
@@ -53,7 +53,7 @@ SURROGATE = Role(
   ),
   needed=("log_ratio_BT", "policy_logprob_BT"),
 )
-TOKEN_WEIGHT = Role(
+TOKEN_WEIGHT = FunctionRole(
   name="weight of tokens",
   result="the weight of each token's surrogate, [B, T]",
   inputs=(
@@ -75,20 +75,20 @@ TOKEN_WEIGHT = Role(
     "behavior_logprob_BT",
   ),
 )
-KL_ESTIMATOR = Role(
+KL_ESTIMATOR = FunctionRole(
   name="KL estimator",
   result="the estimate of each token, [B, T]",
   inputs=("log_ratio_BT", "behavior_log_ratio_BT", "mask_BT"),
   needed=("log_ratio_BT",),
 )
-REDUCTION = Role(
+REDUCTION = FunctionRole(
   name="reduction",
   result="an agentrl_jax.losses.Mean of two scalars",
   inputs=("x_BT", "mask_BT", "segment_BT", "num_segments", "task_BT"),
   needed=("x_BT",),
 )
 _OF_CRITICS = ("reward_BT", "value_BT", "mask_BT", "turn_BT", "segment_BT")
-ESTIMATOR = Role(
+ESTIMATOR = FunctionRole(
   name="advantage estimator",
   result="one advantage per trajectory, [N]; per turn, [N, U], if it takes an "
   "array of turns; advantage and target of the critic, each [B, T], if it "
@@ -110,7 +110,7 @@ ESTIMATOR = Role(
   ),
   needed=("reward_N", "reward_NU", "value_BT"),
 )
-KEEP = Role(
+KEEP = FunctionRole(
   name="filter of groups",
   result="which groups to keep, bool [M]",
   inputs=(
@@ -131,7 +131,7 @@ class CustomFunction:
 
   key: str  # of the config, that names it
   target: str  # module:function
-  role: Role
+  role: FunctionRole
   function: Callable[..., Any]
   reads: frozenset[str]  # of the role's inputs
   settings: Mapping[str, Any]
@@ -228,7 +228,7 @@ def require_settings(
 
 
 def find_custom(
-  key: str, target: str, role: Role, settings: Mapping[str, Any]
+  key: str, target: str, role: FunctionRole, settings: Mapping[str, Any]
 ) -> CustomFunction:
   """Imports the function that `target` names and checks its settings.
 
@@ -262,7 +262,7 @@ def find_custom(
 def _check_signature(
   key: str,
   target: str,
-  role: Role,
+  role: FunctionRole,
   function: Callable[..., Any],
   settings: Mapping[str, Any],
 ) -> frozenset[str]:

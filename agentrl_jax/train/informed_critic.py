@@ -38,9 +38,9 @@ def carried_over(x_RT: np.ndarray, source: Rows, target: Rows) -> np.ndarray:
   Both have the turns of the same trajectories, numbered alike; other tokens get
   0. The shape is that of `target`.
   """
-  found = np.zeros(target.mask.shape, x_RT.dtype)
-  found.flat[_sampled(target)] = x_RT.flat[_sampled(source)]
-  return found
+  carried_RT = np.zeros(target.mask.shape, x_RT.dtype)
+  carried_RT.flat[_sampled(target)] = x_RT.flat[_sampled(source)]
+  return carried_RT
 
 
 def for_critic(

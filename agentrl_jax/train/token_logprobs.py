@@ -53,14 +53,14 @@ def token_logprobs(
     fused = _on_devices(fused, policy.mesh)
   output_DV, tree = policy.output_matrix(params), batch.tree
   if tree is not None:
-    found = fused(
+    values = fused(
       _of_parents(hidden_BTD, tree, policy.mesh),
       output_DV,
       tree.token,
       tree.mask,
       _allowed(tree.allowed, batch.mask_MX),
     )
-    return tuple(_of_trajectories(x_BT, batch, policy.mesh) for x_BT in found)
+    return tuple(_of_trajectories(x_BT, batch, policy.mesh) for x_BT in values)
   logprob_BT, entropy_BT = fused(
     hidden_BTD,
     output_DV,

@@ -87,14 +87,14 @@ class ClipFractionsTest(parameterized.TestCase):
       (gradient_BT[mask_BT] == 0).sum(),
     )
 
-  def test_refuses_a_clip_that_cannot_be_meant(self):
+  def test_refuses_an_invalid_clip(self):
     x_BT = jnp.zeros((1, 1))
     with self.assertRaisesRegex(ValueError, "clip_low=2 must be"):
       diagnostics.clip_fractions(x_BT, x_BT, x_BT == 0, clip_low=2, clip_high=1)
 
 
 class ExtremesTest(parameterized.TestCase):
-  def test_finds_them_and_adds_up(self):
+  def test_extremes_of_parts_are_those_of_the_whole(self):
     x_BT, _, _, mask_BT = _batch(seed=6)
     found = jax.jit(diagnostics.extremes)(x_BT, mask_BT)
     np.testing.assert_allclose(found.low, x_BT[mask_BT].min(), rtol=1e-6)

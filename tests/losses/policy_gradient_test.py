@@ -312,7 +312,7 @@ class SettingsTest(parameterized.TestCase):
     (dict(dual_clip=1.0), "dual_clip=1.0 must be above 1"),
     (dict(weight_cap=0.0), "weight_cap=0.0 must be positive"),
   )
-  def test_refuses_bounds_that_cannot_be_meant(self, changed, message):
+  def test_refuses_invalid_bounds(self, changed, message):
     x_BT = jnp.zeros((1, 1))
     with self.assertRaisesRegex(ValueError, message):
       policy_gradient.decoupled_surrogate(x_BT, x_BT, x_BT, **CLIP | changed)

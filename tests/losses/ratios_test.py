@@ -226,7 +226,7 @@ class WeightsTest(parameterized.TestCase):
     self.assertTrue(np.isfinite(weight_BT[0, :4]).all())
     self.assertTrue(np.isnan(weight_BT[0, 4]))
 
-  def test_enough_is_left_of_the_least_weight_to_divide_by(self):
+  def test_smallest_weight_is_above_zero(self):
     weight_BT = ratios.truncated_weight(jnp.array([[-np.inf, -400.0]]), cap=2.0)
     np.testing.assert_allclose(weight_BT, np.exp([[-20, -20]]), rtol=1e-5)
 
@@ -285,7 +285,7 @@ class WeightsTest(parameterized.TestCase):
     ("masked_weight", dict(low=-1, high=2), "low=-1 must be at least 0"),
     ("masked_weight", dict(low=2, high=1), "high=1 must be above low=2"),
   )
-  def test_refuses_bounds_that_cannot_be_meant(self, name, settings, message):
+  def test_refuses_invalid_bounds(self, name, settings, message):
     with self.assertRaisesRegex(ValueError, message):
       getattr(ratios, name)(jnp.zeros((1, 1)), **settings)
 

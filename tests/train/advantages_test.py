@@ -153,7 +153,7 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
     ("reinforce_plus_plus", lambda r: r),
     ("reinforce_plus_plus_baseline", lambda r: r - np.mean(r)),
   )
-  def test_the_batch_for_a_yardstick(self, estimator, before):
+  def test_whitening_uses_statistics_of_the_batch(self, estimator, before):
     groups = small.make_groups()
     found = _one_each(groups, **PLAIN, estimator=estimator, whiten=True)
     value_N = np.concatenate([before(np.array(r)) for r in _rewards(groups)])
@@ -355,7 +355,7 @@ class LargeRewardsTest(parameterized.TestCase):
       fields["advantage"], [[wanted] * 2, [-wanted] * 2], rtol=1e-5
     )
 
-  def test_what_exceeds_float32_is_not_handed_on(self):
+  def test_advantage_beyond_float32_is_refused(self):
     config = small.advantage_config(estimator="rloo", **PLAIN)
     group = make_group(np.random.default_rng(0), size=2)
     group = _with_turns(group, [[3e38, 0.0], [-3e38, 0.0]], [[7, 8]] * 2)

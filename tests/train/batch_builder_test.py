@@ -68,7 +68,7 @@ class BuildTest(parameterized.TestCase):
       )
       self.assertIsNone(micro_batch.reference_logprob)
 
-  def test_nothing_but_flat_groups(self):
+  def test_groups_without_signal_make_no_batch(self):
     flat = [make_group(np.random.default_rng(0), reward=1.0)]
     builder = small.make_batch_builder(
       advantage=small.advantage_config(keep="signal")
@@ -149,7 +149,7 @@ class BuildTest(parameterized.TestCase):
     found = sorted({float(a) for _, a in _tokens(batches, "advantage")})
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
-  def test_a_divergence_from_nothing_is_refused(self):
+  def test_kl_without_a_reference_is_refused(self):
     with self.assertRaisesRegex(ValueError, "kl_coefficient=0.1 pulls towards"):
       small.make_batch_builder(loss=small.loss_config(kl_coefficient=0.1))
 
@@ -243,7 +243,7 @@ class CriticTest(parameterized.TestCase):
       np.testing.assert_array_equal(placed[here], expected)
 
   @pytest.mark.slow
-  def test_a_critic_learns_what_to_expect(self):
+  def test_critic_learns_the_expected_reward(self):
     loss = small.loss_config(value_coefficient=1.0, value_clip=0.5)
     builder = small.make_batch_builder(
       model=WITH_CRITIC,

@@ -113,7 +113,7 @@ class ConstrainedTest(absltest.TestCase):
     self.assertLess(self.metrics(micro_batch)["policy/abs_log_ratio"], 1e-5)
 
   @pytest.mark.slow
-  def test_so_it_does_where_attempts_share_tokens(self):
+  def test_learner_and_engine_agree_where_attempts_share_tokens(self):
     ready = builder(small_grammars.grammars, sharing=8)
     micro_batches, report = ready.build(
       self.sharing_groups, engines.params(STEP)
@@ -124,7 +124,7 @@ class ConstrainedTest(absltest.TestCase):
       self.assertLess(self.metrics(micro_batch)["policy/abs_log_ratio"], 1e-5)
 
   @pytest.mark.slow
-  def test_without_the_masks_it_would_not(self):
+  def test_without_masks_learner_and_engine_differ(self):
     micro_batch = self.batches()[0]
     batch = dataclasses.replace(micro_batch.batch, allowed=None, mask_MX=None)
     micro_batch = dataclasses.replace(micro_batch, batch=batch)

@@ -62,7 +62,9 @@ class DenominatorTest(parameterized.TestCase):
     ("dapo", {"kl_coefficient": 0.1}, {"keep": "signal"}, 12),
   )
   @pytest.mark.full
-  def test_so_it_is_with_other_objectives(self, loss, advantage, packed):
+  def test_every_kept_attempt_weighs_by_objective(
+    self, loss, advantage, packed
+  ):
     self.assert_as_expected(loss, advantage, packed)
 
   def assert_as_expected(self, loss, advantage, packed):
@@ -103,7 +105,7 @@ class DenominatorTest(parameterized.TestCase):
     )
     self.assertEqual(_num_packed(batches), 24)
 
-  def test_what_is_not_kept_is_no_update(self):
+  def test_groups_that_are_not_kept_make_no_update(self):
     dead = [g for g in self.groups if g.task.name == "dead"]
     batches, report = self._prepare(
       small.loss_config(), small.advantage_config(keep="signal"), dead

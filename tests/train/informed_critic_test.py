@@ -114,7 +114,7 @@ class UpdateTest(parameterized.TestCase):
     ({"estimator": "turn_gae", "discount": 0.9}, {}),
     ({}, {"task_share": "equal"}),
   )
-  def test_by_other_estimators_and_means_too(self, advantage, loss):
+  def test_without_information_all_estimators_are_equal(self, advantage, loss):
     self._compare(advantage, loss)
 
   def _compare(self, advantage, loss):
@@ -181,7 +181,7 @@ class UpdateTest(parameterized.TestCase):
     self.assertEqual(longest, plain + 3)
 
   @pytest.mark.slow
-  def test_it_learns_what_only_the_information_tells(self):
+  def test_critic_learns_from_the_information(self):
     """Rewards that no token of the trajectory has to do with."""
     rewards = {"good": 1.0, "bad": 0.0}
     explained = {}

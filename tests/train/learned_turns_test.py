@@ -97,7 +97,7 @@ class LearnedTurnsTest(parameterized.TestCase):
       started_from[fits.index(True)] += 1
     self.assertGreater(min(started_from), 3)
 
-  def test_nothing_is_told_of_what_was_not_computed(self):
+  def test_trajectories_that_were_not_computed_have_no_turns(self):
     groups = small.make_groups()
     builder = small.make_batch_builder()
     builder.build(groups, None)

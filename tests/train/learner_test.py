@@ -105,7 +105,7 @@ class UpdateTest(parameterized.TestCase):
 
   @parameterized.parameters(np.nan, np.inf)
   @pytest.mark.slow
-  def test_what_came_to_no_number_is_handed_to_nobody(self, value):
+  def test_non_finite_update_raises(self, value):
     policy, learner = small.make_learner()
     state = learner.init(policy.init(jax.random.key(0)))
     first, *others = small.make_batches(4)

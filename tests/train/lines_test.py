@@ -116,11 +116,11 @@ class LinesTest(parameterized.TestCase):
   def test_further_lines_change_no_other_episode(self, compare):
     self.check_others(unnormalised(compare=compare), self.assertEqual)
 
-  def test_nor_by_task_where_each_trajectory_counts_once(self):
+  def test_further_lines_change_no_other_episode_by_task(self):
     config = small.advantage_config(task_statistics="trajectories")
     self.check_others(config, self.assertEqual)
 
-  def test_they_do_where_lines_are_compared(self):
+  def test_further_lines_count_where_lines_are_compared(self):
     """The negative control: an episode of many calls weighs more."""
     self.check_others(unnormalised(compare="lines"), self.assertNotEqual)
 
@@ -238,11 +238,11 @@ class RolesTest(parameterized.TestCase):
     batches, _ = builder.build(make_groups(num_lines=1), params=None)
     self.assertEqual(batches, [])
 
-  def test_a_text_is_no_tuple_of_roles(self):
+  def test_roles_as_a_string_are_refused(self):
     with self.assertRaisesRegex(ConfigError, r"\('write',\)"):
       small.batch_config(roles="write")
 
-  def test_what_was_not_trained_on_has_no_log_probability(self):
+  def test_untrained_roles_have_no_log_probability(self):
     groups = make_groups(num_lines=2)
     builder = small.make_batch_builder(
       advantage=unnormalised(), roles=("write",), micro_batch=1
@@ -285,7 +285,7 @@ class CriticTest(parameterized.TestCase):
       ):
         self.assertAlmostEqual(float(target), packed[n].reward, places=5)
 
-  def test_nothing_is_compared(self):
+  def test_critic_with_a_comparison_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "advantage.compare"):
       small.advantage_config(estimator="gae", compare="lines")
 

@@ -103,7 +103,7 @@ class PolicySlotMetricsTest(absltest.TestCase):
             np.testing.assert_allclose(numbers.pop(name), expected, rtol=1e-5)
     self.assertEmpty(numbers)
 
-  def test_one_token_of_an_old_policy_slot_rules_no_headline(self):
+  def test_an_extreme_ratio_moves_only_its_own_policy_slot(self):
     """A ratio of 400 among the tokens that an old version sampled."""
     calm = self._numbers(None)
     b, t = np.argwhere(self.mask_BT & (self.policy_slot_BT == 1))[0]
@@ -118,7 +118,7 @@ class PolicySlotMetricsTest(absltest.TestCase):
     self.assertLess(found["policy/abs_log_ratio/policy_slot1"], 1)
     self.assertGreater(found["policy/truncated_sample_size/policy_slot1"], 0.8)
 
-  def test_tasks_that_are_not_told_apart(self):
+  def test_without_task_numbers_there_are_no_metrics_by_task(self):
     self.assertEqual({name.count("/") for name in self._numbers(None)}, {2})
 
 
@@ -154,15 +154,15 @@ class MeasureTest(absltest.TestCase):
       self.assertAlmostEqual(numbers[MAX], apart.max(), places=6)
       self.assertAlmostEqual(numbers[SHARE], len(apart) / self.mask_BT.sum())
 
-  def test_no_token_is_no_drift_rather_than_none_at_all(self):
+  def test_without_on_policy_tokens_there_is_no_drift(self):
     self.assertEqual(drift_numbers(self._measured(version=7)), {SHARE: 0.0})
 
-  def test_what_is_not_a_number_shows(self):
+  def test_nan_log_ratio_shows_in_the_drift(self):
     self.x_BT[self.mask_BT & (self.version_BT == 3)] = np.nan
     numbers = drift_numbers(self._measured())
     self.assertTrue(np.isnan(numbers[MEAN]) and np.isnan(numbers[MAX]))
 
-  def test_answers_across_a_swap_are_of_no_version(self):
+  def test_answers_across_a_weight_swap_have_no_version(self):
     trajectory = make_trajectory(np.random.default_rng(0), turns=3)
     turns = [
       dataclasses.replace(turn, version=np.full_like(turn.version, version))
@@ -275,7 +275,7 @@ def _played(dtype="float32"):
 
 
 class EngineTest(absltest.TestCase):
-  def test_in_float32_they_agree(self):
+  def test_engine_and_learner_agree_in_float32(self):
     played = _played()
     metrics = played.update([played.group(0), played.group(1)])
     self.assertBetween(metrics[MEAN], 0, 1e-5)
@@ -285,7 +285,7 @@ class EngineTest(absltest.TestCase):
       metrics["policy/abs_log_ratio"], metrics[MEAN], delta=1e-9
     )
 
-  def test_older_versions_tokens_tell_nothing(self):
+  def test_tokens_of_older_versions_measure_no_drift(self):
     played = _played()
     old = played.group(0)
     played.update([played.group(1)])
@@ -300,13 +300,13 @@ class EngineTest(absltest.TestCase):
     self.assertGreater(metrics["policy/abs_log_ratio"], 1e-3)
 
   @pytest.mark.slow
-  def test_another_temperature_shows(self):
+  def test_drift_shows_another_temperature(self):
     played = _played()
     played.temperature = 0.7
     self.assertGreater(played.update([played.group(0)])[MEAN], 1e-3)
 
   @pytest.mark.slow
-  def test_another_weight_shows(self):
+  def test_drift_shows_another_weight(self):
     played = _played()
     params = played.state.params | {
       "embedding": played.state.params["embedding"] * 1.01
@@ -328,7 +328,7 @@ class EngineTest(absltest.TestCase):
     self.assertGreater(_played().update(groups)[MEAN], 1e-3)
 
   @pytest.mark.slow
-  def test_who_has_no_versions_is_not_measured(self):
+  def test_batches_without_versions_measure_no_drift(self):
     policy, learner = small.make_learner()
     batches = [
       dataclasses.replace(micro_batch, version=None)

@@ -108,7 +108,7 @@ class BatchLossTest(parameterized.TestCase):
     ("kl_unbiased", {"kl_estimator": "unbiased"}, KL),
     ("kl_limit", {"kl_limit": 0.01}, KL),
   )
-  def test_no_key_is_without_effect(self, changes, others=()):
+  def test_every_loss_key_changes_the_loss(self, changes, others=()):
     others = dict(others)
     if "kl_coefficient" in others:
       self._refer()

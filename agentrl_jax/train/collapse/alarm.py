@@ -150,12 +150,12 @@ class CollapseAlarm:
 
   def _describe(self, std: float | None, success: float | None) -> str:
     c, s = self._config, self._state
-    broken, found = self._broken(), []
+    broken, problems = self._broken(), []
     if "std" in broken:
       first = s.first_std / s.num_first
       now = _shown(std, "{:.2g}")
       share = _shown(success and 100 * success, "{:.0f} %")
-      found.append(
+      problems.append(
         f"for {s.low_std} batches in a row the attempts of a group have scored "
         f"nearly the same: their mean std is {now}, "
         + (
@@ -169,14 +169,14 @@ class CollapseAlarm:
         "alike"
       )
     if "success" in broken:
-      found.append(
+      problems.append(
         f"for {s.low_success} batches in a row less than collapse_alarm."
         f"min_success={c.min_success:g} of the episodes have succeeded"
       )
-    if not found:
+    if not problems:
       return ""
     return (
-      f"{'; and '.join(found)}. Look at success/<task>, policy/entropy, "
+      f"{'; and '.join(problems)}. Look at success/<task>, policy/entropy, "
       "gradient_norm, policy/mutual_information (mutual_information.every=5 "
       "writes it) and at trajectories before and after. A lower "
       "optimizer.learning_rate, or a start from an earlier checkpoint "

@@ -267,9 +267,9 @@ def _measure(
     "mutual_information_by_token": by_token["information"],
   }
   for k in TOPS:
-    found = losses.retrieval_accuracy(logprob_NN, valid_NN, k=k)
-    means[f"prompt_retrieval/top{k}"] = found["accuracy"]
-    means[f"prompt_retrieval_by_chance/top{k}"] = found["chance"]
+    retrieval = losses.retrieval_accuracy(logprob_NN, valid_NN, k=k)
+    means[f"prompt_retrieval/top{k}"] = retrieval["accuracy"]
+    means[f"prompt_retrieval_by_chance/top{k}"] = retrieval["chance"]
   return means
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.train import custom
-from agentrl_jax.train.custom import CustomFunction, Role
+from agentrl_jax.train.custom import CustomFunction, FunctionRole
 
 
 def require_one_of(key: str, name: str, options: Iterable[str]) -> None:
@@ -63,7 +63,7 @@ class WithFunctions:
   """
 
   SECTION: ClassVar[str]
-  FUNCTIONS: ClassVar[Mapping[str, tuple[Role, Iterable[str]]]]
+  FUNCTIONS: ClassVar[Mapping[str, tuple[FunctionRole, Iterable[str]]]]
   SETTINGS: ClassVar[Mapping[str, Mapping[str, Mapping[str, Setting]]]]
   _functions: ClassVar[Mapping[str, CustomFunction]]  # set on each instance
 

@@ -125,12 +125,12 @@ def _read(line: str, last: Layout) -> Layout:
       f"mesh of its own behind if it has one: '2048 tokens 8 rows fsdp=8'. "
       f"Axes are {', '.join(MESH_AXES)}"
     )
-  found = dict(axis.split("=") for axis in match["axes"].split())
-  unknown = sorted(set(found) - set(MESH_AXES))
+  sizes = dict(axis.split("=") for axis in match["axes"].split())
+  unknown = sorted(set(sizes) - set(MESH_AXES))
   if unknown:
     raise ConfigError(
       f"{_KEY} has {line!r}; {', '.join(unknown)} is no axis of a mesh: there "
       f"are {', '.join(MESH_AXES)}"
     )
-  mesh = {a: int(found.get(a, 1)) for a in MESH_AXES} if found else last.mesh
+  mesh = {a: int(sizes.get(a, 1)) for a in MESH_AXES} if sizes else last.mesh
   return Layout(int(match["tokens"]), int(match["rows"]), mesh)

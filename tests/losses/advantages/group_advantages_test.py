@@ -224,7 +224,7 @@ class BestOfGroupAdvantageTest(parameterized.TestCase):
     winners_M = np.bincount(group_N[np.asarray(advantage_N) > 0], minlength=6)
     self.assertLessEqual(winners_M.max(), 1)
 
-  def test_neither_a_shared_first_place_nor_a_lonely_one_counts(self):
+  def test_shared_best_and_group_of_one_get_zero(self):
     advantage_N = advantages.best_of_group_advantage(
       jnp.array([1.0, 1.0, 0.0, 1.0]),
       jnp.array([0, 0, 0, 1]),

@@ -184,7 +184,7 @@ class KeepTest(parameterized.TestCase):
     np.testing.assert_array_equal(keep_M, [True, False, False, False, False])
 
   @loosest
-  def test_a_broken_group_is_kept_and_met_later(self, keep, settings):
+  def test_groups_with_nan_are_kept(self, keep, settings):
     reward_N = jnp.array([0.0, 1.0, 0.0, jnp.nan, 0.0, 3.0])
     keep_M = keep(
       reward_N,
@@ -195,7 +195,7 @@ class KeepTest(parameterized.TestCase):
     )
     np.testing.assert_array_equal(keep_M, [True, True, True])
 
-  def test_refuses_what_cannot_be_meant(self):
+  def test_refuses_invalid_settings(self):
     arguments = (jnp.zeros(3), jnp.zeros(3, int))
     settings = {"num_groups": 1, "valid_N": jnp.ones(3, bool)}
     for keep in SHARES:

@@ -99,7 +99,7 @@ class TaskNormaliseTest(parameterized.TestCase):
 
   @few_examples
   @hypothesis.given(seed=st.integers(0, 999))
-  def test_twice_is_once(self, seed):
+  def test_normalising_twice_changes_nothing(self, seed):
     advantage_BT, task_BT, mask_BT = _tokens(seed)
     once_BT = _compiled(advantage_BT, task_BT, mask_BT)
     np.testing.assert_allclose(
@@ -295,7 +295,7 @@ class WhitenTest(parameterized.TestCase):
     np.testing.assert_allclose(y_BT[mask_BT].std(ddof=1), 1, rtol=1e-5)
 
   @parameterized.parameters(0.1, -0.2, 0.7)
-  def test_what_is_constant_or_alone_gives_exactly_nothing(self, value):
+  def test_constant_or_single_numbers_whiten_to_zero(self, value):
     x_BT = jnp.full((B, T), value)
     _, mask_BT = _masked_numbers(seed=3)
     alone_BT = np.arange(B * T).reshape(B, T) == 7

@@ -70,7 +70,7 @@ class PassAtKAdvantageTest(parameterized.TestCase):
     np.testing.assert_allclose(advantage_N[0], 1.0, rtol=1e-4)
     np.testing.assert_allclose(advantage_N[1:], -1 / 511, rtol=1e-2)
 
-  def test_ids_and_settings_that_make_no_sense(self):
+  def test_invalid_ids_and_settings(self):
     success_N = jnp.array([True, False, True])
     advantage_N = pass_at_k.pass_at_k_advantage(
       success_N,

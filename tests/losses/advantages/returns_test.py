@@ -87,7 +87,7 @@ class GaeTest(parameterized.TestCase):
     ):
       self.assertEqual(x_BT.shape, (2, 0))
 
-  def test_refuses_what_cannot_be_meant(self):
+  def test_refuses_invalid_settings(self):
     zeros_BT, mask_BT = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
     for name in ("discount", "gae_lambda"):
       settings = {"discount": 1.0, "gae_lambda": 1.0, name: 95}

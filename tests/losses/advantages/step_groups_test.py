@@ -71,7 +71,7 @@ class GigpoAdvantageTest(parameterized.TestCase):
     )
 
   @pytest.mark.slow
-  def test_refuses_what_cannot_be_meant(self):
+  def test_refuses_invalid_settings(self):
     reward_NU, state_NU, group_N, valid_NU = _steps(seed=4)
     with self.assertRaisesRegex(ValueError, "discount=2 must be from 0 to 1"):
       step_groups.gigpo_advantage(

@@ -49,7 +49,7 @@ def _assert_equal(moments, expected, **tolerance):
 
 class MeasureTasksTest(parameterized.TestCase):
   @pytest.mark.slow
-  def test_what_is_constant_has_no_variance_at_all(self):
+  def test_constant_entries_have_zero_variance(self):
     for size in (1, 7, 11):
       moments = normalisation.measure_tasks(
         jnp.full(size, -0.2),
@@ -61,7 +61,7 @@ class MeasureTasksTest(parameterized.TestCase):
       np.testing.assert_array_equal(moments.variance_I, [0])
 
   @pytest.mark.slow
-  def test_nothing_seen_is_where_running_moments_start(self):
+  def test_moments_of_no_entries_are_the_initial_moments(self):
     unseen = normalisation.unseen_tasks(NUM_TASKS)
     for num_rows in (0, 2):
       _assert_equal(
@@ -73,7 +73,7 @@ class MeasureTasksTest(parameterized.TestCase):
         unseen,
       )
 
-  def test_refuses_what_cannot_be_counted(self):
+  def test_refuses_weights_that_are_not_integers(self):
     with self.assertRaisesRegex(ValueError, "weights are float32.*integers"):
       _measure(jnp.zeros(3), jnp.zeros(3, int), jnp.ones(3))
     with self.assertRaises(AssertionError):

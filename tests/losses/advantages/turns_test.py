@@ -64,7 +64,7 @@ class EveryGaeOfTurnsTest(parameterized.TestCase):
     np.testing.assert_array_equal(np.isnan(return_BT), broken_BT)
 
   @FUNCTIONS
-  def test_refuses_what_cannot_be_meant(self, function, _, settings):
+  def test_refuses_invalid_settings(self, function, _, settings):
     zeros_BT, mask_BT = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
     turn_BT = jnp.zeros((2, 3), int)
     for name in settings:

@@ -74,7 +74,7 @@ class AgentRLLossTest(parameterized.TestCase):
       "kl_coefficient=0.0001 must be 0 without reference_logprob_BT",
     ),
   )
-  def test_refuses_settings_that_cannot_be_meant(self, changed, message):
+  def test_refuses_invalid_settings(self, changed, message):
     one_BT = jnp.ones((1, 1))
     with self.assertRaisesRegex(ValueError, message):
       agentrl.agentrl_loss(

@@ -10,15 +10,15 @@ from agentrl_jax.losses import arguments
 
 class RequireTest(parameterized.TestCase):
   @parameterized.parameters(0, 0.0, -1, float("nan"), np.float32(-2))
-  def test_says_what_was_found_and_what_is_allowed(self, value):
+  def test_names_the_value_and_the_allowed_range(self, value):
     with self.assertRaisesRegex(ValueError, f"beta={value} must be positive"):
       arguments.require_positive("beta", value)
 
   @parameterized.parameters(1, 1e-9, float("inf"), np.float32(2), None)
-  def test_lets_the_rest_pass(self, value):
+  def test_accepts_positive_values(self, value):
     arguments.require_positive("beta", value)
 
-  def test_trusts_what_is_traced(self):
+  def test_traced_values_are_not_checked(self):
     @jax.jit
     def traced(beta):
       arguments.require_positive("beta", beta)

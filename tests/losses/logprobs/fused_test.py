@@ -155,7 +155,7 @@ class FusedTokenLogprobTest(parameterized.TestCase):
       self.assertEqual(np.isnan(x_BT).sum(), 1)
 
   @parameterized.parameters((0, T), (B, 0), (B, T))
-  def test_nothing_to_do_gives_zeros(self, num_rows, num_tokens):
+  def test_empty_mask_gives_zeros(self, num_rows, num_tokens):
     hidden_BTD, output_DV, token_BT, _ = cases.inputs(seed=6)
     here = slice(num_rows), slice(num_tokens)
     total = cases.weighted(
@@ -228,7 +228,7 @@ class RefusalTest(parameterized.TestCase):
     ),
     ({"chunk_size": 1, "temperature": 0}, "temperature=0 must be positive"),
   )
-  def test_refuses_numbers_that_mean_nothing(self, options, message):
+  def test_refuses_invalid_tiles(self, options, message):
     with self.assertRaisesRegex(ValueError, message):
       fused_token_logprob(*cases.inputs(seed=0), **options)
 

@@ -200,7 +200,7 @@ class PreferenceLossTest(parameterized.TestCase):
     (dict(label_smoothing=0.5), "label_smoothing=0.5 must be at least 0 and"),
     (dict(label_smoothing=-0.1), "label_smoothing=-0.1"),
   )
-  def test_refuses_settings_that_cannot_be_meant(self, changed, message):
+  def test_refuses_invalid_settings(self, changed, message):
     settings = dict(beta=0.1) | changed
     with self.assertRaisesRegex(ValueError, message):
       preference.preference_loss(*_pairs(seed=2), **settings)

@@ -80,7 +80,7 @@ class TwinTargetsTest(parameterized.TestCase):
     (dict(discount=1.5), "discount=1.5 must be from 0 to 1"),
     (dict(discount=1.0, pool="max"), "pool='max' must be 'own'"),
   )
-  def test_refuses_settings_that_cannot_be_meant(self, settings, message):
+  def test_refuses_invalid_settings(self, settings, message):
     with self.assertRaisesRegex(ValueError, message):
       twin_critic.twin_targets(*_targets(seed=2), **settings)
 

@@ -281,7 +281,7 @@ class LossTest(parameterized.TestCase):
     found, wanted = self._gradient(outside), self._gradient(inside)
     chex.assert_trees_all_close(found, wanted, rtol=1e-7, atol=1e-6)
 
-  def test_what_is_not_a_number_is_named(self):
+  def test_custom_surrogate_that_returns_nan_is_named(self):
     config = small.loss_config(**surrogate("not_a_number"))
     _, metrics = batch_loss(
       config, self.micro_batch, self.logprob, self.entropy
@@ -372,7 +372,7 @@ class AdvantageTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(np.abs(two), one**2, atol=1e-5)
 
-  def test_no_number_is_refused_by_name(self):
+  def test_custom_result_of_nan_is_refused_by_name(self):
     config = small.advantage_config(
       estimator=f"{LAB}:by_group", estimator_settings={"power": 0.5}
     )
@@ -435,7 +435,7 @@ class BatchTest(parameterized.TestCase):
     self.assertAlmostEqual(of_whole["policy/token_weight"], share, places=5)
 
   @parameterized.parameters(1, 24)
-  def test_a_weight_knows_whose_tokens_they_are(self, micro_batch):
+  def test_token_weight_reads_trajectory_numbers(self, micro_batch):
     """Over all lines of an episode, which are in several rows."""
     members = [make_several_lines(g, num_lines=3) for g in small.make_groups()]
     builder = small.make_batch_builder(
@@ -455,7 +455,7 @@ class BatchTest(parameterized.TestCase):
     self.assertGreater(max(map(len, rows_N.values())), 1)
 
   @pytest.mark.slow
-  def test_what_a_reduction_counts_in_does_not_matter(self):
+  def test_unit_of_a_reduction_does_not_matter(self):
     """In thousands of tokens: the weight of a batch may be below 1."""
     of_tokens, of_thousands = (
       self._updated(24, reduction=f"{LAB}:token_mean_in", reduction_settings=x)

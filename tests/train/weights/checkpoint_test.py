@@ -239,7 +239,7 @@ class CheckpointsTest(absltest.TestCase):
 
 
 class PublisherTest(absltest.TestCase):
-  def test_what_is_published_outlives_the_next_update(self):
+  def test_published_params_outlive_the_next_update(self):
     published = {}
 
     class Sink:
