@@ -16,11 +16,11 @@ from agentrl_jax.data.records import EpisodeSpec, Task
 from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
+from tests import ratchet
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 SOURCE = ("agentrl_jax", "environments", "launch")
-MOST_FILES = {"turn": 18, "update": 14}  # fewer are better
 
 
 pytestmark = pytest.mark.slow
@@ -103,7 +103,7 @@ def test_files_of_one_turn(names):
   with Trace().installed() as trace:
     asyncio.run(_play_twice(names, trace))
   assert sorted(trace.files) == sorted(listed("turn"))
-  assert len(trace.files) <= MOST_FILES["turn"]
+  assert len(trace.files) <= ratchet.recorded()["files_of_one_turn"]
 
 
 def test_files_of_one_update(names):
@@ -116,7 +116,7 @@ def test_files_of_one_update(names):
       state, _ = names["learner"].update(state, batches)
       publisher.publish(state.params, int(state.version))
   assert sorted(trace.files) == sorted(listed("update"))
-  assert len(trace.files) <= MOST_FILES["update"]
+  assert len(trace.files) <= ratchet.recorded()["files_of_one_update"]
 
 
 async def _play_twice(names, trace: Trace) -> None:
