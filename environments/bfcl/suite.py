@@ -79,6 +79,7 @@ def data_folder(source: str) -> pathlib.Path:
   return pathlib.Path(spec.origin).parent / "data"
 
 
+@functools.cache
 def load_problems(
   folder: pathlib.Path, category: str
 ) -> tuple[BFCLProblem, ...]:

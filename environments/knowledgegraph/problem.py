@@ -145,6 +145,7 @@ def _gold_call(text: str) -> GoldCall:
   return GoldCall(match[1], tuple(arguments))
 
 
+@functools.lru_cache(4)
 def load_ontology(folder: str | pathlib.Path) -> Ontology:
   """Reads AgentBench's `ontology` folder, which describes Freebase."""
   folder = pathlib.Path(folder)
