@@ -34,6 +34,9 @@ class Family:
   fused_gate_up: bool = False  # one tensor, the gate's rows first
 
 
+# A new family is an entry here, as far as its properties go. Other names of
+# tensors are in `tensor_names`, another form of calls is in
+# `data.chat.dialects`: see docs/new_model_family.md.
 FAMILIES: Mapping[str, Family] = {
   "qwen2": Family(architecture="Qwen2ForCausalLM", qkv_bias=True),
   "qwen3": Family(

@@ -12,8 +12,6 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from agentrl_jax.data.packing import pack
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import blockwise, splash
-from configs import pod
-from launch.config.settings import read_settings
 from launch.planning import roofline
 from launch.planning.advice import longer_rows
 from launch.planning.chips import parse_slice
@@ -26,6 +24,7 @@ from launch.planning.roofline import (
 )
 from launch.planning.study import Deployment, read_attempts
 from tests.data.records import make_trajectory, make_turn
+from tests.launch.planning.models import pod_settings
 from tests.model.attention.trees import random_ends
 from tests.settings import compute_config
 
@@ -200,7 +199,7 @@ class PairsVisitedTest(parameterized.TestCase):
 
 
 def _settings(**batch):
-  settings = read_settings(pod.get_config("qwen2.5-14b"))
+  settings = pod_settings("qwen2.5-14b")
   return dataclasses.replace(
     settings, batch=dataclasses.replace(settings.batch, **batch)
   )

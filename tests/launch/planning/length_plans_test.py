@@ -8,7 +8,6 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.sharding import MESH_AXES
-from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning import chips
 from launch.planning.chips import GIB, parse_slice
@@ -30,6 +29,7 @@ from launch.planning.search import (
   with_mesh,
 )
 from launch.planning.study import RESERVE, Deployment, Judgement, Planner
+from tests.launch.planning.models import pod_settings
 from tests.launch.planning.system import small
 
 V5P_64 = parse_slice("v5p-64")
@@ -38,7 +38,7 @@ NOTHING = Memory(arguments=0, outputs=0, aliased=0, temporaries=0, code=0)
 
 
 def _settings(name: str = "qwen3-8b", **batch) -> Settings:
-  settings = read_settings(pod.get_config(name))
+  settings = pod_settings(name)
   batch = dataclasses.replace(settings.batch, **{"sharing": 1} | batch)
   return dataclasses.replace(settings, batch=batch)
 

@@ -9,8 +9,6 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
-from configs import pod
-from launch.config.settings import read_settings
 from launch.planning import chips
 from launch.planning.chips import parse_slice
 from launch.planning.programs import answers_at_once
@@ -18,6 +16,7 @@ from launch.planning.residents import rollout_residents
 from launch.planning.roofline import Attempts
 from launch.planning.search import with_slots
 from launch.planning.study import Deployment, Planner
+from tests.launch.planning.models import pod_settings
 from tests.settings import engine_config
 
 PAGES = dict(
@@ -27,7 +26,7 @@ ROWS = dict(slots=(48, 16), page_size=0, cache_tokens=())
 
 
 def settings_of(name="qwen2.5-14b", layers=2, **changes):
-  settings = read_settings(pod.get_config(name))
+  settings = pod_settings(name)
   return dataclasses.replace(
     settings,
     model=dataclasses.replace(settings.model, num_layers=layers),

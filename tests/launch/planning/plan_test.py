@@ -10,13 +10,12 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.model.hugging_face.presets import PRESETS
-from configs import pod
-from launch.config.settings import read_settings
 from launch.planning import chips, roofline, search
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.study import Deployment, Planner
 from tests import programs
 from tests.launch.planning.cells import CELLS, REFUSED, TIGHT, Cell
+from tests.launch.planning.models import pod_settings
 
 
 def _named(cells):
@@ -59,7 +58,7 @@ class DecodeTest(absltest.TestCase):
   @pytest.mark.slow
   def test_the_cache_stays_where_and_as_it_is(self):
     """No copy of it, in another order or dtype, is among the temporaries."""
-    settings = read_settings(pod.get_config("qwen3-1.7b"))
+    settings = pod_settings("qwen3-1.7b")
     settings = dataclasses.replace(
       settings,
       model=dataclasses.replace(settings.model, num_layers=2),

@@ -9,16 +9,16 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
-from configs import pod
-from launch.config.settings import Settings, read_settings
+from launch.config.settings import Settings
 from launch.planning import chips
 from launch.planning.chips import parse_slice
 from launch.planning.study import Deployment, Planner
+from tests.launch.planning.models import pod_settings
 
 
 def _settings(**engine) -> Settings:
   """Settings with a row of the cache for each slot."""
-  settings = read_settings(pod.get_config("qwen3-0.6b"))
+  settings = pod_settings("qwen3-0.6b")
   engine = dict(page_size=0, cache_tokens=()) | engine
   return dataclasses.replace(
     settings, engine=dataclasses.replace(settings.engine, **engine)

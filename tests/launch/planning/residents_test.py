@@ -11,10 +11,11 @@ from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning import roofline
 from launch.planning.residents import learner_residents, rollout_residents
+from tests.launch.planning.models import pod_settings
 
 
 def _settings(**changes) -> Settings:
-  settings = read_settings(pod.get_config("qwen3-0.6b"))
+  settings = pod_settings("qwen3-0.6b")
   return dataclasses.replace(settings, **changes)
 
 

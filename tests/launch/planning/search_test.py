@@ -6,8 +6,7 @@ import math
 from absl.testing import parameterized
 
 from agentrl_jax.model.sharding import MESH_AXES
-from configs import pod
-from launch.config.settings import Settings, read_settings
+from launch.config.settings import Settings
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
 from launch.planning.roofline import Flops, Roofline
@@ -27,6 +26,7 @@ from launch.planning.search import (
   with_slots,
 )
 from launch.planning.study import Deployment, Judgement
+from tests.launch.planning.models import pod_settings
 
 V5P_64 = parse_slice("v5p-64")
 TWO_SLICES = parse_slice("2xv5p-64")
@@ -34,7 +34,7 @@ NOTHING = Memory(arguments=0, outputs=0, aliased=0, temporaries=0, code=0)
 
 
 def _settings(name: str = "qwen2.5-14b") -> Settings:
-  return read_settings(pod.get_config(name))
+  return pod_settings(name)
 
 
 def _over(settings: Settings, axis: str) -> Settings:

@@ -4,14 +4,13 @@ import dataclasses
 
 from absl.testing import parameterized
 
-from configs import pod
-from launch.config.settings import read_settings
 from launch.planning.chips import parse_slice
 from launch.planning.roofline import Attempts
 from launch.planning.system.prediction import System, explain, predict
 from launch.planning.system.prices import read_prices
 from launch.planning.system.rates import LearnerRate, RolloutRate
 from launch.planning.system.workload import Workload
+from tests.launch.planning.models import pod_settings
 
 WORKLOAD = Workload(
   attempts=Attempts(prompt=1024, turns=896, num=8),
@@ -24,7 +23,7 @@ WORKLOAD = Workload(
 
 
 def _settings(**admission):
-  settings = read_settings(pod.get_config())
+  settings = pod_settings()
   fields = {"groups_per_step": 32, "max_concurrent_groups": 64}
   limits = dataclasses.replace(settings.admission, **fields | admission)
   return dataclasses.replace(settings, admission=limits)
@@ -89,12 +88,12 @@ class PredictionTest(parameterized.TestCase):
   @parameterized.product(
     max_staleness=(0, 1, 3),
     learner_s=(1.0, 12.0, 60.0),
-    environment_s=(0.0, 5.0),
-    spread=(0.0, 0.8),
+    variation=((0.0, 0.0), (5.0, 0.8)),
   )
   def test_a_step_is_no_shorter_than_its_bounds(
-    self, max_staleness, learner_s, environment_s, spread
+    self, max_staleness, learner_s, variation
   ):
+    environment_s, spread = variation
     system = _predict(
       learner_s,
       _settings(max_staleness=max_staleness),

@@ -5,8 +5,6 @@ import dataclasses
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from configs import pod
-from launch.config.settings import read_settings
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
 from launch.planning.roofline import (
@@ -19,6 +17,7 @@ from launch.planning.study import Judgement
 from launch.planning.system import rates
 from launch.planning.system.rates import RolloutRate
 from launch.planning.system.workload import Workload
+from tests.launch.planning.models import pod_settings
 
 WORKLOAD = Workload(
   attempts=Attempts(prompt=1024, turns=896, num=8),
@@ -114,7 +113,7 @@ JUDGED = {
 
 
 def _settings(**sections):
-  settings = read_settings(pod.get_config())
+  settings = pod_settings()
   for name, changes in sections.items():
     section = dataclasses.replace(getattr(settings, name), **changes)
     settings = dataclasses.replace(settings, **{name: section})

@@ -5,10 +5,9 @@ import dataclasses
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from configs import pod
-from launch.config.settings import read_settings
 from launch.planning.roofline import Attempts
 from launch.planning.system.workload import Workload, read_workload
+from tests.launch.planning.models import pod_settings
 
 ATTEMPTS = Attempts(prompt=1000, turns=900, num=8)
 GIVEN = {
@@ -20,9 +19,7 @@ GIVEN = {
 
 
 def _read(attempts=ATTEMPTS, **changes) -> Workload:
-  return read_workload(
-    read_settings(pod.get_config()), attempts, **GIVEN | changes
-  )
+  return read_workload(pod_settings(), attempts, **GIVEN | changes)
 
 
 class WorkloadTest(parameterized.TestCase):
