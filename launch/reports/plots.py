@@ -142,7 +142,8 @@ class Plot:
       axes.set_xscale("log", base=2)
       axes.set_xticks(self.x_ticks, [str(x) for x in self.x_ticks])
     else:
-      axes.xaxis.set_major_locator(MaxNLocator(5))
+      is_count = self.x_label.startswith("updates")
+      axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_count))
       axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if self.is_share:
       axes.set_ylim(0, 1)
