@@ -75,6 +75,15 @@ class MemoryTest(unittest.TestCase):
       actual, self.codec.start([two, SAID, one], ())
     )
 
+  def test_a_conversation_as_long_as_the_cache_is_kept(self):
+    one = Message("user", "one")
+    size = len(self.heard(ConversationCache(self.limits), [one]))
+    for room, is_kept in ((size, True), (size - 1, False)):
+      memory = ConversationCache(self.limits, max_tokens=room)
+      kept = self.heard(memory, [one])
+      actual = memory.prompt([one, SAID, one], (), self.codec)
+      self.assertEqual(actual[: len(kept)].tolist() == kept, is_kept)
+
   def test_keys_differ_where_the_policy_would_read_otherwise(self):
     call = ToolCall("add", '{"a": 1}', "x1")
     conversations = [
