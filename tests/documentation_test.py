@@ -18,7 +18,6 @@ PAGES = sorted(
 EXAMPLES = {
   "configs/ablations/X.py",
   "configs/ablations/mine.py",
-  "tests/ratchet.json",
 }
 FOLDERS = (
   *("agentrl_jax", "bench", "configs", "environments", "launch"),
