@@ -112,7 +112,7 @@ def _require_listener() -> None:
 
 
 def _address() -> str:
-  return os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+  return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def _no_engine(error: Exception) -> str:
