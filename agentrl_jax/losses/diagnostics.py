@@ -48,9 +48,12 @@ def ratio_moments(
   if version_BT is None:
     version_BT = jnp.zeros(mask_BT.shape, jnp.int32)
   x_BT = _known(log_ratio_BT, mask_BT)
-  weight_BT = jnp.exp(x_BT) if weight_BT is None else weight_BT
-  chex.assert_equal_shape([mask_BT, version_BT, weight_BT])
-  weight_BT = _known(weight_BT, mask_BT)
+  if weight_BT is not None:
+    chex.assert_equal_shape([mask_BT, weight_BT])
+    weight_BT = _known(weight_BT, mask_BT)
+  else:
+    weight_BT = jnp.exp(x_BT)
+  chex.assert_equal_shape([mask_BT, version_BT])
   # A comparison and a sum, not a scatter: few versions, any sharding.
   versions_Z11 = jnp.arange(num_versions)[:, None, None]
   member_ZBT = (version_BT[None] == versions_Z11) & mask_BT[None]
