@@ -1,12 +1,20 @@
-"""Config keys and metrics whose names have changed, and their names today.
+"""Keys, metrics and folders whose names have changed, and their names today.
 
 The one table of old names. The command line, the folder of a run and the reader
 of metrics all use `new_name`, so that an old name costs a sentence, not a
 search.
+
+Folders that have moved are imported by their old names too, and `python -m`
+starts them, so that programs and Dockerfiles with an old name go on working.
 """
 
+import importlib
+import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 # Patterns of a whole name, and what replaces it; the first match counts.
@@ -81,3 +89,58 @@ def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     yield prefix + name
     if isinstance(value, Mapping):
       yield from _keys(value, f"{prefix}{name}.")
+
+
+MOVED = {
+  "agentrl_jax.controller.service": "agentrl_jax.service.controller",
+  "agentrl_jax.env.docker": "agentrl_jax.service.docker",
+  "agentrl_jax.env.protocol": "agentrl_jax.service.protocol",
+  "agentrl_jax.env.remote": "agentrl_jax.service.remote",
+  "agentrl_jax.env.worker": "agentrl_jax.service.worker",
+}
+
+
+def _spec_of_today(name: str) -> ModuleSpec | None:
+  for old, new in MOVED.items():
+    if name == old or name.startswith(f"{old}."):
+      return importlib.util.find_spec(new + name.removeprefix(old))
+  return None
+
+
+class MovedModules(MetaPathFinder, InspectLoader):
+  """Finds modules by their old names, and gives those of today."""
+
+  def find_spec(
+    self,
+    fullname: str,
+    path: Sequence[str] | None,
+    target: types.ModuleType | None = None,
+  ) -> ModuleSpec | None:
+    today = _spec_of_today(fullname)
+    if today is None:
+      return None
+    is_package = today.submodule_search_locations is not None
+    return ModuleSpec(fullname, self, is_package=is_package)
+
+  def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+    today = _spec_of_today(spec.name)
+    assert today is not None
+    module = importlib.import_module(today.name)
+    spec.loader_state = module.__spec__
+    return module
+
+  def exec_module(self, module: types.ModuleType) -> None:
+    """Leaves the module as it is, with the spec of its name of today."""
+    assert module.__spec__ is not None
+    module.__spec__ = module.__spec__.loader_state
+
+  def get_code(self, fullname: str) -> types.CodeType | None:
+    """Returns what `python -m` runs."""
+    today = _spec_of_today(fullname)
+    assert today is not None and isinstance(today.loader, InspectLoader)
+    return today.loader.get_code(today.name)
+
+  def get_source(self, fullname: str) -> str | None:
+    today = _spec_of_today(fullname)
+    assert today is not None and isinstance(today.loader, InspectLoader)
+    return today.loader.get_source(today.name)

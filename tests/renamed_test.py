@@ -1,7 +1,10 @@
-"""Old names of config keys and metrics lead to names that exist."""
+"""Old names of keys, metrics and folders lead to names that exist."""
 
+import importlib
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -9,7 +12,7 @@ import yaml
 
 from agentrl_jax import metrics
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.renamed import new_name, renamed_keys
+from agentrl_jax.renamed import MOVED, new_name, renamed_keys
 from configs import base
 from launch.config import command_line
 from launch.storage.run_config import run_config
@@ -118,3 +121,29 @@ def test_an_old_metric_of_a_row_is_told_its_new_name():
       _ = row.values["engine/lane_occupancy/slot0"]
     with pytest.raises(KeyError, match="'reward'"):
       _ = row.values["reward"]
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_old_name_is_the_module_of_today(old, new):
+  module = importlib.import_module(new)
+  assert importlib.import_module(old) is module
+  assert module.__spec__.name == module.__name__ == new
+
+
+def test_modules_of_a_moved_folder_are_not_loaded_twice():
+  from agentrl_jax.env.protocol import wire as old
+
+  from agentrl_jax.service.protocol import wire
+
+  assert old is wire
+
+
+def test_a_name_that_never_was_is_not_found():
+  with pytest.raises(ModuleNotFoundError, match=r"env\.worker\.nothing"):
+    importlib.import_module("agentrl_jax.env.worker.nothing")
+
+
+def test_a_command_starts_by_its_old_name():
+  command = [sys.executable, "-m", "agentrl_jax.env.worker", "--help"]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+  assert "--environment" in done.stdout, done.stderr

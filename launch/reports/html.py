@@ -21,6 +21,7 @@ from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import Row
 from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.reports import numbers
+from launch.reports.episodes import Answer, Episode, viewer_answers
 from launch.reports.plots import run_plots
 from launch.reports.summary import MODES, Comparison, Summary
 from launch.reports.tables import (
@@ -32,14 +33,12 @@ from launch.reports.tables import (
 
 NUM_FAULTS = 200  # the latest are shown
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
-# A question of the viewer's script, and the answer: see launch.viewing.schema.
-Answer = tuple[str, object]
 
 
 def write_report(
   summary: Summary,
   metrics: Sequence[Row],
-  episodes: Sequence[Answer],
+  episodes: Sequence[Episode],
   path: pathlib.Path,
   *,
   faults: Sequence[Fault] = (),
@@ -52,7 +51,7 @@ def write_report(
 def render(
   summary: Summary,
   metrics: Sequence[Row],
-  episodes: Sequence[Answer],
+  episodes: Sequence[Episode],
   *,
   faults: Sequence[Fault] = (),
 ) -> str:
@@ -78,7 +77,7 @@ def render(
     faults=faults[-NUM_FAULTS:],
     num_faults=len(faults),
     times=stage_times(summary),
-    blocks=[_block(*answer) for answer in episodes],
+    blocks=[_block(*answer) for answer in viewer_answers(episodes)],
   )
 
 

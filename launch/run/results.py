@@ -3,7 +3,6 @@
 Nothing is measured here. The printed table is read back from `summary.json`.
 """
 
-import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,8 +16,9 @@ from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
+from launch.reports.episodes import Episode
 from launch.reports.facts import run_facts
-from launch.reports.html import Answer, write_report
+from launch.reports.html import write_report
 from launch.reports.plots import write_curves
 from launch.reports.summary import (
   Summary,
@@ -31,8 +31,6 @@ from launch.run.context import RunContext
 from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import shared_facts
-from launch.viewing.schema import Listing
-from launch.viewing.trajectory_page import listed_trajectory, trajectory_page
 
 SHOWN = {"warm_start": "after the warm start", "rl": "after RL"}
 
@@ -99,11 +97,8 @@ def _changed(
 
 def _episodes(
   run: RunDirectory, codec: ChatCodec, number: int, summary: Summary
-) -> list[Answer]:
-  """Returns the same held-out tasks before and after, most telling first.
-
-  As answers to the page's script: their list, and each of them.
-  """
+) -> list[Episode]:
+  """Returns the same held-out tasks before and after, most telling first."""
   played = {
     stage: read_episodes(run, stage, "greedy")
     if run.trajectories_of(stage, "greedy").exists()
@@ -114,21 +109,13 @@ def _episodes(
   titles = (
     SHOWN if summary.has_warm_start else SHOWN | {"warm_start": "untouched"}
   )
-  listed, pages = [], []
-  for place, task in enumerate(tasks):
-    pair = {title: played[stage][task] for stage, title in titles.items()}
-    for n, (title, trajectory) in enumerate(pair.items()):
-      id = f"{place}.{n}"
-      row = listed_trajectory(
-        trajectory,
-        id=id,
-        group=str(place),
-        played=title,
-        group_mean=statistics.fmean(each.reward for each in pair.values()),
-      )
-      listed.append(row)
-      pages.append((f"trajectories/{id}", trajectory_page(trajectory, codec)))
-  return [("trajectories", Listing(trajectories=listed)), *pages]
+  return [
+    Episode(
+      trajectory=played[stage][task], title=title, group=str(place), codec=codec
+    )
+    for place, task in enumerate(tasks)
+    for stage, title in titles.items()
+  ]
 
 
 def _telling(

@@ -11,9 +11,9 @@ from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
 from launch.reports.html import fault_text
 from launch.reports.plots import run_plots
+from launch.reports.schema import Drawing, FaultLine, RunNow
 from launch.reports.summary import read_evaluation
 from launch.storage.run_config import run_config
-from launch.viewing.schema import Drawing, FaultLine, RunNow
 
 _STAGE = "rl"
 _FAULTS = 20  # the latest are shown

@@ -17,20 +17,20 @@ from aiohttp import web
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, ConfigError
 from launch.config.chat import codec_of, read_chat
+from launch.reports.episodes import trajectory_page
 from launch.reports.html import (
   page_json,
   viewer_chunks,
   viewer_page,
   viewer_script,
 )
+from launch.reports.schema import TrajectoryPage
 from launch.storage.run_config import run_config
 from launch.viewing.run_state import RunState
-from launch.viewing.schema import TrajectoryPage
 from launch.viewing.trajectory_index import (
   TrajectoryIndex,
   UnknownTrajectoryError,
 )
-from launch.viewing.trajectory_page import trajectory_page
 
 # The page's own files, and nothing else: what a policy wrote cannot load or
 # run anything, even if it were to become part of the page.

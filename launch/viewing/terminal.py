@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.reports.numbers import count, duration, moment, percent
-from launch.viewing.schema import (
+from launch.reports.schema import (
   ListedTrajectory,
   MessageView,
   RunNow,

@@ -21,8 +21,8 @@ from agentrl_jax.data.record_file import (
 from agentrl_jax.data.records import LearnedTurn, Trajectory
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.files import reading
-from launch.viewing.schema import ListedTrajectory, Listing
-from launch.viewing.trajectory_page import listed_trajectory
+from launch.reports.episodes import listed_trajectory
+from launch.reports.schema import ListedTrajectory, Listing
 
 FOLDER, _ENDING = "trajectories", ".jsonl.gz"
 TRAINING = "training"  # the policy of an update's groups; others are evaluated

@@ -1,6 +1,6 @@
 // Trajectories of a run, in the viewer's page or in a report. Data comes from
 // the server, or from blocks in the page itself if it was written as one file;
-// its fields are those of launch/viewing/schema.py. Everything that a policy or a
+// its fields are those of launch/reports/schema.py. Everything that a policy or a
 // tool has written becomes text, and never part of the page's own source.
 "use strict";
 

@@ -15,21 +15,13 @@ from agentrl_jax.metrics import FILE, read_metrics
 from launch.processes.fault_log import EPISODE, SERVER, START, Fault
 from launch.reports import html as report
 from launch.reports import numbers
+from launch.reports.episodes import Episode
 from launch.reports.summary import Evaluation, Summary
-from launch.viewing.schema import Listing
-from launch.viewing.trajectory_page import listed_trajectory, trajectory_page
 from tests.launch.reports import synthetic_run
 
 
-def episodes() -> list[report.Answer]:
-  trajectory = synthetic_run.a_trajectory()
-  row = listed_trajectory(
-    trajectory, id="0.0", group="0", played="after RL", group_mean=1.0
-  )
-  return [
-    ("trajectories", Listing(trajectories=[row])),
-    ("trajectories/0.0", trajectory_page(trajectory, None)),
-  ]
+def episodes() -> list[Episode]:
+  return [Episode(trajectory=synthetic_run.a_trajectory(), title="after RL")]
 
 
 def render(summary: Summary | None = None, shown=None) -> str:

@@ -1,10 +1,13 @@
-"""Lays a trajectory's records and its transcript side by side for the page.
+"""Lays a trajectory's records and its transcript side by side for the pages.
 
 Nothing is parsed but the arguments of calls: the policy's text is shown as it
 is, valid or not.
 """
 
+import collections
+import dataclasses
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,15 +22,54 @@ from agentrl_jax.data.records import (
   message_from_json,
   unicode_json,
 )
-from launch.viewing.schema import (
+from launch.reports.schema import (
   CallView,
   ListedTrajectory,
+  Listing,
   MessageView,
   TrajectoryPage,
   TurnView,
 )
 
 _DIGITS = 4  # of log-probabilities
+# A question of the viewer's script, and the answer: see launch.reports.schema.
+Answer = tuple[str, object]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Episode:
+  """A trajectory to show; those of one group stand side by side.
+
+  Without a codec its tokens are numbers.
+  """
+
+  trajectory: Trajectory
+  title: str  # whose episode, as in "after RL"
+  group: str = "0"
+  codec: ChatCodec | None = None
+
+
+def viewer_answers(episodes: Sequence[Episode]) -> list[Answer]:
+  """Returns the list of episodes, and the page of each."""
+  groups = collections.defaultdict(list)
+  for episode in episodes:
+    groups[episode.group].append(episode)
+  rows, pages = [], []
+  for group, shown in groups.items():
+    mean = statistics.fmean(each.trajectory.reward for each in shown)
+    for n, each in enumerate(shown):
+      id = f"{group}.{n}"
+      row = listed_trajectory(
+        each.trajectory,
+        id=id,
+        group=group,
+        played=each.title,
+        group_mean=mean,
+      )
+      rows.append(row)
+      page = trajectory_page(each.trajectory, each.codec)
+      pages.append((f"trajectories/{id}", page))
+  return [("trajectories", Listing(trajectories=rows)), *pages]
 
 
 def listed_trajectory(

@@ -5,8 +5,8 @@ import inspect
 import re
 import unittest
 
+from launch.reports import schema
 from launch.reports.html import viewer_script
-from launch.viewing import schema
 
 # Of the browser and the language, and of the script's own objects.
 _FOREIGN = """

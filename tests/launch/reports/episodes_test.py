@@ -7,7 +7,7 @@ import unittest
 import numpy as np
 
 from agentrl_jax.data.records import LearnedTurn
-from launch.viewing.trajectory_page import trajectory_page
+from launch.reports.episodes import trajectory_page
 from tests.launch.reports import synthetic_run
 
 
