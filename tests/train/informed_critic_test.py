@@ -108,12 +108,12 @@ class UpdateTest(parameterized.TestCase):
     """The same numbers, in rows of their own."""
     self._compare(advantage, loss)
 
-  @pytest.mark.slow
   @parameterized.parameters(
     ({"estimator": "gae"}, {}),
     ({"estimator": "turn_gae", "discount": 0.9}, {}),
     ({}, {"task_share": "equal"}),
   )
+  @pytest.mark.slow
   def test_without_information_all_estimators_are_equal(self, advantage, loss):
     self._compare(advantage, loss)
 

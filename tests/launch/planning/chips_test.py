@@ -162,8 +162,8 @@ class DescribedTest(parameterized.TestCase):
     largest = tuple(max(axis) + 1 for axis in zip(*places, strict=True))
     self.assertEqual(largest[: len(found.dims)], found.dims)
 
-  @pytest.mark.slow
   @parameterized.parameters("v4-8", "v5e-1", "v5p-8", "v6e-1", "tpu7x-8")
+  @pytest.mark.slow
   def test_memory_is_what_the_compiler_grants(self, name):
     found = parse_slice(name)
     mesh = sharding.make_mesh({}, chips.describe(found)[:1])
