@@ -138,7 +138,15 @@ EVERYONE_MAY = {
   "agentrl_jax.tracing",
   "agentrl_jax.waits",
 }
-OURS = ("agentrl_jax", "environments", "configs", "launch", "bench", "tests")
+OURS = (
+  "agentrl_jax",
+  "environments",
+  "configs",
+  "launch",
+  "bench",
+  "studies",
+  "tests",
+)
 
 # What stands in these files can be imported where there is no jax.
 WITHOUT_JAX = (
