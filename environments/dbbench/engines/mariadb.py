@@ -295,15 +295,22 @@ class MariaDBDatabase(base.Database):
     with self._connection.cursor() as setter:
       setter.execute("SET max_statement_time = %s", (self._limit_s,))
     cursor = self._connection.cursor(pymysql.cursors.SSCursor)
+    is_killed, deadline = False, time.monotonic() + self._limit_s + GRACE_S
     cursor.execute(sql)
     rows = list(cursor.fetchmany(most))
     if len(rows) == most:  # the reply shows no more
       self._administer(f"KILL QUERY {self._connection.thread_id()}")
     try:
       # A procedure may have further results; the driver skips only their heads.
+      # The server's limit is not enough: a statement can set its own, and one
+      # that sends results for ever never comes to the driver's.
       while cursor.fetchmany(most) or cursor.nextset():
-        pass
+        if not is_killed and time.monotonic() > deadline:
+          self._kill(self._connection.thread_id())
+          is_killed = True
     except pymysql.err.OperationalError as error:
+      if is_killed:
+        raise pymysql.err.OperationalError(CR.CR_SERVER_LOST) from error
       if len(rows) < most or error.args[0] != ER.QUERY_INTERRUPTED:
         raise
     cursor.close()

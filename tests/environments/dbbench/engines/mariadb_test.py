@@ -225,9 +225,15 @@ class MariaDBEngineTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(await self.database.execute(sql), "[(1,)]")
     self.assertEqual(await self.database.execute("SELECT 2"), "[(2,)]")
     self.assertEqual(await self.database.hash_of([TABLE]), "None")
+
+  async def test_endless_results_end_whatever_limit_they_set(self):
     endless = "BEGIN NOT ATOMIC WHILE 1 DO SELECT 1; END WHILE; END"
-    self.assertEqual(await self.database.execute(endless), TIMED_OUT)
-    self.assertEqual(await self.database.execute("SELECT 2"), "[(2,)]")
+    unlimited = f"SET STATEMENT max_statement_time = 0 FOR {endless}"
+    with mock.patch.object(mariadb, "GRACE_S", 0.5):
+      for sql in (endless, unlimited):
+        async with asyncio.timeout(60):
+          self.assertEqual(await self.database.execute(sql), TIMED_OUT, sql)
+        self.assertEqual(await self.database.execute("SELECT 2"), "[(2,)]")
 
   async def test_the_grader_reads_no_more_than_a_bound(self):
     with mock.patch.object(mariadb, "MAX_GRADED_ROWS", 4):
