@@ -97,11 +97,16 @@ def draw(number: int, seed: int) -> list[Mutation]:
   return [rng.choice(found[full[n % len(full)]]) for n in range(number) if full]
 
 
+def _num_equal_ends(path: str, other: str) -> int:
+  """Counts the equal letters at the ends of two paths."""
+  return len(os.path.commonprefix([path[::-1], other[::-1]]))
+
+
 def locate(mutation: Mutation, top: pathlib.Path) -> tuple[str, str] | None:
   """Returns the path of a mutation in a tree, and the file's mutated text."""
   paths = sorted(
     (p for room in ROOMS + ALSO for p in top.glob(f"{room}/**/*.py")),
-    key=lambda p: str(p.relative_to(top)) != mutation.path,
+    key=lambda p: -_num_equal_ends(str(p.relative_to(top)), mutation.path),
   )
   for path in paths:
     text = path.read_text()
