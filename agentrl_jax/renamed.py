@@ -13,7 +13,7 @@ import importlib.util
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -107,7 +107,7 @@ def _spec_of_today(name: str) -> ModuleSpec | None:
   return None
 
 
-class MovedModules(MetaPathFinder, InspectLoader):
+class MovedModules(MetaPathFinder, Loader):
   """Finds modules by their old names, and gives those of today."""
 
   def find_spec(
@@ -139,8 +139,3 @@ class MovedModules(MetaPathFinder, InspectLoader):
     today = _spec_of_today(fullname)
     assert today is not None and isinstance(today.loader, InspectLoader)
     return today.loader.get_code(today.name)
-
-  def get_source(self, fullname: str) -> str | None:
-    today = _spec_of_today(fullname)
-    assert today is not None and isinstance(today.loader, InspectLoader)
-    return today.loader.get_source(today.name)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from agentrl_jax import metrics
+from agentrl_jax.controller import player
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.renamed import MOVED, new_name, renamed_keys
 from configs import base
@@ -147,3 +148,8 @@ def test_a_command_starts_by_its_old_name():
   command = [sys.executable, "-m", "agentrl_jax.env.worker", "--help"]
   done = subprocess.run(command, capture_output=True, text=True, timeout=60)
   assert "--environment" in done.stdout, done.stderr
+
+
+def test_players_have_their_other_names():
+  assert player.ScriptedPlayer is player.BaselinePlayer
+  assert player.ScriptPlayer is player.ExpertTextPlayer

@@ -125,7 +125,7 @@ class AnythingTest(unittest.TestCase):
 
 
 class QuickTest(unittest.TestCase):
-  """What may take long is given up within a budget; it has changed nothing."""
+  """Statements that may take long end within a budget, and change nothing."""
 
   def test_long_statements_are_given_up(self):
     database = Connection(is_quick=True)
