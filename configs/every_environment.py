@@ -18,11 +18,12 @@ OTHERS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
   "bfcl": "environments.bfcl:BFCL",
   "guessing": "environments.guessing:Guessing",
+  "word_problems": "environments.word_problems.environment:WordProblems",
 }
 
 
 def get_config():
-  """`base` with three more environments."""
+  """`base` with four more environments."""
   return with_environments(OTHERS)
 
 

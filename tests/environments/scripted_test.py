@@ -13,6 +13,7 @@ from environments.dbbench import DBBench
 from environments.guessing import Guessing
 from environments.knowledgegraph import KnowledgeGraph
 from environments.webshop import WebShop
+from environments.word_problems.environment import WordProblems
 from tests.environments.bfcl import packages
 
 ENVIRONMENTS = (
@@ -22,6 +23,7 @@ ENVIRONMENTS = (
   Guessing,
   KnowledgeGraph,
   WebShop,
+  WordProblems,
 )
 NUM_TASKS = 60  # of test, per policy
 MAX_TURNS = 200
@@ -29,6 +31,8 @@ MAX_TURNS = 200
 EASY_TASKS = {
   ("arithmetic", "copy_numbers"),
   ("guessing", "in_order"),
+  ("word_problems", "product"),
+  ("word_problems", "sum"),
 }
 
 

@@ -17,6 +17,7 @@ TARGETS = {
   "guessing": "environments.guessing:Guessing",
   "knowledgegraph": "environments.knowledgegraph:KnowledgeGraph",
   "webshop": "environments.webshop:WebShop",
+  "word_problems": "environments.word_problems.environment:WordProblems",
 }
 
 

@@ -1,0 +1,151 @@
+"""Word problems in GSM8K's form, answered in text, with or without a tool.
+
+Without a calculator an episode is one answer, and its last number counts. With
+it, the policy calls `calculate` and reads the result before it answers.
+"""
+
+import contextlib
+import random
+import re
+from collections.abc import AsyncIterator, Mapping
+
+from agentrl_jax.data.records import Message, Status, Task, Tool
+from agentrl_jax.data.split import split_of
+from agentrl_jax.env.indexed import IndexedEnvironment
+from agentrl_jax.env.interface import Expert, Session, Step
+from agentrl_jax.env.options import require_bounds, require_positive
+from agentrl_jax.env.tools import ToolMistake, make_tool, read_arguments
+from agentrl_jax.errors import ConfigError
+from environments.word_problems.calculator import calculate
+from environments.word_problems.expert import MISTAKES, Solver
+from environments.word_problems.problems import Problem, draw_problem
+from environments.word_problems.scripted import POLICIES
+
+CALCULATE = make_tool(
+  "calculate",
+  "Computes an expression of whole numbers, such as (7 - 3) * 2.",
+  {"expression": {"type": "string"}},
+)
+INSTRUCTION = "Answer with a number only."
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+MAX_CHARS = 10_000  # at an answer's end, that are read for its last number
+
+
+class WordProblems(IndexedEnvironment[Problem]):
+  """Task i of a split is a story whose number is asked for.
+
+  Args:
+    steps: least and greatest number of operations of a problem.
+    largest: largest number in a story.
+    calculator: whether the policy has the tool `calculate`.
+    max_turns: answers of an episode with a calculator.
+    instruction: text after the question.
+  """
+
+  name = "word_problems"
+  mistakes = MISTAKES
+  policies = POLICIES
+  baseline = "sum"
+
+  def __init__(
+    self,
+    *,
+    steps: tuple[int, int] = (1, 1),
+    largest: int = 9,
+    calculator: bool = False,
+    max_turns: int = 4,
+    instruction: str = INSTRUCTION,
+    num_tasks: int = 1 << 20,
+  ):
+    require_bounds(least=1, most=8, steps=steps)
+    require_positive(max_turns=max_turns)
+    if not 9 <= largest <= 10_000:
+      raise ConfigError(f"largest={largest!r}; allowed is 9 to 10000")
+    super().__init__(num_tasks=num_tasks)
+    self._steps, self._largest = steps, largest
+    self._has_calculator, self._max_turns = calculator, max_turns
+    self._instruction = instruction
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """Opens a session; ignores the seed, as the task determines the problem."""
+    del seed
+    problem = self.find(task)
+    question = f"{problem.text} {self._instruction}".strip()
+    turns = self._max_turns if self._has_calculator else 1
+    yield _ProblemSession(
+      problem, question, turns, (CALCULATE,) * self._has_calculator
+    )
+
+  def training_information(self, task: Task) -> str:
+    """Returns the solution in GSM8K's form."""
+    return self.find(task).solution
+
+  def expert(
+    self, task: Task, *, seed: int, mistakes: Mapping[str, float]
+  ) -> Expert:
+    """Makes an expert that knows the answer; see `expert.MISTAKES`."""
+    return Solver(
+      self.find(task),
+      calculator=self._has_calculator,
+      seed=seed,
+      mistakes=mistakes,
+    )
+
+  def generate(self, split: str, index: int) -> Problem:
+    """Draws a problem whose computation the split owns.
+
+    So a test has no computation that training has, in whatever story.
+    """
+    rng = random.Random(f"{split}/{index}")
+    while True:  # the split owns a drawn computation with probability 1/2
+      problem = draw_problem(rng, steps=self._steps, largest=self._largest)
+      if split_of(problem.expression) == split:
+        return problem
+
+
+def last_number(text: str) -> float | None:
+  """Returns the last number of a text, None without one; `1,200` is 1200."""
+  numbers = _NUMBER.findall(text[-MAX_CHARS:])
+  return float(numbers[-1].replace(",", "")) if numbers else None
+
+
+class _ProblemSession(Session):
+  """One problem: calls of the calculator, then a text with the number."""
+
+  def __init__(
+    self,
+    problem: Problem,
+    question: str,
+    max_turns: int,
+    tools: tuple[Tool, ...],
+  ):
+    self.tools = tools
+    self._problem, self._question = problem, question
+    self._turns_left = max_turns
+
+  async def reset(self) -> Step:
+    return Step((Message("user", self._question),))
+
+  async def step(self, answer: Message) -> Step:
+    self._turns_left -= 1
+    if not answer.tool_calls or not self.tools:
+      is_right = last_number(answer.content) == self._problem.answer
+      return Step((), reward=float(is_right), status=Status.COMPLETED)
+    call = answer.tool_calls[0]
+    arguments = read_arguments(call, self.tools)
+    if isinstance(arguments, ToolMistake):
+      reply = arguments.message
+    else:
+      reply = _reply_of(arguments["expression"])
+    messages = (Message("tool", reply, tool_call_id=call.id),)
+    if self._turns_left:
+      return Step(messages)
+    return Step(messages, status=Status.TASK_LIMIT_REACHED)
+
+
+def _reply_of(expression: str) -> str:
+  try:
+    return str(calculate(expression))
+  except ValueError as error:
+    return f"Error: {error}."

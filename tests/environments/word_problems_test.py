@@ -1,0 +1,147 @@
+"""Tests of word problems: stories, the calculator, and rewards."""
+
+import unittest
+
+from absl.testing import parameterized
+
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
+from agentrl_jax.env.contract import SessionContract
+from agentrl_jax.errors import ConfigError
+from environments.word_problems.calculator import calculate
+from environments.word_problems.environment import WordProblems, last_number
+from tests.environments.playing import play
+
+HARD = {"steps": (2, 4), "largest": 60}
+TASK = Task("word_problems", "train", 0)
+
+
+class WordProblemsContractTest(
+  SessionContract, unittest.IsolatedAsyncioTestCase
+):
+  def make_environment(self):
+    return WordProblems(**HARD)
+
+
+class CalculatorContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  def make_environment(self):
+    return WordProblems(calculator=True, **HARD)
+
+
+class ProblemsTest(unittest.TestCase):
+  def test_answer_is_the_value_of_the_expression(self):
+    environment = WordProblems(**HARD)
+    for index in range(300):
+      problem = environment.find(Task("word_problems", "train", index))
+      self.assertEqual(calculate(problem.expression), problem.answer)
+      self.assertTrue(problem.solution.endswith(f"\n#### {problem.answer}"))
+      self.assertGreaterEqual(min(problem.partial_results), 1)
+      self.assertLessEqual(max(problem.terms), 60)
+      for term in problem.terms:
+        self.assertRegex(problem.text, rf"\b{term}\b")
+
+  def test_splits_share_no_computation(self):
+    environment = WordProblems()
+    train, test = (
+      {
+        environment.find(Task("word_problems", split, index)).expression
+        for index in range(2000)
+      }
+      for split in ("train", "test")
+    )
+    self.assertEqual(train & test, set())
+    self.assertGreater(min(len(train), len(test)), 60)
+
+
+class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
+  @parameterized.parameters(
+    ("7", 7.0),
+    ("7 - 3 = 4.", 4.0),
+    ("It is 1,200 pens", 1200.0),
+    ("-3", -3.0),
+    ("2.50", 2.5),
+    ("", None),
+    ("none", None),
+    ("x" * 100_000, None),
+  )
+  def test_last_number(self, text, expected):
+    self.assertEqual(last_number(text), expected)
+
+  @parameterized.parameters(False, True)
+  async def test_right_number_wins_and_its_neighbour_does_not(self, calculator):
+    environment = WordProblems(calculator=calculator, **HARD)
+    right = environment.find(TASK).answer
+    for number, reward in ((right, 1.0), (right + 1, 0.0)):
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+        step = await session.step(Message("assistant", f"Now {number} pens."))
+      self.assertEqual((step.reward, step.status), (reward, Status.COMPLETED))
+
+  async def test_calls_without_an_answer_reach_the_limit(self):
+    environment = WordProblems(calculator=True, max_turns=2)
+    call = ToolCall("calculate", '{"expression": "1 + 1"}', "c")
+    async with environment.open(TASK, seed=0) as session:
+      await session.reset()
+      steps = [
+        await session.step(Message("assistant", tool_calls=(call,)))
+        for _ in range(2)
+      ]
+    self.assertEqual(
+      steps[0].messages, (Message("tool", "2", tool_call_id="c"),)
+    )
+    self.assertIs(steps[1].status, Status.TASK_LIMIT_REACHED)
+
+  async def test_a_call_where_there_is_no_tool_is_an_answer(self):
+    call = ToolCall("calculate", '{"expression": "1 + 1"}', "c")
+    async with WordProblems().open(TASK, seed=0) as session:
+      await session.reset()
+      step = await session.step(Message("assistant", tool_calls=(call,)))
+    self.assertEqual((step.reward, step.status), (0.0, Status.COMPLETED))
+
+  async def test_each_mistake_has_its_outcome(self):
+    environment = WordProblems(calculator=True)
+    outcomes = {"wrong_number": (0.0, 3), "no_call": (1.0, 2)}
+    for mistake, expected in outcomes.items():
+      with self.subTest(mistake=mistake):
+        steps = await play(environment, TASK, mistakes={mistake: 1.0})
+        self.assertEqual((steps[-1].reward, len(steps)), expected)
+
+
+class CalculatorTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("7 - 3", 4), (" (7 - 3) * 2 ", 8), ("-2*-3", 6), ("2-3", -1)
+  )
+  def test_value(self, expression, expected):
+    self.assertEqual(calculate(expression), expected)
+
+  @parameterized.parameters(
+    "",
+    "2 +",
+    "7 apples",
+    "2 ** 9999",
+    "True + 1",
+    "1.5 * 2",
+    "8 / 2",
+    "__import__('os')",
+    "9" * 30,
+    "999999999 * 999999999 * 999999999",
+    "(" * 190,
+    "+".join(["1"] * 200),
+    "1\x00",
+    "a := 1",
+  )
+  def test_anything_else_is_refused_with_a_text(self, expression):
+    with self.assertRaises(ValueError) as caught:
+      calculate(expression)
+    self.assertGreater(len(str(caught.exception)), 10)
+
+
+class OptionsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    {"steps": (0, 1)},
+    {"steps": (3, 2)},
+    {"largest": 3},
+    {"max_turns": 0},
+  )
+  def test_refused(self, **options):
+    with self.assertRaises(ConfigError):
+      WordProblems(**options)
