@@ -15,6 +15,7 @@ from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
+from configs.keys import flat_keys
 from launch.comparisons import attempts as attempt_files
 from launch.reports.summary import (
   Evaluation,
@@ -107,7 +108,7 @@ def read_run(
   """Reads a run's files, whatever state it is in."""
   config: dict[str, Any] = {}
   if (folder / CONFIG).exists():
-    config = _flat(filed_config(folder / CONFIG))
+    config = dict(flat_keys(filed_config(folder / CONFIG)))
   summary: Summary | None = None
   if (folder / "summary.json").exists():
     summary = read_summary(folder / "summary.json")
@@ -262,13 +263,3 @@ def _shared(configs: Sequence[Mapping[str, Any]]) -> set[str]:
     if configs
     else set()
   )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  found: dict[str, Any] = {}
-  for name, value in tree.items():
-    if isinstance(value, Mapping):
-      found |= _flat(value, f"{prefix}{name}.")
-    else:
-      found[f"{prefix}{name}"] = value
-  return found

@@ -3,10 +3,10 @@
 import importlib
 import pkgutil
 
-import flax.traverse_util
 from absl.testing import parameterized
 
 import configs.ablations
+from configs.keys import flat_keys
 from launch.config.settings import read_settings
 
 
@@ -20,7 +20,7 @@ def _cases():
 
 
 def _flat(config):
-  flat = flax.traverse_util.flatten_dict(config.to_dict(), sep=".")
+  flat = dict(flat_keys(config))
   del flat["name"]
   return flat
 
@@ -30,7 +30,7 @@ class AblationsTest(parameterized.TestCase):
   def test_changes_only_what_it_names(self, module, arm):
     baseline = _flat(module.get_config(next(iter(module.ARMS))))
     changed = _flat(module.get_config(arm))
-    changes = flax.traverse_util.flatten_dict(dict(module.ARMS[arm]), sep=".")
+    changes = dict(flat_keys(module.ARMS[arm]))
     self.assertEqual(changed, baseline | changes)
 
   @parameterized.named_parameters(*_cases())

@@ -10,6 +10,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from configs import pod
+from configs.keys import flat_keys
 from launch.config.settings import read_settings
 from launch.planning import chips
 from launch.planning.advice import Advice, Adviser, refusal
@@ -92,7 +93,7 @@ def _apply(config, deployment: Deployment, text: str):
     name, _, value = word.removeprefix("--").partition("=")
     if name.startswith("config."):
       key = name.removeprefix("config.")
-      is_text = isinstance(dict(_flat(config))[key], str)
+      is_text = isinstance(dict(flat_keys(config))[key], str)
       config.update_from_flattened_dict(
         {key: value if is_text else ast.literal_eval(value)}
       )
@@ -104,14 +105,6 @@ def _apply(config, deployment: Deployment, text: str):
   return config, Deployment(
     learner=learner, rollout=rollout, attempts=deployment.attempts
   )
-
-
-def _flat(config, prefix=""):
-  for key, value in config.items():
-    if hasattr(value, "items"):
-      yield from _flat(value, f"{prefix}{key}.")
-    else:
-      yield f"{prefix}{key}", value
 
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")

@@ -7,7 +7,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.model.sharding import MESH_AXES
 from launch.config.settings import Settings
-from launch.planning.chips import parse_slice
+from launch.planning.chips import GIB, parse_slice
 from launch.planning.compiled import Compiled, Memory
 from launch.planning.roofline import Flops, Roofline
 from launch.planning.search import (
@@ -15,6 +15,7 @@ from launch.planning.search import (
   exchanged,
   exchanged_between_slices,
   kept_bytes,
+  largest,
   mask_bytes,
   meshes,
   search,
@@ -25,11 +26,13 @@ from launch.planning.search import (
   with_rows,
   with_slots,
 )
-from launch.planning.study import Deployment, Judgement
+from launch.planning.study import RESERVE, Deployment, Judgement
 from tests.launch.planning.models import pod_settings
 
 V5P_64 = parse_slice("v5p-64")
 TWO_SLICES = parse_slice("2xv5p-64")
+V6E_8 = parse_slice("v6e-8")
+ROOM = V6E_8.chip.memory * (1 - RESERVE)
 NOTHING = Memory(arguments=0, outputs=0, aliased=0, temporaries=0, code=0)
 
 
@@ -228,3 +231,61 @@ class FormulasTest(parameterized.TestCase):
   def test_names_leave_out_what_is_not_split(self):
     self.assertEqual(shape_name(_mesh(fsdp=8, tensor=4)), "fsdp=8 tensor=4")
     self.assertEqual(shape_name(_mesh()), "one chip")
+
+
+class LargestTest(parameterized.TestCase):
+  """The largest batch, on a chip whose programs take what they are told."""
+
+  @parameterized.parameters(
+    (2.0, 0.5, 8, 8),
+    (2.0, 0.5, 64, 8),  # the first does not fit
+    (1.0, 0.01, 8, 4),
+    (20.0, 0.125, 16, 16),
+  )
+  def test_is_the_last_that_fits(self, fixed, per_row, start, step):
+    tried = []
+
+    def judge(rows: int) -> Judgement:
+      tried.append(rows)
+      return _taking((fixed + per_row * rows) * GIB)
+
+    answer = largest("train.micro_batch", judge, start, step)
+    most = int((ROOM / GIB - fixed) / per_row) // step * step
+    self.assertEqual(answer.size, most)
+    self.assertIn(answer.size, tried)
+    self.assertLessEqual(len(tried), 5)
+
+  def test_of_memory_that_grows_with_the_square_is_near_the_limit(self):
+    def judge(rows: int) -> Judgement:
+      return _taking((1 + 0.01 * rows**2) * GIB)
+
+    answer = largest("train.micro_batch", judge, 8, 8)
+    self.assertTrue(answer.judged.fits)
+    self.assertBetween(answer.size, 32, 48)
+
+  @parameterized.parameters((8, 0, "it died"), (16, 8, ""), (64, 16, ""))
+  def test_is_below_the_batch_that_the_compiler_dies_of(
+    self, dies, most, failure
+  ):
+    def judge(rows: int) -> Judgement:
+      judged = _taking((1 + 0.25 * rows) * GIB)
+      if rows < dies:
+        return judged
+      died = Compiled(memory=None, wanted=0, failure="it died")
+      return dataclasses.replace(judged, compiled=died)
+
+    answer = largest("train.micro_batch", judge, 8, 8)
+    self.assertEqual((answer.size, answer.judged.failure), (most, failure))
+
+  def test_is_none_where_nothing_fits(self):
+    answer = largest("train.micro_batch", lambda _: _taking(99 * GIB), 8, 8)
+    self.assertEqual(answer.size, 0)
+    self.assertFalse(answer.judged.fits)
+
+
+def _taking(wanted: float) -> Judgement:
+  return dataclasses.replace(
+    _judged(1.0),
+    slice_=V6E_8,
+    compiled=Compiled(memory=NOTHING, wanted=int(wanted)),
+  )

@@ -1,5 +1,6 @@
 """PEFT computes with our adapters what we do, and we with PEFT's."""
 
+import importlib.util
 import json
 import pathlib
 import tempfile
@@ -20,11 +21,6 @@ from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
 from tests.model.hugging_face import families
 from tests.settings import COMPUTE, lora_config
-
-try:
-  import peft
-except ImportError:
-  peft = None
 
 CONFIG = lora_config(rank=3, alpha=6.0)
 SIZES = dict(
@@ -187,7 +183,9 @@ class FolderTest(parameterized.TestCase):
 
 
 @unittest.skipIf(families.torch is None, families.WITHOUT)
-@unittest.skipIf(peft is None, "needs peft: pip install peft")
+@unittest.skipIf(
+  importlib.util.find_spec("peft") is None, "needs peft: pip install peft"
+)
 # What peft reads of transformers, which has given it another name.
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
 class PeftTest(parameterized.TestCase):
@@ -224,6 +222,8 @@ class PeftTest(parameterized.TestCase):
     ours.write_adapters(
       self.root / "ours", adapters, config, CONFIG, base=str(self.root / "base")
     )
+    import peft  # late: it reads torch, for seconds
+
     theirs = peft.PeftModel.from_pretrained(model, self.root / "ours").eval()
     adapted = self.compare(theirs, config, params, adapters, CONFIG)
     with theirs.disable_adapter(), families.torch.no_grad():
@@ -236,6 +236,8 @@ class PeftTest(parameterized.TestCase):
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)
     modules = [*ours._names(config)]
+    import peft
+
     theirs = peft.get_peft_model(
       model, peft.LoraConfig(r=2, lora_alpha=5, target_modules=modules)
     )

@@ -79,18 +79,21 @@ def params():
   return jax.tree.map(lambda x: x * 3, made)
 
 
+@functools.cache
+def logprobs_of_rows():
+  """The compiled `token_logprobs` of the policy."""
+  policy = Policy(small.MODEL, COMPUTE)
+  return jax.jit(
+    functools.partial(token_logprobs, policy, temperature=0.9, chunk_size=8)
+  )
+
+
 def score_alone(answer, prompt):
   """log p of one answer after one prompt, in a row of its own."""
   turn = dataclasses.replace(answer.turns[0], observation=prompt)
   rows = pack([dataclasses.replace(answer, turns=(turn,))], row_length=ROW)
   (micro_batch,) = cut(rows, np.zeros(rows.mask.shape), 1)
-  logprob_BT, _ = token_logprobs(
-    Policy(small.MODEL, COMPUTE),
-    params(),
-    micro_batch.batch,
-    temperature=0.9,
-    chunk_size=8,
-  )
+  logprob_BT, _ = logprobs_of_rows()(params(), micro_batch.batch)
   return float(logprob_BT.sum())
 
 
