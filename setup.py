@@ -108,7 +108,7 @@ setuptools.setup(
     include=["agentrl_jax*", "environments*", "configs*", "launch*"]
   ),
   package_data={
-    "agentrl_jax": ["**/page/*"],
+    "agentrl_jax": ["**/page/*", "**/templates/*"],
     "launch": ["**/*"],
     "environments": ["Dockerfile", "**/*"],
   },

@@ -384,6 +384,7 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
   }
   if _POLICY.value == PRETRAINED:
     identity["pretrained"] = config.pretrained.path
+    identity["chat"] = config.chat.to_dict()
   if not _ENDPOINT_TEMPERATURE.value:
     identity["temperature"] = "the endpoint's own"
   if not _ENDPOINT_SEED.value:

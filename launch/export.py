@@ -25,7 +25,7 @@ from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.peft import write_adapters
 from agentrl_jax.model.policy import Policy, num_params
 from launch.config import command_line
-from launch.config.chat import codec_of
+from launch.config.chat import chat_files_of, codec_of
 from launch.config.settings import Settings, read_settings
 from launch.processes.terminal import plain_console
 from launch.storage.load_params import load_params, load_step, split_params
@@ -86,6 +86,7 @@ def export(
   pretrained = (
     pathlib.Path(settings.pretrained) if settings.pretrained else None
   )
+  as_published = bool(pretrained) and not settings.chat.template
   write_params(
     to,
     params,
@@ -93,8 +94,8 @@ def export(
     context=settings.engine.context,
     dtype=dtype,
     beside=pretrained,
-    about={} if pretrained else {"eos_token_id": list(codec.stop_tokens)},
-    files=() if pretrained else (run.tokenizer,),
+    about={} if as_published else {"eos_token_id": list(codec.stop_tokens)},
+    files=() if as_published else chat_files_of(root),
   )
   number = num_params({k: v for k, v in params.items() if k != "critic"})
   return Exported(num_params=number, dtype=dtype, stage=stage, step=step)

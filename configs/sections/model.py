@@ -17,7 +17,10 @@ def get_config() -> ml_collections.ConfigDict:
       # Give a word the same token after a space as elsewhere.
       spaces_apart=False,
     ),
-    chat=create(  # variables of the pretrained model's chat template
+    chat=create(  # the pretrained model's chat template and its variables
+      # "": the model's own; a Jinja file's path; or, over the model's markers,
+      # hermes or llama (tools and calls as text), plain (tasks without tools)
+      template="",
       date="2024-07-26",  # "today" of the template, the same on every day
       thinking=True,  # False: the generation prompt closes the thought
     ),

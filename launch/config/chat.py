@@ -4,6 +4,7 @@ The chat files of a pretrained model are copied into the run's folder at the
 start, so that a resumed run reads the same text, wherever the model has moved.
 """
 
+import dataclasses
 import io
 import pathlib
 import tempfile
@@ -12,7 +13,12 @@ import zipfile
 import ml_collections
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.chat.pretrained import ChatConfig, copy_chat, load_chat
+from agentrl_jax.data.chat.pretrained import (
+  MODEL_CONFIG,
+  ChatConfig,
+  copy_chat,
+  load_chat,
+)
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from launch.config.checks import refuse_unread
 from launch.processes.group import Processes
@@ -36,13 +42,14 @@ def save_chat(run: pathlib.Path, pretrained: str, config: ChatConfig) -> None:
   if (run / _FOLDER).exists():
     return
   load_chat(pathlib.Path(pretrained), config)  # refuses what cannot be read
-  copy_chat(pathlib.Path(pretrained), run / _FOLDER)
+  copy_chat(pathlib.Path(pretrained), run / _FOLDER, config)
 
 
 def codec_of(run: pathlib.Path, config: ChatConfig) -> ChatCodec:
   """Returns the chat codec of a run; `ConfigError` if it has none yet."""
   if (run / _FOLDER).exists():
-    return load_chat(run / _FOLDER, config)
+    # The copy's own template is the one that `config.template` asked for.
+    return load_chat(run / _FOLDER, dataclasses.replace(config, template=""))
   return ChatCodec(load_tokenizer(run / _OWN))
 
 
@@ -50,6 +57,11 @@ def files_of(run: pathlib.Path) -> list[pathlib.Path]:
   """Returns the files that `codec_of` reads, below the run's folder."""
   folder = run / _FOLDER
   return sorted(folder.iterdir()) if folder.exists() else [run / _OWN]
+
+
+def chat_files_of(run: pathlib.Path) -> list[pathlib.Path]:
+  """Returns those of `files_of` that an exported model is published with."""
+  return [path for path in files_of(run) if path.name != MODEL_CONFIG]
 
 
 def share_chat(

@@ -29,11 +29,12 @@ VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
 ANY_TEXT = r"/(.|\n)*/"
 # White space of Python's `str.strip`; `\s` alone lacks four of its characters.
 SPACE = r"[\s\x1c-\x1f]"
-# Of tokenizers without tags for thoughts; a call in an open thought is none.
-_OPEN_THOUGHT = (
-  r"OPEN_THOUGHT: /(.|\n)*<think>/ UNCLOSED",
-  rf"UNCLOSED: {ANY_TEXT} & ~/(.|\n)*<\/think>(.|\n)*/",
-)
+# Text where tags are text too: all of its thoughts end, since a call in an open
+# thought is none. `BEFORE` is one lexeme: a lexer does not look ahead.
+_SPELT_TEXT = rf"""SPELT: NO_TAG (THOUGHT NO_TAG)*
+NO_TAG: {ANY_TEXT} & ~/(.|\n)*(@)(.|\n)*/
+THOUGHT: "<think>" UNCLOSED "</think>"
+UNCLOSED: {ANY_TEXT} & ~/(.|\n)*<\/think>(.|\n)*/"""
 _GAP = r"/\n{0,2}/"  # after a thought
 # Allows every tokenization of a text: the tokenizer's own would have a marker
 # token where a tool's name or a key contains a marker's text.
@@ -60,7 +61,7 @@ def text_that_is_no(call: str) -> str:
 class CallForm:
   """Form of tool calls of a model family, markers included."""
 
-  head: str  # before a call's name
+  head: str  # before a call's name, behind the tag
   middle: str  # between its name and its arguments
   tail: str  # after its arguments
   joint: str = ""  # between two calls
@@ -69,7 +70,11 @@ class CallForm:
   text: str = ANY_TEXT  # llguidance's terminal of text without calls
   # Regex of names that can be called: those that need no escape in JSON.
   name: str = r'[^"\\\x00-\x1f]+'
-  markers: tuple[str, ...] = ()  # that distinguish a call from text
+  # Begins a call wherever it stands outside of a thought: as a token where the
+  # tokenizer has one, else as text.
+  tag: str = ""
+  markers: tuple[str, ...] = ()  # tokens that distinguish a call from text
+  none_because: str = ""  # why this model can write no call; "": it can
   stop: str = ""  # stop marker of calls alone; "": the model's stop markers
   thinks: bool = False  # the generation prompt has begun a thought
 
@@ -101,6 +106,8 @@ class CallGrammar:
         f"choice={choice!r} with {len(tools)} tools: give 'auto' (text or "
         "calls), or 'required' (a call of one of at least one tool)"
       )
+    if tools and self._form.none_because:
+      raise ConfigError(self._form.none_because)
     ids = self._tokenizer.id_of
     if absent := [text for text in self._form.markers if text not in ids]:
       raise ConfigError(
@@ -109,18 +116,14 @@ class CallGrammar:
         "use a model whose tokenizer has them"
       )
     thought, rules = self._thought()
-    calls = self._calls(parallel)
-    answers = [calls]
+    answers = [self._calls(parallel)]
     if choice == "auto":
-      answers = self._answers(calls) if tools else [self._text_answer]
+      answers = self._answers(parallel) if tools else [self._text_answer]
     start = f"start: {thought} ({' | '.join(answers)})"
     called = [f"call{n}: {self._call(tool)}" for n, tool in enumerate(tools)]
     either = " | ".join(f"call{n}" for n in range(len(tools)))
     rules += [f"call: {either}", *called] if tools else []
-    text = [f"TEXT: {self._form.text}"]
-    if THINK not in ids:
-      text = [f"{text[0]} & ~OPEN_THOUGHT", *_OPEN_THOUGHT]
-    return "\n".join([_FREE, start, *text, *rules])
+    return "\n".join([_FREE, start, *self._text(), *rules])
 
   def of_json(self, schema: Mapping[str, Any]) -> str:
     """See `ChatCodec.json_grammar`."""
@@ -131,19 +134,36 @@ class CallGrammar:
   def _text_answer(self) -> str:
     return f"TEXT {self._after_text}"
 
-  def _answers(self, calls: str) -> list[str]:
+  def _text(self) -> list[str]:
+    """Returns the rules of text in which the parser reads no call."""
+    tag, text = self._form.tag, f"TEXT: {self._form.text}"
+    spelt = [t for t in (tag, THINK) if t and t not in self._tokenizer.id_of]
+    if not spelt:
+      return [text]
+    rules = _SPELT_TEXT.replace("@", "|".join(map(re.escape, spelt)))
+    if THINK not in spelt:
+      rules = rules.replace(" (THOUGHT NO_TAG)*", "", 1)
+    before = [f"BEFORE: SPELT {json.dumps(tag)}"] if tag in spelt else []
+    return [f"{text} & SPELT", *before, rules]
+
+  def _answers(self, parallel: bool) -> list[str]:
     """Returns text, and calls, with text before them if the form allows it."""
-    if self._form.after_text is None:
+    form, calls = self._form, self._calls(parallel)
+    if form.after_text is None:
       return [self._text_answer, calls]
-    before = f"TEXT {self._spelt(self._form.after_text)}"
+    if form.tag and form.tag not in self._tokenizer.id_of:
+      return [self._text_answer, self._calls(parallel, "BEFORE")]
+    before = f"TEXT {self._spelt(form.after_text)}"
     return [self._text_answer, f"({before})? {calls}"]
 
-  def _calls(self, parallel: bool) -> str:
+  def _calls(self, parallel: bool, first: str = "") -> str:
+    """Returns one call, or several; `first` takes the place of its tag."""
     form = self._form
-    more = f"({self._spelt(form.joint)} call)*" if parallel else ""
-    has_tag = form.may_begin in self._tokenizer.id_of
-    tag = f"{self._spelt(form.may_begin)}?" if has_tag else ""
-    return f"{tag} call {more} {self._after_calls}"
+    tag = self._spelt(form.tag)
+    more = f"({self._spelt(form.joint + form.tag)} call)*" if parallel else ""
+    may_begin = form.may_begin in self._tokenizer.id_of
+    begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
+    return f"{begin} {first or tag} call {more} {self._after_calls}"
 
   def _call(self, tool: Tool) -> str:
     form = self._form

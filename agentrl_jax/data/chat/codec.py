@@ -38,7 +38,12 @@ from agentrl_jax.data.records import (
   ToolCall,
   unique_members,
 )
-from agentrl_jax.errors import ConfigError, PromptTooLong, refuse_constant
+from agentrl_jax.errors import (
+  ConfigError,
+  EnvironmentFault,
+  PromptTooLong,
+  refuse_constant,
+)
 
 END = "<|end|>"  # ends every message; the policy's stop token
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -120,10 +125,10 @@ class CompactTemplate:
   markers = SPECIAL_TOKENS
   stops = (END,)
   form = CallForm(
-    head=f'{CALL}\n{{"name": "',
+    tag=CALL,
+    head='\n{"name": "',
     middle='", "arguments": ',
     tail=f"}}\n{CALL_END}",
-    markers=(CALL, CALL_END),
   )
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
@@ -428,8 +433,19 @@ class ChatCodec:
     return self.encode(text, room=room)
 
   def write(self, message: Message) -> np.ndarray:
-    """Returns the ids of an assistant's message, its stop token last."""
-    return self.encode(self._template.write(self._shield(message)))
+    """Returns the ids of an assistant's message, its stop token last.
+
+    Raises `EnvironmentFault` for a message whose text would be read as a call,
+    such as a web page's `<tool_call>` where the tokenizer has no such token.
+    """
+    said = self._write(dataclasses.replace(message, tool_calls=()))
+    if message.content and self.read(said).tool_calls:
+      raise EnvironmentFault(
+        "the text of an answer would be read as a call, since it has what "
+        f"begins one in this model's form: {message.content!r:.300}. Leave it "
+        "out of the text"
+      )
+    return self._write(message) if message.tool_calls else said
 
   def read(self, sampled: Sequence[int] | np.ndarray) -> Message:
     """Decodes sampled ids to the assistant's message."""
@@ -476,6 +492,9 @@ class ChatCodec:
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """Returns the text of ids, markers included."""
     return self._tokenizer.decode(ids)
+
+  def _write(self, message: Message) -> np.ndarray:
+    return self.encode(self._template.write(self._shield(message)))
 
   def _encode_start(
     self, messages: tuple[Message, ...], key: str, room: int | None

@@ -155,21 +155,28 @@ class Glm4:
     return ToolCall(name, arguments, str(number))
 
 
-def dialect_of(source: str) -> Dialect:
-  """Detects the dialect of a chat template by its source."""
+class Plain:
+  """Texts alone, of a template that shows no tools or calls of unknown form."""
+
+  def __init__(self, reason: str):
+    self._reason = reason
+    self.form = CallForm(head="", middle="", tail="", none_because=reason)
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    if message.tool_calls or message.role == "tool":
+      raise ConfigError(f"no calls or tools' replies here: {self._reason}")
+    return [message_to_json(message)]
+
+  def read(self, text: str, ended_by: str | None) -> Message:
+    del ended_by
+    return Message("assistant", text)
+
+
+def dialects_of(source: str) -> tuple[Dialect, ...]:
+  """Returns the dialects that a chat template may have, by its source."""
   if "observation" in source and "metadata" in source:
-    return Glm4()
-  if "ipython" in source and '"parameters"' in source:
-    return Llama()
-  if codec.CALL in source and "<arg_key>" not in source:
-    return Hermes()
-  raise ConfigError(
-    "the model's chat template writes tool calls in no form that is known here:"
-    " it has neither <tool_call> with JSON (Qwen2.5, Qwen3), nor ipython and"
-    ' "parameters" (Llama-3.1 and later), nor observation and metadata'
-    " (GLM-4-0414). Use a model of these families, or give it one of their"
-    " templates as chat_template.jinja"
-  )
+    return (Glm4(),)
+  return (Llama(), Hermes())
 
 
 def _with_objects(message: Message) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl_jax.data.chat.call_grammar import THINK, THINK_END
+from agentrl_jax.data.chat.call_grammar import THINK, THINK_END, CallForm
 from agentrl_jax.data.chat.codec import split_thoughts
-from agentrl_jax.data.chat.dialects import dialect_of
+from agentrl_jax.data.chat.dialects import Dialect, Plain, dialects_of
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import Markers
 from agentrl_jax.data.records import Message, Tool, ToolCall
@@ -28,12 +28,18 @@ _ASKED = Message("user", "\ufdd0Q")
 _ANSWER = "\ufdd0A"
 _ANSWERED = Message("assistant", _ANSWER)
 _CALLED = ToolCall("look", '{"at": "x", "of": [1, true, null]}', "0")
+INSTEAD = (
+  "For tasks with tools set chat.template=hermes, which shows tools and calls "
+  "as text over this model's own markers, or llama, or the path of a template "
+  "that shows them"
+)
 
 
 class FamilyTemplate:
   """Pieces of conversations in the format of a model's own template.
 
-  `stops` are the markers at which the model ends an answer. Raises
+  `stops` are the markers at which the model ends an answer. A template without
+  tools, or with calls of an unknown form, is for tasks without tools. Raises
   `ConfigError` if the template cannot be cut into pieces.
   """
 
@@ -42,7 +48,7 @@ class FamilyTemplate:
   ):
     self.markers = tuple(dict.fromkeys([*markers, *stops]))
     self._jinja = jinja
-    self._dialect = dialect_of(jinja.source)
+    self._dialect: Dialect = Plain("")
     self._split = Markers(self.markers).split
     self._asked = self._render([_ASKED], prompt=False)
     self._cue = self._render([_ASKED], prompt=True)
@@ -52,21 +58,26 @@ class FamilyTemplate:
     self.stops = tuple(dict.fromkeys([*filter(None, [self._end]), *stops]))
     self._lead = self._between_cue_and_answer()
     self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
-    self.form = dataclasses.replace(self._dialect.form, thinks=self._thinks)
+    self._dialect = self._detected()
     self._check()
-    self._require_calls_as_read()
+
+  @property
+  def form(self) -> CallForm:
+    """Form of an answer with tool calls."""
+    return dataclasses.replace(self._dialect.form, thinks=self._thinks)
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
     """Renders the first messages with the tools, and the generation prompt."""
     if not messages:
       raise ValueError("a conversation starts with at least one message")
+    names = [tool.name for tool in tools]
+    if tools and (reason := self.form.none_because):
+      raise ConfigError(f"no policy can call the tools {names} here: {reason}")
     text = self._render(messages, tools, prompt=True)
-    missing = [tool.name for tool in tools if not _shows(text, tool.name)]
-    if missing:
+    if missing := [name for name in names if not _shows(text, name)]:
       raise ConfigError(
         f"the model's chat template does not show the tools {missing}: it was "
-        "made for a model that calls none. Choose another model, or give it a "
-        "template that lists them as chat_template.jinja"
+        f"made for a model that calls none. {INSTEAD}"
       )
     return text
 
@@ -166,27 +177,45 @@ class FamilyTemplate:
       )
     return marker
 
-  def _require_calls_as_read(self) -> None:
-    """Refuses templates that write a call otherwise than it is read here."""
+  def _detected(self) -> Dialect:
+    """Returns the dialect whose calls the template writes as it reads them."""
+    for dialect in dialects_of(self._jinja.source):
+      self._dialect = dialect
+      reason = self._misread()
+      if not reason:
+        return dialect
+    return Plain(reason)
+
+  def _misread(self) -> str:
+    """Returns why a call of the template cannot be read back, or ""."""
     if self.form.stop and self.form.stop not in self.stops:
-      return  # no call can be written; `CallGrammar` and `write` say why
-    written = self.write(Message("assistant", "", (_CALLED,)))
+      return ""  # no call can be written; `CallGrammar` and `write` say why
+    try:
+      written = self.write(Message("assistant", "", (_CALLED,)))
+    except ConfigError as error:
+      return f"{error}. {INSTEAD}"
     *before, stop, _ = self._split(written)
     calls = self.read("".join(before), stop).tool_calls
-    if [_meaning(call) for call in calls] != [_meaning(_CALLED)]:
-      raise ConfigError(
-        f"the model's chat template writes a call as {written!r:.300}, which "
-        f"is read here as {calls or 'text'}: calls of this form are not known. "
-        "Known are those of Qwen2.5 and Qwen3, Llama-3.1, and GLM-4-0414; use "
-        "a model of these families, or give it one of their templates as "
-        "chat_template.jinja"
-      )
+    if [_meaning(call) for call in calls] == [_meaning(_CALLED)]:
+      return ""
+    if _CALLED.name not in written:
+      return f"the model's chat template shows no calls. {INSTEAD}"
+    return (
+      f"the model's chat template writes a call as {written!r:.300}, which is "
+      f"read here as {calls or 'text'}: calls of this form are not known. "
+      f"Known are those of Qwen2.5 and Qwen3, Llama-3.1, and GLM-4-0414. "
+      f"{INSTEAD}"
+    )
 
   def _check(self) -> None:
     """Refuses templates whose pieces depend on the earlier messages."""
-    tool_reply = Message("tool", "text")
-    earlier = [_ASKED, Message("assistant", "text"), tool_reply]
-    for replies in ([Message("user", "text")], [tool_reply, tool_reply]):
+    asked, tool_reply = Message("user", "text"), Message("tool", "text")
+    calls = not self._dialect.form.none_because
+    earlier = [
+      *(_ASKED, Message("assistant", "text")),
+      tool_reply if calls else asked,
+    ]
+    for replies in ([asked], [tool_reply] * 2 if calls else []):
       short = self._after_answer([_ASKED, _ANSWERED, *replies], prompt=True)
       text = self._render([*earlier, _ANSWERED, *replies], prompt=True)
       if text.partition(_ANSWER)[2] != short:

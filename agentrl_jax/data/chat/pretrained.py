@@ -25,6 +25,7 @@ from agentrl_jax.data.chat.codec import SPECIAL_TOKENS, ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.marked_text import markers_of
+from agentrl_jax.data.chat.named_template import source_of
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.hugging_face_files import read_object, read_text
@@ -46,8 +47,9 @@ _MOST_IDS = 2**31  # of token ids, which are int32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatConfig:
-  """Variables of a model's own chat template; the `chat` section."""
+  """The chat template and its variables; the `chat` section."""
 
+  template: str  # "": the model's own; or a name or path, see `named_template`
   date: str  # that a template writes as today's
   thinking: bool  # False: without thoughts, if the template can
 
@@ -61,7 +63,10 @@ class ChatConfig:
 
 
 def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
-  """Loads the codec of the model in `folder`. Raises `ConfigError`."""
+  """Loads the codec of the model in `folder`. Raises `ConfigError`.
+
+  `config.template` takes the place of the folder's own template.
+  """
   codec = _load(folder, config)
   vocab_size = _json(folder / MODEL_CONFIG).get("vocab_size")
   if type(vocab_size) is int and codec.vocab_size > vocab_size:
@@ -73,6 +78,28 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
 
 
 def _load(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
+  files = _read(folder, config)
+  if files.template is None:
+    return ChatCodec(files.tokenizer)
+  stops = _stops(folder, files.names, files.tokenizer)
+  try:
+    markers = markers_of(files.tokenizer)
+    template = FamilyTemplate(files.template, markers, stops)
+    return ChatCodec(files.tokenizer, template)
+  except ConfigError as error:
+    raise ConfigError(f"{folder}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+  """Contents of a folder: its tokenizer, special tokens and template."""
+
+  tokenizer: Tokenizer
+  names: Mapping[str, str]
+  template: JinjaTemplate | None  # None: the compact template
+
+
+def _read(folder: pathlib.Path, config: ChatConfig) -> _Files:
   path = folder / TOKENIZER
   if not os.path.lexists(path):
     raise ConfigError(
@@ -82,35 +109,69 @@ def _load(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
   tokenizer = load_tokenizer(path)
   config_json = _json(folder / TOKENIZER_CONFIG)
   source = _source(folder, config_json)
+  names = _names(folder, config_json)
   if source is None and _is_compact(tokenizer):
-    return ChatCodec(tokenizer)
-  if source is None:
+    if config.template:
+      raise ConfigError(
+        f"chat.template={config.template!r}, and the model in {folder} was "
+        "trained from scratch here, in a format of its own: leave "
+        "chat.template out"
+      )
+    return _Files(tokenizer, names, None)
+  if source is None and not config.template:
     raise ConfigError(
       f"{folder} has neither {TEMPLATE} nor a chat_template in "
-      f"{TOKENIZER_CONFIG}; a base model has none: copy its chat model's"
+      f"{TOKENIZER_CONFIG}, as a base model: set chat.template=hermes (or "
+      "plain, for tasks without tools), or copy its chat model's"
     )
-  names = _names(folder, config_json)
-  stops = _stops(folder, names, tokenizer)
   try:
-    jinja = JinjaTemplate(
-      source,
-      names=names | {"enable_thinking": config.thinking},
-      date=datetime.date.fromisoformat(config.date),
-    )
-    template = FamilyTemplate(jinja, markers_of(tokenizer), stops)
-    return ChatCodec(tokenizer, template)
+    return _Files(tokenizer, names, _template(source, config, names, tokenizer))
   except ConfigError as error:
     raise ConfigError(f"{folder}: {error}") from error
 
 
-def copy_chat(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Copies the files that `load_chat` reads, all of them or none."""
+def _template(
+  own: str | None,
+  config: ChatConfig,
+  names: Mapping[str, str],
+  tokenizer: Tokenizer,
+) -> JinjaTemplate:
+  """Reads the template that the config asks for; `own` is the folder's."""
+
+  def parsed(source: str) -> JinjaTemplate:
+    return JinjaTemplate(
+      source,
+      names={**names, "enable_thinking": config.thinking},
+      date=datetime.date.fromisoformat(config.date),
+    )
+
+  if own is not None and not config.template:
+    return parsed(own)
+  source = source_of(
+    config.template,
+    own,
+    names=names,
+    has_token=lambda text: tokenizer.token_to_id(text) is not None,
+    parsed=parsed,
+  )
+  return parsed(source)
+
+
+def copy_chat(
+  source: pathlib.Path, target: pathlib.Path, config: ChatConfig
+) -> None:
+  """Copies the files that `load_chat` reads, all of them or none.
+
+  The copy's own template is the one that `config.template` asks for.
+  """
   partial = target.with_suffix(".partial")
   shutil.rmtree(partial, ignore_errors=True)
   partial.mkdir(parents=True)
   for name in FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, partial / name)
+  if config.template and (template := _read(source, config).template):
+    (partial / TEMPLATE).write_text(template.source)
   partial.replace(target)
 
 

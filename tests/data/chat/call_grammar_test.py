@@ -6,6 +6,8 @@ import json
 import numpy as np
 from absl.testing import parameterized
 
+from agentrl_jax.data.chat.call_grammar import CallGrammar
+from agentrl_jax.data.chat.dialects import Glm4
 from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 from tests.data.chat import families
@@ -137,10 +139,19 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, r"observation.*eos_token_id"):
       codec.call_grammar([STOP])
 
-  def test_tokenizer_that_spells_what_marks_a_call(self):
+  def test_glm_without_a_token_that_begins_a_turn(self):
     family, source = families.templates()["small_qwen25"]
-    codec = codec_of_folder(dataclasses.replace(family, tags=()), source)
-    with self.assertRaisesRegex(ConfigError, "no tokens for.*<tool_call>"):
+    codec = codec_of_folder(family, source)
+    form = dataclasses.replace(Glm4.form, stop="")
+    grammar = CallGrammar(form, codec._tokenizer, ("<|im_end|>",))
+    with self.assertRaisesRegex(ConfigError, r"no tokens for.*<\|assistant"):
+      grammar.of_calls([STOP], choice="auto", parallel=True)
+
+  def test_template_that_shows_no_tools(self):
+    family, _ = families.templates()["named_hermes"]
+    codec = codec_of_folder(family, families.named("plain"))
+    codec.call_grammar([])
+    with self.assertRaisesRegex(ConfigError, "set chat.template=hermes"):
       codec.call_grammar([STOP])
 
   def test_choice(self):

@@ -6,6 +6,7 @@ package, and in the folder that AGENTRL_CHAT_TEMPLATES names, as <name>.jinja.
 """
 
 import dataclasses
+import datetime
 import functools
 import importlib.util
 import json
@@ -23,6 +24,9 @@ from tokenizers import (
   processors,
   trainers,
 )
+
+from agentrl_jax.data.chat import named_template
+from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 
 HERE = pathlib.Path(__file__).parent / "templates"
 TEXTS = ["What is the price of red shoes?", "the sum of two numbers is"] * 9
@@ -54,6 +58,8 @@ QWEN = Family(
   eos="<|im_end|>",
   stops=("<|im_end|>", "<|endoftext|>"),
 )
+# As most models before 2025: no token for what begins a call or a thought.
+SPELT = dataclasses.replace(QWEN, tags=())
 LLAMA = Family(
   special=(
     *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
@@ -107,9 +113,24 @@ def templates() -> dict[str, tuple[Family, str]]:
     f"small_{name}": (family, (HERE / f"{name}.jinja").read_text())
     for name, family in SMALL.items()
   }
+  for name in ("hermes", "llama"):
+    found[f"named_{name}"] = (SPELT, named(name))
   for name, path in real_templates().items():
     found[name] = (REAL[name], path.read_text())
   return found
+
+
+def named(name: str, family: Family = SPELT, own: str | None = None) -> str:
+  """The source of `chat.template=name` for a family's model."""
+  return named_template.source_of(
+    name,
+    own,
+    names={"bos_token": family.bos, "eos_token": family.eos},
+    has_token=lambda text: text in family.special,
+    parsed=lambda source: JinjaTemplate(
+      source, names={}, date=datetime.date(2025, 2, 3)
+    ),
+  )
 
 
 @functools.cache

@@ -165,7 +165,7 @@ class PiecesTest(parameterized.TestCase):
       ToolCall("execute_sql", '{"query": "<|im_end|> </tool_call> \ufdd0"}', n)
       for n in ("0", "1")
     )[: family.calls_per_answer]
-    says = "" if family is families.LLAMA else "so"
+    says = "" if "llama" in name else "so"
     for message in (
       Message("assistant", "only text\n\nof two parts"),
       Message("assistant", says, calls),
@@ -338,15 +338,31 @@ class EndsTest(parameterized.TestCase):
 
 
 class RefusalTest(parameterized.TestCase):
-  def refuse(self, source: str, pattern: str, **changes):
+  def template(self, source: str, **changes) -> FamilyTemplate:
     family = families.QWEN
-    stops = changes.get("stops", family.stops)
+    return FamilyTemplate(
+      JinjaTemplate(source, names={}, date=DATE),
+      (*family.special, *family.tags),
+      changes.get("stops", family.stops),
+    )
+
+  def refuse(self, source: str, pattern: str, **changes):
     with self.assertRaisesRegex(ConfigError, pattern):
-      FamilyTemplate(
-        JinjaTemplate(source, names={}, date=DATE),
-        (*family.special, *family.tags),
-        stops,
-      )
+      self.template(source, **changes)
+
+  def refuse_tools(self, source: str, pattern: str):
+    """The template is for tasks without tools, and says why."""
+    template = self.template(source)
+    asked = [Message("user", "hi")]
+    self.assertIn("hi", template.start(asked, ()))
+    self.assertEqual(template.read("<tool_call>", None).tool_calls, ())
+    for needs_calls in (
+      lambda: template.start(asked, TOOLS),
+      lambda: template.write(Message("assistant", "", (call_of(query=""),))),
+      lambda: template.extend([Message("tool", "")], ended_by=None),
+    ):
+      with self.assertRaisesRegex(ConfigError, pattern):
+        needs_calls()
 
   def small(self) -> str:
     return (families.HERE / "qwen25.jinja").read_text()
@@ -354,8 +370,14 @@ class RefusalTest(parameterized.TestCase):
   def test_not_jinja(self):
     self.refuse("{% if %}", "no Jinja")
 
-  def test_unknown_calls(self):
-    self.refuse("{{ messages }}", "no form that is known")
+  def test_a_template_of_no_conversation(self):
+    self.refuse("{{ messages }}", "rewrites what was said")
+
+  def test_a_template_without_tools(self):
+    turns = families.named("plain", families.QWEN)
+    bare = turns.partition("{%- set tools = none %}")[2]
+    self.refuse_tools(bare, "shows no calls.*chat.template=hermes")
+    self.refuse_tools(turns, "chat.template=plain.*chat.template=hermes")
 
   def test_calls_in_another_form_than_they_are_read(self):
     written = "{{ c.function.arguments | tojson }}"
@@ -366,16 +388,15 @@ class RefusalTest(parameterized.TestCase):
       "<|im_end|>\n{% endfor -%}{%- if add_generation_prompt -%}"
       "<|im_start|>assistant\n{% endif -%}"
     )
-    markers = (*families.QWEN.special, *families.QWEN.tags)
-    jinja = JinjaTemplate(plain.replace("@", written), names={}, date=DATE)
-    FamilyTemplate(jinja, markers, families.QWEN.stops)
+    template = self.template(plain.replace("@", written))
+    template.write(Message("assistant", "", (call_of(query=""),)))
     xml = (
       "{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>{{ v }}"
       "</parameter>{% endfor %}"
     )
     for arguments in (xml, "{{ c.function.arguments }}", "{}"):
-      self.refuse(plain.replace("@", arguments), "form are not known")
-    self.refuse(plain.replace("@", "{{ 1 // 0 }}"), "division")
+      self.refuse_tools(plain.replace("@", arguments), "form are not known")
+    self.refuse_tools(plain.replace("@", "{{ 1 // 0 }}"), "division")
 
   def test_a_template_that_drops_earlier_turns(self):
     self.refuse(

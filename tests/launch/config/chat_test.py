@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import shutil
 import tempfile
 
 import numpy as np
@@ -10,7 +11,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.chat.pretrained import ChatConfig
+from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import (
   EpisodeSpec,
@@ -92,6 +93,26 @@ class ChatOfARunTest(parameterized.TestCase):
     self.assertEqual(before.stop_tokens, after.stop_tokens)
     self.assertEqual(after.decode(after.stop_tokens[:1]), "<|im_end|>")
 
+  def test_a_run_keeps_the_template_that_it_was_given(self):
+    self.write("qwen25")
+    other = self.model / "other.jinja"
+    other.write_text((families.HERE / "qwen3.jinja").read_text())
+    for template in ("llama", str(other)):
+      config = chat_config(template=template)
+      shutil.rmtree(self.run_root, ignore_errors=True)
+      self.keep(config)
+      said = [Message("user", "Add 1 and 2.")]
+      given = load_chat(self.model, config).start(said, [ADD])
+      kept = chat.codec_of(self.run_root, config)
+      np.testing.assert_array_equal(kept.start(said, [ADD]), given)
+      # What is published shows the same to every program.
+      published = pathlib.Path(self.model.parent / "published")
+      published.mkdir(exist_ok=True)
+      for path in chat.chat_files_of(self.run_root):
+        shutil.copyfile(path, published / path.name)
+      again = load_chat(published, chat_config()).start(said, [ADD])
+      np.testing.assert_array_equal(again, given)
+
   def test_a_tokenizer_of_another_model(self):
     self.write("qwen25")
     (self.model / "config.json").write_text('{"vocab_size": 200}')
@@ -157,6 +178,10 @@ class ReadChatTest(absltest.TestCase):
   def test_what_nothing_reads_is_refused(self):
     config = base.get_config()
     self.assertEqual(chat.read_chat(config), chat_config())
+    config.chat.template = "hermes"
+    with self.assertRaisesRegex(ConfigError, "chat.template=hermes means"):
+      chat.read_chat(config)
+    config.chat.template = ""
     config.chat.thinking = False
     with self.assertRaisesRegex(ConfigError, "chat.thinking=False means"):
       chat.read_chat(config)
