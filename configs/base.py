@@ -149,6 +149,9 @@ def get_config() -> ml_collections.ConfigDict:
     evaluation=create(
       num_tasks=256,  # held-out tasks per environment
       concurrency=256,  # episodes at once
+      # Updates of RL between evaluations of its newest version on tasks that
+      # are not trained on; 0: none. See docs/reading_a_run.md.
+      every=0,
     ),
     # Copies of the metrics at "wandb" or "mlflow", whose own variables say
     # where: docs/reading_a_run.md.

@@ -36,7 +36,6 @@ from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
 from launch.run.evaluation import (
   SPLIT,
-  EvaluationPlan,
   play_once,
   scores_to_json,
 )
@@ -92,7 +91,7 @@ def scores_of(
 ) -> Iterator[tuple[str, dict[str, TaskScore]]]:
   """Plays the pretrained model of a config; yields the scores of each mode."""
   settings = read_settings(config)
-  plan = EvaluationPlan(**config.evaluation.to_dict())
+  plan = settings.evaluation
   model = pathlib.Path(settings.pretrained).name
   with placed_environments(settings) as environments:
     drawn = draw_tasks(

@@ -6,6 +6,7 @@ nothing of groups, queue or admission: it measures the player, not the pipeline.
 """
 
 import asyncio
+import collections
 import dataclasses
 import itertools
 import math
@@ -18,11 +19,50 @@ from agentrl_jax.controller.player import Player
 from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory, seed_of
 from agentrl_jax.env.interface import Environment
+from agentrl_jax.errors import ConfigError
 
 CONFIDENCE_Z = 1.959963984540054  # of a two-sided 95 % interval
 
 # Called after every task: tasks done, tasks in all, and the trajectory.
 Progress = Callable[[int, int, Trajectory | None], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+  """The `evaluation` section of the config."""
+
+  num_tasks: int  # per environment
+  num_sampled: int  # likewise, where answers are sampled
+  num_untrained: int  # tasks for the policy that has learned nothing
+  scripted: bool  # whether to score the environments' scripted baselines
+  concurrency: int
+  temperature: float
+  timeout_s: float  # without the end of an episode
+  every: int  # updates of RL between evaluations during it; 0: none
+  split: str  # of the tasks of these
+  num_tasks_during: int
+  num_sampled_during: int
+  concurrency_during: int
+
+  def tasks_of(
+    self, stage: str, mode: str, tasks: Sequence[Task]
+  ) -> list[Task]:
+    """Returns the first tasks of each environment, as many as the plan says."""
+    number = self.num_sampled if mode == "sampled" else self.num_tasks
+    if stage == "untrained":
+      number = self.num_untrained
+    return first_tasks(tasks, number)
+
+
+def first_tasks(tasks: Sequence[Task], number: int) -> list[Task]:
+  """Returns the first `number` tasks of each environment, in their order."""
+  seen: collections.Counter[str] = collections.Counter()
+  chosen = []
+  for task in tasks:
+    if seen[task.name] < number:
+      chosen.append(task)
+    seen[task.name] += 1
+  return chosen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +108,29 @@ def draw_tasks(
     drawn.append([Task(name, split, indices[i]) for i in sorted(chosen)])
   rounds = itertools.chain.from_iterable(itertools.zip_longest(*drawn))
   return [task for task in rounds if task is not None]
+
+
+def draw_tasks_during(
+  environments: Mapping[str, Environment], plan: EvaluationPlan, *, seed: int
+) -> list[Task]:
+  """Draws the tasks that are played during RL; none if nothing is.
+
+  Whoever draws tasks to train on leaves these out. Raises `ConfigError` if more
+  than half of what could be trained on would be held out.
+  """
+  if not plan.every:
+    return []
+  number, split = plan.num_tasks_during, plan.split
+  sizes = {name: len(e.indices(split)) for name, e in environments.items()}
+  least = 2 * number if split == "train" else 1
+  if small := {name: size for name, size in sizes.items() if size < least}:
+    raise ConfigError(
+      f"evaluation.num_tasks_during={number} tasks of evaluation.split="
+      f"{split!r} are to be played during RL, and it has {small}; of 'train' "
+      "at most half is held out of training. Lower the number, name another "
+      "split of these environments, or set evaluation.every=0"
+    )
+  return draw_tasks(environments, split=split, num_tasks=number, seed=seed)
 
 
 async def evaluate(

@@ -120,6 +120,23 @@ class ControllerThread:
 
     return self.run(take(), wait_s + CALL_S)
 
+  def submit(
+    self, work: Coroutine[Any, Any, T]
+  ) -> "concurrent.futures.Future[T]":
+    """Starts `work` in the loop, and does not wait for it.
+
+    Cancelling the future cancels the work, and so does the end of the loop.
+    """
+    with self._lock:
+      if self._is_open and self._loop is not None:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    work.close()
+    self._raise_end()
+
+  def show_life(self) -> None:
+    """Tells the collector that the learner is at work."""
+    self.call(self._collecting().see_learner)
+
   def set_version(self, version: int) -> None:
     """Sets the learner's version, for admission."""
     collector = self._collecting()

@@ -5,8 +5,9 @@ a position is a pure function of seed and position, so the position is the whole
 state. With weights that learn, it is also a function of what they have learned.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import bisect
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, overload
 
 import grain
 
@@ -129,6 +130,35 @@ class LearningTaskStream:
       name: float(state["behind"][name]) for name in self._datasets
     }
     self._weights.restore(state["weights"])
+
+
+class IndicesWithout(Sequence[int]):
+  """The indices of a split without those that are held out.
+
+  Takes no memory for the indices that are left: a split may have billions.
+  """
+
+  def __init__(self, indices: Sequence[int], held_out: Collection[int]):
+    """`held_out` are indices of the split; those that it lacks do nothing."""
+    self._indices = indices
+    places = sorted(indices.index(n) for n in held_out if n in indices)
+    # The number of indices that are left before each that is held out.
+    self._left_before = [place - n for n, place in enumerate(places)]
+
+  def __len__(self) -> int:
+    return len(self._indices) - len(self._left_before)
+
+  @overload
+  def __getitem__(self, place: int) -> int: ...
+
+  @overload
+  def __getitem__(self, place: slice) -> Sequence[int]: ...
+
+  def __getitem__(self, place: int | slice) -> int | Sequence[int]:
+    if isinstance(place, slice):
+      return [self[n] for n in range(*place.indices(len(self)))]
+    place = range(len(self))[place]  # raises `IndexError`, counts from the end
+    return self._indices[place + bisect.bisect_right(self._left_before, place)]
 
 
 def task_datasets(

@@ -37,6 +37,12 @@ def get_config() -> ml_collections.ConfigDict:
       scripted=True,  # score the environments' scripted baselines beside it
       temperature=1.0,  # of answers in the sampled evaluation
       timeout_s=3600.0,  # longest wait for the end of another episode
+      # Of evaluations during RL: the split of their tasks; "train" holds them
+      # out of the warm start and of RL.
+      split="train",
+      num_tasks_during=64,  # tasks per environment, played greedily
+      num_sampled_during=64,  # tasks of these that are also sampled
+      concurrency_during=32,  # episodes at once, beside those of training
     ),
     report=create(
       num_episodes=6,  # episodes that the report shows

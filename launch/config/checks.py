@@ -77,6 +77,14 @@ def check_read(config: ml_collections.ConfigDict) -> None:
     if config[section][key] == value:
       others = (name for name in config[section] if name != key)
       refuse_unread(config, section, *others, why=why)
+  if not config.evaluation.every:
+    refuse_unread(
+      config,
+      "evaluation",
+      *("split", "num_tasks_during", "num_sampled_during"),
+      "concurrency_during",
+      why="with evaluation.every=0, which evaluates at the ends of stages only",
+    )
   if not config.engine.prefix_cache_tokens:
     refuse_unread(
       config, "engine", "block_size", why="without engine.prefix_cache_tokens"

@@ -76,6 +76,8 @@ _RANGES: Mapping[str, _Range] = {
   "http.max_bodies": _Range(1, 2**53),
   "evaluation.num_tasks": _COUNT,
   "evaluation.concurrency": _COUNT,
+  "evaluation.concurrency_during": _COUNT,
+  "evaluation.num_tasks_during": _COUNT,
   "report.trace_share": _SHARE,
   "environments.*.mistakes.*": _SHARE,
   "environments.*.options.num_warm": _WHOLE,

@@ -19,6 +19,7 @@ from agentrl_jax.controller.episode import (
   EpisodeWaits,
   Sampling,
 )
+from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
@@ -162,6 +163,7 @@ class Settings:
   warm_start_copy_gain: float
   warm_start_optimizer: OptimizerConfig
   checkpoint: CheckpointConfig
+  evaluation: EvaluationPlan
   processes: ProcessLimits
 
   @property

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from agentrl_jax.metrics import Row
 
 RL = "rl"  # the stage that is plotted
+VALIDATION = "validation"  # followed by _greedy or _sampled: stages beside it
 
+EVALUATED = "eval/success"  # followed by the task's name; of an evaluation
 LOSS = "loss"
 SUCCESS = "success"  # followed by the task's name; of one batch
 REWARD = "rollout/reward"  # followed by the task's name; of the latest attempts
@@ -35,6 +37,11 @@ class Curve:
   name: str
   steps: tuple[int, ...]
   values: tuple[float, ...]  # NaN leaves a gap
+
+  def at(self, steps: Sequence[int]) -> tuple[float, ...]:
+    """Returns the values at these steps, NaN where there is none."""
+    known = dict(zip(self.steps, self.values, strict=True))
+    return tuple(known.get(step, math.nan) for step in steps)
 
   @property
   def smooth(self) -> "Curve":
@@ -84,6 +91,14 @@ def curves_below(rows: Sequence[Row], stage: str, prefix: str) -> list[Curve]:
     for each in found
     if each is not None
   ]
+
+
+def validation(rows: Sequence[Row], mode: str, end: str = "") -> list[Curve]:
+  """Returns success in the evaluations during RL, by task.
+
+  `end` is _low or _high for an end of the 95 % interval.
+  """
+  return curves_below(rows, f"{VALIDATION}_{mode}", f"{EVALUATED}{end}")
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,7 +23,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from agentrl_jax.metrics import Row
 from launch.reports import curves
 from launch.reports.curves import RL
-from launch.reports.summary import Evaluation, Score
+from launch.reports.summary import MODES, Evaluation, Score
 
 _SIZE = (3.6, 2.7)  # inches
 _SETTINGS: dict[Any, Any] = {
@@ -187,9 +187,13 @@ def _css_colours(svg: str) -> str:
 def run_plots(
   rows: Sequence[Row], evaluations: Sequence[Evaluation]
 ) -> list[Plot]:
-  """Returns the four curves of a run, those without records included."""
+  """Returns the four curves of a run, those without records included.
+
+  A run with evaluations during RL has a fifth, of these.
+  """
   return [
     _success_plot(rows, evaluations),
+    *_validation_plot(rows),
     _plot_of(
       rows,
       "Distance to the sampler",
@@ -211,9 +215,13 @@ def write_curves(
 ) -> None:
   """Writes the curves of a run as one picture; its suffix is the format."""
   with matplotlib.rc_context(_SETTINGS):
-    figure = Figure(figsize=(11, 7), dpi=150, layout="constrained")
     plots = run_plots(rows, evaluations)
-    for axes, plot in zip(figure.subplots(2, 2).flat, plots, strict=True):
+    columns = -(-len(plots) // 2)
+    figure = Figure(figsize=(5.5 * columns, 7), dpi=150, layout="constrained")
+    drawn = figure.subplots(2, columns).flat
+    for axes in drawn[len(plots) :]:
+      axes.set_axis_off()
+    for axes, plot in zip(drawn, plots, strict=False):
       plot.draw(axes, PAPER)
       axes.set_title(f"{plot.title}: {plot.note}", loc="left", fontsize=8)
     figure.savefig(path, facecolor="white")
@@ -253,6 +261,48 @@ def _success_plot(
     lines=lines,
     is_share=title.startswith("Success"),
   )
+
+
+def _validation_plot(rows: Sequence[Row]) -> list[Plot]:
+  """Draws success in the evaluations during RL; nothing without one."""
+  greedy, sampled = (
+    {curve.name: curve for curve in curves.validation(rows, mode)}
+    for mode in MODES
+  )
+  low, high = (
+    {
+      curve.name: curve.values
+      for curve in curves.validation(rows, "greedy", end)
+    }
+    for end in ("_low", "_high")
+  )
+  lines = []
+  for place, (task, curve) in enumerate(greedy.items()):
+    beside = sampled[task].at(curve.steps) if task in sampled else None
+    lines.append(
+      PlotLine(
+        label=task,
+        place=place,
+        x=curve.steps,
+        y=curve.values,
+        thin=[beside] if beside else (),
+        low=low[task],
+        high=high[task],
+      )
+    )
+  if not lines:
+    return []
+  return [
+    Plot(
+      name="validation",
+      title="Success during RL",
+      note="tasks that are not trained on, greedy, with 95 % intervals; "
+      "thin: sampled",
+      x_label="updates of RL",
+      lines=lines,
+      is_share=True,
+    )
+  ]
 
 
 def _marks(x: float, score: Score, place: int) -> PlotLine:

@@ -7,14 +7,16 @@ containers, replaces those that die, and removes them at the end.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.episode import environments_own
+from agentrl_jax.controller.evaluation import draw_tasks_during
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
-from agentrl_jax.data.records import seed_of
+from agentrl_jax.data.records import Task, seed_of
 from agentrl_jax.data.task_source import (
+  IndicesWithout,
   LearningTaskStream,
   TaskStream,
   task_datasets,
@@ -88,7 +90,7 @@ def task_stream(
 ) -> TaskStream:
   """Makes a stream of tasks; each purpose has its own order."""
   return TaskStream(
-    {name: env.indices(split) for name, env in environments.items()},
+    _indices(settings, environments, split),
     weights={name: settings.environments[name].weight for name in environments},
     split=split,
     seed=_stream_seed(settings, purpose),
@@ -103,16 +105,12 @@ def training_stream(
 
   It has no task of those that are held out.
   """
-  environments = {
-    name: environment
-    for name, environment in environments.items()
-    if not settings.environments[name].held_out
-  }
+  environments = _trained_on(settings, environments)
   if settings.task_weights.rule == "fixed":
     return task_stream(settings, environments, split="train", purpose=purpose)
   weights = {name: settings.environments[name].weight for name in environments}
   datasets = task_datasets(
-    {name: env.indices("train") for name, env in environments.items()},
+    _indices(settings, environments, "train"),
     weights=weights,
     split="train",
     seed=_stream_seed(settings, purpose),
@@ -120,6 +118,46 @@ def training_stream(
   return LearningTaskStream(
     datasets, TaskWeights(weights, settings.task_weights)
   )
+
+
+def tasks_during(
+  settings: Settings, environments: Mapping[str, Environment]
+) -> list[Task]:
+  """Returns the tasks of evaluations during RL, which are not trained on.
+
+  They are of the environments that reinforcement learning has tasks of.
+  """
+  return draw_tasks_during(
+    _trained_on(settings, environments),
+    settings.evaluation,
+    seed=settings.seed,
+  )
+
+
+def _trained_on(
+  settings: Settings, environments: Mapping[str, Environment]
+) -> dict[str, Environment]:
+  return {
+    name: environment
+    for name, environment in environments.items()
+    if not settings.environments[name].held_out
+  }
+
+
+def _indices(
+  settings: Settings, environments: Mapping[str, Environment], split: str
+) -> dict[str, Sequence[int]]:
+  """Returns the indices of a split, without what evaluations hold out of it."""
+  held_out: dict[str, set[int]] = {name: set() for name in environments}
+  for task in tasks_during(settings, environments):
+    if task.split == split:
+      held_out[task.name].add(task.index)
+  return {
+    name: IndicesWithout(environment.indices(split), held_out[name])
+    if held_out[name]
+    else environment.indices(split)
+    for name, environment in environments.items()
+  }
 
 
 def _stream_seed(settings: Settings, purpose: str) -> int:

@@ -1,22 +1,27 @@
 """Evaluates a policy on held-out tasks and writes its scores."""
 
 import collections
-import dataclasses
+import concurrent.futures
 import functools
+import itertools
 import json
 import logging
 import math
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import (
+  EvaluationPlan,
   Progress,
   TaskScore,
   draw_tasks,
   evaluate,
+  first_tasks,
   metrics_of,
 )
+from agentrl_jax.controller.groups.group import FAULTS
 from agentrl_jax.controller.player import (
   BaselinePlayer,
   ExpertTextPlayer,
@@ -30,9 +35,10 @@ from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.files import write_whole
-from agentrl_jax.metrics import MetricsWriter
+from agentrl_jax.metrics import MetricsWriter, read_metrics
+from agentrl_jax.rollout.api import Generator
 from launch.config.settings import Settings
-from launch.reports import numbers
+from launch.reports import curves, numbers
 from launch.reports.progress import StageProgress
 from launch.reports.summary import Evaluation, read_evaluation
 from launch.run.context import RunContext
@@ -42,34 +48,7 @@ from launch.storage.run_directory import RunDirectory
 _log = logging.getLogger(__name__)
 
 SPLIT = "test"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationPlan:
-  """The `evaluation` section of the config."""
-
-  num_tasks: int  # per environment
-  num_sampled: int  # likewise, where answers are sampled
-  num_untrained: int  # tasks for the policy that has learned nothing
-  scripted: bool  # whether to score the environments' scripted baselines
-  concurrency: int
-  temperature: float
-  timeout_s: float  # without the end of an episode
-
-  def tasks_of(
-    self, stage: str, mode: str, tasks: Sequence[Task]
-  ) -> list[Task]:
-    """Returns the first tasks of each environment, as many as the plan says."""
-    number = self.num_sampled if mode == "sampled" else self.num_tasks
-    if stage == "untrained":
-      number = self.num_untrained
-    seen: collections.Counter[str] = collections.Counter()
-    chosen = []
-    for task in tasks:
-      if seen[task.name] < number:
-        chosen.append(task)
-      seen[task.name] += 1
-    return chosen
+POLL_S = 1.0  # between polls for a signal to stop
 
 
 class Evaluator:
@@ -88,20 +67,8 @@ class Evaluator:
 
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
     """Scores the weights of policy slot 0, greedy or sampled."""
-    sampling = Sampling(
-      temperature=0.0 if mode == "greedy" else self._plan.temperature,
-      top_k=0,
-      top_p=1.0,
-      calls=self._settings.sampling.calls,
-    )
-    player = PolicyPlayer(
-      environments=self._environments,
-      generator=service.generator,
-      codec=service.codec,
-      limits=self._settings.episode,
-      sampling=sampling,
-      waits=self._settings.waits,
-      subagent=self._settings.subagent,
+    player = _policy_player(
+      self._settings, self._environments, service, service.generator, mode
     )
     if not self._run.evaluation(stage, mode).exists():
       service.settle()
@@ -204,6 +171,218 @@ class Evaluator:
     )
     self._metrics.write(0, metrics_of(scores), f"evaluation_{stage}_{mode}")
     _file(self._run.evaluation(stage, mode), stage, mode, scores)
+
+
+def _policy_player(
+  settings: Settings,
+  environments: Mapping[str, Environment],
+  service: Service,
+  generator: Generator,
+  mode: str,
+) -> PolicyPlayer:
+  """Makes the player of policy slot 0 in a mode, greedy or sampled."""
+  sampling = Sampling(
+    temperature=0.0 if mode == "greedy" else settings.evaluation.temperature,
+    top_k=0,
+    top_p=1.0,
+    calls=settings.sampling.calls,
+  )
+  return PolicyPlayer(
+    environments=environments,
+    generator=generator,
+    codec=service.codec,
+    limits=settings.episode,
+    sampling=sampling,
+    waits=settings.waits,
+    subagent=settings.subagent,
+  )
+
+
+_Rows = dict[str, dict[str, float]]  # metrics by mode
+
+
+class Validation:
+  """Evaluates the newest version every `evaluation.every` updates of RL.
+
+  It plays tasks that are not trained on, in the event loop that plays the
+  groups, through policy slot 0:
+
+  - there is one evaluation at a time; one that is due meanwhile is left out;
+  - no episode of it is in a group, so none counts for staleness or admission;
+  - the learner's thread alone writes its metrics, after those of the updates
+    whose versions it had, so that a resume removes what it will play again;
+  - what breaks in it costs the evaluation, and not the run.
+  """
+
+  def __init__(
+    self,
+    context: RunContext,
+    environments: Mapping[str, Environment],
+    service: Service,
+    metrics: MetricsWriter,
+    tasks: Sequence[Task],
+    *,
+    generator: Generator | None = None,
+    adapt: Callable[[PolicyPlayer], Player] = lambda player: player,
+  ) -> None:
+    """`adapt` makes a player play in lockstep, by the `generator`."""
+    self._settings, self._run = context.settings, context.folder
+    self._interrupts = context.interrupts
+    self._plan, self._metrics = context.settings.evaluation, metrics
+    self._num_updates = context.config.train.steps
+    self._service = service
+    numbers_of_tasks = {
+      "greedy": self._plan.num_tasks_during,
+      "sampled": self._plan.num_sampled_during,
+    }
+    self._tasks = {
+      mode: first_tasks(tasks, number)
+      for mode, number in numbers_of_tasks.items()
+      if number
+    }
+    self._players = {
+      mode: adapt(
+        _policy_player(
+          context.settings,
+          environments,
+          service,
+          generator or service.generator,
+          mode,
+        )
+      )
+      for mode in self._tasks
+    }
+    self._latest = -1  # version that the latest evaluation began with
+    self._num_left_out = 0  # since the start
+    self._running: concurrent.futures.Future[_Rows] | None = None
+
+  def resume(self) -> None:
+    """Finds out, from the metrics that are left, what was evaluated."""
+    self._latest = max(
+      (
+        row.step
+        for row in read_metrics(self._metrics.path)
+        if row.stage.startswith(f"{curves.VALIDATION}_")
+      ),
+      default=-1,
+    )
+
+  def begin(self, thread: ControllerThread, version: int) -> None:
+    """Starts an evaluation if one is due and none is running.
+
+    One of the last version is left to `finish`.
+    """
+    due = version // self._plan.every * self._plan.every
+    if self._latest >= due or version >= self._num_updates:
+      return
+    if self._running is not None:
+      _log.warning(
+        "update %d: the evaluation of update %d is not over, so this one is "
+        "left out; play fewer tasks (evaluation.num_tasks_during, "
+        "evaluation.num_sampled_during), more at once "
+        "(evaluation.concurrency_during), or evaluate less often "
+        "(evaluation.every)",
+        *(version, self._latest),
+      )
+      self._num_left_out += 1
+      return
+    self._latest = version
+    self._running = thread.submit(self._play())
+
+  def collect(self) -> None:
+    """Writes the metrics of the evaluation, if one has ended."""
+    if self._running is not None and self._running.done():
+      running, self._running = self._running, None
+      if not running.cancelled():  # else the loop's own end is raised
+        self._write(running.result())
+
+  def wait(self, thread: ControllerThread) -> None:
+    """Waits for the evaluation that is running, or for a signal to stop."""
+    while self._running is not None and self._interrupts.received is None:
+      self._service.require_engine()
+      thread.show_life()
+      concurrent.futures.wait([self._running], timeout=POLL_S)
+      self.collect()
+    self.cancel()
+
+  def cancel(self) -> None:
+    """Ends the evaluation that is running: a later start repeats it."""
+    if self._running is not None:
+      self._running.cancel()
+      self._running = None
+      self._latest = -1
+
+  def finish(self) -> None:
+    """Evaluates the last version, unless an earlier start has."""
+    self.resume()
+    if self._latest >= self._num_updates:
+      return
+    self._latest = self._num_updates
+    self._service.settle()
+    num_tasks = sum(map(len, self._tasks.values()))
+    with (
+      self._run.stage("evaluate_rl_validation"),
+      ControllerThread() as thread,
+      StageProgress("evaluation on validation tasks", num_tasks) as show,
+    ):
+      rows = thread.run(
+        self._play(lambda done: show.update(done, {})),
+        math.inf,
+        holder="the evaluation of the last version",
+      )
+    self._service.require_engine()
+    self._write(rows)
+
+  async def _play(
+    self, on_progress: Callable[[int], None] = lambda num_done: None
+  ) -> _Rows:
+    rows: _Rows = {}
+    num_done = itertools.count(1)
+    for mode in self._tasks:
+      rows[mode] = await self._play_mode(
+        mode, lambda: on_progress(next(num_done))
+      )
+    return rows
+
+  async def _play_mode(
+    self, mode: str, on_end: Callable[[], None]
+  ) -> dict[str, float]:
+    """Returns the metrics of one mode; `on_end` is called after each task."""
+    tasks = self._tasks[mode]
+    played: list[Trajectory] = []
+    began_at = time.monotonic()
+
+    def note(_: int, __: int, trajectory: Trajectory | None) -> None:
+      played.extend([trajectory] if trajectory else [])
+      on_end()
+
+    try:
+      scores = await evaluate(
+        self._players[mode],
+        tasks,
+        concurrency=self._plan.concurrency_during,
+        seed=self._settings.seed,
+        retries=self._settings.retry,
+        timeout_s=self._plan.timeout_s,
+        progress=note,
+      )
+    except FAULTS as fault:
+      _log.warning("an evaluation during RL is lost: %s", fault)
+      lost = collections.Counter(task.name for task in tasks)
+      return {f"eval/lost/{name}": float(n) for name, n in lost.items()}
+    versions = [v for t in played for turn in t.turns for v in turn.version]
+    values = metrics_of(scores) | {
+      "eval/seconds": time.monotonic() - began_at,
+      "eval/oldest_version": float(min(versions, default=math.nan)),
+      "eval/newest_version": float(max(versions, default=math.nan)),
+    }
+    return {name: x for name, x in values.items() if math.isfinite(x)}
+
+  def _write(self, rows: _Rows) -> None:
+    for mode, values in rows.items():
+      values = values | {"eval/left_out": float(self._num_left_out)}
+      stage = f"{curves.VALIDATION}_{mode}"
+      self._metrics.write(self._latest, values, stage)
 
 
 def play_once(

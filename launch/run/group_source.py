@@ -57,14 +57,13 @@ from launch.processes.stacks import FILE as STACKS
 from launch.processes.stacks import write_stacks
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
-from launch.run.environments import training_stream
-from launch.run.evaluation import success_by_task
+from launch.run.environments import tasks_during, training_stream
+from launch.run.evaluation import POLL_S, Validation, success_by_task
 from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
 
 STAGE = "rl"
-_POLL_S = 1.0  # between polls for a signal to stop
 
 
 class GroupSource(abc.ABC):
@@ -103,6 +102,9 @@ class GroupSource(abc.ABC):
 
   def advance(self, version: int) -> None:  # noqa: B027
     """Lets newer groups start, since the policy is published."""
+
+  def finish(self) -> None:  # noqa: B027
+    """Ends what belongs to the training, after `running` was left."""
 
 
 class FollowerGroupSource(GroupSource):
@@ -167,6 +169,7 @@ class LeaderGroupSource(GroupSource):
       if self._settings.agents.play
       else None
     )
+    self._validation = self._make_validation(context)
     self._between: dict[str, Any] = {}
     self._controller: ControllerThread | None = None
     self._taken: list[Group] = []
@@ -193,14 +196,23 @@ class LeaderGroupSource(GroupSource):
     self._between = self._position(collector.snapshot())
     self._forget()
     self._service.report()  # the first step's means leave out what was before
+    if self._validation is not None:
+      self._validation.resume()
+      collector.pause()  # until the first evaluation has begun
     with (
       spared_collections(),
       ControllerThread(collector) as controller,
       StageProgress(STAGE, steps, initial_step=version) as self._show,
     ):
       self._controller = controller
+      if self._validation is not None:
+        self._evaluate(version, self._validation)
+        controller.resume()
       with self._agents_served(controller):
         yield
+        if self._validation is not None:
+          controller.pause()
+          self._validation.wait(controller)
 
   @contextlib.contextmanager
   def _agents_served(self, controller: ControllerThread) -> Iterator[None]:
@@ -234,9 +246,23 @@ class LeaderGroupSource(GroupSource):
     return self._position(self._running.snapshot())
 
   def advance(self, version: int) -> None:
-    """Lets newer groups start."""
+    """Lets newer groups start, and an evaluation if one is due."""
     self._forget()
+    if self._validation is not None:
+      self._evaluate(version, self._validation)
     self._running.set_version(version)
+
+  def finish(self) -> None:
+    """Evaluates the last version, if versions were evaluated during RL."""
+    if self._validation is None:
+      return
+    with self._interrupts.at_once():
+      if self._lockstep is not None and self._service.driver is not None:
+        self._service.driver.wait_until_idle(
+          self._settings.waits.answer_timeout_s
+        )
+        self._forget()
+      self._validation.finish()
 
   def account(
     self,
@@ -267,6 +293,8 @@ class LeaderGroupSource(GroupSource):
     self._metrics.write(after, metrics, STAGE)
     self._faults.update(after, metrics)
     self._show.update(after, metrics)
+    if self._validation is not None:
+      self._validation.collect()
     self._between = self._position(self._running.snapshot())
 
   @property
@@ -288,7 +316,7 @@ class LeaderGroupSource(GroupSource):
       if self._agents is not None:
         self._agents.require_agents()
       self._service.require_engine()
-      groups = self._running.take_within(number, version, _POLL_S)
+      groups = self._running.take_within(number, version, POLL_S)
       if groups is not None:
         return groups
       if time.monotonic() > deadline:
@@ -310,6 +338,31 @@ class LeaderGroupSource(GroupSource):
     if self._lockstep is not None and self._service.driver is not None:
       self._service.driver.engine.reset()
 
+  def _make_validation(self, context: RunContext) -> Validation | None:
+    if not self._settings.evaluation.every:
+      return None
+    return Validation(
+      context,
+      self._environments,
+      self._service,
+      self._metrics,
+      tasks_during(self._settings, self._environments),
+      generator=self._lockstep,
+      adapt=self._in_lockstep,
+    )
+
+  def _evaluate(self, version: int, validation: Validation) -> None:
+    """Starts an evaluation if one is due; in lockstep, also waits for it."""
+    validation.begin(self._running, version)
+    if self._lockstep is not None:
+      validation.wait(self._running)
+      self._forget()
+
+  def _in_lockstep(self, player: Player) -> Player:
+    if self._lockstep is None:
+      return player
+    return _LockstepPlayer(player, self._lockstep)
+
   def _player(self, limits: EpisodeLimits) -> Player:
     if self._agents is not None:
       return self._agents.episodes
@@ -324,11 +377,7 @@ class LeaderGroupSource(GroupSource):
       subagent=self._settings.subagent,
       informs_critic=self._settings.advantage.informs_critic,
     )
-    return (
-      player
-      if self._lockstep is None
-      else _LockstepPlayer(player, self._lockstep)
-    )
+    return self._in_lockstep(player)
 
   def _collector(
     self, version: int, position: CollectorState | None

@@ -31,8 +31,8 @@ from launch.reports.facts import ROOT, commit
 from launch.reports.progress import StageProgress
 from launch.run import demonstrations, results
 from launch.run.context import RunContext, open_run
-from launch.run.environments import placed_environments
-from launch.run.evaluation import EvaluationPlan, Evaluator
+from launch.run.environments import placed_environments, tasks_during
+from launch.run.evaluation import Evaluator
 from launch.run.group_source import STAGE as RL
 from launch.run.group_source import (
   FollowerGroupSource,
@@ -56,10 +56,9 @@ CONSOLE = plain_console()
 def train(config: ml_collections.ConfigDict) -> None:
   """Trains to the end of the config, from wherever an earlier start got."""
   _require_learning(config)
-  plan = EvaluationPlan(**config.evaluation.to_dict())
   with open_run(config) as context:
     if context.processes.leads:
-      _lead(context, plan)
+      _lead(context)
     else:
       _follow(context)
 
@@ -88,11 +87,11 @@ def _require_experts(
     )
 
 
-def _lead(context: RunContext, plan: EvaluationPlan) -> None:
+def _lead(context: RunContext) -> None:
   """Runs every stage in process 0 and shows the results."""
   try:
     with context.timed(RUN):
-      codec = _run_stages(context, plan)
+      codec = _run_stages(context)
   except Interrupted as stopped:
     context.interrupts.close()  # all is saved: what follows has time
     _report_stop(context, stopped)
@@ -124,7 +123,7 @@ def _command() -> str:
   return shlex.join([sys.executable, "-m", "launch.train", *sys.argv[1:]])
 
 
-def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
+def _run_stages(context: RunContext) -> ChatCodec:
   """Runs every stage; returns the chat codec of the run."""
   settings, folder = context.settings, context.folder
   with contextlib.ExitStack() as stack:
@@ -135,6 +134,7 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
     _require_experts(settings, environments)
+    tasks_during(settings, environments)
     folder.keep_config(context.given)
     if not folder.is_done(RUN):
       FaultLog(folder.root / FAULTS).started(folder.newest_step(RL))
@@ -154,7 +154,7 @@ def _run_stages(context: RunContext, plan: EvaluationPlan) -> ChatCodec:
       make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
     params = warm_start_params(context, metrics)
-    evaluator = Evaluator(context, plan, environments, metrics)
+    evaluator = Evaluator(context, settings.evaluation, environments, metrics)
     with context.interrupts.at_once():
       service = stack.enter_context(
         serve_run(context.config, settings, context.policy, codec)
@@ -213,6 +213,8 @@ def _reinforce(
   share(what="the warm start's scores")
   with context.timed(RL):
     Reinforcement(context, groups, publisher, codec).train(params)
+  groups.finish()
+  share(what="the last evaluation during RL")
   score("rl", "greedy", "sampled")
 
 

@@ -2,9 +2,10 @@
 
 import collections
 
+import pytest
 from absl.testing import parameterized
 
-from agentrl_jax.data.task_source import TaskStream
+from agentrl_jax.data.task_source import IndicesWithout, TaskStream
 from agentrl_jax.errors import ConfigError
 
 
@@ -67,3 +68,20 @@ class TaskStreamTest(parameterized.TestCase):
   def test_refuses_weights_of_others(self):
     with self.assertRaisesRegex(ConfigError, "give each one a weight"):
       TaskStream({"a": range(3)}, weights={"b": 1.0}, split="test", seed=0)
+
+
+@pytest.mark.parametrize("held_out", [(), (0,), (9,), (3, 4, 8), range(10)])
+def test_indices_without_those_that_are_held_out(held_out):
+  indices = range(100, 110)
+  left = IndicesWithout(indices, [100 + n for n in held_out] + [7])
+  expected = [n for n in indices if n - 100 not in held_out]
+  assert list(left) == expected
+  assert left[-3:] == expected[-3:]
+  assert len(left) == len(expected)
+  with pytest.raises(IndexError):
+    _ = left[len(expected)]
+
+
+def test_indices_of_a_huge_split_take_no_memory():
+  left = IndicesWithout(range(10**12), [5, 10**11])
+  assert (left[5], left[10**11], left[-1]) == (6, 10**11 + 2, 10**12 - 1)

@@ -147,6 +147,10 @@ class Collector:
     self._admission.advance(version)
     self._changes.notify()
 
+  def see_learner(self) -> None:
+    """Starts the deadline of waits for the learner again."""
+    self._watch.seen()
+
   def pause(self) -> None:
     """Starts no more groups; those in flight go on."""
     self._paused = True

@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import (
   AsyncGenerator,
   AsyncIterator,
@@ -46,6 +47,7 @@ from agentrl_jax.rollout.engine.grammar_compiler import (
 # Requests inside the engine per slot. Those without a slot wait inside, so that
 # a freed slot gets the next one at once.
 _INSIDE_PER_SLOT = 2
+_IDLE_POLL_S = 0.01
 
 
 class Driver(abc.ABC):
@@ -91,6 +93,17 @@ class Driver(abc.ABC):
   def num_inside(self) -> tuple[int, ...]:
     """Requests inside the engine, per policy slot."""
     return self._limiter.num_inside
+
+  def wait_until_idle(self, deadline_s: float) -> None:
+    """Waits until the engine has dropped or answered all requests."""
+    ends_at = time.monotonic() + deadline_s
+    while not self.engine.is_idle:
+      if time.monotonic() > ends_at:
+        raise DeadlineExceeded(
+          f"the engine has requests {deadline_s:g} s after the last was sent: "
+          f"{self.num_inside} inside per policy slot; look at: its steps"
+        )
+      time.sleep(_IDLE_POLL_S)
 
   def require_running(self) -> None:
     """Raises `GeneratorFault` with the cause if no more requests are taken."""

@@ -12,7 +12,6 @@ from configs import base
 from configs.base import defaults
 from configs.environments import entry
 from launch.config.settings import PlaceSettings, Settings
-from launch.run.evaluation import EvaluationPlan
 
 CONFIG = base.get_config()
 # No class is made of these. The model's has defaults: a published model's
@@ -25,7 +24,6 @@ def classes_of_sections():
   """Maps the name of each section to the class that `launch` makes of it."""
   made = typing.get_type_hints(Settings) | {
     "containers": ContainerSpec,
-    "evaluation": EvaluationPlan,
   }
   made |= {"train": made["batch"], "warm_start": made["warm_start_optimizer"]}
   return {

@@ -1,0 +1,205 @@
+"""Tests of evaluations during RL: beside the learner, apart from training."""
+
+import asyncio
+import contextlib
+import itertools
+import time
+import types
+
+import pytest
+
+from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import MetricsWriter, read_metrics
+from launch.config.settings import read_settings
+from launch.reports import plots
+from launch.run.environments import (
+  task_stream,
+  tasks_during,
+  training_stream,
+)
+from launch.run.evaluation import Validation
+from launch.serving.service import Service
+from tests.clocks import wait_until
+from tests.controller.stage import Brittle, ScriptedEngine, codec
+from tests.launch import tiny
+
+DUE = {"evaluation.every": 2, "evaluation.num_tasks_during": 4}
+ONE_MODE = {"evaluation.num_sampled_during": 0, "evaluation.timeout_s": 2.0}
+NUM_TASKS = 40  # of the split that is trained on
+
+
+class Few(Brittle):
+  """An environment of few tasks; the episodes of some hang, if it is asked."""
+
+  hangs = False
+
+  def indices(self, split):
+    return range(NUM_TASKS if split == "train" else 3)
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    if self.hangs:
+      await asyncio.sleep(1e6)
+    async with super().open(task, seed=seed) as session:
+      yield session
+
+
+def config_of(**changes):
+  config = tiny.get_config()
+  config.update_from_flattened_dict(DUE | changes)
+  config.episode.max_answer_tokens = 64
+  return config
+
+
+@contextlib.contextmanager
+def validation(folder, environment=None, engine=None, **changes):
+  """Yields evaluations of a run, and a function that returns their metrics."""
+  config = config_of(**changes)
+  settings = read_settings(config)
+  environments = {"arithmetic": environment or Few()}
+  service = Service(
+    codec(),
+    publisher=None,
+    generator=engine or ScriptedEngine(version=3),
+    settle=lambda: None,
+    report=dict,
+    status=lambda: None,
+  )
+  context = types.SimpleNamespace(
+    config=config,
+    settings=settings,
+    folder=types.SimpleNamespace(stage=lambda name: contextlib.nullcontext()),
+    interrupts=types.SimpleNamespace(received=None),
+  )
+  with MetricsWriter(folder) as metrics:
+    each = Validation(
+      context,
+      environments,
+      service,
+      metrics,
+      tasks_during(settings, environments),
+    )
+    each.resume()
+    yield each, lambda: read_metrics(metrics.path)
+
+
+def collected(each, rows, number):
+  """Collects until there are `number` rows, as the learner does."""
+
+  def come():
+    each.collect()
+    return len(rows()) >= number
+
+  wait_until(come, lambda: f"{len(rows())} rows", 60.0)
+  return rows()
+
+
+@pytest.mark.parametrize("rule", ["fixed", "signal"])
+def test_tasks_of_evaluations_are_not_trained_on(rule):
+  settings = read_settings(config_of(**{"task_weights.rule": rule}))
+  environments = {"arithmetic": Few()}
+  held_out = {task.index for task in tasks_during(settings, environments)}
+  assert len(held_out) == 4
+  streams = [
+    training_stream(settings, environments, purpose="rl"),
+    task_stream(
+      settings, environments, split="train", purpose="demonstrations"
+    ),
+  ]
+  for stream in streams:
+    drawn = itertools.islice(stream, 3 * NUM_TASKS)
+    assert {task.index for _, task in drawn} == set(range(NUM_TASKS)) - held_out
+
+
+def test_tasks_are_another_splits_if_one_is_named():
+  settings = read_settings(config_of(**{"evaluation.split": "dev"}))
+  environments = {"arithmetic": Few()}
+  assert {t.split for t in tasks_during(settings, environments)} == {"dev"}
+  stream = training_stream(settings, environments, purpose="rl")
+  drawn = {task.index for _, task in itertools.islice(stream, 3 * NUM_TASKS)}
+  assert drawn == set(range(NUM_TASKS))
+
+
+def test_more_than_half_of_the_tasks_cannot_be_held_out():
+  settings = read_settings(config_of(**{"evaluation.num_tasks_during": 21}))
+  with pytest.raises(ConfigError, match="at most half is held out"):
+    tasks_during(settings, {"arithmetic": Few()})
+
+
+def test_keys_without_evaluations_during_rl_are_refused():
+  with pytest.raises(ConfigError, match=r"num_tasks_during=4.*every=0"):
+    read_settings(config_of(**{"evaluation.every": 0}))
+
+
+def test_versions_that_are_due_are_scored_in_both_modes(tmp_path):
+  with (
+    validation(tmp_path) as (each, rows),
+    ControllerThread() as thread,
+  ):
+    for version, number in ((0, 2), (1, 2), (2, 4), (3, 4), (5, 6)):
+      each.begin(thread, version)
+      collected(each, rows, number)
+    each.begin(thread, 6)  # the last: left to `finish`
+    each.finish()
+    each.finish()
+    found = [(row.stage, row.step) for row in rows()]
+    assert found == [
+      (f"validation_{mode}", version)
+      for version in (0, 2, 5, 6)
+      for mode in ("greedy", "sampled")
+    ]
+    values = rows()[0].values
+    assert values["eval/success/arithmetic"] == 1
+    assert values["eval/tasks/arithmetic"] == 4
+    assert (values["eval/oldest_version"], values["eval/newest_version"]) == (
+      3,
+      3,
+    )
+    plot = plots.run_plots(rows(), [])[1]
+    assert list(plot.lines[0].x) == [0, 2, 5, 6]
+
+
+def test_a_later_start_repeats_no_evaluation_that_is_kept(tmp_path):
+  with validation(tmp_path) as (each, rows), ControllerThread() as thread:
+    each.begin(thread, 2)
+    collected(each, rows, 2)
+  with validation(tmp_path) as (each, rows), ControllerThread() as thread:
+    each.begin(thread, 3)
+    each.begin(thread, 4)  # would be left out if one of 3 had begun
+    assert [row.step for row in collected(each, rows, 4)] == [2, 2, 4, 4]
+
+
+def test_an_environment_that_hangs_holds_nobody(tmp_path, caplog):
+  environment = Few()
+  environment.hangs = True
+  began_at = time.monotonic()
+  with (
+    validation(tmp_path, environment) as (each, rows),
+    ControllerThread() as thread,
+  ):
+    each.begin(thread, 0)
+    each.begin(thread, 2)
+    each.collect()
+    assert not rows()
+    assert "the evaluation of update 0 is not over" in caplog.text
+  assert time.monotonic() - began_at < 30
+  assert not environment.num_open
+
+
+def test_an_evaluation_that_is_lost_costs_itself_alone(tmp_path, caplog):
+  environment = Few()
+  environment.hangs = True
+  with (
+    validation(tmp_path, environment, **ONE_MODE) as (each, rows),
+    ControllerThread() as thread,
+  ):
+    each.begin(thread, 0)
+    collected(each, rows, 1)
+    assert "an evaluation during RL is lost" in caplog.text
+    environment.hangs = False
+    each.begin(thread, 2)
+    lost, scored = collected(each, rows, 2)
+    assert lost.values["eval/lost/arithmetic"] == 4
+    assert "eval/success" not in lost.values
+    assert scored.values["eval/success"] == 1
