@@ -33,6 +33,7 @@ from agentrl_jax import losses
 from agentrl_jax.train.collapse.alarm import (
   AlarmState,
   CollapseAlarmConfig,
+  Observed,
   advance,
 )
 from agentrl_jax.train.random_filter import keep_random_groups
@@ -176,7 +177,7 @@ def is_raised(spread_U: Sequence[float]) -> bool:
   """True if the collapse alarm's rule of spread is broken at some update."""
   state = AlarmState()
   for spread in spread_U:
-    state = advance(state, _ALARM, std=float(spread), success=1.0)
+    state = advance(state, _ALARM, Observed(std=float(spread), success=None))
     if state.low_std >= _ALARM.std_batches:
       return True
   return False

@@ -283,7 +283,7 @@ class _RunningEpisode:
           "or leave this task out"
         ) from error
       return None, Status.AGENT_CONTEXT_LIMIT
-    message = line.add_action(prompt, answer)
+    message = line.add_action(prompt, answer, tools)
     ended = answer.sampled[-1] in self._codec.stop_tokens
     if len(answer.sampled) >= room and not ended:
       return None, Status.AGENT_CONTEXT_LIMIT

@@ -14,7 +14,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from agentrl_jax.data.records import Message, Tool, ToolCall
-from agentrl_jax.env.tools import Flaw, ToolMistake, read_arguments
+from agentrl_jax.data.tool_calls import Flaw
+from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
 
 PLANNER, WORKER = "planner", "worker"

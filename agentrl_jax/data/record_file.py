@@ -188,6 +188,8 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
     "reward": turn.reward,
     "grammar": turn.grammar,
     "line": turn.line,
+    "calls": None if turn.calls is None else list(turn.calls),
+    "is_cut": turn.is_cut,
     **arrays,
   }
 
@@ -201,5 +203,7 @@ def _turn_from_json(body: Mapping[str, Any]) -> Turn:
     reward=body["reward"],
     grammar=body["grammar"],
     line=body.get("line", 0),
+    calls=None if body.get("calls") is None else tuple(body["calls"]),
+    is_cut=body.get("is_cut", False),
     **arrays,
   )

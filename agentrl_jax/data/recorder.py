@@ -26,6 +26,7 @@ from agentrl_jax.data.records import (
   Turn,
   message_to_json,
 )
+from agentrl_jax.data.tool_calls import flaw_of
 from agentrl_jax.errors import GeneratorFault
 
 _LONG = 1 << 14  # characters, about ten milliseconds of tokenizing
@@ -169,12 +170,18 @@ class LineRecorder:
     self._observation = _frozen(tokens, np.int32)
 
   def add_action(
-    self, prompt: np.ndarray, answer: SampledTokens, *, grammar: str = ""
+    self,
+    prompt: np.ndarray,
+    answer: SampledTokens,
+    *,
+    grammar: str = "",
+    calls: tuple[str, ...] | None = None,
+    is_cut: bool = False,
   ) -> Turn:
     """Records the answer that the engine gave to `prompt`.
 
-    Raises `GeneratorFault` for an answer without tokens or with
-    log-probabilities that are not finite.
+    `calls` and `is_cut` are as in `Turn`. Raises `GeneratorFault` for an answer
+    without tokens or with log-probabilities that are not finite.
     """
     _require_usable(answer)
     if not np.array_equal(prompt[: len(self._stream)], self._stream):
@@ -192,6 +199,8 @@ class LineRecorder:
       policy_slot=answer.policy_slot,
       grammar=grammar,
       line=self.number,
+      calls=calls,
+      is_cut=is_cut,
     )
     self._turns.append(turn)
     self._num_turns += 1
@@ -302,10 +311,22 @@ class ChatLine:
     self.messages += messages
     self.new_messages = tuple(messages)
 
-  def add_action(self, prompt: np.ndarray, answer: SampledTokens) -> Message:
-    """Records the engine's answer to `prompt`; returns it as a message."""
-    turn = self._tokens.add_action(prompt, answer, grammar=self.grammar)
-    message = self._codec.read(turn.sampled)
+  def add_action(
+    self, prompt: np.ndarray, answer: SampledTokens, tools: Sequence[Tool] = ()
+  ) -> Message:
+    """Records the engine's answer to `prompt`; returns it as a message.
+
+    `tools` are those that the answer could call.
+    """
+    message = self._codec.read(answer.sampled)
+    ended = {*answer.sampled[-1:].tolist()} & {*self._codec.stop_tokens}
+    self._tokens.add_action(
+      prompt,
+      answer,
+      grammar=self.grammar,
+      calls=call_flaws(message, tools),
+      is_cut=not ended,
+    )
     self.messages.append(message)
     return message
 
@@ -331,6 +352,16 @@ class ChatLine:
     last = int(self._tokens.stream[-1])
     ended_by = last if last in self._codec.stop_tokens else None
     return self._codec.extend(messages, ended_by=ended_by, room=room)
+
+
+def call_flaws(
+  message: Message, tools: Sequence[Tool]
+) -> tuple[str, ...] | None:
+  """Returns `Turn.calls` of an answer that could call `tools`."""
+  if not tools:
+    return None
+  flaws = [flaw_of(call, tools) for call in message.tool_calls]
+  return tuple(flaw.value if flaw else "" for flaw in flaws)
 
 
 def _require_usable(answer: SampledTokens) -> None:

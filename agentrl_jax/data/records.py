@@ -397,6 +397,10 @@ class Turn(Scored):
   reward: float = 0.0  # of this answer alone
   grammar: str = ""
   line: int = 0  # of tokens, that the answer continues or begins
+  # Of each tool call of the answer, `tool_calls.Flaw.value`, or "" if it has
+  # none. None: the answer was offered no tools.
+  calls: tuple[str, ...] | None = None
+  is_cut: bool = False  # ended by a number of tokens, not by a stop token
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -8,11 +8,8 @@ checked.
 """
 
 import dataclasses
-import enum
-import functools
 import itertools
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,22 +17,9 @@ from jsonschema.exceptions import ValidationError
 
 from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.json_schema import shortened
-from agentrl_jax.data.records import (
-  Tool,
-  ToolCall,
-  unique_members,
-)
+from agentrl_jax.data.records import Tool, ToolCall, unique_members
+from agentrl_jax.data.tool_calls import Flaw, parse_portable, validator_of
 from agentrl_jax.errors import ConfigError, refuse_constant
-
-_KEPT = 1024  # size of the cache of compiled schemas
-
-
-class Flaw(enum.Enum):
-  """Kind of mistake in a call, for environments with messages of their own."""
-
-  UNKNOWN_TOOL = "unknown tool"
-  MALFORMED_JSON = "malformed JSON"
-  WRONG_ARGUMENTS = "wrong arguments"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +73,7 @@ def read_arguments(
       Flaw.UNKNOWN_TOOL,
       f"Error: there is no tool {quoted(call.name)}. The tools are: {names}.",
     )
-  validator = _validator_of(tool)
+  validator = validator_of(tool)
   try:
     arguments = parse_portable(call.arguments)
   except (ValueError, RecursionError) as error:
@@ -130,59 +114,7 @@ def require_readable(tools: Sequence[Tool]) -> None:
   if len(set(names)) != len(names):
     raise ConfigError(f"two tools have one name among {', '.join(names)}")
   for tool in tools:
-    _validator_of(tool)
-
-
-def _validator_of(tool: Tool) -> Any:
-  """Returns the compiled schema of a tool, cached by its text."""
-  try:
-    text = json.dumps(tool.parameters)
-  except (TypeError, ValueError, RecursionError) as error:
-    raise ConfigError(
-      f"the parameters of tool {tool.name} cannot be written as JSON: {error}"
-    ) from error
-  return _compiled(text, tool.name)
-
-
-@functools.lru_cache(_KEPT)
-def _compiled(parameters: str, name: str) -> Any:
-  schema = {"type": "object", **json.loads(parameters)}
-  return json_schema.validator_of(schema, f"the schema of tool {name}")
-
-
-def parse_portable(text: str) -> Any:
-  """Parses JSON that every program reads alike, and can hold.
-
-  Numbers have 64 bits at most, text can be encoded, and the depth is bounded.
-  Raises `ValueError` or `RecursionError` for other text.
-  """
-  value = json.loads(
-    text,
-    parse_constant=refuse_constant,
-    object_pairs_hook=unique_members,
-    parse_int=_read_int,
-    parse_float=_read_float,
-  )
-  if "\\u" in text:  # an escape may hide half of a surrogate pair
-    json.dumps(value, ensure_ascii=False).encode()
-  limit = json_schema.MAX_DEPTH
-  may_be_deep = text.count("[") + text.count("{") > limit
-  if may_be_deep and json_schema.depth_of(value) > limit:
-    raise ValueError(f"it is nested deeper than {limit} lists and objects")
-  return value
-
-
-def _read_int(digits: str) -> int:
-  if len(digits) > 20 or not -(2**63) <= (value := int(digits)) < 2**63:
-    raise ValueError(f"{shortened(digits)} does not fit in 64 bits")
-  return value
-
-
-def _read_float(digits: str) -> float:
-  value = float(digits)
-  if math.isinf(value):
-    raise ValueError(f"{shortened(digits)} does not fit in 64 bits")
-  return value
+    validator_of(tool)
 
 
 _CONSIDERED = 16  # errors of a call, of which one is described

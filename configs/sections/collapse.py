@@ -24,5 +24,12 @@ def get_config() -> ml_collections.ConfigDict:
       # this; 0: no such alarm.
       min_success=0.01,
       success_batches=50,  # batches in a row until the alarm of min_success
+      # Batches in a row in which no tool call of an environment's answers can
+      # be read, until an alarm; 0: no such alarm.
+      call_batches=5,
+      # Alarm when the policy's entropy stays below this share of its mean over
+      # the first batches; 0: no such alarm.
+      entropy_share=0.05,
+      entropy_batches=10,  # batches in a row until the alarm of entropy_share
     ),
   )

@@ -1,4 +1,4 @@
-"""Record of the faults that a run survived: `faults.jsonl` in its folder.
+"""Record of faults and alarms of a run: `faults.jsonl` in its folder.
 
 A resumed run removes the metrics of updates that are not in its checkpoint, and
 counts from 0 again. This file is only ever appended to, so it keeps the faults
@@ -10,7 +10,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.files import append_whole, drop_half_line, reading
 
@@ -18,19 +18,22 @@ FILE = "faults.jsonl"
 START = "start"  # of the learner; all but a run's first follow an end
 SERVER = "server"  # a rollout server that was lost
 EPISODE = "episode"  # an episode that a fault ended
+ALARM = "alarm"  # of `train.collapse.alarm`
+NOTE = "note"  # its sentence that is no alarm
 LOST_SERVERS = "rollouts/lost"
 _FAULT = "rollout/fault/"  # then the fault's class, and the task
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """`count` faults of a kind, seen at update `version`."""
+  """`count` faults of a kind, or an alarm, seen at update `version`."""
 
   time_s: float  # since 1970
   version: int
-  kind: str  # START, SERVER or EPISODE
+  kind: str  # START, SERVER, EPISODE, ALARM or NOTE
   count: int = 1
-  what: str = ""  # of episodes: the fault's class and the task
+  # Of episodes the fault's class and the task, of alarms the sentence.
+  what: str = ""
 
 
 class FaultLog:
@@ -62,6 +65,11 @@ class FaultLog:
         kind = SERVER if is_server else EPISODE
         self._add(Fault(self._clock(), version, kind, new, what))
 
+  def alarm(self, version: int, sentence: str, *, is_note: bool) -> None:
+    """Records an alarm that has begun, or a note."""
+    kind = NOTE if is_note else ALARM
+    self._add(Fault(self._clock(), version, kind, what=sentence))
+
   def _add(self, fault: Fault) -> None:
     drop_half_line(self._path)
     append_whole(self._path, json.dumps(dataclasses.asdict(fault)) + "\n")
@@ -78,3 +86,11 @@ def read_faults(path: pathlib.Path) -> list[Fault]:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [Fault(**json.loads(line)) for line in lines if line.endswith("\n")]
   return found[1:] if found and found[0].kind == START else found
+
+
+def split_alarms(
+  faults: Sequence[Fault],
+) -> tuple[list[Fault], list[Fault]]:
+  """Returns the alarms and notes, and all else."""
+  alarms = [fault for fault in faults if fault.kind in (ALARM, NOTE)]
+  return alarms, [fault for fault in faults if fault not in alarms]

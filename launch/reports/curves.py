@@ -27,7 +27,8 @@ ENTROPY = "policy/entropy"  # nats per token
 GRADIENT_NORM = "gradient_norm"
 GROUP_STD = "reward/group_std"  # of a group's rewards, mean of a batch
 MUTUAL_INFORMATION = "policy/mutual_information"  # nats per answer
-COLLAPSED = "reward/collapsed"  # 1 while the collapse alarm holds
+COLLAPSED = "reward/collapsed"  # 1 while the alarm of rewards holds
+ALARMS = (COLLAPSED, "calls/collapsed", "policy/collapsed")  # likewise
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,15 @@ import markupsafe
 from agentrl_jax.data.records import unicode_text
 from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import Row
-from launch.processes.fault_log import EPISODE, SERVER, START, Fault
+from launch.processes.fault_log import (
+  ALARM,
+  EPISODE,
+  NOTE,
+  SERVER,
+  START,
+  Fault,
+  split_alarms,
+)
 from launch.reports import numbers
 from launch.reports.episodes import Answer, Episode, viewer_answers
 from launch.reports.plots import run_plots
@@ -57,6 +65,7 @@ def render(
 ) -> str:
   """Renders the report as text."""
   tables = [before_after(summary, mode) for mode in MODES]
+  alarms, faults = split_alarms(faults)
   return page(
     "report.html",
     summary=summary,
@@ -74,6 +83,7 @@ def render(
     ],
     plots=run_plots(metrics, summary.evaluations),
     attempts=attempts_table(metrics),
+    alarms=alarms[-NUM_FAULTS:],
     faults=faults[-NUM_FAULTS:],
     num_faults=len(faults),
     times=stage_times(summary),
@@ -165,6 +175,7 @@ def fault_text(fault: Fault) -> str:
     START: f"the learner started again, from update {fault.version}",
     SERVER: f"{fault.count} rollout server{plural} lost; others answered",
     EPISODE: f"{fault.count} episode{plural} of {task} broken: {cause}",
+    **dict.fromkeys((ALARM, NOTE), fault.what),
   }[fault.kind]
 
 

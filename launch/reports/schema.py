@@ -31,7 +31,7 @@ class RunNow:
   figures: Mapping[str, float]  # by their text
   success: Mapping[str, float]  # of training, by task
   stopped: Sequence[str]  # tasks of which no groups start
-  collapsed: bool  # while the collapse alarm holds
+  alarms: Sequence[str]  # the latest sentences, while one holds
   num_faults: int
   faults: Sequence[FaultLine]  # the latest
 

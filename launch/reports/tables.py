@@ -14,7 +14,7 @@ from rich.text import Text
 from agentrl_jax.metrics import Row
 from launch.processes.terminal import plain_console
 from launch.reports import numbers
-from launch.reports.curves import RL, curves_below
+from launch.reports.curves import RL, Curve, curves_below
 from launch.reports.summary import (
   ALL,
   MODES,
@@ -249,6 +249,17 @@ _OTHERS = (
 )
 
 
+# Shares, by the metrics of `train.collapse.answers`.
+_ANSWERS = {
+  "calls/share_of_answers": "answers with a call",
+  "calls/malformed": "calls that cannot be read",
+  "calls/unknown_tool": "calls of unknown tools",
+  "calls/refused": "calls refused by a schema",
+  "answers/cut": "answers cut by length",
+}
+_BATCHES = 5  # of each of their means
+
+
 def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
   """Counts the episodes of all starts of RL; None without records."""
   tasks = tuple(c.name for c in curves_below(rows, RL, _FINISHED))
@@ -259,9 +270,19 @@ def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
     (line.label, tuple(_text(starts, line, task) for task in tasks))
     for line in (_ENDED, *_statuses(rows), *_OTHERS)
   ]
+  for metric, label in _ANSWERS.items():
+    changes = {c.name: _change(c) for c in curves_below(rows, RL, metric)}
+    if changes:
+      drawn.append((label, tuple(changes.get(task, "–") for task in tasks)))
   return AttemptsTable(
     tasks, tuple((label, texts) for label, texts in drawn if any(texts))
   )
+
+
+def _change(curve: Curve) -> str:
+  """Returns the share of the first batches and of the latest."""
+  ends = (curve.values[:_BATCHES], curve.values[-_BATCHES:])
+  return " → ".join(numbers.percent(math.fsum(e) / len(e)) for e in ends)
 
 
 def _statuses(rows: Sequence[Row]) -> list[_Line]:

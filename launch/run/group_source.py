@@ -8,6 +8,7 @@ import abc
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import time
@@ -47,6 +48,7 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from agentrl_jax.train.advantages import shaped_reward
+from agentrl_jax.train.collapse.answers import answer_metrics, count_answers
 from agentrl_jax.train.compared import LearnedTurns
 from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
@@ -62,6 +64,8 @@ from launch.run.evaluation import POLL_S, Validation, success_by_task
 from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
+
+_log = logging.getLogger(__name__)
 
 STAGE = "rl"
 
@@ -99,6 +103,11 @@ class GroupSource(abc.ABC):
 
     `learned` is what the learner computed of them, to be kept beside them.
     """
+
+  def alarm(  # noqa: B027
+    self, version: int, sentence: str, *, is_note: bool
+  ) -> None:
+    """Tells and records an alarm that begins at `version`, or a note."""
 
   def advance(self, version: int) -> None:  # noqa: B027
     """Lets newer groups start, since the policy is published."""
@@ -296,6 +305,11 @@ class LeaderGroupSource(GroupSource):
     if self._validation is not None:
       self._validation.collect()
     self._between = self._position(self._running.snapshot())
+
+  def alarm(self, version: int, sentence: str, *, is_note: bool) -> None:
+    """Writes the sentence to the log and to `faults.jsonl`."""
+    _log.warning("update %d: %s", version, sentence)
+    self._faults.alarm(version, sentence, is_note=is_note)
 
   @property
   def _running(self) -> ControllerThread:
@@ -495,7 +509,7 @@ def require_information(environments: Mapping[str, Environment]) -> None:
 def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
   played = [t for group in groups for t in group.trajectories]
   policy_slots = [turn.policy_slot for t in played for turn in t.turns]
-  report = success_by_task(played)
+  report = success_by_task(played) | answer_metrics(count_answers(played))
   report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
   report["rollout/stale_turns"] = sum(s > 0 for s in policy_slots) / max(
     len(policy_slots), 1

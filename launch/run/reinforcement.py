@@ -23,7 +23,7 @@ from agentrl_jax.errors import Collapsed
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
-from agentrl_jax.train.collapse.alarm import CollapseAlarm
+from agentrl_jax.train.collapse.alarm import LEARNED, CollapseAlarm
 from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
 from agentrl_jax.train.config.layout import Layout, LayoutChooser
 from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
@@ -305,8 +305,8 @@ class Reinforcement:
   def _heed_alarm(self, version: int, save: Callable[[], str]) -> None:
     """Warns of a collapse; raises `Collapsed` if the run ends by it."""
     alarm = self._alarm
-    if alarm.begins and self._context.processes.leads:
-      _log.warning("update %d: %s", version, alarm.message)
+    for rule, sentence in alarm.new.items():
+      self._groups.alarm(version, sentence, is_note=rule == LEARNED)
     if alarm.stops:
       raise Collapsed(f"update {version}: {alarm.message}. Kept: {save()}")
 
@@ -319,8 +319,9 @@ class Reinforcement:
     del params  # the update needs their memory
     if self._settings.mutual_information.is_due(int(state.version), number):
       report |= self._dependence.measure(groups, self._whole(state.params))
-    report |= self._alarm.watch(groups)
     state, metrics = self._updates(state, batches, number)
+    entropy = metrics.get("policy/entropy")
+    report |= self._alarm.watch(groups, int(state.version), entropy)
     return state, report | metrics
 
   def _updates(

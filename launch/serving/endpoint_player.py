@@ -43,8 +43,8 @@ from agentrl_jax.data.records import (
   message_to_json,
   tool_to_json,
 )
+from agentrl_jax.data.tool_calls import parse_portable
 from agentrl_jax.env.interface import Environment, Step
-from agentrl_jax.env.tools import parse_portable
 from agentrl_jax.errors import ConfigError, GeneratorFault
 from agentrl_jax.waits import Backoff
 from launch.serving.refusals import is_filtered, is_full_context

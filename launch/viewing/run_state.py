@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from agentrl_jax.controller.metrics import stopped_tasks
 from agentrl_jax.metrics import FILE, Row, read_metrics
+from launch.processes.fault_log import ALARM, read_faults, split_alarms
 from launch.processes.fault_log import FILE as FAULTS
-from launch.processes.fault_log import read_faults
+from launch.reports.curves import ALARMS
 from launch.reports.html import fault_text
 from launch.reports.plots import run_plots
 from launch.reports.schema import Drawing, FaultLine, RunNow
@@ -16,7 +17,7 @@ from launch.reports.summary import read_evaluation
 from launch.storage.run_config import run_config
 
 _STAGE = "rl"
-_FAULTS = 20  # the latest are shown
+_FAULTS, _ALARMS = 20, 4  # the latest are shown
 # Names as in docs/reading_a_run.md, and how the page calls them.
 _FIGURES = {
   "reward/mean": "mean reward",
@@ -45,7 +46,9 @@ class RunState:
     """Returns the newest numbers."""
     rows = [row for row in self._metrics() if row.stage == _STAGE]
     values = rows[-1].values if rows else {}
-    faults = read_faults(self._run / FAULTS)
+    kept = read_faults(self._run / FAULTS)
+    alarms, faults = split_alarms(kept)
+    holds = any(values.get(name) for name in ALARMS)
     return RunNow(
       name=self.name,
       is_finished=(self._run / "done" / "run.json").exists(),
@@ -61,7 +64,11 @@ class RunState:
         if name.startswith(_BY_TASK)
       },
       stopped=stopped_tasks(values),
-      collapsed=bool(values.get("reward/collapsed")),
+      alarms=[
+        f"update {fault.version}: {fault_text(fault)}"
+        for fault in alarms[-_ALARMS:]
+        if holds and fault.kind == ALARM
+      ],
       num_faults=len(faults),
       faults=[
         FaultLine(

@@ -20,7 +20,6 @@ from launch.viewing.server import Viewer
 _PERIOD_S = 2.0  # between two looks at a run that goes on
 _FAULTS = 3  # the latest are shown
 _ROWS = 15  # of the latest trajectories
-_COLLAPSED = "the policy may have collapsed: its log says why"
 _HEAD = 12  # lines above the trajectories, of a terminal's height
 # Of a terminal's own commands: what a policy or a tool wrote must not give any.
 _CONTROL = {
@@ -63,7 +62,7 @@ def overview(viewer: Viewer, num_rows: int) -> RenderableType:
     Text(_head(now)),
     Text("  ".join(_figures(now)), style="dim"),
     *(Text(_alarm(task), style="bold red") for task in now.stopped),
-    *([Text(_COLLAPSED, style="bold red")] if now.collapsed else []),
+    *(Text(sentence, style="bold red") for sentence in now.alarms),
     *(Text(line, style="red") for line in _faults(now)),
     *([_table(listed[:num_rows])] if listed else []),
     Text(

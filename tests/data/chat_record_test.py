@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 
 from agentrl_jax.data.recorder import ChatRecord
-from agentrl_jax.data.records import Message, Status, Tool
+from agentrl_jax.data.records import Message, Status, Tool, ToolCall
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import PromptTooLong
 from tests.controller.stage import an_episode, answer_of, codec
@@ -24,6 +24,31 @@ class ChatRecordTest(unittest.TestCase):
     trajectory = record.trajectory(Status.COMPLETED)
     self.assertEqual([t.reward for t in trajectory.turns], [0.25, 0.0, 0.75])
     self.assertEqual(trajectory.reward, 1.0)
+
+  def test_what_an_answer_did_is_on_record(self):
+    line = ChatRecord(an_episode(), codec()).start_line(())
+    tool = Tool("add", "", {"required": ["a"]})
+    called = [
+      ToolCall("add", '{"a": 1}'),
+      ToolCall("add", "{}"),
+      ToolCall("drop", "{}"),
+    ]
+    written = codec().write(Message("assistant", "", tuple(called)))
+    text = codec().encode("<tool_call>add(1)</tool_call>")
+    line.add_observation([Message("user", "hello")])
+    for tokens, tools in (
+      (written, [tool]),
+      (text, [tool]),
+      (written[-1:], [tool]),
+      (written, []),
+    ):
+      line.add_action(line.prompt, answer_of(tokens), tools)
+    turns = line._tokens._turns
+    self.assertEqual(
+      [turn.calls for turn in turns],
+      [("", "wrong arguments", "unknown tool"), ("malformed JSON",), (), None],
+    )
+    self.assertEqual([t.is_cut for t in turns], [False, True, False, False])
 
   def test_a_transcript_names_lines_if_there_are_several(self):
     record = ChatRecord(an_episode(), codec())

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_jax.data.records import Tool, ToolCall
+from agentrl_jax.data.tool_calls import Flaw
 from agentrl_jax.env.tools import (
-  Flaw,
   ToolMistake,
   parse_any,
   read_arguments,

@@ -97,8 +97,11 @@ class ChatCall:
 
   def finish(self, choice: Choice) -> None:
     """Parses a complete answer, and records it in the call's context."""
-    self._answers[choice.index] = message = self._parse(choice)
-    self._context.record(choice, [*self._messages, message], self._output.tools)
+    read = self._read(choice)
+    self._answers[choice.index] = message = self._parse(choice, read)
+    self._context.record(
+      choice, [*self._messages, message], self._output.tools, read
+    )
 
   def choice_json(self, choice: Choice) -> dict[str, Any]:
     """Returns a choice of the whole answer."""
@@ -178,15 +181,18 @@ class ChatCall:
     has_calls = self._answers[choice.index].tool_calls
     return "tool_calls" if has_calls else choice.finish_reason
 
-  def _parse(self, choice: Choice) -> Message:
-    """Parses an answer as a message; malformed calls stay text."""
-    plain = Message("assistant", choice.text)
+  def _read(self, choice: Choice) -> Message | None:
+    """Returns the answer as it is; None if it could have no calls."""
     if not self._output.has_calls or choice.stop_reason is not None:
-      return plain
+      return None
+    return self._codec.read(choice.answer.sampled)
+
+  def _parse(self, choice: Choice, message: Message | None) -> Message:
+    """Makes the message to send of what was read; malformed calls stay text."""
+    calls = message.tool_calls if message else ()
+    if message is None or not calls or not all(call.name for call in calls):
+      return Message("assistant", choice.text)
     sampled = choice.answer.sampled
-    message = self._codec.read(sampled)
-    if not message.tool_calls or not all(c.name for c in message.tool_calls):
-      return plain
     conversation = hashlib.sha256(choice.prompt.tobytes() + sampled.tobytes())
     return dataclasses.replace(
       message,

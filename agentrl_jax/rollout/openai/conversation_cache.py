@@ -92,8 +92,12 @@ class CallContext:
     choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
+    read: Message | None = None,
   ) -> None:
-    """Records a complete answer; in a chat, `messages` ends with it."""
+    """Records a complete answer; in a chat, `messages` ends with it.
+
+    `read` is the answer with its malformed calls, if it could have calls.
+    """
 
 
 class ConversationCache(CallContext):
@@ -133,6 +137,7 @@ class ConversationCache(CallContext):
     choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
+    read: Message | None = None,
   ) -> None:
     """Caches the conversation, and evicts the least recently used ones."""
     key = conversation_keys(messages, tools)[-1]

@@ -134,7 +134,7 @@ function showState(state) {
   if (state.num_faults) parts.push(plural(state.num_faults, "fault"));
   if (!state.is_finished) {
     for (const task of state.stopped) parts.push(`no groups of ${task} start: its environment fails or hangs`);
-    if (state.collapsed) parts.push("the policy may have collapsed: its log says why");
+    parts.push(...state.alarms);
   }
   say("state", parts.join(" · "));
 }

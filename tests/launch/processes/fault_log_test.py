@@ -8,12 +8,15 @@ from absl.testing import absltest
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Task
 from launch.processes.fault_log import (
+  ALARM,
   EPISODE,
   LOST_SERVERS,
+  NOTE,
   SERVER,
   START,
   FaultLog,
   read_faults,
+  split_alarms,
 )
 from launch.reports.html import fault_text
 from tests.clocks import StoppedClock
@@ -75,6 +78,18 @@ class FaultLogTest(absltest.TestCase):
     self.assertEqual(self.found(), [(1, SERVER, 1, "")])
     self.log.started(1)
     self.assertEqual(self.found(), [(1, SERVER, 1, ""), (1, START, 1, "")])
+
+  def test_alarms_stand_beside_the_faults(self):
+    self.log.started(0)
+    self.log.update(1, {LOST_SERVERS: 1.0})
+    self.log.alarm(4, "since update 1 nothing", is_note=False)
+    self.log.alarm(5, "all is learned", is_note=True)
+    alarms, faults = split_alarms(read_faults(self.path))
+    self.assertEqual(
+      [(fault.kind, fault_text(fault)) for fault in alarms],
+      [(ALARM, "since update 1 nothing"), (NOTE, "all is learned")],
+    )
+    self.assertEqual([fault.kind for fault in faults], [SERVER])
 
   def test_is_told_in_words(self):
     self.log.started(0)

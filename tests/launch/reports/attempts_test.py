@@ -54,6 +54,19 @@ class AttemptsTest(unittest.TestCase):
       with self.subTest(label=label):
         self.assertEqual(shown[label], text)
 
+  def test_shares_of_answers_are_of_the_first_and_the_latest_batches(self):
+    shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.9, 1.0]
+    rows = [
+      Row("rl", step, 0.0, {"calls/share_of_answers/dbbench": share})
+      for step, share in enumerate(shares, 3)
+    ]
+    other = Row("rl", 11, 0.0, {"answers/cut/another": 1.0})
+    table = attempts_table([*self.rows, *rows, other])
+    shown = {label: texts for label, (texts,) in table.rows}
+    self.assertEqual(shown["answers with a call"], "20.0\xa0% → 56.0\xa0%")
+    self.assertEqual(shown["answers cut by length"], "–")
+    self.assertNotIn("calls of unknown tools", shown)
+
   def test_counts_go_on_over_a_resume_and_means_do_not(self):
     resumed = {
       f"rollout/{name}/dbbench": value

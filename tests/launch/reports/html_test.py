@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from agentrl_jax.metrics import FILE, read_metrics
-from launch.processes.fault_log import EPISODE, SERVER, START, Fault
+from launch.processes.fault_log import ALARM, EPISODE, SERVER, START, Fault
 from launch.reports import html as report
 from launch.reports import numbers
 from launch.reports.episodes import Episode
@@ -161,7 +161,11 @@ class PageTest(unittest.TestCase):
   def test_faults_are_listed_and_a_run_without_them_has_no_table(self):
     self.assertNotIn("Faults", self.page)
     summary = synthetic_run.summary_of()
-    faults = [Fault(0.0, 3, START), Fault(60.0, 4, EPISODE, 2, "Lost/<one>")]
+    faults = [
+      Fault(0.0, 3, START),
+      Fault(60.0, 4, EPISODE, 2, "Lost/<one>"),
+      Fault(61.0, 5, ALARM, what="since update 1 no call of <b> could be read"),
+    ]
     page = report.render(summary, [], [], faults=faults)
     text = " ".join(" ".join(read(page).text).split())
     self.assertIn("Faults time update", text)
@@ -169,6 +173,10 @@ class PageTest(unittest.TestCase):
       "1970-01-01 00:00 UTC 3 the learner started again, from update 3", text
     )
     self.assertIn("4 2 episodes of <one> broken: Lost", text)
+    self.assertIn(
+      "Alarms Update 5: since update 1 no call of <b> could be read.", text
+    )
+    self.assertNotIn("Alarms", self.page)
     many = [Fault(0.0, i, SERVER) for i in range(report.NUM_FAULTS + 1)]
     page = report.render(summary, [], [], faults=many)
     self.assertIn("Faults, the latest 200 of 201", page)

@@ -12,7 +12,7 @@ from launch.run.training import train
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 
-LOG = "launch.run.reinforcement"
+LOG = "launch.run.group_source"
 
 
 def config_of(folder, action):
@@ -22,6 +22,7 @@ def config_of(folder, action):
   c.compile_cache = ""
   c.train.steps = 5
   c.collapse_alarm.update(action=action, min_success=0.999, success_batches=3)
+  c.collapse_alarm.call_batches = 0  # a policy this small writes no calls
   return c
 
 
@@ -39,8 +40,8 @@ class CollapseTest(absltest.TestCase):
       self.assertLogs(LOG, "WARNING") as logs,
       self.assertRaisesRegex(
         Collapsed,
-        "update 3: for 3 batches in a row less than collapse_alarm.min_success="
-        "0.999 .*Kept: checkpoint of rl step 3",
+        "update 3: since update 1 less than collapse_alarm.min_success=0.999 "
+        ".*Kept: checkpoint of rl step 3",
       ),
     ):
       train(config_of(folder, "stop"))

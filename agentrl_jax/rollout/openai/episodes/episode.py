@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.recorder import Recorder
+from agentrl_jax.data.recorder import Recorder, call_flaws
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -199,9 +199,11 @@ class EpisodeCall(CallContext):
     choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
+    read: Message | None = None,
   ) -> None:
     """Records an answer with the tokens before it."""
-    self._episode.add(self, choice, messages, tools)
+    calls = call_flaws(read, tools) if read else None
+    self._episode.add(self, choice, messages, tools, calls)
 
   def _refuse_other_draws(self, request: CompletionRequest) -> None:
     """Refuses sampling that the learner does not compute with."""
@@ -373,15 +375,16 @@ class Episode:
     choice: Choice,
     messages: Sequence[Message],
     tools: Sequence[Tool],
+    calls: tuple[str, ...] | None,
   ) -> None:
-    """Records the answer to a call."""
+    """Records the answer to a call; `calls` as in `Turn`."""
     assert call.source is not None, "a call claims its line before its answer"
     keys = conversation_keys(messages, tools)
     with self._lock:
       line = call.source.line
       if line is None:
         line = EpisodeLine(self._record.start_line(call.role))
-      line.add(choice)
+      line.add(choice, calls)
       line.messages, line.tools = messages, tools_key(tools)
       line.call = call.digest
       self._lines.add(line, keys[-1] if keys else b"", choice.ended_by)

@@ -64,11 +64,15 @@ class EpisodeLine:
     stream = self.tokens.stream
     return stream[: len(stream) - len(self.answer.sampled)]
 
-  def add(self, choice: Choice) -> None:
-    """Records an answer with the tokens before it."""
+  def add(self, choice: Choice, calls: tuple[str, ...] | None) -> None:
+    """Records an answer with the tokens before it; `calls` as in `Turn`."""
     self.tokens.add_observation(choice.prompt[len(self.tokens.stream) :])
     self.tokens.add_action(
-      choice.prompt, choice.answer, grammar=choice.sampling.grammar
+      choice.prompt,
+      choice.answer,
+      grammar=choice.sampling.grammar,
+      calls=calls,
+      is_cut=choice.finish_reason == "length",
     )
     self.answer = choice.answer
 

@@ -50,6 +50,37 @@ class EpisodesTest(Playing):
     self.assertEqual(len(played.transcript), 8)
     self.assertEqual(played.policy_slot_weights, ())
 
+  async def test_what_the_answers_did_is_on_record(self):
+    scripted = talking.Scripted()
+    await self.serve(generator=scripted, rules={"max_answer_tokens": 60})
+    good, bad = ('{"name": "add", "arguments": {}}', '{"name": "add", ')
+    scripted.says = [
+      f"<tool_call>{good}</tool_call><|end|>",
+      f"<tool_call>{bad}</tool_call><|end|>",  # text to the agent
+      "three<|end|>",
+      "the answer " * 60,
+      f"<tool_call>{bad}</tool_call><|end|>",
+    ]
+    function = {"name": "add", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": function}]
+    playing, id, client = await self.begin()
+    messages = [ASKED]
+    for _ in range(4):
+      said = await self.say(client, messages, tools=tools)
+      reply = {"role": "user", "content": "Again."}
+      if calls := said.choices[0].message.tool_calls:
+        reply = {"role": "tool", "tool_call_id": calls[0].id, "content": "3"}
+      messages += [said.choices[0].message, reply]
+    await self.post(f"episodes/{id}", reward=0.5)
+    turns = (await playing).turns
+    self.assertEqual(
+      [turn.calls for turn in turns], [("",), ("malformed JSON",), (), ()]
+    )
+    self.assertEqual([t.is_cut for t in turns], [False, False, False, True])
+    playing = self.offer()
+    await self.play(turns=1)  # without tools
+    self.assertIsNone((await playing).turns[0].calls)
+
   async def test_weights_of_the_run_s_draws_are_on_record(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
     await self.serve(draws={"draw_for": lambda task: draw})
