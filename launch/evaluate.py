@@ -402,7 +402,9 @@ def _newest_version() -> list[int]:
   """Returns the version that is played if none is named: a run may go on."""
   if _POLICY.value not in STORED or not RUN.value:
     return []
-  return [RunDirectory(pathlib.Path(RUN.value)).newest_step(_POLICY.value)]
+  run, stage = RunDirectory(pathlib.Path(RUN.value)), _POLICY.value
+  final = run.final_step(stage)
+  return [run.newest_step(stage) if final is None else final]
 
 
 def _output() -> pathlib.Path | None:

@@ -113,7 +113,7 @@ def draw_tasks(
 def draw_tasks_during(
   environments: Mapping[str, Environment], plan: EvaluationPlan, *, seed: int
 ) -> list[Task]:
-  """Draws the tasks that are played during RL; none if nothing is.
+  """Draws the tasks that are played during RL, none if nothing is.
 
   Whoever draws tasks to train on leaves these out. Raises `ConfigError` if more
   than half of what could be trained on would be held out.

@@ -123,7 +123,7 @@ class ControllerThread:
   def submit(
     self, work: Coroutine[Any, Any, T]
   ) -> "concurrent.futures.Future[T]":
-    """Starts `work` in the loop, and does not wait for it.
+    """Starts `work` in the loop and returns its future at once.
 
     Cancelling the future cancels the work, and so does the end of the loop.
     """

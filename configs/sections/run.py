@@ -25,6 +25,9 @@ def get_config() -> ml_collections.ConfigDict:
       # folder of its own in it. "" is the run's own folder.
       directory="",
       resume_step=-1,  # update to resume from; -1 is the newest checkpoint
+      # Mode of evaluations during RL, greedy or sampled, by which the best
+      # version is kept and ends the run; "": the last version does.
+      keep_best="",
     ),
     processes=create(  # of the learner, where there are several
       join_timeout_s=300.0,  # wait for each other's start and end

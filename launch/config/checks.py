@@ -8,6 +8,7 @@ from etils import epath
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import Sampling
+from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
@@ -135,6 +136,32 @@ def check_admission(admission: AdmissionLimits, group: GroupLimits) -> None:
       f"admission.refills_per_step={admission.refills_per_step} replaces groups"
       " whose attempts have the same reward, as group.size=1 always has: set"
       " --config.admission.refills_per_step=0"
+    )
+
+
+def check_keep_best(
+  checkpoint: CheckpointConfig, evaluation: EvaluationPlan
+) -> None:
+  """Raises `ConfigError` if the best version would not be known, or kept."""
+  chosen = f"checkpoint.keep_best={checkpoint.keep_best!r}"
+  if not checkpoint.keep_best:
+    return
+  if not evaluation.every or evaluation.every % checkpoint.every:
+    raise ConfigError(
+      f"{chosen} keeps the checkpoint of the version that is the best in the "
+      f"evaluations during RL: set evaluation.every={evaluation.every} to a "
+      f"multiple of checkpoint.every={checkpoint.every}"
+    )
+  if evaluation.split == "test":
+    raise ConfigError(
+      f"{chosen} would choose the policy by the tasks that it is tested on at "
+      "the end, as evaluation.split='test': set it to 'train', which holds "
+      "tasks out of training, or to a split of its own"
+    )
+  if checkpoint.keep_best == "sampled" and not evaluation.num_sampled_during:
+    raise ConfigError(
+      f"{chosen} needs sampled evaluations during RL: set "
+      "evaluation.num_sampled_during above 0"
     )
 
 

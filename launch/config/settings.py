@@ -59,6 +59,7 @@ from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
   check_admission,
+  check_keep_best,
   check_layouts,
   check_learning,
   check_policy_slots,
@@ -389,6 +390,7 @@ def _check_together(s: Settings, steps: int) -> None:
   _check_roles(s)
   _check_critic(s)
   check_admission(s.admission, s.group)
+  check_keep_best(s.checkpoint, s.evaluation)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   check_weights(s.policy_slot_weights, s.cross_policy)
   check_stored(

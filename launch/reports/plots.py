@@ -12,6 +12,7 @@ import dataclasses
 import io
 import pathlib
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from launch.reports.curves import RL
 from launch.reports.summary import MODES, Evaluation, Score
 
 _SIZE = (3.6, 2.7)  # inches
+_TITLE_WIDTH = 75  # characters of a line above a plot of `write_curves`
 _SETTINGS: dict[Any, Any] = {
   "font.family": "DejaVu Sans",
   "svg.fonttype": "none",  # text stays text: it can be read out and searched
@@ -223,7 +225,8 @@ def write_curves(
       axes.set_axis_off()
     for axes, plot in zip(drawn, plots, strict=False):
       plot.draw(axes, PAPER)
-      axes.set_title(f"{plot.title}: {plot.note}", loc="left", fontsize=8)
+      title = textwrap.fill(f"{plot.title}: {plot.note}", _TITLE_WIDTH)
+      axes.set_title(title, loc="left", fontsize=8)
     figure.savefig(path, facecolor="white")
 
 

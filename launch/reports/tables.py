@@ -128,6 +128,8 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
   if rows := stage_times(summary):
     console.print(_rich_times(rows, has_warm_start=summary.has_warm_start))
   facts = summary.facts
+  if "final_policy" in facts:
+    console.print(f"RL is {facts['final_policy']}")
   console.print(f"Seed {facts['seed']}, commit {facts['commit']}")
 
 

@@ -48,6 +48,7 @@ from launch.storage.run_directory import RunDirectory
 _log = logging.getLogger(__name__)
 
 SPLIT = "test"
+_MOST_LOST = 0.1  # share of an evaluation's tasks, if it is to be compared
 POLL_S = 1.0  # between polls for a signal to stop
 
 
@@ -253,19 +254,34 @@ class Validation:
       for mode in self._tasks
     }
     self._latest = -1  # version that the latest evaluation began with
+    self._mode = context.settings.checkpoint.keep_best
+    self._scores: dict[int, float] = {}  # in that mode, by version
     self._num_left_out = 0  # since the start
     self._running: concurrent.futures.Future[_Rows] | None = None
 
   def resume(self) -> None:
     """Finds out, from the metrics that are left, what was evaluated."""
-    self._latest = max(
-      (
-        row.step
-        for row in read_metrics(self._metrics.path)
-        if row.stage.startswith(f"{curves.VALIDATION}_")
-      ),
-      default=-1,
-    )
+    self._latest, self._scores = -1, {}
+    for row in read_metrics(self._metrics.path):
+      stage, _, mode = row.stage.partition("_")
+      if stage == curves.VALIDATION:
+        self._latest = max(self._latest, row.step)
+        self._note(mode, row.step, row.values)
+
+  @property
+  def best(self) -> int | None:
+    """The best version so far by `checkpoint.keep_best`; None if unknown.
+
+    Of equal ones it is the newest. An evaluation that lost more than a tenth
+    of its tasks is not compared: those that are left may be the easy ones.
+    """
+    return max(self._scores, key=lambda v: (self._scores[v], v), default=None)
+
+  @property
+  def needed(self) -> list[int]:
+    """Versions of which one may be the best: their checkpoints are kept."""
+    running = [] if self._running is None else [self._latest]
+    return running + ([] if self.best is None else [self.best])
 
   def begin(self, thread: ControllerThread, version: int) -> None:
     """Starts an evaluation if one is due and none is running.
@@ -333,6 +349,20 @@ class Validation:
     self._service.require_engine()
     self._write(rows)
 
+  def keep_best(self) -> int | None:
+    """Files the best version as that of the run's end, and returns it."""
+    best = self.best
+    if best is None:
+      _log.warning(
+        "no evaluation during RL can be compared, so the run ends with its "
+        "last version, in spite of checkpoint.keep_best=%s",
+        self._mode,
+      )
+    else:
+      body = {"version": best, "mode": self._mode, "success": self._scores}
+      write_whole(self._run.best, json.dumps(body, indent=2))
+    return best
+
   async def _play(
     self, on_progress: Callable[[int], None] = lambda num_done: None
   ) -> _Rows:
@@ -383,6 +413,15 @@ class Validation:
       values = values | {"eval/left_out": float(self._num_left_out)}
       stage = f"{curves.VALIDATION}_{mode}"
       self._metrics.write(self._latest, values, stage)
+      self._note(mode, self._latest, values)
+
+  def _note(self, mode: str, version: int, values: Mapping[str, float]) -> None:
+    """Remembers a score by which the best version is chosen."""
+    if mode != self._mode or "eval/success" not in values:
+      return
+    lost = sum(x for name, x in values.items() if name.startswith("eval/lost/"))
+    if lost <= _MOST_LOST * len(self._tasks[mode]):
+      self._scores[version] = values["eval/success"]
 
 
 def play_once(

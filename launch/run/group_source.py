@@ -68,6 +68,7 @@ from launch.serving.service import Service
 _log = logging.getLogger(__name__)
 
 STAGE = "rl"
+_NEEDED, _BEST = "versions that may be the best", "the best version"
 
 
 class GroupSource(abc.ABC):
@@ -115,6 +116,14 @@ class GroupSource(abc.ABC):
   def finish(self) -> None:  # noqa: B027
     """Ends what belongs to the training, after `running` was left."""
 
+  def needed_versions(self) -> list[int]:
+    """Returns versions of which one may be the best, in all processes."""
+    raise NotImplementedError
+
+  def best_version(self) -> int | None:
+    """Returns the version to end with; None: the last. In all processes."""
+    raise NotImplementedError
+
 
 class FollowerGroupSource(GroupSource):
   """Receives the groups that process 0 plays, in any other process."""
@@ -126,6 +135,15 @@ class FollowerGroupSource(GroupSource):
     """Waits until process 0 has a batch or was asked to stop."""
     batch = self._processes.broadcast(what=wait_name(version))
     return decode_groups(batch) if batch else None
+
+  def needed_versions(self) -> list[int]:
+    """Waits for process 0's list."""
+    return list(self._processes.share_json(what=_NEEDED))
+
+  def best_version(self) -> int | None:
+    """Waits for process 0's choice."""
+    best = self._processes.share_json(what=_BEST)
+    return None if best is None else int(best)
 
 
 def wait_name(version: int) -> str:
@@ -272,6 +290,17 @@ class LeaderGroupSource(GroupSource):
         )
         self._forget()
       self._validation.finish()
+
+  def needed_versions(self) -> list[int]:
+    """Tells the other processes, too."""
+    needed = self._validation.needed if self._validation else []
+    return list(self._processes.share_json(needed, what=_NEEDED))
+
+  def best_version(self) -> int | None:
+    """Files the best version, and tells the other processes."""
+    best = self._validation.keep_best() if self._validation else None
+    self._processes.share_json(best, what=_BEST)
+    return best
 
   def account(
     self,

@@ -178,12 +178,7 @@ class Reinforcement:
 
     The last checkpoint in the run's folder and policy slot 0 hold the result.
     """
-    checkpoints = Checkpoints(
-      self._run.checkpoints(STAGE),
-      keep=self._settings.checkpoint.keep,
-      keep_every=self._settings.checkpoint.keep_every,
-      owner=self._run.owner(STAGE),
-    )
+    checkpoints = self._open_checkpoints()
     # There is nothing to save yet.
     with self._interrupts.at_once():
       trained, frozen = split_params(self._settings, self._policy, warm)
@@ -202,6 +197,29 @@ class Reinforcement:
         state = self._loop(state, checkpoints)
     checkpoints.close()
     self._publish(state)
+
+  def end_with_best(self) -> None:
+    """Publishes the best version in place of the last, if it is to be kept.
+
+    Once the last evaluation during RL is over, in every learner process.
+    """
+    if not self._settings.checkpoint.keep_best:
+      return
+    best = self._groups.best_version()
+    if best is None or best == self._config.train.steps:
+      return
+    checkpoints = self._open_checkpoints()
+    params = checkpoints.restore_params(self._learner.abstract_state(), best)
+    checkpoints.close()
+    self._publisher.publish(self._whole(params), best)
+
+  def _open_checkpoints(self) -> Checkpoints:
+    return Checkpoints(
+      self._run.checkpoints(STAGE),
+      keep=self._settings.checkpoint.keep,
+      keep_every=self._settings.checkpoint.keep_every,
+      owner=self._run.owner(STAGE),
+    )
 
   def _at_home(self, warm: Params, frozen: Params | None) -> _Updater:
     """Returns the updater on the config's mesh."""
@@ -258,7 +276,10 @@ class Reinforcement:
     def save() -> None:
       version = int(state.version)
       if version not in checkpoints.steps():
-        checkpoints.pin(self._older.needed(version))
+        pinned = self._older.needed(version)
+        if self._settings.checkpoint.keep_best:
+          pinned += self._groups.needed_versions()
+        checkpoints.pin(pinned)
         position = {
           "controller": self._groups.position(),
           "tasks": self._updater.builder.snapshot(),

@@ -3,6 +3,7 @@
 Nothing is measured here. The printed table is read back from `summary.json`.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Task, Trajectory
+from agentrl_jax.files import reading
 from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
 from launch.processes.fault_log import FILE as FAULTS
@@ -19,6 +21,7 @@ from launch.processes.fault_log import read_faults
 from launch.reports.episodes import Episode
 from launch.reports.facts import run_facts
 from launch.reports.html import write_report
+from launch.reports.numbers import percent
 from launch.reports.plots import write_curves
 from launch.reports.summary import (
   Summary,
@@ -60,7 +63,8 @@ def keep(
       evaluations=evaluations,
       wall_s=run.seconds(),
       facts=run_facts(seed=context.settings.seed, devices=devices)
-      | shared_facts(run.root),
+      | shared_facts(run.root)
+      | _final_facts(run, config.train.steps),
       config_changes=changes(config),
       is_finished=is_finished,
     ),
@@ -74,6 +78,20 @@ def keep(
   faults = read_faults(run.root / FAULTS)
   write_report(summary, metrics, shown, run.report, faults=faults)
   return summary
+
+
+def _final_facts(run: RunDirectory, steps: int) -> dict[str, str]:
+  """Returns which version ended the run; {} if it is simply the last."""
+  if not run.best.exists():
+    return {}
+  with reading(run.best):
+    best = json.loads(run.best.read_text())
+    success = best["success"][str(best["version"])]
+    return {
+      "final_policy": f"update {best['version']} of {steps}, the best of "
+      f"{len(best['success'])} evaluations during RL ({best['mode']}, "
+      f"{percent(success)})"
+    }
 
 
 def changes(

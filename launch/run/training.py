@@ -211,10 +211,12 @@ def _reinforce(
   publisher.publish(params, 0)
   score("warm_start", "greedy", "sampled")
   share(what="the warm start's scores")
+  reinforcement = Reinforcement(context, groups, publisher, codec)
   with context.timed(RL):
-    Reinforcement(context, groups, publisher, codec).train(params)
+    reinforcement.train(params)
   groups.finish()
   share(what="the last evaluation during RL")
+  reinforcement.end_with_best()
   score("rl", "greedy", "sampled")
 
 

@@ -58,6 +58,8 @@ def load_step(
 ) -> int | None:
   """Returns the step that `load_params` takes, or None for the first params.
 
+  Without a `step`, RL has its best one, if that was chosen, or its last one.
+
   Raises `CheckpointError` if the stage has no checkpoint, or none of `step`,
   and `ConfigError` for a step of a stage that wrote none.
   """
@@ -71,7 +73,7 @@ def load_step(
     return None
   checkpoints = Checkpoints(run.checkpoints(stage), keep=2)
   try:
-    return checkpoints.chosen(step)
+    return checkpoints.chosen(run.final_step(stage) if step is None else step)
   finally:
     checkpoints.close()
 
@@ -83,7 +85,7 @@ def load_params(
   stage: str,
   step: int | None = None,
 ) -> Params:
-  """Loads a stage's checkpoint, the last one if no step is named.
+  """Loads a stage's checkpoint, that of `load_step` if no step is named.
 
   A warm start of no epochs wrote none: then the first params are returned.
   Raises `CheckpointError` if there is none, or one of another model.
@@ -102,6 +104,7 @@ def load_params(
     run.checkpoints(stage), keep=2, owner=run.owner(stage)
   )
   try:
+    step = run.final_step(stage) if step is None else step
     params = checkpoints.restore_params(learner.abstract_state(), step)
   finally:
     checkpoints.close()

@@ -7,6 +7,7 @@
     tokenizer.json    demonstrations.npz
     warm_start/       checkpoints        reinforcement/  checkpoints
     evaluations/      one JSON file per policy and mode
+    best.json         the version that ended RL, if it is not the last
     trajectories/     groups that were trained on, by version
     metrics.jsonl     tensorboard/       curves.png  summary.json  report.html
 
@@ -109,6 +110,7 @@ _ENDS = (
   "evaluations/rl_*",
   "trajectories/rl_*",
   "attempts/rl*",
+  "best.json",
   "summary.json",
   "report.html",
   "curves.png",
@@ -132,6 +134,7 @@ class RunDirectory:
     self.checkpoints_root = _checkpoints_of(root, checkpoints)
     self.tokenizer = root / "tokenizer.json"
     self.demonstrations = root / "demonstrations.npz"
+    self.best = root / "best.json"
     self.curves = root / "curves.png"
     self.summary = root / "summary.json"
     self.report = root / "report.html"
@@ -185,6 +188,13 @@ class RunDirectory:
     folder = self.checkpoints(stage)
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     return max((int(name) for name in names if name.isdigit()), default=0)
+
+  def final_step(self, stage: str) -> int | None:
+    """Returns the step that RL ended with; None if that is the newest one."""
+    if stage != "rl" or not self.best.exists():
+      return None
+    with reading(self.best):
+      return int(json.loads(self.best.read_text())["version"])
 
   def evaluation(self, policy: str, mode: str) -> pathlib.Path:
     """Returns the file of a policy's scores in a mode."""

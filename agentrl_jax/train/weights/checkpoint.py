@@ -49,8 +49,15 @@ class CheckpointConfig:
   keep: int  # steps, the newest ones
   keep_every: int  # updates: its multiples are kept forever; 0 is none
   grace_s: float  # from a signal to the end of its checkpoint
+  keep_best: str  # mode of evaluation that chooses the last policy; "": none
 
   def __post_init__(self) -> None:
+    if self.keep_best not in ("", "greedy", "sampled"):
+      raise ConfigError(
+        f"checkpoint.keep_best={self.keep_best!r} must be greedy or sampled, "
+        "the mode of the evaluations during RL by which the best version is "
+        "chosen, or '' to end with the last version"
+      )
     if self.every < 1 or self.keep < 2:
       raise ConfigError(
         f"checkpoint.every={self.every} must be at least 1 and "

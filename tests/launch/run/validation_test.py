@@ -8,18 +8,23 @@ import types
 
 import pytest
 
+from agentrl_jax.controller.evaluation import metrics_of
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import MetricsWriter, read_metrics
 from launch.config.settings import read_settings
 from launch.reports import plots
+from launch.reports.summary import read_summary
 from launch.run.environments import (
   task_stream,
   tasks_during,
   training_stream,
 )
-from launch.run.evaluation import Validation
+from launch.run.evaluation import Validation, read_episodes
+from launch.run.training import train
 from launch.serving.service import Service
+from launch.storage.load_params import load_step
+from launch.storage.run_directory import RunDirectory
 from tests.clocks import wait_until
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
@@ -203,3 +208,88 @@ def test_an_evaluation_that_is_lost_costs_itself_alone(tmp_path, caplog):
     assert lost.values["eval/lost/arithmetic"] == 4
     assert "eval/success" not in lost.values
     assert scored.values["eval/success"] == 1
+
+
+KEEP = {"checkpoint.keep_best": "greedy"}
+
+
+@pytest.mark.parametrize(
+  ("changes", "said"),
+  [
+    ({"evaluation.every": 3}, "multiple of checkpoint.every=2"),
+    ({"evaluation.split": "test"}, "tested on at the end"),
+    (
+      {"checkpoint.keep_best": "sampled", "evaluation.num_sampled_during": 0},
+      "num_sampled_during above 0",
+    ),
+    ({"checkpoint.keep_best": "last"}, "must be greedy or sampled"),
+  ],
+)
+def test_a_best_version_that_cannot_be_known_is_refused(changes, said):
+  with pytest.raises(ConfigError, match=said):
+    read_settings(config_of(**KEEP | changes))
+
+
+def test_the_best_is_the_newest_of_the_best_and_no_evaluation_of_few(tmp_path):
+  with MetricsWriter(tmp_path) as metrics:
+    for version, success, lost in (
+      (0, 0.2, 0),
+      (2, 0.8, 0),
+      (4, 0.8, 0),
+      (5, 0.6, 0),
+      (6, 1.0, 1),  # the easy ones may be left
+    ):
+      for mode, value in (("greedy", success), ("sampled", 1.0 - success)):
+        values = {"eval/success": value, "eval/lost/arithmetic": lost}
+        metrics.write(version, values, f"validation_{mode}")
+    metrics.write(7, {"eval/lost/arithmetic": 4}, "validation_greedy")
+  with validation(tmp_path, **KEEP) as (each, _):
+    assert (each.best, each.needed) == (4, [4])
+  by_samples = {"checkpoint.keep_best": "sampled"}
+  with validation(tmp_path, **by_samples) as (each, _):
+    assert each.best == 0
+  with validation(tmp_path) as (each, _):
+    assert each.best is None
+
+
+def test_the_version_that_is_evaluated_may_become_the_best(tmp_path):
+  environment = Few()
+  environment.hangs = True
+  with (
+    validation(tmp_path, environment, **KEEP) as (each, _),
+    ControllerThread() as thread,
+  ):
+    each.begin(thread, 2)
+    assert each.needed == [2]
+    each.cancel()
+    assert each.needed == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_ends_with_its_best_version(tmp_path, monkeypatch):
+  greedy = {0: 0.1, 2: 0.9, 4: 0.2, 6: 0.3}
+
+  def scored(scores):
+    values = metrics_of(scores)
+    if "arithmetic" in scores and scores["arithmetic"].num_tasks == 4:
+      values["eval/success"] = greedy[next(versions)]
+    return values
+
+  versions = iter(greedy)
+  monkeypatch.setattr("launch.run.evaluation.metrics_of", scored)
+  config = config_of(**KEEP | {"evaluation.num_sampled_during": 0})
+  config.workdir = str(tmp_path)
+  config.evaluation.timeout_s = 600.0
+  train(config)
+  run = RunDirectory(tmp_path / "tiny")
+  stored = sorted(int(path.name) for path in run.checkpoints("rl").iterdir())
+  assert stored == [2, 4, 6]  # keep=2, and the best
+  settings = read_settings(config)
+  assert load_step(settings, run, "rl") == 2
+  summary = read_summary(run.summary)
+  assert summary.facts["final_policy"].startswith(
+    "update 2 of 6, the best of 4 evaluations during RL (greedy, 90.0"
+  )
+  episodes = read_episodes(run, "rl", "greedy").values()
+  assert {v for e in episodes for t in e.turns for v in t.version} == {2}
