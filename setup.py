@@ -49,6 +49,7 @@ EXTRAS = {
   # A SPARQL store for knowledgegraph; its own engine needs nothing.
   "sparql": ["pyoxigraph>=0.5"],
   "gym": ["gymnasium>=1.0"],
+  "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
   "track": ["wandb", "mlflow-skinny"],  # report.trackers
   # What google-jetstream itself imports; install it with --no-deps after.
@@ -73,6 +74,7 @@ EXTRAS = {
     "openai",
     "openai-agents",
     "opentelemetry-sdk>=1.27",
+    "pyarrow",
     "pydantic-ai-slim[openai]",
     "protobuf",
     "pyoxigraph",

@@ -6,7 +6,7 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
-from configs.keys import why_unknown
+from configs.base import why_unknown
 
 Arms = Mapping[str, Mapping[str, Any]]
 

@@ -9,12 +9,14 @@ finite; their ranges are in `launch/config/numbers.py`. Defaults are AgentRL's
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import ml_collections
 from ml_collections.config_dict import create
 
+from agentrl_jax.errors import suggestion
+from agentrl_jax.renamed import new_name
 from configs import environments
 from configs.sections import (
   collapse,
@@ -29,6 +31,7 @@ from configs.sections import (
   training,
 )
 
+FLAG = "--config."  # before a key on a command line
 _Settings = TypeVar("_Settings")
 _ROOMS = (
   *(run, tasks, model, training, objective),
@@ -195,3 +198,51 @@ def defaults(
   fields = inspect.signature(settings).parameters
   keys = default_values()[section].items()
   return settings(**{k: v for k, v in keys if k in fields} | changes)
+
+
+def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
+  """Returns why a key is refused, or "" if it exists.
+
+  `named` is the key as it was written, with or without `--config.` before it.
+  """
+  key = named.removeprefix(FLAG)
+  prefix = named[: -len(key)]
+  held: Any = config
+  done: list[str] = []
+  for word in key.split("."):
+    if not isinstance(held, ml_collections.ConfigDict):
+      # Part of a tuple, perhaps: parsing says what cannot be.
+      return ""
+    if word not in held:
+      if name := new_name(key):
+        return f"{named} is now {prefix}{name}"
+      place = ".".join(done)
+      inside = f"config.{place} has" if place else "the config has"
+      return (
+        f"{named} is no key of the config{_near(key, word, config)}; "
+        f"{inside} {', '.join(sorted(held))}"
+      )
+    done.append(word)
+    held = held[word]
+  return ""
+
+
+def _near(key: str, word: str, config: ml_collections.ConfigDict) -> str:
+  """Returns the keys most similar to one that does not exist."""
+  keys = [k for k, _ in flat_keys(config)]
+  elsewhere = [k for k in keys if k.rpartition(".")[2] == word]
+  if elsewhere:
+    return f" (did you mean {' or '.join(elsewhere)}?)"
+  return suggestion(key, keys) or suggestion(word, sorted(config))
+
+
+def flat_keys(
+  config: Mapping[str, Any], above: str = ""
+) -> Iterator[tuple[str, Any]]:
+  """Yields every key with its sections, as `loss.clip_high`, and its value."""
+  for name in config:
+    value = config[name]
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      yield from flat_keys(value, f"{above}{name}.")
+    else:
+      yield f"{above}{name}", value

@@ -3,10 +3,10 @@
 import pathlib
 import re
 
-import ml_collections
 import pytest
 
-from configs import quickstart
+from configs import finetune, quickstart
+from configs.base import why_unknown
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -104,21 +104,18 @@ def test_commands_and_imports_of_a_page_name_modules(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_config_keys_of_a_page_exist(page):
-  config = quickstart.get_config()
+  configs = quickstart.get_config(), finetune.get_config("folder")
   text = page.read_text()
   keys = re.findall(r"--config\.([\w.]+)=", text)
   keys += re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`", text)
-  missing = set()
-  for key in keys:
-    is_file = key.endswith(FILE_ENDINGS)
-    if not is_file and ".NAME." not in key and key.split(".")[0] in config:
-      node = config
-      for part in key.split("."):
-        if isinstance(node, ml_collections.ConfigDict):
-          if part not in node:
-            missing.add(key)
-            break
-          node = node[part]
+  missing = {
+    key
+    for key in keys
+    if not key.endswith(FILE_ENDINGS)
+    and ".NAME." not in key
+    and key.split(".")[0] in configs[0]
+    and all(why_unknown(key, config) for config in configs)
+  }
   assert not missing
 
 

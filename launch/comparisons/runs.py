@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
-from configs.keys import flat_keys
+from configs.base import flat_keys
 from launch.comparisons import attempts as attempt_files
 from launch.reports.summary import (
   Evaluation,

@@ -24,7 +24,7 @@ from ml_collections import config_flags
 from agentrl_jax import logs
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.files import not_written
-from configs.keys import why_unknown
+from configs.base import why_unknown
 from launch.processes.terminal import print_what_can_be_printed
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.

@@ -20,7 +20,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.service.docker.containers import ContainerSpec
 from configs import base
-from configs.keys import flat_keys, why_unknown
+from configs.base import flat_keys, why_unknown
 from launch.config.numbers import range_of
 from launch.config.settings import Settings, read_settings
 

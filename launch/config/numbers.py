@@ -15,7 +15,7 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from configs import base
-from configs.keys import flat_keys
+from configs.base import flat_keys
 
 _INT32 = 2**31 - 1  # counts and lengths become the devices' integers
 

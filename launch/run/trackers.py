@@ -26,7 +26,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.metrics import Row
 from agentrl_jax.train.config.checks import require_one_of
-from configs.keys import flat_keys
+from configs.base import flat_keys
 
 FILE = "trackers.json"  # ids in the run's folder, by the tracker's name
 PROJECT = "agentrl_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set

@@ -20,7 +20,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
-from configs.keys import flat_keys
+from configs.base import flat_keys
 
 FILE = "paths.json"
 MODEL = "the pretrained model's digest"

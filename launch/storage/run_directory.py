@@ -34,7 +34,7 @@ from etils import epath
 from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole, writing
-from configs.keys import flat_keys
+from configs.base import flat_keys
 from launch.config.chat import files_of
 from launch.storage.config_paths import (
   MODEL,

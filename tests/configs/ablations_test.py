@@ -6,7 +6,7 @@ import pkgutil
 from absl.testing import parameterized
 
 import configs.ablations
-from configs.keys import flat_keys
+from configs.base import flat_keys
 from launch.config.settings import read_settings
 
 

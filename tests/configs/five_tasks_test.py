@@ -2,7 +2,7 @@
 
 from absl.testing import absltest, parameterized
 
-from configs import five_tasks, five_tasks_tokens
+from configs import five_tasks
 from configs.ablations import one_policy, one_policy_for_two
 from environments.alfworld.generation.catalogue import FITS, ROOM_KINDS
 from environments.knowledgegraph.generation.themes import THEMES
@@ -15,21 +15,21 @@ class FiveTasksTest(parameterized.TestCase):
     furniture = {
       name for kind in ROOM_KINDS.values() for name in kind.furniture
     }
-    self.assertSameElements(five_tasks_tokens.FURNITURE.split(), furniture)
-    self.assertSameElements(five_tasks_tokens.THINGS.split(), FITS)
+    self.assertSameElements(five_tasks.FURNITURE.split(), furniture)
+    self.assertSameElements(five_tasks.THINGS.split(), FITS)
 
   def test_tokens_are_of_the_graphs(self):
     of_two = [p for p in NAME_PATTERNS.values() if p[1] == " "]
     for words, place in (
-      (five_tasks_tokens.FIRST_WORDS, 0),
-      (five_tasks_tokens.SECOND_WORDS, 2),
+      (five_tasks.FIRST_WORDS, 0),
+      (five_tasks.SECOND_WORDS, 2),
     ):
       names = [word for pattern in of_two for word in pattern[place]]
       self.assertSameElements(words.split(), names)
     relations = {r.name for theme in THEMES for r in theme.relations}
-    self.assertSameElements(five_tasks_tokens.RELATIONS, relations)
+    self.assertSameElements(five_tasks.RELATIONS, relations)
     types = {type_.id for theme in THEMES for type_ in theme.types}
-    self.assertContainsSubset(types, five_tasks_tokens.WHOLE_TOKENS)
+    self.assertContainsSubset(types, five_tasks.WHOLE_TOKENS)
 
   def test_tokenizer_has_room_to_learn(self):
     tokenizer = five_tasks.get_config().tokenizer

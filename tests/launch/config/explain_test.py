@@ -8,7 +8,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from configs import base
-from configs.keys import flat_keys
+from configs.base import flat_keys
 from launch.config import explain
 
 ROOT = pathlib.Path(base.__file__).parents[1]

@@ -10,7 +10,7 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from configs import pod
-from configs.keys import flat_keys
+from configs.base import flat_keys
 from launch.config.settings import read_settings
 from launch.planning import chips
 from launch.planning.advice import Advice, Adviser, refusal

@@ -1,22 +1,26 @@
 """The program of docs/your_data.md scores answers, and trains."""
 
-import importlib
+import contextlib
 import json
 import pathlib
 import re
+import shlex
 import sys
 import tempfile
 import unittest
 
 import pytest
 
-from agentrl_jax.data.records import Message, Status, Task, ToolCall
+from agentrl_jax.data.records import Message, Status, Task
+from agentrl_jax.env.loading import load_environment
 from agentrl_jax.metrics import read_metrics
+from configs import finetune, gsm8k
 from launch.config.settings import read_settings
 from launch.run.training import train
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL
 
+TASK = Task("questions", "test", 0)
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "your_data.md"
 
 
@@ -27,49 +31,68 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     cls.root = pathlib.Path(
       cls.enterClassContext(tempfile.TemporaryDirectory())
     )
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (line,) = re.findall(r"^\{.*\}$", PAGE.read_text(), re.MULTILINE)
-    (cls.root / "my_data.py").write_text(program)
+    text = PAGE.read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (line,) = re.findall(r"^\{.*\}$", text, re.MULTILINE)
+    (command,) = re.findall(r"python -m .*finetune\.py[^`]*", text)
+    cls.flags = dict(
+      word.removeprefix("--config.").split("=", 1)
+      for word in shlex.split(command)
+      if "options" in word
+    )
     cls.item = json.loads(line)
+    (cls.root / "my_reward.py").write_text(program)
     for name in ("train", "test"):
-      (cls.root / f"{name}.jsonl").write_text(f"{line}\n" * 4)
+      rows = [line.replace("the capital", f"{name} {n}") for n in range(4)]
+      (cls.root / f"{name}.jsonl").write_text("\n".join(rows))
+    cls.enterClassContext(contextlib.chdir(cls.root))
     sys.path.insert(0, str(cls.root))
     cls.addClassCleanup(sys.path.remove, str(cls.root))
-    cls.module = importlib.import_module("my_data")
-    cls.addClassCleanup(sys.modules.pop, "my_data")
+    cls.addClassCleanup(sys.modules.pop, "my_reward", None)
+    write_model(cls.root / "model")
 
-  async def play(self, text: str):
-    """The end of an episode with this answer."""
-    source = f"train={self.root}/train.jsonl,test={self.root}/test.jsonl"
-    environment = self.module.Questions(source=source)
-    task = Task("questions", "test", 0)
-    async with environment.open(task, seed=0) as session:
+  async def play(self, config, text):
+    """The question, and the end of an episode with this answer."""
+    settings = read_settings(config).environments["questions"]
+    environment = load_environment(settings.target, settings.options)
+    async with environment.open(TASK, seed=0) as session:
       first = await session.reset()
-      self.assertIn(self.item["question"], first.messages[-1].content)
-      call = ToolCall("answer", json.dumps({"text": text}), "call_0")
-      return await session.step(Message("assistant", tool_calls=(call,)))
+      last = await session.step(Message("assistant", text))
+    return first.messages[-1].content, last
 
-  async def test_the_solution_alone_is_rewarded(self):
-    for text, reward in ((self.item["solution"], 1.0), ("Lyon", 0.0)):
-      step = await self.play(text)
-      self.assertEqual((step.reward, step.status), (reward, Status.COMPLETED))
+  async def test_the_answer_is_rewarded(self):
+    config = finetune.get_config(str(self.root / "model"))
+    config.tasks.names = ("questions",)
+    config.update_from_flattened_dict(self.flags)
+    for text, reward in (("It is Paris.", 1.0), ("Lyon", 0.0), ("", 0.0)):
+      question, last = await self.play(config, text)
+      self.assertIn("of France?", question)
+      self.assertEqual((last.reward, last.status), (reward, Status.COMPLETED))
+
+  async def test_gsm8k_is_read_as_it_is_published(self):
+    folder = self.root / "grade_school_math"
+    folder.mkdir()
+    for name, count in (("train", 48), ("test", 6)):
+      row = {
+        "question": f"Natalia sold {count} clips in April, and half in May?",
+        "answer": f"She sold {count}/2 = <<{count}/2={count // 2}>> in May.\n"
+        f"#### {count // 2}",
+      }
+      (folder / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    config = gsm8k.get_config(str(self.root / "model"))
+    config.environments.questions.options.source = str(folder)
+    question, last = await self.play(config, "6/2 = 3\n#### 3")
+    self.assertEqual(last.reward, 1.0)
+    self.assertIn("6 clips in April, and half in May?\nThink", question)
 
   @pytest.mark.slow
   def test_training_writes_metrics_of_the_task(self):
-    write_model(self.root / "model")
-    config = self.module.get_config(str(self.root / "model"))
+    config = finetune.get_config(str(self.root / "model"))
+    config.tasks.names = ("questions",)
     small = {k: v for k, v in SMALL.items() if "options" not in k}
     config.update_from_flattened_dict(
-      small
-      | {
-        "workdir": str(self.root / "runs"),
-        "train.steps": 1,
-        "environments.questions.options.source": (
-          f"train={self.root}/train.jsonl,test={self.root}/test.jsonl"
-        ),
-      }
+      small | self.flags | {"workdir": "runs", "train.steps": 1}
     )
-    read_settings(config)
     train(config)
     (path,) = self.root.glob("runs/*/metrics.jsonl")
     rows = [row for row in read_metrics(path) if row.stage == "rl"]
