@@ -67,8 +67,11 @@ def get_config() -> ml_collections.ConfigDict:
       remat="none",
     ),
     tokenizer=create(vocab_size=1024),  # tokens, bytes and markers included
-    warm_start=create(  # supervised training on experts' episodes
-      num_demonstrations=20_000,
+    warm_start=create(  # supervised training on demonstrations
+      # Chats to learn from, a file or a folder of them, see docs/your_data.md;
+      # "": experts play.
+      chats="",
+      num_demonstrations=20_000,  # that experts play, or that are read at most
       epochs=1,  # passes over the demonstrations; 0 needs pretrained.path
     ),
     train=create(

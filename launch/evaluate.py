@@ -26,6 +26,13 @@ behind OpenAI's chat API:
   python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
 
+`--chats` keeps the conversations whose reward is at least `--chats_reward`, as
+demonstrations for `warm_start.chats`: rejection sampling of a teacher.
+
+  python -m launch.evaluate --config=configs/gsm8k.py:FOLDER --samples=4 \
+    --policy=endpoint --endpoint=http://host:8000/v1 --model=teacher \
+    --nogreedy --tasks=questions/train --chats=teacher.jsonl
+
 Prints a table and, with `--output`, writes it as JSON. `--samples=16` attempts
 each task as often, for pass@k. Every attempt is kept beside the output, and the
 same command goes on with those that are missing.
@@ -64,6 +71,7 @@ from launch.comparisons.attempts import (
   SUFFIX,
   Attempt,
   AttemptLog,
+  ChatLog,
   Lost,
   by_environment,
   labels_of,
@@ -145,6 +153,14 @@ _ENDPOINT_SEED = flags.DEFINE_bool(
   "endpoint_seed", True, "Send a seed with each request."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "A JSON file for the scores.")
+_CHATS = flags.DEFINE_string(
+  "chats",
+  "",
+  "A .jsonl file, to which conversations of good attempts are added.",
+)
+_CHATS_REWARD = flags.DEFINE_float(
+  "chats_reward", 1.0, "The least reward of a conversation in --chats."
+)
 flags.mark_flag_as_required("config")
 
 
@@ -262,6 +278,7 @@ def main() -> None:
     config = located(config, pathlib.Path(RUN.value))
   settings = read_settings(config)
   _check_flags()
+  _check_chats(settings)
   log = _open_log(config) if _keeps_attempts() else None
   console = plain_console()
   if log and log.attempts:
@@ -276,6 +293,8 @@ def main() -> None:
       seed=settings.seed,
     )
     scores = _scores(config, settings, environments, tasks, log)
+  if log and log.chats:
+    console.print(f"{log.chats.num_rows} conversations: {log.chats.path}")
   attempts = by_environment(log.attempts, tasks) if log else {}
   if _SAMPLES.value > 1:
     print_attempts(attempts, console, _SAMPLES.value)
@@ -339,6 +358,19 @@ def _check_flags() -> None:
   _check_source()
 
 
+def _check_chats(settings: Settings) -> None:
+  """Refuses files and episodes that are no rows of one conversation."""
+  if not _CHATS.value:
+    return
+  if pathlib.Path(_CHATS.value).suffix != ".jsonl":
+    raise ConfigError(f"--chats={_CHATS.value} must end with .jsonl")
+  if _POLICY.value == SCRIPTED or settings.subagent.tool:
+    raise ConfigError(
+      f"--chats={_CHATS.value} keeps one player's conversations: name one "
+      "--policy, and leave subagent.tool empty"
+    )
+
+
 def _check_source() -> None:
   """Refuses a policy whose model is not named."""
   if _POLICY.value == ENDPOINT and not (_ENDPOINT.value and _MODEL.value):
@@ -363,7 +395,7 @@ def _keeps_attempts() -> bool:
   """True but for one attempt without a file, and for all scripts in turn."""
   if _POLICY.value == SCRIPTED:
     return False
-  return _SAMPLES.value > 1 or bool(_OUTPUT.value)
+  return _SAMPLES.value > 1 or bool(_OUTPUT.value or _CHATS.value)
 
 
 def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
@@ -389,8 +421,12 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     identity["temperature"] = "the endpoint's own"
   if not _ENDPOINT_SEED.value:
     identity["sends_seed"] = False
+  chats = None
+  if _CHATS.value:
+    identity["chats"] = [_CHATS.value, _CHATS_REWARD.value]
+    chats = ChatLog(pathlib.Path(_CHATS.value), _CHATS_REWARD.value)
   output = _output()
-  return AttemptLog(output and output.with_suffix(SUFFIX), identity)
+  return AttemptLog(output and output.with_suffix(SUFFIX), identity, chats)
 
 
 def _temperature(sampled: float) -> float:
@@ -411,6 +447,8 @@ def _output() -> pathlib.Path | None:
   """Returns the file of the scores; many attempts of a run go to its folder."""
   if _OUTPUT.value:
     return pathlib.Path(_OUTPUT.value)
+  if _CHATS.value:
+    return pathlib.Path(_CHATS.value).with_suffix(".json")
   if _SAMPLES.value == 1 or _POLICY.value not in STORED or not RUN.value:
     return None
   versions = "_".join([*_VERSIONS.value, *_WEIGHTS.value])

@@ -150,13 +150,16 @@ class TextPlayer:
     answer = self._answerer(environment, spec)
     messages: list[Message] = []
     turns: list[Turn] = []
+    shown: Sequence[Tool] = ()
     async with open_session(environment, spec, self.waits) as session:
       step = await begin(session, spec, self.waits)
       messages += step.messages
       status = step.status
       while status is Status.RUNNING:
         reward_before = step.reward
-        message = await answer(tuple(messages), step, tools_of(session, spec))
+        tools = tools_of(session, spec)
+        shown = shown if turns else tools
+        message = await answer(tuple(messages), step, tools)
         if isinstance(message, Status):
           status = message
           break
@@ -177,6 +180,7 @@ class TextPlayer:
       reward=step.reward,
       metrics=dict(step.metrics),
       transcript=tuple(map(message_to_json, messages)),
+      tools=tuple(shown),
     )
 
 

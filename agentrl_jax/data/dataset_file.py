@@ -26,6 +26,23 @@ class DatasetRow:
   problem: str = ""
 
 
+def files_of(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files of rows in a folder, by name; of a file itself.
+
+  Raises `ConfigError` for a folder without one.
+  """
+  if not path.is_dir():
+    return [path]
+  files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+  if files:
+    return files
+  inside = sorted(p.name for p in path.iterdir())
+  raise ConfigError(
+    f"{path} has no file that ends with {', '.join(SUFFIXES)}; it holds "
+    f"{', '.join(inside[:12]) or 'nothing'}"
+  )
+
+
 def read_rows(path: pathlib.Path) -> Iterator[DatasetRow]:
   """Yields the rows in their order; blank lines are none.
 

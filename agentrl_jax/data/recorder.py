@@ -245,12 +245,14 @@ class ChatRecord:
   def trajectory(self, status: Status) -> Trajectory:
     """Returns the record, checked token for token."""
     last = self._last_step
-    return self._record.trajectory(
+    trajectory = self._record.trajectory(
       status,
       reward=last.reward if last else 0.0,
       metrics=last.metrics if last else {},
       transcript=list(self._transcript()),
     )
+    tools = self._lines[0].tools if self._lines else ()
+    return dataclasses.replace(trajectory, tools=tuple(tools))
 
   def _transcript(self) -> Iterator[Mapping[str, object]]:
     for line in self._lines:
@@ -269,7 +271,7 @@ class ChatLine:
     tools: Sequence[Tool],
     max_tokens: int | None,
   ) -> None:
-    self._tokens, self._codec, self._tools = tokens, codec, tools
+    self._tokens, self._codec, self.tools = tokens, codec, tools
     self._max_tokens = max_tokens
     self.grammar = ""  # that the next answer has to follow; "" allows all
     self.messages: list[Message] = []
@@ -335,7 +337,7 @@ class ChatLine:
 
     Templates may leave out a part of what the policy said.
     """
-    shown = () if self._tokens.num_turns else self._tools
+    shown = () if self._tokens.num_turns else self.tools
     said = [m.content for m in self.new_messages if m.role != "assistant"]
     return sum(map(len, said)) + sum(
       len(tool.name) + len(tool.description) for tool in shown
@@ -348,7 +350,7 @@ class ChatLine:
       # Characters are bytes at least; a template adds to them.
       self._codec.require_room(self._num_chars(), room)
     if not self._tokens.num_turns:
-      return self._codec.start(messages, self._tools, room=room)
+      return self._codec.start(messages, self.tools, room=room)
     last = int(self._tokens.stream[-1])
     ended_by = last if last in self._codec.stop_tokens else None
     return self._codec.extend(messages, ended_by=ended_by, room=room)

@@ -469,6 +469,7 @@ class Trajectory(Scored):
   max_tokens: int = 0  # likewise
   roles: tuple[str, ...] = ()  # of each line; () if none was named
   role_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  tools: tuple[Tool, ...] = ()  # shown at the start; files do not keep them
   # Training-time information of the task, for a critic that reads it; else "".
   information: str = ""
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.controller.evaluation import TaskScore, wilson_interval
-from agentrl_jax.data.records import Task, Trajectory
+from agentrl_jax.data.dataset_file import read_rows
+from agentrl_jax.data.records import Task, Trajectory, tool_to_json
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.files import append_whole, write_whole
+from agentrl_jax.files import append_whole, drop_half_line, write_whole
 from launch.comparisons.statistics import NUM_RESAMPLES, Estimate, pass_at_k
 from launch.reports.summary import PASS, Evaluation, Score
 
@@ -68,9 +69,12 @@ class AttemptLog:
   """
 
   def __init__(
-    self, path: pathlib.Path | None, identity: Mapping[str, Any]
+    self,
+    path: pathlib.Path | None,
+    identity: Mapping[str, Any],
+    chats: "ChatLog | None" = None,
   ) -> None:
-    self.path = path
+    self.path, self.chats = path, chats
     self.attempts: list[Attempt] = []
     if path is None:
       return
@@ -89,14 +93,14 @@ class AttemptLog:
   def add(self, played: Trajectory) -> None:
     """Appends an attempt; it is on disk when this returns."""
     attempt = Attempt.of(played)
+    if self.chats is not None:  # first: an attempt that is there is not played
+      self.chats.add(played)
     self.attempts.append(attempt)
     if self.path is not None:
       append_whole(self.path, json.dumps(dataclasses.asdict(attempt)) + "\n")
 
   def _read(self, path: pathlib.Path, identity: Mapping[str, Any]) -> None:
-    whole = path.read_bytes()
-    if not whole.endswith(b"\n"):  # half a line of a killed process
-      path.write_bytes(whole[: whole.rfind(b"\n") + 1])
+    drop_half_line(path)
     found, self.attempts = _parse(path)
     if found != identity:
       changed = [
@@ -110,6 +114,51 @@ class AttemptLog:
         f"{path} has attempts of another evaluation: {'; '.join(changed)}. "
         "Choose another --output, or remove the file to start again"
       )
+
+
+class ChatLog:
+  """Appends the conversations of good attempts to a file of chats.
+
+  Rejection sampling: rows with a reward of `least` or more are demonstrations
+  for `warm_start.chats`. An attempt whose row is there is not written again.
+  """
+
+  def __init__(self, path: pathlib.Path, least: float) -> None:
+    self.path, self._least = path, least
+    self._written: set[tuple[Task, int]] = set()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+      return
+    drop_half_line(path)
+    for row in read_rows(path):
+      try:
+        task = Task(**row.columns["task"])
+        self._written.add((task, row.columns["attempt"]))
+      except (KeyError, TypeError) as error:
+        raise ConfigError(
+          f"--chats={path}: {row.where} is no attempt at a task; choose "
+          "another file"
+        ) from error
+
+  @property
+  def num_rows(self) -> int:
+    """Conversations in the file."""
+    return len(self._written)
+
+  def add(self, played: Trajectory) -> None:
+    """Appends an attempt, if it is good enough."""
+    key = played.task, played.attempt
+    if played.reward < self._least or key in self._written:
+      return
+    row = {
+      "messages": list(played.transcript),
+      "tools": [tool_to_json(tool) for tool in played.tools],
+      "reward": played.reward,
+      "task": dataclasses.asdict(played.task),
+      "attempt": played.attempt,
+    }
+    append_whole(self.path, json.dumps(row, ensure_ascii=False) + "\n")
+    self._written.add(key)
 
 
 def read_attempts(path: pathlib.Path) -> list[Attempt]:

@@ -86,6 +86,13 @@ def check_read(config: ml_collections.ConfigDict) -> None:
       "concurrency_during",
       why="with evaluation.every=0, which evaluates at the ends of stages only",
     )
+  if not config.warm_start.epochs:
+    refuse_unread(
+      config,
+      "warm_start",
+      "chats",
+      why="with warm_start.epochs=0, which learns from no demonstration",
+    )
   if not config.engine.prefix_cache_tokens:
     refuse_unread(
       config, "engine", "block_size", why="without engine.prefix_cache_tokens"

@@ -66,7 +66,6 @@ _RANGES: Mapping[str, _Range] = {
   "*.b2": _Range(0, 1, open_high=True),
   "*.learning_rate": _POSITIVE,
   "warm_start.num_demonstrations": _COUNT,
-  "train.steps": _COUNT,
   "advantage.incomplete_reward": _Range(-1e6, 1e6),
   "agents.port": _Range(-1, _INT32),
   "sampling.top_p": _Range(1e-9, 1),

@@ -251,9 +251,12 @@ def _environments(
   config: ml_collections.ConfigDict,
 ) -> dict[str, EnvironmentSettings]:
   known, weights = config.environments.to_dict(), config.tasks.weights.to_dict()
-  if not config.tasks.names:
+  if not config.tasks.names and (
+    config.train.steps or not config.warm_start.chats
+  ):
     raise ConfigError(
-      f"tasks.names is empty; name one of {', '.join(known)} at least"
+      f"tasks.names is empty; name one of {', '.join(known)} at least, or "
+      "learn from chats alone: train.steps=0 and warm_start.chats"
     )
   for name in config.tasks.names:
     require_one_of("tasks.names", name, known)
@@ -270,7 +273,9 @@ def _environments(
       )
   for name in config.tasks.held_out:
     require_one_of("tasks.held_out", name, config.tasks.names)
-  if set(config.tasks.held_out) == set(config.tasks.names):
+  if config.tasks.names and set(config.tasks.held_out) == set(
+    config.tasks.names
+  ):
     raise ConfigError(
       f"tasks.held_out={config.tasks.held_out} has all of tasks.names, so "
       "there is nothing to train on: leave one out of tasks.held_out"

@@ -1,21 +1,26 @@
-"""Plays experts, for the tokenizer and for supervised training.
+"""Makes demonstrations: plays experts, or reads chats from files.
 
 The experts make mistakes on purpose, as often as the config says. Their
 episodes train the tokenizer, then become packed rows for the warm start. Every
 demonstration is a function of (seed, position), so processes share the work and
-the result is the same for any number of them.
+the result is the same for any number of them. Conversations of files become
+rows likewise, and those that cannot be learned from are counted.
 """
 
 import asyncio
+import collections
 import concurrent.futures
+import dataclasses
+import functools
 import io
+import itertools
 import logging
 import multiprocessing
 import os
 import pathlib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -25,7 +30,15 @@ from agentrl_jax.controller.groups.group import play_with_retries
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import ExpertPlayer, ExpertTextPlayer, Player
 from agentrl_jax.data.chat import codec
+from agentrl_jax.data.chat.conversations import (
+  TOO_LONG,
+  UNREADABLE,
+  Unusable,
+  demonstration,
+  read_conversation,
+)
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
+from agentrl_jax.data.dataset_file import DatasetRow, files_of, read_rows
 from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import (
   EpisodeSpec,
@@ -36,7 +49,7 @@ from agentrl_jax.data.records import (
   seed_of,
 )
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import CheckpointError, EnvironmentFault
+from agentrl_jax.errors import CheckpointError, ConfigError, EnvironmentFault
 from agentrl_jax.files import write_whole
 from launch.config.chat import codec_of
 from launch.config.settings import Settings
@@ -45,6 +58,8 @@ from launch.run.environments import loaded_environments, task_stream
 _log = logging.getLogger(__name__)
 
 CHUNK = 512  # demonstrations that are played and packed together
+CHATS_CHUNK = 2048  # likewise, of conversations that are read
+T = TypeVar("T")
 
 
 def make_tokenizer(
@@ -85,27 +100,125 @@ def demonstrate(
 
   `on_progress` is called with the number of demonstrations so far.
   """
-  starts = range(0, num_demonstrations, CHUNK)
+  jobs = [
+    functools.partial(
+      _pack_chunk,
+      settings,
+      run,
+      start,
+      min(CHUNK, num_demonstrations - start),
+    )
+    for start in range(0, num_demonstrations, CHUNK)
+  ]
   parts: list[Rows] = []
+  for part in _on_all_cores(jobs):
+    parts.append(part)
+    on_progress(min(len(parts) * CHUNK, num_demonstrations))
+  return _join(parts)
+
+
+def read_chats(
+  settings: Settings,
+  run: pathlib.Path,
+  path: pathlib.Path,
+  most: int,
+  on_progress: Callable[[int], None],
+) -> tuple[Rows, str]:
+  """Packs the conversations of a file, or of a folder of files.
+
+  Returns the packed rows, and a sentence about what they hold and what was left
+  out. Raises `ConfigError` with this sentence if nothing is left.
+  """
+  read = (row for file in files_of(path) for row in read_rows(file))
+  rows = list(itertools.islice(read, most))
+  is_cut = next(read, None) is not None
+  chunks = [
+    rows[start : start + CHATS_CHUNK]
+    for start in range(0, len(rows), CHATS_CHUNK)
+  ]
+  jobs = [functools.partial(_pack_chats, settings, run, c) for c in chunks]
+  parts: list[Rows] = []
+  tally = ChatTally()
+  # One chunk is done before other processes would have started.
+  results = _on_all_cores(jobs) if len(jobs) > 1 else (job() for job in jobs)
+  for part, counted in results:
+    tally.add(counted)
+    parts += [] if part is None else [part]
+    on_progress(tally.num_read)
+  sentence = f"{path}: {tally.sentence(settings.batch.row_length)}"
+  if is_cut:
+    sentence += (
+      f"; only the first warm_start.num_demonstrations={most} are read"
+    )
+  if not parts:
+    raise ConfigError(f"{sentence}. There is nothing to learn from")
+  return _join(parts), sentence
+
+
+@dataclasses.dataclass
+class ChatTally:
+  """Counts of conversations, and the first of each kind that is left out."""
+
+  num_kept: int = 0
+  left_out: collections.Counter[str] = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  first: dict[str, str] = dataclasses.field(default_factory=dict)
+
+  @property
+  def num_read(self) -> int:
+    """Conversations that were read."""
+    return self.num_kept + self.left_out.total()
+
+  def leave_out(self, kind: str, where: str, detail: str) -> None:
+    """Counts a conversation that cannot be learned from."""
+    self.left_out[kind] += 1
+    self.first.setdefault(kind, f"{where}: {detail:.200}")
+
+  def add(self, other: "ChatTally") -> None:
+    """Adds the counts of later rows."""
+    self.num_kept += other.num_kept
+    self.left_out += other.left_out
+    self.first = other.first | self.first
+
+  def sentence(self, row_length: int) -> str:
+    """Says how many conversations are demonstrations, and why others not."""
+    said = (
+      f"{self.num_kept} of {self.num_read} conversations are demonstrations"
+    )
+    for kind, count in self.left_out.most_common():
+      limit = f" for train.row_length={row_length}" if kind == TOO_LONG else ""
+      said += f"; {count} {kind}{limit}, first {self.first[kind]}"
+    return said
+
+
+def _on_all_cores(jobs: Sequence[Callable[[], T]]) -> Iterator[T]:
+  """Yields the results of jobs in their order, from processes of their own."""
   with concurrent.futures.ProcessPoolExecutor(
     max_workers=os.cpu_count(),
     # A fork of a process with threads may hang; a spawned one starts clean.
     mp_context=multiprocessing.get_context("spawn"),
   ) as pool:
-    jobs = [
-      pool.submit(
-        _pack_chunk,
-        settings,
-        run,
-        start,
-        min(CHUNK, num_demonstrations - start),
-      )
-      for start in starts
-    ]
-    for job in jobs:  # in the order of positions, whoever is first
-      parts.append(job.result())
-      on_progress(min(len(parts) * CHUNK, num_demonstrations))
-  return _join(parts)
+    for running in [pool.submit(job) for job in jobs]:
+      yield running.result()
+
+
+def _pack_chats(
+  settings: Settings, run: pathlib.Path, rows: Sequence[DatasetRow]
+) -> tuple[Rows | None, ChatTally]:
+  """Packs one process's share of the rows; None if all are left out."""
+  codec = codec_of(run, settings.chat)
+  room, tally, kept = settings.batch.row_length, ChatTally(), []
+  for number, row in enumerate(rows):
+    try:
+      if row.problem:
+        raise Unusable(UNREADABLE, row.problem)
+      conversation = read_conversation(row.columns)
+      kept.append(demonstration(conversation, codec, room=room, number=number))
+    except Unusable as error:
+      tally.leave_out(error.kind, row.where, str(error))
+  tally.num_kept = len(kept)
+  return pack(kept, row_length=room) if kept else None, tally
 
 
 def save_rows(path: pathlib.Path, rows: Rows) -> None:

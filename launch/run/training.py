@@ -22,7 +22,6 @@ from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.chat import codec_of, save_chat, share_chat
-from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
@@ -65,6 +64,16 @@ def train(config: ml_collections.ConfigDict) -> None:
 
 def _require_learning(config: ml_collections.ConfigDict) -> None:
   """Refuses what can be planned but would not learn."""
+  if config.warm_start.chats and not config.pretrained.path:
+    raise ConfigError(
+      f"warm_start.chats={config.warm_start.chats!r} has no policy to teach: "
+      "set pretrained.path to a Hugging Face folder, whose chat template it is "
+      "written with"
+    )
+  if not config.train.steps and not config.warm_start.epochs:
+    raise ConfigError(
+      "train.steps=0 and warm_start.epochs=0 learn nothing: raise one of them"
+    )
   if not config.warm_start.epochs and not config.pretrained.path:
     raise ConfigError(
       "warm_start.epochs=0 leaves a policy that says nothing to learn from: "
@@ -73,17 +82,19 @@ def _require_learning(config: ml_collections.ConfigDict) -> None:
 
 
 def _require_experts(
-  settings: Settings, environments: Mapping[str, Environment]
+  context: RunContext, environments: Mapping[str, Environment]
 ) -> None:
   """Refuses a warm start on demonstrations that nobody can give."""
-  if not settings.warm_start_epochs:
+  settings = context.settings
+  if not settings.warm_start_epochs or context.config.warm_start.chats:
     return
   if missing := without_expert(environments, "train"):
     raise ConfigError(
       f"{', '.join(missing)} has no expert, and warm_start.epochs="
       f"{settings.warm_start_epochs} learns from experts: set "
-      "warm_start.epochs=0 and pretrained.path to a Hugging Face folder, give "
-      "the environment's class an `expert`, or leave it out of tasks.names"
+      "warm_start.epochs=0 and pretrained.path to a Hugging Face folder, or "
+      "warm_start.chats to a file of chats, give the environment's class an "
+      "`expert`, or leave it out of tasks.names"
     )
 
 
@@ -133,13 +144,14 @@ def _run_stages(context: RunContext) -> ChatCodec:
     stack.enter_context(traced(folder.root, context.config.name, share=share))
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
-    _require_experts(settings, environments)
+    _require_experts(context, environments)
     tasks_during(settings, environments)
     folder.keep_config(context.given)
     if not folder.is_done(RUN):
       FaultLog(folder.root / FAULTS).started(folder.newest_step(RL))
     CONSOLE.print(
-      f"{folder.root}: {', '.join(settings.task_ids)} on {_devices()}"
+      f"{folder.root}: {', '.join(settings.task_ids) or 'chats'} on "
+      f"{_devices()}"
     )
     with context.interrupts.at_once():
       stack.enter_context(
@@ -154,6 +166,8 @@ def _run_stages(context: RunContext) -> ChatCodec:
       make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
     params = warm_start_params(context, metrics)
+    if not environments:  # then there is nothing to play
+      return codec
     evaluator = Evaluator(context, settings.evaluation, environments, metrics)
     with context.interrupts.at_once():
       service = stack.enter_context(
@@ -183,6 +197,8 @@ def _follow(context: RunContext) -> None:
     context.processes, context.folder.root, context.settings.chat
   )
   params = warm_start_params(context, None)
+  if not context.settings.environments:
+    return
   groups = FollowerGroupSource(context.processes)
   with remote.followed(
     context.config, context.settings, context.policy
@@ -211,6 +227,8 @@ def _reinforce(
   publisher.publish(params, 0)
   score("warm_start", "greedy", "sampled")
   share(what="the warm start's scores")
+  if not context.config.train.steps:
+    return
   reinforcement = Reinforcement(context, groups, publisher, codec)
   with context.timed(RL):
     reinforcement.train(params)
@@ -237,7 +255,7 @@ def make_chat(context: RunContext) -> None:
 
 
 def make_demonstrations(context: RunContext) -> None:
-  """Plays the experts of the warm start and writes their packed episodes.
+  """Plays the experts of the warm start, or reads chats, and packs them.
 
   Process 0 calls it; does nothing where an earlier start has done it.
   """
@@ -245,14 +263,26 @@ def make_demonstrations(context: RunContext) -> None:
   if not settings.warm_start_epochs or folder.demonstrations.exists():
     return
   number = context.config.warm_start.num_demonstrations
+  chats, sentence = context.config.warm_start.chats, ""
   with (
     folder.stage("demonstrations"),
     StageProgress("demonstrations", number) as show,
   ):
-    rows = demonstrations.demonstrate(
-      settings, folder.root, number, lambda done: show.update(done, {})
-    )
+
+    def on_progress(done: int) -> None:
+      show.update(done, {})
+
+    if chats:
+      rows, sentence = demonstrations.read_chats(
+        settings, folder.root, pathlib.Path(chats), number, on_progress
+      )
+    else:
+      rows = demonstrations.demonstrate(
+        settings, folder.root, number, on_progress
+      )
     demonstrations.save_rows(folder.demonstrations, rows)
+  if sentence:
+    CONSOLE.print(sentence, soft_wrap=True, highlight=False)
 
 
 def warm_start_params(

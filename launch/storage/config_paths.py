@@ -29,6 +29,7 @@ _PRETRAINED = "pretrained.path"
 KEYS = (
   _PRETRAINED,
   "warm_start.store",
+  "warm_start.chats",
   "checkpoint.directory",
   "rollouts.snapshots",
   "rollouts.token_file",

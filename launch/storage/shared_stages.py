@@ -19,6 +19,7 @@ from typing import Any
 
 import ml_collections
 
+from agentrl_jax.data.dataset_file import files_of
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
@@ -83,7 +84,18 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
     found[key] = value
   if model := model_digest(config.pretrained.path):
     found["pretrained.path"] = model  # wherever it is
+  if config.warm_start.store and config.warm_start.chats:
+    found["warm_start.chats"] = _digest(config.warm_start.chats)
   return found | environment_keys(config)
+
+
+def _digest(path: str) -> str:
+  """Returns a hash of the content of the chats in a file or a folder."""
+  digest = hashlib.sha256()
+  for file in files_of(pathlib.Path(path)):
+    with file.open("rb") as content:
+      digest.update(hashlib.file_digest(content, "sha256").digest())
+  return digest.hexdigest()
 
 
 def environment_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:

@@ -170,6 +170,7 @@ class FlagsTest(parameterized.TestCase):
       "ENDPOINT_TOKENS": evaluate.TOKEN_LIMITS[0],
       "ENDPOINT_TEMPERATURE": True,
       "ENDPOINT_SEED": True,
+      "CHATS": "",
     }
     values = {f"_{name}": value for name, value in (flags | changes).items()}
     values["RUN"] = values.pop("_RUN", None)
@@ -177,6 +178,7 @@ class FlagsTest(parameterized.TestCase):
     holders = {n: types.SimpleNamespace(value=v) for n, v in values.items()}
     with mock.patch.multiple(evaluate, **holders):
       evaluate._check_flags()
+      evaluate._check_chats(read_settings(values["CONFIG"]))
 
   @parameterized.parameters(
     ({"POLICY": "pretrained", "SAMPLES": 2}, "add --nogreedy"),
@@ -187,6 +189,8 @@ class FlagsTest(parameterized.TestCase):
     ({"ENDPOINT_TOKENS": "max_completion_tokens"}, "are of --policy=endpoint"),
     ({"POLICY": "endpoint", "MODEL": "qwen"}, "needs --endpoint="),
     ({"POLICY": "pretrained"}, "needs a Hugging Face folder"),
+    ({"CHATS": "chats"}, "must end with .jsonl"),
+    ({"CHATS": "c.jsonl", "POLICY": "scripted"}, "name one --policy"),
     ({"POLICY": "rl"}, "needs --run=<folder of a run>, found None"),
     ({"POLICY": "rl", "RUN": "/nowhere"}, "needs --run="),
     (

@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from agentrl_jax.data.chat.codec import split_thoughts
-from agentrl_jax.data.dataset_file import SUFFIXES, DatasetRow, read_rows
+from agentrl_jax.data.dataset_file import DatasetRow, files_of, read_rows
 from agentrl_jax.data.records import (
   Message,
   Status,
@@ -407,27 +407,13 @@ def _files_of(source: str) -> dict[str, list[pathlib.Path]]:
   folder = pathlib.Path(source)
   if folder.is_dir():
     files: dict[str, list[pathlib.Path]] = {}
-    for path in _files_in(folder):
+    for path in files_of(folder):
       files.setdefault(re.split(r"[-_.]", path.name)[0], []).append(path)
     return files
   sets = find_sets(source)
   if len(sets) == 1 and "=" not in source:
     sets = dict.fromkeys(["train"], folder)
-  return {
-    name: _files_in(path) if path.is_dir() else [path]
-    for name, path in sets.items()
-  }
-
-
-def _files_in(folder: pathlib.Path) -> list[pathlib.Path]:
-  files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES)
-  if files:
-    return files
-  inside = sorted(p.name for p in folder.iterdir())
-  raise ConfigError(
-    f"{folder} has no file that ends with {', '.join(SUFFIXES)}; it holds "
-    f"{', '.join(inside[:12]) or 'nothing'}"
-  )
+  return {name: files_of(path) for name, path in sets.items()}
 
 
 def _set_apart(

@@ -26,7 +26,10 @@ from tokenizers import (
 )
 
 from agentrl_jax.data.chat import named_template
+from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
+from agentrl_jax.data.chat.marked_text import markers_of
 
 HERE = pathlib.Path(__file__).parent / "templates"
 TEXTS = ["What is the price of red shoes?", "the sum of two numbers is"] * 9
@@ -177,3 +180,13 @@ def write_folder(folder: pathlib.Path, family: Family, source: str) -> None:
   (folder / "generation_config.json").write_text(
     json.dumps({"eos_token_id": stops})
   )
+
+
+def codec_of(family: Family, source: str) -> ChatCodec:
+  """The codec of a template on its family's tokenizer."""
+  tokenizer = tokenizer_of(family)
+  names = {"eos_token": family.eos}
+  names |= {"bos_token": family.bos} if family.bos else {}
+  jinja = JinjaTemplate(source, names=names, date=datetime.date(2024, 7, 26))
+  template = FamilyTemplate(jinja, markers_of(tokenizer), family.stops)
+  return ChatCodec(tokenizer, template)

@@ -1,18 +1,21 @@
 """Attempts on disk, none lost and none of another evaluation; pass@k."""
 
 import dataclasses
+import json
 import math
 import pathlib
 import tempfile
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.data.records import Status, Task, Trajectory
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, NotWritten
 from launch.comparisons.attempts import (
   AttemptLog,
+  ChatLog,
   Lost,
   by_environment,
   differing_share,
@@ -73,6 +76,53 @@ class AttemptLogTest(parameterized.TestCase):
     with self.assertRaises(ConfigError):
       AttemptLog(self.path, IDENTITY)
     self.assertEqual(self.path.read_text(), text)
+
+
+class ChatLogTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    self.path = pathlib.Path(folder) / "new" / "chats.jsonl"
+
+  def rows(self):
+    return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+  def test_good_attempts_are_kept_once(self):
+    chats = ChatLog(self.path, 0.5)
+    for index, reward in enumerate((1.0, 0.5, 0.4, -1.0)):
+      chats.add(played(index=index, reward=reward))
+    chats.add(played(index=0))
+    self.assertEqual([row["reward"] for row in self.rows()], [1.0, 0.5])
+    self.assertEqual(chats.num_rows, 2)
+
+  def test_it_goes_on_where_it_was_killed(self):
+    chats = ChatLog(self.path, 1.0)
+    for index in range(3):
+      chats.add(played(index=index))
+    whole = self.path.read_text()
+    self.path.write_text(whole[:-9])
+    chats = ChatLog(self.path, 1.0)
+    self.assertEqual(chats.num_rows, 2)
+    for index in range(3):
+      chats.add(played(index=index))
+    self.assertEqual(self.path.read_text(), whole)
+
+  def test_an_attempt_is_logged_after_its_conversation(self):
+    log = AttemptLog(None, {}, ChatLog(self.path, 1.0))
+    with (
+      mock.patch.object(ChatLog, "add", side_effect=NotWritten("full")),
+      self.assertRaises(NotWritten),
+    ):
+      log.add(played())
+    self.assertEmpty(log.attempts)  # so it is played again
+
+  def test_a_file_of_other_rows_is_refused(self):
+    self.path.parent.mkdir()
+    for text in ('{"messages": []}\n', "no JSON\n"):
+      self.path.write_text(text)
+      with self.assertRaisesRegex(ConfigError, "line 1 is no attempt"):
+        ChatLog(self.path, 1.0)
+      self.assertEqual(self.path.read_text(), text)
 
 
 class SharesTest(absltest.TestCase):

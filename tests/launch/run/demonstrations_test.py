@@ -2,19 +2,23 @@
 
 import asyncio
 import contextlib
+import copy
+import json
 import pathlib
 import tempfile
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.data.records import Task
+from agentrl_jax.data.records import Message, Task
 from agentrl_jax.errors import CheckpointError, ConfigError
 from configs import base, quickstart
 from configs.environments import entry
 from environments.arithmetic.environment import Arithmetic
+from launch.config.chat import codec_of
 from launch.config.settings import (
   EnvironmentSettings,
   PlaceSettings,
@@ -22,6 +26,8 @@ from launch.config.settings import (
 )
 from launch.run import demonstrations
 from launch.run.environments import loaded_environments
+from tests.data.chat import families
+from tests.launch import tiny
 
 HERE = PlaceSettings(**entry("").place.to_dict())
 
@@ -106,6 +112,71 @@ class EveryEnvironmentTest(absltest.TestCase):
     self.assertGreater(
       rows.mask.sum(), 12 * 10, "hardly a word is learned from"
     )
+
+
+class ChatsTest(absltest.TestCase):
+  CHAT: ClassVar = {
+    "messages": [
+      {"role": "user", "content": "2 + 2?"},
+      {"role": "assistant", "content": "4"},
+    ]
+  }
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    (self.folder / "chat").mkdir()
+    source = (families.HERE / "qwen25.jinja").read_text()
+    families.write_folder(self.folder / "chat", families.QWEN, source)
+    self.settings = read_settings(tiny.get_config())
+
+  def read(self, *rows, most=100):
+    path = self.folder / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return demonstrations.read_chats(
+      self.settings, self.folder, path, most, lambda done: None
+    )
+
+  def test_what_is_left_out_is_told_in_a_sentence(self):
+    long = {"messages": [{"role": "user", "content": "2 " * 999}]}
+    long["messages"] += self.CHAT["messages"][1:]
+    silent = {"messages": self.CHAT["messages"][:1]}
+    rows, sentence = self.read(self.CHAT, long, silent, 7, silent, self.CHAT)
+    self.assertRegex(
+      sentence,
+      r"chats.jsonl: 2 of 6 conversations are demonstrations; 2 without an "
+      r"assistant's turn, first \S+, line 3: .*; 1 too long for "
+      r"train.row_length=320, first \S+, line 2: .*; 1 unreadable, "
+      r"first \S+, line 4: no JSON "
+      "object: 7$",
+    )
+    codec = codec_of(self.folder, self.settings.chat)
+    learned = rows.token[rows.mask]
+    np.testing.assert_array_equal(
+      learned, np.tile(codec.write(Message("assistant", "4")), 2)
+    )
+
+  def test_a_part_of_the_file_is_said_to_be_one(self):
+    _, sentence = self.read(*[self.CHAT] * 5, most=3)
+    self.assertIn("3 of 3 conversations", sentence)
+    self.assertIn("only the first warm_start.num_demonstrations=3", sentence)
+
+  def test_nothing_to_learn_is_refused(self):
+    for rows in ((), ({},)):
+      with self.assertRaisesRegex(ConfigError, "nothing to learn from"):
+        self.read(*rows)
+
+  @pytest.mark.slow
+  def test_processes_change_nothing(self):
+    rows = [copy.deepcopy(self.CHAT) for _ in range(5)]
+    for n, row in enumerate(rows):
+      row["messages"][1]["content"] = "4" * (n + 1)
+    alone, sentence = self.read(*rows)
+    with mock.patch.object(demonstrations, "CHATS_CHUNK", 2):
+      shared, same = self.read(*rows)
+    self.assertEqual(same, sentence)
+    learned = [each.token[each.mask] for each in (alone, shared)]
+    self.assertCountEqual(learned[0].tolist(), learned[1].tolist())
 
 
 class DemonstrationsTest(absltest.TestCase):

@@ -14,8 +14,10 @@ import pytest
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.metrics import read_metrics
-from configs import finetune, gsm8k
+from configs import finetune, gsm8k, sft
+from launch.config.chat import codec_of, save_chat
 from launch.config.settings import read_settings
+from launch.run import demonstrations
 from launch.run.training import train
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL
@@ -33,7 +35,7 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     )
     text = PAGE.read_text()
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (line,) = re.findall(r"^\{.*\}$", text, re.MULTILINE)
+    line, cls.chat = re.findall(r"^\{.*\}$", text, re.MULTILINE)
     (command,) = re.findall(r"python -m .*finetune\.py[^`]*", text)
     cls.flags = dict(
       word.removeprefix("--config.").split("=", 1)
@@ -84,6 +86,20 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     question, last = await self.play(config, "6/2 = 3\n#### 3")
     self.assertEqual(last.reward, 1.0)
     self.assertIn("6 clips in April, and half in May?\nThink", question)
+
+  def test_the_chat_is_learned_from(self):
+    path = self.root / "chats.jsonl"
+    path.write_text(self.chat)
+    config = sft.get_config(str(self.root / "model"))
+    config.warm_start.chats = str(path)
+    settings = read_settings(config)
+    save_chat(self.root / "sft", config.pretrained.path, settings.chat)
+    rows, sentence = demonstrations.read_chats(
+      settings, self.root / "sft", path, 9, lambda done: None
+    )
+    codec = codec_of(self.root / "sft", settings.chat)
+    self.assertIn("1 of 1 conversations", sentence)
+    self.assertEqual(codec.decode(rows.token[rows.mask]), "Hello.<|im_end|>")
 
   @pytest.mark.slow
   def test_training_writes_metrics_of_the_task(self):

@@ -3,7 +3,9 @@
 import contextlib
 import gzip
 import json
+import pathlib
 import re
+import tempfile
 import unittest
 from unittest import mock
 
@@ -13,6 +15,11 @@ from aiohttp import web
 from agentrl_jax.controller.episode import EpisodeWaits
 from agentrl_jax.controller.evaluation import evaluate
 from agentrl_jax.controller.groups.group import RetryLimits
+from agentrl_jax.data.chat.conversations import (
+  demonstration,
+  read_conversation,
+)
+from agentrl_jax.data.dataset_file import read_rows
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -22,13 +29,19 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.errors import ConfigError, GeneratorFault
 from configs.base import defaults
-from environments.arithmetic.environment import Arithmetic
+from environments.arithmetic.environment import ADD, ANSWER, Arithmetic
+from launch.comparisons.attempts import AttemptLog, ChatLog
 from launch.serving import endpoint_player
 from launch.serving.endpoint_player import (
   MAX_ODD,
   ChatEndpoint,
   EndpointPlayer,
   history,
+)
+from tests.data.chat import families
+
+CODEC = families.codec_of(
+  families.QWEN, (families.HERE / "qwen25.jinja").read_text()
 )
 
 
@@ -125,6 +138,40 @@ class EndpointTestCase(unittest.IsolatedAsyncioTestCase):
       )
       player.require_answers(scores)
       return scores["sums"]
+
+
+class TeacherTest(EndpointTestCase):
+  async def test_what_it_solved_is_a_demonstration(self):
+    """Of two of three tasks: the third is answered wrongly."""
+
+    def answer(body):
+      if len(self.requests) == 3:
+        return call("answer", value=-1)
+      return solve(body)
+
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    chats = ChatLog(folder / "chats.jsonl", 1.0)
+    log = AttemptLog(None, {}, chats)
+    async with self.player(answer) as player:
+      await evaluate(
+        player,
+        [Task("sums", "train", n) for n in range(3)],
+        concurrency=1,
+        seed=0,
+        retries=RetryLimits(max_retries=0, backoff_s=0.0),
+        timeout_s=60,
+        progress=lambda done, number, played: log.add(played),
+      )
+    rows = [row.columns for row in read_rows(chats.path)]
+    self.assertEqual([row["task"]["index"] for row in rows], [0, 1])
+    for row in rows:
+      conversation = read_conversation(row)
+      self.assertEqual(conversation.tools, (ADD, ANSWER))
+      (turn,) = demonstration(conversation, CODEC, room=1024).turns
+      text = CODEC.decode(turn.sampled)
+      sent = row["messages"][1]["tool_calls"][0]["function"]["arguments"]
+      self.assertEqual(CODEC.read(turn.sampled).tool_calls[0].arguments, sent)
+      self.assertTrue(text.endswith("<|im_end|>"), text)
 
 
 class EndpointPlayerTest(EndpointTestCase):
