@@ -45,6 +45,10 @@ class SchemaFault(EnvironmentFault, ValueError):
   """A tool has a schema that cannot be shown to a policy."""
 
 
+class MessageFault(EnvironmentFault, ValueError):
+  """A message that the chat template cannot show as what it is."""
+
+
 class GeneratorFault(AgentRLError):
   """The rollout engine could not answer; its cause is chained."""
 

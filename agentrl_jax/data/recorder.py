@@ -320,7 +320,7 @@ class ChatLine:
 
     `tools` are those that the answer could call.
     """
-    message = self._codec.read(answer.sampled)
+    message = self._codec.read(answer.sampled, tools)
     ended = {*answer.sampled[-1:].tolist()} & {*self._codec.stop_tokens}
     self._tokens.add_action(
       prompt,

@@ -16,6 +16,7 @@ import llguidance
 
 from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.grammar.call_schema import rewritten, with_kept_bounds
+from agentrl_jax.data.grammar.text_schema import ANY_TEXT, text_rule, types_of
 from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 
@@ -26,7 +27,6 @@ CHOICES = ("auto", "required")
 VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
   "validate", default=llguidance.LLMatcher.validate_grammar
 )
-ANY_TEXT = r"/(.|\n)*/"
 # White space of Python's `str.strip`; `\s` alone lacks four of its characters.
 SPACE = r"[\s\x1c-\x1f]"
 # Text where tags are text too: all of its thoughts end, since a call in an open
@@ -44,6 +44,11 @@ _JSON = {
   "whitespace_pattern": r"[ \n\t\r]{1,32}",
   "json_allow_general_unicode_escapes": True,
 }
+_PYTHON_WORDS = ('"True"', '"False"')  # of templates that print them
+# Keywords of arguments that stand one by one.
+_OBJECT = frozenset(
+  {"type", "properties", "required", "additionalProperties", "$defs"}
+)
 # Keywords that may list the properties of a schema without `properties`.
 _INDIRECT = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
@@ -58,6 +63,18 @@ def text_that_is_no(call: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ParameterForm:
+  """Form of an argument that stands alone, its text without quotes."""
+
+  head: str  # before its name
+  middle: str  # between its name and its value
+  before_end: str = ""
+  end: str  # after its value; no text can contain it
+  tail: str  # after that
+  name: str  # regex of names that can be written
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CallForm:
   """Form of tool calls of a model family, markers included."""
 
@@ -65,6 +82,8 @@ class CallForm:
   middle: str  # between its name and its arguments
   tail: str  # after its arguments
   joint: str = ""  # between two calls
+  lead: str = ""  # may begin an answer
+  parameter: ParameterForm | None = None  # None: arguments are a JSON object
   may_begin: str = ""  # an optional marker before the first call
   after_text: str | None = ""  # ends text before calls; None: no such text
   text: str = ANY_TEXT  # llguidance's terminal of text without calls
@@ -119,8 +138,9 @@ class CallGrammar:
     answers = [self._calls(parallel)]
     if choice == "auto":
       answers = self._answers(parallel) if tools else [self._text_answer]
-    start = f"start: {thought} ({' | '.join(answers)})"
-    called = [f"call{n}: {self._call(tool)}" for n, tool in enumerate(tools)]
+    lead = f"{json.dumps(self._form.lead)}?" if self._form.lead else ""
+    start = f"start: {lead} {thought} ({' | '.join(answers)})"
+    called = [r for n, tool in enumerate(tools) for r in self._call(tool, n)]
     either = " | ".join(f"call{n}" for n in range(len(tools)))
     rules += [f"call: {either}", *called] if tools else []
     return "\n".join([_FREE, start, *self._text(), *rules])
@@ -165,7 +185,8 @@ class CallGrammar:
     begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
     return f"{begin} {first or tag} call {more} {self._after_calls}"
 
-  def _call(self, tool: Tool) -> str:
+  def _call(self, tool: Tool, number: int) -> list[str]:
+    """Returns the rules of a call of a tool, the first of them the call."""
     form = self._form
     shield = self._tokenizer.markers.shield
     if not re.fullmatch(form.name, tool.name):
@@ -175,12 +196,71 @@ class CallGrammar:
       )
     head = self._spelt(f"{form.head}{shield(tool.name)}{form.middle}")
     try:
-      arguments = _json(_declared(tool.parameters))
+      schema = _declared(tool.parameters)
+      arguments, rules = (
+        self._parameters(tool, schema, form.parameter, f"{number}")
+        if form.parameter
+        else (_json(schema), [])
+      )
     except ConfigError as error:
       raise ConfigError(f"the parameters of tool {tool.name!r}: {error}") from (
         error
       )
-    return f"{head} {arguments} {self._spelt(form.tail)}"
+    return [
+      f"call{number}: {head} {arguments} {self._spelt(form.tail)}",
+      *rules,
+    ]
+
+  def _parameters(
+    self, tool: Tool, schema: Mapping[str, Any], form: ParameterForm, id: str
+  ) -> tuple[str, list[str]]:
+    """Returns arguments that stand one by one, and their rules."""
+    if further := schema.keys() - _OBJECT:
+      raise ConfigError(
+        f"no grammar keeps to {', '.join(sorted(further))} where arguments "
+        "stand one by one: list all in properties, and say it in a description"
+      )
+    arguments, rules = [], []
+    for n, (key, inner) in enumerate(schema.get("properties", {}).items()):
+      if inner is False:
+        continue  # no value keeps to it
+      if not re.fullmatch(form.name, key):
+        raise ConfigError(
+          f"argument {key!r}: a name is as the regex {form.name!r} says in "
+          "this model's form: rename it"
+        )
+      name = self._tokenizer.markers.shield(key)
+      head = self._spelt(f"{form.head}{name}{form.middle}")
+      value, rule = self._value(tool, key, schema, f"V{id}_{n}")
+      optional = "" if key in schema.get("required", ()) else "?"
+      arguments.append(f"({head} {value}){optional}")
+      rules += rule
+    return " ".join(arguments), rules
+
+  def _value(
+    self, tool: Tool, key: str, schema: Mapping[str, Any], id: str
+  ) -> tuple[str, list[str]]:
+    """Returns the value of an argument with its end tag, and its rules."""
+    form = self._form.parameter
+    assert form
+    inner = schema["properties"][key]
+    kinds = types_of(tool.parameters, key)
+    tail = self._spelt(f"{form.before_end}{form.end}{form.tail}")
+    if "string" not in kinds:
+      words = " | ".join(_PYTHON_WORDS) if inner == {"type": "boolean"} else ""
+      defs = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+      value = _json({**inner, **defs})
+      return f"({words + ' | ' if words else ''}{value}) {tail}", []
+    if kinds - {"string", "null"}:
+      raise ConfigError(
+        f"argument {key!r} may be a text or {sorted(kinds - {'string'})}, and "
+        "nothing tells them apart in this model's form: give it one type"
+      )
+    if form.end in self._tokenizer.id_of:
+      return f"{id} {tail}", [f"{id}: {text_rule(inner, schema, without='')}"]
+    # One lexeme with its end, since a lexer does not look ahead.
+    text = text_rule(inner, schema, without=form.end)
+    return id, [f"{id}: {id}T {tail}", f"{id}T: {text}"]
 
   def _thought(self) -> tuple[str, list[str]]:
     """Returns the thought at the start of an answer, and its rules."""

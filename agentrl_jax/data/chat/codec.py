@@ -6,8 +6,8 @@ marker's letters in it are encoded as ordinary tokens.
 
 `CompactTemplate` is the template of models that are trained from scratch here.
 A conversation grows by appending: its functions render the new messages only,
-and the pieces joined equal the full rendering of `JINJA`, the template's source
-(a test compares them). Tool calls have the Hermes form,
+and the pieces joined equal the full rendering of `templates/compact.jinja` (a
+test compares them). Tool calls have the Hermes form,
 `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Roles are single
 marker tokens. Tool schemas are signatures with descriptions, complete, which
 take a third of the tokens of their JSON.
@@ -40,7 +40,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.errors import (
   ConfigError,
-  EnvironmentFault,
+  MessageFault,
   PromptTooLong,
   refuse_constant,
 )
@@ -52,46 +52,6 @@ MARKERS = tuple(
 )
 SPECIAL_TOKENS = (END, *MARKERS, CALL, CALL_END)
 GENERATION_PROMPT = "<|assistant|>"
-
-JINJA = """\
-{%- macro type(s) -%}
-{%- if s == {} -%}any
-{%- elif s.type == "array" and s["items"] -%}{{ type(s["items"]) }}[]
-{%- elif s.type is string and not s.enum and not s.properties -%}{{ s.type }}
-{%- else -%}{{ s | tojson }}{%- endif -%}
-{%- endmacro -%}
-{%- macro signature(f) -%}
-{%- set properties = f.parameters.properties or {} -%}
-{{ f.name }}(
-{%- for name, s in properties.items() -%}
-{{ name }}{{ "" if name in (f.parameters.required or []) else "?" }}: {{ type(s) -}}
-{{ "" if loop.last else ", " }}{%- endfor -%}
-): {{ f.description }}
-{%- for name, s in properties.items() if s.description %}
-- {{ name }}: {{ s.description }}
-{%- endfor -%}
-{%- for name, s in f.parameters.items()
-  if name not in ["$schema", "title", "type", "properties", "required"]
-  and not (name == "additionalProperties" and s is false) %}
-- {{ name }}: {{ s | tojson }}
-{%- endfor -%}
-{%- endmacro -%}
-{%- for m in messages -%}
-<|{{ m.role }}|>{{ m.content }}
-{%- if loop.first and tools %}
-{%- for t in tools %}
-{{ signature(t.function) }}
-{%- endfor -%}
-{%- endif -%}
-{%- for c in m.tool_calls or [] -%}
-<tool_call>
-{"name": {{ c.function.name | tojson }}, "arguments": {{ c.function.arguments }}}
-</tool_call>
-{%- endfor -%}
-<|end|>
-{%- endfor -%}
-{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
-"""  # noqa: E501
 
 # Markers that the text of an answer may contain.
 _THOUGHT = (THINK, THINK_END)
@@ -152,13 +112,15 @@ class CompactTemplate:
     """Renders an assistant's message as the policy writes it, end included."""
     return message.content + _render_calls(message) + END
 
-  def read(self, text: str, ended_by: str | None) -> Message:
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
     """Parses the assistant's message.
 
     A call that cannot be read becomes a call without a name whose arguments
     are the raw text: the environment then reports the mistake.
     """
-    del ended_by
+    del ended_by, tools
     return read_tagged_calls(text.removesuffix(END))
 
 
@@ -216,11 +178,15 @@ def _render_type(schema: Any) -> str:
   return json.dumps(schema, ensure_ascii=False)
 
 
-def read_tagged_calls(text: str) -> Message:
+CallReader = Callable[[str, int, str], tuple[ToolCall, int]]
+
+
+def read_tagged_calls(text: str, reader: CallReader | None = None) -> Message:
   """Reads an answer whose calls stand between tags, and its text around them.
 
   A call in a thought is none: a thought is text up to its own end, and a call
-  is JSON up to its own end, whatever tags stand in it.
+  is JSON up to its own end, whatever tags stand in it. `reader` reads a call
+  from behind its tag to behind its end tag, or raises ValueError; None: JSON.
   """
   texts: list[str] = []
   calls: list[ToolCall] = []
@@ -232,7 +198,9 @@ def read_tagged_calls(text: str) -> Message:
       texts.append(text[opening.start() : end])
       at = end
     else:
-      call, at = _tagged_call(text, opening.end(), str(len(calls)))
+      call, at = _tagged_call(
+        text, opening.end(), str(len(calls)), reader or _tagged_json
+      )
       calls.append(call)
   return Message("assistant", "".join([*texts, text[at:]]), tuple(calls))
 
@@ -250,18 +218,26 @@ def _end_of_thought(text: str, at: int) -> int:
   return len(text) if end < 0 else end + len(THINK_END)
 
 
-def _tagged_call(text: str, at: int, id: str) -> tuple[ToolCall, int]:
+def _tagged_call(
+  text: str, at: int, id: str, reader: CallReader
+) -> tuple[ToolCall, int]:
   """Reads a call from after its tag; also returns where its end tag ends."""
   try:
-    call, end = call_at(text, _skip(_SPACE, text, at), id)
-    if closing := _CLOSING.match(text, end):
-      return call, closing.end()
+    return reader(text, at, id)
   except (ValueError, RecursionError):
-    pass  # no JSON: the letters up to the next end tag are kept
+    pass  # no call: the letters up to the next end tag are kept
   end = text.find(CALL_END, at)
   if end < 0:
     return ToolCall("", text[at:].strip(), id), len(text)
   return ToolCall("", text[at:end].strip(), id), end + len(CALL_END)
+
+
+def _tagged_json(text: str, at: int, id: str) -> tuple[ToolCall, int]:
+  call, end = call_at(text, _skip(_SPACE, text, at), id)
+  closing = _CLOSING.match(text, end)
+  if closing is None:
+    raise ValueError(f"no {CALL_END} follows")
+  return call, closing.end()
 
 
 def call_at(text: str, at: int, id: str) -> tuple[ToolCall, int]:
@@ -308,6 +284,11 @@ def require_json(text: str) -> None:
   _JSON.decode(text)
 
 
+def json_at(text: str, at: int) -> tuple[Any, int]:
+  """Reads strict JSON and where it ends. Raises as `require_json`."""
+  return _JSON.raw_decode(text, at)
+
+
 class ChatTemplate(Protocol):
   """Format of one family of models, as shielded text."""
 
@@ -338,8 +319,13 @@ class ChatTemplate(Protocol):
     """Renders an answer, its stop marker last."""
     ...
 
-  def read(self, text: str, ended_by: str | None) -> Message:
-    """Parses an answer; `text` is without its stop marker."""
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    """Parses an answer; `text` is without its stop marker.
+
+    The schemas of `tools` say what values are, where the form does not.
+    """
     ...
 
 
@@ -435,24 +421,29 @@ class ChatCodec:
   def write(self, message: Message) -> np.ndarray:
     """Returns the ids of an assistant's message, its stop token last.
 
-    Raises `EnvironmentFault` for a message whose text would be read as a call,
+    Raises `MessageFault` for a message whose text would be read as a call,
     such as a web page's `<tool_call>` where the tokenizer has no such token.
     """
     said = self._write(dataclasses.replace(message, tool_calls=()))
     if message.content and self.read(said).tool_calls:
-      raise EnvironmentFault(
+      raise MessageFault(
         "the text of an answer would be read as a call, since it has what "
         f"begins one in this model's form: {message.content!r:.300}. Leave it "
         "out of the text"
       )
     return self._write(message) if message.tool_calls else said
 
-  def read(self, sampled: Sequence[int] | np.ndarray) -> Message:
-    """Decodes sampled ids to the assistant's message."""
+  def read(
+    self, sampled: Sequence[int] | np.ndarray, tools: Sequence[Tool] = ()
+  ) -> Message:
+    """Decodes sampled ids to the assistant's message.
+
+    The schemas of `tools` say what values are, where a call's form does not.
+    """
     ids = list(map(int, sampled))
     ended_by = self._stop_of.get(ids[-1]) if ids else None
     text = self._tokenizer.decode_shielded(ids[:-1] if ended_by else ids)
-    message = self._template.read(text, ended_by)
+    message = self._template.read(text, ended_by, tools)
     return _mapped(message, of_content=unshield, of_call=unshield)
 
   def call_grammar(

@@ -8,6 +8,7 @@ name whose arguments are the raw text: the environment then reports the mistake.
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from agentrl_jax.data.chat import codec
@@ -16,7 +17,8 @@ from agentrl_jax.data.chat.call_grammar import (
   CallForm,
   text_that_is_no,
 )
-from agentrl_jax.data.records import Message, ToolCall, message_to_json
+from agentrl_jax.data.chat.xml_calls import GLM_45, QWEN_CODER
+from agentrl_jax.data.records import Message, Tool, ToolCall, message_to_json
 from agentrl_jax.errors import ConfigError
 
 
@@ -32,8 +34,13 @@ class Dialect(Protocol):
     """Returns the message as the template reads it: one dict or more."""
     ...
 
-  def read(self, text: str, ended_by: str | None) -> Message:
-    """Parses an answer; `ended_by` is its stop marker, if any."""
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    """Parses an answer; `ended_by` is its stop marker, if any.
+
+    The schemas of `tools` say what values are, where the form does not.
+    """
     ...
 
 
@@ -46,7 +53,10 @@ class Hermes:
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     return [_with_objects(message)]
 
-  def read(self, text: str, ended_by: str | None) -> Message:
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del tools
     message = self._COMPACT.read(text, ended_by)
     content = message.content.rstrip("\n")
     if not message.tool_calls:
@@ -75,8 +85,10 @@ class Llama:
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     return [_with_objects(message)]
 
-  def read(self, text: str, ended_by: str | None) -> Message:
-    del ended_by
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del ended_by, tools
     body = text.strip().removeprefix(self._TAG).strip()
     tagged = text.lstrip().startswith(self._TAG)
     if not tagged and not (body.startswith("{") and '"name"' in body):
@@ -129,7 +141,10 @@ class Glm4:
     ]
     return calls if calls and not message.content else text + calls
 
-  def read(self, text: str, ended_by: str | None) -> Message:
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del tools
     texts: list[str] = []
     calls: list[ToolCall] = []
     more, mark = text, self._TURN
@@ -167,16 +182,21 @@ class Plain:
       raise ConfigError(f"no calls or tools' replies here: {self._reason}")
     return [message_to_json(message)]
 
-  def read(self, text: str, ended_by: str | None) -> Message:
-    del ended_by
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del ended_by, tools
     return Message("assistant", text)
 
 
 def dialects_of(source: str) -> tuple[Dialect, ...]:
   """Returns the dialects that a chat template may have, by its source."""
-  if "observation" in source and "metadata" in source:
-    return (Glm4(),)
-  return (Llama(), Hermes())
+  hints: dict[Dialect, bool] = {
+    Glm4(): "observation" in source and "metadata" in source,
+    GLM_45: "<arg_key>" in source,
+    QWEN_CODER: "<function=" in source,
+  }
+  return (*(d for d, fits in hints.items() if fits), Llama(), Hermes())
 
 
 def _with_objects(message: Message) -> dict[str, Any]:

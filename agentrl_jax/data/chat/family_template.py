@@ -105,15 +105,17 @@ class FamilyTemplate:
         "chat_template"
       )
     answer = rendered[len(self._cue) : len(rendered) - len(self._closing)]
-    return answer + (self._end or self._turn_after(message, rendered))
+    return answer + (self._end or self._turn_after(message))
 
-  def read(self, text: str, ended_by: str | None) -> Message:
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
     """Parses the assistant's message; `text` is without its stop marker.
 
     Thoughts stay in the content, and calls in them are not calls.
     """
     thought, rest = self._split_thoughts(text.removeprefix(self._lead))
-    message = self._dialect.read(rest, ended_by)
+    message = self._dialect.read(rest, ended_by, tools)
     return Message("assistant", thought + message.content, message.tool_calls)
 
   def _between_cue_and_answer(self) -> str:
@@ -164,11 +166,11 @@ class FamilyTemplate:
       )
     return rest[0]
 
-  def _turn_after(self, message: Message, rendered: str) -> str:
+  def _turn_after(self, message: Message) -> str:
     """Returns the marker of the next turn, which ends the policy's own turn."""
     reply = Message("tool" if message.tool_calls else "user", "")
-    longer = self._render([_ASKED, message, reply], prompt=False)
-    marker = self._first_marker(longer.removeprefix(rendered))
+    after = self._after_answer([_ASKED, _ANSWERED, reply], prompt=False)
+    marker = self._first_marker(after)
     if marker not in self.stops:
       raise ConfigError(
         f"the model's chat template goes on with {marker!r} after an answer, "
@@ -179,17 +181,20 @@ class FamilyTemplate:
 
   def _detected(self) -> Dialect:
     """Returns the dialect whose calls the template writes as it reads them."""
+    cannot_stop = None
     for dialect in dialects_of(self._jinja.source):
+      if dialect.form.stop and dialect.form.stop not in self.stops:
+        # No call can be written; `CallGrammar` and `write` say why.
+        cannot_stop = dialect
+        continue
       self._dialect = dialect
       reason = self._misread()
       if not reason:
         return dialect
-    return Plain(reason)
+    return cannot_stop or Plain(reason)
 
   def _misread(self) -> str:
     """Returns why a call of the template cannot be read back, or ""."""
-    if self.form.stop and self.form.stop not in self.stops:
-      return ""  # no call can be written; `CallGrammar` and `write` say why
     try:
       written = self.write(Message("assistant", "", (_CALLED,)))
     except ConfigError as error:
@@ -203,7 +208,7 @@ class FamilyTemplate:
     return (
       f"the model's chat template writes a call as {written!r:.300}, which is "
       f"read here as {calls or 'text'}: calls of this form are not known. "
-      f"Known are those of Qwen2.5 and Qwen3, Llama-3.1, and GLM-4-0414. "
+      f"Known are those of Qwen2.5 to Qwen3.5, Llama-3.1, GLM-4 and GLM-4.5. "
       f"{INSTEAD}"
     )
 

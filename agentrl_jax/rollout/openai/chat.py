@@ -185,7 +185,7 @@ class ChatCall:
     """Returns the answer as it is; None if it could have no calls."""
     if not self._output.has_calls or choice.stop_reason is not None:
       return None
-    return self._codec.read(choice.answer.sampled)
+    return self._codec.read(choice.answer.sampled, self._output.tools)
 
   def _parse(self, choice: Choice, message: Message | None) -> Message:
     """Makes the message to send of what was read; malformed calls stay text."""

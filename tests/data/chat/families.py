@@ -81,11 +81,28 @@ GLM = Family(
   eos="<|endoftext|>",
   stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
 )
-SMALL = {"qwen25": QWEN, "qwen3": QWEN, "llama31": LLAMA, "glm4": GLM}
+GLM45 = dataclasses.replace(
+  GLM,
+  tags=(
+    *("<think>", "</think>", "<tool_call>", "</tool_call>"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+  ),
+)
+SMALL = {
+  "qwen25": QWEN,
+  "qwen3": QWEN,
+  "llama31": LLAMA,
+  "glm4": GLM,
+  "qwen_coder": QWEN,
+  "glm45": GLM45,
+}
 REAL = {
   "qwen2_5": QWEN,
   "qwen3": QWEN,
   "qwen3_instruct_2507": QWEN,
+  "qwen3_5_nothink": QWEN,
+  "qwen3_5_think": QWEN,
+  "glm4moe": GLM45,
   "llama3_1": LLAMA,
   "llama3_2": LLAMA,
   "glm4_0414": GLM,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Message, Tool
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import MessageFault
 from tests.data.chat import families
 from tests.data.grammar.call_grammars import allows
 from tests.data.grammar.calling import (
@@ -206,9 +206,9 @@ class SpeltMarkersTest(Calling):
       chat.start(start, [Tool("stop", evil, {})])
       chat.extend([Message("tool", evil)] * 2, ended_by=None)
       # An expert that repeats a page would make the call that stands in it.
-      with self.assertRaisesRegex(EnvironmentFault, "read as a call.*stop"):
+      with self.assertRaisesRegex(MessageFault, "read as a call.*stop"):
         chat.write(Message("assistant", evil))
-      with self.assertRaisesRegex(EnvironmentFault, "read as a call"):
+      with self.assertRaisesRegex(MessageFault, "read as a call"):
         chat.write(said(("stop", "{}"), content=evil))
     chat = codec("small_qwen25")  # which has the tokens, so letters are text
     self.assertEmpty(

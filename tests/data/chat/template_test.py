@@ -1,6 +1,7 @@
 """Pieces of a conversation join to the rendering of the Jinja source."""
 
 import json
+import pathlib
 import random
 
 import jinja2
@@ -43,12 +44,13 @@ TOOLS = (
 )
 
 TEMPLATE = codec.CompactTemplate()
+SOURCE = pathlib.Path(codec.__file__).parent / "templates/compact.jinja"
 
 
 def _by_jinja(messages, tools, *, prompt):
   environment = jinja2.Environment()
   environment.filters["tojson"] = json.dumps
-  return environment.from_string(codec.JINJA).render(
+  return environment.from_string(SOURCE.read_text()).render(
     messages=[message_to_json(m) for m in messages],
     tools=[tool_to_json(t) for t in tools],
     add_generation_prompt=prompt,

@@ -32,7 +32,15 @@ ADD = Tool(
 )
 STOP = Tool("stop", "Stops.", {})
 TOOLS = (ADD, STOP)
-ALL = ("compact", *NAMES)
+# Forms in which arguments stand alone, without JSON.
+XML = tuple(
+  n
+  for n in NAMES
+  if "qwen3_5" in n
+  or n in ("small_qwen_coder", "small_glm45")
+  or n == "glm4moe"
+)
+ALL = ("compact", *(n for n in NAMES if n not in XML))
 
 
 @functools.cache
