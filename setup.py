@@ -48,6 +48,7 @@ EXTRAS = {
   "alfworld": ["alfworld==0.4.2", "textworld[pddl]>=1.7"],
   # A SPARQL store for knowledgegraph; its own engine needs nothing.
   "sparql": ["pyoxigraph>=0.5"],
+  "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
   "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
@@ -63,6 +64,7 @@ EXTRAS = {
   ],
   "test": [
     "agentrl-worker==0.4.0",  # what AgentRL's own tasks run on
+    "gguf>=0.17",
     "grpcio",
     "gymnasium",
     "hypothesis",

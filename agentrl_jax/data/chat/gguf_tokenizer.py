@@ -1,0 +1,258 @@
+"""Builds a Hugging Face tokenizer from the metadata of a GGUF file.
+
+A GGUF file has the vocabulary, the merges and the kinds of tokens; how text is
+cut before merging it only names (`tokenizer.ggml.pre`). The patterns behind
+these names, and what else follows from them, are those of llama.cpp's
+`llama-vocab.cpp` and of the published tokenizer.json files. A name that is not
+known here is refused: with other cuts the model reads other tokens.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import (
+  AddedToken,
+  Regex,
+  Tokenizer,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+)
+
+from agentrl_jax.data.records import MAX_STOPS
+from agentrl_jax.errors import ConfigError, suggestion
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS = (
+  _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%s}"
+  r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_TEKKEN = (
+  rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+"
+  rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*"
+  r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Cut:
+  """Way of cutting text into the pieces that are merged."""
+
+  pattern: str  # of pieces
+  then_gpt2: bool = False  # cut what is left by GPT-2's pattern
+  nfc: bool = False  # texts are composed first
+  whole_pieces: bool = False  # one that is a token needs no merges
+  bos: bool = False  # texts begin with the token of that name
+
+
+_NONE = r"(?!)"
+_CUTS = {
+  "gpt-2": _Cut(pattern=_NONE, then_gpt2=True),
+  "smollm": _Cut(pattern=r"\p{N}", then_gpt2=True),
+  "llama-bpe": _Cut(pattern=_WORDS % 3, whole_pieces=True, bos=True),
+  "smaug-bpe": _Cut(pattern=_WORDS % 3),
+  "qwen2": _Cut(pattern=_WORDS % 1, nfc=True),
+  "deepseek-r1-qwen": _Cut(pattern=_WORDS % 1),
+  "glm4": _Cut(pattern=_WORDS % 3),
+  "tekken": _Cut(pattern=_TEKKEN, whole_pieces=True, bos=True),
+}
+_SAME = {
+  **dict.fromkeys(("llama3", "llama-v3", "falcon3"), "llama-bpe"),
+  **dict.fromkeys(("starcoder", "refact", "codeshell"), "smollm"),
+  **dict.fromkeys(("mpt", "olmo", "phi-2"), "gpt-2"),
+  "megrez": "qwen2",
+  "chatglm-bpe": "glm4",
+}
+# Kinds of tokens, as `tokenizer.ggml.token_type` numbers them.
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
+_NAMES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+# Control tokens that end a turn of some family, whichever id is called eos.
+_STOPS = (
+  *("<|eot_id|>", "<|im_end|>", "<|eom_id|>", "<|user|>", "<|observation|>"),
+  *("<|endoftext|>", "<|end_of_text|>"),
+)
+
+
+class GGUFTokenizer:
+  """Tokenizer of a GGUF file, and what its chat files say.
+
+  `metadata` are the file's keys that begin with "tokenizer.". Raises
+  `ConfigError` if text would be cut otherwise than the model has learned.
+  """
+
+  def __init__(self, metadata: Mapping[str, Any]):
+    self._metadata = metadata
+    self._cut = self._read_cut()
+    self.tokens = self._read_tokens()
+    self._kinds = self._read_kinds()
+    ids = {name: self._id(long) for name, long in _NAMES.items()}
+    self.ids = {name: id for name, id in ids.items() if id is not None}
+
+  def tokenizer(self) -> Tokenizer:
+    """Builds the contents of tokenizer.json."""
+    cut = self._cut
+    vocabulary = {
+      token: id
+      for id, token in enumerate(self.tokens)
+      if not (self._kinds[id] == _UNUSED and token == f"[PAD{id}]")
+    }
+    bpe = models.BPE(
+      vocabulary, self._merges(vocabulary), ignore_merges=cut.whole_pieces
+    )
+    built = Tokenizer(bpe)
+    if cut.nfc:
+      built.normalizer = normalizers.NFC()
+    built.pre_tokenizer = pre_tokenizers.Sequence(
+      [
+        pre_tokenizers.Split(Regex(cut.pattern), "isolated"),
+        pre_tokenizers.ByteLevel(
+          add_prefix_space=False, use_regex=cut.then_gpt2
+        ),
+      ]
+    )
+    built.decoder = decoders.ByteLevel()
+    for kind in (_CONTROL, _USER_DEFINED):
+      built.add_tokens(
+        [
+          AddedToken(token, special=kind == _CONTROL, normalized=False)
+          for token, of in zip(self.tokens, self._kinds, strict=True)
+          if of == kind
+        ]
+      )
+    if ends := self._ends():
+      built.post_processor = processors.TemplateProcessing(
+        single=[*filter(None, (ends.get("bos"), "$A", ends.get("eos")))],
+        special_tokens=[(text, self.ids[name]) for name, text in ends.items()],
+      )
+    return built
+
+  def config(self) -> dict[str, Any]:
+    """Returns tokenizer_config.json, without the length of the context."""
+    named = {f"{name}_token": self.tokens[id] for name, id in self.ids.items()}
+    return {
+      "tokenizer_class": "PreTrainedTokenizerFast",
+      **named,
+      "clean_up_tokenization_spaces": False,
+      **self._chat_template(),
+    }
+
+  def generation_config(self) -> dict[str, Any]:
+    """Returns generation_config.json: the tokens that end an answer."""
+    stops = [self._id(name) for name in ("eos", "eot", "eom")]
+    controls = {
+      token: id
+      for id, (token, kind) in enumerate(
+        zip(self.tokens, self._kinds, strict=True)
+      )
+      if kind == _CONTROL
+    }
+    known = [id for id in stops if id is not None]
+    known += [controls[text] for text in _STOPS if text in controls]
+    named = {f"{name}_token_id": id for name, id in self.ids.items()}
+    named.pop("unk_token_id", None)
+    unique = list(dict.fromkeys(known))[:MAX_STOPS]
+    return named | ({"eos_token_id": unique} if unique else {})
+
+  def _read_cut(self) -> _Cut:
+    kind = self._metadata.get("tokenizer.ggml.model")
+    if kind != "gpt2":
+      raise ConfigError(
+        f"tokenizer.ggml.model={kind!r} is not read here; gpt2 is, which is "
+        "byte-level BPE: take a model of Llama 3, Qwen2.5, Qwen3 or GLM-4, or "
+        "its Hugging Face folder"
+      )
+    name = self._metadata.get("tokenizer.ggml.pre")
+    known = sorted([*_CUTS, *_SAME])
+    if name not in known:
+      raise ConfigError(
+        f"tokenizer.ggml.pre={name!r} does not say how text is cut before it "
+        f"is merged{suggestion(str(name), known)}; known are "
+        f"{', '.join(known)}. Take a newer file of this model, or its Hugging "
+        "Face folder"
+      )
+    return _CUTS[_SAME.get(name, name)]
+
+  def _read_tokens(self) -> list[str]:
+    tokens = self._metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
+      raise ConfigError(
+        "tokenizer.ggml.tokens is missing: the file has no vocabulary. Take "
+        "one that has, such as that of the model itself"
+      )
+    texts = [token or f"[EMPTY_{id}]" for id, token in enumerate(tokens)]
+    if len(set(texts)) < len(texts):
+      twice = next(t for t in texts if texts.count(t) > 1)
+      raise ConfigError(
+        f"tokenizer.ggml.tokens has {twice!r} twice, so an id has no text of "
+        "its own: the file is damaged; fetch it again"
+      )
+    return texts
+
+  def _read_kinds(self) -> list[int]:
+    kinds = self._metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(kinds, list) or len(kinds) != len(self.tokens):
+      raise ConfigError(
+        f"tokenizer.ggml.token_type must have a number for each of the "
+        f"{len(self.tokens)} tokens: without it, markers such as <|im_end|> "
+        "are cut like text. Take a newer file of this model"
+      )
+    return kinds
+
+  def _merges(self, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges = self._metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+      raise ConfigError(
+        "tokenizer.ggml.merges is missing, and text cannot be merged without "
+        "it: take a newer file of this model"
+      )
+    pairs = []
+    for line in merges:
+      first, _, second = line.partition(" ")
+      if not {first, second, first + second} <= vocabulary.keys():
+        raise ConfigError(
+          f"tokenizer.ggml.merges has {line!r}, which does not merge two "
+          "tokens of the vocabulary to a third: the file is damaged; fetch it "
+          "again"
+        )
+      pairs.append((first, second))
+    return pairs
+
+  def _ends(self) -> dict[str, str]:
+    """Returns the tokens that every text begins and ends with, by name."""
+    default = {"bos": self._cut.bos, "eos": False}
+    return {
+      name: self.tokens[self.ids[name]]
+      for name, added in default.items()
+      if self._metadata.get(f"tokenizer.ggml.add_{name}_token", added)
+      and name in self.ids
+    }
+
+  def _chat_template(self) -> dict[str, Any]:
+    """Returns the chat template, or all of them by name, if there is any."""
+    key = "tokenizer.chat_template"
+    sources = {
+      name.removeprefix(f"{key}.").replace(key, "default"): source
+      for name, source in self._metadata.items()
+      if name == key or name.startswith(f"{key}.")
+    }
+    if not sources.keys() - {"default"}:
+      source = sources.get("default")
+      return {"chat_template": source} if source else {}
+    listed = [{"name": n, "template": s} for n, s in sources.items()]
+    return {"chat_template": listed}
+
+  def _id(self, name: str) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    id = self._metadata.get(key)
+    if id is None:
+      return None
+    if not isinstance(id, int) or not 0 <= id < len(self.tokens):
+      raise ConfigError(
+        f"{key}={id!r} must be the id of one of the {len(self.tokens)} tokens: "
+        "the file is damaged; fetch it again"
+      )
+    return id
