@@ -1,7 +1,8 @@
-"""Word problems in GSM8K's form, answered in text, with or without a tool.
+"""Word problems in GSM8K's form, answered in text or by calls.
 
 Without a calculator an episode is one answer, and its last number counts. With
-it, the policy calls `calculate` and reads the result before it answers.
+it, the policy calls `calculate`, reads the result, and then answers: in text,
+or with `answer` where `sampling.calls="required"` allows calls alone.
 """
 
 import contextlib
@@ -26,6 +27,9 @@ CALCULATE = make_tool(
   "Computes an expression of whole numbers, such as (7 - 3) * 2.",
   {"expression": {"type": "string"}},
 )
+ANSWER = make_tool(
+  "answer", "Gives the final answer.", {"number": {"type": "integer"}}
+)
 INSTRUCTION = "Answer with a number only."
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 MAX_CHARS = 10_000  # at an answer's end, that are read for its last number
@@ -37,7 +41,7 @@ class WordProblems(IndexedEnvironment[Problem]):
   Args:
     steps: least and greatest number of operations of a problem.
     largest: largest number in a story.
-    calculator: whether the policy has the tool `calculate`.
+    calculator: whether the policy has the tools `calculate` and `answer`.
     max_turns: answers of an episode with a calculator.
     instruction: text after the question.
   """
@@ -74,7 +78,7 @@ class WordProblems(IndexedEnvironment[Problem]):
     question = f"{problem.text} {self._instruction}".strip()
     turns = self._max_turns if self._has_calculator else 1
     yield _ProblemSession(
-      problem, question, turns, (CALCULATE,) * self._has_calculator
+      problem, question, turns, (CALCULATE, ANSWER) * self._has_calculator
     )
 
   def training_information(self, task: Task) -> str:
@@ -130,18 +134,23 @@ class _ProblemSession(Session):
   async def step(self, answer: Message) -> Step:
     self._turns_left -= 1
     if not answer.tool_calls or not self.tools:
-      is_right = last_number(answer.content) == self._problem.answer
-      return Step((), reward=float(is_right), status=Status.COMPLETED)
+      return self._end(last_number(answer.content))
     call = answer.tool_calls[0]
     arguments = read_arguments(call, self.tools)
     if isinstance(arguments, ToolMistake):
       reply = arguments.message
+    elif call.name == ANSWER.name:
+      return self._end(arguments["number"])
     else:
       reply = _reply_of(arguments["expression"])
     messages = (Message("tool", reply, tool_call_id=call.id),)
     if self._turns_left:
       return Step(messages)
     return Step(messages, status=Status.TASK_LIMIT_REACHED)
+
+  def _end(self, number: float | None) -> Step:
+    is_right = number == self._problem.answer
+    return Step((), reward=float(is_right), status=Status.COMPLETED)
 
 
 def _reply_of(expression: str) -> str:

@@ -8,7 +8,7 @@ from environments.word_problems.problems import Problem
 
 MISTAKES = (
   "wrong_number",  # answers a number that is one too large
-  BROKEN_JSON,  # of a call of the calculator
+  BROKEN_JSON,  # of a call
   "no_call",  # answers without the calculator
 )
 
@@ -38,4 +38,6 @@ class Solver(ErringExpert):
         "calculate", {"expression": self._problem.expression}
       )
     number = self._problem.answer + self.draws("wrong_number")
+    if self._calculator:
+      return self.erring_call("answer", {"number": number})
     return Message("assistant", str(number))

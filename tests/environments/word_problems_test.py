@@ -76,6 +76,16 @@ class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
         step = await session.step(Message("assistant", f"Now {number} pens."))
       self.assertEqual((step.reward, step.status), (reward, Status.COMPLETED))
 
+  async def test_answer_by_a_call(self):
+    environment = WordProblems(calculator=True, **HARD)
+    right = environment.find(TASK).answer
+    for number, reward in ((right, 1.0), (right + 1, 0.0)):
+      call = ToolCall("answer", f'{{"number": {number}}}', "c")
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+        step = await session.step(Message("assistant", tool_calls=(call,)))
+      self.assertEqual((step.reward, step.status), (reward, Status.COMPLETED))
+
   async def test_calls_without_an_answer_reach_the_limit(self):
     environment = WordProblems(calculator=True, max_turns=2)
     call = ToolCall("calculate", '{"expression": "1 + 1"}', "c")
