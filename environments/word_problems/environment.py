@@ -7,11 +7,11 @@ or with `answer` where `sampling.calls="required"` allows calls alone.
 
 import contextlib
 import random
-import re
 from collections.abc import AsyncIterator, Mapping
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import split_of
+from agentrl_jax.env.adapters.questions import last_number
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_bounds, require_positive
@@ -31,8 +31,6 @@ ANSWER = make_tool(
   "answer", "Gives the final answer.", {"number": {"type": "integer"}}
 )
 INSTRUCTION = "Answer with a number only."
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-MAX_CHARS = 10_000  # at an answer's end, that are read for its last number
 
 
 class WordProblems(IndexedEnvironment[Problem]):
@@ -108,12 +106,6 @@ class WordProblems(IndexedEnvironment[Problem]):
         return problem
 
 
-def last_number(text: str) -> float | None:
-  """Returns the last number of a text, None without one; `1,200` is 1200."""
-  numbers = _NUMBER.findall(text[-MAX_CHARS:])
-  return float(numbers[-1].replace(",", "")) if numbers else None
-
-
 class _ProblemSession(Session):
   """One problem: calls of the calculator, then a text with the number."""
 
@@ -134,13 +126,13 @@ class _ProblemSession(Session):
   async def step(self, answer: Message) -> Step:
     self._turns_left -= 1
     if not answer.tool_calls or not self.tools:
-      return self._end(last_number(answer.content))
+      return self._end(last_number(answer.content, self._problem.answer))
     call = answer.tool_calls[0]
     arguments = read_arguments(call, self.tools)
     if isinstance(arguments, ToolMistake):
       reply = arguments.message
     elif call.name == ANSWER.name:
-      return self._end(arguments["number"])
+      return self._end(arguments["number"] == self._problem.answer)
     else:
       reply = _reply_of(arguments["expression"])
     messages = (Message("tool", reply, tool_call_id=call.id),)
@@ -148,8 +140,7 @@ class _ProblemSession(Session):
       return Step(messages)
     return Step(messages, status=Status.TASK_LIMIT_REACHED)
 
-  def _end(self, number: float | None) -> Step:
-    is_right = number == self._problem.answer
+  def _end(self, is_right: float) -> Step:
     return Step((), reward=float(is_right), status=Status.COMPLETED)
 
 

@@ -8,7 +8,7 @@ from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.word_problems.calculator import calculate
-from environments.word_problems.environment import WordProblems, last_number
+from environments.word_problems.environment import WordProblems
 from tests.environments.playing import play
 
 HARD = {"steps": (2, 4), "largest": 60}
@@ -53,19 +53,6 @@ class ProblemsTest(unittest.TestCase):
 
 
 class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
-  @parameterized.parameters(
-    ("7", 7.0),
-    ("7 - 3 = 4.", 4.0),
-    ("It is 1,200 pens", 1200.0),
-    ("-3", -3.0),
-    ("2.50", 2.5),
-    ("", None),
-    ("none", None),
-    ("x" * 100_000, None),
-  )
-  def test_last_number(self, text, expected):
-    self.assertEqual(last_number(text), expected)
-
   @parameterized.parameters(False, True)
   async def test_right_number_wins_and_its_neighbour_does_not(self, calculator):
     environment = WordProblems(calculator=calculator, **HARD)
