@@ -8,6 +8,7 @@ or with `answer` where `sampling.calls="required"` allows calls alone.
 import contextlib
 import random
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from agentrl_jax.data.records import Message, Status, Task, Tool
 from agentrl_jax.data.split import split_of
@@ -17,16 +18,24 @@ from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.options import require_bounds, require_positive
 from agentrl_jax.env.tools import ToolMistake, make_tool, read_arguments
 from agentrl_jax.errors import ConfigError
-from environments.word_problems.calculator import calculate
 from environments.word_problems.expert import MISTAKES, Solver
-from environments.word_problems.problems import Problem, draw_problem
+from environments.word_problems.problems import (
+  OPERATORS,
+  Problem,
+  draw_problem,
+)
 from environments.word_problems.scripted import POLICIES
 
 CALCULATE = make_tool(
   "calculate",
-  "Computes an expression of whole numbers, such as (7 - 3) * 2.",
-  {"expression": {"type": "string"}},
+  "Computes with two whole numbers.",
+  {
+    "left": {"type": "integer"},
+    "operator": {"type": "string", "enum": list(OPERATORS)},
+    "right": {"type": "integer"},
+  },
 )
+LARGEST = 10**18  # number that is computed with
 ANSWER = make_tool(
   "answer", "Gives the final answer.", {"number": {"type": "integer"}}
 )
@@ -55,7 +64,7 @@ class WordProblems(IndexedEnvironment[Problem]):
     steps: tuple[int, int] = (1, 1),
     largest: int = 9,
     calculator: bool = False,
-    max_turns: int = 4,
+    max_turns: int = 8,
     instruction: str = INSTRUCTION,
     num_tasks: int = 1 << 20,
   ):
@@ -134,7 +143,7 @@ class _ProblemSession(Session):
     elif call.name == ANSWER.name:
       return self._end(arguments["number"] == self._problem.answer)
     else:
-      reply = _reply_of(arguments["expression"])
+      reply = _result_of(arguments)
     messages = (Message("tool", reply, tool_call_id=call.id),)
     if self._turns_left:
       return Step(messages)
@@ -144,8 +153,8 @@ class _ProblemSession(Session):
     return Step((), reward=float(is_right), status=Status.COMPLETED)
 
 
-def _reply_of(expression: str) -> str:
-  try:
-    return str(calculate(expression))
-  except ValueError as error:
-    return f"Error: {error}."
+def _result_of(arguments: Mapping[str, Any]) -> str:
+  left, right = int(arguments["left"]), int(arguments["right"])
+  if max(abs(left), abs(right)) > LARGEST:
+    return f"Error: the numbers must be within {LARGEST}."
+  return str(OPERATORS[arguments["operator"]](left, right))

@@ -14,7 +14,7 @@ MISTAKES = (
 
 
 class Solver(ErringExpert):
-  """Calls the calculator, if there is one, and answers with the number."""
+  """Calls the calculator for each step, if there is one, and answers."""
 
   def __init__(
     self,
@@ -28,16 +28,24 @@ class Solver(ErringExpert):
       seed=seed, mistakes=mistakes, known=MISTAKES, where="the solver"
     )
     self._problem, self._calculator = problem, calculator
+    self._step = 0 if calculator else len(problem.operators)
 
   def answer(self, messages: Sequence[Message]) -> Message:
-    """Returns the next answer to the environment's last messages."""
-    last = messages[-1]
-    has_result = last.role == "tool" and not last.content.startswith("Error")
-    if self._calculator and not has_result and not self.draws("no_call"):
+    """Returns the next answer; a step whose call failed is called again."""
+    problem = self._problem
+    results = [m.content for m in messages if m.role == "tool"]
+    self._step += any(text.lstrip("-").isdigit() for text in results)
+    if self._step < len(problem.operators) and not self.draws("no_call"):
+      counts = [problem.terms[0], *problem.partial_results]
       return self.erring_call(
-        "calculate", {"expression": self._problem.expression}
+        "calculate",
+        {
+          "left": counts[self._step],
+          "operator": problem.operators[self._step],
+          "right": problem.terms[self._step + 1],
+        },
       )
-    number = self._problem.answer + self.draws("wrong_number")
+    number = problem.answer + self.draws("wrong_number")
     if self._calculator:
       return self.erring_call("answer", {"number": number})
     return Message("assistant", str(number))

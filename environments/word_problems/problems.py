@@ -32,7 +32,7 @@ _LOSSES = (
   "sells {n} of them",
   "gives away {n}",
 )
-_OPERATORS: dict[str, Callable[[int, int], int]] = {
+OPERATORS: dict[str, Callable[[int, int], int]] = {
   "+": operator.add,
   "-": operator.sub,
   "*": operator.mul,
@@ -69,7 +69,7 @@ class Problem:
     """The count after each step; the last is the answer."""
     count, counts = self.terms[0], []
     for sign, term in zip(self.operators, self.terms[1:], strict=True):
-      count = _OPERATORS[sign](count, term)
+      count = OPERATORS[sign](count, term)
       counts.append(count)
     return counts
 
