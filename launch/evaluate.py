@@ -27,11 +27,7 @@ behind OpenAI's chat API:
     --policy=scripted --tasks=webshop/test,arithmetic/test
 
 `--chats` keeps the conversations whose reward is at least `--chats_reward`, as
-demonstrations for `warm_start.chats`: rejection sampling of a teacher.
-
-  python -m launch.evaluate --config=configs/gsm8k.py:FOLDER --samples=4 \
-    --policy=endpoint --endpoint=http://host:8000/v1 --model=teacher \
-    --nogreedy --tasks=questions/train --chats=teacher.jsonl
+demonstrations for `warm_start.chats`: rejection sampling (docs/your_data.md).
 
 Prints a table and, with `--output`, writes it as JSON. `--samples=16` attempts
 each task as often, for pass@k. Every attempt is kept beside the output, and the
@@ -233,6 +229,8 @@ def choose_tasks(
   seed: int,
 ) -> list[Task]:
   """Draws up to `num_tasks` tasks of each `name/split` word."""
+  if not environments:
+    raise ConfigError("tasks.names is empty: name a task to evaluate on")
   chosen: list[Task] = []
   for word in wanted or [f"{name}/test" for name in environments]:
     name, slash, split = word.partition("/")
@@ -362,8 +360,6 @@ def _check_chats(settings: Settings) -> None:
   """Refuses files and episodes that are no rows of one conversation."""
   if not _CHATS.value:
     return
-  if pathlib.Path(_CHATS.value).suffix != ".jsonl":
-    raise ConfigError(f"--chats={_CHATS.value} must end with .jsonl")
   if _POLICY.value == SCRIPTED or settings.subagent.tool:
     raise ConfigError(
       f"--chats={_CHATS.value} keeps one player's conversations: name one "

@@ -124,6 +124,8 @@ class ChatLog:
   """
 
   def __init__(self, path: pathlib.Path, least: float) -> None:
+    if path.suffix != ".jsonl":
+      raise ConfigError(f"--chats={path} must end with .jsonl")
     self.path, self._least = path, least
     self._written: set[tuple[Task, int]] = set()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -52,6 +52,10 @@ class ChooseTasksTest(absltest.TestCase):
       {t.split for t in self._choose(["arithmetic/train"])}, {"train"}
     )
 
+  def test_a_config_without_tasks(self):
+    with self.assertRaisesRegex(ConfigError, "tasks.names is empty"):
+      evaluate.choose_tasks({}, None, num_tasks=1, seed=0)
+
   def test_words_that_name_nothing(self):
     for word in ("arithmetic", "chess/test"):
       with self.assertRaisesRegex(ConfigError, "as in arithmetic/test"):
@@ -189,7 +193,6 @@ class FlagsTest(parameterized.TestCase):
     ({"ENDPOINT_TOKENS": "max_completion_tokens"}, "are of --policy=endpoint"),
     ({"POLICY": "endpoint", "MODEL": "qwen"}, "needs --endpoint="),
     ({"POLICY": "pretrained"}, "needs a Hugging Face folder"),
-    ({"CHATS": "chats"}, "must end with .jsonl"),
     ({"CHATS": "c.jsonl", "POLICY": "scripted"}, "name one --policy"),
     ({"POLICY": "rl"}, "needs --run=<folder of a run>, found None"),
     ({"POLICY": "rl", "RUN": "/nowhere"}, "needs --run="),

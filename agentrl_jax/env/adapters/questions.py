@@ -58,6 +58,10 @@ _log = logging.getLogger(__name__)
 TEST_SHARE = 0.1  # of the questions of a source without a test set
 TRY_AGAIN = "That is not right. Try again."
 _OWN = ("completion", "question", "answer", "turn")
+# A split's file, whole or one of several as the Hugging Face hub names them.
+_SPLIT_FILE = re.compile(
+  r"(train|test|validation|valid|val|dev)(?:-\d+-of-\d+(?:-\w+)?)?"
+)
 _HOLE = re.compile(r"\{(\w+)\}")
 _NUMBER = re.compile(
   r"(?:(?<![0-9.)])[-\u2212])?"  # a sign, and no subtraction
@@ -101,10 +105,10 @@ class Questions(IndexedEnvironment[DatasetRow]):
   """Rows of files as tasks, without tools.
 
   Args:
-    source: files, or a folder of them, as `env.task_sets` names them. Of a
-      folder each file belongs to the split that its name begins with, as
-      train.jsonl and test-00000-of-00001.parquet. Without a set called test it
-      is a tenth of train, by hash. A question of test is never in train.
+    source: files, or a folder of them, as `env.task_sets` names them. Files of
+      a folder are named as train.jsonl or test-00000-of-00001.parquet are, and
+      others in it are not read. Without a set called test it is a tenth of
+      train, by hash. A question of test is never in train.
     question: column of the question, a text or a list of OpenAI's messages.
     answer: column that the reward gets as `answer`; "" if there is none. A dot
       enters an object: reward_model.ground_truth.
@@ -216,8 +220,8 @@ class Questions(IndexedEnvironment[DatasetRow]):
     files = _files_of(source)
     if "train" not in files:
       raise ConfigError(
-        f"source={source!r} has the sets {', '.join(files)} and none called "
-        "train: name its file, as in train=PATH,test=PATH"
+        f"source={source!r} has the sets {', '.join(files) or 'of no name'}, "
+        "and none called train: name its file, as in train=PATH,test=PATH"
       )
     sets = {
       name: [self._required(row) for path in paths for row in read_rows(path)]
@@ -408,7 +412,8 @@ def _files_of(source: str) -> dict[str, list[pathlib.Path]]:
   if folder.is_dir():
     files: dict[str, list[pathlib.Path]] = {}
     for path in files_of(folder):
-      files.setdefault(re.split(r"[-_.]", path.name)[0], []).append(path)
+      if match := _SPLIT_FILE.fullmatch(path.stem):
+        files.setdefault(match[1], []).append(path)
     return files
   sets = find_sets(source)
   if len(sets) == 1 and "=" not in source:

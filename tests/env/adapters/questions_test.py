@@ -242,6 +242,9 @@ class SplitsTest(QuestionsCase):
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation"):
       write(self.folder / f"{name}.jsonl", rows_of([len(name), 77]))
     (self.folder / "README.md").write_text("")
+    # Beside GSM8K's own files stand these, with other columns.
+    for name in ("train_socratic", "test_socratic", "example_model_solutions"):
+      (self.folder / f"{name}.jsonl").write_text('{"ground_truth": 1}')
     environment = Questions(source=str(self.folder))
     self.assertEqual(
       dict(environment.splits()), {"test": 8, "train": 12, "validation": 2}

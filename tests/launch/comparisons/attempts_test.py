@@ -116,6 +116,10 @@ class ChatLogTest(absltest.TestCase):
       log.add(played())
     self.assertEmpty(log.attempts)  # so it is played again
 
+  def test_a_file_of_another_name_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "must end with .jsonl"):
+      ChatLog(self.path.with_suffix(".json"), 1.0)
+
   def test_a_file_of_other_rows_is_refused(self):
     self.path.parent.mkdir()
     for text in ('{"messages": []}\n', "no JSON\n"):

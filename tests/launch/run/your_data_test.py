@@ -110,9 +110,51 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
       small | self.flags | {"workdir": "runs", "train.steps": 1}
     )
     train(config)
-    (path,) = self.root.glob("runs/*/metrics.jsonl")
-    rows = [row for row in read_metrics(path) if row.stage == "rl"]
+    metrics = read_metrics(self.root / "runs/model/metrics.jsonl")
+    rows = [row for row in metrics if row.stage == "rl"]
     self.assertIn("success/questions", rows[-1].values)
+
+  def chats(self, name):
+    """A config of chats that teach one answer, without a task."""
+    path = self.root / f"{name}.jsonl"
+    path.write_text(f"{self.chat}\n" * 8)
+    config = sft.get_config(str(self.root / "model"))
+    config.update_from_flattened_dict(
+      {
+        "compile_cache": "",
+        "name": name,
+        "workdir": "runs",
+        "warm_start.chats": path.name,
+        "warm_start.epochs": 30,
+        "warm_start.optimizer.learning_rate": 1e-2,
+        "compute.dtype": "float32",
+        "train.row_length": 512,
+        "episode.max_tokens": 512,
+        "engine.context": 512,
+        "engine.lengths": (),
+      }
+    )
+    return config
+
+  @pytest.mark.slow
+  def test_chats_alone_teach_the_answer(self):
+    config = self.chats("alone")
+    train(config)
+    rows = read_metrics(self.root / "runs/alone/metrics.jsonl")
+    losses = [row.values["loss"] for row in rows if row.stage == "warm_start"]
+    self.assertLess(losses[-1], 0.5 * losses[0])
+    self.assertTrue((self.root / "runs/alone/report.html").exists())
+    train(config)  # all is done
+
+  @pytest.mark.slow
+  def test_reinforcement_follows(self):
+    config = self.chats("both")
+    config.tasks.names = ("questions",)
+    small = {k: v for k, v in SMALL.items() if "options" not in k}
+    config.update_from_flattened_dict(small | self.flags | {"train.steps": 1})
+    train(config)
+    rows = read_metrics(self.root / "runs/both/metrics.jsonl")
+    self.assertLessEqual({"warm_start", "rl"}, {row.stage for row in rows})
 
 
 if __name__ == "__main__":
