@@ -96,7 +96,6 @@ def get_config():
   c.tokenizer.update(vocab_size=4192, num_texts=2000, whole_lines=16)
   c.tokenizer.whole_tokens = WHOLE_TOKENS
   c.model.update(embedding_scale=7.0, num_kv_heads=4)
-  c.compute.attention_block = 64
   c.warm_start.update(num_demonstrations=10_500, copy_gain=4.0)
   c.train.update(steps=40, row_length=320, micro_batch=7, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=6e-4, warmup_steps=5, b2=0.95)

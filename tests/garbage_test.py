@@ -1,11 +1,36 @@
-"""A process that is ready scans less, and still frees cycles."""
+"""A process that is ready scans less, frees cycles, and keeps its memory."""
 
 import gc
+import importlib.util
+import os
+import subprocess
+import sys
 import weakref
+from unittest import mock
 
 from absl.testing import absltest
 
-from agentrl_jax.garbage import spare_collections, spared_collections
+import launch
+from agentrl_jax.garbage import (
+  keep_freed_memory,
+  spare_collections,
+  spared_collections,
+)
+
+# Fills and frees 256 MiB in threads; prints the page faults of the last one.
+_FILLS = """
+import resource, threading, numpy
+def fill():
+  before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+  bytearray(1 << 28)
+  pages.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+pages = []
+for _ in range(4):
+  thread = threading.Thread(target=fill)
+  thread.start()
+  thread.join()
+print(pages[-1])
+"""
 
 
 class Node:
@@ -51,3 +76,35 @@ class SpareCollectionsTest(absltest.TestCase):
 
 if __name__ == "__main__":
   absltest.main()
+
+
+class KeepFreedMemoryTest(absltest.TestCase):
+  def faults(self, **environment: str) -> int:
+    """Fills memory as a command that computes does; returns page faults."""
+    program = "import launch" + _FILLS
+    found = subprocess.run(
+      [sys.executable, "-c", program, "launch.train"],
+      env=os.environ | {"JAX_PLATFORMS": "cpu"} | environment,
+      stdout=subprocess.PIPE,
+      check=True,
+      timeout=120,
+    )
+    return int(found.stdout)
+
+  def test_freed_memory_is_used_again(self) -> None:
+    """Unless the environment or an accelerator says otherwise."""
+    given = {"MALLOC_MMAP_MAX_": "65536", "MALLOC_ARENA_MAX": "8"}
+    kept = self.faults()
+    self.assertLess(kept, self.faults(**given) / 4)
+    self.assertLess(kept, self.faults(JAX_PLATFORMS="cuda,cpu") / 4)
+
+  def test_without_a_word_an_installed_plugin_decides(self) -> None:
+    self.enterContext(mock.patch.dict(os.environ, JAX_PLATFORMS=""))
+    self.enterContext(
+      mock.patch.object(importlib.util, "find_spec", return_value=object())
+    )
+    self.assertFalse(keep_freed_memory())
+
+  def test_commands_that_compute_are_there(self) -> None:
+    for name in launch.COMPUTING:
+      self.assertIsNotNone(importlib.util.find_spec(f"launch.{name}"))

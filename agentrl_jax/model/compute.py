@@ -33,9 +33,9 @@ class ComputeConfig:
   `attention` is the kernel over training rows: "auto" takes "splash" on a TPU,
   "cudnn" on a GPU that supports it (with a warning if not), and "xla"
   elsewhere. With an `attention_block` above 0, "xla" takes blocks of so many
-  queries and keys one after another and skips those that nobody sees, which is
-  right for CPUs; with 0 it computes all pairs of a row at once, and splash
-  takes blocks of 512.
+  queries and keys one after another and skips those that nobody sees; with 0 it
+  takes blocks of 64 for rows above 256 tokens on a CPU, and else all pairs of a
+  row at once; splash then takes blocks of 512.
 
   `cache_attention` is the kernel of a decode step: "ragged" reads each slot up
   to its length, "xla" reads whole slots; "auto" takes "ragged" on a TPU.
@@ -73,7 +73,7 @@ class ComputeConfig:
         )
     if self.attention_block < 0:
       raise ConfigError(
-        f"compute.attention_block={self.attention_block} must be 0 (off) or a "
-        "number of tokens"
+        f"compute.attention_block={self.attention_block} must be 0 (the "
+        "kernel's choice) or a number of tokens"
       )
     compiler_options.parse(self.compiler_options)

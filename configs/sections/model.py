@@ -53,7 +53,8 @@ def get_config() -> ml_collections.ConfigDict:
     ),
     compute=create(  # the choices are described in model/compute.py
       attention="auto",  # of updates; or xla, splash (TPU), cudnn (GPU)
-      attention_block=0,  # tokens of a block of a training row; 0 takes all
+      # Tokens of a block of a training row; 0 lets the kernel choose.
+      attention_block=0,
       cache_attention="auto",  # of decode steps; or xla, ragged (TPU)
       # Options of XLA: auto, by the generation of TPU; none, the compiler's
       # defaults. More may follow: auto,xla_tpu_scoped_vmem_limit_kib=65536.

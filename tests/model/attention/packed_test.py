@@ -102,6 +102,25 @@ class KernelTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(out, _by_ancestors(*inputs), atol=1e-5)
 
+  def test_only_a_cpu_takes_blocks_by_itself(self):
+    for platform, chosen, length, block in (
+      ("cpu", "xla", 257, 64),
+      ("cpu", "xla", 256, 0),
+      ("gpu", "xla", 4096, 0),
+      ("cpu", "splash", 4096, 0),
+      ("tpu", "splash", 4096, 0),
+    ):
+      self.assertEqual(packed.block_of(platform, chosen, length), block)
+    inputs = _tree_inputs(length=272)
+    out, slopes = _value_and_slopes(*inputs, is_tree=True, attention="xla")
+    np.testing.assert_allclose(out, _by_ancestors(*inputs), atol=1e-5)
+    whole, whole_slopes = _value_and_slopes(
+      *inputs, is_tree=True, attention="xla", attention_block=272
+    )
+    np.testing.assert_allclose(out, whole, atol=1e-5)
+    for found, wanted in zip(slopes, whole_slopes, strict=True):
+      np.testing.assert_allclose(found, wanted, atol=2e-5)
+
   @parameterized.product(
     way=(("splash", 0), ("splash", 128), ("xla", 48)), is_tree=(False, True)
   )
