@@ -71,8 +71,10 @@ from agentrl_jax.train.train_batch import (
   TrainBatch,
   add_fields,
   cut,
+  further_lines,
   grammar_masks,
   on_mesh,
+  one_for_each,
 )
 from agentrl_jax.train.weights.reference import Reference
 
@@ -131,19 +133,25 @@ class BatchBuilder:
       losses.unseen_tasks(len(task_ids)) if advantage.task_decay else None
     )
 
-    def logprobs(params: Params, micro_batch: TrainBatch) -> jax.Array:
+    def logprobs(
+      params: Params, micro_batch: TrainBatch, of: Policy = policy
+    ) -> jax.Array:
       return token_logprobs(
-        policy,
-        params,
-        micro_batch.batch,
-        temperature=temperature,
-        **loss.tiles,
+        of, params, micro_batch.batch, temperature=temperature, **loss.tiles
       )[0]
+
+    def reference_logprobs(
+      params: Params, micro_batch: TrainBatch
+    ) -> jax.Array:
+      assert reference is not None
+      return logprobs(params, micro_batch, reference.policy)
 
     def costs(params: Params, micro_batch: TrainBatch) -> jax.Array:
       batch = micro_batch.batch
       log_ratio_BT = losses.log_ratio(
-        batch.behavior_logprob, logprobs(params, micro_batch), batch.mask
+        batch.behavior_logprob,
+        reference_logprobs(params, micro_batch),
+        batch.mask,
       )
       return -losses.kl_penalised_reward(
         jnp.zeros(batch.mask.shape),
@@ -165,6 +173,11 @@ class BatchBuilder:
       "compiler_options": options,
     }
     self._logprobs = jax.jit(logprobs, compiler_options=options)
+    self._reference_logprobs = self._logprobs
+    if reference is not None and reference.policy.config != policy.config:
+      self._reference_logprobs = jax.jit(
+        reference_logprobs, compiler_options=options
+      )
     self._costs = jax.jit(costs, **read)
     self._values = jax.jit(values, **read)
 
@@ -215,6 +228,7 @@ class BatchBuilder:
         rows = _pack(trajectories, shape, report)
         report["batch/trained_tokens"] += report["batch/left_out_tokens"]
         micro_batches = self._cut(rated, rows, shape)
+    micro_batches = [*self._mixed(micro_batches, report)]
     self.learned_turns = LearnedTurns(compared, trajectories, micro_batches)
     played = [t for group in groups for t in group.trajectories]
     report["batch/trajectories"] = float(len(played))
@@ -367,13 +381,13 @@ class BatchBuilder:
     else:  # a mean over trajectories
       weight = float(len(rated.left_tokens_K))
       if self._loss.reduction == "sequence_mean" and in_lines:
-        fields["weight"] = _one_for_each(rows)
+        fields["weight"] = one_for_each(rows)
     micro_batches = add_fields(micro_batches, fields)
     # Equal shares, so that each of several updates of a batch has its own.
     shares = [weight / len(micro_batches)] * len(micro_batches)
     corrects = self._loss.sums_sequences and in_lines
     if corrects:
-      further = [_further_lines(x, rated.trajectories) for x in micro_batches]
+      further = [further_lines(x, rated.trajectories) for x in micro_batches]
       shares = [a - b for a, b in zip(shares, further, strict=True)]
     if not self._loss.needs_advantage and not corrects:
       return micro_batches
@@ -415,6 +429,29 @@ class BatchBuilder:
     np.add.at(cost_NU, index, cost_RT[rows.mask])
     return cost_NU
 
+  def _mixed(
+    self, micro_batches: Sequence[TrainBatch], report: Report
+  ) -> Sequence[TrainBatch]:
+    """Weighs the advantages, and subtracts each token's KL from its own.
+
+    So the loss is that of on-policy distillation from the reference, where
+    advantages of rewards have weight 0.
+    """
+    is_charged = self._loss.kl_place == "advantage"
+    if not micro_batches or (self._advantage.weight == 1 and not is_charged):
+      return micro_batches
+    advantage_RT = np.concatenate([x.advantage for x in micro_batches])
+    advantage_RT = self._advantage.weight * advantage_RT
+    if is_charged:
+      assert self._reference is not None  # loss.kl_coefficient needs one
+      params = self._reference.fetch()
+      cost_RT = self._computed(self._costs, params, micro_batches)
+      advantage_RT -= cost_RT
+      mask_RT = np.concatenate([x.batch.mask for x in micro_batches])
+      nats = cost_RT[mask_RT].mean() / self._loss.kl_coefficient
+      report["policy/reverse_kl"] = float(nats)
+    return add_fields(micro_batches, {"advantage": advantage_RT})
+
   def _add_logprobs(
     self, micro_batches: Sequence[TrainBatch], params: Params
   ) -> list[TrainBatch]:
@@ -422,15 +459,18 @@ class BatchBuilder:
     micro_batches = self._token_weights.add(micro_batches, params)
     policies = {}
     if self._reference is not None and self._loss.kl_place == "loss":
-      policies["reference_logprob"] = self._reference.fetch()
+      policies["reference_logprob"] = (
+        self._reference_logprobs,
+        self._reference.fetch(),
+      )
     if self._loss.proximal == "recomputed":
-      policies["proximal_logprob"] = params
+      policies["proximal_logprob"] = (self._logprobs, params)
 
     def complete(micro_batch: TrainBatch) -> TrainBatch:
       micro_batch = on_mesh(micro_batch, self._mesh)
       fields = {
-        name: self._logprobs(policy_params, micro_batch)
-        for name, policy_params in policies.items()
+        name: program(policy_params, micro_batch)
+        for name, (program, policy_params) in policies.items()
       }
       return dataclasses.replace(micro_batch, **fields)
 
@@ -474,32 +514,6 @@ def _task_weights(
     )
   )
   return weight_RT[:num_rows], float(weight_RT[num_rows:].sum())
-
-
-def _one_for_each(rows: Rows) -> np.ndarray:
-  """Returns weights [R, T] that add up to 1 over each trajectory's tokens."""
-  num_tokens_N = np.bincount(
-    rows.trajectory[rows.mask], minlength=rows.trajectory.max() + 1
-  )
-  weight_RT = 1 / np.maximum(num_tokens_N, 1)[rows.trajectory]
-  return np.where(rows.mask, weight_RT, 0).astype(np.float32)
-
-
-def _further_lines(
-  micro_batch: TrainBatch, packed: Sequence[Trajectory]
-) -> float:
-  """Returns by how much the lines count more than their trajectories.
-
-  Sums over sequences count each line as one; here a trajectory is to count as
-  one, in equal parts at its lines.
-  """
-  batch = micro_batch.batch
-  num_lines_N = np.array([len(t.lines) for t in packed])
-  begins_BT = (np.asarray(batch.position) == 0) & (
-    np.asarray(batch.segment) > 0
-  )
-  lines_X = num_lines_N[np.asarray(batch.trajectory)[begins_BT]]
-  return float(np.sum(1 - 1 / lines_X))
 
 
 class _TokenWeights:

@@ -375,6 +375,9 @@ def _kl(
     logprob_BT, micro_batch.reference_logprob, micro_batch.batch
   )
   k3_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
+  metrics["policy/reverse_kl"] = losses.token_mean(
+    jax.lax.stop_gradient(log_ratio_BT), micro_batch.batch.mask
+  )
   metrics["policy/kl_to_reference"] = losses.token_mean(
     jax.lax.stop_gradient(k3_BT), micro_batch.batch.mask
   )
@@ -398,7 +401,7 @@ def _kl(
 def reward_kl_estimator(
   config: LossConfig, mask_BT: Array
 ) -> Callable[[jax.Array], jax.Array]:
-  """Returns the KL estimator that penalises rewards: loss.kl_place='reward'."""
+  """Returns the KL estimator that penalises rewards, or advantages."""
   function = config.custom_function("kl_estimator")
   if function is None:
     estimators = {"k1": losses.k1, "k2": losses.k2, "k3": losses.k3}

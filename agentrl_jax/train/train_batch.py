@@ -108,6 +108,32 @@ def add_fields(
   ]
 
 
+def one_for_each(rows: Rows) -> np.ndarray:
+  """Returns weights [R, T] that add up to 1 over each trajectory's tokens."""
+  num_tokens_N = np.bincount(
+    rows.trajectory[rows.mask], minlength=rows.trajectory.max() + 1
+  )
+  weight_RT = 1 / np.maximum(num_tokens_N, 1)[rows.trajectory]
+  return np.where(rows.mask, weight_RT, 0).astype(np.float32)
+
+
+def further_lines(
+  micro_batch: TrainBatch, packed: Sequence[Trajectory]
+) -> float:
+  """Returns by how much the lines count more than their trajectories.
+
+  Sums over sequences count each line as one; here a trajectory is to count as
+  one, in equal parts at its lines.
+  """
+  batch = micro_batch.batch
+  num_lines_N = np.array([len(t.lines) for t in packed])
+  begins_BT = (np.asarray(batch.position) == 0) & (
+    np.asarray(batch.segment) > 0
+  )
+  lines_X = num_lines_N[np.asarray(batch.trajectory)[begins_BT]]
+  return float(np.sum(1 - 1 / lines_X))
+
+
 def first_of_each_kind(micro_batches: Sequence[TrainBatch]) -> list[int]:
   """Returns the position of the first of all that have the same fields."""
   first: dict[object, int] = {}

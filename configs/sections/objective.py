@@ -42,7 +42,9 @@ def get_config() -> ml_collections.ConfigDict:
       # Estimator of the KL term: k1, k2, k3, k3_k2, unbiased, module:function.
       kl_estimator="k3",
       kl_estimator_settings=create(),  # keyword arguments of your function
-      kl_place="loss",  # where the KL term is charged; or reward
+      # Where the KL term is charged: the loss; the episode's reward; or the
+      # advantage of each token, which is on-policy distillation.
+      kl_place="loss",
       kl_limit=10.0,  # bound on one token's k3 in the loss
       entropy_coefficient=0.0,  # weight of the policy's entropy in the loss
       value_coefficient=0.0,  # weight of the critic's loss; 0: no critic
@@ -70,6 +72,8 @@ def get_config() -> ml_collections.ConfigDict:
       # Keyword arguments of the filter: threshold=0.0 of std; share of
       # top_share, top_signal and top_softmax; or those of your function.
       keep_settings=create(),
+      # Factor of the advantage that comes from rewards; 0 leaves the KL alone.
+      weight=1.0,
       whiten=False,  # normalise over the batch, in place of each task
       task_center=True,  # subtract the mean advantage of a task
       task_scale=True,  # divide by the standard deviation of a task

@@ -50,7 +50,13 @@ def get_config() -> ml_collections.ConfigDict:
       weight_decay=0.0,  # of AdamW, times the learning rate
       clip_norm=1.0,  # largest norm of a gradient
     ),
-    # Place of the KL reference: resident on the devices, offloaded to the
-    # hosts, or dropped.
-    reference=create(place="resident"),
+    reference=create(
+      # Place of the KL reference: resident on the devices, offloaded to the
+      # hosts, or dropped.
+      place="resident",
+      # A teacher: a Hugging Face folder, or the folder of a run, with the same
+      # vocabulary; "": the policy that reinforcement learning begins with.
+      path="",
+      step=-1,  # of that run's reinforcement learning; -1: its last checkpoint
+    ),
   )

@@ -20,6 +20,7 @@ from agentrl_jax.data.chat.pretrained import (
   load_chat,
 )
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
+from agentrl_jax.errors import ConfigError
 from launch.config.checks import refuse_unread
 from launch.processes.group import Processes
 
@@ -51,6 +52,43 @@ def codec_of(run: pathlib.Path, config: ChatConfig) -> ChatCodec:
     # The copy's own template is the one that `config.template` asked for.
     return load_chat(run / _FOLDER, dataclasses.replace(config, template=""))
   return ChatCodec(load_tokenizer(run / _OWN))
+
+
+def require_same_vocabulary(run: pathlib.Path, teacher: str) -> None:
+  """Raises `ConfigError` unless a teacher's tokens are the run's, one by one.
+
+  `teacher` is a model's folder or that of a run; log-probabilities of a token
+  under two policies can be compared if it is the same text for both.
+  """
+  own, other = _vocabulary(run), _vocabulary(pathlib.Path(teacher))
+  if own == other:
+    return
+  ids = {id: text for text, id in own.items()}
+  other_ids = {id: text for text, id in other.items()}
+  differing = [
+    id
+    for id in ids.keys() | other_ids.keys()
+    if ids.get(id) != other_ids.get(id)
+  ]
+  first = min(differing)
+  raise ConfigError(
+    f"reference.path={teacher} has another vocabulary than the policy: "
+    f"{len(differing)} ids differ, the first is {first}, which is "
+    f"{other_ids.get(first)!r:.80} there and {ids.get(first)!r:.80} here. Take "
+    "a teacher of the same family, with the same tokenizer.json"
+  )
+
+
+def _vocabulary(folder: pathlib.Path) -> dict[str, int]:
+  """Returns the id of each token of a run, or of a model's folder."""
+  chat = folder / _FOLDER
+  path = (chat if chat.exists() else folder) / _OWN
+  if not path.exists():
+    raise ConfigError(
+      f"reference.path={folder} has no {_OWN}, by which its vocabulary could "
+      "be compared with the policy's: copy it there from the same model"
+    )
+  return dict(load_tokenizer(path).get_vocab(with_added_tokens=True))
 
 
 def files_of(run: pathlib.Path) -> list[pathlib.Path]:

@@ -109,6 +109,16 @@ def check_learning(
   """Raises `ConfigError` if loss, advantage, model and group disagree."""
   _check_critic(loss, advantage, model)
   _check_reference(loss, reference)
+  if not advantage.weight and (
+    not loss.kl_coefficient or loss.kl_place == "reward"
+  ):
+    raise ConfigError(
+      f"advantage.weight=0 with loss.kl_coefficient={loss.kl_coefficient} and "
+      f"loss.kl_place={loss.kl_place!r} leaves nothing to learn: it is for a "
+      "KL in the advantage or the loss. Set "
+      "--config.loss.kl_place=advantage and a coefficient, or "
+      "--config.advantage.weight=1"
+    )
   estimator = advantage.estimator
   if loss.surrogate in ("gspo", "gmpo") and advantage.varies_within_trajectory:
     raise ConfigError(
@@ -180,13 +190,14 @@ def _check_reference(loss: LossConfig, reference: ReferenceConfig) -> None:
       "and reference.place='dropped' keeps none: set "
       "--config.loss.kl_coefficient=0, or --config.reference.place=offloaded"
     )
-  require_read(
-    "reference.place",
-    reference.place,
-    idle="resident",
-    is_read=reference.place == "dropped" or loss.kl_coefficient > 0,
-    why="with loss.kl_coefficient=0, which keeps no reference",
-  )
+  for name, idle in (("place", "resident"), ("path", "")):
+    require_read(
+      f"reference.{name}",
+      value := getattr(reference, name),
+      idle=idle,
+      is_read=value == "dropped" or loss.kl_coefficient > 0,
+      why="with loss.kl_coefficient=0, which keeps no reference",
+    )
 
 
 def _check_critic(

@@ -43,9 +43,10 @@ def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
   if frozen is not None:
     found["frozen params"] = _split_bytes(frozen, mesh)
   if settings.loss.kl_coefficient and settings.reference.place == "resident":
+    of = Policy(settings.reference_model, policy.compute, policy.mesh)
     reference = jax.eval_shape(
-      lambda params: sharding.in_dtype(params, policy.compute.dtype),
-      policy.abstract_params(),
+      lambda params: sharding.in_dtype(params, of.compute.dtype),
+      of.abstract_params(),
     )
     found["reference"] = _split_bytes(reference, mesh)
   return found

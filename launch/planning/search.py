@@ -144,10 +144,12 @@ def state_bytes(settings: Settings) -> float:
   Under adapters, frozen params in the dtype of the computation instead.
   """
   each = float(_number_bytes(settings)) if settings.lora else 4 * 4.0
+  total = each * roofline.num_params(settings.model)
   if settings.loss.kl_coefficient and settings.reference.place == "resident":
-    each += _number_bytes(settings)
+    model = settings.reference_model
+    total += _number_bytes(settings) * roofline.num_params(model)
   shares = settings.mesh["fsdp"] * settings.mesh["tensor"]
-  return each * roofline.num_params(settings.model) / shares
+  return total / shares
 
 
 def kept_bytes(settings: Settings) -> float:

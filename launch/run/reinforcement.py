@@ -36,7 +36,7 @@ from launch.config.settings import Settings
 from launch.run.context import RunContext
 from launch.run.group_source import STAGE, GroupSource
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
-from launch.storage.load_params import split_params
+from launch.storage.load_params import load_reference, split_params
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +60,15 @@ def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
 def make_reference(
   settings: Settings, policy: Policy, params: Params
 ) -> Reference | None:
-  """Makes the KL term's reference of `params`, if there is such a term."""
+  """Makes the KL term's reference, if there is such a term.
+
+  It is the policy of `params`, or the teacher that the config names.
+  """
   if not settings.loss.kl_coefficient:
     return None
+  if settings.reference.path:
+    teacher, params = load_reference(settings, policy.mesh)
+    return Reference(teacher, params, place=settings.reference.place)
   return Reference(policy, policy.plain(params), place=settings.reference.place)
 
 

@@ -21,7 +21,12 @@ from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
 from agentrl_jax.train.weights.publish import Publisher
-from launch.config.chat import codec_of, save_chat, share_chat
+from launch.config.chat import (
+  codec_of,
+  require_same_vocabulary,
+  save_chat,
+  share_chat,
+)
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
@@ -165,6 +170,8 @@ def _run_stages(context: RunContext) -> ChatCodec:
       make_chat(context)
       make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
+    if settings.reference.path:
+      require_same_vocabulary(folder.root, settings.reference.path)
     params = warm_start_params(context, metrics)
     if not environments:  # then there is nothing to play
       return codec

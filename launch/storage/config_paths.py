@@ -28,6 +28,7 @@ _PRETRAINED = "pretrained.path"
 # Keys whose values are files or folders; `*` is any name.
 KEYS = (
   _PRETRAINED,
+  "reference.path",
   "warm_start.store",
   "warm_start.chats",
   "checkpoint.directory",

@@ -1,6 +1,9 @@
 """Loads the params of a run's stage, or those that the run begins with."""
 
+import pathlib
+
 import jax
+from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import initialization, sharding
@@ -9,8 +12,9 @@ from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.weights.checkpoint import Checkpoints
-from launch.config.settings import Settings
+from launch.config.settings import Settings, read_settings
 from launch.storage.config_paths import require_model
+from launch.storage.run_config import is_run, run_config
 from launch.storage.run_directory import RunDirectory
 
 
@@ -44,6 +48,29 @@ def first_params(settings: Settings, policy: Policy) -> Params:
   # What stays as it is need be no more exact than what is computed with it.
   dtype = settings.compute.dtype if settings.lora else "float32"
   return read_params(settings.pretrained, policy, mesh, dtype=dtype)
+
+
+def load_reference(
+  settings: Settings, mesh: Mesh | None
+) -> tuple[Policy, Params]:
+  """Loads the teacher of `reference.path` on a mesh; adapters are merged.
+
+  Raises `ConfigError` or `CheckpointError` for files that are not there, or of
+  another model.
+  """
+  folder = pathlib.Path(settings.reference.path)
+  policy = Policy(settings.reference_model, settings.compute, mesh)
+  if not is_run(folder):
+    place = mesh or sharding.make_mesh(settings.mesh, slices=settings.slices)
+    dtype = settings.compute.dtype
+    return policy, read_params(str(folder), policy, place, dtype=dtype)
+  own = read_settings(run_config(folder))
+  trained = Policy(own.model, settings.compute, mesh, own.lora)
+  step = settings.reference.step
+  params = load_params(
+    own, trained, RunDirectory(folder), "rl", None if step < 0 else step
+  )
+  return policy, trained.plain(params)
 
 
 def split_params(

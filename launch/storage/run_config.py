@@ -19,6 +19,7 @@ from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base, environments
 from launch.storage.config_paths import located
 
+_FILE = "config.yaml"
 # Keys that are now settings of a function, and their values where no function
 # read them: a run that has these goes on.
 _WITHOUT_READER = {
@@ -32,12 +33,17 @@ _WITHOUT_READER = {
 }
 
 
+def is_run(folder: pathlib.Path) -> bool:
+  """True for the folder of a run."""
+  return (folder / _FILE).exists()
+
+
 def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
   """Reads the run's config.yaml, with absolute paths.
 
   Raises `ConfigError` if there is none.
   """
-  path = root / "config.yaml"
+  path = root / _FILE
   if not path.exists():
     raise ConfigError(
       f"--run={root} has no config.yaml: name the folder of a run, such as "

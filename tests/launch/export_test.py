@@ -44,6 +44,11 @@ def write_model(folder: pathlib.Path) -> None:
   policy = Policy(MODEL, COMPUTE)
   params = policy.init(jax.random.key(0))
   write_params(folder, params, MODEL, context=2048)
+  write_chat(folder)
+
+
+def write_chat(folder: pathlib.Path) -> None:
+  """The tokenizer and template of that model."""
   source = (chat_families.HERE / "qwen25.jinja").read_text()
   chat_families.write_folder(folder, chat_families.SMALL["qwen25"], source)
 

@@ -65,6 +65,7 @@ def make_batch_builder(
   micro_batch=4,
   task_ids=TASK_IDS,
   reference=None,
+  teacher=None,
   make_grammars=None,
   **batch,
 ) -> BatchBuilder:
@@ -76,7 +77,9 @@ def make_batch_builder(
     task_ids=task_ids,
     temperature=0.9,
     reference=reference
-    and Reference(Policy(model, COMPUTE), reference, place="resident"),
+    and Reference(
+      Policy(teacher or model, COMPUTE), reference, place="resident"
+    ),
     make_grammars=make_grammars,
   )
 

@@ -117,6 +117,7 @@ class AdvantageConfig(WithFunctions):
   gae_lambda: float
   keep: str
   keep_settings: Mapping[str, Any]
+  weight: float
   whiten: bool
   task_center: bool
   task_scale: bool

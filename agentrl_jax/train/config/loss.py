@@ -50,7 +50,7 @@ IMPORTANCE_LEVELS = {
 }
 
 KL_ESTIMATORS = {
-  "k1": "unbiased in value; as a reward only",
+  "k1": "unbiased in value; as a reward or an advantage only",
   "k2": "the gradient of KL(policy || reference)",
   "k3": "unbiased in value, low variance (AgentRL, GRPO)",
   "k3_k2": "the value of k3 with the gradient of k2",
@@ -71,7 +71,12 @@ UNBOUNDED_BELOW = {
 
 GRADIENTS_ONLY = ("k3_k2", "unbiased")
 
-KL_PLACES = {"loss": "differentiated", "reward": "subtracted from rewards"}
+KL_PLACES = {
+  "loss": "differentiated",
+  "reward": "subtracted from rewards, which are then compared",
+  "advantage": "subtracted from the advantage of its own token: on-policy "
+  "distillation",
+}
 
 TASK_SHARES = {
   "tokens": "a task weighs as its tokens",
@@ -174,8 +179,8 @@ class LossConfig(WithFunctions):
     terms of the loss are not, a custom function need not be, and a custom
     weight of tokens may be a rank among all of them.
     """
-    in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
-    others = in_loss or self.entropy_coefficient or self.has_critic
+    of_tokens = self.kl_coefficient > 0 and self.kl_place != "reward"
+    others = of_tokens or self.entropy_coefficient or self.has_critic
     return not (others or self._functions)
 
   @property
@@ -272,30 +277,32 @@ class LossConfig(WithFunctions):
       )
     if not self.kl_limit > 0:
       raise ConfigError(f"loss.kl_limit={self.kl_limit} must be positive")
-    if self.kl_place == "reward" and not self.kl_coefficient:
+    is_charged = self.kl_place != "loss"
+    if is_charged and not self.kl_coefficient:
       raise ConfigError(
-        "loss.kl_place='reward' does nothing with loss.kl_coefficient=0; set a "
-        "coefficient, or --config.loss.kl_place=loss"
+        f"loss.kl_place={self.kl_place!r} does nothing with loss."
+        "kl_coefficient=0; set a coefficient, or --config.loss.kl_place=loss"
       )
     if self.kl_place == "loss" and self.kl_estimator == "k1":
       raise ConfigError(
         "loss.kl_estimator='k1' in the loss has a gradient of mean zero and "
         "penalises nothing: use k2, k3, k3_k2 or unbiased, or "
-        "--config.loss.kl_place=reward"
+        "--config.loss.kl_place=reward or advantage"
       )
     estimator = self.custom_function("kl_estimator")
-    if self.kl_place == "reward" and estimator is not None:
+    if is_charged and estimator is not None:
       others = sorted(estimator.reads - {"log_ratio_BT", "mask_BT"})
       if others:
         raise ConfigError(
           f"loss.kl_estimator={self.kl_estimator!r} takes {', '.join(others)}, "
-          "which a reward does not have: it is charged to the policy that "
-          "sampled. Take log_ratio_BT alone, or set --config.loss.kl_place=loss"
+          f"which the {self.kl_place} does not have: it is charged to the "
+          "policy that sampled. Take log_ratio_BT alone, or set "
+          "--config.loss.kl_place=loss"
         )
-    if self.kl_place == "reward" and self.kl_estimator in GRADIENTS_ONLY:
+    if is_charged and self.kl_estimator in GRADIENTS_ONLY:
       raise ConfigError(
         f"loss.kl_estimator={self.kl_estimator!r} is about gradients, and a "
-        "reward has none: use k1, which is unbiased there"
+        f"KL in the {self.kl_place} has none: use k1, which is unbiased there"
       )
 
   def _check_readers(self) -> None:

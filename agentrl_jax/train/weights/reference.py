@@ -1,5 +1,6 @@
 """The reference policy of the KL term, on the devices or in host memory.
 
+It is the policy that training begins with, or a teacher of any size.
 It is read once per batch, before the first gradient, so it need not be on the
 devices while gradients are computed.
 """
@@ -13,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.config.checks import require_one_of
+from agentrl_jax.train.config.checks import require_one_of, require_read
 
 PLACES = {
   "resident": "on the devices, split as the params",
@@ -28,16 +29,29 @@ class ReferenceConfig:
   """The `reference` section of the config."""
 
   place: str
+  path: str  # of a teacher; "": the policy that training begins with
+  step: int  # of a run at `path`; -1: the last
 
   def __post_init__(self) -> None:
     require_one_of("reference.place", self.place, PLACES)
+    require_read(
+      "reference.step",
+      self.step,
+      idle=-1,
+      is_read=bool(self.path),
+      why="without reference.path, the folder of the run that it is a step of",
+    )
 
 
 class Reference:
   """Frozen params in the dtype of the computation, split as the policy's."""
 
   def __init__(self, policy: Policy, params: Params, *, place: str):
-    """Copies `params` unless dtypes and shardings are right already."""
+    """Copies `params` unless dtypes and shardings are right already.
+
+    They are of `policy`, which need not be the trained one.
+    """
+    self.policy = policy
     mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
     shardings = sharding.param_shardings(policy.abstract_params(), mesh)
     self._place = place
@@ -55,11 +69,12 @@ class Reference:
       self._params = jax.device_put(self._params, _on_host(shardings, mesh))
 
   def on_mesh_of(self, policy: Policy) -> "Reference":
-    """Returns the same reference for a policy on another mesh."""
+    """Returns the same reference on the mesh of another policy."""
     assert policy.mesh is not None
-    shardings = sharding.param_shardings(policy.abstract_params(), policy.mesh)
+    own = Policy(self.policy.config, self.policy.compute, policy.mesh)
+    shardings = sharding.param_shardings(own.abstract_params(), policy.mesh)
     params = sharding.moved(self.fetch(), shardings)
-    return Reference(policy, params, place=self._place)
+    return Reference(own, params, place=self._place)
 
   def fetch(self) -> Params:
     """Returns the params on the devices; copies from a host are temporary."""

@@ -8,6 +8,7 @@ from absl.testing import absltest
 from agentrl_jax.model import sharding
 from agentrl_jax.train.weights.reference import ReferenceConfig
 from configs import pod
+from configs.base import defaults
 from launch.config.settings import Settings, read_settings
 from launch.planning import roofline
 from launch.planning.residents import learner_residents, rollout_residents
@@ -46,9 +47,17 @@ class ResidentsTest(absltest.TestCase):
     self.assertNotIn("frozen params", found)
 
   def test_a_reference_elsewhere_is_not_on_the_chip(self):
-    settings = _settings(reference=ReferenceConfig(place="offloaded"))
+    settings = _settings(
+      reference=defaults(ReferenceConfig, "reference", place="offloaded")
+    )
     found = learner_residents(settings, _one_device())
     self.assertNotIn("reference", found)
+
+  def test_a_teacher_takes_the_room_of_its_own_size(self):
+    teacher = pod_settings("qwen3-1.7b").model
+    found = learner_residents(_settings(teacher=teacher), _one_device())
+    own = 2 * roofline.num_params(teacher)
+    self.assertBetween(found["reference"] / own, 1, 1.001)
 
   def test_under_adapters_params_are_small_and_the_rest_is_kept_as_computed(
     self,

@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.weights.reference import Reference, ReferenceConfig
+from configs.base import defaults
 from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
@@ -52,4 +53,4 @@ class ReferenceTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_a_place_that_is_none(self):
     with self.assertRaisesRegex(ConfigError, "reference.place='disk' is not"):
-      ReferenceConfig(place="disk")
+      defaults(ReferenceConfig, "reference", place="disk")
