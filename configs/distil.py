@@ -32,14 +32,9 @@ def get_config(student: str):
   c.optimizer.update(
     learning_rate=5e-5, warmup_steps=2, final_lr_ratio=0.1, b2=0.95
   )
-  # r A with A = log teacher - log sampler, for each token by itself.
-  c.loss.update(
-    surrogate="reinforce",
-    dual_clip=0.0,
-    kl_coefficient=1.0,
-    kl_place="advantage",
-    kl_estimator="k1",
-  )
+  # The divergence of every sampled token, over the whole vocabulary. Of one
+  # token alone: kl_place="advantage", kl_estimator="k1".
+  c.loss.update(kl_coefficient=1.0, kl_place="loss", kl_estimator="full")
   c.advantage.update(weight=0.0, keep="all")
   c.collapse_alarm.update(std_share=0.0, min_success=0.0)  # of rewards
   c.episode.update(max_turns=1, max_tokens=160, max_answer_tokens=24)

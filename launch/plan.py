@@ -62,6 +62,7 @@ from launch.planning.system.whole_run import (
 )
 from launch.planning.system.workload import read_workload
 from launch.processes.terminal import plain_console
+from launch.storage.load_params import with_teacher
 from launch.storage.run_config import run_config
 
 CONFIG = command_line.define_config()
@@ -335,7 +336,7 @@ def main() -> None:
   # Whatever chips are here, they are not asked.
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
   _refuse_idle_flags()
-  settings = read_settings(CONFIG.value)
+  settings = with_teacher(read_settings(CONFIG.value))
   if _MEASURED.value:
     plan_from_run(settings, pathlib.Path(_MEASURED.value))
     return

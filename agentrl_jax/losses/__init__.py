@@ -63,6 +63,7 @@ from agentrl_jax.losses.kl import (
   k2,
   k3,
   kl_penalised_reward,
+  reverse_kl,
   unbiased_kl,
 )
 from agentrl_jax.losses.logprobs.allowed_tokens import AllowedTokens
@@ -167,6 +168,7 @@ __all__ = [
   "reinforce_plus_plus_advantage",
   "reinforce_plus_plus_baseline_advantage",
   "retrieval_accuracy",
+  "reverse_kl",
   "sapo",
   "segment_mean",
   "sequence_log_ratio",

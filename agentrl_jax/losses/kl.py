@@ -19,7 +19,9 @@ another distribution mu, the first three are biased in both columns, unless
 weighted by sg[pi / mu]; `unbiased_kl` does that. The tests check this table by
 summing over a vocabulary.
 
-Axes: B rows, T tokens.
+`reverse_kl` is the divergence itself, from the logits of both.
+
+Axes: B rows, T tokens, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -29,6 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.losses.arguments import check_masked, require_positive, widen
+from agentrl_jax.losses.logprobs.logits import check_temperature
 from agentrl_jax.losses.ratios import with_gradient_of
 
 
@@ -96,6 +99,44 @@ def unbiased_kl(
   chex.assert_equal_shape([log_ratio_BT, behavior_log_ratio_BT])
   ratio_BT = jnp.exp(jax.lax.stop_gradient(widen(behavior_log_ratio_BT)))
   return ratio_BT * with_gradient_of(k3(log_ratio_BT), k2(log_ratio_BT))
+
+
+def reverse_kl(
+  logits_BTV: jax.Array,
+  reference_logits_BTV: jax.Array,
+  temperature: float | jax.Array = 1.0,
+) -> jax.Array:
+  """KL(pi || ref) of each token's distribution, over the whole vocabulary.
+
+    KL = sum_v p_v (log p_v - log q_v),  p = softmax(z / tau), q likewise
+    d KL / d z_v = p_v (log p_v - log q_v - KL) / tau
+
+  The mean of what `k1` and `k3` estimate from one token, so without their
+  noise: the loss of on-policy distillation (GKD, arXiv:2306.13649, section 3)
+  on states that the policy sampled. The reference is a constant. Entries that
+  the policy excludes (logit -inf) contribute nothing.
+
+  Args:
+    logits_BTV: z of the policy, at temperature 1.
+    reference_logits_BTV: those of the reference, for the same entries.
+    temperature: tau, positive, of both.
+  """
+  chex.assert_rank([logits_BTV, reference_logits_BTV], 3)
+  chex.assert_equal_shape([logits_BTV, reference_logits_BTV])
+  check_temperature(temperature)
+  logprob_BTV = jax.nn.log_softmax(widen(logits_BTV) / temperature)
+  reference_BTV = jax.lax.stop_gradient(
+    jax.nn.log_softmax(widen(reference_logits_BTV) / temperature)
+  )
+  excluded_BTV = jnp.isneginf(logits_BTV)
+  # Masked before the product: 0 * -inf is NaN, in value and gradient.
+  logprob_BTV = jnp.where(excluded_BTV, 0, logprob_BTV)
+  reference_BTV = jnp.where(excluded_BTV, 0, reference_BTV)
+  return jnp.sum(
+    jnp.exp(logprob_BTV) * (logprob_BTV - reference_BTV),
+    axis=-1,
+    where=~excluded_BTV,
+  )
 
 
 def kl_penalised_reward(

@@ -457,12 +457,13 @@ class BatchBuilder:
   ) -> list[TrainBatch]:
     """Adds token weights and the log-probabilities that the loss reads."""
     micro_batches = self._token_weights.add(micro_batches, params)
-    policies = {}
+    policies, common = {}, {}
     if self._reference is not None and self._loss.kl_place == "loss":
-      policies["reference_logprob"] = (
-        self._reference_logprobs,
-        self._reference.fetch(),
-      )
+      params_of_it = self._reference.fetch()
+      policies["reference_logprob"] = (self._reference_logprobs, params_of_it)
+      if self._loss.kl_estimator == "full":
+        policies["reference_hidden"] = (self._reference.hidden, params_of_it)
+        common["reference_output"] = self._reference.output(params_of_it)
     if self._loss.proximal == "recomputed":
       policies["proximal_logprob"] = (self._logprobs, params)
 
@@ -472,7 +473,7 @@ class BatchBuilder:
         name: program(policy_params, micro_batch)
         for name, (program, policy_params) in policies.items()
       }
-      return dataclasses.replace(micro_batch, **fields)
+      return dataclasses.replace(micro_batch, **fields, **common)
 
     return [complete(micro_batch) for micro_batch in micro_batches]
 

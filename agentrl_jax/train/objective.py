@@ -24,6 +24,7 @@ from agentrl_jax.train.metrics import (
 )
 from agentrl_jax.train.token_logprobs import (
   hidden_states,
+  reference_divergence,
   token_logprobs,
   token_values,
 )
@@ -77,12 +78,24 @@ def policy_objective(
     )
     if config.has_critic and micro_batch.value_target is not None:
       value_BT = token_values(policy, params, batch, hidden_BTD)
+    divergence_BT = None
+    if micro_batch.reference_hidden is not None:
+      divergence_BT = reference_divergence(
+        policy,
+        params,
+        batch,
+        hidden_BTD,
+        (micro_batch.reference_hidden, micro_batch.reference_output),
+        temperature=temperature,
+        chunk_size=config.token_chunk,
+      )
     loss, metrics = batch_loss(
       config,
       micro_batch,
       logprob_BT,
       entropy_BT,
       value_BT,
+      divergence_BT,
       version=version,
       num_policy_slots=num_policy_slots,
       tasks=tasks,
@@ -159,6 +172,7 @@ def batch_loss(
   logprob_BT: jax.Array,
   entropy_BT: jax.Array,
   value_BT: jax.Array | None = None,
+  divergence_BT: jax.Array | None = None,
   *,
   version: jax.Array | None = None,
   num_policy_slots: int = 1,
@@ -173,6 +187,8 @@ def batch_loss(
   Args:
     logprob_BT, entropy_BT: of the policy, as from `token_logprobs`.
     value_BT: of the critic; None without one.
+    divergence_BT: from the reference, over the whole vocabulary; None leaves it
+      to an estimator.
   """
   batch = micro_batch.batch
   assert micro_batch.advantage is not None
@@ -208,7 +224,9 @@ def batch_loss(
   if config.stale_failures:
     loss_BT = loss_BT * _stale_failures(behavior_BT, terms, config, metrics)
   if micro_batch.reference_logprob is not None:
-    kl_BT = _kl(logprob_BT, behavior_BT, micro_batch, config, metrics)
+    kl_BT = _kl(
+      logprob_BT, behavior_BT, divergence_BT, micro_batch, config, metrics
+    )
     loss_BT = loss_BT + config.kl_coefficient * kl_BT
   if config.entropy_coefficient:
     loss_BT = loss_BT - config.entropy_coefficient * entropy_BT
@@ -366,6 +384,7 @@ def _stale_failures(
 def _kl(
   logprob_BT: jax.Array,
   behavior_BT: jax.Array,
+  divergence_BT: jax.Array | None,
   micro_batch: TrainBatch,
   config: LossConfig,
   metrics: Metrics,
@@ -375,12 +394,15 @@ def _kl(
     logprob_BT, micro_batch.reference_logprob, micro_batch.batch
   )
   k3_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
+  reverse_BT = log_ratio_BT if divergence_BT is None else divergence_BT
   metrics["policy/reverse_kl"] = losses.token_mean(
-    jax.lax.stop_gradient(log_ratio_BT), micro_batch.batch.mask
+    jax.lax.stop_gradient(reverse_BT), micro_batch.batch.mask
   )
   metrics["policy/kl_to_reference"] = losses.token_mean(
     jax.lax.stop_gradient(k3_BT), micro_batch.batch.mask
   )
+  if divergence_BT is not None:
+    return divergence_BT
   function = config.custom_function("kl_estimator")
   if function is not None:
     available = {

@@ -14,7 +14,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import PrefixTree
-from agentrl_jax.losses import AllowedTokens, fused_token_logprob
+from agentrl_jax.losses import AllowedTokens, fused_token_logprob, reverse_kl
+from agentrl_jax.losses.logprobs.allowed_tokens import BITS
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 
@@ -52,13 +53,14 @@ def token_logprobs(
   if sharding.is_split(policy.mesh):
     fused = _on_devices(fused, policy.mesh)
   output_DV, tree = policy.output_matrix(params), batch.tree
+  mask_MX = _words(batch.mask_MX, output_DV.shape[1])
   if tree is not None:
     values = fused(
       _of_parents(hidden_BTD, tree, policy.mesh),
       output_DV,
       tree.token,
       tree.mask,
-      _allowed(tree.allowed, batch.mask_MX),
+      _allowed(tree.allowed, mask_MX),
     )
     return tuple(_of_trajectories(x_BT, batch, policy.mesh) for x_BT in values)
   logprob_BT, entropy_BT = fused(
@@ -66,7 +68,7 @@ def token_logprobs(
     output_DV,
     _next(batch.token),
     _next(batch.mask),
-    _allowed(_next(batch.allowed), batch.mask_MX),
+    _allowed(_next(batch.allowed), mask_MX),
   )
   return _previous(logprob_BT), _previous(entropy_BT)
 
@@ -145,6 +147,16 @@ _gather_width.defvjp(
 )
 
 
+def _words(mask_MX: jax.Array | None, vocab_size: int) -> jax.Array | None:
+  """Cuts or pads masks to a vocabulary: a teacher's may be padded more."""
+  if mask_MX is None:
+    return None
+  missing = -(-vocab_size // BITS) - mask_MX.shape[1]
+  if missing <= 0:
+    return mask_MX[:, : mask_MX.shape[1] + missing]
+  return jnp.pad(mask_MX, ((0, 0), (0, missing)))
+
+
 def _allowed(
   allowed_BT: jax.Array | None, mask_MX: jax.Array | None
 ) -> AllowedTokens | None:
@@ -189,6 +201,84 @@ def _take_within_rows(
   return jax.shard_map(
     take, mesh=mesh, in_specs=(split, sharding.BATCH_SPEC), out_specs=split
   )(x, index_BL)
+
+
+def reference_divergence(
+  policy: Policy,
+  params: Params,
+  batch: Batch,
+  hidden_BTD: jax.Array,
+  reference: tuple[jax.Array, jax.Array],
+  *,
+  temperature: float,
+  chunk_size: int,
+) -> jax.Array:
+  """Returns `losses.reverse_kl` of each token in nats, [B, T], 0 off the mask.
+
+  `reference` has the hidden states of the reference, [B, T, E], and its output
+  matrix, [E, V]. Where the vocabularies are padded to different sizes, entries
+  that both have are compared. The logits of `chunk_size` tokens of each row are
+  in memory at once, and are computed again for the gradient.
+  """
+  tree, mesh = batch.tree, policy.mesh
+  output_DV = policy.output_matrix(params).astype(hidden_BTD.dtype)
+  other_BTE, other_EV = reference
+  if tree is None:
+    mask_BT, row_BT = _next(batch.mask), _next(batch.allowed)
+  else:
+    hidden_BTD = _of_parents(hidden_BTD, tree, mesh)
+    other_BTE = _of_parents(other_BTE, tree, mesh)
+    mask_BT, row_BT = tree.mask, tree.allowed
+  num_entries = min(output_DV.shape[1], other_EV.shape[1])
+  mask_MX, vocab_size = batch.mask_MX, output_DV.shape[1]
+
+  def divergence(hidden_BCD, other_BCE, mask_BC, row_BC) -> jax.Array:
+    logits_BCV = hidden_BCD @ output_DV
+    if row_BC is not None and mask_MX is not None:
+      allowed_BCV = AllowedTokens(row_BC, mask_MX).entries(vocab_size)
+      logits_BCV = jnp.where(allowed_BCV, logits_BCV, -jnp.inf)
+    others_BCV = (other_BCE @ other_EV.astype(other_BCE.dtype))[
+      ..., :num_entries
+    ]
+    logits_BCV = logits_BCV[..., :num_entries]
+    # The reference, too, is of the distribution that was sampled from.
+    others_BCV = jnp.where(jnp.isneginf(logits_BCV), -jnp.inf, others_BCV)
+    value_BC = reverse_kl(logits_BCV, others_BCV, temperature)
+    return jnp.where(mask_BC, value_BC, 0)
+
+  @jax.checkpoint
+  def chunk(parts: tuple[jax.Array | None, ...]) -> jax.Array:
+    mask_BC = parts[2]
+    return jax.lax.cond(
+      jnp.any(mask_BC),
+      lambda: divergence(*parts),
+      lambda: jnp.zeros(mask_BC.shape, jnp.float32),
+    )
+
+  parts = (hidden_BTD, other_BTE, mask_BT, row_BT)
+  value_BT = _in_chunks(chunk, parts, chunk_size)
+  if tree is not None:
+    return _of_trajectories(value_BT, batch, mesh)
+  return _previous(value_BT)
+
+
+def _in_chunks(
+  function: Callable[[tuple[jax.Array | None, ...]], jax.Array],
+  parts: tuple[jax.Array | None, ...],
+  size: int,
+) -> jax.Array:
+  """Maps chunks of tokens, [B, C, ...] each, to [B, C]; returns [B, T]."""
+  num_rows, num_tokens = parts[0].shape[:2]
+  size = min(size, num_tokens)
+
+  def cut(x: jax.Array) -> jax.Array:
+    padding = [(0, 0), (0, -num_tokens % size)] + [(0, 0)] * (x.ndim - 2)
+    x = jnp.pad(x, padding).reshape(num_rows, -1, size, *x.shape[2:])
+    return jnp.moveaxis(x, 1, 0)
+
+  value_KBC = jax.lax.map(function, jax.tree.map(cut, parts))
+  value_BT = jnp.moveaxis(value_KBC, 0, 1).reshape(num_rows, -1)
+  return value_BT[:, :num_tokens]
 
 
 def _next(x_BT: jax.Array | None) -> jax.Array | None:

@@ -34,6 +34,8 @@ class TrainBatch:
   batch: Batch
   advantage: Array | None  # 0 off the mask; None: the critic alone learns
   reference_logprob: Array | None = None
+  reference_hidden: Array | None = None  # its hidden states, [..., B, T, E]
+  reference_output: Array | None = None  # its output matrix, [E, V]
   proximal_logprob: Array | None = None
   weight: Array | None = None  # of the token in the loss
   token_weight: Array | None = None  # its surrogate is multiplied by it
@@ -155,6 +157,9 @@ def batch_shardings(mesh: Mesh) -> TrainBatch:
   batch_fields["mask_MX"] = replicated
   fields = {field.name: rows for field in dataclasses.fields(TrainBatch)}
   fields |= {"batch": Batch(**batch_fields), "left_out": replicated}
+  fields["reference_output"] = NamedSharding(
+    mesh, sharding.spec("width", "vocab")
+  )
   return TrainBatch(**fields)
 
 

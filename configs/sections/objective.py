@@ -39,7 +39,8 @@ def get_config() -> ml_collections.ConfigDict:
       # fixed_length_mean divides by, or those of your function.
       reduction_settings=create(),
       task_share="tokens",  # weight of a task; or equal, the same for all
-      # Estimator of the KL term: k1, k2, k3, k3_k2, unbiased, module:function.
+      # Estimator of the KL term: k1, k2, k3, k3_k2, unbiased, module:function;
+      # or full, no estimate but all of the vocabulary.
       kl_estimator="k3",
       kl_estimator_settings=create(),  # keyword arguments of your function
       # Where the KL term is charged: the loss; the episode's reward; or the

@@ -19,7 +19,6 @@ from agentrl_jax.model.hugging_face.presets import preset
 from agentrl_jax.model.lora import LoraConfig
 from configs import base
 from launch.config.checks import refuse_unread
-from launch.storage.run_config import is_run, run_config
 
 _LONGEST = 60  # characters of a value in a message
 # Other numbers do not change the size of anything; those are the folder's.
@@ -60,33 +59,6 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
     found = named
     _refuse_small(config, found, name)
   return dataclasses.replace(found, value_head=keys["value_head"])
-
-
-def read_teacher(config: ml_collections.ConfigDict) -> ModelConfig | None:
-  """Reads the model of the KL reference, if it is another than the policy's.
-
-  Raises `ConfigError` for a `reference.path` that is neither a model's folder
-  nor a run's.
-  """
-  path = config.reference.path
-  if not path or not config.loss.kl_coefficient:
-    return None
-  folder = pathlib.Path(path)
-  if is_run(folder):
-    return read_architecture(run_config(folder))
-  if config.reference.step >= 0:
-    raise ConfigError(
-      f"reference.step={config.reference.step} is a step of a run, and "
-      f"reference.path={path} is no run's folder: it has no config.yaml. Name "
-      "a run, or leave reference.step out"
-    )
-  try:
-    return read_model(folder)[0]
-  except ConfigError as error:
-    raise ConfigError(
-      f"reference.path={path} is neither a run's folder, since it has no "
-      f"config.yaml, nor a model's that can be read: {error}"
-    ) from error
 
 
 def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:

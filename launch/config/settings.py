@@ -58,7 +58,6 @@ from configs.environments import entry
 from launch.config.architecture import (
   read_adaptation,
   read_architecture,
-  read_teacher,
 )
 from launch.config.chat import read_chat
 from launch.config.checks import (
@@ -158,7 +157,9 @@ class Settings:
   http: HttpLimits
   loss: LossConfig
   reference: ReferenceConfig
-  teacher: ModelConfig | None  # of reference.path; None: the policy's
+  # Of reference.path, which `launch.storage.load_params.with_teacher` reads;
+  # None: the policy's.
+  teacher: ModelConfig | None
   advantage: AdvantageConfig
   mutual_information: MutualInformationConfig
   collapse_alarm: CollapseAlarmConfig
@@ -197,7 +198,7 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
     containers=containers,
     pretrained=config.pretrained.path,
     model=read_architecture(config),
-    teacher=read_teacher(config),
+    teacher=None,
     lora=read_adaptation(config),
     chat=read_chat(config),
     policy_slots=read_schedules(config.cross_policy.policy_slots),
@@ -372,7 +373,6 @@ def _check_together(s: Settings, steps: int) -> None:
   """Checks the sections against each other."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
   check_layouts(s.layouts, s.model, s.compute)
-  _check_teacher(s)
   check_sampling(s.sampling, s.agents)
   for key, room in (
     ("engine.context", s.engine.context),
@@ -416,19 +416,6 @@ def _check_together(s: Settings, steps: int) -> None:
     num_steps=steps,
     stride=s.admission.versions_per_step,
   )
-
-
-def _check_teacher(s: Settings) -> None:
-  """Requires that the reference's model can be split like the policy."""
-  if s.teacher is None:
-    return
-  try:
-    check_layouts(s.layouts, s.teacher, s.compute)
-  except ConfigError as error:
-    raise ConfigError(
-      f"reference.path={s.reference.path}, whose model is split over the "
-      f"policy's devices: {error}"
-    ) from error
 
 
 def _check_curriculum(s: Settings) -> None:

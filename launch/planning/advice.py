@@ -37,6 +37,7 @@ from launch.planning.study import (
   Judgement,
   Planner,
 )
+from launch.storage.load_params import with_teacher
 
 PROGRAMS = {"learner": ("gradient", "apply"), "rollout": ("prefill", "decode")}
 # Meshes of a slice that are compiled, the fastest by formula first.
@@ -297,7 +298,7 @@ class Adviser:
     config = self._config.copy_and_resolve_references()
     config.update_from_flattened_dict(dict(keys))
     try:
-      return read_settings(config)
+      return with_teacher(read_settings(config))
     except ConfigError:
       return None  # such as a context shorter than an episode: not advised
 

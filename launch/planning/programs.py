@@ -26,7 +26,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
-from agentrl_jax.train.train_batch import TrainBatch
+from agentrl_jax.train.train_batch import TrainBatch, batch_shardings
 from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.roofline import Attempts, Flops, Load, PackedRows
@@ -152,6 +152,24 @@ def learner_policy(settings: Settings, mesh: Mesh) -> Policy:
   return Policy(settings.model, settings.compute, mesh, settings.lora)
 
 
+def _abstract_reference(settings: Settings, mesh: Mesh) -> dict[str, Any]:
+  """Fields that a divergence over the whole vocabulary reads."""
+  batch, loss = settings.batch, settings.loss
+  if not loss.kl_coefficient or loss.kl_estimator != "full":
+    return {}
+  width, dtype = settings.reference_model.width, settings.compute.dtype
+  output = (width, settings.reference_model.vocab_size)
+  where: Any = batch_shardings(mesh).reference_output
+  return {
+    "reference_hidden": shape(
+      (batch.micro_batch, batch.row_length, width),
+      dtype,
+      sharding.batch_sharding(mesh),
+    ),
+    "reference_output": shape(output, dtype, where),
+  }
+
+
 def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
   """A micro-batch of the config's shape, with the fields its loss reads."""
   batch, loss = settings.batch, settings.loss
@@ -187,6 +205,7 @@ def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
     reference_logprob=real
     if loss.kl_coefficient and loss.kl_place == "loss"
     else None,
+    **_abstract_reference(settings, mesh),
     proximal_logprob=real if loss.proximal == "recomputed" else None,
     weight=real if loss.task_share == "equal" else None,
     token_weight=real if loss.token_weight else None,

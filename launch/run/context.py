@@ -21,6 +21,7 @@ from launch.processes.group import Processes, joined
 from launch.processes.interrupts import Interrupts, listen
 from launch.storage.compile_cache import compile_cache
 from launch.storage.config_paths import located
+from launch.storage.load_params import with_teacher
 from launch.storage.run_directory import RunDirectory
 
 
@@ -56,7 +57,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
   """
   root = pathlib.Path(config.workdir) / config.name
   given, config = config, located(config, root)
-  settings = read_settings(config)
+  settings = with_teacher(read_settings(config))
   logs.about_process({"agentrl.run": config.name})
   refuse_absent(settings.policy_slots)
   with joined(settings.processes) as processes:

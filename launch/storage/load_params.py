@@ -1,5 +1,6 @@
 """Loads the params of a run's stage, or those that the run begins with."""
 
+import dataclasses
 import pathlib
 
 import jax
@@ -7,11 +8,14 @@ from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import initialization, sharding
+from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.weights.checkpoint import Checkpoints
+from launch.config.architecture import read_architecture
+from launch.config.checks import check_layouts
 from launch.config.settings import Settings, read_settings
 from launch.storage.config_paths import require_model
 from launch.storage.run_config import is_run, run_config
@@ -50,6 +54,35 @@ def first_params(settings: Settings, policy: Policy) -> Params:
   return read_params(settings.pretrained, policy, mesh, dtype=dtype)
 
 
+def with_teacher(settings: Settings) -> Settings:
+  """Returns the settings with the model of `reference.path`, if it is set.
+
+  Raises `ConfigError` for a folder that is neither a run's nor a model's, and
+  for a model that cannot be split as the policy is.
+  """
+  path, step = settings.reference.path, settings.reference.step
+  if not path:
+    return settings
+  folder = pathlib.Path(path)
+  try:
+    if is_run(folder):
+      model = read_architecture(run_config(folder))
+    elif step < 0:
+      model, _ = read_model(folder)
+    else:
+      raise ConfigError(
+        f"reference.step={step} is a step of a run, and this has no "
+        "config.yaml: name a run's folder, or leave the step out"
+      )
+    check_layouts(settings.layouts, model, settings.compute)
+  except ConfigError as error:
+    raise ConfigError(
+      f"reference.path={path} must be the folder of a run, or of a model that "
+      f"can be split over the policy's devices: {error}"
+    ) from error
+  return dataclasses.replace(settings, teacher=model)
+
+
 def load_reference(
   settings: Settings, mesh: Mesh | None
 ) -> tuple[Policy, Params]:
@@ -59,7 +92,8 @@ def load_reference(
   another model.
   """
   folder = pathlib.Path(settings.reference.path)
-  policy = Policy(settings.reference_model, settings.compute, mesh)
+  model = with_teacher(settings).reference_model
+  policy = Policy(model, settings.compute, mesh)
   if not is_run(folder):
     place = mesh or sharding.make_mesh(settings.mesh, slices=settings.slices)
     dtype = settings.compute.dtype

@@ -237,7 +237,7 @@ LOOPS = {
   "ratio_moments": Loop(_ratio_moments),
   "clip_fractions": Loop(_values(diagnostics.clip_fractions)),
   "extremes": Loop(_extremes),
-  **_plain(kl, "k1", "k2", "k3"),
+  **_plain(kl, "k1", "k2", "k3", "reverse_kl"),
   "unbiased_kl": Loop(kl.unbiased_kl, slope=_kl_of_both),
   "kl_penalised_reward": Loop(_penalised),
   **_plain(logprobs, "token_logprob", "entropy"),

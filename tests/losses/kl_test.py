@@ -63,7 +63,7 @@ class ExpectationTest(parameterized.TestCase):
     super().setUp()
     rng = np.random.default_rng(0)
     policy_V, reference_V = rng.normal(size=(2, V)).astype(np.float32)
-    self.policy_V = policy_V
+    self.policy_V = jnp.asarray(policy_V)
     self.reference_V = jax.nn.log_softmax(reference_V)
 
   def _expected(self, estimator, logits_V):
@@ -72,6 +72,38 @@ class ExpectationTest(parameterized.TestCase):
     sampled_V = jax.lax.stop_gradient(jnp.exp(logprob_V))
     log_ratio_1V = (logprob_V - self.reference_V)[None]
     return jnp.sum(sampled_V * estimator(log_ratio_1V)[0])
+
+  def test_reverse_kl_is_what_they_estimate_and_descend(self):
+    reference_11V = self.reference_V[None, None]
+
+    def reverse(logits_V):
+      return kl.reverse_kl(logits_V[None, None], reference_11V)[0, 0]
+
+    value, slope_V = jax.value_and_grad(reverse)(self.policy_V)
+    expected = self._expected(kl.k1, self.policy_V)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    k2_V = jax.grad(lambda z: self._expected(kl.k2, z))(self.policy_V)
+    np.testing.assert_allclose(slope_V, k2_V, atol=1e-6)
+
+  def test_reverse_kl_of_excluded_entries(self):
+    """As of a smaller vocabulary, in value and gradient."""
+    logits_11V, other_11V = (
+      self.policy_V[None, None],
+      self.reference_V[None, None],
+    )
+    excluded_11V = logits_11V.at[..., 2:].set(-jnp.inf)
+    both_11V = other_11V.at[..., 2:].set(-jnp.inf)
+
+    def total(z, q):
+      return kl.reverse_kl(z, q, 0.7).sum()
+
+    value, slope = jax.value_and_grad(total)(excluded_11V, both_11V)
+    wanted, wanted_slope = jax.value_and_grad(total)(
+      logits_11V[..., :2], other_11V[..., :2]
+    )
+    np.testing.assert_allclose(value, wanted, rtol=1e-6)
+    np.testing.assert_allclose(slope[..., :2], wanted_slope, atol=1e-6)
+    np.testing.assert_array_equal(slope[..., 2:], 0)
 
   @parameterized.named_parameters(("k1", kl.k1), ("k3", kl.k3))
   def test_k1_and_k3_are_unbiased(self, estimator):

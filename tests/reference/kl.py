@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from tests.reference.logprobs import softmax
+
 
 def k1(log_ratio_BT):
   return np.array(log_ratio_BT, dtype=np.float64)
@@ -37,6 +39,18 @@ def unbiased_kl(log_ratio_BT, behavior_log_ratio_BT):
   for b, t in np.ndindex(estimate_BT.shape):
     estimate_BT[b, t] *= math.exp(behavior_log_ratio_BT[b, t])
   return estimate_BT
+
+
+def reverse_kl(logits_BTV, reference_logits_BTV, temperature=1.0):
+  divergence_BT = np.zeros(logits_BTV.shape[:2])
+  for b, t in np.ndindex(divergence_BT.shape):
+    for p, q in zip(
+      softmax(logits_BTV[b, t], temperature),
+      softmax(reference_logits_BTV[b, t], temperature),
+      strict=True,
+    ):
+      divergence_BT[b, t] += p * (math.log(p) - math.log(q)) if p > 0 else 0.0
+  return divergence_BT
 
 
 def kl_penalised_reward(

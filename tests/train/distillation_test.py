@@ -3,20 +3,24 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from agentrl_jax import losses
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.token_logprobs import token_logprobs
 from configs import quickstart
 from launch.config.settings import read_settings
+from launch.storage.load_params import with_teacher
 from tests.settings import COMPUTE
 from tests.train import small
 
 # Another width and depth than the student's, and the same vocabulary.
 TEACHER = dataclasses.replace(small.MODEL, width=24, num_layers=1, mlp_width=8)
+PADDED = {"vocab_size": small.MODEL.vocab_size + 40}
 SETTINGS = {"chunk_size": 8, "temperature": 0.9}
 
 
@@ -115,6 +119,53 @@ class DistillationTest(parameterized.TestCase):
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *gradients
     )
 
+  @parameterized.parameters({}, {"sharing": 4}, {"model": PADDED})
+  def test_the_divergence_over_the_whole_vocabulary(self, **changes):
+    """In chunks, and where a tree or padding is between."""
+    teacher = dataclasses.replace(TEACHER, **changes.pop("model", {}))
+    student, of_teacher = params_of(small.MODEL, 0), params_of(teacher, 1)
+    config = loss_config(kl_place="loss", kl_estimator="full")
+    builder = small.make_batch_builder(
+      loss=config,
+      advantage=small.advantage_config(weight=0.0),
+      reference=of_teacher,
+      teacher=teacher,
+      micro_batch=24,
+      **changes,
+    )
+    (micro_batch,), _ = builder.build(small.make_groups(), student)
+    batch = micro_batch.batch
+
+    def exact(params):
+      logits = [
+        Policy(model, COMPUTE).logits(
+          p, batch.token, batch.position, batch.segment
+        )
+        for model, p in ((small.MODEL, params), (teacher, of_teacher))
+      ]
+      size = small.MODEL.vocab_size
+      divergence = losses.reverse_kl(logits[0], logits[1][..., :size], 0.9)
+      shifted = jnp.pad(divergence[:, :-1], ((0, 0), (1, 0)))
+      return jnp.mean(shifted, where=batch.mask)
+
+    def trained(params):
+      policy = Policy(small.MODEL, COMPUTE)
+      objective = policy_objective(policy, config, temperature=0.9)
+      mean, metrics = objective(params, micro_batch)
+      return mean.value(), metrics["policy/reverse_kl"].value()
+
+    (value, measured), gradient = jax.jit(
+      jax.value_and_grad(trained, has_aux=True)
+    )(student)
+    wanted, slope = jax.jit(jax.value_and_grad(exact))(student)
+    self.assertAlmostEqual(float(measured), float(wanted), places=5)
+    self.assertAlmostEqual(float(value), 0.5 * float(wanted), places=5)
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, 0.5 * b, atol=1e-5),
+      gradient,
+      slope,
+    )
+
   @parameterized.parameters(
     (
       {"advantage.weight": 0.0},
@@ -130,8 +181,13 @@ class DistillationTest(parameterized.TestCase):
       "a KL in the advantage has none: use k1",
     ),
     (
+      {"loss.kl_place": "reward", "loss.kl_coefficient": 1.0}
+      | {"loss.kl_estimator": "full"},
+      "a KL in the reward has none: use k1",
+    ),
+    (
       {"reference.path": "/nowhere", "loss.kl_coefficient": 1.0},
-      "reference.path=/nowhere is neither a run.s folder",
+      "reference.path=/nowhere must be the folder of a run",
     ),
     (
       {"reference.path": "."},
@@ -144,7 +200,7 @@ class DistillationTest(parameterized.TestCase):
     config = quickstart.get_config()
     config.update_from_flattened_dict(changes)
     with self.assertRaisesRegex(ConfigError, message):
-      read_settings(config)
+      with_teacher(read_settings(config))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ KL_ESTIMATORS = {
   "k3": "unbiased in value, low variance (AgentRL, GRPO)",
   "k3_k2": "the value of k3 with the gradient of k2",
   "unbiased": "unbiased in value and gradient, for stale tokens too",
+  "full": "the divergence itself, over the whole vocabulary (GKD)",
 }
 
 
@@ -69,7 +70,7 @@ UNBOUNDED_BELOW = {
   "in nats",
 }
 
-GRADIENTS_ONLY = ("k3_k2", "unbiased")
+LOSS_ONLY = ("k3_k2", "unbiased", "full")
 
 KL_PLACES = {
   "loss": "differentiated",
@@ -299,7 +300,7 @@ class LossConfig(WithFunctions):
           "policy that sampled. Take log_ratio_BT alone, or set "
           "--config.loss.kl_place=loss"
         )
-    if is_charged and self.kl_estimator in GRADIENTS_ONLY:
+    if is_charged and self.kl_estimator in LOSS_ONLY:
       raise ConfigError(
         f"loss.kl_estimator={self.kl_estimator!r} is about gradients, and a "
         f"KL in the {self.kl_place} has none: use k1, which is unbiased there"

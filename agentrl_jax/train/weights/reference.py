@@ -15,6 +15,8 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.config.checks import require_one_of, require_read
+from agentrl_jax.train.token_logprobs import hidden_states
+from agentrl_jax.train.train_batch import batch_shardings
 
 PLACES = {
   "resident": "on the devices, split as the params",
@@ -52,6 +54,14 @@ class Reference:
     They are of `policy`, which need not be the trained one.
     """
     self.policy = policy
+    # Of the divergence over the whole vocabulary: maps params and a micro-batch
+    # to hidden states, and params to the output matrix.
+    self.hidden = jax.jit(
+      lambda params, x: hidden_states(policy, params, x.batch),
+      compiler_options=policy.compiler_options,
+    )
+    where = policy.mesh and batch_shardings(policy.mesh).reference_output
+    self.output = jax.jit(policy.output_matrix, out_shardings=where)
     mesh = policy.mesh or sharding.make_mesh({}, jax.local_devices()[:1])
     shardings = sharding.param_shardings(policy.abstract_params(), mesh)
     self._place = place

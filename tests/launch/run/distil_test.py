@@ -20,6 +20,7 @@ from launch.config.chat import require_same_vocabulary
 from launch.config.settings import read_settings
 from launch.run.reinforcement import make_reference
 from launch.run.training import train
+from launch.storage.load_params import with_teacher
 from tests.launch.export_test import MODEL, write_chat, write_model
 from tests.settings import COMPUTE
 
@@ -70,11 +71,11 @@ class DistilTest(absltest.TestCase):
     return config
 
   def test_the_teacher_may_have_another_size(self):
-    settings = read_settings(self.config())
+    settings = with_teacher(read_settings(self.config()))
     self.assertEqual(settings.model, MODEL)
     self.assertEqual(settings.reference_model, TEACHER)
     with self.assertRaisesRegex(ConfigError, "reference.step=4 is a step of a"):
-      read_settings(self.config(**{"reference.step": 4}))
+      with_teacher(read_settings(self.config(**{"reference.step": 4})))
 
   def test_but_not_other_tokens(self):
     require_same_vocabulary(self.student, str(self.teacher))

@@ -36,6 +36,7 @@ DIFFERENTIABLE = {
   "negative_log_likelihood": {"logprob_BT"},
   "pair_mean": {"x_P"},
   "reinforce": {"log_ratio_BT"},
+  "reverse_kl": {"logits_BTV"},
   "sapo": {"log_ratio_BT"},
   "segment_mean": {"x_BT"},
   "sequence_log_ratio": {"log_ratio_BT"},
