@@ -26,18 +26,19 @@ _WINDOW = 5  # updates that a curve is smoothed over
 
 
 def band(
-  arm: Arm, metrics: Sequence[str], cost: str, *, place: int
+  arm: Arm, metrics: Sequence[str], cost: str, *, place: int, stage: str = RL
 ) -> PlotLine | None:
   """Returns the mean of the metrics over seeds; None if no run has them.
 
-  Each seed's curve is smoothed over 5 updates. The line ends where the first
-  seed ends. Around it is the 95 % interval of the mean, or each seed if there
-  are fewer than `LEAST_SEEDS`: the interval of two is wider than any plot.
+  Each seed's curve of RL is smoothed over 5 updates. Another `stage` has its
+  cost in updates alone. The line ends where the first seed ends. Around it is
+  the 95 % interval of the mean, or each seed if there are fewer than
+  `LEAST_SEEDS`: the interval of two is wider than any plot.
   """
   curves = [
     curve
     for run in arm.runs.values()
-    if (curve := smoothed(run, metrics, cost)) is not None
+    if (curve := smoothed(run, metrics, cost, stage)) is not None
   ]
   if not curves:
     return None
@@ -79,13 +80,14 @@ def costs_of(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def smoothed(
-  run: Run, metrics: Sequence[str], cost: str
+  run: Run, metrics: Sequence[str], cost: str, stage: str = RL
 ) -> tuple[np.ndarray, np.ndarray] | None:
   """Returns costs, and the mean of the metrics over 5 updates around each.
 
-  None for a run of which no update has all metrics.
+  Of other stages than RL each row is alone. None for a run of which no row of
+  the stage has all metrics.
   """
-  rows = [row for row in run.rows if row.stage == RL]
+  rows = [row for row in run.rows if row.stage == stage]
   at = costs_of(rows)[cost]
   points = [
     (x, math.fsum(row.values[m] for m in metrics) / len(metrics))
@@ -95,7 +97,7 @@ def smoothed(
   if not points:
     return None
   x, y = map(np.array, zip(*points, strict=True))
-  width = min(_WINDOW, len(y))
+  width = min(_WINDOW, len(y)) if stage == RL else 1
   summed = np.cumsum(np.insert(y, 0, 0.0))
   low = np.maximum(np.arange(len(y)) - width // 2, 0)
   high = np.minimum(np.arange(len(y)) + width // 2 + 1, len(y))

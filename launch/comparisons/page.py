@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from agentrl_jax.files import write_whole, writing
-from launch.comparisons.bands import EPISODES, costs_of
+from launch.comparisons.bands import COSTS, EPISODES, UPDATES, costs_of
 from launch.comparisons.diagnostics import (
   columns,
   diagnostics,
@@ -24,7 +24,7 @@ from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import Estimate, PairedDifference
 from launch.comparisons.training import with_training
 from launch.reports import numbers
-from launch.reports.curves import RL, SUCCESS
+from launch.reports.curves import EVALUATED, RL, SUCCESS, VALIDATION
 from launch.reports.html import page
 from launch.reports.plots import Plot
 from launch.reports.summary import MODES, PASS, TRAINING
@@ -211,9 +211,10 @@ def _trained_tasks(arm: Arm) -> set[str]:
 
 def _where(run: Run) -> str:
   """Describes how far a run is."""
-  if not run.rows:
+  rows = [r for r in run.rows if not r.stage.startswith(f"{VALIDATION}_")]
+  if not rows:
     return ""
-  last = run.rows[-1]
+  last = rows[-1]
   return f"{numbers.stage_name(last.stage)} {last.step}"
 
 
@@ -296,18 +297,34 @@ def _final_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
 def _curve_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
   for arm in arms:
     for seed, run in sorted(arm.runs.items()):
-      rows = [row for row in run.rows if row.stage == RL]
-      costs = costs_of(rows)
-      for i, row in enumerate(rows):
-        for name, value in row.values.items():
-          if name.startswith(("success/", "policy/", "staleness/", "reward/")):
-            yield {
-              "arm": arm.name,
-              "seed": seed,
-              **{cost: round(values[i], 3) for cost, values in costs.items()},
-              "metric": name,
-              "value": value,
-            }
+      for row in (*_training_rows(run), *_validation_rows(run)):
+        yield {"arm": arm.name, "seed": seed, **row}
+
+
+def _training_rows(run: Run) -> Iterator[Mapping[str, object]]:
+  rows = [row for row in run.rows if row.stage == RL]
+  costs = costs_of(rows)
+  for i, row in enumerate(rows):
+    for name, value in row.values.items():
+      if name.startswith(("success/", "policy/", "staleness/", "reward/")):
+        yield {
+          **{cost: round(values[i], 3) for cost, values in costs.items()},
+          "metric": name,
+          "value": value,
+        }
+
+
+def _validation_rows(run: Run) -> Iterator[Mapping[str, object]]:
+  """Yields evaluations during RL, whose cost is known in updates alone."""
+  for row in run.rows:
+    for name, value in row.values.items():
+      if row.stage.startswith(f"{VALIDATION}_") and name.startswith(EVALUATED):
+        yield {
+          **dict.fromkeys(COSTS, ""),
+          UPDATES: row.step,
+          "metric": f"{row.stage}/{name}",
+          "value": value,
+        }
 
 
 def _write_csv(

@@ -8,13 +8,16 @@ from launch.comparisons.runs import Arm
 from launch.reports.curves import (
   DISTANCE,
   ENTROPY,
+  EVALUATED,
   GROUP_STD,
   MUTUAL_INFORMATION,
+  RL,
   STALENESS_MEAN,
   SUCCESS,
+  VALIDATION,
 )
 from launch.reports.plots import Plot, PlotLine
-from launch.reports.summary import PASS
+from launch.reports.summary import MODES, PASS
 
 SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
 KL = "policy/kl_to_behavior"
@@ -54,6 +57,17 @@ def make_plots(
     )
     for cost in COSTS
   ]
+  plots += [
+    _plot(
+      *(arms, [f"{EVALUATED}/{task}" for task in tasks], UPDATES),
+      stage=f"{VALIDATION}_{mode}",
+      name=f"success_during_{mode}",
+      title=f"Success during RL, {mode}",
+      note="mean of tasks, on some that are not trained on",
+      is_share=True,
+    )
+    for mode in MODES
+  ]
   if len(tasks) > 1:
     plots += [
       _plot(
@@ -87,9 +101,10 @@ def _plot(
   title: str,
   note: str,
   is_share: bool = False,
+  stage: str = RL,
 ) -> Plot:
   bands = [
-    metrics and band(arm, metrics, cost, place=place)
+    metrics and band(arm, metrics, cost, place=place, stage=stage)
     for place, arm in enumerate(arms)
   ]
   return Plot(

@@ -12,7 +12,7 @@ from agentrl_jax.metrics import Row
 RL = "rl"  # the stage that is plotted
 VALIDATION = "validation"  # followed by _greedy or _sampled: stages beside it
 
-EVALUATED = "eval/success"  # followed by the task's name; of an evaluation
+EVALUATED = "eval/success"  # of an evaluation; by task, or their mean
 LOSS = "loss"
 SUCCESS = "success"  # followed by the task's name; of one batch
 REWARD = "rollout/reward"  # followed by the task's name; of the latest attempts

@@ -30,6 +30,7 @@ from launch.reports.numbers import duration, percent, stage_name
 _FIGURES = {
   curves.LOSS: "loss",
   curves.MEAN_REWARD: "reward",
+  curves.EVALUATED: "held-out success",
   curves.ENTROPY: "entropy",
   curves.DISTANCE: "log-ratio",
   curves.GRADIENT_NORM: "gradient norm",

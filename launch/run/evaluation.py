@@ -199,7 +199,8 @@ def _policy_player(
   )
 
 
-_Rows = dict[str, dict[str, float]]  # metrics by mode
+# By mode: the metrics, and episodes that are kept.
+_Results = dict[str, tuple[dict[str, float], list[Trajectory]]]
 
 
 class Validation:
@@ -254,10 +255,13 @@ class Validation:
       for mode in self._tasks
     }
     self._latest = -1  # version that the latest evaluation began with
+    self._due = -1  # the latest multiple of `every` that had its turn
+    self._num_kept = context.config.report.keep_groups
     self._mode = context.settings.checkpoint.keep_best
     self._scores: dict[int, float] = {}  # in that mode, by version
     self._num_left_out = 0  # since the start
-    self._running: concurrent.futures.Future[_Rows] | None = None
+    self.newest: dict[str, float] = {}  # success, for the terminal
+    self._running: concurrent.futures.Future[_Results] | None = None
 
   def resume(self) -> None:
     """Finds out, from the metrics that are left, what was evaluated."""
@@ -267,6 +271,7 @@ class Validation:
       if stage == curves.VALIDATION:
         self._latest = max(self._latest, row.step)
         self._note(mode, row.step, row.values)
+    self._due = self._latest
 
   @property
   def best(self) -> int | None:
@@ -289,8 +294,9 @@ class Validation:
     One of the last version is left to `finish`.
     """
     due = version // self._plan.every * self._plan.every
-    if self._latest >= due or version >= self._num_updates:
+    if self._due >= due or version >= self._num_updates:
       return
+    self._due = due
     if self._running is not None:
       _log.warning(
         "update %d: the evaluation of update %d is not over, so this one is "
@@ -326,7 +332,7 @@ class Validation:
     if self._running is not None:
       self._running.cancel()
       self._running = None
-      self._latest = -1
+      self._latest = self._due = -1
 
   def finish(self) -> None:
     """Evaluates the last version, unless an earlier start has."""
@@ -341,13 +347,13 @@ class Validation:
       ControllerThread() as thread,
       StageProgress("evaluation on validation tasks", num_tasks) as show,
     ):
-      rows = thread.run(
+      results = thread.run(
         self._play(lambda done: show.update(done, {})),
         math.inf,
         holder="the evaluation of the last version",
       )
     self._service.require_engine()
-    self._write(rows)
+    self._write(results)
 
   def keep_best(self) -> int | None:
     """Files the best version as that of the run's end, and returns it."""
@@ -365,19 +371,19 @@ class Validation:
 
   async def _play(
     self, on_progress: Callable[[int], None] = lambda num_done: None
-  ) -> _Rows:
-    rows: _Rows = {}
+  ) -> _Results:
+    results: _Results = {}
     num_done = itertools.count(1)
     for mode in self._tasks:
-      rows[mode] = await self._play_mode(
+      results[mode] = await self._play_mode(
         mode, lambda: on_progress(next(num_done))
       )
-    return rows
+    return results
 
   async def _play_mode(
     self, mode: str, on_end: Callable[[], None]
-  ) -> dict[str, float]:
-    """Returns the metrics of one mode; `on_end` is called after each task."""
+  ) -> tuple[dict[str, float], list[Trajectory]]:
+    """Returns the results of one mode; `on_end` is called after each task."""
     tasks = self._tasks[mode]
     played: list[Trajectory] = []
     began_at = time.monotonic()
@@ -399,29 +405,45 @@ class Validation:
     except FAULTS as fault:
       _log.warning("an evaluation during RL is lost: %s", fault)
       lost = collections.Counter(task.name for task in tasks)
-      return {f"eval/lost/{name}": float(n) for name, n in lost.items()}
+      return {f"eval/lost/{name}": float(n) for name, n in lost.items()}, []
     versions = [v for t in played for turn in t.turns for v in turn.version]
     values = metrics_of(scores) | {
       "eval/seconds": time.monotonic() - began_at,
       "eval/oldest_version": float(min(versions, default=math.nan)),
       "eval/newest_version": float(max(versions, default=math.nan)),
     }
-    return {name: x for name, x in values.items() if math.isfinite(x)}
+    for name in scores:
+      lengths = [t.num_sampled for t in played if t.task.name == name]
+      values[f"eval/sampled_tokens/{name}"] = sum(lengths) / max(
+        len(lengths), 1
+      )
+    return {name: x for name, x in values.items() if math.isfinite(x)}, played
 
-  def _write(self, rows: _Rows) -> None:
-    for mode, values in rows.items():
+  def _write(self, results: _Results) -> None:
+    """Writes metrics, and the episodes of the first tasks of all."""
+    for mode, (values, played) in results.items():
       values = values | {"eval/left_out": float(self._num_left_out)}
       stage = f"{curves.VALIDATION}_{mode}"
+      kept = self._tasks[mode][: self._num_kept]
+      if kept:
+        write_groups(
+          self._run.trajectories_of(
+            f"{curves.VALIDATION}_{self._latest:06d}", mode
+          ),
+          _as_groups(kept, [t for t in played if t.task in kept]),
+        )
       self._metrics.write(self._latest, values, stage)
+      if mode == "greedy" and curves.EVALUATED in values:
+        self.newest = {curves.EVALUATED: values[curves.EVALUATED]}
       self._note(mode, self._latest, values)
 
   def _note(self, mode: str, version: int, values: Mapping[str, float]) -> None:
     """Remembers a score by which the best version is chosen."""
-    if mode != self._mode or "eval/success" not in values:
+    if mode != self._mode or curves.EVALUATED not in values:
       return
     lost = sum(x for name, x in values.items() if name.startswith("eval/lost/"))
     if lost <= _MOST_LOST * len(self._tasks[mode]):
-      self._scores[version] = values["eval/success"]
+      self._scores[version] = values[curves.EVALUATED]
 
 
 def play_once(

@@ -330,9 +330,10 @@ class LeaderGroupSource(GroupSource):
     }
     self._metrics.write(after, metrics, STAGE)
     self._faults.update(after, metrics)
-    self._show.update(after, metrics)
     if self._validation is not None:
       self._validation.collect()
+      metrics |= self._validation.newest
+    self._show.update(after, metrics)
     self._between = self._position(self._running.snapshot())
 
   def alarm(self, version: int, sentence: str, *, is_note: bool) -> None:

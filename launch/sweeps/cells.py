@@ -12,6 +12,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
 from agentrl_jax.metrics import FILE
+from launch.reports.curves import VALIDATION
 from launch.reports.summary import read_summary
 from launch.storage.lock import is_held
 from launch.storage.run_config import read_config
@@ -96,11 +97,16 @@ def state_of(run: pathlib.Path, steps: int = 0) -> CellState:
 
 
 def progress_of(run: pathlib.Path) -> Progress | None:
-  """Reads the last line of a run's metrics; None without one."""
+  """Reads the last line of a run's metrics; None without one.
+
+  Evaluations during RL are passed over: they say where they began.
+  """
   for line in reversed(_last_lines(run / FILE)):
     try:
       row: dict[str, Any] = json.loads(line)
-      return Progress(row["stage"], int(row["step"]), row.get("reward/mean"))
+      stage = str(row["stage"])
+      if not stage.startswith(f"{VALIDATION}_"):
+        return Progress(stage, int(row["step"]), row.get("reward/mean"))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
       continue  # half a line, or none of metrics
   return None

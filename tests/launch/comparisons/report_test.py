@@ -22,7 +22,7 @@ from launch.comparisons.page import (
 )
 from launch.comparisons.runs import read_arms
 from launch.reports.summary import TRAINING
-from launch.sweeps.cells import CellState
+from launch.sweeps.cells import CellState, Progress, progress_of
 from launch.sweeps.plan import SweepPlan, write_record
 
 
@@ -61,6 +61,13 @@ def make_run(
       "policy/entropy": 1.0,
     }
     for step in range(1, num_updates + 1)
+  ] + [
+    {
+      **{"stage": f"validation_{mode}", "step": step, "time_s": 1.0},
+      "eval/success/sums": success * step / num_updates,
+    }
+    for step in (0, num_updates)
+    for mode in ("greedy", "sampled")
   ]
   (folder / "metrics.jsonl").write_text(
     "".join(json.dumps(row) + "\n" for row in rows)
@@ -217,6 +224,8 @@ class ComparisonTest(absltest.TestCase):
     self.assertIn("Finished seeds are few: b has 0; with", found)
     page = render(compare("t", arms))
     self.assertIn("<td>stopped</td><td>RL 6</td>", page)
+    found = progress_of(self.root / "b-s0")
+    self.assertEqual(found, Progress("rl", 6, None))
 
   def test_ends_after_unequal_numbers_of_episodes_are_said(self):
     self.make("a", [0.5, 0.6, 0.4], num_updates=60)
@@ -270,7 +279,21 @@ class ComparisonTest(absltest.TestCase):
       (last["episodes"], last["trained tokens"], last["minutes of RL"]),
       ("96.0", "600.0", "0.3"),
     )
-    self.assertTrue((output / "success_by_updates.png").stat().st_size)
+    with (output / "curves.csv").open() as file:
+      of_evaluations = [
+        (r["seed"], float(r["updates"]), r["episodes"], float(r["value"]))
+        for r in csv.DictReader(file)
+        if r["metric"] == "validation_greedy/eval/success/sums"
+      ]
+    self.assertEqual(
+      of_evaluations,
+      [
+        *[("0", 0, "", 0), ("0", 6, "", 0.5)],
+        *[("1", 0, "", 0), ("1", 6, "", 0.6)],
+      ],
+    )
+    for name in ("success_by_updates", "success_during_greedy"):
+      self.assertTrue((output / f"{name}.png").stat().st_size)
 
   def test_kept_numbers_stand_for_the_runs(self):
     self.make("a", [0.5, 0.6, 0.4])

@@ -1,6 +1,7 @@
 """Tests of evaluations during RL: beside the learner, apart from training."""
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import time
@@ -25,6 +26,7 @@ from launch.run.training import train
 from launch.serving.service import Service
 from launch.storage.load_params import load_step
 from launch.storage.run_directory import RunDirectory
+from launch.viewing.trajectory_index import TrajectoryIndex
 from tests.clocks import wait_until
 from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
@@ -54,6 +56,7 @@ def config_of(**changes):
   config = tiny.get_config()
   config.update_from_flattened_dict(DUE | changes)
   config.episode.max_answer_tokens = 64
+  config.report.keep_groups = 2
   return config
 
 
@@ -74,7 +77,7 @@ def validation(folder, environment=None, engine=None, **changes):
   context = types.SimpleNamespace(
     config=config,
     settings=settings,
-    folder=types.SimpleNamespace(stage=lambda name: contextlib.nullcontext()),
+    folder=RunDirectory(folder, ""),
     interrupts=types.SimpleNamespace(received=None),
   )
   with MetricsWriter(folder) as metrics:
@@ -161,6 +164,11 @@ def test_versions_that_are_due_are_scored_in_both_modes(tmp_path):
       3,
       3,
     )
+    assert values["eval/sampled_tokens/arithmetic"] > 0
+    listed = TrajectoryIndex(tmp_path).listing().trajectories
+    played = collections.Counter(each.played for each in listed)
+    assert played["validation 000005 sampled"] == 2  # of report.keep_groups
+    assert len(played) == 8
     plot = plots.run_plots(rows(), [])[1]
     assert list(plot.lines[0].x) == [0, 2, 5, 6]
 
@@ -185,9 +193,10 @@ def test_an_environment_that_hangs_holds_nobody(tmp_path, caplog):
   ):
     each.begin(thread, 0)
     each.begin(thread, 2)
+    each.begin(thread, 3)  # not due: that of 2 had its turn
     each.collect()
     assert not rows()
-    assert "the evaluation of update 0 is not over" in caplog.text
+    assert caplog.text.count("the evaluation of update 0 is not over") == 1
   assert time.monotonic() - began_at < 30
   assert not environment.num_open
 
