@@ -17,9 +17,16 @@ from agentrl_jax.data.packing import PrefixTree
 from agentrl_jax.losses import AllowedTokens, fused_token_logprob, reverse_kl
 from agentrl_jax.losses.logprobs.allowed_tokens import BITS
 from agentrl_jax.model import sharding
+from agentrl_jax.model.attention.packed import platform_of
 from agentrl_jax.model.policy import Params, Policy
 
 _Pair = tuple[jax.Array, jax.Array]
+
+TOKEN_CHUNK = 128  # that `loss.token_chunk=0` stands for on accelerators
+# Bytes of float32 logits that a CPU computes at once. It adds every chunk to
+# the whole gradient of the output matrix, and computes logits twice for more
+# than one chunk: at 512 tokens and 49,152 entries, four take 1.7 times as long.
+_CPU_LOGITS = 256 << 20
 
 
 def token_logprobs(
@@ -38,15 +45,16 @@ def token_logprobs(
   Entry t is about token t given those before it, under the distribution that
   the sampler draws from at `temperature`: over the tokens that a grammar
   allowed, if the answer had to follow one. The first token of a row has no
-  token before it and is never trained on. `hidden_BTD` saves the pass through
-  the layers if the caller has made it already.
+  token before it and is never trained on. A `chunk_size` of 0 is `TOKEN_CHUNK`,
+  and on a CPU a whole row if its logits are few. `hidden_BTD` saves the pass
+  through the layers if the caller has made it already.
   """
   if hidden_BTD is None:
     hidden_BTD = hidden_states(policy, params, batch)
   fused = functools.partial(
     fused_token_logprob,
     temperature=temperature,
-    chunk_size=chunk_size,
+    chunk_size=chunk_size or chunk_of(policy, *hidden_BTD.shape[:2]),
     vocab_chunk_size=vocab_chunk_size,
     entropy_gradient=entropy_gradient,
   )
@@ -71,6 +79,17 @@ def token_logprobs(
     _allowed(_next(batch.allowed), mask_MX),
   )
   return _previous(logprob_BT), _previous(entropy_BT)
+
+
+def chunk_of(policy: Policy, num_rows: int, length: int) -> int:
+  """Returns the tokens of a chunk that `loss.token_chunk=0` stands for.
+
+  On a CPU rows are cut into as few equal chunks as `_CPU_LOGITS` allows.
+  """
+  if platform_of(policy.mesh) != "cpu":
+    return TOKEN_CHUNK
+  fitting = _CPU_LOGITS // (4 * num_rows * policy.config.vocab_size)
+  return -(-length // -(-length // max(fitting, TOKEN_CHUNK)))
 
 
 def _on_devices(

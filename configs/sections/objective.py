@@ -50,7 +50,9 @@ def get_config() -> ml_collections.ConfigDict:
       entropy_coefficient=0.0,  # weight of the policy's entropy in the loss
       value_coefficient=0.0,  # weight of the critic's loss; 0: no critic
       value_clip=0.0,  # bound on a value's change in an update; 0 is off
-      token_chunk=128,  # tokens per row whose logits are in memory at once
+      # Tokens per row whose logits are in memory at once; 0: 128, and on a CPU
+      # whole rows of up to 256 MiB of logits.
+      token_chunk=0,
       vocab_chunk=0,  # vocabulary entries of these logits; 0 takes all
     ),
     advantage=create(

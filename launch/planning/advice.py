@@ -19,6 +19,7 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import SLOTS
+from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from launch.config.settings import Settings, read_settings
 from launch.planning.chips import CHIPS, GIB, Slice, slices_of
 from launch.planning.programs import packed_groups
@@ -380,7 +381,7 @@ def learner_changes(s: Settings) -> Iterator[Change]:
   None changes what is learned, but for rounding by bfloat16.
   """
   rows, shares = s.batch.micro_batch, s.mesh["data"] * s.mesh["fsdp"]
-  length, chunk = s.batch.row_length, s.loss.token_chunk
+  length, chunk = s.batch.row_length, s.loss.token_chunk or TOKEN_CHUNK
   for applies, key, value, effect in (
     (
       s.compute.dtype == "float32",

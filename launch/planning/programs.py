@@ -26,6 +26,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import drafts
 from agentrl_jax.rollout.engine import programs as engine
+from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from agentrl_jax.train.train_batch import TrainBatch, batch_shardings
 from launch.config.settings import Settings
 from launch.planning import roofline
@@ -68,7 +69,7 @@ def learner_programs(
   micro_batch = abstract_batch(settings, mesh)
   kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
   load = learner_load(settings, attempts, kernel)
-  chunk = min(settings.loss.token_chunk, batch.row_length)
+  chunk = min(settings.loss.token_chunk or TOKEN_CHUNK, batch.row_length)
   return [
     Program(
       name="gradient",

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.sharding import MESH_AXES
+from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.chips import Slice
@@ -187,7 +188,10 @@ def gradient_bytes(settings: Settings) -> float:
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
   rows = batch.micro_batch / (mesh["data"] * mesh["fsdp"])
-  chunk = min(settings.loss.token_chunk, batch.row_length / mesh["sequence"])
+  chunk = min(
+    settings.loss.token_chunk or TOKEN_CHUNK,
+    batch.row_length / mesh["sequence"],
+  )
   entries = c.vocab_size / mesh["tensor"]
   layer = 3 * c.width * c.mlp_width + 2 * c.width * c.head_dim * (
     c.num_heads + c.num_kv_heads

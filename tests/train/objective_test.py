@@ -1,6 +1,7 @@
 """Tests of `train.objective`: losses and metrics by config."""
 
 import dataclasses
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from agentrl_jax.train.objective import (
   policy_objective,
   supervised_objective,
 )
-from agentrl_jax.train.token_logprobs import token_logprobs
+from agentrl_jax.train.token_logprobs import chunk_of, token_logprobs
 from configs.ablations import objectives
 from launch.config.settings import read_settings
 from tests.settings import COMPUTE
@@ -278,6 +279,25 @@ class ObjectiveTest(absltest.TestCase):
     )
     loss, _ = tiled(self.params, self.micro_batch)
     self.assertAlmostEqual(float(loss.value()), float(wanted.value()), places=6)
+
+  def test_a_cpu_cuts_rows_into_few_equal_chunks(self):
+    """Of 256 MiB of float32 logits; other platforms keep their own size."""
+    config = dataclasses.replace(self.policy.config, vocab_size=1 << 16)
+    policy = mock.Mock(config=config, mesh=None)
+    for shape, chunk in (((1, 700), 700), ((1, 1100), 550), ((16, 300), 100)):
+      self.assertEqual(chunk_of(policy, *shape), chunk)
+    policy.mesh = mock.Mock()
+    policy.mesh.devices.flat = [mock.Mock(platform="tpu")]
+    self.assertEqual(chunk_of(policy, 1, 700), 128)
+
+  def test_a_chunk_of_0_gives_the_same_loss(self):
+    losses_of = [
+      policy_objective(
+        self.policy, small.loss_config(token_chunk=chunk), temperature=0.9
+      )(self.params, self.micro_batch)[0].value()
+      for chunk in (0, 8)
+    ]
+    np.testing.assert_allclose(*losses_of, rtol=1e-5)
 
   def test_supervised_is_negative_log_likelihood(self):
     objective = supervised_objective(self.policy, small.loss_config())

@@ -52,8 +52,9 @@ def fused_token_logprob(
   second derivative.
 
   Tokens off the mask cost nothing: those on it are moved to the front of their
-  row, and the loop ends at the last chunk that has one. Rows are never mixed.
-  On one device, rows of different lengths cost less as a single long row.
+  row, and the loop ends at the last chunk that has one, unless a row is a
+  single chunk. Rows are never mixed. On one device, rows of different lengths
+  cost less as a single long row.
 
   Products are taken in the dtype of `hidden_BTD`, in the backward pass too, and
   accumulated in float32, over chunks as well. Pass the float32 parameter as

@@ -309,9 +309,14 @@ def inverse(place_BN: jax.Array, size: int) -> jax.Array:
 
 
 def num_chunks(tiles: Tiles, tokens: Tokens) -> int | jax.Array:
-  """Counts the chunks, up to the last one with a token on the mask."""
-  if not tiles.skip:
-    return tokens.mask_BN.shape[1] // tiles.num_tokens
+  """Counts the chunks, up to the last one with a token on the mask.
+
+  A single chunk is always computed: without a loop the compiler sees that both
+  passes compute the same logits, and computes them once.
+  """
+  most = tokens.mask_BN.shape[1] // tiles.num_tokens
+  if not tiles.skip or most == 1:
+    return most
   longest = jnp.max(jnp.sum(tokens.mask_BN, axis=1, dtype=jnp.int32))
   return -(-longest // tiles.num_tokens)
 

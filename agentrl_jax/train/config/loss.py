@@ -138,7 +138,8 @@ class LossConfig(WithFunctions):
   entropy_coefficient: float
   value_coefficient: float  # 0 trains no critic
   value_clip: float  # 0 is off
-  token_chunk: int  # tokens per row whose logits are in memory at once
+  # Tokens per row whose logits are in memory at once; 0: see `token_logprobs`.
+  token_chunk: int
   vocab_chunk: int  # vocabulary entries of them; 0 takes all
 
   def __post_init__(self) -> None:
@@ -157,8 +158,11 @@ class LossConfig(WithFunctions):
         raise ConfigError(
           f"loss.{name}={getattr(self, name)} is negative or no number"
         )
-    if self.token_chunk < 1:
-      raise ConfigError(f"loss.token_chunk={self.token_chunk} is below 1")
+    if self.token_chunk < 0:
+      raise ConfigError(
+        f"loss.token_chunk={self.token_chunk} must be 0 (by the platform) or a "
+        "number of tokens"
+      )
     if self.vocab_chunk < 0:
       raise ConfigError(
         f"loss.vocab_chunk={self.vocab_chunk} must be 0 (all vocabulary "
