@@ -38,7 +38,7 @@ SMALL = {
   "engine.slots": (32,),
   "engine.num_slot_sizes": 1,
   "engine.prefill_chunks": (64,),
-  "checkpoint.every": 8,
+  "checkpoint.every": STEPS // 2,
   "evaluation.num_tasks": 1,
   "sampling.temperature": 1.0,
 }
@@ -107,7 +107,7 @@ class DistilTest(absltest.TestCase):
     self.assertLess(np.mean(nats[-4:]), 0.85 * np.mean(nats[:4]), nats)
     # A run is a teacher, too: at its last step, or at another.
     of = {}
-    for step in (-1, 8):
+    for step in (-1, STEPS // 2):
       settings = read_settings(
         self.config(**{"reference.path": str(run), "reference.step": step})
       )
