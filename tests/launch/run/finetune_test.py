@@ -10,7 +10,7 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import read_metrics
-from configs import finetune, quickstart
+from configs import finetune, quickstart, smollm2
 from launch.config.settings import read_settings
 from launch.run.training import train
 from tests.launch.export_test import MODEL, write_model
@@ -59,6 +59,11 @@ class FinetuneTest(absltest.TestCase):
     config.warm_start.copy_gain = 4.0
     with self.assertRaisesRegex(ConfigError, "copy_gain=4.0 means nothing"):
       read_settings(config)
+
+  def test_word_problems_fit_their_lengths(self):
+    settings = read_settings(smollm2.get_config(str(self.model)))
+    self.assertEqual(list(settings.task_ids), ["word_problems"])
+    self.assertLessEqual(settings.episode.max_tokens, settings.engine.context)
 
   @pytest.mark.full
   def test_it_trains(self):
