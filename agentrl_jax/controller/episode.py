@@ -204,6 +204,27 @@ async def play_expert(
   return await _play(spec, environment, codec, ask, limits, waits, calls="free")
 
 
+async def first_prompt(
+  spec: EpisodeSpec,
+  environment: Environment,
+  codec: ChatCodec,
+  *,
+  waits: EpisodeWaits,
+  subagent: SubagentConfig | None = None,
+) -> np.ndarray:
+  """Returns the tokens that an episode shows the policy first.
+
+  Opens a session for it. Raises `ConfigError` for a chat template that cannot
+  show the task.
+  """
+  async with open_session(environment, spec, waits) as session:
+    step = await begin(session, spec, waits)
+    tools = tools_of(session, spec)
+    if subagent is not None and subagent.tool:
+      tools = subagent.tools(tools)
+    return codec.start(step.messages, tools)
+
+
 async def _play(
   spec: EpisodeSpec,
   environment: Environment,

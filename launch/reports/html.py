@@ -11,7 +11,8 @@ import gzip
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import jinja2
 import markupsafe
@@ -30,6 +31,7 @@ from launch.processes.fault_log import (
 )
 from launch.reports import numbers
 from launch.reports.episodes import Answer, Episode, viewer_answers
+from launch.reports.first_prompts import FirstPrompt
 from launch.reports.plots import run_plots
 from launch.reports.summary import MODES, Comparison, Summary
 from launch.reports.tables import (
@@ -50,9 +52,10 @@ def write_report(
   path: pathlib.Path,
   *,
   faults: Sequence[Fault] = (),
+  prompts: Mapping[str, FirstPrompt] = MappingProxyType({}),
 ) -> None:
   """Writes the report of a run. Raises `NotWritten`."""
-  page = render(summary, metrics, episodes, faults=faults)
+  page = render(summary, metrics, episodes, faults=faults, prompts=prompts)
   write_whole(path, unicode_text(page))
 
 
@@ -62,6 +65,7 @@ def render(
   episodes: Sequence[Episode],
   *,
   faults: Sequence[Fault] = (),
+  prompts: Mapping[str, FirstPrompt] = MappingProxyType({}),
 ) -> str:
   """Renders the report as text."""
   tables = [before_after(summary, mode) for mode in MODES]
@@ -86,6 +90,7 @@ def render(
     alarms=alarms[-NUM_FAULTS:],
     faults=faults[-NUM_FAULTS:],
     num_faults=len(faults),
+    prompts=prompts,
     times=stage_times(summary),
     blocks=[_block(*answer) for answer in viewer_answers(episodes)],
   )

@@ -20,6 +20,7 @@ from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
 from launch.reports.episodes import Episode
 from launch.reports.facts import run_facts
+from launch.reports.first_prompts import read_first_prompts
 from launch.reports.html import write_report
 from launch.reports.numbers import percent
 from launch.reports.plots import write_curves
@@ -76,7 +77,10 @@ def keep(
   number = config.report.num_episodes
   shown = _episodes(run, codec, number, summary) if codec else []
   faults = read_faults(run.root / FAULTS)
-  write_report(summary, metrics, shown, run.report, faults=faults)
+  prompts = read_first_prompts(run.first_prompts)
+  write_report(
+    summary, metrics, shown, run.report, faults=faults, prompts=prompts
+  )
   return summary
 
 

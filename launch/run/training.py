@@ -4,7 +4,10 @@ Process 0 leads: it plays, trains, evaluates and writes files. Any other process
 follows: it computes the same updates from the same groups.
 """
 
+import asyncio
 import contextlib
+import dataclasses
+import json
 import pathlib
 import shlex
 import sys
@@ -13,10 +16,12 @@ from collections.abc import Callable, Mapping
 import jax
 import ml_collections
 
+from agentrl_jax.controller.episode import environments_own, first_prompt
 from agentrl_jax.controller.player import without_expert
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.records import EpisodeSpec, Task, seed_of
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, EnvironmentFault
 from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
@@ -27,11 +32,13 @@ from launch.config.chat import (
   save_chat,
   share_chat,
 )
+from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
 from launch.processes.terminal import plain_console
 from launch.reports.facts import ROOT, commit
+from launch.reports.first_prompts import FirstPrompt
 from launch.reports.progress import StageProgress
 from launch.run import demonstrations, results
 from launch.run.context import RunContext, open_run
@@ -55,6 +62,7 @@ from launch.storage.run_directory import RUN
 from launch.storage.shared_stages import SharedStages
 
 CONSOLE = plain_console()
+_PROMPT_S = 60.0  # for an environment to show its first prompt
 
 
 def train(config: ml_collections.ConfigDict) -> None:
@@ -168,6 +176,7 @@ def _run_stages(context: RunContext) -> ChatCodec:
     metrics = stack.enter_context(MetricsWriter(folder.root, copy_to=copy_to))
     with context.interrupts.at_once():
       make_chat(context)
+      show_first_prompts(context, environments)
       make_demonstrations(context)
     codec = share_chat(context.processes, folder.root, settings.chat)
     if settings.reference.path:
@@ -259,6 +268,59 @@ def make_chat(context: RunContext) -> None:
         settings, **config.tokenizer.to_dict()
       )
       write_whole(folder.tokenizer, tokenizer.to_str(pretty=True))
+
+
+def show_first_prompts(
+  context: RunContext, environments: Mapping[str, Environment]
+) -> None:
+  """Prints and keeps the first prompt of each environment, in text and in ids.
+
+  Process 0 calls it; does nothing where an earlier start has done it. An
+  environment's fault costs its prompt. Raises `ConfigError` for a chat template
+  that cannot show a task.
+  """
+  path = context.folder.first_prompts
+  if path.exists() or not environments:
+    return
+  codec = codec_of(context.folder.root, context.settings.chat)
+  prompts = asyncio.run(_first_prompts(context.settings, environments, codec))
+  for name, prompt in prompts.items():
+    CONSOLE.print(prompt.shown(name, path), soft_wrap=True, highlight=False)
+  write_whole(path, json.dumps(dict(prompts), default=vars, indent=1))
+
+
+async def _first_prompts(
+  settings: Settings, environments: Mapping[str, Environment], codec: ChatCodec
+) -> dict[str, FirstPrompt]:
+  waits = dataclasses.replace(
+    settings.waits,
+    session_timeout_s=min(_PROMPT_S, settings.waits.session_timeout_s),
+    reply_timeout_s=min(_PROMPT_S, settings.waits.reply_timeout_s),
+  )
+
+  async def prompt_of(name: str) -> FirstPrompt:
+    split = "test" if settings.environments[name].held_out else "train"
+    with environments_own(name, "indices"):
+      task = Task(name, split, int(environments[name].indices(split)[0]))
+    seed = seed_of(settings.seed, "first prompt", name)
+    spec = EpisodeSpec(task=task, group_id="first", attempt=0, seed=seed)
+    ids = await first_prompt(
+      spec,
+      environments[name],
+      codec,
+      waits=waits,
+      subagent=settings.subagent,
+    )
+    return FirstPrompt(str(task), codec.decode(ids), ids.tolist(), "")
+
+  async def prompt_or_fault(name: str) -> FirstPrompt:
+    try:
+      return await prompt_of(name)
+    except (EnvironmentFault, DeadlineExceeded) as fault:
+      return FirstPrompt(name, "", [], str(fault))
+
+  found = await asyncio.gather(*map(prompt_or_fault, environments))
+  return dict(zip(environments, found, strict=True))
 
 
 def make_demonstrations(context: RunContext) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import ml_collections
 
+from agentrl_jax.data.chat.named_template import NAMES as TEMPLATE_NAMES
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
@@ -24,7 +25,7 @@ from configs.base import flat_keys
 
 FILE = "paths.json"
 MODEL = "the pretrained model's digest"
-_PRETRAINED = "pretrained.path"
+_PRETRAINED, _TEMPLATE = "pretrained.path", "chat.template"
 # Keys whose values are files or folders; `*` is any name.
 KEYS = (
   _PRETRAINED,
@@ -35,6 +36,7 @@ KEYS = (
   "rollouts.snapshots",
   "rollouts.token_file",
   "agents.token_file",
+  _TEMPLATE,
   "cross_policy.policy_slots",
   "environments.*.place.token_file",
   *(
@@ -177,6 +179,8 @@ def _exist(value: Any, key: str) -> bool:
 
 def _parts(text: str, key: str) -> list[str]:
   """Splits into paths and what stands between them, in turn, a path first."""
+  if key == _TEMPLATE and text in TEMPLATE_NAMES:
+    return ["", text, ""]
   if key == "cross_policy.policy_slots":
     match = _SLOT.fullmatch(text)
     return ["", match[1], match[2]] if match else ["", text, ""]

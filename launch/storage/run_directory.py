@@ -138,6 +138,7 @@ class RunDirectory:
     self.curves = root / "curves.png"
     self.summary = root / "summary.json"
     self.report = root / "report.html"
+    self.first_prompts = root / "first_prompts.json"
 
   @contextmanager
   def held(self) -> Iterator[None]:

@@ -39,6 +39,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.errors import (
   AgentRLError,
   ConfigError,
+  MessageFault,
   PromptTooLong,
   SchemaFault,
   refuse_constant,
@@ -119,7 +120,7 @@ def demonstration(
     turns = _turns(conversation, codec, room)
   except PromptTooLong as error:
     raise Unusable(TOO_LONG, str(error)) from error
-  except ConfigError as error:
+  except (ConfigError, MessageFault) as error:
     raise Unusable(REFUSED, str(error)) from error
   return Trajectory(
     task=Task("chats", "train", number),
@@ -151,7 +152,7 @@ def _turns(
       asked = codec.start(new, conversation.tools, room=room)
     else:
       raise Unusable(UNREADABLE, "it begins with the assistant")
-    answer = _written(message, codec)
+    answer = _written(message, codec, conversation.tools)
     is_begun, new, ended_by = True, [], int(answer[-1])
     room -= len(asked) + len(answer)
     if room < 0:
@@ -171,10 +172,12 @@ def _turn(observation: np.ndarray, answer: np.ndarray) -> Turn:
   return Turn(observation, answer, zeros, zeros, version)
 
 
-def _written(message: Message, codec: ChatCodec) -> np.ndarray:
+def _written(
+  message: Message, codec: ChatCodec, tools: Sequence[Tool]
+) -> np.ndarray:
   """Returns the tokens of an answer, in which its calls are read again."""
   answer = codec.write(message)
-  read = codec.read(answer).tool_calls
+  read = codec.read(answer, tools).tool_calls
   if [_meaning(call) for call in read] != [
     _meaning(call) for call in message.tool_calls
   ]:

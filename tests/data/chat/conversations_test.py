@@ -104,7 +104,7 @@ class DemonstrationTest(parameterized.TestCase):
     conversation = read_conversation(CHAT)
     answers = [m for m in conversation.messages if m.role == "assistant"]
     self.assertLen(played.turns, len(answers))
-    rows = pack([played], row_length=1024)
+    rows = pack([played], row_length=2048)
     # The packed row's loss is on the tokens of the answers and nothing else.
     np.testing.assert_array_equal(
       rows.token[rows.mask],

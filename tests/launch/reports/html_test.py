@@ -16,6 +16,7 @@ from launch.processes.fault_log import ALARM, EPISODE, SERVER, START, Fault
 from launch.reports import html as report
 from launch.reports import numbers
 from launch.reports.episodes import Episode
+from launch.reports.first_prompts import FirstPrompt
 from launch.reports.summary import Evaluation, Summary
 from tests.launch.reports import synthetic_run
 
@@ -107,6 +108,21 @@ class PageTest(unittest.TestCase):
     cls.page = render()
     cls.reader = read(cls.page)
     cls.text = " ".join(" ".join(cls.reader.text).split())
+
+  def test_first_prompts(self):
+    evil = "</pre><script>alert(1)</script>"
+    page = report.render(
+      synthetic_run.a_summary(),
+      [],
+      [],
+      prompts={
+        "shop": FirstPrompt("shop train 0", evil, [7, 8, 9], ""),
+        "web": FirstPrompt("web", "", [], "no machine is left"),
+      },
+    )
+    text = "".join(read(page).text)
+    for part in (evil, "7 8 9", "3 tokens, shop train 0", "no machine"):
+      self.assertIn(part, text)
 
   def test_tags_are_closed(self):
     self.assertEqual(self.reader.stack, [])

@@ -85,6 +85,16 @@ def test_a_run_knows_its_files_from_elsewhere(here, elsewhere, monkeypatch):
   assert run_config(elsewhere / "run").pretrained.path == f"{here}/small"
 
 
+def test_a_chat_template_is_a_name_or_a_file(here):
+  for template, place in (
+    ("hermes", "hermes"),
+    ("", ""),
+    ("own.jinja", str(here / "own.jinja")),
+  ):
+    config = a_config(**{"chat.template": template})
+    assert located(config, here / "run").chat.template == place
+
+
 def test_a_run_that_was_moved_with_its_files(here, elsewhere, monkeypatch):
   run = RunDirectory(here / "runs" / "one", "")
   run.keep_config(a_config())
