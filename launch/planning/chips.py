@@ -190,8 +190,8 @@ def rentable() -> tuple[Slice, ...]:
 
 def slices_of(chip: Chip, num_slices: int = 1) -> list[Slice]:
   """Returns the slices of a chip that can be rented, the smallest first."""
-  found = [_several(one, num_slices) for one in rentable() if one.chip == chip]
-  return sorted(found, key=lambda slice_: slice_.num_chips)
+  slices = [_several(one, num_slices) for one in rentable() if one.chip == chip]
+  return sorted(slices, key=lambda slice_: slice_.num_chips)
 
 
 _NAME = re.compile(
@@ -218,21 +218,21 @@ def parse_slice(name: str) -> Slice:
       f"topology={name!r} is of no known chip; there are {', '.join(CHIPS)}: "
       "write v5p:2x4x4, or v5p-64 as it is rented"
     )
-  known = [one for one in rentable() if one.chip.name == kind]
+  known = [slice_ for slice_ in rentable() if slice_.chip.name == kind]
   count = int(read["count"] or 1)
-  for one in known:
-    if read["number"] and one.rented_as == f"{kind}-{read['number']}":
-      return _several(one, count)
-    if read["shape"] and _sizes(read["shape"]) == sorted(one.dims):
-      return _several(one, count)
+  for slice_ in known:
+    if read["number"] and slice_.rented_as == f"{kind}-{read['number']}":
+      return _several(slice_, count)
+    if read["shape"] and _sizes(read["shape"]) == sorted(slice_.dims):
+      return _several(slice_, count)
   if read["number"]:
     wanted = int(read["number"]) / CHIPS[kind].cores
   else:
     wanted = math.prod(_sizes(read["shape"]))
-  near = sorted(known, key=lambda one: abs(one.num_chips - wanted))[:4]
+  near = sorted(known, key=lambda slice_: abs(slice_.num_chips - wanted))[:4]
   names = ", ".join(
-    f"{one.name} ({one.rented_as})"
-    for one in sorted(near, key=lambda one: one.num_chips)
+    f"{slice_.name} ({slice_.rented_as})"
+    for slice_ in sorted(near, key=lambda slice_: slice_.num_chips)
   )
   raise ConfigError(
     f"topology={name!r} cannot be rented; the nearest are {names}. All slices "
@@ -240,10 +240,10 @@ def parse_slice(name: str) -> Slice:
   )
 
 
-def _several(one: Slice, count: int) -> Slice:
+def _several(slice_: Slice, count: int) -> Slice:
   prefix = f"{count}x" * (count > 1)
   return dataclasses.replace(
-    one, rented_as=prefix + one.rented_as, num_slices=count
+    slice_, rented_as=prefix + slice_.rented_as, num_slices=count
   )
 
 
@@ -302,12 +302,12 @@ def describe(slice_: Slice) -> Sequence[jax.Device]:
 
 def _options(slice_: Slice) -> dict[str, Any]:
   """Returns the options of the compiler's description, beside the shape."""
-  found: dict[str, Any] = {"chip_config_name": slice_.chip.config}
+  options: dict[str, Any] = {"chip_config_name": slice_.chip.config}
   if slice_.num_slices > 1:
-    found["num_slices"] = slice_.num_slices
+    options["num_slices"] = slice_.num_slices
   if math.prod(slice_.dims) == 1:  # less than the four chips of other hosts
-    found["chips_per_host_bounds"] = (1, 1, 1)
-  return found
+    options["chips_per_host_bounds"] = (1, 1, 1)
+  return options
 
 
 def coordinates(devices: Sequence[jax.Device]) -> list[tuple[int, ...]]:

@@ -72,7 +72,7 @@ def compile_program(
   """
   started_at = time.monotonic()
   try:
-    made = traced.lower(lowering_platforms=("tpu",)).compile(
+    executable = traced.lower(lowering_platforms=("tpu",)).compile(
       compiler_options=_LEAST_EFFORT if is_quick else None
     )
   except jax.errors.JaxRuntimeError as error:
@@ -83,8 +83,8 @@ def compile_program(
       memory=None, wanted=wanted, seconds=time.monotonic() - started_at
     )
   seconds = time.monotonic() - started_at
-  memory = _memory(made)
-  module = Module(_text(made))
+  memory = _memory(executable)
+  module = Module(_text(executable))
   return Compiled(
     memory=memory,
     wanted=memory.total,
@@ -96,22 +96,22 @@ def compile_program(
   )
 
 
-def _memory(made: jax.stages.Compiled) -> Memory:
-  found = made.memory_analysis()
-  if found is None:
+def _memory(executable: jax.stages.Compiled) -> Memory:
+  analysis = executable.memory_analysis()
+  if analysis is None:
     raise UnreadableProgram("the compiler does not say what memory it takes")
   return Memory(
-    arguments=found.argument_size_in_bytes,
-    outputs=found.output_size_in_bytes,
-    aliased=found.alias_size_in_bytes,
-    temporaries=found.temp_size_in_bytes,
-    code=found.generated_code_size_in_bytes,
+    arguments=analysis.argument_size_in_bytes,
+    outputs=analysis.output_size_in_bytes,
+    aliased=analysis.alias_size_in_bytes,
+    temporaries=analysis.temp_size_in_bytes,
+    code=analysis.generated_code_size_in_bytes,
   )
 
 
-def _text(made: jax.stages.Compiled) -> str:
+def _text(executable: jax.stages.Compiled) -> str:
   try:
-    text = made.as_text()
+    text = executable.as_text()
   except jax.errors.JaxRuntimeError as error:
     raise UnreadableProgram(
       "this libtpu compiles the program and cannot print it "
@@ -203,7 +203,7 @@ def _of_fusion(inside: Computation) -> int:
 
 def _read(inside: Computation, parameter: Instruction) -> int:
   """Bytes that are read of a parameter: all, or the slices taken of it."""
-  whole = _size(parameter.results)
+  size = _size(parameter.results)
   parts = 0
   for user in inside.instructions.values():
     if parameter.name not in user.operands:
@@ -213,24 +213,24 @@ def _read(inside: Computation, parameter: Instruction) -> int:
     elif user.opcode in _UPDATES and user.operands[0] == parameter.name:
       continue  # written in place
     elif user.opcode in _RENAMES:
-      parts += _read(inside, user) if whole else 0
+      parts += _read(inside, user) if size else 0
     elif user.opcode in _PASSING:
       continue
     else:
-      return whole
-  return min(whole, parts)
+      return size
+  return min(size, parts)
 
 
 def _written(inside: Computation, root: Instruction) -> int:
   if root.opcode in _PASSING or root.opcode == "parameter":
     return 0
-  whole = _size(root.results)
+  size = _size(root.results)
   while root.opcode in _RENAMES:
     root = inside.instructions[root.operands[0]]
   if root.opcode in _UPDATES:
     part = inside.instructions[root.operands[_UPDATES[root.opcode]]]
-    return min(whole, _size(part.results, anywhere=True))
-  return whole
+    return min(size, _size(part.results, anywhere=True))
+  return size
 
 
 def _size(arrays: Sequence[Array], *, anywhere: bool = False) -> int:

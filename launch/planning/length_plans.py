@@ -119,15 +119,15 @@ def plan_lengths(
   rate of all chips, the `num_compiled` most promising of the others. If none of
   all these fits, up to as many more are compiled.
   """
-  found: list[LengthPlan] = []
+  plans: list[LengthPlan] = []
   kept: list[Mapping[str, int]] = [settings.mesh]
   for length in lengths:
     search = _Search(planner, at_length(settings, length), tell)
     plan = search.plan(kept, num_compiled)
-    found.append(plan)
+    plans.append(plan)
     if plan.best is not None:
       kept = [plan.best.mesh, settings.mesh]
-  return found
+  return plans
 
 
 def crossovers(plans: Sequence[LengthPlan]) -> list[Crossover]:
@@ -247,23 +247,25 @@ class _Search:
     place = f"{self._settings.batch.row_length} tokens, "
     place += shape_name(candidate.mesh)
     self._tell(place)
-    found = self._most_rows(candidate)
-    assert found.judged is not None
-    if not found.judged.failure:
-      self._correction = found.judged.wanted / self._rough(found)
-    is_own = found.mesh == self._settings.mesh
-    self._compiled.append(dataclasses.replace(found, is_own=is_own))
+    candidate = self._most_rows(candidate)
+    assert candidate.judged is not None
+    if not candidate.judged.failure:
+      self._correction = candidate.judged.wanted / self._rough(candidate)
+    is_own = candidate.mesh == self._settings.mesh
+    self._compiled.append(dataclasses.replace(candidate, is_own=is_own))
 
   def _most_rows(self, candidate: Candidate) -> Candidate:
     """Compiles with half of the rows again, until they fit or are the least."""
-    found = compiled(self._planner, self._settings, candidate)
+    candidate = compiled(self._planner, self._settings, candidate)
     shares = _shares(candidate.mesh)
-    while not _fits(found) and not _died(found) and found.rows > shares:
-      rows = _half(found.rows, shares)
-      found = compiled(
-        self._planner, self._settings, dataclasses.replace(found, rows=rows)
+    while (
+      not _fits(candidate) and not _died(candidate) and candidate.rows > shares
+    ):
+      rows = _half(candidate.rows, shares)
+      candidate = compiled(
+        self._planner, self._settings, dataclasses.replace(candidate, rows=rows)
       )
-    return found
+    return candidate
 
   def _rows(self, candidate: Candidate) -> int:
     """Rows that fit by arithmetic; 0 if there are none.
@@ -290,10 +292,10 @@ class _Search:
 
 
 def best(
-  found: Sequence[Candidate], kept: Sequence[Mapping[str, int]]
+  candidates: Sequence[Candidate], kept: Sequence[Mapping[str, int]]
 ) -> Candidate | None:
   """The fastest that fits, or the first of `kept` that is nearly as fast."""
-  fitting = [c for c in found if _fits(c)]
+  fitting = [c for c in candidates if _fits(c)]
   if not fitting:
     return None
   fastest = min(fitting, key=lambda c: c.seconds_per_token)

@@ -34,22 +34,22 @@ def learner_residents(settings: Settings, mesh: Mesh) -> Residents:
   policy = learner_policy(settings, mesh)
   state = make_learner(settings, policy, steps=STEPS).abstract_state()
   params = bytes_per_chip(state.params)
-  found = {
+  by_name = {
     "params": params,
     "optimizer": bytes_per_chip(state.optimizer),
     "gradients": params,
   }
   _, frozen = policy.abstract_split()
   if frozen is not None:
-    found["frozen params"] = _split_bytes(frozen, mesh)
+    by_name["frozen params"] = _split_bytes(frozen, mesh)
   if settings.loss.kl_coefficient and settings.reference.place == "resident":
     of = Policy(settings.reference_model, policy.compute, policy.mesh)
     reference = jax.eval_shape(
       lambda params: sharding.in_dtype(params, of.compute.dtype),
       of.abstract_params(),
     )
-    found["reference"] = _split_bytes(reference, mesh)
-  return found
+    by_name["reference"] = _split_bytes(reference, mesh)
+  return by_name
 
 
 def _split_bytes(params: Params, mesh: Mesh) -> int:
@@ -79,7 +79,7 @@ def rollout_residents(
   """
   policy = Policy(settings.model, settings.compute, mesh)
   weights = bytes_per_chip(abstract_weights(policy, mesh, dtype))
-  found = {"weights on their way": weights}
+  by_name = {"weights on their way": weights}
   for policy_slot in (
     range(settings.engine.num_policy_slots)
     if policy_slots is None
@@ -87,17 +87,17 @@ def rollout_residents(
   ):
     slots = settings.engine.slots[policy_slot]
     cache = slot_cache(settings.engine, policy, mesh, policy_slot)
-    found[f"weights of policy slot {policy_slot}"] = weights
-    found[f"cache of policy slot {policy_slot}"] = bytes_per_chip(
+    by_name[f"weights of policy slot {policy_slot}"] = weights
+    by_name[f"cache of policy slot {policy_slot}"] = bytes_per_chip(
       jax.tree.leaves(cache)
     )
     if settings.engine.draft_tokens:
-      found[f"drafts of policy slot {policy_slot}"] = sum(
+      by_name[f"drafts of policy slot {policy_slot}"] = sum(
         leaf.size * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(abstract_drafts(settings.engine, slots))
       )
     if settings.engine.old_weights:
-      found[f"older weights of policy slot {policy_slot}"] = (
+      by_name[f"older weights of policy slot {policy_slot}"] = (
         settings.engine.old_weights * weights
       )
     if settings.engine.prefix_cache_tokens:
@@ -106,10 +106,10 @@ def rollout_residents(
         settings.engine.block_size,
       )
       store = abstract_cache(policy, mesh, blocks, size)
-      found[f"store of policy slot {policy_slot}"] = bytes_per_chip(
+      by_name[f"store of policy slot {policy_slot}"] = bytes_per_chip(
         jax.tree.leaves(store)
       )
-  return found
+  return by_name
 
 
 @dataclasses.dataclass(frozen=True)

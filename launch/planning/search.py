@@ -96,11 +96,11 @@ def estimates(
   settings: Settings, slice_: Slice, attempts: Attempts | None = None
 ) -> list[Candidate]:
   """Every mesh of a slice that divides the model, the most promising first."""
-  found = [
+  candidates = [
     estimate(settings, mesh, slice_, attempts)
     for mesh in meshes_of(settings, slice_)
   ]
-  return sorted(found, key=lambda c: (c.estimate_s, c.exchanged_s))
+  return sorted(candidates, key=lambda c: (c.estimate_s, c.exchanged_s))
 
 
 def shape_name(mesh: Mapping[str, int]) -> str:

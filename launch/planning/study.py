@@ -206,14 +206,14 @@ class Planner:
 
   def programs(self, settings: Settings, roles: Sequence[str]) -> list[Program]:
     """Lists the programs of the slices, not yet compiled."""
-    found = []
+    programs = []
     if "learner" in roles:
-      found += learner_programs(
+      programs += learner_programs(
         settings, self._mesh(settings), attempts=self.deployment.attempts
       )
     if "rollout" in roles:
       place = self._answering(settings)
-      found += rollout_programs(
+      programs += rollout_programs(
         settings,
         place.mesh,
         dtype=self._dtype(settings),
@@ -221,7 +221,7 @@ class Planner:
         mean_tokens=self.deployment.mean_tokens,
         attempts=self.deployment.attempts,
       )
-    return found
+    return programs
 
   def study(
     self,
@@ -231,11 +231,11 @@ class Planner:
     tell: Callable[[str], None] = lambda _: None,
   ) -> list[Judgement]:
     """Each program judged; `tell` hears the name of what is compiled next."""
-    found = []
+    judgements = []
     for program in self.programs(settings, roles):
       tell(program.name)
-      found.append(self.judge(settings, program))
-    return found
+      judgements.append(self.judge(settings, program))
+    return judgements
 
   def judge(self, settings: Settings, program: Program) -> Judgement:
     """Compiles one program and adds the residents of its chips."""
@@ -302,13 +302,13 @@ class Planner:
     """
     is_rollout = role == "rollout"
     together = self.deployment.rollout is None
-    found: Residents = {}
+    by_name: Residents = {}
     if together or not is_rollout:
-      found |= residents.learner_residents(settings, self._mesh(settings))
+      by_name |= residents.learner_residents(settings, self._mesh(settings))
     if together or is_rollout:
       place = self._answering(settings)
-      found |= place.residents(settings, self._dtype(settings))
-    return found
+      by_name |= place.residents(settings, self._dtype(settings))
+    return by_name
 
   def _mesh(self, settings: Settings) -> Mesh:
     return sharding.make_mesh(

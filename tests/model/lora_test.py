@@ -135,7 +135,7 @@ class AdapterTest(parameterized.TestCase):
     np.testing.assert_allclose(hidden, wanted, atol=1e-5)
 
   @pytest.mark.slow
-  def test_what_is_served_is_merged(self):
+  def test_served_params_are_merged(self):
     policy = policy_of()
     trained, frozen = adapted(policy)
     whole = policy.whole(trained, frozen)

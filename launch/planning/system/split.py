@@ -58,7 +58,7 @@ def best_splits(
   """
   server = deployment.rollout
   assert server is not None  # a plan of the whole system needs one
-  found = []
+  splits = []
   for slice_, changed in _learners(settings, deployment, num_chips):
     programs = dict(judged)
     if slice_ != deployment.learner:
@@ -84,7 +84,7 @@ def best_splits(
         slices=[slice_, *[server] * num_servers],
         prices=prices,
       )
-    found.append(
+    splits.append(
       Split(
         learner=slice_,
         server=server,
@@ -93,7 +93,7 @@ def best_splits(
         system=system,
       )
     )
-  return sorted(found, key=lambda split: -_steps_per_hour(split))
+  return sorted(splits, key=lambda split: -_steps_per_hour(split))
 
 
 def _steps_per_hour(split: Split) -> float:

@@ -156,9 +156,7 @@ class AdviserTest(parameterized.TestCase):
     ),
   )
   @pytest.mark.slow
-  def test_what_it_advises_is_applied_and_fits(
-    self, model, learner, rollout, changes
-  ):
+  def test_config_with_the_advice_fits(self, model, learner, rollout, changes):
     config, deployment = (
       _config(model, **changes),
       _deployment(learner, rollout),
@@ -207,7 +205,7 @@ class AdviserTest(parameterized.TestCase):
     self.assertNotIn("--topology", " ".join(a.flags for a in advice))
 
   @pytest.mark.slow
-  def test_nothing_is_advised_unchecked(self):
+  def test_every_advice_is_checked(self):
     config = _config("qwen2.5-72b")  # no slice of one host serves it
     deployment = _deployment("v5e:4x8", "v5e:2x4")
     for budget in (0, 1):
@@ -221,7 +219,7 @@ class AdviserTest(parameterized.TestCase):
           self.assertEqual((advice, counted.compiled), ([], []))
           self.assertNotIn("first try", refusal(judged, advice))
 
-  def test_what_fits_gets_no_advice(self):
+  def test_config_that_fits_gets_no_advice(self):
     config, deployment = _config("qwen3-1.7b"), _deployment("v5p-64", "v5p-8")
     adviser, _, advice, counted = self.advise(config, deployment)
     self.assertEqual((advice, counted.compiled), ([], []))
@@ -294,7 +292,7 @@ class RefusalTest(absltest.TestCase):
       sentence,
     )
 
-  def test_of_several_the_worst_is_told(self):
+  def test_refusal_names_the_program_that_lacks_most(self):
     judged = [
       _judged("apply", 120 * GIB, beside={}),
       _judged("gradient", 99 * GIB, beside={}),
@@ -304,7 +302,7 @@ class RefusalTest(absltest.TestCase):
     self.assertIn("apply wants 120.0 GiB", sentence)
     self.assertNotIn("first try", sentence)
 
-  def test_of_what_fits_nothing_is_said(self):
+  def test_refusal_is_empty_where_all_fits(self):
     self.assertEqual(refusal([], []), "")
 
 

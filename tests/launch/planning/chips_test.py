@@ -63,7 +63,7 @@ class SlicesTest(parameterized.TestCase):
     ("2x2xv5e-8", "no name of a slice"),
     ("", "no name of a slice"),
   )
-  def test_what_is_not_rented_is_refused(self, name, sentence):
+  def test_slice_that_is_not_rented_is_refused(self, name, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):
       parse_slice(name)
 

@@ -196,7 +196,7 @@ class BetweenSlicesTest(parameterized.TestCase):
     with self.assertRaisesRegex(UnreadableProgram, "recv is an exchange betw"):
       collectives(Module(_between_slices(written, target)), num_devices=4)
 
-  def test_what_the_host_sends_for_other_reasons_is_none(self):
+  def test_other_transfers_of_the_host_are_no_exchange(self):
     text = _between_slices("ALL_REDUCE", '"{1,2}x{0:3}"').replace(
       "megascale", "callback"
     )
@@ -249,7 +249,7 @@ class TrafficTest(absltest.TestCase):
       bytes_moved(Module(text)), 2 * (64 * 32 + 32 * 16) + 4 * 64 * 16
     )
 
-  def test_what_stays_on_the_chip_is_not_counted(self):
+  def test_values_kept_on_the_chip_are_no_traffic(self):
     text = _entry(
       """
   %x = bf16[64,32]{1,0} parameter(0)

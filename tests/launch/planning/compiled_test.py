@@ -43,7 +43,7 @@ def abort(deployment, settings, role, name):
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class DeathTest(absltest.TestCase):
-  def test_it_is_a_sentence_of_the_plan(self):
+  def test_death_of_the_compiler_is_a_sentence(self):
     config = pod.get_config("qwen3-1.7b")
     config.mesh.fsdp = 4
     settings = read_settings(config)

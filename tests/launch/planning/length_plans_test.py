@@ -102,7 +102,7 @@ class _Compiler:
 
 
 class LengthsTest(parameterized.TestCase):
-  def test_they_are_planned_from_short_to_long(self):
+  def test_lengths_are_sorted(self):
     self.assertEqual(read_lengths(["8192", "128", "1024"]), (128, 1024, 8192))
     self.assertEqual(read_lengths(["2048"]), (2048,))
 

@@ -79,7 +79,7 @@ class DecodeTest(absltest.TestCase):
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CommandTest(parameterized.TestCase):
   @pytest.mark.slow
-  def test_what_cannot_fit_is_refused_before_anything_is_compiled(self):
+  def test_state_that_cannot_fit_is_refused_before_compiling(self):
     done = _plan(
       "--config=configs/pod.py:qwen3-32b",
       "--topology=v5e-8",

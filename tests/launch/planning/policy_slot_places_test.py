@@ -88,7 +88,7 @@ class SlicesTest(absltest.TestCase):
     self.assertContainsSubset(("optimizer", "weights of policy slot 1"), kept)
     self.assertNotIn("weights of policy slot 0", kept)
 
-  def test_what_no_server_would_take_is_refused(self):
+  def test_engine_that_servers_refuse_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "asks for 9 devices.* has 8"):
       self._kept(_settings(slices=(8, 1), slots=(8, 8)))
     settings = _settings(slices=(4, 2), slots=(8, 8))

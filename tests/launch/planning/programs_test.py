@@ -24,7 +24,7 @@ class ConstrainedCallsTest(absltest.TestCase):
     gradient, _ = learner_programs(settings, mesh)
     gradient.trace()
 
-  def test_and_nowhere_else(self):
+  def test_no_masks_without_a_grammar(self):
     batch = abstract_batch(*self.planned("free")).batch
     self.assertIsNone(batch.allowed)
     self.assertIsNone(batch.mask_MX)

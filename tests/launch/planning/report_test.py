@@ -196,7 +196,7 @@ class ReportTest(absltest.TestCase):
     ):
       self.assertRegex(shown, line)
 
-  def test_they_are_left_out_where_attempts_are_not_known(self):
+  def test_trajectory_tokens_need_known_attempts(self):
     unknown = dataclasses.replace(LOAD, attempts=None)
     for judged in (FITS, dataclasses.replace(FITS, load=unknown)):
       self.assertNotIn("trajectories", self._shown(judged, REFUSED))
@@ -287,7 +287,7 @@ class LengthOverridesTest(absltest.TestCase):
     )
     return read_layouts(config.train.layouts, own)
 
-  def test_a_run_reads_them_as_they_were_planned(self):
+  def test_overrides_are_read_as_planned_layouts(self):
     for plans in ([SHORT], [SHORT, LONG], [SHORT, FASTER, LONG, NOWHERE]):
       fitting = [plan for plan in plans if plan.best is not None]
       self.assertEqual(
@@ -295,12 +295,12 @@ class LengthOverridesTest(absltest.TestCase):
         tuple(Layout(p.length, p.best.rows, p.best.mesh) for p in fitting),
       )
 
-  def test_there_are_none_where_nothing_fits(self):
+  def test_no_overrides_where_no_mesh_fits(self):
     self.assertEqual(report.overrides([NOWHERE]), "")
 
 
 class LengthChangesTest(absltest.TestCase):
-  def test_they_say_where_and_by_how_much(self):
+  def test_change_of_mesh_names_lengths_and_gain(self):
     (sentence,) = report.changes([SHORT, FASTER])
     self.assertEqual(
       sentence,
@@ -313,7 +313,7 @@ class LengthChangesTest(absltest.TestCase):
     self.assertIn("between 2048 and 131072 tokens", sentence)
     self.assertTrue(sentence.endswith("at 131072 fsdp=32 does not fit"))
 
-  def test_none_is_a_sentence_too(self):
+  def test_one_mesh_for_all_lengths_is_a_sentence(self):
     self.assertEqual(
       report.changes([FASTER, LONG]),
       ["one mesh is best at all 2 lengths that fit"],
@@ -323,7 +323,7 @@ class LengthChangesTest(absltest.TestCase):
 
 
 class LengthTablesTest(absltest.TestCase):
-  def test_they_show_every_length_and_mesh(self):
+  def test_table_shows_every_length_and_mesh(self):
     console = Console(file=io.StringIO(), width=110)
     report.show_lengths(console, [SHORT, LONG, NOWHERE])
     lines = console.file.getvalue().splitlines()

@@ -221,7 +221,7 @@ class FormulasTest(parameterized.TestCase):
       self.assertEqual(mask_bytes(alone), 0)
       self.assertEqual(kept_bytes(settings) - kept_bytes(alone), wanted)
 
-  def test_state_that_does_not_fit_is_out_of_the_question(self):
+  def test_estimate_is_infinite_where_the_state_does_not_fit(self):
     whole = estimate(_settings(), _mesh(data=32), V5P_64)
     self.assertEqual(whole.estimate_s, math.inf)
     split = estimate(_settings(), _mesh(fsdp=32), V5P_64)
