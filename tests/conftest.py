@@ -6,6 +6,11 @@ looks at. The processes that tests start inherit this. `make conformance`
 computes for longer than it compiles, and compiles as users do, as does a run in
 which XLA_FLAGS is set, also to nothing: `XLA_FLAGS= make test`.
 
+What one process has compiled, others load: programs of XLA from a folder that
+ends with the run, or from JAX_COMPILATION_CACHE_DIR, which keeps them for the
+next; bytecode of Python from beside its source, whatever
+PYTHONDONTWRITEBYTECODE says, since every process would compile its imports.
+
 With `--within=SECONDS` no test starts later than that; those left out are
 skipped and counted. Tests marked `slow` come before those marked `full`, and
 the files of each in an order that the name of the commit decides, so that
@@ -17,6 +22,8 @@ import hashlib
 import os
 import pathlib
 import subprocess
+import sys
+import tempfile
 import time
 
 import jaxlib.version
@@ -30,6 +37,11 @@ QUICK = [
 # XLA refuses flags that it does not know, and later versions do not know this.
 if jaxlib.version.__version_info__ < (0, 11):
   QUICK.append("--xla_cpu_use_fusion_emitters=false")
+KEEP_PROGRAMS = {
+  "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 STARTED = "AGENTRL_TESTS_STARTED"  # seconds since the epoch, for all workers
 
 
@@ -43,6 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
   chosen = Expression.compile(config.option.markexpr)
   if not chosen.evaluate(lambda name, **_: name == "full"):
     os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
+    for name, value in KEEP_PROGRAMS.items():
+      os.environ.setdefault(name, value)
+    if PROGRAMS not in os.environ:
+      folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+      config.add_cleanup(folder.cleanup)
+      os.environ[PROGRAMS] = folder.name
+  sys.dont_write_bytecode = False
+  os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
   os.environ.setdefault(STARTED, str(time.time()))
 
 
