@@ -11,14 +11,22 @@ r"""Reinforcement learning of a model in a Hugging Face folder.
 FOLDER holds config.json, *.safetensors and the tokenizer: of Qwen2.5, Qwen3,
 Llama 3 or GLM-4. Model and chat come from the folder, so nothing here sets
 `model`, `tokenizer` or `chat`, and there is no warm start. Sizes are for a
-model of about a billion params on one accelerator. configs/pod.py is for larger
-models; `python -m launch.plan` computes their memory. The task `questions` is a
+model of about a billion params on one accelerator; without one, for a model of
+a few hundred million on two cores. configs/pod.py is for larger models. What
+fits a machine, and which keys to change, says `python -m launch.plan
+--device=cpu`, or h100, a100, rtx4090. The task `questions` is a
 data set of yours, see docs/your_data.md.
 """
 
+import os
 import pathlib
 
+import ml_collections
+
 from configs import base, environments
+
+# Devices of NVIDIA's GPUs and of TPU hosts.
+_ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")
 
 
 def get_config(folder: str):
@@ -37,6 +45,8 @@ def get_config(folder: str):
   c.engine.update(slots=(48, 16), context=4096, lengths=(1024, 2048))
   c.checkpoint.update(every=10, keep=2)
   c.evaluation.update(num_tasks=64, concurrency=64)
+  if not has_accelerator():
+    _use_cores(c)
   with c.unlocked():
     c.environments.questions = environments.entry(
       "agentrl_jax.env.adapters.questions:Questions",
@@ -55,3 +65,24 @@ def get_config(folder: str):
     )
     c.tasks.weights.questions = 1.0
   return c
+
+
+def has_accelerator() -> bool:
+  """Tells if jax will find one, without starting it: that takes seconds."""
+  if platforms := os.environ.get("JAX_PLATFORMS"):
+    return platforms != "cpu"
+  return any(pathlib.Path(path).exists() for path in _ACCELERATORS)
+
+
+def _use_cores(c: ml_collections.ConfigDict) -> None:
+  """Sets shorter episodes, fewer at once, and products in float32.
+
+  A CPU computes bfloat16 by way of float32, and its caches hold less.
+  """
+  c.compute.dtype = "float32"
+  c.train.row_length = c.episode.max_tokens = c.engine.context = 2048
+  c.episode.max_answer_tokens = 256
+  c.admission.update(groups_per_step=8, max_concurrent_groups=8)
+  c.queue.max_groups = 8
+  c.engine.update(slots=(16, 8), lengths=(512, 1024))
+  c.evaluation.update(num_tasks=32, concurrency=16)

@@ -9,10 +9,12 @@ r"""Predicts whether a config fits a TPU slice, and how fast it runs there.
   python -m launch.plan --config=configs/pod.py:qwen2.5-14b --system \
     --topology=v5p-64 --rollout_topology=v5p-8 --rollout_slices=8 \
     --prompt=1024 --turns=896 --num_answers=5 --answer_tokens=100
+  python -m launch.plan --config=configs/finetune.py:FOLDER --device=rtx4090
 
 Compiles the learner's update, prefill and decode of exactly that config for
 exactly those chips, on any machine, and analyses the compiled programs. Ends
-with status 1 and a sentence if something does not fit. See docs/plan.md.
+with status 1 and a sentence if something does not fit. With --device one
+machine is planned by arithmetic. See docs/plan.md.
 """
 
 import contextlib
@@ -33,6 +35,7 @@ from launch.config.settings import Settings, read_settings
 from launch.planning import length_plans, report
 from launch.planning.advice import Adviser, refusal
 from launch.planning.chips import parse_slice
+from launch.planning.roofline import Attempts
 from launch.planning.search import (
   Candidate,
   Largest,
@@ -47,6 +50,7 @@ from launch.planning.study import (
   Planner,
   read_attempts,
 )
+from launch.planning.system import machine
 from launch.planning.system import report as system_report
 from launch.planning.system.measured import (
   read_measured,
@@ -155,6 +159,9 @@ _CHIPS = flags.DEFINE_integer(
 _PRICE = flags.DEFINE_list(
   "price", [], "Dollars for an hour of a chip: v5p=4.2,v6e=2.7."
 )
+_DEVICE = flags.DEFINE_enum(
+  "device", None, machine.DEVICES, "Plan one machine; cpu is this one."
+)
 _MEASURED = flags.DEFINE_string(
   "measured", None, "The folder of a run, whose rates replace the bounds."
 )
@@ -192,12 +199,16 @@ _OF_ONE_LENGTH = (
   "measured",
   *_OF_SYSTEM,
 )
+_NOT_OF_DEVICE = (
+  *("rollout_topology", "roles", "mean_tokens", "largest", "quick", "search"),
+  *("lengths", "advice", "system", *_OF_SYSTEM),
+)
 flags.mark_flags_as_required(["config"])
 flags.register_multi_flags_validator(
-  ["topology", "measured"],
-  lambda given: bool(given["topology"]) != bool(given["measured"]),
-  "give --topology, the learner's slice, or --measured, the folder of a run; "
-  "not both",
+  ["topology", "measured", "device"],
+  lambda given: sum(map(bool, given.values())) == 1,
+  "give --topology, the learner's slice, --device, one machine, or --measured, "
+  "the folder of a run; and no two of them",
 )
 flags.register_validator(
   "roles",
@@ -274,6 +285,20 @@ def plan_from_run(settings: Settings, run: pathlib.Path) -> None:
     plain_console().print_json(json.dumps(values))
 
 
+def plan_device(
+  config: ml_collections.ConfigDict, settings: Settings, name: str
+) -> str:
+  """Prints the plan of one machine; returns a sentence, or "", likewise."""
+  share = _UTILISATION.value
+  device = machine.machine_of(name)
+  found = machine.estimate(settings, device, _attempts(settings), share)
+  keys = {} if found.left >= 0 else machine.advise(config, device, share)
+  machine.show(plain_console(stderr=_JSON.value, width=110), found, share)
+  if _JSON.value:
+    plain_console().print_json(json.dumps(machine.as_json(found, keys)))
+  return machine.refusal(found, keys)
+
+
 def plan_lengths(
   settings: Settings, deployment: Deployment, lengths: tuple[int, ...]
 ) -> str:
@@ -340,16 +365,15 @@ def main() -> None:
   if _MEASURED.value:
     plan_from_run(settings, pathlib.Path(_MEASURED.value))
     return
+  if _DEVICE.value:
+    if refused := plan_device(CONFIG.value, settings, _DEVICE.value):
+      sys.exit(refused)
+    return
   rollout = _ROLLOUT.value
   deployment = Deployment(
     learner=parse_slice(_TOPOLOGY.value or ""),
     rollout=parse_slice(rollout) if rollout else None,
-    attempts=read_attempts(
-      settings,
-      prompt=_PROMPT.value,
-      turns=_TURNS.value,
-      attempts=_ATTEMPTS.value,
-    ),
+    attempts=_attempts(settings),
     mean_tokens=_MEAN_TOKENS.value,
     is_quick=_QUICK.value,
     compile_timeout_s=_COMPILE_TIMEOUT.value,
@@ -364,9 +388,21 @@ def main() -> None:
     sys.exit(refused)
 
 
+def _attempts(settings: Settings) -> Attempts | None:
+  return read_attempts(
+    settings,
+    prompt=_PROMPT.value,
+    turns=_TURNS.value,
+    attempts=_ATTEMPTS.value,
+  )
+
+
 def _refuse_idle_flags() -> None:
   """Raises `ConfigError` for flags that would change nothing."""
-  if _LENGTHS.value is not None:
+  if _DEVICE.value:
+    reason = "--device counts one machine by arithmetic, and compiles nothing"
+    idle = [name for name in _NOT_OF_DEVICE if name != "utilisation"]
+  elif _LENGTHS.value is not None:
     if not _SEARCH.value:
       raise ConfigError(
         "--lengths needs meshes to compare: add --search=3, the number of "
