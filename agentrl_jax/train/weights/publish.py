@@ -1,8 +1,9 @@
 """Publication of weights to rollout engines.
 
 Training donates its params to the next update, so a copy is published: cast,
-in the form that its reader wants, and laid out for the sampler, on the device,
-in one compiled call.
+in the form that its reader wants, and laid out for the sampler, on the device.
+Where layers are stacked and wanted apart, one compiled program copies them one
+after another: a program for all of 30 takes six times as long to compile.
 """
 
 from collections.abc import Sequence
@@ -53,18 +54,28 @@ class Publisher:
     plain = policy.plain  # merges adapters, which no engine knows
     self._sink = sink
     self._to, self._gathered = to, gathered
-    self._copy = jax.jit(
-      lambda params: jax.tree.map(
-        lambda x: jnp.array(x, dtype), form(plain(params))
-      ),
-      out_shardings=sharding.replicated(policy.mesh) if gathered else None,
-    )
+    # Adapters are merged into all layers at once.
+    self._one_by_one = layers_apart and not policy.adaptation
+
+    def copy(params: Params) -> Params:
+      return jax.tree.map(lambda x: jnp.array(x, dtype), form(plain(params)))
+
+    def copy_layer(layers: Params, number: jax.Array) -> Params:
+      one = jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(x, number, 1), layers
+      )
+      (layer,) = copy({"layers": one})["layers"]
+      return layer
+
+    where = sharding.replicated(policy.mesh) if gathered else None
+    self._copy = jax.jit(copy, out_shardings=where)
+    self._copy_layer = jax.jit(copy_layer, out_shardings=where)
 
   def publish(
     self, params: Params, version: int, *, policy_slot: int = 0
   ) -> None:
     """Publishes the params to `policy_slot` with their version."""
-    copied = self._copy(params)
+    copied = self._copied(params)
     if self._sink is None:
       return
     if self._gathered:
@@ -74,3 +85,11 @@ class Publisher:
     self._sink.publish(
       jax.block_until_ready(copied), version, policy_slot=policy_slot
     )
+
+  def _copied(self, params: Params) -> Params:
+    layers = params["layers"]
+    if not self._one_by_one or not isinstance(layers, dict):
+      return self._copy(params)
+    number = jax.tree.leaves(layers)[0].shape[0]
+    apart = [self._copy_layer(layers, jnp.int32(n)) for n in range(number)]
+    return self._copy(params | {"layers": ()}) | {"layers": tuple(apart)}

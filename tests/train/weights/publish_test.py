@@ -1,0 +1,49 @@
+"""Published layers are those of the policy, whatever form they had."""
+
+import jax
+import numpy as np
+from absl.testing import parameterized
+
+from agentrl_jax.model import sharding
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.policy import Policy
+from agentrl_jax.train.weights.publish import Publisher
+from tests.settings import compute_config
+
+MODEL = ModelConfig(
+  vocab_size=20,
+  width=8,
+  num_layers=3,
+  num_heads=2,
+  num_kv_heads=1,
+  head_dim=4,
+  mlp_width=12,
+  value_head=True,
+)
+
+
+class Sink:
+  def publish(self, params, version, *, policy_slot=0):
+    self.params = params
+
+
+class PublishTest(parameterized.TestCase):
+  @parameterized.product(scan=(True, False), dtype=("float32", "bfloat16"))
+  def test_layers_are_copied_in_order_and_turned_for_one_cpu(self, scan, dtype):
+    mesh = sharding.make_mesh({}, jax.devices()[:1])
+    policy = Policy(MODEL, compute_config(scan_layers=scan), mesh)
+    params = policy.init(jax.random.key(0))
+    sink = Sink()
+    publisher = Publisher(policy, sink, dtype=dtype)
+    publisher.publish(params, 0)
+    wanted = jax.tree.map(
+      lambda x: x.astype(dtype), policy.to_decode(policy.plain(params))
+    )
+    self.assertEqual(
+      jax.tree.structure(sink.params), jax.tree.structure(wanted)
+    )
+    jax.tree.map(np.testing.assert_array_equal, sink.params, wanted)
+    is_copied = (
+      jax.tree.leaves(sink.params)[0] is not jax.tree.leaves(wanted)[0]
+    )
+    self.assertTrue(is_copied)
