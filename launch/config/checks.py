@@ -86,6 +86,11 @@ def check_read(config: ml_collections.ConfigDict) -> None:
       "concurrency_during",
       why="with evaluation.every=0, which evaluates at the ends of stages only",
     )
+  if not config.train.steps and not config.warm_start.chats:
+    raise ConfigError(
+      "train.steps=0 must be at least 1, or warm_start.chats must name a file: "
+      "without reinforcement learning a run learns from chats alone"
+    )
   if not config.warm_start.epochs:
     refuse_unread(
       config,

@@ -83,10 +83,6 @@ def _require_learning(config: ml_collections.ConfigDict) -> None:
       "set pretrained.path to a Hugging Face folder, whose chat template it is "
       "written with"
     )
-  if not config.train.steps and not config.warm_start.epochs:
-    raise ConfigError(
-      "train.steps=0 and warm_start.epochs=0 learn nothing: raise one of them"
-    )
   if not config.warm_start.epochs and not config.pretrained.path:
     raise ConfigError(
       "warm_start.epochs=0 leaves a policy that says nothing to learn from: "

@@ -76,7 +76,7 @@ class NumbersTest(parameterized.TestCase):
     ("optimizer.learning_rate", 0.0, "must be above 0 and"),
     ("evaluation.timeout_s", 0.0, "must be above 0 and at most 1000000000"),
     ("sampling.top_p", 1.1, "at least 1e-09 and at most 1"),
-    ("train.steps", 0, "at least 1 and at most 2147483647, a whole"),
+    ("mesh.data", 0, "at least 1 and at most 2147483647, a whole"),
     ("checkpoint.resume_step", -2, "must be at least -1"),
     ("environments.webshop.mistakes.settle", 1.5, "at least 0 and at most 1"),
     ("environments.webshop.options.catalogue_size", 0, "at least 1"),

@@ -191,6 +191,16 @@ class SettingsTest(parameterized.TestCase):
     ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),
     ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
     (
+      "no_task_without_chats",
+      {"tasks.names": (), "train.steps": 0},
+      "tasks.names is empty; name one of .* warm_start.chats",
+    ),
+    (
+      "chats_that_nobody_reads",
+      {"warm_start.chats": "chats.jsonl", "warm_start.epochs": 0},
+      "chats=chats.jsonl means nothing with warm_start.epochs=0",
+    ),
+    (
       "refills",
       {
         "group.size": 1,
