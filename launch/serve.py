@@ -84,6 +84,12 @@ _SLOTS = flags.DEFINE_integer(
 _DTYPE = flags.DEFINE_enum(
   "dtype", None, DTYPES, "Of weights and products; a run's own by default."
 )
+_TEMPLATE = flags.DEFINE_string(
+  "chat_template",
+  "",
+  "Of every --model, as chat.template in a config: hermes, llama, plain or a "
+  "file; its own by default.",
+)
 _DRIVER = flags.DEFINE_enum(
   "driver", "jetstream", tuple(DRIVERS), "local needs no google-jetstream."
 )
@@ -306,7 +312,11 @@ def serve() -> None:
   token = read_token(_TOKEN_FILE.value)
   _refuse_taken_port(_HOST.value, _PORT.value)
   models = find_models(
-    _RUN.value, _MODEL.value, context=_CONTEXT.value, dtype=_DTYPE.value
+    _RUN.value,
+    _MODEL.value,
+    context=_CONTEXT.value,
+    dtype=_DTYPE.value,
+    template=_TEMPLATE.value,
   )
   if _COMPILE_CACHE.value:
     enable_compile_cache(pathlib.Path(), _COMPILE_CACHE.value)

@@ -81,13 +81,21 @@ def find_models(
   *,
   context: int | None,
   dtype: str | None,
+  template: str = "",
 ) -> list[ServedModel]:
   """Returns the models of `--run` and `--model`; reads no weights yet.
 
+  `template` is the chat template of all `folders`; "" is their own.
+
   Raises `ConfigError` or `CheckpointError` for what cannot be served.
   """
+  if template and not folders:
+    raise ConfigError(
+      f"--chat_template={template} is of --model, and a run has its own: leave "
+      "it out"
+    )
   found = [_of_run(text, context, dtype) for text in runs]
-  found += [_of_folder(text, context, dtype) for text in folders]
+  found += [_of_folder(text, context, dtype, template) for text in folders]
   if not found:
     raise ConfigError(
       "there is nothing to serve: give --run=runs/quickstart, the folder of a "
@@ -222,7 +230,7 @@ def _steps(run: RunDirectory, stage: str) -> list[int]:
 
 
 def _of_folder(
-  text: str, context: int | None, dtype: str | None
+  text: str, context: int | None, dtype: str | None, template: str
 ) -> ServedModel:
   name, folder = _split("model", text)
   if not (folder / CONFIG_FILE).is_file():
@@ -249,7 +257,9 @@ def _of_folder(
     model=model,
     compute=compute,
     adaptation=NO_ADAPTERS,
-    codec=pretrained.load_chat(folder, defaults(pretrained.ChatConfig, "chat")),
+    codec=pretrained.load_chat(
+      folder, defaults(pretrained.ChatConfig, "chat", template=template)
+    ),
     context=asked,
     versions=(
       Version(

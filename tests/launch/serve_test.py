@@ -121,6 +121,12 @@ def test_models_that_cannot_be_served_are_refused(tmp_path):
   ):
     with pytest.raises(AgentRLError, match=sentence):
       find_models([], [str(m) for m in models], context=context, dtype=None)
+  for runs, models, sentence in (
+    (["runs/a"], [], "a run has its own: leave it out"),
+    ([], [str(model)], "chat.template='hermse'.*mean hermes"),
+  ):
+    with pytest.raises(AgentRLError, match=sentence):
+      find_models(runs, models, context=None, dtype=None, template="hermse")
 
 
 @pytest.mark.slow

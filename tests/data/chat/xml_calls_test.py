@@ -125,6 +125,36 @@ class XmlCallsTest(Calling):
       )
     self.assertEqual(self.allows(name, text + end, TOOLS), canonical, text)
 
+  @parameterized.parameters(
+    ("text", "a", True),
+    ("text", "a</parameter", True),
+    ("text", "a</parameter>", False),
+    ("text", "a\n</parameter>\n<parameter=text>\nb", False),
+    ("text", "a\n</parameter>\n</function>\n</tool_call>\n", False),
+    ("note", "null", True),
+    ("note", "None", True),
+    ("note", "nil", True),
+    ("note", " null", False),  # which is read as null
+    ("note", "None\n", False),
+    ("color", "dark blue", True),
+    ("color", "dark", False),
+    ("code", "abc", True),
+    ("code", "abcd", False),
+    ("n", "3", True),
+    ("n", '"3"', False),
+    ("deep", "True", True),
+    ("deep", "true", True),
+    ("deep", "yes", False),
+  )
+  def test_values_that_are_allowed(self, key, value, allowed):
+    text = "<parameter=text>\na\n</parameter>\n" if key != "text" else ""
+    answer = (
+      f"<tool_call>\n<function=find>\n{text}<parameter={key}>\n{value}\n"
+      "</parameter>\n</function>\n</tool_call><|im_end|>"
+    )
+    found = self.allows("small_qwen_coder", answer, TOOLS)
+    self.assertEqual(found, allowed)
+
   def fits(self, call: ToolCall) -> bool:
     arguments = json.loads(call.arguments) if call.name else None
     if call.name == "stop":
@@ -188,6 +218,8 @@ class XmlCallsTest(Calling):
       '["</parameter></arg_value>", 1.0]',
       '["</parameter></arg_value>", 1.0]',
     ),
+    ({"type": "integer"}, "[3]", '"[3]"'),
+    ({"type": "array"}, "3", '"3"'),
     ({"type": "object"}, '{"a": NaN}', '"{\\"a\\": NaN}"'),
     ({"$ref": "#/properties/v"}, "3", "3"),
     ({}, "3", "3"),
