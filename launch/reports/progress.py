@@ -39,6 +39,18 @@ _BAR_WIDTH = 30
 _REFRESH_PER_S = 2
 _RATE_STEPS = 20  # the rate is that of the latest steps, not of all
 _LEAST_COMPILED_S = 1.0  # shorter compilations are not worth a word
+_SAME_PROGRAM_S = 3.0  # between two looks at one that still runs
+# Work of the programs that take long to compile, and what asks for more.
+PURPOSES = {
+  "prefill": "which reads prompts (one for each size of engine.prefill_chunks)",
+  "decode": "which samples answers (one for each size of engine.num_slot_sizes "
+  "and engine.lengths, greedy and sampled)",
+  "copy_layer": "which hands weights to the engine",
+  "add_gradient": "which computes gradients (one for each of train.layouts)",
+  "apply_gradient": "which updates the params",
+  "logprobs": "which scores a batch by the reference or the policy",
+  "checksums": "which guards checkpoints",
+}
 
 
 class Pace:
@@ -116,7 +128,7 @@ class StageProgress:
     self._live: Live | None = None
     self._compiling = CompilationWatch(clock)
     self._compiled_s = 0.0  # when the last step was reported
-    self._told: tuple[str, float] | None = None  # compilation, last printed
+    self._told = "", 0.0  # compilation that was last seen, and when
     self._is_over = threading.Event()
     self._watcher = threading.Thread(target=self._watch, daemon=True)
 
@@ -217,14 +229,21 @@ class StageProgress:
     """Prints once for every long compilation that it is running."""
     while not self._is_over.wait(_LEAST_COMPILED_S):
       running = self._compiling.current(_LEAST_COMPILED_S)
-      if running is not None and running != self._told:
-        self._told = running
-        self._console.print(
-          f"{self._name}: compiling {running[0]}; the time left leaves this "
-          "out",
-          soft_wrap=True,
-          highlight=False,
-        )
+      if running is None:
+        continue
+      name, now_s = running[0], self._clock()
+      # A program is traced, lowered and compiled: three events, one line.
+      told, seen_s = self._told
+      self._told = name, now_s
+      if name == told and now_s - seen_s <= _SAME_PROGRAM_S:
+        continue
+      purpose = PURPOSES.get(name, "")
+      self._console.print(
+        f"{self._name}: compiling {name}{purpose and f', {purpose}'}; the time "
+        "left leaves this out",
+        soft_wrap=True,
+        highlight=False,
+      )
 
   def _elapsed(self) -> str:
     return duration(self._clock() - self._begun_s)

@@ -1,12 +1,16 @@
 """Compilations are seen while they run, and cost no estimate."""
 
 import io
+import pathlib
 import threading
 import unittest
+from unittest import mock
 
 import jax
 from rich.console import Console
 
+import agentrl_jax
+from launch.reports import progress
 from launch.reports.progress import CompilationWatch, Pace, StageProgress
 from tests.clocks import StoppedClock, wait_until
 
@@ -77,11 +81,21 @@ class EstimateTest(unittest.TestCase):
     pace.reached(2, 110.5)
     self.assertEqual(pace.left, "19.0\xa0s")
 
+  def test_purposes_are_of_programs_that_exist(self):
+    root = pathlib.Path(agentrl_jax.__file__).parent
+    source = "".join(path.read_text() for path in root.rglob("*.py"))
+    for name in progress.PURPOSES:
+      self.assertRegex(source, rf"def _?{name}\(", name)
+
   def test_a_stage_that_compiles_says_so_and_estimates_without(self):
     clock, output = StoppedClock(), io.StringIO()
-    with StageProgress(
-      "rl", 40, console=Console(file=output), plain_every_s=0, clock=clock
-    ) as show:
+    purpose = {"sluggish": "which is slow"}
+    with (
+      mock.patch.dict(progress.PURPOSES, purpose),
+      StageProgress(
+        "rl", 40, console=Console(file=output), plain_every_s=0, clock=clock
+      ) as show,
+    ):
       said = threading.Event()
 
       def wait_for_the_word():
@@ -94,7 +108,8 @@ class EstimateTest(unittest.TestCase):
       show.update(2, {})
     lines = output.getvalue().splitlines()
     self.assertTrue(said.is_set(), lines)
-    self.assertIn("RL: compiling sluggish", output.getvalue())
+    text = output.getvalue()
+    self.assertIn("RL: compiling sluggish, which is slow; the time left", text)
     self.assertTrue(lines[-1].startswith("RL 2/40 | 2.0 steps/s"), lines[-1])
     self.assertIn("19.0\xa0s left", lines[-1])
 
