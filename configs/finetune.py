@@ -84,6 +84,7 @@ def _use_cores(c: ml_collections.ConfigDict) -> None:
   c.episode.max_answer_tokens = 256
   c.admission.update(groups_per_step=8, max_concurrent_groups=8)
   c.queue.max_groups = 8
-  # Each size of a batch is compiled, for longer than empty slots cost.
-  c.engine.update(slots=(16, 8), lengths=(512,), num_slot_sizes=1)
+  # Each size of a batch is compiled, for longer than empty slots cost; policy
+  # slots of one size share the programs.
+  c.engine.update(slots=(16, 16), lengths=(512,), num_slot_sizes=1)
   c.evaluation.update(num_tasks=32, concurrency=16)

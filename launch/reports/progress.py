@@ -44,7 +44,7 @@ _SAME_PROGRAM_S = 3.0  # between two looks at one that still runs
 PURPOSES = {
   "prefill": "which reads prompts (one for each size of engine.prefill_chunks)",
   "decode": "which samples answers (one for each size of engine.num_slot_sizes "
-  "and engine.lengths, greedy and sampled)",
+  "and engine.lengths, and with grammars)",
   "copy_layer": "which hands weights to the engine",
   "add_gradient": "which computes gradients (one for each of train.layouts)",
   "apply_gradient": "which updates the params",
