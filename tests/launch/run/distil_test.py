@@ -30,6 +30,7 @@ SMALL = {
   "compile_cache": "",
   "compute.scan_layers": False,
   "train.steps": STEPS,
+  "group.size": 1,
   "optimizer.learning_rate": 5e-3,
   "episode.max_answer_tokens": 16,
   "admission.groups_per_step": 64,
