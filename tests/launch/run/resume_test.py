@@ -16,6 +16,7 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
+from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model.policy import Policy
 from launch.config.settings import read_settings
 from launch.processes.link import LOST
@@ -58,12 +59,21 @@ LEARNING = {
   "task_weights.memory": 0.5,
   "admission.refills_per_step": 1,
 }
+# Evaluations during RL are played in lockstep, too.
+EVALUATED = {
+  "evaluation.every": 2,
+  "evaluation.num_tasks_during": 4,
+  "evaluation.num_sampled_during": 4,
+  "evaluation.concurrency_during": 3,
+  "checkpoint.keep_best": "sampled",
+}
 # Nothing is left to timing.
 SHORT_UNTIL = 3  # the learner's version, of training episodes of one turn
 ONE_TURN = 76  # tokens, at most, with the critic's information
 EXACT = {
   **LEARNERS,
   **ADAPTIVE,
+  **EVALUATED,
   "queue.order": "started",
   "admission.max_staleness": 0,
   "train.steps": STEPS,
@@ -86,6 +96,15 @@ def assert_same_state(root, other, step):
   assert found.keys() == expected.keys()
   for name, leaf in expected.items():
     np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+
+
+def validations_of(root):
+  """The rows of evaluations during RL, without what depends on time."""
+  return [
+    (row.stage, row.step, dict(row.values, **{"eval/seconds": 0}))
+    for row in read_metrics(root / "metrics.jsonl")
+    if row.stage.startswith("validation_")
+  ]
 
 
 def assert_none_lost_none_twice(root, steps):
@@ -160,6 +179,25 @@ class TwoProcessesTest(absltest.TestCase):
       assert_same_state(self.root, self.through.root, step)
     self.assertEqual(ledger_of(self.root), ledger_of(self.through.root))
 
+  def test_evaluations_during_rl_are_repeated(self):
+    found, expected = map(validations_of, (self.root, self.through.root))
+    self.assertEqual(found, expected)
+    self.assertLen(found, 2 * (STEPS // 2 + 1))
+    for version in range(0, STEPS + 1, 2):
+      policy = f"validation_{version:06d}"
+      kept, others = (
+        [*read_groups(RunDirectory(root).trajectories_of(policy, "sampled"))]
+        for root in (self.root, self.through.root)
+      )
+      for group, other in zip(kept, others, strict=True):
+        sampled, same = (
+          np.concatenate([turn.sampled for turn in g.trajectories[0].turns])
+          for g in (group, other)
+        )
+        np.testing.assert_array_equal(sampled, same)
+      versions = {v for t in kept[0].trajectories[0].turns for v in t.version}
+      self.assertEqual(versions, {version})
+
   def test_policy_slots_are_drawn_by_the_same_weights(self):
     found, expected = map(metrics_of, (self.root, self.through.root))
     names = [name for name in expected[-1] if name.startswith("policy_slots/")]
@@ -202,7 +240,8 @@ class TwoProcessesTest(absltest.TestCase):
     settings = read_settings(config)
     policy = Policy(settings.model, settings.compute)
     # Refused if the checksum of a leaf were another on this mesh.
-    params = load_params(settings, policy, RunDirectory(self.root), "rl")
+    run = RunDirectory(self.root)
+    params = load_params(settings, policy, run, "rl", STEPS)
     written = state_of(self.root, STEPS)
     np.testing.assert_array_equal(
       params["embedding"], written["params.embedding"]
@@ -217,6 +256,12 @@ def _copy_before_rl(root: pathlib.Path, to: pathlib.Path) -> None:
   shutil.copytree(root, to)
   shutil.rmtree(to / "rl")
   (to / "trained_groups.jsonl").unlink()
+  (to / "best.json").unlink()
+  for path in (to / "trajectories").glob("validation_*"):
+    path.unlink()
+  lines = (to / "metrics.jsonl").read_text().splitlines(keepends=True)
+  kept = "".join(line for line in lines if '"validation_' not in line)
+  (to / "metrics.jsonl").write_text(kept)
   # By place, not by pattern: a checkpoint's own files have names of any kind.
   for marker in [to / "done" / "rl.json", *(to / "done").glob("*_rl_*")]:
     marker.unlink()
