@@ -307,7 +307,8 @@ async def _first_prompts(
       waits=waits,
       subagent=settings.subagent,
     )
-    return FirstPrompt(str(task), codec.decode(ids), ids.tolist(), "")
+    title = f"{name} {split} {task.index}"
+    return FirstPrompt(title, codec.decode(ids), ids.tolist(), "")
 
   async def prompt_or_fault(name: str) -> FirstPrompt:
     try:

@@ -82,7 +82,7 @@ class CallForm:
   middle: str  # between its name and its arguments
   tail: str  # after its arguments
   joint: str = ""  # between two calls
-  lead: str = ""  # may begin an answer
+  lead: str = ""  # may begin an answer, before its thought
   parameter: ParameterForm | None = None  # None: arguments are a JSON object
   may_begin: str = ""  # an optional marker before the first call
   after_text: str | None = ""  # ends text before calls; None: no such text

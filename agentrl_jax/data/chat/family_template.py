@@ -56,7 +56,9 @@ class FamilyTemplate:
     self._end = self._first_marker(closing)
     self._closing = closing
     self.stops = tuple(dict.fromkeys([*filter(None, [self._end]), *stops]))
-    self._lead = self._between_cue_and_answer()
+    self._opening = self.write(_ANSWERED).partition(_ANSWER)[0]
+    # White space that the template puts before an answer.
+    self._lead = "" if self._opening.strip() else self._opening
     self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
     self._dialect = self._detected()
     self._check()
@@ -64,7 +66,10 @@ class FamilyTemplate:
   @property
   def form(self) -> CallForm:
     """Form of an answer with tool calls."""
-    return dataclasses.replace(self._dialect.form, thinks=self._thinks)
+    begins_line = self._opening.startswith(f"\n{THINK}")
+    return dataclasses.replace(
+      self._dialect.form, thinks=self._thinks, lead="\n" * begins_line
+    )
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
     """Renders the first messages with the tools, and the generation prompt."""
@@ -117,11 +122,6 @@ class FamilyTemplate:
     thought, rest = self._split_thoughts(text.removeprefix(self._lead))
     message = self._dialect.read(rest, ended_by, tools)
     return Message("assistant", thought + message.content, message.tool_calls)
-
-  def _between_cue_and_answer(self) -> str:
-    """Returns the white space that the template puts before an answer."""
-    lead = self.write(_ANSWERED).partition(_ANSWER)[0]
-    return "" if lead.strip() else lead
 
   def _split_thoughts(self, text: str) -> tuple[str, str]:
     begun = end = ""

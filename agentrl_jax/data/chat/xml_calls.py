@@ -199,7 +199,6 @@ GLM_45 = XmlCalls(
     middle="\n",
     tail="</tool_call>",
     joint="\n",
-    lead="\n",
     name=r"[^<>\s]+",
     stop="<|observation|>",
     parameter=ParameterForm(

@@ -147,6 +147,17 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, r"no tokens for.*<\|assistant"):
       grammar.of_calls([STOP], choice="auto", parallel=True)
 
+  def test_another_form_over_a_template_that_begins_thoughts(self):
+    family, own = families.templates()["small_glm45"]
+    for name in ("hermes", "llama"):
+      codec = codec_of_folder(family, families.named(name, family, own))
+      ids = codec.write(said(("add", '{"a": 1}'), ("stop", "{}")))
+      self.assertLen(codec.read(ids).tool_calls, 2)
+      self.assertStartsWith(codec.decode(ids), "\n<think></think>\n")
+      grammar = codec.call_grammar(TOOLS, choice="required")
+      read = codec.grammars(codec.vocab_size)
+      self.assertTrue(call_grammars.allows(read, grammar, ids))
+
   def test_template_that_shows_no_tools(self):
     family, _ = families.templates()["named_hermes"]
     codec = codec_of_folder(family, families.named("plain"))
