@@ -11,17 +11,23 @@ from collections.abc import Sequence
 import jax
 
 
-def run(description: str, family: str, rows: Sequence[str]) -> None:
-  """Measures the rows named on the command line, or all, one by one.
+def run(
+  description: str,
+  family: str,
+  rows: Sequence[str],
+  named: Sequence[str] = (),
+) -> None:
+  """Measures the rows named on the command line, or all of `rows`, one by one.
 
-  A row is `bench.<family>.<row>.measure(pairs, pythons)`.
+  A row is `bench.<family>.<row>.measure(pairs, pythons)`. Rows in `named` need
+  more than this repository has, and are measured only where they are named.
   """
   jax.config.update("jax_platforms", "cpu")
   parser = argparse.ArgumentParser(
     description=description,
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
-  parser.add_argument("rows", nargs="*", choices=[[], *rows])
+  parser.add_argument("rows", nargs="*", choices=[[], *rows, *named])
   parser.add_argument("--pairs", type=int, default=5)
   parser.add_argument(
     "--peer_python", type=pathlib.Path, default=".venv-peers/bin/python"

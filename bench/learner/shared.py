@@ -164,7 +164,7 @@ def _answers() -> Group:
     "0",
     task,
     tuple(
-      _attempt(
+      make_attempt(
         task,
         n,
         [(prompt, rng.integers(0, tiny.MODEL.vocab_size, ANSWER))],
@@ -175,7 +175,8 @@ def _answers() -> Group:
   )
 
 
-def _attempt(task: Task, number: int, turns, rng) -> Trajectory:
+def make_attempt(task: Task, number: int, turns, rng) -> Trajectory:
+  """Makes a finished trajectory of (observation, sampled), random reward."""
   return Trajectory(
     task=task,
     group_id=str(task.index),
@@ -231,5 +232,5 @@ async def _play_group(player: ExpertPlayer, task: Task, rng) -> Group:
       EpisodeSpec(task=task, group_id=number, attempt=n, seed=n)
     )
     turns = [(t.observation % size, t.sampled % size) for t in played.turns]
-    attempts.append(_attempt(task, n, turns, rng))
+    attempts.append(make_attempt(task, n, turns, rng))
   return Group(number, task, tuple(attempts))

@@ -35,7 +35,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   params = policy.init(jax.random.key(0))
   micro_batch = tiny.make_micro_batch(ROWS, TOKENS)
   update = _Updates(learner, params, micro_batch)
-  turns = {"ours": update, "product": _product()}
+  turns = {"ours": update, "product": square_product()}
   peer = None
   with tempfile.TemporaryDirectory() as name:
     if pythons["torch"].exists():
@@ -87,7 +87,8 @@ def assert_equal(update: _Updates, results) -> None:
   )
 
 
-def _product():
+def square_product():
+  """Returns a function that times one 2048 x 2048 product."""
   a, b = jax.random.normal(jax.random.key(1), (2, WIDTH, WIDTH))
   product = jax.jit(jnp.matmul).lower(a, b).compile()
   return functools.partial(timing.times_of, product, a, b)

@@ -25,12 +25,14 @@ def clipped_loss(model, micro_batch):
   logits = model(micro_batch["token"]).logits[:, :-1]
   token = micro_batch["token"][:, 1:, None]
   logprob = torch.log_softmax(logits, dim=-1).gather(-1, token)[..., 0]
-  behavior, advantage = (
-    micro_batch[name][:, 1:] for name in ("behavior_logprob", "advantage")
+  behavior, advantage, mask = (
+    micro_batch[name][:, 1:]
+    for name in ("behavior_logprob", "advantage", "mask")
   )
   ratio = torch.exp(logprob - behavior)
   clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-  return -torch.minimum(ratio * advantage, clipped * advantage).mean()
+  gain = torch.minimum(ratio * advantage, clipped * advantage)
+  return -gain[mask].mean()  # padding comes after what counts: no token sees it
 
 
 def cross_entropy(model, micro_batch):
