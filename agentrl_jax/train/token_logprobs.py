@@ -288,15 +288,17 @@ def _in_chunks(
 ) -> jax.Array:
   """Maps chunks of tokens, [B, C, ...] each, to [B, C]; returns [B, T]."""
   num_rows, num_tokens = parts[0].shape[:2]
-  size = min(size, num_tokens)
+  size = max(min(size, num_tokens), 1)  # shapes alone are traced without tokens
+  num_chunks = -(-num_tokens // size)
 
   def cut(x: jax.Array) -> jax.Array:
     padding = [(0, 0), (0, -num_tokens % size)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, padding).reshape(num_rows, -1, size, *x.shape[2:])
+    x = jnp.pad(x, padding)
+    x = x.reshape(num_rows, num_chunks, size, *x.shape[2:])
     return jnp.moveaxis(x, 1, 0)
 
   value_KBC = jax.lax.map(function, jax.tree.map(cut, parts))
-  value_BT = jnp.moveaxis(value_KBC, 0, 1).reshape(num_rows, -1)
+  value_BT = jnp.moveaxis(value_KBC, 0, 1).reshape(num_rows, num_chunks * size)
   return value_BT[:, :num_tokens]
 
 
