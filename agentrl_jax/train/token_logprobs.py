@@ -275,7 +275,7 @@ def reference_divergence(
     )
 
   parts = (hidden_BTD, other_BTE, mask_BT, row_BT)
-  value_BT = _in_chunks(chunk, parts, chunk_size)
+  value_BT = _in_chunks(chunk, parts, chunk_size or TOKEN_CHUNK)
   if tree is not None:
     return _of_trajectories(value_BT, batch, mesh)
   return _previous(value_BT)
@@ -288,7 +288,7 @@ def _in_chunks(
 ) -> jax.Array:
   """Maps chunks of tokens, [B, C, ...] each, to [B, C]; returns [B, T]."""
   num_rows, num_tokens = parts[0].shape[:2]
-  size = max(min(size, num_tokens), 1)  # shapes alone are traced without tokens
+  size = max(min(size, num_tokens), 1)
   num_chunks = -(-num_tokens // size)
 
   def cut(x: jax.Array) -> jax.Array:

@@ -119,12 +119,15 @@ class DistillationTest(parameterized.TestCase):
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *gradients
     )
 
-  @parameterized.parameters({}, {"sharing": 4}, {"model": PADDED})
+  @parameterized.parameters({}, {"sharing": 4}, {"model": PADDED}, {"chunk": 0})
   def test_the_divergence_over_the_whole_vocabulary(self, **changes):
     """In chunks, and where a tree or padding is between."""
     teacher = dataclasses.replace(TEACHER, **changes.pop("model", {}))
     student, of_teacher = params_of(small.MODEL, 0), params_of(teacher, 1)
-    config = loss_config(kl_place="loss", kl_estimator="full")
+    chunk = changes.pop("chunk", 8)  # 0: by the platform, as by default
+    config = loss_config(
+      kl_place="loss", kl_estimator="full", token_chunk=chunk
+    )
     builder = small.make_batch_builder(
       loss=config,
       advantage=small.advantage_config(weight=0.0),
