@@ -41,7 +41,12 @@ from launch.config import command_line
 from launch.processes.terminal import plain_console
 
 _FILE = flags.DEFINE_string("file", None, "The GGUF file, or a wheel of one.")
-_TO = flags.DEFINE_string("to", None, "The folder to write.")
+_TO = flags.DEFINE_string(
+  "to",
+  None,
+  "The folder to write.",
+  allow_override=True,  # launch.export has it too, where both are imported
+)
 
 _ORIGIN = "_name_or_path"  # of config.json: the file and its checksum
 _CHUNK = 1 << 22  # bytes

@@ -57,6 +57,6 @@ def get_config() -> ml_collections.ConfigDict:
       # A teacher: a Hugging Face folder, or the folder of a run, with the same
       # vocabulary; "": the policy that reinforcement learning begins with.
       path="",
-      step=-1,  # of that run's reinforcement learning; -1: its last checkpoint
+      version=-1,  # of that run's RL; -1: its best or last
     ),
   )

@@ -71,7 +71,7 @@ _RANGES: Mapping[str, _Range] = {
   "sampling.top_p": _Range(1e-9, 1),
   "queue.max_age": _Range(-1, _INT32),
   "checkpoint.resume_step": _Range(-1, _INT32),
-  "reference.step": _Range(-1, _INT32),
+  "reference.version": _Range(-1, _INT32),
   "http.max_body": _Range(1, 2**53),
   "http.max_bodies": _Range(1, 2**53),
   "evaluation.num_tasks": _COUNT,

@@ -60,19 +60,19 @@ def with_teacher(settings: Settings) -> Settings:
   Raises `ConfigError` for a folder that is neither a run's nor a model's, and
   for a model that cannot be split as the policy is.
   """
-  path, step = settings.reference.path, settings.reference.step
+  path, version = settings.reference.path, settings.reference.version
   if not path:
     return settings
   folder = pathlib.Path(path)
   try:
     if is_run(folder):
       model = read_architecture(run_config(folder))
-    elif step < 0:
+    elif version < 0:
       model, _ = read_model(folder)
     else:
       raise ConfigError(
-        f"reference.step={step} is a step of a run, and this has no "
-        "config.yaml: name a run's folder, or leave the step out"
+        f"reference.version={version} is one of a run, and this has no "
+        "config.yaml: name a run's folder, or leave the version out"
       )
     check_layouts(settings.layouts, model, settings.compute)
   except ConfigError as error:
@@ -100,9 +100,9 @@ def load_reference(
     return policy, read_params(str(folder), policy, place, dtype=dtype)
   own = read_settings(run_config(folder))
   trained = Policy(own.model, settings.compute, mesh, own.lora)
-  step = settings.reference.step
+  version = settings.reference.version
   params = load_params(
-    own, trained, RunDirectory(folder), "rl", None if step < 0 else step
+    own, trained, RunDirectory(folder), "rl", None if version < 0 else version
   )
   return policy, trained.plain(params)
 

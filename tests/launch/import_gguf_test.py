@@ -82,7 +82,9 @@ class ImportTest(parameterized.TestCase):
     import_gguf(self.file, self.to)
     chat, _ = gguf_files.CHATS[family]
     of = chats.SMALL[chat]
-    codec = load_chat(self.to, ChatConfig(date="2026-01-01", thinking=True))
+    codec = load_chat(
+      self.to, ChatConfig(template="", date="2026-01-01", thinking=True)
+    )
     source = chats.tokenizer_of(of)
     stops = [source.id_to_token(id) for id in codec.stop_tokens]
     self.assertCountEqual(stops, of.stops)

@@ -196,7 +196,7 @@ class DistillationTest(parameterized.TestCase):
       {"reference.path": "."},
       "reference.path=. means nothing with .*kl_coefficient=0",
     ),
-    ({"reference.step": 3}, "reference.step=3 .*without reference.path"),
+    ({"reference.version": 3}, "reference.version=3 .*without reference.path"),
     ({"advantage.weight": -1.0}, "advantage.weight=-1.0 must be at least 0"),
   )
   def test_refusals(self, changes, message):

@@ -342,7 +342,7 @@ class ConfigTest(parameterized.TestCase):
         "kl_place": "reward",
         "kl_estimator": "unbiased",
       },
-      "a reward has none",
+      "in the reward has none",
     ),
     ("length", {"reduction": "fixed_length_mean"}, "must be the number of"),
     (
@@ -425,9 +425,9 @@ class ObjectivesTest(parameterized.TestCase):
     model = dataclasses.replace(
       small.MODEL, value_head=settings.model.value_head
     )
-    # Half of the four attempts that there are.
-    teams = min(settings.advantage.num_attempts, 2)
-    advantage = dataclasses.replace(settings.advantage, k=teams)
+    advantage = settings.advantage
+    if "k" in advantage.estimator_settings:  # half of the four attempts
+      advantage = dataclasses.replace(advantage, estimator_settings={"k": 2})
     builder = small.make_batch_builder(
       model=model, loss=loss, advantage=advantage
     )

@@ -32,16 +32,16 @@ class ReferenceConfig:
 
   place: str
   path: str  # of a teacher; "": the policy that training begins with
-  step: int  # of a run at `path`; -1: the last
+  version: int  # of a run at `path`; -1: the last
 
   def __post_init__(self) -> None:
     require_one_of("reference.place", self.place, PLACES)
     require_read(
-      "reference.step",
-      self.step,
+      "reference.version",
+      self.version,
       idle=-1,
       is_read=bool(self.path),
-      why="without reference.path, the folder of the run that it is a step of",
+      why="without reference.path, the run whose version it is",
     )
 
 

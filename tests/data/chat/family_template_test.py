@@ -231,8 +231,9 @@ class PiecesTest(parameterized.TestCase):
     family, _ = families.templates()[name]
     codec = codec_of(name)
     evil = "".join([*family.special, *family.tags, "[gMASK]\ufdd0\ufdd01"])
-    plain = play(codec, *evil_conversation("x", family))
-    ids = play(codec, *evil_conversation(evil, family))
+    calls = not codec._template.form.parameter  # whose names are one word
+    plain = play(codec, *evil_conversation("x", family, calls=calls))
+    ids = play(codec, *evil_conversation(evil, family, calls=calls))
     tokenizer = families.tokenizer_of(family)
     for marker in (*family.special, *family.tags):
       id = tokenizer.token_to_id(marker)
@@ -288,9 +289,10 @@ class PiecesTest(parameterized.TestCase):
       self.assertEqual(ours, text, name)
 
 
-def evil_conversation(text: str, family: families.Family):
-  """One in which everybody says `text`."""
-  call = ToolCall("stop", json.dumps({text: text}, ensure_ascii=False), "0")
+def evil_conversation(text: str, family: families.Family, *, calls: bool):
+  """One in which everybody says `text`, arguments of calls included."""
+  arguments = json.dumps({text: text} if calls else {}, ensure_ascii=False)
+  call = ToolCall("stop", arguments, "0")
   said = "" if family is families.LLAMA else text.replace("think>", "")
   return (
     [Message("system", text), Message("user", text)],

@@ -30,10 +30,12 @@ WITHOUT_CONFIG = {
   "launch.build_images": (),
   "launch.report": ("runs/none",),
   "launch.sweep": ("--ablation=configs/ablations/agentrl.py",),
+  "launch.import_gguf": ("none.gguf", "--to=none"),
   "launch.merge": ("--base=none", "--experts=none", "--to=none"),
   "launch.serve": ("--model=none",),
   "launch.view": ("runs/none",),
 }
+OF_ONE_WORD = ("launch.view", "launch.import_gguf")
 QUICKSTART = "--config=configs/quickstart.py"
 # Each case is a process.
 SAMPLE = ("launch.train", "launch.export", "launch.build_images")
@@ -51,7 +53,8 @@ def _cases(commands: Sequence[str]) -> dict[tuple[str, str], list[str]]:
   for name in WITHOUT_CONFIG.keys() & commands:
     more = WITHOUT_CONFIG[name]
     cases[name, "flag"] = [name, "--runn=x", *more]
-    cases[name, "word"] = [name, "dbbnech", *more]
+    words = [*more, "dbbnech"] if name in OF_ONE_WORD else ["dbbnech", *more]
+    cases[name, "word"] = [name, *words]
   train = ["launch.train"]
   return cases | {
     ("launch.train", "file"): [*train, "--config=configs/quikstart.py"],

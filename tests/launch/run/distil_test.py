@@ -75,8 +75,8 @@ class DistilTest(absltest.TestCase):
     settings = with_teacher(read_settings(self.config()))
     self.assertEqual(settings.model, MODEL)
     self.assertEqual(settings.reference_model, TEACHER)
-    with self.assertRaisesRegex(ConfigError, "reference.step=4 is a step of a"):
-      with_teacher(read_settings(self.config(**{"reference.step": 4})))
+    with self.assertRaisesRegex(ConfigError, "reference.version=4 is one of a"):
+      with_teacher(read_settings(self.config(**{"reference.version": 4})))
 
   def test_but_not_other_tokens(self):
     require_same_vocabulary(self.student, str(self.teacher))
@@ -110,7 +110,7 @@ class DistilTest(absltest.TestCase):
     of = {}
     for step in (-1, STEPS // 2):
       settings = read_settings(
-        self.config(**{"reference.path": str(run), "reference.step": step})
+        self.config(**{"reference.path": str(run), "reference.version": step})
       )
       mesh = sharding.make_mesh(settings.mesh, slices=settings.slices)
       policy = Policy(settings.model, settings.compute, mesh)

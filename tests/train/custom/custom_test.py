@@ -88,7 +88,7 @@ class ConfigTest(parameterized.TestCase):
         "kl_place": "reward",
         "kl_coefficient": 0.1,
       },
-      "takes behavior_log_ratio_BT, which a reward does not have",
+      "takes behavior_log_ratio_BT, which the reward does not have",
     ),
     (
       "share",
