@@ -220,7 +220,9 @@ class CommandTest(absltest.TestCase):
     for given in ((), ("--topology=v5e:2x2", "--measured=runs/none")):
       done = _plan(*given)
       self.assertEqual(done.returncode, 2)
-      self.assertIn("or --measured, the folder of a run; not both", done.stderr)
+      self.assertIn(
+        "or --measured, the folder of a run; and no two of", done.stderr
+      )
 
 
 def _plan(*arguments: str) -> subprocess.CompletedProcess:
