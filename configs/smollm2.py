@@ -30,7 +30,7 @@ def get_config(folder: str = FOLDER):
   c.compute.scan_layers = True
   c.warm_start.epochs = 0
   c.train.update(steps=40, row_length=512, micro_batch=1)
-  # With twice the rate, and no decay, success rises to 70 % and falls to 40 %.
+  # With twice the rate and no decay a prototype rose to 70 % and fell to 40 %.
   c.optimizer.update(
     learning_rate=5e-5, warmup_steps=2, final_lr_ratio=0.1, b2=0.95
   )

@@ -165,11 +165,11 @@ def _extract(
 
 
 def _checksum(file: pathlib.Path) -> int:
-  found = 0
+  checksum = 0
   with reading(file), file.open("rb") as opened:
     while chunk := opened.read(_CHUNK):
-      found = zlib.crc32(chunk, found)
-  return found
+      checksum = zlib.crc32(chunk, checksum)
+  return checksum
 
 
 def _require_complete(folder: pathlib.Path, origin: str) -> None:

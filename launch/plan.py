@@ -291,12 +291,12 @@ def plan_device(
   """Prints the plan of one machine; returns a sentence, or "", likewise."""
   share = _UTILISATION.value
   device = machine.machine_of(name)
-  found = machine.estimate(settings, device, _attempts(settings), share)
-  keys = {} if found.left >= 0 else machine.advise(config, device, share)
-  machine.show(plain_console(stderr=_JSON.value, width=110), found, share)
+  plan = machine.estimate(settings, device, _attempts(settings), share)
+  keys = {} if plan.left >= 0 else machine.advise(config, device, share)
+  machine.show(plain_console(stderr=_JSON.value, width=110), plan, share)
   if _JSON.value:
-    plain_console().print_json(json.dumps(machine.as_json(found, keys)))
-  return machine.refusal(found, keys)
+    plain_console().print_json(json.dumps(machine.as_json(plan, keys)))
+  return machine.refusal(plan, keys)
 
 
 def plan_lengths(

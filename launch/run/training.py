@@ -316,8 +316,8 @@ async def _first_prompts(
     except (EnvironmentFault, DeadlineExceeded) as fault:
       return FirstPrompt(name, "", [], str(fault))
 
-  found = await asyncio.gather(*map(prompt_or_fault, environments))
-  return dict(zip(environments, found, strict=True))
+  prompts = await asyncio.gather(*map(prompt_or_fault, environments))
+  return dict(zip(environments, prompts, strict=True))
 
 
 def make_demonstrations(context: RunContext) -> None:

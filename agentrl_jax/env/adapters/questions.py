@@ -95,10 +95,10 @@ REWARDS: Mapping[str, Callable[..., float]] = {
 
 
 def _last_number(text: str) -> decimal.Decimal | None:
-  found = _NUMBER.findall(text)
-  if not found:
+  numbers = _NUMBER.findall(text)
+  if not numbers:
     return None
-  return decimal.Decimal(found[-1].replace(",", "").replace("\u2212", "-"))
+  return decimal.Decimal(numbers[-1].replace(",", "").replace("\u2212", "-"))
 
 
 class Questions(IndexedEnvironment[DatasetRow]):

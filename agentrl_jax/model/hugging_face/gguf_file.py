@@ -233,9 +233,9 @@ class GGUFFile:
 
   def _check_tensors(self) -> None:
     """Raises `ConfigError` unless the file has what the model computes with."""
-    found = set(self._tensors) - {_ROPE_FREQUENCIES}
-    missing = sorted(set(self._names.values()) - found)
-    unknown = sorted(found - set(self._names.values()))
+    present = set(self._tensors) - {_ROPE_FREQUENCIES}
+    missing = sorted(set(self._names.values()) - present)
+    unknown = sorted(present - set(self._names.values()))
     for problem, names in (("lacks", missing), ("also has", unknown)):
       if names:
         raise ConfigError(

@@ -188,11 +188,11 @@ def advise(
     changed = ml_collections.ConfigDict(config.to_dict())
     changed.update_from_flattened_dict({**keys, key: value})
     try:
-      found = estimate(read_settings(changed), machine, None, utilisation)
+      plan = estimate(read_settings(changed), machine, None, utilisation)
     except ConfigError:
       continue  # with this model or these tasks it means nothing
     keys[key] = value
-    if found.left >= 0:
+    if plan.left >= 0:
       return keys
   return {}
 
@@ -217,11 +217,11 @@ def _changes(config: ml_collections.ConfigDict) -> Iterator[tuple[str, Any]]:
     yield "compute.dtype", "bfloat16"
 
 
-def refusal(found: MachinePlan, keys: Mapping[str, Any]) -> str:
+def refusal(plan: MachinePlan, keys: Mapping[str, Any]) -> str:
   """Says what does not fit and what to change; "" if all fits."""
-  if found.left >= 0:
+  if plan.left >= 0:
     return ""
-  largest = sorted(found.parts.items(), key=lambda part: -part[1])[:3]
+  largest = sorted(plan.parts.items(), key=lambda part: -part[1])[:3]
   held = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
   flags = " ".join(
     f"--config.{key}={str(value).replace(' ', '')}"
@@ -229,28 +229,28 @@ def refusal(found: MachinePlan, keys: Mapping[str, Any]) -> str:
   )
   remedy = f"it fits with {flags}" if flags else "no setting makes it fit"
   return (
-    f"the run needs {-found.left / GIB:.1f} GiB more than {found.machine.name} "
+    f"the run needs {-plan.left / GIB:.1f} GiB more than {plan.machine.name} "
     f"has (most: {held} GiB): {remedy}"
   )
 
 
-def show(console: Console, found: MachinePlan, utilisation: float) -> None:
+def show(console: Console, plan: MachinePlan, utilisation: float) -> None:
   """Prints bytes and rates as a table."""
   share = f"{utilisation:.0%} of its rates"
-  table = make_table(f"One machine: {found.machine.name}, at {share}", "", "")
-  for name, size in found.parts.items():
+  table = make_table(f"One machine: {plan.machine.name}, at {share}", "", "")
+  for name, size in plan.parts.items():
     table.add_row(f"GiB: {name}", f"{size / GIB:.2f}")
-  table.add_row("GiB: left", f"{found.left / GIB:.2f}")
+  table.add_row("GiB: left", f"{plan.left / GIB:.2f}")
   table.add_section()
-  rate = found.gradient_tokens / found.gradient_s
-  table.add_row("s of a gradient of a micro-batch", f"{found.gradient_s:.3g}")
+  rate = plan.gradient_tokens / plan.gradient_s
+  table.add_row("s of a gradient of a micro-batch", f"{plan.gradient_s:.3g}")
   table.add_row("trajectories' tokens/s, learner alone", f"{rate:,.0f}")
   table.add_row(
-    f"s of a decode step of {found.answers} answers", f"{found.decode_s:.3g}"
+    f"s of a decode step of {plan.answers} answers", f"{plan.decode_s:.3g}"
   )
   table.add_row(
     "sampled tokens/s, every slot busy",
-    f"{found.answers / found.decode_s:,.0f}",
+    f"{plan.answers / plan.decode_s:,.0f}",
   )
   console.print(table)
   console.print(
@@ -259,15 +259,15 @@ def show(console: Console, found: MachinePlan, utilisation: float) -> None:
   )
 
 
-def as_json(found: MachinePlan, keys: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(plan: MachinePlan, keys: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the same as values, and the keys that make it fit."""
   return {
-    "device": found.machine.name,
-    "bytes": dict(found.parts),
-    "bytes_left": found.left,
-    "gradient_s": found.gradient_s,
-    "learner_tokens_per_s": found.gradient_tokens / found.gradient_s,
-    "decode_s": found.decode_s,
-    "sampled_tokens_per_s": found.answers / found.decode_s,
+    "device": plan.machine.name,
+    "bytes": dict(plan.parts),
+    "bytes_left": plan.left,
+    "gradient_s": plan.gradient_s,
+    "learner_tokens_per_s": plan.gradient_tokens / plan.gradient_s,
+    "decode_s": plan.decode_s,
+    "sampled_tokens_per_s": plan.answers / plan.decode_s,
     "keys": {key: str(value) for key, value in keys.items()},
   }

@@ -216,7 +216,7 @@ class SpeltMarkersTest(Calling):
     )
 
   def test_free_answers(self):
-    """What is sampled without a grammar calls by its letters too."""
+    """Without a grammar, a call that is spelt letter by letter is one too."""
     chat = codec("named_hermes")
     for text, names in (
       (f"so\n{STOP_CALL}", ["stop"]),
