@@ -26,5 +26,5 @@ def get_config(student: str):
   c.collapse_alarm.update(std_share=0.0, min_success=0.0)  # of rewards
   c.episode.max_answer_tokens = 24
   c.checkpoint.every = 5
-  c.evaluation.every = 0
+  c.evaluation.update(every=0, num_tasks_during=64, num_sampled_during=64)
   return c
