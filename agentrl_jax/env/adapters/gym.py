@@ -1,8 +1,9 @@
-"""Adapter of Gymnasium's environments to tool calls.
+"""Adapter of Gymnasium's environments to tool calls, or to answers in text.
 
   environment = GymEnvironment("FrozenLake-v1", split_by="seed")
 
-The action space becomes the tool's schema, and observations become text.
+The action space becomes the tool's schema, and observations become text. A
+space of texts, `spaces.Text`, has no tool: the answer itself is the action.
 Override `show` where words describe an observation better than numbers.
 """
 
@@ -14,11 +15,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agentrl_jax.data.grammar.json_schema import shortened
 from agentrl_jax.data.records import Tool
 from agentrl_jax.env.adapters.reset_step import ResetStep
 from agentrl_jax.errors import ConfigError
 
 _DIGITS = 4  # of a number that the policy reads
+_SHOWN = 200  # characters of an action that is refused
 
 
 def schema_of(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -37,7 +40,9 @@ def member_of(space: spaces.Space[Any], value: Any) -> Any:
   """Converts JSON to a member; raises `InvalidAction` if there is none."""
   member = _read(space, value)
   if not space.contains(member):
-    raise gymnasium.error.InvalidAction(f"{value!r} is not in {space}")
+    raise gymnasium.error.InvalidAction(
+      f"{shortened(repr(value), _SHOWN)} is not in {space}"
+    )
   return member
 
 
@@ -166,9 +171,10 @@ class GymEnvironment(ResetStep):
 
   `options` go to `gymnasium.make`, such as `max_episode_steps`. `actions` names
   the members of a `Discrete` space in their order, so that the policy may say
-  "left" for 0. `argument` is the name of the tool's only argument, unless the
-  space is a `Dict`, whose keys are the arguments. The other options are those
-  of `reset_step.Rules`.
+  "left" for 0. `tool` is the tool's name, by default `act`; without one a
+  space of texts is answered in text. `argument`, by default `action`, is the
+  name of the tool's only argument, unless the space is a `Dict`, whose keys are
+  the arguments. The other options are those of `reset_step.Rules`.
   """
 
   # Actions are checked before they are played, so that other exceptions are
@@ -181,9 +187,9 @@ class GymEnvironment(ResetStep):
     *,
     options: Mapping[str, Any] | None = None,
     actions: Sequence[str] = (),
-    tool: str = "act",
-    argument: str = "action",
-    description: str = "Takes an action.",
+    tool: str = "",
+    argument: str = "",
+    description: str = "",
     instructions: str = "",
     **rules: Any,
   ):
@@ -193,9 +199,20 @@ class GymEnvironment(ResetStep):
     self._id = id
     self._options = dict(options or {})
     self._actions = tuple(actions)
-    self._argument = argument
+    self._argument = argument or "action"
     self._space = self._find_space()
-    self.tools = (Tool(tool, description, self._parameters()),)
+    if isinstance(self._space, spaces.Text) and not tool:
+      if actions or argument or description:
+        raise ConfigError(
+          f"{id!r} is answered in text, so that there is no tool with actions, "
+          "an argument and a description: leave them out, or name a `tool`"
+        )
+    else:
+      self.tools = (
+        Tool(
+          tool or "act", description or "Takes an action.", self._parameters()
+        ),
+      )
 
   def make(self, seed: int) -> Any:
     """Makes a new environment from the registry."""
@@ -214,6 +231,10 @@ class GymEnvironment(ResetStep):
         value = self._actions.index(value) + int(self._space.start)
       return member_of(self._space, value)
     return member_of(self._space, arguments)
+
+  def text_action(self, text: str) -> Any:
+    """Returns the text, if it is a member of the action space."""
+    return member_of(self._space, text)
 
   def show(self, wrapped: Any, observation: Any) -> str:
     """Returns text unchanged, and anything else as JSON."""

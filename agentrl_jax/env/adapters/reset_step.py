@@ -7,9 +7,11 @@
     def make(self, seed):
       return Game(seed)
 
-The object's methods may be coroutines. An exception of the kinds in `refusals`,
-raised by `action` or by the object's `step`, refuses the policy's action, and
-the policy reads its message. Any other exception is an `EnvironmentFault`.
+Without tools the policy answers in text, which `text_action` makes `step`'s
+argument. The object's methods may be coroutines. An exception of the kinds in
+`refusals`, raised by `action`, `text_action` or the object's `step`, refuses
+the policy's action, and the policy reads its message. Any other exception is an
+`EnvironmentFault`.
 """
 
 import abc
@@ -19,9 +21,16 @@ import functools
 import json
 import math
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import (
+  AsyncIterator,
+  Callable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from typing import Any
 
+from agentrl_jax.data.chat.codec import split_thoughts
 from agentrl_jax.data.records import Message, Scored, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import (
@@ -102,6 +111,8 @@ class Outcome(Scored):
 def read_outcome(result: Any) -> Outcome:
   """Reads a tuple of 3, 4 or 5, or an object with named fields."""
   match result:
+    case Outcome():
+      return result
     case (observation, reward, terminated, truncated, _):
       return Outcome(observation, reward, bool(terminated), bool(truncated))
     case (observation, reward, done, info):  # the old Gym's form
@@ -124,15 +135,16 @@ def read_outcome(result: Any) -> Outcome:
 
 MAX_DRAWS = 64  # seeds tried for a first observation of the split
 NOT_PLAYED = "Not played: one call at a time."
+NO_TOOLS = "Error: there are no tools. Answer in text."
 
 
 class ResetStep(Environment):
-  """Wraps an object; a subclass defines `name`, `tools` and `make`.
+  """Wraps an object; a subclass defines `name`, `make` and its `tools`.
 
   Options are those of `Rules`.
   """
 
-  tools: tuple[Tool, ...]
+  tools: tuple[Tool, ...] = ()  # without any, answers are text
   instructions: str = ""  # above the first observation
   refusals: tuple[type[Exception], ...] = (ValueError,)
 
@@ -168,6 +180,10 @@ class ResetStep(Environment):
       values = list(arguments.values())
       return values[0] if len(values) == 1 else dict(arguments)
     return dict(arguments)
+
+  def text_action(self, text: str) -> Any:
+    """Makes `step`'s argument of an answer in text, without its thoughts."""
+    return text
 
   def outcome(self, wrapped: Any, result: Any) -> Outcome:
     """Reads the result of `step`: a tuple of 3, 4 or 5, or an object."""
@@ -226,10 +242,11 @@ class ResetStep(Environment):
     by_seed = self.rules.split_by == "seed"
     by_task = self.rules.chance_by == "task"
     for number in _seeds(task):
-      if by_seed and split_of(self.problem(number)) != task.split:
-        continue
       luck = number if by_task else _luck(number, seed)
-      async with self._wrapped(number, luck) as (wrapped, shown):
+      async with self._wrapped() as wrapped:
+        if by_seed and split_of(await wrapped.problem(number)) != task.split:
+          continue
+        shown = await wrapped.begin(number, luck)
         if not by_seed and split_of(shown) != task.split:
           continue
         yield _Session(wrapped, shown)
@@ -244,14 +261,12 @@ class ResetStep(Environment):
     )
 
   @contextlib.asynccontextmanager
-  async def _wrapped(
-    self, seed: int, luck: int
-  ) -> AsyncIterator[tuple["_Wrapped", str]]:
+  async def _wrapped(self) -> AsyncIterator["_Wrapped"]:
     limit_s = self.rules.step_limit_s
     executor = executor_of(blocking=self.rules.blocking, limit_s=limit_s)
     wrapped = _Wrapped(self, executor)
     try:
-      yield wrapped, await wrapped.begin(seed, luck)
+      yield wrapped
     finally:
       await wrapped.close()
 
@@ -263,6 +278,15 @@ class _Wrapped:
     self.environment = environment
     self._executor = executor
     self._object: Any = None
+
+  async def problem(self, seed: int) -> str:
+    """Returns the text by which a seed belongs to a split."""
+    environment = self.environment
+    with faults(environment.name):
+      text: str = await self._executor.run(
+        functools.partial(environment.problem, seed)
+      )
+      return text
 
   async def begin(self, seed: int, luck: int) -> str:
     """Makes the object and returns its first observation as text.
@@ -281,13 +305,13 @@ class _Wrapped:
       return await self._shown(observation)
 
   async def step(
-    self, name: str, arguments: Mapping[str, Any]
+    self, make_action: Callable[[], Any]
   ) -> tuple[Outcome, str] | str:
     """Returns the outcome and its text, or the reason of a refusal."""
     environment = self.environment
     with faults(environment.name):
       try:
-        action = environment.action(name, arguments)
+        action = make_action()
         result = await self._executor.run(lambda: self._object.step(action))
       except AgentRLError:  # for example a timeout, whatever `refusals` has
         raise
@@ -314,19 +338,22 @@ class _Wrapped:
 
 class _Session(Session):
   def __init__(self, wrapped: _Wrapped, shown: str):
-    self.tools = wrapped.environment.tools
+    self._environment = wrapped.environment
+    self.tools = self._environment.tools
     self._wrapped = wrapped
-    self._rules = wrapped.environment.rules
+    self._rules = self._environment.rules
     self._shown = shown
     self._num_rounds = 0
     self._rewards: list[float] = []
 
   async def reset(self) -> Step:
-    parts = (self._wrapped.environment.instructions, self._shown)
+    parts = (self._environment.instructions, self._shown)
     return Step((Message("user", "\n\n".join(p for p in parts if p)),))
 
   async def step(self, answer: Message) -> Step:
     self._num_rounds += 1
+    if not self.tools:
+      return await self._step_of_text(answer)
     if not answer.tool_calls:
       names = ", ".join(tool.name for tool in self.tools)
       return self._step((Message("user", f"Call a tool: {names}."),))
@@ -336,17 +363,32 @@ class _Session(Session):
     if isinstance(arguments, ToolMistake):
       reply = arguments.message
     else:
-      reply, status = await self._play(call.name, arguments)
+      reply, status = await self._play(
+        functools.partial(self._environment.action, call.name, arguments)
+      )
     replies = [Message("tool", reply, tool_call_id=call.id)]
     replies += [
       Message("tool", NOT_PLAYED, tool_call_id=other.id) for other in others
     ]
     return self._step(tuple(replies), status)
 
-  async def _play(
-    self, name: str, arguments: Mapping[str, Any]
-  ) -> tuple[str, Status]:
-    played = await self._wrapped.step(name, arguments)
+  async def _step_of_text(self, answer: Message) -> Step:
+    if answer.tool_calls:
+      return self._step(
+        tuple(
+          Message("tool", NO_TOOLS, tool_call_id=call.id)
+          for call in answer.tool_calls
+        )
+      )
+    text = split_thoughts(answer.content)[1].strip()
+    reply, status = await self._play(
+      functools.partial(self._environment.text_action, text)
+    )
+    is_silent = not reply and status is not Status.RUNNING
+    return self._step(() if is_silent else (Message("user", reply),), status)
+
+  async def _play(self, make_action: Callable[[], Any]) -> tuple[str, Status]:
+    played = await self._wrapped.step(make_action)
     if isinstance(played, str):
       return f"Error: {played}", Status.RUNNING
     outcome, shown = played

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.gym import GymEnvironment, as_json
+from agentrl_jax.env.adapters.reset_step import NO_TOOLS
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -313,6 +314,65 @@ class ChanceTest(unittest.IsolatedAsyncioTestCase):
   def test_other_rules_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "one of task, episode"):
       GymEnvironment("LuckyBox-v0", chance_by="group")
+
+
+class Speller(gymnasium.Env):
+  """Wants to hear a word that its seed decides about."""
+
+  observation_space = spaces.Text(100)
+  action_space = spaces.Text(6, min_length=3, charset="abc")
+
+  def reset(self, *, seed=None, options=None):
+    super().reset(seed=seed)
+    self._word = "".join(self.np_random.choice(list("abc"), 6))
+    return f"Spell {self._word}.", {}
+
+  def step(self, action):
+    won = action == self._word
+    return f"You said {action}.", float(won), won, False, {}
+
+
+class TextTest(SessionContract, unittest.IsolatedAsyncioTestCase):
+  """A space of texts is answered in text."""
+
+  def setUp(self):
+    gymnasium.register("Speller-v0", entry_point=Speller)
+    self.addCleanup(gymnasium.registry.pop, "Speller-v0")
+
+  def make_environment(self, **options):
+    return GymEnvironment("Speller-v0", max_rounds=30, **options)
+
+  async def test_the_answer_is_the_action(self):
+    environment = self.make_environment()
+    async with environment.open(Task("x", "train", 0), seed=0) as session:
+      self.assertEqual(session.tools, ())
+      first = await session.reset()
+      word = first.messages[-1].content[6:12]
+      replies = [
+        (await session.step(Message("assistant", text))).messages[0]
+        for text in ("<think>abc</think>\nabc\n", "xyz", "a" * 1000)
+      ]
+      last = await session.step(Message("assistant", word))
+    self.assertEqual(replies[0], Message("user", "You said abc."))
+    for reply in replies[1:]:
+      self.assertRegex(reply.content, r"\AError: .{1,210} is not in Text\(3, 6")
+    self.assertEqual((last.reward, last.status), (1.0, Status.COMPLETED))
+
+  async def test_a_call_is_answered(self):
+    environment = self.make_environment()
+    async with environment.open(Task("x", "train", 0), seed=0) as session:
+      await session.reset()
+      step = await session.step(a_call(action="abc"))
+    self.assertEqual(
+      step.messages, (Message("tool", NO_TOOLS, tool_call_id="c1"),)
+    )
+
+  def test_a_tool_may_be_named(self):
+    (tool,) = self.make_environment(tool="say").tools
+    self.assertEqual(tool.name, "say")
+    for options in ({"argument": "word"}, {"actions": ("a",)}):
+      with self.assertRaisesRegex(ConfigError, "is answered in text"):
+        self.make_environment(**options)
 
 
 class RefusedTest(unittest.TestCase):
