@@ -26,7 +26,12 @@ from jax.experimental.mesh_utils import (
   create_device_mesh,
   create_hybrid_device_mesh,
 )
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+  Mesh,
+  NamedSharding,
+  PartitionSpec,
+  SingleDeviceSharding,
+)
 
 from agentrl_jax.errors import ConfigError
 
@@ -317,6 +322,18 @@ def moved(tree: Any, shardings: Any, *, donates: bool = False) -> Any:
 def is_split(mesh: Mesh | None) -> bool:
   """Says if the mesh has more than one device."""
   return mesh is not None and mesh.size > 1
+
+
+def only_device(mesh: Mesh | None) -> SingleDeviceSharding | None:
+  """Returns the place of arrays where the mesh has one device, else None.
+
+  An array of no place is placed by the first program that returns it, and JAX
+  then compiles the next call of the same program again.
+  """
+  if is_split(mesh):
+    return None
+  device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
+  return SingleDeviceSharding(device)  # type: ignore[no-untyped-call]
 
 
 def constrain(mesh: Mesh | None, x: jax.Array, *axes: str | None) -> jax.Array:

@@ -18,9 +18,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from agentrl_jax.errors import GrammarFault
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.model.sharding import only_device
 from agentrl_jax.rollout.api import DraftPlan, EngineConfig, Request
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs, sampling
@@ -130,10 +132,11 @@ class Decoder:
     self._cache = cache
     self._num_slots = num_slots = config.slots[policy_slot]
     self.masks = GrammarMasks(num_slots, cancel)
-    self.shaping = SlotShaping(num_slots, policy.config.vocab_size)
-    self._state = programs.empty_state(num_slots)
+    place = only_device(policy.mesh)
+    self.shaping = SlotShaping(num_slots, policy.config.vocab_size, place)
+    self._state = jax.device_put(programs.empty_state(num_slots), place)
     self._drafts = (
-      SlotDrafts(num_slots, config) if config.draft_tokens else None
+      SlotDrafts(num_slots, config, place) if config.draft_tokens else None
     )
     self._patch = np.zeros((num_slots, len(programs.STATE)), np.int32)
     self._is_patched = np.zeros(num_slots, bool)
@@ -287,8 +290,10 @@ class Decoder:
 class SlotDrafts:
   """The sequences on the device that drafts are looked up in."""
 
-  def __init__(self, num_slots: int, config: EngineConfig):
-    self._num_slots, self._config = num_slots, config
+  def __init__(
+    self, num_slots: int, config: EngineConfig, place: Sharding | None
+  ):
+    self._num_slots, self._config, self._place = num_slots, config, place
     self._starting: dict[int, Request] = {}  # by slot
     self.arrays: Drafts  # donated to each program that uses them
     self.reset()
@@ -296,7 +301,8 @@ class SlotDrafts:
   def reset(self) -> None:
     """Forgets all sequences, and how their drafts did."""
     self._starting.clear()
-    self.arrays = drafting.empty_drafts(self._num_slots, self._config.context)
+    empty = drafting.empty_drafts(self._num_slots, self._config.context)
+    self.arrays = jax.device_put(empty, self._place)
 
   def start(self, slot: int, request: Request) -> None:
     """Writes the prompt of a slot before the next call."""
@@ -417,8 +423,9 @@ class SlotShaping:
   and dropped after the last, so other requests run programs without them.
   """
 
-  def __init__(self, num_slots: int, vocab_size: int):
+  def __init__(self, num_slots: int, vocab_size: int, place: Sharding | None):
     self._num_slots, self._vocab_size = num_slots, vocab_size
+    self._place = place
     self.is_shaped = np.zeros(num_slots, bool)
     self.arrays: Shaping | None = None  # donated to each program that uses them
     # Alternatives of a slot's tokens: ids, then bits of log-probabilities,
@@ -431,7 +438,8 @@ class SlotShaping:
     self.is_shaped[slot] = spec.is_shaped
     self._alternatives.pop(slot, None)
     if spec.is_shaped and self.arrays is None:
-      self.arrays = sampling.empty_shaping(self._num_slots, self._vocab_size)
+      empty = sampling.empty_shaping(self._num_slots, self._vocab_size)
+      self.arrays = jax.device_put(empty, self._place)
     if self.arrays is not None:
       self.arrays = sampling.set_shaping(self.arrays, slot, spec)
       if spec.is_shaped and request.sampled is not None:

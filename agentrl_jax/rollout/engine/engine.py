@@ -13,6 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -140,10 +141,11 @@ class ServedWeights:
     served = next((p for p in self._served if p is not None), None)
     if served is not None:
       _check_like(params, served.params)
+    placed = jax.tree.map(_placed, params)
     with self._lock:
       self._num_published += 1
       self._served[policy_slot] = Published(
-        params, version, self._num_published
+        placed, version, self._num_published
       )
 
   def get(self, policy_slot: int) -> Published:
@@ -393,6 +395,18 @@ class RolloutEngine:
 
   def _count(self, name: str) -> int:
     return sum(s.counts[name] for s in self._schedulers)
+
+
+def _placed(leaf: Any) -> Any:
+  """Returns an array of one device as one that is bound to no mesh.
+
+  Without this, a program is compiled once for params of a mesh of one device,
+  and again for params that came without a mesh.
+  """
+  if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) > 1:
+    return leaf
+  (device,) = leaf.sharding.device_set
+  return jax.device_put(leaf, device)
 
 
 def _check_like(params: Params, served: Params) -> None:

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.model.sharding import only_device
 from agentrl_jax.rollout.api import Completion, EngineConfig, Request
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.cache.kv_cache import (
@@ -58,7 +59,7 @@ class Scheduler:
     )
     self.counts: collections.Counter[str] = collections.Counter()
     self.wait_s = 0.0  # of all requests, from their arrival to their slots
-    self._cache = self._make_cache(sharding)
+    self._cache = self._make_cache(sharding or only_device(policy.mesh))
     self._weights = WeightVersions(config.old_weights)
     self._decoder = Decoder(policy_slot, policy, config, self._cache, cancel)
     self._table = self._empty_table()

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
+from agentrl_jax.model import sharding
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
+from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.decoder import Published, WeightVersions
 from agentrl_jax.rollout.engine.engine import ServedWeights
 from tests.rollout import small
@@ -119,6 +121,26 @@ def finish(driver, futures):
   driver.run_until_idle()
   driver.engine.check_invariants()
   return [future.result(0) for future in futures]
+
+
+def num_compiled() -> int:
+  return programs.decode._cache_size() + programs.prefill._cache_size()
+
+
+class ProgramsTest(unittest.TestCase):
+  def test_programs_are_compiled_once_for_params_of_any_small_mesh(self):
+    mesh = sharding.make_mesh({}, jax.devices()[:1])
+    replicated = sharding.replicated(mesh)
+    plain, driver = small.params(10), driver_of(context=80)
+    before = num_compiled()
+    for version, params in enumerate(
+      (plain, jax.device_put(plain, replicated), plain)
+    ):
+      driver.engine.versions.publish(params, version)
+      for seed in (1, 2):
+        driver.engine.reset()
+        finish(driver, [driver.submit(PROMPT, spec(seed))])
+      self.assertEqual(num_compiled(), before + 2, version)
 
 
 class WeightVersionsTest(unittest.TestCase):
