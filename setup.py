@@ -50,6 +50,7 @@ EXTRAS = {
   "sparql": ["pyoxigraph>=0.5"],
   "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
+  "judge": ["openai>=2"],  # rewards of a model, by adapters/judge.py
   # Games and puzzles that are answered in text.
   "puzzles": ["gymnasium>=1.0", "reasoning-gym>=0.1.25", "textarena>=0.7.4"],
   "parquet": ["pyarrow"],  # rows of questions and chats

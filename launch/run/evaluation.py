@@ -48,6 +48,7 @@ from launch.storage.run_directory import RunDirectory
 _log = logging.getLogger(__name__)
 
 SPLIT = "test"
+_MOST_NAMES = 64  # of an environment's metrics
 _MOST_LOST = 0.1  # share of an evaluation's tasks, if it is to be compared
 POLL_S = 1.0  # between polls for a signal to stop
 
@@ -170,7 +171,8 @@ class Evaluator:
     write_groups(
       self._run.trajectories_of(stage, mode), _as_groups(tasks, played)
     )
-    self._metrics.write(0, metrics_of(scores), f"evaluation_{stage}_{mode}")
+    values = metrics_of(scores) | episode_metrics(played)
+    self._metrics.write(0, values, f"evaluation_{stage}_{mode}")
     _file(self._run.evaluation(stage, mode), stage, mode, scores)
 
 
@@ -407,11 +409,15 @@ class Validation:
       lost = collections.Counter(task.name for task in tasks)
       return {f"eval/lost/{name}": float(n) for name, n in lost.items()}, []
     versions = [v for t in played for turn in t.turns for v in turn.version]
-    values = metrics_of(scores) | {
-      "eval/seconds": time.monotonic() - began_at,
-      "eval/oldest_version": float(min(versions, default=math.nan)),
-      "eval/newest_version": float(max(versions, default=math.nan)),
-    }
+    values = (
+      metrics_of(scores)
+      | episode_metrics(played)
+      | {
+        "eval/seconds": time.monotonic() - began_at,
+        "eval/oldest_version": float(min(versions, default=math.nan)),
+        "eval/newest_version": float(max(versions, default=math.nan)),
+      }
+    )
     for name in scores:
       lengths = [t.num_sampled for t in played if t.task.name == name]
       values[f"eval/sampled_tokens/{name}"] = sum(lengths) / max(
@@ -503,6 +509,26 @@ def success_by_task(played: Sequence[Trajectory]) -> dict[str, float]:
     by_task.setdefault(trajectory.task.name, []).append(trajectory.is_success)
   return {
     f"success/{name}": sum(wins) / len(wins) for name, wins in by_task.items()
+  }
+
+
+def episode_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
+  """Returns means of the episodes' own metrics, as `episode/<metric>/<task>`.
+
+  Only of those that end with the metric, and of the first `_MOST_NAMES` names
+  of a task: external agents choose them.
+  """
+  values: dict[str, dict[str, list[float]]] = {}
+  for trajectory in played:
+    by_name = values.setdefault(trajectory.task.name, {})
+    for name, value in trajectory.metrics.items():
+      if name in by_name or len(by_name) < _MOST_NAMES:
+        by_name.setdefault(name, []).append(value)
+  return {
+    f"episode/{name}/{task}": math.fsum(each) / len(each)
+    for task, by_name in values.items()
+    for name, each in by_name.items()
+    if name != "success"  # which `success/<task>` has
   }
 
 

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import pathlib
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -60,7 +61,12 @@ from launch.processes.stacks import write_stacks
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.environments import tasks_during, training_stream
-from launch.run.evaluation import POLL_S, Validation, success_by_task
+from launch.run.evaluation import (
+  POLL_S,
+  Validation,
+  episode_metrics,
+  success_by_task,
+)
 from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
@@ -540,13 +546,12 @@ def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
   played = [t for group in groups for t in group.trajectories]
   policy_slots = [turn.policy_slot for t in played for turn in t.turns]
   report = success_by_task(played) | answer_metrics(count_answers(played))
+  report |= episode_metrics(played)
   report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
-  report["rollout/stale_turns"] = sum(s > 0 for s in policy_slots) / max(
-    len(policy_slots), 1
-  )
+  num_stale = sum(s > 0 for s in policy_slots)
+  report["rollout/stale_turns"] = num_stale / max(len(policy_slots), 1)
   if played and all(t.max_turns for t in played):
-    allowed = sum(t.max_turns for t in played) / len(played)
-    report["rollout/max_turns"] = allowed
+    report["rollout/max_turns"] = statistics.fmean(t.max_turns for t in played)
   return report
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Union
 
 from agentrl_jax.data.grammar.json_schema import validator_of
-from agentrl_jax.data.records import Tool
+from agentrl_jax.data.records import Tool, finite_number
 from agentrl_jax.env.tools import problem_of
 from agentrl_jax.errors import ConfigError, suggestion
 
@@ -33,6 +33,18 @@ ALLOWED = (
   "texts or of integers, and X | None of one of them"
 )
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # OpenAI's rule for tools
+
+
+def read_reward(result: Any) -> tuple[float, Mapping[str, float]]:
+  """Reads what a reward function returns: a number, or it and metrics.
+
+  Raises `ValueError` for anything else, and `EnvironmentFault` for metrics that
+  are no numbers, once they are in a `Step`.
+  """
+  match result:
+    case (reward, Mapping() as metrics):
+      return finite_number(reward), metrics
+  return finite_number(result), {}
 
 
 @dataclasses.dataclass(frozen=True)

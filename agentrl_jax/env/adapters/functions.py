@@ -36,7 +36,7 @@ import typing
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from agentrl_jax.data.records import Message, Status, Task, finite_number
+from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
 from agentrl_jax.env.adapters.function_tools import (
@@ -44,6 +44,7 @@ from agentrl_jax.env.adapters.function_tools import (
   FunctionTool,
   hints_of,
   parameters_of,
+  read_reward,
   require_state_hint,
   tool_of,
 )
@@ -257,8 +258,8 @@ class _FunctionSession(Session):
     else:
       played = await self._play(call.name, arguments)
       if isinstance(played, FinalAnswer):
-        reward = await self._reward(played)
-        return Step((), reward=reward, status=Status.COMPLETED)
+        reward, metrics = await self._reward(played)
+        return Step((), reward=reward, status=Status.COMPLETED, metrics=metrics)
       text = played
     replies = [Message("tool", text, tool_call_id=call.id)]
     if self._environment.not_played:
@@ -293,17 +294,25 @@ class _FunctionSession(Session):
   async def _go_on(self, replies: tuple[Message, ...]) -> Step:
     if self._turns_left > 0:
       return Step(replies)
+    metrics: Mapping[str, float] = {}
     reward = 0.0
     if self._environment.can_reward_unfinished():
-      reward = await self._reward(None)
-    return Step(replies, reward=reward, status=Status.TASK_LIMIT_REACHED)
+      reward, metrics = await self._reward(None)
+    return Step(
+      replies,
+      reward=reward,
+      status=Status.TASK_LIMIT_REACHED,
+      metrics=metrics,
+    )
 
-  async def _reward(self, final: FinalAnswer | None) -> float:
+  async def _reward(
+    self, final: FinalAnswer | None
+  ) -> tuple[float, Mapping[str, float]]:
     with self._faults("the reward function"):
       value = await self._executor.run(
         lambda: self._environment.call_reward(self._state, final)
       )
-      return finite_number(value)
+      return read_reward(value)
 
   def _faults(self, what: str) -> contextlib.AbstractContextManager[None]:
     return faults(f"{self._environment.name}, {what}")

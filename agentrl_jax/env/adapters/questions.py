@@ -18,9 +18,11 @@ function, a coroutine or not. It gets what its parameters name:
 - `turn`: the number of the answer in the episode, from 1 on;
 - any other column of the row, by its name.
 
-A reward of 1 is success, and ends the episode. With `max_turns` above 1 another
-answer gets `feedback`, and the policy answers again. A function that raises, or
-that returns no finite number, is an `EnvironmentFault` of its own episode.
+It returns a number, or a pair of it and metrics by name, as a judge does
+(`adapters/judge.py`). A reward of 1 is success, and ends the episode. With
+`max_turns` above 1 another answer gets `feedback`, and the policy answers
+again. A function that raises, or that returns no finite number, is an
+`EnvironmentFault` of its own episode.
 """
 
 import contextlib
@@ -41,11 +43,10 @@ from agentrl_jax.data.records import (
   Message,
   Status,
   Task,
-  finite_number,
   message_from_json,
 )
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
-from agentrl_jax.env.adapters.function_tools import parameters_of
+from agentrl_jax.env.adapters.function_tools import parameters_of, read_reward
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.env.options import require_positive
@@ -375,7 +376,9 @@ class _QuestionSession(Session):
     environment = self._environment
     values = environment.values(self._row, answer.content, self._turn)
     with faults(f"{environment.name}, the reward of {self._row.where}"):
-      reward = finite_number(await self._called(environment.reward, values))
+      reward, metrics = read_reward(
+        await self._called(environment.reward, values)
+      )
     if reward < 1 and self._turn < environment.max_turns:
       feedback = await self._feedback(values)
       if feedback:
@@ -384,7 +387,7 @@ class _QuestionSession(Session):
       (),
       reward=reward,
       status=Status.COMPLETED,
-      metrics={"success": float(reward >= 1)},
+      metrics={"success": float(reward >= 1)} | dict(metrics),
     )
 
   async def _feedback(self, values: Mapping[str, Any]) -> str:
