@@ -5,21 +5,17 @@ Tasks are generated (splits train and test) or read from AgentBench's files
 a sandbox of namespaces.
 """
 
-import asyncio
 import contextlib
-import dataclasses
 import functools
 import inspect
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import engine_of
 from agentrl_jax.env.task_sets import read_sets
-from agentrl_jax.env.warm_pool import WarmPool
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.service.docker.stream import Finished
 from environments.options import OSInteractionOptions
 from environments.os_interaction.expert import (
@@ -33,11 +29,16 @@ from environments.os_interaction.judging.judge import (
   set_up,
 )
 from environments.os_interaction.machines.machine import (
-  Machine,
   MachineEngine,
   MachineLost,
 )
-from environments.os_interaction.machines.shell import Ending, Shell
+from environments.os_interaction.machines.shell import Ending
+from environments.os_interaction.machines.started import (
+  MachineSource,
+  StartedMachine,
+  make_engine,
+  shielded,
+)
 from environments.os_interaction.scripted import POLICIES
 from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.agentbench import load_problems
@@ -46,20 +47,6 @@ from environments.os_interaction.tasks.generator import (
   TaskGenerator,
 )
 from environments.os_interaction.tasks.problem import OSProblem
-
-
-@dataclasses.dataclass(frozen=True)
-class _StartedMachine:
-  """A machine with a shell at its first prompt."""
-
-  machine: Machine
-  shell: Shell
-
-  async def remove(self) -> None:
-    try:
-      await self.shell.close()
-    finally:
-      await self.machine.remove()
 
 
 class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
@@ -86,14 +73,13 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
       ),
     )
     self._generator = TaskGenerator(options)
-    self._engine = engine_of(
-      options.engine,
-      {
-        "docker": functools.partial(_docker_engine, options),
-        "sandbox": functools.partial(_sandbox_engine, options),
-      },
+    self._engine = make_engine(options)
+    self._machines = MachineSource(
+      self._engine,
+      num_warm=options.num_warm,
+      limit_s=options.command_limit_s,
+      completes=options.upstream_quirks,
     )
-    self._pools: dict[str, WarmPool[_StartedMachine]] = {}
 
   def generate(self, split: str, index: int) -> GeneratedTask:
     """Draws a task and its scripts."""
@@ -109,13 +95,11 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
     try:
       yield OSSession(problem, judge, started.shell, self._options)
     finally:
-      await _shielded(started.remove())
+      await shielded(started.remove())
 
   async def close(self) -> None:
     """Removes the warm machines and closes the engine."""
-    for pool in self._pools.values():
-      await pool.close()
-    self._pools.clear()
+    await self._machines.close()
     await super().close()
 
   def expert(
@@ -127,23 +111,23 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
       return expert_for_loaded(content, seed=seed, mistakes=mistakes)
     return expert_for_generated(content, seed=seed, mistakes=mistakes)
 
-  async def _set_up(self, problem: OSProblem) -> tuple[_StartedMachine, Judge]:
+  async def _set_up(self, problem: OSProblem) -> tuple[StartedMachine, Judge]:
     """Sets up a machine; a second one if the example wrote to the first."""
     gold = None
     while True:
-      started = await self._pool(problem.image).take()
+      started = await self._machines.take(problem.image)
       try:
         judge = await self._set_up_machine(problem, started, gold)
         if not judge.example_wrote:
           return started, judge
       except BaseException:
-        await _shielded(started.remove())
+        await shielded(started.remove())
         raise
       gold = judge.gold
-      await _shielded(started.remove())
+      await shielded(started.remove())
 
   async def _set_up_machine(
-    self, problem: OSProblem, started: _StartedMachine, gold: Finished | None
+    self, problem: OSProblem, started: StartedMachine, gold: Finished | None
   ) -> Judge:
     try:
       await set_up(problem, started.machine)
@@ -158,7 +142,7 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
       return await Judge.prepare(
         problem,
         started.machine,
-        functools.partial(self._fresh_machine, problem.image),
+        functools.partial(self._machines.fresh, problem.image),
         limit_s=self._options.command_limit_s,
         gold=gold,
       )
@@ -167,65 +151,6 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
         f"the scripts of {problem.description[:80]!r} lost the machine: {error}"
       ) from error
 
-  @contextlib.asynccontextmanager
-  async def _fresh_machine(self, image: str) -> AsyncIterator[Machine]:
-    """Starts a machine for the judge."""
-    machine = await self._engine.start(image)
-    try:
-      yield machine
-    finally:
-      await _shielded(machine.remove())
-
-  async def _start(self, image: str) -> _StartedMachine:
-    machine = await self._engine.start(image)
-    try:
-      shell = await Shell.open(
-        machine,
-        limit_s=self._options.command_limit_s,
-        completes=self._options.upstream_quirks,
-      )
-    except BaseException:
-      await _shielded(machine.remove())
-      raise
-    return _StartedMachine(machine, shell)
-
-  def _pool(self, image: str) -> WarmPool[_StartedMachine]:
-    if image not in self._pools:
-      self._pools[image] = WarmPool(
-        functools.partial(self._start, image),
-        _StartedMachine.remove,
-        num_warm=self._options.num_warm if image == "default" else 0,
-      )
-    return self._pools[image]
-
   def _problem(self, task: Task) -> OSProblem:
     content = self.find(task)
     return content if isinstance(content, OSProblem) else content.problem
-
-
-async def _shielded(removal: Coroutine[Any, Any, None]) -> None:
-  """Completes a removal even if the caller is cancelled meanwhile."""
-  removing = asyncio.ensure_future(removal)
-  try:
-    await asyncio.shield(removing)
-  except asyncio.CancelledError:
-    await asyncio.wait([removing])
-    raise
-
-
-def _docker_engine(options: OSInteractionOptions) -> MachineEngine:
-  if options.rootfs:
-    raise ConfigError(f"rootfs={options.rootfs!r} needs engine='sandbox'")
-  # Imported here because only this engine needs the package `docker`.
-  from environments.os_interaction.machines.docker_engine import DockerEngine
-
-  return DockerEngine(options, image=options.image, images=options.images)
-
-
-def _sandbox_engine(options: OSInteractionOptions) -> MachineEngine:
-  if options.image or options.images:
-    raise ConfigError("image and images need engine='docker'")
-  # Imported here because the module needs Linux.
-  from environments.os_interaction.machines.sandbox.engine import SandboxEngine
-
-  return SandboxEngine(options, rootfs=options.rootfs)

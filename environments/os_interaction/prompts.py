@@ -76,8 +76,8 @@ def opening(description: str, system_prompt: str) -> tuple[Message, ...]:
   )
 
 
-def output(text: str) -> str:
+def output(text: str, max_chars: int = MAX_CHARS) -> str:
   """Formats a script's output as a reply."""
-  if len(text) > MAX_CHARS:
-    text = text[:KEPT_CHARS] + CUT
+  if len(text) > max_chars:
+    text = text[: max_chars - MAX_CHARS + KEPT_CHARS] + CUT
   return OUTPUT.format(text) if text else NO_OUTPUT

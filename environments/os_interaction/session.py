@@ -4,7 +4,10 @@ Replies, statuses and limits are AgentBench's; only the first call of an answer
 is played, as there.
 """
 
+import abc
 import json
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.data.records import Message, Status, ToolCall
@@ -17,30 +20,31 @@ from environments.os_interaction.machines.shell import Ending, Shell
 from environments.os_interaction.tasks.problem import OSProblem
 
 
-class OSSession(Session):
-  """One episode of one problem, on a machine that is set up."""
+class ShellSession(Session):
+  """Commands of bash, until a call of another tool ends the episode."""
 
-  tools = prompts.TOOLS
+  max_output_chars = prompts.MAX_CHARS
 
   def __init__(
-    self,
-    problem: OSProblem,
-    judge: Judge,
-    shell: Shell,
-    options: OSInteractionOptions,
+    self, opening: tuple[Message, ...], shell: Shell, max_rounds: int
   ):
-    self._problem = problem
-    self._judge = judge
+    self._opening = opening
     self._shell = shell
-    self._options = options
+    self._max_rounds = max_rounds
     self._num_rounds = 0
     self._num_commands = 0
     self._num_stopped = 0
 
+  @abc.abstractmethod
+  async def play(self, call: ToolCall, arguments: list[Any]) -> Step:
+    """Plays a call that is no command; `arguments` are its values in order."""
+
+  @abc.abstractmethod
+  async def require_engine(self) -> None:
+    """Raises `EnvironmentFault` if the engine has lost the machine."""
+
   async def reset(self) -> Step:
-    return Step(
-      prompts.opening(self._problem.description, self._options.system_prompt)
-    )
+    return Step(self._opening)
 
   async def step(self, answer: Message) -> Step:
     """Plays the first call of an answer; waits for its command."""
@@ -49,26 +53,16 @@ class OSSession(Session):
       return self._continue(Message("user", prompts.NO_CALL))
     call = answer.tool_calls[0]
     try:
-      return await self._play(call, has_thought=bool(answer.content))
+      arguments = _arguments_of(call, has_thought=bool(answer.content))
+      if isinstance(arguments, str):
+        return self.reply(call, arguments)
+      if call.name == prompts.BASH_ACTION.name and arguments:
+        return self.reply(call, await self._execute(arguments[0]))
+      return await self.play(call, arguments)
     except MachineLost as error:
-      await self._judge.require_engine()
+      await self.require_engine()
       reply = Message("tool", prompts.output(str(error)), tool_call_id=call.id)
-      return self._end((reply,), 0.0, Status.AGENT_INVALID_ACTION)
-
-  async def _play(self, call: ToolCall, *, has_thought: bool) -> Step:
-    arguments = _arguments_of(call, has_thought=has_thought)
-    if isinstance(arguments, str):
-      return self._reply(call, arguments)
-    first = arguments[0] if arguments else None
-    if call.name == prompts.BASH_ACTION.name and arguments:
-      return self._reply(call, await self._execute(first))
-    if call.name == prompts.FINISH_ACTION.name:
-      if self._problem.match is None or self._options.upstream_quirks:
-        return await self._judge_answer(first)
-      return self._reply(call, prompts.NEEDS_ANSWER)
-    if call.name == prompts.ANSWER_ACTION.name and arguments:
-      return await self._judge_answer(first)
-    return self._reply(call, prompts.BAD_CALL)
+      return self.end(0.0, Status.AGENT_INVALID_ACTION, (reply,))
 
   async def _execute(self, script: object) -> str:
     if not isinstance(script, str):
@@ -81,29 +75,65 @@ class OSSession(Session):
     reply = await self._shell.execute(script)
     self._num_stopped += reply.ending is not Ending.COMPLETED
     note = f"\n[{reply.note}]" if reply.note else ""
-    return prompts.output(reply.text) + note
+    return prompts.output(reply.text, self.max_output_chars) + note
 
-  async def _judge_answer(self, answer: object) -> Step:
-    is_solved = await self._judge.is_solved(answer)
-    return self._end((), float(is_solved), Status.COMPLETED)
-
-  def _reply(self, call: ToolCall, text: str) -> Step:
+  def reply(self, call: ToolCall, text: str) -> Step:
+    """Returns the reply to a call, or the end at the limit of rounds."""
     return self._continue(Message("tool", text, tool_call_id=call.id))
 
   def _continue(self, reply: Message) -> Step:
-    if self._num_rounds < self._options.max_rounds:
+    if self._num_rounds < self._max_rounds:
       return Step((reply,))
-    return self._end((reply,), 0.0, Status.TASK_LIMIT_REACHED)
+    return self.end(0.0, Status.TASK_LIMIT_REACHED, (reply,))
 
-  def _end(
-    self, replies: tuple[Message, ...], reward: float, status: Status
+  def end(
+    self,
+    reward: float,
+    status: Status = Status.COMPLETED,
+    replies: tuple[Message, ...] = (),
+    metrics: Mapping[str, float] = types.MappingProxyType({}),
   ) -> Step:
-    metrics = {
+    """Returns the last step."""
+    counts = {
       "num_commands": float(self._num_commands),
       "num_stopped": float(self._num_stopped),
       "machine_lost": float(status is Status.AGENT_INVALID_ACTION),
     }
-    return Step(replies, reward=reward, status=status, metrics=metrics)
+    return Step(
+      replies, reward=reward, status=status, metrics={**counts, **metrics}
+    )
+
+
+class OSSession(ShellSession):
+  """One episode of one problem, on a machine that is set up."""
+
+  tools = prompts.TOOLS
+
+  def __init__(
+    self,
+    problem: OSProblem,
+    judge: Judge,
+    shell: Shell,
+    options: OSInteractionOptions,
+  ):
+    opening = prompts.opening(problem.description, options.system_prompt)
+    super().__init__(opening, shell, options.max_rounds)
+    self._problem = problem
+    self._judge = judge
+    self._options = options
+
+  async def require_engine(self) -> None:
+    await self._judge.require_engine()
+
+  async def play(self, call: ToolCall, arguments: list[Any]) -> Step:
+    first = arguments[0] if arguments else None
+    if call.name == prompts.FINISH_ACTION.name:
+      if self._problem.match is None or self._options.upstream_quirks:
+        return self.end(float(await self._judge.is_solved(first)))
+      return self.reply(call, prompts.NEEDS_ANSWER)
+    if call.name == prompts.ANSWER_ACTION.name and arguments:
+      return self.end(float(await self._judge.is_solved(first)))
+    return self.reply(call, prompts.BAD_CALL)
 
 
 def _arguments_of(call: ToolCall, *, has_thought: bool) -> list[Any] | str:

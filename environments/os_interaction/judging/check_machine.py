@@ -73,7 +73,7 @@ class Fingerprint:
       {p: f for p, f in changes.files.items() if is_in(p, _FIXED)},
       frozenset(p for p in changes.removed if is_in(p, _FIXED)),
     )
-    digests = {path: _digest(file) for path, file in changes.files.items()}
+    digests = {path: digest_of(file) for path, file in changes.files.items()}
     return cls(digests, settings)
 
 
@@ -169,7 +169,7 @@ async def _image_digests(
   for path in changed:
     original = (await fresh.read_tree(path)).get(path)
     if original is not None:
-      image[path] = _digest(original)
+      image[path] = digest_of(original)
   return image
 
 
@@ -192,7 +192,7 @@ def _is_program_changed(
     if not is_in(path, _SYSTEM):
       continue
     file = after.files.get(path)
-    now = image.get(path) if file is None else _digest(file)
+    now = image.get(path) if file is None else digest_of(file)
     if path in after.removed and file is None or now != digest:
       return True
   return False
@@ -224,7 +224,7 @@ def _is_copied(path: str, file: File) -> bool:
   return file.kind in (FILE, FOLDER, LINK) and not is_in(path, _FIXED)
 
 
-def _digest(file: File) -> str:
+def digest_of(file: File) -> str:
   """Summarizes content and link target; tasks may change modes and owners."""
   if file.kind == FILE:
     return hashlib.sha256(file.content).hexdigest()

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker.stream import Finished
@@ -24,7 +24,10 @@ from environments.os_interaction.judging.check_machine import (
 )
 from environments.os_interaction.machines.files import Changes, File, Unreadable
 from environments.os_interaction.machines.machine import Machine
-from environments.os_interaction.machines.shell import Shell
+from environments.os_interaction.machines.started import (
+  FreshMachine,
+  require_engine,
+)
 from environments.os_interaction.tasks.outcomes import (
   ChoreOutcome,
   CommandMade,
@@ -35,8 +38,6 @@ from environments.os_interaction.tasks.problem import (
   OSProblem,
   Script,
 )
-
-FreshMachine = Callable[[], contextlib.AbstractAsyncContextManager[Machine]]
 
 _log = logging.getLogger(__name__)
 
@@ -157,13 +158,8 @@ class Judge:
       self.example_wrote = written.code is None or bool(written.stdout)
 
   async def require_engine(self) -> None:
-    """Raises `EnvironmentFault` if not even a fresh machine starts a shell.
-
-    Then the engine is to blame for a lost machine, and not the policy.
-    """
-    async with self._fresh_machine() as fresh:
-      shell = await Shell.open(fresh, limit_s=self._limit_s)
-      await shell.close()
+    """Raises `EnvironmentFault` if the engine starts no fresh machine."""
+    await require_engine(self._fresh_machine, self._limit_s)
 
   async def is_solved(self, answer: object) -> bool:
     """Judges the answer, or the state of the machine."""

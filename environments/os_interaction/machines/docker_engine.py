@@ -89,6 +89,8 @@ class EngineTimeout(EnvironmentFault):
 class DockerEngine(MachineEngine):
   """Containers of one image, or of one image per name of AgentBench's."""
 
+  has_images = True
+
   def __init__(
     self,
     limits: MachineLimits,
@@ -111,21 +113,25 @@ class DockerEngine(MachineEngine):
     self._has_quotas: bool | None = None
     self._watching: asyncio.Task[None] | None = None
 
-  async def start(self, image: str) -> Machine:
+  async def start(
+    self, image: str, limits: MachineLimits | None = None
+  ) -> Machine:
     """Waits until the container has started."""
-    name = self._images.get(image, self._images["default"])
+    limits = limits or self._limits
+    other = self._images["default"] if image in IMAGE_NAMES else image
+    name = self._images.get(image, other)
     async with self._connecting:
       client = await engines.to_the_end(self._connected)
       if self._has_quotas is None:
         self._has_quotas = await engines.to_the_end(keeps_quotas, client, name)
     spec = SessionContainerSpec(
       image=name,
-      memory_mb=self._limits.memory_mb,
-      cpus=self._limits.cpus,
-      pids=self._limits.pids,
-      disk_mb=self._limits.disk_mb,
+      memory_mb=limits.memory_mb,
+      cpus=limits.cpus,
+      pids=limits.pids,
+      disk_mb=limits.disk_mb,
       capabilities=CAPABILITIES,
-      network=self._limits.network,
+      network=limits.network,
       workdir=HOME,
       session=self._session,
       quota=self._has_quotas,
@@ -136,7 +142,7 @@ class DockerEngine(MachineEngine):
     except BaseException:
       await container.remove()
       raise
-    machine = DockerMachine(container, self._forget)
+    machine = DockerMachine(container, self._forget, limits.disk_mb)
     self._machines[container.name] = machine
     self._start_watching()
     return machine
@@ -167,7 +173,6 @@ class DockerEngine(MachineEngine):
 
   async def _watch_sizes(self) -> None:
     """Stops containers that wrote too much, while there are containers."""
-    max_bytes = self._limits.disk_mb << 20
     while self._machines:
       await asyncio.sleep(WATCH_PERIOD_S)
       try:
@@ -177,9 +182,9 @@ class DockerEngine(MachineEngine):
         continue
       for name, size in sizes.items():
         machine = self._machines.get(name)
-        if machine is not None and size > max_bytes:
+        if machine is not None and size > machine.disk_mb << 20:
           await machine.stop(
-            f"The machine was stopped: more than {self._limits.disk_mb} MB "
+            f"The machine was stopped: more than {machine.disk_mb} MB "
             "were written."
           )
 
@@ -202,8 +207,12 @@ class DockerMachine(Machine):
   """
 
   def __init__(
-    self, container: SessionContainer, forget: Callable[[str], None]
+    self,
+    container: SessionContainer,
+    forget: Callable[[str], None],
+    disk_mb: int = MachineLimits.disk_mb,
   ):
+    self.disk_mb = disk_mb  # written at most, beyond the image
     self._container = container
     self._forget = forget
     self._stop_reason = ""

@@ -4,6 +4,7 @@ import abc
 from collections.abc import Mapping, Sequence
 
 from agentrl_jax.service.docker.stream import Finished, Terminal
+from environments.options import MachineLimits
 from environments.os_interaction.machines.files import Changes, Tree
 
 MAX_OUTPUT_BYTES = 1 << 20  # kept of a script's output
@@ -90,11 +91,16 @@ class Machine(abc.ABC):
 class MachineEngine(abc.ABC):
   """Starts machines."""
 
+  has_images: bool = False  # False: all machines begin with the same files
+
   @abc.abstractmethod
-  async def start(self, image: str) -> Machine:
+  async def start(
+    self, image: str, limits: MachineLimits | None = None
+  ) -> Machine:
     """Starts a fresh machine; cancellation leaves none behind.
 
-    `image` is AgentBench's name of it: default, packages or ubuntu.
+    `image` is AgentBench's name of it (default, packages or ubuntu), or of an
+    engine that `has_images` any other. `limits` replace the engine's own.
     """
 
   @abc.abstractmethod

@@ -64,6 +64,7 @@ class Shell:
     self._machine = machine
     self._terminal = terminal
     self._limit_s = limit_s
+    self._settings = _SETTINGS  # typed first into every shell
 
   @classmethod
   async def open(
@@ -90,6 +91,18 @@ class Shell:
       raise
     return shell
 
+  async def begin(self, script: str) -> None:
+    """Types a script, here and first into each shell that replaces this one.
+
+    Raises `EnvironmentFault` if the script does not end.
+    """
+    self._settings += f"; {script}"
+    reply = await self.execute(script)
+    if reply.ending is not Ending.COMPLETED:
+      raise EnvironmentFault(
+        f"the shell's first script {script[:80]!r} does not end: {reply.note}"
+      )
+
   async def execute(self, script: str) -> ShellReply:
     """Types a script and waits for its end or one of its limits."""
     output, ending = await self._type(script.encode(), self._limit_s)
@@ -112,7 +125,7 @@ class Shell:
     output = TerminalOutput(num_lines=0)
     ending = await self._read(output, limit_s)
     if ending is Ending.COMPLETED and not completes:
-      _, ending = await self._type(_SETTINGS.encode(), limit_s)
+      _, ending = await self._type(self._settings.encode(), limit_s)
     if ending is not Ending.COMPLETED:
       raise MachineLost(
         "The machine was stopped: its new shell has ended, or shown no prompt "

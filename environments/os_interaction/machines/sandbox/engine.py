@@ -68,7 +68,9 @@ class SandboxEngine(MachineEngine):
     self._starting = asyncio.Lock()
     self._zygote: zygote_client.ZygoteClient | None = None
 
-  async def start(self, image: str) -> Machine:
+  async def start(
+    self, image: str, limits: MachineLimits | None = None
+  ) -> Machine:
     """Starts a sandbox; all of AgentBench's images share the one folder."""
     del image
     async with self._starting:
@@ -76,7 +78,7 @@ class SandboxEngine(MachineEngine):
         await self.close()
         self._zygote = await zygote_client.ZygoteClient.start()
     return await SandboxMachine.start(
-      self._zygote, next(self._numbers), self._limits, self._rootfs
+      self._zygote, next(self._numbers), limits or self._limits, self._rootfs
     )
 
   async def close(self) -> None:

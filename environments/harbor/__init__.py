@@ -1,0 +1,3 @@
+from environments.harbor.environment import Harbor
+
+__all__ = ["Harbor"]
