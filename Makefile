@@ -88,13 +88,14 @@ format: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready
+bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready $(VENV)-llama/ready
 	$(VENV)/bin/python -m bench.run $(ARGS)
 
 # Peers have requirements that may not suit ours, nor each other's.
 $(VENV)-peers/ready: bench/peers/requirements.txt
 $(VENV)-tunix/ready: bench/peers/tunix_requirements.txt
-$(VENV)-peers/ready $(VENV)-tunix/ready:
+$(VENV)-llama/ready: bench/peers/llama_requirements.txt
+$(VENV)-peers/ready $(VENV)-tunix/ready $(VENV)-llama/ready:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet -r $<
