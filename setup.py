@@ -53,6 +53,7 @@ EXTRAS = {
   "judge": ["openai>=2"],  # rewards of a model, by adapters/judge.py
   # Games and puzzles that are answered in text.
   "puzzles": ["gymnasium>=1.0", "reasoning-gym>=0.1.25", "textarena>=0.7.4"],
+  "mcp": ["mcp>=1.24"],  # tools of MCP servers; either version of its API
   "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
   "track": ["wandb", "mlflow-skinny"],  # report.trackers
@@ -71,12 +72,12 @@ EXTRAS = {
     "grpcio",
     "gymnasium",
     "hypothesis",
+    "mcp-server-time>=2026.10",  # a server whose tools docs play with
     "kubernetes-validate>=1.35",  # schemas of its API, for launch/gke
     "mpmath",  # the one package that bfcl-eval's tasks need
     "mypy",
     # Agents that are written with these train unchanged; `make clients` has
     # more, which need other versions of what is here.
-    "anthropic",
     "openai",
     "openai-agents",
     "opentelemetry-sdk>=1.27",

@@ -13,9 +13,7 @@
 - checkpoint: the time that saving blocks, against a copy of the same bytes.
 - rl_step: sampling and one update, against Tunix and TRL.
 - published: an update of the model in the folder BENCH_MODEL, against
-  transformers and TRL's way to run it; only if named.
-- published_rl_step: sampling and one update of that model, against Tunix and
-  TRL; only if named.
+  transformers; only if named.
 
 Float32 on the CPU, on both sides. Peers take turns with our code; the result is
 the median of the ratios on an otherwise idle machine: `contended` says whether
@@ -41,4 +39,4 @@ ROWS = (
 )
 
 if __name__ == "__main__":
-  rows.run(__doc__, "learner", ROWS, named=("published", "published_rl_step"))
+  rows.run(__doc__, "learner", ROWS, named=("published",))

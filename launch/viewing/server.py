@@ -51,7 +51,6 @@ class Viewer:
     self._index = TrajectoryIndex(run)
     self._codec: ChatCodec | None = None
     state = RunState(run)
-    self.kept = self._index.trajectory
     self.listing, self.now, self.curves = (
       self._index.listing,
       state.now,
@@ -61,7 +60,7 @@ class Viewer:
   def trajectory(self, id: str) -> TrajectoryPage:
     """Returns a trajectory. Raises `UnknownTrajectoryError`."""
     self._index.listing()  # it may have been kept since the page asked
-    kept = self.kept(id)
+    kept = self._index.trajectory(id)
     return trajectory_page(kept.trajectory, self._tokens(), kept.learned)
 
   def _tokens(self) -> ChatCodec | None:

@@ -1,4 +1,4 @@
-"""Routes of OpenAI's and Anthropic's APIs, by whose wires agents call."""
+"""Routes of OpenAI's API: completions, chat completions and models."""
 
 import asyncio
 import concurrent.futures
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -16,17 +16,18 @@ from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator
 from agentrl_jax.rollout.openai.chat import ChatCall
-from agentrl_jax.rollout.openai.choices import Choice, Delta, all_deltas
+from agentrl_jax.rollout.openai.choices import (
+  Choice,
+  Delta,
+  all_deltas,
+  usage_of,
+)
 from agentrl_jax.rollout.openai.completions import CompletionCall
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
   ConversationCache,
 )
-from agentrl_jax.rollout.openai.episodes.offers import (
-  EpisodeApi,
-  Episodes,
-  identity_of,
-)
+from agentrl_jax.rollout.openai.episodes.offers import EpisodeApi, Episodes
 from agentrl_jax.rollout.openai.models import Names, unknown_model
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
@@ -34,29 +35,17 @@ from agentrl_jax.rollout.openai.schema import (
   ServingLimits,
   TextCompletionRequest,
 )
-from agentrl_jax.rollout.openai.validation import parse_object
-from agentrl_jax.rollout.openai.wires.messages import MESSAGES, read_count
-from agentrl_jax.rollout.openai.wires.responses import RESPONSES
-from agentrl_jax.rollout.openai.wires.wire import (
-  CHAT,
-  COMPLETIONS,
-  Call,
-  Event,
-  Wire,
-  WireReply,
-)
+from agentrl_jax.rollout.openai.validation import parse_object, read
 from agentrl_jax.rollout.server.errors import (
-  EPISODE_PREFIX,
   PREFIX,
   ApiError,
+  error_body,
 )
 from agentrl_jax.rollout.server.state import ServerState
 
 _LONG_BODY = 1 << 16  # bytes, which take about fifty milliseconds
 
-# Prefixes of all calls; with an episode's id it is recorded there.
-_PREFIXES = (PREFIX, f"{EPISODE_PREFIX}/{{episode}}{PREFIX}")
-_WIRES = (COMPLETIONS, CHAT, MESSAGES, RESPONSES)
+Call = ChatCall | CompletionCall  # a validated call of either endpoint
 
 
 class OpenAIModel:
@@ -93,12 +82,12 @@ class CallReader:
     self._long = concurrent.futures.ThreadPoolExecutor(1, "calls-long")
 
   async def validate(
-    self, body: bytes, read: Callable[[Mapping[str, Any]], CompletionRequest]
+    self, body: bytes, kind: type[CompletionRequest]
   ) -> CompletionRequest:
     """Validates a request. Raises `ApiError` or `RequestRefused`."""
     return await asyncio.get_running_loop().run_in_executor(
       self._long if len(body) > _LONG_BODY else self._plain,
-      lambda: read(parse_object(body, max_values=self._max_values)),
+      lambda: read(kind, parse_object(body, max_values=self._max_values)),
     )
 
   async def tokenize(
@@ -156,17 +145,10 @@ class OpenAIApi:
     """Adds the routes."""
     self._episodes.add_to(application)
     router = application.router
-    for prefix in _PREFIXES:
-      for wire in _WIRES:
-        answer = functools.partial(self._answer, wire=wire)
-        router.add_post(f"{prefix}{wire.path}", answer)
-      router.add_post(f"{prefix}/messages/count_tokens", self.count_tokens)
-      router.add_get(f"{prefix}/models", self.models)
-      router.add_get(f"{prefix}/models/{{model:.+}}", self.model)
-
-  def admits(self, request: web.Request) -> bool:
-    """Returns whether a call's key is the id of its episode."""
-    return self._episodes.has_key(request)
+    router.add_post(f"{PREFIX}/completions", self.completions)
+    router.add_post(f"{PREFIX}/chat/completions", self.chat)
+    router.add_get(f"{PREFIX}/models", self.models)
+    router.add_get(f"{PREFIX}/models/{{model:.+}}", self.model)
 
   async def models(self, request: web.Request) -> web.Response:
     """Lists the versions that are served."""
@@ -182,15 +164,13 @@ class OpenAIApi:
         return web.json_response(entry)
     raise ApiError(f"{name} has no weights yet", status=404, param="model")
 
-  async def count_tokens(self, request: web.Request) -> web.Response:
-    """Counts the tokens of a prompt, and samples nothing."""
-    async with self._state.bodies.body(request) as body:
-      call = await self._reader.validate(body, read_count)
-      model = self._model_of(call.model)
-      tokenized = await self._reader.tokenize(
-        call, model, model.conversations, num_bytes=len(body)
-      )
-    return web.json_response({"input_tokens": len(tokenized.prompts[0])})
+  async def completions(self, request: web.Request) -> web.StreamResponse:
+    """Completes prompts."""
+    return await self._answer(request, TextCompletionRequest)
+
+  async def chat(self, request: web.Request) -> web.StreamResponse:
+    """Answers a conversation."""
+    return await self._answer(request, ChatCompletionRequest)
 
   def _listed(self) -> list[dict[str, Any]]:
     return [entry for model in self._models for entry in model.names.listed()]
@@ -208,7 +188,7 @@ class OpenAIApi:
     raise unknown_model(name, [entry["id"] for entry in self._listed()])
 
   async def _answer(
-    self, http_request: web.Request, wire: Wire
+    self, http_request: web.Request, kind: type[CompletionRequest]
   ) -> web.StreamResponse:
     episode = self._episodes.episode_of(http_request)
     async with contextlib.AsyncExitStack() as stack:
@@ -216,24 +196,19 @@ class OpenAIApi:
       async with self._state.bodies.body(http_request) as body:
         self._refuse_more()
         stack.enter_context(self._state.call())
-        request = await self._reader.validate(body, wire.read)
+        request = await self._reader.validate(body, kind)
         model = self._model_of(request.model)
-        is_chat = isinstance(request, ChatCompletionRequest)
+        is_chat = kind is ChatCompletionRequest
         context = model.conversations if is_chat else model.no_context
         if episode is not None:
           role = self._episodes.role_of(http_request)
-          key, is_new = identity_of(http_request)
-          calling = episode.calling(body, role, key, is_new=is_new)
-          episode_call = stack.enter_context(calling)
+          episode_call = stack.enter_context(episode.calling(body, role))
           repeated = episode_call.repeated()
           context, generator = repeated or episode_call, repeated or generator
         call = await self._reader.tokenize(
           request, model, context, num_bytes=len(body)
         )
-      reply = wire.reply(call)
-      return await self._respond(
-        http_request, call, reply, model, context, generator
-      )
+      return await self._respond(http_request, call, model, context, generator)
 
   def _refuse_more(self) -> None:
     if self._state.num_calls >= self._max_calls:
@@ -246,7 +221,6 @@ class OpenAIApi:
     self,
     http_request: web.Request,
     call: Call,
-    reply: WireReply,
     model: OpenAIModel,
     context: CallContext,
     generator: Generator,
@@ -260,11 +234,13 @@ class OpenAIApi:
     async with contextlib.aclosing(deltas):
       if request.stream:
         return await self._stream(
-          http_request, call, reply, choices, deltas, model.limits.write_s
+          http_request, call, choices, deltas, model.limits.write_s
         )
       async for choice, delta in deltas:
         self._note(call, choice, delta)
-    return web.json_response(reply.whole(choices))
+    body = call.envelope.around([call.choice_json(c) for c in choices])
+    usage = usage_of(call.prompts, choices)
+    return web.json_response(body | call.extra_json() | {"usage": usage})
 
   def _note(self, call: Call, choice: Choice, delta: Delta) -> None:
     if delta.is_last:
@@ -280,30 +256,34 @@ class OpenAIApi:
     self,
     http_request: web.Request,
     call: Call,
-    reply: WireReply,
     choices: list[Choice],
     deltas: AsyncIterator[tuple[Choice, Delta]],
     write_s: float,
   ) -> web.StreamResponse:
     """Sends server-sent events; errors before the first token have a status."""
     events = Events(http_request, write_s)
+    usage = {"usage": None} if call.request.include_usage else {}
+    extra = call.extra_json()
     try:
       async for choice, delta in deltas:
         self._note(call, choice, delta)
         if not events.has_begun:
           self._state.metrics.first_token(events.age_s)
-        for event in reply.events(choice, delta):
-          await events.send(event)
-      for event in reply.last_events(choices):
-        await events.send(event)
-      await events.end(reply.closing)
+        for choice_json in call.chunks_json(choice, delta):
+          body = call.envelope.around([choice_json], chunk=True)
+          await events.send(body | extra | usage)
+          extra = {}
+      if call.request.include_usage:
+        body = call.envelope.around([], chunk=True)
+        await events.send(body | {"usage": usage_of(call.prompts, choices)})
+      await events.done()
     except ConnectionError:  # the client has hung up
       return events.response
     except AgentRLError as error:
       if not events.has_begun:
         raise
       self._state.failed(error)
-      await events.send(reply.failure(error))
+      await events.send(error_body(error))
     return await events.close()
 
 
@@ -330,16 +310,13 @@ class Events:
     """Seconds since the call."""
     return time.monotonic() - self._begun
 
-  async def send(self, event: Event) -> None:
+  async def send(self, body: dict[str, Any]) -> None:
     """Waits until the client can accept more, up to `write_s`."""
-    name, body = event
-    head = f"event: {name}\n" if name else ""
-    await self._write(f"{head}data: {json.dumps(body)}\n\n")
+    await self._write(f"data: {json.dumps(body)}\n\n")
 
-  async def end(self, closing: str) -> None:
-    """Sends the text after the last event."""
-    if closing:
-      await self._write(closing)
+  async def done(self) -> None:
+    """Sends the mark of the end."""
+    await self._write("data: [DONE]\n\n")
 
   async def close(self) -> web.StreamResponse:
     """Ends the response."""

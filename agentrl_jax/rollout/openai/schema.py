@@ -28,7 +28,6 @@ from agentrl_jax.rollout.api import (
   MAX_STOPS,
   MAX_TOP,
 )
-from agentrl_jax.rollout.openai.thoughts import with_thought
 from agentrl_jax.rollout.openai.validation import (
   MAX_VALUES,
   JsonObject,
@@ -231,13 +230,8 @@ class CompletionRequest(JsonObject):
     return False
 
   @property
-  def must_fit(self) -> bool:
-    """True if a call is refused that asks for more tokens than there are."""
-    return True
-
-  @property
   def ignored(self) -> Set[str]:
-    """Names of the fields that are accepted, and could change the answer."""
+    """Names of the fields of messages that are accepted and not read."""
     return frozenset()
 
 
@@ -274,7 +268,7 @@ class _ToolCall(LenientObject):
   id: str = ""
 
 
-def joined_parts(content: Any) -> str:
+def _joined_parts(content: Any) -> str:
   """Joins the parts of a message's content."""
   if isinstance(content, str):
     return content
@@ -314,8 +308,7 @@ class ChatMessage(JsonObject):
   model_config = ConfigDict(extra="allow")
 
   role: Literal["system", "developer", "user", "assistant", "tool"]
-  content: Annotated[str, BeforeValidator(joined_parts)] = ""
-  reasoning_content: str = ""
+  content: Annotated[str, BeforeValidator(_joined_parts)] = ""
   name: str = ""
   refusal: str = ""
   tool_calls: Annotated[list[_ToolCall], FailFast()] = []
@@ -335,13 +328,10 @@ class ChatMessage(JsonObject):
 
   def to_message(self) -> Message:
     """Returns the message as chat templates read it."""
-    content = self.content or self.refusal
-    if self.role == "assistant":
-      content = with_thought(self.reasoning_content, content)
     return Message(
       # By OpenAI's reference, `developer` replaces `system`.
       role="system" if self.role == "developer" else self.role,
-      content=content,
+      content=self.content or self.refusal,
       tool_calls=tuple(
         ToolCall(call.function.name, call.function.arguments, call.id)
         for call in self.tool_calls
@@ -477,33 +467,5 @@ class ChatCompletionRequest(CompletionRequest):
     )
 
   @property
-  def needs_objects(self) -> bool:
-    """True if the client can only be sent calls whose arguments are objects."""
-    return False
-
-  @property
   def ignored(self) -> Set[str]:
     return frozenset().union(*(m.model_extra or () for m in self.messages))
-
-
-class TranslatedRequest(ChatCompletionRequest):
-  """A call of another API, in the form of a chat.
-
-  There a number of tokens is the most that the answer may have, and need not
-  fit: clients give the largest that their vendor's models allow.
-  """
-
-  wishes: list[str] = []  # fields that are accepted, and not carried out
-  objects_only: bool = False
-
-  @property
-  def must_fit(self) -> bool:
-    return False
-
-  @property
-  def needs_objects(self) -> bool:
-    return self.objects_only
-
-  @property
-  def ignored(self) -> Set[str]:
-    return super().ignored | frozenset(self.wishes)

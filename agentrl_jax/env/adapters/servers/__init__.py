@@ -1,0 +1,1 @@
+"""Adapters of other libraries' environments to tool calls."""

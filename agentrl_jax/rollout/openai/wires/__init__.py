@@ -1,1 +1,0 @@
-"""Wires: forms of calls and answers, one per API, over the same chat."""
