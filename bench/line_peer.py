@@ -19,6 +19,13 @@ SCRIPTS = pathlib.Path(__file__).parent / "peers"
 DEADLINE_S = 120
 
 
+def peak_gib(process: int | str = "self") -> float:
+  """Returns the most memory that a process has held, in GiB."""
+  lines = pathlib.Path(f"/proc/{process}/status").read_text().splitlines()
+  peak = next(line for line in lines if line.startswith("VmHWM:"))
+  return int(peak.split()[1]) / 2**20
+
+
 class PeerFailed(RuntimeError):
   """The peer's process ended where an answer was expected."""
 
@@ -55,6 +62,10 @@ class LinePeer:
     self._process.stdin.flush()
     wall, cpu = map(float, self._answer().split())
     return Times(wall, cpu)
+
+  def peak_gib(self) -> float:
+    """Returns the most memory that the running peer has held, in GiB."""
+    return peak_gib(self._process.pid)
 
   def close(self) -> None:
     """Ends the process."""

@@ -35,8 +35,15 @@ def run(
   parser.add_argument(
     "--tunix_python", type=pathlib.Path, default=".venv-tunix/bin/python"
   )
+  parser.add_argument(
+    "--llama_python", type=pathlib.Path, default=".venv-llama/bin/python"
+  )
   options = parser.parse_args()
-  pythons = {"torch": options.peer_python, "tunix": options.tunix_python}
+  pythons = {
+    "torch": options.peer_python,
+    "tunix": options.tunix_python,
+    "llama_cpp": options.llama_python,
+  }
   for python in pythons.values():
     if not python.exists():
       sys.stderr.write(

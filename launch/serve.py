@@ -108,7 +108,10 @@ _GRACE_S = flags.DEFINE_float(
   upper_bound=1e9,
 )
 _COMPILE_CACHE = flags.DEFINE_string(
-  "compile_cache", "", "A folder for compiled programs; a run's is its own."
+  "compile_cache",
+  "",
+  "A folder for compiled programs; by default "
+  "that of the run, or of the user for models of folders.",
 )
 
 CONSOLE = plain_console(soft_wrap=True)

@@ -13,7 +13,9 @@
 - checkpoint: the time that saving blocks, against a copy of the same bytes.
 - rl_step: sampling and one update, against Tunix and TRL.
 - published: an update of the model in the folder BENCH_MODEL, against
-  transformers; only if named.
+  transformers and TRL's way to run it; only if named.
+- published_rl_step: sampling and one update of that model, against Tunix and
+  TRL; only if named.
 
 Float32 on the CPU, on both sides. Peers take turns with our code; the result is
 the median of the ratios on an otherwise idle machine: `contended` says whether
@@ -39,4 +41,4 @@ ROWS = (
 )
 
 if __name__ == "__main__":
-  rows.run(__doc__, "learner", ROWS, named=("published",))
+  rows.run(__doc__, "learner", ROWS, named=("published", "published_rl_step"))

@@ -1,11 +1,14 @@
 """An update of a published model on 4 groups of 8 answers, with transformers.
 
 Ours packs the groups as prefix trees in rows of 512 tokens, builds the batch
-and makes the update. The peer computes all 32 sequences in one padded batch,
-with the same clipped surrogate, clipping and torch's fused AdamW. Loss and
-norm of the gradient must be equal before anything is timed. `tokens` are those
-that each side computes; operations are 6 params a token. CPU seconds are given
-too: they mean something on a busy machine.
+and makes the update. Peers have the same clipped surrogate, clipping and
+torch's fused AdamW: `transformers` computes all 32 sequences in one padded
+batch, `trl` as TRL's trainer does, in micro-batches of 8 and with its head,
+which is slower and takes less memory. Loss and norm of the gradient must be
+equal before anything is timed.
+
+`tokens` are those that each side computes; operations are 6 params a token.
+CPU seconds are given too: they mean something on a busy machine.
 """
 
 import functools
@@ -23,10 +26,14 @@ from agentrl_jax.train.train_batch import BatchConfig, TrainBatch
 from bench import published, timing, tiny
 from bench.learner.shared import ATTEMPTS, make_attempt
 from bench.learner.train_step import WIDTH, square_product
-from bench.line_peer import LinePeer, Pythons
+from bench.line_peer import LinePeer, Pythons, peak_gib
 from configs.base import defaults
 
 GROUPS, ROW = 4, 512
+PEERS = {  # script, its results, and the line for an update
+  "transformers": ("hugging_face_step.py", "results.npz", "clipped"),
+  "trl": ("trl_step.py", "trl_results.npz", "update"),
+}
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
@@ -55,18 +62,18 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     workspace = pathlib.Path(name)
     (workspace / "model").symlink_to(published.folder())
     np.savez(workspace / "micro_batch.npz", **arrays)
-    peer = LinePeer(pythons["torch"], "hugging_face_step.py", workspace)
-    with np.load(workspace / "results.npz") as results:
-      for key, wanted in (("loss", "loss"), ("gradient_norm", "norm")):
-        np.testing.assert_allclose(
-          ours.report[key], results[wanted], rtol=1e-3, atol=1e-5, err_msg=key
-        )
-    turns["transformers"] = functools.partial(peer.ask, "clipped")
-    turns["torch_product"] = functools.partial(peer.ask, "product")
-    timing.in_turn(turns, 1)
-    times = timing.in_turn(turns, pairs)
-    peer.close()
-  tokens = {
+    peers, tokens = {}, {}
+    for name, (script, results, line) in PEERS.items():
+      peers[name] = LinePeer(pythons["torch"], script, workspace)
+      tokens[name] = _equal_tokens(ours.report, workspace / results)
+      turns[name] = functools.partial(peers[name].ask, line)
+    product = functools.partial(peers["transformers"].ask, "product")
+    timing.in_turn(turns | {"torch_product": product}, 1)
+    times = timing.in_turn(turns | {"torch_product": product}, pairs)
+    peak = {name: peer.peak_gib() for name, peer in peers.items()}
+    for peer in peers.values():
+      peer.close()
+  tokens |= {
     "ours": len(micro_batches) * ROW,
     "transformers": arrays["token"].size,
     "of_trajectories": sum(
@@ -75,12 +82,19 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     "sampled": int(arrays["mask"].sum()),
   }
   return {
-    "work": {"model": published.folder().name, "groups": GROUPS},
+    "work": {
+      "model": published.folder().name,
+      "groups": GROUPS,
+      "attempts": ATTEMPTS,
+    },
     "params": num_params,
     "tokens": tokens,
-    "peer": peer.version,
+    "peers": {name: peer.version for name, peer in peers.items()},
     "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
-    "times_faster": timing.ratio(times["transformers"], times["ours"]),
+    "times_faster_than": {
+      name: timing.ratio(times[name], times["ours"]) for name in peers
+    },
+    "peak_gib": {"ours": peak_gib()} | peak,
     **_by_cpu(times, tokens, num_params),
     "load_before": load_before,
     "contended": timing.contended(load_before, times),
@@ -91,17 +105,32 @@ def _by_cpu(times, tokens, num_params: int) -> dict[str, object]:
   seconds = {n: timing.milliseconds(t)["cpu"] / 1e3 for n, t in times.items()}
   rates = {
     name: 6e-9 * num_params * tokens[name] / seconds[name]
-    for name in ("ours", "transformers")
+    for name in ("ours", *PEERS)
   }
   return {
-    "times_less_cpu": seconds["transformers"] / seconds["ours"],
+    "times_less_cpu_than": {
+      name: seconds[name] / seconds["ours"] for name in PEERS
+    },
     "gflop_per_cpu_s": rates
     | {
       name: published.product_gflops(times[name], WIDTH)
       for name in ("product", "torch_product")
     },
-    "operations_to_transformers": rates["ours"] / rates["transformers"],
+    "operations_to": {name: rates["ours"] / rates[name] for name in PEERS},
   }
+
+
+def _equal_tokens(report, results: pathlib.Path) -> int:
+  """Returns the tokens that a peer computes, 0 if it does not say so.
+
+  Raises `AssertionError` if its loss or its gradient's norm differs from ours.
+  """
+  with np.load(results) as theirs:
+    for key, name in (("loss", "loss"), ("gradient_norm", "norm")):
+      np.testing.assert_allclose(
+        report[key], theirs[name], rtol=1e-3, atol=1e-5, err_msg=key
+      )
+    return int(theirs["tokens"]) if "tokens" in theirs else 0
 
 
 class _Updates:

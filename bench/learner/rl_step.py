@@ -12,6 +12,7 @@ import functools
 import os
 import pathlib
 import tempfile
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
-from bench.line_peer import LinePeer, Pythons
+from bench.line_peer import LinePeer, Pythons, peak_gib
 from configs.base import defaults
 
 ATTEMPTS, PROMPT, ANSWER = 8, 128, 128
@@ -38,13 +39,31 @@ PEERS = {  # environment and script
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
+  policy, learner = tiny.make_learner()
+  params = policy.init(jax.random.key(0))
+  rng = np.random.default_rng(0)
+  prompt = rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(np.int32)
+  return compared(
+    Steps(policy, learner, params, prompt, tiny.loss_config()),
+    pairs,
+    pythons,
+    lambda folder: tiny.write_model(folder, params),
+  ) | {"model": tiny.work_of(tiny.MODEL)}
+
+
+def compared(
+  ours: "Steps",
+  pairs: int,
+  pythons: Pythons,
+  write_model: Callable[[pathlib.Path], object],
+) -> dict[str, object]:
+  """Takes turns with the peers, which read the model that is written."""
   load_before = os.getloadavg()[0]
-  ours = _Steps()
   turns = {"ours": ours}
   peers = {}
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    tiny.write_model(folder / "model", ours.params)
+    write_model(folder / "model")
     np.save(folder / "prompt.npy", ours.prompt)
     for peer, (where, script) in PEERS.items():
       if pythons[where].exists():
@@ -53,13 +72,13 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     timing.in_turn(turns, 2)  # some compile in their second step
     ours.parts.clear()
     times = timing.in_turn(turns, pairs)
+    peak = {peer: each.peak_gib() for peer, each in peers.items()}
     for each in peers.values():
       each.close()
   return {
     "work": {
-      "model": tiny.work_of(tiny.MODEL),
       "attempts": ATTEMPTS,
-      "prompt": PROMPT,
+      "prompt": len(ours.prompt),
       "answer": ANSWER,
     },
     "peers": {peer: each.version for peer, each in peers.items()},
@@ -70,41 +89,42 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     "times_faster_than": {
       peer: timing.ratio(times[peer], times["ours"]) for peer in peers
     },
+    "times_less_cpu_than": {
+      peer: timing.milliseconds(times[peer])["cpu"]
+      / timing.milliseconds(times["ours"])["cpu"]
+      for peer in peers
+    },
+    "peak_gib": {"ours": peak_gib()} | peak,
     "load_before": load_before,
     "contended": timing.contended(load_before, times),
   }
 
 
-class _Steps:
+class Steps:
   """Takes our steps one after another."""
 
-  def __init__(self):
-    policy, self._learner = tiny.make_learner()
-    self.params = policy.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    self.prompt = rng.integers(0, tiny.MODEL.vocab_size, PROMPT).astype(
-      np.int32
-    )
+  def __init__(self, policy, learner, params, prompt, loss):
+    self._learner, self.prompt = learner, prompt
     store = ServedWeights(1)
     config = defaults(
       EngineConfig,
       "engine",
       slots=(ATTEMPTS,),
-      context=PROMPT + ANSWER,
-      prefill_chunks=(PROMPT,),
+      context=len(prompt) + ANSWER,
+      prefill_chunks=(len(prompt),),
       steps_per_sync=16,
     )
     self._driver = LocalDriver(RolloutEngine(policy, config, store))
     self._publisher = Publisher(policy, store)
     self._batch_builder = BatchBuilder(
       policy,
-      loss=tiny.loss_config(),
+      loss=loss,
       advantage=defaults(
         AdvantageConfig, "advantage", task_center=False, task_scale=False
       ),
       # One row, in which the prompt is computed once.
       batch=BatchConfig(
-        row_length=PROMPT + ATTEMPTS * ANSWER,
+        row_length=len(prompt) + ATTEMPTS * ANSWER,
         micro_batch=1,
         sharing=ATTEMPTS,
         roles=(),
@@ -112,7 +132,7 @@ class _Steps:
       task_ids={TASK.name: 0},
       temperature=1.0,
     )
-    self._state = self._learner.init(self.params)
+    self._state = self._learner.init(params)
     self._publisher.publish(self._state.params, 0)
     self._number = 0
     self.parts: dict[str, list[timing.Times]] = {}

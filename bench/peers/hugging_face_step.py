@@ -29,10 +29,15 @@ def clipped_loss(model, micro_batch):
     micro_batch[name][:, 1:]
     for name in ("behavior_logprob", "advantage", "mask")
   )
+  # Padding comes after what counts: no token sees it.
+  return -gains(logprob, behavior, advantage)[mask].mean()
+
+
+def gains(logprob, behavior, advantage):
+  """Clipped gains of tokens, before they are reduced."""
   ratio = torch.exp(logprob - behavior)
   clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-  gain = torch.minimum(ratio * advantage, clipped * advantage)
-  return -gain[mask].mean()  # padding comes after what counts: no token sees it
+  return torch.minimum(ratio * advantage, clipped * advantage)
 
 
 def cross_entropy(model, micro_batch):
@@ -40,8 +45,8 @@ def cross_entropy(model, micro_batch):
   return model(micro_batch["token"], labels=micro_batch["token"]).loss
 
 
-def main() -> None:
-  """Answers every line on standard input with one measurement."""
+def start():
+  """Returns folder, model, micro-batch, optimizer and the file of answers."""
   answers = os.fdopen(os.dup(1), "w")
   os.dup2(2, 1)  # whatever else is printed
   folder = pathlib.Path(sys.argv[1])
@@ -56,14 +61,34 @@ def main() -> None:
   optimizer = torch.optim.AdamW(
     model.parameters(), lr=RATE, weight_decay=0.01, fused=True
   )
+  return folder, model, micro_batch, optimizer, answers
+
+
+def apply(model, optimizer) -> float:
+  """Clips the gradient and makes the step; returns the norm."""
+  norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+  optimizer.step()
+  optimizer.zero_grad(set_to_none=True)
+  return float(norm)
+
+
+def answer_lines(work, answers) -> None:
+  """Does the work that each line names, and answers with its seconds."""
+  for line in sys.stdin:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work[line.strip()]()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(wall, cpu, file=answers, flush=True)
+
+
+def main() -> None:
+  """Answers every line on standard input with one measurement."""
+  folder, model, micro_batch, optimizer, answers = start()
 
   def update(loss) -> tuple[float, float]:
     value = loss(model, micro_batch)
     value.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return float(value.detach()), float(norm)
+    return float(value.detach()), apply(model, optimizer)
 
   a, b = torch.randn(2, 2048, 2048)
   work = {
@@ -76,11 +101,7 @@ def main() -> None:
   np.savez(folder / "results.npz", loss=loss, norm=norm, loss_after=loss_after)
   version = f"transformers {transformers.__version__}, torch"
   print(version, torch.__version__, file=answers, flush=True)
-  for line in sys.stdin:
-    wall, cpu = time.perf_counter(), time.process_time()
-    work[line.strip()]()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    print(wall, cpu, file=answers, flush=True)
+  answer_lines(work, answers)
 
 
 if __name__ == "__main__":

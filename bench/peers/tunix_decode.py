@@ -1,8 +1,9 @@
 """Peer of `bench.rollout.decode`: Tunix's vanilla sampler.
 
 Reads a model and prompts.npy from a folder and prints its versions. Then every
-line has a number of prompts, to which the peer generates greedily. It writes
-the tokens to tunix_<number>.npy and answers the line with the seconds taken.
+line has a number of prompts, to which the peer generates greedily, and may have
+a number of tokens. It writes the tokens to tunix_<number>.npy and answers the
+line with the seconds taken.
 """
 
 import os
@@ -45,11 +46,11 @@ def main() -> None:
   version = getattr(tunix, "__version__", "0.1.7")
   print("tunix", version, "jax", jax.__version__, file=answers, flush=True)
   for line in sys.stdin:
-    number = int(line)
+    number, answer = (*map(int, line.split()), ANSWER)[:2]
     wall, cpu = time.perf_counter(), time.process_time()
     found = sampler(
       texts[:number],
-      max_generation_steps=ANSWER,
+      max_generation_steps=answer,
       max_prompt_length=length,
       eos_tokens=[NO_TOKEN],
       temperature=0.0,

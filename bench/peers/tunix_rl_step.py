@@ -18,6 +18,8 @@ import optax
 import tunix
 from jax.sharding import Mesh
 from tunix.generate import tokenizer_adapter
+from tunix.models.llama3 import model as llama3
+from tunix.models.llama3 import params as llama3_params
 from tunix.models.qwen3 import model as qwen3
 from tunix.models.qwen3 import params as qwen3_params
 from tunix.rl import rl_cluster
@@ -28,25 +30,31 @@ from words import make_tokenizer, rewards, text_of
 ATTEMPTS, PROMPT, ANSWER = 8, 128, 128
 NO_TOKEN = 10**6  # ends no answer
 ROLE = rl_cluster.Role
+FAMILIES = {  # by model_type, with the name of tied embeddings
+  "llama": (llama3.ModelConfig, llama3_params, "weight_tying"),
+  "qwen3": (qwen3.ModelConfig, qwen3_params, "use_tied_embedding"),
+}
 
 
 def make_model(folder: pathlib.Path, mesh: Mesh):
   """The model that lies in the folder, and its number of words."""
   described = json.loads((folder / "config.json").read_text())
   rope = described.get("rope_parameters", described)
-  config = qwen3.ModelConfig(
+  make_config, params, tied = FAMILIES[described["model_type"]]
+  width, num_heads = described["hidden_size"], described["num_attention_heads"]
+  config = make_config(
     num_layers=described["num_hidden_layers"],
     vocab_size=described["vocab_size"],
-    embed_dim=described["hidden_size"],
+    embed_dim=width,
     hidden_dim=described["intermediate_size"],
-    num_heads=described["num_attention_heads"],
-    head_dim=described["head_dim"],
+    num_heads=num_heads,
+    head_dim=described.get("head_dim", width // num_heads),
     num_kv_heads=described["num_key_value_heads"],
     norm_eps=described["rms_norm_eps"],
     rope_theta=int(rope["rope_theta"]),
-    use_tied_embedding=True,
+    **{tied: described["tie_word_embeddings"]},
   )
-  model = qwen3_params.create_model_from_safe_tensors(
+  model = params.create_model_from_safe_tensors(
     str(folder), config, mesh, dtype=jax.numpy.float32
   )
   return model, config.vocab_size

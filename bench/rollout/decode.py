@@ -51,18 +51,18 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     }
     rows = {}
     for number in NUMBERS:
-      ours = _Answers(policy, params, prompts[:number])
+      ours = Answers(policy, params, prompts[:number])
       turns = {"ours": ours} | {
         peer: functools.partial(each.ask, str(number))
         for peer, each in peers.items()
       }
       timing.in_turn(turns, 1)  # compiles
-      equal = {
-        peer: _equal(ours.tokens, np.load(folder / f"{peer}_{number}.npy"))
+      shares = {
+        peer: equal(ours.tokens, np.load(folder / f"{peer}_{number}.npy"))
         for peer in peers
       }
       times = timing.in_turn(turns, pairs)
-      rows[number] = _row(times, equal, load_before)
+      rows[number] = _row(times, shares, load_before)
     for each in peers.values():
       each.close()
   return {
@@ -72,29 +72,29 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
       "answer": ANSWER,
     },
     "peers": {peer: each.version for peer, each in peers.items()},
-    "limits": _limits(params),
+    "limits": limits(params),
     "at_once": rows,
     "load_before": load_before,
   }
 
 
-class _Answers:
+class Answers:
   """Submits all prompts at once and waits for all answers."""
 
-  def __init__(self, policy, params, prompts):
+  def __init__(self, policy, params, prompts, num_tokens: int = ANSWER):
     store = ServedWeights(1)
     config = defaults(
       EngineConfig,
       "engine",
       slots=(len(prompts),),
-      context=PROMPT + ANSWER,
-      prefill_chunks=(PROMPT,),
+      context=prompts.shape[1] + num_tokens,
+      prefill_chunks=(prompts.shape[1],),
       prefill_tokens=4096,
       steps_per_sync=16,
     )
     self._driver = LocalDriver(RolloutEngine(policy, config, store))
     Publisher(policy, store).publish(params, 0)
-    self._prompts = prompts
+    self._prompts, self._num_tokens = prompts, num_tokens
     self.tokens = np.zeros((0, 0))
 
   def __call__(self) -> timing.Times:
@@ -102,7 +102,7 @@ class _Answers:
     return timing.times_of(self._answer)
 
   def _answer(self) -> None:
-    spec = SamplingParams(temperature=0.0, max_tokens=ANSWER)
+    spec = SamplingParams(temperature=0.0, max_tokens=self._num_tokens)
     asked = [self._driver.submit(prompt, spec) for prompt in self._prompts]
     self._driver.run_until_idle()
     self.tokens = np.array([each.result().sampled for each in asked])
@@ -115,28 +115,28 @@ def _prompts() -> np.ndarray:
   return rng.integers(0, tiny.MODEL.vocab_size - 2, shape).astype(np.int32)
 
 
-def _equal(ours: np.ndarray, theirs: np.ndarray) -> float:
-  """Share of equal tokens; raises if answers begin differently."""
-  if (ours[:, :EQUAL] != theirs[:, :EQUAL]).any():
+def equal(ours: np.ndarray, theirs: np.ndarray, first: int = EQUAL) -> float:
+  """Share of equal tokens; raises if one of the first is another."""
+  if (ours[:, :first] != theirs[:, :first]).any():
     raise RuntimeError("a peer answers otherwise: its time says nothing")
   return float(np.mean(ours == theirs))
 
 
-def _row(times, equal, load_before) -> dict[str, object]:
+def _row(times, shares, load_before) -> dict[str, object]:
   return {
     "milliseconds": {n: timing.milliseconds(t) for n, t in times.items()},
     "milliseconds_per_token": {
       n: timing.milliseconds(t)["wall"] / ANSWER for n, t in times.items()
     },
     "times_faster_than": {
-      peer: timing.ratio(times[peer], times["ours"]) for peer in equal
+      peer: timing.ratio(times[peer], times["ours"]) for peer in shares
     },
-    "share_of_equal_tokens": equal,
+    "share_of_equal_tokens": shares,
     "contended": timing.contended(load_before, times),
   }
 
 
-def _limits(params) -> dict[str, float]:
+def limits(params) -> dict[str, float]:
   """Milliseconds of a step: all params read once, and products per slot."""
   leaves = jax.tree.leaves(params)
   size = sum(leaf.nbytes for leaf in leaves)

@@ -7,9 +7,9 @@ from ml_collections.config_dict import create
 def get_config() -> ml_collections.ConfigDict:
   """Returns keys of `mesh`, `checkpoint`, `processes` and of results."""
   return create(
-    # Folder that keeps compiled programs for the next start, within the run's
-    # folder unless it is absolute; "" keeps none.
-    compile_cache="compiled",
+    # Folder that keeps compiled programs for later starts, of all runs that
+    # name it; relative to the run's folder. "" keeps none.
+    compile_cache="../compiled",
     mesh=create(
       # Axis that spans the TPU slices of a learner of several: data or fsdp, a
       # multiple of their number.

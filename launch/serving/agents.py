@@ -121,6 +121,7 @@ class AgentServer:
       "agents/finished": counts["finished"],
       "agents/abandoned": counts["abandoned"],
       "agents/lines": counts["lines"] / max(counts["finished"], 1),
+      "agents/thoughts_dropped": counts["dropping"],
     }
 
   def _openai(self, answering: ServerState) -> OpenAIApi:

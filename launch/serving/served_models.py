@@ -32,6 +32,7 @@ from agentrl_jax.train.weights.checkpoint import Checkpoints
 from configs.base import defaults
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
+from launch.storage.compile_cache import user_cache
 from launch.storage.load_params import load_params
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
@@ -271,7 +272,7 @@ def _of_folder(
         ),
       ),
     ),
-    programs=(folder, ""),
+    programs=(folder, str(user_cache())),
   )
 
 

@@ -1,10 +1,12 @@
 """Keeps compiled programs as files, for the next start of a process.
 
-Learners and rollout servers of one run share a folder; each file is written
-completely or not at all.
+Learners and rollout servers of all runs of a workdir share a folder: a program
+is found by its text and the compiler's options, whichever run compiled it. A
+file that is damaged costs its compilation and a warning.
 """
 
 import contextlib
+import os
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,10 +24,17 @@ _KEEP_ALL = {
 def enable_compile_cache(run: pathlib.Path, folder: str) -> None:
   """Keeps compiled programs in `folder`; "" keeps none.
 
-  A relative folder is within the run's.
+  A relative folder is seen from the run's. JAX puts the folder's path into the
+  keys of a GPU's programs, so it is written in one way.
   """
   if folder:
-    _set({_FOLDER: str(run.resolve() / folder)} | _KEEP_ALL)
+    _set({_FOLDER: str((run / folder).resolve())} | _KEEP_ALL)
+
+
+def user_cache() -> pathlib.Path:
+  """Returns the folder for programs of models that belong to no run."""
+  home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+  return pathlib.Path(home) / "agentrl_jax" / "compiled"
 
 
 @contextlib.contextmanager

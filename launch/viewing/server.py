@@ -51,6 +51,7 @@ class Viewer:
     self._index = TrajectoryIndex(run)
     self._codec: ChatCodec | None = None
     state = RunState(run)
+    self.kept = self._index.trajectory
     self.listing, self.now, self.curves = (
       self._index.listing,
       state.now,
@@ -60,7 +61,7 @@ class Viewer:
   def trajectory(self, id: str) -> TrajectoryPage:
     """Returns a trajectory. Raises `UnknownTrajectoryError`."""
     self._index.listing()  # it may have been kept since the page asked
-    kept = self._index.trajectory(id)
+    kept = self.kept(id)
     return trajectory_page(kept.trajectory, self._tokens(), kept.learned)
 
   def _tokens(self) -> ChatCodec | None:

@@ -1,10 +1,13 @@
-"""A small random policy with a tokenizer, and a server with OpenAI's API."""
+"""A small random policy with a tokenizer, and a server with OpenAI's API.
+
+What needs jax is imported where it is used: a server whose answers are scripted
+starts in a second.
+"""
 
 import contextlib
 import dataclasses
 import functools
 
-import jax
 import numpy as np
 import openai
 import tokenizers
@@ -13,11 +16,7 @@ from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.http_requests import HttpLimits
-from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Completion, SamplingParams
-from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
-from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.openai.episodes.episode import EpisodeRules
 from agentrl_jax.rollout.openai.episodes.offers import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
@@ -26,8 +25,6 @@ from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from configs.base import defaults
-from tests.rollout.serving import status_of
-from tests.settings import COMPUTE, engine_config
 
 VOCAB = 280
 CONTEXT = 384
@@ -52,7 +49,11 @@ def grammars() -> Grammars:
 
 
 @functools.cache
-def policy() -> Policy:
+def policy():
+  from agentrl_jax.model.config import ModelConfig
+  from agentrl_jax.model.policy import Policy
+  from tests.settings import COMPUTE
+
   return Policy(
     ModelConfig(
       vocab_size=codec().vocab_size,
@@ -69,10 +70,15 @@ def policy() -> Policy:
 
 @functools.cache
 def params(step: int):
+  import jax
+
   return policy().init(jax.random.key(step))
 
 
-def engine_of(**changes) -> RolloutEngine:
+def engine_of(**changes):
+  from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
+  from tests.settings import engine_config
+
   settings = dict(
     slots=(4,) * len(STEPS),
     context=CONTEXT,
@@ -91,6 +97,8 @@ def engine_of(**changes) -> RolloutEngine:
 
 @functools.cache
 def _teacher():
+  import jax
+
   return jax.jit(policy().logits)
 
 
@@ -112,6 +120,8 @@ def raw_logprobs(step: int, tokens) -> np.ndarray:
 
 
 def logprobs_of(logits_TV, tokens) -> np.ndarray:
+  import jax
+
   logprob_TV = np.asarray(jax.nn.log_softmax(logits_TV))
   return np.take_along_axis(logprob_TV, np.asarray(tokens)[:, None], 1)[:, 0]
 
@@ -170,6 +180,13 @@ class Talking:
     self._stack = contextlib.AsyncExitStack()
 
   def status(self) -> wire.ServerStatus:
+    if self.driver is None:
+      served = (wire.ServedPolicySlot(step, publication=step) for step in STEPS)
+      return wire.ServerStatus(
+        policy_slots=tuple(served), num_inside=0, num_waiting=0
+      )
+    from tests.rollout.serving import status_of
+
     return status_of(self.driver)
 
   def client(self, kind=openai.AsyncOpenAI, **options):
@@ -180,13 +197,9 @@ class Talking:
 
   async def __aenter__(self):
     enter = self._stack.enter_async_context
-    options = self._changes.pop("driver_options", {})
-    self.driver = LocalDriver(engine_of(**self._changes), **options)
-    self._stack.callback(self.driver.close)
-    await enter(self.driver.serving())
-    self.generator = self._scripted or EngineGenerator(
-      self.driver, deadline_s=600.0
-    )
+    self.driver, self.generator = None, self._scripted
+    if self.generator is None:
+      await self._start_engine()
     self.api = RolloutApi(
       self.generator,
       self.status,
@@ -194,12 +207,21 @@ class Talking:
       openai=self._openai,
       http=self._http,
       token=self._token,
-      slots=lambda: self.driver.engine.stats().num_active,
+      slots=self.driver and (lambda: self.driver.engine.stats().num_active),
     )
     port = await enter(listening(self.api, "127.0.0.1", 0))
     self.url = f"http://127.0.0.1:{port}"
     self.openai = await enter(self.client())
     return self
+
+  async def _start_engine(self):
+    from agentrl_jax.rollout.drivers.driver import EngineGenerator, LocalDriver
+
+    options = self._changes.pop("driver_options", {})
+    self.driver = LocalDriver(engine_of(**self._changes), **options)
+    self._stack.callback(self.driver.close)
+    await self._stack.enter_async_context(self.driver.serving())
+    self.generator = EngineGenerator(self.driver, deadline_s=600.0)
 
   def _openai(self, answering):
     names = ModelNames(NAME, lambda: self.status().policy_slots)

@@ -363,6 +363,11 @@ class ChatCodec:
     return self._tokenizer.vocab_size
 
   @property
+  def thinks(self) -> bool:
+    """True if every answer begins within a thought, which the prompt opens."""
+    return self._template.form.thinks
+
+  @property
   def longest_token(self) -> int:
     """Bytes of the longest vocabulary entry."""
     return self._tokenizer.longest_token

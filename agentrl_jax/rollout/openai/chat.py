@@ -1,15 +1,17 @@
 """`/v1/chat/completions`: conversations with tools, exact to the token."""
 
+import bisect
 import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from agentrl_jax.data.chat.call_grammar import THINK, THINK_END
 from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
-from agentrl_jax.data.records import Message, message_to_json
+from agentrl_jax.data.records import Message, ToolCall, message_to_json
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
   Choice,
@@ -27,10 +29,20 @@ from agentrl_jax.rollout.openai.schema import (
   ServingLimits,
 )
 from agentrl_jax.rollout.openai.structured_output import StructuredOutput
+from agentrl_jax.rollout.openai.thoughts import ThoughtSplitter, split
 from agentrl_jax.rollout.openai.validation import wrong
 from agentrl_jax.rollout.server.errors import ApiError
 
 _ID_SIZE = 9  # letters and digits, as Mistral's templates want them
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """A part of an answer: of its thought, of its text, or a whole call."""
+
+  kind: Literal["thought", "text", "call"]
+  text: str = ""
+  call: ToolCall | None = None
 
 
 class ChatCall:
@@ -70,6 +82,7 @@ class ChatCall:
     self.envelope = Envelope("chat.completion", "chatcmpl", request.model)
     self._begun: set[int] = set()  # choices whose role was sent
     self._answers: dict[int, Message] = {}  # by choice
+    self._splitters: dict[int, ThoughtSplitter] = {}  # by choice
 
   def choices(self, policy_slot: int) -> list[Choice]:
     """Returns the choices to be sampled."""
@@ -103,6 +116,33 @@ class ChatCall:
       choice, [*self._messages, message], self._output.tools, read
     )
 
+  def answer_pieces(self, choice: Choice) -> Iterator[Piece]:
+    """Yields the pieces of a complete answer."""
+    message = self._answers[choice.index]
+    thought, text = split(message.content)
+    if thought:
+      yield Piece("thought", thought)
+    if text.strip() or (text and not message.tool_calls):
+      yield Piece("text", text)
+    for call in message.tool_calls:
+      yield Piece("call", call=call)
+
+  def pieces(self, choice: Choice, delta: Delta) -> Iterator[Piece]:
+    """Yields the pieces that a delta adds to the answer.
+
+    Where the answer may have calls, all come at its end: only then is it known
+    which part of it is a call.
+    """
+    if self._output.has_calls:
+      if delta.is_last:
+        yield from self.answer_pieces(choice)
+      return
+    splitter = self._splitters.setdefault(
+      choice.index, ThoughtSplitter(is_open=self._codec.thinks)
+    )
+    for is_thought, text in splitter.add(delta.text, is_last=delta.is_last):
+      yield Piece("thought" if is_thought else "text", text)
+
   def choice_json(self, choice: Choice) -> dict[str, Any]:
     """Returns a choice of the whole answer."""
     answer = choice.answer
@@ -110,7 +150,7 @@ class ChatCall:
       "index": choice.index,
       "message": _message_json(self._answers[choice.index]),
       "logprobs": self._logprobs(answer),
-      "finish_reason": self._finish_reason(choice),
+      "finish_reason": self.finish_reason(choice),
       "stop_reason": choice.stop_reason,
       **token_fields(self.request, answer),
     }
@@ -118,27 +158,25 @@ class ChatCall:
   def chunks_json(
     self, choice: Choice, delta: Delta
   ) -> Iterator[dict[str, Any]]:
-    """Yields the choices of the chunks that a delta makes.
-
-    Where the answer may have calls, its text is sent with the last chunk: only
-    then is it known which part of it is a call.
-    """
+    """Yields the choices of the chunks that a delta makes."""
     if choice.index not in self._begun:
       self._begun.add(choice.index)
       yield self._chunk(choice, {"role": "assistant", "content": ""})
-    message = self._answers[choice.index] if delta.is_last else None
-    text = delta.text
-    if self._output.has_calls:
-      text = message.content if message else ""
-    added = {"content": text} if text else {}
-    if message is not None and message.tool_calls:
-      calls = _message_json(message)["tool_calls"]
-      added["tool_calls"] = [{"index": n, **c} for n, c in enumerate(calls)]
+    added: dict[str, Any] = {}
+    calls = []
+    for piece in self.pieces(choice, delta):
+      if piece.call is not None:
+        calls.append({"index": len(calls), **_call_json(piece.call)})
+        continue
+      name = "reasoning_content" if piece.kind == "thought" else "content"
+      added[name] = added.get(name, "") + piece.text
+    if calls:
+      added["tool_calls"] = calls
     yield {
       **self._chunk(choice, added),
       "logprobs": self._logprobs(delta.chunk),
-      "finish_reason": self._finish_reason(choice) if message else None,
-      "stop_reason": choice.stop_reason if message else None,
+      "finish_reason": self.finish_reason(choice) if delta.is_last else None,
+      "stop_reason": choice.stop_reason if delta.is_last else None,
       **token_fields(self.request, delta.chunk),
     }
 
@@ -177,7 +215,17 @@ class ChatCall:
       "refusal": None,
     }
 
-  def _finish_reason(self, choice: Choice) -> str:
+  def num_thought(self, choice: Choice) -> int:
+    """Returns the number of tokens of a complete answer up to its text."""
+    if not split(self._answers[choice.index].content)[0]:
+      return 0
+    ids, decode = choice.answer.sampled.tolist(), self._codec.decode
+    return bisect.bisect_left(
+      range(len(ids)), True, key=lambda n: THINK_END in decode(ids[:n])
+    )
+
+  def finish_reason(self, choice: Choice) -> str:
+    """Returns the reason for the end of a complete answer, as OpenAI's."""
     has_calls = self._answers[choice.index].tool_calls
     return "tool_calls" if has_calls else choice.finish_reason
 
@@ -189,18 +237,28 @@ class ChatCall:
 
   def _parse(self, choice: Choice, message: Message | None) -> Message:
     """Makes the message to send of what was read; malformed calls stay text."""
+    opening = THINK if self._codec.thinks else ""
     calls = message.tool_calls if message else ()
-    if message is None or not calls or not all(call.name for call in calls):
-      return Message("assistant", choice.text)
+    if message is None or not calls or not all(map(self._is_sendable, calls)):
+      return Message("assistant", opening + choice.text)
     sampled = choice.answer.sampled
     conversation = hashlib.sha256(choice.prompt.tobytes() + sampled.tobytes())
     return dataclasses.replace(
       message,
+      content=opening + message.content,
       tool_calls=tuple(
         dataclasses.replace(call, id=_call_id(conversation.digest(), number))
         for number, call in enumerate(message.tool_calls)
       ),
     )
+
+  def _is_sendable(self, call: ToolCall) -> bool:
+    if not call.name or not self.request.needs_objects:
+      return bool(call.name)
+    try:
+      return isinstance(json.loads(call.arguments), dict)
+    except (ValueError, RecursionError):
+      return False
 
 
 def _refuse_long(
@@ -243,7 +301,15 @@ def _token_json(text: str, logprob: float) -> dict[str, Any]:
 
 def _message_json(message: Message) -> dict[str, Any]:
   """Returns an assistant's message; without text its content is null."""
-  body = message_to_json(message) | {"refusal": None}
-  if message.tool_calls and not message.content:
+  thought, text = split(message.content)
+  body = message_to_json(message) | {"content": text, "refusal": None}
+  if thought:
+    body["reasoning_content"] = thought
+  if message.tool_calls and not text.strip():
     body["content"] = None
   return body
+
+
+def _call_json(call: ToolCall) -> dict[str, Any]:
+  message = message_to_json(Message("assistant", tool_calls=(call,)))
+  return dict(message["tool_calls"][0])

@@ -23,6 +23,7 @@ from agentrl_jax.data.records import Message, Tool, message_to_json
 from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits
+from agentrl_jax.rollout.openai.thoughts import agree, split, thought_keys
 from agentrl_jax.rollout.server.errors import ApiError
 
 MAX_CACHED_TOKENS = 1 << 22  # 16 MiB of them
@@ -34,12 +35,13 @@ class TokenizedPrefix:
 
   stream: np.ndarray  # int32 [T]
   ended_by: int | None  # the stop token at the end
+  thoughts: Sequence[bytes] = ()  # keys of its messages' thoughts
 
   @classmethod
-  def by(cls, choice: Choice) -> "TokenizedPrefix":
+  def by(cls, choice: Choice, messages: Sequence[Message]) -> "TokenizedPrefix":
     """Returns the conversation that ends with an answer."""
     stream = np.concatenate([choice.prompt, choice.answer.sampled])
-    return cls(stream.astype(np.int32), choice.ended_by)
+    return cls(stream.astype(np.int32), choice.ended_by, thought_keys(messages))
 
 
 class CallContext:
@@ -58,6 +60,8 @@ class CallContext:
     """
     asked = request.answer_tokens
     left = self.limits.context - len(prompt)
+    if asked and not request.must_fit:
+      asked = min(asked, max(left, 1))
     if left < (asked or 1):
       raise PromptTooLong(
         f"the prompt has {len(prompt)} tokens and {name}={asked or 1} more are "
@@ -118,10 +122,11 @@ class ConversationCache(CallContext):
   ) -> np.ndarray:
     """Returns the longest cached prefix with the other messages rendered."""
     keys = conversation_keys(messages, tools)
+    thoughts = thought_keys(messages)
     for end in range(len(messages) - 1, 0, -1):
       if messages[end - 1].role == "assistant":
         prefix = self._find(keys[end - 1])
-        if prefix is not None:
+        if prefix is not None and agree(thoughts, prefix.thoughts):
           return extend(prefix, messages[end:], codec, self.limits.context)
     return render(codec, messages, tools, self.limits.context)
 
@@ -141,7 +146,7 @@ class ConversationCache(CallContext):
   ) -> None:
     """Caches the conversation, and evicts the least recently used ones."""
     key = conversation_keys(messages, tools)[-1]
-    prefix = TokenizedPrefix.by(choice)
+    prefix = TokenizedPrefix.by(choice, messages)
     with self._lock:
       if (previous := self._prefixes.pop(key, None)) is not None:
         self._num_tokens -= len(previous.stream)
@@ -219,10 +224,13 @@ def tools_key(tools: Sequence[Tool]) -> bytes:
 
 
 def _canonical(message: Message) -> Any:
-  """Normalizes a message, since clients' own objects may rewrite its JSON."""
+  """Normalizes a message, since clients' own objects may rewrite its JSON.
+
+  Thoughts have keys of their own, since clients may drop them.
+  """
   body = message_to_json(message)
   if message.role == "assistant":
-    body["content"] = message.content.strip()
+    body["content"] = split(message.content)[1].strip()
     for call in body.get("tool_calls", ()):
       call["function"]["arguments"] = _parsed(call["function"]["arguments"])
   return body
@@ -230,9 +238,15 @@ def _canonical(message: Message) -> Any:
 
 def _parsed(text: str) -> Any:
   try:
-    return json.loads(text)
+    return json.loads(text, parse_float=_number, parse_int=_number)
   except (ValueError, RecursionError):
     return text
+
+
+def _number(text: str) -> float | int:
+  """Reads a number as JavaScript does, which writes 1.0 as 1."""
+  number = float(text)
+  return int(number) if number.is_integer() else number
 
 
 def _digest(value: Any) -> bytes:

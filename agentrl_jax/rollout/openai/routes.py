@@ -1,4 +1,4 @@
-"""Routes of OpenAI's API: completions, chat completions and models."""
+"""Routes of OpenAI's and Anthropic's APIs, by whose wires agents call."""
 
 import asyncio
 import concurrent.futures
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -16,18 +16,17 @@ from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator
 from agentrl_jax.rollout.openai.chat import ChatCall
-from agentrl_jax.rollout.openai.choices import (
-  Choice,
-  Delta,
-  all_deltas,
-  usage_of,
-)
+from agentrl_jax.rollout.openai.choices import Choice, Delta, all_deltas
 from agentrl_jax.rollout.openai.completions import CompletionCall
 from agentrl_jax.rollout.openai.conversation_cache import (
   CallContext,
   ConversationCache,
 )
-from agentrl_jax.rollout.openai.episodes.offers import EpisodeApi, Episodes
+from agentrl_jax.rollout.openai.episodes.offers import (
+  EpisodeApi,
+  Episodes,
+  identity_of,
+)
 from agentrl_jax.rollout.openai.models import Names, unknown_model
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
@@ -35,17 +34,29 @@ from agentrl_jax.rollout.openai.schema import (
   ServingLimits,
   TextCompletionRequest,
 )
-from agentrl_jax.rollout.openai.validation import parse_object, read
+from agentrl_jax.rollout.openai.validation import parse_object
+from agentrl_jax.rollout.openai.wires.messages import MESSAGES, read_count
+from agentrl_jax.rollout.openai.wires.responses import RESPONSES
+from agentrl_jax.rollout.openai.wires.wire import (
+  CHAT,
+  COMPLETIONS,
+  Call,
+  Event,
+  Wire,
+  WireReply,
+)
 from agentrl_jax.rollout.server.errors import (
+  EPISODE_PREFIX,
   PREFIX,
   ApiError,
-  error_body,
 )
 from agentrl_jax.rollout.server.state import ServerState
 
 _LONG_BODY = 1 << 16  # bytes, which take about fifty milliseconds
 
-Call = ChatCall | CompletionCall  # a validated call of either endpoint
+# Prefixes of all calls; with an episode's id it is recorded there.
+_PREFIXES = (PREFIX, f"{EPISODE_PREFIX}/{{episode}}{PREFIX}")
+_WIRES = (COMPLETIONS, CHAT, MESSAGES, RESPONSES)
 
 
 class OpenAIModel:
@@ -82,12 +93,12 @@ class CallReader:
     self._long = concurrent.futures.ThreadPoolExecutor(1, "calls-long")
 
   async def validate(
-    self, body: bytes, kind: type[CompletionRequest]
+    self, body: bytes, read: Callable[[Mapping[str, Any]], CompletionRequest]
   ) -> CompletionRequest:
     """Validates a request. Raises `ApiError` or `RequestRefused`."""
     return await asyncio.get_running_loop().run_in_executor(
       self._long if len(body) > _LONG_BODY else self._plain,
-      lambda: read(kind, parse_object(body, max_values=self._max_values)),
+      lambda: read(parse_object(body, max_values=self._max_values)),
     )
 
   async def tokenize(
@@ -145,10 +156,17 @@ class OpenAIApi:
     """Adds the routes."""
     self._episodes.add_to(application)
     router = application.router
-    router.add_post(f"{PREFIX}/completions", self.completions)
-    router.add_post(f"{PREFIX}/chat/completions", self.chat)
-    router.add_get(f"{PREFIX}/models", self.models)
-    router.add_get(f"{PREFIX}/models/{{model:.+}}", self.model)
+    for prefix in _PREFIXES:
+      for wire in _WIRES:
+        answer = functools.partial(self._answer, wire=wire)
+        router.add_post(f"{prefix}{wire.path}", answer)
+      router.add_post(f"{prefix}/messages/count_tokens", self.count_tokens)
+      router.add_get(f"{prefix}/models", self.models)
+      router.add_get(f"{prefix}/models/{{model:.+}}", self.model)
+
+  def admits(self, request: web.Request) -> bool:
+    """Returns whether a call's key is the id of its episode."""
+    return self._episodes.has_key(request)
 
   async def models(self, request: web.Request) -> web.Response:
     """Lists the versions that are served."""
@@ -164,13 +182,15 @@ class OpenAIApi:
         return web.json_response(entry)
     raise ApiError(f"{name} has no weights yet", status=404, param="model")
 
-  async def completions(self, request: web.Request) -> web.StreamResponse:
-    """Completes prompts."""
-    return await self._answer(request, TextCompletionRequest)
-
-  async def chat(self, request: web.Request) -> web.StreamResponse:
-    """Answers a conversation."""
-    return await self._answer(request, ChatCompletionRequest)
+  async def count_tokens(self, request: web.Request) -> web.Response:
+    """Counts the tokens of a prompt, and samples nothing."""
+    async with self._state.bodies.body(request) as body:
+      call = await self._reader.validate(body, read_count)
+      model = self._model_of(call.model)
+      tokenized = await self._reader.tokenize(
+        call, model, model.conversations, num_bytes=len(body)
+      )
+    return web.json_response({"input_tokens": len(tokenized.prompts[0])})
 
   def _listed(self) -> list[dict[str, Any]]:
     return [entry for model in self._models for entry in model.names.listed()]
@@ -188,7 +208,7 @@ class OpenAIApi:
     raise unknown_model(name, [entry["id"] for entry in self._listed()])
 
   async def _answer(
-    self, http_request: web.Request, kind: type[CompletionRequest]
+    self, http_request: web.Request, wire: Wire
   ) -> web.StreamResponse:
     episode = self._episodes.episode_of(http_request)
     async with contextlib.AsyncExitStack() as stack:
@@ -196,19 +216,24 @@ class OpenAIApi:
       async with self._state.bodies.body(http_request) as body:
         self._refuse_more()
         stack.enter_context(self._state.call())
-        request = await self._reader.validate(body, kind)
+        request = await self._reader.validate(body, wire.read)
         model = self._model_of(request.model)
-        is_chat = kind is ChatCompletionRequest
+        is_chat = isinstance(request, ChatCompletionRequest)
         context = model.conversations if is_chat else model.no_context
         if episode is not None:
           role = self._episodes.role_of(http_request)
-          episode_call = stack.enter_context(episode.calling(body, role))
+          key, is_new = identity_of(http_request)
+          calling = episode.calling(body, role, key, is_new=is_new)
+          episode_call = stack.enter_context(calling)
           repeated = episode_call.repeated()
           context, generator = repeated or episode_call, repeated or generator
         call = await self._reader.tokenize(
           request, model, context, num_bytes=len(body)
         )
-      return await self._respond(http_request, call, model, context, generator)
+      reply = wire.reply(call)
+      return await self._respond(
+        http_request, call, reply, model, context, generator
+      )
 
   def _refuse_more(self) -> None:
     if self._state.num_calls >= self._max_calls:
@@ -221,6 +246,7 @@ class OpenAIApi:
     self,
     http_request: web.Request,
     call: Call,
+    reply: WireReply,
     model: OpenAIModel,
     context: CallContext,
     generator: Generator,
@@ -234,13 +260,11 @@ class OpenAIApi:
     async with contextlib.aclosing(deltas):
       if request.stream:
         return await self._stream(
-          http_request, call, choices, deltas, model.limits.write_s
+          http_request, call, reply, choices, deltas, model.limits.write_s
         )
       async for choice, delta in deltas:
         self._note(call, choice, delta)
-    body = call.envelope.around([call.choice_json(c) for c in choices])
-    usage = usage_of(call.prompts, choices)
-    return web.json_response(body | call.extra_json() | {"usage": usage})
+    return web.json_response(reply.whole(choices))
 
   def _note(self, call: Call, choice: Choice, delta: Delta) -> None:
     if delta.is_last:
@@ -256,34 +280,30 @@ class OpenAIApi:
     self,
     http_request: web.Request,
     call: Call,
+    reply: WireReply,
     choices: list[Choice],
     deltas: AsyncIterator[tuple[Choice, Delta]],
     write_s: float,
   ) -> web.StreamResponse:
     """Sends server-sent events; errors before the first token have a status."""
     events = Events(http_request, write_s)
-    usage = {"usage": None} if call.request.include_usage else {}
-    extra = call.extra_json()
     try:
       async for choice, delta in deltas:
         self._note(call, choice, delta)
         if not events.has_begun:
           self._state.metrics.first_token(events.age_s)
-        for choice_json in call.chunks_json(choice, delta):
-          body = call.envelope.around([choice_json], chunk=True)
-          await events.send(body | extra | usage)
-          extra = {}
-      if call.request.include_usage:
-        body = call.envelope.around([], chunk=True)
-        await events.send(body | {"usage": usage_of(call.prompts, choices)})
-      await events.done()
+        for event in reply.events(choice, delta):
+          await events.send(event)
+      for event in reply.last_events(choices):
+        await events.send(event)
+      await events.end(reply.closing)
     except ConnectionError:  # the client has hung up
       return events.response
     except AgentRLError as error:
       if not events.has_begun:
         raise
       self._state.failed(error)
-      await events.send(error_body(error))
+      await events.send(reply.failure(error))
     return await events.close()
 
 
@@ -310,13 +330,16 @@ class Events:
     """Seconds since the call."""
     return time.monotonic() - self._begun
 
-  async def send(self, body: dict[str, Any]) -> None:
+  async def send(self, event: Event) -> None:
     """Waits until the client can accept more, up to `write_s`."""
-    await self._write(f"data: {json.dumps(body)}\n\n")
+    name, body = event
+    head = f"event: {name}\n" if name else ""
+    await self._write(f"{head}data: {json.dumps(body)}\n\n")
 
-  async def done(self) -> None:
-    """Sends the mark of the end."""
-    await self._write("data: [DONE]\n\n")
+  async def end(self, closing: str) -> None:
+    """Sends the text after the last event."""
+    if closing:
+      await self._write(closing)
 
   async def close(self) -> web.StreamResponse:
     """Ends the response."""

@@ -28,6 +28,7 @@ from agentrl_jax.rollout.api import (
   MAX_STOPS,
   MAX_TOP,
 )
+from agentrl_jax.rollout.openai.thoughts import with_thought
 from agentrl_jax.rollout.openai.validation import (
   MAX_VALUES,
   JsonObject,
@@ -230,8 +231,13 @@ class CompletionRequest(JsonObject):
     return False
 
   @property
+  def must_fit(self) -> bool:
+    """True if a call is refused that asks for more tokens than there are."""
+    return True
+
+  @property
   def ignored(self) -> Set[str]:
-    """Names of the fields of messages that are accepted and not read."""
+    """Names of the fields that are accepted, and could change the answer."""
     return frozenset()
 
 
@@ -268,7 +274,7 @@ class _ToolCall(LenientObject):
   id: str = ""
 
 
-def _joined_parts(content: Any) -> str:
+def joined_parts(content: Any) -> str:
   """Joins the parts of a message's content."""
   if isinstance(content, str):
     return content
@@ -308,7 +314,8 @@ class ChatMessage(JsonObject):
   model_config = ConfigDict(extra="allow")
 
   role: Literal["system", "developer", "user", "assistant", "tool"]
-  content: Annotated[str, BeforeValidator(_joined_parts)] = ""
+  content: Annotated[str, BeforeValidator(joined_parts)] = ""
+  reasoning_content: str = ""
   name: str = ""
   refusal: str = ""
   tool_calls: Annotated[list[_ToolCall], FailFast()] = []
@@ -328,10 +335,13 @@ class ChatMessage(JsonObject):
 
   def to_message(self) -> Message:
     """Returns the message as chat templates read it."""
+    content = self.content or self.refusal
+    if self.role == "assistant":
+      content = with_thought(self.reasoning_content, content)
     return Message(
       # By OpenAI's reference, `developer` replaces `system`.
       role="system" if self.role == "developer" else self.role,
-      content=self.content or self.refusal,
+      content=content,
       tool_calls=tuple(
         ToolCall(call.function.name, call.function.arguments, call.id)
         for call in self.tool_calls
@@ -467,5 +477,33 @@ class ChatCompletionRequest(CompletionRequest):
     )
 
   @property
+  def needs_objects(self) -> bool:
+    """True if the client can only be sent calls whose arguments are objects."""
+    return False
+
+  @property
   def ignored(self) -> Set[str]:
     return frozenset().union(*(m.model_extra or () for m in self.messages))
+
+
+class TranslatedRequest(ChatCompletionRequest):
+  """A call of another API, in the form of a chat.
+
+  There a number of tokens is the most that the answer may have, and need not
+  fit: clients give the largest that their vendor's models allow.
+  """
+
+  wishes: list[str] = []  # fields that are accepted, and not carried out
+  objects_only: bool = False
+
+  @property
+  def must_fit(self) -> bool:
+    return False
+
+  @property
+  def needs_objects(self) -> bool:
+    return self.objects_only
+
+  @property
+  def ignored(self) -> Set[str]:
+    return super().ignored | frozenset(self.wishes)

@@ -65,6 +65,10 @@ class Routes(Protocol):
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
 
+  def admits(self, request: web.Request) -> bool:
+    """Returns whether a request needs no token."""
+    ...
+
 
 class RolloutApi:
   """The HTTP routes of a `Generator`."""
@@ -105,7 +109,9 @@ class RolloutApi:
         self._state.metrics.counting,
         _explain_errors,
         explain_errors,
-        refuse_strangers(self._token),
+        refuse_strangers(
+          self._token, *([self._openai.admits] if self._openai else [])
+        ),
       ]
     )
     application.router.add_post(wire.GENERATE, self.generate)

@@ -1,6 +1,7 @@
-"""Errors in the JSON of OpenAI's API.
+"""Errors in the JSON of OpenAI's API, and of Anthropic's on its paths.
 
 {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+{"type": "error", "error": {"type": ..., "message": ..., "code": ...}}
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ from agentrl_jax.errors import (
 from agentrl_jax.http_requests import RequestRefused
 from agentrl_jax.rollout.remote import wire
 
-PREFIX = "/v1"  # of OpenAI's routes
+PREFIX = "/v1"  # of OpenAI's and Anthropic's routes
+EPISODE_PREFIX = "/episodes"  # before it in URLs that name an episode
 
 RETRY_AFTER_S = 1  # whole seconds, as the header needs
 
@@ -35,6 +37,18 @@ _KINDS: Mapping[type[AgentRLError], tuple[int, str, str]] = {
   GrammarFault: (400, "invalid_request_error", "grammar_failed"),
   DeadlineExceeded: (504, "server_error", "deadline_exceeded"),
   AgentRLError: (500, "server_error", "engine_failed"),
+}
+
+
+# Types of Anthropic's errors, by HTTP status.
+_ANTHROPIC_TYPES = {
+  401: "authentication_error",
+  403: "permission_error",
+  404: "not_found_error",
+  413: "request_too_large",
+  429: "rate_limit_error",
+  503: "overloaded_error",
+  504: "timeout_error",
 }
 
 
@@ -80,7 +94,28 @@ def error_body(error: AgentRLError) -> dict[str, Any]:
   }
 
 
-def error_response(error: AgentRLError) -> web.Response:
+def anthropic_error_body(error: AgentRLError) -> dict[str, Any]:
+  """Returns the JSON of an error as Anthropic's clients read it."""
+  refusal = api_error(error)
+  default = "api_error" if refusal.status >= 500 else "invalid_request_error"
+  # Clients know a prompt that is too long by the beginning of the message.
+  is_long = refusal.code == _KINDS[PromptTooLong][2]
+  return {
+    "type": "error",
+    "error": {
+      "type": _ANTHROPIC_TYPES.get(refusal.status, default),
+      "message": f"{'prompt is too long: ' if is_long else ''}{refusal}",
+      "code": refusal.code,
+    },
+  }
+
+
+def is_api_path(path: str) -> bool:
+  """Returns whether a path is one of OpenAI's or Anthropic's routes."""
+  return path.startswith((f"{PREFIX}/", f"{EPISODE_PREFIX}/"))
+
+
+def error_response(error: AgentRLError, path: str) -> web.Response:
   """Returns the response to a call that failed."""
   refusal = api_error(error)
   headers = {}
@@ -90,8 +125,10 @@ def error_response(error: AgentRLError) -> web.Response:
     headers["x-should-retry"] = "false"
   if refusal.status == 401:
     headers["WWW-Authenticate"] = "Bearer"
+  is_anthropic = path.endswith(("/messages", "/messages/count_tokens"))
+  body = anthropic_error_body if is_anthropic else error_body
   return web.json_response(
-    error_body(refusal), status=refusal.status, headers=headers
+    body(refusal), status=refusal.status, headers=headers
   )
 
 
@@ -99,13 +136,13 @@ def error_response(error: AgentRLError) -> web.Response:
 async def explain_errors(
   request: web.Request, handler: Handler
 ) -> web.StreamResponse:
-  """Answers errors of OpenAI's routes in OpenAI's JSON."""
-  if not request.path.startswith(f"{PREFIX}/"):
+  """Answers errors of an API's routes in its JSON."""
+  if not is_api_path(request.path):
     return await handler(request)
   try:
     return await handler(request)
   except AgentRLError as error:
-    return error_response(error)
+    return error_response(error, request.path)
   except web.HTTPException as error:
     if error.status < 400:
       raise
@@ -114,5 +151,6 @@ async def explain_errors(
         f"{request.method} {request.path}: {error.reason}",
         code="not_found" if error.status == 404 else "invalid_request",
         status=error.status,
-      )
+      ),
+      request.path,
     )

@@ -28,7 +28,7 @@ class IgnoredFields:
   def __init__(self, registry: prometheus.CollectorRegistry):
     self._count = prometheus.Counter(
       "agentrl_ignored_message_fields",
-      "Calls with a message field that OpenAI's schema does not have.",
+      "Calls with a field or tool that is accepted and has no effect.",
       ("field",),
       registry=registry,
     )
@@ -47,7 +47,7 @@ class IgnoredFields:
       return OTHER_FIELD
     self._names.add(name)
     _logger.warning(
-      "a message has the field %s, which OpenAI's schema does not have: it is "
+      "a call has %s, a field or tool that this server cannot carry out: it is "
       "ignored, and counted in agentrl_ignored_message_fields_total",
       name,
     )

@@ -61,6 +61,12 @@ class Playing(unittest.IsolatedAsyncioTestCase):
     playing = self.offer()
     return playing, *await self.taken()
 
+  async def end(self, playing, id, **fields):
+    """Ends an episode, by default with a reward of 1; returns its record."""
+    status, body = await self.post(f"episodes/{id}", **{"reward": 1} | fields)
+    self.assertEqual(status, 200, body)
+    return await playing
+
   async def say(self, client, messages, **fields):
     return await client.chat.completions.create(
       model="tiny", messages=messages, **fields

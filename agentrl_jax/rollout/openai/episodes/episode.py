@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import json
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,10 @@ from agentrl_jax.rollout.openai.episodes.lines import (
   LineSource,
 )
 from agentrl_jax.rollout.openai.schema import CompletionRequest, ServingLimits
+from agentrl_jax.rollout.openai.thoughts import thought_keys
 from agentrl_jax.rollout.server.errors import ApiError
+
+ID_PREFIX = "episode-"  # tells an id from other API keys
 
 
 class PolicySlotDraw(Protocol):
@@ -105,10 +109,13 @@ class Verdict:
 class EpisodeCall(CallContext):
   """A call that is being answered; `number` counts the calls of the episode."""
 
-  def __init__(self, episode: "Episode", role: str, digest: bytes):
+  def __init__(
+    self, episode: "Episode", role: str, digest: bytes, *, is_new: bool
+  ):
     super().__init__(episode.limits)
     self._episode = episode
     self.role, self.digest = role, digest
+    self.is_new = is_new  # the client says that it is no repetition
     self.is_named = False  # the agent named the call's policy slot
     self.source: LineSource | None = None  # None until the prompt is known
     self.number = -1  # likewise
@@ -131,7 +138,7 @@ class EpisodeCall(CallContext):
 
   def repeated(self) -> "Repeated | None":
     """Returns the recorded answer if this call was answered already."""
-    line = self._episode.answered(self.digest)
+    line = None if self.is_new else self._episode.answered(self.digest)
     return Repeated(self, line) if line else None
 
   def answer_budget(
@@ -275,7 +282,7 @@ class Episode:
     limits: ServingLimits,
     draw: PolicySlotDraw,
   ):
-    self.id = uuid.uuid4().hex
+    self.id = f"{ID_PREFIX}{uuid.uuid4().hex}"
     self.spec, self.rules, self.limits, self.draw = spec, rules, limits, draw
     self.outcome: asyncio.Future[Trajectory] = (
       asyncio.get_running_loop().create_future()
@@ -286,6 +293,7 @@ class Episode:
     self._calls: list[EpisodeCall] = []  # that are being answered
     self._numbers: set[int] = set()  # of the calls that were answered
     self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
+    self.num_dropping = 0  # calls that left out thoughts of earlier answers
     self._last_call = asyncio.get_running_loop().time()
     self._lock = threading.Lock()  # calls are read in threads
 
@@ -305,17 +313,22 @@ class Episode:
     return {line.role for line in self._lines.all}
 
   @contextlib.contextmanager
-  def calling(self, body: bytes, role: str = "") -> Iterator[EpisodeCall]:
+  def calling(
+    self, body: bytes, role: str = "", key: str = "", *, is_new: bool = False
+  ) -> Iterator[EpisodeCall]:
     """Encloses one call, by its body and the role of the agent that makes it.
 
-    Refuses a call that is being answered already, and with one line any other.
+    Calls with other idempotency keys are other calls, and so is one that the
+    client says is new. Refuses a call that is being answered already, and with
+    one line any other.
     """
-    digest = hashlib.sha256(role.encode() + b"\n" + body).digest()
-    call = EpisodeCall(self, role, digest)
+    head = json.dumps([role, key]).encode()
+    digest = hashlib.sha256(head + b"\n" + body).digest()
+    call = EpisodeCall(self, role, digest, is_new=is_new)
     with self._lock:
       others = self._calls
       if (others and self.rules.max_lines == 1) or any(
-        other.digest == digest for other in others
+        other.digest == digest and not is_new for other in others
       ):
         raise self.busy()
       self._calls.append(call)
@@ -345,7 +358,7 @@ class Episode:
 
     Clients repeat a call whose answer was lost on its way.
     """
-    for line in self._lines.all:
+    for line in reversed(self._lines.all):
       if line.call == digest:
         return line
     return None
@@ -356,7 +369,7 @@ class Episode:
     """Claims the line that a conversation continues, or a new one."""
     keys = conversation_keys(messages, tools)
     with self._lock:
-      source = self._lines.of_messages(keys, call.role)
+      source = self._lines.of_messages(keys, thought_keys(messages), call.role)
       if source.line is None:
         self._require_room(call, tools_key(tools))
       return self._claim(call, source)
@@ -378,15 +391,19 @@ class Episode:
     calls: tuple[str, ...] | None,
   ) -> None:
     """Records the answer to a call; `calls` as in `Turn`."""
-    assert call.source is not None, "a call claims its line before its answer"
+    source = call.source
+    assert source is not None, "a call claims its line before its answer"
     keys = conversation_keys(messages, tools)
+    given = thought_keys(messages[: source.num_known])
     with self._lock:
-      line = call.source.line
+      line = source.line
       if line is None:
         line = EpisodeLine(self._record.start_line(call.role))
       line.add(choice, calls)
-      line.messages, line.tools = messages, tools_key(tools)
-      line.call = call.digest
+      if messages:
+        line.messages = [*source.messages, *messages[source.num_known :]]
+        self.num_dropping += given != tuple(source.prefix.thoughts)
+      line.tools, line.call = tools_key(tools), call.digest
       self._lines.add(line, keys[-1] if keys else b"", choice.ended_by)
       self._numbers.add(call.number)
       self._all_drawn &= not call.is_named

@@ -16,6 +16,7 @@ from agentrl_jax.data.records import Message
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import TokenizedPrefix
+from agentrl_jax.rollout.openai.thoughts import agree, thought_keys
 
 _EMPTY = TokenizedPrefix(np.empty(0, np.int32), None)
 
@@ -27,18 +28,24 @@ class Answered:
   line: "EpisodeLine"
   length: int  # tokens of the line up to the end of the answer
   ended_by: int | None  # the answer's stop token
+  thoughts: Sequence[bytes] = ()  # keys of the messages' thoughts
 
   @property
   def prefix(self) -> TokenizedPrefix:
     """The tokens up to there."""
     return TokenizedPrefix(
-      self.line.tokens.stream[: self.length], self.ended_by
+      self.line.tokens.stream[: self.length], self.ended_by, self.thoughts
     )
 
   @property
   def is_end(self) -> bool:
     """True if the line has had no answer since."""
     return self.length == len(self.line.tokens.stream)
+
+  def source(self, line: "EpisodeLine | None") -> "LineSource":
+    """Returns the source of a call that goes on from here, on `line`."""
+    messages = self.line.messages[: len(self.thoughts)]
+    return LineSource(line, self.prefix, messages)
 
 
 class EpisodeLine:
@@ -83,7 +90,13 @@ class LineSource:
 
   line: EpisodeLine | None  # that it continues; None: it starts one
   prefix: TokenizedPrefix = _EMPTY  # recorded tokens, which it begins with
-  num_known: int = 0  # messages that these tokens stand for
+  # Messages that these tokens stand for, with the thoughts as sampled.
+  messages: Sequence[Message] = ()
+
+  @property
+  def num_known(self) -> int:
+    """Number of messages that the tokens stand for."""
+    return len(self.messages)
 
 
 class Lines:
@@ -101,17 +114,28 @@ class Lines:
     if line not in self.all:
       self.all.append(line)
     if key:
-      answered = Answered(line, len(line.tokens.stream), ended_by)
+      thoughts = thought_keys(line.messages)
+      answered = Answered(line, len(line.tokens.stream), ended_by, thoughts)
       self._answered.setdefault(key, []).append(answered)
 
-  def of_messages(self, keys: Sequence[bytes], role: str) -> LineSource:
-    """Returns the source of a conversation, by the keys of its prefixes."""
+  def of_messages(
+    self, keys: Sequence[bytes], thoughts: Sequence[bytes], role: str
+  ) -> LineSource:
+    """Returns the source of a conversation, by the keys of its prefixes.
+
+    `thoughts` are the keys of its messages' thoughts.
+    """
     for known in range(len(keys) - 1, 0, -1):
-      if candidates := self._answered.get(keys[known - 1]):
-        for answered in candidates:
-          if answered.is_end and _is_free(answered.line, role):
-            return LineSource(answered.line, answered.prefix, known)
-        return LineSource(None, candidates[-1].prefix, known)
+      candidates = [
+        answered
+        for answered in self._answered.get(keys[known - 1], ())
+        if agree(thoughts, answered.thoughts)
+      ]
+      for answered in candidates:
+        if answered.is_end and _is_free(answered.line, role):
+          return answered.source(answered.line)
+      if candidates:
+        return candidates[-1].source(None)
     return LineSource(None)
 
   def of_tokens(self, prompt: np.ndarray, role: str) -> LineSource:

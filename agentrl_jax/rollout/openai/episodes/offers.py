@@ -3,9 +3,10 @@
   POST /v1/episodes        {"wait_s": 30}: an episode to play; 204 if none came
   POST /v1/episodes/<id>   {"reward": 1.0, "status": ..., "metrics": {...}}
 
-Calls between the two carry the id in the header `X-AgentRL-Episode`, and may
-name the agent that makes them in `X-AgentRL-Role`. The agent owns its
-environment; this server records its calls.
+Calls between the two carry the id in the header `X-AgentRL-Episode`, in their
+URL (`/episodes/<id>/v1/...`) or as their API key, and may name the agent that
+makes them in `X-AgentRL-Role`. The agent owns its environment; this server
+records its calls.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episodes.episode import (
+  ID_PREFIX,
   Episode,
   EpisodeRules,
   FreshPolicySlot,
@@ -45,7 +47,8 @@ from agentrl_jax.rollout.openai.validation import (
   parse_object,
   read,
 )
-from agentrl_jax.rollout.server.errors import ApiError
+from agentrl_jax.rollout.server.auth import key_of
+from agentrl_jax.rollout.server.errors import ApiError, is_api_path
 
 HEADER = "X-AgentRL-Episode"
 ROLE_HEADER = "X-AgentRL-Role"
@@ -127,6 +130,10 @@ class Episodes:
       self._is_closed = True
       self._changed.notify_all()
 
+  def knows(self, id: str) -> bool:
+    """Returns whether an episode is being played, or has ended."""
+    return id in self._played or id in self._ended
+
   def get(self, id: str) -> Episode:
     """Returns an episode that is being played. Raises `ApiError` otherwise."""
     if id in self._played:
@@ -160,6 +167,7 @@ class Episodes:
     episode.outcome.set_result(episode.trajectory(verdict))
     self.counts["finished"] += 1
     self.counts["lines"] += episode.num_lines
+    self.counts["dropping"] += episode.num_dropping
     self._end(episode)
 
   @property
@@ -234,6 +242,17 @@ class FinishRequest(JsonObject):
   role_rewards: _Numbers = {}
 
 
+def identity_of(request: web.Request) -> tuple[str, bool]:
+  """Returns a call's idempotency key, and whether its client says it is new.
+
+  Without a key, clients of OpenAI and Anthropic count the repetitions of a
+  call; others say nothing, and a call with the same body is then taken for one.
+  """
+  key = request.headers.get("Idempotency-Key", "")
+  num_retries = request.headers.get("X-Stainless-Retry-Count")
+  return key, not key and num_retries == "0"
+
+
 class EpisodeApi:
   """The routes of `Episodes`; None: this server records no episodes."""
 
@@ -246,16 +265,33 @@ class EpisodeApi:
     application.router.add_post(f"{ROUTE}/{{id}}", self.finish)
 
   def episode_of(self, request: web.Request) -> Episode | None:
-    """Returns the episode that a call names in its header, if it names one."""
-    id = request.headers.get(HEADER)
-    if id is not None:
-      return self._recorded().get(id)
+    """Returns the episode that a call names, if it names one."""
+    ids = {request.headers.get(HEADER), request.match_info.get("episode")}
+    if (key := key_of(request)).startswith(ID_PREFIX):
+      ids.add(key)
+    if len(ids := ids - {None}) > 1:
+      raise ApiError(
+        f"the call names several episodes, {', '.join(sorted(map(str, ids)))}: "
+        f"in its header {HEADER}, its URL and its API key. Name one"
+      )
+    for id in ids:
+      return self._recorded().get(str(id))
     if ROLE_HEADER in request.headers:
       raise ApiError(
         f"{ROLE_HEADER} without {HEADER}: the call would be answered and not "
         "trained on. Name the episode as well, or leave out the role"
       )
     return None
+
+  def has_key(self, request: web.Request) -> bool:
+    """Returns whether the API key of a call is an episode's id.
+
+    It is a secret that only its agent has. It opens calls of the episode, and
+    neither its end nor other episodes.
+    """
+    path, episodes = request.path, self._episodes
+    is_call = is_api_path(path) and not path.startswith(ROUTE)
+    return is_call and episodes is not None and episodes.knows(key_of(request))
 
   @staticmethod
   def role_of(request: web.Request) -> str:

@@ -41,7 +41,7 @@ class LinesTest(Playing):
     self.streams.append([*said.prompt_token_ids, *choice.token_ids])
     return choice.message
 
-  async def end(self, **fields):
+  async def finish(self, **fields):
     status, reply = await self.post(
       f"episodes/{self.id}", **dict(reward=1) | fields
     )
@@ -65,7 +65,7 @@ class LinesTest(Playing):
     for _ in range(2):
       plan += [await self.call(plan, extra_headers=role("plan")), ASKED]
       write += [await self.call(write, extra_headers=role("write")), ASKED]
-    played = await self.end(role_rewards={"write": 0.5})
+    played = await self.finish(role_rewards={"write": 0.5})
     self.check_tokens(played, [2, 3])
     self.assertEqual([line.role for line in played.lines], ["plan", "write"])
     self.assertEqual([line.numbers for line in played.lines], [(0, 2), (1, 3)])
@@ -78,7 +78,7 @@ class LinesTest(Playing):
     second = await self.call([ASKED, first, ASKED])
     cut = {"role": "assistant", "content": "Shortened."}
     await self.call([ASKED, first, ASKED, cut, ASKED])
-    played = await self.end()
+    played = await self.finish()
     self.check_tokens(played, [1, 2])
     kept, rewritten = (line.tokens.tolist() for line in played.lines)
     shared = len(self.streams[0])
@@ -91,7 +91,7 @@ class LinesTest(Playing):
     summary = {"role": "user", "content": "So far: 1 + 2."}
     await self.call([summary])
     await self.call([ASKED, first, ASKED])
-    self.check_tokens(await self.end(), [2, 1])
+    self.check_tokens(await self.finish(), [2, 1])
 
   async def test_two_draws_at_one_history_are_two_lines(self):
     with self.served.driver.paused():
@@ -100,7 +100,7 @@ class LinesTest(Playing):
       ]
       await until(lambda: self.served.api.num_calls == 2)
     await asyncio.gather(*calls)
-    played = await self.end()
+    played = await self.finish()
     self.check_tokens(played, [0, 1])
     self.assertNotEqual(*self.streams)
 
@@ -113,7 +113,7 @@ class LinesTest(Playing):
       ]
       await until(lambda: self.served.api.num_calls == 2)
     await asyncio.gather(*calls)
-    played = await self.end()
+    played = await self.finish()
     self.assertCountEqual(
       [line.tokens.tolist() for line in played.lines], self.streams[1:]
     )
@@ -122,7 +122,7 @@ class LinesTest(Playing):
   async def test_another_agent_that_goes_on_has_a_line_of_its_own(self):
     first = await self.call([ASKED], extra_headers=role("plan"))
     await self.call([ASKED, first, ASKED], extra_headers=role("write"))
-    played = await self.end()
+    played = await self.finish()
     self.check_tokens(played, [0, 1])
     self.assertEqual([line.role for line in played.lines], ["plan", "write"])
     self.assertEqual([len(line.turns) for line in played.lines], [1, 1])
@@ -136,14 +136,14 @@ class LinesTest(Playing):
       await until(lambda: self.served.api.num_calls == 2)
     await asyncio.gather(*calls)
     self.assertNotEqual(*self.streams)
-    self.check_tokens(await self.end(), [0, 1])
+    self.check_tokens(await self.finish(), [0, 1])
 
   async def test_a_call_repeated_gets_the_answer_of_its_own_line(self):
     first = await self.call([ASKED], extra_headers=role("plan"))
     await self.call([WRITE, ASKED], extra_headers=role("write"))
     again = await self.call([ASKED], extra_headers=role("plan"))
     self.assertEqual(first, again)
-    self.assertEqual(len((await self.end()).turns), 2)
+    self.assertEqual(len((await self.finish()).turns), 2)
 
   async def test_the_same_call_twice_at_once_is_refused(self):
     with self.served.driver.paused():
@@ -153,7 +153,7 @@ class LinesTest(Playing):
         await self.call([ASKED])
       self.assertEqual(caught.exception.code, "episode_busy")
     await first
-    self.check_tokens(await self.end(), [0])
+    self.check_tokens(await self.finish(), [0])
 
   async def test_a_verdict_waits_for_the_calls(self):
     with self.served.driver.paused():
@@ -162,7 +162,7 @@ class LinesTest(Playing):
       status, reply = await self.post(f"episodes/{self.id}", reward=1)
     self.assertEqual((status, reply["error"]["code"]), (409, "episode_busy"))
     await first
-    await self.end()
+    await self.finish()
 
   async def test_lines_and_turns_have_limits(self):
     for number in range(4):
@@ -170,7 +170,7 @@ class LinesTest(Playing):
     self.assertEqual(
       await self.refused(self.client, [ASKED]), (409, "episode_branched")
     )
-    self.check_tokens(await self.end(), range(4))
+    self.check_tokens(await self.finish(), range(4))
 
   async def test_calls_that_are_being_answered_count_for_the_limits(self):
     await self.serve(rules=dict(max_lines=4, max_turns=2))
@@ -185,7 +185,7 @@ class LinesTest(Playing):
         (409, "episode_turn_limit"),
       )
     await asyncio.gather(*calls)
-    self.check_tokens(await self.end(), [0, 1])
+    self.check_tokens(await self.finish(), [0, 1])
 
   async def test_lines_that_are_being_started_count_for_the_limit(self):
     await self.serve(rules=dict(max_lines=2))
@@ -200,7 +200,7 @@ class LinesTest(Playing):
         (409, "episode_branched"),
       )
     await asyncio.gather(*calls)
-    self.check_tokens(await self.end(), [0, 1])
+    self.check_tokens(await self.finish(), [0, 1])
 
   async def test_a_call_that_hung_up_leaves_nothing(self):
     first = await self.call([ASKED])
@@ -211,7 +211,7 @@ class LinesTest(Playing):
     await stream.close()
     await until(lambda: not self.served.api.num_calls)
     await self.call([ASKED, first, ASKED], seed=4)
-    self.check_tokens(await self.end(), [1])
+    self.check_tokens(await self.finish(), [1])
 
   async def test_prompts_of_tokens_have_lines_too(self):
     async def complete(prompt):
@@ -224,7 +224,7 @@ class LinesTest(Playing):
     await complete([8, 9])
     await complete([*self.streams[0], 4])
     await complete([*self.streams[1], 4])
-    self.check_tokens(await self.end(), [2, 3])
+    self.check_tokens(await self.finish(), [2, 3])
 
   async def test_names_that_are_none_are_refused(self):
     for name in ("a b", "ä", "x" * 65, "a,b"):
@@ -236,14 +236,14 @@ class LinesTest(Playing):
         f"episodes/{self.id}", reward=1, role_rewards=rewards
       )
       self.assertEqual(status, 400)
-    await self.end()
+    await self.finish()
 
   async def test_a_role_without_an_episode_is_refused(self):
     async with self.served.client(default_headers=role("plan")) as client:
       status, _ = await self.refused(client, [ASKED])
     self.assertEqual(status, 400)
     await self.call([ASKED])
-    await self.end()
+    await self.finish()
 
 
 class ClaimTest(Playing):

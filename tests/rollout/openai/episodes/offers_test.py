@@ -25,6 +25,8 @@ from tests.rollout.openai.agents_playing import (
   Playing,
 )
 
+RETRY = {"X-Stainless-Retry-Count": "1"}
+
 
 class EpisodesTest(Playing):
   async def test_the_record_has_the_sampled_tokens(self):
@@ -158,12 +160,47 @@ class EpisodesTest(Playing):
   async def test_a_call_repeated_word_for_word_gets_the_recorded_answer(self):
     playing, id, client = await self.begin()
     first = await self.say(client, [ASKED], max_tokens=5)
-    again = await self.say(client, [ASKED], max_tokens=5)
+    again = await self.say(client, [ASKED], max_tokens=5, extra_headers=RETRY)
     self.assertEqual(first.choices, again.choices)
     stats = self.served.driver.engine.stats()
     self.assertEqual(sum(stats.num_sampled), first.usage.completion_tokens)
     await self.post(f"episodes/{id}", reward=0)
     self.assertEqual(len((await playing).turns), 1)
+
+  async def test_one_call_is_sampled_twice_on_purpose(self):
+    await self.serve(rules=dict(max_lines=8, max_turns=9))
+    playing, id, client = await self.begin()
+    # The package says that it repeats nothing; no seed is invented.
+    several = await asyncio.gather(
+      *(self.say(client, [ASKED], max_tokens=9) for _ in range(3))
+    )
+    texts = [said.choices[0].message.content for said in several]
+    self.assertEqual(len(set(texts)), 3)
+    repeated = await self.say(
+      client, [ASKED], max_tokens=9, extra_headers=RETRY
+    )
+    self.assertIn(repeated.choices[0].message.content, texts)
+    # A key of one's own goes before the package's count.
+    for key, is_new in (("a", True), ("a", False), ("b", True)):
+      head = {"Idempotency-Key": key}
+      said = await self.say(
+        client, [ASKED], max_tokens=9, extra_headers=head | RETRY
+      )
+      text = said.choices[0].message.content
+      self.assertEqual(text not in texts, is_new)
+      texts.append(text)
+    # Other clients say nothing: the same body is the same call.
+    body = dict(model="tiny", messages=[ASKED], max_tokens=8)
+    bare = [
+      await self.post(f"/episodes/{id}/v1/chat/completions", **body)
+      for _ in range(2)
+    ]
+    self.assertEqual(*[reply["choices"] for _, reply in bare])
+    # Best of several: the agent goes on with one of them.
+    chosen = several[1].choices[0].message
+    await self.say(client, [ASKED, chosen, ASKED], max_tokens=5)
+    played = await self.end(playing, id)
+    self.assertEqual((len(played.lines), len(played.turns)), (6, 7))
 
   @pytest.mark.slow
   async def test_a_call_can_be_repeated_after_hanging_up(self):
