@@ -50,6 +50,7 @@ class WordProblems(IndexedEnvironment[Problem]):
     calculator: whether the policy has the tools `calculate` and `answer`.
     max_turns: answers of an episode with a calculator.
     instruction: text after the question.
+    result: text of the calculator's result, in which {} is the number.
   """
 
   name = "word_problems"
@@ -65,16 +66,19 @@ class WordProblems(IndexedEnvironment[Problem]):
     calculator: bool = False,
     max_turns: int = 8,
     instruction: str = INSTRUCTION,
+    result: str = "{}",
     num_tasks: int = 1 << 20,
   ):
     require_bounds(least=1, most=8, steps=steps)
     require_positive(max_turns=max_turns)
+    if "{}" not in result:
+      raise ConfigError(f"result={result!r} has no {{}} for the number")
     if not 9 <= largest <= 10_000:
       raise ConfigError(f"largest={largest!r}; allowed is 9 to 10000")
     super().__init__(num_tasks=num_tasks)
     self._steps, self._largest = steps, largest
     self._has_calculator, self._max_turns = calculator, max_turns
-    self._instruction = instruction
+    self._instruction, self._result = instruction, result
 
   @contextlib.asynccontextmanager
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
@@ -83,9 +87,8 @@ class WordProblems(IndexedEnvironment[Problem]):
     problem = self.find(task)
     question = f"{problem.text} {self._instruction}".strip()
     turns = self._max_turns if self._has_calculator else 1
-    yield _ProblemSession(
-      problem, question, turns, (CALCULATE, ANSWER) * self._has_calculator
-    )
+    tools = (CALCULATE, ANSWER) * self._has_calculator
+    yield _ProblemSession(problem, question, turns, tools, self._result)
 
   def training_information(self, task: Task) -> str:
     """Returns the solution in GSM8K's form."""
@@ -123,8 +126,10 @@ class _ProblemSession(Session):
     question: str,
     max_turns: int,
     tools: tuple[Tool, ...],
+    result: str,
   ):
     self.tools = tools
+    self._result = result
     self._problem, self._question = problem, question
     self._turns_left = max_turns
 
@@ -142,7 +147,7 @@ class _ProblemSession(Session):
     elif call.name == ANSWER.name:
       return self._end(arguments["number"] == self._problem.answer)
     else:
-      reply = _result_of(arguments)
+      reply = self._result.replace("{}", _result_of(arguments))
     messages = (Message("tool", reply, tool_call_id=call.id),)
     if self._turns_left:
       return Step(messages)

@@ -34,7 +34,7 @@ class Solver(ErringExpert):
     """Returns the next answer; a step whose call failed is called again."""
     problem = self._problem
     results = [m.content for m in messages if m.role == "tool"]
-    self._step += any(text.lstrip("-").isdigit() for text in results)
+    self._step += any(not text.startswith("Error: ") for text in results)
     if self._step < len(problem.operators) and not self.draws("no_call"):
       counts = [problem.terms[0], *problem.partial_results]
       return self.erring_call(

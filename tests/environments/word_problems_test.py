@@ -85,6 +85,17 @@ class RewardTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     self.assertEqual(steps[0].messages[0].content, "2")
     self.assertIs(steps[1].status, Status.TASK_LIMIT_REACHED)
 
+  async def test_a_result_has_its_text_and_a_mistake_has_not(self):
+    environment = WordProblems(calculator=True, result="It is {}.")
+    steps = await play(environment, TASK)
+    self.assertRegex(steps[1].messages[0].content, r"^It is \d+\.$")
+    self.assertEqual((len(steps), steps[-1].reward), (3, 1.0))
+    call = ToolCall("calculate", "{", "c")
+    async with environment.open(TASK, seed=0) as session:
+      await session.reset()
+      step = await session.step(Message("assistant", tool_calls=(call,)))
+    self.assertNotIn("It is", step.messages[0].content)
+
   async def test_a_call_where_there_is_no_tool_is_an_answer(self):
     call = ToolCall("calculate", ONE_AND_ONE, "c")
     async with WordProblems().open(TASK, seed=0) as session:
@@ -129,6 +140,7 @@ class OptionsTest(parameterized.TestCase):
     {"steps": (3, 2)},
     {"largest": 3},
     {"max_turns": 0},
+    {"result": "It is."},
   )
   def test_refused(self, **options):
     with self.assertRaises(ConfigError):

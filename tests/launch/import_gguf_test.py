@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 from tokenizers import Tokenizer
 
 from agentrl_jax.data.chat.gguf_tokenizer import GGUFTokenizer
-from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
+from agentrl_jax.data.chat.pretrained import load_chat
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
@@ -21,6 +21,7 @@ from launch.import_gguf import as_flags, import_gguf
 from tests import programs
 from tests.data.chat import families as chats
 from tests.model.hugging_face import families, gguf_files
+from tests.settings import chat_config
 
 K_SIZES = {"width": 256, "num_heads": 8, "head_dim": 32, "mlp_width": 256}
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1", "Q4_K", "Q6_K")
@@ -82,9 +83,7 @@ class ImportTest(parameterized.TestCase):
     import_gguf(self.file, self.to)
     chat, _ = gguf_files.CHATS[family]
     of = chats.SMALL[chat]
-    codec = load_chat(
-      self.to, ChatConfig(template="", date="2026-01-01", thinking=True)
-    )
+    codec = load_chat(self.to, chat_config(date="2026-01-01"))
     source = chats.tokenizer_of(of)
     stops = [source.id_to_token(id) for id in codec.stop_tokens]
     self.assertCountEqual(stops, of.stops)

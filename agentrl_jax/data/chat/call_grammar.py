@@ -39,10 +39,15 @@ _GAP = r"/\n{0,2}/"  # after a thought
 # Allows every tokenization of a text: the tokenizer's own would have a marker
 # token where a tool's name or a key contains a marker's text.
 _FREE = '%llguidance {"no_forcing": true}'
+_ESCAPES = {"json_allow_general_unicode_escapes": True}
 # JSON as any program writes it, with bounded white space.
-_JSON = {
-  "whitespace_pattern": r"[ \n\t\r]{1,32}",
-  "json_allow_general_unicode_escapes": True,
+_JSON = {"whitespace_pattern": r"[ \n\t\r]{1,32}", **_ESCAPES}
+# JSON on one line, as Jinja's `tojson` and `json.dumps` write it.
+_COMPACT_JSON = {
+  "whitespace_flexible": False,
+  "item_separator": ", ",
+  "key_separator": ": ",
+  **_ESCAPES,
 }
 _PYTHON_WORDS = ('"True"', '"False"')  # of templates that print them
 # Keywords of arguments that stand one by one.
@@ -96,6 +101,7 @@ class CallForm:
   none_because: str = ""  # why this model can write no call; "": it can
   stop: str = ""  # stop marker of calls alone; "": the model's stop markers
   thinks: bool = False  # the generation prompt has begun a thought
+  compact: bool = False  # JSON of arguments is on one line, as templates write
 
 
 class CallGrammar:
@@ -200,7 +206,7 @@ class CallGrammar:
       arguments, rules = (
         self._parameters(tool, schema, form.parameter, f"{number}")
         if form.parameter
-        else (_json(schema), [])
+        else (_json(schema, compact=form.compact), [])
       )
     except ConfigError as error:
       raise ConfigError(f"the parameters of tool {tool.name!r}: {error}") from (
@@ -249,7 +255,7 @@ class CallGrammar:
     if "string" not in kinds:
       words = " | ".join(_PYTHON_WORDS) if inner == {"type": "boolean"} else ""
       defs = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-      value = _json({**inner, **defs})
+      value = _json({**inner, **defs}, compact=self._form.compact)
       return f"({words + ' | ' if words else ''}{value}) {tail}", []
     if kinds - {"string", "null"}:
       raise ConfigError(
@@ -289,9 +295,10 @@ class CallGrammar:
     )
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def _json(schema: Mapping[str, Any], *, compact: bool = False) -> str:
   """Returns the nonterminal of JSON by a schema. Raises `ConfigError`."""
-  nonterminal = f"%json {json.dumps({**schema, 'x-guidance': _JSON})}"
+  options = _COMPACT_JSON if compact else _JSON
+  nonterminal = f"%json {json.dumps({**schema, 'x-guidance': options})}"
   if reason := VALIDATE.get()(f"start: {nonterminal}"):
     reason = reason.partition("\n   1 |")[0].removeprefix("at 1(8): ")
     raise ConfigError(

@@ -44,8 +44,14 @@ class FamilyTemplate:
   """
 
   def __init__(
-    self, jinja: JinjaTemplate, markers: Sequence[str], stops: Sequence[str]
+    self,
+    jinja: JinjaTemplate,
+    markers: Sequence[str],
+    stops: Sequence[str],
+    *,
+    compact_calls: bool = False,
   ):
+    self._compact_calls = compact_calls
     self.markers = tuple(dict.fromkeys([*markers, *stops]))
     self._jinja = jinja
     self._dialect: Dialect = Plain("")
@@ -68,7 +74,10 @@ class FamilyTemplate:
     """Form of an answer with tool calls."""
     begins_line = self._opening.startswith(f"\n{THINK}")
     return dataclasses.replace(
-      self._dialect.form, thinks=self._thinks, lead="\n" * begins_line
+      self._dialect.form,
+      thinks=self._thinks,
+      lead="\n" * begins_line,
+      compact=self._compact_calls,
     )
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:

@@ -52,6 +52,7 @@ class ChatConfig:
   template: str  # "": the model's own; or a name or path, see `named_template`
   date: str  # that a template writes as today's
   thinking: bool  # False: without thoughts, if the template can
+  compact_calls: bool  # grammars of calls: arguments are on one line
 
   def __post_init__(self) -> None:
     try:
@@ -84,7 +85,9 @@ def _load(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
   stops = _stops(folder, files.names, files.tokenizer)
   try:
     markers = markers_of(files.tokenizer)
-    template = FamilyTemplate(files.template, markers, stops)
+    template = FamilyTemplate(
+      files.template, markers, stops, compact_calls=config.compact_calls
+    )
     return ChatCodec(files.tokenizer, template)
   except ConfigError as error:
     raise ConfigError(f"{folder}: {error}") from error
@@ -111,11 +114,11 @@ def _read(folder: pathlib.Path, config: ChatConfig) -> _Files:
   source = _source(folder, config_json)
   names = _names(folder, config_json)
   if source is None and _is_compact(tokenizer):
-    if config.template:
+    if config.template or config.compact_calls:
       raise ConfigError(
-        f"chat.template={config.template!r}, and the model in {folder} was "
-        "trained from scratch here, in a format of its own: leave "
-        "chat.template out"
+        f"chat.template={config.template!r} and chat.compact_calls="
+        f"{config.compact_calls}, and the model in {folder} was trained from "
+        "scratch here, in a format of its own: leave both out"
       )
     return _Files(tokenizer, names, None)
   if source is None and not config.template:

@@ -158,6 +158,19 @@ class RefusedTest(parameterized.TestCase):
       read = codec.grammars(codec.vocab_size)
       self.assertTrue(call_grammars.allows(read, grammar, ids))
 
+  @parameterized.parameters("small_qwen25", "named_llama")
+  def test_compact_calls_are_what_the_template_writes(self, name):
+    chat = codec(name)
+    form = dataclasses.replace(chat._template.form, compact=True)
+    writer = CallGrammar(form, chat._tokenizer, chat._template.stops)
+    grammar = writer.of_calls(TOOLS, choice="required", parallel=False)
+    call = chat.write(said(("add", '{"a": 1, "b": [{"c": "é, ü:"}, {}]}')))
+    text = chat.decode(call)
+    self.assertTrue(call_grammars.allows(grammars(name), grammar, call))
+    for old, new in ((": 1", ":1"), ("1, ", "1,"), ("{}]", "{} ]")):
+      ids = chat.encode(text.replace(old, new))
+      self.assertFalse(call_grammars.allows(grammars(name), grammar, ids), new)
+
   def test_template_that_shows_no_tools(self):
     family, _ = families.templates()["named_hermes"]
     codec = codec_of_folder(family, families.named("plain"))

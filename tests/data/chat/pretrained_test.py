@@ -216,7 +216,7 @@ def test_a_policy_from_scratch_keeps_its_own_format(tmp_path):
     str(tmp_path / "tokenizer.json")
   )
   shown(tmp_path, "")
-  with pytest.raises(ConfigError, match="leave chat.template out"):
+  with pytest.raises(ConfigError, match="leave both out"):
     shown(tmp_path, "hermes")
 
 

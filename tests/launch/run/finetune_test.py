@@ -8,9 +8,12 @@ import tempfile
 import pytest
 from absl.testing import absltest
 
+from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
+from agentrl_jax.data.records import Message
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import read_metrics
-from configs import finetune, quickstart, smollm2
+from configs import calculator, finetune, quickstart, smollm2
+from environments.word_problems.environment import ANSWER, CALCULATE
 from launch.config.settings import read_settings
 from launch.run.training import train
 from tests.launch.export_test import MODEL, write_model
@@ -61,9 +64,21 @@ class FinetuneTest(absltest.TestCase):
       read_settings(config)
 
   def test_word_problems_fit_their_lengths(self):
-    settings = read_settings(smollm2.get_config(str(self.model)))
-    self.assertEqual(list(settings.task_ids), ["word_problems"])
-    self.assertLessEqual(settings.episode.max_tokens, settings.engine.context)
+    for name, made in (("word_problems", smollm2), ("calculator", calculator)):
+      settings = read_settings(made.get_config(str(self.model)))
+      self.assertEqual(list(settings.task_ids), [name])
+      self.assertLessEqual(settings.episode.max_tokens, settings.engine.context)
+
+  def test_the_calculators_template_shows_tools_calls_and_results(self):
+    config = calculator.get_config(str(self.model))
+    codec = load_chat(self.model, ChatConfig(**config.chat))
+    question = Message("user", "1 + 1?")
+    prompt = codec.decode(codec.start((question,), (CALCULATE, ANSWER)))
+    self.assertIn("calculate(left, operator, right): Computes", prompt)
+    self.assertTrue(prompt.endswith("assistant\n"), prompt)
+    call = '{"name": "answer", "parameters": {"number": 2}}'
+    answer = codec.read(codec.encode(call), (ANSWER,))
+    self.assertEqual(answer.tool_calls[0].arguments, '{"number": 2}')
 
   @pytest.mark.full
   def test_it_trains(self):
