@@ -325,15 +325,16 @@ def is_split(mesh: Mesh | None) -> bool:
 
 
 def only_device(mesh: Mesh | None) -> SingleDeviceSharding | None:
-  """Returns the place of arrays where the mesh has one device, else None.
+  """Returns the place of arrays where there is one device, else None.
 
   An array of no place is placed by the first program that returns it, and JAX
-  then compiles the next call of the same program again.
+  then compiles the next call of the same program again. Without a mesh, params
+  may lie on any of several devices.
   """
-  if is_split(mesh):
+  devices = jax.local_devices() if mesh is None else mesh.devices.flat
+  if len(devices) > 1:
     return None
-  device = jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]
-  return SingleDeviceSharding(device)  # type: ignore[no-untyped-call]
+  return SingleDeviceSharding(devices[0])  # type: ignore[no-untyped-call]
 
 
 def constrain(mesh: Mesh | None, x: jax.Array, *axes: str | None) -> jax.Array:

@@ -59,7 +59,7 @@ class Scheduler:
     )
     self.counts: collections.Counter[str] = collections.Counter()
     self.wait_s = 0.0  # of all requests, from their arrival to their slots
-    self._cache = self._make_cache(sharding or only_device(policy.mesh))
+    self._cache = self._make_cache(only_device(policy.mesh) or sharding)
     self._weights = WeightVersions(config.old_weights)
     self._decoder = Decoder(policy_slot, policy, config, self._cache, cancel)
     self._table = self._empty_table()
