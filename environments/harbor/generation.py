@@ -1,23 +1,18 @@
 """Generates tasks in Harbor's format, as a pure function of (split, index).
 
-  python -m environments.harbor.generation DIR --num=20
-
-writes the first tasks as folders, which Harbor itself plays, too. The tasks are
-small: files, text, git, and a function whose unit test fails. A one-line script
-solves each. Their tests run what the policy wrote as nobody, who can read
-neither the tests nor write the reward.
+The tasks are small: files, text, git, and a function whose unit test fails. A
+one-line script solves each. Their tests run what the policy wrote as nobody,
+who can read no test and write no reward.
 """
 
-import argparse
 import dataclasses
-import pathlib
 import random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from agentrl_jax.data.split import SPLITS, split_of
+from agentrl_jax.data.split import split_of
 from agentrl_jax.env.options import require_some_of
-from agentrl_jax.errors import AgentRLError, ConfigError
+from agentrl_jax.errors import ConfigError
 from environments.os_interaction.machines.files import FILE, File, Tree
 from environments.os_interaction.tasks import words
 
@@ -264,33 +259,3 @@ def _files(kind: str, draft: TaskDraft) -> Tree:
 
 def _name(rng: random.Random) -> str:
   return f"{rng.choice(words.STEMS)}.{rng.choice(('txt', 'md', 'conf'))}"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-  """Writes tasks as folders."""
-  parser = argparse.ArgumentParser(
-    prog="python -m environments.harbor.generation",
-    description=__doc__.partition("\n")[0],
-  )
-  parser.add_argument("folder", type=pathlib.Path, help="of the tasks' folders")
-  parser.add_argument(
-    "--num", type=int, default=20, help="tasks; 20 if left out"
-  )
-  parser.add_argument("--split", choices=SPLITS, default=SPLITS[0])
-  given = parser.parse_args(arguments)
-  try:
-    for index in range(given.num):
-      files = generate_files(given.split, index)
-      root = given.folder / f"{given.split}-{index:03d}"
-      if root.exists():
-        raise ConfigError(f"{str(root)!r} exists; name another folder")
-      for path, file in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(file.content)
-        (root / path).chmod(file.mode)
-  except AgentRLError as error:
-    parser.error(str(error))
-
-
-if __name__ == "__main__":
-  main()

@@ -21,7 +21,7 @@ from agentrl_jax.data.records import (
 )
 
 SCHEMA = "ATIF-v1.7"
-_AGENT = {"name": "agentrl_jax", "version": "0.1.0"}
+_AGENT: dict[str, Any] = {"name": "agentrl_jax", "version": "0.1.0"}
 
 
 def write_atif(

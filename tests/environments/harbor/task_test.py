@@ -9,9 +9,10 @@ import warnings
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from environments.harbor.generation import generate_files, main
+from environments.harbor.generation import generate_files
 from environments.harbor.planner import lay_out
 from environments.harbor.task import make_task, read_folder
+from environments.harbor.write_folders import main
 from tests.environments.harbor.folders import (
   files_with,
   harbor_or_skip,
