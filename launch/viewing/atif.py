@@ -52,7 +52,7 @@ def atif_of(id: str, trajectory: Trajectory) -> dict[str, Any]:
     assert isinstance(line, int)
     messages.setdefault(line, []).append(message_from_json(body))
   lines = sorted(messages.keys() | {turn.line for turn in trajectory.turns})
-  root, *others = [
+  parts: list[dict[str, Any]] = [
     {
       "schema_version": SCHEMA,
       "session_id": id,
@@ -65,6 +65,7 @@ def atif_of(id: str, trajectory: Trajectory) -> dict[str, Any]:
     }
     for line in lines or [0]
   ]
+  root, *others = parts
   root["extra"] = {
     "task": trajectory.task.name,
     "split": trajectory.task.split,
