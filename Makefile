@@ -44,15 +44,20 @@ $(VENV)/originals: $(VENV)/ready
 	touch $@
 
 # Libraries whose agents play against the server, at versions of openai and rich
-# that are not ours.
+# that are not ours; and coding agents as npm has them, if it is installed.
 CLIENTS := tests/rollout/openai/client_programs/requirements.txt
+HARNESSES := @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0 \
+  @qwen-code/qwen-code@0.24.4 opencode-ai@1.18.33
 
-clients: $(VENV)-clients/ready
+clients: $(VENV)-clients/ready setup
+	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS) \
+	  tests/rollout/openai/clients_test.py tests/rollout/openai/harnesses_test.py
 
 $(VENV)-clients/ready: $(CLIENTS)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
+	! command -v npm || npm install --silent --prefix $(@D) $(HARNESSES)
 	touch $@
 
 # Servers of environments: OpenEnv's, which excludes mcp 2, and one of MCP. They
@@ -91,7 +96,7 @@ test: setup
 # The slow tests (half an hour), then complete data sets, images and searches, of
 # which `test` takes samples: more than an hour. ARGS="--within=600" starts none
 # after that many seconds.
-conformance: setup originals clients servers
+conformance: setup originals servers $(VENV)-clients/ready
 	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS)
 
 check: setup

@@ -5,6 +5,7 @@ import json
 import anthropic
 import numpy as np
 
+from agentrl_jax.errors import DeadlineExceeded
 from tests.rollout import talking
 from tests.rollout.openai.agents_playing import Playing
 
@@ -221,6 +222,30 @@ class MessagesTest(Messages):
       self.assertEqual((response.status, error["type"]), (400, "error"), error)
       self.assertEqual(error["error"]["type"], "invalid_request_error")
       self.assertIn(named, error["error"]["message"])
+
+  async def test_an_error_within_a_stream_is_an_event_of_its_own(self):
+    self.policy.stream = self.broken
+    client = self.claude()
+    kinds = []
+    with self.assertRaises(anthropic.APIStatusError) as caught:
+      async for event in await client.messages.create(
+        model="tiny", max_tokens=9, messages=[ASKED], stream=True
+      ):
+        kinds.append(event.type)
+    self.assertEqual(kinds[:2], ["message_start", "content_block_start"])
+    self.assertEqual(caught.exception.body["error"]["type"], "timeout_error")
+    openai = self.served.openai
+    stream = await openai.responses.create(
+      model="tiny", input="Hello", stream=True
+    )
+    events = [event async for event in stream]
+    self.assertEqual(events[-1].type, "response.failed")
+    self.assertIn("too slow", events[-1].response.error.message)
+
+  async def broken(self, prompt, spec):
+    self.policy.says = ["one two"]
+    yield await self.policy.generate(prompt, spec)
+    raise DeadlineExceeded("the engine is too slow")
 
 
 class KeysTest(Messages):
