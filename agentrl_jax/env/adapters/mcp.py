@@ -48,10 +48,10 @@ from agentrl_jax.data.records import (
   Task,
   Tool,
   ToolCall,
-  finite_number,
   message_to_json,
 )
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
+from agentrl_jax.env.adapters.function_tools import read_reward
 from agentrl_jax.env.adapters.questions import Questions
 from agentrl_jax.env.adapters.servers.commands import (
   bounded,
@@ -84,7 +84,7 @@ _CLOSE_S = 10.0  # for the end of a session
 _CLOSED = -32000  # the package's code for a connection that has ended
 # Named McpError before version 2 of the package.
 _Refusal: type[Exception] = getattr(
-  exceptions, "MCPError", getattr(exceptions, "McpError", None)
+  exceptions, "MCPError" if hasattr(exceptions, "MCPError") else "McpError"
 )
 
 
@@ -437,11 +437,10 @@ class _ToolSession(Session):
       "call_tool": self._connection.call,
     }
     with faults(f"{environment.name}, the reward of {self._row.where}"):
-      reward = finite_number(
+      reward, metrics = read_reward(
         await self._executor.run(functools.partial(environment.reward, values))
       )
-    metrics = {
-      "success": float(reward >= 1),
-      "num_calls": float(self._num_calls),
-    }
-    return Step(replies, reward=reward, status=status, metrics=metrics)
+    own = {"success": float(reward >= 1), "num_calls": float(self._num_calls)}
+    return Step(
+      replies, reward=reward, status=status, metrics=own | dict(metrics)
+    )

@@ -131,7 +131,7 @@ class OpenEnv(ResetStep):
   async def close(self) -> None:
     await self.server.close()
 
-  async def make(self, seed: int) -> "_Episode":  # type: ignore[override]
+  async def make(self, seed: int) -> "_Episode":
     """Connects to the server."""
     del seed
     return await _Episode.connected(self)

@@ -46,7 +46,8 @@ def has_added(completion, answer, num_calls, transcript):
 
 async def has_seen(call_tool):
   """A reward by the state of the server."""
-  return float("seen" in json.loads(await call_tool("look", {})))
+  seen = "seen" in json.loads(await call_tool("look", {}))
+  return float(seen), {"seen": float(seen)}
 
 
 async def has_rows(completion, call_tool):
@@ -130,6 +131,7 @@ class MCPTest(Case):
       self.assertEqual(step.messages[0].content, '["given", "seen"]')
       self.assertEqual(step.status, Status.TASK_LIMIT_REACHED)
       self.assertEqual(step.reward, 1)
+      self.assertEqual(step.metrics, {"success": 1, "num_calls": 1, "seen": 1})
 
   async def test_schemas_are_shown_as_they_come(self):
     async with self.make().open(TASK, seed=0) as session:
@@ -249,7 +251,10 @@ class MCPTest(Case):
 
 
 def answers(port):
-  with contextlib.suppress(OSError), socket.create_connection(("", port), 1):
+  with (
+    contextlib.suppress(OSError),
+    socket.create_connection(("127.0.0.1", port), 1),
+  ):
     return True
 
 

@@ -100,7 +100,7 @@ def main():
   if KIND == "dead":
     sys.exit("cannot begin: no database")
   if KIND == "mute":
-    time.sleep(60)
+    time.sleep(600)
   for line in sys.stdin:
     request = json.loads(line)
     if "id" not in request:
