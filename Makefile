@@ -15,7 +15,7 @@ TORCH ?= 2.13.0
 LOCK := launch/tpu/requirements.lock
 ARGS ?=
 
-.PHONY: setup originals clients servers train real smoke test conformance check format bench lock clean
+.PHONY: setup originals clients servers verifiers train real smoke test conformance check format bench lock clean
 
 setup: $(VENV)/ready
 
@@ -72,6 +72,18 @@ $(VENV)-servers/ready: $(SERVERS)
 	$(@D)/bin/python -m pip install --quiet --no-compile -r $<
 	touch $@
 
+# verifiers, whose environments play as a run's agents, at versions of openai and
+# mcp that are not ours; uv makes the environments of its harnesses.
+VERIFIERS := verifiers==0.4.0
+
+verifiers: $(VENV)-verifiers/ready
+
+$(VENV)-verifiers/ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet --no-compile '$(VERIFIERS)' uv
+	touch $@
+
 train: setup
 	$(VENV)/bin/python -m launch.train --config=configs/quickstart.py $(ARGS)
 
@@ -96,7 +108,7 @@ test: setup
 # The slow tests (half an hour), then complete data sets, images and searches, of
 # which `test` takes samples: more than an hour. ARGS="--within=600" starts none
 # after that many seconds.
-conformance: setup originals servers $(VENV)-clients/ready
+conformance: setup originals servers $(VENV)-clients/ready $(VENV)-verifiers/ready
 	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS)
 
 check: setup
@@ -131,5 +143,5 @@ lock:
 	mv $(LOCK).new $(LOCK)
 
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients $(VENV)-servers \
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-tunix $(VENV)-clients $(VENV)-servers $(VENV)-verifiers \
 	  runs sweeps build *.egg-info

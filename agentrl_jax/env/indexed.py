@@ -1,15 +1,16 @@
 """Base of environments whose tasks are functions of split and index."""
 
 import abc
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from agentrl_jax.data.records import Task
 from agentrl_jax.data.split import SPLITS
-from agentrl_jax.env.interface import Environment
+from agentrl_jax.env.interface import Environment, Session
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 C = TypeVar("C")
 
@@ -97,3 +98,39 @@ class IndexedEnvironment(Environment, Generic[C]):
     if split in self._loaded:
       return self.load(self._loaded[split][index])
     return self.generate(split, index)
+
+
+class OfAgents(Environment):
+  """Indices of tasks that exist in the programs of external agents only.
+
+  The run draws indices, and agents know what they mean: see docs/serving.md.
+  Evaluations are offered to agents, too.
+
+  Args:
+    num_train: tasks to train on.
+    num_test: tasks of the split test.
+  """
+
+  name = "of_agents"
+  is_of_agents = True
+
+  def __init__(self, *, num_train: int, num_test: int):
+    require_positive(num_train=num_train, num_test=num_test)
+    self._sizes = {"train": num_train, "test": num_test}
+
+  def indices(self, split: str) -> Sequence[int]:
+    """Returns the indices of a split; raises `ConfigError` for another."""
+    if split not in self._sizes:
+      raise ConfigError(
+        f"tasks of agents have no split {split!r}, only train and test"
+      )
+    return range(self._sizes[split])
+
+  @contextlib.asynccontextmanager
+  async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
+    """Raises `EnvironmentFault`: agents alone can play the task."""
+    raise EnvironmentFault(
+      f"{task.name} is a task of external agents, and no session of it opens "
+      "here: set --config.agents.port, and --config.agents.program"
+    )
+    yield

@@ -199,6 +199,7 @@ class Environment(abc.ABC):
   # True if sessions share tasks or connections: all sessions and `close` then
   # have to run in the same event loop.
   needs_one_loop: bool = False
+  is_of_agents: bool = False  # no session opens here: external agents play
   # Names of the mistakes that the expert can make on purpose.
   mistakes: Collection[str] = ()
   policies: ScriptedPolicies = GENERIC  # baselines, by name

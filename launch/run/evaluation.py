@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import json
@@ -33,24 +34,27 @@ from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.data.record_file import read_groups, write_groups
 from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter, read_metrics
 from agentrl_jax.rollout.api import Generator
+from agentrl_jax.train.collapse.answers import episode_metrics
 from launch.config.settings import Settings
 from launch.reports import curves, numbers
 from launch.reports.progress import StageProgress
 from launch.reports.summary import Evaluation, read_evaluation
 from launch.run.context import RunContext
+from launch.serving.agents import AgentServer
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
 
 _log = logging.getLogger(__name__)
 
 SPLIT = "test"
-_MOST_NAMES = 64  # of an environment's metrics
 _MOST_LOST = 0.1  # share of an evaluation's tasks, if it is to be compared
 POLL_S = 1.0  # between polls for a signal to stop
+# Makes what an evaluation needs in its event loop, such as a server.
+Serving = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 
 
 class Evaluator:
@@ -68,13 +72,37 @@ class Evaluator:
     self._metrics = metrics
 
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
-    """Scores the weights of policy slot 0, greedy or sampled."""
+    """Scores the weights of policy slot 0, greedy or sampled.
+
+    Agents play where an environment is theirs alone.
+    """
+    if any(e.is_of_agents for e in self._environments.values()):
+      return self._by_agents(stage, mode, service)
     player = _policy_player(
       self._settings, self._environments, service, service.generator, mode
     )
     if not self._run.evaluation(stage, mode).exists():
       service.settle()
     return self._filed(stage, mode, player, service.require_engine)
+
+  def _by_agents(self, stage: str, mode: str, service: Service) -> Evaluation:
+    if not self._settings.agents.play:
+      raise ConfigError(
+        "tasks.names has tasks that agents alone can play: set "
+        "--config.agents.port, and --config.agents.program"
+      )
+    if not self._run.evaluation(stage, mode).exists():
+      service.settle()
+    server = AgentServer(
+      self._settings, service, self._run.root.name, self._run.root
+    )
+    return self._filed(
+      stage,
+      mode,
+      server.evaluated(mode),
+      service.require_engine,
+      serving=server.serving,
+    )
 
   def expert(self) -> Evaluation | None:
     """Scores the error-free expert of each environment that has one."""
@@ -117,8 +145,9 @@ class Evaluator:
     self,
     stage: str,
     mode: str,
-    player: PolicyPlayer | ExpertTextPlayer | BaselinePlayer,
+    player: Player,
     require_answers: Callable[[], None] = lambda: None,
+    serving: Serving = contextlib.nullcontext,
   ) -> Evaluation:
     """Returns the evaluation of an earlier start, else a new one.
 
@@ -128,7 +157,7 @@ class Evaluator:
     path = self._run.evaluation(stage, mode)
     if not path.exists():
       with self._run.stage(f"evaluate_{stage}_{mode}"):
-        self._play(stage, mode, player, player.environments, require_answers)
+        self._play(stage, mode, player, require_answers, serving)
     return read_evaluation(path)
 
   def _play(
@@ -136,11 +165,11 @@ class Evaluator:
     stage: str,
     mode: str,
     player: Player,
-    environments: Mapping[str, Environment],
     require_answers: Callable[[], None],
+    serving: Serving,
   ) -> None:
     drawn = draw_tasks(
-      environments,
+      getattr(player, "environments", self._environments),
       split=SPLIT,
       num_tasks=self._plan.num_tasks,
       seed=self._settings.seed,
@@ -158,6 +187,7 @@ class Evaluator:
         self._plan,
         name=name,
         progress=functools.partial(_show, show, played),
+        serving=serving,
       )
     require_answers()
     unscored = [name for name, s in scores.items() if not s.num_tasks]
@@ -228,8 +258,15 @@ class Validation:
     *,
     generator: Generator | None = None,
     adapt: Callable[[PolicyPlayer], Player] = lambda player: player,
+    agents: AgentServer | None = None,
+    make_agents: Callable[[], AgentServer] | None = None,
   ) -> None:
-    """`adapt` makes a player play in lockstep, by the `generator`."""
+    """`adapt` makes a player play in lockstep, by the `generator`.
+
+    Episodes are offered to `agents`, if there are any, and those of the last
+    version by a server of `make_agents`, since theirs has ended by then.
+    """
+    self._make_agents = make_agents if agents else None
     self._settings, self._run = context.settings, context.folder
     self._interrupts = context.interrupts
     self._plan, self._metrics = context.settings.evaluation, metrics
@@ -244,8 +281,10 @@ class Validation:
       for mode, number in numbers_of_tasks.items()
       if number
     }
-    self._players = {
-      mode: adapt(
+    self._players: dict[str, Player] = {
+      mode: agents.evaluated(mode)
+      if agents
+      else adapt(
         _policy_player(
           context.settings,
           environments,
@@ -350,7 +389,7 @@ class Validation:
       StageProgress("evaluation on validation tasks", num_tasks) as show,
     ):
       results = thread.run(
-        self._play(lambda done: show.update(done, {})),
+        self._play_last(lambda done: show.update(done, {})),
         math.inf,
         holder="the evaluation of the last version",
       )
@@ -370,6 +409,14 @@ class Validation:
       body = {"version": best, "mode": self._mode, "success": self._scores}
       write_whole(self._run.best, json.dumps(body, indent=2))
     return best
+
+  async def _play_last(self, on_progress: Callable[[int], None]) -> _Results:
+    if self._make_agents is None:
+      return await self._play(on_progress)
+    server = self._make_agents()
+    self._players = {mode: server.evaluated(mode) for mode in self._tasks}
+    async with server.serving():
+      return await self._play(on_progress)
 
   async def _play(
     self, on_progress: Callable[[int], None] = lambda num_done: None
@@ -460,14 +507,17 @@ def play_once(
   *,
   name: str,
   progress: Progress,
+  serving: Serving = contextlib.nullcontext,
 ) -> dict[str, TaskScore]:
   """Plays each task once, with a run's seeds and limits; scores by task name.
 
-  `name` is the evaluation's, for messages about a wait.
+  `name` is the evaluation's, for messages about a wait; `serving` is entered
+  in its event loop.
   """
-  with ControllerThread() as loop:
-    return loop.run(
-      evaluate(
+
+  async def play() -> dict[str, TaskScore]:
+    async with serving():
+      return await evaluate(
         player,
         tasks,
         concurrency=plan.concurrency,
@@ -475,10 +525,10 @@ def play_once(
         retries=settings.retry,
         timeout_s=plan.timeout_s,
         progress=progress,
-      ),
-      math.inf,
-      holder=f"the {name}",
-    )
+      )
+
+  with ControllerThread() as loop:
+    return loop.run(play(), math.inf, holder=f"the {name}")
 
 
 def read_episodes(
@@ -509,26 +559,6 @@ def success_by_task(played: Sequence[Trajectory]) -> dict[str, float]:
     by_task.setdefault(trajectory.task.name, []).append(trajectory.is_success)
   return {
     f"success/{name}": sum(wins) / len(wins) for name, wins in by_task.items()
-  }
-
-
-def episode_metrics(played: Sequence[Trajectory]) -> dict[str, float]:
-  """Returns means of the episodes' own metrics, as `episode/<metric>/<task>`.
-
-  Only of those that end with the metric, and of the first `_MOST_NAMES` names
-  of a task: external agents choose them.
-  """
-  values: dict[str, dict[str, list[float]]] = {}
-  for trajectory in played:
-    by_name = values.setdefault(trajectory.task.name, {})
-    for name, value in trajectory.metrics.items():
-      if name in by_name or len(by_name) < _MOST_NAMES:
-        by_name.setdefault(name, []).append(value)
-  return {
-    f"episode/{name}/{task}": math.fsum(each) / len(each)
-    for task, by_name in values.items()
-    for name, each in by_name.items()
-    if name != "success"  # which `success/<task>` has
   }
 
 

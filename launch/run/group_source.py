@@ -42,14 +42,18 @@ from agentrl_jax.data.records import (
   seed_of,
 )
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import ConfigError, DeadlineExceeded
+from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.files import append_whole, reading, write_whole, writing
 from agentrl_jax.garbage import spared_collections
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.lockstep import LockstepGenerator
 from agentrl_jax.train.advantages import shaped_reward
-from agentrl_jax.train.collapse.answers import answer_metrics, count_answers
+from agentrl_jax.train.collapse.answers import (
+  answer_metrics,
+  count_answers,
+  episode_metrics,
+)
 from agentrl_jax.train.compared import LearnedTurns
 from launch.config.settings import Settings
 from launch.processes.fault_log import FILE as FAULTS
@@ -60,13 +64,12 @@ from launch.processes.stacks import FILE as STACKS
 from launch.processes.stacks import write_stacks
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
-from launch.run.environments import tasks_during, training_stream
-from launch.run.evaluation import (
-  POLL_S,
-  Validation,
-  episode_metrics,
-  success_by_task,
+from launch.run.environments import (
+  require_information,
+  tasks_during,
+  training_stream,
 )
+from launch.run.evaluation import POLL_S, Validation, success_by_task
 from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
@@ -191,17 +194,7 @@ class LeaderGroupSource(GroupSource):
     # position between two updates, when nothing is in flight.
     self._lockstep = _make_lockstep(self._settings, service)
     # Play in place of our own player.
-    self._agents = (
-      AgentServer(
-        self._settings,
-        service,
-        self._config.name,
-        self._run.root,
-        self._chooser.draw_for,
-      )
-      if self._settings.agents.play
-      else None
-    )
+    self._agents = self._make_agents() if self._settings.agents.play else None
     self._validation = self._make_validation(context)
     self._between: dict[str, Any] = {}
     self._controller: ControllerThread | None = None
@@ -399,6 +392,17 @@ class LeaderGroupSource(GroupSource):
       tasks_during(self._settings, self._environments),
       generator=self._lockstep,
       adapt=self._in_lockstep,
+      agents=self._agents,
+      make_agents=self._make_agents,
+    )
+
+  def _make_agents(self) -> AgentServer:
+    return AgentServer(
+      self._settings,
+      self._service,
+      self._config.name,
+      self._run.root,
+      self._chooser.draw_for,
     )
 
   def _evaluate(self, version: int, validation: Validation) -> None:
@@ -521,25 +525,6 @@ def _make_lockstep(
       service.driver, deadline_s=settings.waits.answer_timeout_s
     )
   return None
-
-
-def require_information(environments: Mapping[str, Environment]) -> None:
-  """Raises `ConfigError` for tasks that have no training-time information."""
-  for name, environment in environments.items():
-    first = Task(name, "train", environment.indices("train")[0])
-    try:
-      found = environment.training_information(first)
-    except NotImplementedError as error:
-      raise ConfigError(
-        f"advantage.critic_input='information': {error}; define "
-        "`training_information` of the environment, or set --config.advantage."
-        "critic_input=trajectory"
-      ) from error
-    if not found:
-      raise ConfigError(
-        "advantage.critic_input='information': the training-time information "
-        f"of {name}'s first task is empty; return what a critic is to know"
-      )
 
 
 def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -6,6 +6,7 @@ queue and learner do not differ.
 """
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 from collections.abc import AsyncIterator, Callable
@@ -15,9 +16,13 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.openai.episodes.episode import (
   EpisodeRules,
+  FreshPolicySlot,
   PolicySlotDraw,
 )
-from agentrl_jax.rollout.openai.episodes.offers import Episodes
+from agentrl_jax.rollout.openai.episodes.offers import (
+  Episodes,
+  OfferedPlayer,
+)
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -42,7 +47,7 @@ class AgentServer:
     service: Service,
     name: str,
     folder: pathlib.Path,
-    draw_for: Callable[[Task], PolicySlotDraw],
+    draw_for: Callable[[Task], PolicySlotDraw] = lambda task: FreshPolicySlot(),
   ):
     self._settings, self._service = settings, service
     self._failure: ConfigError | None = None
@@ -50,18 +55,22 @@ class AgentServer:
     self._names = ModelNames(name, lambda: service.status().policy_slots)
     self._limits = ServingLimits(context=settings.engine.context)
     episode = settings.episode
-    self.episodes = Episodes(
-      EpisodeRules(
-        max_turns=episode.max_turns,
-        max_tokens=episode.max_tokens,
-        max_answer_tokens=episode.max_answer_tokens,
-        temperature=settings.sampling.temperature,
-        idle_timeout_s=settings.agents.idle_timeout_s,
-        max_lines=settings.agents.max_lines,
-      ),
-      self._limits,
-      draw_for,
+    self._rules = EpisodeRules(
+      max_turns=episode.max_turns,
+      max_tokens=episode.max_tokens,
+      max_answer_tokens=episode.max_answer_tokens,
+      temperature=settings.sampling.temperature,
+      idle_timeout_s=settings.agents.idle_timeout_s,
+      max_lines=settings.agents.max_lines,
     )
+    self.episodes = Episodes(self._rules, self._limits, draw_for)
+
+  def evaluated(self, mode: str) -> OfferedPlayer:
+    """Returns a player of policy slot 0 in a mode, greedy or sampled."""
+    sampled = self._settings.evaluation.temperature
+    temperature = 0.0 if mode == "greedy" else sampled
+    rules = dataclasses.replace(self._rules, temperature=temperature)
+    return OfferedPlayer(self.episodes, rules)
 
   @contextlib.asynccontextmanager
   async def serving(self) -> AsyncIterator[None]:

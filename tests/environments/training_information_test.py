@@ -9,7 +9,7 @@ from agentrl_jax.env.adapters.altered_reward import AlteredReward
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
-from launch.run.group_source import require_information
+from launch.run.environments import require_information
 
 TARGETS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",

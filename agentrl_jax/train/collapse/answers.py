@@ -6,10 +6,13 @@ episode writes, whether our own players or agents elsewhere play it.
 
 import collections
 import dataclasses
+import statistics
 from collections.abc import Iterable, Mapping
 
 from agentrl_jax.data.records import Trajectory
 from agentrl_jax.data.tool_calls import Flaw
+
+_MOST_NAMES = 64  # of an environment's metrics
 
 # Metrics of the shares of calls, by their flaw.
 _FLAWS = {
@@ -75,4 +78,24 @@ def answer_metrics(counts: Mapping[str, AnswerCounts]) -> dict[str, float]:
     f"{name}/{task}": share
     for task, each in sorted(counts.items())
     for name, share in each.shares().items()
+  }
+
+
+def episode_metrics(played: Iterable[Trajectory]) -> dict[str, float]:
+  """Returns means of the episodes' own metrics, as `episode/<metric>/<task>`.
+
+  Only of those that end with the metric, and of the first `_MOST_NAMES` names
+  of a task: external agents choose them.
+  """
+  values: dict[str, dict[str, list[float]]] = {}
+  for trajectory in played:
+    by_name = values.setdefault(trajectory.task.name, {})
+    for name, value in trajectory.metrics.items():
+      if name in by_name or len(by_name) < _MOST_NAMES:
+        by_name.setdefault(name, []).append(value)
+  return {
+    f"episode/{name}/{task}": statistics.fmean(each)
+    for task, by_name in values.items()
+    for name, each in by_name.items()
+    if name != "success"  # which `success/<task>` has
   }

@@ -21,6 +21,7 @@ from agentrl_jax.controller.groups.group import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from agentrl_jax.train.batch_builder import BatchBuilder
@@ -28,8 +29,11 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
+from configs import environments, finetune
 from launch.config.settings import read_settings
 from launch.train import train
+from tests.launch.export_test import write_model
+from tests.launch.run.finetune_test import SMALL
 from tests.launch.serving import agents
 from tests.rollout import talking
 from tests.train import small
@@ -231,6 +235,48 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
 
 class TwoRolesTest(AgentsTest):
   agent, num_lines = staticmethod(two_roles), 2
+
+
+class EvaluatedTest(unittest.TestCase):
+  @pytest.mark.slow
+  @pytest.mark.timeout(900)
+  def test_agents_play_the_evaluations_of_tasks_that_are_theirs(self):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    write_model(folder / "model")
+    program = agents.documented_program(folder)
+    config = finetune.get_config(str(folder / "model"))
+    small = {k: v for k, v in SMALL.items() if "options" not in k}
+    with config.unlocked():
+      config.environments.sums = environments.entry(
+        "agentrl_jax.env.indexed:OfAgents",
+        options={"num_train": 64, "num_test": 8},
+      )
+      config.tasks.weights.sums = 1.0
+    config.update_from_flattened_dict(
+      small
+      | {
+        "workdir": str(folder / "runs"),
+        "tasks.names": ("sums",),
+        "agents.port": 0,
+        "agents.program": f"{sys.executable} {program} {{url}} {{model}}",
+        "train.steps": 2,
+        "evaluation.every": 1,
+        "evaluation.num_tasks": 2,
+        "evaluation.num_tasks_during": 2,
+        "evaluation.num_sampled_during": 2,
+      }
+    )
+    train(config)
+    run = folder / "runs" / "model"
+    rows = read_metrics(run / "metrics.jsonl")
+    for mode in ("greedy", "sampled"):
+      during = [r for r in rows if r.stage == f"validation_{mode}"]
+      self.assertEqual([r.step for r in during], [0, 1, 2])
+      for row in during:
+        self.assertEqual(row.values["eval/tasks/sums"], 2)
+        self.assertEqual(row.values["eval/lost/sums"], 0)
+      (last,) = [r for r in rows if r.stage == f"evaluation_rl_{mode}"]
+      self.assertEqual(last.values["eval/tasks/sums"], 2)
 
 
 class RunTest(unittest.TestCase):

@@ -86,13 +86,13 @@ class EpisodeRules:
   max_turns: int  # answers, on all lines together
   max_tokens: int  # of a line: prompt, observations and answers together
   max_answer_tokens: int  # of one answer
-  temperature: float  # of every draw
+  temperature: float  # of every draw; 0 is greedy
   idle_timeout_s: float  # without a call, after which it is abandoned
   max_lines: int = 1
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
-      if not value > 0:
+      if not value > 0 and (name, value) != ("temperature", 0.0):
         raise ConfigError(f"{name}={value} of an episode must be above 0")
 
 

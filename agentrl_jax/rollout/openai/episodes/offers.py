@@ -88,15 +88,17 @@ class Episodes:
     self._is_closed = False
     self.counts: collections.Counter[str] = collections.Counter()
 
-  async def play(self, spec: EpisodeSpec) -> Trajectory:
+  async def play(
+    self, spec: EpisodeSpec, *, rules: EpisodeRules | None = None
+  ) -> Trajectory:
     """Waits until an agent has played the episode; see `Player.play`.
 
-    Raises `EnvironmentFault` if the agent is gone; the caller may offer the
-    episode again. Cancelling withdraws the offer.
+    With `rules` of its own, as of an evaluation, policy slot 0 answers. Raises
+    `EnvironmentFault` if the agent is gone; the caller may offer the episode
+    again. Cancelling withdraws the offer.
     """
-    episode = Episode(
-      spec, self._rules, self._limits, self._draw_for(spec.task)
-    )
+    draw = FreshPolicySlot() if rules else self._draw_for(spec.task)
+    episode = Episode(spec, rules or self._rules, self._limits, draw)
     async with self._changed:
       self._offered.append(episode)
       self._changed.notify()
@@ -201,6 +203,17 @@ class Episodes:
     self._ended[episode.id] = episode.verdict
     if len(self._ended) > _MAX_ENDED:
       self._ended.popitem(last=False)
+
+
+class OfferedPlayer:
+  """Offers episodes by rules of its own; a `controller.player.Player`."""
+
+  def __init__(self, episodes: Episodes, rules: EpisodeRules):
+    self._episodes, self._rules = episodes, rules
+
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
+    """See `Episodes.play`."""
+    return await self._episodes.play(spec, rules=self._rules)
 
 
 def _require_roles(episode: Episode, given: Mapping[str, float]) -> None:
