@@ -26,19 +26,6 @@ QUESTION = "What is in a.txt and b.txt?"
 ANSWER = "They have apples and pears."
 BIN = CLIENTS / "node_modules" / ".bin"
 PYTHON = CLIENTS / "bin" / "python"
-# A provider of our own, and nothing that a run need not tell others.
-OPENCODE = {
-  "provider": {
-    "own": {
-      "npm": "@ai-sdk/openai-compatible",
-      "options": {"baseURL": "<url>/v1", "apiKey": "-"},
-      "models": {"tiny": {}},
-    }
-  },
-  "model": "own/tiny",
-  "autoupdate": False,
-  "share": "disabled",
-}
 CODEX = (
   'model_providers.own={name="own",base_url="<url>/v1",wire_api="responses",'
   'env_key="OPENAI_API_KEY"}'
@@ -53,7 +40,6 @@ class Harness:
   tool: str  # with which it runs commands of a shell
   arguments: str = '{"command": "cat FILE", "description": "Reads a file."}'
   env: tuple[tuple[str, str], ...] = ()
-  files: tuple[tuple[str, str], ...] = ()
   last: str = ANSWER  # as the policy writes it
   num_lines: int = 1
 
@@ -88,12 +74,6 @@ HARNESSES = {
       ("OPENAI_API_KEY", "-"),
       ("OPENAI_MODEL", "tiny"),
     ),
-  ),
-  "opencode": Harness(
-    (f"{BIN}/opencode", "run", QUESTION),
-    "bash",
-    files=(("opencode.json", json.dumps(OPENCODE)),),
-    num_lines=2,  # the second gives the conversation a title
   ),
   "smolagents": Harness(
     (
@@ -171,9 +151,8 @@ class HarnessesTest(Messages):
     folder = pathlib.Path(
       self.enterContext(tempfile.TemporaryDirectory(prefix="harness"))
     )
-    files = {"a.txt": "apples!", "b.txt": "pears!"} | dict(harness.files)
-    for file, text in files.items():
-      (folder / file).write_text(text.replace("<url>", url))
+    (folder / "a.txt").write_text("apples!")
+    (folder / "b.txt").write_text("pears!")
     given = {name: text.replace("<url>", url) for name, text in harness.env}
     program = await asyncio.create_subprocess_exec(
       *(part.replace("<url>", url) for part in harness.command),
@@ -200,9 +179,6 @@ class HarnessesTest(Messages):
 
   async def test_qwen_code(self):
     await self.check("qwen")
-
-  async def test_opencode(self):
-    await self.check("opencode")
 
   async def test_smolagents(self):
     await self.check("smolagents")
