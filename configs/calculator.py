@@ -39,13 +39,14 @@ def get_config(folder: str = smollm2.FOLDER):
   c.sampling.calls = "required"
   # At 0.7 nearly all attempts of a group choose the same operator.
   c.sampling.temperature = 1.0
-  c.train.update(steps=20, row_length=576)
+  c.train.update(steps=16, row_length=576)
   # Without an answer at the end of its turns an episode has failed.
   c.advantage.incomplete_reward = 0.0
   c.episode.update(max_turns=3, max_tokens=288, max_answer_tokens=48)
   c.admission.update(groups_per_step=6, max_concurrent_groups=6)
   c.queue.max_groups = 6
-  c.engine.context = 288
+  # New in a prompt are 47 tokens, in a result 27.
+  c.engine.update(context=288, prefill_chunks=(28, 48))
   c.evaluation.update(
     num_tasks=64,
     num_sampled=64,

@@ -44,9 +44,14 @@ def get_config(folder: str = FOLDER):
   c.queue.max_groups = 8
   c.cross_policy.update(policy_slots=("fresh",), weights=(1.0,))
   # Few shapes: each is a program to compile before the first answer.
-  # A prompt has 61 tokens, 23 of them the same for all, so 38 are prefilled.
+  # A prompt has 61 tokens, 23 of them the same for all, so 38 are prefilled, of
+  # one prompt or of 4 at a time.
   c.engine.update(
-    slots=(32,), context=160, num_slot_sizes=2, prefill_chunks=(16, 40)
+    slots=(32,),
+    context=160,
+    num_slot_sizes=2,
+    prefill_chunks=(16, 40),
+    prefill_slots=4,
   )
   c.checkpoint.update(every=20, keep=2)
   c.evaluation.update(

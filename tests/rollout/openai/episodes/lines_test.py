@@ -20,6 +20,7 @@ QUESTION = Message("user", "What is 1 + 2?")
 IDS = {"return_token_ids": True}
 PLAN = {"role": "system", "content": "You plan."}
 WRITE = {"role": "system", "content": "You write."}
+SAME_CALL = {"Idempotency-Key": "call-1"}
 
 
 def role(name):
@@ -139,18 +140,19 @@ class LinesTest(Playing):
     self.check_tokens(await self.finish(), [0, 1])
 
   async def test_a_call_repeated_gets_the_answer_of_its_own_line(self):
-    first = await self.call([ASKED], extra_headers=role("plan"))
+    planned = role("plan") | SAME_CALL
+    first = await self.call([ASKED], extra_headers=planned)
     await self.call([WRITE, ASKED], extra_headers=role("write"))
-    again = await self.call([ASKED], extra_headers=role("plan"))
+    again = await self.call([ASKED], extra_headers=planned)
     self.assertEqual(first, again)
     self.assertEqual(len((await self.finish()).turns), 2)
 
   async def test_the_same_call_twice_at_once_is_refused(self):
     with self.served.driver.paused():
-      first = asyncio.create_task(self.call([ASKED]))
+      first = asyncio.create_task(self.call([ASKED], extra_headers=SAME_CALL))
       await until(lambda: self.served.api.num_calls)
       with self.assertRaises(openai.ConflictError) as caught:
-        await self.call([ASKED])
+        await self.call([ASKED], extra_headers=SAME_CALL)
       self.assertEqual(caught.exception.code, "episode_busy")
     await first
     self.check_tokens(await self.finish(), [0])
