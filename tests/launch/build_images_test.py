@@ -53,6 +53,5 @@ class ImagesTest(unittest.TestCase):
 class EnvironmentsWithImagesTest(unittest.TestCase):
   def test_every_environment_has_one(self):
     folders = pathlib.Path(ROOT / "environments").glob("*/README.md")
-    self.assertEqual(
-      environments_with_images(), sorted(p.parent.name for p in folders)
-    )
+    names = {p.parent.name for p in folders} - {"harbor"}  # builds its tasks'
+    self.assertEqual(environments_with_images(), sorted(names))

@@ -33,9 +33,10 @@ WITHOUT_CONFIG = {
   "launch.import_gguf": ("none.gguf", "--to=none"),
   "launch.merge": ("--base=none", "--experts=none", "--to=none"),
   "launch.serve": ("--model=none",),
+  "launch.verifiers_agents": ("http://none/v1", "tiny", "--taskset=none"),
   "launch.view": ("runs/none",),
 }
-OF_ONE_WORD = ("launch.view", "launch.import_gguf")
+OF_ONE_WORD = ("launch.view", "launch.import_gguf", "launch.verifiers_agents")
 QUICKSTART = "--config=configs/quickstart.py"
 # Each case is a process.
 SAMPLE = ("launch.train", "launch.export", "launch.build_images")

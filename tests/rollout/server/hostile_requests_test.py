@@ -1,6 +1,7 @@
 """Other requests are answered while a hostile one is processed."""
 
 import asyncio
+import functools
 import json
 import threading
 import unittest
@@ -16,6 +17,7 @@ from agentrl_jax.rollout.openai.schema import (
   ServingLimits,
   TextCompletionRequest,
 )
+from agentrl_jax.rollout.openai.validation import read
 from tests import http_fuzz
 from tests.clocks import until
 from tests.rollout import talking
@@ -203,7 +205,9 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     async def call(text):
       prompt = {"model": talking.NAME, "prompt": text}
       body = json.dumps(prompt).encode()
-      request = await reader.validate(body, TextCompletionRequest)
+      request = await reader.validate(
+        body, functools.partial(read, TextCompletionRequest)
+      )
       waiting.append(len(body))
       return await reader.tokenize(
         request, model, model.no_context, num_bytes=len(body)
