@@ -1,7 +1,6 @@
 r"""A published model learns to call a calculator, in several turns.
 
   python -m launch.train --config=configs/calculator.py:FOLDER
-  ... --config.tasks.names='("word_problems", "calculator")'   # both in one run
 
 configs/smollm2.py with a second task: numbers up to 99, which a model of this
 size cannot add up, and the tools `calculate` and `answer`. An untouched model
