@@ -283,6 +283,10 @@ class SandboxMachine(Machine):
 
   def _request(self, body: dict[str, Any], fds: Sequence[int]) -> Response:
     """Sends a request; the response stays pending until done or cancelled."""
+    if self._zygote.has_ended:  # the kernel may still be ending the sandbox
+      raise self._cause_of_end or EnvironmentFault(
+        "a sandbox's engine has ended, and with it the sandbox"
+      )
     number = next(self._request_ids)
     response: Response = asyncio.get_running_loop().create_future()
     self._pending[number] = response

@@ -174,9 +174,11 @@ class SandboxTest(InSandbox):
     engine = self.make_engine()
     machine = await start_or_skip(engine)
     await engine.close()
-    with self.assertRaises(EnvironmentFault):
-      await machine.run(["true"], limit_s=20.0)
-    await machine.remove()
+    try:
+      with self.assertRaises(EnvironmentFault):
+        await machine.run(["true"], limit_s=20.0)
+    finally:
+      await machine.remove()
 
   async def test_calls_that_reach_the_kernel_are_refused(self):
     async with self.machine() as machine:
