@@ -35,6 +35,13 @@ def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
       "chat",
       why="without pretrained.path, whose model's chat template asks for it",
     )
+  if config.sampling.calls == "free" and config.agents.port < 0:
+    refuse_unread(
+      config,
+      "chat",
+      "compact_calls",
+      why="with sampling.calls=free and no agents, whose calls have no grammar",
+    )
   return ChatConfig(**config.chat.to_dict())
 
 

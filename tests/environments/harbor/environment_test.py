@@ -246,7 +246,7 @@ class DockerTest(Plays, OnDocker):
 
 
 class LoadTest(unittest.TestCase):
-  """What is refused before any machine starts."""
+  """Tasks that are refused before any machine starts."""
 
   def make(self, *tasks, **options):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))

@@ -187,6 +187,14 @@ class ReadChatTest(absltest.TestCase):
       chat.read_chat(config)
     config.pretrained.path = "somewhere"
     self.assertFalse(chat.read_chat(config).thinking)
+    config.chat.compact_calls = True
+    with self.assertRaisesRegex(ConfigError, "compact_calls=True means"):
+      chat.read_chat(config)
+    for key, value in (("sampling.calls", "required"), ("agents.port", 0)):
+      with self.subTest(key):
+        other = config.copy_and_resolve_references()
+        other.update_from_flattened_dict({key: value})
+        self.assertTrue(chat.read_chat(other).compact_calls)
 
   def test_a_date(self):
     with self.assertRaisesRegex(ConfigError, "'today' is no date"):

@@ -25,11 +25,9 @@ from agentrl_jax.rollout.openai.schema import (
 from agentrl_jax.rollout.openai.validation import (
   JsonObject,
   LenientObject,
-  invalid,
   number_between,
   read,
-  shortened,
-  unsupported,
+  require_fields,
   whole_number,
 )
 from agentrl_jax.rollout.openai.wires.wire import Event, Wire
@@ -67,14 +65,7 @@ class _Block(LenientObject):
 
   @model_validator(mode="after")
   def _refuse_incomplete(self) -> "_Block":
-    fields = _FIELDS.get(self.type)
-    if fields is None:
-      raise unsupported(
-        f"it is a block of the type {shortened(self.type)}, and the policy "
-        f"reads {', '.join(_FIELDS)}"
-      )
-    if missing := [name for name in fields if getattr(self, name) is None]:
-      raise invalid(f"a block with {', '.join(missing)}")
+    require_fields(self, self.type, _FIELDS, what="a block")
     return self
 
 

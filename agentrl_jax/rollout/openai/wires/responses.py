@@ -29,12 +29,10 @@ from agentrl_jax.rollout.openai.schema import (
 from agentrl_jax.rollout.openai.validation import (
   JsonObject,
   LenientObject,
-  invalid,
   number_between,
   only,
   read,
-  shortened,
-  unsupported,
+  require_fields,
   whole_number,
 )
 from agentrl_jax.rollout.openai.wires.wire import Event, Wire
@@ -95,14 +93,7 @@ class _Item(LenientObject):
 
   @model_validator(mode="after")
   def _refuse_incomplete(self) -> "_Item":
-    fields = _FIELDS.get(self.type)
-    if fields is None:
-      raise unsupported(
-        f"it is an item of the type {shortened(self.type)}, and the policy "
-        f"reads {', '.join(_FIELDS)}"
-      )
-    if missing := [name for name in fields if getattr(self, name) is None]:
-      raise invalid(f"an item with {', '.join(missing)}")
+    require_fields(self, self.type, _FIELDS, what="an item")
     return self
 
 
