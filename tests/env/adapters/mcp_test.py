@@ -259,15 +259,12 @@ def answers(port):
 
 
 def servers(words):
-  """Returns the running test servers whose command has these words."""
+  """Returns the running test servers, and not what starts them."""
+  command = f"{sys.executable} {SERVER.removeprefix('python ')} {words}"
   listed = subprocess.run(
     ["ps", "-wweo", "args"], capture_output=True, text=True
   )
-  return [
-    line
-    for line in listed.stdout.splitlines()
-    if f"mcp_server.py {words}" in line and line.startswith(sys.executable)
-  ]
+  return [x for x in listed.stdout.splitlines() if x.startswith(command)]
 
 
 HTTP_SERVER = """
