@@ -60,8 +60,8 @@ $(VENV)-clients/ready: $(CLIENTS)
 	! command -v npm || npm install --silent --prefix $(@D) $(HARNESSES)
 	touch $@
 
-# Servers of environments: OpenEnv's, which excludes mcp 2, and one of MCP. They
-# run as processes of their own.
+# Servers of environments: OpenEnv's, which excludes mcp 2, with packages of its
+# environments, and one of MCP. They run as processes of their own.
 SERVERS := tests/env/adapters/servers/requirements.txt
 
 servers: $(VENV)-servers/ready

@@ -3,12 +3,13 @@
 Every block of the page is used in its order, in an empty folder: a block of
 Python is the file that the text before it names, any other block is commands.
 Of the parts that need Docker, below the last heading, the Dockerfile is built
-here; `pool_test` covers the rest.
+here; `pool_test` covers the rest. MODEL is a tiny model with random weights.
 """
 
 import os
 import pathlib
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from agentrl_jax.service.docker.containers import (
 from agentrl_jax.service.docker.images import build_worker_base
 from configs.base import defaults
 from tests.clocks import wait_until
+from tests.launch.export_test import write_model
+from tests.launch.run.finetune_test import SMALL
 from tests.service.docker.engine_for_tests import base_or_skip, connect_or_skip
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -37,7 +40,14 @@ TRAINS = "python -m launch.train --config=experiment.py"
 SERVERS = pathlib.Path(
   os.environ.get("AGENTRL_SERVERS", ROOT / ".venv-servers")
 )
-SHORTER = {
+TRAINS_BY_SERVERS = {
+  f"python -m launch.train --config={name}.py:MODEL": (
+    f"python -m launch.evaluate --config={name}.py:MODEL --policy=scripted "
+    f"--tasks={task}/test --config.evaluation.num_tasks=1"
+  )
+  for name, task in (("clock", "clock"), ("echo", "demo"))
+}
+SHORTER = TRAINS_BY_SERVERS | {
   TRAINS: (
     "python -m launch.evaluate --config=experiment.py --policy=expert "
     "--config.evaluation.num_tasks=8"
@@ -145,11 +155,12 @@ class FollowedTest(unittest.TestCase):
     with socket.socket() as free:
       free.bind(("127.0.0.1", 0))
       port = free.getsockname()[1]
+    write_model(cls.path / "MODEL")
     folder = _Folder(cls.path, port, cls.instead)
     cls.addClassCleanup(folder.leave)
     for file, text in blocks():
-      lacks = cls.instead and not SERVERS.exists()
-      if not (lacks and "servers/bin" in text and file is None):
+      lacks = cls.instead is SHORTER and not SERVERS.exists()
+      if not (lacks and re.search(r"servers/bin|echo\.py", text) and not file):
         folder.follow(file, text)
     cls.outputs = folder.outputs
 
@@ -178,13 +189,23 @@ class FollowedTest(unittest.TestCase):
 
 @pytest.mark.full
 class FollowedToTheLetterTest(FollowedTest):
-  instead, of_the_run = {}, "RL"
+  of_the_run = "RL"
+  instead = {
+    command: shlex.join(
+      [
+        *shlex.split(command),
+        *(f"--config.{key}={value}" for key, value in SMALL.items()),
+      ]
+    )
+    for command in TRAINS_BY_SERVERS
+  }
 
   def test_the_policy_is_trained(self):
-    run = self.path / "runs" / "backwards"
-    ledger = (run / "trained_groups.jsonl").read_text().splitlines()
-    self.assertGreaterEqual(len(ledger), 2)
-    self.assertTrue((run / "report.html").stat().st_size)
+    for name in ("backwards", "clock", "demo"):
+      run = self.path / "runs" / name
+      ledger = (run / "trained_groups.jsonl").read_text().splitlines()
+      self.assertGreaterEqual(len(ledger), 2)
+      self.assertTrue((run / "report.html").stat().st_size)
 
 
 @pytest.mark.docker

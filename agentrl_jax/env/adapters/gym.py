@@ -8,7 +8,7 @@ Override `show` where words describe an observation better than numbers.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -26,14 +26,21 @@ _SHOWN = 200  # characters of an action that is refused
 
 def schema_of(space: spaces.Space[Any]) -> dict[str, Any]:
   """Returns the JSON schema of the space's members."""
-  for kind, make in _SCHEMAS.items():
-    if isinstance(space, kind):
-      return make(space)
-  known = ", ".join(kind.__name__ for kind in _SCHEMAS)
-  raise ConfigError(
-    f"actions in {space} cannot be asked for by a schema, only those in "
-    f"{known}; override `tools` and `action`"
-  )
+  match space:
+    case spaces.Text():
+      return {
+        "type": "string",
+        "minLength": space.min_length,
+        "maxLength": space.max_length,
+      }
+    case spaces.Dict():
+      return _object({name: schema_of(part) for name, part in space.items()})
+    case spaces.Tuple():
+      parts = enumerate(space.spaces)
+      return _object({_part(n): schema_of(part) for n, part in parts})
+    case spaces.Sequence():
+      return {"type": "array", "items": schema_of(space.feature_space)}
+  return _numbers(space)
 
 
 def member_of(space: spaces.Space[Any], value: Any) -> Any:
@@ -59,78 +66,39 @@ def as_json(observation: Any) -> Any:
   return observation
 
 
-def _discrete(space: spaces.Discrete) -> dict[str, Any]:
-  first = int(space.start)
-  return _range("integer", first, first + int(space.n) - 1)
-
-
-def _multi_discrete(space: spaces.MultiDiscrete) -> dict[str, Any]:
-  first = int(np.min(space.start))
-  last = int(np.max(space.start + space.nvec)) - 1
-  return _array(space.nvec.shape, _range("integer", first, last))
-
-
-def _multi_binary(space: spaces.MultiBinary) -> dict[str, Any]:
-  return _array(space.shape, _range("integer", 0, 1))
-
-
-def _box(space: spaces.Box) -> dict[str, Any]:
-  kind = "integer" if np.issubdtype(space.dtype, np.integer) else "number"
-  low, high = np.min(space.low).item(), np.max(space.high).item()
-  return _array(space.shape, _range(kind, low, high))
-
-
-def _text(space: spaces.Text) -> dict[str, Any]:
-  return {
-    "type": "string",
-    "minLength": space.min_length,
-    "maxLength": space.max_length,
+def _numbers(space: spaces.Space[Any]) -> dict[str, Any]:
+  """Returns the schema of numbers, each from the lowest to the highest."""
+  low: Any
+  high: Any
+  match space:
+    case spaces.Discrete():
+      low, high = space.start, space.start + space.n - 1
+    case spaces.MultiDiscrete():
+      low, high = space.start, space.start + space.nvec - 1
+    case spaces.MultiBinary():
+      low, high = 0, 1
+    case spaces.Box():
+      low, high = space.low, space.high
+    case _:
+      raise ConfigError(
+        f"actions in {space} cannot be asked for by a schema, only those in "
+        "Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text and "
+        "Tuple; override `tools` and `action`"
+      )
+  schema: dict[str, Any] = {
+    "type": "integer" if np.issubdtype(space.dtype, np.integer) else "number"
   }
-
-
-def _dict(space: spaces.Dict) -> dict[str, Any]:
-  return _object({name: schema_of(part) for name, part in space.items()})
-
-
-def _tuple(space: "spaces.Tuple[Any]") -> dict[str, Any]:
-  parts = enumerate(space.spaces)
-  return _object({_part(n): schema_of(part) for n, part in parts})
-
-
-def _sequence(space: spaces.Sequence) -> dict[str, Any]:
-  return {"type": "array", "items": schema_of(space.feature_space)}
-
-
-_SCHEMAS: Mapping[type[spaces.Space[Any]], Callable[[Any], dict[str, Any]]] = {
-  spaces.Discrete: _discrete,
-  spaces.MultiDiscrete: _multi_discrete,
-  spaces.MultiBinary: _multi_binary,
-  spaces.Box: _box,
-  spaces.Text: _text,
-  spaces.Dict: _dict,
-  spaces.Tuple: _tuple,
-  spaces.Sequence: _sequence,
-}
-
-
-def _range(kind: str, low: float, high: float) -> dict[str, Any]:
-  schema: dict[str, Any] = {"type": kind}
-  if np.isfinite(low):
-    schema["minimum"] = low
-  if np.isfinite(high):
-    schema["maximum"] = high
-  return schema
-
-
-def _array(shape: Sequence[int], item: dict[str, Any]) -> dict[str, Any]:
-  for length in reversed(shape):
-    item = {
+  for keyword, bound in (("minimum", np.min(low)), ("maximum", np.max(high))):
+    if np.isfinite(bound):
+      schema[keyword] = bound.item()
+  for length in reversed(space.shape or ()):
+    schema = {
       "type": "array",
-      "items": item,
+      "items": schema,
       "minItems": int(length),
       "maxItems": int(length),
     }
-  return item
+  return schema
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +142,7 @@ class GymEnvironment(ResetStep):
   "left" for 0. `tool` is the tool's name, by default `act`; without one a
   space of texts is answered in text. `argument`, by default `action`, is the
   name of the tool's only argument, unless the space is a `Dict`, whose keys are
-  the arguments. The other options are those of `reset_step.Rules`.
+  the arguments. The other options are those of `ResetStep`.
   """
 
   # Actions are checked before they are played, so that other exceptions are
@@ -190,12 +158,10 @@ class GymEnvironment(ResetStep):
     tool: str = "",
     argument: str = "",
     description: str = "",
-    instructions: str = "",
     **rules: Any,
   ):
     super().__init__(**rules)
     self.name = id
-    self.instructions = instructions or self.instructions
     self._id = id
     self._options = dict(options or {})
     self._actions = tuple(actions)

@@ -26,7 +26,6 @@ call that is late while the server answers a ping is the policy's mistake.
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import pathlib
@@ -50,14 +49,13 @@ from agentrl_jax.data.records import (
   ToolCall,
   message_to_json,
 )
-from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
-from agentrl_jax.env.adapters.function_tools import read_reward
+from agentrl_jax.env.adapters.executors import Executor, executor_of
 from agentrl_jax.env.adapters.questions import Questions
 from agentrl_jax.env.adapters.servers.commands import (
   bounded,
   cut,
   found_program,
-  last_line,
+  last_words,
   text_of_result,
 )
 from agentrl_jax.env.interface import Session, Step
@@ -184,24 +182,21 @@ class MCP(Questions):
     executor = executor_of(
       blocking=not self.is_builtin, limit_s=self.step_limit_s
     )
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+      stack.push_async_callback(connection.close)
+      stack.push_async_callback(executor.close, lambda: None)
+      stack.callback(connection.leave)
       yield _ToolSession(self, row, connection, executor)
-    finally:
-      connection.leave()
-      try:
-        await executor.close(lambda: None)
-      finally:
-        await connection.close()
 
   async def close(self) -> None:
     await self._pool.close()
 
   async def _connect(self) -> "_Connection":
     """Starts a session; a first one that fails is the config's mistake."""
-    connection = _Connection(self)
     async with self._starting:
+      connection = _Connection(self)
       try:
-        await connection.start()
+        await connection.begin()
       except EnvironmentFault as error:
         if self._has_started:
           raise
@@ -217,30 +212,28 @@ class _Connection:
     self.tools: tuple[Tool, ...] = ()
     self._environment = environment
     self._session: mcp.ClientSession | None = None
+    self._said = ""  # by the process, at its end
     self._ready: asyncio.Future[None] = asyncio.Future()
     self._leaving = asyncio.Event()
-    self._task: asyncio.Task[None] | None = None
-    self._said = ""  # by the process, at its end
+    self._task = asyncio.create_task(self._hold(), name="mcp-session")
 
   @property
   def is_open(self) -> bool:
     """True until the session ends."""
-    return self._task is not None and not self._task.done()
+    return not self._task.done()
 
-  async def start(self) -> None:
+  async def begin(self) -> None:
     """Waits for the list of tools. Raises `EnvironmentFault`."""
     limit_s = self._environment.start_limit_s
-    self._task = asyncio.create_task(self._hold(), name="mcp-session")
     try:
       async with asyncio.timeout(limit_s):
         await asyncio.shield(self._ready)
-    except TimeoutError as error:
+    except BaseException as error:
       await self.close()
-      raise self._fault(
-        f"has not begun within start_limit_s={limit_s:g} s"
-      ) from (error)
-    except BaseException:
-      await self.close()
+      if isinstance(error, TimeoutError):
+        raise self._fault(
+          f"has not begun within start_limit_s={limit_s:g} s"
+        ) from error
       raise
 
   def leave(self) -> None:
@@ -249,9 +242,7 @@ class _Connection:
 
   async def close(self) -> None:
     """Ends the session and its process."""
-    self._leaving.set()
-    if self._task is None:
-      return
+    self.leave()
     await asyncio.wait([self._task], timeout=_CLOSE_S)
     if not self._task.done():
       self._task.cancel()
@@ -260,27 +251,26 @@ class _Connection:
   async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
     """Returns a tool's reply. Raises `EnvironmentFault` if there is none."""
     limit_s = self._environment.call_limit_s
+    max_chars = self._environment.max_reply_chars
     assert self._session is not None
     try:
       async with asyncio.timeout(limit_s):
         result = await self._session.call_tool(tool, dict(arguments))
+      shown = result.model_dump(mode="json", by_alias=True)
+      return cut(text_of_result(shown), max_chars)
     except TimeoutError:
       if await self._answers_ping():
         return f"Error: {tool} has not answered within {limit_s:g} s."
-      await self.close()
-      raise self._fault(
-        f"answers neither {tool} within call_limit_s={limit_s:g} s nor a ping"
-      ) from None
+      problem = f"answers neither {tool} within call_limit_s={limit_s:g} s"
+      problem += " nor a ping"
     except _Refusal as error:
       if error.error.code != _CLOSED:  # type: ignore[attr-defined]
-        return cut(f"Error: {error}", self._environment.max_reply_chars)
-      await self.close()
-      raise self._fault(f"has ended while {tool} was called") from error
+        return cut(f"Error: {error}", max_chars)
+      problem = f"has ended while {tool} was called"
     except Exception as error:  # noqa: BLE001 - not our code
-      await self.close()
-      raise self._fault(f"failed at {tool}: {_described(error)}") from error
-    text = text_of_result(result.model_dump(mode="json", by_alias=True))
-    return cut(text, self._environment.max_reply_chars)
+      problem = f"failed at {tool}: {_described(error)}"
+    await self.close()  # which reads what the process said
+    raise self._fault(problem)
 
   async def _answers_ping(self) -> bool:
     assert self._session is not None
@@ -303,16 +293,14 @@ class _Connection:
         finally:
           errors.seek(0)
           self._said = errors.read().strip()
-    except AgentRLError as error:
-      self._end_with(error)
     except Exception as error:  # noqa: BLE001 - not our code
-      self._end_with(self._fault(f"has not begun: {_described(error)}"))
-
-  def _end_with(self, error: AgentRLError) -> None:
-    if self._ready.done():  # a call that waits reports it
-      _log.info("a session ended: %s", error)
-    else:
-      self._ready.set_exception(error)
+      first = _first(error)
+      if not isinstance(first, AgentRLError):
+        first = self._fault(f"has not begun: {_described(first)}")
+      if self._ready.done():  # a call that waits reports it
+        _log.info("a session ended: %s", first)
+      else:
+        self._ready.set_exception(first)
 
   async def _open(self, stack: contextlib.AsyncExitStack, errors: Any) -> None:
     transport = self._transport(stack, errors)
@@ -369,22 +357,28 @@ class _Connection:
     require_readable(chosen)
     return chosen
 
-  def _fault(self, happened: str) -> EnvironmentFault:
+  def _fault(self, problem: str) -> EnvironmentFault:
     if self._said:
       _log.info("%s wrote: %s", self._where(), self._said)
-    said = last_line(self._said)
-    return EnvironmentFault(f"{self._where()} {happened}{said}")
+    return EnvironmentFault(
+      f"{self._where()} {problem}{last_words(self._said)}"
+    )
 
   def _where(self) -> str:
     environment = self._environment
     return f"the MCP server {environment.url or shlex.join(environment.argv)}"
 
 
-def _described(error: BaseException) -> str:
-  """Describes an error, of a group its first."""
+def _first(error: BaseException) -> BaseException:
+  """Returns an error, of a group its first."""
   while isinstance(error, BaseExceptionGroup):
     error = error.exceptions[0]
-  return f"{type(error).__name__}: {error}"[:500]
+  return error
+
+
+def _described(error: BaseException) -> str:
+  first = _first(error)
+  return f"{type(first).__name__}: {first}"[:500]
 
 
 class _ToolSession(Session):
@@ -436,11 +430,6 @@ class _ToolSession(Session):
       "num_calls": self._num_calls,
       "call_tool": self._connection.call,
     }
-    with faults(f"{environment.name}, the reward of {self._row.where}"):
-      reward, metrics = read_reward(
-        await self._executor.run(functools.partial(environment.reward, values))
-      )
-    own = {"success": float(reward >= 1), "num_calls": float(self._num_calls)}
-    return Step(
-      replies, reward=reward, status=status, metrics=own | dict(metrics)
-    )
+    reward, metrics = await environment.score(self._executor, self._row, values)
+    own = {"num_calls": float(self._num_calls)}
+    return Step(replies, reward=reward, status=status, metrics=own | metrics)

@@ -5,11 +5,11 @@
     options={"command": "uvicorn game.server.app:app --port {port}"},
   )
 
-The server runs already (`url`), or the run starts and ends it (`command`, which
-may be `docker run --rm -p 127.0.0.1:{port}:8000 IMAGE`). Each episode has a
-session of its own. The action's JSON schema becomes a tool; an action of one
-text is answered in text; a server of MCP tools shows its tools. All else is as
-in `reset_step`: a task is a seed, which the server's `reset` must heed.
+The server runs already (`url`), or the run starts and ends it: as a process
+(`command`) or in Docker (`image`). Each episode has a session of its own. The
+action's JSON schema becomes a tool; an action of one text is answered in text;
+a server of MCP tools shows its tools. All else is as in `reset_step`: a task is
+a seed, which the server's `reset` must heed.
 
 A socket that drops, an error of the server and a late reply are faults of their
 episode. The session is OpenEnv's WebSocket, with three kinds of messages. The
@@ -21,7 +21,9 @@ exclude mcp 2.
 import asyncio
 import contextlib
 import json
+import logging
 import re
+import secrets
 import shlex
 import socket
 import tempfile
@@ -38,23 +40,39 @@ from agentrl_jax.env.adapters.servers.commands import (
   bounded,
   cut,
   found_program,
-  last_line,
+  last_words,
   text_of_result,
 )
 from agentrl_jax.env.interface import Session
-from agentrl_jax.env.options import require_one_of, require_positive
+from agentrl_jax.env.options import require_positive
 from agentrl_jax.env.tools import require_readable
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.waits import Backoff
 
-ANSWERS = ("auto", "text", "calls")
+_log = logging.getLogger(__name__)
+
 MAX_MESSAGE = 16 << 20  # bytes
 _REQUEST_S = 10.0  # for one request while the server starts
 _PAUSE_S = 0.1, 2.0  # between looks at it, first and longest
 _LEAVE_S = 2.0  # for the server's goodbye
-_CLOSE_S = 10.0  # for the end of its process
+_CLOSE_S = 12.0  # for the end of its process, and of its container
 _HEARTBEAT_S = 20.0  # between pings of a session
 _BASE = frozenset({"metadata"})  # of every action and observation
+_DOCKER = (
+  "docker run --rm --init --name {name} --publish 127.0.0.1:{port}:8000 "
+)
+
+
+class _ServerError(Exception):
+  """An error that the server reports, with OpenEnv's code of it."""
+
+  def __init__(self, code: str, message: str):
+    super().__init__(message)
+    self.code = code
+
+
+class _Refusal(_ServerError):
+  """An error that is the policy's mistake."""
 
 
 class OpenEnv(ResetStep):
@@ -63,34 +81,38 @@ class OpenEnv(ResetStep):
   Args:
     url: of a server that runs, as http://127.0.0.1:8000.
     command: starts a server at {port}.
+    image: of Docker, whose server is at port 8000. Options of `docker run` may
+      stand before it, as in "--env TEXTARENA_ENV_ID=Wordle-v0 textarena-env".
     reset: further arguments of the server's `reset`.
     show: the field of an observation that the policy reads, as "prompt"; "" is
       all of them but metadata.
-    instructions: text above the first observation.
-    answers: "text" where the action has one text; "calls"; "auto" is text
-      where it can be.
+    state: names of numbers of the server's state, which after the last action
+      are the episode's metrics.
+    tool: name of the tool that plays an action, by default act; without one
+      an action of one text is answered in text.
     refusals: codes of the server's errors that are the policy's mistake, which
       it reads. VALIDATION_ERROR is an action that does not fit; add
       EXECUTION_ERROR for a server that raises on a wrong action.
     max_sessions: at once; others wait. A server has a bound of its own.
     max_observation_chars: of an observation, whose rest is cut.
     start_limit_s: timeout of the server's start.
-    rules: those of `ResetStep`.
+    rules: options of `ResetStep`.
   """
 
   name = "openenv"
   needs_one_loop = True  # of the process and of the bound
-  refusals = (ValueError,)
+  refusals = (_Refusal,)
 
   def __init__(
     self,
     *,
     url: str = "",
     command: str = "",
+    image: str = "",
     reset: Mapping[str, Any] | None = None,
     show: str = "",
-    instructions: str = "",
-    answers: str = "auto",
+    state: Sequence[str] = (),
+    tool: str = "",
     refusals: Sequence[str] = ("VALIDATION_ERROR",),
     max_sessions: int = 8,
     max_observation_chars: int = 10_000,
@@ -98,22 +120,22 @@ class OpenEnv(ResetStep):
     **rules: Any,
   ):
     super().__init__(**rules)
-    require_one_of(ANSWERS, answers=answers)
     require_positive(
       max_sessions=max_sessions,
       max_observation_chars=max_observation_chars,
       start_limit_s=start_limit_s,
     )
-    if bool(url) == bool(command) or command and "{port}" not in command:
+    if (bool(url), bool(command), bool(image)).count(True) != 1:
       raise ConfigError(
-        f"url={url!r} and command={command!r}: set one of them, the address of "
-        "a server that runs, or a command that starts one at {port}"
+        f"url={url!r}, command={command!r} and image={image!r}: set one of "
+        "them, the address of a server that runs, a command that starts one "
+        "at {port}, or an image of Docker"
       )
     self.reset_arguments, self.shown_field = dict(reset or {}), show
-    self.instructions, self.codes = instructions, tuple(refusals)
+    self.state_names, self.codes = tuple(state), tuple(refusals)
     self.max_observation_chars = max_observation_chars
-    self.server = _Server(url, command, start_limit_s)
-    self._answers = answers
+    self.server = _Server(url, command, image, start_limit_s)
+    self._tool, self._start_limit_s = tool, start_limit_s
     self.text_field = ""  # of the action, where it is text
     self.has_mcp_tools = False
     self._is_known = False  # the server has come up once
@@ -152,37 +174,35 @@ class OpenEnv(ResetStep):
 
   def _shown(self, observation: Mapping[str, Any]) -> str:
     if self.shown_field:
-      if self.shown_field not in observation:
-        raise KeyError(
-          f"show={self.shown_field!r}, and the observation has "
-          f"{', '.join(observation)}"
-        )
-      return _text(observation[self.shown_field])
+      return _text(_named(observation, self.shown_field, "observation"))
     if self.has_mcp_tools and "tool_name" in observation:
       error, result = observation.get("error"), observation.get("result")
       if error:
         return f"Error: {error['message']}"
-      if isinstance(result, Mapping) and "content" in result:
-        return text_of_result(result)
-      return _text(result)
+      is_content = isinstance(result, Mapping) and "content" in result
+      return text_of_result(result) if is_content else _text(result)
     fields = {k: v for k, v in observation.items() if k not in _BASE}
-    if not fields:
-      return _text(observation.get("metadata", {}))
-    return (
-      _text(next(iter(fields.values()))) if len(fields) == 1 else _text(fields)
-    )
+    if len(fields) == 1:
+      return _text(*fields.values())
+    return _text(fields or observation.get("metadata", {}))
 
   async def _start(self) -> None:
     """Starts the server where it does not run, and reads its tools once."""
     async with self._starting:
       try:
         await self.server.start()
-        if not self._is_known:
+        if self._is_known:
+          return
+        async with asyncio.timeout(self._start_limit_s):
           await self._read_tools()
-      except EnvironmentFault as error:
+          await self._compare_beginnings()
+      except (EnvironmentFault, TimeoutError) as error:
         if self._is_known:
           raise
-        raise ConfigError(str(error)) from error
+        late = f"{self.server} has begun no session within start_limit_s"
+        raise ConfigError(
+          str(error) or f"{late}={self._start_limit_s:g} s"
+        ) from error
       self._is_known = True
 
   async def _read_tools(self) -> None:
@@ -190,56 +210,55 @@ class OpenEnv(ResetStep):
     properties = schema.get("properties", {})
     names = [name for name in properties if name not in _BASE]
     self.has_mcp_tools = not names or schema.get("title") == "CallToolAction"
-    texts = [name for name in names if properties[name].get("type") == "string"]
-    is_text = len(names) == 1 and names == texts
-    if self._answers == "text" and not is_text:
-      raise ConfigError(
-        "answers='text', and an action of the server is no single text: it has "
-        f"{', '.join(names) or 'tools'}; set answers='calls'"
-      )
+    is_text = len(names) == 1 and properties[names[0]].get("type") == "string"
     if self.has_mcp_tools:
-      self.tools = await self._listed_tools()
-    elif is_text and self._answers != "calls":
+      async with contextlib.aclosing(await self.make(0)) as episode:
+        self.tools = await episode.list_tools()
+    elif is_text and not self._tool:
       self.tools, self.text_field = (), names[0]
     else:
-      self.tools = (_tool_of(schema),)
+      self.tools = (_tool_of(schema, self._tool or "act"),)
     require_readable(self.tools)
 
-  async def _listed_tools(self) -> tuple[Tool, ...]:
-    episode = await _Episode.connected(self)
-    try:
-      listed = await episode.list_tools()
-    finally:
-      await episode.close()
-    if not listed:
-      raise ConfigError(f"{self.server} has neither an action nor a tool")
-    return tuple(
-      Tool(tool["name"], tool["description"], tool["input_schema"])
-      for tool in listed
-    )
+  async def _compare_beginnings(self) -> None:
+    """Warns of a server whose `reset` does not heed the seed."""
+    begun = []
+    for _ in range(2):
+      async with contextlib.aclosing(await self.make(0)) as episode:
+        with faults(f"{self.server} does not begin"):
+          begun.append(await episode.reset(0))
+          with contextlib.suppress(_ServerError):  # a state that is no JSON
+            begun[-1] |= await episode.state()
+    first, second = begun
+    differ = {k for k in first if first[k] != second.get(k)}
+    if differ := differ - {"episode_id"}:  # which the server draws
+      _log.warning(
+        "%s begins two sessions of one seed with different values of %s; if "
+        "these are of the problem, attempts at a task have different problems, "
+        "and their rewards cannot be compared",
+        self.server,
+        ", ".join(sorted(differ)),
+      )
 
 
 def _text(value: Any) -> str:
-  """Formats a value: text as it is, anything else as JSON."""
-  return (
-    value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-  )
+  if isinstance(value, str):
+    return value
+  return json.dumps(value, ensure_ascii=False)
 
 
-def _tool_of(schema: Mapping[str, Any]) -> Tool:
+def _named(values: Mapping[str, Any], name: str, kind: str) -> Any:
+  if name not in values:
+    raise KeyError(f"the {kind} has {', '.join(values)}, and no {name!r}")
+  return values[name]
+
+
+def _tool_of(schema: Mapping[str, Any], name: str) -> Tool:
   """Returns the tool whose arguments are an action's fields."""
   fields = {k: v for k, v in schema["properties"].items() if k not in _BASE}
   description = schema.get("description") or "Acts in the environment."
   parameters = {k: v for k, v in schema.items() if k != "description"}
-  return Tool("act", description, {**parameters, "properties": fields})
-
-
-class _ServerError(Exception):
-  """An error that the server reports, with OpenEnv's code of it."""
-
-  def __init__(self, code: str, message: str):
-    super().__init__(message)
-    self.code = code
+  return Tool(name, description, {**parameters, "properties": fields})
 
 
 class _Episode:
@@ -258,18 +277,24 @@ class _Episode:
     try:
       await episode._connect()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-      await episode.close()
+      await episode.aclose()
       raise EnvironmentFault(
         f"{environment.server} takes no session: {error}"
       ) from error
     return episode
 
-  async def list_tools(self) -> Sequence[Mapping[str, Any]]:
+  async def list_tools(self) -> tuple[Tool, ...]:
     """Returns the server's MCP tools. Raises `EnvironmentFault`."""
-    with faults(f"{self._environment.server} lists no tools"):
+    server = self._environment.server
+    with faults(f"{server} lists no tools"):
       data = await self._ask("step", {"type": "list_tools"})
-      tools: Sequence[Mapping[str, Any]] = data["observation"]["tools"]
-    return tools
+      listed = data["observation"]["tools"]
+    if not listed:
+      raise ConfigError(f"{server} has neither an action nor a tool")
+    return tuple(
+      Tool(tool["name"], tool["description"], tool["input_schema"])
+      for tool in listed
+    )
 
   async def reset(self, seed: int) -> Any:
     """Begins; waits while the server has as many sessions as it takes."""
@@ -286,29 +311,41 @@ class _Episode:
       await self._connect()
 
   async def step(self, action: Mapping[str, Any]) -> Outcome:
-    """Plays an action; a refused one raises `ValueError`."""
+    """Plays an action. Raises `_Refusal`."""
     try:
       data = await self._ask("step", action)
     except _ServerError as error:
       if error.code not in self._environment.codes:
         raise
-      raise ValueError(str(error)) from error
+      raise _Refusal(error.code, str(error)) from error
     reward, is_over = data.get("reward"), bool(data.get("done"))
     self._was_rewarded |= reward is not None
     if is_over and not self._was_rewarded:
       raise EnvironmentFault(
         f"{self._environment.server} ended an episode without a reward"
       )
-    reward = 0.0 if reward is None else float(reward)
-    return Outcome(data["observation"], reward, is_over)
+    names = self._environment.state_names
+    state = await self.state() if names else {}
+    return Outcome(
+      data["observation"],
+      0.0 if reward is None else reward,
+      is_over,
+      metrics={name: _named(state, name, "state") for name in names},
+    )
 
-  async def close(self) -> None:
+  async def state(self) -> dict[str, Any]:
+    """Returns the server's state of the episode."""
+    return await self._ask("state")
+
+  async def aclose(self) -> None:
     """Ends the session."""
     try:
       if self._socket is not None:
         await self._socket.close()
     finally:
       await self._http.close()
+
+  close = aclose
 
   async def _connect(self) -> None:
     if self._socket is not None:
@@ -320,13 +357,16 @@ class _Episode:
       timeout=aiohttp.ClientWSTimeout(ws_close=_LEAVE_S),
     )
 
-  async def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+  async def _ask(
+    self, kind: str, data: Mapping[str, Any] | None = None
+  ) -> dict[str, Any]:
     """Returns the data of the server's answer.
 
     A socket that dropped is not opened again: the server's state went with it.
     """
     assert self._socket is not None
-    await self._socket.send_json({"type": kind, "data": data})
+    request = {"type": kind} if data is None else {"type": kind, "data": data}
+    await self._socket.send_json(request)
     message = await self._socket.receive()
     if message.type is not aiohttp.WSMsgType.TEXT:
       raise ConnectionError(
@@ -342,11 +382,16 @@ class _Episode:
 class _Server:
   """A server that runs, or that `start` starts."""
 
-  def __init__(self, url: str, command: str, start_limit_s: float):
+  def __init__(self, url: str, command: str, image: str, start_limit_s: float):
     if url and not re.match(r"https?://[^/]", url):
       raise ConfigError(f"url={url!r} is no address, as http://127.0.0.1:8000")
+    if command and "{port}" not in command:
+      raise ConfigError(f"command={command!r} must start a server at {{port}}")
     self.url = url.rstrip("/")
+    command = _DOCKER + image if image else command
     self._argv = found_program(command) if command else []
+    # A client of Docker that ends may leave its container.
+    self._last = "docker rm --force {name}" if image else ""
     self._start_limit_s = start_limit_s
     self._process: asyncio.subprocess.Process | None = None
     self._said: TextIO | None = None
@@ -364,13 +409,20 @@ class _Server:
       port = str(probe.getsockname()[1])
     self.url = f"http://127.0.0.1:{port}"
     self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - until `close`
-    program, arguments = bounded(self._argv, max_line=0, port=port)
+    program, arguments = bounded(
+      self._argv,
+      max_line=0,
+      last=self._last,
+      port=port,
+      name=f"agentrl-openenv-{secrets.token_hex(4)}",
+    )
     self._process = await asyncio.create_subprocess_exec(
       program,
       *arguments,
       stdin=asyncio.subprocess.PIPE,
       stdout=asyncio.subprocess.DEVNULL,
       stderr=self._said,
+      start_new_session=True,  # the terminal's SIGINT is the run's to heed
     )
     await self.action_schema()
 
@@ -383,15 +435,15 @@ class _Server:
         return await self._ask()
       except (aiohttp.ClientConnectionError, TimeoutError) as error:
         if self._argv and not self._is_running():
-          raise EnvironmentFault(f"{self} has ended{await self._last()}") from (
-            error
-          )
-        if not self._argv or not backoff.fits(ends_at):
-          raise EnvironmentFault(
-            f"{self} does not answer ({type(error).__name__}: {error})"
-            f"{await self._last()}"
-          ) from error
-      await asyncio.sleep(backoff.next_s())
+          problem = "has ended"
+        elif not self._argv or not backoff.fits(ends_at):
+          problem = f"does not answer ({type(error).__name__}: {error})"
+        else:
+          await asyncio.sleep(backoff.next_s())
+          continue
+        raise EnvironmentFault(
+          f"{self} {problem}{last_words(await self._end())}"
+        ) from error
 
   async def _ask(self) -> Mapping[str, Any]:
     timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
@@ -402,42 +454,34 @@ class _Server:
       body = None
       with contextlib.suppress(aiohttp.ContentTypeError, ValueError):
         body = await response.json()
-    if not isinstance(body, Mapping) or not isinstance(
-      body.get("action"), Mapping
-    ):
+    action = body.get("action") if isinstance(body, Mapping) else None
+    if not isinstance(action, Mapping):
       raise EnvironmentFault(
         f"{self} has no schema of actions at /schema (status "
         f"{response.status}): is it a server of OpenEnv 0.2 or later?"
       )
-    action: Mapping[str, Any] = body["action"]
     return action
 
   async def close(self) -> None:
     """Ends the process."""
+    await self._end()
+
+  async def _end(self) -> str:
+    """Ends the process; returns the last that it wrote."""
     process, self._process = self._process, None
-    if process is not None and process.stdin is not None:
-      process.stdin.close()
-      try:
-        async with asyncio.timeout(_CLOSE_S):
-          await process.wait()
-      except TimeoutError:
-        process.kill()
+    said, self._said = self._said, None
+    if process is None or process.stdin is None or said is None:
+      return ""
+    process.stdin.close()
+    try:
+      async with asyncio.timeout(_CLOSE_S):
         await process.wait()
-    if self._said is not None:
-      self._said.close()
-      self._said = None
+    except TimeoutError:
+      process.kill()
+      await process.wait()
+    with said:
+      said.seek(0)
+      return said.read()
 
   def _is_running(self) -> bool:
     return self._process is not None and self._process.returncode is None
-
-  async def _last(self) -> str:
-    """Returns the last line that an ended process wrote."""
-    if self._process is None or self._said is None:
-      return ""
-    if self._process.stdin is not None:
-      self._process.stdin.close()
-    with contextlib.suppress(TimeoutError):
-      async with asyncio.timeout(_CLOSE_S):
-        await self._process.wait()
-    self._said.seek(0)
-    return last_line(self._said.read())

@@ -216,6 +216,16 @@ class Questions(IndexedEnvironment[DatasetRow]):
     }
     return {**row.columns, **roles, **own}
 
+  async def score(
+    self, executor: Executor, row: DatasetRow, values: Mapping[str, Any]
+  ) -> tuple[float, dict[str, float]]:
+    """Returns the reward, and the metrics of an episode that it ends."""
+    with faults(f"{self.name}, the reward of {row.where}"):
+      reward, metrics = read_reward(
+        await executor.run(functools.partial(self.reward, values))
+      )
+    return reward, {"success": float(reward >= 1), **metrics}
+
   def _sets(self, source: str) -> dict[str, list[DatasetRow]]:
     """Reads all splits, checks every row, and sets test apart from train."""
     files = _files_of(source)
@@ -375,33 +385,22 @@ class _QuestionSession(Session):
     self._turn += 1
     environment = self._environment
     values = environment.values(self._row, answer.content, self._turn)
-    with faults(f"{environment.name}, the reward of {self._row.where}"):
-      reward, metrics = read_reward(
-        await self._called(environment.reward, values)
-      )
+    reward, metrics = await environment.score(self._executor, self._row, values)
     if reward < 1 and self._turn < environment.max_turns:
       feedback = await self._feedback(values)
       if feedback:
         return Step((Message("user", feedback),), reward=reward)
-    return Step(
-      (),
-      reward=reward,
-      status=Status.COMPLETED,
-      metrics={"success": float(reward >= 1)} | dict(metrics),
-    )
+    return Step((), reward=reward, status=Status.COMPLETED, metrics=metrics)
 
   async def _feedback(self, values: Mapping[str, Any]) -> str:
     scorer = self._environment.feedback
     if scorer is None:
       return self._environment.feedback_text
     with faults(f"{self._environment.name}, the feedback of {self._row.where}"):
-      text = await self._called(scorer, values)
+      text = await self._executor.run(functools.partial(scorer, values))
       if text is not None and not isinstance(text, str):
         raise TypeError(f"it returned {text!r:.80}, and a text or None is due")
       return text or ""
-
-  async def _called(self, scorer: _Scorer, values: Mapping[str, Any]) -> Any:
-    return await self._executor.run(functools.partial(scorer, values))
 
 
 def _files_of(source: str) -> dict[str, list[pathlib.Path]]:

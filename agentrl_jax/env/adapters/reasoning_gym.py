@@ -45,8 +45,7 @@ class ReasoningGym(ResetStep):
     config: its own settings, without seed and size.
     size: items, from which both splits are drawn. Some data sets make all at
       the start.
-    instructions: text above the question.
-    rules: options of `reset_step.Rules`.
+    rules: options of `ResetStep`.
 
   Raises `ConfigError` for what reasoning-gym refuses.
   """
@@ -59,13 +58,11 @@ class ReasoningGym(ResetStep):
     dataset: str,
     config: Mapping[str, Any] | None = None,
     size: int = 10_000,
-    instructions: str = "",
     **rules: Any,
   ):
     super().__init__(**{"split_by": "seed", "max_rounds": 1} | rules)
     require_positive(size=size)
     self.name = dataset
-    self.instructions = instructions
     self._size = size
     self._dataset = _dataset(dataset, dict(config or {}), size)
     self.item = functools.lru_cache(_NUM_ITEMS)(self._dataset.__getitem__)

@@ -33,11 +33,7 @@ from typing import Any
 from agentrl_jax.data.chat.codec import split_thoughts
 from agentrl_jax.data.records import Message, Scored, Status, Task, Tool
 from agentrl_jax.data.split import SPLITS, split_of
-from agentrl_jax.env.adapters.executors import (
-  Executor,
-  executor_of,
-  faults,
-)
+from agentrl_jax.env.adapters.executors import executor_of, faults
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.env.tools import (
@@ -61,9 +57,9 @@ class Rules:
   returns: str = "sum"  # of the object's rewards, or "last"
   # Returns that become reward 0 and reward 1; None keeps the return.
   reward_range: tuple[float, float] | None = None
-  truncated_is_completed: bool = (
-    False  # otherwise its status is a reached limit
-  )
+  # Otherwise a reached limit, the object's or max_rounds, is the status of an
+  # episode, whose reward is advantage.incomplete_reward.
+  truncated_is_completed: bool = False
   # Text that separates train and test: the first observation, or the `problem`
   # of a task's seed.
   split_by: str = "observation"
@@ -106,6 +102,8 @@ class Outcome(Scored):
   reward: float
   terminated: bool
   truncated: bool = False
+  # Of the episode, unless a later outcome has some.
+  metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def read_outcome(result: Any) -> Outcome:
@@ -141,14 +139,15 @@ NO_TOOLS = "Error: there are no tools. Answer in text."
 class ResetStep(Environment):
   """Wraps an object; a subclass defines `name`, `make` and its `tools`.
 
-  Options are those of `Rules`.
+  Options are those of `Rules`, and `instructions`.
   """
 
   tools: tuple[Tool, ...] = ()  # without any, answers are text
   instructions: str = ""  # above the first observation
   refusals: tuple[type[Exception], ...] = (ValueError,)
 
-  def __init__(self, **rules: Any):
+  def __init__(self, *, instructions: str = "", **rules: Any):
+    self.instructions = instructions or self.instructions
     names = [field.name for field in dataclasses.fields(Rules)]
     if unknown := sorted(rules.keys() - set(names)):
       raise ConfigError(
@@ -243,14 +242,17 @@ class ResetStep(Environment):
     by_task = self.rules.chance_by == "task"
     for number in _seeds(task):
       luck = number if by_task else _luck(number, seed)
-      async with self._wrapped() as wrapped:
-        if by_seed and split_of(await wrapped.problem(number)) != task.split:
+      session = _Session(self)
+      try:
+        if by_seed and split_of(await session.problem(number)) != task.split:
           continue
-        shown = await wrapped.begin(number, luck)
+        shown = await session.begin(number, luck)
         if not by_seed and split_of(shown) != task.split:
           continue
-        yield _Session(wrapped, shown)
+        yield session
         return
+      finally:
+        await session.close()
     raise self._too_few("problems" if by_seed else "first observations", task)
 
   def _too_few(self, texts: str, task: Task) -> ConfigError:
@@ -260,31 +262,31 @@ class ResetStep(Environment):
       "without a `problem` to keep only the seeds apart"
     )
 
-  @contextlib.asynccontextmanager
-  async def _wrapped(self) -> AsyncIterator["_Wrapped"]:
-    limit_s = self.rules.step_limit_s
-    executor = executor_of(blocking=self.rules.blocking, limit_s=limit_s)
-    wrapped = _Wrapped(self, executor)
-    try:
-      yield wrapped
-    finally:
-      await wrapped.close()
 
+class _Session(Session):
+  """An object, its executor and its episode; exceptions become faults."""
 
-class _Wrapped:
-  """An object and its executor; turns exceptions into faults."""
-
-  def __init__(self, environment: ResetStep, executor: Executor):
-    self.environment = environment
-    self._executor = executor
+  def __init__(self, environment: ResetStep):
+    self.tools = environment.tools
+    self._environment, self._rules = environment, environment.rules
+    self._executor = executor_of(
+      blocking=self._rules.blocking, limit_s=self._rules.step_limit_s
+    )
+    is_completed = self._rules.truncated_is_completed
+    self._at_limit = (
+      Status.COMPLETED if is_completed else Status.TASK_LIMIT_REACHED
+    )
     self._object: Any = None
+    self._shown = ""  # first observation
+    self._num_rounds = 0
+    self._rewards: list[float] = []
+    self._metrics: Mapping[str, float] = {}
 
   async def problem(self, seed: int) -> str:
     """Returns the text by which a seed belongs to a split."""
-    environment = self.environment
-    with faults(environment.name):
+    with faults(self._environment.name):
       text: str = await self._executor.run(
-        functools.partial(environment.problem, seed)
+        lambda: self._environment.problem(seed)
       )
       return text
 
@@ -293,58 +295,21 @@ class _Wrapped:
 
     `seed` decides about the problem, `luck` is the seed of its chance.
     """
-    environment = self.environment
+    environment = self._environment
     with faults(environment.name):
-      self._object = await self._executor.run(
-        functools.partial(environment.make, seed)
-      )
+      self._object = await self._executor.run(lambda: environment.make(seed))
       result = await self._executor.run(
         lambda: environment.begin(self._object, luck)
       )
-      observation = environment.first_observation(result)
-      return await self._shown(observation)
-
-  async def step(
-    self, make_action: Callable[[], Any]
-  ) -> tuple[Outcome, str] | str:
-    """Returns the outcome and its text, or the reason of a refusal."""
-    environment = self.environment
-    with faults(environment.name):
-      try:
-        action = make_action()
-        result = await self._executor.run(lambda: self._object.step(action))
-      except AgentRLError:  # for example a timeout, whatever `refusals` has
-        raise
-      except environment.refusals as error:
-        return str(error) or type(error).__name__
-      outcome = await self._executor.run(
-        lambda: environment.outcome(self._object, result)
-      )
-      return outcome, await self._shown(outcome.observation)
+      self._shown = await self._show(environment.first_observation(result))
+    return self._shown
 
   async def close(self) -> None:
     """Closes the object, if it has a `close`, and the executor."""
     close = getattr(self._object, "close", None)
     self._object = None
-    with faults(self.environment.name):
+    with faults(self._environment.name):
       await self._executor.close(close if callable(close) else lambda: None)
-
-  async def _shown(self, observation: Any) -> str:
-    shown: str = await self._executor.run(
-      lambda: self.environment.show(self._object, observation)
-    )
-    return shown
-
-
-class _Session(Session):
-  def __init__(self, wrapped: _Wrapped, shown: str):
-    self._environment = wrapped.environment
-    self.tools = self._environment.tools
-    self._wrapped = wrapped
-    self._rules = self._environment.rules
-    self._shown = shown
-    self._num_rounds = 0
-    self._rewards: list[float] = []
 
   async def reset(self) -> Step:
     parts = (self._environment.instructions, self._shown)
@@ -359,9 +324,8 @@ class _Session(Session):
       return self._step((Message("user", f"Call a tool: {names}."),))
     call, *others = answer.tool_calls
     arguments = read_arguments(call, self.tools)
-    status = Status.RUNNING
     if isinstance(arguments, ToolMistake):
-      reply = arguments.message
+      reply, status = arguments.message, Status.RUNNING
     else:
       reply, status = await self._play(
         functools.partial(self._environment.action, call.name, arguments)
@@ -388,35 +352,47 @@ class _Session(Session):
     return self._step(() if is_silent else (Message("user", reply),), status)
 
   async def _play(self, make_action: Callable[[], Any]) -> tuple[str, Status]:
-    played = await self._wrapped.step(make_action)
-    if isinstance(played, str):
-      return f"Error: {played}", Status.RUNNING
-    outcome, shown = played
+    """Returns the reply to an action, or the reason of its refusal."""
+    environment = self._environment
+    with faults(environment.name):
+      try:
+        action = make_action()
+        result = await self._executor.run(lambda: self._object.step(action))
+      except AgentRLError:  # for example a timeout, whatever `refusals` has
+        raise
+      except environment.refusals as error:
+        return f"Error: {str(error) or type(error).__name__}", Status.RUNNING
+      outcome = await self._executor.run(
+        lambda: environment.outcome(self._object, result)
+      )
+      shown = await self._show(outcome.observation)
     self._rewards.append(outcome.reward)
+    self._metrics = outcome.metrics or self._metrics
     if outcome.terminated:
       return shown, Status.COMPLETED
-    if not outcome.truncated:
-      return shown, Status.RUNNING
-    completed = self._rules.truncated_is_completed
-    return shown, Status.COMPLETED if completed else Status.TASK_LIMIT_REACHED
+    return shown, self._at_limit if outcome.truncated else Status.RUNNING
+
+  async def _show(self, observation: Any) -> str:
+    shown: str = await self._executor.run(
+      lambda: self._environment.show(self._object, observation)
+    )
+    return shown
 
   def _step(
     self, replies: tuple[Message, ...], status: Status = Status.RUNNING
   ) -> Step:
     if status is Status.RUNNING and self._num_rounds >= self._rules.max_rounds:
-      status = Status.TASK_LIMIT_REACHED
+      status = self._at_limit
+    own = {
+      "num_actions": float(len(self._rewards)),
+      "return": math.fsum(self._rewards),
+    }
     return Step(
       replies,
       reward=self._rules.value(self._rewards),
       status=status,
-      metrics={} if status is Status.RUNNING else self._metrics(),
+      metrics={} if status is Status.RUNNING else {**own, **self._metrics},
     )
-
-  def _metrics(self) -> dict[str, float]:
-    return {
-      "num_actions": float(len(self._rewards)),
-      "return": math.fsum(self._rewards),
-    }
 
 
 def _seeds(task: Task) -> Iterator[int]:

@@ -11,7 +11,6 @@ included, decides about the split, so that no secret of train is in test.
 """
 
 import contextlib
-import difflib
 import functools
 import json
 import random
@@ -29,7 +28,7 @@ from agentrl_jax.data.split import split_of
 from agentrl_jax.env.adapters.executors import faults
 from agentrl_jax.env.adapters.gym import as_json
 from agentrl_jax.env.adapters.reset_step import Outcome, ResetStep
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault, suggestion
 
 _PLAYER = 0
 _NUM_TRIED = 16  # seeds, to see if a game has problems for two splits
@@ -42,7 +41,7 @@ class TextArena(ResetStep):
   """A game of TextArena's registry, by its id.
 
   `options` go to `textarena.make`, such as `max_turns` of some games. The other
-  options are those of `reset_step.Rules`; a reward outside of `reward_range`,
+  options are those of `ResetStep`; a reward outside of `reward_range`,
   such as -1 for invalid moves, counts as its nearer end. Raises `ConfigError`
   for an id that is unknown, or whose game one player cannot begin here.
   """
@@ -56,12 +55,10 @@ class TextArena(ResetStep):
     id: str,
     *,
     options: Mapping[str, Any] | None = None,
-    instructions: str = "",
     **rules: Any,
   ):
     super().__init__(**{"split_by": "seed", "reward_range": (0.0, 1.0)} | rules)
     self.name = id
-    self.instructions = instructions
     self._id, self._options = id, dict(options or {})
     self._problem = functools.lru_cache(_NUM_PROBLEMS)(self._first_state)
     self._require_game()
@@ -89,11 +86,8 @@ class TextArena(ResetStep):
 
   def _require_game(self) -> None:
     if self._id not in ENV_REGISTRY:
-      near = difflib.get_close_matches(self._id, ENV_REGISTRY, n=3, cutoff=0.5)
-      raise ConfigError(
-        f"TextArena has no game {self._id!r}; "
-        + (f"near are {', '.join(near)}" if near else "see its list of games")
-      )
+      near = suggestion(self._id, ENV_REGISTRY)
+      raise ConfigError(f"TextArena has no game {self._id!r}{near}")
     try:
       with faults(f"TextArena's {self._id}"):
         is_one = self._is_one_problem()

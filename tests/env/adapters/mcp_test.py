@@ -234,7 +234,7 @@ class MCPTest(Case):
     )
 
   def test_a_server_ends_with_the_run_that_is_killed(self):
-    argv = [sys.executable, "-I", bounded_process.__file__, "100"]
+    argv = [sys.executable, "-I", bounded_process.__file__, "100", ""]
     script = f"import subprocess, sys; subprocess.run({argv} + sys.argv[1:])"
     server = [*SERVER.split()[1:], "mute", "killed"]
     run = subprocess.Popen(

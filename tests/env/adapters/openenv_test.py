@@ -16,6 +16,7 @@ from agentrl_jax.env.adapters.openenv import OpenEnv
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from tests.clocks import wait_until
+from tests.service.docker.engine_for_tests import base_or_skip, connect_or_skip
 from tests.service.processes import free_port
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -115,12 +116,13 @@ class WishesTest(ServerCase):
     step = await self.play("on", "<think>so</think> done")
     self.assertEqual((step.messages[0].content, step.reward), ("done", 1.0))
     self.assertEqual(step.status, Status.COMPLETED)
-    async with self.make(answers="calls").open(TASK, seed=0) as session:
-      self.assertEqual([tool.name for tool in session.tools], ["act"])
+    async with self.make(tool="wish").open(TASK, seed=0) as session:
+      self.assertEqual([tool.name for tool in session.tools], ["wish"])
 
   async def test_what_breaks_is_a_fault_and_no_reward(self):
     for text, pattern in {
       "drop": "dropped",
+      "garble": "JSONDecodeError",
       "hang": "within 1 s|step_limit_s",
       "raise": "it broke",
       "nan": "finite|nan",
@@ -136,8 +138,7 @@ class WishesTest(ServerCase):
   async def test_a_socket_that_drops_between_two_steps_is_a_fault(self):
     async with self.make().open(TASK, seed=0) as session:
       await session.reset()
-      (episode,) = [session._wrapped._object]
-      await episode._socket.close()
+      await session._object._socket.close()
       with self.assertRaises(EnvironmentFault):
         await session.step(saying("on"))
 
@@ -146,6 +147,14 @@ class WishesTest(ServerCase):
     self.assertEqual(step.messages[0].content, "Error: no such wish")
     step = await self.play("raise", refusals=("EXECUTION_ERROR",))
     self.assertEqual(step.messages[0].content, "Error: it broke")
+
+  async def test_numbers_of_the_state_are_metrics(self):
+    step = await self.play("on", "done", state=("step_count", "secret"))
+    self.assertEqual(step.metrics["step_count"], 2)
+    self.assertLess(step.metrics["secret"], 1000)
+    for name, pattern in (("luck", "step_count.*'luck'"), ("name", "'game'")):
+      with self.assertRaisesRegex(EnvironmentFault, pattern):
+        await self.play("on", state=(name,))
 
   async def test_text_of_an_observation_is_bounded(self):
     text = (await self.play("flood", max_observation_chars=9)).messages[0]
@@ -164,8 +173,12 @@ class WishesTest(ServerCase):
     rewards = await asyncio.gather(*(play() for _ in range(8)))
     self.assertEqual(rewards, [0.5] * 8)
 
+  async def test_a_first_reset_that_hangs_is_one_sentence(self):
+    with self.assertRaisesRegex(ConfigError, "no session within start_limit_s"):
+      await self.play("on", reset={"kind": "late"}, start_limit_s=0.3)
+
   async def test_a_field_that_is_missing_is_named(self):
-    with self.assertRaisesRegex(EnvironmentFault, "prompt.*hint"):
+    with self.assertRaisesRegex(EnvironmentFault, "hint.*no .prompt"):
       await self.play("on", show="prompt")
 
 
@@ -194,6 +207,13 @@ class StartTest(unittest.IsolatedAsyncioTestCase):
     await environment.close()
     self.assertFalse(answers(last))
 
+  async def test_a_seed_that_is_ignored_is_told(self):
+    with self.assertLogs("agentrl_jax.env.adapters.openenv", "WARNING") as log:
+      await self.play(self.make("luck"))
+    self.assertRegex(log.output[0], "values of (hint, )?secret; if")
+    with self.assertNoLogs("agentrl_jax.env.adapters.openenv", "WARNING"):
+      await self.play(self.make("wish"))
+
   async def test_a_server_that_does_not_come_up_is_one_sentence(self):
     for kind, pattern in {
       "dead": "has ended; it wrote: cannot begin: no model",
@@ -215,7 +235,7 @@ class StartTest(unittest.IsolatedAsyncioTestCase):
       ({"url": "http://a", "command": "b {port}"}, "set one of them"),
       ({"command": "sleep 1"}, "at {port}"),
       ({"url": "a:80"}, "no address"),
-      ({"url": "http://a", "answers": "words"}, "answers"),
+      ({"command": "b {port}", "image": "a"}, "set one of them"),
       ({"url": "http://a", "max_session": 1}, "max_session"),
     ):
       with self.subTest(options), self.assertRaisesRegex(ConfigError, pattern):
@@ -229,27 +249,162 @@ class PackageTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
   num_tasks = 1
   top_reward = 100.0
+  split_by = "nothing"  # it is always the same echo
+  app, reset = "server.app:app", {}
+  options = {"split_by": "seed", "show": "echoed_message", "max_rounds": 20}
+  first = saying("Hello"), "Hello", 0.5
 
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    openenv = SERVERS / "bin" / "openenv"
-    if not openenv.exists():
+    if not (SERVERS / "bin" / "openenv").exists():
       raise unittest.SkipTest("openenv is not installed: make servers")
-    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-    argv = [openenv, "init", "echo_demo", "--output-dir", folder]
-    subprocess.run(argv, check=True, capture_output=True, timeout=280)
     cls.url = serving(
       cls,
-      f"{SERVERS / 'bin' / 'uvicorn'} server.app:app --port {{port}}",
-      cwd=f"{folder}/echo_demo",
+      f"{SERVERS / 'bin' / 'uvicorn'} --app-dir {cls.folder()} {cls.app} "
+      "--port {port}",
     )
 
-  def make_environment(self):
-    return OpenEnv(url=self.url, split_by="seed", show="echoed_message")
+  @classmethod
+  def folder(cls):
+    folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+    argv = [SERVERS / "bin" / "openenv", "init", "echo_demo"]
+    argv += ["--output-dir", folder]
+    subprocess.run(argv, check=True, capture_output=True, timeout=280)
+    return f"{folder}/echo_demo"
 
-  async def test_it_echoes(self):
-    async with self.make_environment().open(TASK, seed=0) as session:
+  def make_environment(self, **options):
+    return OpenEnv(url=self.url, **self.options, **options)
+
+  async def test_it_answers(self):
+    action, seen, reward = self.first
+    environment = self.make_environment()
+    async with environment.open(TASK, seed=0) as session:
       await session.reset()
-      step = await session.step(saying("Hello"))
-    self.assertEqual((step.messages[0].content, step.reward), ("Hello", 0.5))
+      step = await session.step(action)
+    self.assertIn(seen, step.messages[0].content)
+    self.assertEqual(step.reward, reward)
+
+  async def test_eight_sessions_at_once(self):
+    environment = self.make_environment()
+    is_open = asyncio.Barrier(8 if self.app != PackageTest.app else 1)
+
+    async def play():
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+        await is_open.wait()
+        return (await session.step(self.first[0])).reward
+
+    rewards = await asyncio.gather(*(play() for _ in range(8)))
+    self.assertEqual(rewards, [self.first[2]] * 8)
+
+
+class OwnAppTest(PackageTest):
+  top_reward = 1.0
+
+  @classmethod
+  def folder(cls):
+    return SERVER.parent
+
+
+class GameTest(OwnAppTest):
+  """A game of TextArena, whose reset heeds the seed."""
+
+  app, split_by = "openenv_apps:game", "observation"
+  options = {"max_rounds": 20}
+  first = saying("[nowhere]"), "", 0.0
+
+
+class CodingTest(OwnAppTest):
+  """OpenEnv's own executor of Python."""
+
+  app, split_by = "openenv_apps:coding", "observation"
+  options = {"max_rounds": 20, "state": ("exit_code",)}
+  first = saying("print(6 * 7)"), "42", 0.0
+
+
+class MCPToolsTest(OwnAppTest):
+  """Tools of FastMCP on OpenEnv's own base class."""
+
+  app, split_by = "openenv_apps:tools", "observation"
+  options = {"max_rounds": 20}
+  first = calling("guess", number=-1), "lower", 0.0
+
+
+PLAYS = """
+import asyncio, sys
+from agentrl_jax.data.records import Task
+from agentrl_jax.env.adapters.openenv import OpenEnv
+async def play():
+  async with OpenEnv(image=sys.argv[1]).open(Task("x", "train", 0), seed=0):
+    await asyncio.sleep(600)
+asyncio.run(play())
+"""
+DOCKERFILE = """
+ARG BASE
+FROM ${BASE}
+RUN python3 -m venv /venv && /venv/bin/pip install --quiet aiohttp
+COPY openenv_server.py /
+ENV HOST=0.0.0.0
+ENTRYPOINT ["/venv/bin/python", "/openenv_server.py", "8000"]
+"""
+
+
+@pytest.mark.docker
+@pytest.mark.full
+@pytest.mark.timeout(900)
+class ImageTest(unittest.IsolatedAsyncioTestCase):
+  """The test's own server in a container, which nothing leaves behind."""
+
+  tag = "agentrl_jax/openenv:test"
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.docker = connect_or_skip(cls)
+    cls.docker.api.timeout = 600  # pip says nothing for a while
+    base = base_or_skip(cls.docker)
+    folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+    (folder / "Dockerfile").write_text(DOCKERFILE)
+    (folder / SERVER.name).write_text(SERVER.read_text())
+    cls.docker.images.build(
+      path=str(folder), tag=cls.tag, buildargs={"BASE": base}, rm=True
+    )
+
+  def containers(self):
+    return self.docker.containers.list(
+      all=True, filters={"name": "agentrl-openenv-"}, ignore_removed=True
+    )
+
+  async def test_the_run_starts_and_removes_it(self):
+    for kind in ("wish", "stubborn"):  # the latter heeds no signal
+      environment = OpenEnv(image=f"--memory 256m {self.tag} {kind}")
+      async with environment.open(TASK, seed=0) as session:
+        await session.reset()
+        self.assertEqual((await session.step(saying("done"))).reward, 0.5)
+      (container,) = self.containers()
+      ports = container.attrs["NetworkSettings"]["Ports"]["8000/tcp"]
+      self.assertEqual([port["HostIp"] for port in ports], ["127.0.0.1"])
+      self.assertEqual(container.attrs["HostConfig"]["Memory"], 256 << 20)
+      await environment.close()
+      self.assertEqual(self.containers(), [])
+
+  async def test_it_ends_with_the_run_that_is_killed(self):
+    argv = [sys.executable, "-c", PLAYS, f"{self.tag} stubborn"]
+    run = await asyncio.create_subprocess_exec(*argv, cwd=ROOT)
+    await asyncio.to_thread(wait_until, self.containers, within_s=120)
+    run.kill()
+    await run.wait()
+    gone = lambda: not self.containers()  # noqa: E731
+    await asyncio.to_thread(wait_until, gone, within_s=60)
+
+  async def test_what_does_not_start_is_one_sentence(self):
+    for image, pattern in (
+      ("agentrl_jax/no-such-image:test", "has ended; it wrote: .*no-such-imag"),
+      (f"{self.tag} dead", "has ended; it wrote: .*no model"),
+      (f"--no-such-flag {self.tag}", "no-such-flag"),
+    ):
+      with self.subTest(image), self.assertRaisesRegex(ConfigError, pattern):
+        async with OpenEnv(image=image).open(TASK, seed=0):
+          pass
+    self.assertEqual(self.containers(), [])

@@ -127,7 +127,7 @@ class ProcessesTest(unittest.TestCase):
 class RefusedTest(unittest.TestCase):
   def test_games_that_cannot_be_played_are_refused(self):
     for id, sentence in (
-      ("FrozenLake-v9", "near are FrozenLake-v0"),
+      ("FrozenLake-v9", "did you mean FrozenLake-v0"),
       ("TicTacToe-v0", "has to be 2, received 1"),
       ("Countdown-v0", "begins alike with any seed"),
     ):

@@ -35,23 +35,22 @@ def found_program(command: str) -> list[str]:
 
 
 def bounded(
-  argv: Sequence[str], *, max_line: int, **values: str
+  argv: Sequence[str], *, max_line: int, last: str = "", **values: str
 ) -> tuple[str, list[str]]:
   """Returns program and arguments that run a command in `bounded_process`.
 
   Words in braces that are among `values` are replaced.
   """
-  words = list(argv)
+  words = [str(max_line), last, *argv]
   for name, value in values.items():
     words = [word.replace(f"{{{name}}}", value) for word in words]
-  guard = ["-I", bounded_process.__file__, str(max_line)]
-  return sys.executable, [*guard, *words]
+  return sys.executable, ["-I", bounded_process.__file__, *words]
 
 
-def last_line(said: str) -> str:
+def last_words(said: str) -> str:
   """Returns the end of a fault's sentence about a process that said this."""
-  lines = said.strip().splitlines()
-  return f"; it wrote: {lines[-1][:300]}" if lines else ""
+  text = " ".join(said.split())
+  return f"; it wrote: {text[-300:]}" if text else ""
 
 
 def text_of_result(result: Mapping[str, Any]) -> str:

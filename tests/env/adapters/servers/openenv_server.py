@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import sys
 
 from aiohttp import web
@@ -55,15 +56,25 @@ class Refused(Exception):
 class Game:
   """A number to guess, or a text that is a wish."""
 
+  num_steps = 0
+
   def reset(self, data):
     """Begins with the seed's number."""
-    self.secret = random.Random(data["seed"]).randrange(1000)
+    seed = data["seed"] if KIND != "luck" else None
+    self.secret = random.Random(seed).randrange(1000)
+    self.num_steps = 0
     hint = sum(map(int, str(self.secret)))
     seen = {"hint": hint, "metadata": {"kind": data.get("kind", "")}}
     return {"observation": seen, "reward": None, "done": False}
 
+  def state(self):
+    """Returns what a policy does not see."""
+    own = {"episode_id": str(random.random()), "step_count": self.num_steps}
+    return {**own, "secret": self.secret, "name": "game"}
+
   async def step(self, data):
     """Plays an action."""
+    self.num_steps += 1
     if data.get("type") == "list_tools":
       return {"observation": {"tools": [SAY]}, "reward": None}
     if data.get("type") == "call_tool":
@@ -82,6 +93,8 @@ class Game:
         os._exit(3)
       case "drop":
         raise ConnectionError
+      case "garble":
+        raise ValueError
       case "hang":
         await asyncio.sleep(60)
       case "invalid":
@@ -89,6 +102,8 @@ class Game:
       case "raise":
         raise Refused("EXECUTION_ERROR", "it broke")
     reward = {"nan": float("nan"), "none": None}.get(text, 0.5)
+    if KIND == "echo":
+      reward = len(text) % 2
     seen = {"text": text * (100_000 if text == "flood" else 1)}
     return {"observation": seen, "reward": reward, "done": text != "on"}
 
@@ -108,13 +123,20 @@ async def session(request):
       asked = json.loads(message.data)
       try:
         if asked["type"] == "reset":
+          await asyncio.sleep(60 * (asked["data"].get("kind") == "late"))
           data = game.reset(asked["data"])
+        elif asked["type"] == "state":
+          assert "data" not in asked, asked  # which OpenEnv refuses
+          data = game.state()
         else:
           data = await game.step(asked["data"])
-        await socket.send_json({"type": "observation", "data": data})
+        kind = "state" if asked["type"] == "state" else "observation"
+        await socket.send_json({"type": kind, "data": data})
       except Refused as error:
         data = dict(zip(("code", "message"), error.args, strict=True))
         await socket.send_json({"type": "error", "data": data})
+      except ValueError:
+        await socket.send_str("{no JSON")
       except ConnectionError:
         request.transport.abort()
   finally:
@@ -127,4 +149,8 @@ if KIND == "dead":
 app = web.Application()
 app.router.add_get("/schema", schema)
 app.router.add_get("/ws", session)
-web.run_app(app, host="127.0.0.1", port=PORT, print=None)
+if KIND == "stubborn":
+  signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+web.run_app(
+  app, host=os.environ.get("HOST", "127.0.0.1"), port=PORT, print=None
+)
