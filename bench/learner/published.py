@@ -1,11 +1,11 @@
 """An update of a published model on 4 groups of 8 answers, with transformers.
 
-Ours packs the groups as prefix trees in rows of 512 tokens, builds the batch
-and makes the update. Peers have the same clipped surrogate, clipping and
-torch's fused AdamW: `transformers` computes all 32 sequences in one padded
-batch, `trl` as TRL's trainer does, in micro-batches of 8 and with its head,
-which is slower and takes less memory. Loss and norm of the gradient must be
-equal before anything is timed.
+Ours packs the groups as prefix trees in rows of 192 tokens, as
+configs/smollm2.py does, builds the batch and makes the update. Peers have the
+same clipped surrogate, clipping and torch's fused AdamW: `transformers`
+computes all 32 sequences in one padded batch, `trl` as TRL's trainer does, in
+micro-batches of 8 and with its head, which is slower and takes less memory.
+Loss and norm of the gradient must be equal before anything is timed.
 
 `tokens` are those that each side computes; operations are 6 params a token.
 CPU seconds are given too: they mean something on a busy machine.
@@ -29,7 +29,7 @@ from bench.learner.train_step import WIDTH, square_product
 from bench.line_peer import LinePeer, Pythons, peak_gib
 from configs.base import defaults
 
-GROUPS, ROW = 4, 512
+GROUPS, ROW = 4, 192
 PEERS = {  # script, its results, and the line for an update
   "transformers": ("hugging_face_step.py", "results.npz", "clipped"),
   "trl": ("trl_step.py", "trl_results.npz", "update"),

@@ -5,6 +5,7 @@ one step of the learner for every line and answers with the seconds taken. Its
 loss computes the entropy over the whole vocabulary, which cannot be turned off.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -41,6 +42,11 @@ def make_model(folder: pathlib.Path, mesh: Mesh):
   described = json.loads((folder / "config.json").read_text())
   rope = described.get("rope_parameters", described)
   make_config, params, tied = FAMILIES[described["model_type"]]
+  if make_config is llama3.ModelConfig:
+    # Its attention does not read the config's rope_theta.
+    llama3.apply_rope = functools.partial(
+      llama3.apply_rope, rope_theta=int(rope["rope_theta"])
+    )
   width, num_heads = described["hidden_size"], described["num_attention_heads"]
   config = make_config(
     num_layers=described["num_hidden_layers"],

@@ -116,9 +116,14 @@ def _prompts() -> np.ndarray:
 
 
 def equal(ours: np.ndarray, theirs: np.ndarray, first: int = EQUAL) -> float:
-  """Share of equal tokens; raises if one of the first is another."""
-  if (ours[:, :first] != theirs[:, :first]).any():
-    raise RuntimeError("a peer answers otherwise: its time says nothing")
+  """Returns the share of equal tokens; raises if one of the first differs."""
+  differ = (ours != theirs)[:, :first].any(axis=1)
+  if differ.any():
+    raise RuntimeError(
+      f"a peer's answers {np.flatnonzero(differ).tolist()} begin otherwise, "
+      f"with {theirs[differ, :first].tolist()} for our "
+      f"{ours[differ, :first].tolist()}: its time says nothing"
+    )
   return float(np.mean(ours == theirs))
 
 
