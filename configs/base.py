@@ -116,7 +116,7 @@ def get_config() -> ml_collections.ConfigDict:
       temperature=0.8,  # of answers in training
       # Grammar of tool calls, in training and evaluation: free, well_formed (a
       # tool's name, arguments that fit its schema), or required (the same, and
-      # at least one call per answer).
+      # at least one call per answer). A task without tools has no grammar.
       calls="free",
     ),
     group=create(size=8),  # attempts at a task

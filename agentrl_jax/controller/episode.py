@@ -38,7 +38,6 @@ from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
   Status,
-  Task,
   Tool,
   Trajectory,
   seed_of,
@@ -88,7 +87,8 @@ class EpisodeWaits:
 CALLS = {
   "free": "nothing: a call that cannot be read is the policy's mistake",
   "well_formed": "a call names a tool of the task and fits its schema",
-  "required": "likewise, and every answer has at least one",
+  "required": "likewise, and every answer has one at least; a task without"
+  " tools is answered in text",
 }
 
 
@@ -290,7 +290,7 @@ class _RunningEpisode:
     status = status_after(self.record.num_turns, self._limits.max_turns)
     if status is not Status.RUNNING:
       return None, status
-    line.grammar = _grammar(self._spec.task, self._codec, tools, self._calls)
+    line.grammar = _grammar(self._codec, tools, self._calls)
     try:
       prompt = await line.prompt_in_turn()
       room = self._limits.max_tokens - len(prompt)
@@ -377,16 +377,8 @@ async def _work(
   return subagent.nothing_came(is_long=False), Status.RUNNING
 
 
-def _grammar(
-  task: Task, codec: ChatCodec, tools: Sequence[Tool], calls: str
-) -> str:
+def _grammar(codec: ChatCodec, tools: Sequence[Tool], calls: str) -> str:
   """Returns the grammar of the next answer, by `CALLS`."""
-  if calls == "required" and not tools:
-    raise ConfigError(
-      f"sampling.calls='required' asks for a call in every answer, and "
-      f"{task} has no tools: set --config.sampling.calls=well_formed, "
-      f"or leave {task.name} out of tasks.names"
-    )
   if calls == "free" or not tools:
     return ""
   choice = "required" if calls == "required" else "auto"
