@@ -21,17 +21,17 @@ NAMES = ("alfworld", "dbbench", "knowledgegraph", "os_interaction", "webshop")
 def get_config() -> ml_collections.ConfigDict:
   """Returns all five, by name."""
   return create(
-    alfworld=_entry("alfworld:ALFWorld", defaults.ALFWorldOptions),
-    dbbench=_entry("dbbench:DBBench", defaults.DBBenchOptions),
-    knowledgegraph=_entry(
+    alfworld=entry_of("alfworld:ALFWorld", defaults.ALFWorldOptions),
+    dbbench=entry_of("dbbench:DBBench", defaults.DBBenchOptions),
+    knowledgegraph=entry_of(
       "knowledgegraph:KnowledgeGraph", defaults.KnowledgeGraphOptions
     ),
-    os_interaction=_entry(
+    os_interaction=entry_of(
       "os_interaction:OSInteraction",
       defaults.OSInteractionOptions,
       num_warm=4,
     ),
-    webshop=_entry(
+    webshop=entry_of(
       "webshop:WebShop",
       defaults.WebShopOptions,
       num_train=1 << 20,
@@ -70,8 +70,10 @@ def entry(
   )
 
 
-def _entry(
-  target: str, options: type[defaults.Options], **changes: Any
+def entry_of(
+  target: str,
+  options: type[defaults.Options | defaults.HarborOptions],
+  **changes: Any,
 ) -> ml_collections.ConfigDict:
   """Returns an entry with the defaults of a class of options, or `changes`."""
   keys: dict[str, Any] = {}

@@ -7,6 +7,9 @@ r"""Reinforcement learning of a model in a Hugging Face folder.
     --config.tasks.names='("questions",)' \
     --config.environments.questions.options.source=train=a.jsonl,test=b.jsonl \
     --config.environments.questions.options.reward=my_module:is_right
+  python -m launch.train --config=configs/finetune.py:FOLDER \
+    --config.tasks.names='("harbor",)' \
+    --config.environments.harbor.options.source=tasks
 
 FOLDER holds config.json, *.safetensors and the tokenizer: of Qwen2.5, Qwen3,
 Llama 3 or GLM-4. Model and chat come from the folder, so nothing here sets
@@ -15,7 +18,8 @@ model of about a billion params on one accelerator; without one, for a model of
 a few hundred million on two cores. configs/pod.py is for larger models. What
 fits a machine, and which keys to change, says `python -m launch.plan
 --device=cpu`, or h100, a100, rtx4090. The task `questions` is a
-data set of yours, see docs/your_data.md.
+data set of yours, see docs/your_data.md; `harbor` a folder of Harbor's tasks,
+see environments/harbor/README.md.
 """
 
 import os
@@ -24,6 +28,7 @@ import pathlib
 import ml_collections
 
 from configs import base, environments
+from environments.options import HarborOptions
 
 # Devices of NVIDIA's GPUs and of TPU hosts.
 _ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")
@@ -63,7 +68,10 @@ def get_config(folder: str):
         "step_limit_s": 60.0,  # of the reward function
       },
     )
-    c.tasks.weights.questions = 1.0
+    c.environments.harbor = environments.entry_of(
+      "harbor:Harbor", HarborOptions
+    )
+    c.tasks.weights.update(questions=1.0, harbor=1.0)
   return c
 
 

@@ -6,16 +6,17 @@ finished; then the task's tests run on another machine and give the reward.
 
 import base64
 import contextlib
-import functools
 import gzip
 import inspect
 import logging
 import pathlib
 import random
+import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.records import Message, Task, ToolCall
+from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.mistakes import draw_mistakes
@@ -23,7 +24,6 @@ from agentrl_jax.env.task_sets import find_sets
 from agentrl_jax.errors import ConfigError
 from environments.harbor.generation import generate_files
 from environments.harbor.judge import HarborJudge
-from environments.harbor.options import HarborOptions
 from environments.harbor.planner import MachinePlanner
 from environments.harbor.task import (
   HarborTask,
@@ -31,16 +31,15 @@ from environments.harbor.task import (
   read_folder,
   text_of,
 )
+from environments.options import HarborOptions
 from environments.os_interaction import prompts
 from environments.os_interaction.expert import BashExpert, as_one_line
 from environments.os_interaction.machines.files import write_archive
 from environments.os_interaction.machines.machine import MachineEngine
 from environments.os_interaction.machines.shell import Shell
 from environments.os_interaction.machines.started import (
-  FreshMachine,
   MachineSource,
   make_engine,
-  require_engine,
   shielded,
 )
 from environments.os_interaction.session import ShellSession
@@ -50,7 +49,6 @@ SYSTEM_PROMPT = (
   "Solve the task with bash, as root of a Linux machine. Call finish_action "
   "when the task is done."
 )
-MISTAKES = ("nothing", "no_call")  # of `Harbor.expert`
 # What a line of solve.sh may begin with and still not be part of the work.
 _PREAMBLE = ("#", "set -")
 MAX_SOLUTION_CHARS = 60_000  # that an expert types
@@ -68,17 +66,16 @@ class HarborSession(ShellSession):
     task: HarborTask,
     judge: HarborJudge,
     shell: Shell,
-    fresh: FreshMachine,
     options: HarborOptions,
   ):
     request = Message("user", task.instruction)
     opening = (Message("system", SYSTEM_PROMPT), request)
     super().__init__(opening, shell, options.max_rounds)
     self.max_output_chars = options.max_output_chars
-    self._judge, self._fresh, self._options = judge, fresh, options
+    self._judge = judge
 
   async def require_engine(self) -> None:
-    await require_engine(self._fresh, self._options.command_limit_s)
+    await self._judge.require_engine()
 
   async def play(self, call: ToolCall, arguments: list[Any]) -> Step:
     """Ends the episode with the tests' reward."""
@@ -95,7 +92,7 @@ class Harbor(IndexedEnvironment[HarborTask]):
   """
 
   name = "harbor"
-  mistakes = MISTAKES
+  mistakes = HarborOptions.mistakes
   cache_size = 256  # tasks with all their files
   needs_one_loop = True  # warm machines belong to the loop that started them
   split_hint = "`source` adds folders of tasks"
@@ -110,13 +107,7 @@ class Harbor(IndexedEnvironment[HarborTask]):
     )
     self._planner = MachinePlanner(self._machines, options)
     generate_files("train", 0, options.kinds)  # refuses unknown kinds
-    super().__init__(
-      num_tasks=options.num_tasks,
-      loaded={
-        name: self._playable(path)
-        for name, path in find_sets(options.source).items()
-      },
-    )
+    super().__init__(num_tasks=options.num_tasks, loaded=self._sets())
 
   def generate(self, split: str, index: int) -> HarborTask:
     """Draws the files of a task."""
@@ -136,12 +127,11 @@ class Harbor(IndexedEnvironment[HarborTask]):
     content = self.find(task)
     plan = await self._planner.plan_of(content, content.machine)
     started = await self._planner.start(plan)
-    fresh = functools.partial(self._machines.fresh, plan.image)
     limit_s = self.options.test_limit_s
     judge = HarborJudge(content, started.machine, self._planner, plan, limit_s)
     try:
       await judge.prepare()
-      yield HarborSession(content, judge, started.shell, fresh, self.options)
+      yield HarborSession(content, judge, started.shell, self.options)
     finally:
       await shielded(started.remove())
 
@@ -161,7 +151,7 @@ class Harbor(IndexedEnvironment[HarborTask]):
     content = self._solved(task)
     rng = random.Random(f"{content.instruction}/{seed}")
     drawn = draw_mistakes(
-      mistakes, MISTAKES, rng, where=f"the expert of {self.name}"
+      mistakes, self.mistakes, rng, where=f"the expert of {self.name}"
     )
     script = "" if "nothing" in drawn else typed_solution(content)
     if len(script) > MAX_SOLUTION_CHARS:
@@ -178,6 +168,26 @@ class Harbor(IndexedEnvironment[HarborTask]):
         f"Harbor's task {content.name!r} has no solution/solve.sh"
       )
     return content
+
+  def _sets(self) -> Mapping[str, Sequence[pathlib.Path]]:
+    """Lists the tasks of each split; of a lone folder, a tenth are the test."""
+    source = self.options.source
+    root = pathlib.Path(source)
+    if not source or not root.is_dir():
+      sets = find_sets(source).items()
+      return {name: self._playable(path) for name, path in sets}
+    if all((root / name).is_dir() for name in SPLITS):
+      return {name: self._playable(root / name) for name in SPLITS}
+    tasks = sorted(
+      self._playable(root), key=lambda path: zlib.crc32(path.name.encode())
+    )
+    if len(tasks) == 1:
+      raise ConfigError(
+        f"source={source!r} holds one task, which cannot be train and test: "
+        "name the folder of each, as in train=PATH,test=PATH"
+      )
+    num_test = max(1, len(tasks) // 10)
+    return {"test": tasks[:num_test], "train": tasks[num_test:]}
 
   def _playable(self, path: pathlib.Path) -> Sequence[pathlib.Path]:
     """Lists a folder's tasks; refuses or skips what cannot be played."""

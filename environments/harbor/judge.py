@@ -11,11 +11,13 @@ part of the tests: its files are copied to another machine, by the rules of
 """
 
 import asyncio
+import functools
 import json
 import logging
 import posixpath
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl_jax.data.records import finite_number
@@ -40,6 +42,7 @@ from environments.os_interaction.machines.files import (
   is_in,
 )
 from environments.os_interaction.machines.machine import HOME, PATH, Machine
+from environments.os_interaction.machines.started import require_engine
 
 TESTS, VERIFIER, ARTIFACTS = "/tests", "/logs/verifier", "/logs/artifacts"
 _NOT_COPIED = (TESTS, VERIFIER, "/solution")
@@ -86,6 +89,11 @@ class HarborJudge:
         f"the judge of {self._task.name!r} cannot be prepared: {error}"
       ) from error
 
+  async def require_engine(self) -> None:
+    """Raises `EnvironmentFault` if the engine starts no fresh machine."""
+    fresh = functools.partial(self._planner.fresh, self._plan, with_steps=False)
+    await require_engine(fresh, LOAD_TIMEOUT_S)
+
   async def verdict(self) -> Verdict:
     """Runs the tests. A policy whose machine cannot be read has failed."""
     limit_s = JUDGE_TIMEOUT_S + self._limit_s
@@ -114,11 +122,27 @@ class HarborJudge:
       {path: f for path, f in changes.files.items() if _is_copied(path)},
       frozenset(path for path in changes.removed if _is_copied(path)),
     )
-    _require_untampered(changes, self._before, self._plan)
+    path = self._env(self._plan)["PATH"]
+    programs = _own_programs(path, self._plan.workdir)
+    _require_untampered(changes, self._before, programs)
     async with self._planner.fresh(self._plan, with_steps=False) as fresh:
       if not await load_changes(fresh, self._before, changes):
         raise _Failed("a program of the system was changed or hidden")
       return await self._tested(fresh, self._plan, changes.files)
+
+  def _env(self, plan: SetUpPlan) -> dict[str, str]:
+    """Returns the variables of the tests.
+
+    A folder of PATH that is relative lies where the policy works: it is no part
+    of the tests'.
+    """
+    env = {**plan.env, **self._task.test_env, "PYTHONNOUSERSITE": "1"}
+    folders = [
+      "/" + posixpath.normpath(folder).lstrip("/")
+      for folder in env["PATH"].split(":")
+      if folder.startswith("/")
+    ]
+    return env | {"PATH": ":".join(folders) or PATH}
 
   async def _artifacts(self) -> Tree:
     """Reads the paths that tests on a machine of their own get."""
@@ -140,8 +164,7 @@ class HarborJudge:
     for i in range(0, len(links), _MAX_WORDS):
       await _require_harmless(fresh, links[i : i + _MAX_WORDS])
     await self._load_tests(fresh)
-    env = {**plan.env, **self._task.test_env, "PYTHONNOUSERSITE": "1"}
-    words = [f"{name}={value}" for name, value in env.items()]
+    words = [f"{name}={value}" for name, value in self._env(plan).items()]
     script = (
       f"cd {shlex.quote(plan.workdir)} && "
       f"exec {TESTS}/test.sh > {VERIFIER}/test-stdout.txt 2>&1"
@@ -188,14 +211,16 @@ def reward_of(logs: Tree) -> Verdict:
 
 
 def _require_untampered(
-  changes: Changes, before: Fingerprint, plan: SetUpPlan
+  changes: Changes, before: Fingerprint, programs: Sequence[str]
 ) -> None:
-  """Raises for a change that would decide the tests without their knowing."""
-  programs = _own_programs(plan)
+  """Raises for a change that would decide the tests without their knowing.
+
+  `programs` are folders in which nothing may change.
+  """
   digests = {p: digest_of(f) for p, f in changes.files.items()}
   changed = [
     path
-    for path in (*changes.files, *changes.removed)
+    for path in {*changes.files, *changes.removed, *before.files}
     if before.files.get(path) != digests.get(path)
     and (path not in digests or changes.files[path].kind != FOLDER)
   ]
@@ -212,18 +237,18 @@ def _require_untampered(
       raise _Failed(f"{path!r} hides a module of Python")
 
 
-def _own_programs(plan: SetUpPlan) -> list[str]:
+def _own_programs(path: str, workdir: str) -> list[str]:
   """Returns folders of the image's own programs, and of their libraries.
 
   What lies around the working folder is the policy's to change.
   """
   folders = []
-  for folder in plan.env["PATH"].split(":"):
-    parent = posixpath.dirname(folder.rstrip("/"))
-    if folder.startswith("/") and folder not in PATH.split(":"):
-      kept = (HOME, plan.workdir)
-      is_shared = parent == "/" or any(is_in(path, [parent]) for path in kept)
-      folders.append(folder if is_shared else parent)
+  for folder in set(path.split(":")) - set(PATH.split(":")):
+    parent = posixpath.dirname(folder)
+    is_shared = parent == "/" or any(
+      is_in(kept, [parent]) for kept in (HOME, workdir)
+    )
+    folders.append(folder if is_shared else parent)
   return folders
 
 

@@ -22,9 +22,8 @@ import docker.errors
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker import engine as engines
-from environments.harbor.options import HarborOptions
 from environments.harbor.task import HarborTask, MachineRecipe
-from environments.options import MachineLimits
+from environments.options import HarborOptions, MachineLimits
 from environments.os_interaction.judging.judge import SET_UP_TIMEOUT_S
 from environments.os_interaction.machines.files import (
   Changes,

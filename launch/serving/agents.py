@@ -62,6 +62,7 @@ class AgentServer:
       temperature=settings.sampling.temperature,
       idle_timeout_s=settings.agents.idle_timeout_s,
       max_lines=settings.agents.max_lines,
+      calls=settings.sampling.calls,
     )
     self.episodes = Episodes(self._rules, self._limits, draw_for)
 

@@ -65,7 +65,7 @@ class ChatCall:
       raise wrong("n", request.n, f"at most {limits.max_choices}")
     messages = [message.to_message() for message in request.messages]
     _refuse_long(request, messages, limits, codec)
-    self._output = StructuredOutput.of(request, codec)
+    self._output = StructuredOutput.of(request, codec, context.calls)
     if self._output.grammar and request.ignore_eos:
       raise ApiError(
         "ignore_eos=true and structured output are not supported together: the "

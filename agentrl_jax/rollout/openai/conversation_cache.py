@@ -47,6 +47,8 @@ class TokenizedPrefix:
 class CallContext:
   """Context of a call; this one keeps nothing."""
 
+  calls = "free"  # the run's `sampling.calls`
+
   def __init__(self, limits: ServingLimits):
     self.limits = limits
 

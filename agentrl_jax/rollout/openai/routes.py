@@ -296,7 +296,6 @@ class OpenAIApi:
           await events.send(event)
       for event in reply.last_events(choices):
         await events.send(event)
-      await events.end(reply.closing)
     except ConnectionError:  # the client has hung up
       return events.response
     except AgentRLError as error:
@@ -332,14 +331,10 @@ class Events:
 
   async def send(self, event: Event) -> None:
     """Waits until the client can accept more, up to `write_s`."""
-    name, body = event
+    name, data = event
     head = f"event: {name}\n" if name else ""
-    await self._write(f"{head}data: {json.dumps(body)}\n\n")
-
-  async def end(self, closing: str) -> None:
-    """Sends the text after the last event."""
-    if closing:
-      await self._write(closing)
+    text = data if isinstance(data, str) else json.dumps(data)
+    await self._write(f"{head}data: {text}\n\n")
 
   async def close(self) -> web.StreamResponse:
     """Ends the response."""

@@ -142,7 +142,18 @@ class StreamOptions(JsonObject):
   include_obfuscation: Any = None
 
 
-class CompletionRequest(JsonObject):
+class FiledCall(JsonObject):
+  """Fields that file, bill or cache a call: they change no answer."""
+
+  metadata: Any = None
+  prompt_cache_key: Any = None
+  prompt_cache_retention: Any = None
+  safety_identifier: Any = None
+  service_tier: Any = None
+  user: Any = None
+
+
+class CompletionRequest(FiledCall):
   """The fields that both endpoints have in common."""
 
   model: str
@@ -166,14 +177,7 @@ class CompletionRequest(JsonObject):
   presence_penalty: Annotated[float, number_between(-2.0, 2.0)] = 0.0
   logit_bias: LogitBias = ()
 
-  # File, bill or cache a call; they do not change what is sampled.
-  metadata: Any = None
-  prompt_cache_key: Any = None
-  prompt_cache_retention: Any = None
-  safety_identifier: Any = None
-  service_tier: Any = None
-  user: Any = None
-  priority: Any = None  # vLLM's
+  priority: Any = None  # vLLM's; it changes no answer, nor does the next
   request_id: Any = None
 
   # Accepted with the value that applies without them.
@@ -274,6 +278,17 @@ class _ToolCall(LenientObject):
   id: str = ""
 
 
+# The field of a part that has its text, by the part's type; of /v1/responses,
+# too.
+_TEXTS = {
+  "text": "text",
+  "refusal": "refusal",
+  "input_text": "text",
+  "output_text": "text",
+  "reasoning_text": "text",
+}
+
+
 def joined_parts(content: Any) -> str:
   """Joins the parts of a message's content."""
   if isinstance(content, str):
@@ -283,7 +298,8 @@ def joined_parts(content: Any) -> str:
   texts = []
   for part in content:
     kind = part.get("type") if isinstance(part, dict) else part
-    text = part.get(kind) if kind in ("text", "refusal") else None
+    field = _TEXTS.get(kind) if isinstance(kind, str) else None
+    text = part.get(field) if field else None
     if not isinstance(text, str):
       raise unsupported(
         f"it has a part of the kind {shortened(kind)}, and the policy reads "
@@ -471,8 +487,8 @@ class ChatCompletionRequest(CompletionRequest):
   def wants_structured_output(self) -> bool:
     return (
       self.response_format is not None
-      or "tool_choice" in self.model_fields_set
-      or self.parallel_tool_calls is not None
+      or self.tool_choice not in ("auto", "none")
+      or self.parallel_tool_calls is False
       or any(tool.function.strict for tool in self.tools)
     )
 

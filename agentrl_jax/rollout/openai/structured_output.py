@@ -25,9 +25,13 @@ class StructuredOutput:
 
   @classmethod
   def of(
-    cls, request: ChatCompletionRequest, codec: ChatCodec
+    cls, request: ChatCompletionRequest, codec: ChatCodec, calls: str
   ) -> "StructuredOutput":
-    """Compiles a call's grammar. Raises `ApiError` naming the field."""
+    """Compiles a call's grammar. Raises `ApiError` naming the field.
+
+    `calls` is the run's `sampling.calls`: where the call leaves it to the
+    policy if and how tools are called, the run decides.
+    """
     tools = tuple(tool.to_tool() for tool in request.tools)
     choice = _choose_tools(request, tools)
     may_call = bool(tools) and choice.mode != "none"
@@ -35,12 +39,15 @@ class StructuredOutput:
     if schema is not None:
       return cls(tools, False, _json_grammar(codec, schema, may_call=may_call))
     is_strict = any(tool.function.strict for tool in request.tools)
+    is_strict |= calls != "free"
+    is_required = calls == "required" and choice.mode == "auto"
+    mode = "required" if is_required else choice.mode
     if not may_call or (choice.is_free and not is_strict):
       return cls(tools, may_call, "")
 
     def call_grammar() -> str:
       return codec.call_grammar(
-        choice.tools, choice=choice.mode, parallel=choice.parallel
+        choice.tools, choice=mode, parallel=choice.parallel
       )
 
     return cls(tools, True, _compile(call_grammar, "tools"))

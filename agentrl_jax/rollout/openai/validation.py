@@ -116,20 +116,6 @@ def unsupported(reason: str) -> PydanticCustomError:
   )
 
 
-def require_fields(
-  part: object, kind: str, fields: Mapping[str, Sequence[str]], *, what: str
-) -> None:
-  """Refuses a part of a kind that has no fields here, or that lacks one."""
-  if kind not in fields:
-    raise unsupported(
-      f"it is {what} of the type {shortened(kind)}, and the policy reads "
-      f"{', '.join(fields)}"
-    )
-  missing = [name for name in fields[kind] if getattr(part, name) is None]
-  if missing:
-    raise invalid(f"{what} with {', '.join(missing)}")
-
-
 def must_be(allowed: str) -> WrapValidator:
   """Describes what is allowed, in place of pydantic's own errors."""
 

@@ -91,6 +91,32 @@ class Plays(Harbors):
         self.assertTrue(step.status.is_policys_doing, step.status)
         self.assertEqual(step.reward, 0.0)
 
+  async def test_programs_of_the_tests_own_path_are_not_the_policys(self):
+    """The tests run a program in a folder that only the task's PATH has."""
+    path = "bin::/opt/own/bin/:/app//bin:/usr/local/bin:/usr/bin:/bin"
+    own = "mkdir -p /opt/own/bin && cp /bin/false /opt/own/bin/judge"
+    environment = self.of_folder(
+      files_with(
+        task_dot_toml=f'[environment]\nenv = {{PATH = "{path}"}}\n'
+        '[verifier]\nenv = {PATH = "/srv/bin:%s"}\n' % path,
+        environment__Dockerfile="FROM agentrl_jax/os_interaction\n"
+        f"WORKDIR /app\nRUN {own}\n",
+        tests__test_dot_sh="#!/bin/bash\nif judge || [ -e done ]; then "
+        "echo 1 > /logs/verifier/reward.txt; fi\n",
+      )
+    )
+    for script, reward in {
+      "touch done": 1.0,
+      "cp /bin/true /opt/own/bin/judge": 0.0,
+      "cp /bin/true /usr/local/bin/judge; rm -r /opt/own": 0.0,
+      "mkdir -p /srv/bin; cp /bin/true /srv/bin/judge": 0.0,
+      "mkdir bin; cp /bin/true bin/judge": 0.0,
+      "cp /bin/true judge": 0.0,
+    }.items():
+      step, _ = await self.play_scripts(environment, [script])
+      with self.subTest(script=script):
+        self.assertEqual((step.status, step.reward), (Status.COMPLETED, reward))
+
   async def test_attacks_on_naive_tests_win_nothing(self):
     files = files_with(tests__test_dot_sh=NAIVE_TEST, tests__right=NAIVE_RIGHT)
     environment = self.of_folder(files)
@@ -215,7 +241,6 @@ class DockerTest(Plays, OnDocker):
   ]
 
   async def test_image_is_built_once_with_its_own_path(self):
-    """The tests run a program in a folder that only the image's PATH has."""
     files = files_with(
       environment__Dockerfile=f"FROM {self.image}\nARG WHERE=/opt/own/bin\n"
       "ENV PATH=/opt/own/bin:$PATH\nWORKDIR /srv\nRUN mkdir -p $WHERE && "
@@ -228,7 +253,6 @@ class DockerTest(Plays, OnDocker):
     for script, reward in {
       "touch done": 1.0,
       "cp /bin/true /opt/own/bin/judge": 0.0,
-      "cp /bin/true /usr/local/bin/judge; rm -r /opt/own": 0.0,
     }.items():
       step, _ = await self.play_scripts(environment, [script])
       with self.subTest(script=script):
@@ -248,18 +272,32 @@ class DockerTest(Plays, OnDocker):
 class LoadTest(unittest.TestCase):
   """Tasks that are refused before any machine starts."""
 
-  def make(self, *tasks, **options):
+  def make(self, *tasks, source="own={}", **options):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     for number, files in enumerate(tasks):
       write_folder(root / "data" / f"task{number}", files)
-    return Harbor(source=str(root), engine=NoMachines(), **options)
+    return Harbor(source=source.format(root), engine=NoMachines(), **options)
 
-  def test_folder_of_tasks_is_a_split(self):
-    environment = self.make(files_with(), files_with("fix"))
-    (split,) = environment.splits().keys() - {"train", "test"}
-    self.assertEqual(list(environment.indices(split)), [0, 1])
-    information = environment.training_information(Task(NAME, split, 1))
+  def test_a_tenth_of_a_folder_is_the_test(self):
+    environment = self.make(*[files_with("fix")] * 21, source="{}")
+    self.assertEqual(environment.splits(), {"test": 2, "train": 19})
+    shown = [
+      environment.find(Task(NAME, split, index)).name
+      for split, number in environment.splits().items()
+      for index in range(number)
+    ]
+    self.assertEqual(sorted(shown), sorted(f"task{n}" for n in range(21)))
+    information = environment.training_information(Task(NAME, "train", 1))
     self.assertIn("printf 'def ", information)
+    with self.assertRaisesRegex(ConfigError, "train=PATH,test=PATH"):
+      self.make(files_with(), source="{}")
+
+  def test_folders_called_train_and_test_are_the_splits(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    for name in ("train/a", "train/b", "test/a"):
+      write_folder(root / name, files_with())
+    environment = Harbor(source=str(root), engine=NoMachines())
+    self.assertEqual(environment.splits(), {"train": 2, "test": 1})
 
   def test_task_that_cannot_be_played_is_refused_or_left_out(self):
     other = files_with(environment__Dockerfile="FROM debian:12\n")
@@ -297,9 +335,8 @@ class LoadTest(unittest.TestCase):
       ),
     ):
       environment = self.make(files_with(**changed))
-      (split,) = environment.splits().keys() - {"train", "test"}
       with self.assertRaisesRegex(NotImplementedError, sentence):
-        environment.expert(Task(NAME, split, 0), seed=0, mistakes={})
+        environment.expert(Task(NAME, "own", 0), seed=0, mistakes={})
 
   def test_every_kind_is_among_the_first_tasks(self):
     shown = {

@@ -89,9 +89,12 @@ class EpisodeRules:
   temperature: float  # of every draw; 0 is greedy
   idle_timeout_s: float  # without a call, after which it is abandoned
   max_lines: int = 1
+  calls: str = "free"  # grammar of answers, where a call has tools
 
   def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
+    numbers = dataclasses.asdict(self)
+    del numbers["calls"]
+    for name, value in numbers.items():
       if not value > 0 and (name, value) != ("temperature", 0.0):
         raise ConfigError(f"{name}={value} of an episode must be above 0")
 
@@ -114,6 +117,7 @@ class EpisodeCall(CallContext):
   ):
     super().__init__(episode.limits)
     self._episode = episode
+    self.calls = episode.rules.calls
     self.role, self.digest = role, digest
     self.is_new = is_new  # the client says that it is no repetition
     self.is_named = False  # the agent named the call's policy slot

@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, FailFast, Field, model_validator
+from pydantic import BeforeValidator, FailFast, Field
 
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.rollout.openai.chat import ChatCall, Piece
-from agentrl_jax.rollout.openai.choices import Choice, Delta, usage_of
+from agentrl_jax.rollout.openai.choices import Choice, usage_of
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
   StopTexts,
@@ -23,24 +23,20 @@ from agentrl_jax.rollout.openai.schema import (
   joined_parts,
 )
 from agentrl_jax.rollout.openai.validation import (
-  JsonObject,
   LenientObject,
-  number_between,
   read,
-  require_fields,
   whole_number,
+)
+from agentrl_jax.rollout.openai.wires.translation import (
+  JsonFormat,
+  OfferedTool,
+  Part,
+  TranslatedCall,
+  TranslatedReply,
 )
 from agentrl_jax.rollout.openai.wires.wire import Event, Wire
 from agentrl_jax.rollout.server.errors import anthropic_error_body
 
-# Fields that a block must have, by its type.
-_FIELDS: Mapping[str, Sequence[str]] = {
-  "text": ("text",),
-  "thinking": ("thinking",),
-  "redacted_thinking": (),
-  "tool_use": ("id", "name", "input"),
-  "tool_result": ("tool_use_id",),
-}
 # Claude Code begins its system prompt with one, for the bill; parts of it may
 # change from call to call.
 _BILLING = "x-anthropic-billing-header:"
@@ -52,8 +48,15 @@ def _as_blocks(content: Any) -> Any:
   return [{"type": "text", "text": content}] if is_text else content
 
 
-class _Block(LenientObject):
-  type: str
+class _Block(Part):
+  needs = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "redacted_thinking": (),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+  }
+
   text: str | None = None
   thinking: str | None = None
   id: str | None = None
@@ -62,11 +65,6 @@ class _Block(LenientObject):
   tool_use_id: str | None = None
   content: Annotated[str, BeforeValidator(joined_parts)] = ""
   is_error: bool = False
-
-  @model_validator(mode="after")
-  def _refuse_incomplete(self) -> "_Block":
-    require_fields(self, self.type, _FIELDS, what="a block")
-    return self
 
 
 _Blocks = Annotated[list[_Block], FailFast(), BeforeValidator(_as_blocks)]
@@ -118,13 +116,14 @@ class _Message(LenientObject):
     }
 
 
-class _MessagesTool(LenientObject):
-  name: str
+class _MessagesTool(OfferedTool):
   type: str = "custom"
-  description: str = ""
   input_schema: dict[str, Any] = {}
-  strict: bool = False
   defer_loading: bool = False
+
+  def functions(self) -> Iterator[dict[str, Any]]:
+    if self.type == "custom" and not self.defer_loading:
+      yield self.to_chat(self.name, self.input_schema)
 
 
 class _MessagesToolChoice(LenientObject):
@@ -132,52 +131,55 @@ class _MessagesToolChoice(LenientObject):
   name: str = ""
   disable_parallel_tool_use: bool = False
 
-
-class _MessagesFormat(LenientObject):
-  type: Literal["json_schema"]
-  definition: dict[str, Any] = Field(alias="schema")
+  def to_chat(self) -> dict[str, Any]:
+    named = {"type": "function", "function": {"name": self.name}}
+    choices = {"any": "required", "tool": named}
+    return {
+      "tool_choice": choices.get(self.type, self.type),
+      "parallel_tool_calls": not self.disable_parallel_tool_use,
+    }
 
 
 class _OutputConfig(LenientObject):
-  format: _MessagesFormat | None = None
+  format: JsonFormat | None = None
   effort: Any = None
 
 
-class CountRequest(JsonObject):
-  """A call of `/v1/messages/count_tokens`."""
+class MessagesRequest(TranslatedCall):
+  """A call of `/v1/messages`, or of its `count_tokens`."""
 
-  model: str
   messages: Annotated[list[_Message], Field(min_length=1), FailFast()]
   system: _Blocks = []
   tools: Annotated[list[_MessagesTool], FailFast()] = []
-  tool_choice: _MessagesToolChoice | None = None
-  output_config: _OutputConfig | None = None
+  tool_choice: _MessagesToolChoice = _MessagesToolChoice(type="auto")
+  output_config: _OutputConfig = _OutputConfig()
   thinking: Any = None
-  context_management: Any = None
+  max_tokens: Annotated[int, whole_number(1)]
+  stop_sequences: StopTexts = []
+  top_k: Annotated[int, whole_number(0, 2**31 - 1)] | None = None
+
+  # As in `FiledCall`.
   cache_control: Any = None
+  diagnostics: Any = None
+  inference_geo: Any = None
+  speed: Any = None
+  user_profile_id: Any = None
+  workspace_id: Any = None
 
   def to_chat(self) -> dict[str, Any]:
     """Returns the fields of the chat that the call stands for."""
-    wishes = [
-      name
-      for name in ("thinking", "context_management")
-      if getattr(self, name) is not None
-    ]
-    if self.output_config and self.output_config.effort is not None:
-      wishes.append("effort")
-    wishes += [t.type for t in self.tools if t.type != "custom"]
-    if any(tool.defer_loading for tool in self.tools):
-      wishes.append("defer_loading")
-    if any(b.is_error for m in self.messages for b in m.content):
-      wishes.append("is_error")
+    form = self.output_config.format
     return {
-      "model": self.model,
+      **super().to_chat(),
+      **self.tool_choice.to_chat(),
       "messages": [*self._system(), *self._messages()],
-      "tools": [_tool(tool) for tool in self.tools if _is_shown(tool)],
-      "wishes": wishes,
+      "tools": [f for tool in self.tools for f in tool.functions()],
+      "response_format": form.to_chat() if form else None,
+      "max_tokens": self.max_tokens,
+      "stop": self.stop_sequences,
+      "top_k": self.top_k,
+      "wishes": self._wishes(),
       "objects_only": True,
-      **self._choice(),
-      **self._format(),
     }
 
   def _system(self) -> list[dict[str, Any]]:
@@ -189,68 +191,18 @@ class CountRequest(JsonObject):
     for message in self.messages:
       yield from message.to_chat()
 
-  def _choice(self) -> dict[str, Any]:
-    choice = self.tool_choice
-    if choice is None:
-      return {}
-    kind: Any = {"any": "required"}.get(choice.type, choice.type)
-    if kind == "tool":
-      kind = {"type": "function", "function": {"name": choice.name}}
-    parallel = {"parallel_tool_calls": False}
-    only_one = choice.disable_parallel_tool_use
-    return {"tool_choice": kind, **(parallel if only_one else {})}
-
-  def _format(self) -> dict[str, Any]:
-    config = self.output_config
-    if config is None or config.format is None:
-      return {}
-    schema = {"name": "answer", "schema": config.format.definition}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
-
-
-class MessagesRequest(CountRequest):
-  """A call of `/v1/messages`."""
-
-  max_tokens: Annotated[int, whole_number(1)]
-  stream: bool = False
-  stop_sequences: StopTexts = []
-  temperature: Annotated[float, number_between(0.0, 1.0)] | None = None
-  top_p: Annotated[float, number_between(1e-6, 1.0)] | None = None
-  top_k: Annotated[int, whole_number(0, 2**31 - 1)] | None = None
-
-  # File, bill or cache a call; they do not change what is sampled.
-  metadata: Any = None
-  service_tier: Any = None
-  inference_geo: Any = None
-  speed: Any = None
-  diagnostics: Any = None
-  user_profile_id: Any = None
-  workspace_id: Any = None
-
-  def to_chat(self) -> dict[str, Any]:
-    """Returns the fields of the chat that the call stands for."""
-    return super().to_chat() | {
-      "max_tokens": self.max_tokens,
-      "stream": self.stream,
-      "stop": self.stop_sequences,
-      "temperature": self.temperature,
-      "top_p": self.top_p,
-      "top_k": self.top_k,
+  def _wishes(self) -> list[str]:
+    """Returns names of what is accepted and has no effect."""
+    blocks = (block for message in self.messages for block in message.content)
+    wishes = {
+      "thinking": self.thinking,
+      "context_management": self.context_management,
+      "effort": self.output_config.effort,
+      "defer_loading": any(tool.defer_loading for tool in self.tools),
+      "is_error": any(block.is_error for block in blocks),
     }
-
-
-def _is_shown(tool: _MessagesTool) -> bool:
-  return tool.type == "custom" and not tool.defer_loading
-
-
-def _tool(tool: _MessagesTool) -> dict[str, Any]:
-  function = {
-    "name": tool.name,
-    "description": tool.description,
-    "parameters": tool.input_schema,
-    "strict": tool.strict,
-  }
-  return {"type": "function", "function": function}
+    hosted = [tool.type for tool in self.tools if tool.type != "custom"]
+    return [*(name for name, value in wishes.items() if value), *hosted]
 
 
 def read_messages(fields: Mapping[str, Any]) -> ChatCompletionRequest:
@@ -260,21 +212,15 @@ def read_messages(fields: Mapping[str, Any]) -> ChatCompletionRequest:
 
 def read_count(fields: Mapping[str, Any]) -> ChatCompletionRequest:
   """Reads a call of `/v1/messages/count_tokens`. Raises `ApiError`."""
-  known = {n: x for n, x in fields.items() if n in CountRequest.model_fields}
-  return read(TranslatedRequest, read(CountRequest, known).to_chat())
+  return read_messages({"max_tokens": 1} | dict(fields))
 
 
-class MessagesReply:
+class MessagesReply(TranslatedReply):
   """The reply to a call of `/v1/messages`."""
 
-  closing = ""
-
   def __init__(self, call: ChatCall):
-    self._call = call
+    super().__init__(call)
     self._id = f"msg_{uuid.uuid4().hex}"
-    self._open: str | None = None  # kind of the block that is being sent
-    self._number = -1  # of this block; of the first 0
-    self._has_begun = False
 
   def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
     """See `WireReply`."""
@@ -282,57 +228,41 @@ class MessagesReply:
     blocks = [_block(piece) for piece in self._call.answer_pieces(choice)]
     return self._message(choice, blocks) | self._ending(choice)
 
-  def events(self, choice: Choice, delta: Delta) -> Iterator[Event]:
-    """See `WireReply`."""
-    if not self._has_begun:
-      self._has_begun = True
-      message = self._message(choice, [])
-      message["usage"]["output_tokens"] = 0
-      yield _event("message_start", message=message)
-    pieces = [*self._call.pieces(choice, delta)]
-    if not pieces and not delta.is_last:
-      yield _event("ping")  # the client sees that the answer grows
-    for piece in pieces:
-      yield from self._add(piece)
-    if delta.is_last:
-      yield from self._close()
-      usage = self._usage(choice)
-      yield _event("message_delta", delta=self._ending(choice), usage=usage)
-      yield _event("message_stop")
+  def _first_event(self, choice: Choice) -> Event:
+    message = self._message(choice, [])
+    message["usage"]["output_tokens"] = 0
+    return _event("message_start", message=message)
 
-  def last_events(self, choices: Sequence[Choice]) -> Iterator[Event]:
-    """See `WireReply`."""
-    yield from ()
+  def _sign_of_growth(self) -> Event:
+    return _event("ping")
+
+  def _opening(self, piece: Piece) -> Iterator[Event]:
+    block = _block(piece) | ({"input": {}} if piece.call else {})
+    yield self._numbered("content_block_start", content_block=block)
+
+  def _addition(self, piece: Piece) -> Iterator[Event]:
+    delta = {"type": "text_delta", "text": piece.text}
+    if piece.kind == "thought":
+      delta = {"type": "thinking_delta", "thinking": piece.text}
+    elif piece.call:
+      arguments = piece.call.arguments
+      delta = {"type": "input_json_delta", "partial_json": arguments}
+    yield self._numbered("content_block_delta", delta=delta)
+
+  def _closing(self, piece: Piece) -> Iterator[Event]:
+    yield self._numbered("content_block_stop")
+
+  def _last_of(self, choice: Choice) -> Iterator[Event]:
+    usage = self._usage(choice)
+    yield _event("message_delta", delta=self._ending(choice), usage=usage)
+    yield _event("message_stop")
 
   def failure(self, error: AgentRLError) -> Event:
     """See `WireReply`."""
     return "error", anthropic_error_body(error)
 
-  def _add(self, piece: Piece) -> Iterator[Event]:
-    if piece.kind != self._open or piece.call:
-      yield from self._close()
-      self._open, self._number = piece.kind, self._number + 1
-      block = _block(Piece(piece.kind, call=piece.call)) | (
-        {"input": {}} if piece.call else {}
-      )
-      yield self._numbered("content_block_start", content_block=block)
-    delta = {"type": "text_delta", "text": piece.text}
-    if piece.kind == "thought":
-      delta = {"type": "thinking_delta", "thinking": piece.text}
-    elif piece.call:
-      delta = {
-        "type": "input_json_delta",
-        "partial_json": piece.call.arguments,
-      }
-    yield self._numbered("content_block_delta", delta=delta)
-
-  def _close(self) -> Iterator[Event]:
-    if self._open:
-      yield self._numbered("content_block_stop")
-      self._open = None
-
   def _numbered(self, kind: str, **fields: Any) -> Event:
-    return _event(kind, index=self._number, **fields)
+    return _event(kind, index=len(self._closed), **fields)
 
   def _message(self, choice: Choice, blocks: list[Any]) -> dict[str, Any]:
     return {

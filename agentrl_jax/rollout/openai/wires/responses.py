@@ -11,54 +11,34 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-  BeforeValidator,
-  FailFast,
-  Field,
-  model_validator,
-)
+from pydantic import BeforeValidator, FailFast, Field
 
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.rollout.openai.chat import ChatCall, Piece
-from agentrl_jax.rollout.openai.choices import Choice, Delta, usage_of
+from agentrl_jax.rollout.openai.choices import Choice, usage_of
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
   TranslatedRequest,
   joined_parts,
 )
 from agentrl_jax.rollout.openai.validation import (
-  JsonObject,
   LenientObject,
-  number_between,
   only,
   read,
-  require_fields,
   whole_number,
+)
+from agentrl_jax.rollout.openai.wires.translation import (
+  JsonFormat,
+  OfferedTool,
+  Part,
+  TranslatedCall,
+  TranslatedReply,
 )
 from agentrl_jax.rollout.openai.wires.wire import Event, Wire
 from agentrl_jax.rollout.server.errors import error_body
 
-# Fields that an item must have, by its type.
-_FIELDS: Mapping[str, Sequence[str]] = {
-  "message": ("role",),
-  "reasoning": (),
-  "function_call": ("call_id", "name", "arguments"),
-  "function_call_output": ("call_id", "output"),
-}
-_ECHOED = (
-  "instructions",
-  "max_output_tokens",
-  "metadata",
-  "parallel_tool_calls",
-  "reasoning",
-  "temperature",
-  "text",
-  "tool_choice",
-  "tools",
-  "top_p",
-)
-_TEXTS = frozenset({"input_text", "output_text", "reasoning_text"})
 _NOT_KEPT = "this server keeps no responses: send their items in the input"
+_Text = Annotated[str, BeforeValidator(joined_parts)]
 
 
 def _as_items(value: Any) -> Any:
@@ -66,22 +46,14 @@ def _as_items(value: Any) -> Any:
   return [{"role": "user", "content": value}] if is_text else value
 
 
-def _joined(content: Any) -> str:
-  """Joins parts, whose types have other names than those of a chat."""
-  if isinstance(content, list):
-    content = [
-      {**part, "type": "text"}
-      if isinstance(part, dict) and part.get("type") in _TEXTS
-      else part
-      for part in content
-    ]
-  return joined_parts(content)
+class _Item(Part):
+  needs = {
+    "message": ("role",),
+    "reasoning": (),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+  }
 
-
-_Text = Annotated[str, BeforeValidator(_joined)]
-
-
-class _Item(LenientObject):
   type: str = "message"
   role: Literal["system", "developer", "user", "assistant"] | None = None
   content: _Text = ""
@@ -91,93 +63,64 @@ class _Item(LenientObject):
   arguments: str | None = None
   output: _Text | None = None
 
-  @model_validator(mode="after")
-  def _refuse_incomplete(self) -> "_Item":
-    require_fields(self, self.type, _FIELDS, what="an item")
-    return self
 
-
-class _ResponsesTool(LenientObject):
-  type: str
-  name: str = ""
-  description: str = ""
+class _ResponsesTool(OfferedTool):
   parameters: dict[str, Any] = {}
-  strict: bool = False
   tools: "list[_ResponsesTool]" = []  # of a namespace
 
   def functions(self, namespace: str = "") -> Iterator[dict[str, Any]]:
-    """Yields the functions as tools of a chat."""
     if self.type == "namespace":
       for tool in self.tools:
         yield from tool.functions(self.name)
     elif self.type == "function":
-      function = {
-        "name": _full_name(namespace, self.name),
-        "description": self.description,
-        "parameters": self.parameters,
-        "strict": self.strict,
-      }
-      yield {"type": "function", "function": function}
+      yield self.to_chat(_full_name(namespace, self.name), self.parameters)
 
 
-class _NamedTool(LenientObject):
-  type: Literal["function"]
-  name: str
-
-
-class _AllowedFunctions(LenientObject):
-  type: Literal["allowed_tools"]
+class _ResponsesToolChoice(LenientObject):
+  type: Literal["function", "allowed_tools"]
+  name: str = ""
   mode: Literal["auto", "required"] = "auto"
-  tools: Annotated[list[_NamedTool], FailFast()]
+  tools: "Annotated[list[_ResponsesToolChoice], FailFast()]" = []
 
-
-class _ResponsesFormat(LenientObject):
-  type: Literal["text", "json_object", "json_schema"]
-  name: str = "answer"
-  definition: dict[str, Any] | None = Field(None, alias="schema")
+  def to_chat(self) -> dict[str, Any]:
+    """Returns the choice in a chat's form."""
+    if self.type == "function":
+      return {"type": "function", "function": {"name": self.name}}
+    tools = [tool.to_chat() for tool in self.tools]
+    allowed = {"mode": self.mode, "tools": tools}
+    return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
 class _TextConfig(LenientObject):
-  format: _ResponsesFormat | None = None
+  format: JsonFormat | None = None
   verbosity: Any = None
 
 
-class ResponsesRequest(JsonObject):
+class ResponsesRequest(TranslatedCall):
   """A call of `/v1/responses`."""
 
-  model: str
   input: Annotated[
     list[_Item], Field(min_length=1), FailFast(), BeforeValidator(_as_items)
   ]
   instructions: str = ""
   tools: Annotated[list[_ResponsesTool], FailFast()] = []
-  tool_choice: (
-    Literal["auto", "required", "none"] | _NamedTool | _AllowedFunctions | None
-  ) = None
-  parallel_tool_calls: bool | None = None
+  tool_choice: Literal["auto", "required", "none"] | _ResponsesToolChoice = (
+    "auto"
+  )
+  parallel_tool_calls: bool = True
   max_output_tokens: Annotated[int, whole_number(1)] | None = None
-  temperature: Annotated[float, number_between(0.0, 2.0)] | None = None
-  top_p: Annotated[float, number_between(1e-6, 1.0)] | None = None
-  stream: bool = False
-  text: _TextConfig | None = None
+  text: _TextConfig = _TextConfig()
 
   # Wishes that the policy is not told of.
   reasoning: Any = None
   max_tool_calls: Any = None
-  context_management: Any = None
 
-  # File, bill or cache a call; they do not change what is sampled.
+  # As in `FiledCall`.
   client_metadata: Any = None
   include: Any = None
-  metadata: Any = None
-  prompt_cache_key: Any = None
   prompt_cache_options: Any = None
-  prompt_cache_retention: Any = None
-  safety_identifier: Any = None
-  service_tier: Any = None
   store: Any = None
   stream_options: Any = None
-  user: Any = None
 
   # Accepted with the value that applies without them.
   background: Annotated[Any, only(False)] = False
@@ -190,61 +133,32 @@ class ResponsesRequest(JsonObject):
 
   def to_chat(self) -> dict[str, Any]:
     """Returns the fields of the chat that the call stands for."""
-    hosted = {t.type for t in self.tools} - {"function", "namespace"}
-    wishes = [
-      name
-      for name in ("reasoning", "max_tool_calls", "context_management")
-      if getattr(self, name) is not None
-    ]
-    wishes += sorted(hosted)
-    if self.text and self.text.verbosity is not None:
-      wishes.append("verbosity")
+    choice, form = self.tool_choice, self.text.format
     head = [{"role": "system", "content": self.instructions}]
     return {
-      "model": self.model,
+      **super().to_chat(),
       "messages": [
         *(head if self.instructions else []),
         *_messages(self.input),
       ],
       "tools": [f for tool in self.tools for f in tool.functions()],
+      "tool_choice": choice if isinstance(choice, str) else choice.to_chat(),
+      "parallel_tool_calls": self.parallel_tool_calls,
+      "response_format": form.to_chat() if form else None,
       "max_tokens": self.max_output_tokens,
-      "temperature": self.temperature,
-      "top_p": self.top_p,
-      "stream": self.stream,
-      "wishes": wishes,
-      **self._choice(),
-      **self._format(),
+      "wishes": self._wishes(),
     }
 
-  def _choice(self) -> dict[str, Any]:
-    choice = self.tool_choice
-    fields: dict[str, Any] = {}
-    if self.parallel_tool_calls is False:
-      fields["parallel_tool_calls"] = False
-    if isinstance(choice, _NamedTool):
-      return fields | {"tool_choice": _named(choice)}
-    if isinstance(choice, _AllowedFunctions):
-      tools = [_named(tool) for tool in choice.tools]
-      allowed = {"mode": choice.mode, "tools": tools}
-      return fields | {
-        "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}
-      }
-    return fields | (
-      {} if choice in (None, "auto") else {"tool_choice": choice}
-    )
-
-  def _format(self) -> dict[str, Any]:
-    format = self.text.format if self.text else None
-    if format is None or format.type == "text":
-      return {}
-    if format.type == "json_object":
-      return {"response_format": {"type": "json_object"}}
-    schema = {"name": format.name, "schema": format.definition}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
-
-
-def _named(tool: _NamedTool) -> dict[str, Any]:
-  return {"type": "function", "function": {"name": tool.name}}
+  def _wishes(self) -> list[str]:
+    """Returns names of what is accepted and has no effect."""
+    wishes = {
+      "reasoning": self.reasoning,
+      "max_tool_calls": self.max_tool_calls,
+      "context_management": self.context_management,
+      "verbosity": self.text.verbosity,
+    }
+    hosted = {t.type for t in self.tools} - {"function", "namespace"}
+    return [*(name for name, value in wishes.items() if value), *hosted]
 
 
 def _full_name(namespace: str, name: str) -> str:
@@ -260,7 +174,7 @@ def _messages(items: Sequence[_Item]) -> list[dict[str, Any]]:
     if not rank:
       messages.append(_said(item))
       continue
-    if rank < before or not before or rank == before < 3:
+    if not before or rank <= before < 3 or rank < before:
       messages.append({"role": "assistant", "tool_calls": []})
     answer = messages[-1]
     if item.type == "function_call":
@@ -269,8 +183,7 @@ def _messages(items: Sequence[_Item]) -> list[dict[str, Any]]:
       answer["tool_calls"].append({"id": item.call_id, "function": function})
     else:
       is_thought = item.type == "reasoning"
-      field = "reasoning_content" if is_thought else "content"
-      answer[field] = item.content
+      answer["reasoning_content" if is_thought else "content"] = item.content
   return messages
 
 
@@ -283,11 +196,8 @@ def _rank(item: _Item) -> int:
 
 def _said(item: _Item) -> dict[str, Any]:
   if item.type == "function_call_output":
-    return {
-      "role": "tool",
-      "tool_call_id": item.call_id,
-      "content": item.output,
-    }
+    reply = {"tool_call_id": item.call_id, "content": item.output}
+    return {"role": "tool", **reply}
   return {"role": item.role, "content": item.content}
 
 
@@ -300,118 +210,82 @@ class ResponsesChat(TranslatedRequest):
 def read_responses(fields: Mapping[str, Any]) -> ChatCompletionRequest:
   """Reads a call as a chat. Raises `ApiError`."""
   chat = read(ResponsesRequest, fields).to_chat()
-  defaults = {
-    "metadata": {},
-    "tools": [],
-    "tool_choice": "auto",
-    "parallel_tool_calls": True,
-  }
-  echo = {name: fields.get(name) for name in _ECHOED}
-  echo |= {n: x for n, x in defaults.items() if echo[n] is None}
+  defaults = {"metadata": {}, "tools": [], "tool_choice": "auto"}
+  given = {name: value for name, value in fields.items() if value is not None}
+  echo = defaults | {"parallel_tool_calls": True} | given
+  for name in ("input", "stream", "stream_options", "store"):
+    echo.pop(name, None)
   return read(ResponsesChat, chat | {"echo": echo})
 
 
-class ResponsesReply:
+class ResponsesReply(TranslatedReply):
   """The reply to a call of `/v1/responses`."""
 
-  closing = ""
-
   def __init__(self, call: ChatCall):
+    super().__init__(call)
     assert isinstance(call.request, ResponsesChat)
-    self._call, self._echo = call, call.request.echo
-    self._namespaces = {
+    self._echo = call.request.echo
+    self._namespaces = [
       f"{tool['name']}."
       for tool in self._echo["tools"]
       if tool.get("type") == "namespace"
-    }
-    self._id, self._created = f"resp_{uuid.uuid4().hex}", int(time.time())
+    ]
+    self._id, self._created = uuid.uuid4().hex, int(time.time())
     self._number = 0  # of events
-    self._done: list[dict[str, Any]] = []  # items
-    self._open: Piece | None = None  # what was sent of the current item
-    self._item: dict[str, Any] = {}
 
   def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
     """See `WireReply`."""
     (choice,) = choices
-    items = [self._item_of(p) for p in self._call.answer_pieces(choice)]
-    return self._response(items, choice)
-
-  def events(self, choice: Choice, delta: Delta) -> Iterator[Event]:
-    """See `WireReply`."""
-    if not self._number:
-      yield self._lifecycle("created")
-    pieces = [*self._call.pieces(choice, delta)]
-    if not pieces and not delta.is_last:
-      yield self._lifecycle("in_progress")  # the answer grows
-    for piece in pieces:
-      yield from self._add(piece)
-    if delta.is_last:
-      yield from self._close()
-      response = self._response(self._done, choice)
-      yield self._event(f"response.{response['status']}", response=response)
-
-  def last_events(self, choices: Sequence[Choice]) -> Iterator[Event]:
-    """See `WireReply`."""
-    yield from ()
+    return self._response([*self._call.answer_pieces(choice)], choice)
 
   def failure(self, error: AgentRLError) -> Event:
     """See `WireReply`."""
     fields = error_body(error)["error"]
-    response = self._response(self._done, None) | {
+    response = self._response(self._closed) | {
       "status": "failed",
       "error": {"code": fields["code"], "message": fields["message"]},
     }
-    return self._event("response.failed", response=response)
+    return self._event("failed", response=response)
 
-  def _add(self, piece: Piece) -> Iterator[Event]:
-    if self._open is None or self._open.kind != piece.kind or piece.call:
-      yield from self._close()
-      yield from self._begin(piece)
-    assert self._open is not None
-    if piece.call is not None:
-      arguments = piece.call.arguments
-      kind = "function_call_arguments"
-      yield self._of_item(f"{kind}.delta", delta=arguments)
-      yield self._of_item(f"{kind}.done", arguments=arguments)
-      return
-    self._open = Piece(piece.kind, self._open.text + piece.text)
-    extra = {"logprobs": []} if piece.kind == "text" else {}
-    yield self._of_part(
-      f"{_part_of(piece)['type']}.delta", delta=piece.text, **extra
-    )
+  def _first_event(self, choice: Choice) -> Event:
+    return self._event("created", response=self._response([]))
 
-  def _begin(self, piece: Piece) -> Iterator[Event]:
-    self._open = Piece(piece.kind, call=piece.call)
-    self._item = self._item_of(self._open)
-    empty: dict[str, Any] = {"status": "in_progress"}
-    empty |= {"arguments": ""} if piece.call else {"content": []}
-    yield self._event(
-      "response.output_item.added",
-      output_index=len(self._done),
-      item=self._item | empty,
-    )
-    if piece.call is None:
-      yield self._of_part("content_part.added", part=_part_of(self._open))
+  def _sign_of_growth(self) -> Event:
+    return self._event("in_progress", response=self._response([]))
 
-  def _close(self) -> Iterator[Event]:
-    if self._open is None:
-      return
-    if self._open.call is None:
-      part = _part_of(self._open)
-      extra = {"logprobs": []} if self._open.kind == "text" else {}
-      text = self._open.text
-      yield self._of_part(f"{part['type']}.done", text=text, **extra)
+  def _opening(self, piece: Piece) -> Iterator[Event]:
+    empty = {"arguments": ""} if piece.call else {"content": []}
+    item = self._item(len(self._closed), piece) | empty
+    item["status"] = "in_progress"
+    yield self._of_item("output_item.added", item=item)
+    if not piece.call:
+      yield self._of_part("content_part.added", part=_part_of(piece))
+
+  def _addition(self, piece: Piece) -> Iterator[Event]:
+    if piece.call:
+      arguments, kind = piece.call.arguments, "function_call_arguments"
+      yield self._of_part(f"{kind}.delta", delta=arguments)
+      yield self._of_part(f"{kind}.done", arguments=arguments)
+    else:
+      kind = _part_of(piece)["type"]
+      yield self._of_part(f"{kind}.delta", delta=piece.text, logprobs=[])
+
+  def _closing(self, piece: Piece) -> Iterator[Event]:
+    if not piece.call:
+      part = _part_of(piece)
+      done = f"{part['type']}.done"
+      yield self._of_part(done, text=piece.text, logprobs=[])
       yield self._of_part("content_part.done", part=part)
-    item = self._item_of(self._open) | {"id": self._item["id"]}
-    yield self._event(
-      "response.output_item.done", output_index=len(self._done), item=item
-    )
-    self._done.append(item)
-    self._open = None
+    item = self._item(len(self._closed), piece)
+    yield self._of_item("output_item.done", item=item)
 
-  def _item_of(self, piece: Piece) -> dict[str, Any]:
+  def _last_of(self, choice: Choice) -> Iterator[Event]:
+    response = self._response(self._closed, choice)
+    yield self._event(response["status"], response=response)
+
+  def _item(self, index: int, piece: Piece) -> dict[str, Any]:
     """Returns a piece as a complete item."""
-    id = uuid.uuid4().hex
+    id = f"{self._id}_{index}"
     if piece.call is not None:
       name = piece.call.name
       space = next((s for s in self._namespaces if name.startswith(s)), "")
@@ -430,56 +304,49 @@ class ResponsesReply:
     return {"id": f"msg_{id}", "type": "message", "role": "assistant", **item}
 
   def _response(
-    self, items: Sequence[dict[str, Any]], choice: Choice | None
+    self, pieces: Sequence[Piece], choice: Choice | None = None
   ) -> dict[str, Any]:
     """Returns the response; without a choice it is not complete."""
     is_cut = choice is not None and self._call.finish_reason(choice) == "length"
     status = "incomplete" if is_cut else "completed"
     return {
-      "id": self._id,
+      **self._echo,
+      "id": f"resp_{self._id}",
       "object": "response",
       "created_at": self._created,
       "status": "in_progress" if choice is None else status,
       "error": None,
       "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-      "model": self._call.request.model,
-      "output": list(items),
+      "output": [self._item(*numbered) for numbered in enumerate(pieces)],
       "previous_response_id": None,
       "store": False,
       "truncation": "disabled",
       "usage": None if choice is None else self._usage(choice),
-      **self._echo,
     }
 
   def _usage(self, choice: Choice) -> dict[str, Any]:
     usage = usage_of(self._call.prompts, [choice])
+    num_thought = self._call.num_thought(choice)
     return {
       "input_tokens": usage["prompt_tokens"],
       "input_tokens_details": usage["prompt_tokens_details"],
       "output_tokens": usage["completion_tokens"],
-      "output_tokens_details": {
-        "reasoning_tokens": self._call.num_thought(choice)
-      },
+      "output_tokens_details": {"reasoning_tokens": num_thought},
       "total_tokens": usage["total_tokens"],
     }
 
-  def _lifecycle(self, stage: str) -> Event:
-    response = self._response([], None)
-    return self._event(f"response.{stage}", response=response)
-
   def _of_item(self, kind: str, **fields: Any) -> Event:
-    return self._event(
-      f"response.{kind}",
-      item_id=self._item["id"],
-      output_index=len(self._done),
-      **fields,
-    )
+    return self._event(kind, output_index=len(self._closed), **fields)
 
   def _of_part(self, kind: str, **fields: Any) -> Event:
-    return self._of_item(kind, content_index=0, **fields)
+    assert self._open is not None
+    id = self._item(len(self._closed), self._open)["id"]
+    place = {} if self._open.call else {"content_index": 0}
+    return self._of_item(kind, item_id=id, **place, **fields)
 
   def _event(self, kind: str, **fields: Any) -> Event:
     number, self._number = self._number, self._number + 1
+    kind = f"response.{kind}"
     return kind, {"type": kind, "sequence_number": number, **fields}
 
 

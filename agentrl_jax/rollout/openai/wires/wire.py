@@ -17,13 +17,11 @@ from agentrl_jax.rollout.openai.validation import read
 from agentrl_jax.rollout.server.errors import error_body
 
 Call = ChatCall | CompletionCall
-Event = tuple[str, dict[str, Any]]  # its name, if it has one, and its data
+Event = tuple[str, dict[str, Any] | str]  # its name, if it has one, and data
 
 
 class WireReply(Protocol):
   """The response to one call, whole or as a stream of events."""
-
-  closing: str  # text after the last event
 
   def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
     """Returns the response, once all choices are complete."""
@@ -57,8 +55,6 @@ class Wire:
 class ChunkReply:
   """Replies of OpenAI's completions and chat completions."""
 
-  closing = "data: [DONE]\n\n"
-
   def __init__(self, call: Call):
     self._call = call
     self._usage = {"usage": None} if call.request.include_usage else {}
@@ -82,6 +78,7 @@ class ChunkReply:
     if self._call.request.include_usage:
       body = self._call.envelope.around([], chunk=True)
       yield "", body | {"usage": usage_of(self._call.prompts, choices)}
+    yield "", "[DONE]"
 
   def failure(self, error: AgentRLError) -> Event:
     """See `WireReply`."""

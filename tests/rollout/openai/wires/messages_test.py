@@ -248,6 +248,32 @@ class MessagesTest(Messages):
     raise DeadlineExceeded("the engine is too slow")
 
 
+class HeldCallsTest(Messages):
+  async def test_the_run_decides_where_a_call_leaves_open_if_tools_are_called(
+    self,
+  ):
+    for calls in ("well_formed", "required"):
+      await self.serve(
+        generator=self.policy,
+        limits=dict(context=4096),
+        rules=dict(max_tokens=4096, max_lines=9, calls=calls),
+      )
+      self.offer()
+      episode = await self.served.episodes.take(9)
+      self.policy.says, self.policy.specs = [CALL, CALL, "a<|end|>"] * 2, []
+      client = self.claude(key=episode.id)
+      await self.create(client, [ASKED], tools=[ADD])
+      aside = self.claude()
+      await self.create(aside, [ASKED], tools=[ADD])
+      none = {"type": "none"}
+      await self.create(client, [ASKED], tools=[ADD], tool_choice=none)
+      await self.create(client, [ASKED])
+      grammars = [spec.grammar for spec in self.policy.specs]
+      self.assertEqual([bool(g) for g in grammars], [True] + [False] * 3)
+      self.assertIn(" call (", grammars[0])
+      self.assertEqual("(TEXT" in grammars[0], calls == "well_formed")
+
+
 class KeysTest(Messages):
   async def asyncSetUp(self):
     self.policy, self.token = talking.Scripted(), "a" * 32
