@@ -19,7 +19,8 @@ a few hundred million on two cores. configs/pod.py is for larger models. What
 fits a machine, and which keys to change, says `python -m launch.plan
 --device=cpu`, or h100, a100, rtx4090. The task `questions` is a
 data set of yours, see docs/your_data.md; `harbor` a folder of Harbor's tasks,
-see environments/harbor/README.md.
+see environments/harbor/README.md; `agents` are tasks that programs with a
+`base_url` play, see docs/serving.md.
 """
 
 import os
@@ -71,7 +72,12 @@ def get_config(folder: str):
     c.environments.harbor = environments.entry_of(
       "harbor:Harbor", HarborOptions
     )
-    c.tasks.weights.update(questions=1.0, harbor=1.0)
+    # Tasks that agents.program alone knows, as one of verifiers does.
+    c.environments.agents = environments.entry(
+      "agentrl_jax.env.indexed:OfAgents",
+      options={"num_train": 1000, "num_test": 100},
+    )
+    c.tasks.weights.update(questions=1.0, harbor=1.0, agents=1.0)
   return c
 
 

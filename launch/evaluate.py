@@ -12,8 +12,9 @@ as in cross-policy sampling. `pretrained` is the model of the config's
 `pretrained.path`, as `launch.export` and `launch.merge` write it; no run is
 needed. `scripted:NAME` is one of the environments' policies of a few lines,
 which see messages and tools but no solution; `scripted` plays all of them and
-the expert, and warns where one wins more than 30 %. `endpoint` is any model
-behind OpenAI's chat API:
+the expert, and warns where one wins more than 30 %. `agents` is the last
+checkpoint of RL, played by the agents that play the run's episodes
+(docs/serving.md). `endpoint` is any model behind OpenAI's chat API:
 
   python -m launch.evaluate --config=configs/every_environment.py \
     --policy=endpoint --endpoint=http://host:8000/v1 --model=qwen
@@ -25,6 +26,9 @@ behind OpenAI's chat API:
 
   python -m launch.evaluate --config=configs/every_environment.py \
     --policy=scripted --tasks=webshop/test,arithmetic/test
+
+  python -m launch.evaluate --config=my_config.py --policy=agents \
+    --run=runs/mine --config.agents.port=0 --config.agents.program="..."
 
 `--chats` keeps the conversations whose reward is at least `--chats_reward`, as
 demonstrations for `warm_start.chats`: rejection sampling (docs/your_data.md).
@@ -38,15 +42,15 @@ same command goes on with those that are missing.
     --output=pass.json
 """
 
-import dataclasses
+import contextlib
 import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import ml_collections
-import numpy as np
 from absl import flags
 
 from agentrl_jax.bearer_token import read_token
@@ -57,7 +61,7 @@ from agentrl_jax.controller.player import (
   Player,
   without_expert,
 )
-from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError, suggestion
@@ -65,14 +69,13 @@ from agentrl_jax.files import write_whole
 from launch.comparisons.attempts import (
   FOLDER,
   SUFFIX,
-  Attempt,
   AttemptLog,
   ChatLog,
   Lost,
+  attempts_to_json,
   by_environment,
   labels_of,
-  pass_rates,
-  status_shares,
+  one_split_each,
   with_attempts,
 )
 from launch.comparisons.score_tables import (
@@ -85,13 +88,18 @@ from launch.config.settings import Settings, read_settings
 from launch.processes.terminal import plain_console
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
-from launch.run.evaluation import scores_to_json
+from launch.run.evaluation import Serving, scores_to_json
+from launch.serving.agents import AgentServer, require_agents
 from launch.serving.endpoint_player import (
   TOKEN_LIMITS,
   ChatEndpoint,
   EndpointPlayer,
 )
-from launch.serving.stored_player import pretrained_player, stored_player
+from launch.serving.stored_player import (
+  pretrained_player,
+  served_checkpoints,
+  stored_player,
+)
 from launch.storage.config_paths import located
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import environment_keys
@@ -100,14 +108,16 @@ CONFIG = command_line.define_config()
 RUN = command_line.define_run()
 
 EXPERTS = ("expert", "imperfect")
-STORED, PRETRAINED = ("warm_start", "rl"), "pretrained"
-SCRIPTED, ENDPOINT = "scripted", "endpoint"
+AGENTS = "agents"
+# By the policies that a run has: the stage of their checkpoints.
+STORED = {"warm_start": "warm_start", "rl": "rl", AGENTS: "rl"}
+PRETRAINED, SCRIPTED, ENDPOINT = "pretrained", "scripted", "endpoint"
 
 _POLICY = flags.DEFINE_string(
   "policy",
   "expert",
-  "Who plays: expert, imperfect, warm_start, rl, pretrained, endpoint, "
-  "scripted or scripted:NAME.",
+  "Who plays: expert, imperfect, warm_start, rl, agents, pretrained, "
+  "endpoint, scripted or scripted:NAME.",
 )
 flags.register_validator(
   "policy",
@@ -115,8 +125,8 @@ flags.register_validator(
     word in (*EXPERTS, *STORED, PRETRAINED, ENDPOINT)
     or word.split(":")[0] == SCRIPTED
   ),
-  "is none of expert, imperfect, warm_start, rl, pretrained, endpoint, "
-  "scripted and scripted:NAME",
+  "is none of expert, imperfect, warm_start, rl, agents, pretrained, "
+  "endpoint, scripted and scripted:NAME",
 )
 _TASKS = flags.DEFINE_list(
   "tasks", None, "name/split, one or more; the test split of each if not given."
@@ -166,11 +176,12 @@ def score(
   player: Player,
   plan: ml_collections.ConfigDict,
   log: AttemptLog | None = None,
+  serving: Serving = contextlib.nullcontext,
 ) -> dict[str, TaskScore]:
   """Plays every task and scores by environment; see `labels_of`.
 
   With a log, each is attempted `--samples` times, except for what the log has;
-  the scores are those of what is played now.
+  the scores are those of what is played now. The player plays within `serving`.
   """
   skip = log.played if log else set()
   attempts = _SAMPLES.value
@@ -201,24 +212,14 @@ def score(
   with (
     StageProgress("evaluation", len(tasks) * attempts - len(skip)) as show,
     ControllerThread() as loop,
+    loop.entered(serving(), CALL_S),
   ):
     labels, num_before = labels_of(tasks), 0
-    for some in _one_split_each(tasks):
+    for some in one_split_each(tasks):
       found = play(some, num_before)
       num_before += sum(s.num_tasks + s.num_lost for s in found.values())
       scores |= {labels[t.name, t.split]: found[t.name] for t in some}
   return scores
-
-
-def _one_split_each(tasks: Sequence[Task]) -> list[list[Task]]:
-  """Divides the tasks, so that no part has two splits of an environment."""
-  splits: dict[str, list[str]] = {}
-  for name, split in labels_of(tasks):
-    splits.setdefault(name, []).append(split)
-  parts: dict[int, list[Task]] = {}
-  for task in tasks:
-    parts.setdefault(splits[task.name].index(task.split), []).append(task)
-  return list(parts.values())
 
 
 def choose_tasks(
@@ -277,6 +278,8 @@ def main() -> None:
   settings = read_settings(config)
   _check_flags()
   _check_chats(settings)
+  if _POLICY.value == AGENTS:
+    require_agents(settings)
   log = _open_log(config) if _keeps_attempts() else None
   console = plain_console()
   if log and log.attempts:
@@ -296,8 +299,10 @@ def main() -> None:
   attempts = by_environment(log.attempts, tasks) if log else {}
   if _SAMPLES.value > 1:
     print_attempts(attempts, console, _SAMPLES.value)
-    found = _attempts_to_json(attempts, _SAMPLES.value)
-    lost = Lost.of(_merged(attempts), _SAMPLES.value).num_attempts
+    found = attempts_to_json(attempts, _SAMPLES.value)
+    lost = sum(
+      Lost.of(each, _SAMPLES.value).num_attempts for each in attempts.values()
+    )
   else:
     scores = {
       name: with_attempts(score, attempts[name]) if name in attempts else score
@@ -310,12 +315,6 @@ def main() -> None:
   if output := _output():
     body = {"policy": _POLICY.value, "tasks": found, "lost": lost}
     write_whole(output, json.dumps(body, indent=2))
-
-
-def _merged(
-  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]],
-) -> dict[Task, Sequence[Attempt]]:
-  return {task: of for tasks in attempts.values() for task, of in tasks.items()}
 
 
 def _check_flags() -> None:
@@ -413,6 +412,8 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
   if _POLICY.value == PRETRAINED:
     identity["pretrained"] = config.pretrained.path
     identity["chat"] = config.chat.to_dict()
+  if _POLICY.value == AGENTS:
+    identity["program"] = config.agents.program
   if not _ENDPOINT_TEMPERATURE.value:
     identity["temperature"] = "the endpoint's own"
   if not _ENDPOINT_SEED.value:
@@ -434,7 +435,7 @@ def _newest_version() -> list[int]:
   """Returns the version that is played if none is named: a run may go on."""
   if _POLICY.value not in STORED or not RUN.value:
     return []
-  run, stage = RunDirectory(pathlib.Path(RUN.value)), _POLICY.value
+  run, stage = RunDirectory(pathlib.Path(RUN.value)), STORED[_POLICY.value]
   final = run.final_step(stage)
   return [run.newest_step(stage) if final is None else final]
 
@@ -452,26 +453,6 @@ def _output() -> pathlib.Path | None:
   return pathlib.Path(RUN.value) / FOLDER / f"{name}.json"
 
 
-def _attempts_to_json(
-  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], num_samples: int = 1
-) -> dict[str, object]:
-  random = np.random.default_rng(0)
-  return {
-    name: {
-      "tasks": sum(map(bool, tasks.values())),
-      "lost": lost.num_tasks,
-      "lost_attempts": lost.num_attempts,
-      "pass_at": {
-        str(k): dataclasses.asdict(rate)
-        for k, rate in pass_rates(tasks, random).items()
-      },
-      "statuses": status_shares(tasks),
-    }
-    for name, tasks in attempts.items()
-    for lost in (Lost.of(tasks, num_samples),)
-  }
-
-
 def _scores(
   config: ml_collections.ConfigDict,
   settings: Settings,
@@ -480,6 +461,8 @@ def _scores(
   log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
   plan = config.evaluation
+  if _POLICY.value == AGENTS:
+    return _score_agents(config, settings, tasks, log)
   if _POLICY.value in (*STORED, PRETRAINED):
     with _model_player(config, settings, environments) as player:
       return score(settings, tasks, player, plan, log)
@@ -497,6 +480,23 @@ def _scores(
   return score(
     settings, tasks, _script_player(settings, environments, word), plan, log
   )
+
+
+def _score_agents(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  tasks: Sequence[Task],
+  log: AttemptLog | None,
+) -> dict[str, TaskScore]:
+  """Offers the episodes to agents, as a run does."""
+  chosen = _checkpoints()
+  with served_checkpoints(config, settings, **chosen) as (service, draw):
+    root = chosen["run"].root
+    server = AgentServer(settings, service, root.name, root)
+    player = server.evaluated(_temperature(settings.sampling.temperature), draw)
+    return score(
+      settings, tasks, player, config.evaluation, log, server.serving
+    )
 
 
 def require_experts(
@@ -563,17 +563,20 @@ def _model_player(
     return pretrained_player(
       config, settings, environments, temperature=temperature
     )
-  assert RUN.value is not None  # as checked
   return stored_player(
-    config,
-    settings,
-    environments,
-    run=RunDirectory(pathlib.Path(RUN.value)),
-    stage=_POLICY.value,
-    versions=[_read_version(word) for word in _VERSIONS.value],
-    weights=_read_weights(),
-    temperature=temperature,
+    config, settings, environments, temperature=temperature, **_checkpoints()
   )
+
+
+def _checkpoints() -> dict[str, Any]:
+  """Returns arguments of `served_checkpoints`."""
+  assert RUN.value is not None  # as checked
+  return {
+    "run": RunDirectory(pathlib.Path(RUN.value)),
+    "stage": STORED[_POLICY.value],
+    "versions": [_read_version(word) for word in _VERSIONS.value],
+    "weights": _read_weights(),
+  }
 
 
 def _read_version(word: str) -> int:

@@ -175,7 +175,8 @@ async def evaluate(
       waiter="the evaluation",
       holder="any of its episodes to end",
       look_at=lambda: (
-        f"the engine and the environments, {len(played)} of "
+        f"{getattr(player, 'look_at', 'the engine and the environments')}; "
+        f"{len(played)} of "
         f"{len(specs)} episodes have ended; if one takes longer, set a longer "
         "--config.evaluation.timeout_s"
       ),

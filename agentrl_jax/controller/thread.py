@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, NoReturn, Self, TypeVar
 
 from agentrl_jax.controller.groups.collector import Collector, CollectorState
@@ -88,6 +88,22 @@ class ControllerThread:
     deadlines of its own, and the loop must only go on.
     """
     return self._run(work, timeout_s, holder or repr(work), look_at)
+
+  @contextlib.contextmanager
+  def entered(
+    self,
+    context: contextlib.AbstractAsyncContextManager[T],
+    timeout_s: float,
+  ) -> Iterator[T]:
+    """Holds an asynchronous context open in the loop.
+
+    To enter it and to leave it may each take `timeout_s`.
+    """
+    value = self.run(context.__aenter__(), timeout_s)
+    try:
+      yield value
+    finally:
+      self.run(context.__aexit__(None, None, None), timeout_s)
 
   def take(
     self, num_groups: int, version: int, timeout_s: float

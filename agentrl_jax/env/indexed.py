@@ -131,6 +131,7 @@ class OfAgents(Environment):
     """Raises `EnvironmentFault`: agents alone can play the task."""
     raise EnvironmentFault(
       f"{task.name} is a task of external agents, and no session of it opens "
-      "here: set --config.agents.port, and --config.agents.program"
+      "here: set --config.agents.port, and --config.agents.program; to "
+      "evaluate, --policy=agents"
     )
     yield

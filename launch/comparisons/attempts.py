@@ -5,6 +5,7 @@ goes on, and its scores are those of all attempts in the file.
 """
 
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections import Counter, defaultdict
@@ -233,6 +234,15 @@ def labels_of(tasks: Iterable[Task]) -> dict[tuple[str, str], str]:
   }
 
 
+def one_split_each(tasks: Iterable[Task]) -> list[list[Task]]:
+  """Divides the tasks, so that no part has two splits of an environment."""
+  parts: dict[str, dict[str, list[Task]]] = {}
+  for task in tasks:
+    parts.setdefault(task.name, {}).setdefault(task.split, []).append(task)
+  rounds = itertools.zip_longest(*(of.values() for of in parts.values()))
+  return [[task for part in each if part for task in part] for each in rounds]
+
+
 def pass_rates(
   tasks: Mapping[Task, Sequence[Attempt]],
   random: np.random.Generator,
@@ -309,6 +319,27 @@ def with_attempts(
     mean_reward=float(np.mean([each.reward for each in first])),
     statuses=Counter(each.status.replace(" ", "_") for each in first),
   )
+
+
+def attempts_to_json(
+  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], num_samples: int
+) -> dict[str, object]:
+  """Returns pass@k, statuses and what was lost, by environment."""
+  random = np.random.default_rng(0)
+  return {
+    name: {
+      "tasks": sum(map(bool, tasks.values())),
+      "lost": lost.num_tasks,
+      "lost_attempts": lost.num_attempts,
+      "pass_at": {
+        str(k): dataclasses.asdict(rate)
+        for k, rate in pass_rates(tasks, random).items()
+      },
+      "statuses": status_shares(tasks),
+    }
+    for name, tasks in attempts.items()
+    for lost in (Lost.of(tasks, num_samples),)
+  }
 
 
 def status_shares(

@@ -206,7 +206,8 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
       )
       remote_ones = {
         name: stack.enter_context(
-          _entered(thread, _opening(name, place, settings, docker))
+          # Bounded by deadlines of its own, such as `start_timeout_s`.
+          thread.entered(_opening(name, place, settings, docker), STOP_S)
         )
         for name, place in places.items()
       }
@@ -238,18 +239,3 @@ def _opening(
   return container_pool(
     docker, settings.containers[name], num_containers=place.containers
   )
-
-
-@contextlib.contextmanager
-def _entered(
-  thread: ControllerThread,
-  opening: contextlib.AbstractAsyncContextManager[Environment],
-) -> Iterator[Environment]:
-  """Holds an asynchronous context open in the thread's loop."""
-  # Bounded by their own deadlines, such as `start_timeout_s`; these are for the
-  # worst.
-  environment = thread.run(opening.__aenter__(), STOP_S)
-  try:
-    yield environment
-  finally:
-    thread.run(opening.__aexit__(None, None, None), STOP_S)

@@ -30,11 +30,11 @@ from agentrl_jax.controller.player import (
   PolicyPlayer,
   without_expert,
 )
-from agentrl_jax.controller.thread import ControllerThread
+from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.record_file import read_groups, write_groups
 from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import MetricsWriter, read_metrics
 from agentrl_jax.rollout.api import Generator
@@ -44,7 +44,7 @@ from launch.reports import curves, numbers
 from launch.reports.progress import StageProgress
 from launch.reports.summary import Evaluation, read_evaluation
 from launch.run.context import RunContext
-from launch.serving.agents import AgentServer
+from launch.serving.agents import AgentServer, require_agents
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory
 
@@ -76,33 +76,19 @@ class Evaluator:
 
     Agents play where an environment is theirs alone.
     """
-    if any(e.is_of_agents for e in self._environments.values()):
-      return self._by_agents(stage, mode, service)
-    player = _policy_player(
+    player: Player = _policy_player(
       self._settings, self._environments, service, service.generator, mode
     )
+    serving: Serving = contextlib.nullcontext
+    if any(e.is_of_agents for e in self._environments.values()):
+      require_agents(self._settings)
+      root = self._run.root
+      server = AgentServer(self._settings, service, root.name, root)
+      player = server.evaluated(_temperature(self._settings, mode))
+      serving = server.serving
     if not self._run.evaluation(stage, mode).exists():
       service.settle()
-    return self._filed(stage, mode, player, service.require_engine)
-
-  def _by_agents(self, stage: str, mode: str, service: Service) -> Evaluation:
-    if not self._settings.agents.play:
-      raise ConfigError(
-        "tasks.names has tasks that agents alone can play: set "
-        "--config.agents.port, and --config.agents.program"
-      )
-    if not self._run.evaluation(stage, mode).exists():
-      service.settle()
-    server = AgentServer(
-      self._settings, service, self._run.root.name, self._run.root
-    )
-    return self._filed(
-      stage,
-      mode,
-      server.evaluated(mode),
-      service.require_engine,
-      serving=server.serving,
-    )
+    return self._filed(stage, mode, player, service.require_engine, serving)
 
   def expert(self) -> Evaluation | None:
     """Scores the error-free expert of each environment that has one."""
@@ -215,7 +201,7 @@ def _policy_player(
 ) -> PolicyPlayer:
   """Makes the player of policy slot 0 in a mode, greedy or sampled."""
   sampling = Sampling(
-    temperature=0.0 if mode == "greedy" else settings.evaluation.temperature,
+    temperature=_temperature(settings, mode),
     top_k=0,
     top_p=1.0,
     calls=settings.sampling.calls,
@@ -229,6 +215,10 @@ def _policy_player(
     waits=settings.waits,
     subagent=settings.subagent,
   )
+
+
+def _temperature(settings: Settings, mode: str) -> float:
+  return 0.0 if mode == "greedy" else settings.evaluation.temperature
 
 
 # By mode: the metrics, and episodes that are kept.
@@ -259,14 +249,12 @@ class Validation:
     generator: Generator | None = None,
     adapt: Callable[[PolicyPlayer], Player] = lambda player: player,
     agents: AgentServer | None = None,
-    make_agents: Callable[[], AgentServer] | None = None,
   ) -> None:
     """`adapt` makes a player play in lockstep, by the `generator`.
 
-    Episodes are offered to `agents`, if there are any, and those of the last
-    version by a server of `make_agents`, since theirs has ended by then.
+    Episodes are offered to `agents`, if there are any.
     """
-    self._make_agents = make_agents if agents else None
+    self._agents = agents
     self._settings, self._run = context.settings, context.folder
     self._interrupts = context.interrupts
     self._plan, self._metrics = context.settings.evaluation, metrics
@@ -282,7 +270,7 @@ class Validation:
       if number
     }
     self._players: dict[str, Player] = {
-      mode: agents.evaluated(mode)
+      mode: agents.evaluated(_temperature(context.settings, mode))
       if agents
       else adapt(
         _policy_player(
@@ -383,13 +371,15 @@ class Validation:
     self._latest = self._num_updates
     self._service.settle()
     num_tasks = sum(map(len, self._tasks.values()))
+    serving = self._agents.serving if self._agents else contextlib.nullcontext
     with (
       self._run.stage("evaluate_rl_validation"),
       ControllerThread() as thread,
+      thread.entered(serving(), CALL_S),
       StageProgress("evaluation on validation tasks", num_tasks) as show,
     ):
       results = thread.run(
-        self._play_last(lambda done: show.update(done, {})),
+        self._play(lambda done: show.update(done, {})),
         math.inf,
         holder="the evaluation of the last version",
       )
@@ -409,14 +399,6 @@ class Validation:
       body = {"version": best, "mode": self._mode, "success": self._scores}
       write_whole(self._run.best, json.dumps(body, indent=2))
     return best
-
-  async def _play_last(self, on_progress: Callable[[int], None]) -> _Results:
-    if self._make_agents is None:
-      return await self._play(on_progress)
-    server = self._make_agents()
-    self._players = {mode: server.evaluated(mode) for mode in self._tasks}
-    async with server.serving():
-      return await self._play(on_progress)
 
   async def _play(
     self, on_progress: Callable[[int], None] = lambda num_done: None
@@ -515,9 +497,9 @@ def play_once(
   in its event loop.
   """
 
-  async def play() -> dict[str, TaskScore]:
-    async with serving():
-      return await evaluate(
+  with ControllerThread() as loop, loop.entered(serving(), CALL_S):
+    return loop.run(
+      evaluate(
         player,
         tasks,
         concurrency=plan.concurrency,
@@ -525,10 +507,10 @@ def play_once(
         retries=settings.retry,
         timeout_s=plan.timeout_s,
         progress=progress,
-      )
-
-  with ControllerThread() as loop:
-    return loop.run(play(), math.inf, holder=f"the {name}")
+      ),
+      math.inf,
+      holder=f"the {name}",
+    )
 
 
 def read_episodes(

@@ -194,7 +194,17 @@ class LeaderGroupSource(GroupSource):
     # position between two updates, when nothing is in flight.
     self._lockstep = _make_lockstep(self._settings, service)
     # Play in place of our own player.
-    self._agents = self._make_agents() if self._settings.agents.play else None
+    self._agents = (
+      AgentServer(
+        self._settings,
+        service,
+        self._config.name,
+        self._run.root,
+        self._chooser.draw_for,
+      )
+      if self._settings.agents.play
+      else None
+    )
     self._validation = self._make_validation(context)
     self._between: dict[str, Any] = {}
     self._controller: ControllerThread | None = None
@@ -224,35 +234,22 @@ class LeaderGroupSource(GroupSource):
     self._service.report()  # the first step's means leave out what was before
     if self._validation is not None:
       self._validation.resume()
-      collector.pause()  # until the first evaluation has begun
+    serving = self._agents.serving if self._agents else contextlib.nullcontext
+    collector.pause()  # until agents are served, and an evaluation has begun
     with (
       spared_collections(),
       ControllerThread(collector) as controller,
+      controller.entered(serving(), CALL_S),
       StageProgress(STAGE, steps, initial_step=version) as self._show,
     ):
       self._controller = controller
       if self._validation is not None:
         self._evaluate(version, self._validation)
-        controller.resume()
-      with self._agents_served(controller):
-        yield
-        if self._validation is not None:
-          controller.pause()
-          self._validation.wait(controller)
-
-  @contextlib.contextmanager
-  def _agents_served(self, controller: ControllerThread) -> Iterator[None]:
-    """Answers agents elsewhere in the event loop that plays."""
-    if self._agents is None:
+      controller.resume()
       yield
-      return
-    serving = contextlib.AsyncExitStack()
-    listening = serving.enter_async_context(self._agents.serving())
-    controller.run(listening, CALL_S)
-    try:
-      yield
-    finally:
-      controller.run(serving.aclose(), CALL_S)
+      if self._validation is not None:
+        controller.pause()
+        self._validation.wait(controller)
 
   def take(self, version: int) -> list[Group] | None:
     """Waits for the groups of a batch, at most `train.batch_timeout_s`."""
@@ -356,8 +353,6 @@ class LeaderGroupSource(GroupSource):
     deadline = time.monotonic() + self._config.train.batch_timeout_s
     number = self._settings.admission.groups_per_step
     while self._interrupts.received is None:
-      if self._agents is not None:
-        self._agents.require_agents()
       self._service.require_engine()
       groups = self._running.take_within(number, version, POLL_S)
       if groups is not None:
@@ -393,16 +388,6 @@ class LeaderGroupSource(GroupSource):
       generator=self._lockstep,
       adapt=self._in_lockstep,
       agents=self._agents,
-      make_agents=self._make_agents,
-    )
-
-  def _make_agents(self) -> AgentServer:
-    return AgentServer(
-      self._settings,
-      self._service,
-      self._config.name,
-      self._run.root,
-      self._chooser.draw_for,
     )
 
   def _evaluate(self, version: int, validation: Validation) -> None:

@@ -11,18 +11,15 @@ import functools
 import pathlib
 from collections.abc import AsyncIterator, Callable
 
-from agentrl_jax.data.records import Task
+from agentrl_jax.controller.cross_policy import NEVER
+from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.openai.episodes.episode import (
   EpisodeRules,
-  FreshPolicySlot,
   PolicySlotDraw,
 )
-from agentrl_jax.rollout.openai.episodes.offers import (
-  Episodes,
-  OfferedPlayer,
-)
+from agentrl_jax.rollout.openai.episodes.offers import Episodes
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -39,7 +36,12 @@ LOG = "agent_program.log"
 
 
 class AgentServer:
-  """The agents' server, in the loop that plays; `episodes` is its player."""
+  """The agents' server, in the loop that plays.
+
+  While it serves, `episodes` plays what is trained on.
+  """
+
+  episodes: Episodes
 
   def __init__(
     self,
@@ -47,10 +49,9 @@ class AgentServer:
     service: Service,
     name: str,
     folder: pathlib.Path,
-    draw_for: Callable[[Task], PolicySlotDraw] = lambda task: FreshPolicySlot(),
+    draw_for: Callable[[Task], PolicySlotDraw] = lambda task: NEVER,
   ):
     self._settings, self._service = settings, service
-    self._failure: ConfigError | None = None
     self._folder = folder  # of the run; for the log of the agents' program
     self._names = ModelNames(name, lambda: service.status().policy_slots)
     self._limits = ServingLimits(context=settings.engine.context)
@@ -64,18 +65,19 @@ class AgentServer:
       max_lines=settings.agents.max_lines,
       calls=settings.sampling.calls,
     )
-    self.episodes = Episodes(self._rules, self._limits, draw_for)
+    self._draw_for = draw_for
 
-  def evaluated(self, mode: str) -> OfferedPlayer:
-    """Returns a player of policy slot 0 in a mode, greedy or sampled."""
-    sampled = self._settings.evaluation.temperature
-    temperature = 0.0 if mode == "greedy" else sampled
+  def evaluated(
+    self, temperature: float, draw: PolicySlotDraw = NEVER
+  ) -> "OfferedPlayer":
+    """Returns a player of evaluations, of policy slot 0 if no draw is given."""
     rules = dataclasses.replace(self._rules, temperature=temperature)
-    return OfferedPlayer(self.episodes, rules)
+    return OfferedPlayer(self, rules, draw)
 
   @contextlib.asynccontextmanager
   async def serving(self) -> AsyncIterator[None]:
     """Answers within the context; `ConfigError` for a port in use."""
+    self.episodes = Episodes(self._rules, self._limits, self._draw_for)
     driver, agents = self._service.driver, self._settings.agents
     api = RolloutApi(
       self._service.generator,
@@ -111,16 +113,8 @@ class AgentServer:
       self._names.name,
       num_finished=lambda: self.episodes.counts["finished"],
       num_offered=lambda: self.episodes.num_offered,
-      fail=self._fail,
+      fail=self.episodes.fail,
     )
-
-  def _fail(self, failure: ConfigError) -> None:
-    self._failure = failure
-
-  def require_agents(self) -> None:
-    """Raises `ConfigError` if the agents' program cannot go on."""
-    if self._failure is not None:
-      raise self._failure
 
   def report(self) -> dict[str, float]:
     """Returns counts of the episodes so far, by how they ended."""
@@ -140,6 +134,37 @@ class AgentServer:
       answering,
       [OpenAIModel(self._names, self._limits, lambda: self._service.codec)],
       self.episodes,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OfferedPlayer:
+  """Offers episodes of an evaluation; a `controller.player.Player`."""
+
+  server: AgentServer
+  rules: EpisodeRules
+  draw: PolicySlotDraw
+
+  @property
+  def look_at(self) -> str:
+    """The part of an error message for a wait in which no episode ends."""
+    taken = self.server.episodes.counts["taken"]
+    return f"the agents, who took {taken} episodes, and the engine"
+
+  async def play(self, spec: EpisodeSpec) -> Trajectory:
+    """See `Episodes.play`."""
+    return await self.server.episodes.play(
+      spec, rules=self.rules, draw=self.draw
+    )
+
+
+def require_agents(settings: Settings) -> None:
+  """Raises `ConfigError` if the config lets no agents in."""
+  if not settings.agents.play:
+    raise ConfigError(
+      "agents are to play, and agents.port=-1 lets none in: set "
+      "--config.agents.port (0 is any free one), and --config.agents.program "
+      "if the command is to start theirs"
     )
 
 

@@ -1,6 +1,5 @@
 """Starts the rollout side of a run: engine and driver, or remote servers."""
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -168,14 +167,11 @@ def _jetstream(engine: RolloutEngine) -> Iterator[Driver]:
 @contextmanager
 def _local(engine: RolloutEngine) -> Iterator[Driver]:
   driver = LocalDriver(engine)
-  serving = contextlib.AsyncExitStack()
-  with ControllerThread() as thread:
-    thread.run(serving.enter_async_context(driver.serving()), CALL_S)
+  with ControllerThread() as thread, thread.entered(driver.serving(), CALL_S):
     try:
       yield driver
     finally:
       driver.close()
-      thread.run(serving.aclose(), CALL_S)
 
 
 DRIVERS = {"jetstream": _jetstream, "local": _local}

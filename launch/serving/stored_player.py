@@ -1,13 +1,15 @@
 """Serves params that are stored as files, and plays with them.
 
-`stored_player` is for checkpoints of a run, `pretrained_player` for the folder
-that `pretrained.path` names. Each serves within its context.
+`stored_player` is for checkpoints of a run, which `served_checkpoints` serves
+for any player; `pretrained_player` is for the folder that `pretrained.path`
+names. Each serves within its context.
 """
 
 import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import ml_collections
 
@@ -23,7 +25,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import Generator
 from launch.config.chat import codec_of
 from launch.config.settings import Settings
-from launch.serving.service import serve
+from launch.serving.service import Service, serve
 from launch.storage.compile_cache import compile_cache
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
@@ -35,13 +37,28 @@ def stored_player(
   settings: Settings,
   environments: Mapping[str, Environment],
   *,
+  temperature: float,
+  **chosen: Any,
+) -> Iterator[Player]:
+  """Plays with checkpoints that are `chosen` as in `served_checkpoints`."""
+  with served_checkpoints(config, settings, **chosen) as (service, draw):
+    yield _player(
+      *(settings, environments, service.generator, service.codec),
+      *(draw, temperature),
+    )
+
+
+@contextlib.contextmanager
+def served_checkpoints(
+  config: ml_collections.ConfigDict,
+  settings: Settings,
+  *,
   run: RunDirectory,
   stage: str,
   versions: Sequence[int] = (),
   weights: Sequence[float] = (),
-  temperature: float,
-) -> Iterator[Player]:
-  """Serves checkpoints of a stage; each turn draws one of `versions`.
+) -> Iterator[tuple[Service, CrossPolicy]]:
+  """Serves checkpoints of a stage, with a draw of one of `versions` per turn.
 
   () takes the last checkpoint; `weights` are of the draw, () for equal ones.
   Raises `CheckpointError` for a version that is not kept.
@@ -61,9 +78,7 @@ def stored_player(
     if len(chosen) > 1:
       equal = (1.0,) * len(chosen)
       draw = CrossPolicy(draw_per="turn", weights=tuple(weights) or equal)
-    yield _player(
-      settings, environments, service.generator, codec, draw, temperature
-    )
+    yield service, draw
 
 
 @contextlib.contextmanager

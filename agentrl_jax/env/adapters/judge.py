@@ -18,8 +18,8 @@ In an environment, the judgement's reward and metrics go into its `Step`.
 """
 
 import asyncio
+import collections
 import contextlib
-import functools
 import hashlib
 import json
 import re
@@ -127,9 +127,9 @@ class RubricJudge:
         f"repeats={repeats} of a judge with temperature={temperature:g} are "
         "one score: raise temperature, or leave repeats at 1"
       )
-    self.repeats = repeats
-    self.num_calls = self.num_tokens = 0  # so far; a retried call is one
-    self._scale, self._limits = scale, limits
+    self._repeats, self._scale, self._limits = repeats, scale, limits
+    # By limit; a call that is retried counts as one.
+    self._spent: collections.Counter[str] = collections.Counter()
     self._body = {
       "model": model,
       "temperature": temperature,
@@ -143,14 +143,13 @@ class RubricJudge:
     self._queues: weakref.WeakKeyDictionary[
       asyncio.AbstractEventLoop, _CallQueue
     ] = weakref.WeakKeyDictionary()
-    self._client = functools.partial(
-      _client,
-      url,
-      read_token(token_file, "token_file=") or "none",
-      timeout_s,
-      retries,
-      ssl.create_default_context(),
-    )
+    self._client: dict[str, Any] = {
+      "base_url": url,
+      "api_key": read_token(token_file, "token_file=") or "none",
+      "max_retries": retries,
+      "timeout": timeout_s,
+    }
+    self._tls = ssl.create_default_context()  # takes long, so made once
 
   async def __call__(self, **fields: Any) -> JudgedReward:
     """Scores what the fields hold, such as a question and its answer.
@@ -158,12 +157,13 @@ class RubricJudge:
     Waits for its turn and for the endpoint. Raises `EnvironmentFault` and
     `ConfigError` as the module says; being cancelled leaves nothing behind.
     """
-    shown = json.dumps(fields, ensure_ascii=False, default=str)
+    text = json.dumps(fields, ensure_ascii=False, default=str)
+    shown = text.encode(errors="replace").decode()  # half a pair has no UTF-8
     try:
       async with asyncio.TaskGroup() as group:
         repeats = [
           group.create_task(self._repeat(shown, number))
-          for number in range(self.repeats)
+          for number in range(self._repeats)
         ]
     except ExceptionGroup as error:
       raise error.exceptions[0] from error
@@ -188,7 +188,7 @@ class RubricJudge:
       "seed": number,
     }
     text = json.dumps(body, sort_keys=True)
-    key = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    key = hashlib.sha256(text.encode()).hexdigest()
     score = self._cache.get(key)
     if score is not None:
       return score, True
@@ -205,12 +205,14 @@ class RubricJudge:
   async def _ask(self, body: Mapping[str, Any]) -> Any:
     """Returns the endpoint's first choice."""
     self._require_budget()
-    self.num_calls += 1
+    self._spent["max_calls"] += 1
+    # Connections belong to an event loop, so each call has a client of its own.
+    http = openai.DefaultAsyncHttpxClient(verify=self._tls)
     try:
-      async with self._client() as client:
+      async with openai.AsyncOpenAI(**self._client, http_client=http) as client:
         completion = await client.chat.completions.create(**body)
       if completion.usage is not None:
-        self.num_tokens += completion.usage.total_tokens
+        self._spent["max_total_tokens"] += completion.usage.total_tokens
       choice = completion.choices[0]
     except _OF_EVERY_CALL as error:
       problem = f"{self._name} refuses the call: {error}"
@@ -247,8 +249,7 @@ class RubricJudge:
     return float(match[1])
 
   def _require_budget(self) -> None:
-    spent = {"max_calls": self.num_calls, "max_total_tokens": self.num_tokens}
-    for key, number in spent.items():
+    for key, number in self._spent.items():
       limit = self._limits[key]
       if limit is not None and number >= limit:
         raise ConfigError(
@@ -306,16 +307,3 @@ class _ScoreCache:
     self._scores.execute(
       "INSERT OR REPLACE INTO scores VALUES (?, ?)", (key, score)
     )
-
-
-def _client(
-  url: str, key: str, timeout_s: float, retries: int, tls: ssl.SSLContext
-) -> openai.AsyncOpenAI:
-  """Makes a client of one call: connections belong to an event loop."""
-  return openai.AsyncOpenAI(
-    base_url=url,
-    api_key=key,
-    max_retries=retries,
-    timeout=timeout_s,
-    http_client=openai.DefaultAsyncHttpxClient(verify=tls),
-  )

@@ -96,6 +96,10 @@ class ScoreTest(JudgeTestCase):
       json.loads(user["content"]), {"question": "Why?", "completion": text}
     )
 
+  async def test_half_a_pair_is_judged(self):
+    judge = await self.judge("SCORE: 5")
+    self.assertEqual((await judge(completion="x\ud83d")).reward, 0.5)
+
   async def test_disagreement_of_repeats_is_reported(self):
     judge = await self.judge("SCORE: 2", "SCORE: 6", repeats=2, temperature=1.0)
     judgement = await judge(completion="x")

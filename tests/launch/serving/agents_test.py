@@ -13,6 +13,8 @@ import numpy as np
 import optax
 import pytest
 
+from agentrl_jax.controller.cross_policy import NEVER
+from agentrl_jax.controller.evaluation import evaluate
 from agentrl_jax.controller.groups.group import (
   GroupLimits,
   RetryLimits,
@@ -20,7 +22,7 @@ from agentrl_jax.controller.groups.group import (
 )
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
@@ -29,9 +31,12 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
-from configs import environments, finetune
+from configs import finetune
 from launch.config.settings import read_settings
+from launch.serving.agents import OfferedPlayer, require_agents
 from launch.train import train
+from tests import programs
+from tests.launch import tiny
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL
 from tests.launch.serving import agents
@@ -237,6 +242,33 @@ class TwoRolesTest(AgentsTest):
   agent, num_lines = staticmethod(two_roles), 2
 
 
+class NoAgentsTest(unittest.IsolatedAsyncioTestCase):
+  async def evaluated(self):
+    """Evaluates one task by agents whom nobody has started."""
+    served = await self.enterAsyncContext(
+      talking.Talking(generator=talking.Scripted())
+    )
+    rules = served.episodes._rules
+    return await evaluate(
+      OfferedPlayer(served, rules, NEVER),
+      [Task("sums", "test", 0)],
+      concurrency=1,
+      seed=0,
+      retries=RetryLimits(max_retries=1, backoff_s=0.0),
+      timeout_s=0.01,
+    )
+
+  async def test_the_wait_for_agents_has_an_end_that_names_them(self):
+    with self.assertRaisesRegex(
+      DeadlineExceeded, r"the agents, who took 0 episodes.*0 of 1 .*timeout_s"
+    ):
+      await self.evaluated()
+
+  def test_a_config_that_lets_none_in_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "agents.port=-1 lets none in"):
+      require_agents(read_settings(tiny.get_config()))
+
+
 class EvaluatedTest(unittest.TestCase):
   @pytest.mark.slow
   @pytest.mark.timeout(900)
@@ -245,18 +277,11 @@ class EvaluatedTest(unittest.TestCase):
     write_model(folder / "model")
     program = agents.documented_program(folder)
     config = finetune.get_config(str(folder / "model"))
-    small = {k: v for k, v in SMALL.items() if "options" not in k}
-    with config.unlocked():
-      config.environments.sums = environments.entry(
-        "agentrl_jax.env.indexed:OfAgents",
-        options={"num_train": 64, "num_test": 8},
-      )
-      config.tasks.weights.sums = 1.0
     config.update_from_flattened_dict(
-      small
+      SMALL
       | {
         "workdir": str(folder / "runs"),
-        "tasks.names": ("sums",),
+        "tasks.names": ("agents",),
         "agents.port": 0,
         "agents.program": f"{sys.executable} {program} {{url}} {{model}}",
         "train.steps": 2,
@@ -273,10 +298,41 @@ class EvaluatedTest(unittest.TestCase):
       during = [r for r in rows if r.stage == f"validation_{mode}"]
       self.assertEqual([r.step for r in during], [0, 1, 2])
       for row in during:
-        self.assertEqual(row.values["eval/tasks/sums"], 2)
-        self.assertEqual(row.values["eval/lost/sums"], 0)
+        self.assertEqual(row.values["eval/tasks/agents"], 2)
+        self.assertEqual(row.values["eval/lost/agents"], 0)
       (last,) = [r for r in rows if r.stage == f"evaluation_rl_{mode}"]
-      self.assertEqual(last.values["eval/tasks/sums"], 2)
+      self.assertEqual(last.values["eval/tasks/agents"], 2)
+    self.check_command(config, run)
+
+  def check_command(self, config, run):
+    """`launch.evaluate --policy=agents` plays the run's last checkpoint."""
+
+    def evaluated(*flags):
+      return programs.run(
+        "launch.evaluate",
+        f"--config={finetune.__file__}:{config.pretrained.path}",
+        "--config.tasks.names=('agents',)",
+        *("--policy=agents", f"--run={run}", *flags),
+        deadline_s=400,
+      )
+
+    program = f"--config.agents.program={config.agents.program}"
+    flags = ("--config.agents.port=0", "--config.evaluation.num_tasks=3")
+    done = evaluated(*flags, program, "--samples=2", "--nogreedy")
+    self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+    scores = json.loads((run / "attempts" / "agents.json").read_text())
+    self.assertEqual((scores["policy"], scores["lost"]), ("agents", 0))
+    self.assertEqual(scores["tasks"]["agents"]["tasks"], 3)
+    log = (run / "attempts" / "agents.attempts.jsonl").read_text()
+    self.assertEqual(len(log.splitlines()), 1 + 2 * 3)
+    for wrong, sentence in (
+      ((), "agents.port=-1 lets none in"),
+      ((*flags, "--config.agents.program=false"), "with status 1"),
+    ):
+      done = evaluated(*wrong)
+      self.assertEqual(done.returncode, 2, done.stderr[-2000:])
+      self.assertIn(sentence, done.stderr)
+      self.assertNotIn("Traceback", done.stderr)
 
 
 class RunTest(unittest.TestCase):
@@ -318,8 +374,9 @@ class RunTest(unittest.TestCase):
       config.agents.program = f"{sys.executable} -c 'raise ValueError(7)'"
       config.warm_start.num_demonstrations = 64
       config.evaluation.num_tasks = 4
-      with self.assertRaisesRegex(ConfigError, "ValueError: 7"):
+      with self.assertRaises(ExceptionGroup) as caught:
         train(config)
+      self.assertRegex(repr(caught.exception), "ConfigError.*ValueError: 7")
 
 
 TOOLS = [

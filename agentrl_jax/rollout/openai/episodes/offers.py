@@ -86,18 +86,25 @@ class Episodes:
     )
     self._changed = asyncio.Condition()
     self._is_closed = False
+    self._failure: Exception | None = None  # agents cannot go on
     self.counts: collections.Counter[str] = collections.Counter()
 
   async def play(
-    self, spec: EpisodeSpec, *, rules: EpisodeRules | None = None
+    self,
+    spec: EpisodeSpec,
+    *,
+    rules: EpisodeRules | None = None,
+    draw: PolicySlotDraw | None = None,
   ) -> Trajectory:
     """Waits until an agent has played the episode; see `Player.play`.
 
-    With `rules` of its own, as of an evaluation, policy slot 0 answers. Raises
-    `EnvironmentFault` if the agent is gone; the caller may offer the episode
-    again. Cancelling withdraws the offer.
+    An evaluation has `rules` and a `draw` of its own. Raises `EnvironmentFault`
+    if the agent is gone; the caller may offer the episode again. Cancelling
+    withdraws the offer.
     """
-    draw = FreshPolicySlot() if rules else self._draw_for(spec.task)
+    if self._failure is not None:
+      raise self._failure
+    draw = draw or self._draw_for(spec.task)
     episode = Episode(spec, rules or self._rules, self._limits, draw)
     async with self._changed:
       self._offered.append(episode)
@@ -131,6 +138,13 @@ class Episodes:
     async with self._changed:
       self._is_closed = True
       self._changed.notify_all()
+
+  def fail(self, failure: Exception) -> None:
+    """Raises the failure in all who wait for an episode, now and later."""
+    self._failure = failure
+    for episode in (*self._offered, *self._played.values()):
+      if not episode.outcome.done():
+        episode.outcome.set_exception(failure)
 
   def knows(self, id: str) -> bool:
     """Returns whether an episode is being played, or has ended."""
@@ -203,17 +217,6 @@ class Episodes:
     self._ended[episode.id] = episode.verdict
     if len(self._ended) > _MAX_ENDED:
       self._ended.popitem(last=False)
-
-
-class OfferedPlayer:
-  """Offers episodes by rules of its own; a `controller.player.Player`."""
-
-  def __init__(self, episodes: Episodes, rules: EpisodeRules):
-    self._episodes, self._rules = episodes, rules
-
-  async def play(self, spec: EpisodeSpec) -> Trajectory:
-    """See `Episodes.play`."""
-    return await self._episodes.play(spec, rules=self._rules)
 
 
 def _require_roles(episode: Episode, given: Mapping[str, float]) -> None:

@@ -13,7 +13,7 @@ from agentrl_jax.controller.groups.group import (
 )
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from tests.clocks import Clock, until
 from tests.rollout import talking
@@ -309,6 +309,13 @@ class EpisodeEndsTest(Playing):
     self.assertEqual(await waiting, (204, None))
     self.offer()
     self.assertEqual(await self.post("episodes", wait_s=WAIT_S), (204, None))
+
+  async def test_agents_that_cannot_go_on_end_every_wait(self):
+    offered, (taken, *_) = self.offer(1), await self.begin()
+    self.served.episodes.fail(ConfigError("no such program"))
+    for playing in (offered, taken, self.offer(2)):
+      with self.assertRaisesRegex(ConfigError, "no such program"):
+        await asyncio.wait_for(playing, WAIT_S)
 
   async def test_servers_without_episodes_refuse_them(self):
     await self.serve(records=False)
