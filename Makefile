@@ -47,7 +47,7 @@ $(VENV)/originals: $(VENV)/ready
 # that are not ours; and coding agents as npm has them, if it is installed.
 CLIENTS := tests/rollout/openai/client_programs/requirements.txt
 HARNESSES := @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0 \
-  @qwen-code/qwen-code@0.24.4
+  @qwen-code/qwen-code@0.24.4 opencode-ai@1.18.33
 
 clients: $(VENV)-clients/ready setup
 	$(VENV)/bin/python -m pytest -m "full or slow" $(ARGS) \

@@ -17,7 +17,6 @@ from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.rollout.api import EngineConfig
-from agentrl_jax.rollout.settings import AgentsConfig
 from agentrl_jax.train.config.advantage import (
   CRITIC_ESTIMATORS,
   KEEPS,
@@ -277,7 +276,7 @@ def _check_layout(
     check_length(layout.row_length, mesh["sequence"])
 
 
-def check_sampling(sampling: Sampling, agents: AgentsConfig) -> None:
+def check_sampling(sampling: Sampling) -> None:
   """Refuses samples that the learner has no log-probability of."""
   if sampling.temperature <= 0:
     raise ConfigError(
@@ -291,14 +290,6 @@ def check_sampling(sampling: Sampling, agents: AgentsConfig) -> None:
       "which it does not; set --config.sampling.top_k=0 "
       "--config.sampling.top_p=1"
     )
-  require_read(
-    "sampling.calls",
-    sampling.calls,
-    idle="free",
-    is_read=not agents.play,
-    why="for agents that play in place of ours (agents.port): what their calls "
-    "are held to is in their own requests, by tool_choice and strict",
-  )
 
 
 def check_policy_slots(

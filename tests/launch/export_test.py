@@ -39,11 +39,11 @@ MODEL = ModelConfig(
 )
 
 
-def write_model(folder: pathlib.Path) -> None:
+def write_model(folder: pathlib.Path, *, context: int = 2048) -> None:
   """A small Qwen2.5 with random weights, tokenizer and template."""
   policy = Policy(MODEL, COMPUTE)
   params = policy.init(jax.random.key(0))
-  write_params(folder, params, MODEL, context=2048)
+  write_params(folder, params, MODEL, context=context)
   write_chat(folder)
 
 

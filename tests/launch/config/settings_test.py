@@ -117,11 +117,6 @@ class SettingsTest(parameterized.TestCase):
       {"sampling.calls": "strict"},
       "sampling.calls='strict' is not on",
     ),
-    (
-      "calls_of_agents",
-      {"sampling.calls": "required", "agents.port": 0},
-      "sampling.calls=required means nothing for agents that play in place",
-    ),
     ("context", {"engine.context": 256}, "engine.context=256 is below"),
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
     ("sharing", {"train.sharing": 0}, "train.sharing=0 is below 1"),

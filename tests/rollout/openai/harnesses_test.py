@@ -26,6 +26,19 @@ QUESTION = "What is in a.txt and b.txt?"
 ANSWER = "They have apples and pears."
 BIN = CLIENTS / "node_modules" / ".bin"
 PYTHON = CLIENTS / "bin" / "python"
+# A provider of our own, and nothing that a run need not tell others.
+OPENCODE = {
+  "provider": {
+    "own": {
+      "npm": "@ai-sdk/openai-compatible",
+      "options": {"baseURL": "<url>/v1", "apiKey": "-"},
+      "models": {"tiny": {}},
+    }
+  },
+  "model": "own/tiny",
+  "autoupdate": False,
+  "share": "disabled",
+}
 CODEX = (
   'model_providers.own={name="own",base_url="<url>/v1",wire_api="responses",'
   'env_key="OPENAI_API_KEY"}'
@@ -74,6 +87,15 @@ HARNESSES = {
       ("OPENAI_API_KEY", "-"),
       ("OPENAI_MODEL", "tiny"),
     ),
+  ),
+  "opencode": Harness(
+    (f"{BIN}/opencode", "run", QUESTION),
+    "bash",
+    env=(
+      ("OPENCODE_CONFIG_CONTENT", json.dumps(OPENCODE)),
+      ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
+    ),
+    num_lines=2,  # the second gives the conversation a title
   ),
   "smolagents": Harness(
     (
@@ -179,6 +201,9 @@ class HarnessesTest(Messages):
 
   async def test_qwen_code(self):
     await self.check("qwen")
+
+  async def test_opencode(self):
+    await self.check("opencode")
 
   async def test_smolagents(self):
     await self.check("smolagents")
