@@ -179,8 +179,9 @@ class OpenEnv(ResetStep):
       error, result = observation.get("error"), observation.get("result")
       if error:
         return f"Error: {error['message']}"
-      is_content = isinstance(result, Mapping) and "content" in result
-      return text_of_result(result) if is_content else _text(result)
+      if isinstance(result, Mapping) and "content" in result:
+        return text_of_result(result)
+      return _text(result)
     fields = {k: v for k, v in observation.items() if k not in _BASE}
     if len(fields) == 1:
       return _text(*fields.values())

@@ -60,7 +60,8 @@ class ReasoningGym(ResetStep):
     size: int = 10_000,
     **rules: Any,
   ):
-    super().__init__(**{"split_by": "seed", "max_rounds": 1} | rules)
+    defaults: dict[str, Any] = {"split_by": "seed", "max_rounds": 1}
+    super().__init__(**defaults | rules)
     require_positive(size=size)
     self.name = dataset
     self._size = size

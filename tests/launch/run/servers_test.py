@@ -88,7 +88,7 @@ class ServersTest(unittest.TestCase):
       tools=("list_tables",),
       max_turns=2,
     )
-    self.assertEqual(rows[-1]["episode/called/database"], 1.0)
+    self.assertGreater(rows[-1]["episode/called/database"], 0.0)
 
   def test_openenv(self):
     rows = self.trained(
