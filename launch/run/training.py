@@ -316,8 +316,9 @@ async def _first_prompts(
     except (EnvironmentFault, DeadlineExceeded) as fault:
       return FirstPrompt(name, "", [], str(fault))
 
-  prompts = await asyncio.gather(*map(prompt_or_fault, environments))
-  return dict(zip(environments, prompts, strict=True))
+  shown = [n for n, each in environments.items() if not each.is_of_agents]
+  prompts = await asyncio.gather(*map(prompt_or_fault, shown))
+  return dict(zip(shown, prompts, strict=True))
 
 
 def make_demonstrations(context: RunContext) -> None:

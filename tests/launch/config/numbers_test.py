@@ -75,6 +75,7 @@ class NumbersTest(parameterized.TestCase):
     ("optimizer.b1", 1.0, "must be at least 0 and below 1, a number"),
     ("optimizer.learning_rate", 0.0, "must be above 0 and"),
     ("evaluation.timeout_s", 0.0, "must be above 0 and at most 1000000000"),
+    ("evaluation.num_sampled", 0, "must be at least 1"),
     ("sampling.top_p", 1.1, "at least 1e-09 and at most 1"),
     ("mesh.data", 0, "at least 1 and at most 2147483647, a whole"),
     ("checkpoint.resume_step", -2, "must be at least -1"),

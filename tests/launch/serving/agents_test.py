@@ -302,6 +302,8 @@ class EvaluatedTest(unittest.TestCase):
         self.assertEqual(row.values["eval/lost/agents"], 0)
       (last,) = [r for r in rows if r.stage == f"evaluation_rl_{mode}"]
       self.assertEqual(last.values["eval/tasks/agents"], 2)
+    # Nobody but the agents knows what they read first.
+    self.assertEqual((run / "first_prompts.json").read_text(), "{}")
     self.check_command(config, run)
 
   def check_command(self, config, run):
