@@ -275,13 +275,11 @@ class _Episode:
   async def connected(cls, environment: OpenEnv) -> "_Episode":
     """Opens a session. Raises `EnvironmentFault`."""
     episode = cls(environment)
-    try:
-      await episode._connect()
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-      await episode.aclose()
-      raise EnvironmentFault(
-        f"{environment.server} takes no session: {error}"
-      ) from error
+    async with contextlib.AsyncExitStack() as stack:
+      stack.push_async_callback(episode.aclose)
+      with faults(f"{environment.server} takes no session"):
+        await episode._connect()
+      stack.pop_all()
     return episode
 
   async def list_tools(self) -> tuple[Tool, ...]:
@@ -443,7 +441,7 @@ class _Server:
           await asyncio.sleep(backoff.next_s())
           continue
         raise EnvironmentFault(
-          f"{self} {problem}{last_words(await self._end())}"
+          f"{self} {problem}{last_words(await self.close())}"
         ) from error
 
   async def _ask(self) -> Mapping[str, Any]:
@@ -463,11 +461,7 @@ class _Server:
       )
     return action
 
-  async def close(self) -> None:
-    """Ends the process."""
-    await self._end()
-
-  async def _end(self) -> str:
+  async def close(self) -> str:
     """Ends the process; returns the last that it wrote."""
     process, self._process = self._process, None
     said, self._said = self._said, None

@@ -1,6 +1,7 @@
 """OpenEnv's servers as environments: contract, odd servers, and its package."""
 
 import asyncio
+import gc
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 
 import pytest
 
@@ -228,6 +230,22 @@ class StartTest(unittest.IsolatedAsyncioTestCase):
       environment = OpenEnv(command="sleep 99{port}", start_limit_s=0.3)
       self.addAsyncCleanup(environment.close)
       await self.play(environment)
+
+  async def test_a_session_that_is_cancelled_is_freed(self):
+    asked = []
+    server = await asyncio.start_server(
+      lambda _, writer: asked.append(writer), "127.0.0.1", 0
+    )
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+      with self.assertRaises(TimeoutError):
+        async with asyncio.timeout(0.5):
+          await OpenEnv(url=f"http://127.0.0.1:{port}").make(0)
+      for writer in asked:  # which never answered
+        writer.close()
+    with warnings.catch_warnings(record=True) as caught:
+      gc.collect()
+    self.assertEqual([str(w.message) for w in caught], [])
 
   def test_options_that_do_not_fit_are_refused(self):
     for options, pattern in (
