@@ -163,7 +163,7 @@ class ChatCall:
       self._begun.add(choice.index)
       yield self._chunk(choice, {"role": "assistant", "content": ""})
     added: dict[str, Any] = {}
-    calls = []
+    calls: list[dict[str, Any]] = []
     for piece in self.pieces(choice, delta):
       if piece.call is not None:
         calls.append({"index": len(calls), **_call_json(piece.call)})

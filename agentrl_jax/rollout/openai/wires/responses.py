@@ -254,9 +254,9 @@ class ResponsesReply(TranslatedReply):
     return self._event("in_progress", response=self._response([]))
 
   def _opening(self, piece: Piece) -> Iterator[Event]:
-    empty = {"arguments": ""} if piece.call else {"content": []}
-    item = self._item(len(self._closed), piece) | empty
-    item["status"] = "in_progress"
+    item = self._item(len(self._closed), piece) | {"status": "in_progress"}
+    name = "arguments" if piece.call else "content"
+    item[name] = item[name][:0]  # empty
     yield self._of_item("output_item.added", item=item)
     if not piece.call:
       yield self._of_part("content_part.added", part=_part_of(piece))
