@@ -371,7 +371,9 @@ class Validation:
     self._latest = self._num_updates
     self._service.settle()
     num_tasks = sum(map(len, self._tasks.values()))
-    serving = self._agents.serving if self._agents else contextlib.nullcontext
+    serving: Serving = contextlib.nullcontext
+    if self._agents is not None:
+      serving = self._agents.serving
     with (
       self._run.stage("evaluate_rl_validation"),
       ControllerThread() as thread,

@@ -69,7 +69,12 @@ from launch.run.environments import (
   tasks_during,
   training_stream,
 )
-from launch.run.evaluation import POLL_S, Validation, success_by_task
+from launch.run.evaluation import (
+  POLL_S,
+  Serving,
+  Validation,
+  success_by_task,
+)
 from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service
@@ -234,7 +239,9 @@ class LeaderGroupSource(GroupSource):
     self._service.report()  # the first step's means leave out what was before
     if self._validation is not None:
       self._validation.resume()
-    serving = self._agents.serving if self._agents else contextlib.nullcontext
+    serving: Serving = contextlib.nullcontext
+    if self._agents is not None:
+      serving = self._agents.serving
     collector.pause()  # until agents are served, and an evaluation has begun
     with (
       spared_collections(),
