@@ -40,16 +40,17 @@ def refuse_unread(
   *keys: str,
   why: str,
 ) -> None:
-  """Raises `ConfigError` if keys are set that nothing reads.
+  """Raises `ConfigError` that names all set keys that nothing reads.
 
   They are all keys of the section if none is named; `why` completes the message
   "means nothing".
   """
   idle, settings = base.default_values()[section], config[section]
-  for key in keys or settings:
-    require_read(
-      f"{section}.{key}", settings[key], idle=idle[key], is_read=False, why=why
-    )
+  unread = [key for key in keys or settings if settings[key] != idle[key]]
+  if unread:
+    given = ", ".join(f"{section}.{key}={settings[key]}" for key in unread)
+    flags = " ".join(f"--config.{section}.{key}={idle[key]}" for key in unread)
+    raise ConfigError(f"{given} means nothing {why}; set {flags}")
 
 
 def check_read(config: ml_collections.ConfigDict) -> None:

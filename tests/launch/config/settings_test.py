@@ -128,6 +128,16 @@ class SettingsTest(parameterized.TestCase):
       {"agents.idle_timeout_s": 5.0},
       "agents.idle_timeout_s=5.0 means nothing with agents.port=-1",
     ),
+    (
+      "no_evaluations_during",
+      {
+        "evaluation.every": 0,
+        "evaluation.num_tasks_during": 32,
+        "evaluation.num_sampled_during": 8,
+      },
+      "num_tasks_during=32, evaluation.num_sampled_during=8 means nothing .* "
+      "--config.evaluation.num_tasks_during=64 --config.evaluation",
+    ),
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("policy_slots", {"engine.slots": (64,)}, "one entry per policy slot"),
     (
