@@ -244,7 +244,7 @@ class WebShopOptions(PageStyle, Options):
 
   products: str | None = None  # a file of listings; None generates shops
   attributes: str | None = None  # upstream's items_ins_v2.json
-  instructions: str | None = None  # upstream's items_human_ins.json
+  human_instructions: str | None = None  # upstream's items_human_ins.json
   cache: str | None = None  # where large files are kept ready; None: the user's
   upstream_splits: bool = False  # upstream's, of the goals that people wrote
   max_rounds: int = 20

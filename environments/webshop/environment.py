@@ -62,7 +62,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     if options.products is None:
       _require_products(
         attributes=options.attributes,
-        instructions=options.instructions,
+        human_instructions=options.human_instructions,
         cache=options.cache,
         upstream_splits=options.upstream_splits,
       )
@@ -72,7 +72,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
       self._source = Listings(
         options.products,
         attributes=options.attributes or "",
-        instructions=options.instructions or "",
+        instructions=options.human_instructions or "",
         cache=options.cache or "",
         upstream_splits=options.upstream_splits,
       )

@@ -43,7 +43,7 @@ KEYS = (
     f"environments.*.options.{name}"
     for name in (
       *("source", "games", "ontology", "graph", "entity_names", "rootfs"),
-      *("products", "attributes", "instructions", "cache"),
+      *("products", "attributes", "human_instructions", "cache"),
     )
   ),
 )

@@ -130,7 +130,8 @@ def _by_position(goals: np.ndarray) -> dict[str, np.ndarray]:
     raise ConfigError(
       f"webshop: upstream_splits trains on goals {first} and up, but people "
       f"wrote {len(ids)} for these products; give upstream's "
-      "items_human_ins.json as `instructions`, or leave upstream_splits off"
+      "items_human_ins.json as `human_instructions`, or leave "
+      "upstream_splits off"
     )
   return {
     split: ids[positions.start : positions.stop]

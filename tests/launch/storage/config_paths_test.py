@@ -8,7 +8,7 @@ import pytest
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
-from configs import base
+from configs import base, environments
 from launch.run import context
 from launch.storage.config_paths import (
   kept_digest,
@@ -93,6 +93,17 @@ def test_a_chat_template_is_a_name_or_a_file(here):
   ):
     config = a_config(**{"chat.template": template})
     assert located(config, here / "run").chat.template == place
+
+
+def test_text_of_an_environment_is_no_path(here):
+  config = a_config()
+  with config.unlocked():
+    config.environments.puzzle = environments.entry(
+      "agentrl_jax.env.adapters.gym:Gymnasium",
+      options={"instructions": "Answer with a number only."},
+    )
+  options = located(config, here / "run").environments.puzzle.options
+  assert options.instructions == "Answer with a number only."
 
 
 def test_a_run_that_was_moved_with_its_files(here, elsewhere, monkeypatch):

@@ -93,7 +93,7 @@ class ItemsTest(unittest.TestCase):
   def test_a_shop_of_items_can_be_played(self):
     shop = WebShop(
       products=self.write("items.json", [ITEM]),
-      instructions=self.write("written.json", {"B000000001": [WRITTEN]}),
+      human_instructions=self.write("written.json", {"B000000001": [WRITTEN]}),
     )
     (split,) = [s for s in ("train", "test") if shop.indices(s)]
     catalogue, goal = shop.find(Task("webshop", split, 0))
