@@ -148,14 +148,13 @@ class Agents:
 
     self._url, self._model, self._config, self._vf = url, model, config, vf
     self._env = vf.load_environment(config.env)
-    own = config.env.taskset
-    self._splits = split_tasks(
-      self._env.taskset.select(config.select),
-      test
-      and vf.load_taskset(
-        type(own).model_validate(own.model_dump() | test)
-      ).select(config.select),
-    )
+    tasks, own = self._env.taskset.select(config.select), config.env.taskset
+    if test is None:
+      self._splits = split_tasks(tasks)
+    else:
+      other = type(own).model_validate(own.model_dump() | test)
+      held_out = vf.load_taskset(other).select(config.select)
+      self._splits = split_tasks(tasks, held_out)
     self._num_left = MOST_EPISODES
 
   async def play(self) -> None:

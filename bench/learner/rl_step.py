@@ -68,11 +68,12 @@ def compared(
     for peer, (where, script) in PEERS.items():
       if not pythons[where].exists():
         continue
-      # One peer at a time: a published model's peers need up to 11 GiB each.
+      # One peer at a time: with a published model Tunix needs 14 GiB.
       other = LinePeer(pythons[where], script, folder)
       turns = {"ours": ours, peer: functools.partial(other.ask, "step")}
       timing.in_turn(turns, 2)  # some compile in their second step
-      ours.parts.clear()
+      if not ratios:
+        ours.parts.clear()
       found = timing.in_turn(turns, pairs)
       ratios[peer] = timing.ratio(found[peer], found["ours"])
       times["ours"] += found["ours"]

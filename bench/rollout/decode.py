@@ -58,7 +58,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
       }
       timing.in_turn(turns, 1)  # compiles
       shares = {
-        peer: equal(ours.tokens, np.load(folder / f"{peer}_{number}.npy"))
+        peer: equal(peer, ours.tokens, np.load(folder / f"{peer}_{number}.npy"))
         for peer in peers
       }
       times = timing.in_turn(turns, pairs)
@@ -115,12 +115,14 @@ def _prompts() -> np.ndarray:
   return rng.integers(0, tiny.MODEL.vocab_size - 2, shape).astype(np.int32)
 
 
-def equal(ours: np.ndarray, theirs: np.ndarray, first: int = EQUAL) -> float:
+def equal(
+  peer: str, ours: np.ndarray, theirs: np.ndarray, first: int = EQUAL
+) -> float:
   """Returns the share of equal tokens; raises if one of the first differs."""
   differ = (ours != theirs)[:, :first].any(axis=1)
   if differ.any():
     raise RuntimeError(
-      f"a peer's answers {np.flatnonzero(differ).tolist()} begin otherwise, "
+      f"answers {np.flatnonzero(differ).tolist()} of {peer} begin otherwise, "
       f"with {theirs[differ, :first].tolist()} for our "
       f"{ours[differ, :first].tolist()}: its time says nothing"
     )

@@ -109,7 +109,7 @@ def _equal(peer: str, ours, folder: pathlib.Path, number: int) -> float:
   theirs = np.load(folder / f"{stem}_{number}.npy")
   if peer == "llama_cpp":
     return float(np.mean(list(map(_says, theirs.tolist(), ours.tolist()))))
-  return decode.equal(ours, theirs, EQUAL)
+  return decode.equal(peer, ours, theirs, EQUAL)
 
 
 def _says(text: str, tokens: list[int]) -> bool:

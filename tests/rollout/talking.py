@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import tokenizers
 
+from agentrl_jax.controller.cross_policy import NEVER
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.grammar.grammars import Grammars
@@ -157,7 +158,7 @@ class Talking:
     rules=None,
     token=None,
     records=True,
-    draws=None,
+    draw_for=lambda task: NEVER,
     http=None,
     **changes,
   ):
@@ -175,7 +176,7 @@ class Talking:
     self.episodes = Episodes(
       dataclasses.replace(default, **(rules or {})),
       self._limits,
-      **(draws or {}),
+      draw_for,
     )
     self._stack = contextlib.AsyncExitStack()
 

@@ -116,7 +116,7 @@ class CallReader:
     executor = self._plain
     if num_bytes > _LONG_BODY:
       executor = self._long
-    elif request.wants_structured_output:
+    elif request.wants_structured_output or context.calls != "free":
       executor = self._structured
     return await asyncio.get_running_loop().run_in_executor(
       executor, functools.partial(self._tokenize, request, model, context)

@@ -47,7 +47,7 @@ CODEX = (
 
 @dataclasses.dataclass(frozen=True)
 class Harness:
-  """How an agent is started; <url> stands for the episode's own."""
+  """Command and variables of an agent; <url> stands for the episode's."""
 
   command: tuple[str, ...]
   tool: str  # with which it runs commands of a shell

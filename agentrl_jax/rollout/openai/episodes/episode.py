@@ -69,16 +69,6 @@ class PolicySlotDraw(Protocol):
     ...
 
 
-class FreshPolicySlot:
-  """Draws policy slot 0 always."""
-
-  weights, is_drawn = (1.0,), False
-
-  def __call__(self, seed: int, turn: int) -> int:
-    """See `PolicySlotDraw`."""
-    return 0
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeRules:
   """Limits of an episode, the same as those of `controller.episode`."""

@@ -33,7 +33,6 @@ from agentrl_jax.rollout.openai.episodes.episode import (
   ID_PREFIX,
   Episode,
   EpisodeRules,
-  FreshPolicySlot,
   PolicySlotDraw,
   Verdict,
   conflict,
@@ -74,7 +73,7 @@ class Episodes:
     self,
     rules: EpisodeRules,
     limits: ServingLimits,
-    draw_for: Callable[[Task], PolicySlotDraw] = lambda task: FreshPolicySlot(),
+    draw_for: Callable[[Task], PolicySlotDraw],
   ):
     self._rules, self._limits = rules, limits
     self._draw_for = draw_for

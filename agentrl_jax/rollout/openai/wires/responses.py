@@ -157,7 +157,7 @@ class ResponsesRequest(TranslatedCall):
       "context_management": self.context_management,
       "verbosity": self.text.verbosity,
     }
-    hosted = {t.type for t in self.tools} - {"function", "namespace"}
+    hosted = sorted({t.type for t in self.tools} - {"function", "namespace"})
     return [*(name for name, value in wishes.items() if value), *hosted]
 
 

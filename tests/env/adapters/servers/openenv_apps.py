@@ -23,13 +23,13 @@ CHANCE = threading.Lock()  # TextArena draws from the process's generators
 
 
 class Text(Action):
-  """What the policy says."""
+  """Text of the policy."""
 
   text: str
 
 
 class Seen(Observation):
-  """What it reads."""
+  """Text for the policy."""
 
   text: str
 

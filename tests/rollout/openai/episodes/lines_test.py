@@ -4,11 +4,11 @@ import asyncio
 
 import openai
 
+from agentrl_jax.controller.cross_policy import NEVER
 from agentrl_jax.data.records import EpisodeSpec, Message
 from agentrl_jax.rollout.openai.episodes.episode import (
   Episode,
   EpisodeRules,
-  FreshPolicySlot,
 )
 from agentrl_jax.rollout.openai.episodes.offers import ROLE_HEADER
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -263,7 +263,7 @@ class ClaimTest(Playing):
         max_lines=2,
       ),
       ServingLimits(context=100),
-      FreshPolicySlot(),
+      NEVER,
     )
 
   async def test_a_call_that_is_over_claims_nothing(self):
