@@ -30,7 +30,7 @@ SMALL = {
   "compile_cache": "",
   "train.steps": STEPS,
   "train.row_length": CONTEXT,
-  "group.size": 2,
+  "group.size": 4,  # of which some rewards differ
   "admission.groups_per_step": 2,
   "admission.max_concurrent_groups": 2,
   "queue.max_groups": 2,
