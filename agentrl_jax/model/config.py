@@ -1,17 +1,28 @@
 """Architecture of a policy, checked before anything is allocated."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from agentrl_jax.errors import ConfigError
+
+# Fields that each `rope_type` reads.
+_BANDS = ("rope_low_frequency", "rope_high_frequency", "rope_original_context")
+STRETCHES: Mapping[str, tuple[str, ...]] = {
+  "default": (),
+  "linear": ("rope_factor",),
+  "llama3": ("rope_factor", *_BANDS),
+  "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
   """The `model` section of the config: Qwen2.5, Qwen3, Llama 3 and GLM-4.
 
-  Llama 3 stretches rotary wavelengths beyond `rope_original_context /
-  rope_low_frequency` by `rope_factor`, keeps those below
-  `rope_original_context / rope_high_frequency`, and blends between.
+  By `rope_type`, rotary wavelengths are stretched by `rope_factor`: all of them
+  (linear), or those beyond `rope_original_context / rope_low_frequency`, while
+  those below `rope_original_context / rope_high_frequency` are kept. Between
+  them llama3 blends by frequency, and yarn (arXiv:2309.00071) by channel.
   """
 
   vocab_size: int
@@ -22,10 +33,13 @@ class ModelConfig:
   head_dim: int
   mlp_width: int
   rope_theta: float = 1e4
-  rope_factor: float = 1.0  # 1 does not stretch
+  rope_type: str = "default"  # or a key of STRETCHES
+  rope_factor: float = 1.0
   rope_low_frequency: float = 1.0  # turns within the original context
   rope_high_frequency: float = 4.0
   rope_original_context: int = 0  # tokens
+  rope_truncate: bool = True  # yarn blends between whole channels
+  rope_attention_factor: float = 1.0  # of rotated queries and keys, in yarn
   partial_rotary_factor: float = (
     1.0  # of a head's channels that turn; GLM-4: 0.5
   )
@@ -79,17 +93,40 @@ class ModelConfig:
         f"model.head_dim={self.head_dim}{product} must be even: rotary "
         "positions turn pairs of channels"
       )
-    if not self.rope_factor >= 1:
+    self._check_stretch()
+
+  def _check_stretch(self) -> None:
+    if self.rope_type not in STRETCHES:
       raise ConfigError(
-        f"model.rope_factor={self.rope_factor} must be 1 (off) or above"
+        f"model.rope_type={self.rope_type!r} must be one of "
+        f"{', '.join(STRETCHES)}"
       )
-    if self.rope_factor > 1 and not (
+    idle = [
+      f"model.{field.name}={getattr(self, field.name)!r}"
+      for field in dataclasses.fields(self)
+      if field.name in STRETCHES["yarn"]
+      and field.name not in STRETCHES[self.rope_type]
+      and getattr(self, field.name) != field.default
+    ]
+    if idle:
+      raise ConfigError(
+        f"{', '.join(idle)} means nothing with model.rope_type="
+        f"{self.rope_type!r}: choose another type, or keep the default"
+      )
+    if not (self.rope_factor >= 1 and self.rope_attention_factor > 0):
+      raise ConfigError(
+        f"model.rope_factor={self.rope_factor} must be at least 1, and "
+        f"model.rope_attention_factor={self.rope_attention_factor} above 0"
+      )
+    if "rope_original_context" in STRETCHES[self.rope_type] and not (
       self.rope_original_context > 0
       and 0 < self.rope_low_frequency < self.rope_high_frequency
+      and self.rope_theta > 1
     ):
       raise ConfigError(
-        f"model.rope_factor={self.rope_factor} needs "
-        f"model.rope_original_context={self.rope_original_context} above 0 and "
+        f"model.rope_type={self.rope_type!r} needs "
+        f"model.rope_original_context={self.rope_original_context} above 0, "
         f"0 < model.rope_low_frequency={self.rope_low_frequency} < "
-        f"model.rope_high_frequency={self.rope_high_frequency}"
+        f"model.rope_high_frequency={self.rope_high_frequency} and "
+        f"model.rope_theta={self.rope_theta} above 1"
       )

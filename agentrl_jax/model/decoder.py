@@ -120,6 +120,7 @@ class Attention(nnx.Module):
       reference.rotate,
       position_BT=position_BT,
       frequency_R=reference.rotary_frequencies(c),
+      factor=c.rope_attention_factor,
     )
     return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
 

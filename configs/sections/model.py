@@ -35,12 +35,19 @@ def get_config() -> ml_collections.ConfigDict:
       head_dim=32,  # channels of a head
       mlp_width=384,  # hidden channels of the MLP
       rope_theta=1e4,  # base of the rotary wavelengths
-      rope_factor=1.0,  # by which Llama 3 scales long wavelengths; 1 is off
+      # How wavelengths are scaled for a longer context: default (they are not),
+      # linear, llama3, yarn.
+      rope_type="default",
+      rope_factor=1.0,  # by which they are scaled
       # Rotations within the original context below which a wavelength is scaled
       # whole, and above which it is not scaled.
       rope_low_frequency=1.0,
-      rope_high_frequency=4.0,  # see rope_low_frequency
+      rope_high_frequency=4.0,  # see rope_low_frequency; of yarn often 32
       rope_original_context=0,  # tokens of the context before scaling
+      rope_truncate=True,  # yarn's range of channels ends at whole ones
+      # Factor of rotated queries and keys with yarn, whose paper takes
+      # 0.1 ln(rope_factor) + 1.
+      rope_attention_factor=1.0,
       partial_rotary_factor=1.0,  # share of a head's channels that rotate
       norm_epsilon=1e-6,  # added to the mean square of RMSNorm
       tied_embedding=True,  # the output head is the embedding

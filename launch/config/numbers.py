@@ -62,6 +62,7 @@ _RANGES: Mapping[str, _Range] = {
   "model.rope_theta": _POSITIVE,
   "model.rope_low_frequency": _POSITIVE,
   "model.rope_high_frequency": _POSITIVE,
+  "model.rope_attention_factor": _POSITIVE,
   "*.b1": _Range(0, 1, open_high=True),
   "*.b2": _Range(0, 1, open_high=True),
   "*.learning_rate": _POSITIVE,

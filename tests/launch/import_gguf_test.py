@@ -1,6 +1,7 @@
 """GGUF files become folders that say, and tokenise, what the files do."""
 
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -23,6 +24,11 @@ from tests.data.chat import families as chats
 from tests.model.hugging_face import families, gguf_files
 from tests.settings import chat_config
 
+PLAIN = {
+  "rope_type": "default",
+  "rope_factor": 1.0,
+  "rope_original_context": 0,
+}
 K_SIZES = {"width": 256, "num_heads": 8, "head_dim": 32, "mlp_width": 256}
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1", "Q4_K", "Q6_K")
 DTYPES = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -116,7 +122,10 @@ class ImportTest(parameterized.TestCase):
   @parameterized.parameters(
     ("general.architecture", "gemma3", "is not one of qwen2, qwen3, llama"),
     ("qwen2.attention.sliding_window", 4096, "not computed here"),
-    ("qwen2.rope.scaling.type", "yarn", "'none' is"),
+    ("qwen2.rope.scaling.type", "yarn", "factor=null must be a number"),
+    ("qwen2.rope.scaling.type", "longrope", "by the len"),
+    ("qwen2.rope.scaling.original_context_length", 64, "means nothing with"),
+    ("qwen2.rope.scaling.yarn_attn_factor", 2.0, "no such key is known"),
     ("qwen2.attention.head_count", [4, 2], "must be a whole number"),
     ("qwen2.embedding_length", None, "embedding_length is missing"),
     ("qwen2.feed_forward_length", 64, r"has shape \(96, 64\), .* \(64, 64\)"),
@@ -164,6 +173,32 @@ class ImportTest(parameterized.TestCase):
     kind = gguf_files.gguf.GGMLQuantizationType.I32.to_bytes(4, "little")
     self.file.write_bytes(content[: head + 20] + kind + content[head + 24 :])
     with self.assertRaisesRegex(ConfigError, "type I32, which"):
+      import_gguf(self.file, self.to)
+
+  @parameterized.parameters(
+    ({"type": "yarn", "factor": 2.7, "original_context_length": 64}, "yarn"),
+    ({"type": "linear", "factor": 2.7}, "linear"),
+    ({"factor": 2.7}, "linear"),
+    ({"type": "none"}, "default"),
+  )
+  def test_stretches_by_keys(self, keys, kind):
+    self._write("qwen3", **{f"qwen3.rope.scaling.{k}": keys[k] for k in keys})
+    import_gguf(self.file, self.to)
+    found, _ = read_model(self.to)
+    expected = {"rope_type": kind}
+    if kind != "default":
+      expected["rope_factor"] = 2.7
+    if kind == "yarn":
+      expected |= {
+        "rope_original_context": 64,
+        "rope_high_frequency": 32.0,
+        "rope_attention_factor": 0.1 * math.log(2.7) + 1,
+      }
+    self.assertEqual(vars(found), vars(config_of("qwen3")) | expected)
+
+  def test_wavelengths_are_stretched_once(self):
+    self._write("llama", **{"llama.rope.scaling.factor": 2.0})
+    with self.assertRaisesRegex(ConfigError, "also has rope_freqs.weight"):
       import_gguf(self.file, self.to)
 
   def test_other_stretches_of_wavelengths_are_refused(self):
@@ -251,7 +286,7 @@ class TransformersTest(parameterized.TestCase):
   def test_weights_logits_and_tokens(self, family, kind):
     config = config_of(family, kind)
     # Its Qwen3 has 128 channels per head, whatever the file says.
-    changes = {"head_dim": 128} if family == "qwen3" else {"rope_factor": 1.0}
+    changes = {"head_dim": 128} if family == "qwen3" else PLAIN
     config = type(config)(**vars(config) | changes)
     with tempfile.TemporaryDirectory() as root:
       path, to = pathlib.Path(root) / "m.gguf", pathlib.Path(root) / "to"

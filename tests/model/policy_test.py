@@ -25,11 +25,18 @@ CONFIG = ModelConfig(
   mlp_width=24,
   qk_norm=True,
 )
+STRETCHED = {
+  "rope_type": "llama3",
+  "rope_factor": 8.0,
+  "rope_original_context": 8,
+}
 VARIANTS = (
   ("qwen3", {}),
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
   ("untied", {"tied_embedding": False}),
-  ("llama3", {"rope_factor": 8.0, "rope_original_context": 8}),
+  ("linear", {"rope_type": "linear", "rope_factor": 2.0}),
+  ("llama3", STRETCHED),
+  ("yarn", STRETCHED | {"rope_type": "yarn", "rope_attention_factor": 1.2}),
   (
     "glm4",
     {"sandwich_norm": True, "partial_rotary_factor": 0.5, "qkv_bias": True},
@@ -303,7 +310,20 @@ class ConfigTest(parameterized.TestCase):
       {"partial_rotary_factor": 0.4},
       "head_dim=8 x partial_rotary_factor=0.4",
     ),
-    ("rope", {"rope_factor": 8.0}, "needs model.rope_original_context=0"),
+    ("rope", {"rope_type": "yarn"}, "needs model.rope_original_context=0"),
+    ("rope_theta", STRETCHED | {"rope_theta": 1.0}, "rope_theta=1.0 above 1"),
+    ("rope_type", {"rope_type": "dynamic"}, "one of default, linear, llama3, "),
+    ("rope_idle", {"rope_factor": 8.0}, "rope_factor=8.0 means nothing with"),
+    (
+      "yarn_idle",
+      STRETCHED | {"rope_truncate": False},
+      "rope_truncate=False means nothing with model.rope_type='llama3'",
+    ),
+    (
+      "rope_factor",
+      STRETCHED | {"rope_factor": 0.5},
+      "rope_factor=0.5 must be at least 1",
+    ),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):

@@ -5,6 +5,8 @@ query heads per key/value head, H channels of a head, R rotated channel pairs.
 Pure functions.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -14,33 +16,67 @@ _MASKED = -1e30  # finite, so that a row with nothing to attend to stays finite
 
 
 def rotary_frequencies(c: ModelConfig) -> jax.Array:
-  """Returns the rotation per token of each channel pair, radians [R]."""
+  """Returns the rotation per token of each channel pair, radians [R].
+
+    frequency (kept + (1 - kept) / factor)
+
+  where `kept`, in [0, 1], is the share of a frequency that is not stretched.
+  """
   pairs = c.rotary_channels // 2
   frequency_R = c.rope_theta ** (-jnp.arange(pairs, dtype=jnp.float32) / pairs)
-  if c.rope_factor == 1:
+  if c.rope_type == "default":
     return frequency_R
-  turns_R = c.rope_original_context * frequency_R / (2 * jnp.pi)
-  kept_R = jnp.clip(
-    (turns_R - c.rope_low_frequency)
-    / (c.rope_high_frequency - c.rope_low_frequency),
-    0,
-    1,
-  )
+  if c.rope_type == "linear":
+    return frequency_R / c.rope_factor
+  kept = {"llama3": _kept_by_llama3, "yarn": _kept_by_yarn}[c.rope_type]
+  kept_R = jnp.clip(kept(c, frequency_R), 0, 1)
   return frequency_R * (kept_R + (1 - kept_R) / c.rope_factor)
 
 
+def _kept_by_llama3(c: ModelConfig, frequency_R: jax.Array) -> jax.Array:
+  """Blends by the number of turns within the original context."""
+  turns_R = c.rope_original_context * frequency_R / (2 * jnp.pi)
+  return (turns_R - c.rope_low_frequency) / (
+    c.rope_high_frequency - c.rope_low_frequency
+  )
+
+
+def _kept_by_yarn(c: ModelConfig, frequency_R: jax.Array) -> jax.Array:
+  """Blends by channel (arXiv:2309.00071, eq. 17 to 23), as transformers does.
+
+  The bound of the channels, one less than those that turn, and the width of an
+  empty range are those of the authors' code.
+  """
+  first, last = (
+    c.rotary_channels
+    * math.log(c.rope_original_context / (2 * math.pi * turns))
+    / (2 * math.log(c.rope_theta))
+    for turns in (c.rope_high_frequency, c.rope_low_frequency)
+  )
+  if c.rope_truncate:
+    first, last = math.floor(first), math.ceil(last)
+  first, last = max(first, 0), min(last, c.rotary_channels - 1)
+  pair_R = jnp.arange(len(frequency_R), dtype=jnp.float32)
+  return 1 - (pair_R - first) / (last - first or 0.001)
+
+
 def rotate(
-  x_BTNH: jax.Array, position_BT: jax.Array, frequency_R: jax.Array
+  x_BTNH: jax.Array,
+  position_BT: jax.Array,
+  frequency_R: jax.Array,
+  factor: float = 1.0,
 ) -> jax.Array:
   """Rotary positions (arXiv:2104.09864) in the half-split layout of Qwen.
 
-  Of the first 2R channels, channel i is paired with channel i + R; the others
-  pass unchanged. A roll is used because XLA fuses it on a CPU, while taking
-  halves and joining them again copies.
+  Of the first 2R channels, channel i is paired with channel i + R, and they are
+  multiplied by `factor`; the others pass unchanged. A roll is used because XLA
+  fuses it on a CPU, while taking halves and joining them again copies.
   """
   pairs = len(frequency_R)
   angle_BTR = position_BT[..., None].astype(jnp.float32) * frequency_R
   cos, sin = jnp.cos(angle_BTR), jnp.sin(angle_BTR)
+  if factor != 1:
+    cos, sin = factor * cos, factor * sin
   cos_BT1H = jnp.concatenate([cos, cos], axis=-1)[:, :, None]
   sin_BT1H = jnp.concatenate([-sin, sin], axis=-1)[:, :, None]
   turning = x_BTNH[..., : 2 * pairs]

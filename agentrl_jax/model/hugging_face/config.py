@@ -7,6 +7,7 @@ never ignored: a model that runs and computes something else is worse than none.
 
 import dataclasses
 import json
+import math
 import pathlib
 import reprlib
 from collections.abc import Mapping
@@ -90,12 +91,20 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
 def longest_context(folder: pathlib.Path) -> int | None:
   """Reads the tokens of context that a folder's model is made for, if it says.
 
+  yarn extends it: published folders keep max_position_embeddings as it was.
   Raises `ConfigError` for what is no number.
   """
   path, key = folder / CONFIG_FILE, "max_position_embeddings"
   described = read_object(path)
   try:
-    return None if described.get(key) is None else read_size(described, key)
+    if described.get(key) is None:
+      return None
+    context, rope = read_size(described, key), _rope(described)
+    if rope.get("rope_type") != "yarn":
+      return context
+    fields = read_stretch(rope)
+    extended = fields["rope_factor"] * fields["rope_original_context"]
+    return max(context, int(extended))
   except ConfigError as error:
     raise ConfigError(f"{path}: {error}") from error
 
@@ -166,13 +175,10 @@ def from_model_config(
     described["partial_rotary_factor"] = config.partial_rotary_factor
   if name != "qwen2":
     described["attention_bias"] = config.qkv_bias
-  if config.rope_factor != 1:
-    described["rope_scaling"] = {
-      "rope_type": "llama3",
-      "factor": config.rope_factor,
-      "low_freq_factor": config.rope_low_frequency,
-      "high_freq_factor": config.rope_high_frequency,
-      "original_max_position_embeddings": config.rope_original_context,
+  if config.rope_type != "default":
+    described["rope_scaling"] = {"rope_type": config.rope_type} | {
+      key: getattr(config, field)
+      for key, field in _STRETCHES[config.rope_type].items()
     }
   return described
 
@@ -288,12 +294,34 @@ def _head_dim(
 
 
 _ROPE = ("rope_scaling", "rope_parameters")
-_LLAMA3 = {
-  "factor": "rope_factor",
-  "low_freq_factor": "rope_low_frequency",
-  "high_freq_factor": "rope_high_frequency",
-  "original_max_position_embeddings": "rope_original_context",
+_ORIGINAL = "original_max_position_embeddings"
+# Keys of each type, and the fields of `ModelConfig` that they are.
+_STRETCHES: Mapping[str, Mapping[str, str]] = {
+  "default": {},
+  "linear": {"factor": "rope_factor"},
+  "llama3": {
+    "factor": "rope_factor",
+    "low_freq_factor": "rope_low_frequency",
+    "high_freq_factor": "rope_high_frequency",
+    _ORIGINAL: "rope_original_context",
+  },
+  "yarn": {
+    "factor": "rope_factor",
+    "beta_slow": "rope_low_frequency",
+    "beta_fast": "rope_high_frequency",
+    _ORIGINAL: "rope_original_context",
+    "truncate": "rope_truncate",
+    "attention_factor": "rope_attention_factor",
+  },
 }
+# What yarn has without these keys.
+_YARN = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
+_MSCALES = ("mscale", "mscale_all_dim")
+_BY_LENGTH = (
+  "it turns a token by the length of the whole sequence, so that one in the "
+  "cache would have to be turned anew"
+)
+_REASONS = {"dynamic": _BY_LENGTH, "longrope": _BY_LENGTH}
 
 
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
@@ -312,28 +340,62 @@ def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
       f"partial_rotary_factor={found['partial_rotary_factor']} is computed "
       "here for glm4 alone; start from another model"
     )
+  # Where both say it, transformers takes the outer one.
+  outer = described.get(_ORIGINAL)
+  if outer is not None and rope.get("rope_type") in ("llama3", "yarn"):
+    _add_setting(rope, _ORIGINAL, outer)
+  return found | read_stretch(rope)
+
+
+def read_stretch(rope: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads fields of `ModelConfig` from `rope_type` and the keys of that type.
+
+  Raises `ConfigError` for other types, and for keys that are not read.
+  """
   kind = rope.get("rope_type", "default")
-  if kind not in ("default", "llama3"):
+  if not isinstance(kind, str) or kind not in _STRETCHES:
+    reason = _REASONS.get(kind) if isinstance(kind, str) else None
     raise ConfigError(
-      f"rope_type={_brief(kind)} is not computed here; default and llama3 are. "
+      f"rope_type={_brief(kind)} is not computed here"
+      f"{f' ({reason})' if reason else ''}; {', '.join(_STRETCHES)} are. "
       "Past the context that the model was trained on, other types change what "
       "it says; without them, delete rope_scaling from config.json and keep to "
       "that context"
     )
-  wanted = _LLAMA3 if kind == "llama3" else {}
+  wanted = _STRETCHES[kind]
   read = {"rope_type", "rope_theta", "partial_rotary_factor", *wanted}
+  read |= set(_MSCALES if kind == "yarn" else ())
   if unread := sorted(set(rope) - read):
     raise ConfigError(
       f"{' and '.join(_ROPE)}: {', '.join(map(_brief, unread))} means nothing "
       f"with rope_type={json.dumps(kind)} here; allowed are "
       f"{', '.join(sorted(read))}. Delete it if the model does without"
     )
-  for key, field in wanted.items():
-    is_context = field == "rope_original_context"
-    found[field] = (
-      read_size(rope, key) if is_context else read_number(rope, key)
+  if kind == "yarn":
+    rope = _YARN | {"attention_factor": _attention_factor(rope)} | dict(rope)
+  readers = {_ORIGINAL: read_size, "truncate": _flag}
+  return {"rope_type": kind} | {
+    field: readers.get(key, read_number)(rope, key)
+    for key, field in wanted.items()
+  }
+
+
+def _attention_factor(rope: Mapping[str, Any]) -> float:
+  """Reads yarn's factor of queries and keys, or computes its default."""
+  if "attention_factor" in rope:
+    return read_number(rope, "attention_factor")
+  factor = read_number(rope, "factor")
+  given = [key for key in _MSCALES if key in rope]
+  if len(given) == 1:
+    raise ConfigError(
+      f"{given[0]} is given without {', '.join({*_MSCALES} - {*given})}, which "
+      "programs read in different ways: give attention_factor in its place"
     )
-  return found
+  slopes = [read_number(rope, key) for key in given] or [1.0, 0.0]
+  # A factor below 1 is refused with the other fields.
+  log = math.log(max(factor, 1))
+  above, below = (0.1 * slope * log + 1 for slope in slopes)
+  return above / below
 
 
 def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,15 +415,19 @@ def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
       )
     for key, value in place.items():
       name = "rope_type" if key == "type" else key  # as it was called before
-      if value is None:
-        continue
-      if name in found and found[name] != value:
-        raise ConfigError(
-          f"{name} is {_brief(found[name])} and {_brief(value)} in one file: "
-          "leave the wrong one out"
-        )
-      found[name] = value
+      # For transformers yarn's `truncate` is true if absent, false if null.
+      if value is not None or name == "truncate":
+        _add_setting(found, name, value)
   return found
+
+
+def _add_setting(found: dict[str, Any], name: str, value: Any) -> None:
+  if name in found and found[name] != value:
+    raise ConfigError(
+      f"{name} is {_brief(found[name])} and {_brief(value)} in one file: "
+      "leave the wrong one out"
+    )
+  found[name] = value
 
 
 def read_size(described: Mapping[str, Any], key: str) -> int:
@@ -400,7 +466,7 @@ def _flag(
   described: Mapping[str, Any],
   key: str,
   *,
-  absent: bool,
+  absent: bool = False,
   null: bool | None = None,
 ) -> bool:
   """Reads a boolean; None for `null` refuses it."""

@@ -20,6 +20,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import (
   FAMILIES,
   from_model_config,
+  read_stretch,
   to_model_config,
 )
 from agentrl_jax.model.hugging_face.tensor_names import places, tensors
@@ -43,9 +44,16 @@ _DTYPES = {
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 # What Llama 3.1 to 3.3 have beside the factor, which files do not name.
 _LLAMA3 = {
+  "rope_type": "llama3",
   "rope_low_frequency": 1.0,
   "rope_high_frequency": 4.0,
   "rope_original_context": 8192,
+}
+# Keys of other stretches, by config.json's.
+_SCALING = {
+  "rope_type": "rope.scaling.type",
+  "factor": "rope.scaling.factor",
+  "original_max_position_embeddings": "rope.scaling.original_context_length",
 }
 _ROPE_TOLERANCE = 1e-4  # relative, of the stretch of a wavelength
 _FETCH = "fetch it again"
@@ -178,7 +186,6 @@ class GGUFFile:
       "vocab_size": config.vocab_size,
       "attention.value_length": config.head_dim,
       "attention.causal": True,
-      "rope.scaling.type": "none",
       "expert_count": 0,
       "expert_used_count": 0,
     }
@@ -194,10 +201,24 @@ class GGUFFile:
       )
 
   def _rope(self, head_dim: int) -> dict[str, Any]:
-    """Reads how wavelengths are stretched, from the stretch of each."""
+    """Reads how wavelengths are stretched: by keys, or each by a number.
+
+    In llama.cpp a factor without a type is linear.
+    """
+    rope = {
+      key: self._value(name, None)
+      for key, name in _SCALING.items()
+      if f"{self.architecture}.{name}" in self.metadata
+    }
+    rope.setdefault("rope_type", "linear" if "factor" in rope else "none")
+    if rope["rope_type"] == "none":
+      rope["rope_type"] = "default"
+    if "factor" in rope:
+      rope["factor"] = self._number(_SCALING["factor"])
+    by_keys = read_stretch(rope)
     tensor = self._tensors.get(_ROPE_FREQUENCIES)
-    if tensor is None:
-      return {}
+    if tensor is None or by_keys["rope_type"] != "default":
+      return by_keys
     stretch = _numbers(tensor.data, tensor.tensor_type)
     found = {"rope_factor": float(stretch.max()), **_LLAMA3}
     channels = np.arange(0, head_dim, 2) / head_dim
@@ -233,7 +254,9 @@ class GGUFFile:
 
   def _check_tensors(self) -> None:
     """Raises `ConfigError` unless the file has what the model computes with."""
-    present = set(self._tensors) - {_ROPE_FREQUENCIES}
+    present = set(self._tensors)
+    if self.config.rope_type == "llama3":
+      present -= {_ROPE_FREQUENCIES}
     missing = sorted(set(self._names.values()) - present)
     unknown = sorted(present - set(self._names.values()))
     for problem, names in (("lacks", missing), ("also has", unknown)):
@@ -286,6 +309,7 @@ _HEADS = "attention.head_count"
 _READ = (
   *("context_length", "embedding_length", "block_count", "feed_forward_length"),
   *(_HEADS, "attention.head_count_kv", "attention.key_length"),
+  *_SCALING.values(),
   *("attention.layer_norm_rms_epsilon", "rope.freq_base"),
   "rope.dimension_count",
 )

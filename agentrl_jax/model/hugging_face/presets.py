@@ -69,7 +69,9 @@ _llama3 = functools.partial(
   _model, vocab_size=128_256, rope_theta=5e5, norm_epsilon=1e-5
 )
 # Llama 3.1 and later stretch the rotary wavelengths.
-_llama3_1 = functools.partial(_llama3, rope_original_context=8192)
+_llama3_1 = functools.partial(
+  _llama3, rope_type="llama3", rope_original_context=8192
+)
 # The models of April 2025, with a norm on either side of each branch.
 _glm4 = functools.partial(
   _model,

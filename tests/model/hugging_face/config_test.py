@@ -5,6 +5,7 @@ architecture.
 """
 
 import json
+import math
 import pathlib
 import tempfile
 
@@ -87,6 +88,11 @@ LLAMA_3_2_1B = {
   "tie_word_embeddings": True,
   "vocab_size": 128256,
 }
+YARN = {  # as Qwen's model cards say
+  "type": "yarn",
+  "factor": 4.0,
+  "original_max_position_embeddings": 32768,
+}
 GLM_4_9B_0414 = {
   "architectures": ["Glm4ForCausalLM"],
   "attention_bias": True,
@@ -132,6 +138,10 @@ _ROPE_FIELDS = {
   "low_freq_factor": "rope_low_frequency",
   "high_freq_factor": "rope_high_frequency",
   "original_max_position_embeddings": "rope_original_context",
+  "beta_slow": "rope_low_frequency",
+  "beta_fast": "rope_high_frequency",
+  "truncate": "rope_truncate",
+  "attention_factor": "rope_attention_factor",
 }
 _KEYS = sorted(
   {*_FIELDS, *_ROPE_FIELDS, "model_type", "architectures", "attention_bias"}
@@ -217,9 +227,44 @@ class ConfigFileTest(parameterized.TestCase):
     self.assertEqual(to_model_config(described), preset(name))
 
   def test_what_is_written_reads_the_same(self):
-    for name, config in PRESETS.items():
+    yarn = to_model_config(QWEN3_8B | {"rope_scaling": YARN})
+    linear = {"rope_scaling": {"type": "linear", "factor": 2}}
+    stretched = {"yarn": yarn, "linear": to_model_config(QWEN3_8B | linear)}
+    for name, config in (stretched | PRESETS).items():
       described = from_model_config(config, context=8192, dtype="bfloat16")
       self.assertEqual(to_model_config(described), config, name)
+
+  @parameterized.parameters(
+    ({}, {}),
+    ({"attention_factor": 0.8}, {"rope_attention_factor": 0.8}),
+    ({"mscale": 0.7, "mscale_all_dim": 0.7}, {"rope_attention_factor": 1.0}),
+    (
+      {"beta_fast": 8, "truncate": False},
+      {"rope_high_frequency": 8.0, "rope_truncate": False},
+    ),
+  )
+  def test_yarn(self, keys, fields):
+    described = QWEN2_5_14B_INSTRUCT | {"rope_scaling": YARN | keys}
+    expected = vars(preset("qwen2.5-14b")) | {
+      "rope_type": "yarn",
+      "rope_factor": 4.0,
+      "rope_original_context": 32768,
+      "rope_low_frequency": 1.0,
+      "rope_high_frequency": 32.0,
+      "rope_attention_factor": 0.1 * math.log(4) + 1,
+    }
+    self.assertEqual(vars(to_model_config(described)), expected | fields)
+    outer = {"original_max_position_embeddings": 32768}
+    inner = {k: v for k, v in (YARN | keys).items() if k not in outer}
+    described = QWEN2_5_14B_INSTRUCT | outer | {"rope_scaling": inner}
+    self.assertEqual(vars(to_model_config(described)), expected | fields)
+
+  def test_yarn_extends_the_context(self):
+    for rope, context in ((None, 40960), (YARN, 131072)):
+      with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "config.json"
+        path.write_text(json.dumps(QWEN3_8B | {"rope_scaling": rope}))
+        self.assertEqual(longest_context(path.parent), context)
 
   @parameterized.parameters(
     ({"model_type": "gpt2"}, 'model_type="gpt2" is not one of qwen2, qwen3'),
@@ -231,9 +276,30 @@ class ConfigFileTest(parameterized.TestCase):
     ({"layer_types": 3}, "layer_types has 3; full_attention alone"),
     ({"attention_bias": True}, "attention_bias=true"),
     ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
-    ({"rope_scaling": {"type": "yarn", "factor": 4}}, 'rope_type="yarn"'),
+    (
+      {"rope_scaling": {"type": "yarn", "factor": 4}},
+      "original_max_position_embeddings=null must be a whole number",
+    ),
+    ({"rope_scaling": YARN | {"truncate": None}}, "truncate=null must be true"),
+    ({"rope_scaling": YARN | {"mscale": 1}}, "mscale is given without mscale_"),
+    ({"rope_scaling": YARN | {"factor": 0.5}}, "rope_factor=0.5 must be at"),
+    (
+      {"rope_scaling": YARN | {"attn_factor": 2}},
+      '"attn_factor" means nothing',
+    ),
+    (
+      {"rope_scaling": YARN | {"beta_fast": 1, "beta_slow": 32}},
+      "0 < model.rope_low_frequency=32.0 < model.rope_high_frequency=1.0",
+    ),
+    (
+      {"rope_scaling": YARN, "original_max_position_embeddings": 4096},
+      "original_max_position_embeddings is 32768 and 4096 in one file",
+    ),
     ({"rope_scaling": {"type": "longrope"}}, 'rope_type="longrope"'),
-    ({"rope_scaling": {"type": "dynamic", "factor": 2}}, 'rope_type="dynamic"'),
+    (
+      {"rope_scaling": {"type": "dynamic", "factor": 2}},
+      'rope_type="dynamic" is not computed here .it turns a token by the len',
+    ),
     ({"rope_scaling": {"rope_type": "llama3"}}, "factor=null must be a num"),
     # Passed over, each of these would be another model.
     ({"rope_scaling": {"factor": 4.0}}, '"factor" means nothing with rope_typ'),
@@ -363,11 +429,12 @@ class ConfigFileTest(parameterized.TestCase):
     }
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     rope.pop("type", None)
-    self.assertIn(kind, ("default", "llama3"))
-    stretched = kind == "llama3" and rope["factor"] != 1
+    self.assertEqual(found.rope_type, kind)
+    stretched = kind != "default" and rope["factor"] != 1
     self.assertEqual(found.rope_factor != 1, stretched)
     for key, value in rope.items():
-      self.assertEqual(getattr(found, _ROPE_FIELDS[key]), value, key)
+      if not key.startswith("mscale"):
+        self.assertEqual(getattr(found, _ROPE_FIELDS[key]), value, key)
 
   def test_llama_with_biases_is_another_function(self):
     for key in ("attention_bias", "mlp_bias"):

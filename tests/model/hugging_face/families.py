@@ -22,6 +22,7 @@ except ImportError:
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
 NAMES = ("qwen2", "qwen3", "llama", "glm4")
+STRETCHES = ("yarn", "default", "llama3", "linear")
 
 
 def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
@@ -53,16 +54,36 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
       "attention_bias": bool(rng.integers(2)),
       "partial_rotary_factor": float(rng.choice([0.5, 0.25])),
     }
-  if family == "llama" and seed % 2 == 0:
-    described["rope_scaling"] = {
-      "rope_type": "llama3",
-      "factor": float(rng.choice([8, 32])),
-      "low_freq_factor": 1.0,
-      "high_freq_factor": 4.0,
-      # Short, so that some wavelengths are kept and others stretched.
-      "original_max_position_embeddings": int(rng.choice([16, 64])),
-    }
+  kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
+  if kind != "default":
+    described["rope_scaling"] = _stretch(kind, rng)
   return described
+
+
+def _stretch(kind: str, rng: np.random.Generator) -> dict:
+  """Rotary settings under which some wavelengths are kept, others stretched.
+
+  The original context is shorter than the rows that tests compare.
+  """
+  rope = {"rope_type": kind, "factor": float(rng.choice([4, 8, 32]))}
+  if kind != "linear":
+    rope["original_max_position_embeddings"] = int(rng.choice([16, 20]))
+  if kind == "llama3":
+    rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+  if kind == "yarn":
+    rope |= rng.choice(
+      [
+        {"beta_fast": 2.5, "beta_slow": 0.5},
+        {"attention_factor": 0.7, "truncate": False},
+        {
+          "mscale": 0.7,
+          "mscale_all_dim": 1.0,
+          "beta_fast": 3,
+          "beta_slow": 0.1,
+        },
+      ]
+    )
+  return rope
 
 
 def build(described: dict, *, dtype: str = "float32", seed: int = 0):

@@ -27,6 +27,7 @@ SIZES = {
   "norm_epsilon": 1e-5,
 }
 LLAMA3 = {
+  "rope_type": "llama3",
   "rope_factor": 8.0,
   "rope_low_frequency": 1.0,
   "rope_high_frequency": 4.0,
@@ -90,7 +91,7 @@ def write(
     if family == "llama" and (".q_proj" in name or ".k_proj" in name):
       data = permuted(data, config.head_dim)
     writer.add_tensor(gguf_name(name, config), data, raw_dtype=_type(kind_of))
-  if config.rope_factor > 1:
+  if config.rope_type == "llama3":
     writer.add_tensor("rope_freqs.weight", _stretch(config))
   writer.write_header_to_file()
   writer.write_kv_data_to_file()

@@ -34,7 +34,14 @@ SIZES = dict(
 )
 MODELS = {
   "qwen2": ModelConfig(**SIZES, qkv_bias=True, qk_norm=False),
-  "qwen3": ModelConfig(**SIZES, qk_norm=True),
+  "qwen3": ModelConfig(
+    **SIZES,
+    qk_norm=True,
+    rope_type="yarn",
+    rope_factor=4.0,
+    rope_original_context=16,
+    rope_attention_factor=1.2,
+  ),
   "llama": ModelConfig(**SIZES, qk_norm=False),
   "glm4": ModelConfig(
     **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
