@@ -249,6 +249,21 @@ class MCPTest(Case):
     finally:
       run.stdin.close()
 
+  def test_the_last_words_of_a_server_are_kept(self):
+    """Which are read by a thread of their own: as many at once as race."""
+    argv = [sys.executable, "-I", bounded_process.__file__, "100", ""]
+    started = [
+      subprocess.Popen(
+        [*argv, "sh", "-c", "echo no database >&2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+      )
+      for _ in range(8)
+    ]
+    for process in started:
+      self.assertIn(b"no database", process.communicate()[1])
+
 
 def answers(port):
   with (

@@ -101,12 +101,16 @@ def main(max_line: int, last: str, argv: list[str]) -> int:
   process = command.process
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
   assert process.stdout is not None
-  for work in (
-    command.pass_input_on,
-    lambda: command.watch(parent),
-    lambda: command.keep(process.stderr),
-  ):
-    threading.Thread(target=work, daemon=True).start()
+  keeping, *others = (
+    threading.Thread(target=work, args=args, daemon=True)
+    for work, *args in (
+      (command.keep, process.stderr),
+      (command.pass_input_on,),
+      (command.watch, parent),
+    )
+  )
+  for thread in (keeping, *others):
+    thread.start()
   try:
     with contextlib.suppress(BrokenPipeError):
       (command.pass_output_on if max_line else command.keep)(process.stdout)
@@ -114,6 +118,7 @@ def main(max_line: int, last: str, argv: list[str]) -> int:
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(_STATUS_S)
     command.end(signal.SIGKILL)
+    keeping.join(_STATUS_S)  # who left its group may still hold the stream
     with contextlib.suppress(OSError):
       os.write(2, b"".join(command.said)[-KEPT_BYTES:])
     if last:
