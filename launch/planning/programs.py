@@ -123,8 +123,7 @@ def learner_load(
       imbalance=imbalance,
     )
   rows = packed_groups(settings, attempts)
-  # Only trees let splash skip blocks that belong to different attempts.
-  if blocks is not None and (kernel != "splash" or batch.sharing > 1):
+  if blocks is not None:
     visited = rows.keys_visited(blocks)
     imbalance = rows.imbalance(blocks, shards)
   return Load(

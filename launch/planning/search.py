@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import jax.numpy as jnp
 
-from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.sharding import MESH_AXES
 from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from launch.config.settings import Settings
@@ -156,26 +155,14 @@ def state_bytes(settings: Settings) -> float:
 def kept_bytes(settings: Settings) -> float:
   """Bytes that a gradient has on a chip at least, beside the state.
 
-  The input of every layer, which each choice of compute.remat keeps, the output
-  matrix gathered along fsdp, and `mask_bytes`.
+  The input of every layer, which each choice of compute.remat keeps, and the
+  output matrix gathered along fsdp.
   """
   c = settings.model
   number = _number_bytes(settings)
   inputs = c.num_layers * _tokens_of_chip(settings) * c.width
   head = c.vocab_size * c.width / settings.mesh["tensor"]
-  return number * (inputs + head) + mask_bytes(settings)
-
-
-def mask_bytes(settings: Settings) -> float:
-  """Bytes of a chip that splash's masks of prefix trees take, at least.
-
-  One for each pair of a chip's queries and its rows' keys. Without trees, and
-  by other kernels, no mask is kept.
-  """
-  kernel, _ = choose(settings.compute, "tpu", settings.model.head_dim)
-  if settings.batch.sharing == 1 or kernel != "splash":
-    return 0.0
-  return _tokens_of_chip(settings) * settings.batch.row_length
+  return number * (inputs + head)
 
 
 def gradient_bytes(settings: Settings) -> float:

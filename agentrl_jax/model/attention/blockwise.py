@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.model import sharding
+from agentrl_jax.model.attention import reference
 
 _HIDDEN = -1e30  # finite, so that differences of scores are
 
@@ -166,12 +167,8 @@ def _visible_pairs(
   end_BS: jax.Array, num_queries: int, block: int, first: jax.Array
 ) -> _Pairs:
   """Lists the pairs of blocks with a visible pair of tokens, those first."""
-  num_rows, num_keys = end_BS.shape
-  query_N1 = (first + jnp.arange(0, num_queries, block))[:, None]
-  key_M = jnp.arange(0, num_keys, block)
-  end_BM = jnp.max(end_BS.reshape(num_rows, -1, block), axis=-1)
-  is_visible_BNM = (key_M < query_N1 + block) & (
-    end_BM[:, None] > jnp.maximum(query_N1, key_M)
+  is_visible_BNM = reference.visible_blocks(
+    end_BS, num_queries, first, queries=block, keys=block
   )
   is_visible_P = is_visible_BNM.reshape(-1)
   # Counted, not sorted: XLA sorts many entries slowly.

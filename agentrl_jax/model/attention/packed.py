@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
@@ -92,59 +92,43 @@ def attend(
     "interpret": platform != "tpu",
     "name": ATTENDED,
   }
-  kernel = None
-  if chosen == "splash" and end_BT is not None:
+  if chosen == "splash":
     splash.check_length(length, shards)
-  elif chosen == "splash":
-    kernel = splash.make_kernel(
-      length, heads_per_key, shards=shards, **settings
-    )
   attend_on_device = functools.partial(
     _attend_on_device, chosen, settings, end_BT is not None
   )
   if sharding.is_split(mesh):
-    attend_on_device = _on_devices(attend_on_device, chosen, kernel, mesh)
+    attend_on_device = jax.shard_map(
+      functools.partial(attend_on_device, is_split=shards > 1),
+      mesh=mesh,
+      in_specs=(_Q, _KV, _KV, sharding.BATCH_SPEC),
+      out_specs=_Q,
+      check_vma=chosen == "xla",  # kernels do not say over what they vary
+    )
   mark_BT = segment_BT if end_BT is None else end_BT
-  mixed = attend_on_device(kernel, q_BTKGH, k_BTKH, v_BTKH, mark_BT)
+  mixed = attend_on_device(q_BTKGH, k_BTKH, v_BTKH, mark_BT)
   return checkpoint_name(mixed, ATTENDED)
 
 
-def _on_devices(attend_on_device, chosen: str, kernel, mesh: Mesh):
-  of_kernel = None
-  if kernel is not None:
-    of_kernel = kernel.manual_sharding_spec(
-      NamedSharding(mesh, PartitionSpec(None, "sequence"))
-    )
-  return jax.shard_map(
-    functools.partial(attend_on_device, is_split=mesh.shape["sequence"] > 1),
-    mesh=mesh,
-    in_specs=(of_kernel, _Q, _KV, _KV, sharding.BATCH_SPEC),
-    out_specs=_Q,
-    check_vma=chosen == "xla",  # kernels do not say over what they vary
-  )
-
-
 def _attend_on_device(
-  chosen, settings, is_tree, kernel, q, k, v, mark_BT, is_split=False
+  chosen, settings, is_tree, q, k, v, mark_BS, is_split=False
 ):
   """Attends with the queries, heads and rows of one device.
 
-  `mark_BT` are segments, or the ends of subtrees if `is_tree`.
+  `mark_BS` are segments, or the ends of subtrees if `is_tree`.
   """
-  mark_BS, first = mark_BT, 0
+  first = 0
   if is_split:
     k, v, mark_BS = (
       jax.lax.all_gather(x, "sequence", axis=1, tiled=True)
-      for x in (k, v, mark_BT)
+      for x in (k, v, mark_BS)
     )
     first = jax.lax.axis_index("sequence") * q.shape[1]
-  if kernel is not None:
-    return splash.attend(kernel, q, k, v, mark_BT, mark_BS)
   end_BS = mark_BS if is_tree else segment_ends(mark_BS)
   # Padding sees itself, so that it stays finite.
   end_BS = jnp.maximum(end_BS, jnp.arange(1, end_BS.shape[1] + 1))
   if chosen == "splash":
-    return splash.attend_tree(q, k, v, end_BS, first=first, **settings)
+    return splash.attend(q, k, v, end_BS, first=first, **settings)
   if chosen == "cudnn":
     return _attend_cudnn(q, k, v, end_BS, first)
   if settings["block"]:

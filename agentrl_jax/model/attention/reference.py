@@ -118,6 +118,28 @@ def visible(
   return causal_TS & (query_T1 < end_BS[:, None, :])
 
 
+def visible_blocks(
+  end_BS: jax.Array,
+  num_queries: int,
+  first: int | jax.Array,
+  *,
+  queries: int,
+  keys: int,
+) -> jax.Array:
+  """Returns which blocks have a visible pair of tokens, bool [B, N, M].
+
+  N blocks of `queries` tokens, M blocks of `keys`. Every token has to see
+  itself: end[t] > t.
+  """
+  num_rows, num_keys = end_BS.shape
+  query_N1 = (first + jnp.arange(0, num_queries, queries))[:, None]
+  key_M = jnp.arange(0, num_keys, keys)
+  end_B1M = jnp.max(end_BS.reshape(num_rows, 1, -1, keys), axis=-1)
+  # A block of keys that begins among the queries has the key of one of them,
+  # which sees itself.
+  return (key_M < query_N1 + queries) & (end_B1M > query_N1)
+
+
 @jax.custom_vjp
 def _attend_visible(
   q_BKGTH: jax.Array,

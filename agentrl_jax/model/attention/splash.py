@@ -1,17 +1,23 @@
 """Attention over packed rows by JAX's splash kernel for TPUs (Pallas).
 
-Scores never leave the chip's fast memory, and blocks above the diagonal are
+Scores never leave the chip's fast memory, and blocks that nobody sees are
 skipped. One call serves the query heads of one key/value head, so that keys and
 values are not repeated. Off a TPU the kernel runs in Pallas's interpreter,
 correct but slow.
+
+Axes: N blocks of queries, M blocks of keys; others as in `attention.blockwise`.
 """
 
+import importlib.util
+import types
+
 import jax
+import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_kernel as kernels,
+  splash_attention_kernel,
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_mask as masks,
+  splash_attention_mask_info as mask_info,
 )
 
 from agentrl_jax.errors import ConfigError
@@ -33,55 +39,7 @@ def check_length(length: int, shards: int) -> None:
     )
 
 
-def make_kernel(
-  length: int,
-  heads_per_key: int,
-  *,
-  shards: int,
-  block: int,
-  interpret: bool,
-  name: str,
-) -> kernels.SplashAttentionKernel:
-  """Makes a causal kernel for rows of `length` tokens in `shards` of queries.
-
-  Its arrays say which blocks to skip; inside shard_map each device needs its
-  own part, which `kernel.manual_sharding_spec` describes. `name` is the name of
-  the residuals in checkpoint policies.
-  """
-  check_length(length, shards)
-  mask = masks.MultiHeadMask(
-    [masks.CausalMask((length, length))] * heads_per_key
-  )
-  return kernels.make_splash_mqa(
-    mask,
-    block_sizes=_block_sizes(block, length // shards, length),
-    head_shards=1,
-    q_seq_shards=shards,
-    residual_checkpoint_name=name,
-    interpret=interpret,
-  )
-
-
 def attend(
-  kernel: kernels.SplashAttentionKernel,
-  q_BTKGH: jax.Array,
-  k_BSKH: jax.Array,
-  v_BSKH: jax.Array,
-  segment_BT: jax.Array,
-  segment_BS: jax.Array,
-) -> jax.Array:
-  """Attends to earlier tokens of the segment, [B, T, K, G, H]."""
-  of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
-  return _over_rows(
-    of_heads,
-    q_BTKGH,
-    k_BSKH,
-    v_BSKH,
-    kernels.SegmentIds(q=segment_BT, kv=segment_BS),
-  )
-
-
-def attend_tree(
   q_BTKGH: jax.Array,
   k_BSKH: jax.Array,
   v_BSKH: jax.Array,
@@ -94,57 +52,126 @@ def attend_tree(
 ) -> jax.Array:
   """Computes `reference.attend_packed` by splash, [B, T, K, G, H].
 
-  Which blocks are skipped is known at run time only, so the kernel takes the
-  mask of each row, T S bytes.
+  Which blocks are skipped is known at run time only. The mask of a block is
+  computed in the kernel from the ends of its keys, so that a row takes memory
+  for T ends and not for T S pairs. `name` is that of the residuals in
+  checkpoint policies.
   """
   length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
-  block_sizes = _block_sizes(block, length, num_keys)
+  sizes = _block_sizes(block, length, num_keys)
+  query_T = first + jnp.arange(length, dtype=jnp.int32)
 
-  def of_heads(q_KGTH, k_KSH, v_KSH, visible_TS):
-    kernel = kernels.make_splash_mqa(
-      visible_TS[None],
-      block_sizes=block_sizes,
-      head_shards=1,
-      q_seq_shards=1,
+  def of_row(q_KGTH, k_KSH, v_KSH, end_S, visible_NM):
+    along_keys = _mask_info(visible_NM, axis=1)
+    kernel = _kernels.SplashAttentionKernel(
+      along_keys,
+      along_keys,
+      _mask_info(visible_NM, axis=0),
+      block_sizes=sizes,
+      is_mqa=True,
+      save_residuals=False,
+      mask_value=_kernels.DEFAULT_MASK_VALUE,
+      attn_logits_soft_cap=None,
       residual_checkpoint_name=name,
+      mask_function=None,
       interpret=interpret,
     )
-    return jax.vmap(_with_static_flags(kernel))(q_KGTH, k_KSH, v_KSH)
+    marks = _kernels.SegmentIds(q=query_T, kv=end_S)
+    of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
+    return of_heads(q_KGTH, k_KSH, v_KSH, marks)
 
-  visible_BTS = reference.visible(end_BS, length, first)
-  return _over_rows(of_heads, q_BTKGH, k_BSKH, v_BSKH, visible_BTS)
-
-
-def _with_static_flags(
-  kernel: kernels.SplashAttentionKernel,
-) -> kernels.SplashAttentionKernel:
-  """Undoes what jax 0.10 does to a flag when a kernel is made while tracing.
-
-  It becomes an array, and calling the kernel asks for its value.
-  """
-  for name in ("fwd_mask_info", "dq_mask_info", "dkv_mask_info"):
-    info = getattr(kernel, name)
-    setattr(kernel, name, info._replace(is_dynamic_mask=True))
-  return kernel
-
-
-def _over_rows(of_heads, q_BTKGH, k_BSKH, v_BSKH, marks) -> jax.Array:
+  visible_BNM = reference.visible_blocks(
+    end_BS, length, first, queries=sizes.block_q, keys=sizes.block_kv
+  )
   q_BTKGH = q_BTKGH * q_BTKGH.shape[-1] ** -0.5
-  mixed_BKGTH = jax.vmap(of_heads)(
+  mixed_BKGTH = jax.vmap(of_row)(
     q_BTKGH.transpose(0, 2, 3, 1, 4),
     k_BSKH.swapaxes(1, 2),
     v_BSKH.swapaxes(1, 2),
-    marks,
+    end_BS,
+    visible_BNM,
   )
   return mixed_BKGTH.transpose(0, 3, 1, 2, 4)
 
 
-def _block_sizes(
-  block: int, num_queries: int, num_keys: int
-) -> kernels.BlockSizes:
+def _mask_info(visible_NM: jax.Array, axis: int) -> mask_info.MaskInfo:
+  """Says which blocks a kernel computes that goes along `axis`.
+
+  While it skips blocks, the next one that it computes is fetched.
+  """
+  index_NM = jax.lax.broadcasted_iota(jnp.int32, visible_NM.shape, axis)
+  last = jnp.max(
+    index_NM, axis=axis, keepdims=True, where=visible_NM, initial=0
+  )
+  next_NM = jax.lax.cummin(
+    jnp.where(visible_NM, index_NM, last), axis=axis, reverse=True
+  )
+  return mask_info.MaskInfo(
+    data_next=next_NM[None].astype(jnp.int16),  # scalar memory is small
+    mask_next=None,
+    block_mask=visible_NM[None].astype(jnp.int8),
+    partial_mask_blocks=None,
+    q_sequence=None,
+    is_dynamic_mask=True,
+  )
+
+
+def _hide(
+  score,
+  hidden,
+  _should_not_mask,
+  _mask_ref,
+  _q_sequence_ref,
+  query_ref,
+  end_ref,
+  *,
+  k_slice,
+  k_offset,
+  k_in_lanes=True,
+  **_,
+):
+  """Sets scores of a block to `hidden` where the key is not visible.
+
+  Scores are [queries, keys] if `k_in_lanes`, else [keys, queries]. The kernel
+  repeats what belongs to lines in SLOTS columns, and to columns in 8 lines.
+  """
+  key = k_offset + jax.lax.broadcasted_iota(
+    jnp.int32, score.shape, 1 if k_in_lanes else 0
+  )
+  copies = (1, score.shape[1] // SLOTS)
+  if k_in_lanes:
+    query, end = jnp.tile(query_ref[...], copies), end_ref[:1, k_slice]
+  else:
+    query, end = query_ref[:1, :], jnp.tile(end_ref[k_slice, :], copies)
+  return jnp.where((key <= query) & (query < end), score, hidden)
+
+
+def _with_ends() -> types.ModuleType:
+  """Copies JAX's kernels, and changes which keys of a block are visible.
+
+  Theirs takes a mark for each query and each key, and compares them for
+  equality: segments. `_hide` takes places of queries and ends of keys. Nothing
+  else differs, and JAX's own module stays as it is.
+  """
+  spec = importlib.util.find_spec(splash_attention_kernel.__name__)
+  copy = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(copy)
+  if not hasattr(copy, "_apply_mask_and_soft_cap"):
+    raise ImportError(
+      f"jax {jax.__version__} has no _apply_mask_and_soft_cap in "
+      f"{copy.__name__}, which masks the scores in jax 0.10: install that one"
+    )
+  copy._apply_mask_and_soft_cap = _hide
+  return copy
+
+
+_kernels = _with_ends()
+
+
+def _block_sizes(block: int, num_queries: int, num_keys: int):
   queries = block_length(block, num_queries)
   keys = block_length(block, num_keys)
-  return kernels.BlockSizes(
+  return _kernels.BlockSizes(
     block_q=queries,
     block_kv=keys,
     block_q_dkv=queries,

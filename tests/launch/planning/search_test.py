@@ -14,9 +14,7 @@ from launch.planning.search import (
   estimate,
   exchanged,
   exchanged_between_slices,
-  kept_bytes,
   largest,
-  mask_bytes,
   meshes,
   search,
   shape_name,
@@ -202,24 +200,6 @@ class FormulasTest(parameterized.TestCase):
     split = estimate(settings, _mesh(fsdp=8, sequence=4), V5P_64)
     # Attention is three fifths of the work, and of its mean takes 7 / 4.
     self.assertBetween(split.estimate_s / whole.estimate_s, 1.3, 1.6)
-
-  def test_masks_of_trees_grow_with_the_square_of_a_row(self):
-    for length, sequence, rows in (
-      (8192, 1, 4),
-      (131072, 1, 1),
-      (131072, 4, 1),
-    ):
-      settings = _settings()  # train.sharing=8
-      batch = dataclasses.replace(settings.batch, row_length=length)
-      settings = dataclasses.replace(settings, batch=batch)
-      mesh = _mesh(fsdp=8, sequence=sequence)
-      settings = with_rows(with_mesh(settings, mesh), 8 * rows)
-      wanted = rows * length * length / sequence
-      self.assertEqual(mask_bytes(settings), wanted)
-      alone = dataclasses.replace(settings.batch, sharing=1)
-      alone = dataclasses.replace(settings, batch=alone)
-      self.assertEqual(mask_bytes(alone), 0)
-      self.assertEqual(kept_bytes(settings) - kept_bytes(alone), wanted)
 
   def test_estimate_is_infinite_where_the_state_does_not_fit(self):
     whole = estimate(_settings(), _mesh(data=32), V5P_64)

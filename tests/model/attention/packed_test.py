@@ -1,6 +1,7 @@
 """Every kernel of attention says what a loop over tokens says."""
 
 import functools
+import unittest
 from unittest import mock
 
 import jax
@@ -8,10 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
+from jax.sharding import NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.attention import packed, reference
+from agentrl_jax.model import sharding
+from agentrl_jax.model.attention import packed, reference, splash
 from agentrl_jax.model.attention.packed import choose
+from launch.planning import chips
+from launch.planning.chips import parse_slice
 from tests.model.attention.trees import random_ends
 from tests.settings import compute_config
 
@@ -137,6 +142,34 @@ class KernelTest(parameterized.TestCase):
     for found, wanted in zip(slopes, plain_slopes, strict=True):
       np.testing.assert_allclose(found, wanted, atol=2e-5)
 
+  def test_splash_of_the_end_of_a_row_skips_what_nobody_sees(self):
+    """As a device of `mesh.sequence` does: 3 blocks of 128, 3 of 256 keys."""
+    length, first = 768, 384
+    end_1S = np.arange(1, length + 1)[None]  # of padding
+    end_1S[:, :256] = 256  # a tree that no query sees
+    end_1S[:, 256:600], end_1S[:, 450:500] = 600, 500
+    end_1S[:, 600:700] = 700
+    end_1S = jnp.asarray(end_1S)
+    seen = reference.visible_blocks(end_1S, 384, first, queries=128, keys=256)
+    np.testing.assert_array_equal(seen, [[[0, 1, 0], [0, 1, 1], [0, 0, 1]]])
+    q, k, v = (jnp.asarray(x[:1, :, :1]) for x in _inputs(length)[:3])
+    q, weight = q[:, first:], jnp.cos(q[:, first:])
+
+    def gradient(attend):
+      def total(q, k, v):
+        return jnp.sum(weight * attend(q, k, v, end_1S, first=first))
+
+      return jax.jit(jax.value_and_grad(total, (0, 1, 2)))(q, k, v)
+
+    splashed = functools.partial(
+      splash.attend, block=256, interpret=True, name="attended"
+    )
+    value, slopes = gradient(splashed)
+    wanted, wanted_slopes = gradient(reference.attend_packed)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    for found, slope in zip(slopes, wanted_slopes, strict=True):
+      np.testing.assert_allclose(found, slope, atol=2e-5)
+
   def test_splash_takes_whole_blocks(self):
     with self.assertRaisesRegex(
       ConfigError, "row_length=48 must be a multiple"
@@ -161,6 +194,47 @@ class KernelTest(parameterized.TestCase):
       np.testing.assert_allclose(
         found.astype(np.float32), wanted.astype(np.float32), atol=0.05
       )
+
+
+@unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
+class CompiledTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("v5e:2x2", 1, "end_BT"),
+    ("v5p:2x2x1", 4, "segment_BT"),
+    ("v6e:2x2", 4, "end_BT"),
+  )
+  @pytest.mark.slow
+  def test_long_rows_on_a_tpu(self, name, shards, mark):
+    """Takes memory for tokens, not for pairs of them: rows of 131,072."""
+    devices = chips.describe(parse_slice(name))[:shards]
+    mesh = sharding.make_mesh({"sequence": shards}, devices)
+    compute = compute_config(attention="splash", dtype="bfloat16")
+
+    def total(q, k, v, marks):
+      out = packed.attend(
+        q, k, v, **{"segment_BT": None, mark: marks}, compute=compute, mesh=mesh
+      )
+      return jnp.sum(out.astype(jnp.float32))
+
+    def operand(*shape, dtype=jnp.bfloat16):
+      spec = PartitionSpec(None, "sequence")
+      where = NamedSharding(mesh, spec)
+      return jax.ShapeDtypeStruct((2, 2**17, *shape), dtype, sharding=where)
+
+    compiled = (
+      jax.jit(jax.grad(total, (0, 1, 2)))
+      .trace(
+        operand(1, 2, 128),
+        operand(1, 128),
+        operand(1, 128),
+        operand(dtype=jnp.int32),
+      )
+      .lower(lowering_platforms=("tpu",))
+      .compile()
+    )
+    self.assertIn("splash_mqa_dkv", compiled.as_text())
+    taken = compiled.memory_analysis().temp_size_in_bytes
+    self.assertLess(taken, 2**34 / shards / 4)  # a quarter of T x T bytes
 
 
 class CacheTest(parameterized.TestCase):
