@@ -85,7 +85,14 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   try:
     return to_model_config(described), described["model_type"]
   except ConfigError as error:
-    raise ConfigError(f"{path}: {error}") from error
+    text = f"{path}: {error}"
+    name = described.get("model_type")
+    if isinstance(name, str) and name not in FAMILIES:
+      # Imported here, since it reads folders by what is above.
+      from agentrl_jax.model.hugging_face.nearest import nearest
+
+      text += f" {nearest(path.parent, described)}"
+    raise ConfigError(text) from error
 
 
 def longest_context(folder: pathlib.Path) -> int | None:
@@ -118,8 +125,9 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
   name = described.get("model_type")
   if not isinstance(name, str) or name not in FAMILIES:
     raise ConfigError(
-      f"model_type={_brief(name)} is not one of {', '.join(FAMILIES)}: the "
-      "decoder does not compute it. Start from a model of these families"
+      f"model_type={brief(name)} is not one of {', '.join(FAMILIES)}: the "
+      "decoder does not compute it. Start from a model of these families, or "
+      "add it (docs/new_model_family.md)."
     )
   family = FAMILIES[name]
   _refuse(described, family)
@@ -220,7 +228,7 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   for key, allowed in _ONLY.items():
     if key in described and not _is_one_of(described[key], allowed):
       raise ConfigError(
-        f"{key}={_brief(described[key])} is not computed here; what is, has "
+        f"{key}={brief(described[key])} is not computed here; what is, has "
         f"{key}={json.dumps(allowed[0])}. Start from a model that has"
       )
   if _flag(described, "attention_bias", absent=False, null=False) and (
@@ -234,7 +242,7 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   names = described.get("architectures")
   if names is not None and names != [family.architecture]:
     raise ConfigError(
-      f"architectures={_brief(names)} is not computed here; of this model_type "
+      f"architectures={brief(names)} is not computed here; of this model_type "
       f'["{family.architecture}"] is, or no such key. Start from a model that '
       "predicts the next token"
     )
@@ -242,9 +250,13 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   if layers is None:
     return
   num_layers = read_size(described, "num_hidden_layers")
-  if layers != ["full_attention"] * num_layers:
+  if (
+    not isinstance(layers, list)
+    or len(layers) != num_layers
+    or any(kind != "full_attention" for kind in layers)
+  ):
     raise ConfigError(
-      f"layer_types has {_brief(layers)}; full_attention alone is computed "
+      f"layer_types has {brief(layers)}; full_attention alone is computed "
       f"here, once for each of num_hidden_layers={num_layers}. Start from a "
       "model that has no other"
     )
@@ -293,7 +305,7 @@ def _head_dim(
   return width // num_heads
 
 
-_ROPE = ("rope_scaling", "rope_parameters")
+ROPE = ("rope_scaling", "rope_parameters")
 _ORIGINAL = "original_max_position_embeddings"
 # Keys of each type, and the fields of `ModelConfig` that they are.
 _STRETCHES: Mapping[str, Mapping[str, str]] = {
@@ -356,7 +368,7 @@ def read_stretch(rope: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(kind, str) or kind not in _STRETCHES:
     reason = _REASONS.get(kind) if isinstance(kind, str) else None
     raise ConfigError(
-      f"rope_type={_brief(kind)} is not computed here"
+      f"rope_type={brief(kind)} is not computed here"
       f"{f' ({reason})' if reason else ''}; {', '.join(_STRETCHES)} are. "
       "Past the context that the model was trained on, other types change what "
       "it says; without them, delete rope_scaling from config.json and keep to "
@@ -367,7 +379,7 @@ def read_stretch(rope: Mapping[str, Any]) -> dict[str, Any]:
   read |= set(_MSCALES if kind == "yarn" else ())
   if unread := sorted(set(rope) - read):
     raise ConfigError(
-      f"{' and '.join(_ROPE)}: {', '.join(map(_brief, unread))} means nothing "
+      f"{' and '.join(ROPE)}: {', '.join(map(brief, unread))} means nothing "
       f"with rope_type={json.dumps(kind)} here; allowed are "
       f"{', '.join(sorted(read))}. Delete it if the model does without"
     )
@@ -405,12 +417,12 @@ def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
   """
   found: dict[str, Any] = {}
   top = {k: described.get(k) for k in ("rope_theta", "partial_rotary_factor")}
-  for place in (top, *(described.get(key) for key in _ROPE)):
+  for place in (top, *(described.get(key) for key in ROPE)):
     if place is None:
       continue
     if not isinstance(place, dict):
       raise ConfigError(
-        f"{' or '.join(_ROPE)}={_brief(place)} must be an object with "
+        f"{' or '.join(ROPE)}={brief(place)} must be an object with "
         "rope_type, or null: correct the file"
       )
     for key, value in place.items():
@@ -424,7 +436,7 @@ def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
 def _add_setting(found: dict[str, Any], name: str, value: Any) -> None:
   if name in found and found[name] != value:
     raise ConfigError(
-      f"{name} is {_brief(found[name])} and {_brief(value)} in one file: "
+      f"{name} is {brief(found[name])} and {brief(value)} in one file: "
       "leave the wrong one out"
     )
   found[name] = value
@@ -439,7 +451,7 @@ def read_size(described: Mapping[str, Any], key: str) -> int:
     or not 1 <= value <= _LARGEST
   ):
     raise ConfigError(
-      f"{key}={_brief(value)} must be a whole number from 1 to {_LARGEST}: "
+      f"{key}={brief(value)} must be a whole number from 1 to {_LARGEST}: "
       "correct the file"
     )
   return value
@@ -456,7 +468,7 @@ def read_number(
     or not 0 < value <= most
   ):
     raise ConfigError(
-      f"{key}={_brief(value)} must be a number above 0, of at most {most:g}: "
+      f"{key}={brief(value)} must be a number above 0, of at most {most:g}: "
       "correct the file"
     )
   return float(value)
@@ -475,7 +487,7 @@ def _flag(
     return null
   if not isinstance(value, bool):
     raise ConfigError(
-      f"{key}={_brief(value)} must be true or false: correct the file"
+      f"{key}={brief(value)} must be true or false: correct the file"
     )
   return value
 
@@ -485,8 +497,8 @@ def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
   return any(type(value) is type(one) and value == one for one in allowed)
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any, longest: int = 60) -> str:
   """Writes a value as JSON does, cut to what a sentence can hold."""
   is_nested = isinstance(value, dict | list | tuple)
   text = reprlib.repr(value) if is_nested else json.dumps(value, default=repr)
-  return text if len(text) <= 60 else f"{text[:57]}..."
+  return text if len(text) <= longest else f"{text[: longest - 3]}..."

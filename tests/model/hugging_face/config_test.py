@@ -274,6 +274,10 @@ class ConfigFileTest(parameterized.TestCase):
     ({"layer_types": ["sliding_attention"]}, "layer_types has .'sliding_att"),
     ({"layer_types": ["full_attention"]}, "once for each of num_hidden_layers"),
     ({"layer_types": 3}, "layer_types has 3; full_attention alone"),
+    (  # without a list as long as this
+      {"layer_types": ["full_attention"], "num_hidden_layers": 2**31 - 1},
+      "once for each of num_hidden_layers=2147483647",
+    ),
     ({"attention_bias": True}, "attention_bias=true"),
     ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}"),
     (
