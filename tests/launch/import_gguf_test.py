@@ -120,7 +120,8 @@ class ImportTest(parameterized.TestCase):
     self.assertCountEqual(names, ["default", "tool_use"])
 
   @parameterized.parameters(
-    ("general.architecture", "gemma3", "is not one of qwen2, qwen3, llama"),
+    ("general.architecture", "gemma3", "is not one of glm4, llama"),
+    ("general.architecture", "mistral", "is not one of glm4, llama"),
     ("qwen2.attention.sliding_window", 4096, "not computed here"),
     ("qwen2.rope.scaling.type", "yarn", "factor=null must be a number"),
     ("qwen2.rope.scaling.type", "longrope", "by the len"),

@@ -1,8 +1,8 @@
 """Converts between Hugging Face's `config.json` and `ModelConfig`.
 
-Four families are read: `qwen2` (Qwen2.5), `qwen3`, `llama` (Llama 3) and `glm4`
-(GLM-4-0414). A setting that the decoder does not compute is refused by its key,
-never ignored: a model that runs and computes something else is worse than none.
+Those of `FAMILIES` are read. A setting that the decoder does not compute is
+refused by its key, never ignored: a model that runs and computes something else
+is worse than none.
 """
 
 import dataclasses
@@ -33,6 +33,8 @@ class Family:
   default_rotary_share: float = 1.0
   interleaved_rotary: bool = False  # channel 2i turns with channel 2i + 1
   fused_gate_up: bool = False  # one tensor, the gate's rows first
+  # Keys that must be null, since without them transformers computes otherwise.
+  nulls: tuple[str, ...] = ()
 
 
 # A new family is an entry here, as far as its properties go. Other names of
@@ -44,6 +46,9 @@ FAMILIES: Mapping[str, Family] = {
     architecture="Qwen3ForCausalLM", default_head_dim=128, qk_norm=True
   ),
   "llama": Family(architecture="LlamaForCausalLM"),
+  "mistral": Family(
+    architecture="MistralForCausalLM", nulls=("sliding_window",)
+  ),
   "glm4": Family(
     architecture="Glm4ForCausalLM",
     default_head_dim=128,
@@ -225,10 +230,12 @@ def family_of(config: ModelConfig) -> str:
 
 
 def _refuse(described: Mapping[str, Any], family: Family) -> None:
-  for key, allowed in _ONLY.items():
-    if key in described and not _is_one_of(described[key], allowed):
+  nulls = {key: (None,) for key in family.nulls}
+  for key, allowed in {**_ONLY, **nulls}.items():
+    value = described.get(key, "absent" if key in nulls else allowed[0])
+    if not _is_one_of(value, allowed):
       raise ConfigError(
-        f"{key}={brief(described[key])} is not computed here; what is, has "
+        f"{key}={brief(value)} is not computed here; what is, has "
         f"{key}={json.dumps(allowed[0])}. Start from a model that has"
       )
   if _flag(described, "attention_bias", absent=False, null=False) and (

@@ -135,11 +135,12 @@ class GGUFFile:
 
   def _family(self) -> str:
     family = self.metadata.get("general.architecture")
-    if family not in FAMILIES:
+    known = set(FAMILIES) & set(gguf.MODEL_ARCH_NAMES.values())
+    if family not in known:
       raise ConfigError(
         f"{self.path}: general.architecture={family!r} is not one of "
-        f"{', '.join(FAMILIES)}, which the decoder computes: take a model of "
-        "these families"
+        f"{', '.join(sorted(known))}, which the decoder computes: take a model "
+        "of these families"
       )
     if self.metadata.get("split.count", 1) > 1:
       raise ConfigError(

@@ -32,7 +32,7 @@ _NEUTRAL = frozenset(
   + ("max_window_layers", "pretraining_tp")
 )
 _LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.\*\.(.+)")
-_FILLED = (2, 1.0, True)  # what a missing key is taken to be
+_FILLED = (2, 1.0, True, None)  # what a missing key is taken to be
 _MOST = 5  # differences of a kind that a sentence lists
 _LONGEST = 40  # characters of a value there
 _ATTEMPTS = 100  # more than a config.json has keys to be refused

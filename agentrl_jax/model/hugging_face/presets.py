@@ -72,6 +72,8 @@ _llama3 = functools.partial(
 _llama3_1 = functools.partial(
   _llama3, rope_type="llama3", rope_original_context=8192
 )
+_mistral = functools.partial(_model, rope_theta=1e6, norm_epsilon=1e-5)
+_tekken = functools.partial(_mistral, vocab_size=131_072, head_dim=128)
 # The models of April 2025, with a norm on either side of each branch.
 _glm4 = functools.partial(
   _model,
@@ -106,6 +108,9 @@ PRESETS: Mapping[str, ModelConfig] = {
   "llama-3.2-1b": _llama3_1(2048, 16, 32, 8192, rope_factor=32, tied=True),
   "llama-3.2-3b": _llama3_1(3072, 28, 24, 8192, rope_factor=32, tied=True),
   "llama-3.3-70b": _llama3_1(8192, 80, 64, 28_672, rope_factor=8),
+  "mistral-7b-v0.3": _mistral(4096, 32, 32, 14_336, vocab_size=32_768),
+  "mistral-nemo-12b": _tekken(5120, 40, 32, 14_336),
+  "mistral-small-24b": _tekken(5120, 40, 32, 32_768, rope_theta=1e8),
   "glm-4-9b-0414": _glm4(4096, 40, 32, 13_696, qkv_bias=True),
   "glm-4-32b-0414": _glm4(6144, 61, 48, 23_040, qkv_bias=False),
 }

@@ -440,6 +440,16 @@ class ConfigFileTest(parameterized.TestCase):
       if not key.startswith("mscale"):
         self.assertEqual(getattr(found, _ROPE_FIELDS[key]), value, key)
 
+  def test_mistral_is_read_without_its_window(self):
+    """Without the key it has a window of 4096 tokens."""
+    described = LLAMA_3_2_1B | {"architectures": ["MistralForCausalLM"]}
+    described["model_type"] = "mistral"
+    whole = to_model_config(described | {"sliding_window": None})
+    self.assertEqual(whole, preset("llama-3.2-1b"))
+    for window in ({}, {"sliding_window": 4096}, {"sliding_window": False}):
+      with self.assertRaisesRegex(ConfigError, "sliding_window=.* is not comp"):
+        to_model_config(described | window)
+
   def test_llama_with_biases_is_another_function(self):
     for key in ("attention_bias", "mlp_bias"):
       with self.assertRaisesRegex(ConfigError, key):

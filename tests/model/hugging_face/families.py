@@ -21,7 +21,7 @@ except ImportError:
   safetensors = torch = transformers = None  # tests then skip, saying so
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
-NAMES = ("qwen2", "qwen3", "llama", "glm4")
+NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral")
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
 
@@ -54,6 +54,8 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
       "attention_bias": bool(rng.integers(2)),
       "partial_rotary_factor": float(rng.choice([0.5, 0.25])),
     }
+  if family == "mistral":
+    described["sliding_window"] = None
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
   if kind != "default":
     described["rope_scaling"] = _stretch(kind, rng)

@@ -221,7 +221,7 @@ class PeftTest(parameterized.TestCase):
       np.testing.assert_allclose(found, wanted, atol=1e-4)
     return wanted
 
-  @parameterized.parameters(*families.NAMES)
+  @parameterized.parameters(*MODELS)
   @pytest.mark.slow
   def test_peft_loads_ours(self, family):
     model, config, params = self.build(family)
