@@ -46,11 +46,12 @@ class ModelConfig:
   norm_epsilon: float = 1e-6
   tied_embedding: bool = True
   embedding_scale: float = 1.0  # what embedded tokens are multiplied by
-  qk_norm: bool = False  # Qwen3
+  qk_norm: bool = False  # Qwen3, OLMo 2
+  joint_qk_norm: bool = False  # OLMo 2: over all heads at once
   qkv_bias: bool = False  # Qwen2.5, GLM-4
-  sandwich_norm: bool = (
-    False  # GLM-4: branches are normed before they are added
-  )
+  pre_norm: bool = True  # not in OLMo 2: branches are normed at their start
+  # GLM-4, OLMo 2: branches are normed before they are added.
+  sandwich_norm: bool = False
   value_head: bool = False  # a critic on the policy's hidden states
 
   def __post_init__(self) -> None:
@@ -72,6 +73,11 @@ class ModelConfig:
         f"model.num_heads={self.num_heads} must be a multiple of "
         f"model.num_kv_heads={self.num_kv_heads}: each key/value head serves "
         "the same number of query heads"
+      )
+    if self.joint_qk_norm and not self.qk_norm:
+      raise ConfigError(
+        "model.joint_qk_norm=True says how to norm, and model.qk_norm=False "
+        "says not to: set model.qk_norm=True too"
       )
     self._check_rotary()
 

@@ -2,9 +2,9 @@
 
 RMSNorm, rotary positions, grouped-query attention, SwiGLU; optional norm on
 queries and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm
-after each branch (GLM-4). Modules are merged and split at trace time only: all
-other code sees plain params, through `model.policy`, which also decides how
-layers follow one another.
+after each branch, also (GLM-4) or alone (OLMo 2). Modules are merged and split
+at trace time only: all other code sees plain params, through `model.policy`,
+which also decides how layers follow one another.
 
 Axes of products: R rows, M inputs, N outputs.
 """
@@ -106,14 +106,20 @@ class Attention(nnx.Module):
       q_shape, (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
     )
     if c.qk_norm:
-      self.q_norm = RMSNorm(c.head_dim, c.norm_epsilon)
-      self.k_norm = RMSNorm(c.head_dim, c.norm_epsilon)
+      q_heads, k_heads = (
+        (c.num_heads, c.num_kv_heads) if c.joint_qk_norm else (1, 1)
+      )
+      self.q_norm = RMSNorm(q_heads * c.head_dim, c.norm_epsilon)
+      self.k_norm = RMSNorm(k_heads * c.head_dim, c.norm_epsilon)
 
   def project(self, x_BTD: Array, position_BT: Array):
     """Returns queries and keys, normed and rotated, and values."""
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
-    if c.qk_norm:
+    if c.joint_qk_norm:
+      q = self.q_norm(q.reshape(*q.shape[:2], -1)).reshape(q.shape)
+      k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
+    elif c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
     heads = (*q.shape[:2], c.num_heads, c.head_dim)
     turn = functools.partial(
@@ -125,13 +131,18 @@ class Attention(nnx.Module):
     return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
 
 
+def _unchanged(x: Array) -> Array:
+  return x
+
+
 class Layer(nnx.Module):
   """Attention and SwiGLU (arXiv:2002.05202), each a normed residual branch."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
-    self.attention_norm = RMSNorm(c.width, c.norm_epsilon)
+    norm = functools.partial(RMSNorm, c.width, c.norm_epsilon)
+    self.attention_norm = norm() if c.pre_norm else _unchanged
     self.attention = Attention(c, rngs)
-    self.mlp_norm = RMSNorm(c.width, c.norm_epsilon)
+    self.mlp_norm = norm() if c.pre_norm else _unchanged
     self.gate = Projection((c.width,), (c.mlp_width,), rngs=rngs)
     self.up = Projection((c.width,), (c.mlp_width,), rngs=rngs)
     self.down = Projection(
@@ -139,8 +150,7 @@ class Layer(nnx.Module):
     )
 
     if c.sandwich_norm:
-      self.after_attention_norm = RMSNorm(c.width, c.norm_epsilon)
-      self.after_mlp_norm = RMSNorm(c.width, c.norm_epsilon)
+      self.after_attention_norm, self.after_mlp_norm = norm(), norm()
     self.sandwich = c.sandwich_norm
 
   def add_adapters(self, config: LoraConfig) -> None:

@@ -53,8 +53,11 @@ def get_config() -> ml_collections.ConfigDict:
       tied_embedding=True,  # the output head is the embedding
       embedding_scale=1.0,  # factor of the embeddings
       qk_norm=True,  # RMSNorm of queries and keys
+      joint_qk_norm=False,  # OLMo 2's, over all heads at once
       qkv_bias=False,  # biases of queries, keys and values
-      sandwich_norm=False,  # GLM-4's norms after attention and after the MLP
+      pre_norm=True,  # norms before attention and before the MLP
+      # GLM-4's and OLMo 2's norms after attention and after the MLP.
+      sandwich_norm=False,
       value_head=False,  # a critic, for advantage estimators of the gae family
     ),
     lora=create(

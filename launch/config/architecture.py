@@ -32,7 +32,9 @@ _SHAPES = (
   "mlp_width",
   "tied_embedding",
   "qk_norm",
+  "joint_qk_norm",
   "qkv_bias",
+  "pre_norm",
   "sandwich_norm",
 )
 

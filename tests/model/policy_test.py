@@ -41,6 +41,10 @@ VARIANTS = (
     "glm4",
     {"sandwich_norm": True, "partial_rotary_factor": 0.5, "qkv_bias": True},
   ),
+  (
+    "olmo2",
+    {"joint_qk_norm": True, "pre_norm": False, "sandwich_norm": True},
+  ),
   ("scaled", {"embedding_scale": 3.0}),
 )
 
@@ -309,6 +313,11 @@ class ConfigTest(parameterized.TestCase):
       "odd_share",
       {"partial_rotary_factor": 0.4},
       "head_dim=8 x partial_rotary_factor=0.4",
+    ),
+    (
+      "joint",
+      {"qk_norm": False, "joint_qk_norm": True},
+      "joint_qk_norm=True says how",
     ),
     ("rope", {"rope_type": "yarn"}, "needs model.rope_original_context=0"),
     ("rope_theta", STRETCHED | {"rope_theta": 1.0}, "rope_theta=1.0 above 1"),

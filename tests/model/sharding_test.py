@@ -23,6 +23,7 @@ class ShardingTest(absltest.TestCase):
     for changes in (
       {"tied_embedding": False, "qkv_bias": True},
       {"value_head": True},
+      {"joint_qk_norm": True, "sandwich_norm": True, "pre_norm": False},
       {},
     ):
       policy = Policy(dataclasses.replace(CONFIG, **changes), COMPUTE)

@@ -28,7 +28,9 @@ class Family:
   architecture: str  # the class that transformers has for it
   default_head_dim: int | None = None  # None: width / heads
   qk_norm: bool = False
+  joint_qk_norm: bool = False
   qkv_bias: bool | None = False  # None: `attention_bias` says
+  pre_norm: bool = True
   sandwich_norm: bool = False
   default_rotary_share: float = 1.0
   interleaved_rotary: bool = False  # channel 2i turns with channel 2i + 1
@@ -36,6 +38,14 @@ class Family:
   # Keys that must be null, since without them transformers computes otherwise.
   nulls: tuple[str, ...] = ()
 
+  def traits(self) -> dict[str, bool]:
+    """Returns the fields of `ModelConfig` that the family decides."""
+    return {name: getattr(self, name) for name in _TRAITS}
+
+
+_TRAITS = ("qk_norm", "joint_qk_norm", "pre_norm", "sandwich_norm")
+# Classes that have a key/value head per head where their number is missing.
+_MULTI_HEAD = ("LlamaForCausalLM", "Olmo2ForCausalLM")
 
 # A new family is an entry here, as far as its properties go. Other names of
 # tensors are in `tensor_names`, another form of calls is in
@@ -48,6 +58,13 @@ FAMILIES: Mapping[str, Family] = {
   "llama": Family(architecture="LlamaForCausalLM"),
   "mistral": Family(
     architecture="MistralForCausalLM", nulls=("sliding_window",)
+  ),
+  "olmo2": Family(
+    architecture="Olmo2ForCausalLM",
+    qk_norm=True,
+    joint_qk_norm=True,
+    pre_norm=False,
+    sandwich_norm=True,
   ),
   "glm4": Family(
     architecture="Glm4ForCausalLM",
@@ -148,11 +165,10 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     mlp_width=read_size(described, "intermediate_size"),
     norm_epsilon=read_number(described, "rms_norm_eps", most=1.0),
     tied_embedding=_flag(described, "tie_word_embeddings", absent=False),
-    qk_norm=family.qk_norm,
     qkv_bias=_flag(described, "attention_bias", absent=True)
     if family.qkv_bias is None
     else family.qkv_bias,
-    sandwich_norm=family.sandwich_norm,
+    **family.traits(),
     **_rotary(described, family),
   )
 
@@ -206,21 +222,20 @@ def family_of(config: ModelConfig) -> str:
       f"model.embedding_scale={config.embedding_scale} has no counterpart in "
       "Hugging Face's models of these families; it has to be 1"
     )
-  traits = (config.qk_norm, config.qkv_bias, config.sandwich_norm)
-  names = {
-    (False, True, False): "qwen2",
-    (True, False, False): "qwen3",
-    (False, False, False): "llama",
-    (False, True, True): "glm4",
-    (False, False, True): "glm4",
-  }
-  if traits not in names:
+  traits = {name: getattr(config, name) for name in _TRAITS}
+  names = [
+    name
+    for name, family in FAMILIES.items()
+    if family.traits() == traits and family.qkv_bias in (config.qkv_bias, None)
+  ]
+  if not names:
+    traits["qkv_bias"] = config.qkv_bias
+    listed = ", ".join(f"model.{name}={traits[name]}" for name in traits)
     raise ConfigError(
-      f"model.qk_norm={config.qk_norm}, model.qkv_bias={config.qkv_bias} and "
-      f"model.sandwich_norm={config.sandwich_norm} together are no family of "
-      f"Hugging Face's; those known are {', '.join(FAMILIES)}"
+      f"{listed} together are no family of Hugging Face's; those known are "
+      f"{', '.join(FAMILIES)}"
     )
-  name = names[traits]
+  name = names[0]  # the first of those that compute the same
   if config.partial_rotary_factor != 1 and name != "glm4":
     raise ConfigError(
       f"model.partial_rotary_factor={config.partial_rotary_factor} is computed "
@@ -274,7 +289,7 @@ def _kv_heads(
 ) -> int:
   """Reads num_key_value_heads; null is as many as there are heads."""
   key = "num_key_value_heads"
-  if key not in described and family.architecture != "LlamaForCausalLM":
+  if key not in described and family.architecture not in _MULTI_HEAD:
     raise ConfigError(
       f"{key} is missing, and transformers would take a number that has "
       "nothing to do with this model: add it, or null for one per head"

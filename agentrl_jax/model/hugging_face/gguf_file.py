@@ -168,11 +168,10 @@ class GGUFFile:
         / head_dim,
         norm_epsilon=self._number("attention.layer_norm_rms_epsilon"),
         tied_embedding="output.weight" not in self._tensors,
-        qk_norm=family.qk_norm,
         qkv_bias="blk.0.attn_q.bias" in self._tensors
         if family.qkv_bias is None
         else family.qkv_bias,
-        sandwich_norm=family.sandwich_norm,
+        **family.traits(),
         **self._rope(head_dim),
       )
       self._refuse_others(config)

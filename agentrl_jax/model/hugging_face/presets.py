@@ -74,6 +74,16 @@ _llama3_1 = functools.partial(
 )
 _mistral = functools.partial(_model, rope_theta=1e6, norm_epsilon=1e-5)
 _tekken = functools.partial(_mistral, vocab_size=131_072, head_dim=128)
+_olmo2 = functools.partial(
+  _model,
+  vocab_size=100_352,
+  rope_theta=5e5,
+  norm_epsilon=1e-6,
+  qk_norm=True,
+  joint_qk_norm=True,
+  pre_norm=False,
+  sandwich_norm=True,
+)
 # The models of April 2025, with a norm on either side of each branch.
 _glm4 = functools.partial(
   _model,
@@ -111,6 +121,10 @@ PRESETS: Mapping[str, ModelConfig] = {
   "mistral-7b-v0.3": _mistral(4096, 32, 32, 14_336, vocab_size=32_768),
   "mistral-nemo-12b": _tekken(5120, 40, 32, 14_336),
   "mistral-small-24b": _tekken(5120, 40, 32, 32_768, rope_theta=1e8),
+  "olmo-2-1b": _olmo2(2048, 16, 16, 8192, kv_heads=16),
+  "olmo-2-7b": _olmo2(4096, 32, 32, 11_008, kv_heads=32),
+  "olmo-2-13b": _olmo2(5120, 40, 40, 13_824, kv_heads=40),
+  "olmo-2-32b": _olmo2(5120, 64, 40, 27_648),
   "glm-4-9b-0414": _glm4(4096, 40, 32, 13_696, qkv_bias=True),
   "glm-4-32b-0414": _glm4(6144, 61, 48, 23_040, qkv_bias=False),
 }

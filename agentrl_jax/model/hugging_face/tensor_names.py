@@ -121,12 +121,16 @@ def _vector(tensor: str, size: int) -> Place:
 
 
 def _norms(c: ModelConfig) -> dict[Path, Place]:
-  names = {"attention_norm": "input_layernorm"}
-  if c.sandwich_norm:
+  names = {"attention_norm": "input_layernorm"} if c.pre_norm else {}
+  if c.sandwich_norm and c.pre_norm:
     names["after_attention_norm"] = "post_self_attn_layernorm"
     names["after_mlp_norm"] = "post_mlp_layernorm"
+  elif c.sandwich_norm:
+    names["after_attention_norm"] = "post_attention_layernorm"
+    names["after_mlp_norm"] = "post_feedforward_layernorm"
   # With norms on either side this one is named after what stands before it too.
-  names["mlp_norm"] = "post_attention_layernorm"
+  if c.pre_norm:
+    names["mlp_norm"] = "post_attention_layernorm"
   return {
     (ours, "scale"): _vector(f"{_LAYER}.{theirs}.weight", c.width)
     for ours, theirs in names.items()
@@ -165,7 +169,8 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
       )
     if c.qk_norm and name != "v":
       found["attention", f"{name}_norm", "scale"] = _vector(
-        f"{_LAYER}.self_attn.{name}_norm.weight", c.head_dim
+        f"{_LAYER}.self_attn.{name}_norm.weight",
+        math.prod(shape) if c.joint_qk_norm else c.head_dim,
       )
   found["attention", "o", "kernel"] = Place(
     tensor=f"{_LAYER}.self_attn.o_proj.weight",

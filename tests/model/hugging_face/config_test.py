@@ -88,6 +88,25 @@ LLAMA_3_2_1B = {
   "tie_word_embeddings": True,
   "vocab_size": 128256,
 }
+OLMO_2_1B = {
+  "architectures": ["Olmo2ForCausalLM"],
+  "attention_bias": False,
+  "attention_dropout": 0.0,
+  "hidden_act": "silu",
+  "hidden_size": 2048,
+  "initializer_range": 0.02,
+  "intermediate_size": 8192,
+  "max_position_embeddings": 4096,
+  "model_type": "olmo2",
+  "num_attention_heads": 16,
+  "num_hidden_layers": 16,
+  "num_key_value_heads": 16,
+  "rms_norm_eps": 1e-06,
+  "rope_scaling": None,
+  "rope_theta": 500000,
+  "tie_word_embeddings": False,
+  "vocab_size": 100352,
+}
 YARN = {  # as Qwen's model cards say
   "type": "yarn",
   "factor": 4.0,
@@ -116,6 +135,7 @@ PUBLISHED = (
   ("qwen3-8b", QWEN3_8B),
   ("llama-3.2-1b", LLAMA_3_2_1B),
   ("glm-4-9b-0414", GLM_4_9B_0414),
+  ("olmo-2-1b", OLMO_2_1B),
 )
 
 _FIELDS = {
@@ -178,7 +198,9 @@ _DEFAULTS = {
   "partial_rotary_factor": 0.5,
 }
 _REQUIRED = {
-  ("num_key_value_heads", name) for name, _ in PUBLISHED if "llama" not in name
+  ("num_key_value_heads", name)
+  for name, _ in PUBLISHED
+  if not name.startswith(("llama", "olmo"))
 }
 
 
@@ -394,7 +416,7 @@ class ConfigFileTest(parameterized.TestCase):
         if key == "head_dim" and name == "llama-3.2-1b":
           default = 64  # width / heads
         if key == "num_key_value_heads":
-          default = 32  # num_attention_heads
+          default = described["num_attention_heads"]
         expected = vars(preset(name)) | {_FIELDS[key]: default}
         self.assertEqual(vars(to_model_config(rest)), expected)
 

@@ -21,7 +21,7 @@ except ImportError:
   safetensors = torch = transformers = None  # tests then skip, saying so
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
-NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral")
+NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2")
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
 

@@ -45,12 +45,20 @@ CONFIGS = {
     tied_embedding=False,
   ),
 }
+CONFIGS["olmo2"] = ModelConfig(
+  **SIZES,
+  qk_norm=True,
+  joint_qk_norm=True,
+  pre_norm=False,
+  sandwich_norm=True,
+)
 CONTEXT = 1024
 CHATS = {
   "llama": ("llama31", "llama-bpe"),
   "qwen2": ("qwen25", "qwen2"),
   "qwen3": ("qwen3", "qwen2"),
   "glm4": ("glm4", "glm4"),
+  "olmo2": ("qwen25", "qwen2"),
 }
 _K = {"Q4_K": (0, 2), "Q6_K": (208,)}  # bytes at which a block has its scales
 _KINDS = {"normal": 1, "control": 3, "user": 4, "unused": 5}

@@ -95,9 +95,9 @@ class NearestTest(parameterized.TestCase):
   @parameterized.parameters(
     ({}, (), "is llama; what differs: no key and no tensor, but perhaps"),
     (
-      {"self_attn.q_norm": (8,), "post_feedforward_layernorm": (8,)},
-      ("input_layernorm",),
-      "also has self_attn.q_norm, post_feedforward_layernorm; lacks input_lay",
+      {"self_attn.sinks": (2,), "mlp.experts.gate": (8,), "mlp.router": (8, 4)},
+      ("mlp.up_proj",),
+      "also has self_attn.sinks, mlp.router, mlp.experts.gate; lacks mlp.up_p",
     ),
     (
       {"self_attn.q_norm": (8,), "self_attn.k_norm": (4,)},
@@ -122,6 +122,9 @@ class NearestTest(parameterized.TestCase):
       "llama": LLAMA_LAYER,
       "qwen3": LLAMA_LAYER
       | {"self_attn.q_norm": (4,), "self_attn.k_norm": (4,)},
+      "olmo2": {k: v for k, v in LLAMA_LAYER.items() if k[:5] != "input"}
+      | {"self_attn.q_norm": (8,), "self_attn.k_norm": (4,)}
+      | {"post_feedforward_layernorm": (8,)},
       "glm4": {k: v for k, v in LLAMA_LAYER.items() if not UNFUSED.search(k)}
       | {"mlp.gate_up_proj": (12, 8)}
       | {"post_self_attn_layernorm": (8,), "post_mlp_layernorm": (8,)},

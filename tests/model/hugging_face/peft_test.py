@@ -43,6 +43,13 @@ MODELS = {
     rope_attention_factor=1.2,
   ),
   "llama": ModelConfig(**SIZES, qk_norm=False),
+  "olmo2": ModelConfig(
+    **SIZES,
+    qk_norm=True,
+    joint_qk_norm=True,
+    pre_norm=False,
+    sandwich_norm=True,
+  ),
   "glm4": ModelConfig(
     **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
   ),

@@ -25,6 +25,7 @@ FEW = (
   ("llama", True, "float32"),
   ("glm4", False, "bfloat16"),
   ("mistral", True, "float32"),
+  ("olmo2", False, "bfloat16"),
 )
 FILE_BYTES = 8_000  # less than any of these models
 

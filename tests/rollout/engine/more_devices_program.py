@@ -31,9 +31,14 @@ BASE = dataclasses.replace(
   small.policy().config, vocab_size=64, mlp_width=64, width=64
 )
 # Queries of a head that four devices can share, that they cannot, and of the
-# only head; the kernel of a TPU, in Pallas's interpreter; drafts.
+# only head; the kernel of a TPU, in Pallas's interpreter; drafts. The first has
+# a norm over all heads, wherever they are.
 CASES = {
-  "shared": ({"num_heads": 8, "num_kv_heads": 2}, {}, {}),
+  "shared": (
+    {"num_heads": 8, "num_kv_heads": 2, "qk_norm": True, "joint_qk_norm": True},
+    {},
+    {},
+  ),
   "copied": ({"num_heads": 6, "num_kv_heads": 2, "qkv_bias": True}, {}, {}),
   "one head": ({"num_heads": 4, "num_kv_heads": 1}, {}, {}),
   "ragged": (

@@ -29,8 +29,11 @@ from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
 DEVICES = 8
-# Eight of whatever the table may split over eight devices.
-MODEL = dataclasses.replace(small.MODEL, num_heads=16, num_kv_heads=8)
+# Eight of whatever the table may split over eight devices, and a norm over all
+# heads, wherever they are.
+MODEL = dataclasses.replace(
+  small.MODEL, num_heads=16, num_kv_heads=8, joint_qk_norm=True
+)
 LOSSES: Mapping[str, Mapping[str, Any]] = {
   "tokens": {},
   "attempts": {
