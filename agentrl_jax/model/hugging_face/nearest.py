@@ -29,11 +29,12 @@ _NEUTRAL = frozenset(
   + ("dtype", "eos_token_id", "initializer_range", "max_position_embeddings")
   + ("model_type", "pad_token_id", "torch_dtype", "transformers_version")
   + ("unk_token_id", "use_cache", "embd_pdrop", "resid_pdrop")
-  + ("max_window_layers", "pretraining_tp")
+  + ("max_window_layers", "output_router_logits", "pretraining_tp")
+  + ("router_aux_loss_coef",)
 )
 _LAYER = re.compile(r"(?:model\.|language_model\.)*layers\.\*\.(.+)")
 _FILLED = (2, 1.0, True, None)  # what a missing key is taken to be
-_MOST = 5  # differences of a kind that a sentence lists
+_MOST = 6  # differences of a kind that a sentence lists
 _LONGEST = 40  # characters of a value there
 _ATTEMPTS = 100  # more than a config.json has keys to be refused
 
