@@ -128,7 +128,10 @@ def _attend_on_device(
   # Padding sees itself, so that it stays finite.
   end_BS = jnp.maximum(end_BS, jnp.arange(1, end_BS.shape[1] + 1))
   if chosen == "splash":
-    return splash.attend(q, k, v, end_BS, first=first, **settings)
+    # Trees differ more than sequences in what can be skipped.
+    return splash.attend(
+      q, k, v, end_BS, first=first, by_row=is_tree, **settings
+    )
   if chosen == "cudnn":
     return _attend_cudnn(q, k, v, end_BS, first)
   if settings["block"]:

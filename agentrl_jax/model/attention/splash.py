@@ -46,6 +46,7 @@ def attend(
   end_BS: jax.Array,
   *,
   first: int | jax.Array,
+  by_row: bool,
   block: int,
   interpret: bool,
   name: str,
@@ -54,8 +55,10 @@ def attend(
 
   Which blocks are skipped is known at run time only. The mask of a block is
   computed in the kernel from the ends of its keys, so that a row takes memory
-  for T ends and not for T S pairs. `name` is that of the residuals in
-  checkpoint policies.
+  for T ends and not for T S pairs. `by_row` computes one row after another and
+  skips what nobody sees in it, for which the compiler copies the row; else one
+  call computes all rows, and skips what nobody sees in any. `name` is that of
+  the residuals in checkpoint policies.
   """
   length, num_keys = q_BTKGH.shape[1], k_BSKH.shape[1]
   sizes = _block_sizes(block, length, num_keys)
@@ -80,16 +83,18 @@ def attend(
     of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
     return of_heads(q_KGTH, k_KSH, v_KSH, marks)
 
-  visible_BNM = reference.visible_blocks(
+  visible = reference.visible_blocks(
     end_BS, length, first, queries=sizes.block_q, keys=sizes.block_kv
   )
+  if not by_row:
+    visible = jnp.any(visible, axis=0)
   q_BTKGH = q_BTKGH * q_BTKGH.shape[-1] ** -0.5
-  mixed_BKGTH = jax.vmap(of_row)(
+  mixed_BKGTH = jax.vmap(of_row, in_axes=(0, 0, 0, 0, 0 if by_row else None))(
     q_BTKGH.transpose(0, 2, 3, 1, 4),
     k_BSKH.swapaxes(1, 2),
     v_BSKH.swapaxes(1, 2),
     end_BS,
-    visible_BNM,
+    visible,
   )
   return mixed_BKGTH.transpose(0, 3, 1, 2, 4)
 

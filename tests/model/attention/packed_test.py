@@ -142,27 +142,35 @@ class KernelTest(parameterized.TestCase):
     for found, wanted in zip(slopes, plain_slopes, strict=True):
       np.testing.assert_allclose(found, wanted, atol=2e-5)
 
-  def test_splash_of_the_end_of_a_row_skips_what_nobody_sees(self):
+  @parameterized.parameters(True, False)
+  def test_splash_of_the_end_of_a_row_skips_what_nobody_sees(self, by_row):
     """As a device of `mesh.sequence` does: 3 blocks of 128, 3 of 256 keys."""
     length, first = 768, 384
-    end_1S = np.arange(1, length + 1)[None]  # of padding
-    end_1S[:, :256] = 256  # a tree that no query sees
-    end_1S[:, 256:600], end_1S[:, 450:500] = 600, 500
-    end_1S[:, 600:700] = 700
-    end_1S = jnp.asarray(end_1S)
-    seen = reference.visible_blocks(end_1S, 384, first, queries=128, keys=256)
-    np.testing.assert_array_equal(seen, [[[0, 1, 0], [0, 1, 1], [0, 0, 1]]])
-    q, k, v = (jnp.asarray(x[:1, :, :1]) for x in _inputs(length)[:3])
+    end_2S = np.stack([np.arange(1, length + 1)] * 2)  # of padding
+    end_2S[0, :256] = 256  # a tree that no query sees
+    end_2S[0, 256:600], end_2S[0, 450:500] = 600, 500
+    end_2S[0, 600:700] = 700
+    end_2S[1, :400] = 400
+    end_2S = jnp.asarray(end_2S)
+    seen = reference.visible_blocks(end_2S, 384, first, queries=128, keys=256)
+    np.testing.assert_array_equal(
+      seen,
+      [
+        [[0, 1, 0], [0, 1, 1], [0, 0, 1]],
+        [[1, 1, 0], [0, 0, 1], [0, 0, 1]],
+      ],
+    )
+    q, k, v = (jnp.asarray(x[:, :, :1]) for x in _inputs(length)[:3])
     q, weight = q[:, first:], jnp.cos(q[:, first:])
 
     def gradient(attend):
       def total(q, k, v):
-        return jnp.sum(weight * attend(q, k, v, end_1S, first=first))
+        return jnp.sum(weight * attend(q, k, v, end_2S, first=first))
 
       return jax.jit(jax.value_and_grad(total, (0, 1, 2)))(q, k, v)
 
     splashed = functools.partial(
-      splash.attend, block=256, interpret=True, name="attended"
+      splash.attend, by_row=by_row, block=256, interpret=True, name="attended"
     )
     value, slopes = gradient(splashed)
     wanted, wanted_slopes = gradient(reference.attend_packed)
