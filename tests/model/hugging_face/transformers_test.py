@@ -27,7 +27,7 @@ FEW = (
   ("mistral", True, "float32"),
   ("olmo2", False, "bfloat16"),
 )
-FILE_BYTES = 8_000  # less than any of these models
+FILE_BYTES = 5_000  # less than any of these models
 
 
 @unittest.skipIf(families.torch is None, families.WITHOUT)
