@@ -51,6 +51,7 @@ def get_config() -> ml_collections.ConfigDict:
       fsdp=1,  # shards of its params
       tensor=1,  # shards of its heads and channels
       sequence=1,  # shards of a row's tokens
+      expert=1,  # shards of a model's experts, which rows are split over too
     ),
     # Hugging Face folder to start from: config.json, *.safetensors and the
     # tokenizer. It replaces `tokenizer` and the architecture in `model`.

@@ -31,7 +31,7 @@ class ModelConfig:
   num_heads: int
   num_kv_heads: int
   head_dim: int
-  mlp_width: int
+  mlp_width: int  # of each expert, where there are experts
   rope_theta: float = 1e4
   rope_type: str = "default"  # or a key of STRETCHES
   rope_factor: float = 1.0
@@ -52,6 +52,9 @@ class ModelConfig:
   pre_norm: bool = True  # not in OLMo 2: branches are normed at their start
   # GLM-4, OLMo 2: branches are normed before they are added.
   sandwich_norm: bool = False
+  num_experts: int = 0  # of each layer; 0: one MLP for all tokens
+  experts_per_token: int = 0
+  normed_experts: bool = False  # a token's weights of experts add up to 1
   value_head: bool = False  # a critic on the policy's hidden states
 
   def __post_init__(self) -> None:
@@ -79,7 +82,18 @@ class ModelConfig:
         "model.joint_qk_norm=True says how to norm, and model.qk_norm=False "
         "says not to: set model.qk_norm=True too"
       )
+    if not bool(self.num_experts) <= self.experts_per_token <= self.num_experts:
+      raise ConfigError(
+        f"model.experts_per_token={self.experts_per_token} must lie between 1 "
+        f"and model.num_experts={self.num_experts}, or both be 0"
+      )
     self._check_rotary()
+
+  @property
+  def mlp_parts(self) -> tuple[str, int]:
+    """The field that says into how many parts an MLP can be split, and it."""
+    key = "num_experts" if self.num_experts else "mlp_width"
+    return key, getattr(self, key)
 
   @property
   def rotary_channels(self) -> int:

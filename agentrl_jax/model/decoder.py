@@ -1,10 +1,11 @@
 """A decoder-only transformer of the Qwen / Llama / GLM shape in flax.nnx.
 
-RMSNorm, rotary positions, grouped-query attention, SwiGLU; optional norm on
-queries and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm
-after each branch, also (GLM-4) or alone (OLMo 2). Modules are merged and split
-at trace time only: all other code sees plain params, through `model.policy`,
-which also decides how layers follow one another.
+RMSNorm, rotary positions, grouped-query attention, SwiGLU, or several of which
+each token chooses some (Qwen3-MoE, `model.experts`); optional norm on queries
+and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm after
+each branch, also (GLM-4) or alone (OLMo 2). Modules are merged and split at
+trace time only: all other code sees plain params, through `model.policy`, which
+also decides how layers follow one another.
 
 Axes of products: R rows, M inputs, N outputs.
 """
@@ -20,6 +21,7 @@ from flax import nnx
 
 from agentrl_jax.model.attention import reference
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
 
 Array = jax.Array
@@ -143,12 +145,14 @@ class Layer(nnx.Module):
     self.attention_norm = norm() if c.pre_norm else _unchanged
     self.attention = Attention(c, rngs)
     self.mlp_norm = norm() if c.pre_norm else _unchanged
-    self.gate = Projection((c.width,), (c.mlp_width,), rngs=rngs)
-    self.up = Projection((c.width,), (c.mlp_width,), rngs=rngs)
-    self.down = Projection(
-      (c.mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
-    )
-
+    if c.num_experts:
+      self.experts = Experts(c, rngs)
+    else:
+      self.gate = Projection((c.width,), (c.mlp_width,), rngs=rngs)
+      self.up = Projection((c.width,), (c.mlp_width,), rngs=rngs)
+      self.down = Projection(
+        (c.mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
+      )
     if c.sandwich_norm:
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
     self.sandwich = c.sandwich_norm
@@ -161,42 +165,49 @@ class Layer(nnx.Module):
   def turn(self) -> None:
     """Turns all kernels; see `Projection.turn`."""
     for name in INPUT_AXES:
-      self._projection(name).turn()
+      if (projection := self._projection(name)) is not None:
+        projection.turn()
 
-  def _projection(self, name: str) -> Projection:
+  def _projection(self, name: str) -> Projection | None:
     owner = self.attention if hasattr(self.attention, name) else self
-    return getattr(owner, name)
+    return getattr(owner, name, None)
 
   def train(
     self,
     x_BTD: Array,
     position_BT: Array,
     attend: Callable[[Array, Array, Array], Array],
+    mix: Callable[[Experts, Array], Array],
     place: Callable[..., Array],
   ) -> Array:
     """Applies the layer to packed rows.
 
-    `attend` maps q, k and v to the mixed values; `place` constrains an
-    activation to the sharding of its named axes.
+    `attend` maps q, k and v to the mixed values; `mix` applies experts, if
+    there are any; `place` constrains an activation to the sharding of its named
+    axes.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
     return place(
-      self._finish(x_BTD, attend(q, k, v), place), "rows", "tokens", None
+      self._finish(x_BTD, attend(q, k, v), mix, place), "rows", "tokens", None
     )
 
-  def extend(self, x_BCD, keys, values, position_BC, write, attend):
+  def extend(self, x_BCD, keys, values, position_BC, write, attend, mix):
     """Applies the layer to new tokens of each slot; returns the new cache too.
 
     `write` adds entries to keys or values; `attend` maps q, keys and values to
-    the mixed values.
+    the mixed values; `mix` applies experts, if there are any.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = write(keys, k), write(values, v)
     mixed = attend(q, keys, values)
-    return self._finish(x_BCD, mixed, lambda x, *_: x), (keys, values)
+    return self._finish(x_BCD, mixed, mix, lambda x, *_: x), (keys, values)
 
   def _finish(
-    self, x_BTD: Array, mixed_BTKGH: Array, place: Callable[..., Array]
+    self,
+    x_BTD: Array,
+    mixed_BTKGH: Array,
+    mix: Callable[[Experts, Array], Array],
+    place: Callable[..., Array],
   ) -> Array:
     """Adds the attention branch, then the MLP branch."""
     branch_BTD = place(self.attention.o(mixed_BTKGH), "rows", "tokens", None)
@@ -204,8 +215,11 @@ class Layer(nnx.Module):
       branch_BTD = self.after_attention_norm(branch_BTD)
     x_BTD = x_BTD + branch_BTD
     y_BTD = self.mlp_norm(x_BTD)
-    y_BTF = jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD)
-    branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
+    if hasattr(self, "experts"):
+      branch_BTD = mix(self.experts, y_BTD)
+    else:
+      y_BTF = jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD)
+      branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
     if self.sandwich:
       branch_BTD = self.after_mlp_norm(branch_BTD)
     return x_BTD + branch_BTD

@@ -53,6 +53,18 @@ class LoraConfig:
   def __bool__(self) -> bool:
     return self.rank > 0
 
+  def refuse_experts(self) -> None:
+    """Refuses projections that a layer with experts has not.
+
+    Raises `ConfigError`.
+    """
+    if self and (others := set(self.targets) - set(_IN_ATTENTION)):
+      raise ConfigError(
+        f"lora.targets={self.targets}: of a model with experts only attention "
+        f"has adapters, and no {', '.join(sorted(others))}. Set "
+        f"--config.lora.targets={_IN_ATTENTION}".replace(" '", "'")
+      )
+
   @property
   def scale(self) -> float:
     """Factor of A B."""

@@ -22,7 +22,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
-from agentrl_jax.model import compiler_options, lora, sharding
+from agentrl_jax.model import compiler_options, experts, lora, sharding
 from agentrl_jax.model.attention import cached, packed
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import ModelConfig
@@ -59,6 +59,8 @@ class Policy:
     With an `adaptation` of rank above 0, adapters are trained, and the params
     that they belong to stay fixed.
     """
+    if config.num_experts:
+      adaptation.refuse_experts()
     self.config = config
     self.adaptation = adaptation
     self.compute = compute
@@ -158,12 +160,17 @@ class Policy:
       compute=self.compute,
       mesh=self.mesh,
     )
+    mix = functools.partial(
+      experts.mix, config=self.config, mesh=self.mesh, is_split=True
+    )
     place = functools.partial(sharding.constrain, self.mesh)
 
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
-      return self._modules.layer(layer).train(x_BTD, position_BT, attend, place)
+      return self._modules.layer(layer).train(
+        x_BTD, position_BT, attend, mix, place
+      )
 
     follow = self._forgetful(follow, prevent_cse=not self._scans(params))
     stem = self._modules.stem(params)
@@ -264,11 +271,14 @@ class Policy:
       ]
       return rows.join(mixed)
 
+    mix = functools.partial(
+      experts.mix, config=self.config, mesh=self.mesh, is_split=False
+    )
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
       x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
-        x_BCD, keys, values, position_BC, write, attend
+        x_BCD, keys, values, position_BC, write, attend, mix
       )
       written.append(pair)
     return rows.split(stem.final_norm(x_BCD)), tuple(written)

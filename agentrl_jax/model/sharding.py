@@ -38,7 +38,7 @@ from agentrl_jax.errors import ConfigError
 # The name of gathered params, for whoever decides what a backward pass keeps.
 GATHERED = "gathered params"
 
-MESH_AXES = ("data", "fsdp", "tensor", "sequence")
+MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 
 # Logical axes of each parameter, by the end of its path.
 LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
@@ -54,6 +54,10 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "gate/kernel": ("width", "mlp"),
   "up/kernel": ("width", "mlp"),
   "down/kernel": ("mlp", "width"),
+  "experts/router": ("width", None),
+  "experts/gate": ("experts", "width", None),
+  "experts/up": ("experts", "width", None),
+  "experts/down": ("experts", None, "width"),
   "q/lora_a": ("width", None),
   "q/lora_b": (None, "kv_heads", "heads", "channels"),
   "k/lora_a": ("width", None),
@@ -80,7 +84,8 @@ RULES: Mapping[str, str | tuple[str, ...]] = {
   "vocab": "tensor",
   "kv_heads": "tensor",
   "mlp": "tensor",
-  "rows": ("data", "fsdp"),
+  "experts": ("expert", "tensor"),
+  "rows": ("data", "fsdp", "expert"),
   "tokens": "sequence",
 }
 
@@ -96,7 +101,7 @@ BATCH_SPEC = spec("rows", "tokens")
 # key/value heads because there are more devices than heads: `decoding_mesh`.
 COPIES = "copies"
 # What these devices share nevertheless; `heads` where their number allows it.
-_SHARED = ("mlp", "vocab", "heads")
+_SHARED = ("mlp", "experts", "vocab", "heads")
 
 
 def spec_on(mesh: Mesh, *axes: str | None) -> PartitionSpec:
@@ -110,7 +115,7 @@ def _further(axis: str | None) -> str | tuple[str, ...] | None:
   before = RULES.get(axis) if axis else None
   if axis not in _SHARED:
     return before
-  return (str(before), COPIES) if before else COPIES
+  return (*_names_of(before), COPIES) if before else COPIES
 
 
 def decoding_mesh(
@@ -132,8 +137,16 @@ def decoding_mesh(
 
 def axis_size(mesh: Mesh, axes: str | tuple[str, ...] | None) -> int:
   """Returns the number of parts that these mesh axes make."""
-  names = (axes,) if isinstance(axes, str) else axes or ()
-  return math.prod(mesh.shape[name] for name in names)
+  return math.prod(mesh.shape[name] for name in _names_of(axes))
+
+
+def row_shares(sizes: Mapping[str, int]) -> int:
+  """Returns over how many devices a mesh of these sizes splits rows."""
+  return math.prod(sizes[axis] for axis in _names_of(RULES["rows"]))
+
+
+def _names_of(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+  return (axes,) if isinstance(axes, str) else axes or ()
 
 
 # Axes that may span slices: they exchange params and gradients, and not the

@@ -105,7 +105,9 @@ def _on_devices(
     output_DV = output_DV.astype(hidden_BTD.dtype)
     # Typed as varying over rows before the gather, so that the sum over rows
     # is taken of the part of the gradient that stays on this device.
-    output_DV = jax.lax.pcast(output_DV, ("data", "sequence"), to="varying")
+    output_DV = jax.lax.pcast(
+      output_DV, ("data", "expert", "sequence"), to="varying"
+    )
     return fused(
       hidden_BTD,
       _gather_width(output_DV),

@@ -33,7 +33,10 @@ def get_config() -> ml_collections.ConfigDict:
       num_heads=4,  # of queries
       num_kv_heads=2,  # of keys and values
       head_dim=32,  # channels of a head
-      mlp_width=384,  # hidden channels of the MLP
+      mlp_width=384,  # hidden channels of the MLP, or of each expert
+      num_experts=0,  # of each layer, in place of its MLP
+      experts_per_token=0,  # that the router chooses for each token
+      normed_experts=False,  # the weights of these add up to 1
       rope_theta=1e4,  # base of the rotary wavelengths
       # How wavelengths are scaled for a longer context: default (they are not),
       # linear, llama3, yarn.

@@ -30,6 +30,8 @@ _SHAPES = (
   "num_kv_heads",
   "head_dim",
   "mlp_width",
+  "num_experts",
+  "experts_per_token",
   "tied_embedding",
   "qk_norm",
   "joint_qk_norm",

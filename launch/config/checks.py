@@ -16,6 +16,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.sharding import row_shares
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.train.config.advantage import (
   CRITIC_ESTIMATORS,
@@ -255,17 +256,25 @@ def _check_layout(
   layout: Layout, model: ModelConfig, compute: ComputeConfig
 ) -> None:
   mesh = layout.mesh
-  devices = mesh["data"] * mesh["fsdp"]
+  devices = row_shares(mesh)
   if layout.micro_batch % devices:
     raise ConfigError(
       f"train.micro_batch={layout.micro_batch} rows cannot be split over "
-      f"mesh.data x mesh.fsdp = {devices} devices: make it a multiple"
+      f"mesh.data x mesh.fsdp x mesh.expert = {devices} devices: make it a "
+      "multiple"
     )
+  if mesh["expert"] > 1 and not model.num_experts:
+    raise ConfigError(
+      f"mesh.expert={mesh['expert']} splits experts, and this model has none: "
+      f"set --config.mesh.expert=1 and multiply mesh.fsdp by {mesh['expert']}"
+    )
+  part, parts = model.mlp_parts
   for key, size, axis in (
     ("train.row_length", layout.row_length, "sequence"),
     ("model.width", model.width, "fsdp"),
     ("model.num_kv_heads", model.num_kv_heads, "tensor"),
-    ("model.mlp_width", model.mlp_width, "tensor"),
+    (f"model.{part}", parts, "tensor"),
+    (f"model.{part} / mesh.tensor", parts // mesh["tensor"], "expert"),
     ("the vocabulary", model.vocab_size, "tensor"),
   ):
     if size % mesh[axis]:

@@ -19,6 +19,7 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import SLOTS
+from agentrl_jax.model.sharding import row_shares
 from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from launch.config.settings import Settings, read_settings
 from launch.planning.chips import CHIPS, GIB, Slice, slices_of
@@ -380,7 +381,7 @@ def learner_changes(s: Settings) -> Iterator[Change]:
 
   None changes what is learned, but for rounding by bfloat16.
   """
-  rows, shares = s.batch.micro_batch, s.mesh["data"] * s.mesh["fsdp"]
+  rows, shares = s.batch.micro_batch, row_shares(s.mesh)
   length, chunk = s.batch.row_length, s.loss.token_chunk or TOKEN_CHUNK
   for applies, key, value, effect in (
     (
@@ -479,7 +480,7 @@ def mesh_changes(settings: Settings, slice_: Slice) -> list[Change]:
   room = slice_.chip.memory * (1 - RESERVE)
   found = []
   for mesh in meshes_of(settings, slice_):
-    shares = mesh["data"] * mesh["fsdp"]
+    shares = row_shares(mesh)
     changed = with_mesh(with_rows(settings, shares), mesh)
     if state_bytes(changed) + kept_bytes(changed) <= room:
       likely = max(gradient_bytes(changed), room)

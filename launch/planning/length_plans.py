@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import SLOTS
+from agentrl_jax.model.sharding import row_shares
 from launch.config.settings import Settings
 from launch.planning.chips import GIB, Slice
 from launch.planning.search import (
@@ -257,7 +258,7 @@ class _Search:
   def _most_rows(self, candidate: Candidate) -> Candidate:
     """Compiles with half of the rows again, until they fit or are the least."""
     candidate = compiled(self._planner, self._settings, candidate)
-    shares = _shares(candidate.mesh)
+    shares = row_shares(candidate.mesh)
     while (
       not _fits(candidate) and not _died(candidate) and candidate.rows > shares
     ):
@@ -272,7 +273,7 @@ class _Search:
 
     Not by `gradient_bytes`, but by what every program has at least.
     """
-    shares, update = _shares(candidate.mesh), self._settings
+    shares, update = row_shares(candidate.mesh), self._settings
     if shares > update.admission.groups_per_step * update.group.size:
       return 0
     rows = candidate.rows
@@ -328,10 +329,6 @@ def _is_at_peak(candidate: Candidate) -> bool:
   peak = slice_.num_devices * slice_.chip.flops
   least_s = judged.flops.executed / peak / judged.tokens
   return candidate.seconds_per_token <= least_s * (1 + LEAST_GAIN)
-
-
-def _shares(mesh: Mapping[str, int]) -> int:
-  return mesh["data"] * mesh["fsdp"]
 
 
 def _half(rows: int, shares: int) -> int:

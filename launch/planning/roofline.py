@@ -135,8 +135,18 @@ class Flops:
 def layer_weights(c: ModelConfig) -> int:
   """Number of a layer's weights that each token is multiplied by."""
   queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-  attention = 2 * c.width * queries + 2 * c.width * keys
-  return attention + 3 * c.width * c.mlp_width
+  router = c.num_experts
+  return c.width * (2 * queries + 2 * keys + router + 3 * mlp_channels(c))
+
+
+def mlp_channels(c: ModelConfig) -> int:
+  """Channels of a layer's MLP that a token has: its experts', if any."""
+  return c.mlp_width * max(c.experts_per_token, 1)
+
+
+def expert_params(c: ModelConfig, number: int) -> int:
+  """Numbers in the matrices of so many experts of each layer."""
+  return c.num_layers * number * 3 * c.width * c.mlp_width
 
 
 def head_weights(c: ModelConfig) -> int:
@@ -147,7 +157,9 @@ def head_weights(c: ModelConfig) -> int:
 def num_params(c: ModelConfig) -> int:
   """Trained numbers of products and embedding; norms are left out."""
   embeddings = 1 if c.tied_embedding else 2
-  return c.num_layers * layer_weights(c) + embeddings * head_weights(c)
+  others = expert_params(c, c.num_experts - c.experts_per_token)
+  layers = c.num_layers * layer_weights(c) + others
+  return layers + embeddings * head_weights(c)
 
 
 def attention(c: ModelConfig, keys: float) -> float:
@@ -360,7 +372,7 @@ def gradient(
   again = 0.0
   if compute.remat in ("full", "attention"):
     # The layer's last product is no input of any gradient.
-    again = 2 * (layers - c.num_layers * c.width * c.mlp_width)
+    again = 2 * (layers - c.num_layers * c.width * mlp_channels(c))
   attended *= 3 + _attention_again(compute, kernel)
   executed = 2 * passes * layers + again + attended
   executed += 2 * (passes + 1) * head  # its logits are computed again

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import jax.numpy as jnp
 
-from agentrl_jax.model.sharding import MESH_AXES
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.sharding import MESH_AXES, row_shares
 from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from launch.config.settings import Settings
 from launch.planning import roofline
@@ -144,12 +145,23 @@ def state_bytes(settings: Settings) -> float:
   Under adapters, frozen params in the dtype of the computation instead.
   """
   each = float(_number_bytes(settings)) if settings.lora else 4 * 4.0
-  total = each * roofline.num_params(settings.model)
+  total = each * _params_of_chip(settings.model, settings.mesh)
   if settings.loss.kl_coefficient and settings.reference.place == "resident":
     model = settings.reference_model
-    total += _number_bytes(settings) * roofline.num_params(model)
-  shares = settings.mesh["fsdp"] * settings.mesh["tensor"]
-  return total / shares
+    total += _number_bytes(settings) * _params_of_chip(model, settings.mesh)
+  return total
+
+
+def _params_of_chip(c: ModelConfig, mesh: Mapping[str, int]) -> float:
+  """Returns the numbers of params that a chip holds."""
+  experts = roofline.expert_params(c, c.num_experts)
+  others = roofline.num_params(c) - experts
+  return (others + experts / mesh["expert"]) / mesh["fsdp"] / mesh["tensor"]
+
+
+def _gathered(c: ModelConfig, mesh: Mapping[str, int]) -> float:
+  """Returns the numbers of params that a chip has gathered along fsdp."""
+  return _params_of_chip(c, {**mesh, "fsdp": 1})
 
 
 def kept_bytes(settings: Settings) -> float:
@@ -170,32 +182,39 @@ def gradient_bytes(settings: Settings) -> float:
 
   State and `kept_bytes`; gradients of both vocabulary matrices, unsplit, and
   three tiles of logits in float32; two layers' weights; five activations of an
-  MLP. docs/plan.md compares them with a compiled program, term by term.
+  MLP, and four of the width of each token's experts. docs/plan.md compares them
+  with a compiled program, term by term.
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
-  rows = batch.micro_batch / (mesh["data"] * mesh["fsdp"])
+  rows = batch.micro_batch / row_shares(mesh)
   chunk = min(
     settings.loss.token_chunk or TOKEN_CHUNK,
     batch.row_length / mesh["sequence"],
   )
   entries = c.vocab_size / mesh["tensor"]
-  layer = 3 * c.width * c.mlp_width + 2 * c.width * c.head_dim * (
-    c.num_heads + c.num_kv_heads
-  )
+  embeddings = 1 if c.tied_embedding else 2
+  weights = _gathered(c, mesh) - embeddings * entries * c.width
+  here = _tokens_of_chip(settings)
+  if c.num_experts:
+    # A device has a row for each expert that any token of its group may choose.
+    rows_of_experts = here * mesh["expert"] * c.experts_per_token
+    activations = rows_of_experts * (5 * c.mlp_width + 4 * c.width)
+  else:
+    activations = 5 * here * c.mlp_width / mesh["tensor"]
   return (
     state_bytes(settings)
     + kept_bytes(settings)
     + 4 * 2 * entries * c.width
     + 4 * 3 * rows * chunk * entries
-    + number * 2 * layer / mesh["tensor"]
-    + number * 5 * _tokens_of_chip(settings) * c.mlp_width / mesh["tensor"]
+    + number * 2 * weights / c.num_layers
+    + number * activations
   )
 
 
 def _tokens_of_chip(settings: Settings) -> float:
   mesh, batch = settings.mesh, settings.batch
-  shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
+  shares = row_shares(mesh) * mesh["sequence"]
   return batch.micro_batch * batch.row_length / shares
 
 
@@ -203,7 +222,7 @@ def exchanged(settings: Settings) -> float:
   """Bytes that a chip receives for the gradient of one micro-batch."""
   c, mesh = settings.model, settings.mesh
   number = _number_bytes(settings)
-  weights = roofline.num_params(c) * number / mesh["tensor"]
+  weights = _gathered(c, mesh) * number
   here = _tokens_of_chip(settings)
   again = settings.compute.remat != "none"
   size = 0.0
@@ -211,6 +230,12 @@ def exchanged(settings: Settings) -> float:
     size += 3 * weights * (mesh["fsdp"] - 1) / mesh["fsdp"]
   if mesh["data"] * mesh["sequence"] > 1:
     size += 2 * weights / mesh["fsdp"]
+  elif mesh["expert"] > 1:  # splits no other params
+    others = roofline.num_params(c) - roofline.expert_params(c, c.num_experts)
+    size += 2 * others * number / mesh["fsdp"] / mesh["tensor"]
+  if mesh["expert"] > 1:
+    gathered = (mesh["expert"] - 1) * here * c.width * number
+    size += (4 + again) * gathered * c.num_layers
   if mesh["tensor"] > 1:
     sums = 4 + 2 * again
     share = (mesh["tensor"] - 1) / mesh["tensor"]
@@ -236,8 +261,8 @@ def summed(settings: Settings) -> float:
   shares = mesh["fsdp"]
   if shares == 1 or width // shares % _TILE_ROWS == 0:
     return 0.0
-  weights = roofline.num_params(settings.model) * _number_bytes(settings)
-  return weights / mesh["tensor"] * (shares - 1) / shares
+  weights = _gathered(settings.model, mesh) * _number_bytes(settings)
+  return weights * (shares - 1) / shares
 
 
 def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
@@ -249,9 +274,9 @@ def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number, rest = _number_bytes(settings), (num_slices - 1) / num_slices
-  layers = c.num_layers * roofline.layer_weights(c)
   head = roofline.head_weights(c)
-  shares = mesh["data"] * mesh["fsdp"] * mesh["sequence"]
+  layers = roofline.num_params(c) - (1 if c.tied_embedding else 2) * head
+  shares = row_shares(mesh) * mesh["sequence"]
   # Of the weights, in the gradients that a chip sums.
   share = num_slices / shares / mesh["tensor"]
   if settings.slices.over == "data":
@@ -289,7 +314,7 @@ def with_slots(settings: Settings, slots: int) -> Settings:
 
 def with_mesh(settings: Settings, mesh: Mapping[str, int]) -> Settings:
   """Returns settings with another mesh, and rows that it divides."""
-  shares = mesh["data"] * mesh["fsdp"]
+  shares = row_shares(mesh)
   rows = max(settings.batch.micro_batch // shares, 1) * shares
   return with_rows(dataclasses.replace(settings, mesh=dict(mesh)), rows)
 
@@ -312,7 +337,9 @@ def meshes_of(settings: Settings, slice_: Slice) -> Iterator[dict[str, int]]:
 def _divides(settings: Settings, mesh: Mapping[str, int]) -> bool:
   c, length = settings.model, settings.batch.row_length
   return not (
-    any(n % mesh["tensor"] for n in (c.num_kv_heads, c.mlp_width, c.vocab_size))
+    any(n % mesh["tensor"] for n in (c.num_kv_heads, c.vocab_size))
+    or c.mlp_parts[1] % (mesh["tensor"] * mesh["expert"])
+    or (mesh["expert"] > 1 and not c.num_experts)
     or c.width % mesh["fsdp"]
     or length % (128 * mesh["sequence"])
   )
@@ -339,7 +366,7 @@ class Largest:
 
 def most_rows(planner: Planner, settings: Settings) -> Largest:
   """Finds the largest train.micro_batch, a multiple of the rows' shares."""
-  step = settings.mesh["data"] * settings.mesh["fsdp"]
+  step = row_shares(settings.mesh)
 
   def judge(rows: int) -> Judgement:
     return _judge(planner, with_rows(settings, rows), "gradient")

@@ -72,7 +72,7 @@ class ServedModel:
   def mesh(self) -> Mesh:
     """As many devices of this process as share channels and vocabulary."""
     devices, model = jax.local_devices(), self.model
-    number = math.gcd(model.mlp_width, model.vocab_size, len(devices))
+    number = math.gcd(model.mlp_parts[1], model.vocab_size, len(devices))
     return sharding.decoding_mesh(model.num_kv_heads, devices[:number])
 
 

@@ -46,6 +46,7 @@ VARIANTS = (
     {"joint_qk_norm": True, "pre_norm": False, "sandwich_norm": True},
   ),
   ("scaled", {"embedding_scale": 3.0}),
+  ("experts", {"num_experts": 5, "experts_per_token": 2}),
 )
 
 
@@ -304,6 +305,9 @@ class ConfigTest(parameterized.TestCase):
     ("heads", {"num_heads": 3}, "num_heads=3 must be a multiple"),
     ("odd", {"head_dim": 7}, "head_dim=7 must be even"),
     ("width", {"width": 0}, "width=0 must be at least 1"),
+    ("few", {"num_experts": 4}, "experts_per_token=0 must lie .* 1 and .*=4"),
+    ("many", {"num_experts": 4, "experts_per_token": 5}, "per_token=5 must"),
+    ("idle", {"experts_per_token": 1}, "or both be 0"),
     (
       "share",
       {"partial_rotary_factor": 0.0},

@@ -146,7 +146,7 @@ class ArrangedTest(absltest.TestCase):
     """
     devices = chips.describe(parse_slice("v5e:4x8"))
     mesh = sharding.make_mesh({"fsdp": 8, "tensor": 4}, devices)
-    for group in mesh.devices[0, :, :, 0]:
+    for group in mesh.devices[0, :, :, 0, 0]:
       first, *others = (device.coords for device in group)
       lined_up = [
         sum(a != b for a, b in zip(first, other, strict=True))

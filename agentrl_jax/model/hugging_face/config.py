@@ -37,6 +37,7 @@ class Family:
   fused_gate_up: bool = False  # one tensor, the gate's rows first
   # Keys that must be null, since without them transformers computes otherwise.
   nulls: tuple[str, ...] = ()
+  experts: bool = False  # in every layer
 
   def traits(self) -> dict[str, bool]:
     """Returns the fields of `ModelConfig` that the family decides."""
@@ -54,6 +55,12 @@ FAMILIES: Mapping[str, Family] = {
   "qwen2": Family(architecture="Qwen2ForCausalLM", qkv_bias=True),
   "qwen3": Family(
     architecture="Qwen3ForCausalLM", default_head_dim=128, qk_norm=True
+  ),
+  "qwen3_moe": Family(
+    architecture="Qwen3MoeForCausalLM",
+    default_head_dim=128,
+    qk_norm=True,
+    experts=True,
   ),
   "llama": Family(architecture="LlamaForCausalLM"),
   "mistral": Family(
@@ -83,9 +90,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
   "use_sliding_window": (False, None),
   "mlp_bias": (False, None),
   "quantization_config": (None,),
-  "num_experts": (None, 0),
-  "num_local_experts": (None, 0),
-  "n_routed_experts": (None, 0),
+  "decoder_sparse_step": (1, None),
+  "mlp_only_layers": ([], None),
   # Code of the folder's own in place of transformers'.
   "auto_map": (None,),
 }
@@ -162,13 +168,13 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     num_heads=num_heads,
     num_kv_heads=_kv_heads(described, family, num_heads),
     head_dim=_head_dim(described, family, width, num_heads),
-    mlp_width=read_size(described, "intermediate_size"),
     norm_epsilon=read_number(described, "rms_norm_eps", most=1.0),
     tied_embedding=_flag(described, "tie_word_embeddings", absent=False),
     qkv_bias=_flag(described, "attention_bias", absent=True)
     if family.qkv_bias is None
     else family.qkv_bias,
     **family.traits(),
+    **(_experts if family.experts else _one_mlp)(described),
     **_rotary(described, family),
   )
 
@@ -202,6 +208,13 @@ def from_model_config(
   }
   if name == "glm4":
     described["partial_rotary_factor"] = config.partial_rotary_factor
+  if config.num_experts:
+    described |= {
+      "moe_intermediate_size": config.mlp_width,
+      "num_experts": config.num_experts,
+      "num_experts_per_tok": config.experts_per_token,
+      "norm_topk_prob": config.normed_experts,
+    }
   if name != "qwen2":
     described["attention_bias"] = config.qkv_bias
   if config.rope_type != "default":
@@ -226,11 +239,13 @@ def family_of(config: ModelConfig) -> str:
   names = [
     name
     for name, family in FAMILIES.items()
-    if family.traits() == traits and family.qkv_bias in (config.qkv_bias, None)
+    if family.traits() == traits
+    and family.qkv_bias in (config.qkv_bias, None)
+    and family.experts == bool(config.num_experts)
   ]
   if not names:
-    traits["qkv_bias"] = config.qkv_bias
-    listed = ", ".join(f"model.{name}={traits[name]}" for name in traits)
+    names = [*_TRAITS, "qkv_bias", "num_experts"]
+    listed = ", ".join(f"model.{n}={getattr(config, n)}" for n in names)
     raise ConfigError(
       f"{listed} together are no family of Hugging Face's; those known are "
       f"{', '.join(FAMILIES)}"
@@ -282,6 +297,35 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
       f"here, once for each of num_hidden_layers={num_layers}. Start from a "
       "model that has no other"
     )
+
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def _one_mlp(described: Mapping[str, Any]) -> dict[str, Any]:
+  for key in _EXPERTS:
+    if described.get(key):
+      raise ConfigError(
+        f"{key}={brief(described[key])} is not computed here for this "
+        "model_type. Start from a model without experts, or of a model_type "
+        f"with them: {', '.join(n for n, f in FAMILIES.items() if f.experts)}"
+      )
+  return {"mlp_width": read_size(described, "intermediate_size")}
+
+
+def _experts(described: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads experts, whose number transformers 5 may call num_local_experts."""
+  names = [key for key in _EXPERTS[:2] if described.get(key) is not None]
+  if len({json.dumps(described[key]) for key in names}) > 1:
+    raise ConfigError(
+      f"{' and '.join(names)} differ in one file: leave the wrong one out"
+    )
+  return {
+    "mlp_width": read_size(described, "moe_intermediate_size"),
+    "num_experts": read_size(described, names[0] if names else _EXPERTS[0]),
+    "experts_per_token": read_size(described, "num_experts_per_tok"),
+    "normed_experts": _flag(described, "norm_topk_prob", absent=False),
+  }
 
 
 def _kv_heads(

@@ -179,16 +179,10 @@ class Tensors:
 
 @functools.cache
 def _taken(places_of: tuple[Place, ...], dtype: np.dtype, to):
-  def take(leaves, layer):
-    parts = [
-      leaf
-      if layer is None
-      else jax.lax.dynamic_index_in_dim(leaf, layer, 0, keepdims=False)
-      for leaf in leaves
-    ]
+  def take(leaves, at):
     flat = [
-      place.from_leaf(part).reshape(-1)
-      for place, part in zip(places_of, parts, strict=True)
+      place.from_leaf(leaf[at]).reshape(-1)
+      for place, leaf in zip(places_of, leaves, strict=True)
     ]
     whole = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
     return whole.reshape(places_of[0].matrix).astype(dtype)

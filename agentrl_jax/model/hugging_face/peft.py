@@ -120,6 +120,8 @@ def _on_host(leaf: jax.Array) -> np.ndarray:
 
 def _modules(model: ModelConfig, config: LoraConfig) -> dict[str, _Parts]:
   """Groups projections by Hugging Face's module, with {layer} in its name."""
+  if model.num_experts:
+    config.refuse_experts()
   found = places(model, family_of(model))
   modules: dict[str, _Parts] = {}
   for name in INPUT_AXES:

@@ -65,6 +65,9 @@ _qwen3 = functools.partial(
   norm_epsilon=1e-6,
   qk_norm=True,
 )
+_qwen3_moe = functools.partial(
+  _qwen3, kv_heads=4, num_experts=128, experts_per_token=8, normed_experts=True
+)
 _llama3 = functools.partial(
   _model, vocab_size=128_256, rope_theta=5e5, norm_epsilon=1e-5
 )
@@ -111,6 +114,8 @@ PRESETS: Mapping[str, ModelConfig] = {
   "qwen3-8b": _qwen3(4096, 36, 32, 12_288),
   "qwen3-14b": _qwen3(5120, 40, 40, 17_408),
   "qwen3-32b": _qwen3(5120, 64, 64, 25_600),
+  "qwen3-30b-a3b": _qwen3_moe(2048, 48, 32, 768),
+  "qwen3-235b-a22b": _qwen3_moe(4096, 94, 64, 1536),
   "llama-3-8b": _llama3(4096, 32, 32, 14_336),
   "llama-3-70b": _llama3(8192, 80, 64, 28_672),
   "llama-3.1-8b": _llama3_1(4096, 32, 32, 14_336, rope_factor=8),

@@ -28,6 +28,7 @@ from agentrl_jax.model.hugging_face.tensor_names import (
   EMBEDDING,
   HEAD,
   LAYERS,
+  At,
   Path,
   Place,
   places,
@@ -135,8 +136,8 @@ class _Filling:
         f"{name} in {file.path} is {list(shape)} and {CONFIG_FILE} beside it "
         f"makes it {list(expected)}: the folder's files are of two models"
       )
-    for path, layer in leaves:
-      self._fill(path, layer, file, name)
+    for path, at in leaves:
+      self._fill(path, at, file, name)
 
   def finished(self, folder: pathlib.Path) -> Params:
     """Returns the params; raises `CheckpointError` if tensors are missing."""
@@ -163,15 +164,13 @@ class _Filling:
       out_shardings={path: self._shardings[path] for path in begun},
     )()
 
-  def _fill(
-    self, path: Path, layer: int | None, file: TensorFile, name: str
-  ) -> None:
+  def _fill(self, path: Path, at: At, file: TensorFile, name: str) -> None:
     place, to = self._places[path], self._shardings[path]
-    part = _sent(file, name, place, to, stacked=layer is not None)
-    if layer is None:
-      self._leaves[path] = _made(place, self._dtype, to)(part)
+    part = _sent(file, name, place, to, num_stacked=len(at))
+    if at:
+      self._leaves[path] = _laid(place, to)(self._leaves[path], part, at)
     else:
-      self._leaves[path] = _laid(place, to)(self._leaves[path], part, layer)
+      self._leaves[path] = _made(place, self._dtype, to)(part)
     # Waits, so that the next part is not read before this one can go.
     jax.block_until_ready(self._leaves[path])
 
@@ -193,7 +192,7 @@ def _sent(
   place: Place,
   of_leaf: NamedSharding,
   *,
-  stacked: bool,
+  num_stacked: int,
 ) -> jax.Array:
   """Sends each device its part of a tensor in a file."""
   parts: dict[str, np.ndarray] = {}
@@ -205,7 +204,7 @@ def _sent(
       parts[key] = file.read(name, place.shape, index, place.start)
     return parts[key]
 
-  spec = PartitionSpec(*place.spec_in_file(tuple(of_leaf.spec)[stacked:]))
+  spec = PartitionSpec(*place.spec_in_file(tuple(of_leaf.spec)[num_stacked:]))
   return jax.make_array_from_callback(
     place.shape,
     NamedSharding(of_leaf.mesh, spec),
@@ -223,8 +222,7 @@ def _made(place: Place, dtype, of_leaf: NamedSharding):
 
 @functools.cache
 def _laid(place: Place, of_leaf: NamedSharding):
-  def lay(leaf, part, layer):
-    part = place.to_leaf(part).astype(leaf.dtype)
-    return jax.lax.dynamic_update_index_in_dim(leaf, part, layer, 0)
+  def lay(leaf, part, at):
+    return leaf.at[at].set(place.to_leaf(part).astype(leaf.dtype))
 
   return jax.jit(lay, donate_argnums=0, out_shardings=of_leaf)

@@ -2,7 +2,8 @@
 
 There a layer's weights are matrices of [outputs, inputs], one tensor a layer;
 here they are stacked leaves whose axes are heads and channels. `Place` converts
-in both directions, for numpy and jax alike.
+in both directions, for numpy and jax alike. `At` is where in its leaf a tensor
+belongs: (), (layer,), or (layer, expert).
 """
 
 import dataclasses
@@ -19,11 +20,12 @@ LAYERS = "layers"  # the key of params below which leaves are stacked
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 Path = tuple[str, ...]
+At = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-  """One leaf, or one layer of it, as a part of a tensor.
+  """One leaf, or one layer or expert of it, as a part of a tensor.
 
   The tensor is a `matrix`, or a vector, and the part begins at number `start`
   of it. The part's axes are read as `shape`; `order` transposes those to the
@@ -32,17 +34,19 @@ class Place:
   `rotary` apart.
   """
 
-  tensor: str  # with {layer} in it, where there is one per layer
+  tensor: str  # with {layer} and {expert} where there is one for each
   matrix: tuple[int, ...]
   shape: tuple[int, ...]
   order: tuple[int, ...]
   start: int = 0
   interleaved: int | None = None
   rotary: int = 0
+  num_experts: int = 0  # of a layer, where each has a tensor
 
-  def name(self, layer: int | None) -> str:
+  def name(self, at: At) -> str:
     """Returns the tensor's name in the files."""
-    return self.tensor.format(layer=layer)
+    keys = ("layer", "expert")[: len(at)]
+    return self.tensor.format(**dict(zip(keys, at, strict=True)))
 
   def spec_in_file(self, leaf_spec: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reorders a spec of the leaf's axes to the order of `shape`."""
@@ -95,24 +99,27 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
       order=(1, 0),
     )
   layer = {**_norms(c), **_attention(c, f.interleaved_rotary)}
-  layer |= _mlp(c, f.fused_gate_up)
+  layer |= _experts(c) if c.num_experts else _mlp(c, f.fused_gate_up)
   return found | {(LAYERS, *path): place for path, place in layer.items()}
 
 
 def tensors(
   found: Mapping[Path, Place], num_layers: int
-) -> Iterator[tuple[str, list[tuple[Path, int | None]]]]:
+) -> Iterator[tuple[str, list[tuple[Path, At]]]]:
   """Yields every tensor's name, in the usual order, and its leaves."""
   of_layer = [path for path in found if path[0] == LAYERS]
   outer = [path for path in found if path[0] != LAYERS]
-  whole: dict[str, list[tuple[Path, int | None]]] = {}
+  whole: dict[str, list[tuple[Path, At]]] = {}
   for path in outer[:1]:
-    whole[found[path].name(None)] = [(path, None)]
+    whole[found[path].name(())] = [(path, ())]
   for layer in range(num_layers):
     for path in of_layer:
-      whole.setdefault(found[path].name(layer), []).append((path, layer))
+      place = found[path]
+      experts = [(layer, expert) for expert in range(place.num_experts)]
+      for at in experts or [(layer,)]:
+        whole.setdefault(place.name(at), []).append((path, at))
   for path in outer[1:]:
-    whole[found[path].name(None)] = [(path, None)]
+    whole[found[path].name(())] = [(path, ())]
   yield from whole.items()
 
 
@@ -198,6 +205,30 @@ def _mlp(c: ModelConfig, fused: bool) -> dict[Path, Place]:
     order=(1, 0),
   )
   return found
+
+
+def _experts(c: ModelConfig) -> dict[Path, Place]:
+  def matrix(name: str, *shape: int) -> Place:
+    return Place(
+      tensor=f"{_LAYER}.mlp.experts.{{expert}}.{name}_proj.weight",
+      matrix=shape,
+      shape=shape,
+      order=(1, 0),
+      num_experts=c.num_experts,
+    )
+
+  router = (c.num_experts, c.width)
+  return {
+    ("experts", "router"): Place(
+      tensor=f"{_LAYER}.mlp.gate.weight",
+      matrix=router,
+      shape=router,
+      order=(1, 0),
+    ),
+    ("experts", "gate"): matrix("gate", c.mlp_width, c.width),
+    ("experts", "up"): matrix("up", c.mlp_width, c.width),
+    ("experts", "down"): matrix("down", c.width, c.mlp_width),
+  }
 
 
 _LAYER = "model.layers.{layer}"

@@ -96,7 +96,7 @@ def _place(
 
 def check_devices(model: ModelConfig, num_devices: int) -> None:
   """Raises `ConfigError` unless the devices divide channels and vocabulary."""
-  sizes = {key: getattr(model, key) for key in ("mlp_width", "vocab_size")}
+  sizes = dict([model.mlp_parts, ("vocab_size", model.vocab_size)])
   if not any(size % num_devices for size in sizes.values()):
     return
   allowed = math.gcd(*sizes.values())

@@ -157,7 +157,12 @@ def _parts(settings: Settings, mesh: jax.sharding.Mesh) -> dict[str, int]:
     c, batch = settings.model, settings.batch
     tokens = batch.micro_batch * batch.row_length
     size = 4 if settings.compute.dtype == "float32" else 2
-    passing += size * c.num_layers * tokens * (6 * c.width + 4 * c.mlp_width)
+    passing += (
+      size
+      * c.num_layers
+      * tokens
+      * (6 * c.width + 4 * c.mlp_width * max(c.num_experts, 1))
+    )
   return {**learner, **rollout, "activations of a gradient": int(passing)}
 
 
@@ -165,12 +170,14 @@ def _decode_s(settings: Settings, rate: float, bandwidth: float) -> float:
   """Seconds of a decode step in every policy slot: products, or memory."""
   c, engine = settings.model, settings.engine
   weights = c.num_layers * roofline.layer_weights(c) + roofline.head_weights(c)
+  # Each expert is read, for some token.
+  others = roofline.expert_params(c, c.num_experts - c.experts_per_token)
   size = 4 if settings.compute.dtype == "float32" else 2
   cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * engine.context / 2
   return sum(
     max(
       2 * weights * slots / rate,
-      size * (weights + slots * cached) / bandwidth,
+      size * (weights + others + slots * cached) / bandwidth,
     )
     for slots in engine.slots
   )

@@ -130,6 +130,31 @@ GLM_4_9B_0414 = {
   "tie_word_embeddings": False,
   "vocab_size": 151552,
 }
+QWEN3_30B_A3B = {
+  "architectures": ["Qwen3MoeForCausalLM"],
+  "attention_bias": False,
+  "decoder_sparse_step": 1,
+  "head_dim": 128,
+  "hidden_act": "silu",
+  "hidden_size": 2048,
+  "intermediate_size": 6144,
+  "max_position_embeddings": 40960,
+  "mlp_only_layers": [],
+  "model_type": "qwen3_moe",
+  "moe_intermediate_size": 768,
+  "norm_topk_prob": True,
+  "num_attention_heads": 32,
+  "num_experts": 128,
+  "num_experts_per_tok": 8,
+  "num_hidden_layers": 48,
+  "num_key_value_heads": 4,
+  "output_router_logits": False,
+  "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0,
+  "router_aux_loss_coef": 0.001,
+  "tie_word_embeddings": False,
+  "vocab_size": 151936,
+}
 PUBLISHED = (
   ("qwen2.5-14b", QWEN2_5_14B_INSTRUCT),
   ("qwen3-8b", QWEN3_8B),
@@ -229,7 +254,7 @@ def _type_of(key: str) -> type:
 
 
 class ConfigFileTest(parameterized.TestCase):
-  @parameterized.parameters(*PUBLISHED)
+  @parameterized.parameters(*PUBLISHED, ("qwen3-30b-a3b", QWEN3_30B_A3B))
   def test_published_ones_are_the_presets(self, name, described):
     self.assertEqual(to_model_config(described), preset(name))
 
@@ -290,7 +315,11 @@ class ConfigFileTest(parameterized.TestCase):
 
   @parameterized.parameters(
     ({"model_type": "gpt2"}, 'model_type="gpt2" is not one of qwen2, qwen3'),
-    ({"model_type": "qwen3_moe"}, 'model_type="qwen3_moe"'),
+    (
+      {"model_type": "qwen3_moe"},
+      r'architectures=.*\["Qwen3MoeForCausalLM"\] is',
+    ),
+    ({"num_experts": 8}, "num_experts=8 is .* of a model_type .*: qwen3_moe"),
     ({"hidden_act": "gelu"}, 'hidden_act="gelu" is not computed here'),
     ({"use_sliding_window": True}, "use_sliding_window=true is not"),
     ({"layer_types": ["sliding_attention"]}, "layer_types has .'sliding_att"),
@@ -371,6 +400,23 @@ class ConfigFileTest(parameterized.TestCase):
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
       to_model_config(QWEN3_8B | changes)
+
+  @parameterized.parameters(
+    ({"decoder_sparse_step": 2}, "decoder_sparse_step=2 is not computed"),
+    ({"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] is not computed"),
+    ({"num_local_experts": 8}, "num_experts and num_local_experts differ"),
+    ({"num_experts": None}, "num_experts=null must be a whole number"),
+    ({"num_experts": 4}, "experts_per_token=8 must lie between 1 and .*=4"),
+    ({"norm_topk_prob": 1}, "norm_topk_prob=1 must be true or false"),
+  )
+  def test_refuses_experts(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      to_model_config(QWEN3_30B_A3B | changes)
+
+  def test_experts_by_the_name_of_transformers_5(self):
+    described = dict(QWEN3_30B_A3B)
+    described["num_local_experts"] = described.pop("num_experts")
+    self.assertEqual(to_model_config(described), preset("qwen3-30b-a3b"))
 
   @parameterized.parameters(
     b"",

@@ -21,7 +21,7 @@ except ImportError:
   safetensors = torch = transformers = None  # tests then skip, saying so
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
-NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2")
+NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2", "qwen3_moe")
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
 
@@ -56,6 +56,14 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
     }
   if family == "mistral":
     described["sliding_window"] = None
+  if family == "qwen3_moe":
+    number = int(rng.choice([2, 7, 64]))
+    described |= {
+      "num_experts": number,
+      "num_experts_per_tok": int(rng.integers(1, min(number, 8) + 1)),
+      "moe_intermediate_size": int(rng.integers(8, 20)),
+      "norm_topk_prob": bool(rng.integers(2)),
+    }
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
   if kind != "default":
     described["rope_scaling"] = _stretch(kind, rng)
@@ -96,7 +104,10 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
     config = transformers.AutoConfig.from_pretrained(folder)
   torch.manual_seed(seed)
   model = transformers.AutoModelForCausalLM.from_config(
-    config, attn_implementation="eager", dtype=getattr(torch, dtype)
+    config,
+    attn_implementation="eager",
+    experts_implementation="eager",
+    dtype=getattr(torch, dtype),
   ).eval()
   with torch.no_grad():
     for weight in model.parameters():

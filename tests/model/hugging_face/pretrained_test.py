@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model import sharding
@@ -34,10 +34,11 @@ CONFIG = ModelConfig(
 )
 
 
-class ReadingTest(absltest.TestCase):
+class ReadingTest(parameterized.TestCase):
+  @parameterized.parameters("", "experts")
   @pytest.mark.slow
-  def test_eight_devices_take_no_more_than_a_file(self):
-    found = eight_devices.run("tests.model.hugging_face.reading_program")
+  def test_eight_devices_take_no_more_than_a_file(self, name):
+    found = eight_devices.run("tests.model.hugging_face.reading_program", name)
     self.assertTrue(found["equal"])
     self.assertGreater(found["files"], 1)
     self.assertLess(found["peak"], 1.1 * found["file"])

@@ -3,7 +3,8 @@
   XLA_FLAGS=--xla_force_host_platform_device_count=8 \\
     python -m tests.model.hugging_face.reading_program qwen2.5-1.5b 1500000000
 
-Without a published model's name and the bytes of a file it takes a small one.
+Without a published model's name and the bytes of a file it takes a small one;
+`experts` is a small one with experts.
 
 peak    bytes that the process held at once beyond what it was left with
 file    bytes of the largest file, and how many there are
@@ -12,6 +13,7 @@ equal   whether what was read, and written again, has the same bits
 """
 
 import ctypes
+import dataclasses
 import filecmp
 import gc
 import json
@@ -46,7 +48,13 @@ CONFIG = ModelConfig(
   mlp_width=2048,
   tied_embedding=False,
 )
-MESH = {"fsdp": 4, "tensor": 2}
+EXPERTS = dataclasses.replace(
+  CONFIG,
+  qk_norm=True,
+  num_experts=8,
+  experts_per_token=2,
+  mlp_width=512,
+)
 
 
 def resident(key: str) -> int:
@@ -106,9 +114,12 @@ def _same(first: pathlib.Path, again: pathlib.Path) -> bool:
 
 
 def main(name: str = "", file_bytes: str = "24_000_000") -> None:
-  config, limit = preset(name) if name else CONFIG, int(file_bytes)
+  small = {"": CONFIG, "experts": EXPERTS}
+  config = small[name] if name in small else preset(name)
+  axes = {"expert": 2, "fsdp": 2} if config.num_experts else {"fsdp": 4}
+  limit = int(file_bytes)
   policy = Policy(config, COMPUTE)
-  mesh = sharding.make_mesh(MESH)
+  mesh = sharding.make_mesh(axes | {"tensor": 2})
   with tempfile.TemporaryDirectory() as root:
     first, again = (pathlib.Path(root) / n for n in ("first", "again"))
     write_noise(first, config, limit)

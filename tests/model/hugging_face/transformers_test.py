@@ -26,6 +26,7 @@ FEW = (
   ("glm4", False, "bfloat16"),
   ("mistral", True, "float32"),
   ("olmo2", False, "bfloat16"),
+  ("qwen3_moe", False, "bfloat16"),
 )
 FILE_BYTES = 5_000  # less than any of these models
 
@@ -118,9 +119,7 @@ class TransformersTest(parameterized.TestCase):
 
   def _compare_gradients(self, model, policy, gradient):
     named = Tensors(policy.config, np.dtype(np.float32))
-    theirs = {
-      name: weight.grad.numpy() for name, weight in model.named_parameters()
-    }
+    theirs = dict(_gradients(model))
     self.assertEqual(set(named.entries), set(theirs))
     for name, wanted in theirs.items():
       found = named.gathered(gradient, name)
@@ -140,6 +139,20 @@ class TransformersTest(parameterized.TestCase):
         do_sample=False,
       )
       np.testing.assert_array_equal(found_BT[b], wanted[0, length:].numpy())
+
+
+def _gradients(model):
+  """Every tensor's gradient; transformers joins in memory what files split."""
+  for name, weight in model.named_parameters():
+    gradient = weight.grad.numpy()
+    module, _, kind = name.rpartition(".")
+    if not module.endswith(".experts"):
+      yield name, gradient
+      continue
+    for expert, matrix in enumerate(gradient):
+      names = ("gate", "up") if kind == "gate_up_proj" else ("down",)
+      for part, rows in zip(names, np.split(matrix, len(names)), strict=True):
+        yield f"{module}.{expert}.{part}_proj.weight", rows
 
 
 def _contents(folder: pathlib.Path) -> dict[str, tuple[str, bytes]]:

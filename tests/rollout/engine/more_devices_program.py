@@ -30,9 +30,10 @@ from tests.settings import COMPUTE, compute_config, engine_config
 BASE = dataclasses.replace(
   small.policy().config, vocab_size=64, mlp_width=64, width=64
 )
+EXPERTS = {"num_experts": 8, "experts_per_token": 3, "normed_experts": True}
 # Queries of a head that four devices can share, that they cannot, and of the
-# only head; the kernel of a TPU, in Pallas's interpreter; drafts. The first has
-# a norm over all heads, wherever they are.
+# only head; the kernel of a TPU, in Pallas's interpreter; drafts; experts.
+# The first has a norm over all heads, wherever they are.
 CASES = {
   "shared": (
     {"num_heads": 8, "num_kv_heads": 2, "qk_norm": True, "joint_qk_norm": True},
@@ -51,6 +52,7 @@ CASES = {
     {},
     {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8},
   ),
+  "experts": ({"num_heads": 8, "num_kv_heads": 2} | EXPERTS, {}, {}),
 }
 
 
@@ -61,7 +63,12 @@ def main(*names: str) -> None:
     for name, changes in CASES.items()
     if not names or name in names
   }
-  weights = _ways() if not names or "weights" in names else None
+  weights = None
+  if not names or "weights" in names:
+    weights = [
+      _ways({"fsdp": 4, "tensor": 2}),
+      _ways({"fsdp": 2, "tensor": 2, "expert": 2}, **EXPERTS),
+    ]
   sys.stdout.write(json.dumps({"cases": found, "weights": weights}))
 
 
@@ -77,10 +84,10 @@ def _case(model, compute, engine):
   return {"answers": answers, "shares": shares}
 
 
-def _ways():
+def _ways(mesh, **model):
   """The same weights by every way that they come to a server."""
-  config = dataclasses.replace(BASE, num_heads=8, num_kv_heads=2)
-  learner = sharding.make_mesh({"fsdp": 4, "tensor": 2})
+  config = dataclasses.replace(BASE, num_heads=8, num_kv_heads=2, **model)
+  learner = sharding.make_mesh(mesh)
   policy = Policy(config, COMPUTE, mesh=learner)
   params = small.attentive(policy.init(jax.random.key(2)))
   params = jax.device_put(params, sharding.param_shardings(params, learner))
@@ -149,7 +156,7 @@ def _answers(place, weights, changes, shares):
     (scheduler,) = engine._schedulers
     layer = weights["layers"][0]
     shares |= {
-      "mlp": _share(layer["gate"]["kernel"]),
+      "mlp": _share(layer.get("experts", layer)["gate"]),
       "queries": _share(layer["attention"]["q"]["kernel"]),
       "keys": _share(layer["attention"]["k"]["kernel"]),
       "vocabulary": _share(weights["embedding"]),
@@ -159,7 +166,8 @@ def _answers(place, weights, changes, shares):
 
 
 def _share(array) -> float:
-  """Returns the part of an array that each device holds."""
+  """Returns the part of an array, or a kernel, that each device holds."""
+  array = array["kernel"] if isinstance(array, dict) else array
   (size,) = {shard.data.size for shard in array.addressable_shards}
   return size / array.size
 

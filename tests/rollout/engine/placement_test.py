@@ -58,12 +58,14 @@ class SlicesTest(parameterized.TestCase):
   @pytest.mark.timeout(900)
   def test_in_every_case_and_with_weights_from_everywhere(self):
     found = self._check_more_devices()
-    self.assertLen(found["cases"], 5)
-    alone, *others = found["weights"]["answers"]
-    self.assertEqual(others, [alone] * 3)
-    for layout in found["weights"]["layouts"].values():
-      self.assertEqual(layout["mlp"], 1 / 8)
-      self.assertEqual(layout["queries"], 1 / 8)
+    self.assertLen(found["cases"], 6)
+    self.assertLen(found["weights"], 2)
+    for weights in found["weights"]:
+      alone, *others = weights["answers"]
+      self.assertEqual(others, [alone] * 3)
+      for layout in weights["layouts"].values():
+        self.assertEqual(layout["mlp"], 1 / 8)
+        self.assertEqual(layout["queries"], 1 / 8)
 
   def _check_more_devices(self, *cases):
     found = eight_devices.run(

@@ -45,7 +45,7 @@ def main() -> None:
   """Compares a mesh of all devices with one device of this process."""
   with joined(defaults(ProcessLimits, "processes")) as processes:
     one = sharding.make_mesh({}, jax.local_devices()[:1])
-    axes = dict(zip(sharding.MESH_AXES, (1, 2, 2, 2), strict=True))
+    axes = dict(zip(sharding.MESH_AXES, (1, 2, 2, 2, 1), strict=True))
     params = jax.tree.map(
       lambda x: np.asarray(x) * 3, sharded_update._made(sharded_update.MODEL)
     )

@@ -19,9 +19,9 @@ from launch.processes.group import ProcessLimits, joined
 from tests.train import small
 from tests.train.sharded import sharded_update
 
-SAMPLE = ((1, 2, 2, 2),)
+SAMPLE = ((1, 2, 2, 2, 1),)
 # Meshes of which an axis spans the processes, each of them a slice.
-SLICED = (("data", (2, 2, 2, 1)), ("fsdp", (1, 4, 1, 2)))
+SLICED = (("data", (2, 2, 2, 1, 1)), ("fsdp", (1, 4, 1, 2, 1)))
 
 
 def _updated(batches, mesh, params):

@@ -22,6 +22,7 @@ import numpy as np
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention import packed
 from agentrl_jax.model.compute import REMAT_POLICIES
+from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from tests.data.records import make_branching_group
 from tests.model.attention.trees import random_ends
@@ -33,6 +34,9 @@ DEVICES = 8
 # heads, wherever they are.
 MODEL = dataclasses.replace(
   small.MODEL, num_heads=16, num_kv_heads=8, joint_qk_norm=True
+)
+EXPERTS = dataclasses.replace(
+  MODEL, num_experts=8, experts_per_token=3, normed_experts=True, mlp_width=12
 )
 LOSSES: Mapping[str, Mapping[str, Any]] = {
   "tokens": {},
@@ -56,6 +60,12 @@ class Case:
   constrained: bool = False  # whether tokens were drawn under grammars
   shared: bool = False  # whether attempts share tokens, computed once
 
+  @property
+  def model(self) -> ModelConfig:
+    """With experts where the mesh splits them, or scans layers in full."""
+    has_experts = self.mesh[-1] > 1 or self.remat == "full"
+    return EXPERTS if has_experts else MODEL
+
 
 def table() -> Iterable[Case]:
   """Every mesh of eight devices, ways and losses in turn."""
@@ -78,18 +88,20 @@ def table() -> Iterable[Case]:
 
 
 SAMPLE = (
-  Case((2, 2, 2, 1), True, "full", "attempts"),
-  Case((1, 2, 2, 2), False, "none", "attempts"),
-  Case((2, 1, 2, 2), True, "none", "tokens", constrained=True),
-  Case((1, 2, 2, 2), True, "none", "attempts", shared=True),
+  Case((2, 2, 2, 1, 1), True, "full", "attempts"),
+  Case((1, 2, 2, 2, 1), False, "none", "attempts"),
+  Case((2, 1, 2, 2, 1), True, "none", "tokens", constrained=True),
+  Case((1, 2, 2, 2, 1), True, "none", "attempts", shared=True),
+  Case((1, 2, 2, 1, 2), True, "none", "tokens"),
+  Case((1, 1, 1, 2, 4), False, "full", "attempts", shared=True),
 )
 
 
-def update(batches, mesh, *, loss: str, **compute):
+def update(batches, mesh, model, *, loss: str, **compute):
   """Loss and params after the second of two updates."""
   policy, learner = small.make_learner(
     mesh,
-    model=MODEL,
+    model=model,
     compute=compute_config(**compute),
     loss=small.loss_config(**LOSSES[loss]),
     **small.PLAIN_STEPS,
@@ -115,8 +127,8 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   one = sharding.make_mesh({}, jax.devices()[:1])
   # A tree is compared with the same attempts, each computed by itself.
   alone = functools.cache(
-    lambda loss, kind: update(
-      batches["attempts" if kind == "trees" else kind], one, loss=loss
+    lambda model, loss, kind: update(
+      batches["attempts" if kind == "trees" else kind], one, model, loss=loss
     )
   )
   found = {}
@@ -127,11 +139,12 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
     loss, params = update(
       batches[kind],
       sharding.make_mesh(axes),
+      case.model,
       loss=case.loss,
       scan_layers=case.scan_layers,
       remat=case.remat,
     )
-    wanted_loss, wanted = alone(case.loss, kind)
+    wanted_loss, wanted = alone(case.model, case.loss, kind)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), params, wanted)
     found[str(case)] = (
       abs(loss - wanted_loss),
