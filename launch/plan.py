@@ -21,7 +21,7 @@ import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import jax
 import ml_collections
@@ -33,7 +33,7 @@ from agentrl_jax.errors import ConfigError
 from launch.config import command_line
 from launch.config.settings import Settings, read_settings
 from launch.planning import length_plans, report
-from launch.planning.advice import Adviser, refusal
+from launch.planning.advice.adviser import Adviser, refusal
 from launch.planning.chips import parse_slice
 from launch.planning.roofline import Attempts
 from launch.planning.search import (
@@ -125,11 +125,11 @@ _LENGTHS = flags.DEFINE_list(
   None,
   "Tokens of a row, with a comma between two: --search finds a mesh for each.",
 )
-_ADVICE = flags.DEFINE_integer(
-  "advice",
-  6,
-  "So many changes are compiled, at most, to find some that fit; 0: none.",
-  lower_bound=0,
+_SECONDS = flags.DEFINE_float(
+  "seconds",
+  600.0,
+  "Seconds in which changes are compiled to find some that fit; 0: none.",
+  lower_bound=0.0,
 )
 _JSON = flags.DEFINE_bool("json", False, "Print JSON in place of tables.")
 _SYSTEM = flags.DEFINE_bool(
@@ -194,14 +194,14 @@ _OF_ONE_LENGTH = (
   "attempts",
   "mean_tokens",
   "largest",
-  "advice",
+  "seconds",
   "system",
   "measured",
   *_OF_SYSTEM,
 )
 _NOT_OF_DEVICE = (
   *("rollout_topology", "roles", "mean_tokens", "largest", "quick", "search"),
-  *("lengths", "advice", "system", *_OF_SYSTEM),
+  *("lengths", "seconds", "system", *_OF_SYSTEM),
 )
 flags.mark_flags_as_required(["config"])
 flags.register_multi_flags_validator(
@@ -236,6 +236,9 @@ def plan(
   """
   tables = plain_console(stderr=_JSON.value, width=110)
   planner = Planner(deployment)
+  adviser = Adviser(config, deployment, _ROLES.value, seconds=_SECONDS.value)
+  for sentence in adviser.excluded():
+    tables.print(sentence, soft_wrap=True, markup=False, highlight=False)
   whole: Plan | None = None
   with _telling() as tell:
     judged = planner.study(settings, _ROLES.value, tell=tell)
@@ -248,7 +251,8 @@ def plan(
         own=next((j for j in judged if j.name == "gradient"), None),
         tell=tell,
       )
-    largest = _largest(planner, settings, tell) if _LARGEST.value else []
+    excluded = {j.name for j in judged if j.is_excluded}
+    largest = _largest(planner, settings, excluded, tell)
     if request is not None and all(j.fits for j in judged):
       whole = plan_whole_run(settings, deployment, judged, request, tell=tell)
   report.show(tables, judged, {"gradient": exchanged(settings)})
@@ -256,15 +260,12 @@ def plan(
     report.show_search(tables, ranked)
   report.show_largest(tables, largest)
   with _telling() as tell:
-    adviser = Adviser(
-      config, deployment, _ROLES.value, budget=_ADVICE.value, tell=tell
-    )
-    advice = adviser.advise(judged) or adviser.share_prompts(judged)
+    advice = adviser.advise(judged, tell) or adviser.share_prompts(judged, tell)
   report.show_advice(tables, advice, adviser)
   if whole is not None:
     _show_whole(tables, whole)
   if _JSON.value:
-    found = report.as_json(judged, largest, ranked, advice)
+    found = report.as_json(judged, largest, ranked, advice, adviser.left_out)
     if whole is not None:
       found |= system_report.as_json(whole.systems, whole.splits)
     plain_console().print_json(json.dumps(found))
@@ -330,13 +331,19 @@ def _show_whole(tables: Console, whole: Plan) -> None:
 
 
 def _largest(
-  planner: Planner, settings: Settings, tell: Callable[[str], None]
+  planner: Planner,
+  settings: Settings,
+  excluded: Collection[str],
+  tell: Callable[[str], None],
 ) -> list[Largest]:
-  found = []
-  if "learner" in _ROLES.value:
+  """Compiles larger batches, except of `excluded` programs."""
+  found: list[Largest] = []
+  if not _LARGEST.value:
+    return found
+  if "learner" in _ROLES.value and "gradient" not in excluded:
     tell("larger micro-batches")
     found.append(most_rows(planner, settings))
-  if "rollout" in _ROLES.value:
+  if "rollout" in _ROLES.value and "decode" not in excluded:
     tell("more slots")
     found.append(most_slots(planner, settings))
   return found

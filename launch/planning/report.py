@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl_jax.train.config.layout import Layout
-from launch.planning.advice import Advice, Adviser
+from launch.planning.advice.adviser import Advice, Adviser, LeftOut
 from launch.planning.chips import GIB
 from launch.planning.collectives import KINDS
 from launch.planning.length_plans import Crossover, LengthPlan, crossovers
@@ -83,15 +83,21 @@ def _print_flags(console: Console, line: str) -> None:
 def show_advice(
   console: Console, found: Sequence[Advice], adviser: Adviser
 ) -> None:
-  """Prints changes that were checked, or how many were tried in vain."""
+  """Prints changes that were checked, or how many were tried in vain.
+
+  Then those for which no time was left.
+  """
   for one in found:
     _print_flags(console, f"  {one.flags}: {one.effect} ({one.checked})")
   if not found and (adviser.num_compiled or adviser.num_excluded):
     console.print(
       f"no change that was tried fits: {adviser.num_excluded} are too large by "
       f"arithmetic, {adviser.num_compiled} were compiled"
-      + ("; --advice sets how many are" if adviser.is_spent else "")
     )
+  if adviser.left_out:
+    console.print(f"advice had --seconds={adviser.seconds:g} to compile in:")
+  for change in adviser.left_out:
+    _print_flags(console, f"  {change.sentence}")
 
 
 def as_json(
@@ -99,6 +105,7 @@ def as_json(
   largest: Sequence[Largest],
   ranked: Sequence[Candidate],
   advice: Sequence[Advice],
+  left_out: Sequence[LeftOut] = (),
 ) -> dict[str, Any]:
   """Returns all results, in bytes, seconds and operations."""
   return {
@@ -121,6 +128,7 @@ def as_json(
       }
       for one in advice
     ],
+    "advice_left_out": [vars(one) for one in left_out],
   }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -71,6 +72,12 @@ class Judgement:
   def failure(self) -> str:
     """The sentence about the compiler's death; empty if it lived."""
     return self.compiled.failure
+
+  @property
+  def is_excluded(self) -> bool:
+    """Says if the residents alone are too large, and nothing was compiled."""
+    compiled = self.compiled
+    return not (compiled.memory or compiled.seconds or compiled.failure)
 
   @property
   def fits(self) -> bool:
@@ -237,14 +244,25 @@ class Planner:
       judgements.append(self.judge(settings, program))
     return judgements
 
-  def judge(self, settings: Settings, program: Program) -> Judgement:
-    """Compiles one program and adds the residents of its chips."""
+  def judge(
+    self,
+    settings: Settings,
+    program: Program,
+    *,
+    deadline_s: float = math.inf,
+  ) -> Judgement:
+    """Compiles one program and adds the residents of its chips.
+
+    Compiling ends after `deadline_s`, or the deployment's timeout if that is
+    shorter; the judgement is a failure then.
+    """
     is_rollout = program.name in ("prefill", "decode")
     role = "rollout" if is_rollout else "learner"
     slice_ = self.deployment.slice_of(role)
     kept = self.residents(settings, role)
     places = chips.coordinates(list(program.mesh.devices.flat))
-    compiled = self._compiled(settings, role, program, kept)
+    deadline_s = min(deadline_s, self.deployment.compile_timeout_s)
+    compiled = self._compiled(settings, role, program, kept, deadline_s)
     bound = None
     if compiled.memory is not None:
       bound = roofline(
@@ -273,18 +291,23 @@ class Planner:
     )
 
   def _compiled(
-    self, settings: Settings, role: str, program: Program, kept: Residents
+    self,
+    settings: Settings,
+    role: str,
+    program: Program,
+    kept: Residents,
+    deadline_s: float,
   ) -> Compiled:
     """Compiles, unless the residents alone exceed the memory."""
     slice_ = self.deployment.slice_of(role)
-    if sum(kept.values()) > slice_.chip.memory:
+    if sum(kept.values()) > slice_.chip.memory * (1 - RESERVE):
       held = (size for name, size in kept.items() if name in program.holds)
       return Compiled(memory=None, wanted=sum(held))
     try:
       compiled = _COMPILER.call(
         compile_by_name,
         *(self.deployment, settings, role, program.name),
-        deadline_s=self.deployment.compile_timeout_s,
+        deadline_s=deadline_s,
       )
     except ChildDied as death:
       failure = (

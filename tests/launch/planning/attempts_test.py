@@ -10,7 +10,7 @@ from agentrl_jax.data.packing import pack
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import blockwise, reference, splash
 from launch.planning import roofline
-from launch.planning.advice import longer_rows
+from launch.planning.advice.changes import longer_rows
 from launch.planning.chips import parse_slice
 from launch.planning.programs import learner_load
 from launch.planning.roofline import (

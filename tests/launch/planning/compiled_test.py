@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import unittest
 from unittest import mock
 
@@ -14,7 +15,7 @@ from agentrl_jax.model import sharding
 from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips, study
-from launch.planning.advice import refusal
+from launch.planning.advice.adviser import refusal
 from launch.planning.compiled import compile_program
 
 
@@ -41,6 +42,12 @@ def abort(deployment, settings, role, name):
   os.abort()
 
 
+def hang(deployment, settings, role, name):
+  """As `abort`, and does not end in time."""
+  del deployment, settings, role, name
+  time.sleep(100)
+
+
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class DeathTest(absltest.TestCase):
   def test_death_of_the_compiler_is_a_sentence(self):
@@ -59,6 +66,33 @@ class DeathTest(absltest.TestCase):
       "the compiler's process died of gradient for v5p:2x2x1: it was ended by "
       "SIGABRT: Check failed: n < 1 (ring.cc:316); no program was made",
     )
+
+  def test_residents_in_the_reserve_are_refused_without_compiling(self):
+    config = pod.get_config("qwen3-1.7b")
+    config.mesh.fsdp = 4
+    settings = read_settings(config)
+    slice_ = chips.parse_slice("v5p:2x2x1")
+    planner = study.Planner(study.Deployment(learner=slice_))
+    gradient = planner.programs(settings, ("learner",))[0]
+    kept = {"params": int(0.98 * slice_.chip.memory)}
+    with (
+      mock.patch.object(study, "compile_by_name", abort),
+      mock.patch.object(planner, "residents", lambda *_: kept),
+    ):
+      judged = planner.judge(settings, gradient)
+    self.assertEqual((judged.fits, judged.failure), (False, ""))
+    self.assertEqual(judged.wanted, kept["params"])
+
+  def test_a_compilation_ends_at_its_deadline(self):
+    config = pod.get_config("qwen3-1.7b")
+    config.mesh.fsdp = 4
+    settings = read_settings(config)
+    deployment = study.Deployment(learner=chips.parse_slice("v5p:2x2x1"))
+    planner = study.Planner(deployment)
+    gradient = planner.programs(settings, ("learner",))[0]
+    with mock.patch.object(study, "compile_by_name", hang):
+      judged = planner.judge(settings, gradient, deadline_s=0.1)
+    self.assertIn("did not end in 0.1 s, and was killed", judged.failure)
 
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")

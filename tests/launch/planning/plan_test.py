@@ -89,20 +89,23 @@ class CommandTest(parameterized.TestCase):
       "--prompt=1024",
       "--turns=896",
       "--attempts=4",
-      "--roles=learner",
-      "--nolargest",
-      "--advice=0",
+      "--seconds=0",
       "--json",
     )
     self.assertEqual(done.returncode, 1)
-    self.assertIn("gradient and apply will not fit v5e:2x4", done.stderr)
+    first, second, third, _, *rest = done.stderr.splitlines()
+    self.assertStartsWith(first, "learner: the state alone takes ")
+    self.assertIn("holds it is --topology=v5e:", second)
+    self.assertStartsWith(third, "rollout: the state alone takes ")
+    self.assertIn("gradient and apply and prefill and", "\n".join(rest))
+    self.assertIn("decode will not fit v5e:2x4", done.stderr)
     self.assertIn("more than there is", done.stderr)
     self.assertNotIn("first try", done.stderr)
     found = json.loads(done.stdout)
     self.assertFalse(found["programs"]["gradient"]["fits"])
     self.assertEqual(found["programs"]["gradient"]["compile_s"], 0)
     self.assertLess(found["programs"]["gradient"]["left_bytes"], -40 * GIB)
-    self.assertEqual(found["advice"], [])
+    self.assertEqual((found["advice"], found["largest"]), ([], {}))
     load = found["programs"]["gradient"]["load"]
     self.assertAlmostEqual(load["shared"], 3 * 1024 / (4 * 1920))
 

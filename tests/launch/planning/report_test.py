@@ -12,7 +12,7 @@ from rich.console import Console
 from agentrl_jax.train.config.layout import Layout, read_layouts
 from configs import pod
 from launch.planning import report
-from launch.planning.advice import Advice, Adviser
+from launch.planning.advice.adviser import Advice, Adviser, LeftOut
 from launch.planning.chips import GIB, parse_slice
 from launch.planning.collectives import Collective
 from launch.planning.compiled import Compiled, Memory
@@ -87,9 +87,12 @@ ADVICE = [
 ]
 
 
-def _adviser(num_compiled=0, num_excluded=0, budget=6):
+LEFT_OUT = LeftOut(flags="--topology=v6e:16x16", reason="4 s", num_after=2)
+
+
+def _adviser(num_compiled=0, num_excluded=0):
   adviser = Adviser(
-    pod.get_config(), Deployment(learner=V6E_64), ("learner",), budget=budget
+    pod.get_config(), Deployment(learner=V6E_64), ("learner",), seconds=600
   )
   adviser.num_compiled, adviser.num_excluded = num_compiled, num_excluded
   return adviser
@@ -118,14 +121,19 @@ class ReportTest(absltest.TestCase):
     self.assertNotIn("failure", found["programs"]["gradient"])
 
   def test_advice_in_vain_says_what_was_tried(self):
-    for num_compiled, words in (
-      (2, "3 are too large by arithmetic, 2 were compiled\n"),
-      (6, "6 were compiled; --advice sets how many are\n"),
-    ):
-      console = Console(file=io.StringIO(), width=120)
-      report.show_advice(console, [], _adviser(num_compiled, 3))
-      self.assertIn("no change that was tried fits", console.file.getvalue())
-      self.assertIn(words, console.file.getvalue())
+    console = Console(file=io.StringIO(), width=120)
+    adviser = _adviser(2, 3)
+    adviser.left_out.append(LEFT_OUT)
+    report.show_advice(console, [], adviser)
+    self.assertEqual(
+      console.file.getvalue().splitlines(),
+      [
+        "no change that was tried fits: 3 are too large by arithmetic, 2 were "
+        "compiled",
+        "advice had --seconds=600 to compile in:",
+        "  left out: --topology=v6e:16x16 (4 s); 2 more come after it",
+      ],
+    )
     report.show_advice(console := Console(file=io.StringIO()), [], _adviser())
     self.assertEqual(console.file.getvalue(), "")
 
@@ -221,8 +229,9 @@ class ReportTest(absltest.TestCase):
     self.assertIsNone(found["decode"]["load"])
 
   def test_json_has_bytes_seconds_and_operations(self):
-    text = json.dumps(report.as_json([FITS, REFUSED], LARGEST, RANKED, ADVICE))
-    found = json.loads(text)
+    found = report.as_json([FITS, REFUSED], LARGEST, RANKED, ADVICE, [LEFT_OUT])
+    found = json.loads(json.dumps(found))
+    self.assertEqual(found["advice_left_out"], [vars(LEFT_OUT)])
     gradient = found["programs"]["gradient"]
     self.assertEqual(gradient["memory_bytes"]["total"], 9 * GIB)
     self.assertEqual(gradient["wanted_bytes"], 12 * GIB)

@@ -7,86 +7,44 @@ change, and must fit. Changes are tried in the order of their cost, settings
 that do not change what is learned first; only changes that passed both checks
 are returned. Where the state alone is too large no setting of a batch helps,
 and the smallest slice that fits is looked for first.
+
+Compiling has a budget of seconds. A change that is likely to take longer than
+the rest of it is not begun, and a program that takes longer is given up; both
+are among `Adviser.left_out`.
 """
 
 import dataclasses
 import functools
-import shlex
+import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.attention.splash import SLOTS
-from agentrl_jax.model.sharding import row_shares
-from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from launch.config.settings import Settings, read_settings
-from launch.planning.chips import CHIPS, GIB, Slice, slices_of
-from launch.planning.programs import packed_groups
-from launch.planning.search import (
-  estimate,
-  gradient_bytes,
-  kept_bytes,
-  meshes_of,
-  state_bytes,
-  with_mesh,
-  with_rows,
+from launch.planning.advice.changes import (
+  NO_CHANGE,
+  Change,
+  all_at_once,
+  learner_changes,
+  longer_rows,
+  mesh_changes,
+  rollout_changes,
+  room_of,
+  servers,
 )
-from launch.planning.study import (
-  RESERVE,
-  Deployment,
-  Judgement,
-  Planner,
-)
+from launch.planning.chips import GIB, slices_of
+from launch.planning.search import gradient_bytes, kept_bytes
+from launch.planning.study import Deployment, Judgement, Planner
 from launch.storage.load_params import with_teacher
 
 PROGRAMS = {"learner": ("gradient", "apply"), "rollout": ("prefill", "decode")}
-# Meshes of a slice that are compiled, the fastest by formula first.
-_MESHES = 2
 _DIED = (
   "no program was made, so that it is not known if one fits: take another mesh "
   "(--search=3 looks for one), other compute.compiler_options or another slice"
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Change:
-  """Config keys to set, slices to rent, and the purpose of both."""
-
-  effect: str
-  keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  learner: Slice | None = None
-  rollout: Slice | None = None
-
-  @property
-  def flags(self) -> str:
-    """The change as flags of launch.plan, quoted for a shell."""
-    words = [
-      f"--{name}={slice_.name}"
-      for name, slice_ in (
-        ("topology", self.learner),
-        ("rollout_topology", self.rollout),
-      )
-      if slice_ is not None
-    ]
-    words += [
-      f"--config.{key}={str(value).replace(' ', '')}"
-      for key, value in self.keys.items()
-    ]
-    return shlex.join(words)
-
-  def after(self, first: "Change") -> "Change":
-    """Joins two changes; where both set a key, this one counts."""
-    return Change(
-      effect="; ".join(e for e in (first.effect, self.effect) if e),
-      keys={**first.keys, **self.keys},
-      learner=self.learner or first.learner,
-      rollout=self.rollout or first.rollout,
-    )
-
-
-NO_CHANGE = Change(effect="")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,8 +62,27 @@ class Advice:
     return f"checked: {self.left / GIB:.1f} GiB of a chip left"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeftOut:
+  """A change for which no time was left, and those that come after it."""
+
+  flags: str
+  reason: str
+  num_after: int
+
+  @property
+  def sentence(self) -> str:
+    """The change and the reason, for people."""
+    others = f"; {self.num_after} more come after it" * bool(self.num_after)
+    return f"left out: {self.flags} ({self.reason}){others}"
+
+
+class _OutOfTime(Exception):
+  """The budget does not suffice for a change; says why."""
+
+
 class Adviser:
-  """Looks for changes to a plan, within a budget of compiled changes."""
+  """Looks for changes to a plan, within `seconds` of compiling."""
 
   def __init__(
     self,
@@ -113,30 +90,81 @@ class Adviser:
     deployment: Deployment,
     roles: Sequence[str],
     *,
-    budget: int,
-    tell: Callable[[str], None] = lambda _: None,
+    seconds: float,
     make_planner: Callable[[Deployment], Planner] = Planner,
+    clock: Callable[[], float] = time.monotonic,
   ):
     self.num_compiled = 0  # changes
     self.num_excluded = 0  # by arithmetic
+    self.left_out: list[LeftOut] = []
+    self.seconds = seconds
     self._config = config
     self._deployment = deployment
     self._roles = tuple(roles)
-    self._budget = budget
-    self._tell = tell
+    self._clock = clock
+    self._ends_at = 0.0  # on the clock
+    self._took: dict[str, float] = {}  # longest seconds of a program, by name
+    self._tell: Callable[[str], None] = lambda _: None
     self._missing = 0  # bytes of a chip, for the config's gradient
     self._planner = functools.cache(make_planner)
     self._read = functools.cache(self._read_changed)
 
-  def advise(self, judged: Sequence[Judgement]) -> list[Advice]:
+  def excluded(self) -> Iterator[str]:
+    """Yields sentences about roles whose state alone exceeds their chips.
+
+    The first at once, then the smallest slice that holds it. By arithmetic;
+    nothing is compiled.
+    """
+    settings = self._settings(NO_CHANGE)
+    assert settings is not None
+    shares_chips = self._deployment.rollout is None
+    for role in self._roles[:1] if shares_chips else self._roles:
+      slice_ = self._deployment.slice_of(role)
+      kept = self._planner(self._deployment).residents(settings, role)
+      if sum(kept.values()) <= room_of(slice_):
+        continue
+      owner = "learner and rollouts" if shares_chips else role
+      yield (
+        f"{owner}: the state alone takes {sum(kept.values()) / GIB:.1f} GiB of "
+        f"each chip of {slice_.name} ({_sizes_text(kept)}), and a chip has "
+        f"{room_of(slice_) / GIB:.1f}"
+      )
+      yield self._smallest(role, settings)
+
+  def _smallest(self, role: str, settings: Settings) -> str:
+    """Names the smallest slices that hold the state, and a gradient's least."""
+    base = NO_CHANGE
+    here: Iterable[Change] = ()
+    if self._deployment.rollout is None:
+      moves = [
+        Change(effect="", rollout=server)
+        for server in servers(self._deployment.learner)
+      ]
+      base = next((c for c in moves if self._holds(c, "rollout")), base)
+      here, role = [base], "learner"
+    if role == "learner":
+      here = itertools.chain(here, self._meshes_here(settings))
+    for change in itertools.chain(here, self._larger(role, settings)):
+      if self._holds(change.after(base), role):
+        flags = change.after(base).flags
+        return f"by arithmetic the smallest that holds it is {flags}"
+    return "by arithmetic no slice that can be rented holds it"
+
+  def advise(
+    self,
+    judged: Sequence[Judgement],
+    tell: Callable[[str], None] = lambda _: None,
+  ) -> list[Advice]:
     """Returns changes that were checked, the first to try first.
 
     Empty if everything fits, or if no change that was tried helps. With slices
     of their own, learner and rollouts are advised apart: advice for each.
+    `tell` hears what is compiled next.
     """
     tight = [j.name for j in judged if not j.fits]
-    if not tight or not self._budget:
+    if not tight or not self.seconds:
       return []
+    self._begin(judged, tell)
     self._missing = -min(
       (
         j.left
@@ -153,26 +181,34 @@ class Adviser:
         found += self._for_role(role, NO_CHANGE)
     return found
 
-  @property
-  def is_spent(self) -> bool:
-    """Says if as many changes were compiled as are allowed."""
-    return self.num_compiled >= self._budget
-
-  def share_prompts(self, judged: Sequence[Judgement]) -> list[Advice]:
+  def share_prompts(
+    self,
+    judged: Sequence[Judgement],
+    tell: Callable[[str], None] = lambda _: None,
+  ) -> list[Advice]:
     """Advises rows that hold a whole group, if prompts are computed repeatedly.
 
     They count if rows that compute each prompt once have at least a tenth fewer
     tokens to compute for the same trajectories. Empty for a config that shares
     nothing, if something does not fit already, and if such rows do not fit.
     """
-    if not self._budget or not all(j.fits for j in judged):
+    if not self.seconds or not all(j.fits for j in judged):
       return []
+    self._begin(judged, tell)
     settings = self._settings(NO_CHANGE)
     assert settings is not None
     change = longer_rows(settings, self._deployment)
     if change is None or "learner" not in self._roles:
       return []
     return list(self._first([change], ("learner",)))
+
+  def _begin(
+    self, judged: Sequence[Judgement], tell: Callable[[str], None]
+  ) -> None:
+    """Starts the clock; what compiling took so far is what it will take."""
+    self._tell = tell
+    self._ends_at = self._clock() + self.seconds
+    self._took = {j.name: j.compiled.seconds for j in judged if not j.failure}
 
   def _for_one_process(self, tight: Sequence[str]) -> Iterator[Advice]:
     """Yields advice where the learner's process also answers."""
@@ -183,7 +219,7 @@ class Adviser:
       changes += learner_changes(settings)
     if any(name in PROGRAMS["rollout"] for name in tight):
       changes += rollout_changes(settings)
-    changes += _all(changes)
+    changes += all_at_once(changes)
     if all(self._state_fits(NO_CHANGE, role) for role in self._roles):
       found = list(self._first(changes, self._roles))
       yield from found or self._elsewhere()
@@ -193,37 +229,38 @@ class Adviser:
 
   def _elsewhere(self) -> Iterator[Advice]:
     """Yields advice with a rollout server of its own, the first that fits."""
-    for server in servers(self._deployment.learner):
-      change = Change(
+    moves = [
+      Change(
         rollout=server, effect=f"answers come from a server on {server.name}"
       )
-      if not self._holds(change, "rollout"):
-        self.num_excluded += 1
-        continue
-      if "rollout" in self._roles and not self._check(change, ("rollout",)):
-        continue
+      for server in servers(self._deployment.learner)
+    ]
+    if "rollout" in self._roles:
+      answering = list(self._first(moves, ("rollout",)))
       if "learner" not in self._roles:
-        yield from self._first([change], ("rollout",))
+        yield from answering
         return
-      if self._holds(change, "learner"):
-        found = list(self._first([change], self._roles))
-        if found:
-          yield from found
-          return
-      yield from self._for_role("learner", change)
+      moves = [m for m in moves if m.flags in [a.flags for a in answering]]
+    change = next((m for m in moves if self._holds(m, "rollout")), None)
+    if change is None:
       return
+    found: list[Advice] = []
+    if self._holds(change, "learner"):
+      found = list(self._first([change], self._roles))
+    yield from found or self._for_role("learner", change)
 
   def _for_role(self, role: str, base: Change) -> Iterator[Advice]:
     """Yields advice for one role on its own slice, after `base`."""
     settings = self._settings(base)
     assert settings is not None
+    meshes_here: list[Change] = []
     if role == "learner":
       meshes_here = list(self._meshes_here(settings))
       changes = list(learner_changes(settings))
-      changes += [*meshes_here, *_all([*meshes_here[:1], *changes])]
+      changes += [*meshes_here, *all_at_once([*meshes_here[:1], *changes])]
     else:
       changes = list(rollout_changes(settings))
-      changes += _all(changes)
+      changes += all_at_once(changes)
     if role == "learner" and base is NO_CHANGE:
       changes = list(self._promising(settings, changes))
     changes = [change.after(base) for change in changes]
@@ -234,8 +271,9 @@ class Adviser:
       found = list(self._first(changes, roles))
       yield from found or self._first(larger, roles)
     else:
-      yield from self._first(larger, roles)
-      yield from self._first(changes, roles)
+      others = [change.after(base) for change in meshes_here] + larger
+      yield from self._first(others, roles)
+      yield from self._first([c for c in changes if c not in others], roles)
 
   def _promising(
     self, settings: Settings, changes: Iterable[Change]
@@ -261,12 +299,20 @@ class Adviser:
     self, changes: Iterable[Change], roles: Sequence[str]
   ) -> Iterator[Advice]:
     """Yields the first change with which all programs of `roles` fit."""
-    for change in changes:
-      if self.is_spent:
-        return
+    remaining = iter(changes)
+    for change in remaining:
       if not all(self._holds(change, role) for role in roles):
         self.num_excluded += 1
-      elif checked := self._check(change, roles):
+        continue
+      try:
+        checked = self._check(change, roles)
+      except _OutOfTime as reason:
+        num_after = sum(1 for _ in remaining)
+        self.left_out.append(
+          LeftOut(flags=change.flags, reason=str(reason), num_after=num_after)
+        )
+        return
+      if checked:
         yield checked
         return
 
@@ -329,20 +375,30 @@ class Adviser:
       kept = self._planner(deployment).residents(settings, role)
     except ConfigError:
       return False  # heads or channels that the chips do not divide
-    room = deployment.slice_of(role).chip.memory * (1 - RESERVE)
-    return sum(kept.values()) + beside <= room
+    return sum(kept.values()) + beside <= room_of(deployment.slice_of(role))
 
   def _check(self, change: Change, roles: Sequence[str]) -> Advice | None:
-    """Compiles the roles' programs; None if one does not fit, or no budget."""
+    """Compiles the roles' programs; None if one does not fit.
+
+    Raises `_OutOfTime` if the budget does not suffice for them.
+    """
     settings = self._settings(change)
-    if settings is None or self.is_spent:
+    if settings is None:
       return None
-    self.num_compiled += 1
     planner = self._planner(self._deployed(change))
+    programs = planner.programs(settings, roles)
     least = None
-    for program in planner.programs(settings, roles):
-      self._tell(f"{program.name} with {change.flags}")
-      judged = planner.judge(settings, program)
+    for number, program in enumerate(programs):
+      names = [each.name for each in programs[number:]]
+      left_s = self._require_time(names)
+      self._tell(f"{program.name} with {change.flags}, {left_s:.0f} s left")
+      started_at = self._clock()
+      judged = planner.judge(settings, program, deadline_s=left_s)
+      took = self._clock() - started_at
+      if judged.failure and took >= left_s:
+        raise _OutOfTime(f"{program.name} did not compile in {left_s:.0f} s")
+      self.num_compiled += not number
+      self._took[program.name] = max(self._took.get(program.name, 0), took)
       if not judged.fits:
         return None
       least = judged.left if least is None else min(least, judged.left)
@@ -351,6 +407,19 @@ class Adviser:
     return Advice(
       flags=change.flags, effect=change.effect, left=least, roles=tuple(roles)
     )
+
+  def _require_time(self, names: Sequence[str]) -> float:
+    """Returns the seconds left; raises `_OutOfTime` if these take longer."""
+    left_s = self._ends_at - self._clock()
+    if left_s <= 0:
+      raise _OutOfTime("no time was left")
+    expected_s = sum(self._took.get(name, 0.0) for name in names)
+    if left_s <= expected_s:
+      raise _OutOfTime(
+        f"{left_s:.0f} s were left, and compiling {' and '.join(names)} takes "
+        f"about {expected_s:.0f} s"
+      )
+    return left_s
 
 
 def refusal(judged: Sequence[Judgement], found: Sequence[Advice]) -> str:
@@ -365,8 +434,9 @@ def refusal(judged: Sequence[Judgement], found: Sequence[Advice]) -> str:
   if not tight:
     return failures and failures + (first or f"; {_DIED}")
   worst = min(tight, key=lambda j: j.left)
-  kept = {n: s for n, s in worst.beside.items() if s > 0.01 * worst.wanted}
-  beside = ", ".join(f"{n} {s / GIB:.1f}" for n, s in kept.items())
+  beside = _sizes_text(
+    {n: s for n, s in worst.beside.items() if s > 0.01 * worst.wanted}
+  )
   return (
     f"{failures}{'; ' * bool(failures)}"
     f"{' and '.join(j.name for j in tight)} will not fit {worst.slice_.name}: "
@@ -376,165 +446,5 @@ def refusal(judged: Sequence[Judgement], found: Sequence[Advice]) -> str:
   )
 
 
-def learner_changes(s: Settings) -> Iterator[Change]:
-  """Yields changes of settings that free the learner's memory, cheapest first.
-
-  None changes what is learned, but for rounding by bfloat16.
-  """
-  rows, shares = s.batch.micro_batch, row_shares(s.mesh)
-  length, chunk = s.batch.row_length, s.loss.token_chunk or TOKEN_CHUNK
-  for applies, key, value, effect in (
-    (
-      s.compute.dtype == "float32",
-      "compute.dtype",
-      "bfloat16",
-      "half the activations",
-    ),
-    (
-      s.compute.remat != "full",
-      "compute.remat",
-      "full",
-      "keeps one input per layer",
-    ),
-    (
-      not s.compute.scan_layers,
-      "compute.scan_layers",
-      True,
-      "temporaries of one layer",
-    ),
-    (rows > shares, "train.micro_batch", shares, "one row per share"),
-    (chunk > 512, "loss.token_chunk", 512, "fewer logits at once"),
-    (chunk > 128, "loss.token_chunk", 128, "fewer logits at once"),
-    (
-      bool(s.loss.kl_coefficient) and s.reference.place == "resident",
-      "reference.place",
-      "offloaded",
-      "the reference in the hosts' memory",
-    ),
-    (
-      length // 2 >= s.episode.max_tokens,
-      "train.row_length",
-      length // 2,
-      "half the activations",
-    ),
-  ):
-    if applies:
-      yield Change(keys={key: value}, effect=effect)
-
-
-def rollout_changes(s: Settings) -> Iterator[Change]:
-  """Yields changes of settings that free an engine's memory, cheapest first."""
-  page = s.engine.page_size
-  for part in (2, 4, 8):
-    if s.engine.has_pages:
-      tokens = tuple(
-        max(1, n // (part * page)) * page for n in s.engine.cache_tokens
-      )
-      yield Change(
-        keys={"engine.cache_tokens": tokens}, effect=f"1/{part} of the pages"
-      )
-    elif max(s.engine.slots) >= part:
-      slots = tuple(max(1, n // part) for n in s.engine.slots)
-      yield Change(
-        keys={"engine.slots": slots}, effect=f"caches of 1/{part} of the slots"
-      )
-    if part == 2 and s.engine.prefill_slots > 1:
-      yield Change(
-        keys={"engine.prefill_slots": max(1, s.engine.prefill_slots // 4)},
-        effect="prefills fewer slots at a time",
-      )
-  if not s.engine.has_pages:
-    yield Change(
-      keys={"engine.context": s.engine.context // 2},
-      effect="half the caches; prompts must be as short",
-    )
-  if s.engine.num_policy_slots > 1 and not s.engine.slices:
-    yield Change(
-      keys={
-        "engine.slots": s.engine.slots[:1],
-        "engine.cache_tokens": s.engine.cache_tokens[:1],
-        "cross_policy.policy_slots": ("fresh",),
-        "cross_policy.weights": (1.0,),
-      },
-      effect="serves one version: no cross-policy sampling",
-    )
-
-
-def _all(changes: Sequence[Change]) -> list[Change]:
-  """Returns all changes at once, of those to one key the first."""
-  if len(changes) < 2:
-    return []
-  keys: dict[str, Any] = {}
-  for change in reversed(changes):
-    keys |= change.keys
-  effect = "; ".join(dict.fromkeys(change.effect for change in changes))
-  return [Change(keys=keys, effect=effect)]
-
-
-def mesh_changes(settings: Settings, slice_: Slice) -> list[Change]:
-  """Returns meshes of a slice, one row per share, to be compiled.
-
-  Those whose state fits by formula: first the fastest of those whose gradient
-  is likely to fit, else the smallest.
-  """
-  room = slice_.chip.memory * (1 - RESERVE)
-  found = []
-  for mesh in meshes_of(settings, slice_):
-    shares = row_shares(mesh)
-    changed = with_mesh(with_rows(settings, shares), mesh)
-    if state_bytes(changed) + kept_bytes(changed) <= room:
-      likely = max(gradient_bytes(changed), room)
-      seconds = estimate(changed, mesh, slice_).estimate_s
-      found.append((likely, seconds, mesh, shares))
-  found.sort(key=lambda one: one[:2])
-  return [
-    Change(
-      learner=slice_,
-      keys={
-        **{f"mesh.{axis}": size for axis, size in mesh.items()},
-        "train.micro_batch": shares,
-      },
-      effect=f"{slice_.num_chips} chips ({slice_.rented_as})",
-    )
-    for _, _, mesh, shares in found[:_MESHES]
-  ]
-
-
-def servers(here: Slice) -> Iterator[Slice]:
-  """Yields slices of one host: of this chip from this size on, then others."""
-  if here.is_one_host:
-    yield here
-  for slice_ in slices_of(here.chip):
-    if slice_.is_one_host and (
-      not here.is_one_host or slice_.num_chips > here.num_chips
-    ):
-      yield slice_
-  for chip in sorted(CHIPS.values(), key=lambda c: c.memory):
-    if chip.name != here.chip.name:
-      yield from (s for s in slices_of(chip) if s.is_one_host)
-
-
-def longer_rows(settings: Settings, deployment: Deployment) -> Change | None:
-  """Rows that hold a whole group; None if prompts are computed once."""
-  batch, attempts = settings.batch, deployment.attempts
-  if attempts is None or batch.sharing == 1:
-    return None
-  rows = packed_groups(settings, attempts)
-  once = attempts.num_nodes / (attempts.num * attempts.length)
-  saved = 1 - once * rows.tokens / rows.computed
-  if saved < 0.1:
-    return None
-  unit = SLOTS * settings.mesh["sequence"]
-  length = max(-(-attempts.num_nodes // unit) * unit, batch.row_length)
-  sharing = -(-attempts.num * attempts.length // length)
-  return Change(
-    keys={
-      f"train.{name}": size
-      for name, size, found in (
-        ("row_length", length, batch.row_length),
-        ("sharing", sharing, batch.sharing),
-      )
-      if size > found
-    },
-    effect=f"a row holds a group: {saved:.0%} fewer tokens to compute",
-  )
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+  return ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes.items())
