@@ -22,7 +22,7 @@ from launch.planning.search import Candidate, Largest
 from launch.planning.study import Deployment, Judgement
 
 V6E_64 = parse_slice("v6e-64")
-MESH = {"data": 1, "fsdp": 32, "tensor": 2, "sequence": 1}
+MESH = {"data": 1, "fsdp": 32, "tensor": 2, "sequence": 1, "expert": 1}
 
 FITS = Judgement(
   name="gradient",
@@ -245,8 +245,8 @@ class ReportTest(absltest.TestCase):
     self.assertEqual([one["mesh"] for one in found["meshes"]], [MESH, MESH])
 
 
-FSDP = {"data": 1, "fsdp": 32, "tensor": 1, "sequence": 1}
-SPLIT = {"data": 1, "fsdp": 16, "tensor": 1, "sequence": 2}
+FSDP = {"data": 1, "fsdp": 32, "tensor": 1, "sequence": 1, "expert": 1}
+SPLIT = {"data": 1, "fsdp": 16, "tensor": 1, "sequence": 2, "expert": 1}
 
 
 def _candidate(mesh, *, seconds: float = 2.0, fits: bool = True) -> Candidate:

@@ -11,7 +11,7 @@ from agentrl_jax.train.config.layout import (
 
 
 def _mesh(**axes):
-  return {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1} | axes
+  return {"data": 1, "fsdp": 1, "tensor": 1, "sequence": 1, "expert": 1} | axes
 
 
 LONG = Layout(4096, 2, _mesh(fsdp=2, sequence=4))
