@@ -35,6 +35,7 @@ NUM_AGENTS, LIMIT_S = 4, 1800
 ENDS = {
   "prompt is too long": "agent context limit",
   "has had its": "task limit reached",
+  "output token maximum": "agent context limit",  # answers cut, again and again
 }
 
 
@@ -86,7 +87,8 @@ def play(url, model, task, id):
     except subprocess.TimeoutExpired:
       return 0.0, "cancelled"
   said = done.stdout + done.stderr
-  print(id, done.returncode, said.strip()[-300:], flush=True)  # noqa: T201
+  result = said.rpartition('"result":')[2].strip()[:300]
+  print(id, done.returncode, result, flush=True)  # noqa: T201
   status = "cancelled" if done.returncode else "completed"
   for text, end in ENDS.items():
     if text in said:
