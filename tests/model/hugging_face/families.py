@@ -58,11 +58,13 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
     described["sliding_window"] = None
   if family == "qwen3_moe":
     number = int(rng.choice([2, 7, 64]))
+    per_token = int(rng.integers(1, min(number, 8) + 1))
     described |= {
       "num_experts": number,
-      "num_experts_per_tok": int(rng.integers(1, min(number, 8) + 1)),
+      "num_experts_per_tok": per_token,
       "moe_intermediate_size": int(rng.integers(8, 20)),
-      "norm_topk_prob": bool(rng.integers(2)),
+      # The only weight would always be 1, and the router's gradient rounding.
+      "norm_topk_prob": bool(rng.integers(2)) and per_token > 1,
     }
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
   if kind != "default":
