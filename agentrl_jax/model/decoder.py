@@ -177,36 +177,44 @@ class Layer(nnx.Module):
     x_BTD: Array,
     position_BT: Array,
     attend: Callable[[Array, Array, Array], Array],
-    mix: Callable[[Experts, Array], Array],
+    apply_experts: Callable[[Experts, Array], Array],
     place: Callable[..., Array],
   ) -> Array:
     """Applies the layer to packed rows.
 
-    `attend` maps q, k and v to the mixed values; `mix` applies experts, if
+    `attend` maps q, k and v to the mixed values; `apply_experts` is called if
     there are any; `place` constrains an activation to the sharding of its named
     axes.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
     return place(
-      self._finish(x_BTD, attend(q, k, v), mix, place), "rows", "tokens", None
+      self._finish(x_BTD, attend(q, k, v), apply_experts, place),
+      "rows",
+      "tokens",
+      None,
     )
 
-  def extend(self, x_BCD, keys, values, position_BC, write, attend, mix):
+  def extend(
+    self, x_BCD, keys, values, position_BC, write, attend, apply_experts
+  ):
     """Applies the layer to new tokens of each slot; returns the new cache too.
 
     `write` adds entries to keys or values; `attend` maps q, keys and values to
-    the mixed values; `mix` applies experts, if there are any.
+    the mixed values; `apply_experts` is called if there are any.
     """
     q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
     keys, values = write(keys, k), write(values, v)
     mixed = attend(q, keys, values)
-    return self._finish(x_BCD, mixed, mix, lambda x, *_: x), (keys, values)
+    return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), (
+      keys,
+      values,
+    )
 
   def _finish(
     self,
     x_BTD: Array,
     mixed_BTKGH: Array,
-    mix: Callable[[Experts, Array], Array],
+    apply_experts: Callable[[Experts, Array], Array],
     place: Callable[..., Array],
   ) -> Array:
     """Adds the attention branch, then the MLP branch."""
@@ -216,7 +224,7 @@ class Layer(nnx.Module):
     x_BTD = x_BTD + branch_BTD
     y_BTD = self.mlp_norm(x_BTD)
     if hasattr(self, "experts"):
-      branch_BTD = mix(self.experts, y_BTD)
+      branch_BTD = apply_experts(self.experts, y_BTD)
     else:
       y_BTF = jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD)
       branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))

@@ -3,7 +3,7 @@
 Axes: N tokens, E experts, K experts of a token, D width, F channels of an
 expert. No token is dropped, and shapes are fixed. On a mesh the experts are
 split over `expert` and `tensor`. `expert` splits rows too: a device gathers the
-tokens of its `expert` group, adds up what its own experts say of them, and the
+tokens of its `expert` group, adds up the outputs of its own experts, and the
 sums are scattered back. For n devices in the group and tokens of D channels
 this moves 2 (n - 1) N D numbers to each device; sending each token to its K
 experts' devices alone would move up to 2 K N D (n - 1) / n, which is less only
@@ -21,9 +21,6 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.attention.packed import platform_of
 from agentrl_jax.model.config import ModelConfig
 
-# Whose compiler has a grouped product; other platforms would mask a dense one.
-_GROUPED = ("tpu",)
-
 
 class Experts(nnx.Module):
   """The router's matrix, and one SwiGLU's matrices for each expert."""
@@ -39,62 +36,61 @@ class Experts(nnx.Module):
     self.gate, self.up = matrix(*inwards), matrix(*inwards)
     self.down = matrix(*outwards, gain=(2 * c.num_layers) ** -0.5)
 
-  def matrices(self) -> tuple[nnx.Param, nnx.Param, nnx.Param]:
-    """Returns gate and up [E, D, F], and down [E, F, D]."""
-    return self.gate, self.up, self.down
 
-
-def mix(
+def apply(
   experts: Experts,
   x_BTD: jax.Array,
   *,
   config: ModelConfig,
   mesh: Mesh | None,
-  is_split: bool,
+  splits_rows: bool,
 ) -> jax.Array:
-  """Adds up what each token's experts say of it, [B, T, D].
+  """Adds up the outputs of each token's experts, [B, T, D].
 
-  `is_split` says that rows and tokens are split over the mesh, as in training.
+  With `splits_rows`, rows and tokens are split over the mesh, as in training.
   """
-  matrices = (m[...].astype(x_BTD.dtype) for m in experts.matrices())
-  arrays = x_BTD, experts.router[...], *matrices
-  apply = functools.partial(
-    _on_device, config=config, is_grouped=platform_of(mesh) in _GROUPED
+  matrices = (experts.router, experts.gate, experts.up, experts.down)
+  arrays = x_BTD, *(matrix[...].astype(x_BTD.dtype) for matrix in matrices)
+  on_device = functools.partial(
+    _apply_on_device,
+    config=config,
+    # Compilers for other platforms mask a dense product for each expert.
+    is_grouped=platform_of(mesh) == "tpu",
   )
   if not sharding.is_split(mesh):
-    return apply(*arrays)
+    return on_device(*arrays)
   axes = sharding.spec_on(mesh, "experts")[0]
-  rows = sharding.spec("rows", "tokens", None) if is_split else jax.P()
+  rows = sharding.spec("rows", "tokens", None) if splits_rows else jax.P()
   return jax.shard_map(
-    functools.partial(apply, axes=axes, is_split=is_split),
+    functools.partial(on_device, axes=axes, splits_rows=splits_rows),
     mesh=mesh,
     in_specs=(rows, jax.P(), jax.P(axes), jax.P(axes), jax.P(axes)),
     out_specs=rows,
   )(*arrays)
 
 
-def _on_device(
+def _apply_on_device(
   x_BTD: jax.Array,
   router_DE: jax.Array,
   *matrices: jax.Array,
   config: ModelConfig,
   is_grouped: bool,
   axes: tuple[str, ...] = (),
-  is_split: bool = False,
+  splits_rows: bool = False,
 ) -> jax.Array:
-  """Mixes the experts of one device, which `axes` of the mesh split."""
+  """Applies the experts of one device; `axes` of the mesh split them."""
   x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
   weight_NK, expert_NK = route(x_ND, router_DE, config)
-  if is_split:
+  if splits_rows:
     x_ND, weight_NK, expert_NK = (
       jax.lax.all_gather(x, "expert", tiled=True)
       for x in (x_ND, weight_NK, expert_NK)
     )
   if axes:
     expert_NK -= jax.lax.axis_index(axes) * len(matrices[0])
-  apply = apply_grouped if is_grouped else apply_all
-  y_ND = apply(x_ND, weight_NK, expert_NK, *matrices)
-  if is_split:
+  apply_experts = apply_grouped if is_grouped else apply_all
+  y_ND = apply_experts(x_ND, weight_NK, expert_NK, *matrices)
+  if splits_rows:
     y_ND = jax.lax.psum_scatter(y_ND, "expert", tiled=True)
     axes = tuple(axis for axis in axes if axis != "expert")
   if axes:

@@ -62,7 +62,7 @@ class LoraConfig:
       raise ConfigError(
         f"lora.targets={self.targets}: of a model with experts only attention "
         f"has adapters, and no {', '.join(sorted(others))}. Set "
-        f"--config.lora.targets={_IN_ATTENTION}".replace(" '", "'")
+        f'--config.lora.targets="{_IN_ATTENTION}"'
       )
 
   @property

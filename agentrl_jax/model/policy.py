@@ -160,16 +160,14 @@ class Policy:
       compute=self.compute,
       mesh=self.mesh,
     )
-    mix = functools.partial(
-      experts.mix, config=self.config, mesh=self.mesh, is_split=True
-    )
+    apply_experts = self._apply_experts(splits_rows=True)
     place = functools.partial(sharding.constrain, self.mesh)
 
     def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
       return self._modules.layer(layer).train(
-        x_BTD, position_BT, attend, mix, place
+        x_BTD, position_BT, attend, apply_experts, place
       )
 
     follow = self._forgetful(follow, prevent_cse=not self._scans(params))
@@ -271,14 +269,12 @@ class Policy:
       ]
       return rows.join(mixed)
 
-    mix = functools.partial(
-      experts.mix, config=self.config, mesh=self.mesh, is_split=False
-    )
+    apply_experts = self._apply_experts(splits_rows=False)
     for layer, (keys, values) in zip(
       self._each_layer(params), cache, strict=True
     ):
       x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
-        x_BCD, keys, values, position_BC, write, attend, mix
+        x_BCD, keys, values, position_BC, write, attend, apply_experts
       )
       written.append(pair)
     return rows.split(stem.final_norm(x_BCD)), tuple(written)
@@ -288,6 +284,14 @@ class Policy:
   ) -> jax.Array:
     x_BTD = _look_up(params["embedding"], token_BT, mesh, self.compute.dtype)
     return x_BTD * self.config.embedding_scale
+
+  def _apply_experts(self, *, splits_rows: bool) -> Callable[..., jax.Array]:
+    return functools.partial(
+      experts.apply,
+      config=self.config,
+      mesh=self.mesh,
+      splits_rows=splits_rows,
+    )
 
   def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
     """Applies `compute.remat` to a layer."""

@@ -154,12 +154,20 @@ def head_weights(c: ModelConfig) -> int:
   return c.width * c.vocab_size
 
 
+def embedding_params(c: ModelConfig) -> int:
+  """Numbers of the embedding, and of the output matrix if it is another."""
+  return (1 if c.tied_embedding else 2) * head_weights(c)
+
+
+def layer_params(c: ModelConfig) -> int:
+  """Trained numbers of all layers; norms are left out."""
+  others = expert_params(c, c.num_experts - c.experts_per_token)
+  return c.num_layers * layer_weights(c) + others
+
+
 def num_params(c: ModelConfig) -> int:
   """Trained numbers of products and embedding; norms are left out."""
-  embeddings = 1 if c.tied_embedding else 2
-  others = expert_params(c, c.num_experts - c.experts_per_token)
-  layers = c.num_layers * layer_weights(c) + others
-  return layers + embeddings * head_weights(c)
+  return layer_params(c) + embedding_params(c)
 
 
 def attention(c: ModelConfig, keys: float) -> float:

@@ -154,14 +154,20 @@ def state_bytes(settings: Settings) -> float:
 
 def _params_of_chip(c: ModelConfig, mesh: Mapping[str, int]) -> float:
   """Returns the numbers of params that a chip holds."""
-  experts = roofline.expert_params(c, c.num_experts)
-  others = roofline.num_params(c) - experts
-  return (others + experts / mesh["expert"]) / mesh["fsdp"] / mesh["tensor"]
+  return _gathered(c, mesh) / mesh["fsdp"]
 
 
 def _gathered(c: ModelConfig, mesh: Mapping[str, int]) -> float:
   """Returns the numbers of params that a chip has gathered along fsdp."""
-  return _params_of_chip(c, {**mesh, "fsdp": 1})
+  embeddings = roofline.embedding_params(c) / mesh["tensor"]
+  return _gathered_layers(c, mesh) + embeddings
+
+
+def _gathered_layers(c: ModelConfig, mesh: Mapping[str, int]) -> float:
+  """Returns those of layers alone, of which `expert` splits experts."""
+  experts = roofline.expert_params(c, c.num_experts)
+  elsewhere = experts * (1 - 1 / mesh["expert"])
+  return (roofline.layer_params(c) - elsewhere) / mesh["tensor"]
 
 
 def kept_bytes(settings: Settings) -> float:
@@ -182,8 +188,8 @@ def gradient_bytes(settings: Settings) -> float:
 
   State and `kept_bytes`; gradients of both vocabulary matrices, unsplit, and
   three tiles of logits in float32; two layers' weights; five activations of an
-  MLP, and four of the width of each token's experts. docs/plan.md compares them
-  with a compiled program, term by term.
+  MLP, and eight of the width of each token's experts. docs/plan.md compares
+  them with a compiled program, term by term.
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
@@ -193,13 +199,11 @@ def gradient_bytes(settings: Settings) -> float:
     batch.row_length / mesh["sequence"],
   )
   entries = c.vocab_size / mesh["tensor"]
-  embeddings = 1 if c.tied_embedding else 2
-  weights = _gathered(c, mesh) - embeddings * entries * c.width
   here = _tokens_of_chip(settings)
   if c.num_experts:
     # A device has a row for each expert that any token of its group may choose.
     rows_of_experts = here * mesh["expert"] * c.experts_per_token
-    activations = rows_of_experts * (5 * c.mlp_width + 4 * c.width)
+    activations = rows_of_experts * (5 * c.mlp_width + 8 * c.width)
   else:
     activations = 5 * here * c.mlp_width / mesh["tensor"]
   return (
@@ -207,7 +211,7 @@ def gradient_bytes(settings: Settings) -> float:
     + kept_bytes(settings)
     + 4 * 2 * entries * c.width
     + 4 * 3 * rows * chunk * entries
-    + number * 2 * weights / c.num_layers
+    + number * 2 * _gathered_layers(c, mesh) / c.num_layers
     + number * activations
   )
 
@@ -274,8 +278,7 @@ def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number, rest = _number_bytes(settings), (num_slices - 1) / num_slices
-  head = roofline.head_weights(c)
-  layers = roofline.num_params(c) - (1 if c.tied_embedding else 2) * head
+  layers, head = roofline.layer_params(c), roofline.head_weights(c)
   shares = row_shares(mesh) * mesh["sequence"]
   # Of the weights, in the gradients that a chip sums.
   share = num_slices / shares / mesh["tensor"]
@@ -283,9 +286,10 @@ def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
     # The embedding's gradient is in float32.
     return 2 * rest * share * (number * (layers + head) + 4 * head)
   gathered = num_slices / mesh["fsdp"] / mesh["tensor"]
-  weights = number * (2 * layers + head) * (gathered + share)
+  held = _gathered_layers(c, mesh) * mesh["tensor"]
+  weights = (2 * held + head) * gathered + (2 * layers + head) * share
   here = batch.micro_batch * batch.row_length / shares  # tokens of a chip
-  return rest * (weights + 2 * number * here * c.width)
+  return rest * number * (weights + 2 * here * c.width)
 
 
 def _number_bytes(settings: Settings) -> int:

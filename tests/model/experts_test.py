@@ -12,7 +12,7 @@ from agentrl_jax.model import experts
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
-from tests.settings import COMPUTE
+from tests.settings import COMPUTE, compute_config
 
 MODEL = ModelConfig(
   vocab_size=40,
@@ -62,7 +62,7 @@ class ApplyTest(parameterized.TestCase):
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *found
     )
 
-  def test_a_token_is_what_its_experts_say(self):
+  def test_a_tokens_output_is_the_weighted_sum_of_its_experts(self):
     x, weight, expert_NK, gate, up, down = routed([[3, 1]])
     wanted = sum(
       w * ((jax.nn.silu(x[0] @ gate[e]) * (x[0] @ up[e])) @ down[e])
@@ -87,6 +87,18 @@ class RouteTest(absltest.TestCase):
     router_DE = jnp.zeros((12, 6)).at[0].set(1 + jnp.arange(6) * 1e-4)
     _, expert_NK = experts.route(x_ND, router_DE, MODEL)
     self.assertEqual(expert_NK.tolist(), [[5, 4]])
+
+  def test_the_learner_routes_by_the_numbers_that_rollouts_have(self):
+    """Published weights are in the dtype of the computation, the router too."""
+    policy = Policy(MODEL, compute_config(dtype="bfloat16"))
+    params = policy.init(jax.random.key(0))
+    rounded = jax.tree.map(
+      lambda x: x.astype(jnp.bfloat16), params["layers"]["experts"]
+    )
+    published = params | {"layers": params["layers"] | {"experts": rounded}}
+    rows = (jnp.arange(24)[None], jnp.arange(24)[None], jnp.ones((1, 24), int))
+    learner, rollout = (policy.logits(p, *rows) for p in (params, published))
+    np.testing.assert_array_equal(learner, rollout)
 
 
 class AdaptersTest(absltest.TestCase):

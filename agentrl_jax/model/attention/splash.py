@@ -8,6 +8,7 @@ correct but slow.
 Axes: N blocks of queries, M blocks of keys; others as in `attention.blockwise`.
 """
 
+import functools
 import importlib.util
 import types
 
@@ -66,20 +67,20 @@ def attend(
 
   def of_row(q_KGTH, k_KSH, v_KSH, end_S, visible_NM):
     along_keys = _mask_info(visible_NM, axis=1)
-    kernel = _kernels.SplashAttentionKernel(
+    kernel = _kernels().SplashAttentionKernel(
       along_keys,
       along_keys,
       _mask_info(visible_NM, axis=0),
       block_sizes=sizes,
       is_mqa=True,
       save_residuals=False,
-      mask_value=_kernels.DEFAULT_MASK_VALUE,
+      mask_value=_kernels().DEFAULT_MASK_VALUE,
       attn_logits_soft_cap=None,
       residual_checkpoint_name=name,
       mask_function=None,
       interpret=interpret,
     )
-    marks = _kernels.SegmentIds(q=query_T, kv=end_S)
+    marks = _kernels().SegmentIds(q=query_T, kv=end_S)
     of_heads = jax.vmap(kernel, in_axes=(0, 0, 0, None))
     return of_heads(q_KGTH, k_KSH, v_KSH, marks)
 
@@ -151,12 +152,14 @@ def _hide(
   return jnp.where((key <= query) & (query < end), score, hidden)
 
 
-def _with_ends() -> types.ModuleType:
+@functools.cache
+def _kernels() -> types.ModuleType:
   """Copies JAX's kernels, and changes which keys of a block are visible.
 
   Theirs takes a mark for each query and each key, and compares them for
   equality: segments. `_hide` takes places of queries and ends of keys. Nothing
-  else differs, and JAX's own module stays as it is.
+  else differs, and JAX's own module stays as it is. Copied when a kernel is
+  first made: other kernels do without JAX's.
   """
   spec = importlib.util.find_spec(splash_attention_kernel.__name__)
   copy = importlib.util.module_from_spec(spec)
@@ -170,13 +173,10 @@ def _with_ends() -> types.ModuleType:
   return copy
 
 
-_kernels = _with_ends()
-
-
 def _block_sizes(block: int, num_queries: int, num_keys: int):
   queries = block_length(block, num_queries)
   keys = block_length(block, num_keys)
-  return _kernels.BlockSizes(
+  return _kernels().BlockSizes(
     block_q=queries,
     block_kv=keys,
     block_q_dkv=queries,

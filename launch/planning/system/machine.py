@@ -126,6 +126,11 @@ def estimate(
       f"mesh={dict(settings.mesh)} is for several devices, and --device plans "
       "one: set every axis to 1, or plan a slice with --topology"
     )
+  # Off a TPU every expert is computed for every token: model/experts.py.
+  model = dataclasses.replace(
+    settings.model, experts_per_token=settings.model.num_experts
+  )
+  settings = dataclasses.replace(settings, model=model)
   mesh = sharding.make_mesh({}, jax.devices()[:1])
   kernel, _ = choose(
     settings.compute, machine.platform, settings.model.head_dim
@@ -157,12 +162,8 @@ def _parts(settings: Settings, mesh: jax.sharding.Mesh) -> dict[str, int]:
     c, batch = settings.model, settings.batch
     tokens = batch.micro_batch * batch.row_length
     size = 4 if settings.compute.dtype == "float32" else 2
-    passing += (
-      size
-      * c.num_layers
-      * tokens
-      * (6 * c.width + 4 * c.mlp_width * max(c.num_experts, 1))
-    )
+    channels = 6 * c.width + 4 * roofline.mlp_channels(c)
+    passing += size * c.num_layers * tokens * channels
   return {**learner, **rollout, "activations of a gradient": int(passing)}
 
 
@@ -170,14 +171,12 @@ def _decode_s(settings: Settings, rate: float, bandwidth: float) -> float:
   """Seconds of a decode step in every policy slot: products, or memory."""
   c, engine = settings.model, settings.engine
   weights = c.num_layers * roofline.layer_weights(c) + roofline.head_weights(c)
-  # Each expert is read, for some token.
-  others = roofline.expert_params(c, c.num_experts - c.experts_per_token)
   size = 4 if settings.compute.dtype == "float32" else 2
   cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * engine.context / 2
   return sum(
     max(
       2 * weights * slots / rate,
-      size * (weights + others + slots * cached) / bandwidth,
+      size * (weights + slots * cached) / bandwidth,
     )
     for slots in engine.slots
   )

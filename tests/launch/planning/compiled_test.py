@@ -50,15 +50,21 @@ def hang(deployment, settings, role, name):
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class DeathTest(absltest.TestCase):
-  def test_death_of_the_compiler_is_a_sentence(self):
+  def setUp(self):
+    super().setUp()
     config = pod.get_config("qwen3-1.7b")
     config.mesh.fsdp = 4
-    settings = read_settings(config)
-    deployment = study.Deployment(learner=chips.parse_slice("v5p:2x2x1"))
-    planner = study.Planner(deployment)
-    gradient = planner.programs(settings, ("learner",))[0]
+    self.settings = read_settings(config)
+    self.slice = chips.parse_slice("v5p:2x2x1")
+    self.planner = study.Planner(study.Deployment(learner=self.slice))
+
+  def judge(self, **limits):
+    gradient = self.planner.programs(self.settings, ("learner",))[0]
+    return self.planner.judge(self.settings, gradient, **limits)
+
+  def test_death_of_the_compiler_is_a_sentence(self):
     with mock.patch.object(study, "compile_by_name", abort):
-      judged = planner.judge(settings, gradient)
+      judged = self.judge()
     self.assertFalse(judged.fits)
     self.assertIsNone(judged.roofline)
     self.assertStartsWith(
@@ -68,30 +74,18 @@ class DeathTest(absltest.TestCase):
     )
 
   def test_residents_in_the_reserve_are_refused_without_compiling(self):
-    config = pod.get_config("qwen3-1.7b")
-    config.mesh.fsdp = 4
-    settings = read_settings(config)
-    slice_ = chips.parse_slice("v5p:2x2x1")
-    planner = study.Planner(study.Deployment(learner=slice_))
-    gradient = planner.programs(settings, ("learner",))[0]
-    kept = {"params": int(0.98 * slice_.chip.memory)}
+    kept = {"params": int(0.98 * self.slice.chip.memory)}
     with (
       mock.patch.object(study, "compile_by_name", abort),
-      mock.patch.object(planner, "residents", lambda *_: kept),
+      mock.patch.object(self.planner, "residents", lambda *_: kept),
     ):
-      judged = planner.judge(settings, gradient)
+      judged = self.judge()
     self.assertEqual((judged.fits, judged.failure), (False, ""))
     self.assertEqual(judged.wanted, kept["params"])
 
   def test_a_compilation_ends_at_its_deadline(self):
-    config = pod.get_config("qwen3-1.7b")
-    config.mesh.fsdp = 4
-    settings = read_settings(config)
-    deployment = study.Deployment(learner=chips.parse_slice("v5p:2x2x1"))
-    planner = study.Planner(deployment)
-    gradient = planner.programs(settings, ("learner",))[0]
     with mock.patch.object(study, "compile_by_name", hang):
-      judged = planner.judge(settings, gradient, deadline_s=0.1)
+      judged = self.judge(deadline_s=0.1)
     self.assertIn("did not end in 0.1 s, and was killed", judged.failure)
 
 

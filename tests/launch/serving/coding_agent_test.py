@@ -71,6 +71,13 @@ coding_agent.main(*sys.argv[1:3])
 """
 
 
+def load_program():
+  spec = importlib.util.spec_from_file_location("coding_agent", PROGRAM)
+  program = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(program)
+  return program
+
+
 def write_model(folder):
   """A random model of one layer that ends its texts after some tokens."""
   model = dataclasses.replace(MODEL, num_layers=1)
@@ -86,6 +93,21 @@ def write_model(folder):
   write_chat(folder)
 
 
+class EndsTest(unittest.TestCase):
+  def test_an_agent_that_gives_up_has_ended_and_one_that_breaks_has_not(self):
+    program = load_program()
+    for text, status in (
+      ("prompt is too long: 9 tokens", "agent context limit"),
+      ("exceeded the 9 output token maximum", "agent context limit"),
+      ("this episode has had its 2 turns", "task limit reached"),
+      ("cannot connect", "cancelled"),
+    ):
+      script = f'import sys; sys.exit(\'{{"result":"{text}"}}\')'
+      program.COMMAND = (sys.executable, "-c", script)
+      task = {"split": "train", "index": 0}
+      self.assertEqual(program.play("http://a/v1", "m", task, "1")[1], status)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 class CodingAgentTest(unittest.TestCase):
@@ -95,9 +117,7 @@ class CodingAgentTest(unittest.TestCase):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     write_model(root / "model")
     (root / "agents.py").write_text(AGENTS)
-    spec = importlib.util.spec_from_file_location("coding_agent", PROGRAM)
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = load_program()
     config = program.get_config(str(root / "model"))
     config.update_from_flattened_dict(SMALL | {"workdir": str(root)})
     agents = root / "agents.py"

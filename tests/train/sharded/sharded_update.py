@@ -22,7 +22,6 @@ import numpy as np
 from agentrl_jax.model import sharding
 from agentrl_jax.model.attention import packed
 from agentrl_jax.model.compute import REMAT_POLICIES
-from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 from tests.data.records import make_branching_group
 from tests.model.attention.trees import random_ends
@@ -59,12 +58,7 @@ class Case:
   loss: str
   constrained: bool = False  # whether tokens were drawn under grammars
   shared: bool = False  # whether attempts share tokens, computed once
-
-  @property
-  def model(self) -> ModelConfig:
-    """With experts where the mesh splits them, or scans layers in full."""
-    has_experts = self.mesh[-1] > 1 or self.remat == "full"
-    return EXPERTS if has_experts else MODEL
+  experts: bool = False
 
 
 def table() -> Iterable[Case]:
@@ -81,19 +75,25 @@ def table() -> Iterable[Case]:
       *WAYS[n % len(WAYS)],
       loss=list(LOSSES)[n % len(LOSSES)],
       constrained=n % 3 == 0,
+      experts=mesh[-1] > 1,
     )
     yield Case(
-      mesh, *WAYS[-n % len(WAYS)], loss=list(LOSSES)[n % 2], shared=True
+      mesh,
+      *WAYS[-n % len(WAYS)],
+      loss=list(LOSSES)[n % 2],
+      shared=True,
+      experts=mesh[-1] > 1,
     )
 
 
 SAMPLE = (
   Case((2, 2, 2, 1, 1), True, "full", "attempts"),
+  Case((2, 2, 2, 1, 1), True, "full", "attempts", experts=True),
   Case((1, 2, 2, 2, 1), False, "none", "attempts"),
   Case((2, 1, 2, 2, 1), True, "none", "tokens", constrained=True),
   Case((1, 2, 2, 2, 1), True, "none", "attempts", shared=True),
-  Case((1, 2, 2, 1, 2), True, "none", "tokens"),
-  Case((1, 1, 1, 2, 4), False, "full", "attempts", shared=True),
+  Case((1, 2, 2, 1, 2), True, "none", "tokens", experts=True),
+  Case((1, 1, 1, 2, 4), False, "full", "attempts", shared=True, experts=True),
 )
 
 
@@ -136,15 +136,16 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
     axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
     kind = "constrained" if case.constrained else "plain"
     kind = "trees" if case.shared else kind
+    model = EXPERTS if case.experts else MODEL
     loss, params = update(
       batches[kind],
       sharding.make_mesh(axes),
-      case.model,
+      model,
       loss=case.loss,
       scan_layers=case.scan_layers,
       remat=case.remat,
     )
-    wanted_loss, wanted = alone(case.model, case.loss, kind)
+    wanted_loss, wanted = alone(model, case.loss, kind)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), params, wanted)
     found[str(case)] = (
       abs(loss - wanted_loss),

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import IO
 
 MAX_LINES = 64  # of MAX_LINE bytes, in all
@@ -94,6 +95,12 @@ class _Command:
       os.killpg(self.process.pid, how)
 
 
+def _started(work: Callable[[], None]) -> threading.Thread:
+  thread = threading.Thread(target=work, daemon=True)
+  thread.start()
+  return thread
+
+
 def main(max_line: int, last: str, argv: list[str]) -> int:
   """Runs the command; returns its status."""
   parent = os.getppid()
@@ -101,16 +108,9 @@ def main(max_line: int, last: str, argv: list[str]) -> int:
   process = command.process
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
   assert process.stdout is not None
-  keeping, *others = (
-    threading.Thread(target=work, args=args, daemon=True)
-    for work, *args in (
-      (command.keep, process.stderr),
-      (command.pass_input_on,),
-      (command.watch, parent),
-    )
-  )
-  for thread in (keeping, *others):
-    thread.start()
+  keeping = _started(lambda: command.keep(process.stderr))
+  _started(command.pass_input_on)
+  _started(lambda: command.watch(parent))
   try:
     with contextlib.suppress(BrokenPipeError):
       (command.pass_output_on if max_line else command.keep)(process.stdout)
