@@ -7,18 +7,28 @@ is worse than none.
 
 import dataclasses
 import json
-import math
 import pathlib
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.rotary import (
+  read_rope,
+  read_rotary,
+  read_stretch,
+  write_stretch,
+)
+from agentrl_jax.model.hugging_face.settings import (
+  brief,
+  is_one_of,
+  read_flag,
+  read_number,
+  read_size,
+)
 
 CONFIG_FILE = "config.json"
-_LARGEST = 2**31 - 1  # of sizes: axes of arrays are counted in 32 bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,7 +144,7 @@ def longest_context(folder: pathlib.Path) -> int | None:
   try:
     if described.get(key) is None:
       return None
-    context, rope = read_size(described, key), _rope(described)
+    context, rope = read_size(described, key), read_rope(described)
     if rope.get("rope_type") != "yarn":
       return context
     fields = read_stretch(rope)
@@ -169,8 +179,8 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     num_kv_heads=_kv_heads(described, family, num_heads),
     head_dim=_head_dim(described, family, width, num_heads),
     norm_epsilon=read_number(described, "rms_norm_eps", most=1.0),
-    tied_embedding=_flag(described, "tie_word_embeddings", absent=False),
-    qkv_bias=_flag(described, "attention_bias", absent=True)
+    tied_embedding=read_flag(described, "tie_word_embeddings", absent=False),
+    qkv_bias=read_flag(described, "attention_bias", absent=True)
     if family.qkv_bias is None
     else family.qkv_bias,
     **family.traits(),
@@ -218,10 +228,7 @@ def from_model_config(
   if name != "qwen2":
     described["attention_bias"] = config.qkv_bias
   if config.rope_type != "default":
-    described["rope_scaling"] = {"rope_type": config.rope_type} | {
-      key: getattr(config, field)
-      for key, field in _STRETCHES[config.rope_type].items()
-    }
+    described["rope_scaling"] = write_stretch(config)
   return described
 
 
@@ -263,12 +270,12 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   nulls = {key: (None,) for key in family.nulls}
   for key, allowed in {**_ONLY, **nulls}.items():
     value = described.get(key, "absent" if key in nulls else allowed[0])
-    if not _is_one_of(value, allowed):
+    if not is_one_of(value, allowed):
       raise ConfigError(
         f"{key}={brief(value)} is not computed here; what is, has "
         f"{key}={json.dumps(allowed[0])}. Start from a model that has"
       )
-  if _flag(described, "attention_bias", absent=False, null=False) and (
+  if read_flag(described, "attention_bias", absent=False, null=False) and (
     family.qkv_bias is not None
   ):
     # With it these two families put a bias on the output projection as well.
@@ -324,7 +331,7 @@ def _experts(described: Mapping[str, Any]) -> dict[str, Any]:
     "mlp_width": read_size(described, "moe_intermediate_size"),
     "num_experts": read_size(described, names[0] if names else _EXPERTS[0]),
     "experts_per_token": read_size(described, "num_experts_per_tok"),
-    "normed_experts": _flag(described, "norm_topk_prob", absent=False),
+    "normed_experts": read_flag(described, "norm_topk_prob", absent=False),
   }
 
 
@@ -371,200 +378,11 @@ def _head_dim(
   return width // num_heads
 
 
-ROPE = ("rope_scaling", "rope_parameters")
-_ORIGINAL = "original_max_position_embeddings"
-# Keys of each type, and the fields of `ModelConfig` that they are.
-_STRETCHES: Mapping[str, Mapping[str, str]] = {
-  "default": {},
-  "linear": {"factor": "rope_factor"},
-  "llama3": {
-    "factor": "rope_factor",
-    "low_freq_factor": "rope_low_frequency",
-    "high_freq_factor": "rope_high_frequency",
-    _ORIGINAL: "rope_original_context",
-  },
-  "yarn": {
-    "factor": "rope_factor",
-    "beta_slow": "rope_low_frequency",
-    "beta_fast": "rope_high_frequency",
-    _ORIGINAL: "rope_original_context",
-    "truncate": "rope_truncate",
-    "attention_factor": "rope_attention_factor",
-  },
-}
-# What yarn has without these keys.
-_YARN = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
-_MSCALES = ("mscale", "mscale_all_dim")
-_BY_LENGTH = (
-  "it turns a token by the length of the whole sequence, so that one in the "
-  "cache would have to be turned anew"
-)
-_REASONS = {"dynamic": _BY_LENGTH, "longrope": _BY_LENGTH}
-
-
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
-  """Reads rotary settings in the form of transformers 4 and of 5.
-
-  Every key is read or refused: one that is passed over is another model.
-  """
-  rope = _rope(described)
-  shares = {"partial_rotary_factor": family.default_rotary_share}
-  found: dict[str, Any] = {
-    key: read_number(rope, key) if key in rope else default
-    for key, default in ({"rope_theta": 1e4} | shares).items()
-  }
-  if found["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
+  read = read_rotary(described, family.default_rotary_share)
+  if read["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
     raise ConfigError(
-      f"partial_rotary_factor={found['partial_rotary_factor']} is computed "
+      f"partial_rotary_factor={read['partial_rotary_factor']} is computed "
       "here for glm4 alone; start from another model"
     )
-  # Where both say it, transformers takes the outer one.
-  outer = described.get(_ORIGINAL)
-  if outer is not None and rope.get("rope_type") in ("llama3", "yarn"):
-    _add_setting(rope, _ORIGINAL, outer)
-  return found | read_stretch(rope)
-
-
-def read_stretch(rope: Mapping[str, Any]) -> dict[str, Any]:
-  """Reads fields of `ModelConfig` from `rope_type` and the keys of that type.
-
-  Raises `ConfigError` for other types, and for keys that are not read.
-  """
-  kind = rope.get("rope_type", "default")
-  if not isinstance(kind, str) or kind not in _STRETCHES:
-    reason = _REASONS.get(kind) if isinstance(kind, str) else None
-    raise ConfigError(
-      f"rope_type={brief(kind)} is not computed here"
-      f"{f' ({reason})' if reason else ''}; {', '.join(_STRETCHES)} are. "
-      "Past the context that the model was trained on, other types change what "
-      "it says; without them, delete rope_scaling from config.json and keep to "
-      "that context"
-    )
-  wanted = _STRETCHES[kind]
-  read = {"rope_type", "rope_theta", "partial_rotary_factor", *wanted}
-  read |= set(_MSCALES if kind == "yarn" else ())
-  if unread := sorted(set(rope) - read):
-    raise ConfigError(
-      f"{' and '.join(ROPE)}: {', '.join(map(brief, unread))} means nothing "
-      f"with rope_type={json.dumps(kind)} here; allowed are "
-      f"{', '.join(sorted(read))}. Delete it if the model does without"
-    )
-  if kind == "yarn":
-    rope = _YARN | {"attention_factor": _attention_factor(rope)} | dict(rope)
-  readers = {_ORIGINAL: read_size, "truncate": _flag}
-  return {"rope_type": kind} | {
-    field: readers.get(key, read_number)(rope, key)
-    for key, field in wanted.items()
-  }
-
-
-def _attention_factor(rope: Mapping[str, Any]) -> float:
-  """Reads yarn's factor of queries and keys, or computes its default."""
-  if "attention_factor" in rope:
-    return read_number(rope, "attention_factor")
-  factor = read_number(rope, "factor")
-  given = [key for key in _MSCALES if key in rope]
-  if len(given) == 1:
-    raise ConfigError(
-      f"{given[0]} is given without {', '.join({*_MSCALES} - {*given})}, which "
-      "programs read in different ways: give attention_factor in its place"
-    )
-  slopes = [read_number(rope, key) for key in given] or [1.0, 0.0]
-  # A factor below 1 is refused with the other fields.
-  log = math.log(max(factor, 1))
-  above, below = (0.1 * slope * log + 1 for slope in slopes)
-  return above / below
-
-
-def _rope(described: Mapping[str, Any]) -> dict[str, Any]:
-  """Collects rotary settings from all their places; null is as absent.
-
-  Raises `ConfigError` for places that disagree.
-  """
-  found: dict[str, Any] = {}
-  top = {k: described.get(k) for k in ("rope_theta", "partial_rotary_factor")}
-  for place in (top, *(described.get(key) for key in ROPE)):
-    if place is None:
-      continue
-    if not isinstance(place, dict):
-      raise ConfigError(
-        f"{' or '.join(ROPE)}={brief(place)} must be an object with "
-        "rope_type, or null: correct the file"
-      )
-    for key, value in place.items():
-      name = "rope_type" if key == "type" else key  # as it was called before
-      # For transformers yarn's `truncate` is true if absent, false if null.
-      if value is not None or name == "truncate":
-        _add_setting(found, name, value)
-  return found
-
-
-def _add_setting(found: dict[str, Any], name: str, value: Any) -> None:
-  if name in found and found[name] != value:
-    raise ConfigError(
-      f"{name} is {brief(found[name])} and {brief(value)} in one file: "
-      "leave the wrong one out"
-    )
-  found[name] = value
-
-
-def read_size(described: Mapping[str, Any], key: str) -> int:
-  """Reads a whole number above 0. Raises `ConfigError`."""
-  value = described.get(key)
-  if (
-    not isinstance(value, int)
-    or isinstance(value, bool)
-    or not 1 <= value <= _LARGEST
-  ):
-    raise ConfigError(
-      f"{key}={brief(value)} must be a whole number from 1 to {_LARGEST}: "
-      "correct the file"
-    )
-  return value
-
-
-def read_number(
-  described: Mapping[str, Any], key: str, most: float = float(_LARGEST)
-) -> float:
-  """Reads a number above 0. Raises `ConfigError`."""
-  value = described.get(key)
-  if (
-    not isinstance(value, int | float)
-    or isinstance(value, bool)
-    or not 0 < value <= most
-  ):
-    raise ConfigError(
-      f"{key}={brief(value)} must be a number above 0, of at most {most:g}: "
-      "correct the file"
-    )
-  return float(value)
-
-
-def _flag(
-  described: Mapping[str, Any],
-  key: str,
-  *,
-  absent: bool = False,
-  null: bool | None = None,
-) -> bool:
-  """Reads a boolean; None for `null` refuses it."""
-  value = described.get(key, absent)
-  if value is None and null is not None:
-    return null
-  if not isinstance(value, bool):
-    raise ConfigError(
-      f"{key}={brief(value)} must be true or false: correct the file"
-    )
-  return value
-
-
-def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
-  """Compares type and value, since 0 equals False."""
-  return any(type(value) is type(one) and value == one for one in allowed)
-
-
-def brief(value: Any, longest: int = 60) -> str:
-  """Writes a value as JSON does, cut to what a sentence can hold."""
-  is_nested = isinstance(value, dict | list | tuple)
-  text = reprlib.repr(value) if is_nested else json.dumps(value, default=repr)
-  return text if len(text) <= longest else f"{text[: longest - 3]}..."
+  return read

@@ -20,9 +20,9 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import (
   FAMILIES,
   from_model_config,
-  read_stretch,
   to_model_config,
 )
+from agentrl_jax.model.hugging_face.rotary import read_stretch
 from agentrl_jax.model.hugging_face.tensor_names import places, tensors
 
 try:

@@ -21,11 +21,8 @@ from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
-from agentrl_jax.model.hugging_face.config import (
-  family_of,
-  read_number,
-  read_size,
-)
+from agentrl_jax.model.hugging_face.config import family_of
+from agentrl_jax.model.hugging_face.settings import read_number, read_size
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import LAYERS, Place, places
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params

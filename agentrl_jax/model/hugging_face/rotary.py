@@ -1,0 +1,159 @@
+"""Reads rotary positions from config.json, and writes them.
+
+Every key is read or refused: one that is passed over is another model.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.settings import (
+  brief,
+  read_flag,
+  read_number,
+  read_size,
+)
+
+ROPE = ("rope_scaling", "rope_parameters")
+_ORIGINAL = "original_max_position_embeddings"
+# Keys of each type, and the fields of `ModelConfig` that they are.
+_STRETCHES: Mapping[str, Mapping[str, str]] = {
+  "default": {},
+  "linear": {"factor": "rope_factor"},
+  "llama3": {
+    "factor": "rope_factor",
+    "low_freq_factor": "rope_low_frequency",
+    "high_freq_factor": "rope_high_frequency",
+    _ORIGINAL: "rope_original_context",
+  },
+  "yarn": {
+    "factor": "rope_factor",
+    "beta_slow": "rope_low_frequency",
+    "beta_fast": "rope_high_frequency",
+    _ORIGINAL: "rope_original_context",
+    "truncate": "rope_truncate",
+    "attention_factor": "rope_attention_factor",
+  },
+}
+# What yarn has without these keys.
+_YARN = {"beta_slow": 1.0, "beta_fast": 32.0, "truncate": True}
+_MSCALES = ("mscale", "mscale_all_dim")
+_BY_LENGTH = (
+  "it turns a token by the length of the whole sequence, so that one in the "
+  "cache would have to be turned anew"
+)
+_REASONS = {"dynamic": _BY_LENGTH, "longrope": _BY_LENGTH}
+
+
+def read_rotary(
+  described: Mapping[str, Any], default_share: float
+) -> dict[str, Any]:
+  """Reads rotary settings in the form of transformers 4 and of 5.
+
+  `default_share` is that of the channels that turn, where no key says it.
+  """
+  rope = read_rope(described)
+  shares = {"partial_rotary_factor": default_share}
+  found: dict[str, Any] = {
+    key: read_number(rope, key) if key in rope else default
+    for key, default in ({"rope_theta": 1e4} | shares).items()
+  }
+  # Where both say it, transformers takes the outer one.
+  outer = described.get(_ORIGINAL)
+  if outer is not None and rope.get("rope_type") in ("llama3", "yarn"):
+    _add_setting(rope, _ORIGINAL, outer)
+  return found | read_stretch(rope)
+
+
+def read_stretch(rope: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads fields of `ModelConfig` from `rope_type` and the keys of that type.
+
+  Raises `ConfigError` for other types, and for keys that are not read.
+  """
+  kind = rope.get("rope_type", "default")
+  if not isinstance(kind, str) or kind not in _STRETCHES:
+    reason = _REASONS.get(kind) if isinstance(kind, str) else None
+    raise ConfigError(
+      f"rope_type={brief(kind)} is not computed here"
+      f"{f' ({reason})' if reason else ''}; {', '.join(_STRETCHES)} are. "
+      "Past the context that the model was trained on, other types change what "
+      "it says; without them, delete rope_scaling from config.json and keep to "
+      "that context"
+    )
+  wanted = _STRETCHES[kind]
+  read = {"rope_type", "rope_theta", "partial_rotary_factor", *wanted}
+  read |= set(_MSCALES if kind == "yarn" else ())
+  if unread := sorted(set(rope) - read):
+    raise ConfigError(
+      f"{' and '.join(ROPE)}: {', '.join(map(brief, unread))} means nothing "
+      f"with rope_type={json.dumps(kind)} here; allowed are "
+      f"{', '.join(sorted(read))}. Delete it if the model does without"
+    )
+  if kind == "yarn":
+    rope = _YARN | {"attention_factor": _attention_factor(rope)} | dict(rope)
+  readers = {_ORIGINAL: read_size, "truncate": read_flag}
+  return {"rope_type": kind} | {
+    field: readers.get(key, read_number)(rope, key)
+    for key, field in wanted.items()
+  }
+
+
+def _attention_factor(rope: Mapping[str, Any]) -> float:
+  """Reads yarn's factor of queries and keys, or computes its default."""
+  if "attention_factor" in rope:
+    return read_number(rope, "attention_factor")
+  factor = read_number(rope, "factor")
+  given = [key for key in _MSCALES if key in rope]
+  if len(given) == 1:
+    raise ConfigError(
+      f"{given[0]} is given without {', '.join({*_MSCALES} - {*given})}, which "
+      "programs read in different ways: give attention_factor in its place"
+    )
+  slopes = [read_number(rope, key) for key in given] or [1.0, 0.0]
+  # A factor below 1 is refused with the other fields.
+  log = math.log(max(factor, 1))
+  above, below = (0.1 * slope * log + 1 for slope in slopes)
+  return above / below
+
+
+def read_rope(described: Mapping[str, Any]) -> dict[str, Any]:
+  """Collects rotary settings from all their places; null is as absent.
+
+  Raises `ConfigError` for places that disagree.
+  """
+  found: dict[str, Any] = {}
+  top = {k: described.get(k) for k in ("rope_theta", "partial_rotary_factor")}
+  for place in (top, *(described.get(key) for key in ROPE)):
+    if place is None:
+      continue
+    if not isinstance(place, dict):
+      raise ConfigError(
+        f"{' or '.join(ROPE)}={brief(place)} must be an object with "
+        "rope_type, or null: correct the file"
+      )
+    for key, value in place.items():
+      name = "rope_type" if key == "type" else key  # as it was called before
+      # For transformers yarn's `truncate` is true if absent, false if null.
+      if value is not None or name == "truncate":
+        _add_setting(found, name, value)
+  return found
+
+
+def _add_setting(found: dict[str, Any], name: str, value: Any) -> None:
+  if name in found and found[name] != value:
+    raise ConfigError(
+      f"{name} is {brief(found[name])} and {brief(value)} in one file: "
+      "leave the wrong one out"
+    )
+  found[name] = value
+
+
+def write_stretch(config: ModelConfig) -> dict[str, Any]:
+  """Writes `rope_type` and the keys of that type, as `read_stretch` reads."""
+  return {"rope_type": config.rope_type} | {
+    key: getattr(config, field)
+    for key, field in _STRETCHES[config.rope_type].items()
+  }
