@@ -100,7 +100,7 @@ EXTRAS = {
   # Tests of pages, in the system's Chromium.
   "browser": ["playwright"],
   # What tests compare models with; of torch, the build for CPUs will do.
-  "originals": ["torch>=2.6", "transformers>=4.51", "peft"],
+  "originals": ["torch>=2.6", "transformers>=4.51", "peft", "openai-harmony"],
   # A database for MLflow, as its server has one.
   "track_test": ["wandb", "mlflow-skinny", "sqlalchemy", "alembic"],
   # launch.plan compiles for TPUs with it, on any machine.

@@ -353,7 +353,10 @@ class ChatLine:
       return self._codec.start(messages, self.tools, room=room)
     last = int(self._tokens.stream[-1])
     ended_by = last if last in self._codec.stop_tokens else None
-    return self._codec.extend(messages, ended_by=ended_by, room=room)
+    answer = self.messages[-1 - len(messages)]
+    return self._codec.extend(
+      messages, ended_by=ended_by, after=answer, room=room
+    )
 
 
 def call_flaws(

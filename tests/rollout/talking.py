@@ -132,7 +132,8 @@ class Scripted:
 
   num_policy_slots = len(STEPS)
 
-  def __init__(self):
+  def __init__(self, codec=codec):
+    self._codec = codec
     self.says: list[str] = []  # a text may end with its stop token
     self.prompts: list[list[int]] = []
     self.specs: list[SamplingParams] = []
@@ -140,7 +141,7 @@ class Scripted:
   async def generate(self, prompt, spec) -> Completion:
     self.prompts.append(list(map(int, prompt)))
     self.specs.append(spec)
-    ids = codec().encode(self.says.pop(0))[: spec.max_tokens]
+    ids = self._codec().encode(self.says.pop(0))[: spec.max_tokens]
     logprob = -np.arange(1, len(ids) + 1, dtype=np.float32)
     step = np.full(len(ids), STEPS[spec.policy_slot], np.int32)
     return Completion(ids, logprob, logprob, step, policy_slot=spec.policy_slot)

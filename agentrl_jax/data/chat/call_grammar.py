@@ -102,6 +102,12 @@ class CallForm:
   stop: str = ""  # stop marker of calls alone; "": the model's stop markers
   thinks: bool = False  # the generation prompt has begun a thought
   compact: bool = False  # JSON of arguments is on one line, as templates write
+  thought: tuple[str, str] = (THINK, THINK_END)  # around a thought
+  text_head: str = ""  # before text that is no call
+  # Further heads and middles of calls, which the model also writes.
+  also: tuple[tuple[str, str], ...] = ()
+  is_alone: bool = False  # an answer has one call at most
+  names_replies: bool = False  # a reply is shown with the name of its call
 
 
 class CallGrammar:
@@ -154,17 +160,21 @@ class CallGrammar:
   def of_json(self, schema: Mapping[str, Any]) -> str:
     """See `ChatCodec.json_grammar`."""
     schema = with_kept_bounds(schema)
-    return f"{_FREE}\nstart: /\\n?/ {_json(schema)} {self._after_text}"
+    lead = "/\\n?/"
+    if head := self._form.text_head:
+      lead = f"{self._thought()[0]} {self._spelt(head)} {lead}"
+    return f"{_FREE}\nstart: {lead} {_json(schema)} {self._after_text}"
 
   @property
   def _text_answer(self) -> str:
-    return f"TEXT {self._after_text}"
+    head = self._spelt(self._form.text_head)
+    return f"{head} TEXT {self._after_text}".lstrip()
 
   def _text(self) -> list[str]:
     """Returns the rules of text in which the parser reads no call."""
     tag, text = self._form.tag, f"TEXT: {self._form.text}"
     spelt = [t for t in (tag, THINK) if t and t not in self._tokenizer.id_of]
-    if not spelt:
+    if not spelt or self._form.text_head:
       return [text]
     rules = _SPELT_TEXT.replace("@", "|".join(map(re.escape, spelt)))
     if THINK not in spelt:
@@ -186,7 +196,8 @@ class CallGrammar:
     """Returns one call, or several; `first` takes the place of its tag."""
     form = self._form
     tag = self._spelt(form.tag)
-    more = f"({self._spelt(form.joint + form.tag)} call)*" if parallel else ""
+    several = parallel and not form.is_alone
+    more = f"({self._spelt(form.joint + form.tag)} call)*" if several else ""
     may_begin = form.may_begin in self._tokenizer.id_of
     begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
     return f"{begin} {first or tag} call {more} {self._after_calls}"
@@ -200,7 +211,12 @@ class CallGrammar:
         f"the tool {tool.name!r} cannot be called in this model's form, where "
         f"a name is as the regex {form.name!r} says: rename it"
       )
-    head = self._spelt(f"{form.head}{shield(tool.name)}{form.middle}")
+    heads = ((form.head, form.middle), *form.also)
+    head = " | ".join(
+      self._spelt(f"{head}{shield(tool.name)}{middle}")
+      for head, middle in heads
+    )
+    head = f"({head})" if form.also else head
     try:
       schema = _declared(tool.parameters)
       arguments, rules = (
@@ -270,6 +286,9 @@ class CallGrammar:
 
   def _thought(self) -> tuple[str, list[str]]:
     """Returns the thought at the start of an answer, and its rules."""
+    if self._form.text_head:
+      opening, closing = map(self._spelt, self._form.thought)
+      return f"({opening} {ANY_TEXT} {closing})?", []
     begin, end = (tag in self._tokenizer.id_of for tag in (THINK, THINK_END))
     if not end:
       rules = [rf"thought: closed {_GAP}", r"closed[lazy]: /(.|\n)*<\/think>/"]

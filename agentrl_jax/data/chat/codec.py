@@ -53,6 +53,7 @@ MARKERS = tuple(
 SPECIAL_TOKENS = (END, *MARKERS, CALL, CALL_END)
 GENERATION_PROMPT = "<|assistant|>"
 
+_NOTHING = Message("assistant")
 # Markers that the text of an answer may contain.
 _THOUGHT = (THINK, THINK_END)
 _CACHE_SIZE = 256  # grammars of calls
@@ -100,11 +101,18 @@ class CompactTemplate:
     head = f"<|{first.role}|>{first.content}{listed}{END}"
     return head + render_messages(rest) + GENERATION_PROMPT
 
-  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
+  def extend(
+    self,
+    messages: Sequence[Message],
+    *,
+    ended_by: str | None,
+    calls: Sequence[ToolCall] = (),
+  ) -> str:
     """Renders new messages after an answer, and the generation prompt.
 
     An answer that was cut off has no stop token, and one is added.
     """
+    del calls
     end = END if ended_by is None else ""
     return end + render_messages(messages) + GENERATION_PROMPT
 
@@ -311,8 +319,17 @@ class ChatTemplate(Protocol):
     """Renders the first messages and the generation prompt."""
     ...
 
-  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
-    """Renders new messages after an answer; `ended_by` is its stop marker."""
+  def extend(
+    self,
+    messages: Sequence[Message],
+    *,
+    ended_by: str | None,
+    calls: Sequence[ToolCall] = (),
+  ) -> str:
+    """Renders new messages after an answer; `ended_by` is its stop marker.
+
+    `calls` are the answer's, whose names some templates show with replies.
+    """
     ...
 
   def write(self, message: Message) -> str:
@@ -368,6 +385,16 @@ class ChatCodec:
     return self._template.form.thinks
 
   @property
+  def has_channels(self) -> bool:
+    """True if an answer's text stands between markers, as in Harmony."""
+    return bool(self._template.form.text_head)
+
+  @property
+  def thought_end(self) -> str:
+    """Text of the tokens that end a thought."""
+    return self._template.form.thought[1]
+
+  @property
   def longest_token(self) -> int:
     """Bytes of the longest vocabulary entry."""
     return self._tokenizer.longest_token
@@ -412,15 +439,19 @@ class ChatCodec:
     messages: Sequence[Message],
     *,
     ended_by: int | None,
+    after: Message | None = None,
     room: int | None = None,
   ) -> np.ndarray:
     """Returns the ids to append after an answer.
 
     `ended_by` is the answer's stop token; None if it was cut off before one.
+    `after` is the answer, which some templates name calls by.
     """
     stop = None if ended_by is None else self._stop_of[ended_by]
-    shielded = [self._shield(m) for m in messages]
-    text = self._template.extend(shielded, ended_by=stop)
+    answer, *shielded = map(self._shield, (after or _NOTHING, *messages))
+    text = self._template.extend(
+      shielded, ended_by=stop, calls=answer.tool_calls
+    )
     return self.encode(text, room=room)
 
   def write(self, message: Message) -> np.ndarray:

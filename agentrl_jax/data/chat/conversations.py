@@ -147,7 +147,10 @@ def _turns(
       new.append(message)
       continue
     if is_begun:
-      asked = codec.extend(new, ended_by=ended_by, room=room)
+      answer_before = conversation.messages[n - len(new) - 1]
+      asked = codec.extend(
+        new, ended_by=ended_by, after=answer_before, room=room
+      )
     elif new:
       asked = codec.start(new, conversation.tools, room=room)
     else:

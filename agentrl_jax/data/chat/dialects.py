@@ -14,12 +14,14 @@ from typing import Any, Protocol
 from agentrl_jax.data.chat import codec
 from agentrl_jax.data.chat.call_grammar import (
   SPACE,
+  THINK,
+  THINK_END,
   CallForm,
   text_that_is_no,
 )
 from agentrl_jax.data.chat.xml_calls import GLM_45, QWEN_CODER
 from agentrl_jax.data.records import Message, Tool, ToolCall, message_to_json
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, MessageFault
 
 
 class Dialect(Protocol):
@@ -170,6 +172,96 @@ class Glm4:
     return ToolCall(name, arguments, str(number))
 
 
+class Harmony:
+  """gpt-oss: messages on channels; a call is one with a function's name.
+
+  Those on `analysis` are thoughts, between `<think>` tags in a `Message` as
+  other families' are. Those on `commentary` and `final` are its text. The
+  template has one call a message, and shows text beside it as a thought.
+  """
+
+  _NEXT, _BODY, _CALL = "<|start|>assistant", "<|message|>", "<|call|>"
+  _END = re.compile(r"<\|(?:end|call|return)\|>")
+  _CHANNEL = re.compile(r"<\|channel\|>(analysis|commentary|final)(?![^\s<])")
+  _LETTER = r"(?:[^\s<]|<(?!\|))"  # of a name; `<|` begins a marker
+  _TO = re.compile(rf"(?:^|\s)to=({_LETTER}*)")
+  _NAMES = "functions."
+  form = CallForm(
+    head=f" to={_NAMES}",
+    middle="<|channel|>commentary json<|message|>",
+    also=(
+      (f" to={_NAMES}", "<|channel|>commentary <|constrain|>json<|message|>"),
+      (
+        f"<|channel|>commentary to={_NAMES}",
+        " <|constrain|>json<|message|>",
+      ),
+    ),
+    tail="",
+    after_text=None,
+    name=f"{_LETTER}+",
+    stop=_CALL,
+    thought=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+    text_head="<|channel|>final<|message|>",
+    is_alone=True,
+    names_replies=True,
+  )
+
+  def prepare(self, message: Message) -> list[dict[str, Any]]:
+    body = _with_objects(message)
+    if message.role != "assistant":
+      return [body]
+    names = [call.name for call in message.tool_calls]
+    if names[1:] or not all(
+      re.fullmatch(self.form.name, n) for n in names if n
+    ):
+      raise MessageFault(
+        f"calls of {names} cannot be written in this model's form, where a "
+        "message has one call, and a name is one word without <|"
+      )
+    tagged, text = codec.split_thoughts(message.content)
+    thought = re.sub(rf"\s*(?:{THINK}|{THINK_END})\s*", "\n", tagged).strip()
+    body["content"] = text = text.lstrip("\n") if tagged else text
+    if message.tool_calls:
+      body["content"] = "\n\n".join(filter(None, (thought, text)))
+    elif thought:
+      body["thinking"] = thought
+    return [body]
+
+  def read(
+    self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
+  ) -> Message:
+    del tools
+    thoughts: list[str] = []
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    for part in self._END.split(self._NEXT + text):
+      header, body_mark, body = part.partition(self._BODY)
+      is_ours = header.startswith(self._NEXT) and bool(body_mark)
+      to = self._TO.search(header.removeprefix(self._NEXT))
+      channel = self._CHANNEL.search(header)
+      if is_ours and to:
+        calls.append(self._call(to[1], body.strip(), len(calls)))
+      elif is_ours and channel and channel[1] == "analysis":
+        thoughts.append(body.replace(THINK_END, ""))
+      elif is_ours and channel:
+        texts.append(body)
+      elif malformed := part.removeprefix(self._NEXT):
+        texts.append(malformed)
+    if ended_by == self._CALL and not calls:
+      calls = [ToolCall("", texts.pop() if texts else "", "0")]
+    thought = "\n".join(thoughts)
+    content = f"{THINK}{thought}{THINK_END}" if thought else ""
+    return Message("assistant", content + "\n".join(texts), tuple(calls))
+
+  def _call(self, recipient: str, arguments: str, number: int) -> ToolCall:
+    name = recipient.removeprefix(self._NAMES)
+    try:
+      codec.require_json(arguments)
+    except (ValueError, RecursionError):
+      return ToolCall("", f"{name} {arguments}".strip(), str(number))
+    return ToolCall(name, arguments, str(number))
+
+
 class Plain:
   """Texts alone, of a template that shows no tools or calls of unknown form."""
 
@@ -195,6 +287,7 @@ def dialects_of(source: str) -> tuple[Dialect, ...]:
     Glm4(): "observation" in source and "metadata" in source,
     GLM_45: "<arg_key>" in source,
     QWEN_CODER: "<function=" in source,
+    Harmony(): "<|channel|>" in source and "functions." in source,
   }
   return (*(d for d, fits in hints.items() if fits), Llama(), Hermes())
 

@@ -61,6 +61,10 @@ class FamilyTemplate:
     closing = self._after_answer([_ASKED, _ANSWERED], prompt=False)
     self._end = self._first_marker(closing)
     self._closing = closing
+    # Ends an answer that another message follows.
+    self._past_end = self._end and self._first_marker(
+      self._after_answer([_ASKED, _ANSWERED, _ASKED], prompt=False)
+    )
     self.stops = tuple(dict.fromkeys([*filter(None, [self._end]), *stops]))
     self._opening = self.write(_ANSWERED).partition(_ANSWER)[0]
     # White space that the template puts before an answer.
@@ -88,6 +92,7 @@ class FamilyTemplate:
     if tools and (reason := self.form.none_because):
       raise ConfigError(f"no policy can call the tools {names} here: {reason}")
     text = self._render(messages, tools, prompt=True)
+    _refuse_hidden(messages, text)
     if missing := [name for name in names if not _shows(text, name)]:
       raise ConfigError(
         f"the model's chat template does not show the tools {missing}: it was "
@@ -95,31 +100,45 @@ class FamilyTemplate:
       )
     return text
 
-  def extend(self, messages: Sequence[Message], *, ended_by: str | None) -> str:
+  def extend(
+    self,
+    messages: Sequence[Message],
+    *,
+    ended_by: str | None,
+    calls: Sequence[ToolCall] = (),
+  ) -> str:
     """Renders new messages after an answer, and the generation prompt.
 
     `ended_by` is the answer's stop marker. An answer that was cut off has none,
-    and one is added.
+    and one is added. `calls` are those of the answer.
     """
+    if self._dialect.form.names_replies and _has_reply(messages):
+      text = self._after_calls(messages, calls)
+      _refuse_hidden(messages, text)
+      return text if ended_by else f"{self._past_end}{text}"
     after = self._after_answer([_ASKED, _ANSWERED, *messages], prompt=True)
+    _refuse_hidden(messages, after)
     if ended_by is None:
       return after
-    return after.removeprefix(self._end or ended_by)
+    return after.removeprefix(self._past_end or ended_by)
 
   def write(self, message: Message) -> str:
     """Renders an assistant's message as the policy writes it, end included."""
     rendered = self._render([_ASKED, message], prompt=False)
-    if not rendered.startswith(self._cue) or not rendered.endswith(
-      self._closing
-    ):
+    stop = self._dialect.form.stop
+    ends = bool(message.tool_calls and stop) and rendered.endswith(stop)
+    closing = stop if ends else self._closing
+    if not rendered.startswith(self._cue) or not rendered.endswith(closing):
       raise ConfigError(
         "the model's chat template shows an answer otherwise than the policy "
         "would write it after its cue, so a demonstration cannot be written "
         "with it; leave the warm start out, or give pretrained.path another "
         "chat_template"
       )
-    answer = rendered[len(self._cue) : len(rendered) - len(self._closing)]
-    return answer + (self._end or self._turn_after(message))
+    answer = rendered[len(self._cue) : len(rendered) - len(closing)]
+    return answer + (
+      closing if ends else self._end or self._turn_after(message)
+    )
 
   def read(
     self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
@@ -161,6 +180,21 @@ class FamilyTemplate:
         "or give pretrained.path another chat_template"
       )
     return after
+
+  def _after_calls(
+    self, messages: Sequence[Message], calls: Sequence[ToolCall]
+  ) -> str:
+    """Returns the rendering after an answer's calls, which replies name."""
+    names = {call.id: call.name for call in calls}
+    last = calls[-1].name if calls else ""
+    pieces = []
+    for n, message in enumerate(messages, 1):
+      name = names.get(message.tool_call_id or "", last)
+      called = [_ASKED, Message("assistant", "", (ToolCall(name, "{}"),))]
+      before = self._render(called, prompt=False)
+      after = self._render([*called, message], prompt=n == len(messages))
+      pieces.append(after.removeprefix(before))
+    return "".join(pieces)
 
   def _first_marker(self, text: str) -> str | None:
     """Returns the marker that `text` begins with; None if it is empty."""
@@ -217,14 +251,16 @@ class FamilyTemplate:
     return (
       f"the model's chat template writes a call as {written!r:.300}, which is "
       f"read here as {calls or 'text'}: calls of this form are not known. "
-      f"Known are those of Qwen2.5 to Qwen3.5, Llama-3.1, GLM-4 and GLM-4.5. "
+      f"Known are those of Qwen2.5 to Qwen3.5, Llama-3.1, GLM-4, GLM-4.5 and "
+      f"gpt-oss. "
       f"{INSTEAD}"
     )
 
   def _check(self) -> None:
     """Refuses templates whose pieces depend on the earlier messages."""
     asked, tool_reply = Message("user", "text"), Message("tool", "text")
-    calls = not self._dialect.form.none_because
+    form = self._dialect.form
+    calls = not (form.none_because or form.names_replies)
     earlier = [
       *(_ASKED, Message("assistant", "text")),
       tool_reply if calls else asked,
@@ -238,6 +274,20 @@ class FamilyTemplate:
           "otherwise after a longer conversation, so that pieces of it cannot "
           "be appended; give pretrained.path another chat_template"
         )
+
+
+def _has_reply(messages: Sequence[Message]) -> bool:
+  return any(message.role == "tool" for message in messages)
+
+
+def _refuse_hidden(messages: Sequence[Message], text: str) -> None:
+  """Raises `ConfigError` for a system's message that `text` leaves out."""
+  for message in messages:
+    if message.role == "system" and message.content.strip() not in text:
+      raise ConfigError(
+        "the model's chat template leaves out a system message that is not "
+        f"the first: {message.content!r:.200}. Say it in a user's message"
+      )
 
 
 def _shows(text: str, name: str) -> bool:

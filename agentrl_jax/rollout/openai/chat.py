@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from agentrl_jax.data.chat.call_grammar import THINK, THINK_END
+from agentrl_jax.data.chat.call_grammar import THINK
 from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
 from agentrl_jax.data.records import Message, ToolCall, message_to_json
 from agentrl_jax.rollout.api import Completion
@@ -130,10 +130,10 @@ class ChatCall:
   def pieces(self, choice: Choice, delta: Delta) -> Iterator[Piece]:
     """Yields the pieces that a delta adds to the answer.
 
-    Where the answer may have calls, all come at its end: only then is it known
-    which part of it is a call.
+    Where the answer may have calls, or channels, all come at its end: only then
+    is it known which part of it is a call.
     """
-    if self._output.has_calls:
+    if self._output.has_calls or self._codec.has_channels:
       if delta.is_last:
         yield from self.answer_pieces(choice)
       return
@@ -220,8 +220,9 @@ class ChatCall:
     if not split(self._answers[choice.index].content)[0]:
       return 0
     ids, decode = choice.answer.sampled.tolist(), self._codec.decode
+    end = self._codec.thought_end
     return bisect.bisect_left(
-      range(len(ids)), True, key=lambda n: THINK_END in decode(ids[:n])
+      range(len(ids)), True, key=lambda n: end in decode(ids[:n])
     )
 
   def finish_reason(self, choice: Choice) -> str:
@@ -240,6 +241,8 @@ class ChatCall:
     opening = THINK if self._codec.thinks else ""
     calls = message.tool_calls if message else ()
     if message is None or not calls or not all(map(self._is_sendable, calls)):
+      if self._codec.has_channels:
+        return self._text_of_channels(choice)
       return Message("assistant", opening + choice.text)
     sampled = choice.answer.sampled
     conversation = hashlib.sha256(choice.prompt.tobytes() + sampled.tobytes())
@@ -251,6 +254,15 @@ class ChatCall:
         for number, call in enumerate(message.tool_calls)
       ),
     )
+
+  def _text_of_channels(self, choice: Choice) -> Message:
+    """Returns the text alone, up to a stop string; malformed calls as text."""
+    read = self._codec.read(choice.answer.sampled)
+    calls = (f"{c.name} {c.arguments}".lstrip() for c in read.tool_calls)
+    content = "\n".join([read.content, *calls]).removeprefix("\n")
+    if choice.stop_reason is not None:
+      content = content.partition(choice.stop_reason)[0]
+    return Message("assistant", content)
 
   def _is_sendable(self, call: ToolCall) -> bool:
     if not call.name or not self.request.needs_objects:

@@ -129,7 +129,8 @@ class ConversationCache(CallContext):
       if messages[end - 1].role == "assistant":
         prefix = self._find(keys[end - 1])
         if prefix is not None and agree(thoughts, prefix.thoughts):
-          return extend(prefix, messages[end:], codec, self.limits.context)
+          context = self.limits.context
+          return extend(prefix, messages, end, codec, context)
     return render(codec, messages, tools, self.limits.context)
 
   def _find(self, key: bytes) -> TokenizedPrefix | None:
@@ -176,19 +177,23 @@ def render(
 def extend(
   prefix: TokenizedPrefix,
   messages: Sequence[Message],
+  num_known: int,
   codec: ChatCodec,
   context: int,
 ) -> np.ndarray:
   """Renders new messages with their template, after an unchanged prefix.
 
-  Raises as `render` does.
+  The prefix has the first `num_known` messages. Raises as `render` does.
   """
   # A stop token of the request does not end a message.
   is_end = prefix.ended_by in codec.stop_tokens
   ended_by = prefix.ended_by if is_end else None
   with _template_errors():
     new = codec.extend(
-      messages, ended_by=ended_by, room=context - len(prefix.stream)
+      messages[num_known:],
+      ended_by=ended_by,
+      after=messages[num_known - 1],
+      room=context - len(prefix.stream),
     )
   return np.concatenate([prefix.stream, new]).astype(np.int32)
 

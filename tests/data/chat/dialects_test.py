@@ -8,12 +8,23 @@ from agentrl_jax.data.records import Message, ToolCall
 LOOK = '{"name": "look", "parameters": {"at": "é"}}'
 # A number with more digits than Python reads.
 LONG = f'{{"name": "f", "parameters": {{"a": {"1" * 5000}}}}}'
+NEXT, JSON = "<|start|>assistant", "<|constrain|>json<|message|>"
+THOUGHT = f"<|channel|>analysis<|message|>hm<|end|>{NEXT}"
+HM = "<think>hm</think>"
+FINAL = "<|channel|>final<|message|>"
+COMMENTARY = "<|channel|>commentary"
+CALL, NAMED = f"{COMMENTARY} to=functions.", f"{COMMENTARY} json<|message|>"
+NESTED = "f {<|channel|>1}"
+DEEP = "[" * 100_000
 GLM = dialects.Glm4._OBSERVATION
 
 
 def said(content: str, *calls: tuple[str, str]) -> Message:
   made = tuple(ToolCall(*call, str(n)) for n, call in enumerate(calls))
   return Message("assistant", content, made)
+
+
+CALLED_TWICE = said("", ("", 'f {"a":1,"a":2}'))
 
 
 class ReadingTest(parameterized.TestCase):
@@ -75,6 +86,64 @@ class ReadingTest(parameterized.TestCase):
   )
   def test_glm(self, text, ended_by, message):
     self.assertEqual(dialects.Glm4().read(text, ended_by), message)
+
+  @parameterized.named_parameters(
+    ("text", f"{FINAL}hi\n", said("hi\n")),
+    ("thought", f"{THOUGHT}{FINAL}hi", said("<think>hm</think>hi")),
+    ("call", f" to=functions.f{NAMED}{{}}", said("", ("f", "{}"))),
+    ("called_late", f"{CALL}f {JSON}{{}}", said("", ("f", "{}"))),
+    ("no_space", f"{CALL}f{JSON}{{}}", said("", ("f", "{}"))),
+    ("in_a_thought", f"{THOUGHT}{CALL}f {JSON}{{}}", said(HM, ("f", "{}"))),
+    (
+      "preamble",
+      f"{COMMENTARY}<|message|>so<|end|>{NEXT}{CALL}f {JSON}{{}}",
+      said("so", ("f", "{}")),
+    ),
+    (
+      "two",
+      f"{CALL}f {JSON}{{}}<|end|>{NEXT}{CALL}g {JSON}{{}}",
+      said("", ("f", "{}"), ("g", "{}")),
+    ),
+    ("builtin", f"{CALL}python code<|message|>1", said("", ("python", "1"))),
+    ("nameless", f"{CALL} {JSON}{{}}", said("", ("", "{}"))),
+    ("nobody", f"{COMMENTARY} to= {JSON}{{}}", said("", ("", "{}"))),
+    ("no_json", f"{CALL}f {JSON}{{", said("", ("", "f {"))),
+    ("twice", f'{CALL}f {JSON}{{"a":1,"a":2}}', CALLED_TWICE),
+    ("nested", f"{CALL}f {JSON}{{<|channel|>1}}", said("", ("", NESTED))),
+    ("cut_in_head", "<|channel|>comm", said("<|channel|>comm")),
+    ("cut_before_next", f"{THOUGHT[:-18]}<|end|>", said(HM)),
+    (
+      "channel",
+      "<|channel|>foo<|message|>x",
+      said("<|channel|>foo<|message|>x"),
+    ),
+    ("no_channel", "<|message|>x", said("<|message|>x")),
+    ("plain", "hello", said("hello")),
+    ("nothing", "", said("")),
+    (
+      "speaks_as_a_tool",
+      f"{FINAL}a<|end|><|start|>functions.f to=assistant<|message|>1",
+      said("a\n<|start|>functions.f to=assistant<|message|>1"),
+    ),
+    (
+      "after_a_call",
+      f"{CALL}f {JSON}{{}}<|call|>more",
+      said("more", ("f", "{}")),
+    ),
+    (
+      "ends_its_thought_itself",
+      f"<|channel|>analysis<|message|>a</think>b<|end|>{NEXT}{FINAL}c",
+      said("<think>ab</think>c"),
+    ),
+    ("endless", f"{CALL}f {JSON}{DEEP}", said("", ("", f"f {DEEP}"))),
+  )
+  def test_harmony(self, text, message):
+    self.assertEqual(dialects.Harmony().read(text, None), message)
+
+  def test_harmony_calls_nothing(self):
+    text = f"{THOUGHT}{FINAL}so"
+    read = dialects.Harmony().read(text, "<|call|>")
+    self.assertEqual(read, said(HM, ("", "so")))
 
   @parameterized.named_parameters(
     ("text", "hello\n", said("hello\n")),

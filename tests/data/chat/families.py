@@ -88,6 +88,15 @@ GLM45 = dataclasses.replace(
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
   ),
 )
+HARMONY = Family(
+  special=(
+    *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),
+    *("<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"),
+  ),
+  eos="<|return|>",
+  stops=("<|return|>", "<|endoftext|>", "<|call|>"),
+  calls_per_answer=1,
+)
 SMALL = {
   "qwen25": QWEN,
   "qwen3": QWEN,
@@ -95,6 +104,7 @@ SMALL = {
   "glm4": GLM,
   "qwen_coder": QWEN,
   "glm45": GLM45,
+  "gptoss": HARMONY,
 }
 REAL = {
   "qwen2_5": QWEN,
@@ -106,6 +116,7 @@ REAL = {
   "llama3_1": LLAMA,
   "llama3_2": LLAMA,
   "glm4_0414": GLM,
+  "gptoss": HARMONY,
 }
 
 

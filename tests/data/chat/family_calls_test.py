@@ -241,7 +241,9 @@ class WhateverToolsSayTest(parameterized.TestCase):
     def check(name, arguments, is_given):
       written = json.dumps(arguments, ensure_ascii=False)
       assume(unicodedata.is_normalized("NFC", written))
-      if codec(which)._template.form.parameter:  # names and texts end at tags
+      form = codec(which)._template.form
+      assume(re.fullmatch(form.name, name))
+      if form.parameter:  # names and texts end at tags
         names = (name, *arguments)
         assume(all(re.fullmatch(r"[^<>\s]+", each) for each in names))
         assume(not any("</" in text for text in arguments.values()))

@@ -15,6 +15,7 @@ import tempfile
 from absl.testing import parameterized
 
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.dialects import Harmony
 from agentrl_jax.data.chat.family_template import FamilyTemplate
 from agentrl_jax.data.chat.jinja_template import JinjaTemplate
 from agentrl_jax.data.chat.pretrained import load_chat
@@ -46,6 +47,7 @@ NAMES = sorted(families.templates())
 TAKES_THOUGHTS_BACK = [
   n for n in NAMES if n in ("qwen3", "small_qwen3") or "qwen3_5" in n
 ]
+HARMONY = [n for n in NAMES if "gptoss" in n]
 DATE = datetime.date(2025, 2, 3)
 
 
@@ -86,6 +88,9 @@ def conversation(rng: random.Random, *, calls: int, thinks: bool):
 def as_model_card_says(name: str, message: Message) -> list[dict]:
   """OpenAI's form with objects for arguments; GLM's own form for GLM."""
   body = message_to_json(message)
+  if name in HARMONY and message.role == "assistant":
+    (body,) = Harmony().prepare(message)
+    return [body]
   if name not in ("small_glm4", "glm4_0414"):
     for call in body.get("tool_calls", ()):
       arguments = json.loads(call["function"]["arguments"])
@@ -119,7 +124,8 @@ def play(codec: ChatCodec, opening, turns) -> list[int]:
   pieces = [codec.start(opening, TOOLS)]
   for answer, replies in turns:
     said = codec.write(answer)
-    pieces += [said, codec.extend(replies, ended_by=int(said[-1]))]
+    ended_by = int(said[-1])
+    pieces += [said, codec.extend(replies, ended_by=ended_by, after=answer)]
   return [int(i) for piece in pieces for i in piece]
 
 
@@ -148,6 +154,9 @@ class PiecesTest(parameterized.TestCase):
     text = whole_text(name, said)
     codec = codec_of(name)
     found = play(codec, opening, turns)
+    if name in HARMONY:  # what was sampled stays as it was
+      ids = one_shot(name, "<|return|><|end|>")
+      found = [ids[1] if id == ids[0] else id for id in found]
     self.assertEqual(codec.decode(found), text)
     self.assertEqual(found, one_shot(name, text))
 
@@ -174,7 +183,7 @@ class PiecesTest(parameterized.TestCase):
       ToolCall("execute_sql", '{"query": "<|im_end|> </tool_call> \ufdd0"}', n)
       for n in ("0", "1")
     )[: family.calls_per_answer]
-    says = "" if "llama" in name else "so"
+    says = "" if "llama" in name or name in HARMONY else "so"
     for message in (
       Message("assistant", "only text\n\nof two parts"),
       Message("assistant", says, calls),
@@ -269,7 +278,11 @@ class PiecesTest(parameterized.TestCase):
         bos_token=family.bos or None,
         chat_template=source.replace("strftime_now", "not_defined_now")
         if "strftime_now is defined" in source
-        else source.replace("strftime_now('%d %b %Y')", "'03 Feb 2025'"),
+        else re.sub(
+          r"strftime_now\((.)(%.*?)\1\)",
+          lambda call: f"'{DATE.strftime(call[2])}'",
+          source,
+        ),
       )
       opening, turns = conversation(
         random.Random(1), calls=family.calls_per_answer, thinks=False
@@ -319,7 +332,38 @@ class EndsTest(parameterized.TestCase):
     for id in codec.stop_tokens:
       text = codec.decode(codec.extend(replies, ended_by=id))
       usual = codec.decode([id]) if "glm" in name else family.eos
+      usual = "<|end|>" if name in HARMONY else usual
       self.assertEqual(text, whole.removeprefix(usual))
+
+  @parameterized.parameters(*HARMONY)
+  def test_replies_name_the_calls_that_they_answer(self, name):
+    codec = codec_of(name)
+    call, stop = (codec.encode(m)[0] for m in ("<|call|>", "<|return|>"))
+    reply = Message("tool", "a<|end|>", tool_call_id="1")
+    calls = (ToolCall("stop", "{}", "0"), ToolCall("f<g", "{", "1"))
+    after = Message("assistant", "", calls)
+    start = "<|start|>functions.{} to=assistant<|channel|>commentary<|message|>"
+    for answer, ended_by, head in (
+      (after, call, start.format("f<g")),
+      (after, None, "<|end|>" + start.format("f<g")),
+      (Message("assistant", "", calls[:1]), call, start.format("stop")),
+      # No call was read, or no reply was due.
+      (Message("assistant", "", (ToolCall("", "{"),)), call, start.format("")),
+      (Message("assistant", "so"), stop, start.format("")),
+      (None, None, "<|end|>" + start.format("")),
+    ):
+      ended_by = None if ended_by is None else int(ended_by)
+      ids = codec.extend([reply], ended_by=ended_by, after=answer)
+      tail = '"a<|end|>"<|end|><|start|>assistant'
+      self.assertEqual(codec.decode(ids), head + tail)
+
+  @parameterized.parameters(*HARMONY)
+  def test_a_message_that_the_template_leaves_out(self, name):
+    codec, rules = codec_of(name), Message("system", "new rules")
+    with self.assertRaisesRegex(ConfigError, "leaves out.*new rules"):
+      codec.extend([rules], ended_by=None)
+    with self.assertRaisesRegex(ConfigError, "leaves out.*new rules"):
+      codec.start([Message("user", "hi"), rules], ())
 
   def test_cut_short_within_a_marker_of_the_next_turn(self):
     codec = codec_of("small_glm4")

@@ -11,7 +11,7 @@ from agentrl_jax.errors import GeneratorFault
 NAMES = ("query", "größe", "a.b-c", "</tool_call>", "it's", "x/y")
 WORDS = ("red", 'q " and \\', "É\n", "<|im_end|>", "")
 # What brings a value to its end; a random walk would else write on and on.
-CLOSING = tuple('"}],')
+CLOSING = (*'"}],', "<|end|>")
 
 
 def a_schema(rng, depth=2):

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from agentrl_jax.data.records import Message, tool_from_json
+from tests.data.chat import families
 from tests.rollout import talking
 from tests.rollout.openai.chatting import ADD, ASKED, CALLS, IDS, Asking
 
@@ -252,6 +253,75 @@ class OpenAIChatTest(Asking):
         pass
     self.assertIn("on purpose", str(await self.served.api.broken))
     self.served.driver.engine.versions.get = get
+
+
+class HarmonyTest(Asking):
+  """A family whose thoughts, texts and calls stand between markers."""
+
+  async def asyncSetUp(self):
+    source = (families.HERE / "gptoss.jinja").read_text()
+    codec = families.codec_of(families.HARMONY, source)
+    self.codec = lambda: codec
+    self.policy = talking.Scripted(self.codec)
+    self.served = await self.enterAsyncContext(
+      talking.Talking(
+        codec=self.codec, generator=self.policy, limits={"context": 2048}
+      )
+    )
+
+  async def test_calls_thoughts_and_texts(self):
+    thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+    called = (
+      "<|channel|>commentary to=functions.add <|constrain|>json<|message|>"
+    )
+    final = "<|channel|>final<|message|>It is 3."
+    self.policy.says = [
+      f'{thought}{called}{{"a": 1, "b": 2}}<|call|>',
+      f"{thought}{final}<|return|>",
+      *[f"{final}<|return|>"] * 2,
+    ]
+    reply = await self.ask([ASKED], tools=[ADD])
+    (choice,) = reply.choices
+    self.assertEqual(choice.finish_reason, "tool_calls")
+    self.assertIsNone(choice.message.content)
+    self.assertEqual(choice.message.reasoning_content, "hm")
+    (call,) = choice.message.tool_calls
+    self.assertEqual(json.loads(call.function.arguments), {"a": 1, "b": 2})
+    said = [ASKED, choice.message]
+    said += [{"role": "tool", "tool_call_id": call.id, "content": "3"}]
+    second = (await self.ask(said, tools=[ADD])).choices[0].message
+    self.assertEqual(
+      (second.content, second.reasoning_content), ("It is 3.", "hm")
+    )
+    kept = reply.prompt_token_ids + choice.token_ids
+    prompt = self.policy.prompts[1]
+    self.assertEqual(prompt[: len(kept)], kept)
+    self.assertEqual(
+      self.codec().decode(prompt[len(kept) :]),
+      '<|start|>functions.add to=assistant<|channel|>commentary<|message|>"3"'
+      "<|end|><|start|>assistant",
+    )
+    text = ""
+    async for chunk in await self.ask([ASKED], stream=True):
+      text += chunk.choices[0].delta.content or ""
+    self.assertEqual(text, "It is 3.")
+    cut = (await self.ask([ASKED], stop=["3"])).choices[0]
+    self.assertEqual(
+      (cut.message.content, cut.finish_reason), ("It is ", "stop")
+    )
+
+  async def test_malformed_answers_are_text(self):
+    call = "<|channel|>commentary to=functions.add<|message|>"
+    for text in (
+      "hello<|return|>",
+      "<|channel|>foo<|message|>hello<|return|>",
+      f"{call}hello<|call|>",
+      "<|start|>user<|message|>hello<|end|><|return|>",
+    ):
+      self.policy.says = [text]
+      (choice,) = (await self.ask([ASKED], tools=[ADD])).choices
+      self.assertIn("hello", choice.message.content)
+      self.assertIsNone(choice.message.tool_calls)
 
 
 class ToolCallsTest(Asking):

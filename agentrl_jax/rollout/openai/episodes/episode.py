@@ -192,8 +192,7 @@ class EpisodeCall(CallContext):
     context = self.limits.context
     if not source.num_known:
       return render(codec, messages, tools, context)
-    new = messages[source.num_known :]
-    return extend(source.prefix, new, codec, context)
+    return extend(source.prefix, messages, source.num_known, codec, context)
 
   def record(
     self,
