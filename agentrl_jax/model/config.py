@@ -14,15 +14,20 @@ STRETCHES: Mapping[str, tuple[str, ...]] = {
   "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
 }
 
+ACTIVATIONS = ("silu", "gelu_tanh")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-  """The `model` section of the config: Qwen2.5, Qwen3, Llama 3 and GLM-4.
+  """The `model` section of the config: see docs/models.md for the families.
 
   By `rope_type`, rotary wavelengths are stretched by `rope_factor`: all of them
   (linear), or those beyond `rope_original_context / rope_low_frequency`, while
   those below `rope_original_context / rope_high_frequency` are kept. Between
   them llama3 blends by frequency, and yarn (arXiv:2309.00071) by channel.
+
+  Local layers attend to the last `window` tokens. Those are all layers, or all
+  but every `window_period`-th one.
   """
 
   vocab_size: int
@@ -43,7 +48,13 @@ class ModelConfig:
   partial_rotary_factor: float = (
     1.0  # of a head's channels that turn; GLM-4: 0.5
   )
+  window: int = 0  # tokens; 0: every layer attends to all
+  window_period: int = 0  # 0: every layer is local
+  local_rope_theta: float = 0.0  # of local layers, not stretched; 0: as others
+  query_pre_attn_scalar: float = 0.0  # its root divides scores; 0: head_dim's
+  sinks: bool = False  # a score per head without a value; gpt-oss
   norm_epsilon: float = 1e-6
+  zero_centered_norm: bool = False  # scales are 1 + what is stored; Gemma
   tied_embedding: bool = True
   embedding_scale: float = 1.0  # what embedded tokens are multiplied by
   qk_norm: bool = False  # Qwen3, OLMo 2
@@ -52,6 +63,7 @@ class ModelConfig:
   pre_norm: bool = True  # not in OLMo 2: branches are normed at their start
   # GLM-4, OLMo 2: branches are normed before they are added.
   sandwich_norm: bool = False
+  activation: str = "silu"  # of the MLP's gate, or a key of ACTIVATIONS
   num_experts: int = 0  # of each layer; 0: one MLP for all tokens
   experts_per_token: int = 0
   normed_experts: bool = False  # a token's weights of experts add up to 1
@@ -87,7 +99,22 @@ class ModelConfig:
         f"model.experts_per_token={self.experts_per_token} must lie between 1 "
         f"and model.num_experts={self.num_experts}, or both be 0"
       )
+    if self.activation not in ACTIVATIONS:
+      raise ConfigError(
+        f"model.activation={self.activation!r} must be one of "
+        f"{', '.join(ACTIVATIONS)}"
+      )
+    self._check_window()
     self._check_rotary()
+
+  @property
+  def local_layers(self) -> tuple[bool, ...]:
+    """Says of each layer if it attends to the window alone."""
+    period = self.window_period
+    return tuple(
+      self.window > 0 and (not period or (n + 1) % period > 0)
+      for n in range(self.num_layers)
+    )
 
   @property
   def mlp_parts(self) -> tuple[str, int]:
@@ -99,6 +126,34 @@ class ModelConfig:
   def rotary_channels(self) -> int:
     """Number of channels of a head that are rotated, the first ones."""
     return int(self.head_dim * self.partial_rotary_factor)
+
+  def _check_window(self) -> None:
+    for field in ("window", "window_period", "query_pre_attn_scalar"):
+      if getattr(self, field) < 0:
+        raise ConfigError(
+          f"model.{field}={getattr(self, field)} must be at least 0"
+        )
+    if self.window_period == 1:
+      raise ConfigError(
+        "model.window_period=1 makes no layer local: set model.window=0, or "
+        "the period to 0, for which every layer is local, or from 2 on"
+      )
+    idle = [
+      f"model.{field}={getattr(self, field)}"
+      for field in ("window_period", "local_rope_theta")
+      if getattr(self, field)
+    ]
+    if idle and not self.window:
+      raise ConfigError(
+        f"{', '.join(idle)} means nothing with model.window=0, for which every "
+        "layer attends to all tokens: set the window, in tokens"
+      )
+    if self.local_rope_theta and self.rope_attention_factor != 1:
+      raise ConfigError(
+        f"model.local_rope_theta={self.local_rope_theta} goes without "
+        f"model.rope_attention_factor={self.rope_attention_factor}: one of "
+        "them has to be left out"
+      )
 
   def _check_rotary(self) -> None:
     if not 0 < self.partial_rotary_factor <= 1:

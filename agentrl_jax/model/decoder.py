@@ -1,11 +1,12 @@
 """A decoder-only transformer of the Qwen / Llama / GLM shape in flax.nnx.
 
-RMSNorm, rotary positions, grouped-query attention, SwiGLU, or several of which
-each token chooses some (Qwen3-MoE, `model.experts`); optional norm on queries
-and keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), and norm after
-each branch, also (GLM-4) or alone (OLMo 2). Modules are merged and split at
-trace time only: all other code sees plain params, through `model.policy`, which
-also decides how layers follow one another.
+RMSNorm, rotary positions, grouped-query attention, to all tokens or in some
+layers to a window of them (Gemma 3), a gated MLP, or several of which each
+token chooses some (Qwen3-MoE, `model.experts`); optional norm on queries and
+keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), sinks (gpt-oss), and
+norm after each branch, also (GLM-4) or alone (OLMo 2). Modules are merged and
+split at trace time only: all other code sees plain params, through
+`model.policy`, which also decides how layers follow one another.
 
 Axes of products: R rows, M inputs, N outputs.
 """
@@ -27,12 +28,23 @@ from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
 Array = jax.Array
 
 
-class RMSNorm(nnx.Module):
-  """x / rms(x) * scale over the last axis (arXiv:1910.07467), in float32."""
+ACTIVATE = {
+  "silu": jax.nn.silu,
+  "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
 
-  def __init__(self, size: int, epsilon: float):
-    self.scale = nnx.Param(jnp.ones(size))
-    self.epsilon = epsilon
+
+class RMSNorm(nnx.Module):
+  """x / rms(x) * scale over the last axis (arXiv:1910.07467), in float32.
+
+  Where it is `zero_centered`, the scale is 1 more than the parameter.
+  """
+
+  def __init__(self, size: int, c: ModelConfig):
+    self.epsilon, self.zero_centered = c.norm_epsilon, c.zero_centered_norm
+    self.scale = nnx.Param(
+      (jnp.zeros if self.zero_centered else jnp.ones)(size)
+    )
 
   def __call__(self, x: Array) -> Array:
     """Normalises x; its shape and dtype stay."""
@@ -40,7 +52,10 @@ class RMSNorm(nnx.Module):
     y = y * jax.lax.rsqrt(
       jnp.mean(y * y, axis=-1, keepdims=True) + self.epsilon
     )
-    return (y * self.scale[...]).astype(x.dtype)
+    scale = self.scale[...]
+    if self.zero_centered:
+      scale = 1 + scale
+    return (y * scale).astype(x.dtype)
 
 
 class Projection(nnx.Module):
@@ -111,11 +126,18 @@ class Attention(nnx.Module):
       q_heads, k_heads = (
         (c.num_heads, c.num_kv_heads) if c.joint_qk_norm else (1, 1)
       )
-      self.q_norm = RMSNorm(q_heads * c.head_dim, c.norm_epsilon)
-      self.k_norm = RMSNorm(k_heads * c.head_dim, c.norm_epsilon)
+      self.q_norm = RMSNorm(q_heads * c.head_dim, c)
+      self.k_norm = RMSNorm(k_heads * c.head_dim, c)
+    if c.sinks:
+      self.sinks = nnx.Param(jnp.zeros(q_shape[:2]))
 
-  def project(self, x_BTD: Array, position_BT: Array):
-    """Returns queries and keys, normed and rotated, and values."""
+  def project(
+    self, x_BTD: Array, position_BT: Array, is_local: bool | Array = False
+  ):
+    """Returns queries and keys, normed and rotated, and values.
+
+    `is_local` layers may rotate by frequencies of their own.
+    """
     c = self.config
     q, k, v = self.q(x_BTD), self.k(x_BTD), self.v(x_BTD)
     if c.joint_qk_norm:
@@ -123,14 +145,29 @@ class Attention(nnx.Module):
       k = self.k_norm(k.reshape(*k.shape[:2], -1)).reshape(k.shape)
     elif c.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
+    if c.query_pre_attn_scalar:
+      q *= (c.head_dim / c.query_pre_attn_scalar) ** 0.5
     heads = (*q.shape[:2], c.num_heads, c.head_dim)
     turn = functools.partial(
       reference.rotate,
       position_BT=position_BT,
-      frequency_R=reference.rotary_frequencies(c),
+      frequency_R=_frequencies(c, is_local),
       factor=c.rope_attention_factor,
     )
     return turn(q.reshape(heads)).reshape(q.shape), turn(k), v
+
+  def mix(self, attend: Callable[..., Array], *qkv: Array) -> Array:
+    """Returns the values that `attend` mixes, given the sinks, if any."""
+    if not self.config.sinks:
+      return attend(*qkv)
+    return attend(*qkv, sink_KG=self.sinks[...].astype(jnp.float32))
+
+
+def _frequencies(c: ModelConfig, is_local: bool | Array) -> Array:
+  of = functools.partial(reference.rotary_frequencies, c)
+  if not c.local_rope_theta or isinstance(is_local, bool):
+    return of(is_local=bool(c.local_rope_theta and is_local))
+  return jnp.where(is_local, of(is_local=True), of(is_local=False))
 
 
 def _unchanged(x: Array) -> Array:
@@ -138,10 +175,11 @@ def _unchanged(x: Array) -> Array:
 
 
 class Layer(nnx.Module):
-  """Attention and SwiGLU (arXiv:2002.05202), each a normed residual branch."""
+  """Attention and a gated MLP (arXiv:2002.05202), each a normed branch."""
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
-    norm = functools.partial(RMSNorm, c.width, c.norm_epsilon)
+    norm = functools.partial(RMSNorm, c.width, c)
+    self.activate = ACTIVATE[c.activation]
     self.attention_norm = norm() if c.pre_norm else _unchanged
     self.attention = Attention(c, rngs)
     self.mlp_norm = norm() if c.pre_norm else _unchanged
@@ -176,35 +214,46 @@ class Layer(nnx.Module):
     self,
     x_BTD: Array,
     position_BT: Array,
-    attend: Callable[[Array, Array, Array], Array],
+    attend: Callable[..., Array],
     apply_experts: Callable[[Experts, Array], Array],
     place: Callable[..., Array],
+    is_local: bool | Array,
   ) -> Array:
     """Applies the layer to packed rows.
 
     `attend` maps q, k and v to the mixed values; `apply_experts` is called if
     there are any; `place` constrains an activation to the sharding of its named
-    axes.
+    axes; `is_local` layers see the window alone.
     """
-    q, k, v = self.attention.project(self.attention_norm(x_BTD), position_BT)
+    qkv = self.attention.project(
+      self.attention_norm(x_BTD), position_BT, is_local
+    )
+    mixed = self.attention.mix(attend, *qkv)
     return place(
-      self._finish(x_BTD, attend(q, k, v), apply_experts, place),
-      "rows",
-      "tokens",
-      None,
+      self._finish(x_BTD, mixed, apply_experts, place), "rows", "tokens", None
     )
 
   def extend(
-    self, x_BCD, keys, values, position_BC, write, attend, apply_experts
-  ):
+    self,
+    x_BCD: Array,
+    pair: tuple[Array, Array],
+    position_BC: Array,
+    write: Callable[[Array, Array], Array],
+    attend: Callable[..., Array],
+    apply_experts: Callable[[Experts, Array], Array],
+    is_local: bool,
+  ) -> tuple[Array, tuple[Array, Array]]:
     """Applies the layer to new tokens of each slot; returns the new cache too.
 
-    `write` adds entries to keys or values; `attend` maps q, keys and values to
-    the mixed values; `apply_experts` is called if there are any.
+    `write` adds entries to keys or values, a `pair`; `attend` maps q, keys and
+    values to the mixed values; `apply_experts` is called if there are any;
+    `is_local` layers see the window alone.
     """
-    q, k, v = self.attention.project(self.attention_norm(x_BCD), position_BC)
-    keys, values = write(keys, k), write(values, v)
-    mixed = attend(q, keys, values)
+    q, k, v = self.attention.project(
+      self.attention_norm(x_BCD), position_BC, is_local
+    )
+    keys, values = write(pair[0], k), write(pair[1], v)
+    mixed = self.attention.mix(attend, q, keys, values)
     return self._finish(x_BCD, mixed, apply_experts, lambda x, *_: x), (
       keys,
       values,
@@ -226,7 +275,7 @@ class Layer(nnx.Module):
     if hasattr(self, "experts"):
       branch_BTD = apply_experts(self.experts, y_BTD)
     else:
-      y_BTF = jax.nn.silu(self.gate(y_BTD)) * self.up(y_BTD)
+      y_BTF = self.activate(self.gate(y_BTD)) * self.up(y_BTD)
       branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
     if self.sandwich:
       branch_BTD = self.after_mlp_norm(branch_BTD)
@@ -242,7 +291,7 @@ class Stem(nnx.Module):
     self.embedding = nnx.Param(
       jax.random.normal(rngs.params(), (c.vocab_size, c.width)) * c.width**-0.5
     )
-    self.final_norm = RMSNorm(c.width, c.norm_epsilon)
+    self.final_norm = RMSNorm(c.width, c)
 
   def add_outputs(self, rngs: nnx.Rngs) -> None:
     """Adds an output matrix that is not the embedding, and the critic."""

@@ -37,7 +37,7 @@ from agentrl_jax.model.decoder import (
 from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 
 Params = dict[str, Any]
-_Follow = Callable[[jax.Array, Params], jax.Array]
+_Follow = Callable[..., jax.Array]  # of hidden states by a layer
 
 
 class Policy:
@@ -160,27 +160,69 @@ class Policy:
       compute=self.compute,
       mesh=self.mesh,
     )
+    see = self._window_of_rows(position_BT, is_tree=end_BT is not None)
     apply_experts = self._apply_experts(splits_rows=True)
     place = functools.partial(sharding.constrain, self.mesh)
 
-    def follow(x_BTD: jax.Array, layer: Params) -> jax.Array:
+    def follow(
+      x_BTD: jax.Array, layer: Params, is_local: bool | jax.Array
+    ) -> jax.Array:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
       return self._modules.layer(layer).train(
-        x_BTD, position_BT, attend, apply_experts, place
+        x_BTD,
+        position_BT,
+        functools.partial(attend, **see(is_local)),
+        apply_experts,
+        place,
+        is_local,
       )
 
-    follow = self._forgetful(follow, prevent_cse=not self._scans(params))
     stem = self._modules.stem(params)
     x_BTD = self._embed(params, token_BT, self.mesh)
-    if self._scans(params):
-      x_BTD, _ = jax.lax.scan(
-        lambda x, layer: (follow(x, layer), None), x_BTD, params["layers"]
-      )
+    return stem.final_norm(self._follow_all(follow, x_BTD, params))
+
+  def _window_of_rows(
+    self, position_BT: jax.Array, *, is_tree: bool
+  ) -> Callable[[bool | jax.Array], dict[str, Any]]:
+    """Returns what tells `packed.attend` of the window, by `is_local`."""
+    window, length = self.config.window, position_BT.shape[1]
+    if not 0 < window < length:
+      return lambda _: {}
+    key, of_local, of_others = "window", jnp.asarray(window), length
+    if is_tree:
+      key, of_others = "begin_BT", 0
+      of_local = packed.first_visible(position_BT, window)
+
+    def see(is_local: bool | jax.Array) -> dict[str, Any]:
+      if isinstance(is_local, bool):
+        return {key: of_local} if is_local else {}
+      return {key: jnp.where(is_local, of_local, of_others)}
+
+    return see
+
+  def _follow_all(
+    self, follow: "_Follow", x_BTD: jax.Array, params: Params
+  ) -> jax.Array:
+    """Applies the layers one after another, by a scan or written out."""
+    locality = self.config.local_layers
+
+    def alike(is_local: bool) -> Callable[[jax.Array, Params], jax.Array]:
+      same = functools.partial(follow, is_local=is_local)
+      return self._forgetful(same, prevent_cse=not self._scans(params))
+
+    if not self._scans(params):
+      for layer, is_local in zip(
+        self._each_layer(params), locality, strict=True
+      ):
+        x_BTD = alike(is_local)(x_BTD, layer)
+      return x_BTD
+    if len(set(locality)) == 1:
+      step, over = alike(locality[0]), (params["layers"],)
     else:
-      for layer in self._each_layer(params):
-        x_BTD = follow(x_BTD, layer)
-    return stem.final_norm(x_BTD)
+      step = self._forgetful(follow, prevent_cse=False)
+      over = (params["layers"], jnp.array(locality))
+    return jax.lax.scan(lambda x, of: (step(x, *of), None), x_BTD, over)[0]
 
   def logits(
     self,
@@ -260,9 +302,10 @@ class Policy:
         array_BKSH = chunk.write(array_BKSH, entry, write_BC)
       return array_BKSH
 
-    def attend(q: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    def attend(q: jax.Array, keys: jax.Array, values: jax.Array, **how: Any):
+      how |= {"compute": self.compute, "mesh": self.mesh}
       mixed = [
-        chunk.attend(part, keys, values, position, self.compute, self.mesh)
+        chunk.attend(part, keys, values, position, **how)
         for chunk, (position, _), part in zip(
           chunks, at, rows.split(q), strict=True
         )
@@ -270,11 +313,18 @@ class Policy:
       return rows.join(mixed)
 
     apply_experts = self._apply_experts(splits_rows=False)
-    for layer, (keys, values) in zip(
-      self._each_layer(params), cache, strict=True
+    for layer, pair, is_local in zip(
+      self._each_layer(params), cache, self.config.local_layers, strict=True
     ):
+      window = self.config.window if is_local else 0
       x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
-        x_BCD, keys, values, position_BC, write, attend, apply_experts
+        x_BCD,
+        pair,
+        position_BC,
+        write,
+        functools.partial(attend, window=window),
+        apply_experts,
+        is_local,
       )
       written.append(pair)
     return rows.split(stem.final_norm(x_BCD)), tuple(written)
@@ -358,10 +408,12 @@ class Chunk:
     keys_BKSH: jax.Array,
     values_BKSH: jax.Array,
     position_BC: jax.Array,
-    compute: ComputeConfig,
-    mesh: Mesh | None,
+    **how: Any,
   ) -> jax.Array:
-    """Lets the tokens attend to the slots, or pages, of their rows."""
+    """Lets the tokens attend to the slots, or pages, of their rows.
+
+    `how` is as `cached.attend` takes it.
+    """
     both = keys_BKSH, values_BKSH
     if self.page_BW is not None:
       is_read_B1 = self.length_B[:, None] > 0
@@ -370,16 +422,13 @@ class Chunk:
         *both,
         self.page_BW,
         jnp.where(is_read_B1, position_BC, -1),
-        compute=compute,
-        mesh=mesh,
+        **how,
       )
     if self.slot_B is not None:
       keys_BKSH, values_BKSH = (
         x.at[self.slot_B].get(mode="fill", fill_value=0) for x in both
       )
-    return cached.attend(
-      q_BCKGH, keys_BKSH, values_BKSH, position_BC, compute=compute, mesh=mesh
-    )
+    return cached.attend(q_BCKGH, keys_BKSH, values_BKSH, position_BC, **how)
 
 
 class _Rows:

@@ -72,6 +72,7 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "up/lora_b": (None, "mlp"),
   "down/lora_a": ("mlp", None),
   "down/lora_b": (None, "width"),
+  "attention/sinks": ("kv_heads", "heads"),
   "scale": (None,),
   "critic/kernel": ("width", None),
   "critic/bias": (None,),

@@ -52,7 +52,17 @@ def get_config() -> ml_collections.ConfigDict:
       # 0.1 ln(rope_factor) + 1.
       rope_attention_factor=1.0,
       partial_rotary_factor=1.0,  # share of a head's channels that rotate
+      window=0,  # tokens that a local layer attends to; 0: all layers to all
+      window_period=0,  # every n-th layer attends to all; 0: none does
+      # Base of the rotary wavelengths of local layers, which are then not
+      # scaled; 0: as other layers.
+      local_rope_theta=0.0,
+      # Scores are divided by its root; 0 stands for head_dim.
+      query_pre_attn_scalar=0.0,
+      sinks=False,  # gpt-oss's scores without values, one for each head
       norm_epsilon=1e-6,  # added to the mean square of RMSNorm
+      zero_centered_norm=False,  # Gemma's scales, 1 + the parameter
+      activation="silu",  # of the MLP's gate; or gelu_tanh
       tied_embedding=True,  # the output head is the embedding
       embedding_scale=1.0,  # factor of the embeddings
       qk_norm=True,  # RMSNorm of queries and keys

@@ -36,6 +36,7 @@ _SHAPES = (
   "qk_norm",
   "joint_qk_norm",
   "qkv_bias",
+  "sinks",
   "pre_norm",
   "sandwich_norm",
 )

@@ -225,9 +225,14 @@ def _check_critic(
 
 
 def check_layouts(
-  layouts: Sequence[Layout], model: ModelConfig, compute: ComputeConfig
+  layouts: Sequence[Layout],
+  model: ModelConfig,
+  compute: ComputeConfig,
+  sharing: int,
 ) -> None:
   """Checks each layout of an update; the last is the config's own.
+
+  Rows are trees where `sharing` is above 1.
 
   Raises `ConfigError` naming both numbers and what to change.
   """
@@ -235,7 +240,7 @@ def check_layouts(
   for axis, size in own.mesh.items():
     if size < 1:
       raise ConfigError(f"mesh.{axis}={size} must be at least 1")
-  _check_layout(own, model, compute)
+  _check_layout(own, model, compute, sharing)
   for layout in layouts[:-1]:
     found, needed = (math.prod(x.mesh.values()) for x in (layout, own))
     if found != needed:
@@ -244,7 +249,7 @@ def check_layouts(
         f"mesh has {needed}: the product of a line's axes must be {needed}"
       )
     try:
-      _check_layout(layout, model, compute)
+      _check_layout(layout, model, compute, sharing)
     except ConfigError as error:
       raise ConfigError(
         f"train.layouts has {layout.text!r}, which stands for other values of "
@@ -253,7 +258,7 @@ def check_layouts(
 
 
 def _check_layout(
-  layout: Layout, model: ModelConfig, compute: ComputeConfig
+  layout: Layout, model: ModelConfig, compute: ComputeConfig, sharing: int
 ) -> None:
   mesh = layout.mesh
   devices = row_shares(mesh)
@@ -283,7 +288,8 @@ def _check_layout(
         f"set --config.mesh.{axis} to a divisor of {size}"
       )
   if compute.attention == "splash":
-    check_length(layout.row_length, mesh["sequence"])
+    has_begin = sharing > 1 and 0 < model.window < layout.row_length
+    check_length(layout.row_length, mesh["sequence"], has_begin=has_begin)
 
 
 def check_sampling(sampling: Sampling) -> None:

@@ -372,7 +372,7 @@ def _folder(target: str) -> str:
 def _check_together(s: Settings, steps: int) -> None:
   """Checks the sections against each other."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
-  check_layouts(s.layouts, s.model, s.compute)
+  check_layouts(s.layouts, s.model, s.compute, s.batch.sharing)
   check_sampling(s.sampling)
   for key, room in (
     ("engine.context", s.engine.context),

@@ -74,7 +74,9 @@ def with_teacher(settings: Settings) -> Settings:
         f"reference.version={version} is one of a run, and this has no "
         "config.yaml: name a run's folder, or leave the version out"
       )
-    check_layouts(settings.layouts, model, settings.compute)
+    check_layouts(
+      settings.layouts, model, settings.compute, settings.batch.sharing
+    )
   except ConfigError as error:
     raise ConfigError(
       f"reference.path={path} must be the folder of a run, or of a model that "

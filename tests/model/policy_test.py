@@ -46,6 +46,19 @@ VARIANTS = (
     {"joint_qk_norm": True, "pre_norm": False, "sandwich_norm": True},
   ),
   ("scaled", {"embedding_scale": 3.0}),
+  (
+    "gemma3",
+    {
+      "window": 5,
+      "window_period": 2,
+      "local_rope_theta": 100.0,
+      "query_pre_attn_scalar": 12.0,
+      "zero_centered_norm": True,
+      "sandwich_norm": True,
+      "activation": "gelu_tanh",
+    },
+  ),
+  ("sinks", {"window": 3, "sinks": True}),
   ("experts", {"num_experts": 5, "experts_per_token": 2}),
 )
 

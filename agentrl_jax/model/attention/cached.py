@@ -4,6 +4,7 @@ Heads never meet, so devices that share them exchange nothing.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh
@@ -58,37 +59,39 @@ def attend(
   k_BKSH: jax.Array,
   v_BKSH: jax.Array,
   position_BC: jax.Array,
+  sink_KG: jax.Array | None = None,
   *,
+  window: int = 0,
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
   """Lets each token attend to its slot's positions up to its own position.
 
-  Returns [B, C, K, G, H]. Plain XLA computes chunks of several tokens, since
-  only a few slots are prefilled at a time.
+  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
+  of `reference.softmax`. Returns [B, C, K, G, H]. Plain XLA computes chunks of
+  several tokens, since only a few slots are prefilled at a time.
   """
+  attend_plainly = functools.partial(
+    reference.attend_cache,
+    *(q_BCKGH, k_BKSH, v_BKSH, position_BC, sink_KG),
+    window=window,
+  )
   if q_BCKGH.shape[1] > 1:
-    return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
+    return attend_plainly()
   platform = platform_of(mesh)
   chosen, reason = choose(compute, platform, k_BKSH.shape[2])
   if reason:
     warn_once(f"decoding reads whole slots, however little they hold: {reason}")
   if chosen == "xla":
-    return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
-  attend_on_device = functools.partial(
-    ragged.attend, interpret=platform != "tpu"
-  )
-  if sharding.is_split(mesh):
-    query = _query_spec(mesh, q_BCKGH.shape[3])
-    attend_on_device = jax.shard_map(
-      attend_on_device,
-      mesh=mesh,
-      in_specs=(query, _CACHE, _CACHE, jax.sharding.PartitionSpec()),
-      out_specs=query,
-      check_vma=False,  # kernels do not say over what they vary
-    )
-  mixed_BKGH = attend_on_device(
-    q_BCKGH[:, 0], k_BKSH, v_BKSH, position_BC[:, 0] + 1
+    return attend_plainly()
+  mixed_BKGH = _on_devices(
+    functools.partial(
+      ragged.attend, window=window, interpret=platform != "tpu"
+    ),
+    mesh,
+    (q_BCKGH[:, 0], k_BKSH, v_BKSH),
+    (position_BC[:, 0] + 1,),
+    sink_KG,
   )
   return mixed_BKGH[:, None]
 
@@ -99,11 +102,13 @@ def attend_pages(
   v_NKTH: jax.Array,
   page_BW: jax.Array,
   position_BC: jax.Array,
+  sink_KG: jax.Array | None = None,
   *,
+  window: int = 0,
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
-  """Lets each token attend to its sequence's pages up to its own position.
+  """Does as `attend`, for the pages of each token's sequence.
 
   Returns [B, C, K, G, H]; of a sequence at position -1, nothing is read, and
   its result means nothing. The plain form, which also computes chunks of
@@ -115,26 +120,48 @@ def attend_pages(
     if reason:
       warn_once(f"decoding copies the pages that it reads: {reason}")
     if chosen == "ragged":
-      attend_on_device = functools.partial(
-        paged.attend, interpret=platform != "tpu"
-      )
-      if sharding.is_split(mesh):
-        everywhere = jax.sharding.PartitionSpec()
-        query = _query_spec(mesh, q_BCKGH.shape[3])
-        attend_on_device = jax.shard_map(
-          attend_on_device,
-          mesh=mesh,
-          in_specs=(query, _CACHE, _CACHE, everywhere, everywhere),
-          out_specs=query,
-          check_vma=False,  # kernels do not say over what they vary
-        )
-      length_B = position_BC[:, 0] + 1
-      mixed_BKGH = attend_on_device(
-        q_BCKGH[:, 0], k_NKTH, v_NKTH, page_BW, length_B
+      mixed_BKGH = _on_devices(
+        functools.partial(
+          paged.attend, window=window, interpret=platform != "tpu"
+        ),
+        mesh,
+        (q_BCKGH[:, 0], k_NKTH, v_NKTH),
+        (page_BW, position_BC[:, 0] + 1),
+        sink_KG,
       )
       return mixed_BKGH[:, None]
   k_BKSH, v_BKSH = (kv.take_pages(x, page_BW) for x in (k_NKTH, v_NKTH))
-  return reference.attend_cache(q_BCKGH, k_BKSH, v_BKSH, position_BC)
+  return reference.attend_cache(
+    q_BCKGH, k_BKSH, v_BKSH, position_BC, sink_KG, window=window
+  )
+
+
+def _on_devices(
+  attend: Callable[..., jax.Array],
+  mesh: Mesh | None,
+  arrays: tuple[jax.Array, jax.Array, jax.Array],
+  places: tuple[jax.Array, ...],
+  sink_KG: jax.Array | None,
+) -> jax.Array:
+  """Calls a kernel with queries, keys and values of each device's heads.
+
+  `places` say which keys are whose, and are the same on all devices.
+  """
+  if not sharding.is_split(mesh):
+    return attend(*arrays, *places, sink_KG)
+  query = _query_spec(mesh, arrays[0].shape[2])
+  on_device = jax.shard_map(
+    attend,
+    mesh=mesh,
+    in_specs=(
+      *(query, _CACHE, _CACHE),
+      *[jax.P()] * len(places),
+      jax.P(*query[1:3]) if sink_KG is not None else None,
+    ),
+    out_specs=query,
+    check_vma=False,  # kernels do not say over what they vary
+  )
+  return on_device(*arrays, *places, sink_KG)
 
 
 def _query_spec(mesh: Mesh, num_queries: int) -> jax.sharding.PartitionSpec:

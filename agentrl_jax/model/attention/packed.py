@@ -21,6 +21,11 @@ from agentrl_jax.model.compute import ATTENDED, ComputeConfig
 
 _Q = sharding.spec("rows", "tokens", "kv_heads", None, None)
 _KV = sharding.spec("rows", "tokens", "kv_heads", None)
+_MORE = {
+  "window": sharding.spec(),
+  "begin_BT": sharding.BATCH_SPEC,
+  "sink_KG": sharding.spec("kv_heads", None),
+}
 _OF_PLATFORM = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}
 # Tokens of a block on a CPU, and of the longest row that is computed at once:
 # shorter rows have too few blocks that nobody sees. On a core with AVX-512 and
@@ -37,17 +42,24 @@ def platform_of(mesh: Mesh | None) -> str:
 
 
 def choose(
-  compute: ComputeConfig, platform: str, head_dim: int
+  compute: ComputeConfig,
+  platform: str,
+  head_dim: int,
+  *,
+  has_sinks: bool = False,
 ) -> tuple[str, str]:
   """Returns the kernel's name and, if it is a fallback, the reason.
 
   Raises `ConfigError` if `compute.attention` names a kernel that cannot run.
   """
-  if compute.attention == "auto":
+  is_auto, chosen = compute.attention == "auto", compute.attention
+  if is_auto:
     chosen = _OF_PLATFORM.get(platform, "xla")
-    obstacle = _obstacle(chosen, compute, platform, head_dim)
+  obstacle = ""
+  if chosen == "cudnn":
+    obstacle = _cudnn_obstacle(compute.dtype, platform, head_dim, has_sinks)
+  if is_auto:
     return ("xla", f"{chosen} {obstacle}") if obstacle else (chosen, "")
-  obstacle = _obstacle(compute.attention, compute, platform, head_dim)
   if obstacle:
     raise ConfigError(
       f"compute.attention={compute.attention!r} {obstacle}; set "
@@ -73,17 +85,24 @@ def attend(
   *,
   segment_BT: jax.Array | None,
   end_BT: jax.Array | None = None,
+  begin_BT: jax.Array | None = None,
+  window: int | jax.Array = 0,
+  sink_KG: jax.Array | None = None,
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
   """Each token attends to earlier tokens of its own segment, itself included.
 
   Given the ends of subtrees in place of segments, it attends to itself and its
-  ancestors. Returns [B, T, K, G, H]. See `attention.blockwise` for the rule.
+  ancestors. Of these it sees the last `window`, where that is not 0; in trees,
+  those from `begin_BT` on. `sink_KG` are scores of `reference.softmax`. Returns
+  [B, T, K, G, H]. See `attention.blockwise` for the rule.
   """
-  length, heads_per_key, channels = (q_BTKGH.shape[n] for n in (1, 3, 4))
+  length, channels = q_BTKGH.shape[1], q_BTKGH.shape[4]
   platform = platform_of(mesh)
-  chosen, reason = choose(compute, platform, channels)
+  chosen, reason = choose(
+    compute, platform, channels, has_sinks=sink_KG is not None
+  )
   if reason:
     warn_once(f"attention is computed by plain XLA, in memory T x T: {reason}")
   shards = mesh.shape["sequence"] if mesh is not None else 1
@@ -93,29 +112,39 @@ def attend(
     "name": ATTENDED,
   }
   if chosen == "splash":
-    splash.check_length(length, shards)
+    splash.check_length(length, shards, has_begin=begin_BT is not None)
   attend_on_device = functools.partial(
     _attend_on_device, chosen, settings, end_BT is not None
   )
+  given = {
+    "window": None if isinstance(window, int) and not window else window,
+    "begin_BT": begin_BT,
+    "sink_KG": sink_KG,
+  }
+  more = {name: jnp.asarray(x) for name, x in given.items() if x is not None}
   if sharding.is_split(mesh):
     attend_on_device = jax.shard_map(
       functools.partial(attend_on_device, is_split=shards > 1),
       mesh=mesh,
-      in_specs=(_Q, _KV, _KV, sharding.BATCH_SPEC),
+      in_specs=(
+        *(_Q, _KV, _KV, sharding.BATCH_SPEC),
+        {name: _MORE[name] for name in more},
+      ),
       out_specs=_Q,
       check_vma=chosen == "xla",  # kernels do not say over what they vary
     )
   mark_BT = segment_BT if end_BT is None else end_BT
-  mixed = attend_on_device(q_BTKGH, k_BTKH, v_BTKH, mark_BT)
+  mixed = attend_on_device(q_BTKGH, k_BTKH, v_BTKH, mark_BT, more)
   return checkpoint_name(mixed, ATTENDED)
 
 
 def _attend_on_device(
-  chosen, settings, is_tree, q, k, v, mark_BS, is_split=False
+  chosen, settings, is_tree, q, k, v, mark_BS, more, is_split=False
 ):
   """Attends with the queries, heads and rows of one device.
 
-  `mark_BS` are segments, or the ends of subtrees if `is_tree`.
+  `mark_BS` are segments, or the ends of subtrees if `is_tree`; `more` may have
+  `window`, `begin_BT` and `sink_KG`.
   """
   first = 0
   if is_split:
@@ -127,18 +156,48 @@ def _attend_on_device(
   end_BS = mark_BS if is_tree else segment_ends(mark_BS)
   # Padding sees itself, so that it stays finite.
   end_BS = jnp.maximum(end_BS, jnp.arange(1, end_BS.shape[1] + 1))
+  if "window" in more:
+    # Between tokens of a sequence lie as many positions as places of the row.
+    end_BS = jnp.minimum(end_BS, jnp.arange(end_BS.shape[1]) + more["window"])
+  # Every device has a part of the sinks' gradient.
+  sink_KG = sharding.varying_like(more.get("sink_KG"), q)
+  limits = end_BS, more.get("begin_BT"), sink_KG
   if chosen == "splash":
     # Trees differ more than sequences in what can be skipped.
     return splash.attend(
-      q, k, v, end_BS, first=first, by_row=is_tree, **settings
+      q, k, v, *limits, first=first, by_row=is_tree, **settings
     )
   if chosen == "cudnn":
-    return _attend_cudnn(q, k, v, end_BS, first)
+    return _attend_cudnn(q, k, v, *limits[:2], first=first)
   if settings["block"]:
     return blockwise.attend(
-      q, k, v, end_BS, first=first, block=settings["block"]
+      q, k, v, *limits, first=first, block=settings["block"]
     )
-  return reference.attend_packed(q, k, v, end_BS, first=first)
+  return reference.attend_packed(q, k, v, *limits, first=first)
+
+
+def first_visible(position_BT: jax.Array, window: int) -> jax.Array:
+  """Returns the first token of a tree that each token's window holds, [B, T].
+
+  0 where the window holds all ancestors. Ancestors stand before a token by
+  depth, so that the window holds the last ones; that of a depth is the last
+  token of that depth before it.
+  """
+  token_T = jnp.arange(position_BT.shape[1])
+
+  def of_row(position_T: jax.Array) -> jax.Array:
+    order_T = jnp.argsort(position_T)  # by depth, then by place
+    wanted_T = position_T - window + 1
+    place = functools.partial(jnp.searchsorted, position_T[order_T], wanted_T)
+    low_T, high_T = place(side="left"), place(side="right")
+    for _ in range(len(token_T).bit_length()):
+      middle_T = (low_T + high_T) // 2
+      is_before_T = order_T[middle_T] <= token_T
+      low_T = jnp.where(is_before_T, middle_T, low_T)
+      high_T = jnp.where(is_before_T, high_T, middle_T)
+    return jnp.where(wanted_T > 0, order_T[low_T], 0)
+
+  return jax.vmap(of_row)(position_BT)
 
 
 def segment_ends(segment_BT: jax.Array) -> jax.Array:
@@ -154,19 +213,14 @@ def segment_ends(segment_BT: jax.Array) -> jax.Array:
   return jnp.where(segment_BT > 0, end_BT, 0)
 
 
-def _obstacle(
-  chosen: str, compute: ComputeConfig, platform: str, head_dim: int
+def _cudnn_obstacle(
+  dtype: str, platform: str, head_dim: int, has_sinks: bool
 ) -> str:
-  """Explains why this kernel cannot run; empty if it can."""
-  if chosen != "cudnn":
-    return ""
+  """Explains why cuDNN cannot compute it; empty if it can."""
   if _OF_PLATFORM.get(platform) != "cudnn":
     return f"runs on NVIDIA GPUs, and this is a {platform}"
-  return _cudnn_obstacle(compute.dtype, head_dim)
-
-
-def _cudnn_obstacle(dtype: str, head_dim: int) -> str:
-  """Explains why cuDNN cannot compute it; empty if it can."""
+  if has_sinks:
+    return "knows no sinks, and model.sinks=True"
   if dtype not in ("bfloat16", "float16"):
     return f"computes in bfloat16 and float16, and compute.dtype={dtype!r}"
   if head_dim > 256 or head_dim % 8:
@@ -182,6 +236,8 @@ def _attend_cudnn(
   k_BSKH: jax.Array,
   v_BSKH: jax.Array,
   end_BS: jax.Array,
+  begin_BT: jax.Array | None,
+  *,
   first: int | jax.Array,
 ) -> jax.Array:
   """Computes `reference.attend_packed` by cuDNN's kernel, [B, T, K, G, H].
@@ -192,7 +248,7 @@ def _attend_cudnn(
   """
   num_rows, length, _, _, channels = q_BTKGH.shape
   is_whole = length == k_BSKH.shape[1]
-  visible_BTS = reference.visible(end_BS, length, first)
+  visible_BTS = reference.visible(end_BS, length, first, begin_BT)
   mixed_BTNH = jax.nn.dot_product_attention(
     q_BTKGH.reshape(num_rows, length, -1, channels),
     k_BSKH,

@@ -28,6 +28,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from agentrl_jax.model.attention.ragged import LOWEST, start_softmax
+
 _TILE = 128  # positions of a page: a multiple of it
 _BLOCK = 1024  # positions of a block, at most; more hide the fetches better
 _MOST_PAGES = 8  # of a block; each is an operand of its own
@@ -35,7 +37,6 @@ CORES = 2  # of a chip, at most; a chip with one takes their lists in turn
 # Bytes on a core for the sequences of a list, and for pages on their way.
 _LIST_BYTES = 8 * 2**20
 _PAGES_BYTES = 6 * 2**20
-_LOWEST = -1e30  # finite, so that differences of it are
 
 
 def obstacle(page_size: int) -> str:
@@ -51,9 +52,9 @@ def obstacle(page_size: int) -> str:
 class Work(NamedTuple):
   """The blocks of pages to compute, by list; see `list_work`."""
 
+  page_CMJ: jax.Array
   row_CM: jax.Array  # sequence of a block, counted within its list
   filled_CM: jax.Array  # positions that are filled, from the block's first on
-  page_CMJ: jax.Array
   num_blocks: jax.Array  # of the longest list
 
 
@@ -61,6 +62,7 @@ def list_work(
   page_BW: jax.Array,
   length_B: jax.Array,
   *,
+  window: int = 0,
   page_size: int,
   num_pages: int,
   num_lists: int,
@@ -71,7 +73,8 @@ def list_work(
   Blocks have `num_joined` pages. Sequences are divided evenly between lists,
   and a core computes one list after another. Entries behind the end of a list,
   and pages behind the end of a sequence, repeat the page before them in the
-  list, so that nothing is fetched for them.
+  list, so that nothing is fetched for them. Blocks that end before the window
+  of the last token are not listed; a window of 0 holds all.
   """
   (num_sequences, width), size = page_BW.shape, page_size
   most = -(-width // num_joined)
@@ -81,6 +84,9 @@ def list_work(
   filled_CM = (length_B[:, None] - begin_N).reshape(shape)
   page_CMJ = page_BW.reshape(num_lists, -1, num_joined)
   row_M = jnp.repeat(jnp.arange(num_sequences // num_lists), most)
+  if window:
+    is_over_CM = filled_CM >= num_joined * size + window
+    filled_CM = jnp.where(is_over_CM, 0, filled_CM)
   is_listed_CM = filled_CM > 0
   order_CM = jnp.argsort(
     jnp.where(is_listed_CM, page_CMJ[..., 0], num_pages), axis=1
@@ -93,9 +99,9 @@ def list_work(
   last_CMJ = jax.lax.cummax(jnp.where(is_filled_CMJ, m_M1, 0), axis=1)
   page_CMJ = jnp.take_along_axis(page_CMJ, last_CMJ, axis=1)
   return Work(
+    jnp.clip(page_CMJ, 0, num_pages - 1).astype(jnp.int32),
     row_M[order_CM].astype(jnp.int32),
     jnp.maximum(filled_CM, 0).astype(jnp.int32),
-    jnp.clip(page_CMJ, 0, num_pages - 1).astype(jnp.int32),
     jnp.max(jnp.sum(is_listed_CM, axis=1)),
   )
 
@@ -106,12 +112,16 @@ def attend(
   v_NKTH: jax.Array,
   page_BW: jax.Array,
   length_B: jax.Array,
+  sink_KG: jax.Array | None = None,
   *,
+  window: int = 0,
   interpret: bool,
 ) -> jax.Array:
   """Lets each sequence's query attend to its first `length` positions.
 
-  Returns [B, K, G, H]; zeros for a sequence of length 0.
+  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
+  of `reference.softmax`. Returns [B, K, G, H]; zeros for a sequence of length
+  0.
   """
   num_sequences, num_heads, num_queries, channels = q_BKGH.shape
   num_pages, _, size, _ = k_NKTH.shape
@@ -121,6 +131,7 @@ def attend(
   work = list_work(
     page_BW,
     length_B,
+    window=window,
     page_size=size,
     num_pages=num_pages,
     num_lists=num_lists,
@@ -131,8 +142,8 @@ def attend(
     del m, scalars
     return number, 0, 0, 0
 
-  def of_page(j, number, m, row_CM, filled_CM, page_CMJ, num_blocks):
-    del row_CM, filled_CM, num_blocks
+  def of_page(j, number, m, page_CMJ, *scalars):
+    del scalars
     return page_CMJ[number, m * num_joined + j], 0, 0, 0
 
   rows = pl.BlockSpec((num_rows, num_heads, num_queries, channels), of_list)
@@ -141,12 +152,20 @@ def attend(
     for j in range(num_joined)
   ]
   running = pltpu.VMEM((num_rows, num_heads, num_queries, 1), jnp.float32)
+  sinks = [] if sink_KG is None else [sink_KG.astype(jnp.float32)[..., None]]
+  of_sinks = pl.BlockSpec((num_heads, num_queries, 1), lambda *_: (0, 0, 0))
   mixed_BKGH = pl.pallas_call(
-    functools.partial(_attend_block, num_joined=num_joined, size=size),
+    functools.partial(
+      _attend_block,
+      num_joined=num_joined,
+      size=size,
+      window=window,
+      num_sinks=len(sinks),
+    ),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=4,
       grid=(num_lists, work.num_blocks),
-      in_specs=[rows, *pages, *pages],
+      in_specs=[rows, *pages, *pages, *[of_sinks] * len(sinks)],
       out_specs=rows,
       scratch_shapes=[
         running,
@@ -161,13 +180,14 @@ def attend(
     interpret=interpret,
     name="paged_attention",
   )(
+    work.page_CMJ.reshape(num_lists, -1),
     work.row_CM,
     work.filled_CM,
-    work.page_CMJ.reshape(num_lists, -1),
     work.num_blocks[None],
     q_BKGH,
     *[k_NKTH] * num_joined,
     *[v_NKTH] * num_joined,
+    *sinks,
   )
   return jnp.where(length_B[:, None, None, None] > 0, mixed_BKGH, 0)
 
@@ -196,31 +216,35 @@ def _num_lists(q_BKGH: jax.Array) -> int:
 
 
 def _attend_block(
+  page_CMJ,
   row_CM,
   filled_CM,
-  page_CMJ,
   num_blocks,
   q_RKGH,
   *refs,
   num_joined,
   size,
+  window,
+  num_sinks,
 ):
   """Adds one block of a sequence's pages to its running softmax."""
   del page_CMJ
   keys, values = refs[:num_joined], refs[num_joined : 2 * num_joined]
-  mixed_RKGH, top_RKG1, sum_RKG1, acc_RKGH = refs[2 * num_joined :]
+  sinks = refs[2 * num_joined : 2 * num_joined + num_sinks]
+  mixed_RKGH, top_RKG1, sum_RKG1, acc_RKGH = refs[-4:]
   number, m = pl.program_id(0), pl.program_id(1)
   row, filled = row_CM[number, m], filled_CM[number, m]
 
   @pl.when(m == 0)
   def _():
-    top_RKG1[...] = jnp.full_like(top_RKG1, _LOWEST)
-    sum_RKG1[...] = jnp.zeros_like(sum_RKG1)
-    acc_RKGH[...] = jnp.zeros_like(acc_RKGH)
+    start_softmax(top_RKG1, sum_RKG1, acc_RKGH, *sinks)
 
   for j in range(num_joined):
+    is_seen = filled > j * size
+    if window:
+      is_seen &= filled - window < (j + 1) * size
 
-    @pl.when(filled > j * size)
+    @pl.when(is_seen)
     def _(j=j):
       running = (x.at[row] for x in (top_RKG1, sum_RKG1, acc_RKGH))
       _add_page(
@@ -228,6 +252,7 @@ def _attend_block(
         keys[j].at[0],
         values[j].at[0],
         filled - j * size,
+        window,
         *running,
       )
 
@@ -237,12 +262,17 @@ def _attend_block(
     mixed_RKGH[...] = (acc_RKGH[...] / sum_RKG1[...]).astype(mixed_RKGH.dtype)
 
 
-def _add_page(q_KGH, k_KTH, v_KTH, num_filled, top_KG1, sum_KG1, acc_KGH):
-  """Adds the filled positions of a page to the running softmax."""
+def _add_page(
+  q_KGH, k_KTH, v_KTH, num_filled, window, top_KG1, sum_KG1, acc_KGH
+):
+  """Adds the filled positions of a page, in the window, to the softmax."""
   for k in range(k_KTH.shape[0]):
     score_GT = _product(q_KGH[k], k_KTH[k], 1) * q_KGH.shape[-1] ** -0.5
     position_GT = jax.lax.broadcasted_iota(jnp.int32, score_GT.shape, 1)
-    score_GT = jnp.where(position_GT < num_filled, score_GT, _LOWEST)
+    visible_GT = position_GT < num_filled
+    if window:
+      visible_GT &= position_GT >= num_filled - window
+    score_GT = jnp.where(visible_GT, score_GT, LOWEST)
     before_G1 = top_KG1[k]
     top_G1 = jnp.maximum(before_G1, jnp.max(score_GT, axis=1, keepdims=True))
     weight_GT = jnp.exp(score_GT - top_G1)

@@ -18,7 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 # Slots in a block; more hide the fetches better, fewer waste less.
 _BLOCKS = (256, 128)
-_LOWEST = -1e30  # finite, so that differences of it are
+LOWEST = -1e30  # finite, so that differences of it are
 
 
 def obstacle(cache_length: int) -> str:
@@ -36,12 +36,15 @@ def attend(
   k_BKSH: jax.Array,
   v_BKSH: jax.Array,
   length_B: jax.Array,
+  sink_KG: jax.Array | None = None,
   *,
+  window: int = 0,
   interpret: bool,
 ) -> jax.Array:
   """Lets each slot's query attend to its first `length` (> 0) positions.
 
-  Returns [B, K, G, H].
+  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
+  of `reference.softmax`. Returns [B, K, G, H].
   """
   num_slots, num_heads, num_queries, channels = q_BKGH.shape
   cache_length = k_BKSH.shape[2]
@@ -54,17 +57,24 @@ def attend(
   def of_block(b, n, length_B):
     # What is past the end is what is there already: nothing is fetched.
     last = jax.lax.div(length_B[b] - 1, jnp.int32(block))
-    return b, 0, jnp.minimum(n, last), 0
+    n = jnp.minimum(n, last)
+    if window:
+      n = jnp.maximum(n, jax.lax.div(_begin(length_B[b], window), block))
+    return b, 0, n, 0
 
   queries = pl.BlockSpec((1, num_heads, num_queries, channels), of_slot)
   positions = pl.BlockSpec((1, num_heads, block, channels), of_block)
   running = pltpu.VMEM((num_heads, num_queries, 1), jnp.float32)
+  sinks = [] if sink_KG is None else [sink_KG.astype(jnp.float32)[..., None]]
+  of_sinks = pl.BlockSpec((num_heads, num_queries, 1), lambda *_: (0, 0, 0))
   return pl.pallas_call(
-    functools.partial(_attend_block, block=block),
+    functools.partial(
+      _attend_block, block=block, window=window, num_sinks=len(sinks)
+    ),
     grid_spec=pltpu.PrefetchScalarGridSpec(
       num_scalar_prefetch=1,
       grid=(num_slots, cache_length // block),
-      in_specs=[queries, positions, positions],
+      in_specs=[queries, positions, positions, *[of_sinks] * len(sinks)],
       out_specs=queries,
       scratch_shapes=[
         running,
@@ -78,32 +88,31 @@ def attend(
     ),
     interpret=interpret,
     name="ragged_attention",
-  )(length_B, q_BKGH, k_BKSH, v_BKSH)
+  )(length_B, q_BKGH, k_BKSH, v_BKSH, *sinks)
+
+
+def _begin(length: jax.Array, window: int) -> jax.Array:
+  """Returns the first position that the last token's window holds."""
+  return jnp.maximum(length - window, 0)
 
 
 def _attend_block(
-  length_B,
-  q_1KGH,
-  k_1KNH,
-  v_1KNH,
-  mixed_1KGH,
-  top_KG1,
-  sum_KG1,
-  acc_KGH,
-  *,
-  block,
+  length_B, q_1KGH, k_1KNH, v_1KNH, *refs, block, window, num_sinks
 ):
   """Adds one block of a slot's positions to the running softmax."""
+  sinks = refs[:num_sinks]
+  mixed_1KGH, top_KG1, sum_KG1, acc_KGH = refs[num_sinks:]
   slot, n = pl.program_id(0), pl.program_id(1)
   begin, length = n * block, length_B[slot]
+  is_seen = begin < length
+  if window:
+    is_seen &= begin + block > _begin(length, window)
 
   @pl.when(n == 0)
   def _():
-    top_KG1[...] = jnp.full_like(top_KG1, _LOWEST)
-    sum_KG1[...] = jnp.zeros_like(sum_KG1)
-    acc_KGH[...] = jnp.zeros_like(acc_KGH)
+    start_softmax(top_KG1, sum_KG1, acc_KGH, *sinks)
 
-  @pl.when(begin < length)
+  @pl.when(is_seen)
   def _():
     for k in range(k_1KNH.shape[1]):
       score_GN = _product(q_1KGH[0, k], k_1KNH[0, k], 1)
@@ -111,7 +120,10 @@ def _attend_block(
       position_GN = begin + jax.lax.broadcasted_iota(
         jnp.int32, score_GN.shape, 1
       )
-      score_GN = jnp.where(position_GN < length, score_GN, _LOWEST)
+      visible_GN = position_GN < length
+      if window:
+        visible_GN &= position_GN >= _begin(length, window)
+      score_GN = jnp.where(visible_GN, score_GN, LOWEST)
       before_G1 = top_KG1[k]
       top_G1 = jnp.maximum(before_G1, jnp.max(score_GN, axis=1, keepdims=True))
       weight_GN = jnp.exp(score_GN - top_G1)
@@ -125,6 +137,17 @@ def _attend_block(
   @pl.when(n == pl.num_programs(1) - 1)
   def _():
     mixed_1KGH[0] = (acc_KGH[...] / sum_KG1[...]).astype(mixed_1KGH.dtype)
+
+
+def start_softmax(top, total, acc, sink=None) -> None:
+  """Sets the running maximum, sum and output to those of a sink, or none."""
+  if sink is None:
+    top[...] = jnp.full_like(top, LOWEST)
+    total[...] = jnp.zeros_like(total)
+  else:
+    top[...] = jnp.broadcast_to(sink[...], top.shape)
+    total[...] = jnp.ones_like(total)
+  acc[...] = jnp.zeros_like(acc)
 
 
 def _product(x, y, of_y: int) -> jax.Array:

@@ -158,9 +158,8 @@ class PairsVisitedTest(parameterized.TestCase):
     block = 16
     end_T = random_ends(np.random.default_rng(2), 256, padding=20)
     seen_T = np.maximum(end_T, np.arange(1, 257))  # as `packed.attend` does
-    pairs = blockwise._visible_pairs(
-      jnp.asarray(seen_T)[None], 256, block, jnp.int32(0)
-    )
+    visible = blockwise._Range(jnp.asarray(seen_T)[None], None, jnp.int32(0))
+    pairs = blockwise._visible_pairs(visible, 256, block)
     self.assertEqual(
       pairs_visited(end_T, block, block), int(pairs.number) * block**2
     )
@@ -185,7 +184,8 @@ class PairsVisitedTest(parameterized.TestCase):
       (1152, 1, (384, 384)),
       (1024, 4, (256, 512)),
     ):
-      sizes = splash._block_sizes(0, length // shards, length)
+      kernels = splash._kernels(has_begin=False)
+      sizes = splash._block_sizes(kernels, 0, length // shards, length)
       self.assertEqual((sizes.block_q, sizes.block_kv), blocks)
       self.assertEqual(
         roofline.blocks_of(compute_config(), length, "splash", shards), blocks

@@ -19,19 +19,19 @@ def main() -> None:
   mesh = sharding.make_mesh({"tensor": 4}, jax.devices()[:4])
   position = jnp.array([[5], [99]])
 
+  sinks = jnp.arange(8.0).reshape(4, 2)
+
   @jax.jit
   def attend(q, k, v):
     return cached.attend(
-      q,
-      k,
-      v,
-      position,
+      *(q, k, v, position, sinks),
+      window=50,
       compute=compute_config(cache_attention="ragged"),
       mesh=mesh,
     )
 
   found = attend(q, k, v)
-  wanted = reference.attend_cache(q, k, v, position)
+  wanted = reference.attend_cache(q, k, v, position, sinks, window=50)
   sys.stdout.write(
     json.dumps(
       {

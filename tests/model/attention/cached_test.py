@@ -49,6 +49,32 @@ class RaggedTest(parameterized.TestCase):
     wanted = reference.attend_cache(q, k, v, position)
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
+  @parameterized.parameters((0, 1), (3, 1), (300, 1), (3, 4))
+  def test_windows_and_sinks(self, window, chunk):
+    """One token by the kernel, several by the plain form; one by one here."""
+    q, k, v = operands(3, 2, 2, 512, 16)
+    q = np.repeat(q, chunk, axis=1)
+    sinks = jnp.array([[0.5, -1.0], [3.0, 0.0]])
+    first = np.array([[0], [255], [508]])
+    position = first + np.arange(chunk)
+    wanted = np.zeros(q.shape)
+    for b, c in np.ndindex(position.shape):
+      end = position[b, c] + 1
+      seen = slice(max(end - window, 0) if window else 0, end)
+      score = np.einsum("kgh,ksh->kgs", q[b, c], k[b, :, seen]) / 4
+      weight = np.exp(score)
+      weight /= (weight.sum(-1) + np.exp(sinks))[..., None]
+      wanted[b, c] = np.einsum("kgs,ksh->kgh", weight, v[b, :, seen])
+      if chunk == 1:
+        k[b, :, : seen.start // 256 * 256] = np.nan  # blocks that are not read
+    found = cached.attend(
+      *(q, k, v, jnp.asarray(position), sinks),
+      window=window,
+      compute=RAGGED,
+      mesh=None,
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
   def test_what_is_past_the_end_is_not_looked_at(self):
     q, k, v = operands(2, 2, 2, 512, 16)
     position = jnp.array([[127], [255]])

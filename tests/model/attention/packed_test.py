@@ -21,6 +21,7 @@ from tests.model.attention.trees import random_ends
 from tests.settings import compute_config
 
 ROWS, LENGTH, KEYS, GROUP, CHANNELS = 2, 256, 2, 2, 32
+WINDOW = 7
 
 
 def _inputs(length=LENGTH, seed=0):
@@ -92,6 +93,17 @@ def _value_and_slopes(q, k, v, segment, is_tree=False, **compute):
   return out, slopes
 
 
+def _by_mask(mask, q, k, v, sinks):
+  """All pairs at once, and a sink as one more column of scores."""
+  score = jnp.einsum("btkgh,bskh->bkgts", q, k) * CHANNELS**-0.5
+  score = jnp.where(mask[:, None, None], score, -1e30)
+  if sinks is not None:
+    column = jnp.broadcast_to(sinks[..., None, None], (*score.shape[:4], 1))
+    score = jnp.concatenate([score, column], axis=-1)
+  weight = jax.nn.softmax(score)[..., : k.shape[1]]
+  return jnp.einsum("bkgts,bskh->btkgh", weight, v)
+
+
 class KernelTest(parameterized.TestCase):
   @parameterized.parameters(0, 16, 20, 48)
   def test_plain(self, block):
@@ -141,6 +153,51 @@ class KernelTest(parameterized.TestCase):
     np.testing.assert_allclose(out, plain, atol=2e-6)
     for found, wanted in zip(slopes, plain_slopes, strict=True):
       np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+  @parameterized.product(
+    way=(("xla", 0), ("xla", 16), ("splash", 128)),
+    is_tree=(False, True),
+    has_sinks=(False, True),
+  )
+  def test_windows_and_sinks(self, way, is_tree, has_sinks):
+    attention, block = way
+    length = 256 if attention == "splash" else 48
+    q, k, v, mark = (_tree_inputs if is_tree else _inputs)(length)
+    sinks = jnp.array([[0.5, -1.0], [3.0, 0.0]]) if has_sinks else None
+    depth, mask = np.zeros_like(mark), np.zeros((ROWS, length, length), bool)
+    for b, t in np.ndindex(mark.shape):
+      s = np.arange(t + 1)
+      seen = (t < mark[b, s]) if is_tree else (mark[b, s] == mark[b, t])
+      seen &= mark[b, t] > 0
+      depth[b, t] = max(seen.sum() - 1, 0)
+      mask[b, t, : t + 1] = seen & (depth[b, t] - depth[b, s] < WINDOW)
+    marks = {"segment_BT": jnp.asarray(mark), "window": WINDOW}
+    if is_tree:
+      begin = packed.first_visible(jnp.asarray(depth), WINDOW)
+      marks = {"segment_BT": None, "end_BT": jnp.asarray(mark)}
+      marks["begin_BT"] = begin
+    compute = compute_config(attention=attention, attention_block=block)
+
+    def attend(q, k, v, sinks):
+      return packed.attend(
+        q, k, v, **marks, sink_KG=sinks, compute=compute, mesh=None
+      )
+
+    def gradient(attend):
+      def total(*inputs):
+        out = jnp.where((mark > 0)[..., None, None, None], attend(*inputs), 0)
+        weight = jnp.cos(jnp.arange(out.size).reshape(out.shape))
+        return jnp.sum(out * weight), out
+
+      which = (0, 1, 2, 3) if has_sinks else (0, 1, 2)
+      return jax.jit(jax.grad(total, which, has_aux=True))(q, k, v, sinks)
+
+    for found, wanted in zip(
+      jax.tree.leaves(gradient(attend)),
+      jax.tree.leaves(gradient(functools.partial(_by_mask, mask))),
+      strict=True,
+    ):
+      np.testing.assert_allclose(found, wanted, atol=5e-5)
 
   @parameterized.parameters(True, False)
   def test_splash_of_the_end_of_a_row_skips_what_nobody_sees(self, by_row):

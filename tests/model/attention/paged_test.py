@@ -37,9 +37,11 @@ def operands(lengths, heads, queries, size, width, channels, *, seed=0):
   return q, k, v, table, np.array(lengths, np.int32)
 
 
-def plain(q, k, v, table, length):
+def plain(q, k, v, table, length, sinks=None, window=0):
   rows = [kv.take_pages(jnp.asarray(x), jnp.asarray(table)) for x in (k, v)]
-  return reference.attend_cache(q[:, None], *rows, length[:, None] - 1)[:, 0]
+  return reference.attend_cache(
+    q[:, None], *rows, length[:, None] - 1, sinks, window=window
+  )[:, 0]
 
 
 class PagesTest(parameterized.TestCase):
@@ -110,6 +112,38 @@ class KernelTest(parameterized.TestCase):
     )
     is_read = length > 0
     wanted = np.asarray(plain(q, k, v, table, length))
+    np.testing.assert_allclose(found[is_read], wanted[is_read], atol=1e-6)
+    self.assertFalse(np.any(found[~is_read]))
+
+  @parameterized.parameters(
+    ([512, 0, 1, 440], 2, 4, 128, 4, 64, 5),
+    ([2560, 0, 1, 1024, 1025, 27], 1, 5, 128, 20, 32, 300),
+    ([600, 1024], 2, 2, 512, 2, 16, 512),
+    ([512, 128], 2, 2, 128, 4, 16, 0),
+  )
+  def test_windows_and_sinks(self, lengths, *shape_and_window):
+    """Pages that the window does not touch are not looked at."""
+    *shape, window = shape_and_window
+    q, k, v, table, length = operands(lengths, *shape)
+    sinks = jnp.asarray(np.random.default_rng(1).normal(size=q.shape[1:3]))
+    wanted = np.asarray(plain(q, k, v, table, length, sinks, window))
+    for row, size in zip(table, length, strict=True):
+      block = 1024 // shape[2] * shape[2]  # of pages that are read together
+      unseen = max(size - window, 0) // block * block // shape[2]
+      k[row[: unseen if window else 0]] = np.nan
+    found = np.asarray(
+      paged.attend(
+        q,
+        k,
+        v,
+        jnp.asarray(table),
+        length,
+        sinks,
+        window=window,
+        interpret=True,
+      )
+    )
+    is_read = length > 0
     np.testing.assert_allclose(found[is_read], wanted[is_read], atol=1e-6)
     self.assertFalse(np.any(found[~is_read]))
 

@@ -34,9 +34,15 @@ DEVICES = 8
 MODEL = dataclasses.replace(
   small.MODEL, num_heads=16, num_kv_heads=8, joint_qk_norm=True
 )
-EXPERTS = dataclasses.replace(
-  MODEL, num_experts=8, experts_per_token=3, normed_experts=True, mlp_width=12
-)
+MODELS = {
+  "dense": MODEL,
+  "experts": dataclasses.replace(
+    MODEL, num_experts=8, experts_per_token=3, normed_experts=True, mlp_width=12
+  ),
+  "windows": dataclasses.replace(
+    MODEL, window=9, window_period=2, local_rope_theta=100.0, sinks=True
+  ),
+}
 LOSSES: Mapping[str, Mapping[str, Any]] = {
   "tokens": {},
   "attempts": {
@@ -58,7 +64,7 @@ class Case:
   loss: str
   constrained: bool = False  # whether tokens were drawn under grammars
   shared: bool = False  # whether attempts share tokens, computed once
-  experts: bool = False
+  model: str = "dense"
 
 
 def table() -> Iterable[Case]:
@@ -75,25 +81,29 @@ def table() -> Iterable[Case]:
       *WAYS[n % len(WAYS)],
       loss=list(LOSSES)[n % len(LOSSES)],
       constrained=n % 3 == 0,
-      experts=mesh[-1] > 1,
+      model="experts" if mesh[-1] > 1 else "dense",
     )
     yield Case(
       mesh,
       *WAYS[-n % len(WAYS)],
       loss=list(LOSSES)[n % 2],
       shared=True,
-      experts=mesh[-1] > 1,
+      model="experts" if mesh[-1] > 1 else "dense",
     )
 
 
 SAMPLE = (
   Case((2, 2, 2, 1, 1), True, "full", "attempts"),
-  Case((2, 2, 2, 1, 1), True, "full", "attempts", experts=True),
+  Case((2, 2, 2, 1, 1), True, "full", "attempts", model="experts"),
   Case((1, 2, 2, 2, 1), False, "none", "attempts"),
   Case((2, 1, 2, 2, 1), True, "none", "tokens", constrained=True),
   Case((1, 2, 2, 2, 1), True, "none", "attempts", shared=True),
-  Case((1, 2, 2, 1, 2), True, "none", "tokens", experts=True),
-  Case((1, 1, 1, 2, 4), False, "full", "attempts", shared=True, experts=True),
+  Case((1, 2, 2, 1, 2), True, "none", "tokens", model="experts"),
+  Case(
+    (1, 1, 1, 2, 4), False, "full", "attempts", shared=True, model="experts"
+  ),
+  Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
+  Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
 )
 
 
@@ -136,7 +146,7 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
     axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
     kind = "constrained" if case.constrained else "plain"
     kind = "trees" if case.shared else kind
-    model = EXPERTS if case.experts else MODEL
+    model = MODELS[case.model]
     loss, params = update(
       batches[kind],
       sharding.make_mesh(axes),
@@ -185,16 +195,32 @@ def compare_attention() -> dict[str, float]:
   rows = {
     "": {"segment_BT": segment},
     " trees": {"segment_BT": None, "end_BT": end},
+    " windows and sinks": {
+      "segment_BT": segment,
+      "window": 50,
+      "sink_KG": jnp.array([[0.0, 1.0], [2.0, -1.0]]),
+    },
+    " windows of trees": {
+      "segment_BT": None,
+      "end_BT": end,
+      "begin_BT": jnp.maximum(jnp.arange(length) - 50, 0)[None].repeat(4, 0),
+    },
   }
 
   def gradient(mesh, marks, **compute):
-    def total(q, k, v):
+    sinks = marks.get("sink_KG")
+
+    def total(q, k, v, sinks):
       out = packed.attend(
-        q, k, v, **marks, compute=compute_config(**compute), mesh=mesh
+        *(q, k, v),
+        **marks | {"sink_KG": sinks},
+        compute=compute_config(**compute),
+        mesh=mesh,
       )
       return jnp.sum(out * weight), out
 
-    return jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))(q, k, v)
+    which = (0, 1, 2) if sinks is None else (0, 1, 2, 3)
+    return jax.jit(jax.grad(total, which, has_aux=True))(q, k, v, sinks)
 
   mesh = sharding.make_mesh({"fsdp": 2, "tensor": 2, "sequence": 2})
   ways = {
