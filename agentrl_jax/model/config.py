@@ -59,7 +59,8 @@ class ModelConfig:
   embedding_scale: float = 1.0  # what embedded tokens are multiplied by
   qk_norm: bool = False  # Qwen3, OLMo 2
   joint_qk_norm: bool = False  # OLMo 2: over all heads at once
-  qkv_bias: bool = False  # Qwen2.5, GLM-4
+  qkv_bias: bool = False  # Qwen2.5, GLM-4, gpt-oss
+  o_bias: bool = False  # gpt-oss: of attention's output
   pre_norm: bool = True  # not in OLMo 2: branches are normed at their start
   # GLM-4, OLMo 2: branches are normed before they are added.
   sandwich_norm: bool = False
@@ -67,6 +68,8 @@ class ModelConfig:
   num_experts: int = 0  # of each layer; 0: one MLP for all tokens
   experts_per_token: int = 0
   normed_experts: bool = False  # a token's weights of experts add up to 1
+  # gpt-oss: of an expert's gate and up, and all experts have biases; 0: neither
+  swiglu_limit: float = 0.0
   value_head: bool = False  # a critic on the policy's hidden states
 
   def __post_init__(self) -> None:
@@ -105,6 +108,15 @@ class ModelConfig:
         f"{', '.join(ACTIVATIONS)}"
       )
     self._check_window()
+    if self.swiglu_limit and not (
+      self.swiglu_limit > 0 and self.num_experts and self.normed_experts
+    ):
+      raise ConfigError(
+        f"model.swiglu_limit={self.swiglu_limit} must be 0, or above 0 with "
+        f"model.num_experts={self.num_experts} and model.normed_experts="
+        f"{self.normed_experts}: it is of gpt-oss's experts, whose weights add "
+        "up to 1"
+      )
     self._check_rotary()
 
   @property
@@ -121,6 +133,11 @@ class ModelConfig:
     """The field that says into how many parts an MLP can be split, and it."""
     key = "num_experts" if self.num_experts else "mlp_width"
     return key, getattr(self, key)
+
+  @property
+  def expert_bias(self) -> bool:
+    """True if experts and their router have biases, and limits."""
+    return self.swiglu_limit > 0
 
   @property
   def rotary_channels(self) -> int:

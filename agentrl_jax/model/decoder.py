@@ -120,7 +120,11 @@ class Attention(nnx.Module):
     self.k = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
     self.v = Projection((c.width,), kv_shape, bias=bias, rngs=rngs)
     self.o = Projection(
-      q_shape, (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
+      q_shape,
+      (c.width,),
+      gain=(2 * c.num_layers) ** -0.5,
+      bias=c.o_bias,
+      rngs=rngs,
     )
     if c.qk_norm:
       q_heads, k_heads = (

@@ -35,6 +35,27 @@ class Experts(nnx.Module):
     self.router = matrix(c.width, c.num_experts)
     self.gate, self.up = matrix(*inwards), matrix(*inwards)
     self.down = matrix(*outwards, gain=(2 * c.num_layers) ** -0.5)
+    self.has_bias = c.expert_bias
+    if self.has_bias:
+      self.router_bias = nnx.Param(jnp.zeros(c.num_experts))
+      self.gate_bias, self.up_bias, self.down_bias = (
+        nnx.Param(jnp.zeros((c.num_experts, size)))
+        for size in (c.mlp_width, c.mlp_width, c.width)
+      )
+
+  def router_params(self, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+    """Returns the arrays that `route` takes."""
+    params = (self.router,)
+    if self.has_bias:
+      params += (self.router_bias,)
+    return tuple(param[...].astype(dtype) for param in params)
+
+  def expert_params(self, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+    """Returns the arrays that `apply_grouped` takes, of all experts."""
+    params = (self.gate, self.up, self.down)
+    if self.has_bias:
+      params += (self.gate_bias, self.up_bias, self.down_bias)
+    return tuple(param[...].astype(dtype) for param in params)
 
 
 def apply(
@@ -49,8 +70,8 @@ def apply(
 
   With `splits_rows`, rows and tokens are split over the mesh, as in training.
   """
-  matrices = (experts.router, experts.gate, experts.up, experts.down)
-  arrays = x_BTD, *(matrix[...].astype(x_BTD.dtype) for matrix in matrices)
+  router = experts.router_params(x_BTD.dtype)
+  params = experts.expert_params(x_BTD.dtype)
   on_device = functools.partial(
     _apply_on_device,
     config=config,
@@ -58,21 +79,21 @@ def apply(
     is_grouped=platform_of(mesh) == "tpu",
   )
   if not sharding.is_split(mesh):
-    return on_device(*arrays)
+    return on_device(x_BTD, router, *params)
   axes = sharding.spec_on(mesh, "experts")[0]
   rows = sharding.spec("rows", "tokens", None) if splits_rows else jax.P()
   return jax.shard_map(
     functools.partial(on_device, axes=axes, splits_rows=splits_rows),
     mesh=mesh,
-    in_specs=(rows, jax.P(), jax.P(axes), jax.P(axes), jax.P(axes)),
+    in_specs=(rows, jax.P(), *[jax.P(axes)] * len(params)),
     out_specs=rows,
-  )(*arrays)
+  )(x_BTD, router, *params)
 
 
 def _apply_on_device(
   x_BTD: jax.Array,
-  router_DE: jax.Array,
-  *matrices: jax.Array,
+  router: tuple[jax.Array, ...],
+  *params: jax.Array,
   config: ModelConfig,
   is_grouped: bool,
   axes: tuple[str, ...] = (),
@@ -80,16 +101,18 @@ def _apply_on_device(
 ) -> jax.Array:
   """Applies the experts of one device; `axes` of the mesh split them."""
   x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
-  weight_NK, expert_NK = route(x_ND, router_DE, config)
+  weight_NK, expert_NK = route(x_ND, *router, c=config)
   if splits_rows:
     x_ND, weight_NK, expert_NK = (
       jax.lax.all_gather(x, "expert", tiled=True)
       for x in (x_ND, weight_NK, expert_NK)
     )
   if axes:
-    expert_NK -= jax.lax.axis_index(axes) * len(matrices[0])
+    expert_NK -= jax.lax.axis_index(axes) * len(params[0])
   apply_experts = apply_grouped if is_grouped else apply_all
-  y_ND = apply_experts(x_ND, weight_NK, expert_NK, *matrices)
+  y_ND = apply_experts(
+    x_ND, weight_NK, expert_NK, *params, limit=config.swiglu_limit
+  )
   if splits_rows:
     y_ND = jax.lax.psum_scatter(y_ND, "expert", tiled=True)
     axes = tuple(axis for axis in axes if axis != "expert")
@@ -99,7 +122,11 @@ def _apply_on_device(
 
 
 def route(
-  x_ND: jax.Array, router_DE: jax.Array, c: ModelConfig
+  x_ND: jax.Array,
+  router_DE: jax.Array,
+  bias_E: jax.Array | None = None,
+  *,
+  c: ModelConfig,
 ) -> tuple[jax.Array, jax.Array]:
   """Chooses experts; returns their weights and numbers, [N, K], in float32.
 
@@ -110,6 +137,8 @@ def route(
     router_DE.astype(jnp.float32),
     precision=jax.lax.Precision.HIGHEST,
   )
+  if bias_E is not None:
+    logit_NE += bias_E.astype(jnp.float32)
   weight_NK, expert_NK = jax.lax.top_k(
     jax.nn.softmax(logit_NE), c.experts_per_token
   )
@@ -125,10 +154,13 @@ def apply_grouped(
   gate_EDF: jax.Array,
   up_EDF: jax.Array,
   down_EFD: jax.Array,
+  *biases: jax.Array,
+  limit: float = 0.0,
 ) -> jax.Array:
   """Sorts tokens by expert, and computes one product per group, [N, D].
 
-  Experts whose number is not that of one of the matrices add nothing.
+  Experts whose number is not that of one of the matrices add nothing. `biases`
+  [E, ...] are of the three matrices; for `limit` see `_gated`.
   """
   num_experts, (num_tokens, width) = len(gate_EDF), x_ND.shape
   is_ours_NK = (expert_NK >= 0) & (expert_NK < num_experts)
@@ -141,9 +173,18 @@ def apply_grouped(
   x_NKD = jnp.broadcast_to(x_ND[:, None], (*expert_NK.shape, width))
   x_PD = _moved(x_NKD.reshape(-1, width), order_P, place_P)
   x_PD = jnp.where(is_ours_P1, x_PD, 0)
-  y_PF = jax.nn.silu(jax.lax.ragged_dot(x_PD, gate_EDF, size_E))
-  y_PF *= jax.lax.ragged_dot(x_PD, up_EDF, size_E)
-  y_PD = jax.lax.ragged_dot(y_PF, down_EFD, size_E)
+
+  def product(x_PI: jax.Array, matrix_EIO: jax.Array, bias: int) -> jax.Array:
+    y_PO = jax.lax.ragged_dot(x_PI, matrix_EIO, size_E)
+    if not biases:
+      return y_PO
+    # By a product, whose gradient is one, too.
+    hot_PE = jax.nn.one_hot(expert_P[order_P], num_experts, dtype=y_PO.dtype)
+    return y_PO + hot_PE @ biases[bias]
+
+  y_PF = _gated(product(x_PD, gate_EDF, 0), limit)
+  y_PF *= _raised(product(x_PD, up_EDF, 1), limit)
+  y_PD = product(y_PF, down_EFD, 2)
   y_PD = _moved(jnp.where(is_ours_P1, y_PD, 0), place_P, order_P)
   y_NKD = y_PD.reshape(num_tokens, -1, width) * weight_NK[..., None]
   return y_NKD.sum(1).astype(x_ND.dtype)
@@ -156,14 +197,38 @@ def apply_all(
   gate_EDF: jax.Array,
   up_EDF: jax.Array,
   down_EFD: jax.Array,
+  *biases: jax.Array,
+  limit: float = 0.0,
 ) -> jax.Array:
   """Computes `apply_grouped` by every expert of every token."""
   is_chosen_NKE = expert_NK[..., None] == jnp.arange(len(gate_EDF))
   weight_NE = jnp.sum(is_chosen_NKE * weight_NK[..., None], axis=1)
-  y_NEF = jax.nn.silu(jnp.einsum("nd,edf->nef", x_ND, gate_EDF))
-  y_NEF *= jnp.einsum("nd,edf->nef", x_ND, up_EDF)
+
+  def product(matrix_EDF: jax.Array, bias: int) -> jax.Array:
+    y_NEF = jnp.einsum("nd,edf->nef", x_ND, matrix_EDF)
+    return y_NEF + biases[bias] if biases else y_NEF
+
+  y_NEF = _gated(product(gate_EDF, 0), limit)
+  y_NEF *= _raised(product(up_EDF, 1), limit)
   y_NEF *= weight_NE[..., None].astype(x_ND.dtype)
-  return jnp.einsum("nef,efd->nd", y_NEF, down_EFD)
+  y_ND = jnp.einsum("nef,efd->nd", y_NEF, down_EFD)
+  return y_ND + weight_NE.astype(x_ND.dtype) @ biases[2] if biases else y_ND
+
+
+_ALPHA = 1.702  # of gpt-oss's gate, whose sigmoid is near to GELU's curve
+
+
+def _gated(x: jax.Array, limit: float) -> jax.Array:
+  """SwiGLU's gate; gpt-oss's, if there is a limit of its input."""
+  if not limit:
+    return jax.nn.silu(x)
+  x = jnp.minimum(x, limit)
+  return x * jax.nn.sigmoid(_ALPHA * x)
+
+
+def _raised(x: jax.Array, limit: float) -> jax.Array:
+  """SwiGLU's other factor; of gpt-oss limited, and 1 more."""
+  return jnp.clip(x, -limit, limit) + 1 if limit else x
 
 
 @jax.custom_vjp

@@ -37,6 +37,9 @@ def get_config() -> ml_collections.ConfigDict:
       num_experts=0,  # of each layer, in place of its MLP
       experts_per_token=0,  # that the router chooses for each token
       normed_experts=False,  # the weights of these add up to 1
+      # Largest input of an expert's gate and up, with biases on all experts, as
+      # in gpt-oss; 0: neither.
+      swiglu_limit=0.0,
       rope_theta=1e4,  # base of the rotary wavelengths
       # How wavelengths are scaled for a longer context: default (they are not),
       # linear, llama3, yarn.
@@ -68,6 +71,7 @@ def get_config() -> ml_collections.ConfigDict:
       qk_norm=True,  # RMSNorm of queries and keys
       joint_qk_norm=False,  # OLMo 2's, over all heads at once
       qkv_bias=False,  # biases of queries, keys and values
+      o_bias=False,  # bias of attention's output
       pre_norm=True,  # norms before attention and before the MLP
       # GLM-4's and OLMo 2's norms after attention and after the MLP.
       sandwich_norm=False,

@@ -32,11 +32,13 @@ _SHAPES = (
   "mlp_width",
   "num_experts",
   "experts_per_token",
+  "swiglu_limit",
   "tied_embedding",
   "qk_norm",
   "joint_qk_norm",
   "qkv_bias",
   "sinks",
+  "o_bias",
   "pre_norm",
   "sandwich_norm",
 )

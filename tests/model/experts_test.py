@@ -1,17 +1,21 @@
 """Experts by groups, and each of every token, say the same."""
 
 import dataclasses
+import unittest
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from flax import nnx
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import experts
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.tensor_names import places
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
+from tests.model.hugging_face import families
 from tests.settings import COMPUTE, compute_config
 
 MODEL = ModelConfig(
@@ -72,20 +76,113 @@ class ApplyTest(parameterized.TestCase):
     np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
 
 
+@unittest.skipIf(families.torch is None, families.WITHOUT)
+class GptOssTest(absltest.TestCase):
+  """Experts with biases and limits, as transformers computes them."""
+
+  def setUp(self):
+    super().setUp()
+    torch, oss = families.torch, families.transformers.models.gpt_oss
+    torch.manual_seed(0)
+    config = oss.GptOssConfig(
+      hidden_size=12,
+      intermediate_size=10,
+      num_local_experts=6,
+      num_experts_per_tok=3,
+    )
+    config._experts_implementation = "eager"
+    self.theirs = oss.modeling_gpt_oss.GptOssMLP(config)
+    for weight in self.theirs.parameters():
+      # Some gates and ups are beyond the limit.
+      torch.nn.init.normal_(weight, std=1.5)
+    self.x_BTD = np.random.default_rng(0).normal(size=(2, 9, 12))
+    self.config = dataclasses.replace(
+      MODEL, experts_per_token=3, normed_experts=True, swiglu_limit=7.0
+    )
+    named = {
+      f"model.layers.{{layer}}.mlp.{name}": weight
+      for name, weight in self.theirs.named_parameters()
+    }
+    self.ours = experts.Experts(self.config, nnx.Rngs(0))
+    for path, place in places(self.config, "qwen3_moe").items():
+      if path[:2] != ("layers", "experts"):
+        continue
+      weight = named[place.tensor].detach().numpy()
+      self.assertEqual(weight.shape, place.matrix)
+      index = (slice(None),) * len(place.shape)
+      part = place.read(
+        lambda name, shape, index, start=0, weight=weight: weight.reshape(
+          shape
+        )[index],
+        place.tensor,
+        index,
+      )
+      getattr(self.ours, path[2])[...] = jnp.asarray(place.to_leaf(part))
+
+  def test_outputs_and_gradients(self):
+    torch = families.torch
+    x = torch.tensor(self.x_BTD, dtype=torch.float32, requires_grad=True)
+    wanted, _ = self.theirs(x)
+    wanted.sin().sum().backward()
+    graph, state = nnx.split(self.ours)
+
+    def total(state, x_BTD, is_grouped):
+      ours = nnx.merge(graph, state)
+      y_BTD = experts._apply_on_device(
+        x_BTD,
+        ours.router_params(jnp.float32),
+        *ours.expert_params(jnp.float32),
+        config=self.config,
+        is_grouped=is_grouped,
+      )
+      return jnp.sum(jnp.sin(y_BTD)), y_BTD
+
+    for is_grouped in (True, False):
+      grad = jax.grad(total, (0, 1), has_aux=True)
+      (slope, slope_x), found = grad(
+        state, jnp.asarray(self.x_BTD, jnp.float32), is_grouped
+      )
+      wanted_y = wanted.detach().numpy()
+      scale = np.abs(wanted_y).max()
+      np.testing.assert_allclose(found, wanted_y, atol=1e-5 * scale)
+      wanted_x = x.grad.numpy()
+      scale = np.abs(wanted_x).max()
+      np.testing.assert_allclose(slope_x, wanted_x, atol=1e-4 * scale)
+      oss = self.theirs.experts
+      for name, weight in (
+        ("router", self.theirs.router.weight.grad.T),
+        ("router_bias", self.theirs.router.bias.grad),
+        ("gate", oss.gate_up_proj.grad[..., ::2]),
+        ("up_bias", oss.gate_up_proj_bias.grad[..., 1::2]),
+        ("down", oss.down_proj.grad),
+        ("down_bias", oss.down_proj_bias.grad),
+      ):
+        weight = weight.numpy()
+        scale = np.abs(weight).max()
+        np.testing.assert_allclose(
+          slope[name][...], weight, atol=1e-4 * scale, err_msg=name
+        )
+
+  def test_a_limit_needs_weights_that_add_up(self):
+    for change in ({"normed_experts": False}, {"swiglu_limit": -1.0}):
+      with self.assertRaisesRegex(ConfigError, "swiglu_limit.*gpt-oss"):
+        dataclasses.replace(self.config, **change)
+
+
 class RouteTest(absltest.TestCase):
   def test_weights_are_shares_of_all_or_of_the_chosen(self):
     x_ND, router_DE = jnp.eye(2, 12), jnp.zeros((12, 6)).at[0, 4].set(1.0)
-    weight_NK, expert_NK = experts.route(x_ND, router_DE, MODEL)
+    weight_NK, expert_NK = experts.route(x_ND, router_DE, c=MODEL)
     self.assertEqual(expert_NK.tolist(), [[4, 0], [0, 1]])
     np.testing.assert_allclose(weight_NK[1], [1 / 6, 1 / 6], rtol=1e-6)
     normed = dataclasses.replace(MODEL, normed_experts=True)
-    weight_NK, _ = experts.route(x_ND, router_DE, normed)
+    weight_NK, _ = experts.route(x_ND, router_DE, c=normed)
     np.testing.assert_allclose(weight_NK.sum(1), [1, 1], rtol=1e-6)
 
   def test_near_experts_keep_their_places_in_bfloat16(self):
     x_ND = jnp.ones((1, 12), jnp.bfloat16)
     router_DE = jnp.zeros((12, 6)).at[0].set(1 + jnp.arange(6) * 1e-4)
-    _, expert_NK = experts.route(x_ND, router_DE, MODEL)
+    _, expert_NK = experts.route(x_ND, router_DE, c=MODEL)
     self.assertEqual(expert_NK.tolist(), [[5, 4]])
 
   def test_the_learner_routes_by_the_numbers_that_rollouts_have(self):

@@ -249,6 +249,7 @@ def family_of(config: ModelConfig) -> str:
     if family.traits() == traits
     and family.qkv_bias in (config.qkv_bias, None)
     and family.experts == bool(config.num_experts)
+    and not (config.o_bias or config.expert_bias)
   ]
   if not names:
     names = [*_TRAITS, "qkv_bias", "num_experts"]

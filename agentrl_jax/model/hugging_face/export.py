@@ -98,7 +98,7 @@ def write_params(
 def describe(
   config: ModelConfig, context: int, dtype: str, beside: pathlib.Path | None
 ) -> dict[str, Any]:
-  """Returns config.json; with `beside`, that folder's but for the dtype.
+  """Returns config.json; with `beside`, that folder's but for its dtypes.
 
   Raises `ConfigError` if `beside` has another model.
   """
@@ -108,6 +108,7 @@ def describe(
   refuse_other(beside, found, config)
   described = read_object(beside / CONFIG_FILE)
   key = "dtype" if "dtype" in described else "torch_dtype"
+  described.pop("quantization_config", None)  # only reading knows MXFP4
   return described | {key: dtype}
 
 
@@ -184,7 +185,8 @@ def _taken(places_of: tuple[Place, ...], dtype: np.dtype, to):
       place.from_leaf(leaf[at]).reshape(-1)
       for place, leaf in zip(places_of, leaves, strict=True)
     ]
-    whole = jnp.concatenate(flat) if len(flat) > 1 else flat[0]
+    is_strided = places_of[0].stride > 1
+    whole = jnp.stack(flat, -1) if is_strided else jnp.concatenate(flat)
     return whole.reshape(places_of[0].matrix).astype(dtype)
 
   return jax.jit(take, out_shardings=to)

@@ -19,10 +19,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import CheckpointError, ConfigError
+from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face import mxfp4, tensor_files
 from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.mxfp4 import PackedTensor
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import (
   EMBEDDING,
@@ -54,10 +56,14 @@ def read_params(
   refuse_other(folder, found, policy.config)
   filling = _Filling(policy, family, mesh, dtype)
   files = tensor_files.tensor_files(folder)
-  for path, names in files.items():
-    with TensorFile(path, names) as file:
-      for name in file.entries:
-        filling.take(file, name)
+  has_bytes = mxfp4.is_mxfp4(read_object(folder / CONFIG_FILE))
+  with contextlib.ExitStack() as stack:
+    opened = [
+      stack.enter_context(TensorFile(path, names, has_bytes=has_bytes))
+      for path, names in files.items()
+    ]
+    for file, name in mxfp4.unpacked(opened):
+      filling.take(file, name)
   params = filling.finished(folder)
   if policy.config.tied_embedding:
     refuse_other_head(files)
@@ -119,7 +125,7 @@ class _Filling:
     self._shardings = _by_path(sharding.param_shardings(abstract, mesh))
     self._leaves = self._begun(_by_path(abstract))
 
-  def take(self, file: TensorFile, name: str) -> None:
+  def take(self, file: TensorFile | PackedTensor, name: str) -> None:
     """Writes a tensor into the leaves that share it."""
     if name not in self._wanted:
       if not self._is_spare(name):
@@ -164,7 +170,9 @@ class _Filling:
       out_shardings={path: self._shardings[path] for path in begun},
     )()
 
-  def _fill(self, path: Path, at: At, file: TensorFile, name: str) -> None:
+  def _fill(
+    self, path: Path, at: At, file: TensorFile | PackedTensor, name: str
+  ) -> None:
     place, to = self._places[path], self._shardings[path]
     part = _sent(file, name, place, to, num_stacked=len(at))
     if at:
@@ -187,7 +195,7 @@ def _by_path(tree: Params) -> dict[Path, Any]:
 
 
 def _sent(
-  file: TensorFile,
+  file: TensorFile | PackedTensor,
   name: str,
   place: Place,
   of_leaf: NamedSharding,
@@ -201,7 +209,7 @@ def _sent(
     """Reads a part once, however many devices of this process hold a copy."""
     key = str(index)
     if key not in parts:
-      parts[key] = file.read(name, place.shape, index, place.start)
+      parts[key] = place.read(file.read, name, index)
     return parts[key]
 
   spec = PartitionSpec(*place.spec_in_file(tuple(of_leaf.spec)[num_stacked:]))

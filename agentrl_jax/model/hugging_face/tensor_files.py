@@ -39,6 +39,7 @@ _NOT_FINITE: Mapping[np.dtype, int] = {
   DTYPES["BF16"]: 0x7F80,
   DTYPES["F16"]: 0x7C00,
 }
+_BYTES = {"U8": np.dtype(np.uint8)}  # of quantised weights
 _STRIP = 1 << 21  # bytes that are mapped at a time
 _MAX_HEADER = 100_000_000  # bytes; the format's own limit
 _BLOCKS, _BLOCK = 64, 4096  # of a file's digest: their number, and bytes
@@ -69,13 +70,21 @@ class Entry:
 class TensorFile:
   """One file, open for reading. Use it as a context manager."""
 
-  def __init__(self, path: pathlib.Path, names: Collection[str] | None = None):
+  def __init__(
+    self,
+    path: pathlib.Path,
+    names: Collection[str] | None = None,
+    *,
+    has_bytes: bool = False,
+  ):
     """Opens the tensors of these names; None opens all.
 
+    With `has_bytes`, some may be bytes, which `mxfp4` knows the meaning of.
     Raises `CheckpointError` if the file is truncated or missing, or lacks one
     of the names.
     """
     self.path = path
+    self._dtypes = {**DTYPES, **(_BYTES if has_bytes else {})}
     try:
       with path.open("rb") as file:
         self.entries = self._read_header(file, names)
@@ -113,11 +122,7 @@ class TensorFile:
       strip[...] = view[(slice(None), *index[1:])]
       del view  # or an error would keep the file from being closed
       self._map.madvise(mmap.MADV_DONTNEED)
-      if not _is_finite(strip):
-        raise CheckpointError(
-          f"{name} in {self.path} holds NaN or infinity: the model is damaged; "
-          "fetch it again, or start from another"
-        )
+      require_finite(strip, name, self.path)
     return out
 
   def _read_header(
@@ -162,12 +167,12 @@ class TensorFile:
   def _entry(
     self, name: str, line: Mapping[str, Any], base: int, size: int
   ) -> Entry:
-    if line["dtype"] not in DTYPES:
+    if line["dtype"] not in self._dtypes:
       raise CheckpointError(
         f"{name} in {self.path} has dtype {line['dtype']}; what can be read is "
         f"{', '.join(DTYPES)}: take the checkpoint that is not quantised"
       )
-    dtype, shape = DTYPES[line["dtype"]], tuple(line["shape"])
+    dtype, shape = self._dtypes[line["dtype"]], tuple(line["shape"])
     begin, end = line["data_offsets"]
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
       raise ValueError(f"{name} has {line}")
@@ -178,6 +183,15 @@ class TensorFile:
         "is cut short or damaged. Fetch it again"
       )
     return Entry(dtype=dtype, shape=shape, offset=base + begin)
+
+
+def require_finite(part: np.ndarray, name: str, path: pathlib.Path) -> None:
+  """Raises `CheckpointError` if a part of a tensor has NaN or infinity."""
+  if part.dtype != np.uint8 and not _is_finite(part):
+    raise CheckpointError(
+      f"{name} in {path} holds NaN or infinity: the model is damaged; fetch it "
+      "again, or start from another"
+    )
 
 
 def _is_finite(part: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ belongs: (), (layer,), or (layer, expert).
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,10 @@ class Place:
   """One leaf, or one layer or expert of it, as a part of a tensor.
 
   The tensor is a `matrix`, or a vector, and the part begins at number `start`
-  of it. The part's axes are read as `shape`; `order` transposes those to the
-  leaf's. `interleaved` is the axis of `shape` in whose first `rotary` channels
-  the pairs that turn together are neighbours; in the leaf they stand half of
-  `rotary` apart.
+  of it, and has each `stride`-th number from there on. The part's axes are read
+  as `shape`; `order` transposes those to the leaf's. `interleaved` is the axis
+  of `shape` in whose first `rotary` channels the pairs that turn together are
+  neighbours; in the leaf they stand half of `rotary` apart.
   """
 
   tensor: str  # with {layer} and {expert} where there is one for each
@@ -39,6 +39,7 @@ class Place:
   shape: tuple[int, ...]
   order: tuple[int, ...]
   start: int = 0
+  stride: int = 1
   interleaved: int | None = None
   rotary: int = 0
   num_experts: int = 0  # of a layer, where each has a tensor
@@ -47,6 +48,15 @@ class Place:
     """Returns the tensor's name in the files."""
     keys = ("layer", "expert")[: len(at)]
     return self.tensor.format(**dict(zip(keys, at, strict=True)))
+
+  def read(
+    self, read: Callable[..., Any], name: str, index: tuple[slice, ...]
+  ) -> Any:
+    """Reads `index` of the part by a file's `read`."""
+    if self.stride == 1:
+      return read(name, self.shape, index, self.start)
+    each = slice(self.start, self.start + 1)
+    return read(name, (*self.shape, self.stride), (*index, each))[..., 0]
 
   def spec_in_file(self, leaf_spec: tuple[Any, ...]) -> tuple[Any, ...]:
     """Reorders a spec of the leaf's axes to the order of `shape`."""
@@ -99,7 +109,10 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
       order=(1, 0),
     )
   layer = {**_norms(c), **_attention(c, f.interleaved_rotary)}
-  layer |= _experts(c) if c.num_experts else _mlp(c, f.fused_gate_up)
+  if c.expert_bias:
+    layer |= _fused_experts(c)
+  else:
+    layer |= _experts(c) if c.num_experts else _mlp(c, f.fused_gate_up)
   return found | {(LAYERS, *path): place for path, place in layer.items()}
 
 
@@ -185,6 +198,10 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
     shape=(c.width, *heads["q"]),
     order=(1, 2, 3, 0),
   )
+  if c.o_bias:
+    found["attention", "o", "bias"] = _vector(
+      f"{_LAYER}.self_attn.o_proj.bias", c.width
+    )
   return found
 
 
@@ -229,6 +246,41 @@ def _experts(c: ModelConfig) -> dict[Path, Place]:
     ("experts", "up"): matrix("up", c.mlp_width, c.width),
     ("experts", "down"): matrix("down", c.width, c.mlp_width),
   }
+
+
+def _fused_experts(c: ModelConfig) -> dict[Path, Place]:
+  """gpt-oss's: all experts in a tensor, a channel's gate before its up."""
+
+  def part(tensor: str, *shape: int, start: int = 0, stride: int = 1) -> Place:
+    shape = (c.num_experts, *shape)
+    return Place(
+      tensor=f"{_LAYER}.mlp.experts.{tensor}",
+      matrix=(*shape[:-1], shape[-1] * stride),
+      shape=shape,
+      order=tuple(range(len(shape))),
+      start=start,
+      stride=stride,
+    )
+
+  found = {
+    ("experts", "router"): Place(
+      tensor=f"{_LAYER}.mlp.router.weight",
+      matrix=(c.num_experts, c.width),
+      shape=(c.num_experts, c.width),
+      order=(1, 0),
+    ),
+    ("experts", "router_bias"): _vector(
+      f"{_LAYER}.mlp.router.bias", c.num_experts
+    ),
+    ("experts", "down"): part("down_proj", c.mlp_width, c.width),
+    ("experts", "down_bias"): part("down_proj_bias", c.width),
+  }
+  for start, name in enumerate(("gate", "up")):
+    at = {"start": start, "stride": 2}
+    tensor = "gate_up_proj"
+    found["experts", name] = part(tensor, c.width, c.mlp_width, **at)
+    found["experts", f"{name}_bias"] = part(f"{tensor}_bias", c.mlp_width, **at)
+  return found
 
 
 _LAYER = "model.layers.{layer}"
