@@ -121,7 +121,8 @@ def export_adapters(
   step = load_step(settings, run, stage, step)
   policy = Policy(settings.model, settings.compute, mesh, settings.lora)
   whole = load_params(settings, policy, run, stage, step)
-  adapters = {"layers": split_params(settings, policy, whole)[0]["layers"]}
+  trained, _ = split_params(settings, policy, whole)
+  adapters = {stack: trained[stack] for stack in settings.model.stacks}
   base = settings.pretrained or "what the run began with"
   write_adapters(to, adapters, settings.model, settings.lora, base=base)
   return Exported(

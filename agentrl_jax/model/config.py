@@ -1,7 +1,7 @@
 """Architecture of a policy, checked before anything is allocated."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from agentrl_jax.errors import ConfigError
 
@@ -13,6 +13,15 @@ STRETCHES: Mapping[str, tuple[str, ...]] = {
   "llama3": ("rope_factor", *_BANDS),
   "yarn": ("rope_factor", *_BANDS, "rope_truncate", "rope_attention_factor"),
 }
+# Keys of params whose leaves are stacked, in the order of their layers.
+STACKS = ("dense_layers", "layers")
+# Fields of routers by sigmoids, and of all mixtures.
+_OF_SIGMOID = ("expert_groups", "groups_per_token", "expert_scale")
+_OF_EXPERTS = (
+  *_OF_SIGMOID,
+  *("normed_experts", "sigmoid_router", "swiglu_limit"),
+  *("shared_experts", "dense_layers", "dense_mlp_width"),
+)
 
 ACTIVATIONS = ("silu", "gelu_tanh")
 
@@ -70,6 +79,13 @@ class ModelConfig:
   normed_experts: bool = False  # a token's weights of experts add up to 1
   # gpt-oss: of an expert's gate and up, and all experts have biases; 0: neither
   swiglu_limit: float = 0.0
+  sigmoid_router: bool = False  # GLM-4.5: `experts.Router` says how it chooses
+  expert_groups: int = 1  # of consecutive experts
+  groups_per_token: int = 1  # whose experts a token may choose
+  expert_scale: float = 1.0  # factor of the chosen experts' weights
+  shared_experts: int = 0  # that every token has beside those it chooses
+  dense_layers: int = 0  # the first ones, which have one MLP for all tokens
+  dense_mlp_width: int = 0  # of these
   value_head: bool = False  # a critic on the policy's hidden states
 
   def __post_init__(self) -> None:
@@ -102,21 +118,13 @@ class ModelConfig:
         f"model.experts_per_token={self.experts_per_token} must lie between 1 "
         f"and model.num_experts={self.num_experts}, or both be 0"
       )
+    self._check_experts()
     if self.activation not in ACTIVATIONS:
       raise ConfigError(
         f"model.activation={self.activation!r} must be one of "
         f"{', '.join(ACTIVATIONS)}"
       )
     self._check_window()
-    if self.swiglu_limit and not (
-      self.swiglu_limit > 0 and self.num_experts and self.normed_experts
-    ):
-      raise ConfigError(
-        f"model.swiglu_limit={self.swiglu_limit} must be 0, or above 0 with "
-        f"model.num_experts={self.num_experts} and model.normed_experts="
-        f"{self.normed_experts}: it is of gpt-oss's experts, whose weights add "
-        "up to 1"
-      )
     self._check_rotary()
 
   @property
@@ -129,10 +137,48 @@ class ModelConfig:
     )
 
   @property
-  def mlp_parts(self) -> tuple[str, int]:
-    """The field that says into how many parts an MLP can be split, and it."""
-    key = "num_experts" if self.num_experts else "mlp_width"
-    return key, getattr(self, key)
+  def mlp_parts(self) -> dict[str, int]:
+    """By field, into how many parts the MLPs of a layer can be split."""
+    parts = {
+      "num_experts": self.num_experts,
+      "shared_experts x model.mlp_width": self.shared_width,
+      "dense_mlp_width": self.dense_mlp_width,
+    }
+    if not self.num_experts:
+      return {"mlp_width": self.mlp_width}
+    return {key: size for key, size in parts.items() if size}
+
+  @property
+  def dense_layer(self) -> "ModelConfig":
+    """The architecture of the first `dense_layers` alone."""
+    none = {name: getattr(ModelConfig, name) for name in _OF_EXPERTS}
+    return dataclasses.replace(
+      self,
+      num_experts=0,
+      experts_per_token=0,
+      mlp_width=self.dense_mlp_width,
+      **none,
+    )
+
+  @property
+  def stacks(self) -> Mapping[str, tuple["ModelConfig", range]]:
+    """Maps a key of `STACKS` to its layers' architecture and numbers."""
+    dense, others = STACKS
+    numbers = range(self.dense_layers, self.num_layers)
+    found = {others: (self, numbers)}
+    if not self.dense_layers:
+      return found
+    return {dense: (self.dense_layer, range(self.dense_layers))} | found
+
+  @property
+  def num_mixtures(self) -> int:
+    """Number of layers with experts."""
+    return (self.num_layers - self.dense_layers) * bool(self.num_experts)
+
+  @property
+  def shared_width(self) -> int:
+    """Channels of a layer's shared experts, which are one MLP."""
+    return self.shared_experts * self.mlp_width
 
   @property
   def expert_bias(self) -> bool:
@@ -187,24 +233,72 @@ class ModelConfig:
       )
     self._check_stretch()
 
+  def _check_experts(self) -> None:
+    if not self.num_experts:
+      self._refuse_idle(_OF_EXPERTS, "model.num_experts=0")
+      return
+    if self.swiglu_limit and not (
+      self.swiglu_limit > 0 and self.normed_experts and not self.sigmoid_router
+    ):
+      raise ConfigError(
+        f"model.swiglu_limit={self.swiglu_limit} must be 0, or above 0 with "
+        f"model.normed_experts={self.normed_experts} True and "
+        f"model.sigmoid_router={self.sigmoid_router} False: it is of gpt-oss's "
+        "experts, whose weights add up to 1"
+      )
+    if (
+      min(self.shared_experts, self.dense_layers) < 0
+      or self.dense_layers >= self.num_layers
+      or bool(self.dense_layers) != (self.dense_mlp_width > 0)
+    ):
+      raise ConfigError(
+        f"model.dense_layers={self.dense_layers} must be 0, or from 1 to "
+        f"model.num_layers - 1 = {self.num_layers - 1} and with "
+        f"model.dense_mlp_width={self.dense_mlp_width} above 0; "
+        f"model.shared_experts={self.shared_experts} must be 0 or more"
+      )
+    groups, chosen = self.expert_groups, self.groups_per_token
+    if not self.sigmoid_router:
+      self._refuse_idle(_OF_SIGMOID, "model.sigmoid_router=False")
+      return
+    if not 1 <= chosen <= groups or (
+      self.num_experts % groups
+      # A group is as good as its best two experts.
+      or self.num_experts // groups < 2
+      or self.experts_per_token > self.num_experts // groups * chosen
+    ):
+      raise ConfigError(
+        f"model.expert_groups={groups} must divide model.num_experts="
+        f"{self.num_experts} into groups of two or more, of which "
+        f"model.groups_per_token={chosen} must exist and hold "
+        f"model.experts_per_token={self.experts_per_token} experts"
+      )
+    if not self.expert_scale > 0:
+      raise ConfigError(
+        f"model.expert_scale={self.expert_scale} must be above 0"
+      )
+
+  def _refuse_idle(self, names: Collection[str], why: str) -> None:
+    """Refuses fields that are set, and of no use for the reason `why`."""
+    idle = [
+      f"model.{field.name}={getattr(self, field.name)!r}"
+      for field in dataclasses.fields(self)
+      if field.name in names and getattr(self, field.name) != field.default
+    ]
+    if idle:
+      raise ConfigError(
+        f"{', '.join(idle)} means nothing with {why}: change that, "
+        "or keep the default"
+      )
+
   def _check_stretch(self) -> None:
     if self.rope_type not in STRETCHES:
       raise ConfigError(
         f"model.rope_type={self.rope_type!r} must be one of "
         f"{', '.join(STRETCHES)}"
       )
-    idle = [
-      f"model.{field.name}={getattr(self, field.name)!r}"
-      for field in dataclasses.fields(self)
-      if field.name in STRETCHES["yarn"]
-      and field.name not in STRETCHES[self.rope_type]
-      and getattr(self, field.name) != field.default
-    ]
-    if idle:
-      raise ConfigError(
-        f"{', '.join(idle)} means nothing with model.rope_type="
-        f"{self.rope_type!r}: choose another type, or keep the default"
-      )
+    others = set(STRETCHES["yarn"]) - set(STRETCHES[self.rope_type])
+    self._refuse_idle(others, f"model.rope_type={self.rope_type!r}")
     if not (self.rope_factor >= 1 and self.rope_attention_factor > 0):
       raise ConfigError(
         f"model.rope_factor={self.rope_factor} must be at least 1, and "

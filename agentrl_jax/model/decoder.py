@@ -189,11 +189,13 @@ class Layer(nnx.Module):
     self.mlp_norm = norm() if c.pre_norm else _unchanged
     if c.num_experts:
       self.experts = Experts(c, rngs)
-    else:
-      self.gate = Projection((c.width,), (c.mlp_width,), rngs=rngs)
-      self.up = Projection((c.width,), (c.mlp_width,), rngs=rngs)
+    # Shared experts are one MLP beside those that tokens choose.
+    mlp_width = c.shared_width if c.num_experts else c.mlp_width
+    if mlp_width:
+      self.gate = Projection((c.width,), (mlp_width,), rngs=rngs)
+      self.up = Projection((c.width,), (mlp_width,), rngs=rngs)
       self.down = Projection(
-        (c.mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
+        (mlp_width,), (c.width,), gain=(2 * c.num_layers) ** -0.5, rngs=rngs
       )
     if c.sandwich_norm:
       self.after_attention_norm, self.after_mlp_norm = norm(), norm()
@@ -276,11 +278,13 @@ class Layer(nnx.Module):
       branch_BTD = self.after_attention_norm(branch_BTD)
     x_BTD = x_BTD + branch_BTD
     y_BTD = self.mlp_norm(x_BTD)
+    branches = []
     if hasattr(self, "experts"):
-      branch_BTD = apply_experts(self.experts, y_BTD)
-    else:
+      branches.append(apply_experts(self.experts, y_BTD))
+    if hasattr(self, "gate"):
       y_BTF = self.activate(self.gate(y_BTD)) * self.up(y_BTD)
-      branch_BTD = self.down(place(y_BTF, "rows", "tokens", "mlp"))
+      branches.append(self.down(place(y_BTF, "rows", "tokens", "mlp")))
+    branch_BTD = functools.reduce(jnp.add, branches)
     if self.sandwich:
       branch_BTD = self.after_mlp_norm(branch_BTD)
     return x_BTD + branch_BTD
@@ -321,12 +325,17 @@ class Stem(nnx.Module):
 
 
 def make_modules(
-  config: ModelConfig, rngs: nnx.Rngs, num_layers: int | None = None
-) -> tuple[Stem, list[Layer]]:
-  """Makes a decoder with fresh float32 params, or its stem and first layers."""
+  config: ModelConfig, rngs: nnx.Rngs, copies: int | None = None
+) -> tuple[Stem, dict[str, list[Layer]]]:
+  """Makes a decoder's stem and the layers of each stack, with fresh params.
+
+  They are float32. `copies` replaces the number of layers of each stack.
+  """
   stem = Stem(config, rngs)
-  num_layers = config.num_layers if num_layers is None else num_layers
-  layers = [Layer(config, rngs) for _ in range(num_layers)]
+  layers = {
+    stack: [Layer(c, rngs) for _ in range(copies or len(numbers))]
+    for stack, (c, numbers) in config.stacks.items()
+  }
   stem.add_outputs(rngs)
   return stem, layers
 

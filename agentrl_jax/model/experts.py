@@ -23,7 +23,10 @@ from agentrl_jax.model.config import ModelConfig
 
 
 class Experts(nnx.Module):
-  """The router's matrix, and one SwiGLU's matrices for each expert."""
+  """The router's matrix, and one SwiGLU's matrices for each expert.
+
+  The params of a router by sigmoids stay float32: `sharding.FLOAT32`.
+  """
 
   def __init__(self, c: ModelConfig, rngs: nnx.Rngs):
     def matrix(*shape: int, gain: float = 1.0) -> nnx.Param:
@@ -32,7 +35,11 @@ class Experts(nnx.Module):
 
     inwards = (c.num_experts, c.width, c.mlp_width)
     outwards = (c.num_experts, c.mlp_width, c.width)
-    self.router = matrix(c.width, c.num_experts)
+    if c.sigmoid_router:
+      self.exact_router = matrix(c.width, c.num_experts)
+      self.correction_bias = nnx.Param(jnp.zeros(c.num_experts))
+    else:
+      self.router = matrix(c.width, c.num_experts)
     self.gate, self.up = matrix(*inwards), matrix(*inwards)
     self.down = matrix(*outwards, gain=(2 * c.num_layers) ** -0.5)
     self.has_bias = c.expert_bias
@@ -45,6 +52,8 @@ class Experts(nnx.Module):
 
   def router_params(self, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
     """Returns the arrays that `route` takes."""
+    if hasattr(self, "exact_router"):
+      return self.exact_router[...], self.correction_bias[...]
     params = (self.router,)
     if self.has_bias:
       params += (self.router_bias,)
@@ -130,7 +139,8 @@ def route(
 ) -> tuple[jax.Array, jax.Array]:
   """Chooses experts; returns their weights and numbers, [N, K], in float32.
 
-  All products are in float32: in bfloat16 near experts change places.
+  All products are in float32: in bfloat16 near experts change places. With a
+  `bias_E` the router is one by sigmoids.
   """
   logit_NE = jnp.matmul(
     x_ND.astype(jnp.float32),
@@ -138,6 +148,8 @@ def route(
     precision=jax.lax.Precision.HIGHEST,
   )
   if bias_E is not None:
+    if c.sigmoid_router:
+      return _route_by_sigmoids(jax.nn.sigmoid(logit_NE), bias_E, c)
     logit_NE += bias_E.astype(jnp.float32)
   weight_NK, expert_NK = jax.lax.top_k(
     jax.nn.softmax(logit_NE), c.experts_per_token
@@ -145,6 +157,29 @@ def route(
   if c.normed_experts:
     weight_NK /= weight_NK.sum(-1, keepdims=True)
   return weight_NK, expert_NK
+
+
+def _route_by_sigmoids(
+  score_NE: jax.Array, bias_E: jax.Array, c: ModelConfig
+) -> tuple[jax.Array, jax.Array]:
+  """Chooses by score + bias, weights by the score (arXiv:2412.19437, 2.1.2).
+
+  Only experts of the best groups are chosen from: those with the largest sums
+  of their two best experts. The bias has no gradient.
+  """
+  rank_NE = jax.lax.stop_gradient(score_NE + bias_E)
+  if c.groups_per_token < c.expert_groups:
+    rank_NGE = rank_NE.reshape(len(rank_NE), c.expert_groups, -1)
+    group_NG = jax.lax.top_k(rank_NGE, 2)[0].sum(-1)
+    _, best_NC = jax.lax.top_k(group_NG, c.groups_per_token)
+    is_best_NG = (best_NC[..., None] == jnp.arange(c.expert_groups)).any(1)
+    rank_NGE = jnp.where(is_best_NG[..., None], rank_NGE, -jnp.inf)
+    rank_NE = rank_NGE.reshape(rank_NE.shape)
+  _, expert_NK = jax.lax.top_k(rank_NE, c.experts_per_token)
+  weight_NK = jnp.take_along_axis(score_NE, expert_NK, axis=-1)
+  if c.normed_experts:
+    weight_NK /= weight_NK.sum(-1, keepdims=True) + 1e-20
+  return weight_NK * c.expert_scale, expert_NK
 
 
 def apply_grouped(

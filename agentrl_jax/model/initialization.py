@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 
+from agentrl_jax.model.config import STACKS
 from agentrl_jax.model.policy import Params
 
 
@@ -26,13 +27,21 @@ def copying(params: Params, gain: float) -> Params:
     The same params but for the output kernels of attention, [L, K, G, H, D]:
     L layers, K key/value heads, G query heads of each, H channels, D width.
   """
-  layers = params["layers"]
+  is_first = True
+  for stack in STACKS:
+    if stack in params:
+      layers = _copying(params[stack], gain, is_first=is_first)
+      params, is_first = params | {stack: layers}, False
+  return params
+
+
+def _copying(layers: Params, gain: float, *, is_first: bool) -> Params:
   attention = layers["attention"]
   v_LDKH, o_LKGHD = attention["v"]["kernel"], attention["o"]["kernel"]
   transposed_LK1HD = jnp.moveaxis(v_LDKH, 1, 3)[:, :, None]
   copying_LKGHD = jnp.broadcast_to(
     gain / o_LKGHD.shape[2] * transposed_LK1HD, o_LKGHD.shape
   )
-  o_LKGHD = jnp.concatenate([o_LKGHD[:1], copying_LKGHD[1:]])
+  o_LKGHD = jnp.concatenate([o_LKGHD[:is_first], copying_LKGHD[is_first:]])
   o = attention["o"] | {"kernel": o_LKGHD}
-  return params | {"layers": layers | {"attention": attention | {"o": o}}}
+  return layers | {"attention": attention | {"o": o}}

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.config import STACKS
 
 Params = dict[str, Any]
 
@@ -26,7 +27,7 @@ Params = dict[str, Any]
 INPUT_AXES = {"q": 1, "k": 1, "v": 1, "o": 3, "gate": 1, "up": 1, "down": 1}
 # Trained as they are where there are any: the base has no critic to speak of.
 WHOLE = ("critic",)
-_IN_ATTENTION = ("q", "k", "v", "o")
+IN_ATTENTION = ("q", "k", "v", "o")
 A, B = "lora_a", "lora_b"
 
 
@@ -58,11 +59,11 @@ class LoraConfig:
 
     Raises `ConfigError`.
     """
-    if self and (others := set(self.targets) - set(_IN_ATTENTION)):
+    if self and (others := set(self.targets) - set(IN_ATTENTION)):
       raise ConfigError(
         f"lora.targets={self.targets}: of a model with experts only attention "
         f"has adapters, and no {', '.join(sorted(others))}. Set "
-        f'--config.lora.targets="{_IN_ATTENTION}"'
+        f'--config.lora.targets="{IN_ATTENTION}"'
       )
 
   @property
@@ -80,8 +81,12 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
   Only shapes of the base are read. A is uniform within 1 / sqrt(inputs), as
   PEFT draws it.
   """
-  layers: Params = {}
-  kernels = dict(_targets(config.targets, base["layers"]))
+  adapters: Params = {}
+  kernels = {
+    (stack, *path): kernel
+    for stack in STACKS[::-1]
+    for path, kernel in _targets(config.targets, base.get(stack, {}))
+  }
   keys = jax.random.split(key, len(kernels))
   for (path, kernel), k in zip(kernels.items(), keys, strict=True):
     axes = 1 + INPUT_AXES[path[-1]]  # the axis of layers before the inputs
@@ -90,8 +95,8 @@ def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
     shape_a = (*inputs, config.rank)
     shape_b = (kernel.shape[0], config.rank, *outputs)
     a = jax.random.uniform(k, shape_a, minval=-bound, maxval=bound)
-    put(layers, path, {A: a, B: jnp.zeros(shape_b)})
-  return {"layers": layers}
+    put(adapters, path, {A: a, B: jnp.zeros(shape_b)})
+  return adapters
 
 
 def split(params: Params) -> tuple[Params, Params]:
@@ -99,10 +104,11 @@ def split(params: Params) -> tuple[Params, Params]:
 
   Trained ones are float32; frozen ones keep their dtype, which may be bfloat16.
   """
-  trained = {"layers": _only_adapters(params["layers"])}
-  frozen = {"layers": _without(params["layers"])}
+  trained, frozen = {}, {}
   for name, value in params.items():
-    if name != "layers":
+    if name in STACKS:
+      trained[name], frozen[name] = _only_adapters(value), _without(value)
+    else:
       (trained if name in WHOLE else frozen)[name] = value
   return jax.tree.map(lambda x: x.astype(jnp.float32), trained), frozen
 
@@ -130,7 +136,10 @@ def folded(layers: Params, scale: float) -> Params:
 
 def merged(params: Params, scale: float) -> Params:
   """Makes plain params: adapters are added to their kernels, and left out."""
-  return params | {"layers": _without(folded(params["layers"], scale))}
+  return {
+    name: _without(folded(value, scale)) if name in STACKS else value
+    for name, value in params.items()
+  }
 
 
 def is_adapted(layers: Any) -> bool:
@@ -175,13 +184,13 @@ def _targets(
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
   """Yields path and kernel of every named projection, in a fixed order."""
   for name in INPUT_AXES:
-    if name in names:
+    if layers and name in names:
       yield path_of(name), get(layers, path_of(name))["kernel"]
 
 
 def path_of(name: str) -> tuple[str, ...]:
   """Returns the path of a projection within a layer."""
-  return ("attention", name) if name in _IN_ATTENTION else (name,)
+  return ("attention", name) if name in IN_ATTENTION else (name,)
 
 
 def get(tree: Params, path: tuple[str, ...]) -> Any:

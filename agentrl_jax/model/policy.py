@@ -5,6 +5,7 @@ are. flax's modules are rebuilt around them when a function is traced.
 
 Params of all layers are stacked, [L, ...] in each leaf of `params["layers"]`:
 a scan needs this form, and there is one leaf to shard and to save instead of L.
+Dense layers before those with experts are a stack of their own: `STACKS`.
 Decoding uses separate layers, since slicing would copy every weight for every
 token: `to_decode` gives that form, with a tuple of L dicts. Every function here
 takes either form.
@@ -25,7 +26,7 @@ from agentrl_jax.model import cache as kv
 from agentrl_jax.model import compiler_options, experts, lora, sharding
 from agentrl_jax.model.attention import cached, packed
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
-from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.decoder import (
   Layer,
   Stem,
@@ -127,7 +128,10 @@ class Policy:
 
   def unstacked(self, params: Params) -> Params:
     """Returns params with separate layers, in their order."""
-    return params | {"layers": tuple(self._each_layer(params))}
+    layers = tuple(self._each_layer(params))
+    return {name: x for name, x in params.items() if name not in STACKS} | {
+      "layers": layers
+    }
 
   def to_decode(self, params: Params) -> Params:
     """Returns params with separate layers and, on one CPU, turned kernels.
@@ -217,12 +221,18 @@ class Policy:
       ):
         x_BTD = alike(is_local)(x_BTD, layer)
       return x_BTD
-    if len(set(locality)) == 1:
-      step, over = alike(locality[0]), (params["layers"],)
-    else:
-      step = self._forgetful(follow, prevent_cse=False)
-      over = (params["layers"], jnp.array(locality))
-    return jax.lax.scan(lambda x, of: (step(x, *of), None), x_BTD, over)[0]
+    is_same = len(set(locality)) == 1
+    step = (
+      alike(locality[0])
+      if is_same
+      else self._forgetful(follow, prevent_cse=False)
+    )
+    for stack, (_, numbers) in self.config.stacks.items():
+      over: tuple[Any, ...] = (params[stack],)
+      if not is_same:
+        over += (jnp.array(locality[numbers.start : numbers.stop]),)
+      x_BTD, _ = jax.lax.scan(lambda x, of: (step(x, *of), None), x_BTD, over)
+    return x_BTD
 
   def logits(
     self,
@@ -362,7 +372,8 @@ class Policy:
     layers = params["layers"]
     if not isinstance(layers, dict):
       return layers
-    return unstacked(layers)
+    stacks = [unstacked(params[stack]) for stack in self.config.stacks]
+    return list(itertools.chain(*stacks))
 
   def _folded(self, layer: Params) -> Params:
     """Merges a layer's adapters into its kernels, if it has any."""
@@ -470,48 +481,67 @@ class _Modules:
   def __init__(self, config: ModelConfig, adaptation: LoraConfig):
     self._config = config
 
-    def make() -> tuple[Stem, Layer, Layer]:
-      rngs = nnx.Rngs(params=0)
-      stem, (layer, turned_layer) = make_modules(config, rngs, num_layers=2)
-      turned_layer.turn()
-      return stem, layer, turned_layer
+    def make() -> tuple[Stem, dict[str, list[Layer]]]:
+      stem, stacks = make_modules(config, nnx.Rngs(params=0), copies=2)
+      for _, turned_layer in stacks.values():
+        turned_layer.turn()
+      return stem, stacks
 
-    stem, layer, turned_layer = nnx.eval_shape(make)
-    self._stem, self._layer = nnx.split(stem), nnx.split(layer)
-    self._turned = nnx.split(turned_layer)
-    if adaptation:
-      layer.add_adapters(adaptation)
-    self._adapted = nnx.split(layer)
+    stem, stacks = nnx.eval_shape(make)
+    self._stem = nnx.split(stem)
+    self._layers = {
+      stack: _Forms(*layers, adaptation) for stack, layers in stacks.items()
+    }
 
   def init(self, key: jax.Array) -> Params:
     """Makes fresh float32 params with stacked layers."""
-    stem, layers = make_modules(self._config, nnx.Rngs(params=key))
-    states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
-    return nnx.to_pure_dict(nnx.state(stem)) | {"layers": stacked}
+    stem, stacks = make_modules(self._config, nnx.Rngs(params=key))
+    params = nnx.to_pure_dict(nnx.state(stem))
+    for stack, layers in stacks.items():
+      states = [nnx.to_pure_dict(nnx.state(layer)) for layer in layers]
+      params[stack] = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    return params
 
   def abstract_params(self) -> Params:
     """Returns the shapes and dtypes of `init`; allocates nothing."""
-    stacked = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(
-        (self._config.num_layers, *x.shape), x.dtype
-      ),
-      nnx.to_pure_dict(self._layer[1]),
-    )
-    return nnx.to_pure_dict(self._stem[1]) | {"layers": stacked}
+    params = nnx.to_pure_dict(self._stem[1])
+    for stack, (_, numbers) in self._config.stacks.items():
+      of_each = nnx.to_pure_dict(self._layers[stack].plain[1])
+      params[stack] = jax.tree.map(
+        functools.partial(_abstractly_stacked, len(numbers)), of_each
+      )
+    return params
 
   def stem(self, params: Params) -> Stem:
     """Builds the stem around these params."""
-    of_stem = {name: x for name, x in params.items() if name != "layers"}
+    of_stem = {name: x for name, x in params.items() if name not in STACKS}
     return _merge(*self._stem, of_stem)
 
   def layer(self, params: Params) -> Layer:
     """Builds a layer around its params, in whichever form they are."""
+    dense, others = STACKS
+    is_dense = dense in self._layers and "experts" not in params
+    forms = self._layers[dense if is_dense else others]
     if is_turned(params):
-      return _merge(*self._turned, params)
+      return _merge(*forms.turned, params)
     if lora.is_adapted(params):
-      return _merge(*self._adapted, params)
-    return _merge(*self._layer, params)
+      return _merge(*forms.adapted, params)
+    return _merge(*forms.plain, params)
+
+
+class _Forms:
+  """The graphs of a layer: plain, with adapters, and with turned kernels."""
+
+  def __init__(self, layer: Layer, turned_layer: Layer, adaptation: LoraConfig):
+    self.plain = nnx.split(layer)
+    self.turned = nnx.split(turned_layer)
+    if adaptation:
+      layer.add_adapters(adaptation)
+    self.adapted = nnx.split(layer)
+
+
+def _abstractly_stacked(number: int, leaf: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype)
 
 
 def _merge(graph: Any, state: Any, params: Params) -> Any:

@@ -3,7 +3,7 @@
 Every axis of every parameter has a logical name, found by the parameter's path
 in the tree; the code that makes an activation names its axes. `RULES` says
 which mesh axes a logical axis is split over. A mesh axis that does not divide
-a parameter's axis is an error before anything compiles. Leaves below `layers`
+a parameter's axis is an error before anything compiles. Leaves below `STACKS`
 are stacked: an unsplit axis of layers comes before those of the table.
 
 Params are stored split over `fsdp`, and gathered in the dtype of the
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.mesh_utils import (
   create_device_mesh,
@@ -34,9 +35,13 @@ from jax.sharding import (
 )
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model.config import STACKS
 
 # The name of gathered params, for whoever decides what a backward pass keeps.
 GATHERED = "gathered params"
+
+# Params that keep this dtype in computations, rollouts and files, by name.
+FLOAT32 = ("exact_router", "correction_bias")
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 
@@ -56,6 +61,8 @@ LOGICAL_AXES: Mapping[str, tuple[str | None, ...]] = {
   "up/kernel": ("width", "mlp"),
   "down/kernel": ("mlp", "width"),
   "experts/router": ("width", None),
+  "experts/exact_router": ("width", None),
+  "experts/correction_bias": (None,),
   "experts/gate": ("experts", "width", None),
   "experts/up": ("experts", "width", None),
   "experts/down": ("experts", None, "width"),
@@ -287,7 +294,7 @@ def param_spec(
     if name == end or name.endswith("/" + end):
       # Layers that are separate, for decoding, are in a tuple: by number.
       is_apart = len(path) > 1 and path[1].isdigit()
-      is_stacked = path[0] == "layers" and not is_apart
+      is_stacked = path[0] in STACKS and not is_apart
       axes = (*(None,) * is_stacked, *axes)
       return spec(*axes) if mesh is None else spec_on(mesh, *axes)
   raise ConfigError(
@@ -296,7 +303,8 @@ def param_spec(
   )
 
 
-def _names(keys: Sequence[Any]) -> tuple[str, ...]:
+def path_of(keys: Sequence[Any]) -> tuple[str, ...]:
+  """Returns the names of a path that `tree_map_with_path` gives."""
   return tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
 
 
@@ -304,7 +312,7 @@ def param_shardings(params, mesh: Mesh):
   """Returns a tree of the leaves' shardings, checked to divide."""
 
   def sharding(keys, leaf) -> NamedSharding:
-    path = _names(keys)
+    path = path_of(keys)
     split = []
     for axis, (size, mesh_axis) in enumerate(
       zip(leaf.shape, param_spec(path, mesh), strict=True)
@@ -373,12 +381,14 @@ def gathered(params: Any, mesh: Mesh | None, dtype: str) -> Any:
     return params
 
   def gather(keys, leaf: jax.Array) -> jax.Array:
-    split = param_spec(_names(keys))
+    split = param_spec(path_of(keys))
     if "fsdp" not in split:
       return leaf
     whole = PartitionSpec(*(None if a == "fsdp" else a for a in split))
     x = _move(
-      leaf.astype(dtype), NamedSharding(mesh, split), NamedSharding(mesh, whole)
+      _cast(keys, leaf, dtype),
+      NamedSharding(mesh, split),
+      NamedSharding(mesh, whole),
     )
     return checkpoint_name(x, GATHERED)
 
@@ -389,9 +399,27 @@ def in_dtype(params: Any, dtype: str) -> Any:
   """Casts the leaves that `gathered` would cast, permanently."""
 
   def cast(keys, leaf: jax.Array) -> jax.Array:
-    return leaf.astype(dtype) if "fsdp" in param_spec(_names(keys)) else leaf
+    is_cast = "fsdp" in param_spec(path_of(keys))
+    return _cast(keys, leaf, dtype) if is_cast else leaf
 
   return jax.tree_util.tree_map_with_path(cast, params)
+
+
+def copied(params: Any, dtype: str) -> Any:
+  """Copies params as rollouts have them: all in `dtype` but for `FLOAT32`."""
+
+  def copy(keys, leaf: jax.Array) -> jax.Array:
+    return jnp.array(leaf, _dtype_of(keys, dtype))
+
+  return jax.tree_util.tree_map_with_path(copy, params)
+
+
+def _cast(keys, leaf: jax.Array, dtype: str) -> jax.Array:
+  return leaf.astype(_dtype_of(keys, dtype))
+
+
+def _dtype_of(keys, dtype: str) -> str:
+  return "float32" if path_of(keys)[-1] in FLOAT32 else dtype
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

@@ -249,11 +249,18 @@ class Learner:
     updates, optimizer = self._optimizer.update(
       grads, state.optimizer, state.params
     )
+    updates = jax.tree_util.tree_map_with_path(_without_biases, updates)
     state = TrainState(
       optax.apply_updates(state.params, updates), optimizer, state.version + 1
     )
     norm = Mean(optax.tree.norm(grads), jnp.ones(()))
     return state, metrics | {"gradient_norm": norm}
+
+
+def _without_biases(path: Sequence[Any], update: jax.Array) -> jax.Array:
+  """Returns 0 for a router's bias, which weight decay would change."""
+  is_bias = sharding.path_of(path)[-1] == "correction_bias"
+  return jnp.zeros_like(update) if is_bias else update
 
 
 def _refuse_not_finite(report: dict[str, float], version: int) -> None:

@@ -40,6 +40,15 @@ def get_config() -> ml_collections.ConfigDict:
       # Largest input of an expert's gate and up, with biases on all experts, as
       # in gpt-oss; 0: neither.
       swiglu_limit=0.0,
+      # GLM-4.5's router: scores are sigmoids, and a bias without gradient is
+      # added to them where they choose.
+      sigmoid_router=False,
+      expert_groups=1,  # of consecutive experts, for this router
+      groups_per_token=1,  # the best ones, whose experts a token may choose
+      expert_scale=1.0,  # factor of the chosen experts' weights
+      shared_experts=0,  # that all tokens have beside those they choose
+      dense_layers=0,  # the first ones, which have one MLP and no experts
+      dense_mlp_width=0,  # hidden channels of their MLP
       rope_theta=1e4,  # base of the rotary wavelengths
       # How wavelengths are scaled for a longer context: default (they are not),
       # linear, llama3, yarn.

@@ -273,13 +273,16 @@ def _check_layout(
       f"mesh.expert={mesh['expert']} splits experts, and this model has none: "
       f"set --config.mesh.expert=1 and multiply mesh.fsdp by {mesh['expert']}"
     )
-  part, parts = model.mlp_parts
   for key, size, axis in (
     ("train.row_length", layout.row_length, "sequence"),
     ("model.width", model.width, "fsdp"),
     ("model.num_kv_heads", model.num_kv_heads, "tensor"),
-    (f"model.{part}", parts, "tensor"),
-    (f"model.{part} / mesh.tensor", parts // mesh["tensor"], "expert"),
+    *((f"model.{part}", n, "tensor") for part, n in model.mlp_parts.items()),
+    (
+      "model.num_experts / mesh.tensor",
+      model.num_experts // mesh["tensor"],
+      "expert",
+    ),
     ("the vocabulary", model.vocab_size, "tensor"),
   ):
     if size % mesh[axis]:

@@ -60,6 +60,7 @@ _RANGES: Mapping[str, _Range] = {
   "model.norm_epsilon": _Range(0, 1, open_low=True),
   "model.embedding_scale": _POSITIVE,
   "model.rope_theta": _POSITIVE,
+  "model.expert_scale": _POSITIVE,
   "model.rope_low_frequency": _POSITIVE,
   "model.rope_high_frequency": _POSITIVE,
   "model.rope_attention_factor": _POSITIVE,

@@ -132,21 +132,25 @@ class Flops:
     return self.executed * self.imbalance / num_chips
 
 
-def layer_weights(c: ModelConfig) -> int:
-  """Number of a layer's weights that each token is multiplied by."""
+def layers_weights(c: ModelConfig) -> int:
+  """Number of all layers' weights that each token is multiplied by."""
   queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-  router = c.num_experts
-  return c.width * (2 * queries + 2 * keys + router + 3 * mlp_channels(c))
+  routers = c.num_mixtures * c.num_experts
+  channels = c.num_layers * 2 * (queries + keys) + routers + 3 * mlp_channels(c)
+  return c.width * channels
 
 
 def mlp_channels(c: ModelConfig) -> int:
-  """Channels of a layer's MLP that a token has: its experts', if any."""
-  return c.mlp_width * max(c.experts_per_token, 1)
+  """Channels of all layers' MLPs that a token has: its experts', if any."""
+  if not c.num_experts:
+    return c.num_layers * c.mlp_width
+  chosen = (c.experts_per_token + c.shared_experts) * c.mlp_width
+  return c.num_mixtures * chosen + c.dense_layers * c.dense_mlp_width
 
 
 def expert_params(c: ModelConfig, number: int) -> int:
   """Numbers in the matrices of so many experts of each layer."""
-  return c.num_layers * number * 3 * c.width * c.mlp_width
+  return c.num_mixtures * number * 3 * c.width * c.mlp_width
 
 
 def head_weights(c: ModelConfig) -> int:
@@ -162,7 +166,7 @@ def embedding_params(c: ModelConfig) -> int:
 def layer_params(c: ModelConfig) -> int:
   """Trained numbers of all layers; norms are left out."""
   others = expert_params(c, c.num_experts - c.experts_per_token)
-  return c.num_layers * layer_weights(c) + others
+  return layers_weights(c) + others
 
 
 def num_params(c: ModelConfig) -> int:
@@ -371,7 +375,7 @@ def gradient(
   `kernel` is attention's, as `attention.packed.choose` names it. If the weights
   are `frozen` under adapters, none has a gradient, and adapters cost nothing.
   """
-  layers, head = c.num_layers * layer_weights(c), head_weights(c)
+  layers, head = layers_weights(c), head_weights(c)
   passes = 2 if frozen else 3  # forward, to the inputs, to the weights
   needed = 2 * passes * (layers + head) + 3 * c.num_layers * attention(
     c, load.keys_needed
@@ -380,7 +384,7 @@ def gradient(
   again = 0.0
   if compute.remat in ("full", "attention"):
     # The layer's last product is no input of any gradient.
-    again = 2 * (layers - c.num_layers * c.width * mlp_channels(c))
+    again = 2 * (layers - c.width * mlp_channels(c))
   attended *= 3 + _attention_again(compute, kernel)
   executed = 2 * passes * layers + again + attended
   executed += 2 * (passes + 1) * head  # its logits are computed again
@@ -454,7 +458,7 @@ def extend(
   c: ModelConfig, *, tokens: int, context: int, with_head: bool
 ) -> Flops:
   """Tokens fed to slots that attend to `context` positions of a cache."""
-  weights = c.num_layers * layer_weights(c)
+  weights = layers_weights(c)
   if with_head:
     weights += head_weights(c)
   each = 2 * weights + c.num_layers * attention(c, context)

@@ -200,12 +200,12 @@ def gradient_bytes(settings: Settings) -> float:
   )
   entries = c.vocab_size / mesh["tensor"]
   here = _tokens_of_chip(settings)
+  for_all = c.shared_width if c.num_experts else c.mlp_width
+  activations = 5 * here * for_all / mesh["tensor"]
   if c.num_experts:
     # A device has a row for each expert that any token of its group may choose.
     rows_of_experts = here * mesh["expert"] * c.experts_per_token
-    activations = rows_of_experts * (5 * c.mlp_width + 8 * c.width)
-  else:
-    activations = 5 * here * c.mlp_width / mesh["tensor"]
+    activations += rows_of_experts * (5 * c.mlp_width + 8 * c.width)
   return (
     state_bytes(settings)
     + kept_bytes(settings)
@@ -239,11 +239,13 @@ def exchanged(settings: Settings) -> float:
     size += 2 * others * number / mesh["fsdp"] / mesh["tensor"]
   if mesh["expert"] > 1:
     gathered = (mesh["expert"] - 1) * here * c.width * number
-    size += (4 + again) * gathered * c.num_layers
+    size += (4 + again) * gathered * c.num_mixtures
   if mesh["tensor"] > 1:
-    sums = 4 + 2 * again
+    sums = (4 + 2 * again) * c.num_layers
+    if c.shared_experts:  # beside those of the other experts
+      sums += (2 + again) * c.num_mixtures
     share = (mesh["tensor"] - 1) / mesh["tensor"]
-    size += 2 * sums * here * c.width * number * share * c.num_layers
+    size += 2 * sums * here * c.width * number * share
   if mesh["sequence"] > 1:
     pairs = 2 * c.num_kv_heads * c.head_dim / mesh["tensor"]
     rest = mesh["sequence"] - 1
@@ -341,8 +343,11 @@ def meshes_of(settings: Settings, slice_: Slice) -> Iterator[dict[str, int]]:
 def _divides(settings: Settings, mesh: Mapping[str, int]) -> bool:
   c, length = settings.model, settings.batch.row_length
   return not (
-    any(n % mesh["tensor"] for n in (c.num_kv_heads, c.vocab_size))
-    or c.mlp_parts[1] % (mesh["tensor"] * mesh["expert"])
+    any(
+      n % mesh["tensor"]
+      for n in (c.num_kv_heads, c.vocab_size, *c.mlp_parts.values())
+    )
+    or c.num_experts % (mesh["tensor"] * mesh["expert"])
     or (mesh["expert"] > 1 and not c.num_experts)
     or c.width % mesh["fsdp"]
     or length % (128 * mesh["sequence"])

@@ -72,7 +72,8 @@ class ServedModel:
   def mesh(self) -> Mesh:
     """As many devices of this process as share channels and vocabulary."""
     devices, model = jax.local_devices(), self.model
-    number = math.gcd(model.mlp_parts[1], model.vocab_size, len(devices))
+    sizes = (*model.mlp_parts.values(), model.vocab_size)
+    number = math.gcd(*sizes, len(devices))
     return sharding.decoding_mesh(model.num_kv_heads, devices[:number])
 
 

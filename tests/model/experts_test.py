@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from flax import nnx
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import experts
+from agentrl_jax.model import experts, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.tensor_names import places
 from agentrl_jax.model.lora import LoraConfig
@@ -169,7 +169,7 @@ class GptOssTest(absltest.TestCase):
         dataclasses.replace(self.config, **change)
 
 
-class RouteTest(absltest.TestCase):
+class RouteTest(parameterized.TestCase):
   def test_weights_are_shares_of_all_or_of_the_chosen(self):
     x_ND, router_DE = jnp.eye(2, 12), jnp.zeros((12, 6)).at[0, 4].set(1.0)
     weight_NK, expert_NK = experts.route(x_ND, router_DE, c=MODEL)
@@ -179,19 +179,61 @@ class RouteTest(absltest.TestCase):
     weight_NK, _ = experts.route(x_ND, router_DE, c=normed)
     np.testing.assert_allclose(weight_NK.sum(1), [1, 1], rtol=1e-6)
 
+  @parameterized.product(normed=(True, False), groups_per_token=(1, 2, 3))
+  def test_sigmoids_choose_with_a_bias_and_weigh_without(
+    self, normed, groups_per_token
+  ):
+    c = dataclasses.replace(
+      MODEL,
+      num_experts=12,
+      sigmoid_router=True,
+      normed_experts=normed,
+      expert_groups=3,
+      groups_per_token=groups_per_token,
+      expert_scale=2.5,
+    )
+    rng = np.random.default_rng(groups_per_token)
+    x_ND, router_DE = rng.normal(size=(50, 12)), rng.normal(size=(12, 12))
+    bias_E = rng.normal(size=12)
+    weight_NK, expert_NK = experts.route(
+      *(jnp.asarray(x, jnp.float32) for x in (x_ND, router_DE, bias_E)), c=c
+    )
+    score_NE = 1 / (1 + np.exp(-x_ND @ router_DE))
+    others = 0
+    for n, score_E in enumerate(score_NE):
+      groups = (score_E + bias_E).reshape(3, 4)
+      worth = np.sort(groups, axis=1)[:, -2:].sum(1)
+      best = np.argsort(worth)[::-1][:groups_per_token]
+      allowed = [e for e in range(12) if e // 4 in best]
+      chosen = sorted(allowed, key=lambda e: -(score_E + bias_E)[e])[:2]
+      self.assertEqual(expert_NK[n].tolist(), chosen)
+      others += chosen != np.argsort(score_E)[::-1][:2].tolist()
+      total = score_E[chosen].sum() if normed else 1.0
+      np.testing.assert_allclose(
+        weight_NK[n], 2.5 * score_E[chosen] / total, rtol=1e-5
+      )
+    self.assertGreater(others, 10)
+
   def test_near_experts_keep_their_places_in_bfloat16(self):
     x_ND = jnp.ones((1, 12), jnp.bfloat16)
     router_DE = jnp.zeros((12, 6)).at[0].set(1 + jnp.arange(6) * 1e-4)
     _, expert_NK = experts.route(x_ND, router_DE, c=MODEL)
     self.assertEqual(expert_NK.tolist(), [[5, 4]])
 
-  def test_the_learner_routes_by_the_numbers_that_rollouts_have(self):
-    """Published weights are in the dtype of the computation, the router too."""
-    policy = Policy(MODEL, compute_config(dtype="bfloat16"))
+  @parameterized.parameters(False, True)
+  def test_the_learner_routes_by_the_numbers_that_rollouts_have(self, sigmoid):
+    """Published weights are in the dtype of the computation, the router too.
+
+    One by sigmoids stays float32, and so does its bias.
+    """
+    model = dataclasses.replace(MODEL, sigmoid_router=sigmoid)
+    policy = Policy(model, compute_config(dtype="bfloat16"))
     params = policy.init(jax.random.key(0))
-    rounded = jax.tree.map(
-      lambda x: x.astype(jnp.bfloat16), params["layers"]["experts"]
-    )
+    rounded = sharding.copied(params["layers"]["experts"], "bfloat16")
+    dtypes = {name: x.dtype.name for name, x in rounded.items()}
+    router = "exact_router" if sigmoid else "router"
+    self.assertEqual(dtypes[router], "float32" if sigmoid else "bfloat16")
+    self.assertEqual(dtypes.get("correction_bias", "float32"), "float32")
     published = params | {"layers": params["layers"] | {"experts": rounded}}
     rows = (jnp.arange(24)[None], jnp.arange(24)[None], jnp.ones((1, 24), int))
     learner, rollout = (policy.logits(p, *rows) for p in (params, published))

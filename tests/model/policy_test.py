@@ -30,6 +30,18 @@ STRETCHED = {
   "rope_factor": 8.0,
   "rope_original_context": 8,
 }
+GLM_4_5 = {
+  "num_experts": 8,
+  "experts_per_token": 3,
+  "sigmoid_router": True,
+  "normed_experts": True,
+  "expert_groups": 4,
+  "groups_per_token": 2,
+  "expert_scale": 2.5,
+  "shared_experts": 1,
+  "dense_layers": 1,
+  "dense_mlp_width": 20,
+}
 VARIANTS = (
   ("qwen3", {}),
   ("qwen2.5", {"qk_norm": False, "qkv_bias": True}),
@@ -60,6 +72,7 @@ VARIANTS = (
   ),
   ("sinks", {"window": 3, "sinks": True}),
   ("experts", {"num_experts": 5, "experts_per_token": 2}),
+  ("glm4.5", GLM_4_5),
 )
 
 
@@ -321,6 +334,12 @@ class ConfigTest(parameterized.TestCase):
     ("few", {"num_experts": 4}, "experts_per_token=0 must lie .* 1 and .*=4"),
     ("many", {"num_experts": 4, "experts_per_token": 5}, "per_token=5 must"),
     ("idle", {"experts_per_token": 1}, "or both be 0"),
+    ("no_router", {"shared_experts": 1}, "=1 means nothing with model.num_exp"),
+    ("softmax", GLM_4_5 | {"sigmoid_router": False}, "scale=2.5 means nothing"),
+    ("groups", GLM_4_5 | {"expert_groups": 8}, "groups of two or more"),
+    ("group", GLM_4_5 | {"groups_per_token": 1}, "and hold .*_per_token=3"),
+    ("dense", GLM_4_5 | {"dense_layers": 2}, "from 1 to .* - 1 = 1 and"),
+    ("no_width", GLM_4_5 | {"dense_mlp_width": 0}, "dense_mlp_width=0 above"),
     (
       "share",
       {"partial_rotary_factor": 0.0},

@@ -14,7 +14,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.sharding import SliceLayout
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from tests.model.policy_test import CONFIG
+from tests.model.policy_test import CONFIG, GLM_4_5
 from tests.settings import COMPUTE
 
 
@@ -22,7 +22,7 @@ class ShardingTest(absltest.TestCase):
   def test_every_parameter_is_named(self):
     for changes in (
       {"tied_embedding": False, "qkv_bias": True},
-      {"value_head": True},
+      {"value_head": True} | GLM_4_5,
       {"joint_qk_norm": True, "sandwich_norm": True, "pre_norm": False},
       {},
     ):

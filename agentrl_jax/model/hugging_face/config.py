@@ -8,7 +8,7 @@ is worse than none.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
@@ -37,9 +37,10 @@ class Family:
 
   architecture: str  # the class that transformers has for it
   default_head_dim: int | None = None  # None: width / heads
-  qk_norm: bool = False
+  qk_norm: bool | None = False  # None: `use_qk_norm` says
   joint_qk_norm: bool = False
   qkv_bias: bool | None = False  # None: `attention_bias` says
+  default_qkv_bias: bool = False  # where it says nothing
   pre_norm: bool = True
   sandwich_norm: bool = False
   default_rotary_share: float = 1.0
@@ -47,14 +48,19 @@ class Family:
   fused_gate_up: bool = False  # one tensor, the gate's rows first
   # Keys that must be null, since without them transformers computes otherwise.
   nulls: tuple[str, ...] = ()
-  experts: bool = False  # in every layer
+  experts: bool = False  # in every layer, or all but the first
+  sigmoid_router: bool = False
 
   def traits(self) -> dict[str, bool]:
     """Returns the fields of `ModelConfig` that the family decides."""
-    return {name: getattr(self, name) for name in _TRAITS}
+    traits = {name: getattr(self, name) for name in _TRAITS}
+    return {name: x for name, x in traits.items() if x is not None}
 
 
-_TRAITS = ("qk_norm", "joint_qk_norm", "pre_norm", "sandwich_norm")
+_TRAITS = (
+  *("qk_norm", "joint_qk_norm", "pre_norm", "sandwich_norm"),
+  "sigmoid_router",
+)
 # Classes that have a key/value head per head where their number is missing.
 _MULTI_HEAD = ("LlamaForCausalLM", "Olmo2ForCausalLM")
 
@@ -87,12 +93,23 @@ FAMILIES: Mapping[str, Family] = {
     architecture="Glm4ForCausalLM",
     default_head_dim=128,
     qkv_bias=None,
+    default_qkv_bias=True,
     sandwich_norm=True,
     default_rotary_share=0.5,
     interleaved_rotary=True,
     fused_gate_up=True,
   ),
+  "glm4_moe": Family(
+    architecture="Glm4MoeForCausalLM",
+    qk_norm=None,
+    qkv_bias=None,
+    default_rotary_share=0.5,
+    experts=True,
+    sigmoid_router=True,
+  ),
 }
+
+_PARTLY_ROTARY = [n for n, f in FAMILIES.items() if f.default_rotary_share != 1]
 
 # What config.json may say only so, by key: anything else is another function.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -180,11 +197,13 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     head_dim=_head_dim(described, family, width, num_heads),
     norm_epsilon=read_number(described, "rms_norm_eps", most=1.0),
     tied_embedding=read_flag(described, "tie_word_embeddings", absent=False),
-    qkv_bias=read_flag(described, "attention_bias", absent=True)
+    qkv_bias=read_flag(
+      described, "attention_bias", absent=family.default_qkv_bias
+    )
     if family.qkv_bias is None
     else family.qkv_bias,
     **family.traits(),
-    **(_experts if family.experts else _one_mlp)(described),
+    **_mlps(described, family),
     **_rotary(described, family),
   )
 
@@ -216,14 +235,23 @@ def from_model_config(
     "torch_dtype": dtype,
     "pad_token_id": None,  # by default GLM-4's own, in any vocabulary
   }
-  if name == "glm4":
+  if FAMILIES[name].default_rotary_share != 1:
     described["partial_rotary_factor"] = config.partial_rotary_factor
   if config.num_experts:
+    key = "n_routed_experts" if config.sigmoid_router else "num_experts"
     described |= {
       "moe_intermediate_size": config.mlp_width,
-      "num_experts": config.num_experts,
+      key: config.num_experts,
       "num_experts_per_tok": config.experts_per_token,
       "norm_topk_prob": config.normed_experts,
+    }
+  if config.sigmoid_router:
+    described |= {
+      "use_qk_norm": config.qk_norm,
+      PREDICTED_LAYERS: 0,
+      "intermediate_size": config.dense_mlp_width or config.mlp_width,
+      **{key: getattr(config, field) for key, field in _SIGMOID.items()},
+      "routed_scaling_factor": config.expert_scale,
     }
   if name != "qwen2":
     described["attention_bias"] = config.qkv_bias
@@ -242,11 +270,10 @@ def family_of(config: ModelConfig) -> str:
       f"model.embedding_scale={config.embedding_scale} has no counterpart in "
       "Hugging Face's models of these families; it has to be 1"
     )
-  traits = {name: getattr(config, name) for name in _TRAITS}
   names = [
     name
     for name, family in FAMILIES.items()
-    if family.traits() == traits
+    if all(getattr(config, key) == x for key, x in family.traits().items())
     and family.qkv_bias in (config.qkv_bias, None)
     and family.experts == bool(config.num_experts)
     and not (config.o_bias or config.expert_bias)
@@ -259,10 +286,11 @@ def family_of(config: ModelConfig) -> str:
       f"{', '.join(FAMILIES)}"
     )
   name = names[0]  # the first of those that compute the same
-  if config.partial_rotary_factor != 1 and name != "glm4":
+  if config.partial_rotary_factor != 1 and name not in _PARTLY_ROTARY:
     raise ConfigError(
       f"model.partial_rotary_factor={config.partial_rotary_factor} is computed "
-      f"by glm4 alone, and this architecture is {name}'s"
+      f"by {' and '.join(_PARTLY_ROTARY)} alone, and this architecture is "
+      f"{name}'s"
     )
   return name
 
@@ -308,6 +336,32 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+# Layers after the last that predict further tokens, which nothing here does.
+PREDICTED_LAYERS = "num_nextn_predict_layers"
+# Counts of GLM-4.5's experts. In transformers absent ones are 1.
+_SIGMOID = {
+  "n_group": "expert_groups",
+  "topk_group": "groups_per_token",
+  "n_shared_experts": "shared_experts",
+  "first_k_dense_replace": "dense_layers",
+}
+
+
+def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
+  if not family.experts:
+    return _one_mlp(described)
+  if not family.sigmoid_router:
+    return _experts(described, _EXPERTS[:2], normed=False)
+  read = _experts(described, _EXPERTS[2:0:-1], normed=True) | {
+    field: read_size({key: 1} | dict(described), key, least=0)
+    for key, field in _SIGMOID.items()
+  }
+  read["qk_norm"] = read_flag(described, "use_qk_norm", absent=False)
+  key = "routed_scaling_factor"
+  read["expert_scale"] = read_number({key: 1.0} | dict(described), key)
+  if read["dense_layers"]:
+    read["dense_mlp_width"] = read_size(described, "intermediate_size")
+  return read
 
 
 def _one_mlp(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,18 +375,20 @@ def _one_mlp(described: Mapping[str, Any]) -> dict[str, Any]:
   return {"mlp_width": read_size(described, "intermediate_size")}
 
 
-def _experts(described: Mapping[str, Any]) -> dict[str, Any]:
+def _experts(
+  described: Mapping[str, Any], keys: Sequence[str], *, normed: bool
+) -> dict[str, Any]:
   """Reads experts, whose number transformers 5 may call num_local_experts."""
-  names = [key for key in _EXPERTS[:2] if described.get(key) is not None]
+  names = [key for key in keys if described.get(key) is not None]
   if len({json.dumps(described[key]) for key in names}) > 1:
     raise ConfigError(
       f"{' and '.join(names)} differ in one file: leave the wrong one out"
     )
   return {
     "mlp_width": read_size(described, "moe_intermediate_size"),
-    "num_experts": read_size(described, names[0] if names else _EXPERTS[0]),
+    "num_experts": read_size(described, names[0] if names else keys[0]),
     "experts_per_token": read_size(described, "num_experts_per_tok"),
-    "normed_experts": read_flag(described, "norm_topk_prob", absent=False),
+    "normed_experts": read_flag(described, "norm_topk_prob", absent=normed),
   }
 
 
@@ -381,9 +437,9 @@ def _head_dim(
 
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   read = read_rotary(described, family.default_rotary_share)
-  if read["partial_rotary_factor"] != 1 and not family.interleaved_rotary:
+  if read["partial_rotary_factor"] != 1 and family.default_rotary_share == 1:
     raise ConfigError(
       f"partial_rotary_factor={read['partial_rotary_factor']} is computed "
-      "here for glm4 alone; start from another model"
+      f"here for {' and '.join(_PARTLY_ROTARY)} alone; start from another model"
     )
   return read

@@ -27,6 +27,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import (
   CONFIG_FILE,
+  PREDICTED_LAYERS,
   family_of,
   from_model_config,
   read_model,
@@ -109,7 +110,9 @@ def describe(
   described = read_object(beside / CONFIG_FILE)
   key = "dtype" if "dtype" in described else "torch_dtype"
   described.pop("quantization_config", None)  # only reading knows MXFP4
-  return described | {key: dtype}
+  # Layers that predict further tokens are not read, so they are not written.
+  none = {PREDICTED_LAYERS: 0} if PREDICTED_LAYERS in described else {}
+  return described | {key: dtype} | none
 
 
 def write_small(
@@ -156,11 +159,11 @@ class Tensors:
   def __init__(self, config: ModelConfig, dtype: np.dtype):
     """Raises `ConfigError` if no family computes this architecture."""
     self._places = places(config, family_of(config))
-    self._leaves = dict(tensors(self._places, config.num_layers))
-    self._dtype = dtype
+    self._leaves = dict(tensors(self._places))
     self.entries = {
-      name: (dtype, self._places[leaves[0][0]].matrix)
+      name: (np.dtype(place.dtype or dtype), place.matrix)
       for name, leaves in self._leaves.items()
+      for place in (self._places[leaves[0][0]],)
     }
 
   def gathered(self, params: Params, name: str) -> np.ndarray:
@@ -171,7 +174,7 @@ class Tensors:
     leaves = self._leaves[name]
     arrays = [lora.get(params, path) for path, _ in leaves]
     parts = tuple(self._places[path] for path, _ in leaves)
-    take = _taken(parts, self._dtype, _within_reach(arrays[0]))
+    take = _taken(parts, self.entries[name][0], _within_reach(arrays[0]))
     whole = take(arrays, leaves[0][1])
     if not whole.is_fully_addressable:
       whole = whole.addressable_data(0)

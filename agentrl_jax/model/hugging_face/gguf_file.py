@@ -246,7 +246,7 @@ class GGUFFile:
     )
     return {
       name: names.get_name(name, try_suffixes=(".weight", ".bias")) or name
-      for name, _ in tensors(self._places(), self.config.num_layers)
+      for name, _ in tensors(self._places())
     }
 
   def _places(self):
@@ -268,7 +268,7 @@ class GGUFFile:
         )
     shapes = {
       name: self._places()[leaves[0][0]].matrix
-      for name, leaves in tensors(self._places(), self.config.num_layers)
+      for name, leaves in tensors(self._places())
     }
     for name, tensor in self._by_name().items():
       if _shape(tensor) != shapes[name]:

@@ -19,12 +19,12 @@ from jax.experimental import multihost_utils
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora
-from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.config import family_of
 from agentrl_jax.model.hugging_face.settings import read_number, read_size
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
-from agentrl_jax.model.hugging_face.tensor_names import LAYERS, Place, places
+from agentrl_jax.model.hugging_face.tensor_names import Place, places
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -67,11 +67,12 @@ def write_adapters(
     return
   modules = _modules(model, config)
   named: dict[str, np.ndarray] = {}
-  for layer in range(model.num_layers):
-    for module, parts in modules.items():
-      a, b = _to_module(whole[LAYERS], parts, layer)
-      named[_tensor(module, layer, "A")] = a
-      named[_tensor(module, layer, "B")] = b
+  for stack, (_, numbers) in model.stacks.items():
+    for at, layer in enumerate(numbers):
+      for module, parts in modules.items():
+        a, b = _to_module(whole[stack], parts, at)
+        named[_tensor(module, layer, "A")] = a
+        named[_tensor(module, layer, "B")] = b
   partial = folder.with_name(folder.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   entries = {name: (x.dtype, x.shape) for name, x in named.items()}
@@ -106,7 +107,12 @@ def read_adapters(
       "beside it does not account: merge these adapters into their model with "
       "PEFT"
     )
-  return config, {LAYERS: jax.tree.map(lambda *x: np.stack(x), *layers)}
+  return config, {
+    stack: jax.tree.map(
+      lambda *x: np.stack(x), *layers[numbers.start : numbers.stop]
+    )
+    for stack, (_, numbers) in model.stacks.items()
+  }
 
 
 def _on_host(leaf: jax.Array) -> np.ndarray:
@@ -123,7 +129,7 @@ def _modules(model: ModelConfig, config: LoraConfig) -> dict[str, _Parts]:
   modules: dict[str, _Parts] = {}
   for name in INPUT_AXES:
     if name in config.targets:
-      place = found[LAYERS, *lora.path_of(name), "kernel"]
+      place = found[STACKS[-1], *lora.path_of(name), "kernel"]
       module = place.tensor.removesuffix(".weight")
       modules.setdefault(module, []).append((name, place))
   return modules
@@ -295,7 +301,9 @@ def _refuse_patterns(
 
 def _names(model: ModelConfig) -> dict[str, list[str]]:
   """Maps the last name of Hugging Face's modules to our projections."""
-  modules = _modules(model, dataclasses.replace(NO_ADAPTERS, rank=1))
+  targets = lora.IN_ATTENTION if model.num_experts else tuple(INPUT_AXES)
+  every = dataclasses.replace(NO_ADAPTERS, rank=1, targets=targets)
+  modules = _modules(model, every)
   return {
     _last(module): [name for name, _ in parts]
     for module, parts in modules.items()

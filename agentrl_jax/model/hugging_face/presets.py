@@ -98,6 +98,28 @@ _glm4 = functools.partial(
   norm_epsilon=1e-5,
   sandwich_norm=True,
 )
+_glm4_5 = functools.partial(
+  _model,
+  vocab_size=151_552,
+  head_dim=128,
+  rope_theta=1e6,
+  partial_rotary_factor=0.5,
+  norm_epsilon=1e-5,
+  qkv_bias=True,
+  experts_per_token=8,
+  normed_experts=True,
+  sigmoid_router=True,
+  shared_experts=1,
+)
+# GLM-4.6 is the same architecture.
+_glm4_5_large = functools.partial(
+  _glm4_5,
+  num_experts=160,
+  expert_scale=2.5,
+  qk_norm=True,
+  dense_layers=3,
+  dense_mlp_width=12_288,
+)
 
 
 PRESETS: Mapping[str, ModelConfig] = {
@@ -132,4 +154,9 @@ PRESETS: Mapping[str, ModelConfig] = {
   "olmo-2-32b": _olmo2(5120, 64, 40, 27_648),
   "glm-4-9b-0414": _glm4(4096, 40, 32, 13_696, qkv_bias=True),
   "glm-4-32b-0414": _glm4(6144, 61, 48, 23_040, qkv_bias=False),
+  "glm-4.5-air": _glm4_5(
+    4096, 46, 96, 1408, num_experts=128, dense_layers=1, dense_mlp_width=10_944
+  ),
+  "glm-4.5": _glm4_5_large(5120, 92, 96, 1536),
+  "glm-4.6": _glm4_5_large(5120, 92, 96, 1536),
 }

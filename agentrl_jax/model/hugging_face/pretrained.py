@@ -9,7 +9,9 @@ counterpart in such a folder: it starts at zero.
 
 import contextlib
 import functools
+import logging
 import pathlib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -21,15 +23,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora, sharding
-from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face import mxfp4, tensor_files
-from agentrl_jax.model.hugging_face.config import CONFIG_FILE, read_model
+from agentrl_jax.model.hugging_face.config import (
+  CONFIG_FILE,
+  PREDICTED_LAYERS,
+  read_model,
+)
 from agentrl_jax.model.hugging_face.mxfp4 import PackedTensor
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import (
   EMBEDDING,
   HEAD,
-  LAYERS,
   At,
   Path,
   Place,
@@ -37,6 +42,8 @@ from agentrl_jax.model.hugging_face.tensor_names import (
   tensors,
 )
 from agentrl_jax.model.policy import Params, Policy
+
+_log = logging.getLogger(__name__)
 
 # What tensors may be called that a folder holds beside those of the params.
 _SPARE = ("rotary_emb.inv_freq",)  # frequencies, which config.json implies
@@ -55,6 +62,8 @@ def read_params(
   found, family = read_model(folder)
   refuse_other(folder, found, policy.config)
   filling = _Filling(policy, family, mesh, dtype)
+  if read_object(folder / CONFIG_FILE).get(PREDICTED_LAYERS):
+    filling.predicting = 0
   files = tensor_files.tensor_files(folder)
   has_bytes = mxfp4.is_mxfp4(read_object(folder / CONFIG_FILE))
   with contextlib.ExitStack() as stack:
@@ -65,6 +74,14 @@ def read_params(
     for file, name in mxfp4.unpacked(opened):
       filling.take(file, name)
   params = filling.finished(folder)
+  if filling.predicting:
+    _log.info(
+      "%s holds %d tensors of layers that predict further tokens (%s); they "
+      "are not read",
+      folder,
+      filling.predicting,
+      PREDICTED_LAYERS,
+    )
   if policy.config.tied_embedding:
     refuse_other_head(files)
   return params
@@ -116,11 +133,16 @@ def refuse_other_head(
 class _Filling:
   """Params under construction, filled by one tensor of a file after another."""
 
+  # Number of passed-over tensors of layers that predict further tokens; None:
+  # there are no such layers.
+  predicting: int | None = None
+
   def __init__(self, policy: Policy, family: str, mesh: Mesh, dtype):
     self._tied = policy.config.tied_embedding
+    self._num_layers = policy.config.num_layers
     self._dtype = dtype
     self._places = places(policy.config, family)
-    self._wanted = dict(tensors(self._places, policy.config.num_layers))
+    self._wanted = dict(tensors(self._places))
     abstract = policy.abstract_params()
     self._shardings = _by_path(sharding.param_shardings(abstract, mesh))
     self._leaves = self._begun(_by_path(abstract))
@@ -128,7 +150,9 @@ class _Filling:
   def take(self, file: TensorFile | PackedTensor, name: str) -> None:
     """Writes a tensor into the leaves that share it."""
     if name not in self._wanted:
-      if not self._is_spare(name):
+      if self.predicting is not None and self._is_after_last(name):
+        self.predicting += 1
+      elif not self._is_spare(name) and 0 not in file.entries[name].shape:
         raise CheckpointError(
           f"{file.path} holds {name}, which {CONFIG_FILE} beside it does not "
           "account for: it is of another model"
@@ -161,12 +185,12 @@ class _Filling:
   def _begun(self, abstract: Mapping[Path, Any]) -> dict[Path, jax.Array]:
     """Allocates leaves that are filled layer by layer, or not at all."""
     begun = {
-      path: leaf.shape
+      path: (leaf.shape, self._dtype_of(path))
       for path, leaf in abstract.items()
-      if path[0] == LAYERS or path not in self._places
+      if path[0] in STACKS or path not in self._places
     }
     return jax.jit(
-      lambda: {p: jnp.zeros(shape, self._dtype) for p, shape in begun.items()},
+      lambda: {path: jnp.zeros(*of) for path, of in begun.items()},
       out_shardings={path: self._shardings[path] for path in begun},
     )()
 
@@ -178,9 +202,17 @@ class _Filling:
     if at:
       self._leaves[path] = _laid(place, to)(self._leaves[path], part, at)
     else:
-      self._leaves[path] = _made(place, self._dtype, to)(part)
+      self._leaves[path] = _made(place, self._dtype_of(path), to)(part)
     # Waits, so that the next part is not read before this one can go.
     jax.block_until_ready(self._leaves[path])
+
+  def _dtype_of(self, path: Path) -> Any:
+    place = self._places.get(path)
+    return (place and place.dtype) or self._dtype
+
+  def _is_after_last(self, name: str) -> bool:
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    return bool(layer) and int(layer[1]) >= self._num_layers
 
   def _is_spare(self, name: str) -> bool:
     """Accepts the embedding under the head's name, as in some tied models."""

@@ -10,17 +10,17 @@ from agentrl_jax.errors import ConfigError
 _LARGEST = 2**31 - 1  # of sizes: axes of arrays are counted in 32 bits
 
 
-def read_size(described: Mapping[str, Any], key: str) -> int:
-  """Reads a whole number above 0. Raises `ConfigError`."""
+def read_size(described: Mapping[str, Any], key: str, least: int = 1) -> int:
+  """Reads a whole number, by default above 0. Raises `ConfigError`."""
   value = described.get(key)
   if (
     not isinstance(value, int)
     or isinstance(value, bool)
-    or not 1 <= value <= _LARGEST
+    or not least <= value <= _LARGEST
   ):
     raise ConfigError(
-      f"{key}={brief(value)} must be a whole number from 1 to {_LARGEST}: "
-      "correct the file"
+      f"{key}={brief(value)} must be a whole number from {least} to "
+      f"{_LARGEST}: correct the file"
     )
   return value
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face.config import FAMILIES
+from agentrl_jax.model import sharding
+from agentrl_jax.model.config import STACKS, ModelConfig
+from agentrl_jax.model.hugging_face.config import FAMILIES, Family
 
-LAYERS = "layers"  # the key of params below which leaves are stacked
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 Path = tuple[str, ...]
@@ -42,12 +42,15 @@ class Place:
   stride: int = 1
   interleaved: int | None = None
   rotary: int = 0
+  layers: range = range(0)  # of the stack that the leaf belongs to
   num_experts: int = 0  # of a layer, where each has a tensor
+  dtype: str | None = None  # of leaf and tensor, whatever that of others is
 
   def name(self, at: At) -> str:
     """Returns the tensor's name in the files."""
+    numbers = (self.layers[at[0]], *at[1:]) if at else ()
     keys = ("layer", "expert")[: len(at)]
-    return self.tensor.format(**dict(zip(keys, at, strict=True)))
+    return self.tensor.format(**dict(zip(keys, numbers, strict=True)))
 
   def read(
     self, read: Callable[..., Any], name: str, index: tuple[slice, ...]
@@ -108,29 +111,31 @@ def places(config: ModelConfig, family: str) -> dict[Path, Place]:
       shape=(c.vocab_size, c.width),
       order=(1, 0),
     )
-  layer = {**_norms(c), **_attention(c, f.interleaved_rotary)}
-  if c.expert_bias:
-    layer |= _fused_experts(c)
-  else:
-    layer |= _experts(c) if c.num_experts else _mlp(c, f.fused_gate_up)
-  return found | {(LAYERS, *path): place for path, place in layer.items()}
+  for stack, (c, numbers) in config.stacks.items():
+    layer = {**_norms(c), **_attention(c, f.interleaved_rotary), **_mlps(c, f)}
+    found |= {
+      (stack, *path): dataclasses.replace(place, layers=numbers)
+      for path, place in layer.items()
+    }
+  return found
 
 
 def tensors(
-  found: Mapping[Path, Place], num_layers: int
+  found: Mapping[Path, Place],
 ) -> Iterator[tuple[str, list[tuple[Path, At]]]]:
   """Yields every tensor's name, in the usual order, and its leaves."""
-  of_layer = [path for path in found if path[0] == LAYERS]
-  outer = [path for path in found if path[0] != LAYERS]
+  outer = [path for path in found if path[0] not in STACKS]
   whole: dict[str, list[tuple[Path, At]]] = {}
   for path in outer[:1]:
     whole[found[path].name(())] = [(path, ())]
-  for layer in range(num_layers):
-    for path in of_layer:
-      place = found[path]
-      experts = [(layer, expert) for expert in range(place.num_experts)]
-      for at in experts or [(layer,)]:
-        whole.setdefault(place.name(at), []).append((path, at))
+  for stack in STACKS:
+    of_layer = [path for path in found if path[0] == stack]
+    for layer in range(len(found[of_layer[0]].layers) if of_layer else 0):
+      for path in of_layer:
+        place = found[path]
+        experts = [(layer, expert) for expert in range(place.num_experts)]
+        for at in experts or [(layer,)]:
+          whole.setdefault(place.name(at), []).append((path, at))
   for path in outer[1:]:
     whole[found[path].name(())] = [(path, ())]
   yield from whole.items()
@@ -205,20 +210,32 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
   return found
 
 
-def _mlp(c: ModelConfig, fused: bool) -> dict[Path, Place]:
+def _mlps(c: ModelConfig, family: Family) -> dict[Path, Place]:
+  if c.expert_bias:
+    return _fused_experts(c)
+  if not c.num_experts:
+    return _mlp(c, c.mlp_width, "mlp", fused=family.fused_gate_up)
+  if not c.shared_width:
+    return _experts(c)
+  return _experts(c) | _mlp(c, c.shared_width, "mlp.shared_experts")
+
+
+def _mlp(
+  c: ModelConfig, mlp_width: int, module: str, *, fused: bool = False
+) -> dict[Path, Place]:
   found: dict[Path, Place] = {}
   for n, name in enumerate(("gate", "up")):
     found[name, "kernel"] = Place(
-      tensor=f"{_LAYER}.mlp.{'gate_up' if fused else name}_proj.weight",
-      matrix=(c.mlp_width * (2 if fused else 1), c.width),
-      shape=(c.mlp_width, c.width),
+      tensor=f"{_LAYER}.{module}.{'gate_up' if fused else name}_proj.weight",
+      matrix=(mlp_width * (2 if fused else 1), c.width),
+      shape=(mlp_width, c.width),
       order=(1, 0),
-      start=n * c.mlp_width * c.width if fused else 0,
+      start=n * mlp_width * c.width if fused else 0,
     )
   found["down", "kernel"] = Place(
-    tensor=f"{_LAYER}.mlp.down_proj.weight",
-    matrix=(c.width, c.mlp_width),
-    shape=(c.width, c.mlp_width),
+    tensor=f"{_LAYER}.{module}.down_proj.weight",
+    matrix=(c.width, mlp_width),
+    shape=(c.width, mlp_width),
     order=(1, 0),
   )
   return found
@@ -234,14 +251,18 @@ def _experts(c: ModelConfig) -> dict[Path, Place]:
       num_experts=c.num_experts,
     )
 
-  router = (c.num_experts, c.width)
-  return {
-    ("experts", "router"): Place(
-      tensor=f"{_LAYER}.mlp.gate.weight",
-      matrix=router,
-      shape=router,
-      order=(1, 0),
-    ),
+  shape = (c.num_experts, c.width)
+  router = Place(
+    tensor=f"{_LAYER}.mlp.gate.weight", matrix=shape, shape=shape, order=(1, 0)
+  )
+  routers = {("experts", "router"): router}
+  if c.sigmoid_router:
+    bias = _vector(f"{_LAYER}.mlp.gate.e_score_correction_bias", c.num_experts)
+    routers = {
+      ("experts", name): dataclasses.replace(place, dtype="float32")
+      for name, place in zip(sharding.FLOAT32, (router, bias), strict=True)
+    }
+  return routers | {
     ("experts", "gate"): matrix("gate", c.mlp_width, c.width),
     ("experts", "up"): matrix("up", c.mlp_width, c.width),
     ("experts", "down"): matrix("down", c.width, c.mlp_width),

@@ -96,14 +96,14 @@ def _place(
 
 def check_devices(model: ModelConfig, num_devices: int) -> None:
   """Raises `ConfigError` unless the devices divide channels and vocabulary."""
-  sizes = dict([model.mlp_parts, ("vocab_size", model.vocab_size)])
+  sizes = model.mlp_parts | {"vocab_size": model.vocab_size}
   if not any(size % num_devices for size in sizes.values()):
     return
   allowed = math.gcd(*sizes.values())
   fitting = [n for n in range(1, num_devices) if allowed % n == 0]
   named = " and ".join(f"model.{key}={size}" for key, size in sizes.items())
   raise ConfigError(
-    f"{named} cannot both be split over the {num_devices} devices of a policy "
+    f"{named} cannot all be split over the {num_devices} devices of a policy "
     f"slot: give it {' or '.join(map(str, fitting))} of them, by "
     "--config.engine.slices or by the devices that the process sees "
     "(TPU_VISIBLE_CHIPS)"

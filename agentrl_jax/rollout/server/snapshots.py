@@ -235,9 +235,7 @@ def _preparation(
   to_decode = policy.unstacked if mesh is not None else policy.to_decode
   shapes = jax.eval_shape(to_decode, policy.abstract_params())
   return jax.jit(
-    lambda params: jax.tree.map(
-      lambda x: jnp.asarray(x, dtype), to_decode(params)
-    ),
+    lambda params: sharding.copied(to_decode(params), dtype),
     out_shardings=_layout(shapes, mesh),
   )
 

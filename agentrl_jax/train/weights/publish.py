@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.model import sharding
+from agentrl_jax.model.config import STACKS
 from agentrl_jax.model.policy import Params, Policy
 
 
@@ -58,7 +59,7 @@ class Publisher:
     self._one_by_one = layers_apart and not policy.adaptation
 
     def copy(params: Params) -> Params:
-      return jax.tree.map(lambda x: jnp.array(x, dtype), form(plain(params)))
+      return sharding.copied(form(plain(params)), dtype)
 
     def copy_layer(layers: Params, number: jax.Array) -> Params:
       one = jax.tree.map(
@@ -87,9 +88,13 @@ class Publisher:
     )
 
   def _copied(self, params: Params) -> Params:
-    layers = params["layers"]
-    if not self._one_by_one or not isinstance(layers, dict):
+    stacks = [params[stack] for stack in STACKS if stack in params]
+    if not self._one_by_one or not isinstance(stacks[-1], dict):
       return self._copy(params)
-    number = jax.tree.leaves(layers)[0].shape[0]
-    apart = [self._copy_layer(layers, jnp.int32(n)) for n in range(number)]
-    return self._copy(params | {"layers": ()}) | {"layers": tuple(apart)}
+    apart = [
+      self._copy_layer(layers, jnp.int32(n))
+      for layers in stacks
+      for n in range(len(jax.tree.leaves(layers)[0]))
+    ]
+    stem = {name: x for name, x in params.items() if name not in STACKS}
+    return self._copy(stem | {"layers": ()}) | {"layers": tuple(apart)}

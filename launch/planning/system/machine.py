@@ -162,15 +162,15 @@ def _parts(settings: Settings, mesh: jax.sharding.Mesh) -> dict[str, int]:
     c, batch = settings.model, settings.batch
     tokens = batch.micro_batch * batch.row_length
     size = 4 if settings.compute.dtype == "float32" else 2
-    channels = 6 * c.width + 4 * roofline.mlp_channels(c)
-    passing += size * c.num_layers * tokens * channels
+    channels = 6 * c.num_layers * c.width + 4 * roofline.mlp_channels(c)
+    passing += size * tokens * channels
   return {**learner, **rollout, "activations of a gradient": int(passing)}
 
 
 def _decode_s(settings: Settings, rate: float, bandwidth: float) -> float:
   """Seconds of a decode step in every policy slot: products, or memory."""
   c, engine = settings.model, settings.engine
-  weights = c.num_layers * roofline.layer_weights(c) + roofline.head_weights(c)
+  weights = roofline.layers_weights(c) + roofline.head_weights(c)
   size = 4 if settings.compute.dtype == "float32" else 2
   cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * engine.context / 2
   return sum(

@@ -104,6 +104,8 @@ class FlopsTest(parameterized.TestCase):
     ("qwen3-8b", 8.19e9),
     ("qwen2.5-14b", 14.77e9),
     ("qwen3-32b", 32.76e9),
+    ("qwen3-30b-a3b", 30.53e9),
+    ("glm-4.5-air", 106.9e9),
   )
   def test_params_are_as_many_as_published(self, name, published):
     self.assertBetween(
@@ -121,10 +123,12 @@ class FlopsTest(parameterized.TestCase):
       ).executed
       for remat in ("none", "full")
     }
-    again = 2 * (roofline.layer_weights(c) - c.width * c.mlp_width)
+    again = 2 * (
+      roofline.layers_weights(c) - c.width * roofline.mlp_channels(c)
+    )
     attended = roofline.attention(c, (8192 + 512) / 2)
     self.assertAlmostEqual(
-      found["full"] - found["none"], c.num_layers * (again + attended), -3
+      found["full"] - found["none"], again + c.num_layers * attended, -3
     )
 
   def test_the_busiest_chip_has_more_keys_and_equal_products(self):

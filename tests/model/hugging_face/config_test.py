@@ -4,6 +4,7 @@ The texts are those of the published files, without keys that say nothing of the
 architecture.
 """
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -155,6 +156,36 @@ QWEN3_30B_A3B = {
   "tie_word_embeddings": False,
   "vocab_size": 151936,
 }
+GLM_4_5_AIR = {
+  "architectures": ["Glm4MoeForCausalLM"],
+  "attention_bias": True,
+  "first_k_dense_replace": 1,
+  "head_dim": 128,
+  "hidden_act": "silu",
+  "hidden_size": 4096,
+  "intermediate_size": 10944,
+  "max_position_embeddings": 131072,
+  "model_type": "glm4_moe",
+  "moe_intermediate_size": 1408,
+  "n_group": 1,
+  "n_routed_experts": 128,
+  "n_shared_experts": 1,
+  "norm_topk_prob": True,
+  "num_attention_heads": 96,
+  "num_experts_per_tok": 8,
+  "num_hidden_layers": 46,
+  "num_key_value_heads": 8,
+  "num_nextn_predict_layers": 1,
+  "partial_rotary_factor": 0.5,
+  "rms_norm_eps": 1e-05,
+  "rope_scaling": None,
+  "rope_theta": 1000000,
+  "routed_scaling_factor": 1.0,
+  "tie_word_embeddings": False,
+  "topk_group": 1,
+  "use_qk_norm": False,
+  "vocab_size": 151552,
+}
 PUBLISHED = (
   ("qwen2.5-14b", QWEN2_5_14B_INSTRUCT),
   ("qwen3-8b", QWEN3_8B),
@@ -254,7 +285,11 @@ def _type_of(key: str) -> type:
 
 
 class ConfigFileTest(parameterized.TestCase):
-  @parameterized.parameters(*PUBLISHED, ("qwen3-30b-a3b", QWEN3_30B_A3B))
+  @parameterized.parameters(
+    *PUBLISHED,
+    ("qwen3-30b-a3b", QWEN3_30B_A3B),
+    ("glm-4.5-air", GLM_4_5_AIR),
+  )
   def test_published_ones_are_the_presets(self, name, described):
     self.assertEqual(to_model_config(described), preset(name))
 
@@ -413,10 +448,42 @@ class ConfigFileTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, message):
       to_model_config(QWEN3_30B_A3B | changes)
 
-  def test_experts_by_the_name_of_transformers_5(self):
-    described = dict(QWEN3_30B_A3B)
-    described["num_local_experts"] = described.pop("num_experts")
-    self.assertEqual(to_model_config(described), preset("qwen3-30b-a3b"))
+  @parameterized.parameters(
+    ({"n_group": 0}, "n_group=0 must .*|expert_groups=0 must divide"),
+    ({"n_shared_experts": -1}, "n_shared_experts=-1 must be a whole .* from 0"),
+    ({"first_k_dense_replace": 46}, "dense_layers=46 must be 0, or from 1 to"),
+    ({"n_group": 3, "topk_group": 3}, "expert_groups=3 must divide .*=128"),
+    ({"num_local_experts": 8}, "n_routed_experts and num_local_experts differ"),
+    ({"routed_scaling_factor": 0}, "routed_scaling_factor=0 must be a number"),
+    ({"use_qk_norm": 1}, "use_qk_norm=1 must be true or false"),
+  )
+  def test_refuses_routers(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      to_model_config(GLM_4_5_AIR | changes)
+
+  @parameterized.parameters(
+    ("qwen3-30b-a3b", QWEN3_30B_A3B, "num_experts"),
+    ("glm-4.5-air", GLM_4_5_AIR, "n_routed_experts"),
+  )
+  def test_experts_by_the_name_of_transformers_5(self, name, described, key):
+    described = dict(described)
+    described["num_local_experts"] = described.pop(key)
+    self.assertEqual(to_model_config(described), preset(name))
+
+  def test_what_glm_4_5_has_without_keys(self):
+    """As in transformers' class, and an export says all of it again."""
+    described = {
+      key: value
+      for key, value in GLM_4_5_AIR.items()
+      if not key.startswith(("n_shared", "n_group", "topk", "norm", "routed"))
+      and key not in ("partial_rotary_factor", "use_qk_norm")
+      and key not in ("first_k_dense_replace", "attention_bias")
+    }
+    wanted = dataclasses.replace(preset("glm-4.5-air"), qkv_bias=False)
+    self.assertEqual(to_model_config(described), wanted)
+    described = from_model_config(wanted, context=64, dtype="bfloat16")
+    self.assertEqual(to_model_config(described), wanted)
+    self.assertEqual(described["num_nextn_predict_layers"], 0)
 
   @parameterized.parameters(
     b"",

@@ -22,7 +22,18 @@ except ImportError:
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
 NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2", "qwen3_moe")
+NAMES += ("glm4_moe",)
 STRETCHES = ("yarn", "default", "llama3", "linear")
+
+# Of GLM-4.5's first model: groups, of which a token has some, and every part.
+GROUPS = {
+  "n_routed_experts": 20,
+  "n_group": 4,
+  "topk_group": 2,
+  "num_experts_per_tok": 3,
+  "n_shared_experts": 2,
+  "first_k_dense_replace": 1,
+}
 
 
 def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
@@ -66,10 +77,37 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
       # The only weight would always be 1, and the router's gradient rounding.
       "norm_topk_prob": bool(rng.integers(2)) and per_token > 1,
     }
+  if family == "glm4_moe":
+    described |= _glm4_moe(described, rng) | ({} if seed else GROUPS)
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
   if kind != "default":
     described["rope_scaling"] = _stretch(kind, rng)
   return described
+
+
+def _glm4_moe(described: dict, rng: np.random.Generator) -> dict:
+  groups = int(rng.choice([1, 2, 4]))
+  number = groups * int(rng.choice([2, 5, 16]))
+  chosen_groups = int(rng.integers(1, groups + 1))
+  most = min(number // groups * chosen_groups, 8)
+  per_token = int(rng.integers(1, most + 1))
+  return {
+    "attention_bias": bool(rng.integers(2)),
+    "use_qk_norm": bool(rng.integers(2)),
+    "partial_rotary_factor": float(rng.choice([0.5, 0.25])),
+    "n_routed_experts": number,
+    "n_group": groups,
+    "topk_group": chosen_groups,
+    "num_experts_per_tok": per_token,
+    "moe_intermediate_size": int(rng.integers(8, 20)),
+    "n_shared_experts": int(rng.integers(3)),
+    "first_k_dense_replace": int(
+      rng.integers(min(described["num_hidden_layers"], 3))
+    ),
+    "routed_scaling_factor": float(rng.choice([1.0, 2.5])),
+    # A single weight would always be 1, and the router's gradient rounding.
+    "norm_topk_prob": bool(rng.integers(2)) and per_token > 1,
+  }
 
 
 def _stretch(kind: str, rng: np.random.Generator) -> dict:
@@ -112,7 +150,10 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
     dtype=getattr(torch, dtype),
   ).eval()
   with torch.no_grad():
-    for weight in model.parameters():
+    routers = (
+      bias for name, bias in model.named_buffers() if name.endswith("_bias")
+    )
+    for weight in (*model.parameters(), *routers):
       weight.add_(0.1 * torch.randn_like(weight))
   return model
 

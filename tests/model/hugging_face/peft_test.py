@@ -1,5 +1,6 @@
 """PEFT computes with our adapters what we do, and we with PEFT's."""
 
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -17,7 +18,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import peft as ours
 from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
-from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.lora import IN_ATTENTION, LoraConfig
 from agentrl_jax.model.policy import Policy
 from tests.model.hugging_face import families
 from tests.settings import COMPUTE, lora_config
@@ -50,10 +51,27 @@ MODELS = {
     pre_norm=False,
     sandwich_norm=True,
   ),
+  "glm4_moe": ModelConfig(
+    **SIZES,
+    qkv_bias=True,
+    num_experts=4,
+    experts_per_token=2,
+    sigmoid_router=True,
+    dense_layers=1,
+    dense_mlp_width=20,
+  ),
   "glm4": ModelConfig(
     **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
   ),
 }
+
+
+def fitting(model: ModelConfig, config: LoraConfig = CONFIG) -> LoraConfig:
+  """The same adapters, in a mixture of attention alone."""
+  if not model.num_experts:
+    return config
+  targets = tuple(name for name in config.targets if name in IN_ATTENTION)
+  return dataclasses.replace(config, targets=targets)
 
 
 def adapters_of(model: ModelConfig, config: LoraConfig = CONFIG):
@@ -88,6 +106,8 @@ class FolderTest(parameterized.TestCase):
   )
   def test_comes_back_bit_for_bit(self, name, targets):
     config = lora_config(rank=3, alpha=6.0, targets=targets)
+    config = fitting(MODELS[name], config)
+    targets = config.targets
     adapters = self.write(MODELS[name], config)
     found, again = ours.read_adapters(self.folder, MODELS[name])
     if name == "glm4" and "up" in targets and "gate" not in targets:
@@ -232,20 +252,22 @@ class PeftTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_peft_loads_ours(self, family):
     model, config, params = self.build(family)
-    adapters = adapters_of(config)
+    adaptation = fitting(config)
+    adapters = adapters_of(config, adaptation)
+    base = str(self.root / "base")
     ours.write_adapters(
-      self.root / "ours", adapters, config, CONFIG, base=str(self.root / "base")
+      self.root / "ours", adapters, config, adaptation, base=base
     )
     import peft  # late: it reads torch, for seconds
 
     theirs = peft.PeftModel.from_pretrained(model, self.root / "ours").eval()
-    adapted = self.compare(theirs, config, params, adapters, CONFIG)
+    adapted = self.compare(theirs, config, params, adapters, adaptation)
     with theirs.disable_adapter(), families.torch.no_grad():
       ids = np.random.default_rng(0).integers(0, config.vocab_size, (2, 17))
       plain = theirs(families.torch.tensor(ids)).logits.numpy()
     self.assertGreater(np.abs(adapted - plain).max(), 0.01)
 
-  @parameterized.parameters("qwen2", "glm4")
+  @parameterized.parameters("qwen2", "glm4", "glm4_moe")
   @pytest.mark.slow
   def test_we_load_pefts(self, family):
     model, config, params = self.build(family)

@@ -131,6 +131,31 @@ class RefusalTest(parameterized.TestCase):
     tensor_files.write_file(path, entries, arrays)
     self.refused(folder, f"lacks 1 tensors, {name} first")
 
+  def test_layers_that_predict_further_tokens_are_passed_over(self):
+    folder = self.written(max_file_bytes=10**9)
+    expected = read_params(folder, self.policy, self.mesh)
+    described = json.loads((folder / hugging_face.CONFIG_FILE).read_text())
+    more = {
+      f"model.layers.2.{name}.weight": np.ones((2, 2), "f4")
+      for name in ("eh_proj", "mlp.experts.0.up_proj")
+    }
+    self.changed(folder / tensor_files.SINGLE_FILE, lambda x: x.update(more))
+    for number, outcome in ((1, None), (0, "holds model.layers.2.")):
+      described["num_nextn_predict_layers"] = number
+      (folder / hugging_face.CONFIG_FILE).write_text(json.dumps(described))
+      if outcome:
+        self.refused(folder, outcome)
+        continue
+      with self.assertLogs(level="INFO") as logs:
+        found = read_params(folder, self.policy, self.mesh)
+      self.assertIn("holds 2 tensors of layers that predict", logs.output[0])
+      jax.tree.map(np.testing.assert_array_equal, found, expected)
+      again = folder.with_name("again")
+      export.write_params(again, found, CONFIG, context=64, beside=folder)
+      wrote = json.loads((again / hugging_face.CONFIG_FILE).read_text())
+      self.assertEqual(wrote["num_nextn_predict_layers"], 0)
+      read_params(again, self.policy, self.mesh)
+
   def changed(self, path, change):
     """Writes a file of tensors again, after `change` of their dict."""
     with TensorFile(path) as file:

@@ -54,6 +54,10 @@ EXPERTS = dataclasses.replace(
   num_experts=8,
   experts_per_token=2,
   mlp_width=512,
+  sigmoid_router=True,
+  shared_experts=1,
+  dense_layers=1,
+  dense_mlp_width=2048,
 )
 
 
@@ -90,7 +94,10 @@ def write_noise(
   rng = np.random.default_rng(0)
   dtype = np.dtype(ml_dtypes.bfloat16)
   entries = Tensors(config, dtype).entries
-  sizes = {name: 2 * math.prod(shape) for name, (_, shape) in entries.items()}
+  sizes = {
+    name: of.itemsize * math.prod(shape)
+    for name, (of, shape) in entries.items()
+  }
   files = dict(tensor_files.split_by_size(sizes, file_bytes))
   folder.mkdir()
   for file, names in files.items():

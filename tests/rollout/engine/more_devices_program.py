@@ -31,6 +31,14 @@ BASE = dataclasses.replace(
   small.policy().config, vocab_size=64, mlp_width=64, width=64
 )
 EXPERTS = {"num_experts": 8, "experts_per_token": 3, "normed_experts": True}
+SHARED = EXPERTS | {
+  "sigmoid_router": True,
+  "expert_groups": 4,
+  "groups_per_token": 2,
+  "shared_experts": 1,
+  "dense_layers": 1,
+  "dense_mlp_width": 32,
+}
 # Queries of a head that four devices can share, that they cannot, and of the
 # only head; the kernel of a TPU, in Pallas's interpreter; drafts; experts.
 # The first has a norm over all heads, wherever they are.
@@ -53,6 +61,7 @@ CASES = {
     {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8},
   ),
   "experts": ({"num_heads": 8, "num_kv_heads": 2} | EXPERTS, {}, {}),
+  "shared experts": ({"num_heads": 8, "num_kv_heads": 2} | SHARED, {}, {}),
 }
 
 
@@ -67,7 +76,7 @@ def main(*names: str) -> None:
   if not names or "weights" in names:
     weights = [
       _ways({"fsdp": 4, "tensor": 2}),
-      _ways({"fsdp": 2, "tensor": 2, "expert": 2}, **EXPERTS),
+      _ways({"fsdp": 2, "tensor": 2, "expert": 2}, **SHARED),
     ]
   sys.stdout.write(json.dumps({"cases": found, "weights": weights}))
 

@@ -34,10 +34,23 @@ DEVICES = 8
 MODEL = dataclasses.replace(
   small.MODEL, num_heads=16, num_kv_heads=8, joint_qk_norm=True
 )
+EXPERTS = dataclasses.replace(
+  MODEL, num_experts=8, experts_per_token=3, normed_experts=True, mlp_width=12
+)
 MODELS = {
   "dense": MODEL,
-  "experts": dataclasses.replace(
-    MODEL, num_experts=8, experts_per_token=3, normed_experts=True, mlp_width=12
+  "experts": EXPERTS,
+  # Groups of experts, one that all tokens share, and a dense first layer.
+  "shared experts": dataclasses.replace(
+    EXPERTS,
+    mlp_width=16,
+    sigmoid_router=True,
+    expert_groups=4,
+    groups_per_token=2,
+    expert_scale=2.5,
+    shared_experts=1,
+    dense_layers=1,
+    dense_mlp_width=24,
   ),
   "windows": dataclasses.replace(
     MODEL, window=9, window_period=2, local_rope_theta=100.0, sinks=True
@@ -88,7 +101,7 @@ def table() -> Iterable[Case]:
       *WAYS[-n % len(WAYS)],
       loss=list(LOSSES)[n % 2],
       shared=True,
-      model="experts" if mesh[-1] > 1 else "dense",
+      model="shared experts" if mesh[-1] > 1 else "dense",
     )
 
 
@@ -98,7 +111,7 @@ SAMPLE = (
   Case((1, 2, 2, 2, 1), False, "none", "attempts"),
   Case((2, 1, 2, 2, 1), True, "none", "tokens", constrained=True),
   Case((1, 2, 2, 2, 1), True, "none", "attempts", shared=True),
-  Case((1, 2, 2, 1, 2), True, "none", "tokens", model="experts"),
+  Case((1, 2, 2, 1, 2), True, "none", "tokens", model="shared experts"),
   Case(
     (1, 1, 1, 2, 4), False, "full", "attempts", shared=True, model="experts"
   ),
@@ -124,7 +137,12 @@ def update(batches, mesh, model, *, loss: str, **compute):
 
 @functools.cache
 def _made(config):
-  return jax.jit(Policy(config, COMPUTE).init)(jax.random.key(0))
+  params = jax.jit(Policy(config, COMPUTE).init)(jax.random.key(0))
+  if config.sigmoid_router:
+    routers = params["layers"]["experts"]
+    shape = routers["correction_bias"].shape
+    routers["correction_bias"] = jax.random.normal(jax.random.key(1), shape)
+  return params
 
 
 def _params(policy: Policy):
