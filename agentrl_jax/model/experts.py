@@ -11,6 +11,7 @@ for n > K.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -165,7 +166,8 @@ def _route_by_sigmoids(
   """Chooses by score + bias, weights by the score (arXiv:2412.19437, 2.1.2).
 
   Only experts of the best groups are chosen from: those with the largest sums
-  of their two best experts. The bias has no gradient.
+  of their two best experts. The bias has no gradient; in its place stands the
+  load of its expert, which `balance` takes.
   """
   rank_NE = jax.lax.stop_gradient(score_NE + bias_E)
   if c.groups_per_token < c.expert_groups:
@@ -179,7 +181,70 @@ def _route_by_sigmoids(
   weight_NK = jnp.take_along_axis(score_NE, expert_NK, axis=-1)
   if c.normed_experts:
     weight_NK /= weight_NK.sum(-1, keepdims=True) + 1e-20
-  return weight_NK * c.expert_scale, expert_NK
+  weight_NK *= c.expert_scale
+  bias_E = sharding.varying_like(bias_E, weight_NK)
+  return _with_load(weight_NK, bias_E, expert_NK), expert_NK
+
+
+@jax.custom_vjp
+def _with_load(
+  weight_NK: jax.Array, bias_E: jax.Array, expert_NK: jax.Array
+) -> jax.Array:
+  """Returns the weights; the slope of the bias is the load of each expert.
+
+  That is the number of tokens that chose it, of those on which the loss
+  depends. Micro-batches and devices add it up as they do gradients.
+  """
+  del bias_E, expert_NK
+  return weight_NK
+
+
+def _load_backward(
+  kept: tuple[jax.Array, jax.Array], slope_NK: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
+  expert_NK, bias_E = kept
+  is_counted_NKE = expert_NK[..., None] == jnp.arange(len(bias_E))
+  is_counted_NKE &= (slope_NK != 0).any(1)[:, None, None]
+  return slope_NK, is_counted_NKE.sum((0, 1)).astype(bias_E.dtype), None
+
+
+_with_load.defvjp(
+  lambda weight, bias, expert: (weight, (expert, bias)), _load_backward
+)
+_BIAS = ("layers", "experts", "correction_bias")
+
+
+def split_load(gradient: dict[str, Any]) -> tuple[Any, jax.Array | None]:
+  """Splits a gradient into that of a loss and the experts' loads, [L, E].
+
+  Without biases that choose experts, or with frozen ones, there are no loads.
+  """
+  stack, layer, name = _BIAS
+  router = gradient.get(stack, {}).get(layer, {})
+  if name not in router:
+    return gradient, None
+  return _with_bias(gradient, jnp.zeros_like(router[name])), router[name]
+
+
+def balance(updates: Any, load_LE: jax.Array, rate: float) -> Any:
+  """Puts steps of biases in an update: rate * sign(mean load - load).
+
+  Of arXiv:2408.15664; an optimizer's own, such as weight decay, are left out.
+  """
+  mean_L1 = load_LE.mean(-1, keepdims=True)
+  return _with_bias(updates, rate * jnp.sign(mean_L1 - load_LE))
+
+
+def imbalance(load_LE: jax.Array) -> jax.Array:
+  """Computes the largest load over the mean, on average over layers."""
+  mean_L = jnp.maximum(load_LE.mean(-1), 1)
+  return (load_LE.max(-1) / mean_L).mean()
+
+
+def _with_bias(tree: dict[str, Any], bias_LE: jax.Array) -> dict[str, Any]:
+  stack, layer, name = _BIAS
+  router = tree[stack][layer] | {name: bias_LE}
+  return tree | {stack: tree[stack] | {layer: router}}
 
 
 def apply_grouped(

@@ -303,8 +303,7 @@ def param_spec(
   )
 
 
-def path_of(keys: Sequence[Any]) -> tuple[str, ...]:
-  """Returns the names of a path that `tree_map_with_path` gives."""
+def _names(keys: Sequence[Any]) -> tuple[str, ...]:
   return tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
 
 
@@ -312,7 +311,7 @@ def param_shardings(params, mesh: Mesh):
   """Returns a tree of the leaves' shardings, checked to divide."""
 
   def sharding(keys, leaf) -> NamedSharding:
-    path = path_of(keys)
+    path = _names(keys)
     split = []
     for axis, (size, mesh_axis) in enumerate(
       zip(leaf.shape, param_spec(path, mesh), strict=True)
@@ -381,7 +380,7 @@ def gathered(params: Any, mesh: Mesh | None, dtype: str) -> Any:
     return params
 
   def gather(keys, leaf: jax.Array) -> jax.Array:
-    split = param_spec(path_of(keys))
+    split = param_spec(_names(keys))
     if "fsdp" not in split:
       return leaf
     whole = PartitionSpec(*(None if a == "fsdp" else a for a in split))
@@ -399,7 +398,7 @@ def in_dtype(params: Any, dtype: str) -> Any:
   """Casts the leaves that `gathered` would cast, permanently."""
 
   def cast(keys, leaf: jax.Array) -> jax.Array:
-    is_cast = "fsdp" in param_spec(path_of(keys))
+    is_cast = "fsdp" in param_spec(_names(keys))
     return _cast(keys, leaf, dtype) if is_cast else leaf
 
   return jax.tree_util.tree_map_with_path(cast, params)
@@ -419,7 +418,7 @@ def _cast(keys, leaf: jax.Array, dtype: str) -> jax.Array:
 
 
 def _dtype_of(keys, dtype: str) -> str:
-  return "float32" if path_of(keys)[-1] in FLOAT32 else dtype
+  return "float32" if _names(keys)[-1] in FLOAT32 else dtype
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

@@ -18,8 +18,10 @@ from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.losses import Mean, RatioMoments
-from agentrl_jax.model import sharding
+from agentrl_jax.model import experts, sharding
 from agentrl_jax.model.compiler_options import check_known
+from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.metrics import (
   EngineDrift,
@@ -55,8 +57,11 @@ class Learner:
     objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
+    *,
+    expert_bias_rate: float = 0.0,
   ):
     self._policy = policy
+    self._expert_bias_rate = expert_bias_rate
     self._objective = objective
     self._optimizer = optimizer
     self.mesh = mesh
@@ -245,22 +250,20 @@ class Learner:
     totals, metrics = sums
     weight = metrics["loss"].weight
     weight = jnp.where(weight > 0, weight, 1)  # it may be a fraction below 1
+    totals, load_LE = experts.split_load(totals)
     grads = jax.tree.map(lambda g: g / weight, totals)
     updates, optimizer = self._optimizer.update(
       grads, state.optimizer, state.params
     )
-    updates = jax.tree_util.tree_map_with_path(_without_biases, updates)
+    if load_LE is not None:
+      updates = experts.balance(updates, load_LE, self._expert_bias_rate)
+      uneven = Mean(experts.imbalance(load_LE), jnp.ones(()))
+      metrics |= {"expert_load": uneven}
     state = TrainState(
       optax.apply_updates(state.params, updates), optimizer, state.version + 1
     )
     norm = Mean(optax.tree.norm(grads), jnp.ones(()))
     return state, metrics | {"gradient_norm": norm}
-
-
-def _without_biases(path: Sequence[Any], update: jax.Array) -> jax.Array:
-  """Returns 0 for a router's bias, which weight decay would change."""
-  is_bias = sharding.path_of(path)[-1] == "correction_bias"
-  return jnp.zeros_like(update) if is_bias else update
 
 
 def _refuse_not_finite(report: dict[str, float], version: int) -> None:
@@ -319,6 +322,18 @@ class OptimizerConfig:
   b2: float
   weight_decay: float
   clip_norm: float
+  expert_bias_rate: float
+
+  def check_experts(self, model: ModelConfig, lora: LoraConfig) -> None:
+    """Raises `ConfigError` if biases are to change that are fixed, or none."""
+    if self.expert_bias_rate and (lora or not model.sigmoid_router):
+      raise ConfigError(
+        f"optimizer.expert_bias_rate={self.expert_bias_rate} changes biases of "
+        f"routers, and with model.sigmoid_router={model.sigmoid_router} and "
+        f"lora.rank={lora.rank} none is trained: set "
+        "--config.optimizer.expert_bias_rate=0 and "
+        "--config.warm_start.optimizer.expert_bias_rate=0"
+      )
 
   def __post_init__(self) -> None:
     if not self.learning_rate > 0:

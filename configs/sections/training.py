@@ -23,6 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
         b2=0.95,  # decay of AdamW's mean square
         weight_decay=0.01,  # of AdamW, times the learning rate
         clip_norm=1.0,  # largest norm of a gradient
+        expert_bias_rate=0.0,  # as optimizer.expert_bias_rate
       ),
     ),
     train=create(
@@ -49,6 +50,9 @@ def get_config() -> ml_collections.ConfigDict:
       b2=0.999,  # decay of AdamW's mean square
       weight_decay=0.0,  # of AdamW, times the learning rate
       clip_norm=1.0,  # largest norm of a gradient
+      # Step of the bias by which a sigmoid router chooses an expert: up if it
+      # had fewer tokens than the mean, down if more; 0: biases stay.
+      expert_bias_rate=0.0,
     ),
     reference=create(
       # Place of the KL reference: resident on the devices, offloaded to the

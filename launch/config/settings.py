@@ -372,6 +372,8 @@ def _folder(target: str) -> str:
 def _check_together(s: Settings, steps: int) -> None:
   """Checks the sections against each other."""
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
+  s.optimizer.check_experts(s.model, s.lora)
+  s.warm_start_optimizer.check_experts(s.model, s.lora)
   check_layouts(s.layouts, s.model, s.compute, s.batch.sharing)
   check_sampling(s.sampling)
   for key, room in (

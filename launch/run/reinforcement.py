@@ -54,6 +54,7 @@ def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
     ),
     make_optimizer(settings.optimizer, steps),
     policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
+    expert_bias_rate=settings.optimizer.expert_bias_rate,
   )
 
 

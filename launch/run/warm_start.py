@@ -49,6 +49,7 @@ def warm_start(
     supervised_objective(policy, settings.loss),
     make_optimizer(settings.warm_start_optimizer, num_steps),
     policy.mesh or sharding.make_mesh(settings.mesh, slices=settings.slices),
+    expert_bias_rate=settings.warm_start_optimizer.expert_bias_rate,
   )
   checkpoints = Checkpoints(
     context.folder.checkpoints(STAGE),

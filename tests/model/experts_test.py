@@ -214,6 +214,34 @@ class RouteTest(parameterized.TestCase):
       )
     self.assertGreater(others, 10)
 
+  def test_the_slope_of_a_bias_is_the_load_of_its_expert(self):
+    """Of the tokens that a loss depends on: here not of the last three."""
+    c = dataclasses.replace(MODEL, sigmoid_router=True, normed_experts=True)
+    x_ND, router_DE = np.random.default_rng(0).normal(size=(2, 12, 12))
+    bias_E = jnp.arange(6) / 10
+
+    def total(bias_E):
+      weight_NK, expert_NK = experts.route(
+        jnp.asarray(x_ND), jnp.asarray(router_DE[:, :6]), bias_E, c=c
+      )
+      return jnp.sum(jnp.sin(weight_NK[:9])), expert_NK
+
+    load_E, expert_NK = jax.grad(total, has_aux=True)(bias_E)
+    wanted_E = np.bincount(expert_NK[:9].reshape(-1), minlength=6)
+    np.testing.assert_array_equal(load_E, wanted_E)
+    self.assertGreater(wanted_E.max(), wanted_E.mean())
+    gradient = {"layers": {"experts": {"correction_bias": load_E[None]}}}
+    rest, load_LE = experts.split_load(gradient)
+    self.assertFalse(rest["layers"]["experts"]["correction_bias"].any())
+    step = experts.balance(rest, load_LE, 0.5)
+    np.testing.assert_array_equal(
+      step["layers"]["experts"]["correction_bias"][0],
+      0.5 * np.sign(3 - wanted_E),
+    )
+    self.assertAlmostEqual(
+      float(experts.imbalance(load_LE)), wanted_E.max() / 3, places=6
+    )
+
   def test_near_experts_keep_their_places_in_bfloat16(self):
     x_ND = jnp.ones((1, 12), jnp.bfloat16)
     router_DE = jnp.zeros((12, 6)).at[0].set(1 + jnp.arange(6) * 1e-4)

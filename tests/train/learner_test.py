@@ -62,6 +62,26 @@ class UpdateTest(parameterized.TestCase):
     )
     self.assertEqual(int(state.version), 1)
 
+  @parameterized.parameters(0.0, 0.25)
+  @pytest.mark.slow
+  def test_a_routers_bias_steps_by_its_rate_alone(self, rate):
+    """Neither the optimizer nor its weight decay moves it."""
+    model = dataclasses.replace(
+      small.MODEL, num_experts=4, experts_per_token=1, sigmoid_router=True
+    )
+    policy, learner = small.make_learner(model=model, expert_bias_rate=rate)
+    params = policy.init(jax.random.key(0))
+    bias = 1e-3 * jnp.arange(4.0)
+    routers = params["layers"]["experts"]
+    routers["correction_bias"] += bias
+    before = np.asarray(routers["correction_bias"])
+    state, metrics = learner.update(learner.init(params), small.make_batches(5))
+    after = np.asarray(state.params["layers"]["experts"]["correction_bias"])
+    steps = (after - before) / (rate or 1)
+    self.assertEqual(np.abs(steps).max().round(5), 1 if rate else 0)
+    np.testing.assert_allclose(steps, steps.round(), atol=1e-5)
+    self.assertBetween(metrics["expert_load"], 1, 4)
+
   @pytest.mark.slow
   def test_params_that_were_handed_in_stay_usable(self):
     policy, learner = small.make_learner()

@@ -383,6 +383,7 @@ class OptimizerTest(parameterized.TestCase):
     "b2": 0.95,
     "weight_decay": 0.0,
     "clip_norm": 1.0,
+    "expert_bias_rate": 0.0,
   }
 
   def test_warms_up_and_decays(self):

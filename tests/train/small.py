@@ -163,6 +163,7 @@ def make_learner(
   loss=None,
   learning_rate=1e-2,
   eps=1e-8,
+  expert_bias_rate=0.0,
   **axes,
 ):
   mesh = mesh or sharding.make_mesh(axes, jax.devices()[:1])
@@ -171,4 +172,7 @@ def make_learner(
   optimizer = optax.chain(
     optax.clip_by_global_norm(1.0), optax.adamw(learning_rate, eps=eps)
   )
-  return policy, Learner(policy, objective, optimizer, mesh)
+  learner = Learner(
+    policy, objective, optimizer, mesh, expert_bias_rate=expert_bias_rate
+  )
+  return policy, learner

@@ -196,6 +196,11 @@ class SettingsTest(parameterized.TestCase):
     ("micro", {"mesh.data": 4}, "micro_batch=7 rows cannot be split over"),
     ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
     (
+      "no_bias",
+      {"warm_start.optimizer.expert_bias_rate": 0.1},
+      "expert_bias_rate=0.1 changes .*sigmoid_router=False and lora.rank=0",
+    ),
+    (
       "no_task_without_chats",
       {"tasks.names": (), "train.steps": 0},
       "tasks.names is empty; name one of .* warm_start.chats",

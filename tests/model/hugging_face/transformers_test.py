@@ -124,6 +124,10 @@ class TransformersTest(parameterized.TestCase):
     self.assertEqual(set(named.entries), set(theirs))
     for name, wanted in theirs.items():
       found = named.gathered(gradient, name)
+      if name.endswith("e_score_correction_bias"):  # loads stand in its place
+        self.assertGreater(found.max(), 0)
+        np.testing.assert_array_equal(found, found.round())
+        continue
       self.assertLessEqual(
         np.abs(found - wanted).max(), 1e-3 * np.abs(wanted).max(), name
       )

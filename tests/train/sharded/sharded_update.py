@@ -127,6 +127,7 @@ def update(batches, mesh, model, *, loss: str, **compute):
     model=model,
     compute=compute_config(**compute),
     loss=small.loss_config(**LOSSES[loss]),
+    expert_bias_rate=0.01 * model.sigmoid_router,
     **small.PLAIN_STEPS,
   )
   state = learner.init(_params(policy))
