@@ -372,7 +372,7 @@ class Policy:
     layers = params["layers"]
     if not isinstance(layers, dict):
       return layers
-    stacks = [unstacked(params[stack]) for stack in self.config.stacks]
+    stacks = (unstacked(params[stack]) for stack in STACKS if stack in params)
     return list(itertools.chain(*stacks))
 
   def _folded(self, layer: Params) -> Params:

@@ -1,5 +1,7 @@
 """Published layers are those of the policy, whatever form they had."""
 
+import dataclasses
+
 import jax
 import numpy as np
 from absl.testing import parameterized
@@ -20,6 +22,15 @@ MODEL = ModelConfig(
   mlp_width=12,
   value_head=True,
 )
+# A dense layer before two with experts, whose router stays float32.
+STACKS = dataclasses.replace(
+  MODEL,
+  num_experts=4,
+  experts_per_token=2,
+  sigmoid_router=True,
+  dense_layers=1,
+  dense_mlp_width=6,
+)
 
 
 class Sink:
@@ -28,17 +39,21 @@ class Sink:
 
 
 class PublishTest(parameterized.TestCase):
-  @parameterized.product(scan=(True, False), dtype=("float32", "bfloat16"))
-  def test_layers_are_copied_in_order_and_turned_for_one_cpu(self, scan, dtype):
+  @parameterized.product(
+    scan=(True, False), dtype=("float32", "bfloat16"), model=(MODEL, STACKS)
+  )
+  def test_layers_are_copied_in_order_and_turned_for_one_cpu(
+    self, scan, dtype, model
+  ):
     mesh = sharding.make_mesh({}, jax.devices()[:1])
-    policy = Policy(MODEL, compute_config(scan_layers=scan), mesh)
+    policy = Policy(model, compute_config(scan_layers=scan), mesh)
     params = policy.init(jax.random.key(0))
     sink = Sink()
     publisher = Publisher(policy, sink, dtype=dtype)
     publisher.publish(params, 0)
-    wanted = jax.tree.map(
-      lambda x: x.astype(dtype), policy.to_decode(policy.plain(params))
-    )
+    decoded = policy.to_decode(policy.plain(params))
+    self.assertLen(decoded["layers"], 3)
+    wanted = sharding.copied(decoded, dtype)
     self.assertEqual(
       jax.tree.structure(sink.params), jax.tree.structure(wanted)
     )
