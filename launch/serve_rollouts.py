@@ -188,6 +188,7 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
     policy,
     versions,
     meshes=[place.mesh for place in places],
+    weights=settings.engine.weights,
   )
   codec = codec_provider(config, settings)
   engine = RolloutEngine(

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from agentrl_jax.model import quantization
 from agentrl_jax.model.attention import reference
-from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.experts import Experts
 from agentrl_jax.model.lora import INPUT_AXES, LoraConfig
 
@@ -100,10 +101,10 @@ class Projection(nnx.Module):
   def _product(self, x: Array) -> Array:
     num_axes = len(self.inputs)
     if self.kernel is None:
-      return project_turned(x, self.turned[...].astype(x.dtype), num_axes)
-    kernel = self.kernel[...].astype(x.dtype)
+      return quantization.project(project_turned, x, self.turned[...], num_axes)
     if not self.adapter_scale:
-      return project(x, kernel, num_axes)
+      return quantization.project(project, x, self.kernel[...], num_axes)
+    kernel = self.kernel[...].astype(x.dtype)
     a, b = (p[...].astype(x.dtype) for p in (self.lora_a, self.lora_b))
     return project_adapted(x, kernel, a, b, num_axes, self.adapter_scale)
 
@@ -340,6 +341,49 @@ def make_modules(
   return stem, layers
 
 
+def copying(params: dict[str, Any], gain: float) -> dict[str, Any]:
+  """Lets all layers but the first begin with heads that copy tokens.
+
+    o = gain v^T / G
+
+  A head adds a projection of the tokens that it attends to, which raises their
+  own logits where embeddings are tied. From random params a policy has to find
+  this map by training, one frequent token after another. The product of values
+  and outputs near the identity is what "mimetic initialization" takes from
+  trained models (arXiv:2305.09828); here the factors stay random, and a gain
+  makes the copy as large as what the layer adds to.
+
+  Args:
+    params: fresh ones, with stacked layers.
+    gain: 1 copies with about the norm of the attended states, of the part that
+      the heads see.
+
+  Returns:
+    The same params but for the output kernels of attention, [L, K, G, H, D]:
+    L layers, K key/value heads, G query heads of each, H channels, D width.
+  """
+  is_first = True
+  for stack in STACKS:
+    if stack in params:
+      layers = _copying(params[stack], gain, is_first=is_first)
+      params, is_first = params | {stack: layers}, False
+  return params
+
+
+def _copying(
+  layers: dict[str, Any], gain: float, *, is_first: bool
+) -> dict[str, Any]:
+  attention = layers["attention"]
+  v_LDKH, o_LKGHD = attention["v"]["kernel"], attention["o"]["kernel"]
+  transposed_LK1HD = jnp.moveaxis(v_LDKH, 1, 3)[:, :, None]
+  copying_LKGHD = jnp.broadcast_to(
+    gain / o_LKGHD.shape[2] * transposed_LK1HD, o_LKGHD.shape
+  )
+  o_LKGHD = jnp.concatenate([o_LKGHD[:is_first], copying_LKGHD[is_first:]])
+  o = attention["o"] | {"kernel": o_LKGHD}
+  return layers | {"attention": attention | {"o": o}}
+
+
 # Name of a kernel with its outputs first, as `decoder.Projection` has it.
 TURNED = "turned"
 
@@ -376,9 +420,10 @@ def _turned(name: str, part: dict[str, Any]) -> dict[str, Any]:
     return turned(part)
   rest = {name: x for name, x in part.items() if name != "kernel"}
   inputs = range(INPUT_AXES[name])
+  last = [n - len(inputs) for n in inputs]
   return rest | {
-    TURNED: jnp.moveaxis(
-      part["kernel"], inputs, [n - len(inputs) for n in inputs]
+    TURNED: jax.tree.map(
+      lambda x: jnp.moveaxis(x, inputs, last), part["kernel"]
     )
   }
 

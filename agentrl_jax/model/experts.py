@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from agentrl_jax.model import sharding
+from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.attention.packed import platform_of
 from agentrl_jax.model.config import ModelConfig
 
@@ -65,7 +65,7 @@ class Experts(nnx.Module):
     params = (self.gate, self.up, self.down)
     if self.has_bias:
       params += (self.gate_bias, self.up_bias, self.down_bias)
-    return tuple(param[...].astype(dtype) for param in params)
+    return tuple(quantization.converted(param[...], dtype) for param in params)
 
 
 def apply(
@@ -275,7 +275,7 @@ def apply_grouped(
   x_PD = jnp.where(is_ours_P1, x_PD, 0)
 
   def product(x_PI: jax.Array, matrix_EIO: jax.Array, bias: int) -> jax.Array:
-    y_PO = jax.lax.ragged_dot(x_PI, matrix_EIO, size_E)
+    y_PO = quantization.ragged_dot(x_PI, matrix_EIO, size_E)
     if not biases:
       return y_PO
     # By a product, whose gradient is one, too.
@@ -301,6 +301,10 @@ def apply_all(
   limit: float = 0.0,
 ) -> jax.Array:
   """Computes `apply_grouped` by every expert of every token."""
+  gate_EDF, up_EDF, down_EFD = (
+    quantization.dequantized(matrix, x_ND.dtype)
+    for matrix in (gate_EDF, up_EDF, down_EFD)
+  )
   is_chosen_NKE = expert_NK[..., None] == jnp.arange(len(gate_EDF))
   weight_NE = jnp.sum(is_chosen_NKE * weight_NK[..., None], axis=1)
 

@@ -35,13 +35,14 @@ from jax.sharding import (
 )
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.model import quantization
 from agentrl_jax.model.config import STACKS
 
 # The name of gathered params, for whoever decides what a backward pass keeps.
 GATHERED = "gathered params"
 
 # Params that keep this dtype in computations, rollouts and files, by name.
-FLOAT32 = ("exact_router", "correction_bias")
+FLOAT32 = ("exact_router", "correction_bias", quantization.SCALE)
 
 MESH_AXES = ("data", "fsdp", "tensor", "sequence", "expert")
 
@@ -289,7 +290,8 @@ def param_spec(
 
   `mesh` is one of `decoding_mesh`, or None for any other.
   """
-  name = "/".join(path)
+  is_quantized = path[-1] in (quantization.VALUES, quantization.SCALE)
+  name = "/".join(path[:-1] if is_quantized else path)
   for end, axes in LOGICAL_AXES.items():
     if name == end or name.endswith("/" + end):
       # Layers that are separate, for decoding, are in a tuple: by number.
@@ -304,7 +306,10 @@ def param_spec(
 
 
 def _names(keys: Sequence[Any]) -> tuple[str, ...]:
-  return tuple(str(getattr(k, "key", getattr(k, "idx", k))) for k in keys)
+  return tuple(
+    str(next(getattr(k, a) for a in ("key", "idx", "name") if hasattr(k, a)))
+    for k in keys
+  )
 
 
 def param_shardings(params, mesh: Mesh):
@@ -316,6 +321,8 @@ def param_shardings(params, mesh: Mesh):
     for axis, (size, mesh_axis) in enumerate(
       zip(leaf.shape, param_spec(path, mesh), strict=True)
     ):
+      if path[-1] == quantization.SCALE and size == 1:
+        mesh_axis = None  # an axis of inputs
       parts = axis_size(mesh, mesh_axis)
       if size % parts and mesh_axis == COPIES:
         mesh_axis = None  # queries that cannot be shared are copied, too
@@ -405,10 +412,14 @@ def in_dtype(params: Any, dtype: str) -> Any:
 
 
 def copied(params: Any, dtype: str) -> Any:
-  """Copies params as rollouts have them: all in `dtype` but for `FLOAT32`."""
+  """Copies params as rollouts have them: all in `dtype` but for `FLOAT32`.
+
+  What is quantised keeps its dtype.
+  """
 
   def copy(keys, leaf: jax.Array) -> jax.Array:
-    return jnp.array(leaf, _dtype_of(keys, dtype))
+    is_quantized = _names(keys)[-1] == quantization.VALUES
+    return jnp.array(leaf, None if is_quantized else _dtype_of(keys, dtype))
 
   return jax.tree_util.tree_map_with_path(copy, params)
 

@@ -20,6 +20,12 @@ from agentrl_jax.errors import ConfigError, GeneratorFault
 MAX_STOPS = records.MAX_STOPS  # stop tokens of one request
 MAX_BIASES = 1024  # entries of `logit_bias` of one request
 MAX_TOP = 20  # alternatives returned per token
+# Values of `engine.weights`.
+WEIGHTS = {
+  "full": "as they are published",
+  "int8": "kernels in integers of 8 bits, a scale per output channel",
+  "fp8": "the same in float8_e4m3fn",
+}
 # Of the slots of a call, those whose drafts a step computes: one in so many.
 _DRAFTING_SHARES = (8, 2, 1)
 
@@ -280,6 +286,7 @@ class EngineConfig:
   # Older weights per policy slot that are kept for answers that started with
   # them; 0: answers go on with the newest.
   old_weights: int
+  weights: str  # one of `WEIGHTS`, that the engine decodes with
   # Number of devices of each policy slot; (): all policy slots on all devices.
   slices: tuple[int, ...]
   # Tokens that are guessed ahead and computed with the next one; 0: none.
@@ -315,6 +322,16 @@ class EngineConfig:
         f"engine.lengths={self.lengths} must lie between 1 and "
         f"engine.context={self.context}"
       )
+    self._check_weights()
+    self._check_prefix_cache()
+    self._check_pages()
+    self._check_drafts()
+
+  def _check_weights(self) -> None:
+    if self.weights not in WEIGHTS:
+      raise ConfigError(
+        f"engine.weights={self.weights!r} is none of {', '.join(WEIGHTS)}"
+      )
     if self.slices and (
       len(self.slices) != len(self.slots) or min(self.slices) < 1
     ):
@@ -323,9 +340,6 @@ class EngineConfig:
         f"of the policy slots of engine.slots={self.slots}, or be () for all "
         "policy slots on all devices"
       )
-    self._check_prefix_cache()
-    self._check_pages()
-    self._check_drafts()
 
   def _check_pages(self) -> None:
     if self.page_size < 0:

@@ -29,6 +29,9 @@ def get_config() -> ml_collections.ConfigDict:
       # Older sets of weights per policy slot, kept for answers that began on
       # them; 0: after a swap, answers continue with the new weights.
       old_weights=0,
+      # Weights to decode with: full, as the learner has them; or int8 or fp8,
+      # half of bfloat16's bytes. See "Weights in eight bits" in docs/engine.md.
+      weights="full",
       slices=(),  # devices of each policy slot; (): all share all devices
       # Tokens that a slot guesses from what it, or its group, has had before,
       # and computes together with its next token; 0: none. Changes no answer.

@@ -13,7 +13,7 @@ def get_config() -> ml_collections.ConfigDict:
       store="",
       # Gain of heads that copy tokens from the first update on, in all layers
       # of fresh params but the first; 0 begins with random heads. See
-      # agentrl_jax/model/initialization.py.
+      # agentrl_jax/model/decoder.py.
       copy_gain=0.0,
       optimizer=create(
         learning_rate=2e-3,  # highest value of the learning rate

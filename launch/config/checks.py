@@ -18,6 +18,7 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.sharding import row_shares
 from agentrl_jax.rollout.api import EngineConfig
+from agentrl_jax.rollout.settings import RolloutsConfig
 from agentrl_jax.train.config.advantage import (
   CRITIC_ESTIMATORS,
   KEEPS,
@@ -326,6 +327,30 @@ def check_policy_slots(
       f"cross_policy.policy_slots={policy_slots}, cross_policy.weights="
       f"{cross_policy.weights} and engine.slots={engine.slots} must have one "
       "entry per policy slot each"
+    )
+
+
+def check_quantized(
+  engine: EngineConfig, rollouts: RolloutsConfig, loss: LossConfig
+) -> None:
+  """Raises `ConfigError` for `engine.weights` without a reader or correction.
+
+  The sampler is another policy than the learner's of the same version then.
+  """
+  if engine.weights == "full":
+    return
+  given = f"engine.weights={engine.weights!r}"
+  if rollouts.addresses and rollouts.protocol != "agentrl":
+    raise ConfigError(
+      f"{given} is not for engines that speak rollouts.protocol="
+      f"{rollouts.protocol!r}: they choose their weights as they start. "
+      "Set --config.engine.weights=full"
+    )
+  if loss.proximal == "recomputed" and loss.importance == "none":
+    raise ConfigError(
+      f"{given} samples by other weights than loss.proximal='recomputed' "
+      "computes with, and loss.importance='none' does not correct for it: set "
+      "--config.loss.importance=truncated, or --config.loss.proximal=behavior"
     )
 
 

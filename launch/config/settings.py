@@ -66,6 +66,7 @@ from launch.config.checks import (
   check_layouts,
   check_learning,
   check_policy_slots,
+  check_quantized,
   check_read,
   check_sampling,
   check_stored,
@@ -376,6 +377,7 @@ def _check_together(s: Settings, steps: int) -> None:
   s.warm_start_optimizer.check_experts(s.model, s.lora)
   check_layouts(s.layouts, s.model, s.compute, s.batch.sharing)
   check_sampling(s.sampling)
+  check_quantized(s.engine, s.rollouts, s.loss)
   for key, room in (
     ("engine.context", s.engine.context),
     ("train.row_length", s.batch.row_length),

@@ -17,7 +17,7 @@ from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.data.packing import PrefixTree
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import sharding
+from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.attention.cached import choose as choose_cached
 from agentrl_jax.model.attention.cached import choose_paged
 from agentrl_jax.model.attention.packed import choose
@@ -250,7 +250,7 @@ def rollout_programs(
   policy = Policy(settings.model, settings.compute, mesh)
   config, c = settings.engine, settings.model
   slots = config.slots[policy_slot]
-  params = abstract_weights(policy, mesh, dtype)
+  params = abstract_weights(policy, mesh, dtype, config.weights)
   cache = slot_cache(config, policy, mesh, policy_slot)
   fed = max(config.slot_sizes(min(slots, config.prefill_slots)))
   chunk = config.prefill_chunks[-1]
@@ -389,11 +389,18 @@ def abstract_drafts(config: EngineConfig, slots: int) -> Any:
   return jax.eval_shape(lambda: drafts.empty_drafts(slots, config.context))
 
 
-def abstract_weights(policy: Policy, mesh: Mesh, dtype: str) -> Any:
+def abstract_weights(
+  policy: Policy, mesh: Mesh, dtype: str, weights: str
+) -> Any:
   """Shapes of params to decode with, split as on a rollout server."""
-  apart = jax.eval_shape(policy.unstacked, policy.abstract_params())
+  apart = jax.eval_shape(
+    lambda params: sharding.copied(
+      policy.unstacked(quantization.quantize(params, weights)), dtype
+    ),
+    policy.abstract_params(),
+  )
   return jax.tree.map(
-    lambda leaf, where: shape(leaf.shape, dtype, where),
+    lambda leaf, where: shape(leaf.shape, leaf.dtype, where),
     apart,
     sharding.param_shardings(apart, mesh),
   )

@@ -69,17 +69,23 @@ def rollout_residents(
   *,
   dtype: str,
   policy_slots: Sequence[int] | None = None,
+  is_server: bool = False,
 ) -> Residents:
   """Weights, cache and store of policy slots, and incoming weights.
 
   `policy_slots` are those on the mesh; None is all of them.
 
   New weights arrive beside those that are served, and beside older ones that
-  running answers are finished on.
+  running answers are finished on. With `is_server` they arrive in full, as
+  snapshots have them, else as they are served.
   """
   policy = Policy(settings.model, settings.compute, mesh)
-  weights = bytes_per_chip(abstract_weights(policy, mesh, dtype))
-  by_name = {"weights on their way": weights}
+  kind = settings.engine.weights
+  weights, arriving = (
+    bytes_per_chip(abstract_weights(policy, mesh, dtype, kind))
+    for kind in (kind, "full" if is_server else kind)
+  )
+  by_name = {"weights on their way": arriving}
   for policy_slot in (
     range(settings.engine.num_policy_slots)
     if policy_slots is None
@@ -119,10 +125,16 @@ class PolicySlotPlace:
   mesh: Mesh
   policy_slots: tuple[int, ...]
 
-  def residents(self, settings: Settings, dtype: str) -> Residents:
+  def residents(
+    self, settings: Settings, dtype: str, *, is_server: bool = False
+  ) -> Residents:
     """Bytes that the policy slots keep on one of the chips."""
     return rollout_residents(
-      settings, self.mesh, dtype=dtype, policy_slots=self.policy_slots
+      settings,
+      self.mesh,
+      dtype=dtype,
+      policy_slots=self.policy_slots,
+      is_server=is_server,
     )
 
 

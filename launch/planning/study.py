@@ -330,7 +330,9 @@ class Planner:
       by_name |= residents.learner_residents(settings, self._mesh(settings))
     if together or is_rollout:
       place = self._answering(settings)
-      by_name |= place.residents(settings, self._dtype(settings))
+      by_name |= place.residents(
+        settings, self._dtype(settings), is_server=not together
+      )
     return by_name
 
   def _mesh(self, settings: Settings) -> Mesh:

@@ -66,7 +66,9 @@ def followed(
 ) -> Iterator[Publisher]:
   """Returns the publisher of a learner process that does not play."""
   if not settings.rollouts.addresses:
-    yield Publisher(policy, None, gathered=True)
+    yield Publisher(
+      policy, None, gathered=True, weights=settings.engine.weights
+    )
     return
   with snapshots(config, settings) as sink:
     yield publisher(settings, policy, sink)

@@ -82,7 +82,7 @@ def serve(
 ) -> Iterator[Service]:
   """Starts the engine's threads, and ends them whatever happens between."""
   versions = ServedWeights(settings.engine.num_policy_slots)
-  places = _places(settings)
+  places, weights = _places(settings), settings.engine.weights
   engine = RolloutEngine(
     policy,
     settings.engine,
@@ -97,7 +97,8 @@ def serve(
         policy,
         versions,
         gathered=jax.process_count() > 1,
-        to=places and [layout_of(place) for place in places],
+        weights=weights,
+        to=places and [layout_of(place, weights) for place in places],
       ),
       EngineGenerator(
         running,

@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import initialization, sharding
+from agentrl_jax.model import decoder, sharding
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Params, Policy
@@ -29,7 +29,7 @@ def fresh_params(settings: Settings, policy: Policy) -> Params:
     params = policy.init(jax.random.key(settings.seed))
     if not settings.warm_start_copy_gain:
       return params
-    return initialization.copying(params, settings.warm_start_copy_gain)
+    return decoder.copying(params, settings.warm_start_copy_gain)
 
   if policy.mesh is None:
     return make()

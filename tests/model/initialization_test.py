@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.model import initialization
+from agentrl_jax.model import decoder
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
@@ -33,7 +33,7 @@ class CopyingTest(parameterized.TestCase):
   @parameterized.parameters(1, 2, 4)
   def test_outputs_are_values_transposed(self, num_kv_heads):
     params = _policy(num_kv_heads=num_kv_heads).init(jax.random.key(0))
-    made = initialization.copying(params, gain=3.0)
+    made = decoder.copying(params, gain=3.0)
     attention = made["layers"]["attention"]
     groups = 4 // num_kv_heads
     for layer in (1, 2):
@@ -46,7 +46,7 @@ class CopyingTest(parameterized.TestCase):
 
   def test_nothing_else_changes(self):
     params = _policy().init(jax.random.key(0))
-    made = initialization.copying(params, gain=3.0)
+    made = decoder.copying(params, gain=3.0)
     changed = []
     for (path, old), new in zip(
       jax.tree_util.tree_leaves_with_path(params),
@@ -81,7 +81,7 @@ class CopyingTest(parameterized.TestCase):
       return (logits_BV[seen_BV].mean() - unseen.mean()) / unseen.std()
 
     self.assertLess(abs(preference(params)), 0.5)
-    copying = initialization.copying(params, gain=4.0)
+    copying = decoder.copying(params, gain=4.0)
     self.assertGreater(preference(copying), 1.0)
 
 

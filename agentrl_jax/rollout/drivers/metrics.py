@@ -8,6 +8,8 @@ slot end in its name (`/policy_slot0`).
 import time
 from collections.abc import Callable, Sequence
 
+import jax
+
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.engine.engine import EngineStats
 
@@ -47,8 +49,15 @@ class EngineMetrics:
     return {
       **_counters(stats),
       **_per_policy_slot("engine/waiting_requests", [sum(w) for w in waiting]),
+      **_per_policy_slot("engine/weight_bytes", self._weight_bytes()),
       **_means(last, stats, now_s - last_s, slots),
     }
+
+  def _weight_bytes(self) -> list[int]:
+    return [
+      sum(leaf.nbytes for leaf in jax.tree.leaves(served and served.params))
+      for served in self._driver.engine.versions.served()
+    ]
 
 
 def _counters(stats: EngineStats) -> dict[str, float]:

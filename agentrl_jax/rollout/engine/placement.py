@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import sharding
+from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
@@ -38,10 +38,16 @@ class Place:
     return self.policy.mesh
 
 
-def layout_of(place: Place) -> Any:
-  """Returns the shardings of the params that a policy slot decodes with."""
+def layout_of(place: Place, weights: str = "full") -> Any:
+  """Returns the shardings of the params that a policy slot decodes with.
+
+  `weights` is `engine.weights`.
+  """
   policy = place.policy
-  shapes = jax.eval_shape(policy.unstacked, policy.abstract_params())
+  shapes = jax.eval_shape(
+    lambda params: policy.unstacked(quantization.quantize(params, weights)),
+    policy.abstract_params(),
+  )
   if place.mesh is None:
     raise ConfigError("a place without a mesh has no param shardings")
   return sharding.param_shardings(shapes, place.mesh)

@@ -24,7 +24,7 @@ from agentrl_jax.data.snapshot_manifest import (
   read_manifest,
 )
 from agentrl_jax.errors import CheckpointError, ConfigError
-from agentrl_jax.model import sharding
+from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.checksums import checksums, named_leaves
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.rollout.engine.engine import ServedWeights
@@ -53,15 +53,22 @@ class SnapshotFollower:
     versions: ServedWeights,
     *,
     meshes: Sequence[Mesh | None] | None = None,
+    weights: str = "full",
     clock: Callable[[], float] = time.monotonic,
   ):
-    """`meshes` has one entry per policy slot; None: all are on one device."""
+    """Makes a follower that serves nothing yet.
+
+    `meshes` has one entry per policy slot; None: all are on one device.
+    `weights` is `engine.weights`: snapshots have them in full.
+    """
     self.folder = open_folder(folder)
     self._versions, self._clock = versions, clock
     self._stacked = policy.abstract_params()
     meshes = meshes or (None,) * versions.num_policy_slots
     self._layouts = [_layout(self._stacked, mesh) for mesh in meshes]
-    by_mesh = {mesh: _preparation(policy, mesh) for mesh in set(meshes)}
+    by_mesh = {
+      mesh: _preparation(policy, mesh, weights) for mesh in set(meshes)
+    }
     self._prepare = [by_mesh[mesh] for mesh in meshes]
     self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     self.policy_slots: tuple[ServedPolicySlot | None, ...] = (
@@ -227,17 +234,25 @@ class SnapshotFollower:
 
 
 def _preparation(
-  policy: Policy, mesh: Mesh | None
+  policy: Policy, mesh: Mesh | None, weights: str
 ) -> Callable[[Params], Params]:
   """Returns the conversion of written params for decoding."""
   dtype = policy.compute.dtype
   # On a mesh, the axes of training decide the layout.
   to_decode = policy.unstacked if mesh is not None else policy.to_decode
-  shapes = jax.eval_shape(to_decode, policy.abstract_params())
-  return jax.jit(
+  shapes = jax.eval_shape(
+    lambda params: to_decode(quantization.quantize(params, weights)),
+    policy.abstract_params(),
+  )
+  convert = jax.jit(
     lambda params: sharding.copied(to_decode(params), dtype),
     out_shardings=_layout(shapes, mesh),
   )
+
+  def prepare(params: Params) -> Params:
+    return convert(quantization.quantize(params, weights, donates=True))
+
+  return prepare
 
 
 def _layout(params: Params, mesh: Mesh | None) -> Any:

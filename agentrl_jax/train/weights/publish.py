@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.model import sharding
+from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.config import STACKS
 from agentrl_jax.model.policy import Params, Policy
 
@@ -38,6 +38,7 @@ class Publisher:
     dtype=jnp.float32,
     to: Sequence[Any] | None = None,
     layers_apart: bool = True,
+    weights: str = "full",
     gathered: bool = False,
   ):
     """Compiles the copy.
@@ -46,6 +47,7 @@ class Publisher:
       to: the shardings of the params for each policy slot.
       layers_apart: whether to unstack the layers, as decoding needs; files
         keep them stacked.
+      weights: `engine.weights`, to decode with.
       gathered: for several processes that all publish, of which one has a
         sink: the sink gets whole params on its first device.
     """
@@ -59,7 +61,8 @@ class Publisher:
     self._one_by_one = layers_apart and not policy.adaptation
 
     def copy(params: Params) -> Params:
-      return sharding.copied(form(plain(params)), dtype)
+      params = quantization.quantize(plain(params), weights)
+      return sharding.copied(form(params), dtype)
 
     def copy_layer(layers: Params, number: jax.Array) -> Params:
       one = jax.tree.map(

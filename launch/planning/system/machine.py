@@ -172,11 +172,14 @@ def _decode_s(settings: Settings, rate: float, bandwidth: float) -> float:
   c, engine = settings.model, settings.engine
   weights = roofline.layers_weights(c) + roofline.head_weights(c)
   size = 4 if settings.compute.dtype == "float32" else 2
+  read = size * weights
+  if engine.weights != "full":
+    read = weights + (size - 1) * c.tied_embedding * roofline.head_weights(c)
   cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * engine.context / 2
   return sum(
     max(
       2 * weights * slots / rate,
-      size * (weights + slots * cached) / bandwidth,
+      (read + size * slots * cached) / bandwidth,
     )
     for slots in engine.slots
   )

@@ -247,6 +247,25 @@ class SettingsTest(parameterized.TestCase):
       },
       "k=9 attempts cannot be drawn from group.size=8",
     ),
+    (
+      "unknown_weights",
+      {"engine.weights": "int4"},
+      "engine.weights='int4' is none of full, int8, fp8",
+    ),
+    (
+      "weights_of_engines_of_others",
+      {
+        "engine.weights": "int8",
+        "rollouts.servers": "127.0.0.1:8000",
+        "rollouts.protocol": "openai",
+      },
+      "engine.weights='int8' is not for .*protocol='openai'.*weights=full",
+    ),
+    (
+      "weights_that_nothing_corrects_for",
+      {"engine.weights": "fp8", "loss.proximal": "recomputed"},
+      "engine.weights='fp8' samples by other .*importance=truncated",
+    ),
     ("tensor", {"mesh.tensor": 3}, "num_kv_heads=.* over mesh.tensor=3 dev"),
     ("cut_row", {"mesh.sequence": 11}, "row_length=.* mesh.sequence=11 dev"),
     ("no_fsdp", {"mesh.fsdp": 0}, "mesh.fsdp=0 must be at least 1"),

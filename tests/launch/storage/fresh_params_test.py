@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from absl.testing import parameterized
 
-from agentrl_jax.model import initialization, sharding
+from agentrl_jax.model import decoder, sharding
 from agentrl_jax.model.policy import Policy
 from launch.config.settings import read_settings
 from launch.storage.load_params import fresh_params
@@ -21,7 +21,7 @@ class FreshParamsTest(parameterized.TestCase):
     policy = Policy(settings.model, settings.compute, mesh)
     wanted = policy.init(jax.random.key(settings.seed))
     if gain:
-      wanted = initialization.copying(wanted, gain)
+      wanted = decoder.copying(wanted, gain)
     found = fresh_params(settings, policy)
     jax.tree.map(
       lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7),

@@ -4,6 +4,7 @@ import unittest
 
 import pytest
 
+from agentrl_jax.model.policy import num_params
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
@@ -36,6 +37,10 @@ class EngineMetricsTest(unittest.TestCase):
     self.assertEqual(report["engine/sampled_tokens/policy_slot0"], sampled)
     self.assertEqual(report["engine/sampled_tokens/policy_slot1"], 0)
     self.assertEqual(report["engine/tokens_per_s"], sampled / 2)
+    self.assertEqual(
+      report["engine/weight_bytes/policy_slot0"],
+      4 * num_params(small.params(10)),
+    )
     self.assertEqual(report["engine/prefilled_tokens/policy_slot0"], 59)
     self.assertEqual(report["engine/reused_tokens/policy_slot0"], 2 * 59)
     self.assertAlmostEqual(report["engine/reused_share/policy_slot0"], 2 / 3)

@@ -17,6 +17,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.model.quantization import Quantized, quantize
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
@@ -62,6 +63,16 @@ CASES = {
   ),
   "experts": ({"num_heads": 8, "num_kv_heads": 2} | EXPERTS, {}, {}),
   "shared experts": ({"num_heads": 8, "num_kv_heads": 2} | SHARED, {}, {}),
+  "int8": (
+    {"num_heads": 8, "num_kv_heads": 2, "tied_embedding": False},
+    {},
+    {"weights": "int8"},
+  ),
+  "fp8 experts": (
+    {"num_heads": 8, "num_kv_heads": 2} | SHARED,
+    {},
+    {"weights": "fp8"},
+  ),
 }
 
 
@@ -77,6 +88,7 @@ def main(*names: str) -> None:
     weights = [
       _ways({"fsdp": 4, "tensor": 2}),
       _ways({"fsdp": 2, "tensor": 2, "expert": 2}, **SHARED),
+      _ways({"fsdp": 4, "tensor": 2}, weights="int8", tied_embedding=False),
     ]
   sys.stdout.write(json.dumps({"cases": found, "weights": weights}))
 
@@ -88,12 +100,15 @@ def _case(model, compute, engine):
   answers, shares = [], {}
   for num_devices in (1, 8):
     place = _place(config, settings, num_devices)
-    weights = jax.device_put(place.policy.unstacked(params), layout_of(place))
+    kind = engine.get("weights", "full")
+    weights = jax.device_put(
+      place.policy.unstacked(quantize(params, kind)), layout_of(place, kind)
+    )
     answers.append(_answers(place, weights, engine, shares))
   return {"answers": answers, "shares": shares}
 
 
-def _ways(mesh, **model):
+def _ways(mesh, weights="full", **model):
   """The same weights by every way that they come to a server."""
   config = dataclasses.replace(BASE, num_heads=8, num_kv_heads=2, **model)
   learner = sharding.make_mesh(mesh)
@@ -102,13 +117,19 @@ def _ways(mesh, **model):
   params = jax.device_put(params, sharding.param_shardings(params, learner))
   place = _place(config, compute_config(), 8)
   published, followed = ServedWeights(1), ServedWeights(1)
-  Publisher(policy, published, to=[layout_of(place)]).publish(params, 10)
+  Publisher(
+    policy, published, to=[layout_of(place, weights)], weights=weights
+  ).publish(params, 10)
   with tempfile.TemporaryDirectory() as folder:
     sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
     Publisher(policy, sink, layers_apart=False).publish(params, 10)
     sink.close()
     follower = SnapshotFollower(
-      folder, Policy(config, COMPUTE), followed, meshes=[place.mesh]
+      folder,
+      Policy(config, COMPUTE),
+      followed,
+      meshes=[place.mesh],
+      weights=weights,
     )
     if not follower.look():
       raise RuntimeError(follower.trouble)
@@ -116,11 +137,14 @@ def _ways(mesh, **model):
     root = pathlib.Path(folder) / "model"
     write_params(root, params, config, context=64)
     read = place.policy.unstacked(
-      read_params(root, Policy(config, COMPUTE), place.mesh)
+      quantize(read_params(root, Policy(config, COMPUTE), place.mesh), weights)
     )
   whole = _place(config, compute_config(), 1)
   alone = jax.device_put(
-    Policy(config, COMPUTE).unstacked(jax.device_get(params)), layout_of(whole)
+    Policy(config, COMPUTE).unstacked(
+      quantize(jax.device_get(params), weights)
+    ),
+    layout_of(whole, weights),
   )
   layouts: dict[str, dict] = {name: {} for name in ("published", "followed")}
   return {
@@ -177,6 +201,7 @@ def _answers(place, weights, changes, shares):
 def _share(array) -> float:
   """Returns the part of an array, or a kernel, that each device holds."""
   array = array["kernel"] if isinstance(array, dict) else array
+  array = array.values if isinstance(array, Quantized) else array
   (size,) = {shard.data.size for shard in array.addressable_shards}
   return size / array.size
 

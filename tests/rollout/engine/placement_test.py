@@ -52,14 +52,14 @@ class SlicesTest(parameterized.TestCase):
   @pytest.mark.slow
   @pytest.mark.timeout(300)
   def test_more_devices_than_heads_answer_as_one(self):
-    self._check_more_devices("shared")
+    self._check_more_devices("shared", "int8")
 
   @pytest.mark.full
   @pytest.mark.timeout(900)
   def test_in_every_case_and_with_weights_from_everywhere(self):
     found = self._check_more_devices()
-    self.assertLen(found["cases"], 7)
-    self.assertLen(found["weights"], 2)
+    self.assertLen(found["cases"], 9)
+    self.assertLen(found["weights"], 3)
     for weights in found["weights"]:
       alone, *others = weights["answers"]
       self.assertEqual(others, [alone] * 3)

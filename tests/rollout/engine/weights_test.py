@@ -1,5 +1,6 @@
 """Publications of weights, and running answers at a swap."""
 
+import tempfile
 import threading
 import unittest
 import weakref
@@ -8,14 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl.testing import parameterized
 
 from agentrl_jax.errors import CheckpointError, ConfigError, GeneratorFault
-from agentrl_jax.model import sharding
+from agentrl_jax.model import quantization, sharding
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.decoder import Published, WeightVersions
-from agentrl_jax.rollout.engine.engine import ServedWeights
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
+from agentrl_jax.rollout.server.snapshots import SnapshotFollower
+from agentrl_jax.train.weights.publish import Publisher
+from agentrl_jax.train.weights.snapshots import SnapshotSink
 from tests.rollout import small
 
 
@@ -266,3 +271,42 @@ class SwapTest(unittest.TestCase):
     rows = small.log_softmax(logits[len(prompt) - 1 : -1])
     expected = rows[np.arange(len(rows)), answer.sampled]
     np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
+
+
+class QuantizedTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ("int8", {}),
+    ("fp8", {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8}),
+    ("int8", {"page_size": 8, "cache_tokens": (256,), "draft_tokens": 2}),
+  )
+  def test_log_probabilities_are_those_of_the_stored_numbers(self, kind, more):
+    store, params = ServedWeights(1), small.params(10)
+    config = small.engine_of((10,), weights=kind, **more).config
+    Publisher(small.policy(), store, weights=kind).publish(params, 10)
+    driver = LocalDriver(RolloutEngine(small.policy(), config, store))
+    (answer,) = finish(driver, [driver.submit(PROMPT, spec(seed=1))])
+    rounded = jax.tree.map(
+      lambda x: quantization.dequantized(x, jnp.float32),
+      quantization.quantize(params, kind),
+      is_leaf=lambda x: isinstance(x, quantization.Quantized),
+    )
+    row = np.concatenate([PROMPT, answer.sampled])[None]
+    position = np.arange(row.shape[1])[None]
+    errors = []
+    for learner in (rounded, params):
+      logits = small.policy().logits(learner, row, position, position * 0 + 1)
+      logits = np.asarray(logits[0, len(PROMPT) - 1 : -1], np.float64)
+      errors.append(small.logprob_errors(answer, spec(seed=1), logits).max())
+    self.assertLess(errors[0], 2e-5)
+    self.assertGreater(errors[1], 1e-3)
+
+  def test_a_server_quantises_full_snapshots(self):
+    policy, store = small.policy(), ServedWeights(1)
+    with tempfile.TemporaryDirectory() as folder:
+      sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
+      Publisher(policy, sink, layers_apart=False).publish(small.params(10), 10)
+      sink.close()
+      follower = SnapshotFollower(folder, policy, store, weights="int8")
+      self.assertTrue(follower.look(), follower.trouble)
+    wanted = policy.to_decode(quantization.quantize(small.params(10), "int8"))
+    jax.tree.map(np.testing.assert_array_equal, store.get(0).params, wanted)
