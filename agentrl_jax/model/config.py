@@ -60,7 +60,7 @@ class ModelConfig:
   window: int = 0  # tokens; 0: every layer attends to all
   window_period: int = 0  # 0: every layer is local
   local_rope_theta: float = 0.0  # of local layers, not stretched; 0: as others
-  query_pre_attn_scalar: float = 0.0  # its root divides scores; 0: head_dim's
+  query_pre_attn_scalar: int = 0  # its root divides scores; 0: head_dim's
   sinks: bool = False  # a score per head without a value; gpt-oss
   norm_epsilon: float = 1e-6
   zero_centered_norm: bool = False  # scales are 1 + what is stored; Gemma

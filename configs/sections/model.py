@@ -70,7 +70,7 @@ def get_config() -> ml_collections.ConfigDict:
       # scaled; 0: as other layers.
       local_rope_theta=0.0,
       # Scores are divided by its root; 0 stands for head_dim.
-      query_pre_attn_scalar=0.0,
+      query_pre_attn_scalar=0,
       sinks=False,  # gpt-oss's scores without values, one for each head
       norm_epsilon=1e-6,  # added to the mean square of RMSNorm
       zero_centered_norm=False,  # Gemma's scales, 1 + the parameter

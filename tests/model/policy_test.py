@@ -64,7 +64,7 @@ VARIANTS = (
       "window": 5,
       "window_period": 2,
       "local_rope_theta": 100.0,
-      "query_pre_attn_scalar": 12.0,
+      "query_pre_attn_scalar": 12,
       "zero_centered_norm": True,
       "sandwich_norm": True,
       "activation": "gelu_tanh",

@@ -5,6 +5,7 @@ refused by its key, never ignored: a model that runs and computes something else
 is worse than none.
 """
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -14,11 +15,15 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.hugging_face.rotary import (
+from agentrl_jax.model.hugging_face.positions import (
+  GLOBAL,
   read_rope,
   read_rotary,
   read_stretch,
+  read_windows,
+  with_flat_rope,
   write_stretch,
+  write_windows,
 )
 from agentrl_jax.model.hugging_face.settings import (
   brief,
@@ -43,13 +48,25 @@ class Family:
   default_qkv_bias: bool = False  # where it says nothing
   pre_norm: bool = True
   sandwich_norm: bool = False
+  zero_centered_norm: bool = False
+  activation: str = "silu"
+  scaled_embedding: bool = False  # by the root of the width
+  # None: no layer has a window. Else every n-th layer has none, as far as no
+  # key says otherwise; 0: each has one.
+  window_period: int | None = None
   default_rotary_share: float = 1.0
+  default_rope_theta: float = 1e4
   interleaved_rotary: bool = False  # channel 2i turns with channel 2i + 1
   fused_gate_up: bool = False  # one tensor, the gate's rows first
   # Keys that must be null, since without them transformers computes otherwise.
   nulls: tuple[str, ...] = ()
   experts: bool = False  # in every layer, or all but the first
   sigmoid_router: bool = False
+  # What transformers takes where a key is missing, of keys that published
+  # folders leave out.
+  defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # How tensors begin that models of more than text have beside these.
+  spare: tuple[str, ...] = ()
 
   def traits(self) -> dict[str, bool]:
     """Returns the fields of `ModelConfig` that the family decides."""
@@ -59,10 +76,17 @@ class Family:
 
 _TRAITS = (
   *("qk_norm", "joint_qk_norm", "pre_norm", "sandwich_norm"),
-  "sigmoid_router",
+  *("zero_centered_norm", "activation", "sigmoid_router"),
 )
+_ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 # Classes that have a key/value head per head where their number is missing.
 _MULTI_HEAD = ("LlamaForCausalLM", "Olmo2ForCausalLM")
+
+_SIGHT = tuple(
+  f"{root}{part}."
+  for root in ("", "model.")
+  for part in ("vision_tower", "multi_modal_projector")
+)
 
 # A new family is an entry here, as far as its properties go. Other names of
 # tensors are in `tensor_names`, another form of calls is in
@@ -80,7 +104,9 @@ FAMILIES: Mapping[str, Family] = {
   ),
   "llama": Family(architecture="LlamaForCausalLM"),
   "mistral": Family(
-    architecture="MistralForCausalLM", nulls=("sliding_window",)
+    architecture="MistralForCausalLM",
+    window_period=0,
+    defaults={"sliding_window": 4096},
   ),
   "olmo2": Family(
     architecture="Olmo2ForCausalLM",
@@ -88,6 +114,28 @@ FAMILIES: Mapping[str, Family] = {
     joint_qk_norm=True,
     pre_norm=False,
     sandwich_norm=True,
+  ),
+  "gemma3_text": Family(
+    architecture="Gemma3ForCausalLM",
+    spare=_SIGHT,
+    qk_norm=True,
+    sandwich_norm=True,
+    zero_centered_norm=True,
+    activation="gelu_tanh",
+    scaled_embedding=True,
+    window_period=6,
+    default_rope_theta=1e6,
+    defaults={
+      "vocab_size": 262_208,
+      "num_attention_heads": 8,
+      "num_key_value_heads": 4,
+      "head_dim": 256,
+      "query_pre_attn_scalar": 256,
+      "rms_norm_eps": 1e-6,
+      "rope_local_base_freq": 1e4,
+      "sliding_window": 4096,
+      "tie_word_embeddings": True,
+    },
   ),
   "glm4": Family(
     architecture="Glm4ForCausalLM",
@@ -113,12 +161,14 @@ _PARTLY_ROTARY = [n for n, f in FAMILIES.items() if f.default_rotary_share != 1]
 
 # What config.json may say only so, by key: anything else is another function.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
-  "hidden_act": ("silu",),
   "use_sliding_window": (False, None),
   "mlp_bias": (False, None),
   "quantization_config": (None,),
   "decoder_sparse_step": (1, None),
   "mlp_only_layers": ([], None),
+  "attn_logit_softcapping": (None,),
+  "final_logit_softcapping": (None,),
+  "use_bidirectional_attention": (False, None),
   # Code of the folder's own in place of transformers'.
   "auto_map": (None,),
 }
@@ -138,7 +188,7 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
     )
   described = read_object(path)
   try:
-    return to_model_config(described), described["model_type"]
+    return to_model_config(described), text_part(described)["model_type"]
   except ConfigError as error:
     text = f"{path}: {error}"
     name = described.get("model_type")
@@ -157,7 +207,7 @@ def longest_context(folder: pathlib.Path) -> int | None:
   Raises `ConfigError` for what is no number.
   """
   path, key = folder / CONFIG_FILE, "max_position_embeddings"
-  described = read_object(path)
+  described = text_part(read_object(path))
   try:
     if described.get(key) is None:
       return None
@@ -177,6 +227,7 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
   Raises `ConfigError` for settings that the decoder does not compute, by key,
   and for values that transformers would not read as they are meant.
   """
+  described = text_part(described)
   name = described.get("model_type")
   if not isinstance(name, str) or name not in FAMILIES:
     raise ConfigError(
@@ -185,6 +236,11 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
       "add it (docs/new_model_family.md)."
     )
   family = FAMILIES[name]
+  # Noted by whoever wants to know which keys are read.
+  has_kinds = family.window_period is not None
+  flat = with_flat_rope(described) if has_kinds else {}
+  maps: Any = flat, described, family.defaults
+  described = collections.ChainMap(*maps)
   _refuse(described, family)
   width = read_size(described, "hidden_size")
   num_heads = read_size(described, "num_attention_heads")
@@ -202,7 +258,9 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     )
     if family.qkv_bias is None
     else family.qkv_bias,
+    embedding_scale=width**0.5 if family.scaled_embedding else 1.0,
     **family.traits(),
+    **read_windows(described, family.window_period, family.defaults),
     **_mlps(described, family),
     **_rotary(described, family),
   )
@@ -227,7 +285,6 @@ def from_model_config(
     "num_key_value_heads": config.num_kv_heads,
     "head_dim": config.head_dim,
     "intermediate_size": config.mlp_width,
-    "hidden_act": "silu",
     "max_position_embeddings": context,
     "rms_norm_eps": config.norm_epsilon,
     "rope_theta": config.rope_theta,
@@ -235,6 +292,10 @@ def from_model_config(
     "torch_dtype": dtype,
     "pad_token_id": None,  # by default GLM-4's own, in any vocabulary
   }
+  act = "hidden_act" if config.activation == "silu" else "hidden_activation"
+  described[act] = _ACTIVATIONS[config.activation]
+  has_types = bool(FAMILIES[name].window_period)
+  described |= write_windows(config, has_types=has_types)
   if FAMILIES[name].default_rotary_share != 1:
     described["partial_rotary_factor"] = config.partial_rotary_factor
   if config.num_experts:
@@ -265,10 +326,12 @@ def family_of(config: ModelConfig) -> str:
 
   Raises `ConfigError` if there is none.
   """
-  if config.embedding_scale != 1:
+  is_scaled = config.embedding_scale != 1
+  if is_scaled and config.embedding_scale != config.width**0.5:
     raise ConfigError(
       f"model.embedding_scale={config.embedding_scale} has no counterpart in "
-      "Hugging Face's models of these families; it has to be 1"
+      "Hugging Face's models of these families; it has to be 1, or the root of "
+      "the width in Gemma's"
     )
   names = [
     name
@@ -277,9 +340,13 @@ def family_of(config: ModelConfig) -> str:
     and family.qkv_bias in (config.qkv_bias, None)
     and family.experts == bool(config.num_experts)
     and not (config.o_bias or config.expert_bias)
+    and family.scaled_embedding == is_scaled
+    and (family.window_period is not None or not config.window)
+    and ("rope_local_base_freq" in family.defaults or not _is_gemma(config))
   ]
   if not names:
-    names = [*_TRAITS, "qkv_bias", "num_experts"]
+    names = [*_TRAITS, "qkv_bias", "num_experts", "embedding_scale", "window"]
+    names += ["local_rope_theta", "query_pre_attn_scalar"]
     listed = ", ".join(f"model.{n}={getattr(config, n)}" for n in names)
     raise ConfigError(
       f"{listed} together are no family of Hugging Face's; those known are "
@@ -295,10 +362,45 @@ def family_of(config: ModelConfig) -> str:
   return name
 
 
+def has_family(config: ModelConfig) -> bool:
+  """Says if a family computes this architecture."""
+  try:
+    family_of(config)
+  except ConfigError:
+    return False
+  return True
+
+
+# Models of more than text, and the family of their text_config.
+_WRAPPERS = {"gemma3": ("Gemma3ForConditionalGeneration", "gemma3_text")}
+
+
+def text_part(described: Mapping[str, Any]) -> Mapping[str, Any]:
+  """Returns the config of the text model, where one of more contains it."""
+  wrapper = _WRAPPERS.get(str(described.get("model_type")))
+  inner = described.get("text_config")
+  if wrapper is None or not isinstance(inner, dict):
+    return described
+  architecture, family = wrapper
+  names = described.get("architectures")
+  if names not in (None, [architecture]):
+    raise ConfigError(
+      f"architectures={brief(names)} is not computed here; of this model_type "
+      f'["{architecture}"] is, whose text model is read'
+    )
+  return {"model_type": family} | inner
+
+
+def _is_gemma(config: ModelConfig) -> bool:
+  return bool(config.local_rope_theta or config.query_pre_attn_scalar)
+
+
 def _refuse(described: Mapping[str, Any], family: Family) -> None:
-  nulls = {key: (None,) for key in family.nulls}
-  for key, allowed in {**_ONLY, **nulls}.items():
-    value = described.get(key, "absent" if key in nulls else allowed[0])
+  only: dict[str, tuple[Any, ...]] = {key: (None,) for key in family.nulls}
+  act = "hidden_act" if family.activation == "silu" else "hidden_activation"
+  only[act] = (_ACTIVATIONS[family.activation],)
+  for key, allowed in {**_ONLY, **only}.items():
+    value = described.get(key, "absent" if key in family.nulls else allowed[0])
     if not is_one_of(value, allowed):
       raise ConfigError(
         f"{key}={brief(value)} is not computed here; what is, has "
@@ -320,19 +422,18 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
       "predicts the next token"
     )
   layers = described.get("layer_types")
-  if layers is None:
-    return
-  num_layers = read_size(described, "num_hidden_layers")
-  if (
-    not isinstance(layers, list)
-    or len(layers) != num_layers
-    or any(kind != "full_attention" for kind in layers)
-  ):
-    raise ConfigError(
-      f"layer_types has {brief(layers)}; full_attention alone is computed "
-      f"here, once for each of num_hidden_layers={num_layers}. Start from a "
-      "model that has no other"
-    )
+  if layers is not None and family.window_period is None:
+    num_layers = read_size(described, "num_hidden_layers")
+    if (
+      not isinstance(layers, list)
+      or len(layers) != num_layers
+      or any(kind != GLOBAL for kind in layers)
+    ):
+      raise ConfigError(
+        f"layer_types has {brief(layers)}; {GLOBAL} alone is computed here "
+        f"for this model_type, once for each of num_hidden_layers={num_layers}"
+        ". Start from a model that has no other"
+      )
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -436,7 +537,9 @@ def _head_dim(
 
 
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
-  read = read_rotary(described, family.default_rotary_share)
+  read = read_rotary(
+    described, family.default_rotary_share, family.default_rope_theta
+  )
   if read["partial_rotary_factor"] != 1 and family.default_rotary_share == 1:
     raise ConfigError(
       f"partial_rotary_factor={read['partial_rotary_factor']} is computed "

@@ -30,6 +30,7 @@ from agentrl_jax.model.hugging_face.config import (
   PREDICTED_LAYERS,
   family_of,
   from_model_config,
+  has_family,
   read_model,
 )
 from agentrl_jax.model.hugging_face.pretrained import refuse_other
@@ -138,11 +139,11 @@ def _is_passed_on(path: pathlib.Path) -> bool:
 def without_scale(
   params: Params, config: ModelConfig
 ) -> tuple[Params, ModelConfig]:
-  """Returns the same policy with an embedding scale of 1.
+  """Returns the same policy with an embedding scale of 1, or its family's.
 
   An embedding that is read at one scale and written at another becomes two.
   """
-  if config.embedding_scale == 1:
+  if config.embedding_scale == 1 or has_family(config):
     return params, config
   embedding_VD = params["embedding"]
   scaled = {"embedding": embedding_VD * config.embedding_scale}

@@ -22,7 +22,7 @@ from agentrl_jax.model.hugging_face.config import (
   from_model_config,
   to_model_config,
 )
-from agentrl_jax.model.hugging_face.rotary import read_stretch
+from agentrl_jax.model.hugging_face.positions import read_stretch
 from agentrl_jax.model.hugging_face.tensor_names import places, tensors
 
 try:

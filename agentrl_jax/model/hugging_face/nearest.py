@@ -15,7 +15,7 @@ from typing import Any
 from agentrl_jax.errors import AgentRLError, CheckpointError, ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import FAMILIES, to_model_config
-from agentrl_jax.model.hugging_face.rotary import ROPE
+from agentrl_jax.model.hugging_face.positions import ROPE
 from agentrl_jax.model.hugging_face.settings import brief
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile, tensor_files
 from agentrl_jax.model.hugging_face.tensor_names import places

@@ -40,6 +40,8 @@ def _model(
   **others: Any,
 ) -> ModelConfig:
   """Makes an architecture; heads share the width if they have no size."""
+  if others.get("zero_centered_norm"):
+    others["embedding_scale"] = width**0.5
   return ModelConfig(
     width=width,
     num_layers=num_layers,
@@ -77,6 +79,30 @@ _llama3_1 = functools.partial(
 )
 _mistral = functools.partial(_model, rope_theta=1e6, norm_epsilon=1e-5)
 _tekken = functools.partial(_mistral, vocab_size=131_072, head_dim=128)
+# The text models of April 2025; larger ones can see, and pad the vocabulary.
+_gemma3 = functools.partial(
+  _model,
+  vocab_size=262_144,
+  head_dim=256,
+  rope_theta=1e6,
+  norm_epsilon=1e-6,
+  window=512,
+  window_period=6,
+  local_rope_theta=1e4,
+  query_pre_attn_scalar=256,
+  qk_norm=True,
+  zero_centered_norm=True,
+  sandwich_norm=True,
+  activation="gelu_tanh",
+  tied=True,
+)
+_seeing_gemma3 = functools.partial(
+  _gemma3,
+  vocab_size=262_208,
+  window=1024,
+  rope_type="linear",
+  rope_factor=8,
+)
 _olmo2 = functools.partial(
   _model,
   vocab_size=100_352,
@@ -148,6 +174,16 @@ PRESETS: Mapping[str, ModelConfig] = {
   "mistral-7b-v0.3": _mistral(4096, 32, 32, 14_336, vocab_size=32_768),
   "mistral-nemo-12b": _tekken(5120, 40, 32, 14_336),
   "mistral-small-24b": _tekken(5120, 40, 32, 32_768, rope_theta=1e8),
+  "gemma-3-270m": _gemma3(640, 18, 4, 2048, kv_heads=1),
+  "gemma-3-1b": _gemma3(1152, 26, 4, 6912, kv_heads=1),
+  "gemma-3-4b": _seeing_gemma3(2560, 34, 8, 10_240, kv_heads=4),
+  "gemma-3-12b": _seeing_gemma3(3840, 48, 16, 15_360),
+  "gemma-3-27b": _seeing_gemma3(
+    *(5376, 62, 32, 21_504),
+    kv_heads=16,
+    head_dim=128,
+    query_pre_attn_scalar=168,
+  ),
   "olmo-2-1b": _olmo2(2048, 16, 16, 8192, kv_heads=16),
   "olmo-2-7b": _olmo2(4096, 32, 32, 11_008, kv_heads=32),
   "olmo-2-13b": _olmo2(5120, 40, 40, 13_824, kv_heads=40),

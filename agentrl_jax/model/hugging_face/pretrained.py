@@ -27,6 +27,7 @@ from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face import mxfp4, tensor_files
 from agentrl_jax.model.hugging_face.config import (
   CONFIG_FILE,
+  FAMILIES,
   PREDICTED_LAYERS,
   read_model,
 )
@@ -40,6 +41,7 @@ from agentrl_jax.model.hugging_face.tensor_names import (
   Place,
   places,
   tensors,
+  text_name,
 )
 from agentrl_jax.model.policy import Params, Policy
 
@@ -109,22 +111,25 @@ def refuse_other_head(
   """
   with contextlib.ExitStack() as stack:
     of = {
-      name: file
+      text_name(name): (file, name)
       for path, names in files.items()
       for file in (stack.enter_context(TensorFile(path, names)),)
       for name in file.entries
     }
     if HEAD not in of:
       return
-    shape = of[EMBEDDING].entries[EMBEDDING].shape
-    is_same = of[HEAD].entries[HEAD].shape == shape
+    shape, other = (of[n][0].entries[of[n][1]].shape for n in (EMBEDDING, HEAD))
+    is_same = other == shape
     for begin in range(0, shape[0] if is_same else 0, _ROWS):
       index = (slice(begin, begin + _ROWS), slice(None))
-      head, rows = (of[n].read(n, shape, index) for n in (HEAD, EMBEDDING))
+      head, rows = (
+        file.read(name, shape, index)
+        for file, name in (of[HEAD], of[EMBEDDING])
+      )
       is_same &= bool((head.astype("f4") == rows.astype("f4")).all())
     if not is_same:
       raise CheckpointError(
-        f"{HEAD} in {of[HEAD].path} is not {EMBEDDING}, to which "
+        f"{HEAD} in {of[HEAD][0].path} is not {EMBEDDING}, to which "
         f"tie_word_embeddings of {CONFIG_FILE} ties it: set this key to false "
         "to have both, as transformers does, or take the tensor out"
       )
@@ -140,6 +145,7 @@ class _Filling:
   def __init__(self, policy: Policy, family: str, mesh: Mesh, dtype):
     self._tied = policy.config.tied_embedding
     self._num_layers = policy.config.num_layers
+    self._spare = FAMILIES[family].spare
     self._dtype = dtype
     self._places = places(policy.config, family)
     self._wanted = dict(tensors(self._places))
@@ -149,7 +155,8 @@ class _Filling:
 
   def take(self, file: TensorFile | PackedTensor, name: str) -> None:
     """Writes a tensor into the leaves that share it."""
-    if name not in self._wanted:
+    known = text_name(name)
+    if known not in self._wanted:
       if self.predicting is not None and self._is_after_last(name):
         self.predicting += 1
       elif not self._is_spare(name) and 0 not in file.entries[name].shape:
@@ -158,7 +165,7 @@ class _Filling:
           "account for: it is of another model"
         )
       return
-    leaves = self._wanted.pop(name)
+    leaves = self._wanted.pop(known)
     shape = file.entries[name].shape
     expected = self._places[leaves[0][0]].matrix
     if shape != expected:
@@ -216,7 +223,8 @@ class _Filling:
 
   def _is_spare(self, name: str) -> bool:
     """Accepts the embedding under the head's name, as in some tied models."""
-    return name.endswith(_SPARE) or (self._tied and name == HEAD)
+    is_head = self._tied and text_name(name) == HEAD
+    return name.endswith(_SPARE) or name.startswith(self._spare) or is_head
 
 
 def _by_path(tree: Params) -> dict[Path, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.model import sharding
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face.config import FAMILIES, Family
 
@@ -141,20 +140,36 @@ def tensors(
   yield from whole.items()
 
 
+def text_name(tensor: str) -> str:
+  """Returns the name that a tensor has in a model of text alone.
+
+  In a model of more than text the text model is called `language_model`, above
+  or below `model` (Gemma 3).
+  """
+  below = tensor.removeprefix("model.language_model.")
+  if below != tensor:
+    return f"model.{below}"
+  return tensor.removeprefix("language_model.")
+
+
 def _vector(tensor: str, size: int) -> Place:
   return Place(tensor=tensor, matrix=(size,), shape=(size,), order=(0,))
 
 
 def _norms(c: ModelConfig) -> dict[Path, Place]:
   names = {"attention_norm": "input_layernorm"} if c.pre_norm else {}
-  if c.sandwich_norm and c.pre_norm:
+  if c.zero_centered_norm:
+    names["after_attention_norm"] = "post_attention_layernorm"
+    names["mlp_norm"] = "pre_feedforward_layernorm"
+    names["after_mlp_norm"] = "post_feedforward_layernorm"
+  elif c.sandwich_norm and c.pre_norm:
     names["after_attention_norm"] = "post_self_attn_layernorm"
     names["after_mlp_norm"] = "post_mlp_layernorm"
   elif c.sandwich_norm:
     names["after_attention_norm"] = "post_attention_layernorm"
     names["after_mlp_norm"] = "post_feedforward_layernorm"
   # With norms on either side this one is named after what stands before it too.
-  if c.pre_norm:
+  if c.pre_norm and not c.zero_centered_norm:
     names["mlp_norm"] = "post_attention_layernorm"
   return {
     (ours, "scale"): _vector(f"{_LAYER}.{theirs}.weight", c.width)
@@ -258,9 +273,10 @@ def _experts(c: ModelConfig) -> dict[Path, Place]:
   routers = {("experts", "router"): router}
   if c.sigmoid_router:
     bias = _vector(f"{_LAYER}.mlp.gate.e_score_correction_bias", c.num_experts)
+    exact = {"exact_router": router, "correction_bias": bias}
     routers = {
       ("experts", name): dataclasses.replace(place, dtype="float32")
-      for name, place in zip(sharding.FLOAT32, (router, bias), strict=True)
+      for name, place in exact.items()
     }
   return routers | {
     ("experts", "gate"): matrix("gate", c.mlp_width, c.width),

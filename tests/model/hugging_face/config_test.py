@@ -186,6 +186,49 @@ GLM_4_5_AIR = {
   "use_qk_norm": False,
   "vocab_size": 151552,
 }
+GEMMA_3_1B = {
+  "architectures": ["Gemma3ForCausalLM"],
+  "attention_bias": False,
+  "attn_logit_softcapping": None,
+  "final_logit_softcapping": None,
+  "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh",
+  "hidden_size": 1152,
+  "intermediate_size": 6912,
+  "max_position_embeddings": 32768,
+  "model_type": "gemma3_text",
+  "num_attention_heads": 4,
+  "num_hidden_layers": 26,
+  "num_key_value_heads": 1,
+  "query_pre_attn_scalar": 256,
+  "rms_norm_eps": 1e-06,
+  "rope_local_base_freq": 10000,
+  "rope_scaling": None,
+  "rope_theta": 1000000,
+  "sliding_window": 512,
+  "sliding_window_pattern": 6,
+  "vocab_size": 262144,
+}
+GEMMA_3_27B = {  # which sees, and says of its text what is no default
+  "architectures": ["Gemma3ForConditionalGeneration"],
+  "eos_token_id": [1, 106],
+  "image_token_index": 262144,
+  "mm_tokens_per_image": 256,
+  "model_type": "gemma3",
+  "text_config": {
+    "head_dim": 128,
+    "hidden_size": 5376,
+    "intermediate_size": 21504,
+    "model_type": "gemma3_text",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 62,
+    "num_key_value_heads": 16,
+    "query_pre_attn_scalar": 168,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    "sliding_window": 1024,
+  },
+  "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+}
 PUBLISHED = (
   ("qwen2.5-14b", QWEN2_5_14B_INSTRUCT),
   ("qwen3-8b", QWEN3_8B),
@@ -224,6 +267,8 @@ _KEYS = sorted(
   | {"rope_scaling", "rope_parameters", "rope_type", "type", "layer_types"}
   | {"hidden_act", "mlp_bias", "use_sliding_window", "quantization_config"}
   | {"mrope_section", "num_experts", "auto_map", "sliding_window"}
+  | {"sliding_window_pattern", "rope_local_base_freq", "query_pre_attn_scalar"}
+  | {"sliding_attention", "full_attention", "hidden_activation"}
 )
 _SCALARS = strategies.one_of(
   strategies.none(),
@@ -262,7 +307,9 @@ _REQUIRED = {
 
 def _changed(data):
   """Draws a published config with one to three keys changed or left out."""
-  _, published = data.draw(strategies.sampled_from(PUBLISHED))
+  _, published = data.draw(
+    strategies.sampled_from((*PUBLISHED, ("gemma-3-1b", GEMMA_3_1B)))
+  )
   described = json.loads(json.dumps(published))
   for _ in range(data.draw(strategies.integers(1, 3))):
     target = described
@@ -289,6 +336,8 @@ class ConfigFileTest(parameterized.TestCase):
     *PUBLISHED,
     ("qwen3-30b-a3b", QWEN3_30B_A3B),
     ("glm-4.5-air", GLM_4_5_AIR),
+    ("gemma-3-1b", GEMMA_3_1B),
+    ("gemma-3-27b", GEMMA_3_27B),
   )
   def test_published_ones_are_the_presets(self, name, described):
     self.assertEqual(to_model_config(described), preset(name))
@@ -485,6 +534,88 @@ class ConfigFileTest(parameterized.TestCase):
     self.assertEqual(to_model_config(described), wanted)
     self.assertEqual(described["num_nextn_predict_layers"], 0)
 
+  def test_windows_as_transformers_5_writes_them(self):
+    described = {
+      key: value
+      for key, value in GEMMA_3_1B.items()
+      if not key.startswith(("rope", "sliding_window_pattern"))
+    }
+    described["rope_parameters"] = {
+      "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    described["layer_types"] = (
+      ["sliding_attention"] * 5 + ["full_attention"]
+    ) * 4 + ["sliding_attention"] * 2
+    self.assertEqual(to_model_config(described), preset("gemma-3-1b"))
+    few = described | {"num_hidden_layers": 3, "layer_types": ["x"] * 3}
+    for kinds, fields in (
+      ("sss", {"window": 512, "window_period": 0}),
+      ("ssf", {"window": 512, "window_period": 3}),
+      ("sfs", {"window": 512, "window_period": 2}),
+      ("fff", {"window": 0, "window_period": 0, "local_rope_theta": 0.0}),
+    ):
+      names = {"s": "sliding_attention", "f": "full_attention"}
+      few["layer_types"] = [names[kind] for kind in kinds]
+      found = vars(to_model_config(few))
+      self.assertEqual({key: found[key] for key in fields}, fields)
+
+  @parameterized.parameters(
+    ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not"),
+    ({"use_bidirectional_attention": True}, "use_bidirectional_attention=true"),
+    ({"hidden_activation": "gelu"}, 'hidden_activation="gelu" is not'),
+    ({"sliding_window": 0}, "sliding_window=0 must be a whole number"),
+    ({"sliding_window": "512"}, 'sliding_window="512" must be'),
+    ({"layer_types": ["sliding_attention"]}, "one of them for each of num_hid"),
+    (
+      {"layer_types": ["full_attention", *["sliding_attention"] * 25]},
+      "full_attention at unequal distances",
+    ),
+    ({"sliding_window_pattern": 1.5}, "sliding_window_pattern=1.5 must be"),
+    (
+      {"rope_parameters": {"full_attention": {}, "chunked_attention": {}}},
+      "rope_parameters=.* is not computed here",
+    ),
+    (
+      {
+        "rope_parameters": {
+          "sliding_attention": {"rope_type": "linear", "factor": 2}
+        }
+      },
+      "of which the latter has rope_theta alone",
+    ),
+    (
+      {"rope_parameters": {"sliding_attention": {"rope_theta": 5.0}}},
+      "rope_theta of sliding_attention is 5.0 and rope_local_base_freq is 10",
+    ),
+  )
+  def test_refuses_windows(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      to_model_config(GEMMA_3_1B | changes)
+
+  def test_mistral_has_a_window_in_every_layer(self):
+    described = {
+      **{k: v for k, v in LLAMA_3_2_1B.items() if k != "rope_scaling"},
+      "model_type": "mistral",
+      "architectures": ["MistralForCausalLM"],
+    }
+    for keys, window in (({}, 4096), ({"sliding_window": 9}, 9)):
+      config = to_model_config(described | keys)
+      self.assertEqual((config.window, config.window_period), (window, 0))
+      again = from_model_config(config, context=8, dtype="float32")
+      self.assertEqual(again["model_type"], "mistral")
+      self.assertNotIn("layer_types", again)  # which transformers refuses
+    config = to_model_config(described | {"sliding_window": None})
+    self.assertEqual(config.window, 0)
+    self.assertEqual(
+      from_model_config(config, context=8, dtype="float32")["model_type"],
+      "llama",
+    )
+    with self.assertRaisesRegex(ConfigError, "sliding_window=false must be"):
+      to_model_config(described | {"sliding_window": False})
+    with self.assertRaisesRegex(ConfigError, "leave layer_types out"):
+      to_model_config(described | {"layer_types": ["full_attention"] * 16})
+
   @parameterized.parameters(
     b"",
     b"{",
@@ -574,16 +705,6 @@ class ConfigFileTest(parameterized.TestCase):
     for key, value in rope.items():
       if not key.startswith("mscale"):
         self.assertEqual(getattr(found, _ROPE_FIELDS[key]), value, key)
-
-  def test_mistral_is_read_without_its_window(self):
-    """Without the key it has a window of 4096 tokens."""
-    described = LLAMA_3_2_1B | {"architectures": ["MistralForCausalLM"]}
-    described["model_type"] = "mistral"
-    whole = to_model_config(described | {"sliding_window": None})
-    self.assertEqual(whole, preset("llama-3.2-1b"))
-    for window in ({}, {"sliding_window": 4096}, {"sliding_window": False}):
-      with self.assertRaisesRegex(ConfigError, "sliding_window=.* is not comp"):
-        to_model_config(described | window)
 
   def test_llama_with_biases_is_another_function(self):
     for key in ("attention_bias", "mlp_bias"):

@@ -14,15 +14,17 @@ from agentrl_jax.model.policy import Policy
 from tests.settings import compute_config
 
 try:
-  import safetensors
+  import safetensors.torch
   import torch
   import transformers
 except ImportError:
   safetensors = torch = transformers = None  # tests then skip, saying so
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
-NAMES = ("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2", "qwen3_moe")
-NAMES += ("glm4_moe",)
+NAMES = (
+  *("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2", "qwen3_moe"),
+  *("glm4_moe", "gemma3_text"),
+)
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
 # Of GLM-4.5's first model: groups, of which a token has some, and every part.
@@ -66,7 +68,20 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
       "partial_rotary_factor": float(rng.choice([0.5, 0.25])),
     }
   if family == "mistral":
-    described["sliding_window"] = None
+    described["sliding_window"] = None if seed % 2 else 5
+  if family == "gemma3_text":
+    del described["hidden_act"]
+    period = int(rng.integers(2, 4))
+    described |= {
+      "hidden_activation": "gelu_pytorch_tanh",
+      "query_pre_attn_scalar": int(rng.integers(4, 20)),
+      "sliding_window": int(rng.integers(3, 12)),
+      "rope_local_base_freq": 50.0,
+      "layer_types": [
+        f"{'sliding' if (n + 1) % period else 'full'}_attention"
+        for n in range(described["num_hidden_layers"])
+      ],
+    }
   if family == "qwen3_moe":
     number = int(rng.choice([2, 7, 64]))
     per_token = int(rng.integers(1, min(number, 8) + 1))
@@ -80,6 +95,8 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
   if family == "glm4_moe":
     described |= _glm4_moe(described, rng) | ({} if seed else GROUPS)
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
+  if family == "gemma3_text" and kind == "yarn":
+    kind = "linear"  # as published
   if kind != "default":
     described["rope_scaling"] = _stretch(kind, rng)
   return described
@@ -149,6 +166,10 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
     experts_implementation="eager",
     dtype=getattr(torch, dtype),
   ).eval()
+  if described["model_type"] == "gemma3_text":
+    # Rounded to the dtype above, and not made anew by `model.float()`.
+    exact = torch.tensor(described["hidden_size"] ** 0.5)
+    model.model.embed_tokens.embed_scale = exact
   with torch.no_grad():
     routers = (
       bias for name, bias in model.named_buffers() if name.endswith("_bias")

@@ -14,6 +14,7 @@ from tests.settings import COMPUTE
 
 # Of the safetensors files beside each model's card; Llama 3 to 3.3 are alike.
 LLAMA_8B, LLAMA_70B = 8_030_261_248, 70_553_706_496
+SIGHT = 416_866_032
 COUNTS = {
   "qwen2.5-0.5b": 494_032_768,
   "qwen2.5-1.5b": 1_543_714_304,
@@ -37,6 +38,12 @@ COUNTS = {
   "llama-3.2-1b": 1_235_814_400,
   "llama-3.2-3b": 3_212_749_824,
   "llama-3.3-70b": LLAMA_70B,
+  "gemma-3-270m": 268_098_176,
+  "gemma-3-1b": 999_885_952,
+  # Without what sees, and its projection.
+  "gemma-3-4b": 4_300_079_472 - SIGHT - 1152 * (2560 + 1),
+  "gemma-3-12b": 12_187_325_040 - SIGHT - 1152 * (3840 + 1),
+  "gemma-3-27b": 27_432_406_640 - SIGHT - 1152 * (5376 + 1),
   "mistral-7b-v0.3": 7_248_023_552,
   "mistral-nemo-12b": 12_247_782_400,
   "mistral-small-24b": 23_572_403_200,

@@ -28,6 +28,7 @@ FEW = (
   ("olmo2", False, "bfloat16"),
   ("qwen3_moe", False, "bfloat16"),
   ("glm4_moe", False, "bfloat16"),
+  ("gemma3_text", True, "bfloat16"),
 )
 FILE_BYTES = 5_000  # less than any of these models
 
@@ -38,6 +39,40 @@ class TransformersTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_files_logits_gradients_and_greedy_answers(self, family, tied, dtype):
     self._compare(families.describe(family, tied=tied), dtype)
+
+  @pytest.mark.slow
+  def test_the_text_of_a_model_that_sees(self):
+    """Published Gemma 3 from 4B on; here with the names of either version."""
+    transformers, torch = families.transformers, families.torch
+    text = families.describe("gemma3_text", tied=True)
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 1, "image_size": 28, "patch_size": 14}
+    config = transformers.Gemma3Config(
+      text_config={k: v for k, v in text.items() if k != "model_type"},
+      vision_config=vision,
+      mm_tokens_per_image=4,
+    )
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    token_BT = np.random.default_rng(0).integers(0, text["vocab_size"], (1, 9))
+    wanted = model(torch.tensor(token_BT)).logits.detach().numpy()
+    for prefix in ("language_model.model.", "model.language_model."):
+      with tempfile.TemporaryDirectory() as root:
+        folder = families.saved(model, pathlib.Path(root), max_shard_size=10**9)
+        path = folder / "model.safetensors"
+        tensors = families.safetensors.torch.load_file(path)
+        self.assertTrue(any("vision_tower" in name for name in tensors))
+        renamed = {
+          prefix + name.partition("language_model.")[2].removeprefix("model.")
+          if "language_model." in name
+          else name: tensor
+          for name, tensor in tensors.items()
+        }
+        families.safetensors.torch.save_file(renamed, path)
+        policy, params = families.load(folder)
+      found = policy.logits(
+        params, token_BT, np.arange(9)[None], np.ones_like(token_BT)
+      )
+      np.testing.assert_allclose(found, wanted, atol=1e-4)
 
   @parameterized.product(
     family=families.NAMES, tied=(True, False), seed=tuple(range(5))

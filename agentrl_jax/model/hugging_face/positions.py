@@ -1,4 +1,6 @@
-"""Reads rotary positions from config.json, and writes them.
+"""Reads what layers make of positions from config.json, and writes it.
+
+That is how queries and keys rotate, and which layers see a window of tokens.
 
 Every key is read or refused: one that is passed over is another model.
 """
@@ -17,6 +19,7 @@ from agentrl_jax.model.hugging_face.settings import (
   read_size,
 )
 
+_KINDS = GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 ROPE = ("rope_scaling", "rope_parameters")
 _ORIGINAL = "original_max_position_embeddings"
 # Keys of each type, and the fields of `ModelConfig` that they are.
@@ -49,17 +52,18 @@ _REASONS = {"dynamic": _BY_LENGTH, "longrope": _BY_LENGTH}
 
 
 def read_rotary(
-  described: Mapping[str, Any], default_share: float
+  described: Mapping[str, Any], default_share: float, default_theta: float
 ) -> dict[str, Any]:
   """Reads rotary settings in the form of transformers 4 and of 5.
 
-  `default_share` is that of the channels that turn, where no key says it.
+  The defaults, of the share of channels that turn and of the base, are for
+  keys that are missing.
   """
   rope = read_rope(described)
   shares = {"partial_rotary_factor": default_share}
   found: dict[str, Any] = {
     key: read_number(rope, key) if key in rope else default
-    for key, default in ({"rope_theta": 1e4} | shares).items()
+    for key, default in ({"rope_theta": default_theta} | shares).items()
   }
   # Where both say it, transformers takes the outer one.
   outer = described.get(_ORIGINAL)
@@ -157,3 +161,125 @@ def write_stretch(config: ModelConfig) -> dict[str, Any]:
     key: getattr(config, field)
     for key, field in _STRETCHES[config.rope_type].items()
   }
+
+
+def with_flat_rope(described: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns keys that take the place of rotary settings by kind of layer.
+
+  That is how transformers 5 writes them.
+  """
+  rope = described.get("rope_parameters")
+  if not isinstance(rope, dict) or not any(kind in rope for kind in _KINDS):
+    return {}
+  inner = {kind: rope.get(kind) or {} for kind in _KINDS}
+  local = dict(inner[_LOCAL])
+  theta = local.pop("rope_theta", None)
+  if set(rope) - {*_KINDS} or local not in ({}, {"rope_type": "default"}):
+    raise ConfigError(
+      f"rope_parameters={brief(rope)} is not computed here; what is, has "
+      f"{' and '.join(_KINDS)}, of which the latter has rope_theta alone"
+    )
+  flat: dict[str, Any] = {"rope_parameters": inner[GLOBAL]}
+  if theta is not None:
+    outer = described.get("rope_local_base_freq", theta)
+    if outer != theta:
+      raise ConfigError(
+        f"rope_theta of {_LOCAL} is {brief(theta)} and rope_local_base_freq "
+        f"is {brief(outer)} in one file: leave the wrong one out"
+      )
+    flat["rope_local_base_freq"] = theta
+  return flat
+
+
+def read_windows(
+  described: Mapping[str, Any],
+  default_period: int | None,
+  defaults: Mapping[str, Any],
+) -> dict[str, Any]:
+  """Reads which layers see a window, and what else belongs to it.
+
+  Where no key says otherwise every `default_period`-th layer sees all tokens,
+  and with 0 none does; None is a family without windows. `defaults` has the
+  keys of the family.
+  """
+  if default_period is None:
+    return {}
+  found: dict[str, Any] = {}
+  if "query_pre_attn_scalar" in defaults:
+    found["query_pre_attn_scalar"] = read_size(
+      described, "query_pre_attn_scalar"
+    )
+  period = _window_period(described, default_period)
+  if period is None:
+    return found
+  found |= {
+    "window": read_size(described, "sliding_window"),
+    "window_period": period,
+  }
+  if "rope_local_base_freq" in defaults:
+    found["local_rope_theta"] = read_number(described, "rope_local_base_freq")
+  return found
+
+
+def _window_period(described: Mapping[str, Any], default: int) -> int | None:
+  """Reads which layers see all tokens; None if all do."""
+  num_layers = read_size(described, "num_hidden_layers")
+  period: int | None = default
+  if "sliding_window_pattern" in described:
+    period = read_size(described, "sliding_window_pattern")
+  elif not default and described.get("sliding_window") is None:
+    period = None
+  layers = described.get("layer_types")
+  if layers is not None:
+    if (
+      not isinstance(layers, list)
+      or len(layers) != num_layers
+      or any(kind not in _KINDS for kind in layers)
+    ):
+      raise ConfigError(
+        f"layer_types has {brief(layers)}; computed here are "
+        f"{' and '.join(_KINDS)}, one of them for each of "
+        f"num_hidden_layers={num_layers}. Start from a model that has no other"
+      )
+    listed = _period_of([kind == _LOCAL for kind in layers])
+    if not default and listed != period:
+      raise ConfigError(
+        f"layer_types has {brief(layers)}, and for this model_type "
+        f"sliding_window={brief(described.get('sliding_window'))} is of all "
+        "layers: leave layer_types out"
+      )
+    period = listed
+  if period == 1:
+    return None
+  return period if period and period <= num_layers else period and 0
+
+
+def _period_of(is_local: list[bool]) -> int | None:
+  """Returns 0 if all layers are local, None if none is."""
+  if all(is_local):
+    return 0
+  if not any(is_local):
+    return None
+  period = is_local.index(False) + 1
+  if is_local != [(n + 1) % period > 0 for n in range(len(is_local))]:
+    raise ConfigError(
+      "layer_types has full_attention at unequal distances; equal ones, from "
+      "the first layer on, are computed here. Start from a model that has them"
+    )
+  return period
+
+
+def write_windows(config: ModelConfig, *, has_types: bool) -> dict[str, Any]:
+  """Writes what `read_windows` reads; `has_types` says if by layer."""
+  found: dict[str, Any] = {}
+  if config.query_pre_attn_scalar:
+    found["query_pre_attn_scalar"] = config.query_pre_attn_scalar
+  if config.window:
+    found["sliding_window"] = config.window
+  if config.window and has_types:
+    found["layer_types"] = [
+      _LOCAL if is_local else GLOBAL for is_local in config.local_layers
+    ]
+  if config.local_rope_theta:
+    found["rope_local_base_freq"] = config.local_rope_theta
+  return found
