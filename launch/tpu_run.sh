@@ -37,6 +37,8 @@ source "$HERE/tpu/bring.sh"
 source "$HERE/tpu/watch.sh"
 # shellcheck source=launch/tpu/ending.sh
 source "$HERE/tpu/ending.sh"
+# shellcheck source=launch/tpu/check.sh
+source "$HERE/tpu/check.sh"
 
 main() {
   read_options "$@"
@@ -62,11 +64,12 @@ main() {
     stop_learner
     return
   fi
+  [[ $VERB != check ]] || plan_check
   make_bundle
   trap 'SIGNAL=INT' INT
   trap 'SIGNAL=TERM' TERM
   run
-  farewell
+  if [[ $VERB == check ]]; then judge_check; else farewell; fi
 }
 
 main "$@"

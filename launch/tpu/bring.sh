@@ -32,6 +32,7 @@ tend() {
 
 tend_one() {
   local place=$1 state=$2 name=${NAMES[$1]}
+  refuse_existing "$place" "$state"
   case $state in
     absent) create "$place" ;;
     waiting | going)
@@ -84,6 +85,7 @@ create() {
     MADE[place]=1
     return
   fi
+  CREATED=yes  # or not: a command that failed may have been heard
   if cloud_create "$place"; then
     MADE[place]=1
     say "asked for $name: ${COUNTS[place]} x ${TYPES[place]} in $ZONE${SPOT:+, spot}"
@@ -97,7 +99,10 @@ refuse_creation() {
   local place=$1 name=${NAMES[$1]} type=${TYPES[$1]} text
   text=$(<"$ERROR")
   case $text in
-    *ALREADY_EXISTS* | *already\ exists*) say "$name exists already" ;;
+    *ALREADY_EXISTS* | *already\ exists*)
+      CREATED=''
+      say "$name exists already"
+      ;;
     *[Qq]uota*)
       fail "no quota for $name: ${COUNTS[place]} x $type${SPOT:+ (spot)} in $ZONE, \
 project $PROJECT. Google says: $text. Ask for quota at \

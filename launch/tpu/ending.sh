@@ -89,7 +89,9 @@ leave() {
   case $SIGNAL in INT) code=130 ;; *) code=143 ;; esac
   SIGNAL=''
   SAID=stopped
-  if [[ -n $LOCAL ]]; then
+  if [[ $VERB == check ]]; then
+    say "the check is ended"
+  elif [[ -n $LOCAL ]]; then
     say "stopping; the learner saves first (at most $(duration "$GRACE_S"))"
     stop_here
     say "the same command goes on where this one stopped"
@@ -121,6 +123,7 @@ on_exit() {
     kill -TERM -- "-$pid" 2>/dev/null || true
   done
   if ((code)) && [[ -n $LOCAL && $SAID != stopped ]]; then stop_here; fi
+  if [[ $VERB == check ]]; then (end_check) || code=1; fi
   ((code == 0)) || [[ -n $SAID ]] || say "ended with status $code where it should \
 not; bash -x ${BASH_SOURCE[-1]} shows where"
   rm -rf "$SCRATCH"

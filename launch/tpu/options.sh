@@ -41,12 +41,21 @@ Cloud and hosts
 
 Actions
   --dry-run              print every command, and run none
+  --check                in place of a run: check on a slice of one host what needs
+                         a TPU, write NAME-check.json and .txt here, and delete the
+                         slice; what follows -- is for launch.check_slice
   --stop                 ask the learner to save and end; keep the resources
   --teardown             delete the run's resources in --zone
   --teardown-on-exit     the same at the end, or on ctrl-C
   --local=N              N learner processes on this machine, and none on others;
                          then --rollout=N and --environments=N:NAME count processes
   --local-folder=PATH    folder of their homes; ~/.cache/agentrl/NAME
+
+Of a check
+  --dollars=10           what the slice may cost, at its list price
+  --price=DOLLARS        for an hour of a chip, in place of the list price
+  --keep                 use a slice that exists, and do not delete it
+  --report=FOLDER        where the report is put
 
 Times and limits
   --wait=86400           seconds to wait for resources
@@ -69,7 +78,8 @@ read_options() {
       --name | --learner | --rollout | --environments | --controller | --workdir | \
         --zone | --project | --network | --subnetwork | --service-account | \
         --runtime-version | --ssh-flag | --env | --python | --local | \
-        --local-folder | --wait | --poll | --grace | --peers | --restarts)
+        --local-folder | --wait | --poll | --grace | --peers | --restarts | \
+        --dollars | --price | --report)
         (($#)) || fail "$option needs a value, as in $option=VALUE"
         set -- "$option=$1" "${@:2}"
         ;;
@@ -94,6 +104,11 @@ read_options() {
       --python=*) PYTHON=$value ;;
       --dry-run) DRY_RUN=yes ;;
       --stop) VERB=stop ;;
+      --check) VERB=check ;;
+      --dollars=*) DOLLARS=$value ;;
+      --price=*) PRICE=$value ;;
+      --keep) KEEP=yes ;;
+      --report=*) REPORT=$value ;;
       --teardown) VERB=teardown ;;
       --teardown-on-exit) TEARDOWN_ON_EXIT=yes ;;
       --local=*) LOCAL=$value ;;

@@ -117,6 +117,11 @@ role_command() {
   local role=$1 number=$2 controller=$3 servers=$4 name access=(--allow-anyone)
   case $role in
     learner)
+      if [[ $VERB == check ]]; then
+        COMMAND=(python -m launch.check_slice "--topology=${TYPES[0]}"
+          "--seconds=$CHECK_S" "${ARGUMENTS[@]}")
+        return
+      fi
       COMMAND=(python -m launch.train "${ARGUMENTS[@]}"
         "--config.checkpoint.grace_s=$GRACE_S")
       [[ -z $servers ]] || COMMAND+=("--config.rollouts.servers=($servers)")

@@ -13,6 +13,7 @@ STEADY_S=1800  # after which a failure counts as the first one again
 run() {
   local next=0
   while [[ -z $FINISHED ]]; do
+    heed_money
     if ((SECONDS >= next)); then
       tend
       # A finished learner is not restarted with a change.
@@ -145,6 +146,7 @@ everywhere() {
   local place=$1 line=$2 node pid pids=() code=0
   # A learner that is stopped may have been started with a longer --grace.
   LIMIT=$((3600 + GRACE_S))
+  [[ $VERB != check ]] || LIMIT=$CHECK_LIMIT
   for node in $(nodes "$place"); do
     if [[ -n $DRY_RUN ]]; then
       on "$place" "$node" all "$line"
@@ -287,6 +289,10 @@ broke() {
     return
   elif ((code == 255)); then
     say "the connection to ${NAMES[place]} was lost: $(tail -n 3 "$SCRATCH/error-$place")"
+    return
+  fi
+  if [[ $VERB == check ]]; then
+    FINISHED=$code
     return
   fi
   if ((code == REFUSED)) || refuses "$place"; then refused "$place"; fi
