@@ -175,8 +175,11 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
   if opcode == "fusion":
     return _of_fusion(module.computations[instruction.called("calls") or ""])
   written = _size(instruction.results)
-  if opcode in ("copy-start", "slice-start", "call-start"):
+  if opcode in ("copy-start", "call-start"):
     return written  # both ends are among the results
+  if opcode == "slice-start":  # likewise, and the source is a whole array
+    part = instruction.results[1]
+    return part.num_bytes + _size([part])
   if opcode in _SLICES:
     return 2 * written
   if opcode in _UPDATES:

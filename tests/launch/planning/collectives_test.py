@@ -274,6 +274,19 @@ class TrafficTest(absltest.TestCase):
     )
     self.assertEqual(bytes_moved(Module(text)), 4 * (16 + 16 + 1))
 
+  def test_of_weights_in_parts_each_is_read_once(self):
+    """As a decode program prefetches them, up to memory of the chip."""
+    parts = "".join(
+      f"""
+  %s{n} = ((s8[64]{{0}}), s8[16]{{0:T(1024){place}}}, s32[]{{:S(2)}}) slice-start(%x), slice={{[{n}:{n + 16}]}}
+  %d{n} = s8[16]{{0:T(1024){place}}} slice-done(%s{n})"""  # noqa: E501
+      for n, place in ((0, "S(1)"), (16, "S(1)"), (32, ""))
+    )
+    text = _entry(f"""
+  %x = s8[64]{{0}} parameter(0){parts}
+  ROOT %y = s8[16]{{0}} negate(%d0)""")
+    self.assertEqual(bytes_moved(Module(text)), 16 + 16 + 2 * 16 + 16)
+
   def test_of_a_cache_only_the_new_entries_are_written(self):
     text = """HloModule m
 %c (s: bf16[8,64], i: s32[2], n: bf16[2,64]) -> bf16[8,64] {
