@@ -126,8 +126,10 @@ def ragged_dot(
   """Computes `jax.lax.ragged_dot` by matrices of any form."""
   if not isinstance(matrix_EMN, Quantized):
     return jax.lax.ragged_dot(x_PM, matrix_EMN, size_E)
-  values_EMN = matrix_EMN.values.astype(x_PM.dtype)
-  y_PN = jax.lax.ragged_dot(x_PM, values_EMN, size_E)
+  # Not cast before: compilers for TPUs would write all matrices so.
+  y_PN = jax.lax.ragged_dot(
+    x_PM, matrix_EMN.values, size_E, preferred_element_type=x_PM.dtype
+  )
   scale_PN = jnp.repeat(
     matrix_EMN.channel_scale[:, 0], size_E, 0, total_repeat_length=len(x_PM)
   )
