@@ -112,6 +112,11 @@ def _apply_on_device(
   """Applies the experts of one device; `axes` of the mesh split them."""
   x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
   weight_NK, expert_NK = route(x_ND, *router, c=config)
+  # Typed as varying here, so that gradients are summed over devices for each of
+  # their tokens, and not again for each of its experts.
+  x_ND, weight_NK = sharding.varying_like(
+    (x_ND, weight_NK), *jax.tree.leaves(params)
+  )
   if splits_rows:
     x_ND, weight_NK, expert_NK = (
       jax.lax.all_gather(x, "expert", tiled=True)

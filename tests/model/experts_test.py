@@ -1,6 +1,9 @@
 """Experts by groups, and each of every token, say the same."""
 
 import dataclasses
+import functools
+import math
+import re
 import unittest
 
 import jax
@@ -167,6 +170,37 @@ class GptOssTest(absltest.TestCase):
     for change in ({"normed_experts": False}, {"swiglu_limit": -1.0}):
       with self.assertRaisesRegex(ConfigError, "swiglu_limit.*gpt-oss"):
         dataclasses.replace(self.config, **change)
+
+
+class MeshTest(absltest.TestCase):
+  def test_gradients_of_tokens_are_summed_for_each_token_alone(self):
+    """Not for each expert of a token: what devices exchange is [N, D]."""
+    sizes = dict.fromkeys(sharding.MESH_AXES, 1) | {"tensor": 2, "expert": 2}
+    mesh = jax.sharding.AbstractMesh((*sizes.values(),), (*sizes,))
+    axes = sharding.spec_on(mesh, "experts")[0]
+    rows = sharding.spec("rows", "tokens", None)
+    config = dataclasses.replace(MODEL, num_experts=8, experts_per_token=4)
+    on_device = functools.partial(
+      experts._apply_on_device,
+      config=config,
+      is_grouped=True,
+      axes=axes,
+      splits_rows=True,
+    )
+    apply = jax.shard_map(
+      lambda x, router, *params: on_device(x, (router,), *params),
+      mesh=mesh,
+      in_specs=(rows, jax.P(), *[jax.P(axes)] * 3),
+      out_specs=rows,
+    )
+    shapes = [(2, 7, 12), (12, 8), (8, 12, 10), (8, 12, 10), (8, 10, 12)]
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    slope = jax.grad(lambda *x: apply(*x).sum())
+    text = str(jax.make_jaxpr(slope)(*arrays))
+    summed = re.findall(r"f32\[([\d,]+)\]\S* = psum", text)
+    self.assertIn("7,12", summed)
+    for shape in summed:
+      self.assertLessEqual(math.prod(map(int, shape.split(","))), 7 * 12)
 
 
 class RouteTest(parameterized.TestCase):
