@@ -283,9 +283,9 @@ def apply_grouped(
     y_PO = quantization.ragged_dot(x_PI, matrix_EIO, size_E)
     if not biases:
       return y_PO
-    # By a product, whose gradient is one, too.
+    # By a product, whose gradient is one, too; undefined rows stay out of it.
     hot_PE = jax.nn.one_hot(expert_P[order_P], num_experts, dtype=y_PO.dtype)
-    return y_PO + hot_PE @ biases[bias]
+    return jnp.where(is_ours_P1, y_PO + hot_PE @ biases[bias], 0)
 
   y_PF = _gated(product(x_PD, gate_EDF, 0), limit)
   y_PF *= _raised(product(x_PD, up_EDF, 1), limit)

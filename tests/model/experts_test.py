@@ -54,20 +54,23 @@ class ApplyTest(parameterized.TestCase):
     ("none_here", [[-2, -1], [4, 5]]),
   )
   def test_groups_equal_all(self, expert_NK):
-    arrays = routed(expert_NK)
+    x, weight, expert_NK, *matrices = routed(expert_NK)
+    biases = [0.5 * matrix.sum(1) for matrix in matrices]
 
-    def total(apply, x, weight, gate, up, down):
-      y_ND = apply(x, weight, arrays[2], gate, up, down)
+    def total(apply, limit, *others):
+      y_ND = apply(*others[:2], expert_NK, *others[2:], limit=limit)
       return jnp.sum(jnp.sin(y_ND)), y_ND
 
-    others = (*arrays[:2], *arrays[3:])
-    found = [
-      jax.value_and_grad(total, (1, 2, 3, 4, 5), has_aux=True)(apply, *others)
-      for apply in (experts.apply_grouped, experts.apply_all)
-    ]
-    jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *found
-    )
+    for limit, params in ((0.0, matrices), (0.3, [*matrices, *biases])):
+      others = (x, weight, *params)
+      which = tuple(range(2, 2 + len(others)))
+      found = [
+        jax.value_and_grad(total, which, has_aux=True)(apply, limit, *others)
+        for apply in (experts.apply_grouped, experts.apply_all)
+      ]
+      jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *found
+      )
 
   def test_a_tokens_output_is_the_weighted_sum_of_its_experts(self):
     x, weight, expert_NK, gate, up, down = routed([[3, 1]])

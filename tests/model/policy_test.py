@@ -71,6 +71,20 @@ VARIANTS = (
     },
   ),
   ("sinks", {"window": 3, "sinks": True}),
+  (
+    "gpt_oss",
+    {
+      "window": 5,
+      "window_period": 2,
+      "sinks": True,
+      "qkv_bias": True,
+      "o_bias": True,
+      "num_experts": 5,
+      "experts_per_token": 2,
+      "normed_experts": True,
+      "swiglu_limit": 0.5,
+    },
+  ),
   ("experts", {"num_experts": 5, "experts_per_token": 2}),
   ("glm4.5", GLM_4_5),
 )

@@ -15,6 +15,7 @@ from typing import Any
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model.config import ModelConfig
+from agentrl_jax.model.hugging_face.mxfp4 import is_mxfp4
 from agentrl_jax.model.hugging_face.positions import (
   GLOBAL,
   read_rope,
@@ -62,6 +63,10 @@ class Family:
   nulls: tuple[str, ...] = ()
   experts: bool = False  # in every layer, or all but the first
   sigmoid_router: bool = False
+  # Of these, all in one tensor, with biases and limits, perhaps in MXFP4.
+  fused_experts: bool = False
+  o_bias: bool = False
+  sinks: bool = False
   # What transformers takes where a key is missing, of keys that published
   # folders leave out.
   defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -76,7 +81,7 @@ class Family:
 
 _TRAITS = (
   *("qk_norm", "joint_qk_norm", "pre_norm", "sandwich_norm"),
-  *("zero_centered_norm", "activation", "sigmoid_router"),
+  *("zero_centered_norm", "activation", "sigmoid_router", "o_bias", "sinks"),
 )
 _ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 # Classes that have a key/value head per head where their number is missing.
@@ -155,6 +160,18 @@ FAMILIES: Mapping[str, Family] = {
     experts=True,
     sigmoid_router=True,
   ),
+  "gpt_oss": Family(
+    architecture="GptOssForCausalLM",
+    default_head_dim=64,
+    qkv_bias=True,
+    o_bias=True,
+    sinks=True,
+    window_period=2,
+    default_rope_theta=1.5e5,
+    defaults={"sliding_window": 128, "swiglu_limit": 7.0},
+    experts=True,
+    fused_experts=True,
+  ),
 }
 
 _PARTLY_ROTARY = [n for n, f in FAMILIES.items() if f.default_rotary_share != 1]
@@ -164,6 +181,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
   "use_sliding_window": (False, None),
   "mlp_bias": (False, None),
   "quantization_config": (None,),
+  "swiglu_alpha": (1.702, None),
   "decoder_sparse_step": (1, None),
   "mlp_only_layers": ([], None),
   "attn_logit_softcapping": (None,),
@@ -298,7 +316,13 @@ def from_model_config(
   described |= write_windows(config, has_types=has_types)
   if FAMILIES[name].default_rotary_share != 1:
     described["partial_rotary_factor"] = config.partial_rotary_factor
-  if config.num_experts:
+  if config.expert_bias:
+    described |= {
+      "num_local_experts": config.num_experts,
+      "num_experts_per_tok": config.experts_per_token,
+      "swiglu_limit": config.swiglu_limit,
+    }
+  elif config.num_experts:
     key = "n_routed_experts" if config.sigmoid_router else "num_experts"
     described |= {
       "moe_intermediate_size": config.mlp_width,
@@ -316,7 +340,7 @@ def from_model_config(
     }
   if name != "qwen2":
     described["attention_bias"] = config.qkv_bias
-  if config.rope_type != "default":
+  if config.rope_type != "default" or config.expert_bias:
     described["rope_scaling"] = write_stretch(config)
   return described
 
@@ -339,14 +363,14 @@ def family_of(config: ModelConfig) -> str:
     if all(getattr(config, key) == x for key, x in family.traits().items())
     and family.qkv_bias in (config.qkv_bias, None)
     and family.experts == bool(config.num_experts)
-    and not (config.o_bias or config.expert_bias)
+    and family.fused_experts == config.expert_bias
     and family.scaled_embedding == is_scaled
     and (family.window_period is not None or not config.window)
     and ("rope_local_base_freq" in family.defaults or not _is_gemma(config))
   ]
   if not names:
     names = [*_TRAITS, "qkv_bias", "num_experts", "embedding_scale", "window"]
-    names += ["local_rope_theta", "query_pre_attn_scalar"]
+    names += ["local_rope_theta", "query_pre_attn_scalar", "swiglu_limit"]
     listed = ", ".join(f"model.{n}={getattr(config, n)}" for n in names)
     raise ConfigError(
       f"{listed} together are no family of Hugging Face's; those known are "
@@ -399,6 +423,8 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
   only: dict[str, tuple[Any, ...]] = {key: (None,) for key in family.nulls}
   act = "hidden_act" if family.activation == "silu" else "hidden_activation"
   only[act] = (_ACTIVATIONS[family.activation],)
+  if family.fused_experts and is_mxfp4(described):
+    only["quantization_config"] = (described["quantization_config"],)
   for key, allowed in {**_ONLY, **only}.items():
     value = described.get(key, "absent" if key in family.nulls else allowed[0])
     if not is_one_of(value, allowed):
@@ -406,13 +432,14 @@ def _refuse(described: Mapping[str, Any], family: Family) -> None:
         f"{key}={brief(value)} is not computed here; what is, has "
         f"{key}={json.dumps(allowed[0])}. Start from a model that has"
       )
-  if read_flag(described, "attention_bias", absent=False, null=False) and (
-    family.qkv_bias is not None
-  ):
-    # With it these two families put a bias on the output projection as well.
+  has_bias = read_flag(
+    described, "attention_bias", absent=family.o_bias, null=False
+  )
+  if has_bias != family.o_bias and family.qkv_bias is not None:
+    # In these families the output projection has a bias as well.
     raise ConfigError(
-      "attention_bias=true is not computed here for this model_type; start "
-      "from a model without it"
+      f"attention_bias={json.dumps(has_bias)} is not computed here for this "
+      f"model_type; start from a model with {json.dumps(family.o_bias)}"
     )
   names = described.get("architectures")
   if names is not None and names != [family.architecture]:
@@ -451,6 +478,8 @@ _SIGMOID = {
 def _mlps(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
   if not family.experts:
     return _one_mlp(described)
+  if family.fused_experts:
+    return _fused_experts(described)
   if not family.sigmoid_router:
     return _experts(described, _EXPERTS[:2], normed=False)
   read = _experts(described, _EXPERTS[2:0:-1], normed=True) | {
@@ -490,6 +519,17 @@ def _experts(
     "num_experts": read_size(described, names[0] if names else keys[0]),
     "experts_per_token": read_size(described, "num_experts_per_tok"),
     "normed_experts": read_flag(described, "norm_topk_prob", absent=normed),
+  }
+
+
+def _fused_experts(described: Mapping[str, Any]) -> dict[str, Any]:
+  """Reads gpt-oss's experts, of which the chosen have softmax weights."""
+  return {
+    "mlp_width": read_size(described, "intermediate_size"),
+    "num_experts": read_size(described, "num_local_experts"),
+    "experts_per_token": read_size(described, "num_experts_per_tok"),
+    "normed_experts": True,
+    "swiglu_limit": read_number(described, "swiglu_limit"),
   }
 
 
@@ -537,6 +577,11 @@ def _head_dim(
 
 
 def _rotary(described: Mapping[str, Any], family: Family) -> dict[str, Any]:
+  if family.fused_experts and "rope_type" not in read_rope(described):
+    raise ConfigError(
+      "rope_type is missing, and transformers would take yarn with a factor of "
+      "32 for this model_type: add rope_scaling with a rope_type"
+    )
   read = read_rotary(
     described, family.default_rotary_share, family.default_rope_theta
   )

@@ -8,6 +8,7 @@ computed for one expert at a time, and only for the part that is asked for.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +25,6 @@ from agentrl_jax.model.hugging_face.tensor_files import (
 BLOCKS, SCALES = "_blocks", "_scales"
 _GROUP, _BYTES = 32, 16  # numbers with one scale, and their bytes
 _HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_FP4 = np.array([*_HALF, *(-number for number in _HALF)], np.float32)
-_PAIRS = np.stack([np.tile(_FP4, 16), np.repeat(_FP4, 16)], axis=-1)
-_EXPONENT = np.arange(256) - 127
 _ALL = slice(None)
 
 
@@ -38,11 +36,20 @@ def is_mxfp4(described: Mapping[str, Any]) -> bool:
 
 def dequantised(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
   """Returns bfloat16 [..., 32 G] of blocks [..., G, 16] and scales [..., G]."""
-  numbers = _PAIRS[blocks].reshape(*scales.shape, _GROUP)
+  place = (scales.astype(np.uint16) << 8)[..., None] | blocks
+  pairs = _pairs().take(place.reshape(*scales.shape[:-1], -1))
+  return pairs.view(DTYPES["BF16"])
+
+
+@functools.cache
+def _pairs() -> np.ndarray:
+  """Returns the two numbers of each byte under each scale, as uint32."""
+  fp4 = np.array([*_HALF, *(-number for number in _HALF)], np.float32)
+  pairs = np.stack([np.tile(fp4, 16), np.repeat(fp4, 16)], axis=-1)
   # 2^128 is infinite, as in transformers: `PackedTensor` refuses it.
   with np.errstate(over="ignore", invalid="ignore"):
-    numbers *= np.ldexp(np.float32(1), _EXPONENT[scales])[..., None]
-    return numbers.reshape(*scales.shape[:-1], -1).astype(DTYPES["BF16"])
+    scale = np.ldexp(np.float32(1), np.arange(256) - 127)[:, None, None]
+    return (scale * pairs).astype(DTYPES["BF16"]).reshape(-1).view(np.uint32)
 
 
 def unpacked(

@@ -276,7 +276,7 @@ def write_windows(config: ModelConfig, *, has_types: bool) -> dict[str, Any]:
     found["query_pre_attn_scalar"] = config.query_pre_attn_scalar
   if config.window:
     found["sliding_window"] = config.window
-  if config.window and has_types:
+  if has_types:
     found["layer_types"] = [
       _LOCAL if is_local else GLOBAL for is_local in config.local_layers
     ]

@@ -6,6 +6,7 @@ run can be planned before any weights are present; weights bring their own
 """
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -146,6 +147,28 @@ _glm4_5_large = functools.partial(
   dense_layers=3,
   dense_mlp_width=12_288,
 )
+_gpt_oss = functools.partial(
+  _model,
+  vocab_size=201_088,
+  head_dim=64,
+  qkv_bias=True,
+  o_bias=True,
+  sinks=True,
+  window=128,
+  window_period=2,
+  experts_per_token=4,
+  normed_experts=True,
+  swiglu_limit=7.0,
+  norm_epsilon=1e-5,
+  rope_theta=1.5e5,
+  rope_type="yarn",
+  rope_factor=32.0,
+  rope_low_frequency=1.0,
+  rope_high_frequency=32.0,
+  rope_original_context=4096,
+  rope_truncate=False,
+  rope_attention_factor=0.1 * math.log(32) + 1,
+)
 
 
 PRESETS: Mapping[str, ModelConfig] = {
@@ -195,4 +218,6 @@ PRESETS: Mapping[str, ModelConfig] = {
   ),
   "glm-4.5": _glm4_5_large(5120, 92, 96, 1536),
   "glm-4.6": _glm4_5_large(5120, 92, 96, 1536),
+  "gpt-oss-20b": _gpt_oss(2880, 24, 64, 2880, num_experts=32),
+  "gpt-oss-120b": _gpt_oss(2880, 36, 64, 2880, num_experts=128),
 }

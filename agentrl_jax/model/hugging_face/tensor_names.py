@@ -218,6 +218,14 @@ def _attention(c: ModelConfig, interleaved: bool) -> dict[Path, Place]:
     shape=(c.width, *heads["q"]),
     order=(1, 2, 3, 0),
   )
+  if c.sinks:
+    heads_of = (c.num_kv_heads, c.num_heads // c.num_kv_heads)
+    found["attention", "sinks"] = Place(
+      tensor=f"{_LAYER}.self_attn.sinks",
+      matrix=(c.num_heads,),
+      shape=heads_of,
+      order=(0, 1),
+    )
   if c.o_bias:
     found["attention", "o", "bias"] = _vector(
       f"{_LAYER}.self_attn.o_proj.bias", c.width

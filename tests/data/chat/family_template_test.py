@@ -356,6 +356,12 @@ class EndsTest(parameterized.TestCase):
       ids = codec.extend([reply], ended_by=ended_by, after=answer)
       tail = '"a<|end|>"<|end|><|start|>assistant'
       self.assertEqual(codec.decode(ids), head + tail)
+    first = Message("tool", "b", tool_call_id="0")
+    ids = codec.extend([first, reply], ended_by=int(call), after=after)
+    self.assertEqual(
+      codec.decode(ids),
+      f'{start.format("stop")}"b"<|end|>{start.format("f<g")}{tail}',
+    )
 
   @parameterized.parameters(*HARMONY)
   def test_a_message_that_the_template_leaves_out(self, name):

@@ -229,6 +229,44 @@ GEMMA_3_27B = {  # which sees, and says of its text what is no default
   },
   "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
 }
+GPT_OSS_20B = {
+  "architectures": ["GptOssForCausalLM"],
+  "attention_bias": True,
+  "attention_dropout": 0.0,
+  "eos_token_id": 200002,
+  "experts_per_token": 4,
+  "head_dim": 64,
+  "hidden_act": "silu",
+  "hidden_size": 2880,
+  "initial_context_length": 4096,
+  "intermediate_size": 2880,
+  "layer_types": ["sliding_attention", "full_attention"] * 12,
+  "max_position_embeddings": 131072,
+  "model_type": "gpt_oss",
+  "num_attention_heads": 64,
+  "num_experts_per_tok": 4,
+  "num_hidden_layers": 24,
+  "num_key_value_heads": 8,
+  "num_local_experts": 32,
+  "quantization_config": {
+    "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"],
+    "quant_method": "mxfp4",
+  },
+  "rms_norm_eps": 1e-05,
+  "rope_scaling": {
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "rope_type": "yarn",
+    "truncate": False,
+  },
+  "rope_theta": 150000,
+  "sliding_window": 128,
+  "swiglu_limit": 7.0,
+  "tie_word_embeddings": False,
+  "vocab_size": 201088,
+}
 PUBLISHED = (
   ("qwen2.5-14b", QWEN2_5_14B_INSTRUCT),
   ("qwen3-8b", QWEN3_8B),
@@ -338,6 +376,7 @@ class ConfigFileTest(parameterized.TestCase):
     ("glm-4.5-air", GLM_4_5_AIR),
     ("gemma-3-1b", GEMMA_3_1B),
     ("gemma-3-27b", GEMMA_3_27B),
+    ("gpt-oss-20b", GPT_OSS_20B),
   )
   def test_published_ones_are_the_presets(self, name, described):
     self.assertEqual(to_model_config(described), preset(name))
@@ -615,6 +654,41 @@ class ConfigFileTest(parameterized.TestCase):
       to_model_config(described | {"sliding_window": False})
     with self.assertRaisesRegex(ConfigError, "leave layer_types out"):
       to_model_config(described | {"layer_types": ["full_attention"] * 16})
+
+  @parameterized.parameters(
+    ({"attention_bias": False}, "attention_bias=false is not .* with true"),
+    ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config="),
+    ({"quantization_config": "mxfp4"}, 'quantization_config="mxfp4" is not'),
+    ({"swiglu_limit": None}, "swiglu_limit=null must be a number"),
+    ({"swiglu_limit": 0}, "swiglu_limit=0 must be a number above 0"),
+    ({"swiglu_alpha": 1.0}, "swiglu_alpha=1.0 is not computed"),
+    ({"rope_scaling": None}, "rope_type is missing, and transformers would"),
+    ({"sliding_window": None}, "sliding_window=null must be a whole number"),
+    ({"num_local_experts": 2}, "experts_per_token=4 must lie between 1 and"),
+    ({"hidden_act": "gelu"}, 'hidden_act="gelu" is not computed here'),
+    (
+      {"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 22},
+      "full_attention at unequal distances",
+    ),
+  )
+  def test_refuses_of_gpt_oss(self, changes, message):
+    with self.assertRaisesRegex(ConfigError, message):
+      to_model_config(GPT_OSS_20B | changes)
+
+  def test_what_gpt_oss_has_without_a_key(self):
+    for key in (
+      *("attention_bias", "head_dim", "layer_types", "rope_theta"),
+      *("sliding_window", "swiglu_limit", "tie_word_embeddings"),
+      "quantization_config",
+    ):
+      described = {k: v for k, v in GPT_OSS_20B.items() if k != key}
+      read = to_model_config(described)
+      self.assertEqual(read, preset("gpt-oss-20b"), key)
+    layers = {"layer_types": ["full_attention"] * 24}
+    read = to_model_config(GPT_OSS_20B | layers)
+    self.assertEqual((read.window, read.window_period), (0, 0))
+    written = from_model_config(read, context=8192, dtype="bfloat16")
+    self.assertEqual(written["layer_types"], layers["layer_types"])
 
   @parameterized.parameters(
     b"",

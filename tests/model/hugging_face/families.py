@@ -23,7 +23,7 @@ except ImportError:
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
 NAMES = (
   *("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2", "qwen3_moe"),
-  *("glm4_moe", "gemma3_text"),
+  *("glm4_moe", "gemma3_text", "gpt_oss"),
 )
 STRETCHES = ("yarn", "default", "llama3", "linear")
 
@@ -82,6 +82,13 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
         for n in range(described["num_hidden_layers"])
       ],
     }
+  if family == "gpt_oss":
+    described |= {
+      "num_local_experts": int(rng.choice([2, 5, 32])),
+      "num_experts_per_tok": 2,  # of one the weight would always be 1
+      "sliding_window": int(rng.integers(3, 12)),
+      "swiglu_limit": float(rng.choice([0.2, 7.0])),
+    }
   if family == "qwen3_moe":
     number = int(rng.choice([2, 7, 64]))
     per_token = int(rng.integers(1, min(number, 8) + 1))
@@ -94,12 +101,18 @@ def describe(family: str, *, tied: bool, seed: int = 0) -> dict:
     }
   if family == "glm4_moe":
     described |= _glm4_moe(described, rng) | ({} if seed else GROUPS)
+  return described | _rope(family, seed, rng)
+
+
+def _rope(family: str, seed: int, rng: np.random.Generator) -> dict:
   kind = STRETCHES[(NAMES.index(family) + seed) % len(STRETCHES)]
   if family == "gemma3_text" and kind == "yarn":
     kind = "linear"  # as published
   if kind != "default":
-    described["rope_scaling"] = _stretch(kind, rng)
-  return described
+    return {"rope_scaling": _stretch(kind, rng)}
+  # Without it transformers takes yarn.
+  is_needed = family == "gpt_oss"
+  return {"rope_scaling": {"rope_type": "default"}} if is_needed else {}
 
 
 def _glm4_moe(described: dict, rng: np.random.Generator) -> dict:

@@ -10,10 +10,13 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import CheckpointError
+from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model.hugging_face import mxfp4
-from agentrl_jax.model.hugging_face.tensor_files import TensorFile
+from agentrl_jax.model.hugging_face.export import write_params
+from agentrl_jax.model.hugging_face.tensor_files import INDEX_FILE, TensorFile
 from tests.model.hugging_face import families
 
+safetensors = families.safetensors
 NUM, WIDTH, OUTPUTS = 3, 64, 10  # experts, inputs and outputs of each
 ALL = slice(None)
 
@@ -40,6 +43,32 @@ def write(path: pathlib.Path, **arrays: np.ndarray) -> None:
   text = json.dumps(header).encode()
   data = b"".join(array.tobytes() for array in arrays.values())
   path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def pack(folder: pathlib.Path) -> None:
+  """Replaces experts' weights in a folder by random ones in MXFP4."""
+  rng = np.random.default_rng(0)
+  of: dict[str, str] = {}
+  for path in folder.glob("*.safetensors"):
+    with safetensors.safe_open(path, framework="pt") as file:
+      arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+    for name in [n for n in arrays if n.endswith(("up_proj", "down_proj"))]:
+      num, inputs, outputs = arrays.pop(name).shape
+      groups = (num, outputs, inputs // 32)
+      for part, shape, low, high in (
+        (mxfp4.BLOCKS, (*groups, 16), 0, 256),
+        (mxfp4.SCALES, groups, 118, 124),
+      ):
+        numbers = rng.integers(low, high, shape, np.uint8)
+        arrays[name + part] = families.torch.tensor(numbers)
+    safetensors.torch.save_file(arrays, path, metadata={"format": "pt"})
+    of |= dict.fromkeys(arrays, path.name)
+  (folder / INDEX_FILE).write_text(
+    json.dumps({"metadata": {}, "weight_map": of})
+  )
+  config = read_object(folder / "config.json")
+  config["quantization_config"] = {"quant_method": "mxfp4"}
+  (folder / "config.json").write_text(json.dumps(config))
 
 
 class Mxfp4Test(parameterized.TestCase):
@@ -85,6 +114,27 @@ class Mxfp4Test(parameterized.TestCase):
     np.testing.assert_array_equal(
       part[..., 0].view(np.uint16), theirs[1:, 8:40, 1::2][..., 2:4]
     )
+
+  @unittest.skipIf(families.torch is None, families.WITHOUT)
+  def test_a_folder_is_the_model_that_transformers_dequantises(self):
+    described = families.describe("gpt_oss", tied=False)
+    described |= {"hidden_size": 64, "intermediate_size": 32}
+    model = families.build(described, dtype="bfloat16")
+    folder = families.saved(model, self.folder / "a", max_shard_size=40_000)
+    pack(folder)
+    theirs = families.transformers.AutoModelForCausalLM.from_pretrained(folder)
+    wanted = theirs.state_dict()
+    name = "model.layers.0.mlp.experts.down_proj"
+    self.assertFalse(
+      families.torch.equal(wanted[name], model.state_dict()[name])
+    )
+    policy, params = families.load(folder)
+    again = self.folder / "b"
+    write_params(again, params, policy.config, context=512, beside=folder)
+    self.assertNotIn("quantization_config", read_object(again / "config.json"))
+    loaded = families.transformers.AutoModelForCausalLM.from_pretrained(again)
+    for name, weight in loaded.state_dict().items():
+      self.assertTrue(families.torch.equal(weight, wanted[name]), name)
 
   def test_damaged_files_are_refused(self):
     blocks, scales = packed()

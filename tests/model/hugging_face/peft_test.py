@@ -60,6 +60,18 @@ MODELS = {
     dense_layers=1,
     dense_mlp_width=20,
   ),
+  "gpt_oss": ModelConfig(
+    **SIZES,
+    qkv_bias=True,
+    o_bias=True,
+    sinks=True,
+    window=4,
+    window_period=2,
+    num_experts=4,
+    experts_per_token=2,
+    normed_experts=True,
+    swiglu_limit=7.0,
+  ),
   "glm4": ModelConfig(
     **SIZES, qk_norm=False, sandwich_norm=True, partial_rotary_factor=0.5
   ),

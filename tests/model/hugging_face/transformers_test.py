@@ -29,6 +29,7 @@ FEW = (
   ("qwen3_moe", False, "bfloat16"),
   ("glm4_moe", False, "bfloat16"),
   ("gemma3_text", True, "bfloat16"),
+  ("gpt_oss", False, "float32"),
 )
 FILE_BYTES = 5_000  # less than any of these models
 
@@ -191,7 +192,8 @@ def _gradients(model):
       continue
     gradient = weight.grad.numpy()
     module, _, kind = name.rpartition(".")
-    if not module.endswith(".experts"):
+    is_fused = model.config.model_type == "gpt_oss"
+    if is_fused or not module.endswith(".experts"):
       yield name, gradient
       continue
     for expert, matrix in enumerate(gradient):

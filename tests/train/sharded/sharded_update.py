@@ -52,6 +52,16 @@ MODELS = {
     dense_layers=1,
     dense_mlp_width=24,
   ),
+  # gpt-oss: experts with biases, and its attention.
+  "biased experts": dataclasses.replace(
+    EXPERTS,
+    swiglu_limit=7.0,
+    qkv_bias=True,
+    o_bias=True,
+    window=9,
+    window_period=2,
+    sinks=True,
+  ),
   "windows": dataclasses.replace(
     MODEL, window=9, window_period=2, local_rope_theta=100.0, sinks=True
   ),
@@ -117,6 +127,7 @@ SAMPLE = (
   ),
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
   Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
+  Case((1, 2, 1, 2, 2), True, "none", "tokens", model="biased experts"),
 )
 
 
@@ -143,6 +154,11 @@ def _made(config):
     routers = params["layers"]["experts"]
     shape = routers["correction_bias"].shape
     routers["correction_bias"] = jax.random.normal(jax.random.key(1), shape)
+  if config.expert_bias:
+    experts = params["layers"]["experts"]
+    for name in [name for name in experts if name.endswith("_bias")]:
+      shape = experts[name].shape
+      experts[name] = 0.3 * jax.random.normal(jax.random.key(2), shape)
   return params
 
 
