@@ -21,10 +21,11 @@ jax.tree_util.register_dataclass(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """Packed trajectories; every field but the last two is [..., B, T].
+  """Packed trajectories; fields are [..., B, T] unless they say otherwise.
 
   The fields of masks are None unless an answer had to follow a grammar. With a
-  tree, its tokens are computed, and T is a multiple of their number.
+  tree, its tokens are computed, T is a multiple of their number, and masks and
+  experts are the tree's.
   """
 
   token: jax.Array  # int32
@@ -38,4 +39,7 @@ class Batch:
   # int32, the token's row of `mask_MX`; row 0 allows all tokens.
   allowed: jax.Array | None = None
   mask_MX: jax.Array | None = None  # uint32, as in `data.grammar.grammars`
+  # uint8 or uint16 [..., B, T, L, K], the experts of each token by layer, where
+  # a rollout engine gave them; numbers beyond leave it to the router.
+  experts: jax.Array | None = None
   tree: PrefixTree | None = None

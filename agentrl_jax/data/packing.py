@@ -27,6 +27,9 @@ import numpy as np
 from agentrl_jax.data.records import Line, Trajectory
 from agentrl_jax.errors import ConfigError
 
+# Layers, experts per token, and the type of their numbers.
+ExpertsKind = tuple[int, int, str]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrefixTree:
@@ -45,6 +48,7 @@ class PrefixTree:
   # int32 [..., B, L], index of each token of a trajectory; 0 is padding.
   place: np.ndarray
   allowed: np.ndarray | None = None  # int32, as in `data.batch.Batch`
+  experts: np.ndarray | None = None  # [..., B, T, L, K], likewise
 
   @property
   def num_computed(self) -> int:
@@ -68,13 +72,14 @@ class Rows:
   trajectory: np.ndarray
   turn: np.ndarray
   policy_slot: np.ndarray
+  experts: np.ndarray | None = None  # [R, T, L, K], if any turn has them
   tree: PrefixTree | None = None
 
   def arrays(self) -> dict[str, Any]:
-    """Returns all fields but the tree, by name."""
+    """Returns all fields but the tree that are not None, by name."""
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
     del fields["tree"]
-    return fields
+    return {name: x for name, x in fields.items() if x is not None}
 
   @property
   def num_tokens(self) -> int:
@@ -118,19 +123,25 @@ def pack(
   row_length: int,
   rows_multiple: int = 1,
   sharing: int = 1,
+  experts: ExpertsKind | None = None,
 ) -> Rows:
   """Packs trajectories; `Rows.trajectory` counts along the argument.
 
   Each of their lines is a segment. The number of rows is rounded up to
   `rows_multiple` with rows of padding. With `sharing` above 1 there is a tree,
   whose rows hold up to `row_length` tokens of up to `sharing * row_length`
-  tokens of lines.
+  tokens of lines. Turns that have `experts` of
+  this kind keep them.
   """
   lines = _lines(trajectories)
+  turns = [turn for _, line in lines for turn in line.turns]
+  kind = (
+    experts if any(_is_of(turn.experts, experts) for turn in turns) else None
+  )
   if sharing > 1:
-    return _pack_trees(lines, row_length, rows_multiple, sharing)
+    return _pack_trees(lines, row_length, rows_multiple, sharing, kind)
   assigned = assign_rows([line.num_tokens for _, line in lines], row_length)
-  rows = _empty_rows(_num_rows(assigned, rows_multiple), row_length)
+  rows = _empty_rows(_num_rows(assigned, rows_multiple), row_length, kind)
   for r, members in enumerate(assigned):
     start = 0
     for segment, i in enumerate(members, 1):
@@ -148,6 +159,7 @@ def _pack_trees(
   row_length: int,
   rows_multiple: int,
   sharing: int,
+  kind: ExpertsKind | None,
 ) -> Rows:
   lines = [line for _, line in numbered]
   _refuse_too_long([line.num_tokens for line in lines], row_length)
@@ -157,7 +169,8 @@ def _pack_trees(
   most = max((sum(lines[i].num_tokens for i in m) for m in assigned), default=0)
   length = row_length * _multiple(most, row_length, sharing)
   writer = TreeWriter(num_rows, row_length, length)
-  rows = dataclasses.replace(_empty_rows(num_rows, length), tree=writer.tree)
+  rows = _empty_rows(num_rows, length, kind)
+  rows = dataclasses.replace(rows, tree=writer.tree)
   for r, members in enumerate(assigned):
     start = 0
     for segment, (i, shared) in enumerate(prefixes.walk(members), 1):
@@ -190,8 +203,18 @@ def _num_rows(assigned: Sequence[Sequence[int]], rows_multiple: int) -> int:
   return -(-max(len(assigned), 1) // rows_multiple) * rows_multiple
 
 
-def _empty_rows(num_rows: int, row_length: int) -> Rows:
+def _is_of(experts: np.ndarray | None, kind: ExpertsKind | None) -> bool:
+  return experts is not None and (*experts.shape[1:], experts.dtype) == kind
+
+
+def _empty_rows(
+  num_rows: int, row_length: int, kind: ExpertsKind | None
+) -> Rows:
   shape = (num_rows, row_length)
+  experts = None
+  if kind is not None:
+    *sizes, dtype = kind
+    experts = np.full((*shape, *sizes), np.iinfo(dtype).max, dtype)
   return Rows(
     token=np.zeros(shape, np.int32),
     position=np.zeros(shape, np.int32),
@@ -201,6 +224,7 @@ def _empty_rows(num_rows: int, row_length: int) -> Rows:
     trajectory=np.zeros(shape, np.int32),
     turn=np.zeros(shape, np.int32),
     policy_slot=np.zeros(shape, np.int32),
+    experts=experts,
   )
 
 
@@ -218,11 +242,27 @@ def _place(
     rows.behavior_logprob[r, observed:end] = turn.behavior_logprob
     rows.policy_slot[r, observed:end] = turn.policy_slot
     rows.turn[r, at:end] = number
+    if rows.experts is not None:
+      _place_experts(rows.experts[r, start:end], at - start, turn.experts)
     at = end
   rows.position[r, start:at] = np.arange(at - start)
   rows.segment[r, start:at] = segment
   rows.trajectory[r, start:at] = n
   return at
+
+
+def _place_experts(
+  line_TLK: np.ndarray, begin: int, experts: np.ndarray | None
+) -> None:
+  """Writes a turn's experts, whose tokens begin at `begin`, into its line.
+
+  The first entry is about the token before; a line's first turn has none.
+  """
+  kind = (*line_TLK.shape[1:], line_TLK.dtype)
+  if not _is_of(experts, kind) or len(experts) != len(line_TLK) - begin:
+    return
+  first = 0 if begin else 1
+  line_TLK[begin - 1 + first : -1] = experts[first:]
 
 
 class SortedPrefixes:
@@ -412,6 +452,19 @@ def allowed_nodes(
   row, at = np.nonzero(mask_RL)
   allowed_RT[row, tree.place[row, at]] = allowed_RL[row, at]
   return allowed_RT
+
+
+def expert_nodes(tree: PrefixTree, expert_RTLK: np.ndarray) -> np.ndarray:
+  """Returns the experts of the nodes from those of trajectories.
+
+  Where trajectories meet, those of any of them that has some.
+  """
+  none = np.iinfo(expert_RTLK.dtype).max
+  shape = (*tree.token.shape, *expert_RTLK.shape[2:])
+  node_RTLK = np.full(shape, none, expert_RTLK.dtype)
+  row, at = np.nonzero((expert_RTLK != none).all((2, 3)))
+  node_RTLK[row, tree.place[row, at]] = expert_RTLK[row, at]
+  return node_RTLK
 
 
 def _tokens(line: Line) -> tuple[np.ndarray, np.ndarray]:

@@ -191,7 +191,22 @@ def _turn_to_json(turn: Turn) -> dict[str, Any]:
     "calls": None if turn.calls is None else list(turn.calls),
     "is_cut": turn.is_cut,
     **arrays,
+    **_experts_to_json(turn.experts),
   }
+
+
+def _experts_to_json(experts: np.ndarray | None) -> dict[str, Any]:
+  if experts is None:
+    return {}
+  dtype = experts.dtype.newbyteorder("<").str
+  form = {"dtype": dtype, "shape": experts.shape}
+  return {"experts": form | {"bytes": _encode(experts, dtype)}}
+
+
+def _experts_from_json(body: Mapping[str, Any] | None) -> np.ndarray | None:
+  if body is None:
+    return None
+  return _decode(body["bytes"], body["dtype"]).reshape(body["shape"])
 
 
 def _turn_from_json(body: Mapping[str, Any]) -> Turn:
@@ -205,5 +220,6 @@ def _turn_from_json(body: Mapping[str, Any]) -> Turn:
     line=body.get("line", 0),
     calls=None if body.get("calls") is None else tuple(body["calls"]),
     is_cut=body.get("is_cut", False),
+    experts=_experts_from_json(body.get("experts")),
     **arrays,
   )

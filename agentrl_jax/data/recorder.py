@@ -55,6 +55,9 @@ class SampledTokens(Protocol):
   @property
   def policy_slot(self) -> int: ...
 
+  @property
+  def experts(self) -> np.ndarray | None: ...
+
 
 class StepOfEnvironment(Protocol):
   """An environment's reply; `env.interface.Step` is one."""
@@ -201,6 +204,9 @@ class LineRecorder:
       line=self.number,
       calls=calls,
       is_cut=is_cut,
+      experts=_new_experts(
+        answer.experts, len(self._stream), len(prompt) + len(answer.sampled)
+      ),
     )
     self._turns.append(turn)
     self._num_turns += 1
@@ -381,6 +387,18 @@ def _require_usable(answer: SampledTokens) -> None:
         " in the weights of policy slot"
         f" {answer.policy_slot}, version {int(answer.version[0])}"
       )
+
+
+def _new_experts(
+  expert_PLK: np.ndarray | None, begin: int, end: int
+) -> np.ndarray | None:
+  """Returns `Turn.experts` of the tokens from `begin` to `end` of a line."""
+  if expert_PLK is None or not len(expert_PLK):
+    return None
+  none_1LK = np.full_like(expert_PLK[:1], np.iinfo(expert_PLK.dtype).max)
+  return _frozen(
+    np.concatenate([none_1LK, expert_PLK])[begin:end], expert_PLK.dtype
+  )
 
 
 def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:

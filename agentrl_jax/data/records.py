@@ -401,6 +401,11 @@ class Turn(Scored):
   # none. None: the answer was offered no tools.
   calls: tuple[str, ...] | None = None
   is_cut: bool = False  # ended by a number of tokens, not by a stop token
+  # Of a mixture with router replay, the experts by which the engine computed
+  # the token before each token of observation and answer: [O + A, L layers, K
+  # experts], uint8 or uint16, whose largest number is none. The learner routes
+  # tokens without experts itself, and all if the shape is another.
+  experts: np.ndarray | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()

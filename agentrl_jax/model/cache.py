@@ -17,19 +17,52 @@ import jax.numpy as jnp
 from agentrl_jax.model.config import ModelConfig
 
 # A (keys, values) pair per layer, each [B slots, K heads, S positions, H
-# channels].
-KVCache = tuple[tuple[jax.Array, jax.Array], ...]
+# channels]. The numbers of each token's experts may follow, as one head.
+KVCache = tuple[tuple[jax.Array, ...], ...]
 
 
 def empty_cache(
-  config: ModelConfig, num_slots: int, cache_length: int, dtype=jnp.float32
+  config: ModelConfig,
+  num_slots: int,
+  cache_length: int,
+  dtype=jnp.float32,
+  *,
+  keeps_experts: bool = False,
 ) -> KVCache:
   """Makes a cache of zeros; unwritten positions are never attended to."""
   shape = (num_slots, config.num_kv_heads, cache_length, config.head_dim)
+  layer = [(shape, dtype), (shape, dtype)]
+  if keeps_experts:
+    _, num_chosen, number = config.experts_kind
+    layer.append(((num_slots, 1, cache_length, num_chosen), number))
   return tuple(
-    (jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+    tuple(jnp.zeros(*array) for array in layer)
     for _ in range(config.num_layers)
   )
+
+
+def place(cache: KVCache, split: jax.sharding.Sharding | None) -> KVCache:
+  """Places keys and values as `split` says, and numbers on every device."""
+  if split is None:
+    return cache
+  whole = split
+  if isinstance(split, jax.sharding.NamedSharding):
+    whole = jax.sharding.NamedSharding(split.mesh, jax.P())
+  return tuple(
+    (*jax.device_put(layer[:2], split), *jax.device_put(layer[2:], whole))
+    for layer in cache
+  )
+
+
+def experts_of(
+  cache: KVCache, slot: jax.Array, page_1W: jax.Array | None = None
+) -> jax.Array:
+  """Returns the experts of a slot's tokens, [S, L, K]."""
+  if page_1W is None:
+    rows = [numbers[slot, 0] for *_, numbers in cache]
+  else:
+    rows = [take_pages(numbers, page_1W)[0, 0] for *_, numbers in cache]
+  return jnp.stack(rows, axis=1)
 
 
 def write(

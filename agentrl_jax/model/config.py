@@ -186,6 +186,15 @@ class ModelConfig:
     return self.swiglu_limit > 0
 
   @property
+  def experts_kind(self) -> tuple[int, int, str]:
+    """Layers, experts per token, and the type of experts' numbers.
+
+    The largest number of the type is that of no expert.
+    """
+    dtype = "uint8" if self.num_experts < 256 else "uint16"
+    return self.num_layers, self.experts_per_token, dtype
+
+  @property
   def rotary_channels(self) -> int:
     """Number of channels of a head that are rotated, the first ones."""
     return int(self.head_dim * self.partial_rotary_factor)

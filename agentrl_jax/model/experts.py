@@ -75,10 +75,16 @@ def apply(
   config: ModelConfig,
   mesh: Mesh | None,
   splits_rows: bool,
-) -> jax.Array:
+  replayed_BTK: jax.Array | None = None,
+  gives_choice: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
   """Adds up the outputs of each token's experts, [B, T, D].
 
   With `splits_rows`, rows and tokens are split over the mesh, as in training.
+  Tokens are routed to the experts of `replayed_BTK`, with weights by the own
+  router (rollout routing replay, arXiv:2510.11370); a token that has a number
+  of no expert there, to those that the router chooses. With `gives_choice`
+  the router's choice is returned too, [B, T, K], else None.
   """
   router = experts.router_params(x_BTD.dtype)
   params = experts.expert_params(x_BTD.dtype)
@@ -87,31 +93,42 @@ def apply(
     config=config,
     # Compilers for other platforms mask a dense product for each expert.
     is_grouped=platform_of(mesh) == "tpu",
+    gives_choice=gives_choice,
   )
   if not sharding.is_split(mesh):
-    return on_device(x_BTD, router, *params)
+    return on_device(replayed_BTK, x_BTD, router, *params)
   axes = sharding.spec_on(mesh, "experts")[0]
   rows = sharding.spec("rows", "tokens", None) if splits_rows else jax.P()
   return jax.shard_map(
     functools.partial(on_device, axes=axes, splits_rows=splits_rows),
     mesh=mesh,
-    in_specs=(rows, jax.P(), *[jax.P(axes)] * len(params)),
-    out_specs=rows,
-  )(x_BTD, router, *params)
+    in_specs=(rows, rows, jax.P(), *[jax.P(axes)] * len(params)),
+    out_specs=(rows, rows),
+  )(replayed_BTK, x_BTD, router, *params)
 
 
 def _apply_on_device(
+  replayed_BTK: jax.Array | None,
   x_BTD: jax.Array,
   router: tuple[jax.Array, ...],
   *params: jax.Array,
   config: ModelConfig,
   is_grouped: bool,
+  gives_choice: bool,
   axes: tuple[str, ...] = (),
   splits_rows: bool = False,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array | None]:
   """Applies the experts of one device; `axes` of the mesh split them."""
   x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
   weight_NK, expert_NK = route(x_ND, *router, c=config)
+  choice_BTK = None
+  if gives_choice:
+    choice_BTK = expert_NK.reshape(*x_BTD.shape[:2], -1)
+  if replayed_BTK is not None:
+    replayed_NK = replayed_BTK.reshape(expert_NK.shape).astype(jnp.int32)
+    is_replayed_N1 = (replayed_NK < config.num_experts).all(-1, keepdims=True)
+    expert_NK = jnp.where(is_replayed_N1, replayed_NK, expert_NK)
+    weight_NK, _ = route(x_ND, *router, c=config, expert_NK=expert_NK)
   # Typed as varying here, so that gradients are summed over devices for each of
   # their tokens, and not again for each of its experts.
   x_ND, weight_NK = sharding.varying_like(
@@ -133,7 +150,7 @@ def _apply_on_device(
     axes = tuple(axis for axis in axes if axis != "expert")
   if axes:
     y_ND = jax.lax.psum(y_ND, axes)
-  return y_ND.reshape(x_BTD.shape)
+  return y_ND.reshape(x_BTD.shape), choice_BTK
 
 
 def route(
@@ -142,11 +159,13 @@ def route(
   bias_E: jax.Array | None = None,
   *,
   c: ModelConfig,
+  expert_NK: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """Chooses experts; returns their weights and numbers, [N, K], in float32.
 
   All products are in float32: in bfloat16 near experts change places. With a
-  `bias_E` the router is one by sigmoids.
+  `bias_E` the router is one by sigmoids. With `expert_NK` these are the
+  experts, and only their weights are computed.
   """
   logit_NE = jnp.matmul(
     x_ND.astype(jnp.float32),
@@ -155,24 +174,45 @@ def route(
   )
   if bias_E is not None:
     if c.sigmoid_router:
-      return _route_by_sigmoids(jax.nn.sigmoid(logit_NE), bias_E, c)
+      return _route_by_sigmoids(jax.nn.sigmoid(logit_NE), bias_E, c, expert_NK)
     logit_NE += bias_E.astype(jnp.float32)
-  weight_NK, expert_NK = jax.lax.top_k(
-    jax.nn.softmax(logit_NE), c.experts_per_token
-  )
+  score_NE = jax.nn.softmax(logit_NE)
+  if expert_NK is None:
+    weight_NK, expert_NK = jax.lax.top_k(score_NE, c.experts_per_token)
+  else:
+    weight_NK = jnp.take_along_axis(score_NE, expert_NK, axis=-1)
   if c.normed_experts:
     weight_NK /= weight_NK.sum(-1, keepdims=True)
   return weight_NK, expert_NK
 
 
 def _route_by_sigmoids(
-  score_NE: jax.Array, bias_E: jax.Array, c: ModelConfig
+  score_NE: jax.Array,
+  bias_E: jax.Array,
+  c: ModelConfig,
+  expert_NK: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array]:
   """Chooses by score + bias, weights by the score (arXiv:2412.19437, 2.1.2).
 
-  Only experts of the best groups are chosen from: those with the largest sums
-  of their two best experts. The bias has no gradient; in its place stands the
-  load of its expert, which `balance` takes.
+  The bias has no gradient; in its place stands the load of its expert, which
+  `balance` takes.
+  """
+  if expert_NK is None:
+    expert_NK = _best_by_sigmoids(score_NE, bias_E, c)
+  weight_NK = jnp.take_along_axis(score_NE, expert_NK, axis=-1)
+  if c.normed_experts:
+    weight_NK /= weight_NK.sum(-1, keepdims=True) + 1e-20
+  weight_NK *= c.expert_scale
+  bias_E = sharding.varying_like(bias_E, weight_NK)
+  return _with_load(weight_NK, bias_E, expert_NK), expert_NK
+
+
+def _best_by_sigmoids(
+  score_NE: jax.Array, bias_E: jax.Array, c: ModelConfig
+) -> jax.Array:
+  """Chooses from the experts of the best groups.
+
+  These are the groups with the largest sums of their two best experts.
   """
   rank_NE = jax.lax.stop_gradient(score_NE + bias_E)
   if c.groups_per_token < c.expert_groups:
@@ -182,13 +222,7 @@ def _route_by_sigmoids(
     is_best_NG = (best_NC[..., None] == jnp.arange(c.expert_groups)).any(1)
     rank_NGE = jnp.where(is_best_NG[..., None], rank_NGE, -jnp.inf)
     rank_NE = rank_NGE.reshape(rank_NE.shape)
-  _, expert_NK = jax.lax.top_k(rank_NE, c.experts_per_token)
-  weight_NK = jnp.take_along_axis(score_NE, expert_NK, axis=-1)
-  if c.normed_experts:
-    weight_NK /= weight_NK.sum(-1, keepdims=True) + 1e-20
-  weight_NK *= c.expert_scale
-  bias_E = sharding.varying_like(bias_E, weight_NK)
-  return _with_load(weight_NK, bias_E, expert_NK), expert_NK
+  return jax.lax.top_k(rank_NE, c.experts_per_token)[1]
 
 
 @jax.custom_vjp
@@ -250,6 +284,14 @@ def _with_bias(tree: dict[str, Any], bias_LE: jax.Array) -> dict[str, Any]:
   stack, layer, name = _BIAS
   router = tree[stack][layer] | {name: bias_LE}
   return tree | {stack: tree[stack] | {layer: router}}
+
+
+def is_same(choice_BTK: jax.Array, other_BTK: jax.Array) -> jax.Array:
+  """Tests if tokens have the same experts, in any order, [B, T]."""
+  choice_BTK, other_BTK = (
+    jnp.sort(x.astype(jnp.int32), -1) for x in (choice_BTK, other_BTK)
+  )
+  return (choice_BTK == other_BTK).all(-1)
 
 
 def apply_grouped(

@@ -11,7 +11,6 @@ token: `to_decode` gives that form, with a tuple of L dicts. Every function here
 takes either form.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -24,7 +23,8 @@ from jax.sharding import Mesh
 
 from agentrl_jax.model import cache as kv
 from agentrl_jax.model import compiler_options, experts, lora, sharding
-from agentrl_jax.model.attention import cached, packed
+from agentrl_jax.model.attention import packed
+from agentrl_jax.model.attention.cached import Chunk, ChunkRows
 from agentrl_jax.model.compute import REMAT_POLICIES, ComputeConfig
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.decoder import (
@@ -38,7 +38,8 @@ from agentrl_jax.model.decoder import (
 from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 
 Params = dict[str, Any]
-_Follow = Callable[..., jax.Array]  # of hidden states by a layer
+# Of hidden states by a layer; see `Policy.routed_hidden`.
+_Follow = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 
 class Policy:
@@ -157,6 +158,24 @@ class Policy:
     0 within each. Rows of prefix trees have `end_BT` in place of segments, and
     tokens see their ancestors: see `data.packing`.
     """
+    return self.routed_hidden(
+      params, token_BT, position_BT, segment_BT, end_BT
+    )[0]
+
+  def routed_hidden(
+    self,
+    params: Params,
+    token_BT: jax.Array,
+    position_BT: jax.Array,
+    segment_BT: jax.Array | None,
+    end_BT: jax.Array | None = None,
+    expert_BTLK: jax.Array | None = None,
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Computes `hidden` with tokens routed to the experts of `expert_BTLK`.
+
+    See `experts.apply`. Returns also whether the router of each layer would
+    have chosen the same experts, bool [L, B, T]; None without `expert_BTLK`.
+    """
     attend = functools.partial(
       packed.attend,
       segment_BT=segment_BT,
@@ -165,15 +184,21 @@ class Policy:
       mesh=self.mesh,
     )
     see = self._window_of_rows(position_BT, is_tree=end_BT is not None)
-    apply_experts = self._apply_experts(splits_rows=True)
     place = functools.partial(sharding.constrain, self.mesh)
 
     def follow(
-      x_BTD: jax.Array, layer: Params, is_local: bool | jax.Array
-    ) -> jax.Array:
+      x_BTD: jax.Array,
+      layer: Params,
+      replayed_BTK: jax.Array | None,
+      is_local: bool | jax.Array,
+    ) -> tuple[jax.Array, jax.Array | None]:
       layer = self._folded(layer)
       layer = sharding.gathered(layer, self.mesh, self.compute.dtype)
-      return self._modules.layer(layer).train(
+      choices: list[jax.Array] = []
+      apply_experts = self._apply_experts(
+        None if replayed_BTK is None else choices, replayed_BTK
+      )
+      x_BTD = self._modules.layer(layer).train(
         x_BTD,
         position_BT,
         functools.partial(attend, **see(is_local)),
@@ -181,10 +206,16 @@ class Policy:
         place,
         is_local,
       )
+      same = [experts.is_same(choice, replayed_BTK) for choice in choices]
+      return x_BTD, same[0] if same else None
 
+    replayed_LBTK = None
+    if expert_BTLK is not None:
+      replayed_LBTK = jnp.moveaxis(expert_BTLK, 2, 0)
     stem = self._modules.stem(params)
     x_BTD = self._embed(params, token_BT, self.mesh)
-    return stem.final_norm(self._follow_all(follow, x_BTD, params))
+    x_BTD, same_LBT = self._follow_all(follow, x_BTD, params, replayed_LBTK)
+    return stem.final_norm(x_BTD), same_LBT
 
   def _window_of_rows(
     self, position_BT: jax.Array, *, is_tree: bool
@@ -206,33 +237,45 @@ class Policy:
     return see
 
   def _follow_all(
-    self, follow: "_Follow", x_BTD: jax.Array, params: Params
-  ) -> jax.Array:
+    self,
+    follow: "_Follow",
+    x_BTD: jax.Array,
+    params: Params,
+    replayed_LBTK: jax.Array | None,
+  ) -> tuple[jax.Array, jax.Array | None]:
     """Applies the layers one after another, by a scan or written out."""
     locality = self.config.local_layers
 
-    def alike(is_local: bool) -> Callable[[jax.Array, Params], jax.Array]:
+    def alike(is_local: bool) -> "_Follow":
       same = functools.partial(follow, is_local=is_local)
       return self._forgetful(same, prevent_cse=not self._scans(params))
 
     if not self._scans(params):
-      for layer, is_local in zip(
-        self._each_layer(params), locality, strict=True
-      ):
-        x_BTD = alike(is_local)(x_BTD, layer)
-      return x_BTD
-    is_same = len(set(locality)) == 1
+      same = []
+      for number, layer in enumerate(self._each_layer(params)):
+        step = alike(locality[number])
+        replayed_BTK = None if replayed_LBTK is None else replayed_LBTK[number]
+        x_BTD, same_BT = step(x_BTD, layer, replayed_BTK)
+        same.append(same_BT)
+      is_replayed = replayed_LBTK is not None
+      return x_BTD, (
+        jnp.stack(same[self.config.dense_layers :]) if is_replayed else None
+      )
+    is_alike = len(set(locality)) == 1
     step = (
       alike(locality[0])
-      if is_same
+      if is_alike
       else self._forgetful(follow, prevent_cse=False)
     )
+    same_LBT = None
     for stack, (_, numbers) in self.config.stacks.items():
-      over: tuple[Any, ...] = (params[stack],)
-      if not is_same:
-        over += (jnp.array(locality[numbers.start : numbers.stop]),)
-      x_BTD, _ = jax.lax.scan(lambda x, of: (step(x, *of), None), x_BTD, over)
-    return x_BTD
+      own = slice(numbers.start, numbers.stop)
+      replayed = None if replayed_LBTK is None else replayed_LBTK[own]
+      over: tuple[Any, ...] = (params[stack], replayed)
+      if not is_alike:
+        over += (jnp.array(locality[own]),)
+      x_BTD, same_LBT = jax.lax.scan(lambda x, of: step(x, *of), x_BTD, over)
+    return x_BTD, same_LBT
 
   def logits(
     self,
@@ -262,10 +305,16 @@ class Policy:
       return params["embedding"].T
     return params["head"]["kernel"]
 
-  def empty_cache(self, num_slots: int, cache_length: int) -> kv.KVCache:
+  def empty_cache(
+    self, num_slots: int, cache_length: int, *, keeps_experts: bool = False
+  ) -> kv.KVCache:
     """Makes a cache of `num_slots` sequences of up to `cache_length` tokens."""
     return kv.empty_cache(
-      self.config, num_slots, cache_length, self.compute.dtype
+      self.config,
+      num_slots,
+      cache_length,
+      self.compute.dtype,
+      keeps_experts=keeps_experts,
     )
 
   def extend(
@@ -290,7 +339,7 @@ class Policy:
     return hidden_BCD, cache
 
   def extend_together(
-    self, params: Params, cache: kv.KVCache, chunks: "Sequence[Chunk]"
+    self, params: Params, cache: kv.KVCache, chunks: Sequence[Chunk]
   ) -> tuple[list[jax.Array], kv.KVCache]:
     """Feeds several chunks in one pass; returns hidden [B, C, D] of each.
 
@@ -298,7 +347,7 @@ class Policy:
     chunks: its keys and values of all of them are written before any is read.
     """
     at = [chunk.positions(kv.length(cache, chunk.page_BW)) for chunk in chunks]
-    rows = _Rows([chunk.token_BC.shape for chunk in chunks])
+    rows = ChunkRows([chunk.token_BC.shape for chunk in chunks])
     position_BC = rows.join([position for position, _ in at])
     stem, written = self._modules.stem(params), []
     x_BCD = self._embed(
@@ -322,21 +371,26 @@ class Policy:
       ]
       return rows.join(mixed)
 
-    apply_experts = self._apply_experts(splits_rows=False)
-    for layer, pair, is_local in zip(
+    for layer, (keys, values, *kept), is_local in zip(
       self._each_layer(params), cache, self.config.local_layers, strict=True
     ):
       window = self.config.window if is_local else 0
+      choices: list[jax.Array] = []
+      apply_experts = self._apply_experts(
+        choices if kept else None, splits_rows=False
+      )
       x_BCD, pair = self._modules.layer(self._folded(layer)).extend(
         x_BCD,
-        pair,
+        (keys, values),
         position_BC,
         write,
         functools.partial(attend, window=window),
         apply_experts,
         is_local,
       )
-      written.append(pair)
+      if choices:
+        kept = [write(kept[0], choices[0][:, :, None])]
+      written.append((*pair, *kept))
     return rows.split(stem.final_norm(x_BCD)), tuple(written)
 
   def _embed(
@@ -345,13 +399,30 @@ class Policy:
     x_BTD = _look_up(params["embedding"], token_BT, mesh, self.compute.dtype)
     return x_BTD * self.config.embedding_scale
 
-  def _apply_experts(self, *, splits_rows: bool) -> Callable[..., jax.Array]:
-    return functools.partial(
-      experts.apply,
-      config=self.config,
-      mesh=self.mesh,
-      splits_rows=splits_rows,
-    )
+  def _apply_experts(
+    self,
+    choices: list[jax.Array] | None,
+    replayed_BTK: jax.Array | None = None,
+    *,
+    splits_rows: bool = True,
+  ) -> Callable[[experts.Experts, jax.Array], jax.Array]:
+    """Returns `experts.apply`; the router's choice is added to `choices`."""
+
+    def apply(module: experts.Experts, x_BTD: jax.Array) -> jax.Array:
+      y_BTD, choice_BTK = experts.apply(
+        module,
+        x_BTD,
+        config=self.config,
+        mesh=self.mesh,
+        splits_rows=splits_rows,
+        replayed_BTK=replayed_BTK,
+        gives_choice=choices is not None,
+      )
+      if choices is not None:
+        choices.append(choice_BTK)
+      return y_BTD
+
+    return apply
 
   def _forgetful(self, follow: _Follow, *, prevent_cse: bool) -> _Follow:
     """Applies `compute.remat` to a layer."""
@@ -380,94 +451,6 @@ class Policy:
     if not lora.is_adapted(layer):
       return layer
     return lora.folded(layer, self.adaptation.scale)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Chunk:
-  """The next tokens of some slots, as arguments of `Policy.extend`."""
-
-  token_BC: jax.Array
-  start_B: jax.Array
-  length_B: jax.Array
-  slot_B: jax.Array | None = None  # of each row; None: row b is slot b
-  page_BW: jax.Array | None = None  # table of each row; None: no pages
-
-  def positions(self, cache_length: int) -> tuple[jax.Array, jax.Array]:
-    """Returns the position of each token, and where its entry is written.
-
-    Padding is written past the end, where it is dropped.
-    """
-    offset_C = jnp.arange(self.token_BC.shape[1])
-    position_BC = self.start_B[:, None] + offset_C
-    is_token_BC = offset_C < self.length_B[:, None]
-    return position_BC, jnp.where(is_token_BC, position_BC, cache_length)
-
-  def write(
-    self,
-    array_BKSH: jax.Array,
-    entry_BCKH: jax.Array,
-    position_BC: jax.Array,
-  ) -> jax.Array:
-    """Writes the entries of tokens to the slots, or pages, of their rows."""
-    if self.page_BW is not None:
-      return kv.write_pages(array_BKSH, entry_BCKH, position_BC, self.page_BW)
-    return kv.write(array_BKSH, entry_BCKH, position_BC, self.slot_B)
-
-  def attend(
-    self,
-    q_BCKGH: jax.Array,
-    keys_BKSH: jax.Array,
-    values_BKSH: jax.Array,
-    position_BC: jax.Array,
-    **how: Any,
-  ) -> jax.Array:
-    """Lets the tokens attend to the slots, or pages, of their rows.
-
-    `how` is as `cached.attend` takes it.
-    """
-    both = keys_BKSH, values_BKSH
-    if self.page_BW is not None:
-      is_read_B1 = self.length_B[:, None] > 0
-      return cached.attend_pages(
-        q_BCKGH,
-        *both,
-        self.page_BW,
-        jnp.where(is_read_B1, position_BC, -1),
-        **how,
-      )
-    if self.slot_B is not None:
-      keys_BKSH, values_BKSH = (
-        x.at[self.slot_B].get(mode="fill", fill_value=0) for x in both
-      )
-    return cached.attend(q_BCKGH, keys_BKSH, values_BKSH, position_BC, **how)
-
-
-class _Rows:
-  """Joins arrays of several chunks to rows of one token, and splits them.
-
-  A single chunk keeps its shape.
-  """
-
-  def __init__(self, shapes: Sequence[tuple[int, ...]]):
-    self._shapes = [(shape[0], shape[1]) for shape in shapes]
-
-  def join(self, parts: Sequence[jax.Array]) -> jax.Array:
-    """Joins [B, C, ...] of each chunk to [N, 1, ...]."""
-    if len(parts) == 1:
-      return parts[0]
-    rows = [x.reshape(-1, 1, *x.shape[2:]) for x in parts]
-    return jnp.concatenate(rows)
-
-  def split(self, x: jax.Array) -> list[jax.Array]:
-    """Splits [N, 1, ...] to [B, C, ...] of each chunk."""
-    if len(self._shapes) == 1:
-      return [x]
-    ends = list(itertools.accumulate(b * c for b, c in self._shapes))
-    parts = jnp.split(x, ends[:-1])
-    return [
-      part.reshape(*shape, *x.shape[2:])
-      for part, shape in zip(parts, self._shapes, strict=True)
-    ]
 
 
 def num_params(params: Params) -> int:

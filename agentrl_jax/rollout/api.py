@@ -106,6 +106,10 @@ class Completion:
   # asked for them: int32 and float32 [A, K]; -inf is probability 0.
   top_token: np.ndarray | None = None
   top_logprob: np.ndarray | None = None
+  # With `engine.router_replay`, in the last chunk of an answer: the experts of
+  # the prompt's and the answer's first P tokens, all but the last one, [P, L,
+  # K]; as in `data.records.Turn`.
+  experts: np.ndarray | None = None
 
   def span(self, begin: int, end: int | None = None) -> "Completion":
     """Returns the tokens from `begin` up to `end`."""
@@ -293,6 +297,8 @@ class EngineConfig:
   draft_tokens: int
   # Time to compute one draft token more per slot, in units of a decode step.
   draft_cost: float
+  # Whether the experts of each token go with its answer, for the learner.
+  router_replay: bool
 
   def __post_init__(self) -> None:
     for name in ("slots", "prefill_chunks"):

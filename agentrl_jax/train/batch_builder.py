@@ -23,7 +23,7 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.packing import Rows, pack
+from agentrl_jax.data.packing import ExpertsKind, Rows, pack
 from agentrl_jax.data.records import Group, Trajectory
 from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
@@ -75,6 +75,7 @@ from agentrl_jax.train.train_batch import (
   grammar_masks,
   on_mesh,
   one_for_each,
+  self_routed,
 )
 from agentrl_jax.train.weights.reference import Reference
 
@@ -144,7 +145,7 @@ class BatchBuilder:
       params: Params, micro_batch: TrainBatch
     ) -> jax.Array:
       assert reference is not None
-      return logprobs(params, micro_batch, reference.policy)
+      return logprobs(params, self_routed(micro_batch), reference.policy)
 
     def costs(params: Params, micro_batch: TrainBatch) -> jax.Array:
       batch = micro_batch.batch
@@ -166,6 +167,7 @@ class BatchBuilder:
       return token_values(policy, params, micro_batch.batch, hidden_BTD)
 
     self._mesh = policy.mesh
+    self._pack = partial(_pack, experts=policy.config.experts_kind)
     options = policy.compiler_options
     # Arrays that the host reads are replicated, so every process has them all.
     read = {
@@ -173,7 +175,9 @@ class BatchBuilder:
       "compiler_options": options,
     }
     self._logprobs = jax.jit(logprobs, compiler_options=options)
-    self._reference_logprobs = self._logprobs
+    self._reference_logprobs = lambda params, x: self._logprobs(
+      params, self_routed(x)
+    )
     if reference is not None and reference.policy.config != policy.config:
       self._reference_logprobs = jax.jit(
         reference_logprobs, compiler_options=options
@@ -225,7 +229,7 @@ class BatchBuilder:
       trajectories, of_critic = rated.trajectories, []
       micro_batches = []
       if trajectories:
-        rows = _pack(trajectories, shape, report)
+        rows = self._pack(trajectories, shape, report)
         report["batch/trained_tokens"] += report["batch/left_out_tokens"]
         micro_batches = self._cut(rated, rows, shape)
     micro_batches = [*self._mixed(micro_batches, report)]
@@ -324,7 +328,7 @@ class BatchBuilder:
       none_K,
     )
     report: Report = {"batch/left_out_tokens": 0.0}
-    rows = _pack(rated.trajectories, shape, report)
+    rows = self._pack(rated.trajectories, shape, report)
     micro_batches = self._cut(rated, rows, shape)
     fields, self._running = critic_advantages(
       rows,
@@ -339,7 +343,7 @@ class BatchBuilder:
       return add_fields(micro_batches, fields), [], report
     of_critic = for_critic(micro_batches, fields)
     rated = dataclasses.replace(rated, trajectories=trajectories)
-    seen = _pack(trajectories, shape, report)
+    seen = self._pack(trajectories, shape, report)
     advantage_RT = carried_over(fields["advantage"], rows, seen)
     micro_batches = add_fields(
       self._cut(rated, seen, shape), {"advantage": advantage_RT}
@@ -479,7 +483,10 @@ class BatchBuilder:
 
 
 def _pack(
-  trajectories: Sequence[Trajectory], shape: BatchConfig, report: Report
+  trajectories: Sequence[Trajectory],
+  shape: BatchConfig,
+  report: Report,
+  experts: ExpertsKind | None = None,
 ) -> Rows:
   """Packs trajectories into rows; reports how full they are."""
   rows = pack(
@@ -487,6 +494,7 @@ def _pack(
     row_length=shape.row_length,
     rows_multiple=shape.micro_batch,
     sharing=shape.sharing,
+    experts=experts,
   )
   report["batch/fill"] = rows.fill
   report["batch/shared"] = 1 - rows.num_computed / max(rows.num_tokens, 1)

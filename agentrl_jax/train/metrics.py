@@ -98,6 +98,22 @@ def drift_numbers(drift: EngineDrift) -> dict[str, float]:
   return numbers
 
 
+def measure_replay(
+  has_BT: jax.Array, same_BT: jax.Array, mask_BT: jax.Array
+) -> dict[str, losses.Mean]:
+  """Measures trained tokens that are routed as the engine routed them.
+
+  The arguments are from `token_logprobs.routed_states`.
+  """
+  has_BT, same_BT = map(jax.lax.stop_gradient, (has_BT, same_BT))
+  return {
+    "engine/router_replayed": losses.token_mean(has_BT, mask_BT),
+    "engine/router_agreement": losses.token_mean(
+      same_BT, mask_BT & (has_BT > 0)
+    ),
+  }
+
+
 def _version(turn: Turn) -> int:
   versions = set(turn.version.tolist())
   return versions.pop() if len(versions) == 1 else _SEVERAL

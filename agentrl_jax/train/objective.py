@@ -21,10 +21,11 @@ from agentrl_jax.train.metrics import (
   TokenValues,
   measure_drift,
   measure_policy_slots,
+  measure_replay,
 )
 from agentrl_jax.train.token_logprobs import (
-  hidden_states,
   reference_divergence,
+  routed_states,
   token_logprobs,
   token_values,
 )
@@ -63,7 +64,7 @@ def policy_objective(
     params: Params, micro_batch: TrainBatch, version: jax.Array | None = None
   ) -> tuple[Mean, Metrics]:
     batch, value_BT = micro_batch.batch, None
-    hidden_BTD = hidden_states(policy, params, batch)
+    hidden_BTD, fit = routed_states(policy, params, batch)
     if micro_batch.advantage is None:
       value_BT = token_values(policy, params, batch, hidden_BTD)
       return critic_loss(config, micro_batch, value_BT)
@@ -100,6 +101,8 @@ def policy_objective(
       num_policy_slots=num_policy_slots,
       tasks=tasks,
     )
+    if fit is not None:
+      metrics |= measure_replay(*fit, batch.mask)
     return loss, metrics | {POLICY_LOGPROB: TokenValues(logprob_BT)}
 
   return objective

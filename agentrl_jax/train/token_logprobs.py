@@ -339,7 +339,31 @@ def hidden_states(policy: Policy, params: Params, batch: Batch) -> jax.Array:
 
   With a tree, entry t predicts the children of node t.
   """
+  return routed_states(policy, params, batch)[0]
+
+
+def routed_states(
+  policy: Policy, params: Params, batch: Batch
+) -> tuple[jax.Array, _Pair | None]:
+  """Returns `hidden_states`, and how a batch's experts fit the policy's router.
+
+  The latter are, of each trained token, [B, T]: whether it has experts; and the
+  share of layers whose router would have chosen the same, 0 if it has none.
+  """
   tree = batch.tree
   if tree is None:
-    return policy.hidden(params, batch.token, batch.position, batch.segment)
-  return policy.hidden(params, tree.token, tree.position, None, tree.end)
+    segments, experts = (batch.segment, None), batch.experts
+    at = batch.token, batch.position
+  else:
+    segments, experts = (None, tree.end), tree.experts
+    at = tree.token, tree.position
+  hidden_BTD, same_LBT = policy.routed_hidden(params, *at, *segments, experts)
+  if same_LBT is None:
+    return hidden_BTD, None
+  has_BT = (experts < policy.config.num_experts).all((2, 3))
+  fit = has_BT.astype(jnp.float32), jnp.where(has_BT, same_LBT.mean(0), 0)
+  if tree is not None:
+    return hidden_BTD, tuple(
+      _of_trajectories(x_BT, batch, policy.mesh) for x_BT in fit
+    )
+  return hidden_BTD, tuple(jnp.where(batch.mask, x_BT, 0) for x_BT in fit)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.packing import Rows, allowed_nodes
+from agentrl_jax.data.packing import Rows, allowed_nodes, expert_nodes
 from agentrl_jax.data.records import Trajectory
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
@@ -88,11 +88,24 @@ def cut(
     allowed_RT = allowed_nodes(rows.tree, rows.mask, masks.allowed_RT)
     fields["tree"] = dataclasses.replace(rows.tree, allowed=allowed_RT)
 
+  if rows.tree is not None and rows.experts is not None:
+    experts = expert_nodes(rows.tree, fields.pop("experts"))
+    fields["tree"] = dataclasses.replace(fields["tree"], experts=experts)
+
   def micro_batch_of(part: slice) -> TrainBatch:
     batch = Batch(**jax.tree.map(lambda x: x[part], fields), mask_MX=mask_MX)
     return TrainBatch(batch, advantage_RT[part])
 
   return [micro_batch_of(p) for p in _parts(len(rows.token), micro_batch)]
+
+
+def self_routed(micro_batch: TrainBatch) -> TrainBatch:
+  """Leaves out experts: they are of the policy, and no other model's."""
+  batch = dataclasses.replace(micro_batch.batch, experts=None)
+  if batch.tree is not None:
+    tree = dataclasses.replace(batch.tree, experts=None)
+    batch = dataclasses.replace(batch, tree=tree)
+  return dataclasses.replace(micro_batch, batch=batch)
 
 
 def add_fields(

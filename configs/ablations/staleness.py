@@ -43,6 +43,14 @@ CORRECTED = {
   "loss.importance_high": 5.0,
 }
 
+MIXTURE = {
+  "model.num_experts": 16,
+  "model.experts_per_token": 4,
+  "model.normed_experts": True,
+  "model.mlp_width": quickstart.get_config().model.mlp_width // 4,
+  "compute.dtype": "bfloat16",
+}
+
 ARMS = {
   "one": {},
   # Waits for every group, and starts none before its update.
@@ -54,6 +62,9 @@ ARMS = {
   "lag_4": _lag(4),
   "lag_16": _lag(16),
   "lag_16_corrected": _lag(16) | CORRECTED,
+  # R3, arXiv:2510.11370: `engine/router_agreement`, `policy/engine_drift`
+  "mixture": MIXTURE,
+  "mixture_replayed": MIXTURE | {"engine.router_replay": True},
 }
 
 

@@ -39,5 +39,8 @@ def get_config() -> ml_collections.ConfigDict:
       # Time to compute one more token per slot, in units of a decode step: 0.4
       # on two cores, less where decoding waits for memory.
       draft_cost=0.4,
+      # Of a mixture: the experts of each token go with its answer, and the
+      # learner routes by them. See "Router replay" in docs/losses.md.
+      router_replay=False,
     ),
   )

@@ -413,6 +413,7 @@ def _check_together(s: Settings, steps: int) -> None:
   check_admission(s.admission, s.group)
   check_keep_best(s.checkpoint, s.evaluation)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
+  _check_router_replay(s)
   check_weights(s.policy_slot_weights, s.cross_policy)
   check_stored(
     s.policy_slots,
@@ -476,6 +477,26 @@ def _check_critic(s: Settings) -> None:
       "loop, whose tasks this process does not know: set it to trajectory, or "
       "agents.port to -1"
     )
+
+
+def _check_router_replay(s: Settings) -> None:
+  """Requires a model with experts, and an engine that tells of them."""
+  if not s.engine.router_replay:
+    return
+  for key, value, has_experts, why in (
+    ("model.num_experts", s.model.num_experts, s.model.num_experts, "has none"),
+    (
+      *("rollouts.protocol", s.rollouts.protocol),
+      s.rollouts.protocol == "agentrl" or not s.rollouts.servers,
+      "does not tell them",
+    ),
+  ):
+    if not has_experts:
+      raise ConfigError(
+        "engine.router_replay=True routes the learner's tokens to the experts "
+        f"that the engine chose, and {key}={value!r} {why}: set "
+        "--config.engine.router_replay=False"
+      )
 
 
 def _check_waits(s: Settings) -> None:

@@ -33,6 +33,7 @@ def encode_groups(groups: Sequence[Group]) -> bytes:
       "groups": [group_to_json(_without_arrays(group)) for group in groups],
       "observed": [len(turn.observation) for turn in turns],
       "sampled": [len(turn.sampled) for turn in turns],
+      "experts": [_form(turn.experts) for turn in turns],
     }
   ).encode()
   arrays = [
@@ -40,7 +41,12 @@ def encode_groups(groups: Sequence[Group]) -> bytes:
     for name, dtype in _ARRAYS.items()
     for turn in turns
   ]
-  return b"".join([_HEADER_SIZE.pack(len(header)), header, *arrays])
+  experts = [x.experts.tobytes() for x in turns if x.experts is not None]
+  return b"".join([_HEADER_SIZE.pack(len(header)), header, *arrays, *experts])
+
+
+def _form(experts: np.ndarray | None) -> tuple[str, Sequence[int]] | None:
+  return None if experts is None else (experts.dtype.str, experts.shape)
 
 
 def decode_groups(value: bytes) -> list[Group]:
@@ -59,6 +65,14 @@ def decode_groups(value: bytes) -> list[Group]:
     array = np.frombuffer(value, dtype, total, start)
     start += array.nbytes
     columns.append(np.split(array, ends[:-1]) if len(ends) else [])
+  columns.append([])
+  for form in header["experts"]:
+    experts = None
+    if form is not None:
+      dtype, shape = form
+      experts = np.ndarray(shape, dtype, value, start)
+      start += experts.nbytes
+    columns[-1].append(experts)
   rows = zip(*columns, strict=True)
   groups = [group_from_json(body) for body in header["groups"]]
   return [_with_arrays(group, rows) for group in groups]
@@ -78,6 +92,7 @@ def _without_arrays(group: Group) -> Group:
       behavior_logprob=_NO_FLOATS,
       raw_logprob=_NO_FLOATS,
       version=_NO_INTS,
+      experts=None,
     )
 
   def bare(trajectory: Trajectory) -> Trajectory:
@@ -90,7 +105,7 @@ def _without_arrays(group: Group) -> Group:
 
 def _with_arrays(group: Group, rows: Iterator[Sequence[np.ndarray]]) -> Group:
   def filled(turn: Turn) -> Turn:
-    observation, sampled, behavior_logprob, version = next(rows)
+    observation, sampled, behavior_logprob, version, experts = next(rows)
     return dataclasses.replace(
       turn,
       observation=observation,
@@ -98,6 +113,7 @@ def _with_arrays(group: Group, rows: Iterator[Sequence[np.ndarray]]) -> Group:
       behavior_logprob=behavior_logprob,
       raw_logprob=np.full(len(sampled), np.nan, np.float32),
       version=version,
+      experts=experts,
     )
 
   def whole(trajectory: Trajectory) -> Trajectory:

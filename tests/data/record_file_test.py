@@ -17,7 +17,7 @@ from agentrl_jax.data.record_file import (
 )
 from agentrl_jax.data.records import LearnedTurn, Status
 from agentrl_jax.errors import CheckpointError
-from tests.data.records import make_group
+from tests.data.records import make_group, with_experts
 
 
 class RecordFileTest(absltest.TestCase):
@@ -29,6 +29,7 @@ class RecordFileTest(absltest.TestCase):
     self.groups = [
       make_group(rng, id="1", status=Status.AGENT_CONTEXT_LIMIT),
       make_group(rng, id="2", task="b", size=1, turns=0),
+      with_experts(make_group(rng, id="3")),
     ]
 
   def test_round_trip(self):

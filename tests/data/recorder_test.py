@@ -16,6 +16,7 @@ def answer_of(sampled, logprob=-0.5):
     sampled=np.asarray(sampled, np.int32),
     behavior_logprob=np.full(len(sampled), logprob, np.float32),
     raw_logprob=np.full(len(sampled), logprob, np.float32),
+    experts=None,
     version=np.zeros(len(sampled), np.int32),
     policy_slot=0,
   )

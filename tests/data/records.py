@@ -47,6 +47,20 @@ def make_group(rng, *, id="g", task="a", size=4, **fields) -> Group:
   return Group(id, Task(task, "train", 7), members, num_masked=1)
 
 
+def with_experts(group: Group) -> Group:
+  """The group, the first turns of whose attempts have experts."""
+
+  def routed(trajectory: Trajectory) -> Trajectory:
+    first, *others = trajectory.turns
+    size = len(first.observation) + len(first.sampled)
+    numbers = np.arange(size * 6, dtype=np.uint8).reshape(size, 3, 2)
+    first = dataclasses.replace(first, experts=numbers)
+    return dataclasses.replace(trajectory, turns=(first, *others))
+
+  members = tuple(map(routed, group.trajectories))
+  return dataclasses.replace(group, trajectories=members)
+
+
 def make_several_lines(group: Group, *, num_lines=2) -> Group:
   """The group, whose turns are on several lines in turn, with roles."""
   roles = ("plan", "write", *(f"role{n}" for n in range(2, num_lines)))

@@ -134,12 +134,14 @@ class GptOssTest(absltest.TestCase):
 
     def total(state, x_BTD, is_grouped):
       ours = nnx.merge(graph, state)
-      y_BTD = experts._apply_on_device(
+      y_BTD, _ = experts._apply_on_device(
+        None,
         x_BTD,
         ours.router_params(jnp.float32),
         *ours.expert_params(jnp.float32),
         config=self.config,
         is_grouped=is_grouped,
+        gives_choice=False,
       )
       return jnp.sum(jnp.sin(y_BTD)), y_BTD
 
@@ -187,11 +189,12 @@ class MeshTest(absltest.TestCase):
       experts._apply_on_device,
       config=config,
       is_grouped=True,
+      gives_choice=False,
       axes=axes,
       splits_rows=True,
     )
     apply = jax.shard_map(
-      lambda x, router, *params: on_device(x, (router,), *params),
+      lambda x, router, *params: on_device(None, x, (router,), *params)[0],
       mesh=mesh,
       in_specs=(rows, jax.P(), *[jax.P(axes)] * 3),
       out_specs=rows,

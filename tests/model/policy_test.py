@@ -11,8 +11,9 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import cache as kv
+from agentrl_jax.model.attention.cached import Chunk
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.policy import Chunk, Policy, num_params
+from agentrl_jax.model.policy import Policy, num_params
 from tests.settings import COMPUTE, compute_config
 
 CONFIG = ModelConfig(

@@ -3,10 +3,14 @@
 Heads never meet, so devices that share them exchange nothing.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError
@@ -170,3 +174,91 @@ def _query_spec(mesh: Mesh, num_queries: int) -> jax.sharding.PartitionSpec:
   if num_queries % sharding.axis_size(mesh, split[2]):
     return sharding.spec(None, "kv_heads", None, None)
   return split
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chunk:
+  """The next tokens of some slots, as arguments of `Policy.extend`."""
+
+  token_BC: jax.Array
+  start_B: jax.Array
+  length_B: jax.Array
+  slot_B: jax.Array | None = None  # of each row; None: row b is slot b
+  page_BW: jax.Array | None = None  # table of each row; None: no pages
+
+  def positions(self, cache_length: int) -> tuple[jax.Array, jax.Array]:
+    """Returns the position of each token, and where its entry is written.
+
+    Padding is written past the end, where it is dropped.
+    """
+    offset_C = jnp.arange(self.token_BC.shape[1])
+    position_BC = self.start_B[:, None] + offset_C
+    is_token_BC = offset_C < self.length_B[:, None]
+    return position_BC, jnp.where(is_token_BC, position_BC, cache_length)
+
+  def write(
+    self,
+    array_BKSH: jax.Array,
+    entry_BCKH: jax.Array,
+    position_BC: jax.Array,
+  ) -> jax.Array:
+    """Writes the entries of tokens to the slots, or pages, of their rows."""
+    if self.page_BW is not None:
+      return kv.write_pages(array_BKSH, entry_BCKH, position_BC, self.page_BW)
+    return kv.write(array_BKSH, entry_BCKH, position_BC, self.slot_B)
+
+  def attend(
+    self,
+    q_BCKGH: jax.Array,
+    keys_BKSH: jax.Array,
+    values_BKSH: jax.Array,
+    position_BC: jax.Array,
+    **how: Any,
+  ) -> jax.Array:
+    """Lets the tokens attend to the slots, or pages, of their rows.
+
+    `how` is as the function `attend` takes it.
+    """
+    both = keys_BKSH, values_BKSH
+    if self.page_BW is not None:
+      is_read_B1 = self.length_B[:, None] > 0
+      return attend_pages(
+        q_BCKGH,
+        *both,
+        self.page_BW,
+        jnp.where(is_read_B1, position_BC, -1),
+        **how,
+      )
+    if self.slot_B is not None:
+      keys_BKSH, values_BKSH = (
+        x.at[self.slot_B].get(mode="fill", fill_value=0) for x in both
+      )
+    return attend(q_BCKGH, keys_BKSH, values_BKSH, position_BC, **how)
+
+
+class ChunkRows:
+  """Joins arrays of several chunks to rows of one token, and splits them.
+
+  A single chunk keeps its shape.
+  """
+
+  def __init__(self, shapes: Sequence[tuple[int, ...]]):
+    self._shapes = [(shape[0], shape[1]) for shape in shapes]
+
+  def join(self, parts: Sequence[jax.Array]) -> jax.Array:
+    """Joins [B, C, ...] of each chunk to [N, 1, ...]."""
+    if len(parts) == 1:
+      return parts[0]
+    rows = [x.reshape(-1, 1, *x.shape[2:]) for x in parts]
+    return jnp.concatenate(rows)
+
+  def split(self, x: jax.Array) -> list[jax.Array]:
+    """Splits [N, 1, ...] to [B, C, ...] of each chunk."""
+    if len(self._shapes) == 1:
+      return [x]
+    ends = list(itertools.accumulate(b * c for b, c in self._shapes))
+    parts = jnp.split(x, ends[:-1])
+    return [
+      part.reshape(*shape, *x.shape[2:])
+      for part, shape in zip(parts, self._shapes, strict=True)
+    ]

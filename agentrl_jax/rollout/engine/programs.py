@@ -20,15 +20,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agentrl_jax.model.attention.cached import Chunk
 from agentrl_jax.model.cache import (
   KVCache,
+  experts_of,
   length,
   put_blocks,
   put_slots,
   take_blocks,
   take_slots,
 )
-from agentrl_jax.model.policy import Chunk, Policy
+from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_STOPS, DraftPlan
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import sampling
@@ -527,6 +529,9 @@ def prefill(
   taken = take_slots(cache, slot_P)
   _, taken = policy.extend(params, taken, token_PC, start_P, length_P)
   return put_slots(cache, slot_P, taken)
+
+
+read_experts = jax.jit(experts_of)
 
 
 @functools.partial(jax.jit, donate_argnames=("cache",))

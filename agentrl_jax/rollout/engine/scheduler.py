@@ -15,7 +15,7 @@ both under its lock.
 import collections
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -135,12 +135,12 @@ class Scheduler:
       call.slot[launched], call.num_tokens - active.sum(axis=0)[launched]
     )
     self._store_tokens(record[active], call.slot[np.nonzero(active)[1]])
-    self._stream(call.slot[active.any(axis=0)])
     done = (record[:, :, programs.DONE] > 0) & active
+    ended = call.slot[done.any(axis=0)].tolist()
+    experts = {slot: self._experts(slot) for slot in ended}
+    self._stream(call.slot[active.any(axis=0)], experts)
     self._advance_grammars(record, call.slot, active & ~done)
-    finished = [
-      self._finish(slot) for slot in call.slot[done.any(axis=0)].tolist()
-    ]
+    finished = [self._finish(slot, experts[slot]) for slot in ended]
     self._release_weights_if_idle()
     return finished
 
@@ -280,15 +280,37 @@ class Scheduler:
       slot, token = int(slot_P[p]), int(record[n, p, programs.TOKEN])
       masks.advance(slot, self._request_of(slot), token)
 
-  def _stream(self, slots: np.ndarray) -> None:
+  def _stream(
+    self, slots: np.ndarray, experts: Mapping[int, np.ndarray | None]
+  ) -> None:
     """Calls the listeners of slots with their new tokens."""
     for slot in slots.tolist():
       request = self._request_of(slot)
       if request.listener is not None:
-        request.listener(self._answer(slot, request, request.num_streamed))
+        begin, ended = request.num_streamed, experts.get(slot)
+        request.listener(self._answer(slot, request, begin, ended))
         request.num_streamed = self._num_sampled(slot, request)
 
-  def _answer(self, slot: int, request: Request, begin: int) -> Completion:
+  def _experts(self, slot: int) -> np.ndarray | None:
+    """Returns the experts of a slot's computed tokens, if they are kept.
+
+    Waits for the calls that were launched before.
+    """
+    if not self._config.router_replay:
+      return None
+    slot_1 = np.array([slot], np.int32)
+    expert_SLK = programs.read_experts(
+      self._cache.arrays, slot_1[0], self._cache.table_of(slot_1)
+    )
+    return np.asarray(expert_SLK)[: self._table.num_computed[slot]].copy()
+
+  def _answer(
+    self,
+    slot: int,
+    request: Request,
+    begin: int,
+    experts: np.ndarray | None = None,
+  ) -> Completion:
     """Returns the tokens sampled for a request, from number `begin` on."""
     end = self._num_sampled(slot, request)
     prompt_size = len(request.prompt)
@@ -302,15 +324,18 @@ class Scheduler:
       version=version,
       policy_slot=self._policy_slot,
       num_reused=request.num_reused,
+      experts=experts,
       **self._decoder.shaping.alternatives(slot, request, begin, end),
     )
 
   def _num_sampled(self, slot: int, request: Request) -> int:
     return int(self._table.num_computed[slot]) + 1 - len(request.prompt)
 
-  def _finish(self, slot: int) -> tuple[Request, Completion]:
+  def _finish(
+    self, slot: int, experts: np.ndarray | None
+  ) -> tuple[Request, Completion]:
     request = self._request_of(slot)
-    answer = self._answer(slot, request, 0)
+    answer = self._answer(slot, request, 0, experts)
     self.counts["reused"] += request.num_reused
     self._free(slot)
     return request, answer

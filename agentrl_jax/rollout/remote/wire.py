@@ -32,7 +32,7 @@ from agentrl_jax.rollout.api import (
   SamplingParams,
 )
 
-VERSION = 5
+VERSION = 6
 MAX_GRAMMAR = 1 << 19  # bytes of a grammar
 MAX_FRAME = 1 << 26  # bytes of a stream's frame; four million tokens at once
 GENERATE, STREAM, HEALTH = "/generate", "/stream", "/health"
@@ -119,6 +119,11 @@ class _Answer(
   num_top: _Natural32 | None = None
   top_token: bytes = b""
   top_logprob: bytes = b""
+  # Bytes of a number, and the shape; None without experts.
+  experts_form: tuple[_Natural32, _Natural32, _Natural32, _Natural32] | None = (
+    None
+  )
+  experts: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -180,13 +185,17 @@ def decode_request(body: bytes) -> tuple[np.ndarray, SamplingParams]:
 
 def encode_answer(answer: Completion) -> bytes:
   """Encodes an answer."""
-  top: tuple[Any, ...] = ()
+  top: tuple[Any, ...] = (None, b"", b"")
   if answer.top_token is not None and answer.top_logprob is not None:
     top = (
       answer.top_token.shape[1],
       _bytes(answer.top_token, _TOKEN),
       _bytes(answer.top_logprob, _LOGPROB),
     )
+  experts: tuple[Any, ...] = ()
+  if (numbers := answer.experts) is not None:
+    form = (numbers.dtype.itemsize, *numbers.shape)
+    experts = form, _bytes(numbers, numbers.dtype.newbyteorder("<"))
   return _seal(
     _ANSWER,
     _encoder.encode(
@@ -198,6 +207,7 @@ def encode_answer(answer: Completion) -> bytes:
         int(answer.policy_slot),
         int(answer.num_reused),
         *top,
+        *experts,
       )
     ),
   )
@@ -214,6 +224,12 @@ def decode_answer(body: bytes) -> Completion:
       shape = (len(sampled), answer.num_top)
       top_token = _array(answer.top_token, _TOKEN).reshape(shape)
       top_logprob = _array(answer.top_logprob, _LOGPROB).reshape(shape)
+    experts = None
+    if answer.experts_form is not None:
+      size, *form = answer.experts_form
+      if size not in (1, 2):
+        raise ValueError(f"numbers of experts have 1 or 2 bytes, not {size}")
+      experts = _array(answer.experts, np.dtype(f"<u{size}")).reshape(form)
     rows = {
       "behavior_logprob": _array(answer.behavior_logprob, _LOGPROB),
       "raw_logprob": _array(answer.raw_logprob, _LOGPROB),
@@ -231,6 +247,7 @@ def decode_answer(body: bytes) -> Completion:
     num_reused=answer.num_reused,
     top_token=top_token,
     top_logprob=top_logprob,
+    experts=experts,
   )
 
 

@@ -16,7 +16,7 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.config.checks import require_one_of, require_read
 from agentrl_jax.train.token_logprobs import hidden_states
-from agentrl_jax.train.train_batch import batch_shardings
+from agentrl_jax.train.train_batch import batch_shardings, self_routed
 
 PLACES = {
   "resident": "on the devices, split as the params",
@@ -57,7 +57,7 @@ class Reference:
     # Of the divergence over the whole vocabulary: maps params and a micro-batch
     # to hidden states, and params to the output matrix.
     self.hidden = jax.jit(
-      lambda params, x: hidden_states(policy, params, x.batch),
+      lambda params, x: hidden_states(policy, params, self_routed(x).batch),
       compiler_options=policy.compiler_options,
     )
     where = policy.mesh and batch_shardings(policy.mesh).reference_output

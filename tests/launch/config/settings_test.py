@@ -122,6 +122,23 @@ class SettingsTest(parameterized.TestCase):
     ("sharing", {"train.sharing": 0}, "train.sharing=0 is below 1"),
     ("draft", {"engine.draft_tokens": -1}, "draft_tokens=-1 must be at least"),
     ("draft_cost", {"engine.draft_cost": 0.0}, "draft_cost=0.0 must be above"),
+    (
+      "router_replay",
+      {"engine.router_replay": True},
+      "engine.router_replay=True routes .* model.num_experts=0 has none",
+    ),
+    (
+      "replay_of_vllm",
+      {
+        "engine.router_replay": True,
+        "model.num_experts": 4,
+        "model.experts_per_token": 2,
+        "rollouts.servers": "a:1",
+        "rollouts.protocol": "openai",
+        "rollouts.model": "m",
+      },
+      "engine.router_replay=True .* rollouts.protocol='openai' does not tell",
+    ),
     ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
     (
       "no_agents",

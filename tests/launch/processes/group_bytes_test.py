@@ -8,7 +8,7 @@ from absl.testing import absltest
 from agentrl_jax.data.record_file import group_to_json
 from agentrl_jax.data.records import Group
 from launch.processes.group_bytes import decode_groups, encode_groups
-from tests.data.records import make_branching_group, make_group
+from tests.data.records import make_branching_group, make_group, with_experts
 
 
 def _as_sent(group: Group) -> Group:
@@ -54,6 +54,10 @@ class GroupBytesTest(absltest.TestCase):
     alone = dataclasses.replace(group, trajectories=(first,))
     self._assert_same([alone])
     self._assert_same([alone, group])
+
+  def test_turns_with_experts(self):
+    group = make_group(np.random.default_rng(0), id="1", task="a")
+    self._assert_same([with_experts(group), group])
 
   def test_a_turn_without_tokens(self):
     group = make_group(np.random.default_rng(0), id="1", task="a")

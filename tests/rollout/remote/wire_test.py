@@ -114,6 +114,23 @@ class RoundTripTest(parameterized.TestCase):
     np.testing.assert_array_equal(actual.top_token, top)
     np.testing.assert_array_equal(actual.top_logprob, logprob)
 
+  @parameterized.parameters((np.uint8, 3), (np.uint16, 3), (np.uint8, 0))
+  def test_experts(self, dtype, size):
+    numbers = np.arange(size * 8).astype(dtype).reshape(size, 4, 2)
+    answer = wire.decode_answer(ANSWER)
+    self.assertIsNone(answer.experts)
+    answer = dataclasses.replace(answer, experts=numbers)
+    actual = wire.decode_answer(wire.encode_answer(answer)).experts
+    self.assertEqual(actual.dtype, numbers.dtype)
+    np.testing.assert_array_equal(actual, numbers)
+
+  @parameterized.parameters(((1, 3, 4, 3),), ((4, 3, 4, 2),), ((1, 3, 4),))
+  def test_experts_of_another_form_are_refused(self, form):
+    fields = msgspec.msgpack.decode(ANSWER[HEADER:])
+    body = packed([*fields[:6], None, b"", b"", form, bytes(24)])
+    with self.assertRaises(wire.WireError):
+      wire.decode_answer(wire._seal(wire._ANSWER, body))
+
   def test_a_negative_seed_draws_what_it_draws_here(self):
     spec = SamplingParams(seed=-5)
     _, actual = wire.decode_request(wire.encode_request([1], spec))
@@ -162,7 +179,7 @@ class GarbageTest(parameterized.TestCase):
     other = bytearray(ANSWER)
     other[4] = 9
     with self.assertRaisesRegex(
-      wire.WireError, "version 9 came and this is version 5"
+      wire.WireError, "version 9 came and this is version 6"
     ):
       wire.decode_answer(bytes(other))
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from agentrl_jax.model.cache import place
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig, Request
 from agentrl_jax.rollout.engine import programs
@@ -288,14 +289,19 @@ class KVCacheManager:
     self._config, self._num_slots, self._counts = config, num_slots, counts
     self.length = config.cache_length(1)  # tokens per slot, now
     self._num_oversized = 0  # steps in a row that needed a shorter cache
-    self.arrays = policy.empty_cache(num_slots, self.length)
-    if sharding is not None:
-      self.arrays = jax.device_put(self.arrays, sharding)
+    self.arrays = place(
+      policy.empty_cache(
+        num_slots, self.length, keeps_experts=config.router_replay
+      ),
+      sharding,
+    )
     self._copies: dict[int, Allocation] = {}  # from other slots, by target
     self._loads: dict[int, int] = {}  # tokens from the prefix cache, by target
     blocks = (config.block_size, *config.prefix_cache_blocks)
     self._prefix_cache = PrefixCache(*blocks)
-    self._make_pool = functools.partial(BlockPool, policy, *blocks, sharding)
+    self._make_pool = functools.partial(
+      BlockPool, policy, *blocks, sharding, keeps_experts=config.router_replay
+    )
     self._pool = self._make_pool() if config.prefix_cache_tokens else None
 
   def reset(self) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 import jax
 import numpy as np
 
+from agentrl_jax.model.cache import place
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.engine import programs
@@ -36,9 +37,12 @@ class PagedCache:
     self._config, self._counts = config, counts
     self._num_slots = config.slots[policy_slot]
     self._num_pages = config.num_pages(policy_slot)
-    self.arrays = policy.empty_cache(self._num_pages, config.page_size)
-    if sharding is not None:
-      self.arrays = jax.device_put(self.arrays, sharding)
+    self.arrays = place(
+      policy.empty_cache(
+        self._num_pages, config.page_size, keeps_experts=config.router_replay
+      ),
+      sharding,
+    )
     self.reset()
 
   def reset(self) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from agentrl_jax.model.cache import KVCache
+from agentrl_jax.model.cache import KVCache, place
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.engine import programs
 
@@ -378,10 +378,13 @@ class BlockPool:
     num_device: int,
     num_host: int,
     sharding: jax.sharding.Sharding | None = None,
+    *,
+    keeps_experts: bool = False,
   ):
-    self._pool = policy.empty_cache(num_device, block_size)
-    if sharding is not None:
-      self._pool = jax.device_put(self._pool, sharding)
+    self._pool = place(
+      policy.empty_cache(num_device, block_size, keeps_experts=keeps_experts),
+      sharding,
+    )
     self._host = jax.tree.map(
       lambda x: np.zeros((num_host, *x.shape[1:]), x.dtype), self._pool
     )
