@@ -188,8 +188,10 @@ def gradient_bytes(settings: Settings) -> float:
 
   State and `kept_bytes`; gradients of both vocabulary matrices, unsplit, and
   three tiles of logits in float32; two layers' weights; five activations of an
-  MLP, and eight of the width of each token's experts. docs/plan.md compares
-  them with a compiled program, term by term.
+  MLP, and eight of the width of each token's experts. Of mixtures, most of
+  whose weights are in layers, also gradients of the scan beside their sum, and
+  weights that are cast before it. docs/plan.md compares the terms with a
+  compiled program.
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
@@ -200,14 +202,18 @@ def gradient_bytes(settings: Settings) -> float:
   )
   entries = c.vocab_size / mesh["tensor"]
   here = _tokens_of_chip(settings)
+  scanned = 0.0
   for_all = c.shared_width if c.num_experts else c.mlp_width
   activations = 5 * here * for_all / mesh["tensor"]
   if c.num_experts:
     # A device has a row for each expert that any token of its group may choose.
     rows_of_experts = here * mesh["expert"] * c.experts_per_token
     activations += rows_of_experts * (5 * c.mlp_width + 8 * c.width)
+    each = 4 if number == 4 else 4 + number  # in float32 nothing is cast
+    scanned = each * _gathered_layers(c, mesh) / mesh["fsdp"]
   return (
     state_bytes(settings)
+    + scanned
     + kept_bytes(settings)
     + 4 * 2 * entries * c.width
     + 4 * 3 * rows * chunk * entries
