@@ -5,6 +5,7 @@ engine's prefill and decode. Only shapes are traced; nothing is allocated.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,7 +111,10 @@ def learner_load(
   tokens = batch.micro_batch * length
   shards = settings.mesh["sequence"]
   blocks = roofline.blocks_of(settings.compute, length, kernel, shards)
-  visited = roofline.keys_visited(length, blocks)
+  of_layers = functools.partial(roofline.mean_over_layers, settings.model)
+  visited = of_layers(
+    lambda window: roofline.keys_visited(length, blocks, window)
+  )
   imbalance = roofline.imbalance(length, blocks, shards)
   if attempts is None:
     return Load(
@@ -118,20 +122,25 @@ def learner_load(
       tokens=tokens,
       computed=tokens,
       of_trajectories=tokens,
-      keys_needed=settings.episode.max_tokens / 2,
+      keys_needed=of_layers(
+        lambda window: roofline.pairs_needed(
+          settings.episode.max_tokens, window
+        )
+      )
+      / settings.episode.max_tokens,
       keys_visited=visited,
       imbalance=imbalance,
     )
   rows = packed_groups(settings, attempts)
   if blocks is not None:
-    visited = rows.keys_visited(blocks)
+    visited = of_layers(lambda window: rows.keys_visited(blocks, window))
     imbalance = rows.imbalance(blocks, shards)
   return Load(
     attempts=attempts,
     tokens=tokens,
     computed=batch.micro_batch * rows.computed,
     of_trajectories=batch.micro_batch * rows.tokens,
-    keys_needed=rows.keys_needed,
+    keys_needed=of_layers(rows.keys_needed),
     keys_visited=visited,
     imbalance=imbalance,
   )
@@ -261,7 +270,7 @@ def rollout_programs(
     shared, num = _shared_tokens(config, mean_tokens, attempts)
     # A page that answers share is fetched by each core of a chip.
     each = mean_tokens - shared + shared * min(CORES, num) / num
-    unread = config.steps_per_sync * _unread(settings, cache, answers * each)
+    unread = config.steps_per_sync * _unread(settings, cache, answers, each)
   holds = (
     f"weights of policy slot {policy_slot}",
     f"cache of policy slot {policy_slot}",
@@ -370,8 +379,13 @@ def _shared_tokens(
   return min(attempts.prompt, mean_tokens) // size * size, attempts.num
 
 
-def _unread(settings: Settings, cache: Any, filled: float) -> float:
-  """Bytes of one chip's cache that attention of a decode step leaves out."""
+def _unread(
+  settings: Settings, cache: Any, answers: float, filled: float
+) -> float:
+  """Bytes of one chip's cache that attention of a decode step leaves out.
+
+  `filled` are the tokens of each of so many answers.
+  """
   config, compute = settings.engine, settings.compute
   if config.has_pages:
     kernel, _ = choose_paged(compute, "tpu", config.page_size)
@@ -380,7 +394,10 @@ def _unread(settings: Settings, cache: Any, filled: float) -> float:
   if kernel != "ragged":
     return 0.0
   num_slots, _, length, _ = cache[0][0].shape
-  share: float = filled / (num_slots * length)
+  read = roofline.mean_over_layers(
+    settings.model, lambda window: min(filled, window or filled)
+  )
+  share: float = answers * read / (num_slots * length)
   return bytes_per_chip(cache) * (1 - share)
 
 

@@ -237,26 +237,26 @@ class PackedRows:
     """Mean tokens of the trajectories of a row."""
     return self._mean(lambda row: self.attempts.length * len(row))
 
-  @property
-  def keys_needed(self) -> float:
-    """Mean keys that a computed token sees.
+  def keys_needed(self, window: int = 0) -> float:
+    """Mean keys that a computed token sees, of the last `window` if not 0.
 
     On average half of the prompt for a token of the prompt; all of the prompt
     and half of the turns for a token after it.
     """
-    prompt, turns = self.attempts.prompt, self.attempts.turns
-    num_attempts = self._mean(len)
-    keys = num_attempts * turns * (prompt + turns / 2)
+    prompt, length = self.attempts.prompt, self.attempts.length
+    of_prompt = pairs_needed(prompt, window)
+    keys = self._mean(len) * (pairs_needed(length, window) - of_prompt)
     if prompt:
-      num_prompts = self._mean(lambda row: row.count(0))
-      keys += num_prompts * prompt * prompt / 2
+      keys += self._mean(lambda row: row.count(0)) * of_prompt
     return keys / self.computed
 
-  def keys_visited(self, blocks: tuple[int, int]) -> float:
+  def keys_visited(self, blocks: tuple[int, int], window: int = 0) -> float:
     """Mean keys that a token of a row is multiplied with, by `blocks`."""
-    return self._mean(lambda row: pairs_visited(self.ends(row), *blocks)) / (
-      self.row_length
-    )
+
+    def visited(row: tuple[int, ...]) -> float:
+      return pairs_visited(self.ends(row), *blocks, self._begins(row, window))
+
+    return self._mean(visited) / self.row_length
 
   def imbalance(self, blocks: tuple[int, int], shards: int) -> float:
     """Pairs of the busiest of `shards` of a row's queries, over the mean."""
@@ -277,6 +277,20 @@ class PackedRows:
       cursor += new
     end_T[path] = cursor
     return end_T
+
+  def _begins(self, row: Sequence[int], window: int) -> np.ndarray | None:
+    """Returns `attention.packed.first_visible` of a row, int [T]."""
+    if not window:
+      return None
+    begin_T = np.zeros(self.row_length, int)
+    path, cursor = np.zeros(0, int), 0
+    for shared in row:
+      new = self.attempts.length - shared
+      path = np.append(path[:shared], np.arange(cursor, cursor + new))
+      first = np.arange(shared, self.attempts.length) - window + 1
+      begin_T[cursor : cursor + new] = np.where(first > 0, path[first], 0)
+      cursor += new
+    return begin_T
 
   def _mean(self, of_row: Callable[[tuple[int, ...]], float]) -> float:
     total = sum(of_row(row) * num for row, num in self.num_rows.items())
@@ -312,20 +326,46 @@ def pack_groups(
   return PackedRows(attempts, row_length, rows)
 
 
-def pairs_visited(end_T: np.ndarray, queries: int, keys: int) -> int:
+def pairs_needed(length: int, window: int = 0) -> float:
+  """Counts pairs of tokens of a sequence, the last `window` of each if not 0.
+
+  A token and itself are half a pair.
+  """
+  near = min(length, window or length)
+  return near * near / 2 + (length - near) * near
+
+
+def mean_over_layers(
+  c: ModelConfig, of_window: Callable[[int], float]
+) -> float:
+  """Averages what depends on the window of a layer; 0 is none."""
+  share = sum(c.local_layers) / c.num_layers
+  if not share:
+    return of_window(0)
+  return share * of_window(c.window) + (1 - share) * of_window(0)
+
+
+def pairs_visited(
+  end_T: np.ndarray, queries: int, keys: int, begin_T: np.ndarray | None = None
+) -> int:
   """Counts pairs of tokens in the pairs of blocks that attention computes.
 
-  These have a visible pair: token t sees token s if s <= t < end[s]. Padding
-  sees itself. `queries` and `keys` are the tokens of a block.
+  These have a visible pair: token t sees token s if begin[t] <= s <= t <
+  end[s]. Padding sees itself. `queries` and `keys` are the tokens of a block.
   """
-  return int(pairs_by_shard(end_T, queries, keys, 1).sum())
+  return int(pairs_by_shard(end_T, queries, keys, 1, begin_T).sum())
 
 
 def pairs_by_shard(
-  end_T: np.ndarray, queries: int, keys: int, shards: int
+  end_T: np.ndarray,
+  queries: int,
+  keys: int,
+  shards: int,
+  begin_T: np.ndarray | None = None,
 ) -> np.ndarray:
   """Counts the same for equal parts of the queries, int [shards]."""
   length = len(end_T)
+  begin_T = np.zeros(length, int) if begin_T is None else begin_T
   # A block of keys is seen up to its longest subtree. One that reaches beyond
   # the queries has the key of a query, which sees itself.
   key_M, query_N = np.arange(0, length, keys), np.arange(0, length, queries)
@@ -333,7 +373,9 @@ def pairs_by_shard(
   end_M = np.maximum.reduceat(end_S, key_M)
   num_pairs = np.zeros(shards, int)
   for first in query_N:
-    num_blocks = np.count_nonzero((key_M < first + queries) & (end_M > first))
+    begin = begin_T[first : first + queries].min()
+    visible_M = (key_M < first + queries) & (end_M > first)
+    num_blocks = np.count_nonzero(visible_M & (key_M + keys > begin))
     num_pairs[first * shards // length] += num_blocks
   return num_pairs * queries * keys
 
@@ -350,6 +392,7 @@ class Load:
   tokens: int  # of the rows, with padding
   computed: float  # without padding
   of_trajectories: float  # that the computed ones stand for
+  # Means over layers, of which some may see a window alone.
   keys_needed: float  # per computed token
   keys_visited: float  # per token of the rows
   # Keys that the busiest shard of a row's tokens visits, over the mean: later
@@ -428,15 +471,18 @@ def blocks_of(
 
 
 @functools.cache
-def keys_visited(row_length: int, blocks: tuple[int, int] | None) -> float:
+def keys_visited(
+  row_length: int, blocks: tuple[int, int] | None, window: int = 0
+) -> float:
   """Keys per query of a whole row that are multiplied, masked ones included.
 
-  Blocks above the diagonal are skipped.
+  Blocks above the diagonal are skipped, and those before the window.
   """
   if blocks is None:
     return row_length
   end_T = np.full(row_length, row_length)
-  return pairs_visited(end_T, *blocks) / row_length
+  begin_T = np.maximum(np.arange(row_length) - (window or row_length) + 1, 0)
+  return pairs_visited(end_T, *blocks, begin_T) / row_length
 
 
 @functools.cache
@@ -461,5 +507,6 @@ def extend(
   weights = layers_weights(c)
   if with_head:
     weights += head_weights(c)
-  each = 2 * weights + c.num_layers * attention(c, context)
+  keys = mean_over_layers(c, lambda window: min(context, window or context))
+  each = 2 * weights + c.num_layers * attention(c, keys)
   return Flops(each * tokens, each * tokens)

@@ -175,7 +175,10 @@ def _decode_s(settings: Settings, rate: float, bandwidth: float) -> float:
   read = size * weights
   if engine.weights != "full":
     read = weights + (size - 1) * c.tied_embedding * roofline.head_weights(c)
-  cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * engine.context / 2
+  tokens = roofline.mean_over_layers(
+    c, lambda window: min(engine.context / 2, window or engine.context)
+  )
+  cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * tokens
   return sum(
     max(
       2 * weights * slots / rate,

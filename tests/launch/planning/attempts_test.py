@@ -9,6 +9,7 @@ from absl.testing import parameterized
 from agentrl_jax.data.packing import pack
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import blockwise, reference, splash
+from agentrl_jax.model.attention.packed import first_visible
 from launch.planning import roofline
 from launch.planning.advice.changes import longer_rows
 from launch.planning.chips import parse_slice
@@ -105,7 +106,35 @@ class PackedAttemptsTest(parameterized.TestCase):
       _visible(np.array(end))[np.array(end) > 0].sum() for end in _ends(packed)
     )
     self.assertAlmostEqual(
-      rows.keys_needed + 0.5, seen / packed.num_computed, places=9
+      rows.keys_needed() + 0.5, seen / packed.num_computed, places=9
+    )
+
+  @parameterized.product(case=CASES[:4], window=(1, 3, 10))
+  def test_windows_are_those_of_updates(self, case, window):
+    rows, packed = self._packed(*case)
+    tree = packed.tree
+    first_BT = first_visible(jnp.asarray(tree.position), window)
+    wanted = dict(zip(map(tuple, tree.end), np.asarray(first_BT), strict=True))
+    for row in rows.num_rows:
+      end_T, begin_T = rows.ends(row), rows._begins(row, window)
+      is_token_T = end_T > 0
+      np.testing.assert_array_equal(
+        begin_T[is_token_T], wanted[tuple(end_T)][is_token_T]
+      )
+      visible_TS = _visible(end_T) & (np.arange(len(end_T)) >= begin_T[:, None])
+      self.assertEqual(
+        pairs_visited(end_T, 4, 8, begin_T),
+        32
+        * sum(
+          visible_TS[t : t + 4, s : s + 8].any()
+          for t in range(0, len(end_T), 4)
+          for s in range(0, len(end_T), 8)
+        ),
+      )
+    seen = (np.minimum(tree.position + 1, window) * (tree.end > 0)).sum()
+    # A token and itself are half a pair.
+    self.assertAlmostEqual(
+      rows.keys_needed(window), seen / packed.num_computed, delta=0.5
     )
 
   def test_a_group_that_fits_is_computed_by_the_formula(self):

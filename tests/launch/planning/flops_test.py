@@ -72,7 +72,7 @@ def _tree_load() -> Load:
     tokens=ROWS * LENGTH,
     computed=ROWS * rows.computed,
     of_trajectories=ROWS * rows.tokens,
-    keys_needed=rows.keys_needed,
+    keys_needed=rows.keys_needed(),
     keys_visited=roofline.keys_visited(LENGTH, None),
   )
 
