@@ -236,10 +236,12 @@ class Harmony:
     calls: list[ToolCall] = []
     for part in self._END.split(self._NEXT + text):
       header, body_mark, body = part.partition(self._BODY)
-      is_ours = header.startswith(self._NEXT) and bool(body_mark)
+      begins = header.startswith(self._NEXT)
+      is_ours = begins and bool(body_mark)
       to = self._TO.search(header.removeprefix(self._NEXT))
       channel = self._CHANNEL.search(header)
-      if is_ours and to:
+      # A call may be cut before its arguments.
+      if begins and to and (body_mark or to[1].startswith(self._NAMES)):
         calls.append(self._call(to[1], body.strip(), len(calls)))
       elif is_ours and channel and channel[1] == "analysis":
         thoughts.append(body.replace(THINK_END, ""))

@@ -111,6 +111,8 @@ class ReadingTest(parameterized.TestCase):
     ("twice", f'{CALL}f {JSON}{{"a":1,"a":2}}', CALLED_TWICE),
     ("nested", f"{CALL}f {JSON}{{<|channel|>1}}", said("", ("", NESTED))),
     ("cut_in_head", "<|channel|>comm", said("<|channel|>comm")),
+    ("cut_in_call", f"{CALL}f <|constrain|>js", said("", ("", "f"))),
+    ("cut_in_text", "so to=me", said("so to=me")),
     ("cut_before_next", f"{THOUGHT[:-18]}<|end|>", said(HM)),
     (
       "channel",
