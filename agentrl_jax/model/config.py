@@ -79,7 +79,7 @@ class ModelConfig:
   normed_experts: bool = False  # a token's weights of experts add up to 1
   # gpt-oss: of an expert's gate and up, and all experts have biases; 0: neither
   swiglu_limit: float = 0.0
-  sigmoid_router: bool = False  # GLM-4.5: `experts.Router` says how it chooses
+  sigmoid_router: bool = False  # GLM-4.5: see `experts.route`
   expert_groups: int = 1  # of consecutive experts
   groups_per_token: int = 1  # whose experts a token may choose
   expert_scale: float = 1.0  # factor of the chosen experts' weights

@@ -2,11 +2,12 @@
 
 RMSNorm, rotary positions, grouped-query attention, to all tokens or in some
 layers to a window of them (Gemma 3), a gated MLP, or several of which each
-token chooses some (Qwen3-MoE, `model.experts`); optional norm on queries and
-keys (Qwen3), bias on their projections (Qwen2.5, GLM-4), sinks (gpt-oss), and
-norm after each branch, also (GLM-4) or alone (OLMo 2). Modules are merged and
-split at trace time only: all other code sees plain params, through
-`model.policy`, which also decides how layers follow one another.
+token chooses some (Qwen3-MoE, `model.experts`), also beside one for all tokens
+(GLM-4.5); optional norm on queries and keys (Qwen3), bias on their projections
+(Qwen2.5, GLM-4), sinks (gpt-oss), and norm after each branch, also (GLM-4) or
+alone (OLMo 2). Modules are merged and split at trace time only: all other code
+sees plain params, through `model.policy`, which also decides how layers follow
+one another.
 
 Axes of products: R rows, M inputs, N outputs.
 """

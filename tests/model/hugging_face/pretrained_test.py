@@ -131,6 +131,22 @@ class RefusalTest(parameterized.TestCase):
     tensor_files.write_file(path, entries, arrays)
     self.refused(folder, f"lacks 1 tensors, {name} first")
 
+  def test_a_router_by_sigmoids_stays_float32_in_a_server_and_in_files(self):
+    config = dataclasses.replace(
+      CONFIG, num_experts=2, experts_per_token=1, sigmoid_router=True
+    )
+    policy = Policy(config, COMPUTE)
+    params = policy.init(jax.random.key(0))
+    params["layers"]["experts"]["correction_bias"] += 1 / 3
+    folder = pathlib.Path(tempfile.mkdtemp(dir=self._root.name)) / "model"
+    export.write_params(folder, params, config, context=64, dtype="bfloat16")
+    read = read_params(folder, policy, self.mesh, dtype=jnp.bfloat16)
+    for name, leaf in read["layers"]["experts"].items():
+      dtype = "float32" if name in sharding.FLOAT32 else "bfloat16"
+      self.assertEqual(leaf.dtype.name, dtype, name)
+      wanted = params["layers"]["experts"][name].astype(dtype)
+      np.testing.assert_array_equal(leaf, wanted)
+
   def test_layers_that_predict_further_tokens_are_passed_over(self):
     folder = self.written(max_file_bytes=10**9)
     expected = read_params(folder, self.policy, self.mesh)
