@@ -11,8 +11,8 @@ r"""Reinforcement learning of a model in a Hugging Face folder.
     --config.tasks.names='("harbor",)' \
     --config.environments.harbor.options.source=tasks
 
-FOLDER holds config.json, *.safetensors and the tokenizer: of Qwen2.5, Qwen3,
-Llama 3 or GLM-4. Model and chat come from the folder, so nothing here sets
+FOLDER holds config.json, *.safetensors and the tokenizer of a family that
+docs/models.md lists. Model and chat come from the folder, so nothing here sets
 `model`, `tokenizer` or `chat`, and there is no warm start. Sizes are for a
 model of about a billion params on one accelerator; without one, for a model of
 a few hundred million on two cores. configs/pod.py is for larger models. What

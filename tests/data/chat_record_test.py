@@ -11,6 +11,7 @@ from agentrl_jax.data.records import Message, Status, Tool, ToolCall
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import PromptTooLong
 from tests.controller.stage import an_episode, answer_of, codec
+from tests.data.chat import families
 
 
 class ChatRecordTest(unittest.TestCase):
@@ -49,6 +50,19 @@ class ChatRecordTest(unittest.TestCase):
       [("", "wrong arguments", "unknown tool"), ("malformed JSON",), (), None],
     )
     self.assertEqual([t.is_cut for t in turns], [False, True, False, False])
+
+  def test_a_reply_is_shown_with_the_name_of_its_call(self):
+    source = (families.HERE / "gptoss.jinja").read_text()
+    harmony = families.codec_of(families.HARMONY, source)
+    line = ChatRecord(an_episode(), harmony).start_line(())
+    line.add_observation([Message("user", "hello")])
+    text = "<|channel|>commentary to=functions.f <|message|>{}<|call|>"
+    answer = line.add_action(line.prompt, answer_of(harmony.encode(text)))
+    (call,) = answer.tool_calls
+    line.add_observation([Message("tool", "7", tool_call_id=call.id)])
+    reply = "<|start|>functions.f to=assistant<|channel|>commentary"
+    shown = harmony.decode(line.prompt)
+    self.assertIn(f'{text}{reply}<|message|>"7"<|end|>', shown)
 
   def test_a_transcript_names_lines_if_there_are_several(self):
     record = ChatRecord(an_episode(), codec())

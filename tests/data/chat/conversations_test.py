@@ -119,6 +119,13 @@ class DemonstrationTest(parameterized.TestCase):
       self.assertEndsWith(codec.read(turn.sampled).content, answer.content)
       self.assertTrue((turn.version == -1).all())
 
+  def test_a_reply_is_shown_with_the_name_of_its_call(self):
+    source = (families.HERE / "gptoss.jinja").read_text()
+    codec = families.codec_of(families.HARMONY, source)
+    (line,) = learn(CHAT, codec).lines
+    reply = "<|start|>functions.price to=assistant<|channel|>commentary"
+    self.assertIn(f'<|call|>{reply}<|message|>"7"', codec.decode(line.tokens))
+
   def test_the_whole_is_the_rendering_of_the_whole(self):
     source = (families.HERE / "qwen25.jinja").read_text()
     jinja = JinjaTemplate(source, names={}, date=datetime.date(2024, 7, 26))
