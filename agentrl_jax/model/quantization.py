@@ -83,8 +83,6 @@ def _rounded(kernel: jax.Array, axes: tuple[int, ...], dtype: Any) -> Quantized:
   largest = (jnp.finfo if is_float else jnp.iinfo)(dtype).max
   kernel = kernel.astype(jnp.float32)
   scale = jnp.abs(kernel).max(axes, keepdims=True) / float(largest)
-  # Devices flush smaller numbers to 0, and would divide by it.
-  scale = jnp.where(scale < jnp.finfo(jnp.float32).tiny, 0, scale)
   values = kernel / jnp.where(scale == 0, 1, scale)
   values = values if is_float else jnp.round(values)
   return Quantized(values.astype(dtype), scale)

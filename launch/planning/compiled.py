@@ -178,8 +178,8 @@ def _of(module: Module, instruction: Instruction, place: Computation) -> int:
   if opcode in ("copy-start", "call-start"):
     return written  # both ends are among the results
   if opcode == "slice-start":  # likewise, and the source is a whole array
-    part = instruction.results[1]
-    return part.num_bytes + _size([part])
+    moved = instruction.results[1]
+    return moved.num_bytes + _size([moved])
   if opcode in _SLICES:
     return 2 * written
   if opcode in _UPDATES:

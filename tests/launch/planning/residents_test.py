@@ -88,6 +88,25 @@ class ResidentsTest(absltest.TestCase):
     ):
       self.assertBetween(found[name] / weights, 1, 1.001, name)
 
+  def test_weights_in_eight_bits_reach_a_server_in_full(self):
+    settings = _in_rows(_settings())
+    engine = dataclasses.replace(settings.engine, weights="int8")
+    for is_server in (False, True):
+      found = rollout_residents(
+        dataclasses.replace(settings, engine=engine),
+        _one_device(),
+        dtype="bfloat16",
+        is_server=is_server,
+      )
+      # The embedding stays as it is, whether it is the output matrix or not.
+      c = settings.model
+      full = 2 * roofline.num_params(c)
+      eight = full / 2 + roofline.head_weights(c)
+      served = found["weights of policy slot 0"]
+      self.assertBetween(served / eight, 1, 1.01)
+      arriving = full if is_server else eight
+      self.assertBetween(found["weights on their way"] / arriving, 1, 1.01)
+
   def test_a_store_and_older_weights_are_counted(self):
     settings = _in_rows(_settings())
     engine = dataclasses.replace(
