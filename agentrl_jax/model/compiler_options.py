@@ -47,6 +47,9 @@ _SUM_ON_TENSOR_CORE = {
   "xla_tpu_sparse_core_all_reduce_offload_min_size_in_bytes": 10**12
 }
 
+# Those without which it compiles no gradient, whatever is set.
+_NEEDED: Mapping[str, Mapping[str, bool | int]] = {"TPU7x": _SUM_ON_TENSOR_CORE}
+
 # By the kind of device; v5e has no SparseCore.
 _BY_KIND: Mapping[str, Mapping[str, bool | int]] = {
   "TPU v5 lite": _GATHER | _SCATTER,
@@ -63,15 +66,17 @@ def compiler_options(setting: str, mesh: Mesh | None) -> Options | None:
   """Returns options for `jax.jit` of programs on a mesh; None: the defaults.
 
   `setting` is `compute.compiler_options`: "auto" is the table's options of the
-  mesh's chips, "none" are the compiler's defaults. Either may be followed by
-  more, as in "auto,xla_tpu_scoped_vmem_limit_kib=65536".
+  mesh's chips, "none" are the compiler's defaults, with what it needs not to
+  abort. Either may be followed by more, as in
+  "auto,xla_tpu_scoped_vmem_limit_kib=65536".
 
   Raises `ConfigError` for a setting of another form.
   """
   base, added = parse(setting)
   found: Options = {}
-  if base == AUTO and mesh is not None and is_split(mesh):
-    found |= _BY_KIND.get(mesh.devices.flat[0].device_kind, {})
+  if mesh is not None and is_split(mesh):
+    table = _BY_KIND if base == AUTO else _NEEDED
+    found |= table.get(mesh.devices.flat[0].device_kind, {})
   return found | added or None
 
 

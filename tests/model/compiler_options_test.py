@@ -1,6 +1,7 @@
 """Options of the compiler: what a setting may say, and who refuses what."""
 
 import jax
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
@@ -10,7 +11,10 @@ from agentrl_jax.model.compiler_options import (
   compiler_options,
   parse,
 )
+from launch.config.settings import read_settings
 from launch.planning import chips
+from launch.planning.study import Deployment, Planner
+from tests.launch import tiny
 from tests.settings import compute_config
 
 GATHER = "xla_tpu_prefer_async_allgather_to_allreduce"
@@ -77,9 +81,29 @@ class CompilerTest(parameterized.TestCase):
     self.assertLessEqual(set(present), options.keys())
     self.assertNoCommonElements(absent, options)
     check_known(options, mesh)
-    self.assertIsNone(compiler_options("none", mesh))
+    # Sums on the SparseCore of tpu7x end the compiler, whatever is set.
+    self.assertCountEqual(
+      compiler_options("none", mesh) or {}, {LEAST_SUM} & set(present)
+    )
     with self.assertRaisesRegex(ConfigError, "xla_tpu_of_no_kind"):
       check_known(options | {"xla_tpu_of_no_kind": True}, mesh)
+
+  @parameterized.parameters("auto", "none")
+  @pytest.mark.slow
+  def test_a_gradient_for_tpu7x_compiles(self, setting):
+    """The compiler is in a child, which its defaults abort."""
+    if not chips.has_compiler():
+      self.skipTest("libtpu is not installed")
+    config = tiny.get_config()
+    config.compute.update(compiler_options=setting, scan_layers=True)
+    config.model.update(width=256, mlp_width=512, head_dim=64)
+    config.mesh.fsdp = 8
+    config.train.update(micro_batch=8, row_length=384)
+    slice_ = chips.parse_slice("tpu7x:2x2x1")
+    planner = Planner(Deployment(learner=slice_, is_quick=True))
+    gradient, apply = planner.study(read_settings(config), ("learner",))
+    self.assertEqual((gradient.failure, apply.failure), ("", ""))
+    self.assertTrue(gradient.fits)
 
   def test_one_chip_gets_none(self):
     if not chips.has_compiler():
