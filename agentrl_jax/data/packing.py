@@ -259,7 +259,11 @@ def _place_experts(
   The first entry is about the token before; a line's first turn has none.
   """
   kind = (*line_TLK.shape[1:], line_TLK.dtype)
-  if not _is_of(experts, kind) or len(experts) != len(line_TLK) - begin:
+  if (
+    experts is None
+    or not _is_of(experts, kind)
+    or len(experts) != len(line_TLK) - begin
+  ):
     return
   first = 0 if begin else 1
   line_TLK[begin - 1 + first : -1] = experts[first:]

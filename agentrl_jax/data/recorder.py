@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
@@ -401,7 +402,7 @@ def _new_experts(
   )
 
 
-def _frozen(array: np.ndarray, dtype: type) -> np.ndarray:
+def _frozen(array: np.ndarray, dtype: DTypeLike) -> np.ndarray:
   copy: np.ndarray = np.array(array, dtype)
   copy.setflags(write=False)
   return copy

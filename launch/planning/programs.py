@@ -194,6 +194,11 @@ def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
   everywhere = sharding.replicated(mesh)
   table: Any = shape((MASKS, words), jnp.uint32, everywhere)
   number: Any = shape((), jnp.float32, everywhere)
+  experts: Any = None
+  is_tree = batch.sharing > 1
+  if settings.engine.router_replay:
+    *sizes, kind = settings.model.experts_kind
+    experts = shape((batch.micro_batch, batch.row_length, *sizes), kind, where)
   return TrainBatch(
     Batch(
       token=whole,
@@ -206,8 +211,9 @@ def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
       policy_slot=whole,
       allowed=whole if constrained else None,
       mask_MX=table if constrained else None,
-      tree=_abstract_tree(array, batch.row_length, constrained)
-      if batch.sharing > 1
+      experts=None if is_tree else experts,
+      tree=_abstract_tree(array, batch.row_length, constrained, experts)
+      if is_tree
       else None,
     ),
     real,
@@ -228,7 +234,7 @@ def abstract_batch(settings: Settings, mesh: Mesh) -> TrainBatch:
 
 
 def _abstract_tree(
-  array: Callable[..., Any], row_length: int, constrained: bool
+  array: Callable[..., Any], row_length: int, constrained: bool, experts: Any
 ) -> PrefixTree:
   whole = array(jnp.int32, row_length)
   return PrefixTree(
@@ -239,6 +245,7 @@ def _abstract_tree(
     mask=array(jnp.bool_, row_length),
     place=array(jnp.int32),
     allowed=whole if constrained else None,
+    experts=experts,
   )
 
 
@@ -428,11 +435,17 @@ def slot_cache(
 ) -> Any:
   """Shapes of a policy slot's KV cache: a row for each slot, or pages."""
   if config.has_pages:
-    return abstract_cache(
-      policy, mesh, config.num_pages(policy_slot), config.page_size
-    )
-  slots = config.slots[policy_slot]
-  return abstract_cache(policy, mesh, slots, config.context)
+    sizes = config.num_pages(policy_slot), config.page_size
+  else:
+    sizes = config.slots[policy_slot], config.context
+  cache = abstract_cache(policy, mesh, *sizes)
+  if not config.router_replay:
+    return cache
+  _, num_chosen, number = policy.config.experts_kind
+  numbers = shape(
+    (sizes[0], 1, sizes[1], num_chosen), number, sharding.replicated(mesh)
+  )
+  return tuple((*pair, numbers) for pair in cache)
 
 
 def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:

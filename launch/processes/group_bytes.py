@@ -65,15 +65,15 @@ def decode_groups(value: bytes) -> list[Group]:
     array = np.frombuffer(value, dtype, total, start)
     start += array.nbytes
     columns.append(np.split(array, ends[:-1]) if len(ends) else [])
-  columns.append([])
+  of_turns: list[np.ndarray | None] = []
   for form in header["experts"]:
     experts = None
     if form is not None:
       dtype, shape = form
       experts = np.ndarray(shape, dtype, value, start)
       start += experts.nbytes
-    columns[-1].append(experts)
-  rows = zip(*columns, strict=True)
+    of_turns.append(experts)
+  rows = zip(*columns, of_turns, strict=True)
   groups = [group_from_json(body) for body in header["groups"]]
   return [_with_arrays(group, rows) for group in groups]
 

@@ -24,6 +24,21 @@ class ConstrainedCallsTest(absltest.TestCase):
     gradient, _ = learner_programs(settings, mesh)
     gradient.trace()
 
+  def test_experts_are_planned_for_where_they_are_replayed(self):
+    config = tiny.get_config()
+    config.model.num_experts, config.model.experts_per_token = 4, 2
+    config.engine.router_replay = True
+    mesh = sharding.make_mesh({}, jax.devices()[:1])
+    for config.train.sharing in (1, 2):
+      settings = read_settings(config)
+      batch = abstract_batch(settings, mesh).batch
+      experts = batch.experts if batch.tree is None else batch.tree.experts
+      rows = settings.batch.micro_batch, settings.batch.row_length
+      sizes = settings.model.num_layers, 2
+      self.assertEqual(experts.shape, (*rows, *sizes))
+      gradient, _ = learner_programs(settings, mesh)
+      gradient.trace()
+
   def test_no_masks_without_a_grammar(self):
     batch = abstract_batch(*self.planned("free")).batch
     self.assertIsNone(batch.allowed)

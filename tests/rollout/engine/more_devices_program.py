@@ -61,7 +61,11 @@ CASES = {
     {},
     {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8},
   ),
-  "experts": ({"num_heads": 8, "num_kv_heads": 2} | EXPERTS, {}, {}),
+  "experts": (
+    {"num_heads": 8, "num_kv_heads": 2} | EXPERTS,
+    {},
+    {"router_replay": True, "prefix_cache_tokens": 96, "block_size": 8},
+  ),
   "shared experts": ({"num_heads": 8, "num_kv_heads": 2} | SHARED, {}, {}),
   "int8": (
     {"num_heads": 8, "num_kv_heads": 2, "tied_embedding": False},
@@ -195,7 +199,14 @@ def _answers(place, weights, changes, shares):
       "vocabulary": _share(weights["embedding"]),
       "cache": _share(jax.tree.leaves(scheduler._cache.arrays)[0]),
     }
-  return [future.result(0).sampled.tolist() for future in futures]
+  answers = [future.result(0) for future in futures]
+  return [
+    [
+      answer.sampled.tolist(),
+      None if answer.experts is None else answer.experts.tolist(),
+    ]
+    for answer in answers
+  ]
 
 
 def _share(array) -> float:

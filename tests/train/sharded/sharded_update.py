@@ -88,6 +88,7 @@ class Case:
   constrained: bool = False  # whether tokens were drawn under grammars
   shared: bool = False  # whether attempts share tokens, computed once
   model: str = "dense"
+  replayed: bool = False  # whether tokens have experts of an engine
 
 
 def table() -> Iterable[Case]:
@@ -123,11 +124,18 @@ SAMPLE = (
   Case((1, 2, 2, 2, 1), True, "none", "attempts", shared=True),
   Case((1, 2, 2, 1, 2), True, "none", "tokens", model="shared experts"),
   Case(
-    (1, 1, 1, 2, 4), False, "full", "attempts", shared=True, model="experts"
+    *((1, 1, 1, 2, 4), False, "full", "attempts"),
+    shared=True,
+    model="experts",
+    replayed=True,
   ),
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
   Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
-  Case((1, 2, 1, 2, 2), True, "none", "tokens", model="biased experts"),
+  Case(
+    *((1, 2, 1, 2, 2), True, "none", "tokens"),
+    model="biased experts",
+    replayed=True,
+  ),
 )
 
 
@@ -170,27 +178,30 @@ def compare_updates(cases: Iterable[Case]) -> dict[str, tuple[float, float]]:
   """By case, the largest difference of loss and params."""
   batches = batches_by_kind()
   one = sharding.make_mesh({}, jax.devices()[:1])
+
   # A tree is compared with the same attempts, each computed by itself.
-  alone = functools.cache(
-    lambda model, loss, kind: update(
-      batches["attempts" if kind == "trees" else kind], one, model, loss=loss
-    )
-  )
+  @functools.cache
+  def alone(model, loss, kind, replayed):
+    batch = batches["attempts" if kind == "trees" else kind]
+    batch = replay(batch, model) if replayed else batch
+    return update(batch, one, model, loss=loss)
+
   found = {}
   for case in cases:
     axes = dict(zip(sharding.MESH_AXES, case.mesh, strict=True))
     kind = "constrained" if case.constrained else "plain"
     kind = "trees" if case.shared else kind
     model = MODELS[case.model]
+    batch = batches[kind]
     loss, params = update(
-      batches[kind],
+      replay(batch, model) if case.replayed else batch,
       sharding.make_mesh(axes),
       model,
       loss=case.loss,
       scan_layers=case.scan_layers,
       remat=case.remat,
     )
-    wanted_loss, wanted = alone(model, case.loss, kind)
+    wanted_loss, wanted = alone(model, case.loss, kind, case.replayed)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), params, wanted)
     found[str(case)] = (
       abs(loss - wanted_loss),
@@ -216,6 +227,29 @@ def batches_by_kind():
     "trees": trees,
     "attempts": attempts,
   }
+
+
+def replay(batches, model):
+  """The batches with experts that tokens and their positions decide."""
+  num_layers, num_chosen, dtype = model.experts_kind
+  offset_LK = np.arange(num_layers * num_chosen).reshape(num_layers, -1)
+
+  def experts_of(tokens):
+    first_BT = np.asarray(tokens.token) + 3 * np.asarray(tokens.position)
+    expert_BTLK = (first_BT[..., None, None] + offset_LK) % model.num_experts
+    is_none_BT = np.asarray(tokens.token) % 5 == 0
+    expert_BTLK[is_none_BT] = np.iinfo(dtype).max
+    return dataclasses.replace(tokens, experts=expert_BTLK.astype(dtype))
+
+  def with_experts(micro_batch):
+    batch = micro_batch.batch
+    if batch.tree is None:
+      batch = experts_of(batch)
+    else:
+      batch = dataclasses.replace(batch, tree=experts_of(batch.tree))
+    return dataclasses.replace(micro_batch, batch=batch)
+
+  return [with_experts(micro_batch) for micro_batch in batches]
 
 
 def compare_attention() -> dict[str, float]:
