@@ -1,5 +1,6 @@
 """A decode step reads slots as far as they are filled, and no further."""
 
+import functools
 import unittest
 from unittest import mock
 
@@ -154,9 +155,11 @@ class ChoiceTest(parameterized.TestCase):
 
 @unittest.skipUnless(chips.has_compiler(), "libtpu is not installed")
 class CompiledTest(parameterized.TestCase):
-  @parameterized.parameters("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
+  @parameterized.product(
+    name=("v5e:2x2", "v5p:2x2x1", "v6e:2x2"), window=(0, 128)
+  )
   @pytest.mark.slow
-  def test_for_a_tpu(self, name):
+  def test_for_a_tpu(self, name, window):
     """Compiled as it is; and nothing copies the cache to suit the kernel."""
     device = chips.describe(parse_slice(name))[0]
 
@@ -167,13 +170,16 @@ class CompiledTest(parameterized.TestCase):
 
     compiled = (
       jax.jit(
-        lambda q, k, v, n: attention_ragged.attend(q, k, v, n, interpret=False)
+        functools.partial(
+          attention_ragged.attend, window=window, interpret=False
+        )
       )
       .trace(
         operand(32, 8, 4, 128),
         operand(32, 8, 4096, 128),
         operand(32, 8, 4096, 128),
         operand(32, dtype=jnp.int32),
+        operand(8, 4) if window else None,  # sinks
       )
       .lower(lowering_platforms=("tpu",))
       .compile()

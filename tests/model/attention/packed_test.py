@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
@@ -300,6 +300,34 @@ class CompiledTest(parameterized.TestCase):
     self.assertIn("splash_mqa_dkv", compiled.as_text())
     taken = compiled.memory_analysis().temp_size_in_bytes
     self.assertLess(taken, 2**34 / shards / 4)  # a quarter of T x T bytes
+
+  @parameterized.parameters("v5e:2x2", "v6e:2x2")
+  @pytest.mark.slow
+  def test_windows_and_sinks_on_a_tpu(self, name):
+    where = SingleDeviceSharding(chips.describe(parse_slice(name))[0])
+    mesh = sharding.make_mesh({}, [*where.device_set])
+    compute = compute_config(attention="splash", dtype="bfloat16")
+
+    def total(q, k, v, sinks, end, position):
+      begin = packed.first_visible(position, 128)
+      marks = {"segment_BT": None, "end_BT": end, "begin_BT": begin}
+      out = packed.attend(
+        q, k, v, **marks, sink_KG=sinks, compute=compute, mesh=mesh
+      )
+      return jnp.sum(out.astype(jnp.float32))
+
+    def operand(*shape, dtype=jnp.bfloat16):
+      return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
+
+    row = operand(1, 2048, dtype=jnp.int32)
+    keys = operand(1, 2048, 1, 64)
+    compiled = (
+      jax.jit(jax.grad(total, (0, 1, 2, 3)))
+      .trace(operand(1, 2048, 1, 2, 64), keys, keys, operand(1, 2), row, row)
+      .lower(lowering_platforms=("tpu",))
+      .compile()
+    )
+    self.assertIn("splash_mqa_dkv", compiled.as_text())
 
 
 class CacheTest(parameterized.TestCase):

@@ -1,5 +1,6 @@
 """A decode step over pages is that over rows, and reads filled pages only."""
 
+import functools
 import unittest
 from unittest import mock
 
@@ -303,13 +304,14 @@ class CompiledTest(parameterized.TestCase):
       )
 
     compiled = (
-      jax.jit(lambda *args: paged.attend(*args, interpret=False))
+      jax.jit(functools.partial(paged.attend, window=300, interpret=False))
       .trace(
         operand(slots, heads, queries, 128),
         operand(pages, heads, 128, 128),
         operand(pages, heads, 128, 128),
         operand(slots, 64, dtype=jnp.int32),
         operand(slots, dtype=jnp.int32),
+        operand(heads, queries),  # sinks
       )
       .lower(lowering_platforms=("tpu",))
       .compile()
