@@ -16,8 +16,8 @@ from agentrl_jax.metrics import read_metrics
 _STEPS = 4
 _POLL_S = 0.2
 _SAID = 2000  # characters of a process's output that an error repeats
-# The quickstart at its smallest.
-_CHANGES: dict[str, Any] = {
+# Of the quickstart, at its smallest.
+CHANGES: dict[str, Any] = {
   "name": "killed",
   "tokenizer.vocab_size": 2560,
   "tokenizer.num_texts": 60,
@@ -26,6 +26,7 @@ _CHANGES: dict[str, Any] = {
   "model.mlp_width": 64,
   "warm_start.num_demonstrations": 64,
   "train.steps": _STEPS,
+  "train.row_length": 384,  # kernels for TPUs take blocks of 128
   "group.size": 2,
   "admission.groups_per_step": 2,
   "admission.max_concurrent_groups": 2,
@@ -35,6 +36,7 @@ _CHANGES: dict[str, Any] = {
   "evaluation.num_tasks": 2,
   "evaluation.num_untrained": 2,
   "engine.slots": (4, 2),
+  "engine.context": 384,
   "engine.num_slot_sizes": 1,
   "episode.max_turns": 3,
   "episode.max_answer_tokens": 12,
@@ -99,7 +101,7 @@ def killed_run(
 def _start(
   root: pathlib.Path, workdir: pathlib.Path, num_devices: int
 ) -> subprocess.Popen[bytes]:
-  changes = _CHANGES | {
+  changes = CHANGES | {
     "workdir": workdir,
     "mesh.fsdp": num_devices,
     "train.micro_batch": num_devices,
@@ -139,7 +141,7 @@ def _wait(
 
 
 def _metrics(workdir: pathlib.Path) -> pathlib.Path:
-  return workdir / str(_CHANGES["name"]) / "metrics.jsonl"
+  return workdir / str(CHANGES["name"]) / "metrics.jsonl"
 
 
 def _last_update(workdir: pathlib.Path) -> int:

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from configs import quickstart
 from launch import check_slice
+from launch.planning import chips
+from launch.planning.study import Deployment, Planner
 from launch.processes.child import Child
 from launch.slice_check import kernels, training
 from launch.slice_check.kernels import WrongNumbers
-from launch.slice_check.killed_run import killed_run
+from launch.slice_check.killed_run import CHANGES, killed_run
 from tests import programs
 from tests.launch import tiny
 
@@ -130,6 +133,17 @@ class TrainingTest(absltest.TestCase):
     self.assertEqual(
       (settings.mesh["fsdp"], settings.batch.micro_batch), (8, 8)
     )
+
+  def test_the_killed_run_can_be_traced_for_a_tpu(self):
+    """Kernels for TPUs refuse rows that plain XLA takes."""
+    if not chips.has_compiler():
+      self.skipTest("libtpu is not installed")
+    config = quickstart.get_config()
+    config.update_from_flattened_dict(CHANGES)
+    settings = training.fitted(config, 8)
+    planner = Planner(Deployment(learner=chips.parse_slice("v5e-8")))
+    for program in planner.programs(settings, ("learner", "rollout")):
+      program.trace()
 
   @pytest.mark.timeout(900)
   def test_a_killed_run_goes_on(self):
