@@ -4,7 +4,7 @@
 
 `launch/tpu_run.sh --check` runs it on a new slice. Each check has processes of
 its own: one that fails, hangs or aborts is a line of the report. Writes
-report.json and report.txt into --folder after each check. Where there is no TPU
+report.json and report.txt into --report after each check. Where there is no TPU
 kernels run in Pallas's interpreter, and times say nothing. See docs/tpu.md.
 """
 
@@ -34,7 +34,7 @@ _TOPOLOGY = flags.DEFINE_string(
   "topology", "", "The slice, such as v5e-8, to plan for; nothing: no plan."
 )
 _FOLDER = flags.DEFINE_string(
-  "folder", "~/agentrl/check", "The folder of the report."
+  "report", "~/agentrl/check", "The folder of the report."
 )
 _SECONDS = flags.DEFINE_float(
   "seconds",

@@ -68,7 +68,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads a run's config.yaml as it is. Raises `ConfigError` if it is damaged.
 
   What is left of a file that was cut off may be YAML too: its last line has no
-  end, or its last section no keys.
+  end, its last section no keys, or the sections end too early.
   """
   with reading(path):
     text = path.read_text(encoding="utf-8")
@@ -78,6 +78,9 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
       raise ValueError(str(error)) from error
     if not isinstance(filed, dict) or not text.endswith("\n"):
       raise ValueError("it has no settings, or its last line no end")
+    # Sections are in the order of their names, and all runs have this one.
+    if "train" not in filed:
+      raise ValueError("it ends before `train`, and was cut off")
     queue = filed.get("queue")
     if isinstance(queue, dict) and queue.get("max_age", 0) is None:
       queue["max_age"] = ANY_AGE  # as it was called, until it had a default

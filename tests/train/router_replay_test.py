@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.recorder import Recorder
@@ -117,6 +118,7 @@ class RouterReplayTest(parameterized.TestCase):
       {"slots": (1,), "block_size": 8, "prefix_cache_tokens": 160},
     ),
   )
+  @pytest.mark.slow
   def test_engines_of_all_kinds_give_the_experts_that_they_chose(self, changes):
     group = played(**changes)
     for trajectory in group.trajectories:
@@ -136,6 +138,7 @@ class RouterReplayTest(parameterized.TestCase):
     self.assertAlmostEqual(loss, own, delta=1e-6)
     self.assertNotIn("engine/router_agreement", idle)
 
+  @pytest.mark.slow
   def test_a_dense_layer_before_a_router_by_sigmoids(self):
     model = dataclasses.replace(
       MODEL,

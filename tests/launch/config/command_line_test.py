@@ -21,6 +21,7 @@ COMMANDS = {
   "launch.train": (),
   "launch.evaluate": (),
   "launch.plan": ("--topology=v5p-8",),
+  "launch.check_slice": (),
   "launch.serve_rollouts": (),
   "launch.serve_environments": (),
   "launch.sync_weights": ("--engine=http://127.0.0.1:1", "--folder=x"),

@@ -7,6 +7,7 @@ import unittest
 
 import ml_dtypes
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import CheckpointError
@@ -116,6 +117,7 @@ class Mxfp4Test(parameterized.TestCase):
     )
 
   @unittest.skipIf(families.torch is None, families.WITHOUT)
+  @pytest.mark.slow
   def test_a_folder_is_the_model_that_transformers_dequantises(self):
     described = families.describe("gpt_oss", tied=False)
     described |= {"hidden_size": 64, "intermediate_size": 32}

@@ -279,6 +279,7 @@ class QuantizedTest(parameterized.TestCase):
     ("fp8", {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8}),
     ("int8", {"page_size": 8, "cache_tokens": (256,), "draft_tokens": 2}),
   )
+  @pytest.mark.slow
   def test_log_probabilities_are_those_of_the_stored_numbers(self, kind, more):
     store, params = ServedWeights(1), small.params(10)
     config = small.engine_of((10,), weights=kind, **more).config
