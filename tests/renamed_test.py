@@ -107,7 +107,7 @@ def test_a_run_of_before_is_told_so():
     run = RunDirectory(pathlib.Path(folder))
     config = base.get_config()
     path = pathlib.Path(folder) / "config.yaml"
-    path.write_text(yaml.safe_dump({"engine": {"lanes": [8]}}))
+    path.write_text(yaml.safe_dump({"engine": {"lanes": [8]}, "train": {}}))
     for use in (lambda: run.keep_config(config), lambda: run_config(run.root)):
       with pytest.raises(ConfigError, match="engine.lanes is now engine.slots"):
         use()

@@ -1,14 +1,19 @@
 """Reused keys and values, wherever they were cached, change no answer."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
+from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from tests import eight_devices
 from tests.rollout import small
+from tests.settings import compute_config
 
 PREFIX_CACHE = dict(block_size=8, prefix_cache_tokens=768)
 TINY = dict(block_size=8, prefix_cache_tokens=64)  # less than two conversations
@@ -212,3 +217,47 @@ class ShardedCacheTest(absltest.TestCase):
     self.assertGreater(moved["uploads"], 0)
     # More blocks were offloaded than the host has room for: some are evicted.
     self.assertGreater(moved["offloads"] - moved["uploads"], HOST_BLOCKS)
+
+
+class WindowsTest(parameterized.TestCase):
+  @parameterized.named_parameters(
+    ("rows", {}),
+    ("kernel", {"context": 128}),
+    ("pages", {"page_size": 8, "cache_tokens": (192,)}),
+    ("drafts", {"draft_tokens": 3, "draft_cost": 0.01}),
+    ("prefix_cache", PREFIX_CACHE),
+  )
+  @pytest.mark.slow
+  def test_layers_see_a_window_and_sinks(self, changes):
+    """Conversations grow past the window, and their prompts are reused."""
+    compute = compute_config(
+      cache_attention="ragged" if "context" in changes else "auto"
+    )
+    model = dataclasses.replace(
+      small.policy().config,
+      num_layers=3,
+      window=7,
+      window_period=2,
+      local_rope_theta=50.0,
+      sinks=True,
+    )
+    policy, store = Policy(model, compute), ServedWeights(1)
+    params = small.attentive(policy.init(jax.random.key(0)))
+    params["layers"]["attention"]["sinks"] += 1.0
+    store.publish(params, 0)
+    config = small.engine_of((10,), slots=(2,), **changes).config
+    driver = LocalDriver(RolloutEngine(policy, config, store))
+    prompt: list[int] = []
+    for turn in range(4):
+      prompt += small.prompt_of(turn, 9).tolist()
+      (answer, other) = ask(
+        driver, (prompt, spec_of(turn, 8)), (prompt[:-2], spec_of(turn, 5))
+      )
+      for said, asked in ((answer, prompt), (other, prompt[:-2])):
+        row = np.concatenate([asked, said.sampled])[None]
+        position = np.arange(row.shape[1])[None]
+        logits = policy.logits(params, row, position, position * 0 + 1)
+        logits = np.asarray(logits[0, len(asked) - 1 : -1], np.float64)
+        errors = small.logprob_errors(said, spec_of(turn, 8), logits)
+        self.assertLess(errors.max(), 1e-4)
+      prompt += answer.sampled.tolist()
