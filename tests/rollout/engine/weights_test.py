@@ -119,7 +119,8 @@ def publish_copy(driver, step) -> weakref.ref:
   """Publishes weights that only the engine holds; refers to one array."""
   params = jax.tree.map(lambda x: x.copy(), small.params(step))
   driver.engine.versions.publish(params, step)
-  return weakref.ref(jax.tree.leaves(params)[0])
+  held = driver.engine.versions.get(0).params  # placed, so others than those
+  return weakref.ref(jax.tree.leaves(held)[0])
 
 
 def finish(driver, futures):

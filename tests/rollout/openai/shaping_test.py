@@ -196,7 +196,7 @@ class OpenAIShapingTest(Playing):
     # Alternatives are only told, and told again if the answer was lost.
     fields = dict(
       logprobs=True, top_logprobs=3, max_tokens=4, frequency_penalty=0
-    )
+    ) | {"extra_headers": {"Idempotency-Key": "call-1"}}
     first = await self.say(client, [ASKED], **fields)
     again = await self.say(client, [ASKED], **fields)
     self.assertEqual(first.choices, again.choices)
