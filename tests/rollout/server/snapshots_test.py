@@ -388,7 +388,7 @@ class ManifestFuzzTest(FollowerCase):
   @pytest.mark.slow
   def test_a_first_manifest_that_is_damaged_is_waited_out(self):
     for changes in (
-      dict(step="abc"),
+      dict(version="abc"),
       dict(leaves={"a": "float32"}, checksums={"a": 1}),
       dict(leaves={"a": "float99[2]"}, checksums={"a": 1}),
     ):
