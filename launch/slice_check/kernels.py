@@ -27,6 +27,7 @@ Figures = dict[str, Any]
 # or a token that sees another sequence, makes more than 0.1.
 _TIMES_PLAIN, _BESIDE = 3, 0.01
 _PAGE = 128
+_SINKS = np.linspace(-1, 3, 8, dtype=np.float32).reshape(2, 4)
 
 
 class WrongNumbers(AgentRLError):
@@ -62,35 +63,57 @@ def options() -> Figures:
 
 
 def attention(length: int) -> Figures:
-  """Compares splash over packed rows, outputs and slopes."""
+  """Compares splash over rows and prefix trees, outputs and slopes.
+
+  Tokens of trees see a window, and heads have sinks.
+  """
   rng = np.random.default_rng(0)
   q = rng.standard_normal((2, length, 2, 4, 128), np.float32)
   k, v = rng.standard_normal((2, 2, length, 2, 128), np.float32)
   segment = np.ones((2, length), np.int32)
   segment[0, length // 3 :], segment[1, length // 2 + 1 :] = 2, 2
+  # A prompt, and two answers of different lengths to it.
+  prompt, first = length // 4, length // 2
+  end = np.full((2, length), length, np.int32)
+  end[:, prompt:first] = first
+  place = np.arange(length, dtype=np.int32)
+  depth = jnp.asarray([np.where(place < first, place, place - first + prompt)])
+  begin = packed.first_visible(depth, length // 3).repeat(2, 0)
+  marks: dict[str, dict[str, Any]] = {
+    "rows": {"segment_BT": jnp.asarray(segment)},
+    "trees": {
+      "segment_BT": None,
+      "end_BT": jnp.asarray(end),
+      "begin_BT": begin,
+      "sink_KG": _SINKS,
+    },
+  }
 
-  def total(name: str, q: Any, k: Any, v: Any) -> Any:
+  def total(kind: str, name: str, q: Any, k: Any, v: Any) -> Any:
     mixed = packed.attend(
-      *(q, k, v),
-      segment_BT=jnp.asarray(segment),
-      compute=_compute(attention=name),
-      mesh=None,
+      *(q, k, v), **marks[kind], compute=_compute(attention=name), mesh=None
     )
     return jnp.sum(jnp.sin(mixed.astype(jnp.float32))), mixed
 
-  return compared(
-    {
-      name: jax.value_and_grad(
-        functools.partial(total, name), (0, 1, 2), has_aux=True
-      )
-      for name in ("splash", "xla")
-    },
-    (q, k, v),
-  )
+  return {
+    kind: compared(
+      {
+        name: jax.value_and_grad(
+          functools.partial(total, kind, name), (0, 1, 2), has_aux=True
+        )
+        for name in ("splash", "xla")
+      },
+      (q, k, v),
+    )
+    for kind in marks
+  }
 
 
 def cache_attention(length: int) -> Figures:
-  """Compares a decode step over rows of the cache, and over its pages."""
+  """Compares a decode step over rows of the cache, and over its pages.
+
+  Of either all is seen, or a window beside sinks.
+  """
   rng = np.random.default_rng(0)
   width = length // _PAGE
   filled = np.linspace(1, length, 8).astype(np.int32)
@@ -104,27 +127,38 @@ def cache_attention(length: int) -> Figures:
   order = rng.permutation(8 * width).astype(np.int32)
   table = np.argsort(order).astype(np.int32).reshape(8, width)
 
-  def rows(name: str, q: Any, k: Any, v: Any) -> Any:
-    return cached.attend(
-      *(q, k, v, jnp.asarray(filled)[:, None] - 1),
-      compute=_compute(cache_attention=name),
-      mesh=None,
-    )
+  last = jnp.asarray(filled)[:, None] - 1
+  seen: dict[str, dict[str, Any]] = {
+    "": {},
+    "_window": {"window": length // 3, "sink_KG": _SINKS},
+  }
 
-  def paged(name: str, q: Any, k: Any, v: Any) -> Any:
+  def rows(name: str, how: Any, q: Any, k: Any, v: Any) -> Any:
+    compute = _compute(cache_attention=name)
+    return cached.attend(q, k, v, last, **how, compute=compute, mesh=None)
+
+  def paged(name: str, how: Any, q: Any, k: Any, v: Any) -> Any:
     return cached.attend_pages(
-      *(q, k, v, jnp.asarray(table), jnp.asarray(filled)[:, None] - 1),
+      *(q, k, v, jnp.asarray(table), last),
+      **how,
       compute=_compute(cache_attention=name),
       mesh=None,
     )
 
-  def forms(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+  def forms(function: Callable[..., Any], how: Any) -> dict[str, Any]:
     names = ("ragged", "xla")
-    return {name: functools.partial(function, name) for name in names}
+    return {
+      name: lambda *arrays, name=name: function(name, how, *arrays)
+      for name in names
+    }
 
   return {
-    "rows": compared(forms(rows), (q, k, v)),
-    "pages": compared(forms(paged), (q, *(x[order] for x in pages))),
+    f"{kind}{which}": compared(forms(function, how), arrays)
+    for which, how in seen.items()
+    for kind, function, arrays in (
+      ("rows", rows, (q, k, v)),
+      ("pages", paged, (q, *(x[order] for x in pages))),
+    )
   }
 
 

@@ -100,6 +100,16 @@ class KernelTest(parameterized.TestCase):
       self.assertRaisesRegex(WrongNumbers, "splash differs"),
     ):
       kernels.attention(128)
+    ragged = kernels.cached.ragged.attend
+    with (
+      mock.patch.object(
+        kernels.cached.ragged,
+        "attend",
+        lambda *a, window, **kw: ragged(*a, window=2 * window, **kw),
+      ),
+      self.assertRaisesRegex(WrongNumbers, "ragged differs"),
+    ):
+      kernels.cache_attention(256)
 
 
 @pytest.mark.slow

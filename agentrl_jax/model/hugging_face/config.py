@@ -18,6 +18,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.mxfp4 import is_mxfp4
 from agentrl_jax.model.hugging_face.positions import (
   GLOBAL,
+  OF_WINDOWS,
   read_rope,
   read_rotary,
   read_stretch,
@@ -365,12 +366,14 @@ def family_of(config: ModelConfig) -> str:
     and family.experts == bool(config.num_experts)
     and family.fused_experts == config.expert_bias
     and family.scaled_embedding == is_scaled
-    and (family.window_period is not None or not config.window)
-    and ("rope_local_base_freq" in family.defaults or not _is_gemma(config))
+    and all(
+      key in family.defaults or not getattr(config, field)
+      for key, field in OF_WINDOWS.items()
+    )
   ]
   if not names:
-    names = [*_TRAITS, "qkv_bias", "num_experts", "embedding_scale", "window"]
-    names += ["local_rope_theta", "query_pre_attn_scalar", "swiglu_limit"]
+    names = [*_TRAITS, "qkv_bias", "num_experts", "embedding_scale"]
+    names += [*OF_WINDOWS.values(), "swiglu_limit"]
     listed = ", ".join(f"model.{n}={getattr(config, n)}" for n in names)
     raise ConfigError(
       f"{listed} together are no family of Hugging Face's; those known are "
@@ -413,10 +416,6 @@ def text_part(described: Mapping[str, Any]) -> Mapping[str, Any]:
       f'["{architecture}"] is, whose text model is read'
     )
   return {"model_type": family} | inner
-
-
-def _is_gemma(config: ModelConfig) -> bool:
-  return bool(config.local_rope_theta or config.query_pre_attn_scalar)
 
 
 def _refuse(described: Mapping[str, Any], family: Family) -> None:

@@ -20,6 +20,13 @@ from agentrl_jax.model.hugging_face.settings import (
 )
 
 _KINDS = GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+# Keys of families with windows, and the fields of `ModelConfig` that they are.
+# A family without a default of a key does without it.
+OF_WINDOWS = {
+  "sliding_window": "window",
+  "rope_local_base_freq": "local_rope_theta",
+  "query_pre_attn_scalar": "query_pre_attn_scalar",
+}
 ROPE = ("rope_scaling", "rope_parameters")
 _ORIGINAL = "original_max_position_embeddings"
 # Keys of each type, and the fields of `ModelConfig` that they are.
@@ -271,15 +278,10 @@ def _period_of(is_local: list[bool]) -> int | None:
 
 def write_windows(config: ModelConfig, *, has_types: bool) -> dict[str, Any]:
   """Writes what `read_windows` reads; `has_types` says if by layer."""
-  found: dict[str, Any] = {}
-  if config.query_pre_attn_scalar:
-    found["query_pre_attn_scalar"] = config.query_pre_attn_scalar
-  if config.window:
-    found["sliding_window"] = config.window
+  found = {key: getattr(config, field) for key, field in OF_WINDOWS.items()}
+  found = {key: value for key, value in found.items() if value}
   if has_types:
     found["layer_types"] = [
       _LOCAL if is_local else GLOBAL for is_local in config.local_layers
     ]
-  if config.local_rope_theta:
-    found["rope_local_base_freq"] = config.local_rope_theta
   return found

@@ -41,8 +41,6 @@ def _model(
   **others: Any,
 ) -> ModelConfig:
   """Makes an architecture; heads share the width if they have no size."""
-  if others.get("zero_centered_norm"):
-    others["embedding_scale"] = width**0.5
   return ModelConfig(
     width=width,
     num_layers=num_layers,
@@ -80,9 +78,16 @@ _llama3_1 = functools.partial(
 )
 _mistral = functools.partial(_model, rope_theta=1e6, norm_epsilon=1e-5)
 _tekken = functools.partial(_mistral, vocab_size=131_072, head_dim=128)
+
+
 # The text models of April 2025; larger ones can see, and pad the vocabulary.
-_gemma3 = functools.partial(
-  _model,
+def _gemma3(width: int, *sizes: int, **others: Any) -> ModelConfig:
+  return _model(
+    width, *sizes, **_GEMMA3 | {"embedding_scale": width**0.5} | others
+  )
+
+
+_GEMMA3 = dict(
   vocab_size=262_144,
   head_dim=256,
   rope_theta=1e6,

@@ -154,6 +154,15 @@ class DamagedFilesTest(parameterized.TestCase):
     self.assertIn(TRAJECTORIES, listing.problems[0])
     self.assertNotEmpty(listing.trajectories)
 
+  def test_a_config_that_ends_with_a_whole_section_was_cut_off(self):
+    """What is left is YAML, and every line of it has an end."""
+    path = self.run_folder / "config.yaml"
+    whole = path.read_text()
+    for section in ("environments", "loss", "train"):
+      path.write_text(whole[: whole.index(f"\n{section}:") + 1])
+      with self.assertRaisesRegex(ConfigError, "ends before `train`"):
+        read_config(path)
+
   @parameterized.parameters(
     ("config.yaml", (read_run, Viewer)),
     ("summary.json", (read_run, state_of)),
