@@ -5,9 +5,9 @@
 AgentRL (arXiv:2510.04206, eq. 1) divides the advantages of each task by their
 standard deviation. Every group is kept and none is divided by its own std, so
 that there is something to even out: `small` divides DBBench's advantages by 4,
-`rare` leaves one of its groups in 4 or in 16 a reward (a spread of a half, and
-of a quarter). `weighted` multiplies them by 4 in place of normalising; of
-`small`, that is `none`. Evaluations count what truly succeeded.
+`rare` leaves one of its groups in 4 a reward, which halves their spread.
+`weighted` doubles them in place of normalising (of `small`, four times as much
+is `none`). Evaluations count what truly succeeded.
 """
 
 from configs import arms, quickstart
@@ -23,13 +23,11 @@ def _of(**settings: float):
 ARMS = {
   "norm": {},
   "none": _PLAIN,
-  "norm_small": _of(factor=0.25),
-  "none_small": _of(factor=0.25) | _PLAIN,
-  "norm_rare_4": _of(paid=1 / 4),
-  "none_rare_4": _of(paid=1 / 4) | _PLAIN,
-  "norm_rare_16": _of(paid=1 / 16),
-  "none_rare_16": _of(paid=1 / 16) | _PLAIN,
-  "weighted_rare_16": _of(paid=1 / 16, factor=4.0) | _PLAIN,
+  "norm_small": _of(factor=1 / 4),
+  "none_small": _of(factor=1 / 4) | _PLAIN,
+  "norm_rare": _of(paid=1 / 4),
+  "none_rare": _of(paid=1 / 4) | _PLAIN,
+  "weighted_rare": _of(paid=1 / 4, factor=2.0) | _PLAIN,
 }
 
 
@@ -38,4 +36,6 @@ def get_config(arm: str = "norm"):
   c = quickstart.get_config()
   c.name = "spreads"
   c.advantage.update(keep="all", estimator=_ALTERED)
+  c.train.steps = 24  # before the ceiling
+  c.evaluation.update(num_tasks=512, num_sampled=512, num_untrained=4)
   return arms.apply_arm(c, ARMS, arm)
