@@ -6,8 +6,9 @@
 RAGEN trains on the groups whose rewards vary most: a quarter of all
 (`top_share`, StarPO-S, arXiv:2504.20073), or the fewest that hold 0.9 of all
 std (`top_signal`, RAGEN-2, arXiv:2604.06268). Its scripts take a softmax of the
-std instead, which keeps most groups without a signal too. `random` is the
-negative control: as many groups as `top_signal` keeps, whichever they are.
+std instead, which keeps most groups without a signal too. `random` and
+`random_share` are the negative controls: as many groups as `top_signal` and
+`top_share` keep, whichever they are.
 
 The tasks are RAGEN's: a lake on which moves slip, and the risky bandit. In the
 latter the std of a group is the luck of its attempts. `lucky` is the bandit
@@ -40,6 +41,10 @@ ARMS = {
   "random": {
     "advantage.keep": RANDOM,
     "advantage.keep_settings": {"share": 0.9},
+  },
+  "random_share": {
+    "advantage.keep": RANDOM,
+    "advantage.keep_settings": {"share": 0.25, "rule": "top_share"},
   },
 }
 _LAKE = "studies.environments.frozen_lake:FrozenLake"

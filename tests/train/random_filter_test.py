@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.random_filter import keep_random_groups
 from configs.ablations import task_weights
 from launch.config.settings import read_settings
@@ -13,7 +14,8 @@ GROUP = np.arange(8) // 2
 
 
 def kept(reward, tokens=100, valid=(True,) * 8, **settings):
-  keep = jax.jit(keep_random_groups, static_argnames=("num_groups", "share"))
+  static = ("num_groups", "share", "rule")
+  keep = jax.jit(keep_random_groups, static_argnames=static)
   return np.asarray(
     keep(
       reward_N=np.array(reward, np.float32),
@@ -47,6 +49,21 @@ class KeepRandomGroupsTest(parameterized.TestCase):
       self.assertEqual(keep_M.sum(), number)
       choices.add(tuple(keep_M.tolist()))
     self.assertGreater(len(choices), 1 if number else 0)
+
+  @parameterized.parameters((0.25, 1), (0.5, 2), (1.0, 4))
+  def test_keeps_as_many_as_the_top_share(self, share, number):
+    choices = set()
+    for tokens in range(20):
+      keep_M = kept(
+        (0, 1, 0, 0, 1, 1, 1, 1), tokens, share=share, rule="top_share"
+      )
+      self.assertEqual(keep_M.sum(), number)
+      choices.add(tuple(keep_M.tolist()))
+    self.assertGreater(len(choices), 0 if number == 4 else 1)
+
+  def test_another_rule_is_refused(self):
+    with self.assertRaisesRegex(ConfigError, "rule='top'.*top_signal"):
+      kept((0,) * 8, rule="top")
 
   def test_rewards_do_not_decide_which(self):
     choices = set()
