@@ -1,4 +1,4 @@
-"""Cross-policy sampling where exploration binds: a lake that few attempts cross.
+"""Cross-policy sampling where exploration binds: a lake that is rarely crossed.
 
   python -m launch.sweep --ablation=studies/configs/exploration.py --seeds=5
 

@@ -45,7 +45,7 @@ class AlteredGroupAdvantageTest(parameterized.TestCase):
   @parameterized.parameters(0, 1)
   def test_one_task_alone_is_made_smaller(self, task):
     advantage_N = altered(task=task, factor=0.25)
-    is_altered_N = TASK == task
+    is_altered_N = task == TASK
     np.testing.assert_array_equal(
       advantage_N[is_altered_N], PLAIN[is_altered_N] / 4
     )
