@@ -1,22 +1,20 @@
-"""Asynchronous against synchronous training, and the cost of staleness bounds.
+"""What bounds of staleness cost the asynchronous pipeline.
 
-  python -m bench.system.pipeline
   python -m bench.system.pipeline --staleness=4 --max_age=4,8 --peers
 
 The controller's own collector, admission, queue and groups, on a virtual clock;
 only what takes time is simulated. Each episode has turns of log-normal length
 and needs one of the `places`; the learner takes a batch, trains for `train_s`
 and has the next version. `synchronous` may start nothing for the next update
-(`admission.max_staleness=0`).
+(`admission.max_staleness=0`). `bench.system.layouts` compares the two on equal
+devices.
 
 The limit is that of the slower side, either the places or the learner:
 
   rate <= min(places / E[L], N / train_s)
 
-with N episodes per batch of length L each. `of limit` is the rate's share of
-it, `speed-up` the rate over the synchronous one, and `of bound` that speed-up
-over (E[max L] + train_s) / max(N E[L] / places, train_s), the largest that can
-be had where a batch fits the places. Staleness is in versions, of groups.
+with N episodes per batch of length L each; `of limit` is the rate's share of
+it. Staleness is in versions, of groups.
 `length` is the mean length of trained episodes over that of ended ones: below
 1, the data is biased towards short tasks. `cut off` is the share of episodes
 that were still played when their group went on without them: at `--deadline_s`,
@@ -55,6 +53,7 @@ from agentrl_jax.data.records import (
 )
 from agentrl_jax.errors import EnvironmentFault
 from bench.system import virtual_time
+from bench.system.devices import Devices
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
 
 WARM_UP = 5  # updates that are not counted
@@ -73,6 +72,7 @@ class Pipeline:
   group_size: int
   groups_per_step: int
   train_s: float
+  fixed: float = 1.0  # of a step's time, see `Devices`: 1 means places alone
   max_staleness: int
   max_age: int
   patience: float | None  # None: waits for a group that is due, however long
@@ -96,13 +96,13 @@ class Pipeline:
       self.places / (self.turns * self.turn_s), self.batch / self.train_s
     )
 
-  def lengths_s(self, seed: int) -> list[float]:
-    """Draws the lengths of an episode's turns."""
+  def length_s(self, seed: int) -> float:
+    """Draws the length of an episode: the sum of its turns."""
     dice = random.Random(f"{self.seed}/{seed}")
     mean_log = math.log(self.turn_s) - self.sigma**2 / 2
-    return [
+    return sum(
       dice.lognormvariate(mean_log, self.sigma) for _ in range(self.turns)
-    ]
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,23 +122,21 @@ class SimulatedPlayer:
 
   def __init__(self, pipeline: Pipeline, admission: Admission) -> None:
     self._pipeline, self._admission = pipeline, admission
-    self._places = asyncio.Semaphore(pipeline.places)
+    self._devices = Devices(pipeline.places, pipeline.fixed)
     self.ended_s: list[float] = []
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
-    """Returns an episode whose turns know the versions that played them."""
-    turns = []
-    async with self._places:
+    """Returns an episode of one turn, by the version that it started with."""
+    async with self._devices.places:
       if self._pipeline.breaks and spec.task.name == BROKEN:
         hangs = self._pipeline.breaks == "hangs"
         await asyncio.sleep(math.inf if hangs else FAULT_S)
         raise EnvironmentFault("broken, as told")
-      lengths_s = self._pipeline.lengths_s(spec.seed)
-      for length_s in lengths_s:
-        turns.append(turn_of(self._admission.version))
-        await asyncio.sleep(length_s)
-    self.ended_s.append(sum(lengths_s))
-    return episode_of(spec, turns)
+      length_s = self._pipeline.length_s(spec.seed)
+      turn = turn_of(self._admission.version)
+      await self._devices.decode(length_s)
+    self.ended_s.append(length_s)
+    return episode_of(spec, [turn])
 
 
 def simulate(pipeline: Pipeline) -> Found:
@@ -174,7 +172,7 @@ async def _simulate(pipeline: Pipeline) -> Found:
     if version >= WARM_UP:
       num_others += sum(group.task.name != BROKEN for group in groups)
     trained_s += (
-      sum(pipeline.lengths_s(t.seed)) for g in groups for t in g.trajectories
+      pipeline.length_s(t.seed) for g in groups for t in g.trajectories
     )
     await asyncio.sleep(pipeline.train_s)
   took_s = loop.time() - began_s
@@ -217,18 +215,6 @@ def _queue(pipeline: Pipeline, monitor: Monitor) -> GroupQueue:
   )
 
 
-def bound(pipeline: Pipeline) -> float:
-  """Returns the largest speed-up over training that waits for each batch."""
-  draws = random.Random(pipeline.seed)
-
-  def longest() -> float:
-    seeds = (draws.getrandbits(31) for _ in range(pipeline.batch))
-    return max(sum(pipeline.lengths_s(seed)) for seed in seeds)
-
-  longest_s = statistics.fmean(longest() for _ in range(pipeline.steps))
-  return (longest_s + pipeline.train_s) / (pipeline.batch / pipeline.limit)
-
-
 def broken_rows(options: argparse.Namespace) -> Iterator[str]:
   """Simulates what a broken task costs the others, and formats each line."""
   yield "| sigma | max_staleness | all is well | one fails | one hangs |"
@@ -256,15 +242,13 @@ def broken_rows(options: argparse.Namespace) -> Iterator[str]:
 def rows(options: argparse.Namespace) -> Iterator[str]:
   """Simulates and formats each line of the table."""
   yield (
-    "| sigma | arm | of limit | speed-up | of bound | staleness, mean | max "
-    "| length | cut off |"
+    "| sigma | arm | of limit | staleness, mean | max | length | cut off |"
   )
-  yield "|---|---|---|---|---|---|---|---|---|"
+  yield "|---|---|---|---|---|---|---|"
   for pipeline in _pipelines(options):
-    most, synchronous = bound(pipeline), simulate(pipeline)
-    yield _row(pipeline, "synchronous", synchronous, synchronous, most)
+    yield _row(pipeline, "synchronous", simulate(pipeline))
     for name, arm in _arms(pipeline, options):
-      yield _row(arm, name, simulate(arm), synchronous, most)
+      yield _row(arm, name, simulate(arm))
 
 
 def _pipelines(options: argparse.Namespace) -> Iterator[Pipeline]:
@@ -307,23 +291,21 @@ def _arms(
       yield f"{name}, started", dataclasses.replace(arm, order="started")
 
 
-def _row(
-  pipeline: Pipeline, name: str, found: Found, synchronous: Found, most: float
-) -> str:
-  speed_up = found.rate / synchronous.rate
+def _row(pipeline: Pipeline, name: str, found: Found) -> str:
   return (
     f"| {pipeline.sigma:g} | {name} | {found.rate / pipeline.limit:.2f} "
-    f"| {speed_up:.2f} | {speed_up / most:.2f} "
     f"| {found.staleness_mean:.2f} | {found.staleness_max} "
     f"| {found.length:.2f} | {found.cut_off:.1%} |"
   )
 
 
-def _numbers(text: str) -> list[float]:
+def numbers(text: str) -> list[float]:
+  """Reads an option of several numbers: 0.5,1."""
   return [float(number) for number in text.split(",")]
 
 
-def _counts(text: str) -> list[int]:
+def counts(text: str) -> list[int]:
+  """Reads an option of several whole numbers: 1,2."""
   return [int(number) for number in text.split(",")]
 
 
@@ -332,12 +314,12 @@ def main() -> None:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--sigma", type=_numbers, default=[0.0, 0.5, 1.0, 1.5])
-  parser.add_argument("--staleness", type=_counts, default=[1, 2, 4])
+  parser.add_argument("--sigma", type=numbers, default=[0.0, 0.5, 1.0, 1.5])
+  parser.add_argument("--staleness", type=counts, default=[1, 2, 4])
   parser.add_argument("--places", type=int, default=256)
   parser.add_argument("--train_s", type=float, default=1.6)
-  parser.add_argument("--max_age", type=_counts, default=[])
-  parser.add_argument("--patience", type=_numbers, default=[])
+  parser.add_argument("--max_age", type=counts, default=[])
+  parser.add_argument("--patience", type=numbers, default=[])
   parser.add_argument("--peers", action="store_true")
   parser.add_argument("--deadline_s", type=float, default=math.inf)
   parser.add_argument("--groups_in_flight", type=int, default=0)

@@ -37,7 +37,6 @@ class PipelineTest(unittest.TestCase):
   def test_one_update_ahead_hides_the_shorter_of_two(self):
     found = pipeline.simulate(dataclasses.replace(ALIKE, max_staleness=1))
     self.assertAlmostEqual(found.rate, ALIKE.limit)
-    self.assertAlmostEqual(pipeline.bound(ALIKE), 2.0)
 
   def test_no_more_episodes_than_places_go_on(self):
     halved = dataclasses.replace(ALIKE, places=8, max_staleness=4)
