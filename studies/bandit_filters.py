@@ -21,7 +21,8 @@ Axes: N attempts of a batch, M groups, U updates, S seeds.
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -38,6 +39,8 @@ from agentrl_jax.train.collapse.alarm import (
 )
 from agentrl_jax.train.random_filter import keep_random_groups
 from configs.base import defaults
+from launch.comparisons import measured
+from launch.comparisons.measured import Observation
 from launch.processes.terminal import plain_console
 
 CONSOLE = plain_console(soft_wrap=True)
@@ -46,6 +49,13 @@ CHANCES = (0.25, 0.04)  # of the risky machine: it is better, then worse
 NUM_GROUPS, GROUP_SIZE = 8, 16  # RAGEN's
 _GROUP_N = np.repeat(np.arange(NUM_GROUPS), GROUP_SIZE)
 _PUSH_BATCHES = 4096
+_TABLE = """by filter, chance, divided by std
+push = {push:+.3f}
+kept = {kept:.2f}
+success = {success:.3f} ± {success_half:.3f}
+wrong = {wrong:.2f}
+alarm = {alarm:.2f}
+"""
 _ALARM = defaults(CollapseAlarmConfig, "collapse_alarm")
 
 Filter = Callable[[jax.Array], jax.Array]  # from rewards to groups that stay
@@ -183,16 +193,10 @@ def is_raised(spread_U: Sequence[float]) -> bool:
   return False
 
 
-def rows(
+def observations(
   *, num_updates: int, learning_rate: float, seeds: int
-) -> list[list[str]]:
-  """Returns the table, a row for each arm, chance and kind of advantage."""
-  table = [
-    [
-      *("filter", "chance", "divided by std", "push", "kept", "success"),
-      *("wrong", "alarm"),
-    ]
-  ]
+) -> Iterator[Observation]:
+  """Learns in each arm, at each chance and with each kind of advantage."""
   for scale_by_std in (True, False):
     for chance in CHANCES:
       for name, keep in ARMS.items():
@@ -204,20 +208,19 @@ def rows(
           learning_rate=learning_rate,
           seeds=seeds,
         )
-        reach = 1.96 * found.success_S.std(ddof=1) / np.sqrt(seeds)
-        table.append(
-          [
-            name,
-            f"{chance:g}",
-            "yes" if scale_by_std else "no",
-            f"{found.push:+.3f}",
-            f"{found.kept:.2f}",
-            f"{found.success_S.mean():.3f} ± {reach:.3f}",
-            f"{np.mean(found.success_S < 0.5):.2f}",
-            f"{np.mean(found.alarm_S):.2f}",
-          ]
-        )
-  return table
+        yield {
+          "filter": name,
+          "chance": chance,
+          "divided by std": "yes" if scale_by_std else "no",
+          "push": found.push,
+          "kept": found.kept,
+          "success": float(found.success_S.mean()),
+          "success_half": float(
+            1.96 * found.success_S.std(ddof=1) / np.sqrt(seeds)
+          ),
+          "wrong": float(np.mean(found.success_S < 0.5)),
+          "alarm": float(np.mean(found.alarm_S)),
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -229,14 +232,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--updates", type=int, default=100)
   parser.add_argument("--learning_rate", type=float, default=0.1)
   parser.add_argument("--seeds", type=int, default=256)
+  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
   given = parser.parse_args(arguments)
-  head, *body = rows(
-    num_updates=given.updates,
-    learning_rate=given.learning_rate,
-    seeds=given.seeds,
+  found = list(
+    observations(
+      num_updates=given.updates,
+      learning_rate=given.learning_rate,
+      seeds=given.seeds,
+    )
   )
-  for row in (head, ["---"] * len(head), *body):
-    CONSOLE.print(f"| {' | '.join(row)} |")
+  CONSOLE.print(measured.table(found, _TABLE))
+  if given.output:
+    measured.keep(given.output, found)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import argparse
 import asyncio
 import dataclasses
 import math
+import pathlib
 import random
 import statistics
 import sys
@@ -55,10 +56,24 @@ from agentrl_jax.errors import EnvironmentFault
 from bench.system import virtual_time
 from bench.system.devices import Devices
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
+from launch.comparisons import measured
+from launch.comparisons.measured import Observation
 
 WARM_UP = 5  # updates that are not counted
 BROKEN = "task 0"
 FAULT_S = 0.1  # from the start of an episode to its environment's failure
+_TABLE = """by sigma, arm
+of limit = {of_limit:.2f}
+staleness, mean = {staleness_mean:.2f}
+max = {staleness_max:.0f}
+length = {length:.2f}
+cut off = {cut_off:.1%}
+"""
+_BROKEN = """by sigma, max_staleness
+all is well = {well:.1f}
+one fails = {fails:.1f} ({fails_share:.2f})
+one hangs = {hangs:.1f} ({hangs_share:.2f})
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,10 +230,8 @@ def _queue(pipeline: Pipeline, monitor: Monitor) -> GroupQueue:
   )
 
 
-def broken_rows(options: argparse.Namespace) -> Iterator[str]:
-  """Simulates what a broken task costs the others, and formats each line."""
-  yield "| sigma | max_staleness | all is well | one fails | one hangs |"
-  yield "|---|---|---|---|---|"
+def broken(options: argparse.Namespace) -> Iterator[Observation]:
+  """Simulates what a broken task costs the others."""
   for pipeline in _pipelines(options):
     for staleness in options.staleness:
       arm = dataclasses.replace(
@@ -228,27 +241,39 @@ def broken_rows(options: argparse.Namespace) -> Iterator[str]:
         patience=0.25,
         deadline_s=3600.0,
       )
-      well, *broken = (
+      well, fails, hangs = (
         simulate(dataclasses.replace(arm, breaks=how)).others
         for how in ("", "fails", "hangs")
       )
-      yield (
-        f"| {pipeline.sigma:g} | {staleness} | {well:.1f} | "
-        + " | ".join(f"{each:.1f} ({each / well:.2f})" for each in broken)
-        + " |"
-      )
+      yield {
+        "sigma": pipeline.sigma,
+        "max_staleness": staleness,
+        "seed": options.seed,
+        "well": well,
+        "fails": fails,
+        "fails_share": fails / well,
+        "hangs": hangs,
+        "hangs_share": hangs / well,
+      }
 
 
-def rows(options: argparse.Namespace) -> Iterator[str]:
-  """Simulates and formats each line of the table."""
-  yield (
-    "| sigma | arm | of limit | staleness, mean | max | length | cut off |"
-  )
-  yield "|---|---|---|---|---|---|---|"
+def observations(options: argparse.Namespace) -> Iterator[Observation]:
+  """Simulates each arm at each spread."""
   for pipeline in _pipelines(options):
-    yield _row(pipeline, "synchronous", simulate(pipeline))
-    for name, arm in _arms(pipeline, options):
-      yield _row(arm, name, simulate(arm))
+    arms = [("synchronous", pipeline), *_arms(pipeline, options)]
+    for name, arm in arms:
+      found = simulate(arm)
+      yield {
+        "sigma": pipeline.sigma,
+        "arm": name,
+        "groups_in_flight": options.groups_in_flight,
+        "seed": options.seed,
+        "of_limit": found.rate / pipeline.limit,
+        "staleness_mean": found.staleness_mean,
+        "staleness_max": found.staleness_max,
+        "length": found.length,
+        "cut_off": found.cut_off,
+      }
 
 
 def _pipelines(options: argparse.Namespace) -> Iterator[Pipeline]:
@@ -291,14 +316,6 @@ def _arms(
       yield f"{name}, started", dataclasses.replace(arm, order="started")
 
 
-def _row(pipeline: Pipeline, name: str, found: Found) -> str:
-  return (
-    f"| {pipeline.sigma:g} | {name} | {found.rate / pipeline.limit:.2f} "
-    f"| {found.staleness_mean:.2f} | {found.staleness_max} "
-    f"| {found.length:.2f} | {found.cut_off:.1%} |"
-  )
-
-
 def numbers(text: str) -> list[float]:
   """Reads an option of several numbers: 0.5,1."""
   return [float(number) for number in text.split(",")]
@@ -310,7 +327,7 @@ def counts(text: str) -> list[int]:
 
 
 def main() -> None:
-  """Prints the table, line by line."""
+  """Prints the table."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -326,12 +343,16 @@ def main() -> None:
   parser.add_argument("--steps", type=int, default=40)
   parser.add_argument("--tasks", type=int, default=1)
   parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
   options = parser.parse_args()
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
-  table = broken_rows if options.tasks > 1 else rows
-  for row in table(options):
-    sys.stdout.write(f"{row}\n")
-    sys.stdout.flush()
+  simulated, words = (
+    (broken, _BROKEN) if options.tasks > 1 else (observations, _TABLE)
+  )
+  found = list(simulated(options))
+  sys.stdout.write(measured.table(found, words))
+  if options.output:
+    measured.keep(options.output, found)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ import argparse
 import asyncio
 import dataclasses
 import math
+import pathlib
 import random
 import sys
 import time
@@ -55,9 +56,26 @@ from agentrl_jax.service.controller.registry import Timers
 from agentrl_jax.service.protocol.link import WorkerLink
 from bench.system import virtual_time
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
+from launch.comparisons import measured
+from launch.comparisons.measured import Observation
 
 TASK, GROUP, LONG_S = "task", 8, 1e9
 _TURN = turn_of(0)
+_SETTINGS = (
+  *("environment_s", "player_us", "controllers", "controller_us", "workers"),
+  *("sessions", "max_staleness"),
+)
+_TABLE = """by chips
+sessions open = {open:,.0f}
+turns/s = {turns_per_s:,.0f}
+s of a step = {step_s:,.1f}
+slots = {slots_busy:.2f}
+playing = {playing_busy:.2f}
+controllers = {controllers_busy:.2f}
+places = {places_busy:.2f}
+learner = {learner_busy:.2f}
+busiest = {busiest}
+"""
 _REPORT = {"messages": [{"role": "user", "content": ""}], "status": "running"}
 
 
@@ -326,21 +344,20 @@ async def start_cost_us(system: System) -> float:
     return 1e6 * (time.process_time() - began_s) / system.sessions
 
 
-def rows(options: argparse.Namespace) -> Iterator[str]:
-  """Simulates and formats each line of the table."""
-  yield (
-    "| chips | sessions open | turns/s | s of a step | slots | playing "
-    "| controllers | places | learner | busiest |"
-  )
-  yield "|" + "---|" * 10
+def observations(options: argparse.Namespace) -> Iterator[Observation]:
+  """Simulates each number of chips."""
   for chips in options.chips:
     system = system_of(chips, options)
     found = simulate(system)
-    shares = " | ".join(f"{share:.2f}" for share in found.busy.values())
-    yield (
-      f"| {chips} | {found.open_sessions:,.0f} | {found.turns_per_s:,.0f} "
-      f"| {found.step_s:,.1f} | {shares} | {found.busiest} |"
-    )
+    yield {
+      **{name: getattr(options, name) for name in _SETTINGS},
+      "chips": chips,
+      "open": found.open_sessions,
+      "turns_per_s": found.turns_per_s,
+      "step_s": found.step_s,
+      **{f"{part}_busy": share for part, share in found.busy.items()},
+      "busiest": found.busiest,
+    }
 
 
 def system_of(chips: int, options: argparse.Namespace) -> System:
@@ -373,7 +390,7 @@ def system_of(chips: int, options: argparse.Namespace) -> System:
 
 
 def main() -> None:
-  """Prints the table, line by line."""
+  """Prints the table."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -398,6 +415,7 @@ def main() -> None:
   add("--warm_up", type=int, default=3)
   add("--steps", type=int, default=5)
   add("--start_cost", action="store_true")
+  add("--output", type=pathlib.Path, help="a CSV, added to")
   options = parser.parse_args()
   spare_collections()  # as a run does
   if options.start_cost:
@@ -408,9 +426,10 @@ def main() -> None:
       sys.stdout.write(f"{workers} workers: {cost_us:.0f} us a start\n")
     return
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
-  for row in rows(options):
-    sys.stdout.write(f"{row}\n")
-    sys.stdout.flush()
+  found = list(observations(options))
+  sys.stdout.write(measured.table(found, _TABLE))
+  if options.output:
+    measured.keep(options.output, found)
 
 
 def _counts(text: str) -> list[int]:

@@ -24,6 +24,8 @@ between sums of arms and between stages (`finals.contrast`), one a line:
 
   <!-- diagnostics: evidence/agentrl_diagnostics.csv -->
   <!-- end -->
+
+`measured` are what commands measured or simulated (`measured`).
 """
 
 import pathlib
@@ -31,6 +33,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agentrl_jax.errors import ConfigError
+from launch.comparisons import measured
 from launch.comparisons.diagnostics import (
   Values,
   columns,
@@ -43,7 +46,8 @@ from launch.reports import numbers
 from launch.reports.summary import Score
 
 _BLOCK = re.compile(
-  r"(<!-- (finals|rises|contrasts|diagnostics): (\S+) ([^>]*?)\s?-->\n)"
+  r"(<!-- (finals|rises|contrasts|diagnostics|measured): "
+  r"(\S+) ([^>]*?)\s?-->\n)"
   r"(.*?)(<!-- end -->)",
   re.DOTALL,
 )
@@ -56,6 +60,9 @@ def filled(page: str, folder: pathlib.Path) -> str:
     begin, kind, path, words, _, end = block.groups()
     if kind == "diagnostics":
       return f"{begin}{drift(read_diagnostics(folder / path))}{end}"
+    if kind == "measured":
+      observations = measured.read(folder / path)
+      return f"{begin}{measured.with_origin(observations, words)}{end}"
     arms = read_arms([folder / path])
     if kind == "rises":
       return f"{begin}{rises(arms, words)}{end}"

@@ -21,9 +21,13 @@ every secret. Writes a table for docs, with a row per estimator:
 The last three are about critics that have to be learned (`tables`): the
 same scores, one round of preferences, and learning curves at equal attempts and
 at equal answers. Learning rates are chosen from the same ones for all arms.
+
+`--output=FILE.csv` keeps what each seed came to.
 """
 
 import argparse
+import dataclasses
+import pathlib
 import random
 import sys
 import time
@@ -33,14 +37,18 @@ import numpy as np
 
 from environments.guessing.environment import REWARDS
 from environments.guessing.game import draw_game
+from launch.comparisons import measured
+from launch.comparisons.measured import Observation
 from launch.processes.terminal import plain_console
 from studies.credit.archer import RATES
 from studies.credit.curves import ARMS, learn_all
 from studies.credit.estimators import ESTIMATORS, Batch
 from studies.credit.exact import Rules, TablePolicy, evaluate, make_rules, play
 from studies.credit.scores import Fit, Score, score
-from studies.credit.tables import curve_table, round_table, score_table
+from studies.credit.tables import learn_online, play_rounds, score_critics
 
+Policies = Mapping[str, TablePolicy]
+Part = Callable[[Policies, argparse.Namespace], Iterator[Observation]]
 CONSOLE = plain_console(soft_wrap=True)
 # Share of the way from the random policy's expected return to the best one's.
 POLICIES: Mapping[str, float] = {
@@ -48,7 +56,49 @@ POLICIES: Mapping[str, float] = {
   "half-learned": 0.5,
   "near-optimal": 0.95,
 }
-PARTS = ("scores", "curves", "learned", "round", "online")
+_SCORES = """by policy, estimator
+rank = {rank:.2f}
+sign = {sign:.2f}
+error = {error:.2f}
+rank given c = {rank_given_c:.2f}
+sign given c = {sign_given_c:.2f}
+error given c = {error_given_c:.2f}
+cosine, same turns = {cosine_turns:.2f}
+cosine = {cosine:.2f} ± {cosine_half:.2f}
+cosine of the mean = {cosine_of_mean:.2f}
+"""
+_CURVES = """by estimator
+after a fifth = {fifth:.3f} ± {fifth.half:.3f}
+after half = {half:.3f} ± {half.half:.3f}
+at the end = {end:.3f} ± {end.half:.3f}
+mean of the curve = {curve:.3f} ± {curve.half:.3f}
+"""
+_LEARNED = """by critic, attempts
+fresh answers = {fresh:,.0f}
+rank = {rank:.2f} ± {rank.half:.2f}
+sign = {sign:.2f} ± {sign.half:.2f}
+error = {error:.2f} ± {error.half:.2f}
+rank given c = {rank_given_c:.2f} ± {rank_given_c.half:.2f}
+cosine, same turns = {cosine_turns:.2f} ± {cosine_turns.half:.2f}
+cosine = {cosine:.2f} ± {cosine.half:.2f}
+cosine of the mean = {cosine_of_mean:.2f} ± {cosine_of_mean.half:.2f}
+"""
+_ROUND = """by arm
+result = {result:.3f} ± {result.half:.3f}
+attempts = {attempts:,.0f}
+answers = {answers:,.0f}
+pairs = {pairs:,.0f}
+learning rate = {rate:g}
+"""
+_ONLINE = """by arm
+a quarter of the attempts = {quarter:.3f} ± {quarter.half:.3f}
+all = {whole:.3f} ± {whole.half:.3f}
+answers by then = {answers:,.0f}
+as many answers as grpo = {at_grpos:.3f} ± {at_grpos.half:.3f}
+as many as ArCHer = {at_archers:.3f} ± {at_archers.half:.3f}
+age of turns = {age:.1f}
+learning rate = {rate:g}
+"""
 _STEP = 0.5  # of the exact natural gradient, on the way there
 _MOST_STEPS = 2000
 
@@ -105,18 +155,11 @@ def score_rows(
     yield name, score(name, played)
 
 
-def print_scores(rules: Rules, given: argparse.Namespace) -> None:
-  """Prints a table per policy."""
-  for name, policy in make_policies(rules, seed=given.seed).items():
-    CONSOLE.print(
-      f"\nscores, {name} policy: expected {policy.exact.expected_return:.3f}, "
-      f"the best {best_return(rules):.3f}\n"
-    )
-    CONSOLE.print(
-      "| estimator | rank | sign | error | rank given c | sign given c | "
-      "error given c | cosine, same turns | cosine | cosine of the mean |\n"
-      f"|---{'|---' * 9}|"
-    )
+def score_estimators(
+  policies: Policies, given: argparse.Namespace
+) -> Iterator[Observation]:
+  """Scores each estimator on the episodes of each policy."""
+  for name, policy in policies.items():
     for row, found in score_rows(
       policy,
       given.estimators,
@@ -124,75 +167,65 @@ def print_scores(rules: Rules, given: argparse.Namespace) -> None:
       batches=given.batches,
       seed=given.seed,
     ):
-      CONSOLE.print(f"| {row} | {_shown(found)} |")
+      yield {
+        "policy": name,
+        "estimator": row,
+        **_fit("", found.marginal),
+        **_fit("_given_c", found.secret),
+        "cosine_turns": found.cosine_turns,
+        "cosine": found.cosine,
+        "cosine_half": found.cosine_half_width,
+        "cosine_of_mean": found.cosine_of_mean,
+      }
 
 
-def _shown(found: Score) -> str:
-  def fit(x: Fit) -> str:
-    return f"{x.rank:.2f} | {x.sign:.2f} | {x.error:.2f}"
-
-  return (
-    f"{fit(found.marginal)} | {fit(found.secret)} | {found.cosine_turns:.2f} | "
-    f"{found.cosine:.2f} ± {found.cosine_half_width:.2f} | "
-    f"{found.cosine_of_mean:.2f}"
-  )
+def _fit(suffix: str, fit: Fit) -> Observation:
+  return {f"{name}{suffix}": x for name, x in dataclasses.asdict(fit).items()}
 
 
-def print_curves(rules: Rules, given: argparse.Namespace) -> None:
-  """Prints the expected return of each arm along its training."""
-  start = make_policies(rules, seed=given.seed)[given.start]
+def learn_curves(
+  policies: Policies, given: argparse.Namespace
+) -> Iterator[Observation]:
+  """Yields the expected return of each arm's seeds along their training."""
   updates = [max(1, given.updates * i // 10) for i in range(1, 11)]
-  shown = (1, 4, 9)  # a fifth, half, all
-  titles = " | ".join(f"after {updates[place]}" for place in shown)
-  CONSOLE.print(
-    f"\nlearning curves: expected return, {given.seeds} seeds, learning rate "
-    f"{given.learning_rate:g}, from {start.exact.expected_return:.3f}, the "
-    f"best {best_return(rules):.3f}\n\n"
-    f"| estimator | {titles} | mean of the curve |\n|---{'|---' * 4}|"
-  )
+  shown = {"fifth": 1, "half": 4, "end": 9}
   for arm in given.arms:
     curves = learn_all(
-      start,
+      policies[given.start],
       arm,
       seeds=given.seeds,
       updates=updates,
       attempts=given.attempts,
       learning_rate=given.learning_rate,
     )
-    found = [*(curves.at(place) for place in shown), curves.over_all()]
-    cells = " | ".join(f"{mean:.3f} ± {half:.3f}" for mean, half in found)
-    CONSOLE.print(f"| {arm} | {cells} |")
+    for seed, of_seed in enumerate(curves):
+      yield {
+        "policy": given.start,
+        "estimator": arm,
+        "seed": seed,
+        **{name: of_seed[place] for name, place in shown.items()},
+        "curve": float(np.mean(of_seed)),
+      }
 
 
-def print_learned(rules: Rules, given: argparse.Namespace) -> None:
-  """Prints the scores of critics that are learned."""
-  _print_table("scores of learned critics", score_table, rules, given)
-
-
-def print_round(rules: Rules, given: argparse.Namespace) -> None:
-  """Prints the result of one round of preferences."""
-  _print_table("one round of preferences", round_table, rules, given)
-
-
-def print_online(rules: Rules, given: argparse.Namespace) -> None:
-  """Prints learning curves of critics that are learned on the way."""
-  _print_table("learning curves of learned critics", curve_table, rules, given)
-
-
-def _print_table(
-  title: str,
-  table: Callable[..., Iterator[str]],
-  rules: Rules,
-  given: argparse.Namespace,
-) -> None:
-  start = make_policies(rules, seed=given.seed)[given.start]
-  CONSOLE.print(
-    f"\n{title}: {given.start} policy, expected "
-    f"{start.exact.expected_return:.3f}, the best {best_return(rules):.3f}; "
-    f"{given.seeds} seeds\n"
+def _from_start(
+  part: Callable[[TablePolicy, argparse.Namespace], Iterator[Observation]],
+) -> Part:
+  """Makes a part of one that takes the policy to start from."""
+  return lambda policies, given: (
+    {"start": given.start, **each}
+    for each in part(policies[given.start], given)
   )
-  for line in table(start, given):
-    CONSOLE.print(line)
+
+
+# What each part observes, and the table that it prints.
+PARTS: Mapping[str, tuple[Part, str]] = {
+  "scores": (score_estimators, _SCORES),
+  "curves": (learn_curves, _CURVES),
+  "learned": (_from_start(score_critics), _LEARNED),
+  "round": (_from_start(play_rounds), _ROUND),
+  "online": (_from_start(learn_online), _ONLINE),
+}
 
 
 def _names(allowed: Sequence[str]):
@@ -234,6 +267,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--start", choices=POLICIES, default="half-learned", help="of a curve")
   add("--seed", type=int, default=0, help="of policies and scored episodes")
   add("--only", choices=PARTS, help="the others are left out")
+  add("--output", type=pathlib.Path, help="a CSV, added to")
   semicolons = "names with semicolons between them; all by default"
   add(
     "--estimators", type=_names(ESTIMATORS), default=ESTIMATORS, help=semicolons
@@ -255,20 +289,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
   game = draw_game(16, 2, random.Random(given.seed))
   rules = make_rules(game, num_turns=given.turns, reward=given.reward)
   num_turns, num_sets, num_calls = rules.shape
+  policies = make_policies(rules, seed=given.seed)
   CONSOLE.print(
     f"16 things, {num_turns} turns, {num_sets} sets of possible things, "
-    f"{num_calls} calls; reward: {REWARDS[given.reward]}"
+    f"{num_calls} calls; reward: {REWARDS[given.reward]}; expected return of "
+    + "".join(
+      f"{n}: {p.exact.expected_return:.3f}, " for n, p in policies.items()
+    )
+    + f"the best {best_return(rules):.3f}"
   )
-  printers = (
-    print_scores,
-    print_curves,
-    print_learned,
-    print_round,
-    print_online,
-  )
-  for part, print_part in zip(PARTS, printers, strict=True):
+  kept: list[Observation] = []
+  for part, (observe, words) in PARTS.items():
     if given.only in (None, part):
-      print_part(rules, given)
+      found = [
+        {"reward": given.reward, **each} for each in observe(policies, given)
+      ]
+      CONSOLE.print(f"\n{part}\n\n{measured.table(found, words)}")
+      kept += found
+  if given.output:
+    measured.keep(given.output, kept)
   sys.stderr.write(f"{time.monotonic() - begun:.0f} s\n")
 
 

@@ -5,7 +5,6 @@ for every secret. Adam divides by the gradient's size, so that estimators of any
 scale take steps alike, and all arms have one learning rate.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -14,7 +13,6 @@ import optax
 
 from studies.credit.estimators import REFERENCES, Batch, estimate
 from studies.credit.exact import TablePolicy, play
-from studies.credit.scores import half_width
 
 GRADIENT = "exact gradient"  # by enumeration: without a sample
 ARMS = (
@@ -38,24 +36,6 @@ ARMS = (
   "turn_gae noisy",
   "turn_gae constant",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Curves:
-  """Expected returns of an arm, computed exactly, at some updates."""
-
-  updates: Sequence[int]
-  returns: Sequence[Sequence[float]]  # of each seed
-
-  def at(self, place: int) -> tuple[float, float]:
-    """Returns mean and half of the 95 % interval over seeds."""
-    values = [of_seed[place] for of_seed in self.returns]
-    return float(np.mean(values)), half_width(values)
-
-  def over_all(self) -> tuple[float, float]:
-    """Returns the same of each seed's mean over the curve."""
-    values = [float(np.mean(of_seed)) for of_seed in self.returns]
-    return float(np.mean(values)), half_width(values)
 
 
 def learn(
@@ -104,12 +84,9 @@ def learn_all(
   seeds: int,
   updates: Sequence[int],
   **settings,
-) -> Curves:
-  """Trains an arm with seeds 0, 1, ..."""
-  return Curves(
-    updates,
-    [
-      learn(start, arm, seed=seed, updates=updates, **settings)
-      for seed in range(seeds)
-    ],
-  )
+) -> list[list[float]]:
+  """Trains an arm with seeds 0, 1, ...; returns J by seed and update."""
+  return [
+    learn(start, arm, seed=seed, updates=updates, **settings)
+    for seed in range(seeds)
+  ]

@@ -1,26 +1,26 @@
-"""Tables of learned critics: scores, a round of preferences, and curves.
+"""Observations of learned critics: scores, a round of preferences, and curves.
 
-Each takes the policy to start from and the flags of `studies.credit`.
+Each takes the policy to start from and the flags of `studies.credit`, and has
+an observation for each arm and seed (`launch.comparisons.measured`).
 
-All numbers are means over seeds with half of their 95 % interval. Attempts and
-answers that were generated stand beside every result, since answers that are
-drawn at recorded states cost what answers in attempts cost. An answer is a call
-of two tokens.
+Attempts and answers that were generated stand beside every result, since
+answers that are drawn at recorded states cost what answers in attempts cost. An
+answer is a call of two tokens.
 """
 
 import argparse
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from launch.comparisons.measured import Observation
 from studies.credit import archer as credit_archer
 from studies.credit import rounds as credit_rounds
 from studies.credit.archer import Point
 from studies.credit.estimators import Batch, estimate
 from studies.credit.exact import TablePolicy, join, play
 from studies.credit.learned import LEARNED, Fitted
-from studies.credit.scores import half_width, score_by
+from studies.credit.scores import score_by
 
 FIT_BATCHES = (1, 8, 64)  # that a critic is fitted to
 ROUND_BATCHES = 8  # of a round of preferences
@@ -30,22 +30,12 @@ COMPARED = ("exact", "turn_gae exact, lambda 0", "grpo", "random")
 _CEILING = "exact"  # stands at equal attempts alone
 
 
-def interval(values: Sequence[float], digits: int = 2) -> str:
-  """Returns a mean and half of its interval."""
-  return f"{np.mean(values):.{digits}f} ± {half_width(values):.{digits}f}"
-
-
-def score_table(
+def score_critics(
   policy: TablePolicy, given: argparse.Namespace
-) -> Iterator[str]:
-  """Yields the scores of each learned critic, by the size of its data."""
-  yield (
-    "| critic | fitted to attempts | fresh answers | rank | sign | error | "
-    "rank given c | cosine, same turns | cosine | cosine of the mean |\n"
-    f"|---{'|---' * 9}|"
-  )
+) -> Iterator[Observation]:
+  """Scores each learned critic, by the size of its data."""
   for name in COMPARED:
-    yield _score_row(
+    yield from _score(
       name,
       policy,
       lambda _, name=name: Fitted(lambda batch: estimate(name, batch)),
@@ -62,24 +52,18 @@ def score_table(
         ]
         return fitted(policy, join(parts), steps=CRITIC_STEPS, seed=seed)
 
-      yield _score_row(
-        name,
-        policy,
-        fit,
-        number=number,
-        given=given,
-      )
+      yield from _score(name, policy, fit, number=number, given=given)
 
 
-def _score_row(
+def _score(
   name: str,
   policy: TablePolicy,
   fit: Callable[[int], Fitted],
   *,
   number: int,
   given: argparse.Namespace,
-) -> str:
-  found, fresh = [], 0
+) -> Iterator[Observation]:
+  num_things = policy.rules.possible_XC.shape[1]
   for seed in range(given.seeds):
     rng = np.random.default_rng((seed, 4))
     played = [
@@ -87,30 +71,26 @@ def _score_row(
       for n in range(given.batches)
     ]
     critic = fit(seed)
-    fresh = critic.fresh_answers
-    found.append(score_by(critic.advantages, played))
-  columns = (
-    [s.marginal.rank for s in found],
-    [s.marginal.sign for s in found],
-    [s.marginal.error for s in found],
-    [s.secret.rank for s in found],
-    [s.cosine_turns for s in found],
-    [s.cosine for s in found],
-    [s.cosine_of_mean for s in found],
-  )
-  num_things = policy.rules.possible_XC.shape[1]
-  fitted_to = f"{number * given.attempts * num_things:,}" if number else "–"
-  cells = " | ".join(map(interval, columns))
-  return f"| {name} | {fitted_to} | {fresh:,} | {cells} |"
+    found = score_by(critic.advantages, played)
+    yield {
+      "critic": name,
+      "attempts": number * given.attempts * num_things,
+      "seed": seed,
+      "fresh": critic.fresh_answers,
+      "rank": found.marginal.rank,
+      "sign": found.marginal.sign,
+      "error": found.marginal.error,
+      "rank_given_c": found.secret.rank,
+      "cosine_turns": found.cosine_turns,
+      "cosine": found.cosine,
+      "cosine_of_mean": found.cosine_of_mean,
+    }
 
 
-def round_table(start: TablePolicy, given: argparse.Namespace) -> Iterator[str]:
-  """Yields the result of one round of preferences for each arm."""
-  questions = given.reward == "questions"
-  yield (
-    f"| arm | {_title(questions)} | attempts | answers | pairs | "
-    "learning rate |\n|---|---|---|---|---|---|"
-  )
+def play_rounds(
+  start: TablePolicy, given: argparse.Namespace
+) -> Iterator[Observation]:
+  """Plays one round of preferences in each arm."""
   for arm in credit_rounds.ROUNDS:
     rate, found = credit_rounds.run_rounds(
       start,
@@ -121,18 +101,22 @@ def round_table(start: TablePolicy, given: argparse.Namespace) -> Iterator[str]:
       critic_steps=CRITIC_STEPS,
       steps=DPO_STEPS,
     )
-    result = _shown([r.expected_return for r in found], questions)
-    answers = np.mean([r.answers for r in found])
-    pairs = np.mean([r.pairs for r in found])
-    yield (
-      f"| {arm} | {result} | {found[0].attempts:,} | {answers:,.0f} | "
-      f"{pairs:,.0f} | {rate:g} |"
-    )
+    for seed, each in enumerate(found):
+      yield {
+        "arm": arm,
+        "seed": seed,
+        "result": _result(each.expected_return, given),
+        "attempts": each.attempts,
+        "answers": each.answers,
+        "pairs": each.pairs,
+        "rate": rate,
+      }
 
 
-def curve_table(start: TablePolicy, given: argparse.Namespace) -> Iterator[str]:
-  """Yields results at equal attempts, and at equal answers."""
-  questions = given.reward == "questions"
+def learn_online(
+  start: TablePolicy, given: argparse.Namespace
+) -> Iterator[Observation]:
+  """Learns in each arm; has results at equal attempts and at equal answers."""
   sizes = {"attempts": given.attempts, "updates": given.updates}
   curves: dict[str, list[list[Point]]] = {}
   rates, most = {}, 0
@@ -153,47 +137,38 @@ def curve_table(start: TablePolicy, given: argparse.Namespace) -> Iterator[str]:
     ]
     most = max(most, *(points[-1].answers for points in curves["ArCHer"]))
   whole = given.updates * given.attempts * start.rules.possible_XC.shape[1]
-  used = {
-    arm: float(np.mean([_answers_at(points, whole) for points in of_seeds]))
-    for arm, of_seeds in curves.items()
+  budgets = {
+    f"at_{arm.lower()}s": int(
+      np.mean([_answers_at(points, whole) for points in curves[arm]])
+    )
+    for arm in ("grpo", "ArCHer")
   }
-  budgets = [int(used["grpo"]), int(used["ArCHer"])]
-  yield (
-    f"| arm | {_title(questions)}: {whole // 4:,} attempts | {whole:,} | "
-    f"answers by then | {budgets[0]:,} answers | {budgets[1]:,} | "
-    "age of turns | learning rate |\n|---|---|---|---|---|---|---|---|"
-  )
-  for arm, of_seeds in curves.items():
-    columns = [
-      *(
-        [credit_archer.at_attempts(points, number) for points in of_seeds]
-        for number in (whole // 4, whole)
-      ),
-      *(
-        [
-          credit_archer.at_answers(points, number, start.exact.expected_return)
-          for points in of_seeds
-        ]
-        for number in budgets
-      ),
-    ]
-    cells = [_shown(values, questions) for values in columns]
-    cells.insert(2, f"{used[arm]:,.0f}")
-    age = np.mean([points[-1].age for points in of_seeds])
-    yield f"| {arm} | {' | '.join(cells)} | {age:.1f} | {rates[arm]:g} |"
+  first = start.exact.expected_return
+  for arm in credit_archer.ARMS:
+    for seed, points in enumerate(curves[arm]):
+      yield {
+        "arm": arm,
+        "seed": seed,
+        "attempts": whole,
+        "quarter": _result(
+          credit_archer.at_attempts(points, whole // 4), given
+        ),
+        "whole": _result(credit_archer.at_attempts(points, whole), given),
+        "answers": _answers_at(points, whole),
+        **{
+          name: _result(credit_archer.at_answers(points, budget, first), given)
+          for name, budget in budgets.items()
+        },
+        "age": points[-1].age,
+        "rate": rates[arm],
+      }
 
 
 def _answers_at(points: Sequence[Point], attempts: int) -> int:
   return [p for p in points if p.attempts <= attempts][-1].answers
 
 
-def _title(questions: bool) -> str:
-  return "questions per game" if questions else "success"
-
-
-def _shown(returns: Sequence[float], questions: bool) -> str:
-  """Returns success, or questions per game, of which a return is minus one."""
-  if any(map(math.isnan, returns)):
-    return "–"
-  sign = -1 if questions else 1
-  return interval([sign * x for x in returns], digits=3)
+def _result(expected_return: float, given: argparse.Namespace) -> float:
+  """Returns success, or questions per game: a return is minus their number."""
+  sign = -1 if given.reward == "questions" else 1
+  return sign * float(expected_return)

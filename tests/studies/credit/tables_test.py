@@ -1,6 +1,7 @@
-"""Tests of the tables: their columns, and that each row is its own arm."""
+"""Tests of the observations of learned critics: each arm has its own."""
 
 import argparse
+import math
 
 import numpy as np
 import pytest
@@ -18,17 +19,6 @@ GIVEN = argparse.Namespace(
 )
 
 
-def rows_of(lines):
-  head, *rows = [line for text in lines for line in text.splitlines()]
-  cells = [
-    [cell.strip() for cell in row.strip("|").split("|")]
-    for row in (head, *rows[1:])
-  ]
-  for row in cells:
-    assert len(row) == len(cells[0]), row
-  return cells[1:]
-
-
 class TablesTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -36,31 +26,42 @@ class TablesTest(parameterized.TestCase):
     self.start = credit_exact.TablePolicy(rules, np.zeros(rules.shape))
 
   @pytest.mark.slow
-  def test_scores_have_a_row_for_each_critic_and_size(self):
-    rows = rows_of(credit_tables.score_table(self.start, GIVEN))
-    sizes = [f"{4 * 3 * n:,}" for n in credit_tables.FIT_BATCHES]
-    expected = [(name, "–") for name in credit_tables.COMPARED]
+  def test_each_critic_is_scored_at_each_size_with_each_seed(self):
+    found = list(credit_tables.score_critics(self.start, GIVEN))
+    expected = [(name, 0) for name in credit_tables.COMPARED]
+    sizes = [4 * 3 * number for number in credit_tables.FIT_BATCHES]
     expected += [(name, size) for size in sizes for name in LEARNED]
-    self.assertEqual([(row[0], row[1]) for row in rows], expected)
-    self.assertEqual(rows[0][3], "1.00 ± 0.00")  # the rank of exact ones
+    self.assertEqual(
+      [(each["critic"], each["attempts"], each["seed"]) for each in found],
+      [(*each, seed) for each in expected for seed in range(2)],
+    )
+    self.assertAlmostEqual(found[0]["rank"], 1)  # of exact ones
 
   @pytest.mark.slow
-  def test_a_round_has_a_row_for_each_arm(self):
-    rows = rows_of(credit_tables.round_table(self.start, GIVEN))
-    self.assertEqual([row[0] for row in rows], list(credit_rounds.ROUNDS))
+  def test_each_arm_plays_a_round_with_each_seed(self):
+    found = list(credit_tables.play_rounds(self.start, GIVEN))
+    self.assertEqual(
+      [(each["arm"], each["seed"]) for each in found],
+      [(arm, seed) for arm in credit_rounds.ROUNDS for seed in range(2)],
+    )
 
   @pytest.mark.slow
-  def test_curves_have_a_row_for_each_arm(self):
-    rows = rows_of(credit_tables.curve_table(self.start, GIVEN))
-    self.assertCountEqual([row[0] for row in rows], credit_archer.ARMS)
-    by_arm = {row[0]: row for row in rows}
-    self.assertEqual(by_arm["exact"][5], "–")  # it ended long before
-    self.assertNotEqual(by_arm["grpo"][5], "–")
+  def test_each_arm_learns_online_with_each_seed(self):
+    found = list(credit_tables.learn_online(self.start, GIVEN))
+    self.assertEqual(
+      [(each["arm"], each["seed"]) for each in found],
+      [(arm, seed) for arm in credit_archer.ARMS for seed in range(2)],
+    )
+    by_arm = {each["arm"]: each for each in found}
+    self.assertTrue(
+      math.isnan(by_arm["exact"]["at_archers"])
+    )  # it ended before
+    self.assertFalse(math.isnan(by_arm["grpo"]["at_archers"]))
 
   def test_questions_per_game_are_returns_of_the_other_sign(self):
-    self.assertEqual(
-      credit_tables._shown([-4.0, -4.0], questions=True), "4.000 ± 0.000"
-    )
+    questions = argparse.Namespace(reward="questions")
+    self.assertEqual(credit_tables._result(-4.0, questions), 4.0)
+    self.assertEqual(credit_tables._result(0.5, GIVEN), 0.5)
 
 
 if __name__ == "__main__":
