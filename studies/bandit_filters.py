@@ -39,9 +39,9 @@ from agentrl_jax.train.collapse.alarm import (
 )
 from agentrl_jax.train.random_filter import keep_random_groups
 from configs.base import defaults
-from launch.comparisons import measured
-from launch.comparisons.measured import Observation
 from launch.processes.terminal import plain_console
+from launch.reports import measured
+from launch.reports.measured import Observation
 
 CONSOLE = plain_console(soft_wrap=True)
 SURE = 0.1  # pay of the other machine

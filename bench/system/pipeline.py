@@ -56,8 +56,8 @@ from agentrl_jax.errors import EnvironmentFault
 from bench.system import virtual_time
 from bench.system.devices import Devices
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
-from launch.comparisons import measured
-from launch.comparisons.measured import Observation
+from launch.reports import measured
+from launch.reports.measured import Observation
 
 WARM_UP = 5  # updates that are not counted
 BROKEN = "task 0"

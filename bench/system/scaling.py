@@ -56,8 +56,8 @@ from agentrl_jax.service.controller.registry import Timers
 from agentrl_jax.service.protocol.link import WorkerLink
 from bench.system import virtual_time
 from bench.system.simulated_collector import episode_of, make_collector, turn_of
-from launch.comparisons import measured
-from launch.comparisons.measured import Observation
+from launch.reports import measured
+from launch.reports.measured import Observation
 
 TASK, GROUP, LONG_S = "task", 8, 1e9
 _TURN = turn_of(0)

@@ -33,7 +33,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons import measured
 from launch.comparisons.diagnostics import (
   Values,
   columns,
@@ -42,7 +41,7 @@ from launch.comparisons.diagnostics import (
 )
 from launch.comparisons.finals import MEAN, Change, Finals, contrast, finals
 from launch.comparisons.runs import Arm, read_arms
-from launch.reports import numbers
+from launch.reports import measured, numbers
 from launch.reports.summary import Score
 
 _BLOCK = re.compile(

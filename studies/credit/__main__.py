@@ -37,9 +37,9 @@ import numpy as np
 
 from environments.guessing.environment import REWARDS
 from environments.guessing.game import draw_game
-from launch.comparisons import measured
-from launch.comparisons.measured import Observation
 from launch.processes.terminal import plain_console
+from launch.reports import measured
+from launch.reports.measured import Observation
 from studies.credit.archer import RATES
 from studies.credit.curves import ARMS, learn_all
 from studies.credit.estimators import ESTIMATORS, Batch

@@ -1,7 +1,7 @@
 """Observations of learned critics: scores, a round of preferences, and curves.
 
 Each takes the policy to start from and the flags of `studies.credit`, and has
-an observation for each arm and seed (`launch.comparisons.measured`).
+an observation for each arm and seed (`launch.reports.measured`).
 
 Attempts and answers that were generated stand beside every result, since
 answers that are drawn at recorded states cost what answers in attempts cost. An
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from launch.comparisons.measured import Observation
+from launch.reports.measured import Observation
 from studies.credit import archer as credit_archer
 from studies.credit import rounds as credit_rounds
 from studies.credit.archer import Point

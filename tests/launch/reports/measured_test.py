@@ -8,7 +8,8 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons import markdown, measured
+from launch.comparisons import markdown
+from launch.reports import measured
 
 FOUND = [
   {"arm": "one, two", "sigma": 0.5, "rate": -1.0, "goal": "2"},
