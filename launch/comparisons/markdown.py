@@ -25,7 +25,7 @@ between sums of arms and between stages (`finals.contrast`), one a line:
   <!-- diagnostics: evidence/agentrl_diagnostics.csv -->
   <!-- end -->
 
-`measured` are what commands measured or simulated (`measured`).
+`measured` are what commands measured or simulated (`launch.reports.measured`).
 """
 
 import pathlib
