@@ -45,6 +45,8 @@ from launch.comparisons.check import (
 )
 from launch.config import command_line
 from launch.config.settings import read_settings
+from launch.experiments.planned import start_lines
+from launch.experiments.power import plan_lines, require_plan
 from launch.processes.terminal import plain_console
 from launch.reports.curves import RL
 from launch.reports.facts import ROOT, run_facts
@@ -56,6 +58,7 @@ from launch.sweeps.cells import (
   progress_of,
   require_same_configs,
   run_of,
+  state_of,
 )
 from launch.sweeps.display import SweepDisplay
 from launch.sweeps.jobs import render
@@ -67,10 +70,13 @@ CHECK_TASKS = 32  # of each environment, that the check attempts
 
 _ABLATION = flags.DEFINE_string("ablation", None, "A file with ARMS.")
 _ARMS = flags.DEFINE_list(
-  "arms", [], "Some of its arms; all, if none is named."
+  "arms", [], "Some of its arms; else those of its PLAN, or all."
 )
 _SEEDS = flags.DEFINE_integer(
-  "seeds", 5, "Number of seeds of each arm.", upper_bound=10_000
+  "seeds",
+  None,
+  "Number of seeds of each arm; those of the file's PLAN, or 5.",
+  upper_bound=10_000,
 )
 _FIRST_SEED = flags.DEFINE_integer("first_seed", 0, "The first of them.")
 _BUDGET = flags.DEFINE_string(
@@ -105,11 +111,11 @@ def split_arguments(
 
 
 def load_configs(
-  plan: SweepPlan, folder: pathlib.Path
+  plan: SweepPlan, folder: pathlib.Path, cells: Sequence[Cell]
 ) -> dict[Cell, ml_collections.ConfigDict]:
-  """Loads the config of every cell. Raises `ConfigError` if one cannot work."""
+  """Loads the configs of cells. Raises `ConfigError` if one cannot work."""
   configs = {}
-  for cell in plan.cells:
+  for cell in cells:
     try:
       configs[cell] = command_line.load_config(plan.arguments(cell, folder))
       read_settings(configs[cell])
@@ -284,6 +290,26 @@ def _time_line(
   )
 
 
+def _experiment_lines(plan: SweepPlan, folder: pathlib.Path) -> list[str]:
+  """Says what the plan of the experiment is, and what is not run as planned.
+
+  Raises `ConfigError` for a plan that cannot show what it asks.
+  """
+  experiment = plan.experiment
+  if experiment is None:
+    return [
+      f"{plan.ablation} has no PLAN: this sweep is exploratory, and its report "
+      "judges no outcome that was chosen before"
+    ]
+  cells = [Cell(arm, plan.seeds[0]) for arm in experiment.arms]
+  configs = load_configs(plan, folder, cells)
+  require_plan(experiment, configs)
+  return [
+    *plan_lines(experiment, len(configs[cells[0]].tasks.names)),
+    *start_lines(experiment, plan, configs),
+  ]
+
+
 def _interrupt(number: int, frame: object) -> NoReturn:
   del number, frame
   raise KeyboardInterrupt
@@ -307,7 +333,8 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
       f"--cores={_CORES.value} of each cell must be from 1 to the "
       f"{budget.cores} of --budget"
     )
-  configs = load_configs(plan, folder)
+  configs = load_configs(plan, folder, plan.cells)
+  planned = _experiment_lines(plan, folder)
   if _RENDER.value:
     CONSOLE.print(
       "\n---\n".join(render(plan, name, _RENDER.value, options)),
@@ -317,10 +344,17 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
     )
     return 0
   require_same_configs(configs, folder)
-  for line in equal_arms(configs):
+  for line in (*planned, *equal_arms(configs)):
     CONSOLE.print(line, soft_wrap=True, highlight=False)
   folder.mkdir(parents=True, exist_ok=True)
-  write_record(plan, folder, run_facts(seed=plan.seeds[0], devices=[]))
+  states = [state_of(run) for run in (folder / "cells").glob("*")]
+  write_record(
+    plan,
+    folder,
+    run_facts(seed=plan.seeds[0], devices=[]),
+    cells_finished=states.count(CellState.FINISHED),
+    cells_begun=len(states) - states.count(CellState.WAITING),
+  )
   if _CHECK.value:
     return check(plan, configs, folder, budget)
   return 1 if sweep(plan, configs, folder, budget) else 0

@@ -47,6 +47,7 @@ LAUNCH_ROOMS = (
   "launch.planning",
   "launch.sweeps",
   "launch.comparisons",
+  "launch.experiments",
 )
 LIBRARY = {"agentrl_jax", "environments", "configs"}
 # A floor may import itself, what EVERYONE_MAY, and what is named here. Of those

@@ -6,6 +6,7 @@ seeds can show, and the time.
 """
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -102,24 +103,37 @@ def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
   return sentences
 
 
+def configs_that_are_equal(
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+) -> set[frozenset[str]]:
+  """Returns the pairs of arms whose configs differ in nothing."""
+  first_seed = min(cell.seed for cell in configs)
+  texts: dict[str, str] = {}
+  for cell, config in configs.items():
+    if cell.seed == first_seed:
+      values = {k: v for k, v in config.to_dict().items() if k not in _OF_A_RUN}
+      texts[cell.arm] = repr(sorted(values.items()))
+  return {
+    frozenset(pair)
+    for pair in itertools.combinations(texts, 2)
+    if texts[pair[0]] == texts[pair[1]]
+  }
+
+
 def equal_arms(
   configs: Mapping[Cell, ml_collections.ConfigDict],
 ) -> list[str]:
   """Names arms whose config is that of another one."""
-  first_seed = min(cell.seed for cell in configs)
-  seen: dict[str, str] = {}
+  pairs = configs_that_are_equal(configs)
+  arms = list(dict.fromkeys(cell.arm for cell in configs))
   sentences = []
-  for cell, config in configs.items():
-    if cell.seed != first_seed:
-      continue
-    values = {k: v for k, v in config.to_dict().items() if k not in _OF_A_RUN}
-    text = repr(sorted(values.items()))
-    if text in seen:
+  for place, arm in enumerate(arms):
+    same = [a for a in arms[:place] if frozenset((a, arm)) in pairs]
+    if same:
       sentences.append(
-        f"{cell.arm} has the same config as {seen[text]}: it can show nothing, "
-        "unless it is meant as a negative control."
+        f"{arm} has the same config as {same[0]}: it can show nothing, unless "
+        "it is meant as a negative control."
       )
-    seen.setdefault(text, cell.arm)
   return sentences
 
 

@@ -21,10 +21,12 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import reading, write_whole
+from configs.experiment import ExperimentPlan
 from launch.storage.shared_stages import hash_of, shared_keys
 
 RECORD = "sweep.json"
 FORMAT = 1
+NUM_SEEDS = 5  # of each arm, where neither the command nor a plan says it
 SET_BY_SWEEP = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
 _STEPS = "--config.train.steps="
 _ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -51,6 +53,7 @@ class SweepPlan:
   arms: Mapping[str, Mapping[str, Any]]  # the keys that each changes
   seeds: Sequence[int]
   overrides: Sequence[str]  # --config.key=value, of every cell
+  experiment: ExperimentPlan | None = None  # exploratory, if none
 
   @property
   def cells(self) -> list[Cell]:
@@ -79,15 +82,59 @@ class SweepPlan:
     ]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordedExperiment:
+  """A plan of an experiment, and how far the sweep was when it got it."""
+
+  plan: ExperimentPlan | None  # none: it was taken out of the file
+  commit: str
+  cells_finished: int
+  cells_begun: int
+
+
 def make_plan(
   ablation: str,
   *,
   arms: Sequence[str],
-  num_seeds: int,
+  num_seeds: int | None,
   first_seed: int,
   overrides: Sequence[str],
 ) -> SweepPlan:
-  """Reads the file of an ablation; `arms` are those to run, () for all."""
+  """Reads the file of an ablation.
+
+  `arms` are those to run; () for those of the file's PLAN, or all. Without
+  `num_seeds` there are as many as in the PLAN, or `NUM_SEEDS`.
+  """
+  contents = _read_ablation(ablation)
+  defined = contents["ARMS"]
+  for arm in arms:
+    if arm not in defined:
+      raise ConfigError(
+        f"--arms={arm} is not one of {', '.join(defined)}"
+        f"{suggestion(arm, defined)}"
+      )
+  if taken := [word for word in overrides if _key_of(word) in SET_BY_SWEEP]:
+    raise ConfigError(
+      f"{' '.join(taken)}: a sweep sets {', '.join(SET_BY_SWEEP)} of each "
+      "cell; see --seeds, --first_seed and --folder"
+    )
+  experiment = _experiment(ablation, contents.get("PLAN"), defined)
+  if num_seeds is None:
+    num_seeds = experiment.seeds if experiment else NUM_SEEDS
+  if num_seeds < 1:
+    raise ConfigError(f"--seeds={num_seeds} must be at least 1")
+  planned = [a for a in defined if not experiment or a in experiment.arms]
+  return SweepPlan(
+    ablation=ablation,
+    arms={arm: dict(defined[arm]) for arm in arms or planned},
+    seeds=range(first_seed, first_seed + num_seeds),
+    overrides=list(overrides),
+    experiment=experiment,
+  )
+
+
+def _read_ablation(ablation: str) -> dict[str, Any]:
+  """Returns what the file defines; its ARMS can be run."""
   path = pathlib.Path(ablation)
   if not path.is_file():
     others = [str(p) for p in sorted(path.parent.glob("[!_]*.py"))]
@@ -95,33 +142,36 @@ def make_plan(
       f"--ablation={ablation} is no file{suggestion(ablation, others)}; name "
       "one with ARMS, such as configs/ablations/agentrl.py"
     )
-  defined = runpy.run_path(ablation).get("ARMS")
-  if not isinstance(defined, Mapping) or not defined:
+  contents = runpy.run_path(ablation)
+  arms = contents.get("ARMS")
+  if not isinstance(arms, Mapping) or not arms:
     raise ConfigError(
       f"--ablation={ablation} defines no ARMS, a dict of names and the keys "
       "that they change: configs/ablations/agentrl.py is an example"
     )
-  for arm in arms:
-    if arm not in defined:
-      raise ConfigError(
-        f"--arms={arm} is not one of {', '.join(defined)}"
-        f"{suggestion(arm, defined)}"
-      )
-  for arm, keys in defined.items():
+  for arm, keys in arms.items():
     _require_usable(ablation, arm, keys)
-  if taken := [word for word in overrides if _key_of(word) in SET_BY_SWEEP]:
+  return contents
+
+
+def _experiment(
+  ablation: str, found: object, arms: Mapping[str, Any]
+) -> ExperimentPlan | None:
+  """Returns the file's PLAN, whose arms must be those of the file."""
+  if found is None:
+    return None
+  if not isinstance(found, ExperimentPlan):
     raise ConfigError(
-      f"{' '.join(taken)}: a sweep sets {', '.join(SET_BY_SWEEP)} of each "
-      "cell; see --seeds, --first_seed and --folder"
+      f"{ablation}: PLAN is {found!r:.80}, and must be an ExperimentPlan of "
+      "configs/experiment.py"
     )
-  if num_seeds < 1:
-    raise ConfigError(f"--seeds={num_seeds} must be at least 1")
-  return SweepPlan(
-    ablation=ablation,
-    arms={arm: dict(defined[arm]) for arm in arms or defined},
-    seeds=range(first_seed, first_seed + num_seeds),
-    overrides=list(overrides),
-  )
+  for arm in found.arms:
+    if arm not in arms:
+      raise ConfigError(
+        f"{ablation}: the plan's arm {arm!r} is not one of {', '.join(arms)}"
+        f"{suggestion(arm, arms)}"
+      )
+  return found
 
 
 def _require_usable(ablation: str, arm: Any, keys: Any) -> None:
@@ -153,12 +203,19 @@ def stages_of(config: ml_collections.ConfigDict) -> str:
 
 
 def write_record(
-  plan: SweepPlan, folder: pathlib.Path, facts: Mapping[str, Any]
+  plan: SweepPlan,
+  folder: pathlib.Path,
+  facts: Mapping[str, Any],
+  *,
+  cells_finished: int = 0,
+  cells_begun: int = 0,
 ) -> None:
   """Writes the plan; one that the folder has is extended.
 
-  Arms, seeds and updates (train.steps) may be added. Raises `ConfigError` if an
-  arm or the overrides differ from those of the cells that are there.
+  Arms, seeds and updates (train.steps) may be added. An experiment's plan that
+  has changed is kept beside those before it, with the numbers of cells that had
+  begun and finished by then. Raises `ConfigError` if an arm or the overrides
+  differ from those of the cells that are there.
   """
   path = folder / RECORD
   before = _read(path) if path.exists() else None
@@ -169,6 +226,14 @@ def write_record(
     "seeds": list(plan.seeds),
     "overrides": list(plan.overrides),
     "starts": [dict(facts)],
+    "experiments": [
+      {
+        "plan": plan.experiment and dataclasses.asdict(plan.experiment),
+        "commit": facts.get("commit", "unknown"),
+        "cells_finished": cells_finished,
+        "cells_begun": cells_begun,
+      }
+    ],
   }
   now = json.loads(json.dumps(now, default=str))
   if before:
@@ -176,7 +241,44 @@ def write_record(
     now["arms"] = before["arms"] | now["arms"]
     now["seeds"] = sorted({*before["seeds"], *now["seeds"]})
     now["starts"] = before["starts"] + now["starts"]
+  had = before["experiments"] if before else []
+  now["experiments"] = _appended(had, now["experiments"])
   write_whole(path, json.dumps(now, indent=2))
+
+
+def _appended(
+  before: list[dict[str, Any]], now: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+  """Adds an experiment's plan to those before it, if it is another one."""
+  had = before[-1]["plan"] if before else None
+  return before if had == now[0]["plan"] else before + now
+
+
+def read_experiments(folder: pathlib.Path) -> list[RecordedExperiment]:
+  """Reads the plans of a folder's experiment, each that it has had.
+
+  Empty if none was recorded, as in an exploratory sweep.
+  """
+  path = folder / RECORD
+  entries = _read(path)["experiments"] if path.exists() else []
+  with reading(path):
+    found = [
+      RecordedExperiment(
+        plan=_experiment_of(entry["plan"]),
+        commit=str(entry["commit"]),
+        cells_finished=int(entry["cells_finished"]),
+        cells_begun=int(entry["cells_begun"]),
+      )
+      for entry in entries
+    ]
+  return found if any(each.plan for each in found) else []
+
+
+def _experiment_of(fields: Mapping[str, Any] | None) -> ExperimentPlan | None:
+  if fields is None:
+    return None
+  lists = {k: tuple(v) for k, v in fields.items() if isinstance(v, list)}
+  return ExperimentPlan(**{**fields, **lists})
 
 
 def read_record(folder: pathlib.Path) -> SweepPlan:
@@ -206,6 +308,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         f"reads format {FORMAT}: choose another --folder"
       )
     lists = {name: list(found[name]) for name in ("seeds", "overrides")}
+    found["experiments"] = list(found.get("experiments", []))  # older: none
     found |= lists | {"starts": list(found["starts"])}
     found["arms"] = {name: dict(keys) for name, keys in found["arms"].items()}
     if any(type(seed) is not int for seed in lists["seeds"]):

@@ -1,0 +1,1 @@
+"""Plans of experiments: checked before a sweep, and compared with it after."""

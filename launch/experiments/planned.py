@@ -1,0 +1,299 @@
+"""Plan of a sweep's experiment against the sweep that was run.
+
+The plan that counts is the last one that was recorded before a cell had
+finished. Its verdict is on the primary outcome alone: the paired difference
+with the interval of the plan's level, in the plan's own words.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import ml_collections
+from scipy import stats
+
+from agentrl_jax.errors import ConfigError
+from configs.experiment import SAMPLED, Contrast, ExperimentPlan
+from launch.comparisons.finals import contrast
+from launch.comparisons.runs import Arm, Run
+from launch.comparisons.statistics import LEVEL, PairedDifference
+from launch.comparisons.training import with_training
+from launch.reports import numbers
+from launch.sweeps.cells import CellState
+from launch.sweeps.plan import (
+  Cell,
+  RecordedExperiment,
+  SweepPlan,
+  read_experiments,
+  read_record,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+  """A plan, and what became of it, as sentences."""
+
+  plan: ExperimentPlan
+  deviations: Sequence[str]  # what was run otherwise than planned
+  verdicts: Sequence[str]  # on each contrast, then on each control
+
+
+def planned(folder: pathlib.Path, arms: Sequence[Arm]) -> Planned | None:
+  """Compares a sweep's folder with its plan; None for an exploratory sweep.
+
+  `arms` are those of `read_arms([folder])`. Raises `ConfigError` for a record
+  that cannot be read.
+  """
+  history = read_experiments(folder)
+  if not history:
+    return None
+  plan = plan_that_counts(history)
+  return Planned(
+    plan,
+    [
+      *history_lines(history),
+      *_arm_and_seed_lines(plan, arms),
+      *_size_lines(plan, arms),
+      *_override_lines(read_record(folder).overrides),
+    ],
+    judge(plan, with_training(arms)),
+  )
+
+
+def plan_that_counts(history: Sequence[RecordedExperiment]) -> ExperimentPlan:
+  """Returns the last plan from before a cell had finished, else the first."""
+  plans = [each for each in history if each.plan]
+  before = [each for each in plans if not each.cells_finished]
+  plan = (before[-1] if before else plans[0]).plan
+  assert plan is not None  # `plans` has none without
+  return plan
+
+
+def history_lines(history: Sequence[RecordedExperiment]) -> list[str]:
+  """Says which plans came after their outcome could be known."""
+  lines = []
+  for place, each in enumerate(history):
+    if each.cells_finished:
+      when = f"after {each.cells_finished} cells had finished"
+    elif (
+      each.cells_begun and each.plan and each.plan.mode.startswith("training")
+    ):
+      when = f"after {each.cells_begun} cells had begun"
+    else:
+      continue
+    if place == 0:
+      lines.append(f"the plan was written {when}")
+    else:
+      changed = _changes(history[place - 1].plan, each.plan)
+      lines.append(f"the plan was changed {when}: {changed}")
+  return lines
+
+
+def _changes(before: ExperimentPlan | None, now: ExperimentPlan | None) -> str:
+  if before is None or now is None:
+    return "it was put back" if now else "it was taken out"
+  old, new = dataclasses.asdict(before), dataclasses.asdict(now)
+  return "; ".join(
+    f"{name} was {old[name]!r} and is {new[name]!r}"
+    for name in new
+    if old[name] != new[name]
+  )
+
+
+def start_lines(
+  plan: ExperimentPlan,
+  sweep: SweepPlan,
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+) -> list[str]:
+  """Says what a command is about to run otherwise than planned.
+
+  `configs` are those of the plan's arms, with the command's overrides.
+  """
+  lines = []
+  if left := [arm for arm in plan.arms if arm not in sweep.arms]:
+    lines.append(f"the plan's arms {', '.join(left)} are not run by this")
+  seeds = len(sweep.seeds)
+  if seeds != plan.seeds:
+    lines.append(f"this runs {seeds} seeds, and the plan has {plan.seeds}")
+  key = "num_sampled" if plan.mode == SAMPLED else "num_tasks"
+  sizes = {config.evaluation[key] for config in configs.values()}
+  if plan.num_tasks and sizes != {plan.num_tasks}:
+    lines.append(
+      f"evaluation.{key} is {', '.join(map(str, sorted(sizes)))}, and the plan "
+      f"has {plan.num_tasks}"
+    )
+  return [f"not as planned: {line}" for line in lines]
+
+
+def _arm_and_seed_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
+  by_name = {arm.name: arm for arm in arms}
+  lines = []
+  if missing := [name for name in plan.arms if name not in by_name]:
+    lines.append(f"arms of the plan that were not run: {', '.join(missing)}")
+  if other := [name for name in by_name if name not in plan.arms]:
+    lines.append(f"arms that the plan does not have: {', '.join(other)}")
+  for name in plan.arms:
+    runs = by_name[name].runs if name in by_name else {}
+    finished = sum(r.state is CellState.FINISHED for r in runs.values())
+    if name in by_name and finished < plan.seeds:
+      lines.append(
+        f"{name} has {finished} finished seeds, and the plan {plan.seeds}"
+        + _unfinished(list(runs.values()))
+      )
+  extra = _num_seeds(plan, arms) - plan.seeds
+  if extra > 0:
+    lines.append(
+      f"{extra} seeds more than the plan's {plan.seeds} were run: a further "
+      "look, for which the level is corrected"
+    )
+  return lines
+
+
+def _unfinished(runs: Sequence[Run]) -> str:
+  left = [r for r in runs if r.state is not CellState.FINISHED]
+  each = ", ".join(f"{run.name} {run.state.value}" for run in left)
+  return f" ({each})" if each else ""
+
+
+def _num_seeds(plan: ExperimentPlan, arms: Sequence[Arm]) -> int:
+  """Returns the most seeds that an arm of the plan has finished."""
+  return max(
+    (
+      sum(run.state is CellState.FINISHED for run in arm.runs.values())
+      for arm in arms
+      if arm.name in plan.arms
+    ),
+    default=0,
+  )
+
+
+def _size_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
+  """Names the evaluations of the primary outcome that have another size."""
+  sizes: dict[int, list[str]] = {}
+  for arm in arms:
+    for run in arm.runs.values() if arm.name in plan.arms else ():
+      evaluation = run.evaluation(plan.stage, plan.mode)
+      for score in evaluation.tasks.values() if evaluation else ():
+        sizes.setdefault(score.n, []).append(arm.name)
+  return [
+    f"{', '.join(dict.fromkeys(names))}: the {plan.mode} evaluation has {n} "
+    f"tasks, and the plan {plan.num_tasks}"
+    for n, names in sorted(sizes.items())
+    if plan.num_tasks and n != plan.num_tasks
+  ]
+
+
+def _override_lines(overrides: Sequence[str]) -> list[str]:
+  if not overrides:
+    return []
+  return [f"options that the file does not have: {' '.join(overrides)}"]
+
+
+# --- The verdict --------------------------------------------------------------
+
+
+def judge(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
+  """Judges the primary outcome, and then the controls."""
+  looks = plan.looks + (_num_seeds(plan, arms) > plan.seeds)
+  level = plan.level * plan.looks / looks
+  return [
+    *(_verdict(plan, text, arms, level) for text in plan.contrasts),
+    *(_control(plan, text, arms, level) for text in plan.controls),
+  ]
+
+
+def _difference(
+  plan: ExperimentPlan, text: str, arms: Sequence[Arm], level: float
+) -> PairedDifference | str:
+  """Returns the difference with its interval, or why there is none."""
+  sides = Contrast.parse(text)
+  try:
+    change = contrast(arms, plan.stage, plan.mode, sides.after, sides.before)
+  except ConfigError as error:
+    return f"not measured: {error}"
+  found = change.tasks.get(plan.task) if change else None
+  if change and found is None and len(change.tasks) == 1 == _num_tasks(arms):
+    found = next(iter(change.tasks.values()))  # the mean of one task
+  if found is None:
+    return (
+      f"not measured: no seed has been evaluated {plan.mode} on {plan.task} on "
+      "both sides"
+    )
+  if found.n < 2:
+    return f"{numbers.points(found.mean)} points with 1 seed: no verdict"
+  degrees = found.n - 1
+  wider = stats.t.ppf(1 - level / 2, degrees) / stats.t.ppf(
+    (1 + LEVEL) / 2, degrees
+  )
+  return dataclasses.replace(
+    found,
+    low=float(found.mean - wider * (found.mean - found.low)),
+    high=float(found.mean + wider * (found.high - found.mean)),
+  )
+
+
+def _num_tasks(arms: Sequence[Arm]) -> int:
+  return len(
+    {
+      task
+      for arm in arms
+      for run in arm.runs.values()
+      for evaluation in run.evaluations
+      if evaluation.stage == "rl" and evaluation.mode in ("greedy", SAMPLED)
+      for task in evaluation.tasks
+    }
+  )
+
+
+def _verdict(
+  plan: ExperimentPlan, text: str, arms: Sequence[Arm], level: float
+) -> str:
+  found = _difference(plan, text, arms, level)
+  if isinstance(found, str):
+    return f"{text}: {found}"
+  measured = f"{text}: {_measured(found, level)}"
+  if found.n < plan.seeds and plan.looks == 1:
+    return (
+      f"{measured}. No verdict: the plan has one look, at {plan.seeds} seeds"
+    )
+  return f"{measured}. {_meaning(plan, found)}"
+
+
+def _measured(found: PairedDifference, level: float) -> str:
+  interval = numbers.signed_interval(found.low, found.high)
+  return (
+    f"{numbers.points(found.mean)} points ({100 * (1 - level):.3g} % interval "
+    f"{interval}, {found.n} seeds)"
+  )
+
+
+def _meaning(plan: ExperimentPlan, found: PairedDifference) -> str:
+  if found.low > 0:
+    return f"Higher: {plan.higher}"
+  if found.high < 0:
+    return f"Lower: {plan.lower}"
+  least = plan.least_difference / 100
+  if (found.high - found.low) / 2 > least:
+    return (
+      f"No verdict: it could not have shown {plan.least_difference:g} points, "
+      "since the interval is wider on either side"
+    )
+  if found.low < -least or found.high > least:
+    return (
+      f"No verdict: no difference is shown, and {plan.least_difference:g} "
+      "points are not excluded"
+    )
+  return f"Neither: {plan.neither}"
+
+
+def _control(
+  plan: ExperimentPlan, text: str, arms: Sequence[Arm], level: float
+) -> str:
+  found = _difference(plan, text, arms, level)
+  if isinstance(found, str):
+    return f"control {text}: {found}"
+  is_null = found.low <= 0 <= found.high
+  end = (
+    "null, as it must be" if is_null else "not null: look for what is broken"
+  )
+  return f"control {text}: {_measured(found, level)}. It is {end}"

@@ -1,0 +1,260 @@
+"""A sweep that was not run as planned says so, and is judged as planned."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+from absl.testing import absltest, parameterized
+
+from agentrl_jax.errors import ConfigError
+from launch.comparisons.runs import Arm, Run
+from launch.experiments import planned
+from launch.reports.summary import Evaluation, Score
+from launch.sweeps.cells import CellState
+from launch.sweeps.plan import (
+  SweepPlan,
+  make_plan,
+  read_experiments,
+  read_record,
+  write_record,
+)
+from tests.configs.experiment_test import a_plan
+
+ARMS = {"full": {}, "no_norm": {"loss.clip_high": 0.5}}
+
+
+def arm(name, successes, n=512, state=CellState.FINISHED):
+  """An arm with a run for each success, in percent."""
+  runs = {}
+  for seed, success in enumerate(successes):
+    share = success / 100
+    score = Score(n=n, success=share, low=share, high=share, reward=share)
+    runs[seed] = Run(
+      name=f"{name}-s{seed}",
+      seed=seed,
+      state=state,
+      evaluations=[Evaluation("rl", "greedy", {"sums": score})],
+    )
+  return Arm(name, {}, runs)
+
+
+def sweep(experiment=None, **changes) -> SweepPlan:
+  return SweepPlan(
+    **{
+      "ablation": "mine.py",
+      "arms": ARMS,
+      "seeds": range(5),
+      "overrides": [],
+      "experiment": experiment,
+      **changes,
+    }
+  )
+
+
+FULL = [50.0, 52.0, 48.0, 51.0, 49.0]
+
+
+class JudgeTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ([9, 10, 11, 10, 10], "Higher: it helps."),
+    ([-9, -10, -11, -10, -10], "Lower: it harms."),
+    ([1, -1, 0.5, -0.5, 0], "Neither: it does nothing that matters."),
+    ([9, -9, 9, -9, 0], "it could not have shown 5 points"),
+    ([6, 0, 5, 1, 0], "5 points are not excluded"),
+  )
+  def test_the_verdict_is_in_the_words_of_the_plan(self, changes, words):
+    after = [a + b for a, b in zip(FULL, changes, strict=True)]
+    (verdict,) = planned.judge(
+      a_plan(), [arm("full", FULL), arm("no_norm", after)]
+    )
+    self.assertIn(words, verdict)
+    self.assertIn("(95 % interval ", verdict)
+
+  def test_no_verdict_before_the_planned_seeds(self):
+    after = [s + 10 + i for i, s in enumerate(FULL)]
+    arms = [arm("full", FULL[:3]), arm("no_norm", after[:3])]
+    (verdict,) = planned.judge(a_plan(), arms)
+    self.assertIn("No verdict: the plan has one look, at 5 seeds", verdict)
+    (verdict,) = planned.judge(a_plan(looks=2), arms)
+    self.assertIn("97.5 % interval", verdict)
+    self.assertIn("Higher: it helps.", verdict)
+
+  def test_more_seeds_than_planned_are_a_further_look(self):
+    after = [s + 10 for s in FULL]
+    arms = [arm("full", FULL), arm("no_norm", after)]
+    plan = a_plan(seeds=4)
+    (verdict,) = planned.judge(plan, arms)
+    self.assertIn("97.5 % interval", verdict)
+
+  def test_an_arm_that_was_not_run_is_not_measured_and_not_null(self):
+    (verdict,) = planned.judge(a_plan(), [arm("full", FULL)])
+    self.assertIn("not measured: no arm 'no_norm'", verdict)
+    self.assertNotIn("null", verdict)
+    (verdict,) = planned.judge(
+      a_plan(mode="sampled"), [arm("full", FULL), arm("no_norm", FULL)]
+    )
+    self.assertIn("not measured: no seed has been evaluated sampled", verdict)
+
+  def test_controls_that_differ_are_said(self):
+    plan = a_plan(controls=("again - full",))
+    arms = [arm("full", FULL), arm("no_norm", FULL)]
+    same = arm("again", [51.0, 51.0, 49.0, 50.0, 49.0])
+    apart = arm("again", [s + 9 + i for i, s in enumerate(FULL)])
+    self.assertIn("null, as it must be", planned.judge(plan, [*arms, same])[1])
+    self.assertIn("not null", planned.judge(plan, [*arms, apart])[1])
+
+
+class PlannedTest(absltest.TestCase):
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def test_a_sweep_without_a_plan_is_exploratory(self):
+    self.assertIsNone(planned.planned(self.folder, []))
+    write_record(sweep(), self.folder, {})
+    write_record(sweep(), self.folder, {})
+    self.assertIsNone(planned.planned(self.folder, []))
+
+  def test_what_was_run_as_planned_has_nothing_to_say(self):
+    write_record(sweep(a_plan()), self.folder, {"commit": "a"})
+    write_record(sweep(a_plan()), self.folder, {"commit": "b"})
+    self.assertLen(read_experiments(self.folder), 1)
+    found = planned.planned(
+      self.folder, [arm("full", FULL), arm("no_norm", FULL)]
+    )
+    self.assertEqual(found.plan, a_plan())
+    self.assertEqual(found.deviations, [])
+
+  def test_everything_that_was_run_otherwise_is_said(self):
+    options = ["--config.train.steps=8"]
+    write_record(sweep(a_plan(), overrides=options), self.folder, {})
+    arms = [
+      arm("full", [*FULL, 50.0], n=64),
+      arm("other", FULL),
+      arm("no_norm", FULL[:2], state=CellState.STOPPED),
+    ]
+    text = "\n".join(planned.planned(self.folder, arms).deviations)
+    for sentence in (
+      "arms that the plan does not have: other",
+      "no_norm has 0 finished seeds, and the plan 5 (no_norm-s0 stopped",
+      "1 seeds more than the plan's 5 were run: a further look",
+      "full: the greedy evaluation has 64 tasks, and the plan 512",
+      "options that the file does not have: --config.train.steps=8",
+    ):
+      self.assertIn(sentence, text)
+    text = "\n".join(planned.planned(self.folder, arms[:1]).deviations)
+    self.assertIn("arms of the plan that were not run: no_norm", text)
+
+  def test_a_plan_that_changed_with_the_data_is_said_and_does_not_count(self):
+    write_record(sweep(a_plan(seeds=4)), self.folder, {})
+    write_record(sweep(a_plan()), self.folder, {}, cells_begun=1)
+    late = a_plan(mode="sampled")
+    write_record(sweep(late), self.folder, {}, cells_begun=4, cells_finished=3)
+    write_record(sweep(), self.folder, {}, cells_begun=4, cells_finished=4)
+    found = planned.planned(self.folder, [])
+    self.assertEqual(found.plan, a_plan())
+    self.assertContainsSubset(
+      [
+        "the plan was changed after 3 cells had finished: mode was 'greedy' "
+        "and is 'sampled'",
+        "the plan was changed after 4 cells had finished: it was taken out",
+      ],
+      found.deviations,
+    )
+    self.assertNotIn("seeds was", "".join(found.deviations))
+
+  def test_a_plan_that_was_written_after_the_data(self):
+    write_record(sweep(), self.folder, {})
+    write_record(sweep(a_plan()), self.folder, {}, cells_finished=2)
+    found = planned.planned(self.folder, [])
+    self.assertIn(
+      "the plan was written after 2 cells had finished", found.deviations
+    )
+
+  def test_training_is_seen_as_soon_as_cells_have_begun(self):
+    training = a_plan(mode="training, equal episodes", num_tasks=0)
+    write_record(sweep(training), self.folder, {}, cells_begun=2)
+    self.assertIn(
+      "the plan was written after 2 cells had begun",
+      planned.planned(self.folder, []).deviations,
+    )
+
+  def test_a_record_from_before_plans_is_read(self):
+    write_record(sweep(), self.folder, {})
+    path = self.folder / "sweep.json"
+    path.write_text(path.read_text().replace('"experiments"', '"other"'))
+    self.assertEqual(read_experiments(self.folder), [])
+    self.assertIsNone(read_record(self.folder).experiment)
+
+  def test_a_recorded_plan_that_is_damaged_is_refused(self):
+    write_record(sweep(a_plan()), self.folder, {})
+    path = self.folder / "sweep.json"
+    for broken in ('"seeds": 0', '"seed": 5'):
+      text = path.read_text()
+      path.write_text(text.replace('"seeds": 5', broken))
+      with self.assertRaises(ConfigError):
+        read_experiments(self.folder)
+      path.write_text(text)
+
+  def test_a_command_that_departs_from_the_plan_says_so(self):
+    from tests.launch.experiments.power_test import cells_of
+
+    few = sweep(a_plan(), arms={"full": {}}, seeds=[0])
+    lines = planned.start_lines(
+      a_plan(), few, cells_of(full={"evaluation.num_tasks": 16})
+    )
+    self.assertEqual(
+      lines,
+      [
+        "not as planned: the plan's arms no_norm are not run by this",
+        "not as planned: this runs 1 seeds, and the plan has 5",
+        "not as planned: evaluation.num_tasks is 16, and the plan has 512",
+      ],
+    )
+
+
+class MakePlanTest(parameterized.TestCase):
+  def made(self, text, **changes):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    path = folder / "mine.py"
+    fields = dataclasses.asdict(a_plan())
+    path.write_text(
+      "from configs.experiment import ExperimentPlan\n"
+      "ARMS = {'full': {}, 'other': {'seed_of': 1}, 'no_norm': {}}\n"
+      f"FIELDS = {fields!r}\n{text}\n"
+    )
+    given = {"arms": [], "num_seeds": None, "first_seed": 0, "overrides": []}
+    return make_plan(str(path), **{**given, **changes})
+
+  def test_arms_and_seeds_are_those_of_the_plan(self):
+    found = self.made("PLAN = ExperimentPlan(**{**FIELDS, 'seeds': 7})")
+    self.assertEqual(list(found.arms), ["full", "no_norm"])
+    self.assertLen(found.seeds, 7)
+    self.assertEqual(found.experiment, a_plan(seeds=7))
+    found = self.made(
+      "PLAN = ExperimentPlan(**FIELDS)", arms=["other"], num_seeds=2
+    )
+    self.assertEqual(list(found.arms), ["other"])
+    self.assertLen(found.seeds, 2)
+
+  def test_without_a_plan_all_arms_run_with_five_seeds(self):
+    found = self.made("")
+    self.assertLen(found.arms, 3)
+    self.assertLen(found.seeds, 5)
+    self.assertIsNone(found.experiment)
+
+  @parameterized.parameters(
+    (
+      "PLAN = ExperimentPlan(**{**FIELDS, 'contrasts': ('no_nrm - full',)})",
+      "plan's arm 'no_nrm' is not one of .*did you mean no_norm",
+    ),
+    ("PLAN = FIELDS", "must be an ExperimentPlan"),
+    ("PLAN = ExperimentPlan(**{**FIELDS, 'seeds': 0})", "seeds must be"),
+  )
+  def test_a_plan_that_cannot_be_run_is_refused(self, text, sentence):
+    with self.assertRaisesRegex(ConfigError, sentence):
+      self.made(text)
+
+
+if __name__ == "__main__":
+  absltest.main()
