@@ -14,6 +14,7 @@ import os
 import pathlib
 import statistics
 import tempfile
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +88,7 @@ def assert_equal(update: _Updates, results) -> None:
   )
 
 
-def square_product():
+def square_product() -> Callable[[], timing.Times]:
   """Returns a function that times one 2048 x 2048 product."""
   a, b = jax.random.normal(jax.random.key(1), (2, WIDTH, WIDTH))
   product = jax.jit(jnp.matmul).lower(a, b).compile()

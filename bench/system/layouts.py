@@ -34,10 +34,10 @@ has more devices for one thing, the colocated layout.
 
 import argparse
 import asyncio
-import csv
 import dataclasses
 import itertools
 import math
+import pathlib
 import random
 import statistics
 import sys
@@ -45,11 +45,11 @@ from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
 from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.files import writing
 from bench.system import pipeline, virtual_time
 from bench.system.devices import Devices
 from bench.system.pipeline import Found, Pipeline
 from configs import base
+from launch.reports import measured
 
 PLACES = 32  # of a device
 GROUP_SIZE, GROUPS = 8, 32
@@ -311,61 +311,29 @@ def settings(options: argparse.Namespace) -> Iterator[Setting]:
     yield Setting(**dict(zip(names, chosen, strict=True)), steps=options.steps)
 
 
-def markdown(rows: Sequence[Row]) -> Iterator[str]:
-  """Yields a table: a line per setting and arm, a column per sigma.
-
-  A cell has the speed-up, the share of the bound, and k + (N - k).
-  """
-  sigmas = sorted({row.sigma for row in rows})
-  yield (
-    "| play : update | fixed | devices | switch | seed | arm | "
-    + " | ".join(f"σ = {sigma:g}" for sigma in sigmas)
-    + " |"
+def words(staleness: Sequence[int]) -> str:
+  """Returns the words of the table: what its rows and columns are."""
+  split_at = "{speed_up:.2f} ({playing} play)"
+  columns = [
+    ("spread", "{spread:.2f}", "colocated"),
+    ("colocated, of bound", "{share_of_bound:.2f}", "colocated"),
+    ("speed-up: split", split_at, "split"),
+    ("oversampled", "{speed_up:.2f} (length {length:.2f})", "oversampled"),
+    *(
+      (f"max_staleness {n}", split_at, f"asynchronous; max_staleness={n}")
+      for n in staleness
+    ),
+  ]
+  return "\n".join(
+    [
+      "by fixed, devices, switch, seed, ratio, sigma",
+      *(f"{title} = {cell} where arm={arm}" for title, cell, arm in columns),
+    ]
   )
-  yield "|" + "---|" * (6 + len(sigmas))
-  lines: dict[tuple[object, ...], dict[float, Row]] = {}
-  for row in rows:
-    key = (row.ratio, row.fixed, row.devices, row.switch, row.seed, _arm(row))
-    lines.setdefault(key, {})[row.sigma] = row
-  for key, cells in lines.items():
-    texts = (f"{each:g}" if isinstance(each, float) else each for each in key)
-    yield (
-      f"| {' | '.join(map(str, texts))} | "
-      + " | ".join(_cell(cells[sigma]) for sigma in sigmas)
-      + " |"
-    )
-
-
-def _arm(row: Row) -> str:
-  if row.arm == "asynchronous":
-    return f"asynchronous, max_staleness {row.max_staleness}"
-  return row.arm
-
-
-def _cell(row: Row) -> str:
-  """Returns speed-up, share of the bound, and how the devices are split."""
-  parts = f"{row.playing} + {row.devices - row.playing}"
-  layout = "" if row.playing == row.devices else f", {parts}"
-  return f"{row.speed_up:.2f} ({row.share_of_bound:.2f}{layout})"
-
-
-def write(path: str, rows: Sequence[Row]) -> None:
-  """Writes a CSV file with a line per row."""
-  with writing(path), open(path, "w", newline="", encoding="utf-8") as file:
-    names = [field.name for field in dataclasses.fields(Row)]
-    writer = csv.DictWriter(file, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-      writer.writerow(
-        {
-          name: f"{value:.6g}" if isinstance(value, float) else value
-          for name, value in dataclasses.asdict(row).items()
-        }
-      )
 
 
 def main() -> None:
-  """Prints the table; writes raw rows to `--output`."""
+  """Prints the table; keeps its rows in `--output`."""
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
@@ -378,16 +346,15 @@ def main() -> None:
   parser.add_argument("--staleness", type=counts, default=[1, 2, 4])
   parser.add_argument("--steps", type=int, default=40)
   parser.add_argument("--seed", type=counts, default=[0])
-  parser.add_argument("--output", help="a CSV file for the raw rows")
+  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
   options = parser.parse_args()
-  rows: list[Row] = []
+  rows: list[dict[str, object]] = []
   for setting in settings(options):
-    rows += compare(setting, options.staleness)
+    rows += map(dataclasses.asdict, compare(setting, options.staleness))
     if options.output:
-      write(options.output, rows)  # as they come: a simulation takes minutes
+      measured.keep(options.output, rows)  # as they come: it takes minutes
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
-  for line in markdown(rows):
-    sys.stdout.write(f"{line}\n")
+  sys.stdout.write(measured.table(rows, words(options.staleness)))
 
 
 if __name__ == "__main__":
