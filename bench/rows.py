@@ -5,10 +5,14 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
+
+from launch.reports import measured
+from launch.reports.measured import Observation
 
 
 def run(
@@ -38,6 +42,7 @@ def run(
   parser.add_argument(
     "--llama_python", type=pathlib.Path, default=".venv-llama/bin/python"
   )
+  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
   options = parser.parse_args()
   pythons = {
     "torch": options.peer_python,
@@ -50,6 +55,7 @@ def run(
         f"{python} is not there, so peers in it are left out; `make bench` "
         "makes it\n"
       )
+  kept: list[Observation] = []
   for row in options.rows or rows:
     module = importlib.import_module(f"bench.{family}.{row}")
     found = module.measure(options.pairs, pythons)
@@ -61,3 +67,31 @@ def run(
     }
     sys.stdout.write(json.dumps(about | found, indent=2) + "\n")
     sys.stdout.flush()
+    kept += (
+      {"row": row, **each, "machine": processor()} for each in flat(found)
+    )
+    if options.output:
+      measured.keep(options.output, kept)
+
+
+def flat(
+  found: Mapping[str, object], path: str = ""
+) -> Iterator[dict[str, object]]:
+  """Yields each number of a row's JSON, with its range where it has one."""
+  for name, value in found.items():
+    what = f"{path}{name}"
+    if isinstance(value, Mapping) and "median" in value:
+      low, high = value["lowest"], value["highest"]
+      yield {"what": what, "value": value["median"], "low": low, "high": high}
+    elif isinstance(value, Mapping):
+      yield from flat(value, f"{what}/")
+    elif isinstance(value, int | float):
+      yield {"what": what, "value": value, "low": "", "high": ""}
+
+
+def processor() -> str:
+  """Returns the cores that this process may use, and the processor's name."""
+  cpus = pathlib.Path("/proc/cpuinfo")
+  text = cpus.read_text("utf-8") if cpus.exists() else ""
+  names = re.findall(r"model name\s*: (.+)", text) or ["an unknown processor"]
+  return f"{len(os.sched_getaffinity(0))} cores of {names[0]}"

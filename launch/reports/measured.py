@@ -16,7 +16,7 @@ takes several fields, with commas between them. Conditions have semicolons
 between them. A cell is a format string over its observations: `{x:.2f}` is the
 mean, `{x.half:.2f}` half of the 95 % interval of the mean (Student's t),
 `{x.min:.2f}` and `{x.max:.2f}` the extremes; `{x}` is a text. A cell without
-observations is empty, one of NaN is a dash.
+observations is empty, and so is a part of it in brackets; one of NaN is a dash.
 
 Observations that were copied from an older page say so (`source`), and so does
 the line below their table.
@@ -136,8 +136,8 @@ def table(observations: Sequence[Observation], words: str) -> str:
 
 def with_origin(observations: Sequence[Observation], words: str) -> str:
   """Returns a table and the line below it that says where it comes from."""
-  where = _HEAD.match(words.strip().splitlines()[0])
-  found = _where(observations, where and where["where"])
+  head = _HEAD.fullmatch(words.strip().splitlines()[0])
+  found = _where(observations, head and head["where"])
   return f"{table(observations, words)}\n{origin(found)}\n"
 
 
@@ -151,7 +151,7 @@ def origin(observations: Sequence[Observation]) -> str:
   text = f"Commit {texts('commit')}; {texts('date')}"
   text += f"; {texts('machine')}" if texts("machine") else ""
   if any(each.get("source") == TRANSCRIBED for each in observations):
-    text += "; copied from an older page, raw data were not kept"
+    text += "; copied from an older page"
   return f"*{text}.*"
 
 
@@ -203,12 +203,16 @@ def _cell(observations: Sequence[Observation], form: str) -> str:
     if any(name not in each for each in observations):
       raise ConfigError(f"{form!r} names {name!r}, which observations lack")
     values[name] = _Values([_text(each[name]) for each in observations])
-  if not all(values.values()):
-    return ""
-  text = form.format_map(values)
+  text = "".join(_filled(part, values) for part in re.split(r"[\[\]]", form))
   if re.search(r"\bnan\b", text):
     return "–"
   return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
+
+
+def _filled(form: str, values: Mapping[str, "_Values"]) -> str:
+  names = [name for _, name, _, _ in string.Formatter().parse(form) if name]
+  has_all = all(values[name.partition(".")[0]] for name in names)
+  return form.format_map(values) if has_all else ""
 
 
 class _Values(list[str]):

@@ -8,20 +8,80 @@ import pytest
 
 from launch.comparisons.diagnostics import read_diagnostics
 from launch.comparisons.markdown import filled
+from launch.reports import measured
 
 ROOT = pathlib.Path(__file__).parents[3]
 STUDIES = ROOT / "studies"
+PAGES = sorted(
+  [ROOT / "README.md", *ROOT.glob("docs/*.md"), *STUDIES.glob("*.md")]
+)
 
 
 @pytest.mark.parametrize(
-  "name",
-  ["docs/quickstart.md", "studies/experiments.md", "studies/siblings.md"],
+  "page",
+  [page for page in PAGES if "<!-- end -->" in page.read_text("utf-8")],
+  ids=lambda page: page.name,
 )
-def test_tables_of_a_page_equal_the_evidence(name):
-  page = ROOT / name
+def test_tables_of_a_page_equal_the_evidence(page):
   text = page.read_text(encoding="utf-8")
-  command = f"python -m launch.report --fill {name}"
+  command = f"python -m launch.report --fill {page.relative_to(ROOT)}"
   assert filled(text, page.parent) == text, command
+
+
+def test_no_evidence_is_of_uncommitted_code_or_of_no_use():
+  pages = "".join(page.read_text("utf-8") for page in PAGES)
+  pages += pathlib.Path(__file__).read_text("utf-8")
+  for path in sorted((STUDIES / "evidence").glob("*.csv")):
+    assert path.stem.removesuffix("_diagnostics") in pages, path
+    assert "uncommitted" not in path.read_text("utf-8"), path
+
+
+def words_of(page):
+  return " ".join((ROOT / page).read_text("utf-8").split())
+
+
+def quickstart(mode, stage):
+  """Returns the success of the quickstart by task and seed, in percent."""
+  with (STUDIES / "evidence/merging.csv").open(encoding="utf-8") as file:
+    found = [
+      100 * float(row["success"])
+      for row in csv.DictReader(file)
+      if (row["arm"], row["mode"], row["stage"]) == ("both", mode, stage)
+    ]
+  assert len(found) == 10
+  return np.array(found)
+
+
+def test_sentences_about_the_quickstart_are_those_of_the_evidence():
+  readme, page = words_of("README.md"), words_of("docs/quickstart.md")
+  for mode in ("greedy", "sampled"):
+    before, after = (quickstart(mode, stage) for stage in ("warm_start", "rl"))
+    rise = f"from {before.mean():.0f} % to {after.mean():.0f} %"
+    assert rise in readme, rise
+  rise = (
+    f"from {before.min():.0f} to {before.max():.0f} % (mean "
+    f"{before.mean():.0f}) to {after.min():.0f} to {after.max():.0f} % (mean "
+    f"{after.mean():.0f})"
+  )
+  assert rise in page, rise
+  means = f"{quickstart('greedy', 'rl').mean():.1f} and {after.mean():.1f} %"
+  assert means in page, means
+
+
+def test_sentence_about_a_published_model_is_that_of_the_evidence():
+  before, after = (
+    np.mean(
+      [
+        float(each["percent"])
+        for each in measured.read(STUDIES / "evidence/real_model.csv")
+        if (each["task"], each["mode"]) == ("word_problems", "greedy")
+        and each["stage"] == stage
+      ]
+    )
+    for stage in ("untouched", "rl")
+  )
+  rise = f"from {before:.0f} % to {after:.0f} % greedy"
+  assert rise in words_of("README.md"), rise
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ class MeasuredTest(parameterized.TestCase):
       ],
     )
 
+  def test_a_part_in_brackets_may_be_empty(self):
+    lines = self.rows("by arm\nrate = {rate:.0f}[ (of {goal})]")
+    self.assertEqual(lines[1:], [["one, two", "−2 (of 2)"], ["three", "4"]])
+
   def test_half_is_that_of_students_t(self):
     values = np.random.default_rng(0).normal(size=5)
     low, high = stats.t.interval(
@@ -108,11 +112,19 @@ class MeasuredTest(parameterized.TestCase):
     self.assertEqual(markdown.filled(filled, self.path.parent), filled)
     self.assertNotIn("copied", filled)
 
+  def test_a_table_names_the_origin_of_its_own_rows_alone(self):
+    found = [
+      {**each, "commit": f"c{n}", "date": "d"} for n, each in enumerate(FOUND)
+    ]
+    words = "by arm where arm=three\nrate = {rate:.0f}"
+    text = measured.with_origin(found, words)
+    self.assertEqual(text.splitlines()[-1], "*Commit c2; d.*")
+
   def test_what_was_copied_says_so(self):
     copied = {**FOUND[0], "commit": "c", "date": "d", "source": "transcribed"}
     self.assertEqual(
       measured.origin([FOUND[2], copied]),
-      "*Commit c; d; copied from an older page, raw data were not kept.*",
+      "*Commit c; d; copied from an older page.*",
     )
 
 
