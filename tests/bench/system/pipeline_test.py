@@ -2,14 +2,21 @@
 
 import dataclasses
 import math
+import pathlib
+import subprocess
+import sys
+import tempfile
 import unittest
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from bench.system import pipeline
+from launch.reports import measured
 
+ROOT = pathlib.Path(__file__).parents[3]
 ALIKE = pipeline.Pipeline(
   sigma=0.0,
   turn_s=0.2,
@@ -82,6 +89,30 @@ class PipelineTest(unittest.TestCase):
     self.assertEqual(pipeline.simulate(uneven), pipeline.simulate(uneven))
     other = dataclasses.replace(uneven, seed=1)
     self.assertNotEqual(pipeline.simulate(uneven), pipeline.simulate(other))
+
+  @pytest.mark.slow
+  def test_what_is_kept_is_simulated_again(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    output = pathlib.Path(folder) / "again.csv"
+    flags = ["--sigma=1", "--staleness=2", f"--output={output}"]
+    subprocess.run(
+      [sys.executable, "-m", "bench.system.pipeline", *flags],
+      check=True,
+      cwd=ROOT,
+      capture_output=True,
+      timeout=600,
+    )
+
+    def cells(path):
+      return {
+        (each["sigma"], each["arm"]): (each["of_limit"], each["staleness_max"])
+        for each in measured.read(path)
+        if (each["seed"], each["groups_in_flight"]) == ("0", "0")
+      }
+
+    again, kept = cells(output), cells(ROOT / "studies/evidence/pipeline.csv")
+    self.assertEqual(len(again), 2)
+    self.assertEqual(again, {key: kept[key] for key in again})
 
   @settings(deadline=None, database=None, max_examples=15)
   @given(
