@@ -1,9 +1,11 @@
 """Tests of `bench.system.layouts`: bounds, ties and searches."""
 
 import dataclasses
+import pathlib
 import unittest
 from unittest import mock
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from agentrl_jax.errors import ConfigError
 from bench.system import layouts, pipeline
 from launch.reports import measured
 
+ROOT = pathlib.Path(__file__).parents[3]
 ALIKE = layouts.Setting(
   ratio=1.0, sigma=0.0, fixed=0.5, devices=8, switch=0.0, seed=0, steps=4
 )
@@ -116,6 +119,17 @@ class LayoutsTest(unittest.TestCase):
     head, _, line = measured.table(rows, layouts.words([1, 3])).splitlines()
     self.assertIn("| max_staleness 1 | max_staleness 3 |", head)
     self.assertIn("(1 play) | 1.00 (1 play) |", line)
+
+  @pytest.mark.slow
+  def test_what_is_kept_is_simulated_again(self):
+    path = ROOT / "studies/evidence/asynchronous_layouts.csv"
+    kept = [
+      row["rate"]
+      for row in measured.read(path)
+      if (row["ratio"], row["sigma"]) == ("1", "1")
+    ]
+    again = layouts.compare(setting(sigma=1.0, steps=40), [1, 2, 4])
+    self.assertEqual([f"{row.rate:.6g}" for row in again], kept)
 
   def test_one_device_has_no_asynchronous_layout(self):
     with self.assertRaisesRegex(ConfigError, "2 or more"):

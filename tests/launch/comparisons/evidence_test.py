@@ -86,7 +86,10 @@ def test_sentence_about_a_published_model_is_that_of_the_evidence():
 
 @pytest.mark.parametrize(
   "cores, label",
-  [("", "a core for each side"), ("_shared_cores", "shared cores")],
+  [
+    ("", "a core for each side, of which one idles"),
+    ("_shared_cores", "shared cores"),
+  ],
 )
 def test_speedup_of_asynchronous_training_is_that_of_the_evidence(cores, label):
   measured, baseline = (
@@ -110,6 +113,50 @@ def test_speedup_of_asynchronous_training_is_that_of_the_evidence(cores, label):
     cells.append(f"{speedup:.2f} ({seeds})")
   row = f"| against synchronous, {label} | {' | '.join(cells)} |"
   assert row in (STUDIES / "experiments.md").read_text(encoding="utf-8")
+
+
+def test_sentences_about_layouts_are_those_of_the_evidence():
+  rows = measured.read(STUDIES / "evidence/asynchronous_layouts.csv")
+
+  def gains(sigma, versions, over="colocated"):
+    """Returns the rates over those of another arm, at each ratio."""
+    rates = {
+      (row["arm"], row["max_staleness"], row["ratio"]): float(row["rate"])
+      for row in rows
+      if float(row["sigma"]) == sigma
+    }
+    return [
+      rate / rates[over, "0", ratio]
+      for (arm, most, ratio), rate in rates.items()
+      if (arm, most) == ("asynchronous", str(versions))
+    ]
+
+  def span(*found):
+    values = [value for each in found for value in each]
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+  page, table = (
+    words_of("studies/experiments.md"),
+    words_of("docs/experiments.md"),
+  )
+  for sigma, spread in ((0.5, "0.19"), (1.0, "0.46"), (1.5, "1.03")):
+    assert f"{span(gains(sigma, 4))} at" in table
+    assert f"at {spread}" in table or f"of {spread}" in table
+  alike = [gains(0.0, versions) for versions in (1, 2, 4)]
+  assert f"episodes are alike ({span(*alike)}:" in page
+  assert f"the default ({span(gains(0.5, 1))})" in page
+  assert f"σ = 1 ({span(gains(1.0, 4))} with four versions)" in page
+  assert f"σ = 1.5 ({span(gains(1.5, 4))})" in page
+  uneven = [
+    [gains(sigma, versions, "oversampled") for sigma in (1.0, 1.5)]
+    for versions in (1, 4)
+  ]
+  assert f"{span(*uneven[0])} times the rate of synchronous" in page
+  assert f"four versions gain {span(*uneven[1])}." in page
+  for sigma in (1.0, 1.5):
+    one, two, four = (np.array(gains(sigma, n)) - 1 for n in (1, 2, 4))
+    assert (two / four).min() > 0.89  # nine tenths, and
+    assert (one / four).min() > 1 / 3 and (one / four).max() < 0.6
 
 
 def test_spreads_of_two_tasks_are_those_of_the_evidence():
