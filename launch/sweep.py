@@ -6,58 +6,36 @@ r"""Runs an ablation: every arm with several seeds, within a budget.
 Any key of the config can be set for all arms, as with launch.train. The same
 command goes on after a kill or Ctrl-C, and runs what is not finished. Cells
 with the same tasks, model and seed share the stages before RL. `--check` makes
-those of one cell and a few updates, and says what the sweep can show, and when.
-Elsewhere,
-`--render` prints the cells as jobs; options of the renderer follow `--`:
+those of one seed and a few updates, and says of each contrast if it can show
+anything, and when. Elsewhere, `--render` prints the cells as jobs; options of
+the renderer follow `--`:
 
   python -m launch.sweep --ablation=configs/ablations/agentrl.py --seeds=5 \
     --render=jobset -- --image=$IMAGE --learner=v5p-8 --workdir=gs://b/runs
 """
 
 import pathlib
-import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import ml_collections
 from absl import flags
-from rich.table import Table
 
-from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.metrics import FILE, read_metrics
-from launch.comparisons.attempts import (
-  Attempt,
-  by_environment,
-  read_attempts,
-)
-from launch.comparisons.check import (
-  NUM_UPDATES,
-  detectable_lines,
-  equal_arms,
-  hopeless_tasks,
-  starts_of,
-  sweep_hours,
-  update_seconds,
-)
 from launch.config import command_line
 from launch.config.settings import read_settings
+from launch.experiments.check import equal_arms
 from launch.experiments.planned import start_lines
 from launch.experiments.power import plan_lines, require_plan
+from launch.experiments.rehearsal import rehearse
 from launch.processes.terminal import plain_console
-from launch.reports.curves import RL
-from launch.reports.facts import ROOT, run_facts
-from launch.reports.numbers import duration, interval, percent
-from launch.storage.run_directory import OTHER, RunDirectory
+from launch.reports.facts import run_facts
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import (
   CellState,
-  progress_of,
   require_same_configs,
-  run_of,
   state_of,
 )
 from launch.sweeps.display import SweepDisplay
@@ -66,7 +44,6 @@ from launch.sweeps.plan import Cell, SweepPlan, make_plan, write_record
 from launch.sweeps.runner import Runner
 
 CONSOLE = plain_console()
-CHECK_TASKS = 32  # of each environment, that the check attempts
 
 _ABLATION = flags.DEFINE_string("ablation", None, "A file with ARMS.")
 _ARMS = flags.DEFINE_list(
@@ -89,8 +66,8 @@ _FOLDER = flags.DEFINE_string(
 _CHECK = flags.DEFINE_bool(
   "check",
   False,
-  "Make the first cell's warm start and a few updates, and say what the sweep "
-  "can show; without --check the same command goes on.",
+  "Make a warm start and a few updates, and say of each contrast if it can "
+  "show anything; without --check the same command goes on.",
 )
 _RENDER = flags.DEFINE_string(
   "render", "", "Print the cells as jobs instead: jobset or queued."
@@ -177,117 +154,32 @@ def check(
   folder: pathlib.Path,
   budget: Budget,
 ) -> int:
-  """Runs the first cell for a few updates, and prints what it tells.
+  """Runs a few updates, and says of each contrast if it can show anything.
 
   Returns the exit status: 1 if it was interrupted.
   """
-  cell = plan.cells[0]
-  config = configs[cell]
-  run = run_of(folder, cell)
-  steps = min(NUM_UPDATES, config.train.steps)
-  runner, is_whole = _run_cells(
-    plan.only(cell),
-    {cell: config},
-    folder,
-    budget,
-    lambda: _num_updates(run) >= steps,
-  )
-  if not is_whole:
+
+  def run_cells(
+    part: SweepPlan,
+    of_part: Mapping[Cell, ml_collections.ConfigDict],
+    is_enough: Callable[[], bool],
+  ) -> bool:
+    runner, is_whole = _run_cells(part, of_part, folder, budget, is_enough)
+    for cell, sentence in runner.failures.items():
+      raise ConfigError(f"{cell.name} failed: {sentence}")
+    return is_whole
+
+  at_once = budget.cores // _CORES.value
+  checked = rehearse(plan, configs, folder, run_cells, at_once=at_once)
+  if checked is None:
     return 1
-  if runner.failures:
-    raise ConfigError(f"{cell.name} failed: {runner.failures[cell]}")
-  attempts = _attempt(plan, cell, config, folder)
-  starts = starts_of(
-    attempts,
-    config.group.size,
-    incomplete_reward=config.advantage.incomplete_reward,
-  )
-  table = Table(
-    *("task", "success", "95 %", "reward sd", "groups with a signal"),
-    "groups that differ in success",
-  )
-  for each in starts:
-    table.add_row(
-      each.task,
-      percent(each.success),
-      interval(each.low, each.high),
-      f"{each.reward_spread:.2f}",
-      percent(each.signal),
-      percent(each.differ),
-    )
-  CONSOLE.print(table)
-  num_tasks = config.evaluation.num_tasks * len(config.tasks.names)
-  lines = hopeless_tasks(starts)
-  lines += detectable_lines(num_tasks, len(plan.seeds))
-  lines.append(_time_line(plan, config, run, budget))
+  CONSOLE.print(checked.table)
+  lines = [*checked.lines, *(each.line for each in checked.contrasts)]
+  if checked.can_show_nothing:
+    lines.append("this sweep can show nothing: change it before it is run")
   for line in lines:
     CONSOLE.print(line, soft_wrap=True, highlight=False)
   return 0
-
-
-def _num_updates(run: pathlib.Path) -> int:
-  progress = progress_of(run)
-  return progress.step if progress and progress.stage == RL else 0
-
-
-def _attempt(
-  plan: SweepPlan,
-  cell: Cell,
-  config: ml_collections.ConfigDict,
-  folder: pathlib.Path,
-) -> dict[str, dict[Task, list[Attempt]]]:
-  """Lets the warm start attempt training tasks, a group of each."""
-  output = folder / "check" / f"{cell.name}.json"
-  tasks = ",".join(f"{name}/train" for name in config.tasks.names)
-  command = [
-    *(sys.executable, "-m", "launch.evaluate"),
-    *plan.arguments(cell, folder),
-    *("--policy=warm_start", f"--run={run_of(folder, cell)}", "--nogreedy"),
-    *(f"--tasks={tasks}", f"--samples={config.group.size}"),
-    *(f"--config.evaluation.num_tasks={CHECK_TASKS}", f"--output={output}"),
-  ]
-  done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-  if done.returncode:
-    raise ConfigError(
-      f"the warm start could not be evaluated: {shlex.join(command)} ended "
-      f"with status {done.returncode}"
-    )
-  attempts = read_attempts(output.with_suffix(".attempts.jsonl"))
-  return by_environment(attempts)
-
-
-def _time_line(
-  plan: SweepPlan,
-  config: ml_collections.ConfigDict,
-  run: pathlib.Path,
-  budget: Budget,
-) -> str:
-  spent = RunDirectory(run).seconds()
-  evaluations = [
-    seconds
-    for name, seconds in spent.items()
-    if name.startswith("evaluate_warm_start")
-  ]
-  update_s = update_seconds(read_metrics(run / FILE))
-  hours = sweep_hours(
-    before_rl_s=sum(
-      seconds
-      for name, seconds in spent.items()
-      if name not in (RL, OTHER) and not name.startswith("evaluate_rl")
-    ),
-    # RL is evaluated as the warm start is; the rest is to start and compile.
-    evaluation_s=sum(evaluations) + spent.get(OTHER, 0.0),
-    update_s=update_s,
-    steps=config.train.steps,
-    num_arms=len(plan.arms),
-    num_seeds=len(plan.seeds),
-    at_once=budget.cores // _CORES.value,
-  )
-  return (
-    f"all cells ({len(plan.cells)}) take about {duration(3600 * hours)} "
-    f"({update_s:.1f} s an update, {config.train.steps} of them; "
-    f"{budget.cores // _CORES.value} at once)"
-  )
 
 
 def _experiment_lines(plan: SweepPlan, folder: pathlib.Path) -> list[str]:

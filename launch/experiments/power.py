@@ -15,9 +15,9 @@ from scipy import stats
 
 from agentrl_jax.errors import ConfigError, suggestion
 from configs.experiment import MOST_SEEDS, Contrast, ExperimentPlan
-from launch.comparisons.check import configs_that_are_equal
 from launch.comparisons.finals import MEAN
 from launch.comparisons.statistics import binomial_spread
+from launch.experiments.check import configs_that_are_equal
 from launch.reports.summary import MODES, TRAINING
 from launch.sweeps.plan import Cell
 

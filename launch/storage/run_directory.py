@@ -57,6 +57,7 @@ MAY_CHANGE = (
   "collapse_alarm",
   "mutual_information",
   "processes",
+  "report.keep_groups",
   "compile_cache",
   "pretrained.path",
   "warm_start.store",

@@ -7,14 +7,13 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.data.records import Status, Task, Trajectory
 from agentrl_jax.metrics import Row, Values
 from launch.comparisons.attempts import AttemptLog, by_environment
-from launch.comparisons.check import (
+from launch.experiments.check import (
   detectable_lines,
   equal_arms,
-  hopeless_tasks,
-  starts_of,
   sweep_hours,
   update_seconds,
 )
+from launch.experiments.start import hopeless_tasks, starts_of
 from launch.sweeps.plan import Cell
 from tests.launch import tiny
 

@@ -1,11 +1,12 @@
 """Check of a sweep before it costs anything: can it show what it asks?
 
-From one cell that has made a few updates, and attempts of its warm start at
-training tasks: success, spread and signal per task, the difference that so many
-seeds can show, and the time.
+A few updates of the arm that others are compared with, and attempts of its warm
+start, say for each contrast whether the treatment differs, whether there is
+room to learn, which difference can be found, and what the sweep takes.
 """
 
 import dataclasses
+import enum
 import itertools
 import math
 import statistics
@@ -13,99 +14,99 @@ from collections.abc import Mapping, Sequence
 
 import ml_collections
 
-from agentrl_jax.controller.evaluation import wilson_interval
-from agentrl_jax.data.records import Status, Task
 from agentrl_jax.metrics import Row
-from launch.comparisons.attempts import Attempt, differing_share
+from configs.experiment import ExperimentPlan
+from launch.comparisons.finals import MEAN
 from launch.comparisons.statistics import (
   binomial_spread,
   detectable_difference,
 )
+from launch.experiments.start import (
+  LEAST_ROOM,
+  LEAST_SIGNAL,
+  TaskStart,
+  without_room,
+)
+from launch.experiments.treatment import Measure, Verdict
 from launch.reports.curves import RL
-from launch.reports.numbers import percent
 from launch.sweeps.plan import Cell
 
-LEAST_SIGNAL = 0.1  # share of groups; below, success can hardly be learned
 SPREADS = (0.0, 0.03, 0.06)  # of seeds, beyond that of their episodes
-NUM_UPDATES = 3  # that the time of an update is taken from
 _OF_A_RUN = ("name", "workdir", "seed", "compile_cache")
+
+Configs = Mapping[Cell, ml_collections.ConfigDict]
+
+
+class Answer(enum.StrEnum):
+  """Answer of the check on a contrast."""
+
+  CAN_SHOW = "can show"
+  NULL = "a null by construction"
+  NOT_MEASURED = "not measured"
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskStart:
-  """State of one environment at the start of RL."""
+class ContrastCheck:
+  """A contrast, whether it can show anything, and why."""
 
-  task: str
-  success: float
-  low: float
-  high: float
-  reward_spread: float  # standard deviation over attempts
-  signal: float  # share of groups whose attempts differ in the trained reward
-  differ: float  # share of groups whose attempts differ in success
+  contrast: str
+  answer: Answer
+  why: str
+
+  @property
+  def line(self) -> str:
+    """The check as a sentence."""
+    return f"{self.contrast}: {self.answer.value}; {self.why}"
 
 
-def starts_of(
-  attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]],
-  group_size: int,
-  *,
-  incomplete_reward: float,
-) -> list[TaskStart]:
-  """Reads the attempts of a warm start, by environment.
+def check_contrast(
+  contrast: str,
+  measures: Sequence[Measure],
+  unmeasured: Sequence[str],
+  start: str | None,
+) -> ContrastCheck:
+  """Joins what was measured of a contrast.
 
-  As in training, an attempt that did not complete has `incomplete_reward`.
+  `unmeasured` are keys in which the arms differ and that no measure reads;
+  `start` says why the warm start leaves nothing to learn, None if it does not.
   """
-
-  def trained_reward(attempt: Attempt) -> float:
-    is_complete = attempt.status == Status.COMPLETED.value
-    return attempt.reward if is_complete else incomplete_reward
-
-  starts = []
-  for name, tasks in sorted(attempts.items()):
-    each = [a for tries in tasks.values() for a in tries]
-    wins = sum(a.success for a in each)
-    low, high = wilson_interval(wins, len(each))
-    starts.append(
-      TaskStart(
-        task=name,
-        success=wins / len(each),
-        low=low,
-        high=high,
-        reward_spread=statistics.pstdev(map(trained_reward, each)),
-        signal=differing_share(
-          [list(map(trained_reward, tries)) for tries in tasks.values()],
-          group_size,
-        ),
-        differ=differing_share(
-          [[a.success for a in tries] for tries in tasks.values()], group_size
-        ),
-      )
+  why = "; ".join(each.sentence for each in measures)
+  verdicts = {each.verdict for each in measures}
+  if start is not None:
+    return ContrastCheck(contrast, Answer.NULL, start)
+  if not measures and not unmeasured:
+    same = "the arms differ in no key that training reads"
+    return ContrastCheck(contrast, Answer.NULL, same)
+  if Verdict.DIFFERS in verdicts:
+    return ContrastCheck(contrast, Answer.CAN_SHOW, why)
+  if unmeasured:
+    keys = f"nothing measures {', '.join(unmeasured)} before training"
+    return ContrastCheck(
+      contrast, Answer.NOT_MEASURED, f"{why}; {keys}".removeprefix("; ")
     )
-  return starts
+  if Verdict.NOT_MEASURED in verdicts:
+    return ContrastCheck(contrast, Answer.NOT_MEASURED, why)
+  return ContrastCheck(contrast, Answer.NULL, f"the arms hardly differ: {why}")
 
 
-def hopeless_tasks(starts: Sequence[TaskStart]) -> list[str]:
-  """Says of each task from which an arm can hardly learn, and why."""
-  sentences = []
-  for each in starts:
-    if each.differ >= LEAST_SIGNAL:
-      continue
-    if each.success < 0.1:
-      how, remedy = "almost never", "more demonstrations, or easier tasks"
-    elif each.success > 0.9:
-      how, remedy = "almost always", "harder tasks"
-    else:
-      how, remedy = "always or never, by task", "tasks of other difficulty"
-    sentences.append(
-      f"{each.task} is solved {how} at the start ({percent(each.success)}): "
-      f"only {percent(each.differ)} of its groups differ in success. No arm "
-      f"can show much there; try {remedy}."
+def start_reason(
+  starts: Sequence[TaskStart], plan: ExperimentPlan | None, *, mode: str
+) -> str | None:
+  """Says why no arm can show anything from this warm start; None: it may.
+
+  Judges the task of the plan, or the mean of all.
+  """
+  task = plan.task if plan else MEAN
+  judged = [each for each in starts if task in (MEAN, each.task)]
+  if all(each.signal < LEAST_SIGNAL for each in judged):
+    return "hardly any group has a signal, so that no arm learns: " + ", ".join(
+      f"{100 * x.signal:.1f} % of {x.task}" for x in judged
     )
-  return sentences
+  least = plan.least_difference / 100 if plan else LEAST_ROOM
+  return without_room(judged, mode, least)
 
 
-def configs_that_are_equal(
-  configs: Mapping[Cell, ml_collections.ConfigDict],
-) -> set[frozenset[str]]:
+def configs_that_are_equal(configs: Configs) -> set[frozenset[str]]:
   """Returns the pairs of arms whose configs differ in nothing."""
   first_seed = min(cell.seed for cell in configs)
   texts: dict[str, str] = {}
@@ -120,9 +121,7 @@ def configs_that_are_equal(
   }
 
 
-def equal_arms(
-  configs: Mapping[Cell, ml_collections.ConfigDict],
-) -> list[str]:
+def equal_arms(configs: Configs) -> list[str]:
   """Names arms whose config is that of another one."""
   pairs = configs_that_are_equal(configs)
   arms = list(dict.fromkeys(cell.arm for cell in configs))

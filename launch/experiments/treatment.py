@@ -1,0 +1,332 @@
+"""Difference of two arms in what is trained on, before they are run.
+
+The groups that one arm has played are given to both: their advantages, before
+an update has made the policies differ. Older versions that play are compared by
+their log-ratios. All other keys cannot be measured before training.
+
+Axes: N trajectories or parts of them, U turns of one, T turns of all.
+"""
+
+import dataclasses
+import enum
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from agentrl_jax import losses
+from agentrl_jax.data.records import Group
+from agentrl_jax.losses import TaskMoments
+from agentrl_jax.metrics import Row
+from agentrl_jax.train.advantages import (
+  TrajectoryArrays,
+  advantages,
+  counted_trajectories,
+  make_arrays,
+)
+from agentrl_jax.train.compared import Compared, compared_parts
+from launch.config.settings import Settings
+
+# Cosine of two arms' advantages from which they are alike. Of two tasks with
+# as many tokens, one weighed 1.5 times has 0.98, 2 times 0.95.
+ALIKE = 0.98
+# Nats: mean |log-ratio| of trained tokens below which versions are alike.
+LEAST_LOG_RATIO = 0.01
+_OF_ADVANTAGES = ("advantage.", "train.roles")
+_OF_VERSIONS = ("cross_policy.",)
+# Keys that change no token that is trained on, or follow from others.
+_NEUTRAL = (
+  *("name", "workdir", "seed", "compile_cache", "report.", "checkpoint."),
+  *("engine.slots", "evaluation.", "warm_start.store"),
+)
+
+Values = Mapping[str, float]
+
+
+class Verdict(enum.StrEnum):
+  """Outcome of a measure."""
+
+  DIFFERS = "differs"
+  NULL = "null"
+  NOT_MEASURED = "not measured"
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """One way in which two arms may differ."""
+
+  verdict: Verdict
+  sentence: str
+
+
+# --- Advantages of the same groups --------------------------------------------
+
+
+class AdvantageComparison:
+  """Compares the advantages that two arms give to the same batches.
+
+  Settings whose advantages come from a critic cannot be compared.
+  """
+
+  def __init__(self, before: Settings, after: Settings) -> None:
+    self._arms = {"before": before, "after": after}
+    self._running: dict[str, TaskMoments | None] = {
+      side: losses.unseen_tasks(len(arm.task_ids))
+      if arm.advantage.task_decay
+      else None
+      for side, arm in self._arms.items()
+    }
+
+  @property
+  def is_possible(self) -> bool:
+    """False if a critic is needed, or the arms have different tasks."""
+    before, after = self._arms.values()
+    return before.task_ids == after.task_ids and not (
+      before.advantage.uses_critic or after.advantage.uses_critic
+    )
+
+  def measure(self, groups: Sequence[Group]) -> dict[str, float]:
+    """Measures one batch, by name.
+
+    - `cosine` of the advantages over sampled tokens; NaN if an arm has none;
+    - `groups/<side>`: share of the groups that are kept;
+    - `tokens/<side>`: share of the sampled tokens that count in the loss, and
+      `tokens/<side>/<role>` of each role, where roles are named;
+    - `spread/<task>`, `mean/<task>` of the advantages over trained tokens
+      before the task's normalisation, as `before` has it.
+    """
+    turns = [
+      (len(turn.sampled), t.role_of(turn.line))
+      for group in groups
+      for t in group.trajectories
+      for turn in t.turns
+    ]
+    tokens_T = np.array([size for size, _ in turns], float)
+    role_T = np.array([role for _, role in turns])
+    values: dict[str, float] = {}
+    of_sides: dict[str, np.ndarray] = {}
+    for side in self._arms:
+      rated = self._rate(side, groups)
+      values[f"groups/{side}"] = rated.share_of_groups
+      of_sides[side], counts_T = rated.by_turn(groups)
+      for role in ["", *sorted({*role_T} - {""})]:
+        own_T = tokens_T * ((role_T == role) | (role == ""))
+        name = f"tokens/{side}/{role}".rstrip("/")
+        values[name] = float((own_T * counts_T).sum() / max(own_T.sum(), 1))
+    values["cosine"] = _cosine(of_sides["before"], of_sides["after"], tokens_T)
+    return values | self._moments(groups)
+
+  def _rate(
+    self, side: str, groups: Sequence[Group], *, is_raw: bool = False
+  ) -> "_Rated":
+    arm = self._arms[side]
+    config, running = arm.advantage, self._running[side]
+    if is_raw:
+      running = None
+      config = dataclasses.replace(
+        config, task_center=False, task_scale=False, task_decay=0.0
+      )
+    compared = compared_parts(
+      groups, compare=config.compare, roles=arm.batch.roles
+    )
+    arrays = make_arrays(compared.groups, arm.task_ids, config)
+    value_NU, running = advantages(
+      arrays, num_tasks=len(arm.task_ids), config=config, running=running
+    )
+    if not is_raw:
+      self._running[side] = running
+    counts_N = counted_trajectories(arrays, config=config)
+    return _Rated(compared, arrays, value_NU, counts_N)
+
+  def _moments(self, groups: Sequence[Group]) -> dict[str, float]:
+    rated = self._rate("before", groups, is_raw=True)
+    weight_NU = rated.arrays.num_tokens_NU * rated.counts_N[:, None]
+    found = {}
+    for task, number in self._arms["before"].task_ids.items():
+      own_N = rated.arrays.task_N == number
+      w, x = weight_NU[own_N], rated.value_NU[own_N].astype(float)
+      if w.sum() > 1:
+        mean = (w * x).sum() / w.sum()
+        variance = (w * (x - mean) ** 2).sum() / (w.sum() - 1)
+        found[f"mean/{task}"] = float(mean)
+        found[f"spread/{task}"] = float(math.sqrt(variance))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rated:
+  """Advantages of the parts of a batch, and those that count in the loss."""
+
+  compared: Compared
+  arrays: TrajectoryArrays
+  value_NU: np.ndarray
+  counts_N: np.ndarray  # bool
+
+  @property
+  def share_of_groups(self) -> float:
+    kept = np.unique(self.arrays.group_N[self.counts_N])
+    return len(kept) / max(len(self.compared.groups), 1)
+
+  def by_turn(self, groups: Sequence[Group]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns advantages of whole episodes' turns, and those that count."""
+    number = {id(part): n for n, part in enumerate(self.compared.trajectories)}
+    values, counts = [], []
+    for trajectory in (t for group in groups for t in group.trajectories):
+      value_U = np.zeros(len(trajectory.turns))
+      counts_U = np.zeros(len(trajectory.turns), bool)
+      for part, turns in self.compared.parts[id(trajectory)]:
+        n = number[id(part)]
+        value_U[list(turns)] = self.value_NU[n, : len(turns)]
+        counts_U[list(turns)] = self.counts_N[n]
+      values.append(value_U)
+      counts.append(counts_U)
+    return np.concatenate(values), np.concatenate(counts)
+
+
+def _cosine(a_T: np.ndarray, b_T: np.ndarray, weight_T: np.ndarray) -> float:
+  norm = math.sqrt((weight_T * a_T**2).sum() * (weight_T * b_T**2).sum())
+  return float((weight_T * a_T * b_T).sum() / norm) if norm else math.nan
+
+
+# --- Verdicts -----------------------------------------------------------------
+
+
+def split_keys(keys: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+  """Sorts keys in which arms differ: of advantages, of versions, of neither."""
+  treated = sorted(key for key in keys if not key.startswith(_NEUTRAL))
+  of_advantages = [key for key in treated if key.startswith(_OF_ADVANTAGES)]
+  of_versions = [key for key in treated if key.startswith(_OF_VERSIONS)]
+  measured = {*of_advantages, *of_versions}
+  return of_advantages, of_versions, [k for k in treated if k not in measured]
+
+
+def judge_advantages(batches: Sequence[Values]) -> Measure:
+  """Judges by the cosines of the batches, and says what else was measured."""
+  cosines = _finite(batches, "cosine")
+  if not cosines:
+    return Measure(
+      Verdict.NOT_MEASURED,
+      "advantages: not measured, since no batch has any in both arms",
+    )
+  parts = [
+    f"the advantages that both give to the same tokens have a cosine of "
+    f"{_range(cosines)} in {len(cosines)} batches"
+  ]
+  parts += _ratio(batches)
+  for name, what in (
+    ("groups", "of the groups are trained on"),
+    ("tokens", "of the sampled tokens"),
+  ):
+    before, after = (_mean(batches, f"{name}/{s}") for s in ("before", "after"))
+    if not math.isclose(before, after, abs_tol=0.005):
+      parts.append(f"{100 * before:.0f} and {100 * after:.0f} % {what}")
+  parts += _roles(batches)
+  is_null = statistics.fmean(cosines) >= ALIKE
+  return Measure(Verdict.NULL if is_null else Verdict.DIFFERS, "; ".join(parts))
+
+
+def _ratio(batches: Sequence[Values]) -> list[str]:
+  """Says how the spreads of two tasks, or the most unlike, compare."""
+  prefix = "spread/"
+  names = sorted({n for b in batches for n in b if n.startswith(prefix)})
+  means = {name: _mean(batches, name) for name in names}
+  if len(names) < 2:
+    return []
+  large = max(names, key=means.__getitem__)
+  small = min(names, key=means.__getitem__)
+  ratios = [b[large] / b[small] for b in batches if b.get(small) and large in b]
+  if not ratios:
+    return []
+  one, other = large.removeprefix(prefix), small.removeprefix(prefix)
+  return [
+    f"before the tasks are normalised, the spread of {one} is "
+    f"{_range(ratios)} times that of {other}"
+  ]
+
+
+def _roles(batches: Sequence[Values]) -> list[str]:
+  prefix = "tokens/before/"
+  roles = sorted({n for b in batches for n in b if n.startswith(prefix)})
+  return [
+    f"of the tokens of {name.removeprefix(prefix)} "
+    f"{100 * _mean(batches, name):.0f} and "
+    f"{100 * _mean(batches, name.replace('before', 'after')):.0f} %"
+    for name in roles
+  ]
+
+
+def _finite(batches: Sequence[Values], name: str) -> list[float]:
+  values = [each.get(name, math.nan) for each in batches]
+  return [value for value in values if math.isfinite(value)]
+
+
+def _mean(batches: Sequence[Values], name: str) -> float:
+  values = _finite(batches, name)
+  return statistics.fmean(values) if values else math.nan
+
+
+def _range(values: Sequence[float]) -> str:
+  """Returns the mean, and the range of 5 to 95 % of several values."""
+  mean = statistics.fmean(values)
+  if len(values) < 2:
+    return f"{mean:.3g}"
+  low, high = np.quantile(values, (0.05, 0.95))
+  return f"{mean:.3g} ({low:.3g} to {high:.3g})"
+
+
+# --- Versions that play -------------------------------------------------------
+
+
+def log_ratio_per_update(
+  rows: Sequence[Row], settings: Settings
+) -> float | None:
+  """Returns the mean |log-ratio| in nats for each update of age; None: unknown.
+
+  From the oldest policy slots whose age is known, else from policy slot 0 and
+  its mean staleness.
+  """
+  total = updates = 0.0
+  for row in rows:
+    version = row.step - 1  # that the update began with
+    for k, schedule in enumerate(settings.policy_slots):
+      found = row.values.get(f"policy/abs_log_ratio/policy_slot{k}", math.nan)
+      age = float(version - schedule.step(version))
+      if schedule.is_fresh:
+        age = row.values.get("staleness/mean", 0.0)
+      if math.isfinite(found) and age > 0:
+        total, updates = total + found, updates + age
+  return total / updates if updates else None
+
+
+def mean_age(settings: Settings, steps: int) -> float:
+  """Returns the age in updates of a token, over a run, beyond staleness."""
+  weights = settings.cross_policy.weights
+  if not settings.cross_policy.is_drawn:
+    return 0.0
+  ages = [
+    statistics.fmean(v - schedule.step(v) for v in range(steps))
+    for schedule in settings.policy_slots
+  ]
+  return math.fsum(
+    w * age for w, age in zip(weights, ages, strict=True)
+  ) / math.fsum(weights)
+
+
+def judge_versions(
+  per_update: float | None, before: float, after: float
+) -> Measure:
+  """Judges by the mean ages of trained tokens, in updates."""
+  ages = f"tokens are {before:.1f} and {after:.1f} updates older than generated"
+  if per_update is None:
+    return Measure(
+      Verdict.NOT_MEASURED,
+      f"versions: {ages}; the drift of an update is not measured",
+    )
+  apart = abs(after - before) * per_update
+  sentence = (
+    f"{ages}; at {per_update:.2g} nats of mean |log-ratio| for an update, the "
+    f"arms are {apart:.2g} nats apart"
+  )
+  is_null = apart < LEAST_LOG_RATIO
+  return Measure(Verdict.NULL if is_null else Verdict.DIFFERS, sentence)
