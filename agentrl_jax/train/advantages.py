@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax import losses
-from agentrl_jax.data.packing import Rows
 from agentrl_jax.data.records import Group, Status, Trajectory
 from agentrl_jax.errors import NotFinite
 from agentrl_jax.losses import TaskMoments
@@ -186,21 +185,56 @@ def advantages(
   Trajectories of a group that is not kept get 0, as does padding. Advantages
   are float32, statistics float64.
   """
+  return advantages_and_moments(
+    arrays, num_tasks=num_tasks, config=config, running=running
+  )[:2]
+
+
+def advantages_and_moments(
+  arrays: TrajectoryArrays,
+  *,
+  num_tasks: int,
+  config: AdvantageConfig,
+  running: TaskMoments | None = None,
+) -> tuple[np.ndarray, TaskMoments | None, TaskMoments]:
+  """Returns `advantages`, and their moments before any normalisation.
+
+  These are over the tokens of each task in the kept groups of this batch.
+  """
   with on_host_in_float64():
-    value_NU, running = _advantages(
-      arrays, num_tasks=num_tasks, config=config, running=_float64(running)
+    value_NU, running, moments = _advantages(
+      arrays, num_tasks=num_tasks, config=config, running=as_float64(running)
     )
-    return _float32(value_NU), _float64(running)
+    raw = jax.tree.map(np.asarray, moments)
+    return as_float32(value_NU), as_float64(running), raw
 
 
-def _float64(running: TaskMoments | None) -> TaskMoments | None:
+def moment_numbers(
+  moments: TaskMoments, task_ids: Mapping[str, int]
+) -> dict[str, float]:
+  """Returns mean and spread of each task's advantages as metrics.
+
+  A task of which the batch has no two tokens has none.
+  """
+  numbers = {}
+  for task, i in task_ids.items():
+    if moments.weight_I[i] > 1:
+      numbers[f"advantage/mean/{task}"] = float(moments.mean_I[i])
+      spread = float(np.sqrt(moments.variance_I[i]))
+      numbers[f"advantage/spread/{task}"] = spread
+  return numbers
+
+
+def as_float64(running: TaskMoments | None) -> TaskMoments | None:
+  """Returns statistics on the host, float64."""
   moments: TaskMoments | None = jax.tree.map(
     lambda x: np.asarray(x, np.float64), running
   )
   return moments
 
 
-def _float32(x: jax.Array) -> np.ndarray:
+def as_float32(x: jax.Array) -> np.ndarray:
+  """Returns an array on the host, float32; one too large is infinite."""
   with np.errstate(over="ignore"):  # `require_finite` says so
     return np.asarray(x).astype(np.float32)
 
@@ -219,7 +253,7 @@ def _advantages(
   num_tasks: int,
   config: AdvantageConfig,
   running: TaskMoments | None,
-) -> tuple[jax.Array, TaskMoments | None]:
+) -> tuple[jax.Array, TaskMoments | None, TaskMoments]:
   num_groups = arrays.reward_N.shape[0]
   keep_M = kept_groups(arrays, num_groups, config)
   valid_N = arrays.valid_N & keep_M[arrays.group_N]
@@ -257,7 +291,14 @@ def _advantages(
     )
     value_NU = value_W.reshape(shape)
   exists_NU = valid_N[:, None] & arrays.exists_NU
-  return jnp.where(exists_NU, value_NU, 0), running
+  raw_NU = value if by_turn else value[:, None]
+  moments = losses.measure_tasks(
+    jnp.broadcast_to(raw_NU, exists_NU.shape),
+    jnp.broadcast_to(arrays.task_N[:, None], exists_NU.shape),
+    jnp.where(exists_NU, arrays.num_tokens_NU, 0),
+    num_tasks=num_tasks,
+  )
+  return jnp.where(exists_NU, value_NU, 0), running, moments
 
 
 def custom_advantages(
@@ -415,139 +456,11 @@ def _turn_advantages(
   ).reshape(exists_NU.shape)
 
 
-def place_rewards(rows: Rows, reward_NU: np.ndarray) -> np.ndarray:
-  """Places the reward of each turn at its last sampled token, [R, T]."""
-  last_RT = rows.mask.copy()
-  last_RT[:, :-1] &= ~(
-    rows.mask[:, 1:]
-    & (rows.turn[:, 1:] == rows.turn[:, :-1])
-    & (rows.segment[:, 1:] == rows.segment[:, :-1])
-  )
-  return np.where(last_RT, reward_NU[rows.trajectory, rows.turn], 0)
-
-
 def pad_rows(x_RT: np.ndarray) -> np.ndarray:
   """Adds rows of zeros up to a power of two: few shapes to compile for."""
   num_rows = len(x_RT)
   missing = (1 << (num_rows - 1).bit_length()) - num_rows
   return np.pad(x_RT, ((0, missing), (0, 0)))
-
-
-def critic_advantages(
-  rows: Rows,
-  reward_RT: np.ndarray,
-  value_RT: np.ndarray,
-  task_RT: np.ndarray,
-  *,
-  num_tasks: int,
-  config: AdvantageConfig,
-  running: TaskMoments | None = None,
-) -> tuple[dict[str, np.ndarray], TaskMoments | None]:
-  """Returns advantages and value targets of a batch, and the statistics.
-
-  The fields are advantage, old_value, value_target and value_mask, [R, T].
-  """
-  num_rows = len(rows.token)
-  with on_host_in_float64():
-    (advantage_RT, target_RT, fitted_RT), running = _critic_advantages(
-      *(
-        pad_rows(x)
-        for x in (
-          rows.mask,
-          rows.segment,
-          rows.turn,
-          reward_RT,
-          value_RT,
-          task_RT,
-        )
-      ),
-      num_tasks=num_tasks,
-      config=config,
-      running=_float64(running),
-    )
-    fields = {
-      "advantage": _float32(advantage_RT),
-      "value_target": _float32(target_RT),
-      "value_mask": np.asarray(fitted_RT),
-    }
-    running = _float64(running)
-  unpadded = {name: x[:num_rows] for name, x in fields.items()}
-  return unpadded | {"old_value": value_RT}, running
-
-
-def custom_critic_advantages(
-  function: CustomFunction, inputs: Mapping[str, Any]
-) -> tuple[jax.Array, jax.Array]:
-  """Calls a custom estimator: advantage and target [R, T], 0 off the mask.
-
-  Raises `ConfigError` if it returns anything else.
-  """
-  result = function(inputs)
-  if not isinstance(result, tuple) or len(result) != 2:
-    raise function.refuse(f"returned {type(result).__name__}")
-  mask_RT = inputs["mask_BT"]
-  for x_RT in result:
-    function.require_shape(x_RT, mask_RT.shape)
-  advantage_RT, target_RT = (jnp.where(mask_RT, x, 0) for x in result)
-  return advantage_RT, target_RT
-
-
-@partial(jax.jit, static_argnames=("num_tasks", "config"))
-def _critic_advantages(
-  mask_RT: jax.Array,
-  segment_RT: jax.Array,
-  turn_RT: jax.Array,
-  reward_RT: jax.Array,
-  value_RT: jax.Array,
-  task_RT: jax.Array,
-  *,
-  num_tasks: int,
-  config: AdvantageConfig,
-  running: TaskMoments | None,
-) -> tuple[tuple[jax.Array, ...], TaskMoments | None]:
-  inputs = {
-    "reward_BT": reward_RT,
-    "value_BT": value_RT,
-    "mask_BT": mask_RT,
-    "turn_BT": turn_RT,
-    "segment_BT": segment_RT,
-  }
-  function = config.custom_function("estimator")
-  if function is not None:
-    advantage_RT, target_RT = custom_critic_advantages(function, inputs)
-  else:
-    advantage_RT, target_RT = _gae(inputs, config)
-  fitted_RT = mask_RT
-  if config.estimator == "turn_gae":  # reads the value there alone
-    fitted_RT = losses.first_of_turn(mask_RT, turn_RT, segment_BT=segment_RT)
-  advantage_W, running = normalise(
-    advantage_RT.reshape(-1),
-    task_RT.reshape(-1),
-    mask_RT.reshape(-1).astype(jnp.int32),
-    mask_RT.reshape(-1),
-    num_tasks=num_tasks,
-    config=config,
-    running=running,
-  )
-  return (advantage_W.reshape(mask_RT.shape), target_RT, fitted_RT), running
-
-
-def _gae(
-  inputs: Mapping[str, jax.Array], config: AdvantageConfig
-) -> tuple[jax.Array, jax.Array]:
-  """Returns advantage and target of a built-in estimator, [R, T] each."""
-  inputs = dict(inputs)
-  turn_RT = inputs.pop("turn_BT")
-  estimate = {
-    "gae": losses.gae,
-    "turn_gae": partial(losses.turn_gae, turn_BT=turn_RT),
-    "bi_level_gae": partial(
-      losses.bi_level_gae, turn_BT=turn_RT, **config.estimator_settings
-    ),
-  }[config.estimator]
-  return estimate(
-    **inputs, discount=config.discount, gae_lambda=config.gae_lambda
-  )
 
 
 def normalise(

@@ -31,12 +31,11 @@ from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.advantages import (
   TrajectoryArrays,
-  advantages,
+  advantages_and_moments,
   counted_trajectories,
-  critic_advantages,
   make_arrays,
+  moment_numbers,
   pad_rows,
-  place_rewards,
   require_finite,
 )
 from agentrl_jax.train.compared import (
@@ -48,13 +47,15 @@ from agentrl_jax.train.compared import (
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.layout import Layout
 from agentrl_jax.train.config.loss import LossConfig
-from agentrl_jax.train.custom_trial import try_advantage
-from agentrl_jax.train.informed_critic import (
+from agentrl_jax.train.critic import (
   Encode,
   carried_over,
+  critic_advantages,
   for_critic,
   informed,
+  place_rewards,
 )
+from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.metrics import answer_versions
 from agentrl_jax.train.objective import (
   reward_kl_estimator,
@@ -279,7 +280,7 @@ class BatchBuilder:
     At least one is computed, so that every batch that counts makes an update:
     the optimizer's momentum moves the params also where the gradient is 0.
     """
-    value_NU, self._running = advantages(
+    value_NU, self._running, moments = advantages_and_moments(
       arrays,
       num_tasks=len(self._task_ids),
       config=self._advantage,
@@ -304,7 +305,7 @@ class BatchBuilder:
       arrays.task_N[left_N],
       num_tokens_N[left_N],
     )
-    return rated, {
+    return rated, moment_numbers(moments, self._task_ids) | {
       "batch/trajectories_with_signal": float(has_signal_N.sum()),
       "batch/trained_tokens": 0.0,
       "batch/left_out_tokens": float(rated.left_tokens_K.sum()),

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from agentrl_jax.train import advantages
-from agentrl_jax.train.advantages import custom_critic_advantages
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.loss import LossConfig
+from agentrl_jax.train.critic import custom_critic_advantages
 from agentrl_jax.train.custom import CustomFunction
 
 B, T = 6, 8  # rows and tokens

@@ -27,7 +27,7 @@ from launch.experiments.start import (
   TaskStart,
   without_room,
 )
-from launch.experiments.treatment import Measure, Verdict
+from launch.experiments.treatment import Measure, Values, Verdict
 from launch.reports.curves import RL
 from launch.sweeps.plan import Cell
 
@@ -52,6 +52,9 @@ class ContrastCheck:
   contrast: str
   answer: Answer
   why: str
+  # Measured, by name: of each batch, and of the versions that play.
+  batches: Sequence[Values] = ()
+  versions: Values = dataclasses.field(default_factory=dict)
 
   @property
   def line(self) -> str:

@@ -6,6 +6,7 @@ they keep all of their groups, which the arms' advantages are compared on.
 
 import dataclasses
 import functools
+import json
 import pathlib
 import shlex
 import subprocess
@@ -18,11 +19,12 @@ from rich.table import Table
 from agentrl_jax.data.record_file import read_groups
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import write_whole
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from configs.base import flat_keys
 from configs.experiment import Contrast
 from launch.comparisons.attempts import by_environment, read_attempts
-from launch.config.settings import Settings, read_settings
+from launch.config.settings import read_settings
 from launch.experiments import treatment
 from launch.experiments.check import (
   Answer,
@@ -47,6 +49,7 @@ from launch.storage.run_directory import OTHER, RunDirectory
 from launch.sweeps.cells import progress_of, run_of
 from launch.sweeps.plan import Cell, SweepPlan
 
+FOLDER = "check"  # of a sweep's folder: check.json, and the attempts
 NUM_TASKS = 64  # of each environment, that the warm start attempts
 NUM_UPDATES = 6  # of each arm that others are compared with
 KEEP_ALL = "--config.report.keep_groups=1000000"
@@ -138,7 +141,7 @@ def rehearse(
   lines = hopeless_tasks(starts)
   if plan.experiment is None:
     lines += detectable_lines(num_tasks, len(plan.seeds))
-  return Checked(
+  checked = Checked(
     starts,
     [
       _check(text, side, configs, folder, seed, start)
@@ -146,6 +149,9 @@ def rehearse(
     ],
     [*lines, _time_line(plan, config, run_of(folder, first), at_once)],
   )
+  record = json.dumps(dataclasses.asdict(checked), indent=1)
+  write_whole(folder / FOLDER / "check.json", record)
+  return checked
 
 
 def _play(
@@ -186,7 +192,7 @@ def _attempt(
 ) -> Attempts:
   """Lets the warm start attempt training tasks; no samples: once, greedily."""
   kind = "sampled" if samples else "greedy"
-  output = folder / "check" / f"{cell.name}-{kind}.json"
+  output = folder / FOLDER / f"{cell.name}-{kind}.json"
   tasks = ",".join(f"{name}/train" for name in config.tasks.names)
   command = [
     *(sys.executable, "-m", "launch.evaluate"),
@@ -248,29 +254,17 @@ def judge(
     differing_keys(before, after)
   )
   settings = read_settings(before), read_settings(after)
-  measures = []
+  measures, batches, versions = [], [], {}
   if of_advantages:
     comparison = treatment.AdvantageComparison(*settings)
-    batches = (
-      [comparison.measure(b) for b in groups]
-      if (comparison.is_possible)
-      else []
-    )
+    if comparison.is_possible:
+      batches = [comparison.measure(batch) for batch in groups]
     measures.append(treatment.judge_advantages(batches))
   if of_versions:
-    measures.append(_versions(settings, rows, before.train.steps))
-  return check_contrast(text, measures, others, start)
-
-
-def _versions(
-  settings: tuple[Settings, Settings], rows: Sequence[Row], steps: int
-) -> treatment.Measure:
-  before, after = settings
-  return treatment.judge_versions(
-    treatment.log_ratio_per_update(rows, before),
-    treatment.mean_age(before, steps),
-    treatment.mean_age(after, steps),
-  )
+    versions = treatment.measure_versions(rows, *settings, before.train.steps)
+    measures.append(treatment.judge_versions(versions))
+  found = check_contrast(text, measures, others, start)
+  return dataclasses.replace(found, batches=batches, versions=versions)
 
 
 def differing_keys(

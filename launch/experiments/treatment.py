@@ -20,10 +20,10 @@ from agentrl_jax.data.records import Group
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.metrics import Row
 from agentrl_jax.train.advantages import (
-  TrajectoryArrays,
-  advantages,
+  advantages_and_moments,
   counted_trajectories,
   make_arrays,
+  moment_numbers,
 )
 from agentrl_jax.train.compared import Compared, compared_parts
 from launch.config.settings import Settings
@@ -41,6 +41,8 @@ _NEUTRAL = (
   *("engine.slots", "evaluation.", "warm_start.store"),
 )
 
+_SHOWN = 0.005  # share; a smaller difference is not worth a word
+SPREAD = "advantage/spread"
 Values = Mapping[str, float]
 
 
@@ -93,8 +95,8 @@ class AdvantageComparison:
     - `groups/<side>`: share of the groups that are kept;
     - `tokens/<side>`: share of the sampled tokens that count in the loss, and
       `tokens/<side>/<role>` of each role, where roles are named;
-    - `spread/<task>`, `mean/<task>` of the advantages over trained tokens
-      before the task's normalisation, as `before` has it.
+    - `advantage/spread/<task>`, `advantage/mean/<task>` over trained tokens
+      before the task's normalisation, as `before` has them.
     """
     turns = [
       (len(turn.sampled), t.role_of(turn.line))
@@ -108,6 +110,7 @@ class AdvantageComparison:
     of_sides: dict[str, np.ndarray] = {}
     for side in self._arms:
       rated = self._rate(side, groups)
+      values = {**rated.moments, **values}  # those of `before` stay
       values[f"groups/{side}"] = rated.share_of_groups
       of_sides[side], counts_T = rated.by_turn(groups)
       for role in ["", *sorted({*role_T} - {""})]:
@@ -115,43 +118,28 @@ class AdvantageComparison:
         name = f"tokens/{side}/{role}".rstrip("/")
         values[name] = float((own_T * counts_T).sum() / max(own_T.sum(), 1))
     values["cosine"] = _cosine(of_sides["before"], of_sides["after"], tokens_T)
-    return values | self._moments(groups)
+    return values
 
-  def _rate(
-    self, side: str, groups: Sequence[Group], *, is_raw: bool = False
-  ) -> "_Rated":
+  def _rate(self, side: str, groups: Sequence[Group]) -> "_Rated":
     arm = self._arms[side]
-    config, running = arm.advantage, self._running[side]
-    if is_raw:
-      running = None
-      config = dataclasses.replace(
-        config, task_center=False, task_scale=False, task_decay=0.0
-      )
+    config = arm.advantage
     compared = compared_parts(
       groups, compare=config.compare, roles=arm.batch.roles
     )
     arrays = make_arrays(compared.groups, arm.task_ids, config)
-    value_NU, running = advantages(
-      arrays, num_tasks=len(arm.task_ids), config=config, running=running
+    value_NU, self._running[side], moments = advantages_and_moments(
+      arrays,
+      num_tasks=len(arm.task_ids),
+      config=config,
+      running=self._running[side],
     )
-    if not is_raw:
-      self._running[side] = running
-    counts_N = counted_trajectories(arrays, config=config)
-    return _Rated(compared, arrays, value_NU, counts_N)
-
-  def _moments(self, groups: Sequence[Group]) -> dict[str, float]:
-    rated = self._rate("before", groups, is_raw=True)
-    weight_NU = rated.arrays.num_tokens_NU * rated.counts_N[:, None]
-    found = {}
-    for task, number in self._arms["before"].task_ids.items():
-      own_N = rated.arrays.task_N == number
-      w, x = weight_NU[own_N], rated.value_NU[own_N].astype(float)
-      if w.sum() > 1:
-        mean = (w * x).sum() / w.sum()
-        variance = (w * (x - mean) ** 2).sum() / (w.sum() - 1)
-        found[f"mean/{task}"] = float(mean)
-        found[f"spread/{task}"] = float(math.sqrt(variance))
-    return found
+    return _Rated(
+      compared,
+      arrays.group_N,
+      value_NU,
+      counted_trajectories(arrays, config=config),
+      moment_numbers(moments, arm.task_ids),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,13 +147,14 @@ class _Rated:
   """Advantages of the parts of a batch, and those that count in the loss."""
 
   compared: Compared
-  arrays: TrajectoryArrays
+  group_N: np.ndarray
   value_NU: np.ndarray
   counts_N: np.ndarray  # bool
+  moments: Values  # before the tasks are normalised
 
   @property
   def share_of_groups(self) -> float:
-    kept = np.unique(self.arrays.group_N[self.counts_N])
+    kept = np.unique(self.group_N[self.counts_N])
     return len(kept) / max(len(self.compared.groups), 1)
 
   def by_turn(self, groups: Sequence[Group]) -> tuple[np.ndarray, np.ndarray]:
@@ -219,7 +208,7 @@ def judge_advantages(batches: Sequence[Values]) -> Measure:
     ("tokens", "of the sampled tokens"),
   ):
     before, after = (_mean(batches, f"{name}/{s}") for s in ("before", "after"))
-    if not math.isclose(before, after, abs_tol=0.005):
+    if abs(before - after) > _SHOWN:
       parts.append(f"{100 * before:.0f} and {100 * after:.0f} % {what}")
   parts += _roles(batches)
   is_null = statistics.fmean(cosines) >= ALIKE
@@ -228,13 +217,13 @@ def judge_advantages(batches: Sequence[Values]) -> Measure:
 
 def _ratio(batches: Sequence[Values]) -> list[str]:
   """Says how the spreads of two tasks, or the most unlike, compare."""
-  prefix = "spread/"
+  prefix = f"{SPREAD}/"
   names = sorted({n for b in batches for n in b if n.startswith(prefix)})
-  means = {name: _mean(batches, name) for name in names}
-  if len(names) < 2:
+  means = {n: m for n in names if (m := _mean(batches, n)) > 0}
+  if len(means) < 2:
     return []
-  large = max(names, key=means.__getitem__)
-  small = min(names, key=means.__getitem__)
+  large = max(means, key=means.__getitem__)
+  small = min(means, key=means.__getitem__)
   ratios = [b[large] / b[small] for b in batches if b.get(small) and large in b]
   if not ratios:
     return []
@@ -313,11 +302,31 @@ def mean_age(settings: Settings, steps: int) -> float:
   ) / math.fsum(weights)
 
 
-def judge_versions(
-  per_update: float | None, before: float, after: float
-) -> Measure:
-  """Judges by the mean ages of trained tokens, in updates."""
-  ages = f"tokens are {before:.1f} and {after:.1f} updates older than generated"
+def measure_versions(
+  rows: Sequence[Row], before: Settings, after: Settings, steps: int
+) -> dict[str, float]:
+  """Measures by name; `log_ratio_per_update` is left out if it is not known.
+
+  `age/<side>` is the mean age in updates of the tokens of a run.
+  """
+  values = {
+    "age/before": mean_age(before, steps),
+    "age/after": mean_age(after, steps),
+  }
+  per_update = log_ratio_per_update(rows, before)
+  if per_update is not None:
+    values["log_ratio_per_update"] = per_update
+  return values
+
+
+def judge_versions(values: Values) -> Measure:
+  """Judges by what `measure_versions` has found."""
+  before, after = values["age/before"], values["age/after"]
+  ages = (
+    f"tokens are on average {before:.1f} and {after:.1f} updates old by the "
+    "policy slots' schedules"
+  )
+  per_update = values.get("log_ratio_per_update")
   if per_update is None:
     return Measure(
       Verdict.NOT_MEASURED,
@@ -325,8 +334,8 @@ def judge_versions(
     )
   apart = abs(after - before) * per_update
   sentence = (
-    f"{ages}; at {per_update:.2g} nats of mean |log-ratio| for an update, the "
-    f"arms are {apart:.2g} nats apart"
+    f"{ages}; at {per_update:.2g} nats of mean |log-ratio| for an update, this "
+    f"is {apart:.2g} nats"
   )
   is_null = apart < LEAST_LOG_RATIO
   return Measure(Verdict.NULL if is_null else Verdict.DIFFERS, sentence)

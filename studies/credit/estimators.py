@@ -18,7 +18,7 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.packing import Rows
-from agentrl_jax.train import advantages
+from agentrl_jax.train import advantages, critic
 from agentrl_jax.train.advantages import TrajectoryArrays
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from configs import base
@@ -249,9 +249,9 @@ def with_values(
   """Returns the advantages [N, U, K] that the gae family makes from values."""
   episodes = batch.episodes
   rows = _rows(episodes)
-  fields, _ = advantages.critic_advantages(
+  fields, _ = critic.critic_advantages(
     rows,
-    advantages.place_rewards(rows, episodes.reward_NU.astype(np.float32)),
+    critic.place_rewards(rows, episodes.reward_NU.astype(np.float32)),
     value_NUK.astype(np.float32).reshape(rows.mask.shape),
     np.zeros(rows.mask.shape, np.int32),
     num_tasks=1,

@@ -10,7 +10,7 @@ from agentrl_jax.data.packing import Rows
 from agentrl_jax.data.records import Group, Status
 from agentrl_jax.errors import ConfigError, NotFinite
 from agentrl_jax.losses import unseen_tasks
-from agentrl_jax.train import advantages
+from agentrl_jax.train import advantages, critic
 from agentrl_jax.train.config.advantage import CRITIC_ESTIMATORS, ESTIMATORS
 from tests.data.records import make_group
 from tests.reference.advantages import pass_at_k as reference
@@ -342,7 +342,7 @@ class LargeRewardsTest(parameterized.TestCase):
       behavior_logprob=np.zeros((2, 2), np.float32),
       policy_slot=zeros_RT,
     )
-    fields, _ = advantages.critic_advantages(
+    fields, _ = critic.critic_advantages(
       rows,
       np.array([[0, shift + unit], [0, shift]], np.float64),
       np.zeros((2, 2), np.float32),
@@ -362,6 +362,46 @@ class LargeRewardsTest(parameterized.TestCase):
     found, _ = _advantages([group], estimator="rloo", **PLAIN)
     with self.assertRaisesRegex(NotFinite, "gave 2 trajectories"):
       advantages.require_finite(found, config)
+
+
+class MomentsTest(parameterized.TestCase):
+  """Moments are of advantages before the tasks' own normalisation."""
+
+  def setUp(self):
+    super().setUp()
+    random = np.random.default_rng(3)
+    self.groups = [
+      make_group(random, task=task, size=4) for task in ("a", "b", "a")
+    ]
+
+  def numbers(self, groups, **changes):
+    config = small.advantage_config(scale_by_std=False, **changes)
+    arrays = advantages.make_arrays(groups, small.TASK_IDS, config)
+    value_NU, _, moments = advantages.advantages_and_moments(
+      arrays, num_tasks=len(small.TASK_IDS), config=config
+    )
+    return value_NU, advantages.moment_numbers(moments, small.TASK_IDS)
+
+  @parameterized.parameters({}, PLAIN, {"task_decay": 0.5})
+  def test_they_are_over_the_tokens_of_each_task(self, **changes):
+    raw_NU, _ = self.numbers(self.groups, **PLAIN)
+    _, found = self.numbers(self.groups, **changes)
+    trajectories = [t for g in self.groups for t in g.trajectories]
+    for task in ("a", "b"):
+      tokens = [
+        raw_NU[n, 0]
+        for n, t in enumerate(trajectories)
+        for _ in range(t.num_sampled * (t.task.name == task))
+      ]
+      np.testing.assert_allclose(
+        [found[f"advantage/mean/{task}"], found[f"advantage/spread/{task}"]],
+        [np.mean(tokens), np.std(tokens, ddof=1)],
+        atol=1e-6,
+      )
+
+  def test_a_task_that_the_batch_lacks_has_none(self):
+    _, found = self.numbers([self.groups[0]])
+    self.assertEqual(list(found), ["advantage/mean/a", "advantage/spread/a"])
 
 
 class RunningTest(absltest.TestCase):

@@ -13,11 +13,8 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import pack
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.advantages import (
-  advantages,
-  make_arrays,
-  place_rewards,
-)
+from agentrl_jax.train.advantages import advantages, make_arrays
+from agentrl_jax.train.critic import place_rewards
 from agentrl_jax.train.token_logprobs import token_logprobs
 from tests.data.records import make_group
 from tests.reference.advantages import returns as reference_gae

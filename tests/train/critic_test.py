@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.packing import pack
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.informed_critic import carried_over, informed
+from agentrl_jax.train.critic import carried_over, informed
 from tests.data.records import make_group, make_several_lines
 from tests.train import small
 
