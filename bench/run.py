@@ -14,6 +14,7 @@ BENCHMARKS = (
   "learner.losses",
   "learner.parity",
   "rollout.engine",
+  "system.layouts",
   "system.pipeline",
   "environments",
   "controller.playing",
