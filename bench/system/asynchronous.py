@@ -49,6 +49,7 @@ from agentrl_jax.files import reading, write_whole
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from bench.learner.train_step import WIDTH, square_product
 from bench.system.pipeline import counts
+from bench.timing import MAX_IDLE_FACTOR
 from launch.reports import measured
 from studies.configs.asynchronous import ARMS, QUICKSTART, SYNCHRONOUS
 
@@ -280,6 +281,18 @@ def _speeds(runs: Sequence[Run], cores: str) -> dict[int, float]:
   }
 
 
+def contention(runs: Sequence[Run]) -> str:
+  """Returns a sentence if other work shared the cores; "" if none did."""
+  rates = [run["product_gflops"] for run in runs]
+  if max(rates) <= MAX_IDLE_FACTOR * min(rates):
+    return ""
+  return (
+    f"The product's rate was {min(rates):.0f} to {max(rates):.0f} GFLOP/s: "
+    "other work shared the cores, so these speeds say little. Remove the .json "
+    "files of slow runs from --workdir, and give the same command again.\n"
+  )
+
+
 class Product:
   """XLA's rate for products of large squares, on all cores of this process."""
 
@@ -333,6 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   except AgentRLError as error:
     sys.exit(f"{type(error).__name__}: {error}")
   sys.stdout.write(measured.table(with_ratios(runs), TABLE))
+  sys.stdout.write(contention(runs))
 
 
 if __name__ == "__main__":

@@ -190,6 +190,12 @@ class RatiosTest(unittest.TestCase):
     self.assertTrue(math.isnan(found[0]["ratio"]))
     self.assertEqual(found[1]["ratio"], 1.0)
 
+  def test_runs_beside_other_work_are_called_so(self):
+    runs = [{"product_gflops": rate} for rate in (210.0, 200.0)]
+    self.assertEqual(asynchronous.contention(runs), "")
+    runs.append({"product_gflops": 90.0})
+    self.assertIn("90 to 210 GFLOP/s", asynchronous.contention(runs))
+
 
 if __name__ == "__main__":
   unittest.main()
