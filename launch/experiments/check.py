@@ -27,7 +27,7 @@ from launch.experiments.start import (
   TaskStart,
   without_room,
 )
-from launch.experiments.treatment import Measure, Values, Verdict
+from launch.experiments.treatment import Measure, Treatment, Values
 from launch.reports.curves import RL
 from launch.sweeps.plan import Cell
 
@@ -80,14 +80,14 @@ def check_contrast(
   if not measures and not unmeasured:
     same = "the arms differ in no key that training reads"
     return ContrastCheck(contrast, Answer.NULL, same)
-  if Verdict.DIFFERS in verdicts:
+  if Treatment.DIFFERS in verdicts:
     return ContrastCheck(contrast, Answer.CAN_SHOW, why)
   if unmeasured:
     keys = f"nothing measures {', '.join(unmeasured)} before training"
     return ContrastCheck(
       contrast, Answer.NOT_MEASURED, f"{why}; {keys}".removeprefix("; ")
     )
-  if Verdict.NOT_MEASURED in verdicts:
+  if Treatment.NOT_MEASURED in verdicts:
     return ContrastCheck(contrast, Answer.NOT_MEASURED, why)
   return ContrastCheck(contrast, Answer.NULL, f"the arms hardly differ: {why}")
 

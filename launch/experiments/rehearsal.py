@@ -72,7 +72,7 @@ class Checked:
     """The state of the warm start, a row for each environment."""
     table = Table(
       *("task", "sampled", "95 %", "greedy", "any attempt", "reward sd"),
-      *("groups with a signal", "groups that differ in success"),
+      *("signal in groups", "success differs in groups"),
     )
     for each in self.starts:
       table.add_row(

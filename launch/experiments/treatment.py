@@ -46,8 +46,8 @@ SPREAD = "advantage/spread"
 Values = Mapping[str, float]
 
 
-class Verdict(enum.StrEnum):
-  """Outcome of a measure."""
+class Treatment(enum.StrEnum):
+  """Judgement of a measure: do the arms differ in what it reads?"""
 
   DIFFERS = "differs"
   NULL = "null"
@@ -58,7 +58,7 @@ class Verdict(enum.StrEnum):
 class Measure:
   """One way in which two arms may differ."""
 
-  verdict: Verdict
+  verdict: Treatment
   sentence: str
 
 
@@ -195,7 +195,7 @@ def judge_advantages(batches: Sequence[Values]) -> Measure:
   cosines = _finite(batches, "cosine")
   if not cosines:
     return Measure(
-      Verdict.NOT_MEASURED,
+      Treatment.NOT_MEASURED,
       "advantages: not measured, since no batch has any in both arms",
     )
   parts = [
@@ -212,7 +212,9 @@ def judge_advantages(batches: Sequence[Values]) -> Measure:
       parts.append(f"{100 * before:.0f} and {100 * after:.0f} % {what}")
   parts += _roles(batches)
   is_null = statistics.fmean(cosines) >= ALIKE
-  return Measure(Verdict.NULL if is_null else Verdict.DIFFERS, "; ".join(parts))
+  return Measure(
+    Treatment.NULL if is_null else Treatment.DIFFERS, "; ".join(parts)
+  )
 
 
 def _ratio(batches: Sequence[Values]) -> list[str]:
@@ -329,7 +331,7 @@ def judge_versions(values: Values) -> Measure:
   per_update = values.get("log_ratio_per_update")
   if per_update is None:
     return Measure(
-      Verdict.NOT_MEASURED,
+      Treatment.NOT_MEASURED,
       f"versions: {ages}; the drift of an update is not measured",
     )
   apart = abs(after - before) * per_update
@@ -338,4 +340,4 @@ def judge_versions(values: Values) -> Measure:
     f"is {apart:.2g} nats"
   )
   is_null = apart < LEAST_LOG_RATIO
-  return Measure(Verdict.NULL if is_null else Verdict.DIFFERS, sentence)
+  return Measure(Treatment.NULL if is_null else Treatment.DIFFERS, sentence)

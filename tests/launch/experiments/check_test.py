@@ -4,6 +4,8 @@
 in ten updates of real runs, seed 0, and at their warm starts.
 """
 
+import collections
+import csv
 import dataclasses
 import json
 import math
@@ -56,6 +58,32 @@ class OldDesignsTest(parameterized.TestCase):
     self.assertEqual(found.answer, Answer.NULL)
     self.assertIn(why, found.why)
 
+  def test_so_is_one_that_a_page_has_the_spreads_of(self):
+    """Rarely paid tasks leave fewer groups, and no smaller advantages."""
+    path = pathlib.Path("studies/evidence/rare_reward_spreads.csv")
+    by_version = collections.defaultdict(list)
+    with path.open(newline="") as file:
+      for row in csv.DictReader(file):
+        by_version[row["version"]].append(row)
+    batches = []
+    for rows in by_version.values():
+      weight, mean, std = (
+        np.array([float(row[name]) for row in rows])
+        for name in ("groups", "mean", "std")  # tokens are as the groups
+      )
+      # Of x and (x - mean) / std over the tokens of each task.
+      squares = (weight * (std**2 + mean**2)).sum() * weight.sum()
+      batches.append(
+        {f"advantage/spread/{r['task']}": float(r["std"]) for r in rows}
+        | {"cosine": float((weight * std).sum() / squares**0.5)}
+      )
+    self.assertLen(batches, 40)  # two of them without DBBench
+    found = treatment.judge_advantages(batches)
+    self.assertEqual(found.verdict, treatment.Treatment.NULL)
+    self.assertIn(
+      "is 1.06 (0.95 to 1.25) times that of dbbench", found.sentence
+    )
+
   @parameterized.parameters("spreads", "lag_16", "cross_policy")
   def test_a_design_that_differs_is_no_null(self, design):
     self.assertEqual(answer(design).answer, Answer.CAN_SHOW)
@@ -66,14 +94,14 @@ class OldDesignsTest(parameterized.TestCase):
       "log_ratio_per_update": versions["log_ratio_per_update"] / 6
     }
     self.assertEqual(
-      treatment.judge_versions(slow).verdict, treatment.Verdict.NULL
+      treatment.judge_versions(slow).verdict, treatment.Treatment.NULL
     )
 
 
 class ContrastTest(parameterized.TestCase):
-  NULL = treatment.Measure(treatment.Verdict.NULL, "alike")
-  APART = treatment.Measure(treatment.Verdict.DIFFERS, "apart")
-  UNKNOWN = treatment.Measure(treatment.Verdict.NOT_MEASURED, "unknown")
+  NULL = treatment.Measure(treatment.Treatment.NULL, "alike")
+  APART = treatment.Measure(treatment.Treatment.DIFFERS, "apart")
+  UNKNOWN = treatment.Measure(treatment.Treatment.NOT_MEASURED, "unknown")
 
   @parameterized.parameters(
     ([NULL], [], None, Answer.NULL, "hardly differ: alike"),
@@ -92,9 +120,9 @@ class ContrastTest(parameterized.TestCase):
   def test_what_is_missing_is_not_measured_and_no_null(self):
     for batches in ([], [{"cosine": math.nan}], [{}]):
       found = treatment.judge_advantages(batches)
-      self.assertEqual(found.verdict, treatment.Verdict.NOT_MEASURED)
+      self.assertEqual(found.verdict, treatment.Treatment.NOT_MEASURED)
     found = treatment.judge_versions({"age/before": 0.0, "age/after": 9.0})
-    self.assertEqual(found.verdict, treatment.Verdict.NOT_MEASURED)
+    self.assertEqual(found.verdict, treatment.Treatment.NOT_MEASURED)
 
   def test_spreads_that_are_missing_are_left_out(self):
     spread = "advantage/spread"

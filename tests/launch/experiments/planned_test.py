@@ -88,12 +88,44 @@ class JudgeTest(parameterized.TestCase):
 
   def test_an_arm_that_was_not_run_is_not_measured_and_not_null(self):
     (verdict,) = planned.judge(a_plan(), [arm("full", FULL)])
-    self.assertIn("not measured: no arm 'no_norm'", verdict)
+    self.assertIn("not measured: no_norm was not run", verdict)
     self.assertNotIn("null", verdict)
     (verdict,) = planned.judge(
       a_plan(mode="sampled"), [arm("full", FULL), arm("no_norm", FULL)]
     )
     self.assertIn("not measured: no seed has been evaluated sampled", verdict)
+
+  def test_a_side_may_be_a_sum_of_tasks_or_a_rise(self):
+    def of(name, tasks, start):
+      runs = {}
+      for seed in range(5):
+        scores = [
+          Evaluation(
+            stage,
+            "greedy",
+            {
+              task: Score(512, success=x + seed / 100, low=0, high=1, reward=0)
+              for task, x in each.items()
+            },
+          )
+          for stage, each in (("rl", tasks), ("warm_start", start))
+        ]
+        runs[seed] = Run(
+          name="", seed=seed, state=CellState.FINISHED, evaluations=scores
+        )
+      return Arm(name, {}, runs)
+
+    arms = [
+      of("both", {"x": 0.5, "y": 0.7}, {"x": 0.1, "y": 0.1}),
+      of("a", {"x": 0.8, "y": 0.0}, {"x": 0.2, "y": 0.0}),
+      of("b", {"x": 0.0, "y": 0.9}, {"x": 0.0, "y": 0.2}),
+    ]
+    plan = a_plan(contrasts=("a/x + b/y - both", "a@rise - both@rise"))
+    first, second = planned.judge(plan, arms)
+    self.assertIn("+25.0 points", first)  # 0.85 and 0.6
+    self.assertIn("−20.0 points", second)  # 0.3 and 0.5
+    (one,) = planned.judge(a_plan(task="y", contrasts=("a/x - both",)), arms)
+    self.assertIn("not measured", one)
 
   def test_controls_that_differ_are_said(self):
     plan = a_plan(controls=("again - full",))
