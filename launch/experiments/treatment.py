@@ -237,14 +237,17 @@ def _ratio(batches: Sequence[Values]) -> list[str]:
 
 
 def _roles(batches: Sequence[Values]) -> list[str]:
+  """Says of which roles' tokens the arms train on different shares."""
   prefix = "tokens/before/"
-  roles = sorted({n for b in batches for n in b if n.startswith(prefix)})
-  return [
-    f"of the tokens of {name.removeprefix(prefix)} "
-    f"{100 * _mean(batches, name):.0f} and "
-    f"{100 * _mean(batches, name.replace('before', 'after')):.0f} %"
-    for name in roles
-  ]
+  sentences = []
+  for name in sorted({n for b in batches for n in b if n.startswith(prefix)}):
+    role = name.removeprefix(prefix)
+    before, after = _mean(batches, name), _mean(batches, f"tokens/after/{role}")
+    if abs(before - after) > _SHOWN:
+      sentences.append(
+        f"{100 * before:.0f} and {100 * after:.0f} % of the tokens of {role}"
+      )
+  return sentences
 
 
 def _finite(batches: Sequence[Values], name: str) -> list[float]:
