@@ -11,7 +11,7 @@ but for form: what counts are updates per minute.
 
 import ml_collections
 
-from configs import arms, quickstart, smollm2
+from configs import arms, base, quickstart, smollm2
 
 QUICKSTART = "quickstart"
 SYNCHRONOUS = "synchronous"
@@ -62,6 +62,9 @@ def get_config(text: str = SYNCHRONOUS) -> ml_collections.ConfigDict:
   c.cross_policy.update(policy_slots=("fresh",), weights=(1.0,))
   c.engine.slots = slots
   c.rollouts.poll_interval_s = 0.1
+  during = ("num_tasks_during", "num_sampled_during")
+  defaults = base.default_values()["evaluation"]
+  c.evaluation.update({name: defaults[name] for name in during})
   c.evaluation.update(
     num_tasks=4, num_sampled=4, num_untrained=4, scripted=False, every=0
   )

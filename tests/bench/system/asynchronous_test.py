@@ -16,6 +16,7 @@ from bench.system import asynchronous
 from bench.system.asynchronous import Cell
 from launch.config.settings import read_settings
 from studies.configs.asynchronous import ARMS, get_config
+from tests.launch.export_test import write_model
 
 CELL = Cell(arm="synchronous", cores="apart", answers=16, repeat=2)
 
@@ -66,12 +67,14 @@ class CellsTest(unittest.TestCase):
     self.assertNotIn("max_answer_tokens", " ".join(of_quickstart))
 
   def test_arms_are_configs_and_differ_in_what_waits(self):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    model = pathlib.Path(folder) / "tiny-qwen"
+    write_model(model)
     for arm in ARMS:
-      settings = read_settings(get_config(arm))
-      self.assertEqual(settings.engine.num_policy_slots, 1)
-      config = get_config(f"{arm},models/SmolLM2")
-      self.assertEqual(config.pretrained.path, "models/SmolLM2")
-      self.assertEqual(config.admission.max_concurrent_groups, 8)
+      for text, groups in ((arm, 24), (f"{arm},{model}", 8)):
+        settings = read_settings(get_config(text))
+        self.assertEqual(settings.engine.num_policy_slots, 1)
+        self.assertEqual(settings.admission.max_concurrent_groups, groups)
     lag = get_config("synchronous").rollouts.max_lag
     self.assertEqual(lag, 0)  # else servers could answer with older weights
     self.assertEqual(get_config("synchronous").admission.max_staleness, 0)
