@@ -150,8 +150,11 @@ def origin(observations: Sequence[Observation]) -> str:
 
   text = f"Commit {texts('commit')}; {texts('date')}"
   text += f"; {texts('machine')}" if texts("machine") else ""
-  if any(each.get("source") == TRANSCRIBED for each in observations):
-    text += "; copied from an older page"
+  copied = sum(each.get("source") == TRANSCRIBED for each in observations)
+  if copied:
+    all_of = len(observations)
+    some = "" if copied == all_of else f"{copied} of {all_of} "
+    text += f"; {some}copied from an older page"
   return f"*{text}.*"
 
 

@@ -123,8 +123,11 @@ class MeasuredTest(parameterized.TestCase):
   def test_what_was_copied_says_so(self):
     copied = {**FOUND[0], "commit": "c", "date": "d", "source": "transcribed"}
     self.assertEqual(
-      measured.origin([FOUND[2], copied]),
-      "*Commit c; d; copied from an older page.*",
+      [measured.origin([copied]), measured.origin([FOUND[2], copied])],
+      [
+        "*Commit c; d; copied from an older page.*",
+        "*Commit c; d; 1 of 2 copied from an older page.*",
+      ],
     )
 
 
