@@ -101,6 +101,20 @@ class SweepTest(absltest.TestCase):
     self.assertNotIn("Traceback", said)
     self.assertEqual(cells_of(self.folder), [])
 
+  def test_a_check_judges_every_contrast(self):
+    """The tiny warm start wins nothing, so no arm can show anything."""
+    check = start(self.folder, "--check")
+    said, _ = check.communicate(timeout=LIMIT_S)
+    self.assertEqual(check.returncode, 0, said)
+    said = " ".join(said.split())
+    self.assertIn("no PLAN: this sweep is exploratory", said)
+    self.assertIn("no_norm - full: a null by construction", said)
+    self.assertIn("this sweep can show nothing", said)
+    record = json.loads((self.folder / "check/check.json").read_text())
+    (contrast,) = record["contrasts"]
+    self.assertLen(contrast["batches"], 3)  # all updates of the tiny run
+    self.assertEqual(cells_of(self.folder), [])
+
   def test_twenty_kills_lose_and_repeat_nothing(self):
     draw = random.Random(0)
     finished: dict[str, float] = {}
