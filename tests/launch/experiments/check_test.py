@@ -1,7 +1,7 @@
 """The check calls designs nulls that were nulls, and no good design.
 
 `old_designs.jsonl` has what the check measured (`check/check.json` of a sweep)
-in ten updates of real runs, seed 0, and at their warm starts.
+in ten updates of real runs of these designs, seed 0.
 """
 
 import collections
@@ -17,6 +17,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.metrics import Row, Values
 from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
+from configs.ablations import rare_reward
 from launch.config.settings import read_settings
 from launch.experiments import treatment
 from launch.experiments.check import Answer, check_contrast, start_reason
@@ -30,23 +31,39 @@ DESIGNS = pathlib.Path(__file__).with_name("old_designs.jsonl")
 
 
 def measured(design):
-  """Returns a design's batches, measured versions, and warm start."""
+  """Returns a design's batches, and what was measured of its versions."""
   found = [json.loads(line) for line in DESIGNS.read_text().splitlines()]
   own = [each for each in found if each["design"] == design]
   versions = [each["versions"] for each in own if "versions" in each]
   return (
     [each["batch"] for each in own if "batch" in each],
     versions[0] if versions else {},
-    [TaskStart(**each["start"]) for each in own if "start" in each],
   )
 
 
-def answer(design, mode="greedy"):
-  batches, versions, starts = measured(design)
+def answer(design):
+  batches, versions = measured(design)
   measures = [treatment.judge_advantages(batches)] if batches else []
   measures += [treatment.judge_versions(versions)] if versions else []
-  start = start_reason(starts, None, mode=mode) if starts else None
-  return check_contrast(design, measures, [], start)
+  return check_contrast(design, measures, [], None)
+
+
+def a_start(**changes):
+  """A warm start with room, that a test may change."""
+  return TaskStart(
+    **{
+      "task": "sums",
+      "success": 0.5,
+      "low": 0.4,
+      "high": 0.6,
+      "reward_spread": 0.5,
+      "signal": 0.8,
+      "differ": 0.8,
+      "greedy": 0.5,
+      "reachable": 0.9,
+      **changes,
+    }
+  )
 
 
 class OldDesignsTest(parameterized.TestCase):
@@ -83,16 +100,52 @@ class OldDesignsTest(parameterized.TestCase):
     self.assertEqual(found.verdict, treatment.Treatment.NULL)
     self.assertIn("spread of webshop is 1.06 (", found.sentence)
 
+  def test_so_are_arms_that_begin_at_their_greedy_ceiling(self):
+    """MATPO's: no attempt wins more of `long` than fits its context.
+
+    So many tasks an arm of the seed has won at most; of `short`, all can be.
+    """
+    path = pathlib.Path("studies/evidence/matpo.csv")
+    greedy, reachable = {}, collections.defaultdict(float)
+    with path.open(newline="") as file:
+      for row in csv.DictReader(file):
+        key, success = (row["seed"], row["task"]), float(row["success"])
+        if row["mode"] == "greedy" and row["stage"] in ("rl", "warm_start"):
+          reachable[key] = max(reachable[key], success)
+          if row["stage"] == "warm_start":
+            greedy[key] = success  # of all arms the same
+    self.assertLen(greedy, 10)
+    for seed in "01234":
+      starts = [
+        a_start(
+          task=task,
+          greedy=greedy[seed, task],
+          reachable=1.0 if task == "short" else reachable[seed, task],
+        )
+        for task in ("long", "short")
+      ]
+      reason = start_reason(starts, None, mode="greedy")
+      self.assertIn("at its ceiling", reason)
+      found = check_contrast("b - a", [], ["agents.program"], reason)
+      self.assertEqual(found.answer, Answer.NULL)
+      self.assertIsNone(start_reason(starts, None, mode="sampled"))
+
   @parameterized.parameters("spreads", "lag_16", "cross_policy", "worker")
   def test_a_design_that_differs_is_no_null(self, design):
     self.assertEqual(answer(design).answer, Answer.CAN_SHOW)
+
+  def test_a_negative_control_of_rewards_is_no_null(self):
+    norm, meaningless = map(rare_reward.get_config, ("norm", "meaningless"))
+    found = judge("b - a", norm, meaningless, groups=[], rows=[])
+    self.assertEqual(found.answer, Answer.NOT_MEASURED)
+    self.assertIn("environments.dbbench.options.meaningless", found.why)
 
   def test_the_tokens_of_roles_are_said_where_they_differ(self):
     self.assertIn("100 and 0 % of the tokens of plan", answer("worker").why)
     self.assertNotIn("work", answer("lines").why)
 
   def test_versions_hardly_differ_at_a_low_rate(self):
-    _, versions, _ = measured("cross_policy")
+    _, versions = measured("cross_policy")
     slow = versions | {
       "log_ratio_per_update": versions["log_ratio_per_update"] / 6
     }
@@ -139,22 +192,6 @@ class ContrastTest(parameterized.TestCase):
 
 
 class StartTest(parameterized.TestCase):
-  def a_start(self, **changes):
-    return TaskStart(
-      **{
-        "task": "sums",
-        "success": 0.5,
-        "low": 0.4,
-        "high": 0.6,
-        "reward_spread": 0.5,
-        "signal": 0.8,
-        "differ": 0.8,
-        "greedy": 0.5,
-        "reachable": 0.9,
-        **changes,
-      }
-    )
-
   @parameterized.parameters(
     ({"greedy": 0.672, "reachable": 0.672}, "greedy", "ceiling, 67.2"),
     ({"greedy": 0.99, "reachable": 1.0}, "greedy", "ceiling, 99.0"),
@@ -163,12 +200,12 @@ class StartTest(parameterized.TestCase):
     ({"signal": 0.02}, "greedy", "hardly any group has a signal"),
   )
   def test_a_start_without_room(self, changes, mode, why):
-    reason = start_reason([self.a_start(**changes)], None, mode=mode)
+    reason = start_reason([a_start(**changes)], None, mode=mode)
     self.assertIn(why, reason.replace("\N{NO-BREAK SPACE}", " "))
 
   def test_the_room_is_that_of_the_mode_and_the_task_that_are_judged(self):
-    full = self.a_start(greedy=0.9, reachable=0.9)
-    other = self.a_start(task="other")
+    full = a_start(greedy=0.9, reachable=0.9)
+    other = a_start(task="other")
     self.assertIsNotNone(start_reason([full], None, mode="greedy"))
     self.assertIsNone(start_reason([full], None, mode="sampled"))
     self.assertIsNone(start_reason([full, other], None, mode="greedy"))
@@ -176,13 +213,13 @@ class StartTest(parameterized.TestCase):
     self.assertIsNotNone(start_reason([full, other], one, mode="greedy"))
 
   def test_the_room_must_hold_the_difference_of_the_plan(self):
-    start = self.a_start(greedy=0.82)
+    start = a_start(greedy=0.82)
     small, large = a_plan(seeds=6), a_plan(least_difference=10.0)
     self.assertIsNone(start_reason([start], small, mode="greedy"))
     self.assertIsNotNone(start_reason([start], large, mode="greedy"))
 
   def test_a_mode_that_was_not_played_is_not_judged(self):
-    start = self.a_start(greedy=None, reachable=0.5)
+    start = a_start(greedy=None, reachable=0.5)
     self.assertIsNone(start_reason([start], None, mode="greedy"))
 
 
