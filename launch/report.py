@@ -6,7 +6,14 @@ r"""Compares runs: arms of sweeps, or runs, finished or not.
 
 Writes report.html, finals.csv, curves.csv and a picture of each plot. Runs that
 differ in nothing but the seed are one arm; the first arm is what the others are
-compared with. `--fill` makes the tables of a Markdown page again, from the
+compared with, unless another is the --baseline. `--contrast=A,B` compares the
+arms A and B, as A - B, in place of all arms with the first; it can be given
+several times, and with --baseline both are compared:
+
+  python -m launch.report sweeps/agentrl --baseline=again
+  python -m launch.report sweeps/agentrl --contrast=no_task_norm,again
+
+`--fill` makes the tables of a Markdown page again, from the
 numbers that are kept beside it:
 
   python -m launch.report --fill studies/experiments.md
@@ -17,11 +24,11 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from agentrl_jax.errors import AgentRLError
+from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.files import reading, writing
 from launch.comparisons.markdown import filled
 from launch.comparisons.page import compare, verdicts, warnings, write
-from launch.comparisons.runs import read_arms
+from launch.comparisons.runs import read_arms, read_sweeps
 from launch.config.command_line import REFUSED
 from launch.processes.terminal import plain_console, print_what_can_be_printed
 
@@ -40,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     "--output", help="a folder; else `comparison` in the first one"
   )
   parser.add_argument("--title", help="else the names of the folders")
+  parser.add_argument("--baseline", default="", help="else the first arm")
+  parser.add_argument(
+    "--contrast", action="append", default=[], help="A,B compares A - B"
+  )
   parser.add_argument("--fill", help="a Markdown page, in place of a folder")
   given = parser.parse_args(arguments)
   print_what_can_be_printed()
@@ -64,12 +75,29 @@ def _compare(given: argparse.Namespace) -> None:
   beside = folders[0].parent if folders[0].is_file() else folders[0]
   output = pathlib.Path(given.output or beside / "comparison")
   title = given.title or ", ".join(path.resolve().name for path in folders)
-  comparison = compare(title, read_arms(folders))
+  comparison = compare(
+    title,
+    read_arms(folders),
+    baseline=given.baseline,
+    contrasts=[_pair(text) for text in given.contrast],
+    sweeps=read_sweeps(folders),
+  )
   with writing(output):
     write(comparison, output)
   for sentence in (*verdicts(comparison), *warnings(comparison.arms)):
     CONSOLE.print(sentence)
   CONSOLE.print(f"report: {output / 'report.html'}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+  """Reads a `--contrast`. Raises `ConfigError` if it is not of two arms."""
+  after, _, before = text.partition(",")
+  if not after or not before or "," in before or after == before:
+    raise ConfigError(
+      f"--contrast={text} must name two arms, as in --contrast=A,B, which "
+      "compares them as A - B"
+    )
+  return after, before
 
 
 if __name__ == "__main__":

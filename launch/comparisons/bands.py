@@ -9,7 +9,7 @@ from scipy import stats
 
 from agentrl_jax.metrics import Row
 from launch.comparisons.runs import Arm, Run
-from launch.comparisons.statistics import LEVEL
+from launch.comparisons.statistics import FEW_SEEDS, LEVEL, seeds_text
 from launch.reports.curves import RL
 from launch.reports.plots import PlotLine
 
@@ -20,20 +20,25 @@ UPDATES, EPISODES, TOKENS, MINUTES = (
   "minutes of RL",
 )
 COSTS = (UPDATES, EPISODES, TOKENS, MINUTES)
-LEAST_SEEDS = 3  # for an interval
 _POINTS = 60
 _WINDOW = 5  # updates that a curve is smoothed over
 
 
 def band(
-  arm: Arm, metrics: Sequence[str], cost: str, *, place: int, stage: str = RL
+  arm: Arm,
+  metrics: Sequence[str],
+  cost: str,
+  *,
+  place: int,
+  stage: str = RL,
+  is_share: bool = False,
 ) -> PlotLine | None:
   """Returns the mean of the metrics over seeds; None if no run has them.
 
   Each seed's curve of RL is smoothed over 5 updates. Another `stage` has its
   cost in updates alone. The line ends where the first seed ends. Around it is
-  the 95 % interval of the mean, or each seed if there are fewer than
-  `LEAST_SEEDS`: the interval of two is wider than any plot.
+  the 95 % interval of the mean, within 0 and 1 for shares, or each seed if
+  there are fewer than `FEW_SEEDS`: the interval of two is wider than any plot.
   """
   curves = [
     curve
@@ -48,18 +53,21 @@ def band(
     return None
   at = np.linspace(begin, end, _POINTS)
   values = np.array([np.interp(at, x, y) for x, y in curves])
-  mean, reach = values.mean(0), np.zeros(0)
-  if len(curves) >= LEAST_SEEDS:
+  mean, is_band = values.mean(0), len(curves) >= FEW_SEEDS
+  low = high = np.zeros(0)
+  if is_band:
     error = values.std(0, ddof=1) / math.sqrt(len(curves))
     reach = float(stats.t.ppf((1 + LEVEL) / 2, len(curves) - 1)) * error
+    ends = (0.0, 1.0) if is_share else (-math.inf, math.inf)
+    low, high = np.clip([mean - reach, mean + reach], *ends)
   return PlotLine(
-    label=f"{arm.name} ({len(curves)})",
+    label=f"{arm.name} ({seeds_text(len(curves))})",
     place=place,
     x=at.tolist(),
     y=mean.tolist(),
-    thin=[] if len(reach) else values.tolist(),
-    low=(mean - reach).tolist() if len(reach) else (),
-    high=(mean + reach).tolist() if len(reach) else (),
+    thin=[] if is_band else values.tolist(),
+    low=low.tolist(),
+    high=high.tolist(),
   )
 
 

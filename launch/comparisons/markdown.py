@@ -13,7 +13,7 @@ each run before and after reinforcement learning, in one mode:
   <!-- end -->
 
 `contrasts` are differences between arms of which none need be the first, or
-between sums of arms and between stages (`finals.contrast`), one a line:
+between sums of arms and between stages (`finals.contrasts`), one a line:
 
   <!-- contrasts: evidence/merging.csv rl greedy
   two specialists: a/dbbench + b/webshop - both
@@ -28,6 +28,7 @@ between sums of arms and between stages (`finals.contrast`), one a line:
 `measured` are what commands measured or simulated (`launch.reports.measured`).
 """
 
+import math
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
@@ -39,8 +40,15 @@ from launch.comparisons.diagnostics import (
   read_diagnostics,
   table,
 )
-from launch.comparisons.finals import MEAN, Change, Finals, contrast, finals
+from launch.comparisons.finals import (
+  MEAN,
+  Change,
+  Finals,
+  contrasts,
+  finals,
+)
 from launch.comparisons.runs import Arm, read_arms
+from launch.comparisons.statistics import PairedDifference
 from launch.reports import measured, numbers
 from launch.reports.summary import Score
 
@@ -66,7 +74,7 @@ def filled(page: str, folder: pathlib.Path) -> str:
     if kind == "rises":
       return f"{begin}{rises(arms, words)}{end}"
     if kind == "contrasts":
-      return f"{begin}{contrasts(arms, words)}{end}"
+      return f"{begin}{lines_of_contrasts(arms, words)}{end}"
     stage, _, mode = words.partition(" ")
     scores = finals(arms, stage, mode)
     if scores is None:
@@ -144,45 +152,69 @@ def markdown(of: Finals) -> str:
     ]
     for level in of.levels
   ]
-  changes = [
-    _difference(f"{change.arm} − {of.baseline}", change, names)
-    for change in of.changes
-  ]
+  changes = [row for each in of.changes for row in _difference(each, names)]
   head = [f"{numbers.stage_name(of.stage)}, {of.mode}", *names]
   return _table(head, levels + changes)
 
 
-def contrasts(arms: Sequence[Arm], words: str) -> str:
+def lines_of_contrasts(arms: Sequence[Arm], words: str) -> str:
   """Returns differences of any sides, paired by seed, as a table.
 
   Raises `ConfigError` for a line that is none, and for sides that no seed has.
   """
   header, *lines = words.splitlines()
   stage, _, mode = header.partition(" ")
-  rows = []
+  labels = {}
   for line in lines:
     label, _, sides = line.rpartition(": ")
     after, minus, before = sides.partition(" - ")
     if not minus:
       raise ConfigError(f"a contrast is `arm - arm`, and this line is {line!r}")
-    change = contrast(arms, stage, mode, after, before)
-    if change is None:
-      raise ConfigError(f"no seed was evaluated {mode} on both sides of {line}")
-    rows.append((label or change.arm, change))
-  tasks = dict.fromkeys(task for _, of in rows for task in of.tasks)
+    labels[after, before] = label
+  found = contrasts(arms, stage, mode, list(labels))
+  if missing := labels.keys() - {(each.after, each.before) for each in found}:
+    sides = "; ".join(" - ".join(pair) for pair in missing)
+    raise ConfigError(f"no seed was evaluated {mode} on both sides of {sides}")
+  tasks = dict.fromkeys(task for each in found for task in each.tasks)
   names = sorted(tasks, key=lambda task: task == MEAN)
+  if len(names) == 2 and MEAN in names:
+    names.remove(MEAN)  # of one task
   head = [f"{numbers.stage_name(stage)}, {mode}", *names]
-  return _table(head, [_difference(*row, names) for row in rows])
+  return _table(
+    head,
+    [
+      row
+      for each in found
+      for row in _difference(each, names, labels[each.after, each.before])
+    ],
+  )
 
 
-def _difference(label: str, change: Change, names: Sequence[str]) -> list[str]:
+def _difference(
+  change: Change, names: Sequence[str], label: str = ""
+) -> list[list[str]]:
+  """Returns the row of the first test, and the paired t where it differs."""
+  tests = list(map(change.tasks.get, names))
+  label = label or change.label
+  if all(of is None or of.first == of.paired for of in tests):
+    return [[label, *(_test(of.paired) if of else "" for of in tests)]]
   return [
-    label,
-    *(
-      f"{numbers.points(d.mean)} ({numbers.signed_interval(d.low, d.high)}; "
-      f"{numbers.p_value(d.p)})"
-      if d
-      else ""
-      for d in map(change.tasks.get, names)
-    ),
+    [
+      label,
+      *(
+        _test(of.first, "" if of.is_pooled else ", not pooled") if of else ""
+        for of in tests
+      ),
+    ],
+    [
+      f"{label}, paired t",
+      *(_test(of.paired) if of else "" for of in tests),
+    ],
   ]
+
+
+def _test(of: PairedDifference, how: str = "") -> str:
+  if math.isnan(of.p):
+    return f"{numbers.points(of.mean)} (1 seed)"
+  interval = numbers.signed_interval(of.low, of.high)
+  return f"{numbers.points(of.mean)} ({interval}; {numbers.p_value(of.p)}{how})"

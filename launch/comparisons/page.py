@@ -10,6 +10,7 @@ import pathlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import write_whole, writing
 from launch.comparisons.bands import COSTS, EPISODES, UPDATES, costs_of
 from launch.comparisons.diagnostics import (
@@ -18,21 +19,35 @@ from launch.comparisons.diagnostics import (
   rows_of,
   table,
 )
-from launch.comparisons.finals import MEAN, Change, Finals, finals
-from launch.comparisons.plots import make_plots
-from launch.comparisons.runs import Arm, Run
-from launch.comparisons.statistics import Estimate, PairedDifference
+from launch.comparisons.finals import (
+  MEAN,
+  Change,
+  Finals,
+  Pairs,
+  Tests,
+  against,
+  finals,
+)
+from launch.comparisons.forest import Forest
+from launch.comparisons.plots import FIRST, forests, make_plots
+from launch.comparisons.runs import Arm, Run, Sweep, updates_sentence
+from launch.comparisons.statistics import (
+  FEW_SEEDS,
+  Estimate,
+  PairedDifference,
+  seeds_text,
+)
 from launch.comparisons.training import with_training
 from launch.reports import numbers
 from launch.reports.curves import EVALUATED, RL, SUCCESS, VALIDATION
 from launch.reports.html import page
-from launch.reports.plots import Plot
+from launch.reports.plots import Picture
 from launch.reports.summary import MODES, PASS, TRAINING
 from launch.reports.tables import TableCell
 from launch.sweeps.cells import CellState
 
 STAGES = ("rl", "warm_start")  # of the tables: the most asked for first
-FEW_SEEDS = 3  # below, the page says that a verdict is not to be had
+_EMPTY = TableCell("")
 _UNEQUAL = 0.05  # share of episodes: a smaller difference is not flagged
 
 
@@ -41,28 +56,72 @@ class ComparisonPage:
   """All that a page shows."""
 
   title: str
-  arms: Sequence[Arm]
+  arms: Sequence[Arm]  # the baseline is the first
+  pairs: Pairs  # that are compared
   finals: Sequence[Finals]
-  plots: Sequence[Plot]
+  forests: Sequence[Forest]
+  plots: Sequence[Picture]
+  sweeps: Sequence[Sweep] = ()  # that the runs are of
 
 
-def compare(title: str, arms: Sequence[Arm]) -> ComparisonPage:
-  """Computes every number and plot of the arms."""
-  arms = with_training(arms)
+def compare(
+  title: str,
+  arms: Sequence[Arm],
+  *,
+  baseline: str = "",
+  contrasts: Pairs = (),
+  sweeps: Sequence[Sweep] = (),
+  least: float | None = None,
+) -> ComparisonPage:
+  """Computes every number and plot of the arms.
+
+  All arms are compared with the baseline, which is the first arm unless it is
+  named; if there are contrasts, these (after and before) are compared, and arms
+  with the baseline only if it is named. Differences of success below `least`,
+  a share, are of no interest. Raises `ConfigError` for an arm that
+  there is not.
+  """
+  arms = with_training(_baseline_first(arms, baseline))
+  pairs = list(contrasts)
+  for name in (name for pair in pairs for name in pair):
+    _require_arm("--contrast", name, arms)
+  if baseline or not pairs:
+    pairs += against(arms[0].name, arms)
+  pairs = list(dict.fromkeys(pairs))
   scores = [
     of
     for stage in STAGES
     for mode in (*MODES, PASS, *TRAINING)
-    if (of := finals(arms, stage, mode)) is not None
+    if (of := finals(arms, stage, mode, pairs)) is not None
   ]
   tasks = sorted({task for arm in arms for task in _trained_tasks(arm)})
-  return ComparisonPage(title, arms, scores, make_plots(arms, tasks, scores))
+  return ComparisonPage(
+    *(title, arms, pairs, scores),
+    forests(scores, least),
+    make_plots(arms, tasks, scores),
+    sweeps,
+  )
+
+
+def _baseline_first(arms: Sequence[Arm], baseline: str) -> list[Arm]:
+  if baseline:
+    _require_arm("--baseline", baseline, arms)
+  return sorted(arms, key=lambda arm: arm.name != baseline)
+
+
+def _require_arm(flag: str, name: str, arms: Sequence[Arm]) -> None:
+  names = [arm.name for arm in arms]
+  if name not in names:
+    raise ConfigError(
+      f"{flag} names {name!r}, which is no arm{suggestion(name, names)}; there "
+      f"are {', '.join(names)}"
+    )
 
 
 def write(comparison: ComparisonPage, output: pathlib.Path) -> None:
   """Writes the page, a picture of each plot, and the numbers as CSV."""
   output.mkdir(parents=True, exist_ok=True)
-  for plot in comparison.plots:
+  for plot in (*comparison.forests, *comparison.plots):
     plot.write(output)
   _write_csv(output / "finals.csv", _final_rows(comparison.arms))
   _write_csv(output / "curves.csv", _curve_rows(comparison.arms))
@@ -78,13 +137,17 @@ def render(comparison: ComparisonPage) -> str:
     "comparison.html",
     title=comparison.title,
     verdicts=verdicts(comparison),
+    updates=updates_sentence(comparison.arms, comparison.sweeps),
     warnings=warnings(comparison.arms),
     tables=[_scores(each) for each in comparison.finals],
     diagnostics=table(values),
     diagnostic_columns=[
       TableCell(each.title, each.note) for each in columns(values).values()
     ],
+    forests=comparison.forests,
     plots=comparison.plots,
+    first=FIRST,
+    sweeps=comparison.sweeps,
     arms=comparison.arms,
     cells=[
       (arm.name, run)
@@ -97,31 +160,51 @@ def render(comparison: ComparisonPage) -> str:
 
 
 def verdicts(comparison: ComparisonPage) -> list[str]:
-  """Says in a sentence per arm if it differs from the first one."""
+  """Says in a sentence per pair of arms if they differ."""
   after = [each for each in comparison.finals if each.stage == RL]
   if not after:
     return ["No run has been evaluated after RL."]
   first = after[0]
-  return [
+  sentences = [
     _verdict(change, task, first)
     for change in first.changes
     for task in ([MEAN] if MEAN in change.tasks else change.tasks)
-  ] or [f"Arm {first.baseline} is alone: there is nothing to compare it with."]
+  ]
+  compared = {(change.after, change.before) for change in first.changes}
+  if rest := [pair for pair in comparison.pairs if pair not in compared]:
+    names = ", ".join(" − ".join(pair) for pair in rest)
+    sentences.append(
+      f"Not compared, since no seed of both has been evaluated {first.mode} on "
+      f"a task of both: {names}."
+    )
+  if not comparison.pairs:
+    sentences.append(
+      f"Arm {comparison.arms[0].name} is alone: there is nothing to compare it "
+      "with."
+    )
+  return sentences
 
 
 def _verdict(change: Change, task: str, of: Finals) -> str:
   """Says it of the mean, or of a task where some arm lacks others."""
-  mean = change.tasks[task]
-  who = f"{change.arm} − {of.baseline}"
-  what = f"{numbers.points(mean.mean)} points of {of.mode} success"
+  tests = change.tasks[task]
+  first = tests.first
+  what = f"{numbers.points(first.mean)} points of {of.mode} success"
   what += "" if task == MEAN else f" on {task}"
-  if mean.n < FEW_SEEDS:
-    seeds = f"{mean.n} seed{'s' * (mean.n > 1)}"
-    return f"{who}: {what} with {seeds}, too few for a verdict."
-  interval = numbers.signed_interval(mean.low, mean.high)
-  where = f"95 % interval {interval}, {numbers.p_value(mean.p)}, {mean.n} seeds"
-  how = "different" if mean.is_different else "not different"
-  return f"{who}: {what}, {how} at the 5 % level ({where})."
+  if first.n < FEW_SEEDS:
+    seeds = f"{first.n} seed{'s' * (first.n > 1)}"
+    return f"{change.label}: {what} with {seeds}, too few for a verdict."
+  where = f"95 % interval {_result(first)}, {first.n} seeds"
+  if tests.first != tests.paired:
+    how = "residuals of all arms" if tests.is_pooled else "its own two arms"
+    where += f", by {how}; paired t alone {_result(tests.paired)}"
+  how = "different" if first.is_different else "not different"
+  return f"{change.label}: {what}, {how} at the 5 % level ({where})."
+
+
+def _result(each: PairedDifference) -> str:
+  interval = numbers.signed_interval(each.low, each.high)
+  return f"{interval}, {numbers.p_value(each.p)}"
 
 
 def warnings(arms: Sequence[Arm]) -> list[str]:
@@ -148,14 +231,6 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
       "hardly any difference can be shown."
     )
   sentences += _unequal_ends(arms)
-  comparisons = len(arms) - 1
-  if comparisons > 1:
-    chance = numbers.percent(1 - 0.95**comparisons)
-    sentences.append(
-      f"{comparisons} arms are compared with the first. If none differs, the "
-      f"chance is {chance} that one seems to at the 5 % level; Bonferroni's "
-      f"level for each is {0.05 / comparisons:.2g}."
-    )
   commits = {run.commit for run in runs if run.commit}
   if len(commits) > 1:
     sentences.append(f"The runs are of {len(commits)} commits.")
@@ -225,25 +300,30 @@ def _scores(of: Finals) -> dict[str, object]:
   """Returns levels and differences of one stage and mode, for the template."""
   names = of.columns
   columns = [
-    TableCell(name, f"n = {of.num_episodes[name]} a seed")
+    TableCell(name, _episodes(*of.num_episodes[name]))
     if name in of.num_episodes
     else TableCell(name, "of tasks")
     for name in names
   ]
   rows = [
     (
-      f"{level.arm} ({level.num_seeds})",
-      [_level_cell(e) for e in (*map(level.tasks.get, names), level.middle)],
+      f"{level.arm} ({seeds_text(level.num_seeds)})",
+      [
+        *(_level_cell(level.tasks.get(name)) for name in names),
+        TableCell(
+          "" if level.middle is None else numbers.percent(level.middle)
+        ),
+      ],
     )
     for level in of.levels
-  ] + [
-    (
-      f"{change.arm} − {of.baseline}",
-      [_change_cell(each) for each in (*map(change.tasks.get, names), None)],
-    )
-    for change in of.changes
   ]
-  if any(level.middle for level in of.levels):
+  for change in of.changes:
+    tests = list(map(change.tasks.get, names))
+    rows.append((change.label, [*map(_first_cell, tests), _EMPTY]))
+    if any(each and each.first != each.paired for each in tests):
+      cells = [_test_cell(each.paired) if each else _EMPTY for each in tests]
+      rows.append((f"{change.label}, paired t", [*cells, _EMPTY]))
+  if any(level.middle is not None for level in of.levels):
     columns.append(TableCell("IQM", "seeds × tasks"))
   return {
     "caption": f"{numbers.stage_name(of.stage)}, {of.mode}",
@@ -252,26 +332,36 @@ def _scores(of: Finals) -> dict[str, object]:
   }
 
 
+def _episodes(least: int, most: int) -> str:
+  return f"n = {least}{f' to {most}' * (most > least)} a seed"
+
+
 def _level_cell(each: Estimate | None) -> TableCell:
   if each is None:
-    return TableCell("")
-  if math.isnan(each.low):
-    return TableCell(numbers.percent(each.mean))
+    return _EMPTY
   return TableCell(
     numbers.percent(each.mean), numbers.interval(each.low, each.high)
   )
 
 
-def _change_cell(each: PairedDifference | None) -> TableCell:
+def _first_cell(each: Tests | None) -> TableCell:
   if each is None:
-    return TableCell("")
+    return _EMPTY
+  return _test_cell(
+    each.first,
+    "" if each.is_pooled or each.first == each.paired else ", not pooled",
+  )
+
+
+def _test_cell(each: PairedDifference, how: str = "") -> TableCell:
+  few = f"; {seeds_text(each.n)}" if each.n < FEW_SEEDS else ""
   if math.isnan(each.p):
-    return TableCell(numbers.points(each.mean), "1 seed", False)
+    return TableCell(numbers.points(each.mean), seeds_text(each.n), False)
   interval = numbers.signed_interval(each.low, each.high)
   return TableCell(
     numbers.points(each.mean),
-    f"{interval}; {numbers.p_value(each.p)}",
-    each.is_different and each.n >= FEW_SEEDS,
+    f"{interval}; {numbers.p_value(each.p)}{how}{few}",
+    each.is_different and not few,
   )
 
 

@@ -1,10 +1,15 @@
-"""Plots of a comparison: arms over each other, with bands over seeds."""
+"""Plots of a comparison: differences, and curves with bands over seeds."""
 
+import dataclasses
+import math
 from collections.abc import Sequence
 
-from launch.comparisons.bands import COSTS, LEAST_SEEDS, UPDATES, band
-from launch.comparisons.finals import Finals
+from launch.comparisons.bands import COSTS, UPDATES, band
+from launch.comparisons.finals import MEAN, Change, Finals
+from launch.comparisons.forest import Forest, ForestRow
 from launch.comparisons.runs import Arm
+from launch.comparisons.statistics import FEW_SEEDS, seeds_text
+from launch.reports import numbers
 from launch.reports.curves import (
   DISTANCE,
   ENTROPY,
@@ -16,7 +21,13 @@ from launch.reports.curves import (
   SUCCESS,
   VALIDATION,
 )
-from launch.reports.plots import Plot, PlotLine
+from launch.reports.plots import (
+  Picture,
+  Plot,
+  PlotLine,
+  SmallMultiples,
+  fitted,
+)
 from launch.reports.summary import MODES, PASS
 
 SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
@@ -42,10 +53,90 @@ DIAGNOSTICS = (
 )
 
 
+# Plots that are not folded.
+FIRST = (
+  "success_by_updates",
+  *(f"success_during_{mode}" for mode in MODES),
+  "pass_at_k",
+)
+MOST_OVERLAID = 3  # arms whose bands can be told apart in one plot
+
+
+def forests(
+  finals: Sequence[Finals], least: float | None = None
+) -> list[Forest]:
+  """Returns the differences after RL, a plot for each mode.
+
+  Of the mean of tasks, or of each task where there is none. Differences below
+  `least` are of no interest, if it is known.
+  """
+  return [
+    Forest(
+      name=f"differences_{of.mode}".replace(", ", "_").replace(" ", "_"),
+      title=f"Differences, {of.mode}",
+      note=_how(of),
+      x_label="points of success",
+      rows=rows,
+      least=least,
+    )
+    for of in finals
+    if of.stage == RL and of.mode != PASS
+    if (rows := [row for each in of.changes for row in _rows(each)])
+  ]
+
+
+def _how(of: Finals) -> str:
+  tests = [each for change in of.changes for each in change.tasks.values()]
+  note = "95 % intervals; filled: it leaves out zero"
+  if any(each.first != each.paired for each in tests):
+    note += (
+      ". Thick: for all rows together, by all arms' seeds; thin: the paired t "
+      "of the two arms alone"
+    )
+  return note
+
+
+def _rows(change: Change) -> list[ForestRow]:
+  columns = [MEAN] if MEAN in change.tasks else list(change.tasks)
+  return [_row(change, column) for column in columns]
+
+
+def _row(change: Change, column: str) -> ForestRow:
+  tests = change.tasks[column]
+  first, paired = tests.first, tests.paired
+  is_few = first.n < FEW_SEEDS
+  seeds = seeds_text(first.n) if is_few else f"{first.n} seeds"
+  note = f"{numbers.points(first.mean)}; {seeds}"
+  if not math.isnan(first.p):
+    interval = numbers.signed_interval(first.low, first.high)
+    note = (
+      f"{numbers.points(first.mean)} ({interval}; {numbers.p_value(first.p)}"
+    )
+    note += "" if tests.is_pooled or first == paired else ", not pooled"
+    note += f"); {seeds}"
+  has_interval = not math.isnan(first.low)
+  return ForestRow(
+    label=change.label + ("" if column == MEAN else f", {column}"),
+    note=note,
+    mean=first.mean,
+    low=first.low if has_interval else first.mean,
+    high=first.high if has_interval else first.mean,
+    second=None
+    if first == paired or not has_interval
+    else (paired.low, paired.high),
+    is_sure=first.is_different and not is_few,
+    is_faint=is_few,
+  )
+
+
 def make_plots(
   arms: Sequence[Arm], tasks: Sequence[str], finals: Sequence[Finals] = ()
-) -> list[Plot]:
-  """Returns the plots for which some run has records."""
+) -> list[Picture]:
+  """Returns the plots of curves for which some run has records.
+
+  Of more than three arms the bands would hide each other: each arm has a panel
+  then, with the line of the first one in it.
+  """
   success = [f"{SUCCESS}/{task}" for task in tasks]
   plots = [
     _plot(
@@ -89,7 +180,34 @@ def make_plots(
     for metric, title, note in DIAGNOSTICS
   ]
   plots += [_pass_plot(arms, each) for each in finals if each.mode == PASS]
-  return [plot for plot in plots if plot.lines]
+  return [_parted(plot) for plot in plots if plot.lines]
+
+
+def _parted(plot: Plot) -> Picture:
+  if len(plot.lines) <= MOST_OVERLAID:
+    return plot
+  limits = fitted(plot.lines, is_share=plot.is_share)
+  first = dataclasses.replace(
+    plot.lines[0], label="", thin=(), low=(), high=(), is_faint=True
+  )
+  return SmallMultiples(
+    name=plot.name,
+    title=plot.title,
+    note=f"{plot.note}; grey: {plot.lines[0].label}",
+    plots=[
+      dataclasses.replace(
+        plot,
+        name=f"{plot.name}_{number}",
+        title=line.label,
+        lines=[
+          *([first] if number else []),
+          dataclasses.replace(line, label="", place=0),
+        ],
+        y_limits=limits,
+      )
+      for number, line in enumerate(plot.lines)
+    ],
+  )
 
 
 def _plot(
@@ -104,7 +222,8 @@ def _plot(
   stage: str = RL,
 ) -> Plot:
   bands = [
-    metrics and band(arm, metrics, cost, place=place, stage=stage)
+    metrics
+    and band(*(arm, metrics, cost), place=place, stage=stage, is_share=is_share)
     for place, arm in enumerate(arms)
   ]
   return Plot(
@@ -123,10 +242,10 @@ def _pass_plot(arms: Sequence[Arm], of: Finals) -> Plot:
   lines = []
   for level in of.levels:
     rates = [level.tasks[name] for name in ks if name in level.tasks]
-    is_band = level.num_seeds >= LEAST_SEEDS
+    is_band = level.num_seeds >= FEW_SEEDS
     lines.append(
       PlotLine(
-        label=f"{level.arm} ({level.num_seeds})",
+        label=f"{level.arm} ({seeds_text(level.num_seeds)})",
         place=places[level.arm],
         x=[*ks.values()][: len(rates)],
         y=[rate.mean for rate in rates],

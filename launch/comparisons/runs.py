@@ -10,6 +10,7 @@ import dataclasses
 import json
 import pathlib
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from configs.base import flat_keys
 from launch.comparisons import attempts as attempt_files
+from launch.config.command_line import load_config
 from launch.reports.summary import (
   Evaluation,
   Score,
@@ -26,12 +28,14 @@ from launch.reports.summary import (
 )
 from launch.storage.run_config import filed_config
 from launch.sweeps.cells import CellState, run_of, state_of
-from launch.sweeps.plan import RECORD, read_record
+from launch.sweeps.plan import RECORD, SweepPlan, read_record
 from launch.sweeps.runner import read_failures
 
 CONFIG = "config.yaml"
 # Keys in which the runs of one arm may differ.
 _OF_A_RUN = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+_STEPS = "train.steps"
+UNKNOWN = "unknown"
 _SERVERS = "rollouts.servers"
 _MOST_NAMED = 8  # keys that a sentence names
 _OF_A_SCORE = ("success", "low", "high", "reward")
@@ -263,3 +267,105 @@ def _shared(configs: Sequence[Mapping[str, Any]]) -> set[str]:
     if configs
     else set()
   )
+
+
+# --- How they were made -------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+  """A key that a sweep sets for all of its cells."""
+
+  key: str
+  own: str  # of the config as its file has it now
+  value: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """One sweep of a comparison."""
+
+  folder: str
+  command: str
+  overrides: Sequence[Override]
+
+
+def read_sweeps(folders: Sequence[pathlib.Path]) -> list[Sweep]:
+  """Reads how the sweeps among the folders were made."""
+  return [
+    _sweep(folder)
+    for folder in folders
+    if folder.is_dir() and (folder / RECORD).exists()
+  ]
+
+
+def _sweep(folder: pathlib.Path) -> Sweep:
+  plan = read_record(folder)
+  own = _own_keys(plan) if plan.overrides else {}
+  words = [word.removeprefix("--config.") for word in plan.overrides]
+  return Sweep(
+    folder.resolve().name,
+    command_of(plan),
+    [
+      Override(key, str(own.get(key, UNKNOWN)), value)
+      for key, _, value in (word.partition("=") for word in words)
+    ],
+  )
+
+
+def command_of(plan: SweepPlan) -> str:
+  """Returns the command that makes all cells of a sweep, without its budget.
+
+  Seeds that were added with a gap between them have a command each.
+  """
+  seeds = sorted(plan.seeds)
+  starts = [s for s in seeds if s - 1 not in seeds]
+  ends = [s + 1 for s in seeds if s + 1 not in seeds]
+  return "\n".join(
+    shlex.join(
+      [
+        *("python", "-m", "launch.sweep", f"--ablation={plan.ablation}"),
+        f"--arms={','.join(plan.arms)}",
+        *([f"--first_seed={start}"] if start else []),
+        f"--seeds={end - start}",
+        *plan.overrides,
+      ]
+    )
+    for start, end in zip(starts, ends, strict=True)
+  )
+
+
+def _own_keys(plan: SweepPlan) -> Mapping[str, object]:
+  """Returns the keys of the first arm's config; {} if its file is not here."""
+  try:
+    config = load_config([f"--config={plan.ablation}:{next(iter(plan.arms))}"])
+  except ConfigError:
+    return {}
+  return dict(flat_keys(config))
+
+
+def updates_sentence(arms: Sequence[Arm], sweeps: Sequence[Sweep]) -> str:
+  """Says for how many updates runs were made; "" if no run has a config."""
+  numbers = sorted(
+    {
+      run.config[_STEPS]
+      for arm in arms
+      for run in arm.runs.values()
+      if _STEPS in run.config
+    }
+  )
+  if not numbers:
+    return ""
+  text = f"{numbers[0]:,}"
+  if len(numbers) > 1:
+    text += f" to {numbers[-1]:,}"
+  sentence = f"Runs are of {text} update{'s' * (numbers[-1] != 1)} of RL"
+  own = {
+    each.own
+    for sweep in sweeps
+    for each in sweep.overrides
+    if each.key == _STEPS and each.own not in (each.value, UNKNOWN)
+  }
+  if own:
+    sentence += f", where their config has {', '.join(sorted(own))}"
+  return f"{sentence}."

@@ -2,18 +2,25 @@
 
 The seed is the unit: runs of one arm differ by more than their episodes do.
 Differences are paired by seed, since arms of one seed share the warm start and
-the held-out tasks. All functions are pure, and random ones take a generator.
+the held-out tasks. No interval is narrower than that of its episodes alone: a
+few seeds can agree by luck, and the episodes of each are still a sample. All
+functions are pure. `python -m studies.error_rates` simulates how often their
+intervals hold the truth and how often their tests are wrong.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
 
 LEVEL = 0.95
 NUM_RESAMPLES = 2000
+FEW_SEEDS = 3  # with fewer no verdict is to be had, and no band to be drawn
+_NUM_NODES = 64  # of each integral over a normal or a chi-square
+_UNLIKE = 0.05  # level of the test that an arm's seeds vary as the others' do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class PairedDifference:
-  """The mean difference of two arms over seeds, and its paired t test.
+  """The mean difference of two arms over seeds, with an interval and its test.
 
   With one seed there is no test: `p` and the bounds are NaN.
   """
@@ -45,42 +52,58 @@ class PairedDifference:
     return self.low > 0 or self.high < 0
 
 
-def bootstrap(
-  successes: Sequence[tuple[float, int]],
-  random: np.random.Generator,
-  *,
-  level: float = LEVEL,
-) -> Estimate:
-  """Mean success over seeds, with a bootstrap interval.
+def seeds_text(number: int) -> str:
+  """Returns a number of seeds, with a warning where they are few."""
+  if number >= FEW_SEEDS:
+    return str(number)
+  return f"{number} seed{'s' * (number != 1)}: too few"
 
-  `successes` has per seed the share of successes and the number of episodes.
-  Seeds are resampled with all of their episodes, whose noise is part of the
-  spread of the seeds: resampling them as well would count it twice. Few seeds
-  make percentile intervals too narrow, so the resampled deviations are
-  stretched to the width of Student's t, by sqrt(n / (n - 1)) t / z. With one
-  seed its episodes are resampled: the interval then says nothing of seeds.
+
+def binomial_variance(share: float, num_episodes: int) -> float:
+  """Variance of a share of successes that its episodes alone cause.
+
+  Of the share with two successes and two failures added (Agresti & Coull,
+  The American Statistician 52, 1998), so that 0 and 1 have a variance too: it
+  is never less than share (1 - share) / num_episodes. Episodes are taken as
+  independent.
   """
-  shares = np.array([share for share, _ in successes])
-  counts = np.array([count for _, count in successes])
-  n = len(shares)
-  mean = float(shares.mean())
+  added = (share * num_episodes + 2) / (num_episodes + 4)
+  return added * (1 - added) / num_episodes
+
+
+def mean_over_seeds(
+  shares: Sequence[float], variances: Sequence[float], *, level: float = LEVEL
+) -> Estimate:
+  """Mean success over seeds, with the interval of Student's t.
+
+  `variances` are those of each seed's share that its episodes alone cause. The
+  interval is at least as wide as the normal one of all these episodes, which is
+  all that there is with one seed. Bounds are shares.
+  """
+  values = np.array(shares)
+  n, mean = len(values), float(values.mean())
   tail = (1 - level) / 2
-  if n == 1:
-    drawn = random.binomial(counts[0], mean, NUM_RESAMPLES) / counts[0]
-    deviations = drawn - mean
-  else:
-    chosen = random.integers(n, size=(NUM_RESAMPLES, n))
-    deviations = _stretch(n, tail) * (shares[chosen].mean(1) - mean)
-  low, high = np.quantile(deviations, (tail, 1 - tail))
-  return Estimate(
-    mean, max(mean + float(low), 0.0), min(mean + float(high), 1.0), n
-  )
+  reach = -float(special.ndtri(tail)) * math.sqrt(math.fsum(variances)) / n
+  if n > 1:
+    error = float(values.std(ddof=1)) / math.sqrt(n)
+    reach = max(reach, -float(special.stdtrit(n - 1, tail)) * error)
+  return Estimate(mean, max(mean - reach, 0.0), min(mean + reach, 1.0), n)
 
 
 def paired_difference(
-  before: Sequence[float], after: Sequence[float], *, level: float = LEVEL
+  before: Sequence[float],
+  after: Sequence[float],
+  *,
+  episode_error: float = 0.0,
+  num_tests: int = 1,
 ) -> PairedDifference:
-  """Difference `after` - `before`, paired by seed: Student's t."""
+  """Difference `after` - `before`, paired by seed: Student's t.
+
+  `episode_error` is the standard error of the mean difference that the episodes
+  alone cause, a known one: the interval holds the normal interval of it, and p
+  is not below the p of it. With `num_tests` the interval and p are Bonferroni's
+  for one of so many.
+  """
   if len(before) != len(after) or not before:
     raise ValueError(
       f"paired by seed, both need as many values: {len(before)}, {len(after)}"
@@ -90,52 +113,191 @@ def paired_difference(
   if n == 1:
     return PairedDifference(mean, math.nan, math.nan, math.nan, 1)
   error = float(differences.std(ddof=1)) / math.sqrt(n)
-  reach = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
+  tail = (1 - LEVEL) / 2 / num_tests
+  return _tested(
+    *(mean, n),
+    reaches=[
+      -float(special.stdtrit(n - 1, tail)) * error,
+      -float(special.ndtri(tail)) * episode_error,
+    ],
+    ps=[
+      min(
+        2 * num_tests * float(special.stdtr(n - 1, -_ratio(mean, error))), 1.0
+      ),
+      min(2 * num_tests * float(special.ndtr(-_ratio(mean, episode_error))), 1),
+    ],
+  )
+
+
+def _tested(
+  mean: float, n: int, reaches: Sequence[float], ps: Sequence[float]
+) -> PairedDifference:
+  """Returns the widest of several intervals around the mean, with its p."""
+  reach = max(reaches)
+  return PairedDifference(mean, mean - reach, mean + reach, max(ps), n)
+
+
+def _ratio(mean: float, error: float) -> float:
   if error:
-    p = float(2 * stats.t.sf(abs(mean) / error, n - 1))
+    return abs(mean) / error
+  return math.inf if mean else 0.0
+
+
+# --- Residuals that are pooled over arms --------------------------------------
+
+Scores = Mapping[str, Mapping[int, float]]  # by arm and seed
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedNoise:
+  """Variance that the seeds of several arms have in common.
+
+  That of the residuals of the model score = arm + seed + residual, in which the
+  seeds are blocks, with its degrees of freedom: (k - 1)(n - 1) if each of k
+  arms has n seeds.
+  """
+
+  arms: frozenset[str]  # whose seeds vary alike
+  variance: float
+  degrees: int
+
+
+def pooled_noise(scores: Scores, episode_variance: float = 0.0) -> SeedNoise:
+  """Estimates the noise of seeds from all arms whose seeds vary alike.
+
+  Beside an arm that is unstable, pooling would call its chance differences real
+  and hide those of the others. So the arm whose residuals stand out most is
+  left out if an F test against the arms that remain says so at 5 % (Bonferroni
+  over the arms), and so on while there are more than two. An arm of the pool
+  of which the test says so without Bonferroni's correction is not called
+  alike: three seeds seldom show more. The variance that episodes alone cause,
+  the mean of all scores, is the least that residuals are compared with.
+  """
+  kept = dict(scores)
+  while len(kept) > 2:
+    p, arm = min((_alike(kept, each, episode_variance), each) for each in kept)
+    if p * len(kept) > _UNLIKE:
+      break
+    del kept[arm]
+  total, degrees = _residuals(kept)
+  variance = total / degrees if degrees else math.nan
+  alike = frozenset(
+    arm
+    for arm in kept
+    if len(kept) < 3 or _alike(kept, arm, episode_variance) > _UNLIKE
+  )
+  return SeedNoise(alike, variance, degrees)
+
+
+def _alike(scores: Scores, arm: str, least: float) -> float:
+  """Returns the p of the F test that an arm's residuals are as the others'."""
+  others = {name: of for name, of in scores.items() if name != arm}
+  (total, degrees), (rest, left) = _residuals(scores), _residuals(others)
+  if not left or degrees == left:
+    return 1.0
+  variance = max(rest / left, least)
+  if not variance:
+    return 1.0
+  own = max(total - rest, 0.0) / (degrees - left)
+  return float(special.fdtrc(degrees - left, left, own / variance))
+
+
+def _residuals(scores: Scores) -> tuple[float, int]:
+  """Returns the sum of squared residuals and its degrees of freedom.
+
+  By least squares, so that arms need not have the same seeds.
+  """
+  seeds = sorted({seed for of in scores.values() for seed in of})
+  cells = [(a, s) for a, arm in enumerate(scores) for s in scores[arm]]
+  values = np.array([v for of in scores.values() for v in of.values()])
+  design = np.zeros((len(cells), len(scores) + len(seeds)))
+  for row, (arm, seed) in zip(design, cells, strict=True):
+    row[arm] = row[len(scores) + seeds.index(seed)] = 1.0
+  fit, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+  return float(((values - design @ fit) ** 2).sum()), len(cells) - int(rank)
+
+
+def pooled_difference(
+  before: Sequence[float],
+  after: Sequence[float],
+  noise: SeedNoise,
+  *,
+  num_tests: int,
+  is_many_to_one: bool,
+  episode_error: float = 0.0,
+) -> PairedDifference:
+  """Difference `after` - `before` by the noise of all arms' seeds.
+
+  The interval and p hold for all of `num_tests` differences together: Dunnett's
+  if they are of many arms to one with the same seeds, else those of as many
+  independent ones, which are a little wider for any others (Sidak, JASA 62,
+  1967). `episode_error` is as in `paired_difference`.
+  """
+  n = len(before)
+  mean = float(np.mean(np.array(after) - np.array(before)))
+  error = math.sqrt(2 * noise.variance / n)
+  correlation = 0.5 if is_many_to_one else 0.0
+  known = math.inf
+  return _tested(
+    *(mean, n),
+    reaches=[
+      _critical(num_tests, noise.degrees, correlation) * error,
+      _critical(num_tests, known, correlation) * episode_error,
+    ],
+    ps=[
+      max_t_p(_ratio(mean, error), num_tests, noise.degrees, correlation),
+      max_t_p(_ratio(mean, episode_error), num_tests, known, correlation),
+    ],
+  )
+
+
+@functools.cache
+def _nodes(degrees: float) -> tuple[np.ndarray, ...]:
+  """Returns nodes and weights of a normal, and of a root of chi-square / df."""
+  normal, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
+  unit, unit_weights = np.polynomial.legendre.leggauss(_NUM_NODES)
+  roots = np.ones(1)
+  if math.isfinite(degrees):
+    roots = np.sqrt(stats.chi2.ppf((unit + 1) / 2, degrees) / degrees)
   else:
-    p = 1.0 if mean == 0 else 0.0
-  return PairedDifference(mean, mean - reach, mean + reach, p, n)
+    unit_weights = np.full(1, 2.0)
+  return normal, weights / weights.sum(), roots, unit_weights / 2
+
+
+def max_t_p(
+  t: float, num_tests: int, degrees: float, correlation: float
+) -> float:
+  """Probability that the largest of several |t| is `t` or more by chance.
+
+  Of `num_tests` t values of one error estimate with so many degrees of freedom
+  (infinite if it is known), each pair of them with this correlation of at least
+  0. Dunnett (JASA 50, 1955); the multivariate t as a double integral.
+  """
+  if math.isinf(t):
+    return 0.0
+  normal, weights, roots, root_weights = _nodes(degrees)
+  shift, reach = math.sqrt(correlation) * normal[:, None], t * roots
+  scale = math.sqrt(1 - correlation)
+  within = special.ndtr((shift + reach) / scale) - special.ndtr(
+    (shift - reach) / scale
+  )
+  return max(1.0 - float(weights @ within**num_tests @ root_weights), 0.0)
+
+
+@functools.cache
+def _critical(num_tests: int, degrees: float, correlation: float) -> float:
+  """Returns the |t| that the largest reaches with the chance 1 - `LEVEL`."""
+  return float(
+    optimize.brentq(
+      lambda t: max_t_p(t, num_tests, degrees, correlation) - (1 - LEVEL),
+      *(0.0, 1e4),
+    )
+  )
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
   """Mean of the middle half (Agarwal et al. 2021, rliable)."""
   return float(stats.trim_mean(np.array(values), 0.25))
-
-
-def interquartile_interval(
-  scores_SE: np.ndarray,
-  random: np.random.Generator,
-  *,
-  level: float = LEVEL,
-) -> Estimate:
-  """Interquartile mean over seeds (S) and environments (E).
-
-  The interval resamples the seeds of each environment by itself (rliable's
-  stratified bootstrap), stretched for few seeds as in `bootstrap`. With one
-  seed it has no bounds.
-  """
-  num_seeds, num_environments = scores_SE.shape
-  mean = interquartile_mean(scores_SE.ravel().tolist())
-  if num_seeds == 1:
-    return Estimate(mean, math.nan, math.nan, 1)
-  chosen = random.integers(
-    num_seeds, size=(NUM_RESAMPLES, num_seeds, num_environments)
-  )
-  drawn = np.take_along_axis(scores_SE[None], chosen, axis=1)
-  means = stats.trim_mean(drawn.reshape(NUM_RESAMPLES, -1), 0.25, axis=1)
-  tail = (1 - level) / 2
-  deviations = _stretch(num_seeds, tail) * (means - mean)
-  low, high = np.quantile(deviations, (tail, 1 - tail))
-  return Estimate(
-    mean, max(mean + float(low), 0.0), min(mean + float(high), 1.0), num_seeds
-  )
-
-
-def _stretch(n: int, tail: float) -> float:
-  """Widens a bootstrap's deviations of n values to those of Student's t."""
-  wider = float(stats.t.ppf(1 - tail, n - 1) / stats.norm.ppf(1 - tail))
-  return math.sqrt(n / (n - 1)) * wider
 
 
 def pass_at_k(num_attempts: int, num_successes: int, k: int) -> float:

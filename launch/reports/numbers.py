@@ -28,7 +28,11 @@ def signed_interval(low: float, high: float) -> str:
 
 def p_value(p: float) -> str:
   """A p value with its name: "p = 0.031", or "p < 0.001"."""
-  return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+  if p < 0.001:
+    return "p < 0.001"
+  text = f"{p:.2g}"
+  # On which side of the usual level it is must be seen.
+  return f"p = {p:.3g}" if text == "0.05" else f"p = {text}"
 
 
 def duration(seconds: float) -> str:

@@ -123,9 +123,12 @@ class ComparisonTest(absltest.TestCase):
 
   def refused(self, page) -> str:
     """Returns the sentence with which a page is refused."""
+    return self.refused_command(f"--fill={page}")
+
+  def refused_command(self, *arguments) -> str:
     said = io.StringIO()
     with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as end:
-      report.main([f"--fill={page}"])
+      report.main([*arguments])
     self.assertEqual(end.exception.code, 2)
     return said.getvalue()
 
@@ -295,6 +298,54 @@ class ComparisonTest(absltest.TestCase):
     for name in ("success_by_updates", "success_during_greedy"):
       self.assertTrue((output / f"{name}.png").stat().st_size)
 
+  def test_the_baseline_and_the_contrasts_can_be_named(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
+    self.make("c", [0.5, 0.7, 0.6], changes={"clip_high": 0.4})
+    runs = [str(run) for run in sorted(self.root.iterdir())]
+
+    def compared(*arguments):
+      said = io.StringIO()
+      with contextlib.redirect_stdout(said):
+        report.main([*runs, f"--output={self.root / 'out'}", *arguments])
+      return [
+        line.partition(":")[0]
+        for line in said.getvalue().splitlines()
+        if " − " in line
+      ]
+
+    self.assertEqual(compared(), ["b − a", "c − a"])
+    self.assertEqual(compared("--baseline=b"), ["a − b", "c − b"])
+    self.assertEqual(compared("--contrast=a,c"), ["a − c"])
+    self.assertEqual(
+      compared("--contrast=a,c", "--contrast=b,c", "--baseline=c"),
+      ["a − c", "b − c"],
+    )
+    self.assertEqual(
+      compared("--contrast=a,c", "--baseline=a"), ["a − c", "b − a", "c − a"]
+    )
+    for arguments, sentence in (
+      (["--baseline=d"], "--baseline names 'd', which is no arm.*a, b, c"),
+      (["--contrast=a,d"], "--contrast names 'd', which is no arm.*a, b, c"),
+      (["--contrast=a"], "--contrast=a must name two arms"),
+      (["--contrast=a,a"], "--contrast=a,a must name two arms"),
+      (["--contrast=a,b,c"], "--contrast=a,b,c must name two arms"),
+      (["--contrast=,b"], "--contrast=,b must name two arms"),
+    ):
+      self.assertRegex(self.refused_command(*runs, *arguments), sentence)
+
+  def test_what_cannot_be_compared_is_said(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    self.assertIn("Arm a is alone", verdicts(compare("t", self.arms()))[0])
+    make_run(
+      *(self.root / "b-s9",),
+      seed=9,
+      success=1.0,
+      changes={"clip_high": 0.3},
+    )
+    (sentence,) = verdicts(compare("t", self.arms()))
+    self.assertRegex(sentence, "Not compared, since no seed of both .* b − a")
+
   def test_kept_numbers_stand_for_the_runs(self):
     self.make("a", [0.5, 0.6, 0.4])
     self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
@@ -362,12 +413,13 @@ class ComparisonTest(absltest.TestCase):
     (finals,) = found.finals
     self.assertEqual(finals.tasks, ["x", "y", "z"])
     self.assertEqual([*finals.levels[0].tasks], ["x", "y"])
-    self.assertEqual([change.arm for change in finals.changes], ["only_x"])
-    (verdict,) = verdicts(found)
-    self.assertIn("+20.0 points of greedy success on x, different", verdict)
+    self.assertEqual([each.after for each in finals.changes], ["only_x"])
+    verdict, rest = verdicts(found)
+    self.assertIn("+20.0 points of greedy success on x, not different", verdict)
+    self.assertIn("task of both: only_z − both.", rest)
     self.assertIn("only_z (3)", render(found))
     self.assertIn(
-      "| only_x, 3 seeds | 71.0 (68.3 to 73.7) |  |  |", markdown(finals)
+      "| only_x, 3 seeds | 71.0 (51.8 to 90.2) |  |  |", markdown(finals)
     )
 
   def test_a_file_that_is_no_finals_is_refused(self):
@@ -387,7 +439,7 @@ class ComparisonTest(absltest.TestCase):
     )
     report.main([f"--fill={page}"])
     text = page.read_text()
-    self.assertIn("| b − a | +20.0 (+20.0 to +20.0; p < 0.001) |", text)
+    self.assertIn("| b − a | +20.0 (+10.5 to +29.5; p < 0.001) |", text)
     self.assertNotIn("old", text)
     self.assertTrue(text.startswith("one\n") and text.endswith("two\n"))
     report.main([f"--fill={page}"])
@@ -437,9 +489,9 @@ class ComparisonTest(absltest.TestCase):
 
     self.assertIn(
       "| RL, greedy | x | y | mean |\n|---|---|---|---|\n"
-      "| two − one | −22.0 (−47.4 to +3.4; p = 0.058) |"
-      " −2.0 (−27.4 to +23.4; p = 0.5) | −12.0 (−37.4 to +13.4; p = 0.11) |\n"
-      "| both − both@warm_start | +60.0 (+60.0 to +60.0; p < 0.001) |",
+      "| two − one | −22.0 (−54.9 to +10.9; p = 0.19) |"
+      " −2.0 (−31.0 to +27.0; p = 0.89) | −12.0 (−37.4 to +13.4; p = 0.28) |\n"
+      "| both − both@warm_start | +60.0 (+28.3 to +91.7; p < 0.001) |",
       filled(
         "rl greedy\ntwo − one: only_x/x + only_y/y - both\n"
         "both - both@warm_start\n"
@@ -447,7 +499,7 @@ class ComparisonTest(absltest.TestCase):
     )
     self.assertIn(
       "| rise, greedy | x |\n|---|---|\n"
-      "| only_x − both | −10.0 (−10.0 to −10.0; p < 0.001) |\n",
+      "| only_x − both | −10.0 (−55.0 to +35.0; p = 0.66) |\n",
       filled("rise greedy\nonly_x - both\n"),
     )
     for words, message in (

@@ -1,0 +1,107 @@
+"""A page says how its runs were made, and what was overridden."""
+
+import pathlib
+import tempfile
+import unittest
+
+import pytest
+
+from launch.comparisons.page import compare, render
+from launch.comparisons.runs import (
+  Arm,
+  Override,
+  Run,
+  Sweep,
+  command_of,
+  read_arms,
+  read_sweeps,
+  updates_sentence,
+)
+from launch.sweeps.cells import CellState
+from launch.sweeps.plan import SweepPlan, write_record
+from tests.launch.comparisons.report_test import make_run
+
+ABLATION = "configs/ablations/agentrl.py"
+
+
+def a_plan(**others):
+  return SweepPlan(
+    **{
+      "ablation": ABLATION,
+      "arms": {"full": {}, "again": {}},
+      "seeds": [0, 1, 2],
+      "overrides": ["--config.train.steps=8"],
+    }
+    | others
+  )
+
+
+def an_arm(*steps):
+  runs = {
+    seed: Run(
+      name="r",
+      seed=seed,
+      state=CellState.FINISHED,
+      config={} if n is None else {"train.steps": n},
+    )
+    for seed, n in enumerate(steps)
+  }
+  return Arm("a", {}, runs)
+
+
+class SourcesTest(unittest.TestCase):
+  def test_the_command_makes_the_same_cells(self):
+    self.assertEqual(
+      command_of(a_plan()),
+      f"python -m launch.sweep --ablation={ABLATION} --arms=full,again "
+      "--seeds=3 --config.train.steps=8",
+    )
+    text = command_of(a_plan(seeds=[5, 6, 9], overrides=["--config.name=a b"]))
+    first, second = text.splitlines()
+    self.assertIn("--first_seed=5 --seeds=2 '--config.name=a b'", first)
+    self.assertIn("--first_seed=9 --seeds=1 ", second)
+
+  # ml_collections loads files so.
+  @pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+  def test_a_page_for_8_updates_says_so(self):
+    with tempfile.TemporaryDirectory() as name:
+      root = pathlib.Path(name)
+      write_record(a_plan(), root, {})
+      for seed in range(3):
+        make_run(
+          *(root / "cells" / f"full-s{seed}",),
+          seed=seed,
+          success=0.5,
+          num_updates=8,
+        )
+      (sweep,) = read_sweeps([root])
+      self.assertEqual(sweep.overrides, [Override("train.steps", "40", "8")])
+      page = render(compare("t", read_arms([root]), sweeps=[sweep]))
+    self.assertIn(
+      "Runs are of 8 updates of RL, where their config has 40.", page
+    )
+    self.assertIn(f"--ablation={ABLATION}", page)
+
+  def test_a_file_that_is_gone_leaves_its_value_unknown(self):
+    with tempfile.TemporaryDirectory() as name:
+      write_record(a_plan(ablation="none.py"), pathlib.Path(name), {})
+      (sweep,) = read_sweeps([pathlib.Path(name), pathlib.Path("x.csv")])
+    self.assertEqual(sweep.overrides, [Override("train.steps", "unknown", "8")])
+    self.assertEqual(
+      updates_sentence([an_arm(8)], [sweep]), "Runs are of 8 updates of RL."
+    )
+
+  def test_updates_of_all_runs(self):
+    for steps, expected in (
+      ((None,), ""),
+      ((1,), "Runs are of 1 update of RL."),
+      ((8, 40, 8), "Runs are of 8 to 40 updates of RL."),
+      ((40, None), "Runs are of 40 updates of RL."),
+    ):
+      self.assertEqual(updates_sentence([an_arm(*steps)], []), expected)
+    same = Sweep("s", "c", [Override("train.steps", "8", "8")])
+    self.assertNotIn("where", updates_sentence([an_arm(8)], [same]))
+
+
+if __name__ == "__main__":
+  unittest.main()
