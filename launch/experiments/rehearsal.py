@@ -102,6 +102,16 @@ def contrasts_of(plan: SweepPlan) -> list[str]:
   return [f"{arm} - {first}" for arm in others]
 
 
+def cells_of(plan: SweepPlan) -> list[Cell]:
+  """Returns the cells that are played: of arms that others are compared with.
+
+  The first cell of the sweep, if these are sums of arms or not of this command.
+  """
+  bases = {Contrast.parse(text).before for text in contrasts_of(plan)}
+  cells = [Cell(arm, plan.seeds[0]) for arm in plan.arms if arm in bases]
+  return cells or plan.cells[:1]
+
+
 def rehearse(
   plan: SweepPlan,
   configs: Configs,
@@ -115,11 +125,10 @@ def rehearse(
   Raises `ConfigError` if a cell or the evaluation of its warm start fails.
   """
   seed = plan.seeds[0]
-  first = plan.cells[0]
   texts = contrasts_of(plan)
   sides = [Contrast.parse(text) for text in texts]
-  bases = {side.before for side in sides if side.before in plan.arms}
-  cells = [Cell(arm, seed) for arm in plan.arms if arm in bases] or [first]
+  cells = cells_of(plan)
+  first = cells[0]
   if not _play(plan, configs, folder, run_cells, cells):
     return None
   config = configs[first]

@@ -21,8 +21,9 @@ from configs.ablations import rare_reward
 from launch.config.settings import read_settings
 from launch.experiments import treatment
 from launch.experiments.check import Answer, check_contrast, start_reason
-from launch.experiments.rehearsal import differing_keys, judge
+from launch.experiments.rehearsal import cells_of, differing_keys, judge
 from launch.experiments.start import TaskStart
+from launch.sweeps.plan import SweepPlan
 from tests.configs.experiment_test import a_plan
 from tests.data.records import make_group
 from tests.launch.sweeps import tiny_arms
@@ -295,6 +296,24 @@ class TreatmentTest(parameterized.TestCase):
       before = config(**{"cross_policy.draw_per": "turn"})
       found = judge("b - a", before, config(**after), groups=[], rows=[])
       self.assertEqual(found.answer, Answer.NOT_MEASURED)
+
+
+class CellsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (("a - b",), ["b-s3"]),
+    (("a - b", "b - a"), ["a-s3", "b-s3"]),
+    (("a - b/x + c/y",), ["a-s3"]),
+    ((), ["a-s3"]),  # exploratory
+  )
+  def test_those_that_others_are_compared_with_are_played(self, texts, cells):
+    plan = SweepPlan(
+      ablation="",
+      arms={"a": {}, "b": {}, "c": {}},
+      seeds=[3, 4],
+      overrides=[],
+      experiment=a_plan(contrasts=texts) if texts else None,
+    )
+    self.assertEqual([each.name for each in cells_of(plan)], cells)
 
 
 class VersionsTest(absltest.TestCase):
