@@ -20,6 +20,7 @@ numbers that are kept beside it:
 """
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -27,9 +28,16 @@ from collections.abc import Sequence
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.files import reading, writing
 from launch.comparisons.markdown import filled
-from launch.comparisons.page import compare, verdicts, warnings, write
+from launch.comparisons.page import (
+  PlanText,
+  compare,
+  verdicts,
+  warnings,
+  write,
+)
 from launch.comparisons.runs import read_arms, read_sweeps
 from launch.config.command_line import REFUSED
+from launch.experiments.planned import planned
 from launch.processes.terminal import plain_console, print_what_can_be_printed
 
 CONSOLE = plain_console(soft_wrap=True)
@@ -75,15 +83,25 @@ def _compare(given: argparse.Namespace) -> None:
   beside = folders[0].parent if folders[0].is_file() else folders[0]
   output = pathlib.Path(given.output or beside / "comparison")
   title = given.title or ", ".join(path.resolve().name for path in folders)
+  arms = read_arms(folders)
+  plans = [each for f in folders if (each := planned(f, arms))]
   comparison = compare(
     title,
-    read_arms(folders),
+    arms,
     baseline=given.baseline,
     contrasts=[_pair(text) for text in given.contrast],
     sweeps=read_sweeps(folders),
+    least=plans[0].plan.least_difference / 100 if plans else None,
   )
+  texts = [
+    PlanText(each.plan.question, each.verdicts, each.deviations)
+    for each in plans
+  ]
+  comparison = dataclasses.replace(comparison, plans=texts)
   with writing(output):
     write(comparison, output)
+  for sentence in (line for text in texts for line in text.lines):
+    CONSOLE.print(sentence)
   for sentence in (*verdicts(comparison), *warnings(comparison.arms)):
     CONSOLE.print(sentence)
   CONSOLE.print(f"report: {output / 'report.html'}")

@@ -52,6 +52,21 @@ _UNEQUAL = 0.05  # share of episodes: a smaller difference is not flagged
 
 
 @dataclasses.dataclass(frozen=True)
+class PlanText:
+  """Sentences on the plan of an experiment; the page begins with them."""
+
+  question: str
+  verdicts: Sequence[str]  # on the primary outcome
+  deviations: Sequence[str]  # what was run otherwise than planned
+
+  @property
+  def lines(self) -> list[str]:
+    """All sentences, for a terminal."""
+    otherwise = [f"Not as planned: {each}." for each in self.deviations]
+    return [f"Plan: {self.question}", *self.verdicts, *otherwise]
+
+
+@dataclasses.dataclass(frozen=True)
 class ComparisonPage:
   """All that a page shows."""
 
@@ -62,6 +77,7 @@ class ComparisonPage:
   forests: Sequence[Forest]
   plots: Sequence[Picture]
   sweeps: Sequence[Sweep] = ()  # that the runs are of
+  plans: Sequence[PlanText] = ()
 
 
 def compare(
@@ -136,6 +152,7 @@ def render(comparison: ComparisonPage) -> str:
   return page(
     "comparison.html",
     title=comparison.title,
+    plans=comparison.plans,
     verdicts=verdicts(comparison),
     updates=updates_sentence(comparison.arms, comparison.sweeps),
     warnings=warnings(comparison.arms),

@@ -7,20 +7,15 @@ with the interval of the plan's level, in the plan's own words.
 
 import dataclasses
 import pathlib
-import statistics
 from collections.abc import Mapping, Sequence
 
 import ml_collections
 from scipy import stats
 
 from configs.experiment import SAMPLED, Contrast, ExperimentPlan
-from launch.comparisons.finals import MEAN
+from launch.comparisons.finals import contrasts
 from launch.comparisons.runs import Arm, Run
-from launch.comparisons.statistics import (
-  LEVEL,
-  PairedDifference,
-  paired_difference,
-)
+from launch.comparisons.statistics import LEVEL, PairedDifference
 from launch.comparisons.training import with_training
 from launch.reports import numbers
 from launch.sweeps.cells import CellState
@@ -211,24 +206,20 @@ def _difference(
 ) -> PairedDifference | str:
   """Returns the difference with its interval, or why there is none."""
   sides = Contrast.parse(text)
-  by_name = {arm.name: arm for arm in arms}
-  if missing := [name for name in sides.arms if name not in by_name]:
-    return f"not measured: {', '.join(missing)} was not run"
-  after, before = (
-    _side(plan, by_name, side) for side in (sides.after, sides.before)
-  )
-  pairs = [
-    (_outcome(plan, before[seed]), _outcome(plan, after[seed]))
-    for seed in sorted({*before} & {*after})
-    if before[seed].keys() == after[seed].keys()
-    and (plan.task == MEAN or plan.task in before[seed])
-  ]
-  if not pairs:
+  missing = set(sides.arms) - {arm.name for arm in arms}
+  if missing:
+    return f"not measured: {', '.join(sorted(missing))} was not run"
+  pair = (sides.after, sides.before)
+  changes = contrasts(arms, plan.stage, plan.mode, [pair])
+  tests = changes[0].tasks if changes else {}
+  found = tests[plan.task].paired if plan.task in tests else None
+  if found is None and len(tests) == 1 == _num_tasks(arms):
+    found = next(iter(tests.values())).paired  # the mean of one task
+  if found is None:
     return (
       f"not measured: no seed has been evaluated {plan.mode} on {plan.task} on "
       "both sides"
     )
-  found = paired_difference(*(list(side) for side in zip(*pairs, strict=True)))
   if found.n < 2:
     return f"{numbers.points(found.mean)} points with 1 seed: no verdict"
   degrees = found.n - 1
@@ -242,54 +233,17 @@ def _difference(
   )
 
 
-def _outcome(plan: ExperimentPlan, tasks: Mapping[str, float]) -> float:
-  if plan.task != MEAN:
-    return tasks[plan.task]
-  return statistics.fmean(tasks.values())
-
-
-def _side(
-  plan: ExperimentPlan, arms: Mapping[str, Arm], side: str
-) -> dict[int, dict[str, float]]:
-  """Returns the success of a side, by seed and task.
-
-  A side is a sum of arms that each have some of the tasks; an arm may stand
-  with a task, and with another stage or its rise from the warm start.
-  """
-  parts = []
-  for term in side.split(" + "):
-    whole, _, task = term.partition("/")
-    name, _, stage = whole.partition("@")
-    found = _successes(arms[name], stage or plan.stage, plan.mode)
-    parts.append(
-      {
-        seed: {t: x for t, x in own.items() if task in ("", t)}
-        for seed, own in found.items()
-      }
-    )
-  return {
-    seed: {t: x for part in parts for t, x in part[seed].items()}
-    for seed in set.intersection(*(set(part) for part in parts))
-  }
-
-
-def _successes(arm: Arm, stage: str, mode: str) -> dict[int, dict[str, float]]:
-  """Returns success by seed and task; of `rise`, RL's less the warm start's."""
-  if stage == "rise":
-    before, after = (
-      _successes(arm, each, mode) for each in ("warm_start", "rl")
-    )
-    return {
-      seed: {task: x - before[seed][task] for task, x in own.items()}
-      for seed, own in after.items()
-      if seed in before and own.keys() <= before[seed].keys()
+def _num_tasks(arms: Sequence[Arm]) -> int:
+  return len(
+    {
+      task
+      for arm in arms
+      for run in arm.runs.values()
+      for evaluation in run.evaluations
+      if evaluation.stage == "rl" and evaluation.mode in ("greedy", SAMPLED)
+      for task in evaluation.tasks
     }
-  evaluations = {s: run.evaluation(stage, mode) for s, run in arm.runs.items()}
-  return {
-    seed: {name: score.success for name, score in evaluation.tasks.items()}
-    for seed, evaluation in evaluations.items()
-    if evaluation is not None
-  }
+  )
 
 
 def _verdict(

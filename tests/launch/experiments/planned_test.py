@@ -1,12 +1,15 @@
 """A sweep that was not run as planned says so, and is judged as planned."""
 
+import contextlib
 import dataclasses
+import io
 import pathlib
 import tempfile
 
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
+from launch import report
 from launch.comparisons.runs import Arm, Run
 from launch.experiments import planned
 from launch.reports.summary import Evaluation, Score
@@ -19,6 +22,7 @@ from launch.sweeps.plan import (
   write_record,
 )
 from tests.configs.experiment_test import a_plan
+from tests.launch.comparisons.report_test import make_run
 
 ARMS = {"full": {}, "no_norm": {"loss.clip_high": 0.5}}
 
@@ -243,6 +247,36 @@ class PlannedTest(absltest.TestCase):
         "not as planned: evaluation.num_tasks is 16, and the plan has 512",
       ],
     )
+
+
+class ReportTest(absltest.TestCase):
+  def test_a_report_begins_with_the_plan(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    plan = a_plan(question="Does <b>no_norm</b> harm?")
+    write_record(sweep(plan, ablation="x.py"), root, {"commit": "a"})
+    for seed, share in enumerate(FULL):
+      for name, lost in (("full", 0), ("no_norm", 20 + seed)):
+        make_run(
+          root / "cells" / f"{name}-s{seed}",
+          seed=seed,
+          success=(share - lost) / 100,
+          changes=ARMS[name] and {"clip_high": 0.5},
+        )
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+      report.main([str(root), f"--output={root / 'out'}"])
+    text = " ".join(said.getvalue().split())
+    self.assertStartsWith(
+      text, "Plan: Does <b>no_norm</b> harm? no_norm - full"
+    )
+    self.assertIn("Lower: it harms.", text)
+    self.assertIn("Not as planned: full, no_norm: the greedy evaluation", text)
+    page = (root / "out/report.html").read_text()
+    self.assertLess(
+      page.index("Lower: it harms."), page.index('id="differences"')
+    )
+    self.assertIn("Not as planned: full, no_norm: the greedy", page)
+    self.assertNotIn("<b>no_norm", page)
 
 
 class MakePlanTest(parameterized.TestCase):
