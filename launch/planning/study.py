@@ -187,6 +187,8 @@ def compile_by_name(
 ) -> Compiled:
   """Compiles one program of a deployment in this process."""
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+  # Entries of a cache are loaded by a client of devices, which are not here.
+  jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
   programs = _planner(deployment).programs(settings, (role,))
   program = next(each for each in programs if each.name == name)
   return compile_program(
