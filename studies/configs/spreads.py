@@ -11,6 +11,7 @@ is `none`). Evaluations count what truly succeeded.
 """
 
 from configs import arms, quickstart
+from configs.experiment import ExperimentPlan
 
 _ALTERED = "studies.altered_spreads:altered_group_advantage"
 _PLAIN = {"advantage.task_center": False, "advantage.task_scale": False}
@@ -29,6 +30,32 @@ ARMS = {
   "none_rare": _of(paid=1 / 4) | _PLAIN,
   "weighted_rare": _of(paid=1 / 4, factor=2.0) | _PLAIN,
 }
+
+# Written after a pilot with seed 0 and before any other seed was run.
+PLAN = ExperimentPlan(
+  question=(
+    "Does a task whose advantages are smaller learn as fast as another one only "
+    "with task normalisation, and does a constant weight do the same?"
+  ),
+  mode="greedy",
+  task="dbbench",
+  contrasts=(
+    "none_small - norm_small",
+    "none_rare - norm_rare",
+    "weighted_rare - norm_rare",
+  ),
+  controls=("none - norm",),
+  seeds=8,
+  least_difference=16.0,
+  spread=10.0,
+  spread_from="no_norm - norm of rare_reward.py, dbbench greedy: 8.4 points",
+  num_tasks=512,
+  higher="Task normalisation slows the disadvantaged task.",
+  lower="Task normalisation helps the disadvantaged task, by so much in so "
+  "many updates.",
+  neither="At this ratio of spreads normalisation makes no difference of "
+  "least_difference points in twelve updates.",
+)
 
 
 def get_config(arm: str = "norm"):
