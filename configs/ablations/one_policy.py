@@ -8,11 +8,10 @@ AgentRL's Table 5 has 67.7 % for one policy and 67.8 % for five. The arms
   python -m launch.evaluate --config=configs/five_tasks.py --policy=rl \\
     --run=sweeps/one_policy/cells/without_webshop-s0 --tasks=webshop/test
 
-The arms `rl_without_...` leave it out of reinforcement learning alone, so that
-their warm start is that of `all`, and their evaluations have all tasks.
-
-An arm of one task has a warm start of its own, from fewer demonstrations: only
-the arms `rl_without_...` tell what reinforcement learning makes.
+The arms `rl_without_...` leave it out of reinforcement learning alone, and
+`rl_only_...` all others, so that their warm start is that of `all`, and their
+evaluations have all tasks. An arm of one task has a warm start of its own, from
+fewer demonstrations, so its end does not tell what reinforcement learning made.
 
 `one_policy_for_two.py` asks the same of the quickstart, at a tenth of the cost.
 """
@@ -32,6 +31,12 @@ ARMS = {
   **{
     f"rl_without_{held_out}": arms.learning_without(_WHOLE, [held_out])
     for held_out in environments.NAMES
+  },
+  **{
+    f"rl_only_{name}": arms.learning_without(
+      _WHOLE, [other for other in environments.NAMES if other != name]
+    )
+    for name in environments.NAMES
   },
 }
 
