@@ -1,7 +1,7 @@
 """A table of claims: what a paper reports, what was found, what could be found.
 
-A page has one line per claim in a block, from the scores that are kept beside
-it:
+A page has one line per claim in a block, from the scores and the costs that are
+kept in one folder:
 
   <!-- claims: evidence
   Task normalisation | 5.6 | spreads.csv rl greedy dbbench: norm - none
@@ -10,23 +10,28 @@ it:
 
 The second field is the size in points that a paper reports; `-` if it has none.
 The third names scores, stage, mode, task (`mean` for all) and a contrast as
-`finals.contrast` reads it. Cells and core hours are those of all arms whose
-runs are in the file, if `<name>_diagnostics.csv` is beside it.
+`finals.contrast` reads it. A fourth may say why the arms could show nothing,
+whatever their spread. `costs.csv` has cells and core hours of each file, with
+the stages before RL and evaluations.
 """
 
+import csv
 import dataclasses
 import math
 import pathlib
 import re
 from collections.abc import Mapping
 
-from scipy import stats
-
 from agentrl_jax.errors import ConfigError
-from launch.comparisons.diagnostics import read_diagnostics
+from agentrl_jax.files import reading
 from launch.comparisons.finals import contrast
 from launch.comparisons.runs import read_arms
-from launch.comparisons.statistics import LEVEL, PairedDifference
+from launch.comparisons.statistics import (
+  LEVEL,
+  PairedDifference,
+  paired_power,
+  standard_deviation,
+)
 from launch.reports import numbers
 
 ENOUGH = 0.8  # power from which an experiment could show a size
@@ -39,10 +44,11 @@ HEAD = (
   "core hours",
   "could it show the paper's size?",
 )
+_COSTS = "costs.csv"
 _LINE = re.compile(
   r"(?P<label>[^|]+)\|\s*(?P<size>-|[\d.]+)\s*\|\s*"
   r"(?P<file>\S+\.csv) (?P<stage>\S+) (?P<mode>[^:]+) (?P<task>\S+): "
-  r"(?P<after>.+?) - (?P<before>.+)"
+  r"(?P<after>.+?) - (?P<before>[^|]+)(\|(?P<why_not>[^|]+))?"
 )
 
 
@@ -58,6 +64,7 @@ class Claim:
   task: str
   after: str
   before: str
+  why_not: str  # why nothing could be shown; "" if something could
 
 
 def read_claim(line: str) -> Claim:
@@ -68,38 +75,47 @@ def read_claim(line: str) -> Claim:
       f"{line!r} is no claim: write `label | size or - | FILE.csv STAGE MODE "
       "TASK: arm - arm`"
     )
-  words: dict[str, str] = {k: v.strip() for k, v in found.groupdict().items()}
+  words = {name: (text or "").strip() for name, text in found.groupdict().items()}
   size = words.pop("size")
   return Claim(size=None if size == "-" else float(size), **words)
 
 
-def power(size: float, difference: PairedDifference) -> float:
-  """Chance that a paired t test finds a true difference of this size.
-
-  The spread over seeds is that which the experiment had; NaN for one seed, or
-  if all of them agree, since the spread is then not known.
-  """
-  reach = difference.high - difference.mean
-  if not reach > 0:
-    return math.nan
-  degrees = difference.n - 1
-  critical = float(stats.t.ppf((1 + LEVEL) / 2, degrees))
-  shift = abs(size) * critical / reach
-  return float(
-    stats.nct.sf(critical, degrees, shift)
-    + stats.nct.cdf(-critical, degrees, shift)
-  )
-
-
 def rows(text: str, folder: pathlib.Path) -> list[list[str]]:
-  """Returns the cells of the table; files are below `folder`."""
-  return [_row(read_claim(line), folder) for line in text.splitlines() if line]
+  """Returns the cells of the table, and its total; files are in `folder`."""
+  claims = [read_claim(line) for line in text.splitlines() if line.strip()]
+  costs = read_costs(folder / _COSTS)
+  for claim in claims:
+    if claim.file not in costs:
+      raise ConfigError(
+        f"{folder / _COSTS} has no costs of {claim.file}: add its cells and "
+        "core hours"
+      )
+  spent = [costs[name] for name in {claim.file for claim in claims}]
+  total = [str(sum(n for n, _ in spent)), f"{math.fsum(h for _, h in spent):.1f}"]
+  return [
+    *(_row(claim, folder, costs) for claim in claims),
+    ["all of these", "", "", "", *total, ""],
+  ]
 
 
-def _row(claim: Claim, folder: pathlib.Path) -> list[str]:
-  path = folder / claim.file
+def read_costs(path: pathlib.Path) -> dict[str, tuple[int, float]]:
+  """Returns cells and core hours by name of the scores' file."""
+  with reading(path), path.open(newline="", encoding="utf-8") as file:
+    return {
+      row["scores"]: (int(row["cells"]), float(row["core_hours"]))
+      for row in csv.DictReader(file)
+    }
+
+
+def _row(
+  claim: Claim, folder: pathlib.Path, costs: Mapping[str, tuple[int, float]]
+) -> list[str]:
   change = contrast(
-    read_arms([path]), claim.stage, claim.mode, claim.after, claim.before
+    read_arms([folder / claim.file]),
+    claim.stage,
+    claim.mode,
+    claim.after,
+    claim.before,
   )
   found = change.tasks.get(claim.task) if change else None
   if found is None:
@@ -107,13 +123,15 @@ def _row(claim: Claim, folder: pathlib.Path) -> list[str]:
       f"{claim.file} has no seed with {claim.after} and {claim.before} after "
       f"{claim.stage}, {claim.mode}, on {claim.task}"
     )
+  cells, hours = costs[claim.file]
   return [
     claim.label,
     "" if claim.size is None else numbers.points(claim.size / 100),
     _here(found),
     str(found.n),
-    *_cost(path.with_name(f"{path.stem}_diagnostics.csv")),
-    _could(claim.size, found),
+    str(cells),
+    f"{hours:.1f}",
+    _could(claim, found),
   ]
 
 
@@ -122,24 +140,14 @@ def _here(found: PairedDifference) -> str:
   return f"{numbers.points(found.mean)} ({interval})"
 
 
-def _cost(path: pathlib.Path) -> tuple[str, str]:
-  """Returns cells and core hours; empty where they are not kept."""
-  if not path.is_file():
-    return "", ""
-  cells: list[Mapping[str, float]] = [
-    values
-    for seeds in read_diagnostics(path).values()
-    for values in seeds.values()
-  ]
-  hours = math.fsum(values.get("hours", math.nan) for values in cells)
-  return str(len(cells)), "" if math.isnan(hours) else f"{hours:.1f}"
-
-
-def _could(size: float | None, found: PairedDifference) -> str:
-  if size is None:
+def _could(claim: Claim, found: PairedDifference) -> str:
+  if claim.why_not:
+    return f"no: {claim.why_not}"
+  if claim.size is None:
     return ""
-  chance = power(size / 100, found)
-  if math.isnan(chance):
+  spread = standard_deviation(found)
+  if not spread > 0:
     return "not known"
+  chance = paired_power(claim.size / 100, spread, found.n, level=1 - LEVEL)
   word = "yes" if chance >= ENOUGH else "no"
-  return f"{word} ({numbers.percent(chance)})"
+  return f"{word} ({100 * chance:.0f} %)"
