@@ -4,7 +4,7 @@
 
 AgentRL (arXiv:2510.04206, eq. 1) divides the advantages of each task by their
 standard deviation. Every group is kept and none is divided by its own std, so
-that there is something to even out: `small` divides DBBench's advantages by 4,
+that there is something to even out: `small` divides WebShop's advantages by 4,
 `rare` leaves one of its groups in 4 a reward, which halves their spread.
 `weighted` doubles them in place of normalising (of `small`, four times as much
 is `none`). Evaluations count what truly succeeded.
@@ -18,7 +18,7 @@ _PLAIN = {"advantage.task_center": False, "advantage.task_scale": False}
 
 
 def _of(**settings: float):
-  return {"advantage.estimator_settings": {"task": 0, **settings}}  # dbbench
+  return {"advantage.estimator_settings": {"task": 1, **settings}}  # webshop
 
 
 ARMS = {
@@ -31,14 +31,16 @@ ARMS = {
   "weighted_rare": _of(paid=1 / 4, factor=2.0) | _PLAIN,
 }
 
-# Written after a pilot with seed 0 and before any other seed was run.
+# Written after a pilot that altered DBBench: after 12 updates its greedy success
+# was 82 to 91 % in six arms of seed 1, with a quarter of the advantages as with
+# all. WebShop, which is altered here, was not altered in any run before.
 PLAN = ExperimentPlan(
   question=(
     "Does a task whose advantages are smaller learn as fast as another one only "
     "with task normalisation, and does a constant weight do the same?"
   ),
   mode="greedy",
-  task="dbbench",
+  task="webshop",
   contrasts=(
     "none_small - norm_small",
     "none_rare - norm_rare",
@@ -63,6 +65,6 @@ def get_config(arm: str = "norm"):
   c = quickstart.get_config()
   c.name = "spreads"
   c.advantage.update(keep="all", estimator=_ALTERED)
-  c.train.steps = 12  # in mid-rise: after 24 DBBench is at its ceiling
+  c.train.steps = 12  # in WebShop's mid-rise; DBBench is at its ceiling by then
   c.evaluation.update(num_tasks=512, num_untrained=4)
   return arms.apply_arm(c, ARMS, arm)

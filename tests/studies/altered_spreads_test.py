@@ -75,7 +75,7 @@ class AlteredGroupAdvantageTest(parameterized.TestCase):
       settings.advantage.custom_function("estimator").function,
       altered_group_advantage,
     )
-    self.assertEqual(settings.task_ids["dbbench"], 0)
+    self.assertEqual(settings.task_ids["webshop"], 1)
 
 
 if __name__ == "__main__":
