@@ -17,7 +17,6 @@ the stages before RL and evaluations.
 
 import csv
 import dataclasses
-import math
 import pathlib
 import re
 from collections.abc import Mapping
@@ -75,7 +74,9 @@ def read_claim(line: str) -> Claim:
       f"{line!r} is no claim: write `label | size or - | FILE.csv STAGE MODE "
       "TASK: arm - arm`"
     )
-  words = {name: (text or "").strip() for name, text in found.groupdict().items()}
+  words = {
+    name: (text or "").strip() for name, text in found.groupdict().items()
+  }
   size = words.pop("size")
   return Claim(size=None if size == "-" else float(size), **words)
 
@@ -91,10 +92,10 @@ def rows(text: str, folder: pathlib.Path) -> list[list[str]]:
         "core hours"
       )
   spent = [costs[name] for name in {claim.file for claim in claims}]
-  total = [str(sum(n for n, _ in spent)), f"{math.fsum(h for _, h in spent):.1f}"]
+  cells, hours = (sum(each) for each in zip(*spent, strict=True))
   return [
     *(_row(claim, folder, costs) for claim in claims),
-    ["all of these", "", "", "", *total, ""],
+    ["all of these", "", "", "", str(cells), f"{hours:.1f}", ""],
   ]
 
 
