@@ -32,8 +32,9 @@ ARMS = {
 }
 
 # Written after a pilot that altered DBBench: its greedy success after 12
-# updates was 82 to 91 % in five arms of seed 1, with a quarter of the advantages
-# as with all. WebShop, which is altered here, was not altered in any run before.
+# updates was 82 to 91 % in five arms of seed 1, with a quarter of the
+# advantages as with all. WebShop, which is altered here, was not altered in any
+# run before.
 PLAN = ExperimentPlan(
   question=(
     "Does a task whose advantages are smaller learn as fast as another one "
