@@ -8,7 +8,8 @@ kept in one folder:
   -->
   <!-- end -->
 
-The second field is the size in points that a paper reports; `-` if it has none.
+The second field is the size in points that a paper reports; `-` if it has none,
+and then the table has the difference that so many seeds find in 80 % of cases.
 The third names scores, stage, mode, task (`mean` for all) and a contrast as
 `finals.contrast` reads it. A fourth may say why the arms could show nothing,
 whatever their spread. `costs.csv` has cells and core hours of each file, with
@@ -17,19 +18,22 @@ the stages before RL and evaluations.
 
 import csv
 import dataclasses
+import math
 import pathlib
 import re
 from collections.abc import Mapping
 
+from scipy import stats
+
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
-from launch.comparisons.finals import contrast
+from launch.comparisons.finals import contrasts
 from launch.comparisons.runs import read_arms
 from launch.comparisons.statistics import (
   LEVEL,
   PairedDifference,
+  detectable_difference,
   paired_power,
-  standard_deviation,
 )
 from launch.reports import numbers
 
@@ -111,19 +115,16 @@ def read_costs(path: pathlib.Path) -> dict[str, tuple[int, float]]:
 def _row(
   claim: Claim, folder: pathlib.Path, costs: Mapping[str, tuple[int, float]]
 ) -> list[str]:
-  change = contrast(
-    read_arms([folder / claim.file]),
-    claim.stage,
-    claim.mode,
-    claim.after,
-    claim.before,
-  )
-  found = change.tasks.get(claim.task) if change else None
-  if found is None:
+  pair = (claim.after, claim.before)
+  arms = read_arms([folder / claim.file])
+  changes = contrasts(arms, claim.stage, claim.mode, [pair])
+  tests = changes[0].tasks.get(claim.task) if changes else None
+  if tests is None:
     raise ConfigError(
       f"{claim.file} has no seed with {claim.after} and {claim.before} after "
       f"{claim.stage}, {claim.mode}, on {claim.task}"
     )
+  found = tests.paired
   cells, hours = costs[claim.file]
   return [
     claim.label,
@@ -144,11 +145,14 @@ def _here(found: PairedDifference) -> str:
 def _could(claim: Claim, found: PairedDifference) -> str:
   if claim.why_not:
     return f"no: {claim.why_not}"
-  if claim.size is None:
-    return ""
-  spread = standard_deviation(found)
-  if not spread > 0:
+  degrees = found.n - 1
+  if degrees < 1:
     return "not known"
+  reach = found.high - found.low
+  critical = float(stats.t.ppf((1 + LEVEL) / 2, degrees))
+  spread = reach / 2 / critical * math.sqrt(found.n)
+  if claim.size is None:
+    return f"finds {100 * detectable_difference(spread, found.n):.1f}"
   chance = paired_power(claim.size / 100, spread, found.n, level=1 - LEVEL)
   word = "yes" if chance >= ENOUGH else "no"
   return f"{word} ({100 * chance:.0f} %)"

@@ -25,7 +25,8 @@ between sums of arms and between stages (`finals.contrasts`), one a line:
   <!-- diagnostics: evidence/agentrl_diagnostics.csv -->
   <!-- end -->
 
-`measured` are what commands measured or simulated (`launch.reports.measured`).
+`measured` are what commands measured or simulated (`launch.reports.measured`),
+and `claims` are those of papers beside what was found (`claims.py`).
 """
 
 import math
@@ -34,6 +35,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agentrl_jax.errors import ConfigError
+from launch.comparisons import claims
 from launch.comparisons.diagnostics import (
   Values,
   columns,
@@ -53,8 +55,8 @@ from launch.reports import measured, numbers
 from launch.reports.summary import Score
 
 _BLOCK = re.compile(
-  r"(<!-- (finals|rises|contrasts|diagnostics|measured): "
-  r"(\S+) ([^>]*?)\s?-->\n)"
+  r"(<!-- (finals|rises|contrasts|diagnostics|measured|claims): "
+  r"(\S+)\s([^>]*?)\s?-->\n)"
   r"(.*?)(<!-- end -->)",
   re.DOTALL,
 )
@@ -70,6 +72,9 @@ def filled(page: str, folder: pathlib.Path) -> str:
     if kind == "measured":
       observations = measured.read(folder / path)
       return f"{begin}{measured.with_origin(observations, words)}{end}"
+    if kind == "claims":
+      rows = claims.rows(words, folder / path)
+      return f"{begin}{_table(claims.HEAD, rows)}{end}"
     arms = read_arms([folder / path])
     if kind == "rises":
       return f"{begin}{rises(arms, words)}{end}"

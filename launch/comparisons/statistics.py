@@ -18,6 +18,7 @@ from scipy import optimize, special, stats
 
 LEVEL = 0.95
 NUM_RESAMPLES = 2000
+_NUM_SPREADS = 2000  # that the power of a test is a mean over
 FEW_SEEDS = 3  # with fewer no verdict is to be had, and no band to be drawn
 _NUM_NODES = 64  # of each integral over a normal or a chi-square
 _UNLIKE = 0.05  # level of the test that an arm's seeds vary as the others' do
@@ -328,6 +329,28 @@ def detectable_difference(
   degrees = num_seeds - 1
   reach = stats.t.ppf((1 + level) / 2, degrees) + stats.t.ppf(power, degrees)
   return float(reach * spread / math.sqrt(num_seeds))
+
+
+def paired_power(
+  difference: float, spread: float, num_seeds: int, *, level: float
+) -> float:
+  """Returns the probability that a two-sided paired t test finds a difference.
+
+  `spread` is the standard deviation of a paired difference, in the unit of
+  `difference`. It is a mean over the spreads that so many normal differences
+  may show: scipy's noncentral t is NaN where the power is near 1.
+  """
+  if num_seeds < 2:
+    return 0.0
+  if spread == 0:
+    return 1.0
+  degrees = num_seeds - 1
+  reach = stats.t.ppf(1 - level / 2, degrees)
+  shift = difference * math.sqrt(num_seeds) / spread
+  shares = (np.arange(_NUM_SPREADS) + 0.5) / _NUM_SPREADS
+  reach_X = reach * np.sqrt(stats.chi2.ppf(shares, degrees) / degrees)
+  found_X = stats.norm.sf(reach_X - shift) + stats.norm.cdf(-reach_X - shift)
+  return float(found_X.mean())
 
 
 def binomial_spread(success: float, num_tasks: int) -> float:

@@ -10,41 +10,16 @@ import math
 from collections.abc import Mapping
 
 import ml_collections
-import numpy as np
-from scipy import stats
 
 from agentrl_jax.errors import ConfigError, suggestion
 from configs.experiment import MOST_SEEDS, Contrast, ExperimentPlan
 from launch.comparisons.finals import MEAN
-from launch.comparisons.statistics import binomial_spread
+from launch.comparisons.statistics import binomial_spread, paired_power
 from launch.experiments.check import configs_that_are_equal
 from launch.reports.summary import MODES, TRAINING
 from launch.sweeps.plan import Cell
 
-_NUM_SPREADS = 2000
 Configs = Mapping[Cell, ml_collections.ConfigDict]
-
-
-def paired_power(
-  difference: float, spread: float, num_seeds: int, *, level: float
-) -> float:
-  """Returns the probability that a two-sided paired t test finds a difference.
-
-  `spread` is the standard deviation of a paired difference, in the unit of
-  `difference`. It is a mean over the spreads that so many normal differences
-  may show: scipy's noncentral t is NaN where the power is near 1.
-  """
-  if num_seeds < 2:
-    return 0.0
-  if spread == 0:
-    return 1.0
-  degrees = num_seeds - 1
-  reach = stats.t.ppf(1 - level / 2, degrees)
-  shift = difference * math.sqrt(num_seeds) / spread
-  shares = (np.arange(_NUM_SPREADS) + 0.5) / _NUM_SPREADS
-  reach_X = reach * np.sqrt(stats.chi2.ppf(shares, degrees) / degrees)
-  found_X = stats.norm.sf(reach_X - shift) + stats.norm.cdf(-reach_X - shift)
-  return float(found_X.mean())
 
 
 def noise_of(plan: ExperimentPlan, num_environments: int) -> float:

@@ -11,6 +11,7 @@ from scipy import stats
 import configs.ablations
 import studies.configs
 from agentrl_jax.errors import ConfigError
+from launch.comparisons import statistics
 from launch.experiments import planned, power
 from launch.sweeps.plan import Cell, SweepPlan
 from tests.configs.experiment_test import a_plan
@@ -41,12 +42,12 @@ class PowerTest(parameterized.TestCase):
     random = np.random.default_rng(0)
     drawn = difference + random.standard_normal((20_000, seeds))
     found = stats.ttest_1samp(drawn, 0.0, axis=1).pvalue < level
-    expected = power.paired_power(difference, 1.0, seeds, level=level)
+    expected = statistics.paired_power(difference, 1.0, seeds, level=level)
     self.assertAlmostEqual(expected, found.mean(), delta=0.01)
     self.assertAlmostEqual(expected, 0.8, delta=0.02)
 
   def test_one_seed_finds_nothing(self):
-    self.assertEqual(power.paired_power(99.0, 0.1, 1, level=0.05), 0.0)
+    self.assertEqual(statistics.paired_power(99.0, 0.1, 1, level=0.05), 0.0)
 
   def test_the_difference_and_the_seeds_that_a_plan_finds_agree(self):
     plan = a_plan(seeds=6)
