@@ -27,7 +27,6 @@ from collections.abc import Sequence
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.files import reading, writing
-from launch.comparisons.markdown import filled
 from launch.comparisons.page import (
   PlanText,
   compare,
@@ -37,6 +36,7 @@ from launch.comparisons.page import (
 )
 from launch.comparisons.runs import read_arms, read_sweeps
 from launch.config.command_line import REFUSED
+from launch.experiments.markdown import filled
 from launch.experiments.planned import planned
 from launch.processes.terminal import plain_console, print_what_can_be_printed
 

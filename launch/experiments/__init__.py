@@ -1,1 +1,1 @@
-"""Plans of experiments: checked before a sweep, and compared with it after."""
+"""Plans of experiments, their checks, and the pages of what was found."""

@@ -8,10 +8,10 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from launch.comparisons.finals import MEAN, contrasts, finals
-from launch.comparisons.markdown import markdown
 from launch.comparisons.page import compare, render, verdicts
 from launch.comparisons.runs import Arm, Run, read_finals
 from launch.comparisons.statistics import max_t_p
+from launch.experiments.markdown import markdown
 from launch.reports.summary import Evaluation, Score
 from launch.sweeps.cells import CellState
 

@@ -12,7 +12,6 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
 from launch import report
-from launch.comparisons.markdown import markdown
 from launch.comparisons.page import (
   compare,
   render,
@@ -21,6 +20,7 @@ from launch.comparisons.page import (
   write,
 )
 from launch.comparisons.runs import read_arms
+from launch.experiments.markdown import markdown
 from launch.reports.summary import TRAINING
 from launch.sweeps.cells import CellState, Progress, progress_of
 from launch.sweeps.plan import SweepPlan, write_record

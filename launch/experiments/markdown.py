@@ -35,7 +35,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons import claims
 from launch.comparisons.diagnostics import (
   Values,
   columns,
@@ -51,6 +50,7 @@ from launch.comparisons.finals import (
 )
 from launch.comparisons.runs import Arm, read_arms
 from launch.comparisons.statistics import PairedDifference
+from launch.experiments import claims
 from launch.reports import measured, numbers
 from launch.reports.summary import Score
 

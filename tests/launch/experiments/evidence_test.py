@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from launch.comparisons.diagnostics import read_diagnostics
-from launch.comparisons.markdown import filled
+from launch.experiments.markdown import filled
 from launch.reports import measured
 
 ROOT = pathlib.Path(__file__).parents[3]

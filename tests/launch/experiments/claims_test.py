@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons import claims
+from launch.experiments import claims
 
 LINE = "Task normalisation | 5.6 | a.csv rl greedy dbbench: norm - none"
 HEAD = "arm,seed,state,stage,mode,task,n,success,low,high,reward"
