@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from launch.comparisons.diagnostics import read_diagnostics
+from launch.experiments.claims import read_costs
 from launch.experiments.markdown import filled
 from launch.reports import measured
 
@@ -181,3 +182,11 @@ def test_spreads_of_two_tasks_are_those_of_the_evidence():
   assert f"in {len(ratios)} batches of a run of `norm`" in page
   spread = f"({min(ratios):.2f} to {max(ratios):.2f};"
   assert f"{np.mean(ratios):.2f} times DBBench's {spread}" in page
+
+
+def test_the_cost_of_all_comparisons_is_that_of_the_evidence():
+  costs = read_costs(STUDIES / "evidence" / "costs.csv").values()
+  cells, hours = (sum(each) for each in zip(*costs, strict=True))
+  page = (STUDIES / "experiments.md").read_text(encoding="utf-8")
+  said = f"{cells} cells, {hours:.1f} core hours in all"
+  assert said in " ".join(page.split())
