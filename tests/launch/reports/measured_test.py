@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons import markdown
+from launch.experiments import markdown
 from launch.reports import measured
 
 FOUND = [
