@@ -32,7 +32,7 @@ from tests.controller.stage import Brittle, ScriptedEngine, codec
 from tests.launch import tiny
 
 DUE = {"evaluation.every": 2, "evaluation.num_tasks_during": 4}
-# Long enough for four episodes on a busy machine: that which hangs waits for it.
+# Long enough for four episodes on a busy machine: one that hangs waits for it.
 ONE_MODE = {"evaluation.num_sampled_during": 0, "evaluation.timeout_s": 10.0}
 NUM_TASKS = 40  # of the split that is trained on
 
