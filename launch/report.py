@@ -20,7 +20,6 @@ numbers that are kept beside it:
 """
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -85,19 +84,19 @@ def _compare(given: argparse.Namespace) -> None:
   title = given.title or ", ".join(path.resolve().name for path in folders)
   arms = read_arms(folders)
   plans = [each for f in folders if (each := planned(f, arms))]
+  texts = [
+    PlanText(each.plan.question, each.verdicts, each.deviations)
+    for each in plans
+  ]
   comparison = compare(
     title,
     arms,
     baseline=given.baseline,
     contrasts=[_pair(text) for text in given.contrast],
     sweeps=read_sweeps(folders),
+    plans=texts,
     least=plans[0].plan.least_difference / 100 if plans else None,
   )
-  texts = [
-    PlanText(each.plan.question, each.verdicts, each.deviations)
-    for each in plans
-  ]
-  comparison = dataclasses.replace(comparison, plans=texts)
   with writing(output):
     write(comparison, output)
   for sentence in (line for text in texts for line in text.lines):

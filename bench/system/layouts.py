@@ -62,7 +62,7 @@ _LUCK = 1.05  # the most that drawn episodes are shorter than the mean
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """What all layouts of a comparison have in common."""
+  """Quantities that all layouts of a comparison share."""
 
   ratio: float  # of play to update, at one device
   sigma: float  # of the logarithm of a turn's length

@@ -1,4 +1,4 @@
-"""What bounds of staleness cost the asynchronous pipeline.
+"""Throughput of the asynchronous pipeline under bounds of staleness.
 
   python -m bench.system.pipeline --staleness=4 --max_age=4,8 --peers
 

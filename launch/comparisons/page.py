@@ -87,6 +87,7 @@ def compare(
   baseline: str = "",
   contrasts: Pairs = (),
   sweeps: Sequence[Sweep] = (),
+  plans: Sequence[PlanText] = (),
   least: float | None = None,
 ) -> ComparisonPage:
   """Computes every number and plot of the arms.
@@ -116,6 +117,7 @@ def compare(
     forests(scores, least),
     make_plots(arms, tasks, scores),
     sweeps,
+    plans,
   )
 
 

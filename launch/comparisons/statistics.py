@@ -52,6 +52,18 @@ class PairedDifference:
     """True if the interval leaves out zero."""
     return self.low > 0 or self.high < 0
 
+  @property
+  def spread(self) -> float:
+    """Standard deviation over seeds for which Student's t has this interval.
+
+    That of the seeds, or a larger one where the episodes decide its width. Of a
+    paired test; NaN with one seed.
+    """
+    if self.n < 2:
+      return math.nan
+    critical = -float(special.stdtrit(self.n - 1, (1 - LEVEL) / 2))
+    return (self.high - self.low) / 2 / critical * math.sqrt(self.n)
+
 
 def seeds_text(number: int) -> str:
   """Returns a number of seeds, with a warning where they are few."""
@@ -315,30 +327,15 @@ def pass_at_k(num_attempts: int, num_successes: int, k: int) -> float:
   )
 
 
-def detectable_difference(
-  spread: float, num_seeds: int, *, level: float = LEVEL, power: float = 0.8
-) -> float:
-  """Smallest difference that a paired t test finds with this power.
-
-  `spread` is the standard deviation, over seeds, of the paired differences.
-  Infinite for one seed. The approximation t_(1-a/2) + t_power of the
-  noncentral t is within 3 % from 3 seeds on.
-  """
-  if num_seeds < 2:
-    return math.inf
-  degrees = num_seeds - 1
-  reach = stats.t.ppf((1 + level) / 2, degrees) + stats.t.ppf(power, degrees)
-  return float(reach * spread / math.sqrt(num_seeds))
-
-
 def paired_power(
   difference: float, spread: float, num_seeds: int, *, level: float
 ) -> float:
   """Returns the probability that a two-sided paired t test finds a difference.
 
-  `spread` is the standard deviation of a paired difference, in the unit of
-  `difference`. It is a mean over the spreads that so many normal differences
-  may show: scipy's noncentral t is NaN where the power is near 1.
+  `spread` is the standard deviation, over seeds, of the paired differences, in
+  the unit of `difference`; `level` is that of the test. The result is a mean
+  over the spreads that so many normal differences may show: scipy's noncentral
+  t is NaN where the power is near 1.
   """
   if num_seeds < 2:
     return 0.0
@@ -351,6 +348,33 @@ def paired_power(
   reach_X = reach * np.sqrt(stats.chi2.ppf(shares, degrees) / degrees)
   found_X = stats.norm.sf(reach_X - shift) + stats.norm.cdf(-reach_X - shift)
   return float(found_X.mean())
+
+
+def detectable_difference(
+  spread: float,
+  num_seeds: int,
+  *,
+  level: float = 1 - LEVEL,
+  power: float = 0.8,
+) -> float:
+  """Smallest difference that a paired t test finds with this power.
+
+  `spread` and `level` are as in `paired_power`. Infinite for one seed.
+  """
+  if num_seeds < 2:
+    return math.inf
+  return spread * _detectable(num_seeds, level, power)
+
+
+@functools.cache
+def _detectable(num_seeds: int, level: float, power: float) -> float:
+  """Returns the difference in units of the spread."""
+  return float(
+    optimize.brentq(
+      lambda size: paired_power(size, 1.0, num_seeds, level=level) - power,
+      *(0.0, 1e4),  # beyond that of two seeds and a hundred contrasts
+    )
+  )
 
 
 def binomial_spread(success: float, num_tasks: int) -> float:

@@ -18,12 +18,9 @@ the stages before RL and evaluations.
 
 import csv
 import dataclasses
-import math
 import pathlib
 import re
 from collections.abc import Mapping
-
-from scipy import stats
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
@@ -145,14 +142,12 @@ def _here(found: PairedDifference) -> str:
 def _could(claim: Claim, found: PairedDifference) -> str:
   if claim.why_not:
     return f"no: {claim.why_not}"
-  degrees = found.n - 1
-  if degrees < 1:
+  if found.n < 2:
     return "not known"
-  reach = found.high - found.low
-  critical = float(stats.t.ppf((1 + LEVEL) / 2, degrees))
-  spread = reach / 2 / critical * math.sqrt(found.n)
   if claim.size is None:
-    return f"finds {100 * detectable_difference(spread, found.n):.1f}"
-  chance = paired_power(claim.size / 100, spread, found.n, level=1 - LEVEL)
+    return f"finds {100 * detectable_difference(found.spread, found.n):.1f}"
+  chance = paired_power(
+    claim.size / 100, found.spread, found.n, level=1 - LEVEL
+  )
   word = "yes" if chance >= ENOUGH else "no"
   return f"{word} ({100 * chance:.0f} %)"

@@ -74,9 +74,7 @@ def history_lines(history: Sequence[RecordedExperiment]) -> list[str]:
   for place, each in enumerate(history):
     if each.cells_finished:
       when = f"after {each.cells_finished} cells had finished"
-    elif (
-      each.cells_begun and each.plan and each.plan.mode.startswith("training")
-    ):
+    elif each.cells_begun and each.plan and each.plan.is_of_training:
       when = f"after {each.cells_begun} cells had begun"
     else:
       continue

@@ -14,7 +14,11 @@ import ml_collections
 from agentrl_jax.errors import ConfigError, suggestion
 from configs.experiment import MOST_SEEDS, Contrast, ExperimentPlan
 from launch.comparisons.finals import MEAN
-from launch.comparisons.statistics import binomial_spread, paired_power
+from launch.comparisons.statistics import (
+  binomial_spread,
+  detectable_difference,
+  paired_power,
+)
 from launch.experiments.check import configs_that_are_equal
 from launch.reports.summary import MODES, TRAINING
 from launch.sweeps.plan import Cell
@@ -45,17 +49,6 @@ def seeds_needed(plan: ExperimentPlan, noise: float) -> int | None:
     if power >= plan.power:
       return seeds
   return None
-
-
-def smallest_difference(plan: ExperimentPlan, noise: float) -> float:
-  """Returns the difference that the plan's seeds find with its power."""
-  # At two seeds and a hundred contrasts it is below this many noises.
-  low, high = 0.0, 1e4 * noise
-  for _ in range(60):
-    middle = (low + high) / 2
-    power = paired_power(middle, noise, plan.seeds, level=plan.level)
-    low, high = (low, middle) if power >= plan.power else (middle, high)
-  return high
 
 
 def require_plan(plan: ExperimentPlan, configs: Configs) -> None:
@@ -97,6 +90,9 @@ def _require_power(plan: ExperimentPlan, num_environments: int) -> None:
   if power >= plan.power:
     return
   seeds = seeds_needed(plan, noise)
+  found = detectable_difference(
+    noise, plan.seeds, level=plan.level, power=plan.power
+  )
   remedy = (
     f"{seeds} seeds are needed" if seeds else "no number of seeds is enough"
   )
@@ -105,7 +101,7 @@ def _require_power(plan: ExperimentPlan, num_environments: int) -> None:
     f"power of {100 * power:.0f} %, and wants {100 * plan.power:.0f} %: "
     f"{plan.seeds} seeds whose paired differences have sd {noise:.1f} points "
     f"(spread {plan.spread:g}, the rest from {plan.num_tasks} tasks) at level "
-    f"{plan.level:.2g} find {smallest_difference(plan, noise):.1f}. {remedy}, "
+    f"{plan.level:.2g} find {found:.1f}. {remedy}, "
     "or more num_tasks, fewer contrasts, or a larger least_difference"
   )
 

@@ -31,23 +31,25 @@ def ends_s(lengths_s, *, places, fixed, cancel_at_s=None):
 
 
 class DevicesTest(unittest.TestCase):
-  def check(self, found, wanted):
+  def assert_ends(self, found, wanted):
     self.assertEqual(len(found), len(wanted))
     for one, other in zip(found, wanted, strict=True):
       self.assertAlmostEqual(one, other)
 
   def test_full_devices_take_the_length(self):
     for fixed in (0.0, 0.5, 1.0):
-      self.check(ends_s([3.0] * 4, places=4, fixed=fixed), [3.0] * 4)
+      self.assert_ends(ends_s([3.0] * 4, places=4, fixed=fixed), [3.0] * 4)
 
   def test_a_straggler_gets_faster_as_far_as_weights_allow(self):
     # Two of two places for 1 s, of which each does 1 s; then one of two.
     for fixed, rest_s in ((1.0, 2.0), (0.5, 1.5), (0.0, 1.0)):
       found = ends_s([1.0, 3.0], places=2, fixed=fixed)
-      self.check(found, [1.0, 1.0 + rest_s])
+      self.assert_ends(found, [1.0, 1.0 + rest_s])
 
-  def test_who_finds_no_place_waits(self):
-    self.check(ends_s([1.0, 2.0, 1.0], places=2, fixed=0.5), [1.0, 2.0, 2.0])
+  def test_a_sequence_without_a_place_waits(self):
+    self.assert_ends(
+      ends_s([1.0, 2.0, 1.0], places=2, fixed=0.5), [1.0, 2.0, 2.0]
+    )
 
   def test_no_more_is_done_than_full_devices_do(self):
     lengths_s = [0.3, 2.0, 0.7, 1.1, 0.2, 5.0, 0.9]
@@ -58,7 +60,7 @@ class DevicesTest(unittest.TestCase):
   def test_a_cancelled_sequence_frees_the_devices(self):
     # Until 0.5 both are active; then one alone at 1 / 0.75 of the speed.
     found = ends_s([3.0, 1.0], places=2, fixed=0.5, cancel_at_s=0.5)
-    self.check(found, [0.5 + 0.5 * 0.75])
+    self.assert_ends(found, [0.5 + 0.5 * 0.75])
 
   def test_two_that_are_cancelled_at_the_end_of_another(self):
     async def run():

@@ -23,6 +23,14 @@ from launch.comparisons.statistics import (
 
 
 class PairedDifferenceTest(parameterized.TestCase):
+  def test_the_spread_is_that_of_the_interval(self):
+    values = [0.1, 0.15, 0.02, 0.2]
+    found = paired_difference([0.0] * 4, values)
+    self.assertAlmostEqual(found.spread, np.std(values, ddof=1))
+    by_episodes = paired_difference([0.0] * 4, values, episode_error=0.5)
+    self.assertGreater(by_episodes.spread, found.spread)
+    self.assertTrue(math.isnan(paired_difference([0.0], [0.1]).spread))
+
   def test_is_students_paired_t(self):
     random = np.random.default_rng(0)
     before, after = random.random(6), random.random(6)

@@ -51,7 +51,9 @@ class PowerTest(parameterized.TestCase):
 
   def test_the_difference_and_the_seeds_that_a_plan_finds_agree(self):
     plan = a_plan(seeds=6)
-    size = power.smallest_difference(plan, 2.0)
+    size = statistics.detectable_difference(
+      2.0, plan.seeds, level=plan.level, power=plan.power
+    )
     exact = dataclasses.replace(plan, least_difference=size)
     self.assertAlmostEqual(power.power_of(exact, 2.0), 0.8, places=6)
     self.assertEqual(power.seeds_needed(exact, 2.0), 6)
@@ -86,6 +88,8 @@ class PowerTest(parameterized.TestCase):
   def test_arms_with_the_same_config_may_be_a_control(self):
     cells = cells_of(full={}, again={}, no_norm={"loss.clip_high": 0.5})
     power.require_plan(a_plan(seeds=6, controls=("again - full",)), cells)
+    with self.assertRaisesRegex(ConfigError, "the same config"):
+      power.require_plan(a_plan(seeds=6, contrasts=("again - full",)), cells)
 
   @parameterized.named_parameters(*_plans())
   def test_plans_that_stand_in_files_can_be_carried_out(self, module):

@@ -99,8 +99,8 @@ class CheckTest(parameterized.TestCase):
     for line in detectable_lines(2, 3):
       self.assertIn("find no difference at all", line)
     self.assertIn("find no difference", detectable_lines(512, 1)[0])
-    # sqrt(2 * 0.25 / 512) = 0.03125, times 1.66 for five seeds.
-    self.assertIn("difference of 5.2 points", detectable_lines(512, 5)[0])
+    # sqrt(2 * 0.25 / 512) = 0.03125, times 1.682 for five seeds.
+    self.assertIn("difference of 5.3 points", detectable_lines(512, 5)[0])
 
   def test_the_first_update_compiles_and_does_not_count(self):
     rows = [

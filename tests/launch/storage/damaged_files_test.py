@@ -155,7 +155,7 @@ class DamagedFilesTest(parameterized.TestCase):
     self.assertNotEmpty(listing.trajectories)
 
   def test_a_config_that_ends_with_a_whole_section_was_cut_off(self):
-    """What is left is YAML, and every line of it has an end."""
+    """The rest is YAML still, and every line of it has an end."""
     path = self.run_folder / "config.yaml"
     whole = path.read_text()
     for section in ("environments", "loss", "train"):
