@@ -23,7 +23,6 @@ import pathlib
 import sys
 from collections.abc import Callable, Collection, Iterator
 
-import jax
 import ml_collections
 from absl import flags
 from rich.console import Console
@@ -49,6 +48,7 @@ from launch.planning.study import (
   Deployment,
   Planner,
   read_attempts,
+  without_devices,
 )
 from launch.planning.system import machine
 from launch.planning.system import report as system_report
@@ -365,8 +365,7 @@ def _telling() -> Iterator[Callable[[str], None]]:
 
 def main() -> None:
   """Plans as the flags say."""
-  # Whatever chips are here, they are not asked.
-  jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+  without_devices()
   _refuse_idle_flags()
   settings = with_teacher(read_settings(CONFIG.value))
   if _MEASURED.value:

@@ -182,13 +182,18 @@ def read_attempts(
 _COMPILER = Child()
 
 
+def without_devices() -> None:
+  """Lets this process compile for chips, and ask none that are here."""
+  jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+  # Entries of a cache are loaded by a client of devices, which are not here.
+  jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
+
+
 def compile_by_name(
   deployment: Deployment, settings: Settings, role: str, name: str
 ) -> Compiled:
   """Compiles one program of a deployment in this process."""
-  jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
-  # Entries of a cache are loaded by a client of devices, which are not here.
-  jax.config.update("jax_enable_compilation_cache", False)  # type: ignore[no-untyped-call]
+  without_devices()
   programs = _planner(deployment).programs(settings, (role,))
   program = next(each for each in programs if each.name == name)
   return compile_program(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import tempfile
 import unittest
 
 import pytest
@@ -80,6 +81,7 @@ class DecodeTest(absltest.TestCase):
 class CommandTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_state_that_cannot_fit_is_refused_before_compiling(self):
+    cache = self.enterContext(tempfile.TemporaryDirectory())
     done = _plan(
       "--config=configs/pod.py:qwen3-32b",
       "--topology=v5e-8",
@@ -91,7 +93,11 @@ class CommandTest(parameterized.TestCase):
       "--attempts=4",
       "--seconds=0",
       "--json",
+      JAX_COMPILATION_CACHE_DIR=cache,
+      JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+      JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES="-1",
     )
+    self.assertEqual(os.listdir(cache), [])  # none could be read again
     self.assertEqual(done.returncode, 1)
     first, second, third, _, *rest = done.stderr.splitlines()
     self.assertStartsWith(first, "learner: the state alone takes ")
@@ -169,10 +175,10 @@ class CommandTest(parameterized.TestCase):
     self.assertIn("asks for 32 devices and there are 8", done.stderr)
 
 
-def _plan(*arguments: str) -> subprocess.CompletedProcess:
+def _plan(*arguments: str, **env: str) -> subprocess.CompletedProcess:
   return programs.run(
     "launch.plan",
     *arguments,
-    env={**os.environ, "COLUMNS": "120"},
+    env={**os.environ, "COLUMNS": "120", **env},
     deadline_s=240,
   )
