@@ -5,10 +5,11 @@ For a run that stands still: what it waits for is gone once the process is.
 
 import asyncio
 import collections
-import faulthandler
 import gc
 import pathlib
-from collections.abc import Iterator
+import sys
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 FILE = "stacks.txt"
@@ -19,25 +20,35 @@ def write_stacks(
 ) -> pathlib.Path:
   """Writes the stacks of all threads, and of all tasks of a loop, to a file.
 
-  Tasks that wait at the same place are written once, with their number. The
-  loop may be of another thread, and need not run. Returns the path.
+  Threads or tasks that wait at the same place are written once, with their
+  number. The loop may be of another thread, and need not run. Returns the path.
   """
+  threads = (_outer_frames(frame) for frame in sys._current_frames().values())
+  tasks = asyncio.all_tasks(loop)
+  awaited = (_frames(task.get_coro()) for task in tasks if not task.done())
   with path.open("w", encoding="utf-8") as file:
-    faulthandler.dump_traceback(file, all_threads=True)
-    tasks = collections.Counter(
-      _stack(task) for task in asyncio.all_tasks(loop) if not task.done()
-    )
-    for stack, number in tasks.most_common():
-      file.write(f"\n{number} asyncio tasks (innermost line last):\n{stack}")
+    for kind, stacks in (("threads", threads), ("asyncio tasks", awaited)):
+      texts = collections.Counter(map(_text, stacks))
+      for stack, number in texts.most_common():
+        file.write(f"{number} {kind} (innermost line last):\n{stack}\n")
   return path
 
 
-def _stack(task: asyncio.Task[Any]) -> str:
+def _text(frames: Iterable[types.FrameType]) -> str:
   return "".join(
     f"  File {frame.f_code.co_filename!r}, line {frame.f_lineno} in "
     f"{frame.f_code.co_name}\n"
-    for frame in _frames(task.get_coro())
+    for frame in frames
   )
+
+
+def _outer_frames(frame: types.FrameType | None) -> list[types.FrameType]:
+  """Returns the frames of a thread, the outermost first."""
+  frames = []
+  while frame is not None:
+    frames.append(frame)
+    frame = frame.f_back
+  return frames[::-1]
 
 
 def _frames(awaited: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import pathlib
+import re
 import tempfile
 import threading
 import unittest
@@ -61,6 +62,22 @@ class StacksTest(unittest.TestCase):
       names[: names.index("wait") + 1],
       ["outermost", "__aenter__", "held", "waits_for", "wait"],
     )
+
+  def test_more_threads_than_a_dump_of_the_interpreter_shows(self):
+    loop, end = asyncio.new_event_loop(), threading.Event()
+    self.addCleanup(loop.close)
+    threads = [threading.Thread(target=end.wait, args=[30]) for _ in range(120)]
+    for thread in threads:
+      thread.start()
+    try:
+      text = write_stacks(self.path, loop).read_text()
+    finally:
+      end.set()
+      for thread in threads:
+        thread.join(30)
+    numbers = re.findall(r"^(\d+) threads", text, re.M)
+    self.assertGreater(sum(map(int, numbers)), len(threads))
+    self.assertIn("test_more_threads_than_a_dump", text)  # this thread
 
   def test_a_loop_that_is_stuck(self):
     loop = asyncio.new_event_loop()
