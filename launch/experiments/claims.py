@@ -8,12 +8,12 @@ kept in one folder:
   -->
   <!-- end -->
 
-The second field is the size in points that a paper reports; `-` if it has none,
-and then the table has the difference that so many seeds find in 80 % of cases.
-The third names scores, stage, mode, task (`mean` for all) and a contrast as
-`finals.contrast` reads it. A fourth may say why the arms could show nothing,
-whatever their spread. `costs.csv` has cells and core hours of each file, with
-the stages before RL and evaluations.
+The second field is the size in points that a paper reports, below 0 for a loss;
+`-` if it reports none, and then the table has the difference that so many seeds
+find in 80 % of cases. The third names scores, stage, mode, task (`mean` for
+all) and a contrast as `finals.contrast` reads it. A fourth may say why the arms
+could show nothing, whatever their spread. `costs.csv` has cells and core hours
+of each file, with the stages before RL and evaluations.
 """
 
 import csv
@@ -46,7 +46,7 @@ HEAD = (
 )
 _COSTS = "costs.csv"
 _LINE = re.compile(
-  r"(?P<label>[^|]+)\|\s*(?P<size>-|[\d.]+)\s*\|\s*"
+  r"(?P<label>[^|]+)\|\s*(?P<size>-|-?[\d.]+)\s*\|\s*"
   r"(?P<file>\S+\.csv) (?P<stage>\S+) (?P<mode>[^:]+) (?P<task>\S+): "
   r"(?P<after>.+?) - (?P<before>[^|]+)(\|(?P<why_not>[^|]+))?"
 )
@@ -147,7 +147,7 @@ def _could(claim: Claim, found: PairedDifference) -> str:
   if claim.size is None:
     return f"finds {100 * detectable_difference(found.spread, found.n):.1f}"
   chance = paired_power(
-    claim.size / 100, found.spread, found.n, level=1 - LEVEL
+    abs(claim.size) / 100, found.spread, found.n, level=1 - LEVEL
   )
   word = "yes" if chance >= ENOUGH else "no"
   return f"{word} ({100 * chance:.0f} %)"

@@ -37,6 +37,13 @@ def test_a_small_size_could_not_be_shown(folder):
   assert claims.rows(line, folder)[0][-1].startswith("no (")
 
 
+def test_a_loss_is_as_likely_to_be_found_as_a_gain(folder):
+  gain, _ = claims.rows(LINE, folder)
+  loss, _ = claims.rows(LINE.replace("5.6", "-5.6"), folder)
+  assert loss[1] == "−5.6"
+  assert loss[2:] == gain[2:]
+
+
 def test_without_a_size_it_says_what_would_be_found(folder):
   could = claims.rows(LINE.replace("5.6", "-"), folder)[0][-1]
   size = could.removeprefix("finds ")
