@@ -1,0 +1,30 @@
+"""Filters of groups at a learning rate at which training on all of them fails.
+
+  python -m launch.sweep --ablation=studies/configs/collapse.py --first_seed=1
+
+RAGEN (arXiv:2504.20073) saw agents that learn, and then lose what they learned,
+and trains on the quarter of the groups whose rewards vary most; RAGEN-2
+(arXiv:2604.06268) on the fewest that hold 0.9 of all std. The lake of
+`starpo.py`, with a learning rate above its own; each filter stands beside as
+many groups at random, so that a difference is not one of how much is trained.
+"""
+
+from configs import arms
+from studies.configs import starpo
+
+ARMS = {
+  name: starpo.ARMS[name]
+  for name in ("all", "top_share", "random_share", "top_signal", "random")
+}
+
+
+def get_config(arm: str = "all"):
+  """`arm` is the text after the colon on the command line."""
+  c = starpo.get_config()
+  c.name = "collapse"
+  c.tasks.names = ("frozen_lake",)
+  c.tokenizer.update(vocab_size=420, whole_tokens=starpo.TEXTS)
+  c.train.update(steps=100, batch_timeout_s=300.0)
+  c.optimizer.learning_rate = 8e-3
+  c.evaluation.update(num_tasks=256, num_sampled=512, timeout_s=300.0)
+  return arms.apply_arm(c, ARMS, arm)
