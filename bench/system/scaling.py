@@ -129,14 +129,19 @@ class Serial:
   """A part that does one thing at a time, first come, first served."""
 
   def __init__(self) -> None:
-    self._free_at = 0.0
-    self.busy_s = 0.0
+    self._free_at = self._asked_s = 0.0
+
+  @property
+  def busy_s(self) -> float:
+    """Seconds of work until now, without what still waits for its turn."""
+    now = asyncio.get_running_loop().time()
+    return self._asked_s - max(0.0, self._free_at - now)
 
   async def take(self, seconds: float) -> None:
     """Waits for its turn, and until it is done."""
     now = asyncio.get_running_loop().time()
     self._free_at = max(now, self._free_at) + seconds
-    self.busy_s += seconds
+    self._asked_s += seconds
     if seconds:
       await asyncio.sleep(self._free_at - now)
 
@@ -156,8 +161,8 @@ class Servers:
       self._num_busy += 1
       busy = self._num_busy / self._system.servers
       seconds = self._system.answer_s + busy * self._system.prefill_s
-      self.busy_s += seconds
       await asyncio.sleep(seconds)
+      self.busy_s += seconds
       self._num_busy -= 1
 
 

@@ -48,6 +48,15 @@ class ScalingTest(unittest.TestCase):
         self.assertAlmostEqual(found.turns_per_s, rate, delta=0.02 * rate)
         self.assertLessEqual(max(found.busy.values()), 1.01)
 
+  def test_work_that_waits_for_its_turn_is_no_work_yet(self):
+    """Of more sessions than the player can serve, counted from the first."""
+    found = scaling.simulate(
+      dataclasses.replace(
+        SLOTS_ALONE, player_s=2.0, sessions=1024, warm_up=0, steps=1
+      )
+    )
+    self.assertLessEqual(found.busy["playing"], 1.0)
+
   def test_waits_of_environments_need_sessions(self):
     """By Little's law: 8 slots of a second, and replies of 3 s."""
     slow = dataclasses.replace(SLOTS_ALONE, environment_s=3.0, turns=20)
