@@ -82,6 +82,18 @@ COUNTS = {
 ALL = {**METRICS, **COUNTS}
 # Minutes from the first update until success reaches N %.
 TO_SUCCESS = "minutes_to_success/"
+SPREAD, MEAN = "advantage/spread/", "advantage/mean/"
+# Of a level or of a task, whose name stands at {} and at the metric's end.
+FAMILIES = {
+  SPREAD: Diagnostic(
+    "advantage σ, {}", "std over its trained tokens, before it is normalised"
+  ),
+  MEAN: Diagnostic("advantage μ, {}", "the mean of the same"),
+  TO_SUCCESS: Diagnostic(
+    "RL to {} %",
+    "minutes from update 1 to this success of training, mean of tasks",
+  ),
+}
 _STEP = 5  # percents: levels are multiples of it
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]  # arm, seed, name
 Key = tuple[str, int]  # arm, seed
@@ -118,7 +130,8 @@ def diagnostics(arms: Sequence[Arm]) -> Values:
 def _of_run(run: Run) -> dict[str, float]:
   rows = [row for row in run.rows if row.stage == RL]
   costs = costs_of(rows)
-  values = {name: _mean(rows, name) for name in METRICS}
+  of_tasks = {k for k in rows[-1].values if k.startswith((SPREAD, MEAN))}
+  values = {name: _mean(rows, name) for name in (*METRICS, *sorted(of_tasks))}
   if not values[_SHARE]:  # of an older version nothing is known
     values = {k: v for k, v in values.items() if not k.endswith(_OLDER)}
   values[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
@@ -230,16 +243,16 @@ def columns(values: Values) -> dict[str, Diagnostic]:
     for found in seeds.values()
     for name in found
   }
-  times = {
-    name: Diagnostic(
-      f"RL to {name.removeprefix(TO_SUCCESS)} %",
-      "minutes from update 1 to this success of training, mean of tasks",
+  families = {
+    name: dataclasses.replace(
+      each, title=each.title.format(name.removeprefix(prefix))
     )
+    for prefix, each in FAMILIES.items()
     for name in sorted(names)
-    if name.startswith(TO_SUCCESS)
+    if name.startswith(prefix)
   }
   return {
-    name: each for name, each in {**ALL, **times}.items() if name in names
+    name: each for name, each in {**ALL, **families}.items() if name in names
   }
 
 

@@ -108,6 +108,16 @@ class DiagnosticsTest(absltest.TestCase):
     self.assertNotIn("trained turns", found["unknown"][0])
     self.assertNotIn("turns at the end", found["unknown"][0])
 
+  def test_advantages_of_each_task(self):
+    updates = [
+      {"advantage/spread/a": 1.0, "advantage/mean/a": 0.0},
+      {"advantage/spread/a": 3.0, "advantage/mean/a": 0.5},
+    ]
+    found = diagnostics([Arm("full", {}, {0: a_run_of(updates)})])
+    titles = {each.title: name for name, each in columns(found).items()}
+    self.assertEqual(found["full"][0][titles["advantage σ, a"]], 2.0)
+    self.assertEqual(found["full"][0][titles["advantage μ, a"]], 0.25)
+
   def test_times_to_the_success_that_all_runs_reach(self):
     slow = [20] * 10 + [42] * 10 + [58] * 10
     fast = [20] * 5 + [99] * 25
