@@ -130,7 +130,8 @@ def diagnostics(arms: Sequence[Arm]) -> Values:
 def _of_run(run: Run) -> dict[str, float]:
   rows = [row for row in run.rows if row.stage == RL]
   costs = costs_of(rows)
-  of_tasks = {k for k in rows[-1].values if k.startswith((SPREAD, MEAN))}
+  known = {name for row in rows for name in row.values}
+  of_tasks = {name for name in known if name.startswith((SPREAD, MEAN))}
   values = {name: _mean(rows, name) for name in (*METRICS, *sorted(of_tasks))}
   if not values[_SHARE]:  # of an older version nothing is known
     values = {k: v for k, v in values.items() if not k.endswith(_OLDER)}

@@ -112,6 +112,7 @@ class DiagnosticsTest(absltest.TestCase):
     updates = [
       {"advantage/spread/a": 1.0, "advantage/mean/a": 0.0},
       {"advantage/spread/a": 3.0, "advantage/mean/a": 0.5},
+      {},  # no group of the batch was kept
     ]
     found = diagnostics([Arm("full", {}, {0: a_run_of(updates)})])
     titles = {each.title: name for name, each in columns(found).items()}
