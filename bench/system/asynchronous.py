@@ -9,7 +9,9 @@ The arms are those of `studies/configs/asynchronous.py`. Each is run
 
 - together: one process, which has all cores for playing and for training;
 - apart: a rollout server has some cores, and learner, controller and
-  environments have the others.
+  environments have the others;
+- colocated: two rollout servers have half of the cores each, and the learner
+  has all, so that a small policy, which decodes on one core, plays on both.
 
 Every repeat is a seed and runs all of them once; each repeat begins with
 another one, so that none is always the first. `--answers` are limits of an
@@ -54,7 +56,7 @@ from launch.reports import measured
 from studies.configs.asynchronous import ARMS, QUICKSTART, SYNCHRONOUS
 
 Run = dict[str, Any]  # a line: a cell's fields, and what came of it
-TOGETHER, APART = "together", "apart"
+TOGETHER, APART, COLOCATED = LAYOUTS = ("together", "apart", "colocated")
 SPEED = "updates_per_minute"
 TABLE = """by answers, arm, cores
 updates per minute = {updates_per_minute:.2f}
@@ -76,7 +78,7 @@ class Cell:
   """A run to make."""
 
   arm: str
-  cores: str  # together or apart
+  cores: str  # one of LAYOUTS
   answers: int  # limit of an answer's tokens; 0: the config's
   repeat: int  # and the seed
 
@@ -96,7 +98,7 @@ def cells(
       Cell(arm=arm, cores=cores, answers=limit, repeat=repeat)
       for limit in answers
       for arm in arms
-      for cores in (TOGETHER, APART)
+      for cores in LAYOUTS
     ]
     first = repeat % len(of_one)
     yield from of_one[first:] + of_one[:first]
@@ -135,13 +137,20 @@ def measure(cell: Cell, options: argparse.Namespace, product: "Product") -> Run:
     *flags(cell, options.model, options.updates, str(workdir)),
     *options.override,
   ]
-  if cell.cores == TOGETHER:
-    both = f"{options.learner_cores},{options.rollout_cores}"
-    _run(both, "launch.train", common, folder)
-  else:
-    with _server(options.rollout_cores, common, folder) as address:
-      servers = f"--config.rollouts.servers={address}"
-      _run(options.learner_cores, "launch.train", [*common, servers], folder)
+  halves = [options.learner_cores, options.rollout_cores]
+  servers, learner = {
+    TOGETHER: ([], ",".join(halves)),
+    APART: ([options.rollout_cores], options.learner_cores),
+    COLOCATED: (halves, ",".join(halves)),
+  }[cell.cores]
+  with contextlib.ExitStack() as stack:
+    addresses = [
+      stack.enter_context(_server(cores, common, folder, number))
+      for number, cores in enumerate(servers)
+    ]
+    if addresses:
+      common.append(f"--config.rollouts.servers={','.join(addresses)}")
+    _run(learner, "launch.train", common, folder)
   run = {
     "model": workdir.name,
     **dataclasses.asdict(cell),
@@ -182,14 +191,14 @@ def _run(
 
 @contextlib.contextmanager
 def _server(
-  cores: str, common: Sequence[str], folder: pathlib.Path
+  cores: str, common: Sequence[str], folder: pathlib.Path, number: int
 ) -> Iterator[str]:
   """Runs a rollout server; gives its address."""
   module = "launch.serve_rollouts"
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-  log = _log(folder, module)
+  log = _log(folder, f"{module}_{number}")
   with log.open("wb") as file:
     command = _command(cores, module, [*common, f"--port={port}"])
     server = subprocess.Popen(command, stdout=file, stderr=file)
@@ -266,7 +275,7 @@ def _best_synchronous(runs: Sequence[Run]) -> str:
   """Returns the cores of the layout with the highest mean speed."""
   means = {
     cores: statistics.fmean(speeds.values())
-    for cores in (TOGETHER, APART)
+    for cores in LAYOUTS
     if (speeds := _speeds(runs, cores))
   }
   return max(means, key=means.__getitem__, default=TOGETHER)

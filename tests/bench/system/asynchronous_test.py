@@ -34,7 +34,7 @@ def run_of(arm, cores, repeat, speed, answers=0):
 class CellsTest(unittest.TestCase):
   def test_every_repeat_has_every_run_and_begins_with_another(self):
     found = list(asynchronous.cells([16, 64], 3))
-    self.assertEqual(len(found), 3 * 2 * len(ARMS) * 2)
+    self.assertEqual(len(found), 3 * 2 * len(ARMS) * len(asynchronous.LAYOUTS))
     self.assertEqual(len({cell.name for cell in found}), len(found))
     size = len(found) // 3
     firsts = [found[n * size] for n in range(3)]
