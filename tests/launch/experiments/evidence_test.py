@@ -6,7 +6,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from launch.comparisons.diagnostics import read_diagnostics
 from launch.experiments.claims import read_costs
 from launch.experiments.markdown import filled
 from launch.reports import measured
@@ -83,37 +82,6 @@ def test_sentence_about_a_published_model_is_that_of_the_evidence():
   )
   rise = f"from {before:.0f} % to {after:.0f} % greedy"
   assert rise in words_of("README.md"), rise
-
-
-@pytest.mark.parametrize(
-  "cores, label",
-  [
-    ("", "a core for each side, of which one idles"),
-    ("_shared_cores", "shared cores"),
-  ],
-)
-def test_speedup_of_asynchronous_training_is_that_of_the_evidence(cores, label):
-  measured, baseline = (
-    read_diagnostics(
-      STUDIES / "evidence" / f"asynchronous{name}_diagnostics.csv"
-    )
-    for name in ("", cores)
-  )
-  cells = []
-  for minutes in (
-    "minutes after the first update",
-    "minutes of RL",
-    "minutes_to_success/60",
-  ):
-    asynchronous, synchronous = (
-      np.array([runs[arm][seed][minutes] for seed in range(3)])
-      for runs, arm in ((measured, "one"), (baseline, "synchronous"))
-    )
-    seeds = ", ".join(f"{ratio:.2f}" for ratio in synchronous / asynchronous)
-    speedup = synchronous.mean() / asynchronous.mean()
-    cells.append(f"{speedup:.2f} ({seeds})")
-  row = f"| against synchronous, {label} | {' | '.join(cells)} |"
-  assert row in (STUDIES / "experiments.md").read_text(encoding="utf-8")
 
 
 def test_sentences_about_layouts_are_those_of_the_evidence():
