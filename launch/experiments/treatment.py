@@ -26,6 +26,7 @@ from agentrl_jax.train.advantages import (
   moment_numbers,
 )
 from agentrl_jax.train.compared import Compared, compared_parts
+from launch.comparisons.diagnostics import SPREAD
 from launch.config.settings import Settings
 
 # Cosine of two arms' advantages from which they are alike. Of two tasks with
@@ -42,7 +43,6 @@ _NEUTRAL = (
 )
 
 _SHOWN = 0.005  # share; a smaller difference is not worth a word
-SPREAD = "advantage/spread"
 Values = Mapping[str, float]
 
 
@@ -219,8 +219,7 @@ def judge_advantages(batches: Sequence[Values]) -> Measure:
 
 def _ratio(batches: Sequence[Values]) -> list[str]:
   """Says how the spreads of two tasks, or the most unlike, compare."""
-  prefix = f"{SPREAD}/"
-  names = sorted({n for b in batches for n in b if n.startswith(prefix)})
+  names = sorted({n for b in batches for n in b if n.startswith(SPREAD)})
   means = {n: m for n in names if (m := _mean(batches, n)) > 0}
   if len(means) < 2:
     return []
@@ -229,7 +228,7 @@ def _ratio(batches: Sequence[Values]) -> list[str]:
   ratios = [b[large] / b[small] for b in batches if b.get(small) and large in b]
   if not ratios:
     return []
-  one, other = large.removeprefix(prefix), small.removeprefix(prefix)
+  one, other = large.removeprefix(SPREAD), small.removeprefix(SPREAD)
   return [
     f"before the tasks are normalised, the spread of {one} is "
     f"{_range(ratios)} times that of {other}"

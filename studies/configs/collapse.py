@@ -1,13 +1,15 @@
 """Filters of groups at a learning rate at which training on all of them fails.
 
-  python -m launch.sweep --ablation=studies/configs/collapse.py --first_seed=1
+  python -m launch.sweep --ablation=studies/configs/collapse.py \\
+    --first_seed=1 --arms=all,top_share,random_share,top_signal,random
 
 RAGEN (arXiv:2504.20073) saw agents that learn, and then lose what they learned:
 the rewards of a group become alike, and the gradient spikes. It trains on the
 quarter of the groups whose rewards vary most; RAGEN-2 (arXiv:2604.06268) on the
 fewest that hold 0.9 of all std. This is the lake of `starpo.py`, with 15 times
 its learning rate. Each filter stands beside as many groups at random, so that a
-difference is not one of how much is trained.
+difference is not one of how much is trained: the plan compares these pairs, and
+`all` shows that training fails without a filter.
 """
 
 from configs import arms

@@ -4,11 +4,13 @@ The runs themselves take minutes, and are not made here.
 """
 
 import argparse
+import contextlib
 import json
 import math
 import pathlib
 import tempfile
 import unittest
+from unittest import mock
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, MetricsWriter
@@ -160,6 +162,39 @@ class ReadingTest(unittest.TestCase):
       (self.folder / "quickstart" / f"{cell.name}.json").exists()
     )
     self.assertFalse((self.folder / FILE).exists())
+
+  def test_a_layout_says_who_has_which_cores(self):
+    found = {}
+
+    @contextlib.contextmanager
+    def server(cores, common, folder, number):
+      found[layout].append(cores)
+      yield f"host:{number}"
+
+    def run(cores, module, given, folder):
+      servers = [flag for flag in given if "rollouts.servers" in flag]
+      found[layout] += [cores, *servers]
+      raise ConfigError("enough")
+
+    options = asynchronous._parse([f"--workdir={self.folder}"])
+    with (
+      mock.patch.object(asynchronous, "_server", server),
+      mock.patch.object(asynchronous, "_run", run),
+    ):
+      for layout in asynchronous.LAYOUTS:
+        found[layout] = []
+        cell = Cell(arm="synchronous", cores=layout, answers=0, repeat=0)
+        with self.assertRaisesRegex(ConfigError, "enough"):
+          asynchronous.measure(cell, options, mock.Mock())
+    flag = "--config.rollouts.servers="
+    self.assertEqual(
+      found,
+      {
+        "together": ["0,1"],
+        "apart": ["1", "0", f"{flag}host:0"],
+        "colocated": ["0", "1", "0,1", f"{flag}host:0,host:1"],
+      },
+    )
 
 
 class RatiosTest(unittest.TestCase):

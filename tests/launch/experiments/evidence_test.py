@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from launch.comparisons.diagnostics import ALARM, read_diagnostics
 from launch.experiments.claims import read_costs
 from launch.experiments.markdown import filled
 from launch.reports import measured
@@ -150,6 +151,30 @@ def test_spreads_of_two_tasks_are_those_of_the_evidence():
   assert f"in {len(ratios)} batches of a run of `norm`" in page
   spread = f"({min(ratios):.2f} to {max(ratios):.2f};"
   assert f"{np.mean(ratios):.2f} times DBBench's {spread}" in page
+
+
+def test_sentences_about_collapse_are_those_of_the_evidence():
+  arms = read_diagnostics(STUDIES / "evidence" / "collapse_diagnostics.csv")
+  updates = 40
+  ends = {
+    (arm, seed): (int(found["last update with a success"]), int(found[ALARM]))
+    for arm, seeds in arms.items()
+    for seed, found in seeds.items()
+  }
+  lost = {key: end for key, end in ends.items() if end[0] < updates}
+  assert all(sum(arm == a for a, _ in lost) == 5 for arm in arms)
+  after = [last + 1 for last, _ in lost.values()]
+  alarms = [
+    alarm + 1 - last for last, alarm in lost.values() if alarm < updates
+  ]
+  others = [key for key in ends.keys() - lost.keys() if ends[key][1] < updates]
+  page = words_of("studies/siblings.md")
+  assert f"the {min(after)}th to the {max(after)}rd" in page
+  assert (
+    f"raised in {len(alarms)} of the {len(lost)} runs that collapsed, "
+    f"{min(alarms)} to {max(alarms)} updates after the last success"
+  ) in page
+  assert len(others) == 1
 
 
 def test_the_cost_of_all_comparisons_is_that_of_the_evidence():
