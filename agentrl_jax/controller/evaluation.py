@@ -38,6 +38,7 @@ class EvaluationPlan:
   concurrency: int
   temperature: float
   timeout_s: float  # without the end of an episode
+  agents: bool  # external agents play, if a policy is evaluated
   every: int  # updates of RL between evaluations during it; 0: none
   split: str  # of the tasks of these
   num_tasks_during: int

@@ -40,6 +40,9 @@ def get_config() -> ml_collections.ConfigDict:
       scripted=True,  # score the environments' scripted baselines beside it
       temperature=1.0,  # of answers in the sampled evaluation
       timeout_s=3600.0,  # longest wait for the end of another episode
+      # Let the agents of agents.port play the policy's evaluations at the ends
+      # of stages, as they play those during RL. False: the environments do.
+      agents=False,
       # Of evaluations during RL: the split of their tasks; "train" holds them
       # out of the warm start and of RL.
       split="train",

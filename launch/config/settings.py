@@ -411,6 +411,7 @@ def _check_together(s: Settings, steps: int) -> None:
   _check_roles(s)
   _check_critic(s)
   check_admission(s.admission, s.group)
+  _check_evaluation(s)
   check_keep_best(s.checkpoint, s.evaluation)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   _check_router_replay(s)
@@ -477,6 +478,17 @@ def _check_critic(s: Settings) -> None:
       "loop, whose tasks this process does not know: set it to trajectory, or "
       "agents.port to -1"
     )
+
+
+def _check_evaluation(s: Settings) -> None:
+  """Requires that agents who are to play evaluations are let in."""
+  require_read(
+    "evaluation.agents",
+    s.evaluation.agents,
+    idle=False,
+    is_read=s.agents.play,
+    why="with agents.port=-1, which lets no agents in",
+  )
 
 
 def _check_router_replay(s: Settings) -> None:

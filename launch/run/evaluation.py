@@ -74,13 +74,14 @@ class Evaluator:
   def policy(self, stage: str, mode: str, service: Service) -> Evaluation:
     """Scores the weights of policy slot 0, greedy or sampled.
 
-    Agents play where an environment is theirs alone.
+    Agents play if the config says so, or an environment is theirs alone.
     """
     player: Player = _policy_player(
       self._settings, self._environments, service, service.generator, mode
     )
     serving: Serving = contextlib.nullcontext
-    if any(e.is_of_agents for e in self._environments.values()):
+    environments = self._environments.values()
+    if self._plan.agents or any(e.is_of_agents for e in environments):
       require_agents(self._settings)
       root = self._run.root
       server = AgentServer(self._settings, service, root.name, root)

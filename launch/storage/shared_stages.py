@@ -82,11 +82,19 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
     if words[:2] == ["tasks", "weights"] and words[2] not in played:
       continue
     found[key] = value
+  if config.evaluation.agents:  # their program is what is evaluated
+    found |= {f"agents.{key}": value for key, value in config.agents.items()}
+  return found | _digests(config) | environment_keys(config)
+
+
+def _digests(config: ml_collections.ConfigDict) -> dict[str, str]:
+  """Returns hashes of the files that keys name, wherever these are."""
+  found = {}
   if model := model_digest(config.pretrained.path):
-    found["pretrained.path"] = model  # wherever it is
+    found["pretrained.path"] = model
   if config.warm_start.store and config.warm_start.chats:
     found["warm_start.chats"] = _digest(config.warm_start.chats)
-  return found | environment_keys(config)
+  return found
 
 
 def _digest(path: str) -> str:

@@ -359,6 +359,11 @@ class SettingsTest(parameterized.TestCase):
       "agents.port to -1",
     ),
     (
+      "evaluation_by_agents_that_are_not_let_in",
+      {"evaluation.agents": True},
+      "evaluation.agents=True means nothing with agents.port=-1",
+    ),
+    (
       "subagents_of_agents",
       {"subagent.tool": "delegate", "agents.port": 0},
       "agents.port to -1",

@@ -306,6 +306,28 @@ class EvaluatedTest(unittest.TestCase):
     self.assertEqual((run / "first_prompts.json").read_text(), "{}")
     self.check_command(config, run)
 
+  @pytest.mark.slow
+  @pytest.mark.timeout(900)
+  def test_agents_play_the_evaluations_of_all_stages_if_the_config_says_so(
+    self,
+  ):
+    """Their program alone gives this reward; the environment never does."""
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    config = agents.get_config(folder)
+    program = folder / "agents.py"
+    program.write_text(
+      program.read_text().replace("float(value == a + b)", "0.75")
+    )
+    config.workdir = str(folder / "runs")
+    config.warm_start.num_demonstrations = 64
+    config.train.steps = 1
+    config.evaluation.update(agents=True, num_tasks=4, num_sampled=2)
+    train(config)
+    rows = read_metrics(folder / "runs" / config.name / "metrics.jsonl")
+    for stage in ("untrained_sampled", "warm_start_greedy", "rl_greedy"):
+      (found,) = [r.values for r in rows if r.stage == f"evaluation_{stage}"]
+      self.assertEqual(found["eval/reward/arithmetic"], 0.75)
+
   def check_command(self, config, run):
     """`launch.evaluate --policy=agents` plays the run's last checkpoint."""
 

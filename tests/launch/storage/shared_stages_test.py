@@ -9,7 +9,11 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
 from launch.storage.lock import held, is_held
-from launch.storage.shared_stages import SharedStages, shared_facts
+from launch.storage.shared_stages import (
+  SharedStages,
+  shared_facts,
+  shared_keys,
+)
 from tests.launch import tiny
 
 WAIT_S = 5.0
@@ -54,6 +58,17 @@ class SharedStagesTest(absltest.TestCase):
       pass
     self.assertEqual((run / "warm_start/750/state").read_text(), "made")
     self.assertEqual(shared_facts(run)["stages_before_rl"]["run"], "first")
+
+  def test_what_another_program_plays_is_not_shared_if_it_is_evaluated(self):
+    """Of training alone a program is no part of the stages before it."""
+    for by_agents in (False, True):
+      found = []
+      for program in ("one", "other"):
+        config = tiny.get_config()
+        config.agents.update(port=0, program=program)
+        config.evaluation.agents = by_agents
+        found.append(shared_keys(config))
+      self.assertEqual(found[0] != found[1], by_agents)
 
   def test_half_a_copy_is_made_again(self):
     self.make()
