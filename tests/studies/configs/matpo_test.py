@@ -18,20 +18,14 @@ from studies.configs import matpo
 
 
 @functools.cache
-def settings(num_notes=matpo.NUM_NOTES):
-  """Returns a run's settings, with the pages that its agents play."""
-  config = matpo.get_config()
-  for name in matpo.NUM_STEPS:
-    config.environments[name].options.num_notes = num_notes
-  return read_settings(config)
+def settings():
+  return read_settings(matpo.get_config())
 
 
 @functools.cache
 def codec():
   return ChatCodec(
-    make_tokenizer(
-      settings(matpo.NUM_SHOWN), **matpo.get_config().tokenizer.to_dict()
-    )
+    make_tokenizer(settings(), **matpo.get_config().tokenizer.to_dict())
   )
 
 
