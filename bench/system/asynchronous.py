@@ -14,7 +14,8 @@ The arms are those of `studies/configs/asynchronous.py`. Each is run
   has all, so that a small policy, which decodes on one core, plays on both.
 
 Every repeat is a seed and runs all of them once; each repeat begins with
-another one, so that none is always the first. `--answers` are limits of an
+another one, so that none is always the first. `--arms` and `--layouts` name
+some of them. `--answers` are limits of an
 answer's tokens, each with all of these runs: longer ones are less even.
 
 A line of `--output` is a run. Its speed is from the second update on, since the
@@ -43,7 +44,7 @@ import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from agentrl_jax.errors import AgentRLError, ConfigError
@@ -90,7 +91,10 @@ class Cell:
 
 
 def cells(
-  answers: Sequence[int], repeats: int, arms: Sequence[str] = tuple(ARMS)
+  answers: Sequence[int],
+  repeats: int,
+  arms: Sequence[str] = tuple(ARMS),
+  layouts: Sequence[str] = LAYOUTS,
 ) -> Iterator[Cell]:
   """Yields all runs in order: each repeat begins with another one."""
   for repeat in range(repeats):
@@ -98,7 +102,7 @@ def cells(
       Cell(arm=arm, cores=cores, answers=limit, repeat=repeat)
       for limit in answers
       for arm in arms
-      for cores in LAYOUTS
+      for cores in layouts
     ]
     first = repeat % len(of_one)
     yield from of_one[first:] + of_one[:first]
@@ -324,9 +328,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument("--repeats", type=int, default=3)
   parser.add_argument("--updates", type=int, default=20, help="of each run")
   parser.add_argument("--answers", type=counts, default=[0])
-  parser.add_argument(
-    "--arms", type=lambda text: text.split(","), default=[*ARMS]
-  )
+  for option, known in (("--arms", ARMS), ("--layouts", LAYOUTS)):
+    parser.add_argument(option, type=some_of(known), default=[*known])
   parser.add_argument("--learner_cores", default="0", help="as for taskset -c")
   parser.add_argument("--rollout_cores", default="1")
   parser.add_argument("--workdir", default="runs/asynchronous")
@@ -334,10 +337,22 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument(
     "override", nargs="*", help="more flags of all runs, after --"
   )
-  options = parser.parse_args(arguments)
-  if unknown := set(options.arms) - {*ARMS}:
-    parser.error(f"no arm {sorted(unknown)}; there are {', '.join(ARMS)}")
-  return options
+  return parser.parse_args(arguments)
+
+
+def some_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+  """Returns a reader of names with commas between; others are refused."""
+
+  def read(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - {*known}:
+      raise argparse.ArgumentTypeError(
+        f"there is no {', '.join(sorted(unknown))}; there are "
+        f"{', '.join(known)}"
+      )
+    return names
+
+  return read
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -346,7 +361,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   product = Product()
   runs: list[Run] = []
   try:
-    for cell in cells(options.answers, options.repeats, options.arms):
+    chosen = (options.answers, options.repeats, options.arms, options.layouts)
+    for cell in cells(*chosen):
       runs.append(measure(cell, options, product))
       sys.stdout.write(f"{json.dumps(runs[-1])}\n")
       sys.stdout.flush()

@@ -46,6 +46,19 @@ class CellsTest(unittest.TestCase):
       repeats = {cell.repeat for cell in found[n * size : (n + 1) * size]}
       self.assertEqual(repeats, {n})
 
+  def test_some_layouts_are_run_and_unknown_ones_refused(self):
+    found = asynchronous.cells([0], 2, ["synchronous"], ["colocated"])
+    self.assertEqual(
+      [c.name for c in found],
+      ["synchronous-colocated-s0", "synchronous-colocated-s1"],
+    )
+    read = asynchronous.some_of(asynchronous.LAYOUTS)
+    self.assertEqual(read("apart,together"), ["apart", "together"])
+    with self.assertRaisesRegex(
+      argparse.ArgumentTypeError, "no beside; there are tog"
+    ):
+      read("apart,beside")
+
   def test_flags_say_arm_model_seed_and_limit(self):
     flags = asynchronous.flags(CELL, "models/S", 20, "runs/a")
     self.assertIn(
