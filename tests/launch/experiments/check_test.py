@@ -115,7 +115,7 @@ class OldDesignsTest(parameterized.TestCase):
           reachable[key] = max(reachable[key], success)
           if row["stage"] == "warm_start":
             greedy[key] = success  # of all arms the same
-    self.assertLen(greedy, 10)
+    self.assertLen(greedy, 16)  # the last three seeds came later
     for seed in "01234":
       starts = [
         a_start(
