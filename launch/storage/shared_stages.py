@@ -51,6 +51,7 @@ KEYS = (
 # Below them, but of reinforcement learning alone.
 _LATER_KEYS = ("tasks.held_out",)
 _STORE = "warm_start.store"
+_BY_AGENTS = "evaluation.agents"  # then the section `agents` counts, else not
 # What the stages leave in a run's folder.
 _FILES = (
   "tokenizer.json",
@@ -73,7 +74,7 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   found = {}
   for key, value in flat_keys(config):
     words = key.split(".")
-    if key in (_STORE, *_LATER_KEYS):
+    if key in (_STORE, _BY_AGENTS, *_LATER_KEYS):
       continue
     if not any(_is_below(key, each) for each in KEYS):
       continue
@@ -82,7 +83,7 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
     if words[:2] == ["tasks", "weights"] and words[2] not in played:
       continue
     found[key] = value
-  if config.evaluation.agents:  # their program is what is evaluated
+  if config.evaluation.agents:  # what is evaluated is their program
     found |= {f"agents.{key}": value for key, value in config.agents.items()}
   return found | _digests(config) | environment_keys(config)
 

@@ -69,6 +69,9 @@ class SharedStagesTest(absltest.TestCase):
         config.evaluation.agents = by_agents
         found.append(shared_keys(config))
       self.assertEqual(found[0] != found[1], by_agents)
+      self.assertEqual("agents.program" in found[0], by_agents)
+      # Stages that were kept before there was this key are found again.
+      self.assertNotIn("evaluation.agents", found[0])
 
   def test_half_a_copy_is_made_again(self):
     self.make()
