@@ -51,7 +51,7 @@ KEYS = (
 # Below them, but of reinforcement learning alone.
 _LATER_KEYS = ("tasks.held_out",)
 _STORE = "warm_start.store"
-_BY_AGENTS = "evaluation.agents"  # then the section `agents` counts, else not
+_BY_AGENTS = "evaluation.agents"
 # What the stages leave in a run's folder.
 _FILES = (
   "tokenizer.json",
@@ -83,9 +83,26 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
     if words[:2] == ["tasks", "weights"] and words[2] not in played:
       continue
     found[key] = value
-  if config.evaluation.agents:  # what is evaluated is their program
-    found |= {f"agents.{key}": value for key, value in config.agents.items()}
-  return found | _digests(config) | environment_keys(config)
+  return (
+    found | _digests(config) | _agent_keys(config) | environment_keys(config)
+  )
+
+
+def _agent_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the keys of the program that may play the stages' evaluations.
+
+  It does if the config says so, or where an environment is of agents alone:
+  such a run is shown nothing by an expert. Else it plays in RL only.
+  """
+  agents, start = config.agents, config.warm_start
+  without_expert = not start.epochs or bool(start.chats)
+  if not (config.evaluation.agents or (agents.port >= 0 and without_expert)):
+    return {}
+  return {
+    _BY_AGENTS: config.evaluation.agents,
+    "agents.program": agents.program,
+    "agents.max_lines": agents.max_lines,
+  }
 
 
 def _digests(config: ml_collections.ConfigDict) -> dict[str, str]:

@@ -4,10 +4,10 @@
     --ablation=studies/configs/exploration.py --first_seed=1
 
 AgentRL (arXiv:2510.04206, section 3.1) lets an older version answer a quarter
-of the turns, so that exploration goes on. The lake's warm start does not cross
-most lakes in 64 attempts, and its entropy falls as it learns. `every_50` and
-`every_100` serve a version that is up to so many updates old, as the paper's
-stale engines do: per turn, or per trajectory.
+of the turns, so that exploration goes on. The lake's warm start crosses half of
+the lakes in 64 attempts each, and its entropy falls as it learns. `every_50`
+and `every_100` serve a version that is up to so many updates old, as the
+paper's stale engines do: per turn, or per trajectory.
 """
 
 from configs import arms, base

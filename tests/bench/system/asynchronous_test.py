@@ -59,6 +59,20 @@ class CellsTest(unittest.TestCase):
     ):
       read("apart,beside")
 
+  def test_the_command_makes_the_runs_that_it_names(self):
+    made = []
+
+    def measure(cell, options, product):
+      made.append(cell.name)
+      raise ConfigError("no run here")
+
+    with (
+      mock.patch.object(asynchronous, "measure", measure),
+      self.assertRaises(SystemExit),
+    ):
+      asynchronous.main(["--arms=asynchronous_4", "--layouts=apart"])
+    self.assertEqual(made, ["asynchronous_4-apart-s0"])
+
   def test_flags_say_arm_model_seed_and_limit(self):
     flags = asynchronous.flags(CELL, "models/S", 20, "runs/a")
     self.assertIn(

@@ -61,17 +61,22 @@ class SharedStagesTest(absltest.TestCase):
 
   def test_what_another_program_plays_is_not_shared_if_it_is_evaluated(self):
     """Of training alone a program is no part of the stages before it."""
-    for by_agents in (False, True):
+    for changes, is_evaluated in (
+      ({}, False),
+      ({"evaluation.agents": True}, True),
+      ({"warm_start.epochs": 0}, True),  # tasks may be of agents alone
+      ({"warm_start.epochs": 0, "agents.port": -1}, False),
+    ):
       found = []
       for program in ("one", "other"):
         config = tiny.get_config()
         config.agents.update(port=0, program=program)
-        config.evaluation.agents = by_agents
+        config.update_from_flattened_dict(changes)
         found.append(shared_keys(config))
-      self.assertEqual(found[0] != found[1], by_agents)
-      self.assertEqual("agents.program" in found[0], by_agents)
-      # Stages that were kept before there was this key are found again.
-      self.assertNotIn("evaluation.agents", found[0])
+      with self.subTest(**changes):
+        self.assertEqual(found[0] != found[1], is_evaluated)
+        # Else stages that were kept before there was this key are found again.
+        self.assertEqual("evaluation.agents" in found[0], is_evaluated)
 
   def test_half_a_copy_is_made_again(self):
     self.make()
@@ -131,13 +136,15 @@ class LockTest(absltest.TestCase):
 
       looking = threading.Thread(target=look)
       looking.start()
+      let_in = 0
       try:
         for _ in range(200):
-          with held(path, "in use"):
-            pass
+          with held(path, "in use"):  # raises if a look holds it
+            let_in += 1
       finally:
         is_over.set()
         looking.join()
+      self.assertEqual(let_in, 200)
 
   def test_one_that_is_held_keeps_others_out(self):
     with tempfile.TemporaryDirectory() as folder:
