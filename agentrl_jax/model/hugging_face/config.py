@@ -415,7 +415,9 @@ def text_part(described: Mapping[str, Any]) -> Mapping[str, Any]:
       f"architectures={brief(names)} is not computed here; of this model_type "
       f'["{architecture}"] is, whose text model is read'
     )
-  return {"model_type": family} | inner
+  kept = {key: described[key] for key in ("eos_token_id",) if key in described}
+  named = {"architectures": [FAMILIES[family].architecture]}
+  return {"model_type": family} | inner | kept | named
 
 
 def _refuse(described: Mapping[str, Any], family: Family) -> None:

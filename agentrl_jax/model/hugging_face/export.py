@@ -32,6 +32,7 @@ from agentrl_jax.model.hugging_face.config import (
   from_model_config,
   has_family,
   read_model,
+  text_part,
 )
 from agentrl_jax.model.hugging_face.pretrained import refuse_other
 from agentrl_jax.model.hugging_face.tensor_names import (
@@ -108,7 +109,7 @@ def describe(
     return from_model_config(config, context=context, dtype=dtype)
   found, _ = read_model(beside)
   refuse_other(beside, found, config)
-  described = read_object(beside / CONFIG_FILE)
+  described = {**text_part(read_object(beside / CONFIG_FILE))}
   key = "dtype" if "dtype" in described else "torch_dtype"
   described.pop("quantization_config", None)  # only reading knows MXFP4
   # Layers that predict further tokens are not read, so they are not written.

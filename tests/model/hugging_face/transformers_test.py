@@ -70,10 +70,23 @@ class TransformersTest(parameterized.TestCase):
         }
         families.safetensors.torch.save_file(renamed, path)
         policy, params = families.load(folder)
+        again = folder / "again"
+        write_params(
+          again,
+          params,
+          policy.config,
+          context=512,
+          dtype="float32",
+          beside=folder,
+        )
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(again)
       found = policy.logits(
         params, token_BT, np.arange(9)[None], np.ones_like(token_BT)
       )
       np.testing.assert_allclose(found, wanted, atol=1e-4)
+      self.assertIsInstance(loaded, transformers.Gemma3ForCausalLM)
+      found = loaded.float().eval()(torch.tensor(token_BT)).logits
+      np.testing.assert_allclose(found.detach().numpy(), wanted, atol=1e-4)
 
   @parameterized.product(
     family=families.NAMES, tied=(True, False), seed=tuple(range(5))
