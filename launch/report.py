@@ -83,7 +83,7 @@ def _compare(given: argparse.Namespace) -> None:
   output = pathlib.Path(given.output or beside / "comparison")
   title = given.title or ", ".join(path.resolve().name for path in folders)
   arms = read_arms(folders)
-  plans = [each for f in folders if (each := planned(f, arms))]
+  plans = [each for f in folders if (each := planned(f, read_arms([f])))]
   texts = [
     PlanText(each.plan.question, each.verdicts, each.deviations)
     for each in plans

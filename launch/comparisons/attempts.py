@@ -266,8 +266,8 @@ def pass_rates(
     )
     chosen = random.integers(len(each), size=(NUM_RESAMPLES, len(each)))
     low, high = np.quantile(each[chosen].mean(1), (0.025, 0.975))
-    if each.min() == each.max() and each[0] in (0.0, 1.0):
-      low, high = wilson_interval(int(each.sum()), len(each))
+    if each.min() == each.max():  # resampled tasks would all agree, too
+      low, high = wilson_interval(round(each.sum()), len(each))
     rates[k] = Estimate(float(each.mean()), float(low), float(high), len(each))
     k *= 2
   return rates

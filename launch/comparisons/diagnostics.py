@@ -189,8 +189,8 @@ def _times_to_success(
     return {}
   highest = min(float(success.max()) for _, success in curves.values())
   begin = max(float(success[0]) for _, success in curves.values())
-  last = math.floor(100 * highest / _STEP) * _STEP
-  levels = [p for p in (last - _STEP, last) if p > 100 * begin]
+  steps = range(_STEP, 101, _STEP)
+  levels = [p for p in steps if begin < p / 100 <= highest][-2:]
   return {
     key: {
       f"{TO_SUCCESS}{percents}": float(
@@ -229,7 +229,7 @@ def read_diagnostics(path: pathlib.Path) -> Values:
       for row in csv.DictReader(file):
         run = values.setdefault(row["arm"], {}).setdefault(int(row["seed"]), {})
         run[row["diagnostic"]] = float(row["value"])
-  except (OSError, KeyError, ValueError) as error:
+  except (OSError, KeyError, TypeError, ValueError) as error:
     raise ConfigError(
       f"{path} cannot be read as the diagnostics.csv of a comparison: {error!r}"
     ) from error

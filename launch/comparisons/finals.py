@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
@@ -97,6 +98,10 @@ class Share:
   success: float
   variance: float
   num_episodes: int
+  # Of a rise: success where it starts, by task, and that one's part of the
+  # variance, which a difference of two rises from one start does not have.
+  start: tuple[float, ...] = ()
+  start_variance: float = 0.0
 
 
 Scores = Mapping[str, Share]  # by task
@@ -169,10 +174,13 @@ def contrasts(
     return list(of.changes) if of else []
   changes = []
   for pair in pairs:
-    tasks = list(dict.fromkeys(t for of in sides[pair[0]].values() for t in of))
+    tasks, others = (
+      list(dict.fromkeys(t for of in sides[side].values() for t in of))
+      for side in pair
+    )
     changes += _changes(
       *([pair], {side: sides[side] for side in pair}, tasks),
-      has_mean=len(tasks) > 1,
+      has_mean=len(tasks) > 1 and {*tasks} == {*others},
       is_pooled=False,
     )
   return changes
@@ -195,11 +203,17 @@ def _side(
         for seed, scores in scores_of_arm.items()
       }
     )
-  return {
-    seed: {t: score for part in parts for t, score in part[seed].items()}
-    for seed in parts[0]
-    if all(seed in part for part in parts)
-  }
+  joint = {}
+  for seed in parts[0]:
+    if all(seed in part for part in parts):
+      tasks = [task for part in parts for task in part[seed]]
+      if twice := {task for task in tasks if tasks.count(task) > 1}:
+        raise ConfigError(
+          f"{side}: two of its arms have {', '.join(sorted(twice))}, and a sum "
+          "has each task of one arm: write arm/task"
+        )
+      joint[seed] = {t: s for part in parts for t, s in part[seed].items()}
+  return joint
 
 
 def _scores(arm: Arm, stage: str, mode: str) -> dict[int, Scores]:
@@ -227,6 +241,8 @@ def _rise(before: Share, after: Share) -> Share:
     after.success - before.success,
     before.variance + after.variance,
     after.num_episodes,
+    (before.success,),
+    before.variance,
   )
 
 
@@ -237,6 +253,8 @@ def _mean(scores: Scores, tasks: Sequence[str]) -> Share:
     math.fsum(share.success for share in shares) / len(shares),
     math.fsum(share.variance for share in shares) / len(shares) ** 2,
     sum(share.num_episodes for share in shares),
+    tuple(start for share in shares for start in share.start),
+    math.fsum(share.start_variance for share in shares) / len(shares) ** 2,
   )
 
 
@@ -358,7 +376,12 @@ def _tests(
   is_many_to_one: bool,
 ) -> Tests:
   old, new = ([share.success for share in side] for side in (before, after))
-  variances = [share.variance for share in (*before, *after)]
+  starts = ([share.start for share in side] for side in (before, after))
+  is_one_start = operator.eq(*starts)
+  variances = [
+    share.variance - (share.start_variance if is_one_start else 0.0)
+    for share in (*before, *after)
+  ]
   error = math.sqrt(math.fsum(variances)) / len(before)
   paired = paired_difference(old, new, episode_error=error)
   is_pooled = noise is not None and len(noise.arms) > 2 and len(before) > 1

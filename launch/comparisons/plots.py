@@ -90,8 +90,8 @@ def _how(of: Finals) -> str:
   note = "95 % intervals; filled: it leaves out zero"
   if any(each.first != each.paired for each in tests):
     note += (
-      ". Thick: for all rows together, by all arms' seeds; thin: the paired t "
-      "of the two arms alone"
+      ". Thick: for all rows of a task together, by all arms' seeds; thin: the "
+      "paired t of the two arms alone"
     )
   return note
 

@@ -151,11 +151,18 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
         states[arm, seed] = CellState(row["state"])
         evaluated = scores.setdefault(arm, {}).setdefault(seed, {})
         tasks = evaluated.setdefault((row["stage"], row["mode"]), {})
-        tasks[row["task"]] = Score(
+        score = Score(
           n=int(row["n"]),
           **{key: float(row[key]) for key in _OF_A_SCORE},
         )
-  except (OSError, KeyError, ValueError) as error:
+        if score.n < 1 or not 0 <= score.success <= 1 or row["task"] in tasks:
+          raise ValueError(
+            f"{row}: each run has each score once, a share of n episodes"
+          )
+        tasks[row["task"]] = score
+    if not scores:
+      raise ValueError("it has no row")
+  except (OSError, KeyError, TypeError, ValueError) as error:
     raise ConfigError(
       f"{path} cannot be read as the finals.csv of a comparison: {error!r}"
     ) from error

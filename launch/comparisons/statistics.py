@@ -38,7 +38,9 @@ class Estimate:
 class PairedDifference:
   """The mean difference of two arms over seeds, with an interval and its test.
 
-  With one seed there is no test: `p` and the bounds are NaN.
+  With one seed there is no test: `p` and the bounds are NaN. `seed_spread` is
+  the standard deviation of the seeds' differences, NaN but in a paired test;
+  `episode_error` is as in `paired_difference`.
   """
 
   mean: float
@@ -46,6 +48,8 @@ class PairedDifference:
   high: float
   p: float
   n: int
+  seed_spread: float = math.nan
+  episode_error: float = 0.0
 
   @property
   def is_different(self) -> bool:
@@ -54,15 +58,26 @@ class PairedDifference:
 
   @property
   def spread(self) -> float:
-    """Standard deviation over seeds for which Student's t has this interval.
+    """Standard deviation over seeds, or of the episodes alone if it is larger.
 
-    That of the seeds, or a larger one where the episodes decide its width. Of a
-    paired test; NaN with one seed.
+    That of few seeds may be small by chance. Of a paired test; NaN with one
+    seed.
     """
     if self.n < 2:
       return math.nan
-    critical = -float(special.stdtrit(self.n - 1, (1 - LEVEL) / 2))
-    return (self.high - self.low) / 2 / critical * math.sqrt(self.n)
+    return max(self.seed_spread, self.episode_error * math.sqrt(self.n))
+
+  def at(self, level: float) -> "PairedDifference":
+    """Returns a paired difference with its interval at another level."""
+    tail = (1 - level) / 2
+    by_seeds = self.seed_spread / math.sqrt(self.n)
+    reach = max(
+      -float(special.stdtrit(self.n - 1, tail)) * by_seeds,
+      -float(special.ndtri(tail)) * self.episode_error,
+    )
+    return dataclasses.replace(
+      self, low=self.mean - reach, high=self.mean + reach
+    )
 
 
 def seeds_text(number: int) -> str:
@@ -125,21 +140,14 @@ def paired_difference(
   n, mean = len(differences), float(differences.mean())
   if n == 1:
     return PairedDifference(mean, math.nan, math.nan, math.nan, 1)
-  error = float(differences.std(ddof=1)) / math.sqrt(n)
-  tail = (1 - LEVEL) / 2 / num_tests
-  return _tested(
-    *(mean, n),
-    reaches=[
-      -float(special.stdtrit(n - 1, tail)) * error,
-      -float(special.ndtri(tail)) * episode_error,
-    ],
-    ps=[
-      min(
-        2 * num_tests * float(special.stdtr(n - 1, -_ratio(mean, error))), 1.0
-      ),
-      min(2 * num_tests * float(special.ndtr(-_ratio(mean, episode_error))), 1),
-    ],
+  spread = float(differences.std(ddof=1))
+  by_seeds = special.stdtr(n - 1, -_ratio(mean, spread / math.sqrt(n)))
+  by_episodes = special.ndtr(-_ratio(mean, episode_error))
+  p = min(2 * num_tests * float(max(by_seeds, by_episodes)), 1.0)
+  found = PairedDifference(
+    *(mean, math.nan, math.nan, p, n, spread, episode_error)
   )
+  return found.at(1 - (1 - LEVEL) / num_tests)
 
 
 def _tested(

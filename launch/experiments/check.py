@@ -101,7 +101,7 @@ def start_reason(
   """
   task = plan.task if plan else MEAN
   judged = [each for each in starts if task in (MEAN, each.task)]
-  if all(each.signal < LEAST_SIGNAL for each in judged):
+  if judged and all(each.signal < LEAST_SIGNAL for each in judged):
     return "hardly any group has a signal, so that no arm learns: " + ", ".join(
       f"{100 * x.signal:.1f} % of {x.task}" for x in judged
     )

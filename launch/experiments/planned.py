@@ -10,12 +10,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import ml_collections
-from scipy import stats
 
 from configs.experiment import SAMPLED, Contrast, ExperimentPlan
 from launch.comparisons.finals import contrasts
 from launch.comparisons.runs import Arm, Run
-from launch.comparisons.statistics import LEVEL, PairedDifference
+from launch.comparisons.statistics import PairedDifference
 from launch.comparisons.training import with_training
 from launch.reports import numbers
 from launch.sweeps.cells import CellState
@@ -55,7 +54,7 @@ def planned(folder: pathlib.Path, arms: Sequence[Arm]) -> Planned | None:
       *_size_lines(plan, arms),
       *_override_lines(read_record(folder).overrides),
     ],
-    judge(plan, with_training(arms)),
+    judge(plan, with_training([a for a in arms if a.name in plan.arms])),
   )
 
 
@@ -141,7 +140,7 @@ def _arm_and_seed_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
   if extra > 0:
     lines.append(
       f"{extra} seeds more than the plan's {plan.seeds} were run: a further "
-      "look, for which the level is corrected"
+      "look, so its verdict is exploratory"
     )
   return lines
 
@@ -153,10 +152,14 @@ def _unfinished(runs: Sequence[Run]) -> str:
 
 
 def _num_seeds(plan: ExperimentPlan, arms: Sequence[Arm]) -> int:
-  """Returns the most seeds that an arm of the plan has finished."""
+  """Returns the most seeds whose outcome an arm of the plan shows."""
   return max(
     (
-      sum(run.state is CellState.FINISHED for run in arm.runs.values())
+      sum(
+        run.state is CellState.FINISHED
+        or run.evaluation(plan.stage, plan.mode) is not None
+        for run in arm.runs.values()
+      )
       for arm in arms
       if arm.name in plan.arms
     ),
@@ -220,15 +223,7 @@ def _difference(
     )
   if found.n < 2:
     return f"{numbers.points(found.mean)} points with 1 seed: no verdict"
-  degrees = found.n - 1
-  wider = stats.t.ppf(1 - level / 2, degrees) / stats.t.ppf(
-    (1 + LEVEL) / 2, degrees
-  )
-  return dataclasses.replace(
-    found,
-    low=float(found.mean - wider * (found.mean - found.low)),
-    high=float(found.mean + wider * (found.high - found.mean)),
-  )
+  return found.at(1 - level)
 
 
 def _num_tasks(arms: Sequence[Arm]) -> int:
@@ -251,10 +246,10 @@ def _verdict(
   if isinstance(found, str):
     return f"{text}: {found}"
   measured = f"{text}: {_measured(found, level)}"
-  if found.n < plan.seeds and plan.looks == 1:
-    return (
-      f"{measured}. No verdict: the plan has one look, at {plan.seeds} seeds"
-    )
+  looks = [plan.seeds * (i + 1) // plan.looks for i in range(plan.looks)]
+  if found.n < plan.seeds and found.n not in looks:
+    at = ", ".join(map(str, looks))
+    return f"{measured}. No verdict: the plan looks at {at} seeds"
   return f"{measured}. {_meaning(plan, found)}"
 
 
@@ -291,8 +286,15 @@ def _control(
   found = _difference(plan, text, arms, level)
   if isinstance(found, str):
     return f"control {text}: {found}"
-  is_null = found.low <= 0 <= found.high
-  end = (
-    "null, as it must be" if is_null else "not null: look for what is broken"
-  )
-  return f"control {text}: {_measured(found, level)}. It is {end}"
+  if not found.low <= 0 <= found.high:
+    end = "It is not null: look for what is broken"
+  elif found.n < plan.seeds:
+    end = f"No verdict before {plan.seeds} seeds"
+  elif max(-found.low, found.high) > plan.least_difference / 100:
+    end = (
+      f"It is not told from null, and {plan.least_difference:g} points are not "
+      "excluded"
+    )
+  else:
+    end = "It is null, as it must be"
+  return f"control {text}: {_measured(found, level)}. {end}"

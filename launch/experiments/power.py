@@ -7,6 +7,7 @@ success a half: the worst case.
 """
 
 import math
+import re
 from collections.abc import Mapping
 
 import ml_collections
@@ -74,14 +75,29 @@ def require_plan(plan: ExperimentPlan, configs: Configs) -> None:
       f"{', '.join(sorted(tasks))}{suggestion(plan.task, tasks)}"
     )
   equal = configs_that_are_equal(configs)
+  for text in (*plan.contrasts, *plan.controls):
+    _require_terms(text, tasks)
   for text in plan.contrasts:
     sides = Contrast.parse(text)
-    if frozenset((sides.after, sides.before)) in equal:
+    if frozenset(sides.arms) in equal:
       raise ConfigError(
         f"the plan's contrast {text} is of two arms with the same config, "
         "which can show nothing: change an arm, or name it in controls"
       )
   _require_power(plan, max(len(c.tasks.names) for c in of_arms.values()))
+
+
+def _require_terms(text: str, tasks: set[str]) -> None:
+  """Refuses a term with a task or a stage that there is not."""
+  for term in re.split(r" [+-] ", text):
+    whole, _, task = term.partition("/")
+    stage = whole.partition("@")[2]
+    for name, allowed in ((task, tasks), (stage, ("warm_start", "rl", "rise"))):
+      if name and name not in allowed:
+        raise ConfigError(
+          f"the plan's contrast {text}: {name!r} is not one of "
+          f"{', '.join(sorted(allowed))}{suggestion(name, allowed)}"
+        )
 
 
 def _require_power(plan: ExperimentPlan, num_environments: int) -> None:

@@ -36,6 +36,12 @@ ALIKE = 0.98
 LEAST_LOG_RATIO = 0.01
 _OF_ADVANTAGES = ("advantage.", "train.roles")
 _OF_VERSIONS = ("cross_policy.",)
+# Keys that choose what is scored, and are no part of training.
+_OF_SCORES = (
+  "checkpoint.keep_best",
+  "evaluation.agents",
+  "evaluation.temperature",
+)
 # Keys that change no token that is trained on, or follow from others.
 _NEUTRAL = (
   *("name", "workdir", "seed", "compile_cache", "report.", "checkpoint."),
@@ -183,7 +189,9 @@ def _cosine(a_T: np.ndarray, b_T: np.ndarray, weight_T: np.ndarray) -> float:
 
 def split_keys(keys: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
   """Sorts keys in which arms differ: of advantages, of versions, of neither."""
-  treated = sorted(key for key in keys if not key.startswith(_NEUTRAL))
+  treated = sorted(
+    key for key in keys if key in _OF_SCORES or not key.startswith(_NEUTRAL)
+  )
   of_advantages = [key for key in treated if key.startswith(_OF_ADVANTAGES)]
   of_versions = [key for key in treated if key.startswith(_OF_VERSIONS)]
   measured = {*of_advantages, *of_versions}

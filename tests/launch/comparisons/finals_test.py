@@ -194,6 +194,44 @@ class FirstTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "no arm 'none'"):
       contrasts(arms, "rl", "greedy", [("none", "arm1")])
 
+  def test_a_sum_has_each_task_of_one_arm(self):
+    arms = [an_arm(name, [{"x": 0.5, "y": 0.4}] * 3) for name in "abc"]
+    for side in ("a + b", "b + a", "a/x + b"):
+      with self.assertRaisesRegex(ConfigError, "have x"):
+        contrasts(arms, "rl", "greedy", [(side, "c")])
+
+  def test_a_mean_is_of_the_tasks_of_both_sides(self):
+    arms = [an_arm(name, [{"x": 0.5, "y": 0.4}] * 3) for name in "ab"]
+    arms.append(an_arm("all", [{"x": 0.5, "y": 0.4, "z": 0.9}] * 3))
+    for pair in (("a/x + b/y", "all"), ("all", "a/x + b/y")):
+      (change,) = contrasts(arms, "rl", "greedy", [pair])
+      self.assertSameElements(change.tasks, ["x", "y"])
+
+  def test_rises_from_one_start_differ_as_their_ends_do(self):
+    def of(name, start, ends):
+      runs = {}
+      for seed, (before, end) in enumerate(zip(start, ends, strict=True)):
+        runs[seed] = Run(
+          name=f"{name}-s{seed}",
+          seed=seed,
+          state=CellState.FINISHED,
+          evaluations=[
+            Evaluation(stage, "greedy", {"x": Score(256, x, x, x, x)})
+            for stage, x in (("warm_start", before), ("rl", end))
+          ],
+        )
+      return Arm(name, {}, runs)
+
+    ends = [0.5, 0.51, 0.49], [0.54, 0.56, 0.53]
+    for start, is_one in ((0.3, True), (0.31, False)):
+      arms = [of("a", [0.3] * 3, ends[0]), of("b", [start] * 3, ends[1])]
+      rise, end = (
+        contrasts(arms, stage, "greedy", [("b", "a")])[0].tasks["x"].paired
+        for stage in ("rise", "rl")
+      )
+      widths = (rise.high - rise.low, end.high - end.low)
+      self.assertEqual(np.isclose(*widths), is_one, widths)
+
   def test_runs_that_all_failed_are_no_row(self):
     failed = Arm(
       "failed",

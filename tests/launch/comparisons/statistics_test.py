@@ -16,6 +16,7 @@ from launch.comparisons.statistics import (
   max_t_p,
   mean_over_seeds,
   paired_difference,
+  paired_power,
   pass_at_k,
   pooled_difference,
   pooled_noise,
@@ -66,10 +67,35 @@ class PairedDifferenceTest(parameterized.TestCase):
       self.assertAlmostEqual(found.p, 2 * stats.norm.sf(0.1 / error))
       self.assertFalse(found.is_different)
     seeds = [0.5, 0.7, 0.3]  # these differ by more than their episodes do
-    self.assertEqual(
-      paired_difference([0.4] * 3, seeds, episode_error=0.01),
-      paired_difference([0.4] * 3, seeds),
+    few, many = (
+      paired_difference([0.4] * 3, seeds, episode_error=e) for e in (0.01, 0.0)
     )
+    self.assertEqual((few.low, few.p), (many.low, many.p))
+
+  @parameterized.parameters(3, 8)
+  def test_the_power_is_that_of_the_test(self, n):
+    """Also where the episodes decide, and seeds that hardly differ."""
+    random, sd, size = np.random.default_rng(0), 0.02, 0.05
+    drawn = [
+      paired_difference(
+        [0.0] * n,
+        (size + random.normal(0, sd, n)).tolist(),
+        episode_error=sd / math.sqrt(n),
+      )
+      for _ in range(2000)
+    ]
+    shown = np.mean([found.is_different for found in drawn])
+    spread = min(found.spread for found in drawn)
+    chance = paired_power(size, spread, n, level=0.05)
+    self.assertLess(chance, shown + 0.05)
+
+  def test_another_level_is_that_of_as_many_tests(self):
+    scores = ([0.4, 0.41, 0.42], [0.45, 0.47, 0.46])
+    for error in (0.0, 0.02):
+      found = paired_difference(*scores, episode_error=error)
+      of_two = paired_difference(*scores, episode_error=error, num_tests=2)
+      self.assertAlmostEqual(found.at(0.975).low, of_two.low)
+      self.assertEqual(found.at(0.95), found)
 
   def test_bonferroni_widens_both_intervals(self):
     for error, spread in ((0.05, 0.0), (0.0, 0.1)):

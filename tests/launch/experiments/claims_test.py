@@ -29,7 +29,12 @@ def test_a_row_has_what_was_found_and_what_it_cost(folder):
   assert (label, size, seeds) == ("Task normalisation", "+5.6", "4")
   assert here.startswith("+10.0 (+7.0 to ")
   assert (cells, hours) == ("8", "2.0")
-  assert could.startswith("yes (")
+  assert could == "no (68 %)"
+
+
+def test_a_size_that_was_found_could_be_shown(folder):
+  line = LINE.replace("5.6", "10")
+  assert claims.rows(line, folder)[0][-1].startswith("yes (9")
 
 
 def test_a_small_size_could_not_be_shown(folder):

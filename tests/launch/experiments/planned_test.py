@@ -78,10 +78,9 @@ class JudgeTest(parameterized.TestCase):
     after = [s + 10 + i for i, s in enumerate(FULL)]
     arms = [arm("full", FULL[:3]), arm("no_norm", after[:3])]
     (verdict,) = planned.judge(a_plan(), arms)
-    self.assertIn("No verdict: the plan has one look, at 5 seeds", verdict)
+    self.assertIn("No verdict: the plan looks at 5 seeds", verdict)
     (verdict,) = planned.judge(a_plan(looks=2), arms)
     self.assertIn("97.5 % interval", verdict)
-    self.assertIn("Higher: it helps.", verdict)
 
   def test_more_seeds_than_planned_are_a_further_look(self):
     after = [s + 10 for s in FULL]
@@ -89,6 +88,21 @@ class JudgeTest(parameterized.TestCase):
     plan = a_plan(seeds=4)
     (verdict,) = planned.judge(plan, arms)
     self.assertIn("97.5 % interval", verdict)
+
+  def test_two_looks_are_at_half_of_the_seeds_and_at_all(self):
+    plan = a_plan(seeds=4, looks=2)
+    for number, has_verdict in ((2, True), (3, False), (4, True)):
+      before = arm("full", FULL[:number])
+      after = arm("no_norm", [s + 10 + s / 100 for s in FULL[:number]])
+      (verdict,) = planned.judge(plan, [before, after])
+      self.assertEqual("it helps" in verdict, has_verdict, verdict)
+
+  def test_arms_of_another_sweep_change_no_verdict(self):
+    arms = [arm("full", FULL), arm("no_norm", [s + 10 for s in FULL])]
+    other = arm("pilot", [1.0])
+    self.assertEqual(
+      planned.judge(a_plan(), arms), planned.judge(a_plan(), [*arms, other])
+    )
 
   def test_an_arm_that_was_not_run_is_not_measured_and_not_null(self):
     (verdict,) = planned.judge(a_plan(), [arm("full", FULL)])
@@ -136,7 +150,11 @@ class JudgeTest(parameterized.TestCase):
     arms = [arm("full", FULL), arm("no_norm", FULL)]
     same = arm("again", [51.0, 51.0, 49.0, 50.0, 49.0])
     apart = arm("again", [s + 9 + i for i, s in enumerate(FULL)])
+    wide = arm("again", [59.0, 43.0, 57.0, 42.0, 49.0])
     self.assertIn("null, as it must be", planned.judge(plan, [*arms, same])[1])
+    self.assertIn("not told from null", planned.judge(plan, [*arms, wide])[1])
+    few = dataclasses.replace(same, runs=dict([*same.runs.items()][:2]))
+    self.assertIn("before 5 seeds", planned.judge(plan, [*arms, few])[1])
     self.assertIn("not null", planned.judge(plan, [*arms, apart])[1])
 
 
