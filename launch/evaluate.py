@@ -66,6 +66,7 @@ from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import write_whole
+from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from launch.comparisons.attempts import (
   FOLDER,
   SUFFIX,
@@ -101,7 +102,7 @@ from launch.serving.stored_player import (
   stored_player,
 )
 from launch.storage.config_paths import located
-from launch.storage.run_directory import RunDirectory
+from launch.storage.run_directory import RunDirectory, played_otherwise
 from launch.storage.shared_stages import environment_keys
 
 CONFIG = command_line.define_config()
@@ -233,7 +234,7 @@ def choose_tasks(
   if not environments:
     raise ConfigError("tasks.names is empty: name a task to evaluate on")
   chosen: list[Task] = []
-  for word in wanted or [f"{name}/test" for name in environments]:
+  for word in dict.fromkeys(wanted or [f"{x}/test" for x in environments]):
     name, slash, split = word.partition("/")
     if not slash or name not in environments:
       raise ConfigError(
@@ -377,13 +378,13 @@ def _check_source() -> None:
       "--policy=pretrained needs a Hugging Face folder: "
       "--config.pretrained.path=<folder>"
     )
-  if _POLICY.value in STORED and not (
-    RUN.value and pathlib.Path(RUN.value).is_dir()
-  ):
-    raise ConfigError(
-      f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
-      f"{RUN.value!r}"
-    )
+  if _POLICY.value in STORED:
+    if not RUN.value or not pathlib.Path(RUN.value).is_dir():
+      raise ConfigError(
+        f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
+        f"{RUN.value!r}"
+      )
+    plain_console().print(played_otherwise(RUN.value, CONFIG.value), end="")
 
 
 def _keeps_attempts() -> bool:
@@ -406,12 +407,12 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     "temperature": _temperature(config.sampling.temperature),
     "calls": config.sampling.calls,
     "num_tasks": config.evaluation.num_tasks,
-    "episode": config.episode.to_dict(),
+    **{key: config[key].to_dict() for key in ("episode", "chat", "subagent")},
+    "dtypes": [config.compute.dtype, config.engine.weights],
     **environment_keys(config),
   }
   if _POLICY.value == PRETRAINED:
-    identity["pretrained"] = config.pretrained.path
-    identity["chat"] = config.chat.to_dict()
+    identity["pretrained"] = model_digest(config.pretrained.path)
   if _POLICY.value == AGENTS:
     identity["program"] = config.agents.program
   if not _ENDPOINT_TEMPERATURE.value:

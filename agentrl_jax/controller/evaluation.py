@@ -106,7 +106,8 @@ def draw_tasks(
     chosen = random.Random(seed_of(seed, name, split)).sample(
       range(len(indices)), min(num_tasks, len(indices))
     )
-    drawn.append([Task(name, split, indices[i]) for i in sorted(chosen)])
+    # In the order of the draw: the first of them are a sample of all, too.
+    drawn.append([Task(name, split, indices[i]) for i in chosen])
   rounds = itertools.chain.from_iterable(itertools.zip_longest(*drawn))
   return [task for task in rounds if task is not None]
 

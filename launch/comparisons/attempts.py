@@ -177,7 +177,9 @@ def _parse(path: pathlib.Path) -> tuple[dict[str, Any], list[Attempt]]:
     found = json.loads(first)
     if not isinstance(found, dict):
       raise ValueError(f"its first line is {first!r:.80}")
-    return found, [Attempt(**json.loads(line)) for line in rest]
+    attempts = [Attempt(**json.loads(line)) for line in rest]
+    # Two processes may have played the same ones.
+    return found, list({(x.task, x.attempt): x for x in attempts}.values())
   except (ValueError, TypeError) as error:
     raise ConfigError(
       f"{path} cannot be read as attempts of an evaluation: {error}. Choose "
@@ -277,9 +279,12 @@ def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
   """Reads attempts of RL's policy as pass@k, the mean of the environments.
 
   For each k that all tasks have, as another process may be adding attempts.
-  None without an attempt.
+  None without an attempt, and if some are not of the test split.
   """
-  tried = by_environment(read_attempts(path))
+  attempts = read_attempts(path)
+  if any(each.split != "test" for each in attempts):
+    return None
+  tried = by_environment(attempts)
   random = np.random.default_rng(0)
   rates = [
     {k: rate for k, rate in of.items() if rate.n == len(tasks)}

@@ -203,7 +203,7 @@ def _side(
         for seed, scores in scores_of_arm.items()
       }
     )
-  joint = {}
+  joint: dict[int, Scores] = {}
   for seed in parts[0]:
     if all(seed in part for part in parts):
       tasks = [task for part in parts for task in part[seed]]

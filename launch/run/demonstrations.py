@@ -213,6 +213,9 @@ def _pack_chats(
     try:
       if row.problem:
         raise Unusable(UNREADABLE, row.problem)
+      task = row.columns.get("task")
+      if isinstance(task, dict) and task.get("split") == "test":
+        raise Unusable("of the test", "its task is one of the test split")
       conversation = read_conversation(row.columns)
       kept.append(demonstration(conversation, codec, room=room, number=number))
     except Unusable as error:

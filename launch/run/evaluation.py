@@ -177,6 +177,13 @@ class Evaluator:
         serving=serving,
       )
     require_answers()
+    for each, found in scores.items():
+      asked = found.num_tasks + found.num_lost
+      if found.num_lost > _MOST_LOST * asked:
+        logging.warning(
+          f"{name}: {found.num_lost} of {asked} tasks of {each} were lost to "
+          f"faults {dict(found.faults)}; its score is of the others alone"
+        )
     unscored = [name for name, s in scores.items() if not s.num_tasks]
     if unscored:
       raise EnvironmentFault(

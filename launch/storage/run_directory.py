@@ -103,6 +103,8 @@ DECISIVE_OF_RL = (
 STEPS = "train.steps"
 TOKENIZER = "the tokenizer's digest"
 CONFIG = "config.yaml"
+# Sections whose keys decide what the weights of a run compute.
+_OF_WEIGHTS = ("model.", "lora.", "tokenizer.", "pretrained.")
 CHECKPOINTS = "checkpoints.txt"  # where they are, if not in the run's folder
 _MOST_NAMED = 8  # keys that a sentence names
 _SHORT = reprlib.Repr()  # of values that may be long lists
@@ -409,6 +411,24 @@ def changed_settings(
     for key, values in _differences(filed, given).items()
     if not _may_change(key) and not same_place(key, *values, path.parent)
   }
+
+
+def played_otherwise(
+  root: str | os.PathLike[str], config: ml_collections.ConfigDict
+) -> str:
+  """Says which settings of a run a config plays its policy without.
+
+  Returns "" if there are none, or no config of the run. Raises `ConfigError` if
+  its weights would be those of another model.
+  """
+  path = pathlib.Path(root) / CONFIG
+  changed = changed_settings(path, config) if path.exists() else {}
+  model = {k: v for k, v in changed.items() if k.startswith(_OF_WEIGHTS)}
+  if model:
+    raise ConfigError(
+      f"{root} is a run of another model: {describe(model)}. Set them back"
+    )
+  return f"otherwise than the run: {describe(changed)}\n" if changed else ""
 
 
 def describe(changed: Mapping[str, tuple[Any, Any]]) -> str:

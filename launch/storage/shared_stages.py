@@ -46,6 +46,8 @@ KEYS = (
   "loss.vocab_chunk",
   "episode",
   "sampling.calls",
+  "subagent",
+  "engine.weights",
   "evaluation",
 )
 # Below them, but of reinforcement learning alone.
@@ -71,14 +73,20 @@ def shared_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
   Environments that are not played, and where they are played, do not count.
   """
   played = set(config.tasks.names)
+  during = config.evaluation
+  # Demonstrations leave out the tasks of evaluations during RL, which has none
+  # of a task that is held out.
+  later = () if during.every and during.split != "test" else _LATER_KEYS
   found = {}
   for key, value in flat_keys(config):
     words = key.split(".")
-    if key in (_STORE, _BY_AGENTS, *_LATER_KEYS):
+    if key in (_STORE, _BY_AGENTS, *later):
       continue
     if not any(_is_below(key, each) for each in KEYS):
       continue
     if words[0] == "environments":
+      if value and words[1] in played and words[2:] == ["place", "options"]:
+        found[key] = value  # another environment there
       continue
     if words[:2] == ["tasks", "weights"] and words[2] not in played:
       continue

@@ -4,10 +4,15 @@ import asyncio
 import contextlib
 import dataclasses
 import math
+import statistics
 import unittest
 
 from agentrl_jax.controller import evaluation
-from agentrl_jax.controller.evaluation import evaluate, wilson_interval
+from agentrl_jax.controller.evaluation import (
+  evaluate,
+  first_tasks,
+  wilson_interval,
+)
 from agentrl_jax.controller.player import ExpertPlayer, ExpertTextPlayer
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import (
@@ -80,7 +85,17 @@ class DrawTest(unittest.TestCase):
         return [4, 2, 9]
 
     drawn = tasks(50, {"arithmetic": Few()})
-    self.assertEqual([t.index for t in drawn], [4, 2, 9])
+    self.assertCountEqual([t.index for t in drawn], [4, 2, 9])
+
+  def test_the_first_of_a_draw_are_a_sample_of_all(self):
+    class Sorted(Brittle):
+      def indices(self, split):
+        return list(range(1000))
+
+    drawn = tasks(256, {"arithmetic": Sorted()})
+    first = [task.index for task in first_tasks(drawn, 64)]
+    error = 1000 / 12**0.5 / 64**0.5
+    self.assertLess(abs(statistics.fmean(first) - 500), 4 * error)
 
   def test_environments_take_turns(self):
     drawn = tasks(3, {"a": Brittle(), "b": Brittle()})

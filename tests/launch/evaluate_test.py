@@ -52,6 +52,10 @@ class ChooseTasksTest(absltest.TestCase):
       {t.split for t in self._choose(["arithmetic/train"])}, {"train"}
     )
 
+  def test_a_split_that_is_named_twice_is_played_once(self):
+    twice = self._choose(["arithmetic/test", "arithmetic/test"])
+    self.assertEqual(twice, self._choose(None))
+
   def test_a_config_without_tasks(self):
     with self.assertRaisesRegex(ConfigError, "tasks.names is empty"):
       evaluate.choose_tasks({}, None, num_tasks=1, seed=0)

@@ -165,6 +165,24 @@ class SharesTest(absltest.TestCase):
     self.assertEqual(Lost.of(tasks, 4), Lost(num_tasks=1, num_attempts=7))
     self.assertEqual(Lost.of(tasks, 1), Lost(num_tasks=1, num_attempts=1))
 
+  def test_attempts_that_two_processes_played_count_once(self):
+    log = AttemptLog(self.path, {})
+    for attempt in (0, 1, 0, 1):
+      log.add(played(0, attempt))
+    self.assertLen(AttemptLog(self.path, {}).attempts, 2)
+
+  def test_pass_at_k_of_a_run_is_of_the_test_alone(self):
+    log = AttemptLog(self.path, {})
+    log.add(played(0, 0))
+    self.assertIsNotNone(pass_evaluation(self.path))
+    of_training = played(1, 0)
+    log.add(
+      dataclasses.replace(
+        of_training, task=dataclasses.replace(of_training.task, split="train")
+      )
+    )
+    self.assertIsNone(pass_evaluation(self.path))
+
   def test_a_file_that_is_being_written_has_what_all_tasks_have(self):
     log = AttemptLog(self.path, {})
     for attempt in range(4):

@@ -156,6 +156,15 @@ class ChatsTest(absltest.TestCase):
       learned, np.tile(codec.write(Message("assistant", "4")), 2)
     )
 
+  def test_conversations_of_the_test_are_left_out(self):
+    of_test, of_train = (
+      self.CHAT | {"task": {"name": "sums", "split": split, "index": 0}}
+      for split in ("test", "train")
+    )
+    _, sentence = self.read(of_test, of_train)
+    self.assertIn("1 of 2 conversations are demonstrations", sentence)
+    self.assertIn("1 of the test", sentence)
+
   def test_a_part_of_the_file_is_said_to_be_one(self):
     _, sentence = self.read(*[self.CHAT] * 5, most=3)
     self.assertIn("3 of 3 conversations", sentence)

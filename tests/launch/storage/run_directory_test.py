@@ -139,6 +139,21 @@ class RunDirectoryTest(absltest.TestCase):
       pass
 
 
+class PlayedOtherwiseTest(absltest.TestCase):
+  def test_a_run_is_played_as_the_model_that_it_is(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    config = base.get_config()
+    self.assertEqual(run_directory.played_otherwise(root, config), "")
+    RunDirectory(root).keep_config(config)
+    self.assertEqual(run_directory.played_otherwise(root, config), "")
+    config.optimizer.learning_rate = 10.0
+    said = run_directory.played_otherwise(root, config)
+    self.assertIn("optimizer.learning_rate was", said)
+    config.model.rope_theta = 10.0
+    with self.assertRaisesRegex(ConfigError, "another model: model.rope_theta"):
+      run_directory.played_otherwise(root, config)
+
+
 class OwnerTest(absltest.TestCase):
   def setUp(self):
     super().setUp()

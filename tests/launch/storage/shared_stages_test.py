@@ -78,6 +78,30 @@ class SharedStagesTest(absltest.TestCase):
         # Else stages that were kept before there was this key are found again.
         self.assertEqual("evaluation.agents" in found[0], is_evaluated)
 
+  def test_what_changes_a_score_before_rl_shares_no_stages(self):
+    place = "environments.arithmetic.place"
+    for changes, is_shared in (
+      ({"subagent.tool": "delegate"}, False),
+      ({"engine.weights": "int8"}, False),
+      ({f"{place}.options": ("engine=mariadb",)}, False),
+      ({f"{place}.controller": "http://a"}, True),
+      ({"optimizer.learning_rate": 1.0}, True),
+      ({"tasks.held_out": ("arithmetic",)}, True),
+    ):
+      config = tiny.get_config()
+      with self.subTest(**changes):
+        before = shared_keys(config)
+        config.update_from_flattened_dict(changes)
+        self.assertEqual(before == shared_keys(config), is_shared)
+
+  def test_tasks_that_are_held_out_have_demonstrations_of_their_own(self):
+    """Evaluations during RL have none of theirs, so all are demonstrated."""
+    config = tiny.get_config()
+    config.evaluation.every = 2
+    before = shared_keys(config)
+    config.tasks.held_out = ("arithmetic",)
+    self.assertNotEqual(before, shared_keys(config))
+
   def test_half_a_copy_is_made_again(self):
     self.make()
     run = self.run_with("killed", "half")
