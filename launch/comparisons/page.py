@@ -48,6 +48,7 @@ from launch.sweeps.cells import CellState
 
 STAGES = ("rl", "warm_start")  # of the tables: the most asked for first
 _EMPTY = TableCell("")
+_REFILLS = "admission.refills_per_step"
 _UNEQUAL = 0.05  # share of episodes: a smaller difference is not flagged
 
 
@@ -250,6 +251,16 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
       "hardly any difference can be shown."
     )
   sentences += _unequal_ends(arms)
+  refilled = [
+    arm.name
+    for arm in arms
+    if any(run.config.get(_REFILLS) for run in arm.runs.values())
+  ]
+  if refilled:
+    sentences.append(
+      f"Success of training leaves out the groups that {', '.join(refilled)} "
+      "replaced, so do not compare it: it is higher by the choice alone."
+    )
   commits = {run.commit for run in runs if run.commit}
   if len(commits) > 1:
     sentences.append(f"The runs are of {len(commits)} commits.")

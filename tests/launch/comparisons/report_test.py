@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import io
 import json
 import pathlib
@@ -210,6 +211,19 @@ class ComparisonTest(absltest.TestCase):
       "with 1 seed, too few for a verdict",
       verdicts(compare("t", self.arms()))[0],
     )
+
+  def test_groups_that_were_replaced_are_said(self):
+    self.make("a", [0.5, 0.6, 0.4])
+    a = self.arms()[0]
+    refilled = {
+      seed: dataclasses.replace(
+        run, config=run.config | {"admission.refills_per_step": 12}
+      )
+      for seed, run in a.runs.items()
+    }
+    b = dataclasses.replace(a, name="b", runs=refilled)
+    self.assertNotIn("replaced", " ".join(warnings([a])))
+    self.assertIn("groups that b replaced", " ".join(warnings([a, b])))
 
   def test_unfinished_runs_are_marked(self):
     self.make("a", [0.5, 0.6, 0.4])
