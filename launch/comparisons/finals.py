@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
@@ -376,8 +375,7 @@ def _tests(
   is_many_to_one: bool,
 ) -> Tests:
   old, new = ([share.success for share in side] for side in (before, after))
-  starts = ([share.start for share in side] for side in (before, after))
-  is_one_start = operator.eq(*starts)
+  is_one_start = [s.start for s in after] == [s.start for s in before]
   variances = [
     share.variance - (share.start_variance if is_one_start else 0.0)
     for share in (*before, *after)

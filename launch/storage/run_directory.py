@@ -423,7 +423,12 @@ def played_otherwise(
   """
   path = pathlib.Path(root) / CONFIG
   changed = changed_settings(path, config) if path.exists() else {}
-  model = {k: v for k, v in changed.items() if k.startswith(_OF_WEIGHTS)}
+  model = {
+    key: (old, new)
+    for key, (old, new) in changed.items()
+    # A run from before there was a key has none of it.
+    if key.startswith(_OF_WEIGHTS) and old is not None
+  }
   if model:
     raise ConfigError(
       f"{root} is a run of another model: {describe(model)}. Set them back"

@@ -149,6 +149,11 @@ class PlayedOtherwiseTest(absltest.TestCase):
     config.optimizer.learning_rate = 10.0
     said = run_directory.played_otherwise(root, config)
     self.assertIn("optimizer.learning_rate was", said)
+    with config.unlocked():
+      config.model.newer_key = 1
+    self.assertIn(
+      "model.newer_key", run_directory.played_otherwise(root, config)
+    )
     config.model.rope_theta = 10.0
     with self.assertRaisesRegex(ConfigError, "another model: model.rope_theta"):
       run_directory.played_otherwise(root, config)
