@@ -15,6 +15,13 @@ LEAST_SAMPLED = 512  # tasks of a sampled outcome
 SAMPLED = "sampled"
 
 
+def split_term(term: str) -> tuple[str, str, str]:
+  """Splits "arm@stage/task"; what is left out is ""."""
+  whole, _, task = term.strip().partition("/")
+  arm, _, stage = whole.partition("@")
+  return arm, stage, task
+
+
 @dataclasses.dataclass(frozen=True)
 class Contrast:
   """Two sides of a difference, `after` - `before`.
@@ -41,11 +48,15 @@ class Contrast:
     return cls(after, before)
 
   @property
+  def terms(self) -> list[tuple[str, str, str]]:
+    """Arm, stage and task of each term of both sides."""
+    terms = [*self.after.split(" + "), *self.before.split(" + ")]
+    return [split_term(term) for term in terms]
+
+  @property
   def arms(self) -> list[str]:
     """The arms of both sides, without tasks and stages."""
-    terms = [*self.after.split(" + "), *self.before.split(" + ")]
-    names = [term.partition("/")[0].partition("@")[0].strip() for term in terms]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(arm for arm, _, _ in self.terms))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -327,8 +327,7 @@ def _check_flags() -> None:
       "leave --samples out"
     )
   played = (*STORED, PRETRAINED, ENDPOINT)
-  repeats = _GREEDY.value and _POLICY.value in played
-  if _SAMPLES.value > 1 and repeats:
+  if _SAMPLES.value > 1 and _GREEDY.value and _POLICY.value in played:
     raise ConfigError(
       f"--samples={_SAMPLES.value} greedy attempts would all be the same: add "
       "--nogreedy"
@@ -384,7 +383,8 @@ def _check_source() -> None:
         f"--policy={_POLICY.value} needs --run=<folder of a run>, found "
         f"{RUN.value!r}"
       )
-    plain_console().print(played_otherwise(RUN.value, CONFIG.value), end="")
+    if words := played_otherwise(pathlib.Path(RUN.value), CONFIG.value):
+      plain_console().print(words)
 
 
 def _keeps_attempts() -> bool:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
+from configs.experiment import split_term
 from launch.comparisons.runs import Arm
 from launch.comparisons.statistics import (
   Estimate,
@@ -191,8 +192,7 @@ def _side(
   by_name = {arm.name: arm for arm in arms}
   parts = []
   for term in side.split(" + "):
-    whole, _, task = term.partition("/")
-    name, _, own_stage = whole.partition("@")
+    name, own_stage, task = split_term(term)
     if name not in by_name:
       raise ConfigError(f"no arm {name!r} in {', '.join(by_name)}")
     scores_of_arm = _scores(by_name[name], own_stage or stage, mode)

@@ -150,14 +150,6 @@ def paired_difference(
   return found.at(1 - (1 - LEVEL) / num_tests)
 
 
-def _tested(
-  mean: float, n: int, reaches: Sequence[float], ps: Sequence[float]
-) -> PairedDifference:
-  """Returns the widest of several intervals around the mean, with its p."""
-  reach = max(reaches)
-  return PairedDifference(mean, mean - reach, mean + reach, max(ps), n)
-
-
 def _ratio(mean: float, error: float) -> float:
   if error:
     return abs(mean) / error
@@ -259,17 +251,15 @@ def pooled_difference(
   error = math.sqrt(2 * noise.variance / n)
   correlation = 0.5 if is_many_to_one else 0.0
   known = math.inf
-  return _tested(
-    *(mean, n),
-    reaches=[
-      _critical(num_tests, noise.degrees, correlation) * error,
-      _critical(num_tests, known, correlation) * episode_error,
-    ],
-    ps=[
-      max_t_p(_ratio(mean, error), num_tests, noise.degrees, correlation),
-      max_t_p(_ratio(mean, episode_error), num_tests, known, correlation),
-    ],
+  reach = max(
+    _critical(num_tests, noise.degrees, correlation) * error,
+    _critical(num_tests, known, correlation) * episode_error,
   )
+  p = max(
+    max_t_p(_ratio(mean, error), num_tests, noise.degrees, correlation),
+    max_t_p(_ratio(mean, episode_error), num_tests, known, correlation),
+  )
+  return PairedDifference(mean, mean - reach, mean + reach, p, n)
 
 
 @functools.cache

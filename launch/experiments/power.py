@@ -7,7 +7,6 @@ success a half: the worst case.
 """
 
 import math
-import re
 from collections.abc import Mapping
 
 import ml_collections
@@ -89,9 +88,7 @@ def require_plan(plan: ExperimentPlan, configs: Configs) -> None:
 
 def _require_terms(text: str, tasks: set[str]) -> None:
   """Refuses a term with a task or a stage that there is not."""
-  for term in re.split(r" [+-] ", text):
-    whole, _, task = term.partition("/")
-    stage = whole.partition("@")[2]
+  for _, stage, task in Contrast.parse(text).terms:
     for name, allowed in ((task, tasks), (stage, ("warm_start", "rl", "rise"))):
       if name and name not in allowed:
         raise ConfigError(

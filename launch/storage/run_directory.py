@@ -414,14 +414,14 @@ def changed_settings(
 
 
 def played_otherwise(
-  root: str | os.PathLike[str], config: ml_collections.ConfigDict
+  root: pathlib.Path, config: ml_collections.ConfigDict
 ) -> str:
-  """Says which settings of a run a config plays its policy without.
+  """Says in which settings a config differs from the run that it evaluates.
 
   Returns "" if there are none, or no config of the run. Raises `ConfigError` if
-  its weights would be those of another model.
+  the run's weights would be played as those of another model.
   """
-  path = pathlib.Path(root) / CONFIG
+  path = root / CONFIG
   changed = changed_settings(path, config) if path.exists() else {}
   model = {
     key: (old, new)
@@ -433,7 +433,9 @@ def played_otherwise(
     raise ConfigError(
       f"{root} is a run of another model: {describe(model)}. Set them back"
     )
-  return f"otherwise than the run: {describe(changed)}\n" if changed else ""
+  return (
+    f"evaluated otherwise than trained: {describe(changed)}" if changed else ""
+  )
 
 
 def describe(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -163,6 +163,9 @@ class SamplesTest(absltest.TestCase):
       "environments.arithmetic.mistakes.wrong_sum was 0.4 and is 0",
       " ".join(other.stderr.split()),
     )
+    other = self.run_to(self.output, "--config.compute.dtype=bfloat16")
+    self.assertEqual(other.returncode, 2)
+    self.assertIn("dtypes was ['float32'", " ".join(other.stderr.split()))
 
 
 class FlagsTest(parameterized.TestCase):

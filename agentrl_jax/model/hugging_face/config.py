@@ -415,9 +415,10 @@ def text_part(described: Mapping[str, Any]) -> Mapping[str, Any]:
       f"architectures={brief(names)} is not computed here; of this model_type "
       f'["{architecture}"] is, whose text model is read'
     )
-  kept = {key: described[key] for key in ("eos_token_id",) if key in described}
-  named = {"architectures": [FAMILIES[family].architecture]}
-  return {"model_type": family} | inner | kept | named
+  whole = {"architectures": [FAMILIES[family].architecture]}
+  if "eos_token_id" in described:  # stands beside the text's config
+    whole["eos_token_id"] = described["eos_token_id"]
+  return {"model_type": family} | inner | whole
 
 
 def _refuse(described: Mapping[str, Any], family: Family) -> None:

@@ -198,6 +198,8 @@ class SharesTest(absltest.TestCase):
     )
     self.assertEqual(rates[2].mean, 1.0)
     self.assertLess(rates[2].low, 0.5)
+    (half,) = (pass_rates(self.attempts([1, 0]), np.random.default_rng(0))[1],)
+    self.assertLess(half.low, half.high)
 
   def test_a_task_always_solved_and_one_never_do_not_differ(self):
     self.assertEqual(differing_share([[1, 1, 1, 1], [0, 0, 0, 0]], 2), 0.0)

@@ -140,6 +140,14 @@ class DiagnosticsTest(absltest.TestCase):
       },
     )
 
+  def test_a_success_that_rounds_up_to_a_level_is_no_error(self):
+    """The mean of the last five is just below 0.4, 100 times it is not."""
+    curve = [0.025, 0.275, 0.2, 0.375, 0.4, 0.425]
+    updates = [{"success/a": x, "seconds/train": 60.0} for x in curve]
+    runs = {0: a_run_of(updates), 1: a_run_of(updates), 2: a_run_of(updates)}
+    for found in diagnostics([Arm("a", {}, runs)])["a"].values():
+      self.assertContainsSubset([f"{TO_SUCCESS}30"], found)
+
   def test_a_success_that_a_run_begins_at_has_no_time(self):
     arms = [
       Arm("a", {}, {0: a_learning_run([57] * 9), 1: a_learning_run([51, 61])})

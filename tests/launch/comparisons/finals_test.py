@@ -254,6 +254,21 @@ class FirstTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "a score must be of numbers"):
       read_finals(path)
 
+  @parameterized.parameters(
+    [[]],
+    [["a,0,finished,rl,greedy,x,8,50,0,1,0"]],
+    [["a,0,finished,rl,greedy,x,0,0.5,0,1,0"]],
+    [["a,0,finished,rl,greedy,x,8"]],
+    [["a,0,finished,rl,greedy,x,8,0.5,0,1,0"] * 2],
+  )
+  def test_rows_that_are_no_scores_are_refused(self, rows):
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder) / "finals.csv"
+    head = "arm,seed,state,stage,mode,task,n,success,low,high,reward"
+    path.write_text("\n".join([head, *rows]) + "\n")
+    with self.assertRaisesRegex(ConfigError, "cannot be read as the finals"):
+      read_finals(path)
+
 
 if __name__ == "__main__":
   absltest.main()

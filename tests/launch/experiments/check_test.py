@@ -212,6 +212,7 @@ class StartTest(parameterized.TestCase):
     self.assertIsNone(start_reason([full, other], None, mode="greedy"))
     one = a_plan(task="sums", seeds=6)
     self.assertIsNotNone(start_reason([full, other], one, mode="greedy"))
+    self.assertIsNone(start_reason([other], one, mode="greedy"))  # not played
 
   def test_the_room_must_hold_the_difference_of_the_plan(self):
     start = a_start(greedy=0.82)
@@ -278,6 +279,16 @@ class TreatmentTest(parameterized.TestCase):
     found = self.judge(config(), config(**{"loss.clip_high": 0.5}))
     self.assertEqual(found.answer, Answer.NOT_MEASURED)
     self.assertIn("loss.clip_high", found.why)
+
+  def test_what_chooses_the_score_is_no_null(self):
+    for key, value in (
+      ("checkpoint.keep_best", "greedy"),
+      ("evaluation.temperature", 0.5),
+      ("evaluation.agents", True),
+    ):
+      during = {"evaluation.every": 2, "agents.port": 0}
+      found = self.judge(config(**during), config(**during, **{key: value}))
+      self.assertEqual(found.answer, Answer.NOT_MEASURED, key)
 
   def test_what_changes_no_token_is_no_difference(self):
     other = config(**{"report.keep_groups": 9, "checkpoint.every": 1})

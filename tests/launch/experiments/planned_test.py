@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import json
 import pathlib
 import tempfile
 
@@ -96,13 +97,6 @@ class JudgeTest(parameterized.TestCase):
       after = arm("no_norm", [s + 10 + s / 100 for s in FULL[:number]])
       (verdict,) = planned.judge(plan, [before, after])
       self.assertEqual("it helps" in verdict, has_verdict, verdict)
-
-  def test_arms_of_another_sweep_change_no_verdict(self):
-    arms = [arm("full", FULL), arm("no_norm", [s + 10 for s in FULL])]
-    other = arm("pilot", [1.0])
-    self.assertEqual(
-      planned.judge(a_plan(), arms), planned.judge(a_plan(), [*arms, other])
-    )
 
   def test_an_arm_that_was_not_run_is_not_measured_and_not_null(self):
     (verdict,) = planned.judge(a_plan(), [arm("full", FULL)])
@@ -295,6 +289,65 @@ class ReportTest(absltest.TestCase):
     )
     self.assertIn("Not as planned: full, no_norm: the greedy", page)
     self.assertNotIn("<b>no_norm", page)
+
+
+class ShorterRunsTest(absltest.TestCase):
+  """Verdicts on training, beside runs that are no part of the plan."""
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    self.plan = a_plan(mode="training, equal episodes", num_tasks=0)
+
+  def add_run(self, folder, name, seed, curve):
+    run = folder / "cells" / f"{name}-s{seed}"
+    clip = 0.2 if name == "full" else 0.5
+    make_run(
+      *(run,),
+      seed=seed,
+      success=0.5,
+      changes={"clip_high": clip},
+      num_updates=len(curve),
+    )
+    metrics = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for row, success in zip(rows, curve, strict=False):  # then evaluations
+      row["success/sums"] = success
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+  def add_sweep(self, name, arms, plan=None):
+    folder = self.root / name
+    folder.mkdir()
+    arms = {arm: ARMS.get(arm, {}) for arm in arms}
+    write_record(sweep(plan, ablation="x.py", arms=arms), folder, {})
+    for seed in range(5):
+      for arm in arms.keys() & ARMS.keys():
+        late = [0.3] * 3 + [0.7 + seed / 1000] * 3
+        self.add_run(folder, arm, seed, late if arm == "no_norm" else [0.5] * 6)
+    if "pilot" in arms:
+      self.add_run(folder, "pilot", 0, [0.5] * 3)
+    return folder
+
+  def said(self, *folders):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      report.main([*map(str, folders), f"--output={self.root / 'out'}"])
+    return " ".join(out.getvalue().split())
+
+  def test_those_of_another_folder_change_nothing(self):
+    mine = self.add_sweep("mine", ARMS, self.plan)
+    other = self.add_sweep("other", ["pilot"])
+    alone, beside = (
+      text.partition("no_norm − full")[0]
+      for text in (self.said(mine), self.said(mine, other))
+    )
+    self.assertIn("no_norm - full: +0.1 points", alone)
+    self.assertEqual(beside, alone)
+
+  def test_those_of_another_arm_are_named_and_change_no_verdict(self):
+    text = self.said(self.add_sweep("mine", [*ARMS, "pilot"], self.plan))
+    self.assertIn("arms that the plan does not have: pilot", text)
+    self.assertIn("no_norm - full: +0.1 points", text)
 
 
 class MakePlanTest(parameterized.TestCase):

@@ -79,6 +79,9 @@ class PowerTest(parameterized.TestCase):
     ({"stage": "warm_start"}, "must be 'rl'"),
     ({"task": "webshop"}, "neither 'mean' nor one of"),
     ({"contrasts": ("again - full",)}, "two arms with the same config"),
+    ({"contrasts": ("again@rise - full@rise",)}, "with the same config"),
+    ({"contrasts": ("no_norm@rize - full",)}, "'rize' is not one of"),
+    ({"controls": ("again/sumz - full",)}, "'sumz' is not one of arithmetic"),
   )
   def test_a_plan_that_its_arms_cannot_carry_out(self, changes, sentence):
     cells = cells_of(full={}, again={}, no_norm={"loss.clip_high": 0.5})

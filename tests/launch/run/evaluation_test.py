@@ -8,7 +8,7 @@ import pytest
 
 from agentrl_jax.controller.evaluation import EvaluationPlan, draw_tasks
 from agentrl_jax.data.records import Task
-from agentrl_jax.errors import GeneratorFault
+from agentrl_jax.errors import EnvironmentFault, GeneratorFault
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from environments.arithmetic.environment import Arithmetic
@@ -70,6 +70,24 @@ def test_the_expert_is_scored_where_there_is_one(tmp_path, caplog):
   assert set(experts_score(tmp_path / "one", environments).tasks) == {"sums"}
   assert "no expert to compare with in a" in caplog.text
   assert experts_score(tmp_path / "none", {"a": Untaught()}) is None
+
+
+class Dying(Arithmetic):
+  """Plays one task, and has faults from then on."""
+
+  opened = 0
+
+  def open(self, task, *, seed):
+    self.opened += 1
+    if self.opened > 1:
+      raise EnvironmentFault("gone")
+    return super().open(task, seed=seed)
+
+
+def test_lost_tasks_are_told(tmp_path, caplog):
+  found = experts_score(tmp_path, {"sums": Dying()})
+  assert found.tasks["sums"].n == 1
+  assert "1 of 2 tasks of sums were lost to faults" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,10 @@ class SharedStagesTest(absltest.TestCase):
     before = shared_keys(config)
     config.tasks.held_out = ("arithmetic",)
     self.assertNotEqual(before, shared_keys(config))
+    config.evaluation.split = "test"  # of which there are no demonstrations
+    before = shared_keys(config)
+    config.tasks.held_out = ()
+    self.assertEqual(before, shared_keys(config))
 
   def test_half_a_copy_is_made_again(self):
     self.make()
