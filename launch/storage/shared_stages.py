@@ -120,11 +120,13 @@ def _digests(config: ml_collections.ConfigDict) -> dict[str, str]:
     found["pretrained.path"] = model
   if config.warm_start.store and config.warm_start.chats:
     found["warm_start.chats"] = _digest(config.warm_start.chats)
+  if pathlib.Path(config.chat.template).is_file():  # else one that has a name
+    found["chat.template"] = _digest(config.chat.template)
   return found
 
 
 def _digest(path: str) -> str:
-  """Returns a hash of the content of the chats in a file or a folder."""
+  """Returns a hash of the content of a file, or of the chats in a folder."""
   digest = hashlib.sha256()
   for file in files_of(pathlib.Path(path)):
     with file.open("rb") as content:

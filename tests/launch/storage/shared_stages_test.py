@@ -94,6 +94,16 @@ class SharedStagesTest(absltest.TestCase):
         config.update_from_flattened_dict(changes)
         self.assertEqual(before == shared_keys(config), is_shared)
 
+  def test_another_template_in_the_same_file_shares_no_stages(self):
+    config = tiny.get_config()
+    file = self.root / "chat.jinja"
+    config.chat.template = str(file)
+    found = []
+    for text in ("one", "another"):
+      file.write_text(text)
+      found.append(shared_keys(config))
+    self.assertNotEqual(*found)
+
   def test_tasks_that_are_held_out_have_demonstrations_of_their_own(self):
     """Evaluations during RL have none of theirs, so all are demonstrated."""
     config = tiny.get_config()
