@@ -179,6 +179,7 @@ class EndpointClient:
       self.has_answered = True
       return found
     if is_full_context(status, text[:20_000]):
+      self.last_fault = f"{self.endpoint.url}{_PATH} said {text[:500]}"
       return Status.AGENT_CONTEXT_LIMIT
     may_pass = status in _BUSY or status >= 500
     if may_pass and "insufficient_quota" not in text:
@@ -233,13 +234,18 @@ class EndpointPlayer(TextPlayer):
     return EndpointClient(self.endpoint)
 
   def require_answers(self, scores: Mapping[str, TaskScore]) -> None:
-    """Raises `ConfigError` if the endpoint's faults lost every task."""
+    """Raises `ConfigError` if no task has a score that the model earned.
+
+    Faults lost every task, or no task's first request fits the context.
+    """
     num_lost = sum(score.num_lost for score in scores.values())
-    is_any_scored = any(score.num_tasks for score in scores.values())
-    if num_lost and not is_any_scored and self.client.last_fault:
+    num_scored = sum(score.num_tasks for score in scores.values())
+    is_any_played = num_scored and self.client.has_answered
+    if self.client.last_fault and not is_any_played:
       raise ConfigError(
-        f"none of {num_lost} episodes could be played, since "
-        f"{self.client.last_fault}. Check --endpoint and --model"
+        f"none of {num_lost + num_scored} episodes could be played, since "
+        f"{self.client.last_fault}. Check --endpoint and --model, and its "
+        "context if a request is too long"
       )
 
   def _answerer(self, environment: Environment, spec: EpisodeSpec) -> Answerer:

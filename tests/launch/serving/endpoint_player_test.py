@@ -413,6 +413,12 @@ class FullContextTest(EndpointTestCase, parameterized.TestCase):
     score = await self.score(answer)
     self.assertEqual(score.statuses, {"agent_context_limit": 1, "completed": 1})
 
+  async def test_for_every_first_request_ends_the_evaluation(self):
+    """Which is no success of 0 %: the model was not asked."""
+    full = "Context size has been exceeded."
+    with self.assertRaisesRegex(ConfigError, f"none of 2 episodes.*{full}"):
+      await self.score(lambda body: refusal(400, full))
+
   @parameterized.parameters(
     {"error": {"message": "Context size has been exceeded."}},
     {
