@@ -17,12 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentrl_jax.controller.evaluation import wilson_interval
+from agentrl_jax.metrics import Row
 from launch.comparisons.bands import EPISODES, MINUTES, TOKENS, costs_of
 from launch.comparisons.runs import Arm, Run
 from launch.reports.curves import RL, SUCCESS
 from launch.reports.summary import TRAINING, Evaluation, Score
 from launch.sweeps.cells import CellState
 
+_FINISHED = "rollout/finished"
 # The mode of each cost.
 _COSTS = dict(zip(TRAINING, (EPISODES, TOKENS, MINUTES), strict=True))
 
@@ -87,9 +89,10 @@ def training_evaluation(
     {key for row in rows for key in row.values if key.startswith(prefix)}
   )
   episodes = np.array([r.values.get("batch/trajectories", 0.0) for r in rows])
-  played = int(episodes[weights > 0].sum()) // max(len(names), 1)
+  num_played = episodes[weights > 0].sum() * _shares(rows, names)
   scores = {}
-  for name in names:
+  for name, number in zip(names, num_played, strict=True):
+    played = max(int(number), 1)
     success = np.array([row.values.get(name, math.nan) for row in rows])
     has = np.isfinite(success) & (weights > 0)
     if not has.any():
@@ -100,3 +103,11 @@ def training_evaluation(
       n=played, success=mean, low=low, high=high, reward=mean
     )
   return Evaluation(RL, mode, scores) if scores else None
+
+
+def _shares(rows: Sequence[Row], names: Sequence[str]) -> np.ndarray:
+  """Returns each task's share of the finished episodes; equal if unknown."""
+  last = rows[-1].values
+  found = [last.get(f"{_FINISHED}/{n.partition('/')[2]}", 0.0) for n in names]
+  weights = np.array(found if all(found) else [1.0] * len(names))
+  return weights / weights.sum()

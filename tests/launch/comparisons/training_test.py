@@ -66,6 +66,15 @@ class TrainingTest(parameterized.TestCase):
     found = training_evaluation(a_run([0.2, None, 0.4]), EPISODES, 30.0)
     self.assertAlmostEqual(found.tasks["sums"].success, 0.3)
 
+  def test_a_rare_task_has_as_many_episodes_as_it_had(self):
+    run = a_run([0.5, 0.5])
+    run.rows[-1].values.update(
+      {"success/rare": 0.5, "rollout/finished/rare": 3.0}
+      | {"rollout/finished/sums": 27.0}
+    )
+    tasks = training_evaluation(run, EPISODES, 20.0).tasks
+    self.assertEqual((tasks["rare"].n, tasks["sums"].n), (2, 18))
+
   def test_twice_the_tokens_per_update_are_no_faster_learning(self):
     """An arm that learns by tokens, and spends twice as many an update."""
     learns = np.linspace(0, 0.9, 10)
