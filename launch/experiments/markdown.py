@@ -149,7 +149,7 @@ def markdown(of: Finals) -> str:
   names = of.columns
   levels = [
     [
-      f"{level.arm}, {level.num_seeds} seeds",
+      f"{level.arm}, {level.num_seeds} seed{'s' * (level.num_seeds > 1)}",
       *(
         f"{100 * e.mean:.1f} ({numbers.interval(e.low, e.high)})" if e else ""
         for e in map(level.tasks.get, names)
