@@ -92,7 +92,7 @@ def training_evaluation(
   num_played = episodes[weights > 0].sum() * _shares(rows, names)
   scores = {}
   for name, number in zip(names, num_played, strict=True):
-    played = max(int(number), 1)
+    played = max(round(number), 1)
     success = np.array([row.values.get(name, math.nan) for row in rows])
     has = np.isfinite(success) & (weights > 0)
     if not has.any():

@@ -414,7 +414,7 @@ class FullContextTest(EndpointTestCase, parameterized.TestCase):
     self.assertEqual(score.statuses, {"agent_context_limit": 1, "completed": 1})
 
   async def test_for_every_first_request_ends_the_evaluation(self):
-    """Which is no success of 0 %: the model was not asked."""
+    """A success of 0 % would be none of the model's, which was not asked."""
     full = "Context size has been exceeded."
     with self.assertRaisesRegex(ConfigError, f"none of 2 episodes.*{full}"):
       await self.score(lambda body: refusal(400, full))
