@@ -13,7 +13,7 @@ is `none`). Evaluations count what truly succeeded.
 from configs import arms, quickstart
 from configs.experiment import ExperimentPlan
 
-_ALTERED = "studies.altered_spreads:altered_group_advantage"
+ALTERED = "studies.altered_spreads:altered_group_advantage"
 _PLAIN = {"advantage.task_center": False, "advantage.task_scale": False}
 
 
@@ -65,7 +65,7 @@ def get_config(arm: str = "norm"):
   """`arm` is the text after the colon on the command line."""
   c = quickstart.get_config()
   c.name = "spreads"
-  c.advantage.update(keep="all", estimator=_ALTERED)
+  c.advantage.update(keep="all", estimator=ALTERED)
   c.train.steps = 12  # in WebShop's mid-rise; DBBench is at its ceiling by then
   c.evaluation.update(num_tasks=512, num_untrained=4)
   return arms.apply_arm(c, ARMS, arm)
