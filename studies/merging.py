@@ -1,8 +1,7 @@
 r"""Merges the experts of a sweep, and scores the merges as the sweep's runs.
 
   python -m launch.sweep --folder=sweeps/merging --seeds=5 \
-    --ablation=configs/ablations/one_policy_for_two.py \
-    --arms=both,rl_without_dbbench,rl_without_webshop
+    --ablation=configs/ablations/one_policy_for_two.py
   python -m studies.merging --sweep=sweeps/merging
   python -m launch.report sweeps/merging sweeps/merging/merges/finals.csv
 
