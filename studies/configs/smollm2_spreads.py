@@ -47,5 +47,11 @@ def get_config(arm: str = "norm_small"):
   c.advantage.update(keep="all", estimator=spreads.ALTERED)
   c.admission.update(groups_per_step=12, max_concurrent_groups=12)
   c.queue.max_groups = 12
-  c.evaluation.update(every=0, num_tasks=32, num_sampled=16)
+  c.evaluation.update(
+    every=0,
+    num_tasks_during=64,
+    num_sampled_during=64,
+    num_tasks=32,
+    num_sampled=16,
+  )
   return arms.apply_arm(c, ARMS, arm)
