@@ -177,6 +177,24 @@ def test_sentences_about_collapse_are_those_of_the_evidence():
   assert len(others) == 1
 
 
+def test_the_table_of_learning_rates_is_that_of_the_evidence():
+  with (STUDIES / "evidence/learning_rates.csv").open(encoding="utf-8") as file:
+    found = [
+      row
+      for row in csv.DictReader(file)
+      if (row["mode"], row["stage"]) == ("greedy", "rl")
+    ]
+  page = (STUDIES / "experiments.md").read_text("utf-8")
+  for name in ("AgentRL", "GSPO", "CISPO", "RLOO"):
+    cells = [name]
+    for suffix in ("_slow", "", "_fast"):
+      arm = f"{name.lower()}{suffix}"
+      scores = [float(row["success"]) for row in found if row["arm"] == arm]
+      assert len(scores) == 4, arm  # two tasks, two seeds
+      cells.append(f"{100 * sum(scores) / 4:.1f}")
+    assert f"| {' | '.join(cells)} |" in page
+
+
 def test_the_cost_of_all_comparisons_is_that_of_the_evidence():
   costs = read_costs(STUDIES / "evidence" / "costs.csv").values()
   cells, hours = (sum(each) for each in zip(*costs, strict=True))
