@@ -472,7 +472,12 @@ def _report(
   mask_BT = micro_batch.batch.mask
   log_ratio_BT = jax.lax.stop_gradient(log_ratio_BT)
   moved_BT = jnp.expm1(log_ratio_BT)
-  if config.surrogate == "gmpo":  # its bounds are in nats
+  if config.surrogate in ("gspo", "gspo_token"):  # bounds of the sequence's
+    sequence_BT = losses.sequence_log_ratio(
+      log_ratio_BT, mask_BT, **sequences_of(micro_batch.batch), average=True
+    )
+    moved_BT = jnp.expm1(sequence_BT)
+  elif config.surrogate == "gmpo":  # its bounds are in nats
     moved_BT = log_ratio_BT
   elif config.surrogate in _DIVERGENCES:  # and these of the probability
     moved_BT = losses.binary_divergence(

@@ -16,6 +16,7 @@ from agentrl_jax.train.learner import OptimizerConfig, make_optimizer
 from agentrl_jax.train.objective import (
   batch_loss,
   policy_objective,
+  sequences_of,
   supervised_objective,
 )
 from agentrl_jax.train.token_logprobs import chunk_of, token_logprobs
@@ -123,7 +124,11 @@ class BatchLossTest(parameterized.TestCase):
       mask, self.logprob - self.micro_batch.batch.behavior_logprob, 0
     )
     policy = np.exp(np.where(mask, self.logprob, 0))
+    sequence = losses.sequence_log_ratio(
+      log_ratio, mask, **sequences_of(self.micro_batch.batch), average=True
+    )
     for surrogate, moved in {
+      "gspo": np.expm1(sequence),
       "reinforce": np.expm1(log_ratio),
       "gmpo": log_ratio,
       "dppo_tv": policy - policy / np.exp(log_ratio),
