@@ -472,7 +472,7 @@ def _report(
   mask_BT = micro_batch.batch.mask
   log_ratio_BT = jax.lax.stop_gradient(log_ratio_BT)
   moved_BT = jnp.expm1(log_ratio_BT)
-  if config.surrogate in ("gspo", "gspo_token"):  # bounds of the sequence's
+  if config.surrogate in ("gspo", "gspo_token"):  # bounds of sequences
     sequence_BT = losses.sequence_log_ratio(
       log_ratio_BT, mask_BT, **sequences_of(micro_batch.batch), average=True
     )

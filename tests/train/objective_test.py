@@ -129,6 +129,7 @@ class BatchLossTest(parameterized.TestCase):
     )
     for surrogate, moved in {
       "gspo": np.expm1(sequence),
+      "gspo_token": np.expm1(sequence),
       "reinforce": np.expm1(log_ratio),
       "gmpo": log_ratio,
       "dppo_tv": policy - policy / np.exp(log_ratio),
