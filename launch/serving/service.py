@@ -104,6 +104,7 @@ def serve(
         running,
         deadline_s=settings.waits.answer_timeout_s,
         compile_timeout_s=settings.http.compile_timeout_s,
+        max_grammars=None,
       ),
       settle=lambda: None,  # publishing here is serving
       report=EngineMetrics(running).report,

@@ -7,6 +7,7 @@ Invariants:
 - A slow grammar does not hold up fast ones: each gets a short try first, and
   only those that fail it queue for the long try.
 - A grammar that was refused is refused at once when it comes again.
+- However many requests have one grammar, it waits and is compiled once.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import concurrent.futures
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from agentrl_jax.data.chat.call_grammar import VALIDATE
 from agentrl_jax.data.grammar.grammars import Grammars
@@ -24,7 +25,7 @@ from agentrl_jax.errors import ServerFull
 
 COMPILE_S = 1.0  # CPU seconds, the default budget
 _SHORT_S = 0.1  # CPU seconds of the first try
-_MAX_WAITING = 64  # grammars
+MAX_WAITING = 64  # grammars of clients that may be anyone's
 _MAX_REFUSED = 4096  # grammars whose refusal is remembered
 
 
@@ -86,6 +87,14 @@ class GrammarValidator:
     return str(self._tries.check(1, grammar) if reason is None else reason)
 
 
+class _Waiting:
+  """A grammar that waits to be compiled, and its requests."""
+
+  def __init__(self):
+    self.turn = asyncio.Lock()  # is held by the request that compiles it
+    self.num_requests = 0
+
+
 class GrammarCompiler:
   """Compiles grammars before the engine needs them."""
 
@@ -93,11 +102,13 @@ class GrammarCompiler:
     self,
     grammars: Callable[[], Grammars | None],
     compile_timeout_s: float = COMPILE_S,
+    max_waiting: int | None = MAX_WAITING,
   ):
-    self._grammars = grammars
+    """`max_waiting` grammars may wait, or any number."""
+    self._grammars, self._max_waiting = grammars, max_waiting
     self._tries = _Tries(self._processes, compile_timeout_s, compiled=True)
     self._started: list[GrammarProcess] = []
-    self._num_waiting = 0
+    self._waiting: dict[str, _Waiting] = {}  # by grammar
     # One thread for each kind of try, and one that compiles in this process.
     self._threads = tuple(
       concurrent.futures.ThreadPoolExecutor(1, f"grammars-{name}")
@@ -113,20 +124,34 @@ class GrammarCompiler:
     grammars = self._grammars()
     if grammars is None or grammars.has(grammar):
       return
-    if self._num_waiting >= _MAX_WAITING:
-      raise ServerFull(
-        f"{self._num_waiting} grammars wait to be compiled, and no more may "
-        "wait; try again later"
-      )
-    self._num_waiting += 1
     run = asyncio.get_running_loop().run_in_executor
-    try:
+    async with self._turn(grammar):
+      if grammars.has(grammar):
+        return
       reason = await run(self._threads[0], self._tries.check, 0, grammar)
       if reason is None:
         await run(self._threads[1], self._tries.check, 1, grammar)
       await run(self._threads[2], grammars.check, grammar)
+
+  @contextlib.asynccontextmanager
+  async def _turn(self, grammar: str) -> AsyncIterator[None]:
+    """Waits until no other request compiles the grammar."""
+    if grammar not in self._waiting:
+      if len(self._waiting) == self._max_waiting:
+        raise ServerFull(
+          f"{self._max_waiting} grammars wait to be compiled, and no more may "
+          "wait; try again later"
+        )
+      self._waiting[grammar] = _Waiting()
+    waiting = self._waiting[grammar]
+    waiting.num_requests += 1
+    try:
+      async with waiting.turn:
+        yield
     finally:
-      self._num_waiting -= 1
+      waiting.num_requests -= 1
+      if not waiting.num_requests:
+        del self._waiting[grammar]
 
   def _processes(self) -> Sequence[GrammarProcess]:
     grammars = self._grammars()

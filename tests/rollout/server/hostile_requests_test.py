@@ -112,11 +112,32 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
   async def test_hanging_up_frees_everything(self):
     hostile = asyncio.create_task(self.form(ENDLESS["divisors"]))
     compiler = self.served.generator._compiler
-    await until(lambda: compiler._num_waiting)
+    await until(lambda: compiler._waiting)
     hostile.cancel()
     await asyncio.wait([hostile])
     await until(lambda: not self.served.api.num_calls)
-    self.assertEqual(compiler._num_waiting, 0)
+    self.assertFalse(compiler._waiting)
+
+  async def test_one_form_of_many_requests_is_compiled_once(self):
+    compiler = self.served.generator._compiler
+    compiler._max_waiting = 1
+    checks = self.enterContext(
+      unittest.mock.patch.object(
+        compiler._tries, "check", wraps=compiler._tries.check
+      )
+    )
+    form = {"type": "integer", "minimum": 3}
+    await asyncio.gather(*(self.form(form) for _ in range(8)))
+    self.assertEqual(checks.call_count, 1)
+
+  async def test_more_forms_than_may_wait(self):
+    self.served.generator._compiler._max_waiting = 1
+    hostile = asyncio.create_task(self.form(ENDLESS["divisors"]))
+    await until(lambda: self.served.generator._compiler._waiting)
+    with self.assertRaisesRegex(openai.RateLimitError, "1 grammars wait"):
+      await self.form({"type": "integer", "minimum": 4})
+    hostile.cancel()
+    await asyncio.wait([hostile])
 
   @pytest.mark.slow
   async def test_a_prompt_is_refused_by_its_length(self):
