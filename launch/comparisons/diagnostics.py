@@ -62,6 +62,9 @@ METRICS = {
   f"policy/effective_sample_size{_OLDER}": Diagnostic(
     "sample size, older", "effective, share of policy slot 1's tokens"
   ),
+  "policy/ratio_outside_clip": Diagnostic(
+    "outside the clip", "share of tokens (of sequences, in GSPO)"
+  ),
   _SHARE: Diagnostic(
     "tokens, older", "share of trained tokens of policy slot 1"
   ),

@@ -1,21 +1,24 @@
 """Every arm of every ablation changes what it says, to something there is."""
 
 import importlib
+import pathlib
 import pkgutil
+import tempfile
 
 from absl.testing import parameterized
 
 import configs.ablations
+import studies.configs
 from configs.base import flat_keys
 from launch.config.settings import read_settings
+from tests.launch.export_test import write_model
 
 
 def _cases():
-  folder = configs.ablations
-  for found in pkgutil.walk_packages(folder.__path__, f"{folder.__name__}."):
-    if not found.ispkg:
+  for folder in (configs.ablations, studies.configs):
+    for found in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
       module = importlib.import_module(found.name)
-      for arm in module.ARMS:
+      for arm in getattr(module, "ARMS", ()):
         yield f"{found.name.rpartition('.')[2]}_{arm}", module, arm
 
 
@@ -28,14 +31,22 @@ def _flat(config):
 class AblationsTest(parameterized.TestCase):
   @parameterized.named_parameters(*_cases())
   def test_changes_only_what_it_names(self, module, arm):
-    baseline = _flat(module.get_config(next(iter(module.ARMS))))
-    changed = _flat(module.get_config(arm))
+    first = next(iter(module.ARMS))
+    changed, baseline = (_flat(module.get_config(name)) for name in (arm, first))
     changes = dict(flat_keys(module.ARMS[arm]))
+    left = dict(flat_keys(module.ARMS[first])).keys() - changes.keys()
+    for key in left:
+      del changed[key], baseline[key]
     self.assertEqual(changed, baseline | changes)
 
   @parameterized.named_parameters(*_cases())
   def test_asks_for_what_exists(self, module, arm):
-    read_settings(module.get_config(arm))
+    config = module.get_config(arm)
+    if config.pretrained.path:  # a published model, whose place one is put in
+      folder = self.enter_context(tempfile.TemporaryDirectory())
+      config.pretrained.path = str(pathlib.Path(folder) / "model")
+      write_model(pathlib.Path(config.pretrained.path))
+    read_settings(config)
 
   def test_runs_of_different_arms_have_different_folders(self):
     names = [module.get_config(arm).name for _, module, arm in _cases()]

@@ -14,6 +14,7 @@ import asyncio
 import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -87,12 +88,13 @@ class GrammarValidator:
     return str(self._tries.check(1, grammar) if reason is None else reason)
 
 
+@dataclasses.dataclass
 class _Waiting:
   """A grammar that waits to be compiled, and its requests."""
 
-  def __init__(self):
-    self.turn = asyncio.Lock()  # is held by the request that compiles it
-    self.num_requests = 0
+  # Is held by the request that compiles it.
+  turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+  num_requests: int = 0
 
 
 class GrammarCompiler:
