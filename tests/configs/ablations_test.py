@@ -32,7 +32,8 @@ class AblationsTest(parameterized.TestCase):
   @parameterized.named_parameters(*_cases())
   def test_changes_only_what_it_names(self, module, arm):
     first = next(iter(module.ARMS))
-    changed, baseline = (_flat(module.get_config(name)) for name in (arm, first))
+    changed = _flat(module.get_config(arm))
+    baseline = _flat(module.get_config(first))
     changes = dict(flat_keys(module.ARMS[arm]))
     left = dict(flat_keys(module.ARMS[first])).keys() - changes.keys()
     for key in left:
