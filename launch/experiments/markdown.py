@@ -3,7 +3,7 @@
 A page has a block per table, which one command makes again from the numbers
 that are kept beside it; a test compares them:
 
-  <!-- finals: evidence/agentrl.csv rl greedy -->
+  <!-- finals: evidence/cross_policy.csv rl greedy -->
   <!-- end -->
 
 `finals` are levels and differences after a stage; `rises` are the scores of
@@ -22,7 +22,7 @@ between sums of arms and between stages (`finals.contrasts`), one a line:
 
 `diagnostics` are means over the updates of runs, and their cost:
 
-  <!-- diagnostics: evidence/agentrl_diagnostics.csv -->
+  <!-- diagnostics: evidence/cross_policy_diagnostics.csv -->
   <!-- end -->
 
 `measured` are what commands measured or simulated (`launch.reports.measured`),
