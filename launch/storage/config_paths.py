@@ -115,6 +115,15 @@ def kept_digest(root: pathlib.Path) -> str | None:
   return _kept(root).get(MODEL)
 
 
+def paths_of(
+  config: ml_collections.ConfigDict,
+) -> Iterator[tuple[str, list[str]]]:
+  """Yields the keys whose files are read in this process, and their paths."""
+  for key, value in _values(config):
+    texts = value if isinstance(value, list | tuple) else [value]
+    yield key, [path for text in texts for path in _paths_in(text, key)]
+
+
 def same_place(key: str, old: Any, new: Any, root: pathlib.Path) -> bool:
   """True for a path of the run at `root` and another text for the same file."""
   if not _is_path(key) or not (old and new):
@@ -174,7 +183,11 @@ def _absolute(value: Any, key: str) -> Any:
 def _exist(value: Any, key: str) -> bool:
   if isinstance(value, list | tuple):
     return all(_exist(each, key) for each in value)
-  return all(os.path.exists(part) for part in _parts(value, key)[::2] if part)
+  return all(map(os.path.exists, _paths_in(value, key)))
+
+
+def _paths_in(text: str, key: str) -> list[str]:
+  return [part for part in _parts(text, key)[::2] if part]
 
 
 def _parts(text: str, key: str) -> list[str]:

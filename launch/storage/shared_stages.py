@@ -14,7 +14,7 @@ import json
 import pathlib
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -24,6 +24,7 @@ from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from configs.base import flat_keys
+from launch.storage.config_paths import paths_of
 from launch.storage.lock import held
 
 RECORD = "shared.json"
@@ -122,7 +123,22 @@ def _digests(config: ml_collections.ConfigDict) -> dict[str, str]:
     found["warm_start.chats"] = _digest(config.warm_start.chats)
   if pathlib.Path(config.chat.template).is_file():  # else one that has a name
     found["chat.template"] = _digest(config.chat.template)
+  played = environment_keys(config)
+  for key, paths in paths_of(config):
+    if key in played and not key.endswith(".cache"):  # that a run writes
+      found[f"{key}: files"] = _stamp(paths)
   return found
+
+
+def _stamp(paths: Sequence[str]) -> str:
+  """Hashes the names, sizes and times of files, which may be large."""
+  digest = hashlib.sha256()
+  for root in map(pathlib.Path, paths):
+    within = [path for path in root.rglob("*") if not path.is_symlink()]
+    for path in filter(pathlib.Path.is_file, (root, *sorted(within))):
+      stat, name = path.stat(), path.relative_to(root)
+      digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+  return digest.hexdigest()
 
 
 def _digest(path: str) -> str:

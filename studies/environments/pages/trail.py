@@ -51,8 +51,3 @@ class Trail:
 def question(page: int, num_steps: int) -> str:
   """Returns the text that asks to follow some links from a page."""
   return f"Follow {num_steps} from {page}."
-
-
-def has_page(page: object) -> bool:
-  """Checks that there is a page of this number."""
-  return type(page) is int and FIRST <= page <= LAST

@@ -104,6 +104,25 @@ class SharedStagesTest(absltest.TestCase):
       found.append(shared_keys(config))
     self.assertNotEqual(*found)
 
+  def test_other_tasks_in_the_same_files_share_no_stages(self):
+    config = tiny.get_config()
+    config.tasks.names = ("dbbench",)
+    folder = self.root / "tasks"
+    folder.mkdir()
+    file = folder / "train.jsonl"
+    for source in (folder, file):
+      config.environments.dbbench.options.source = str(source)
+      found = []
+      for text in ("one", "another", "another"):
+        if not file.exists() or file.read_text() != text:
+          file.write_text(text)
+        found.append(shared_keys(config))
+      self.assertNotEqual(found[0], found[1])
+      self.assertEqual(found[1], found[2])
+      config.tasks.names = ("arithmetic",)  # files of no task that is played
+      self.assertFalse([key for key in shared_keys(config) if ": files" in key])
+      config.tasks.names = ("dbbench",)
+
   def test_tasks_that_are_held_out_have_demonstrations_of_their_own(self):
     """Evaluations during RL have none of theirs, so all are demonstrated."""
     config = tiny.get_config()
