@@ -164,7 +164,7 @@ def verdict(comparison: Comparison | None, player: str) -> str:
     elif each.high < 0:
       place = "short of"
     else:
-      place = "level with"
+      place = "within the error of"
     parts.append(
       f"{task} ended {place} {player} "
       f"({numbers.points(each.difference)} points)"

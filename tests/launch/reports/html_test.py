@@ -88,7 +88,7 @@ class HeadlineTest(unittest.TestCase):
         self.assertEqual("within the error" in said, "moved" in claim)
 
   def test_the_expert_is_beaten_only_beyond_the_interval(self):
-    for rate, place in ((0.8, "beyond"), (0.2, "short of"), (0.52, "level")):
+    for rate, place in ((0.8, "beyond"), (0.2, "short of"), (0.52, "within")):
       evaluations = self.with_rl(rate).evaluations
       expert = Evaluation("expert", "greedy", evaluations[0].tasks)
       summary = synthetic_run.summary_of(*evaluations, expert)
@@ -146,7 +146,7 @@ class PageTest(unittest.TestCase):
 
   def test_shows_players_beside_the_policy(self):
     for shown in (
-      "webshop ended level with the scripted baseline (−5.0 points)",
+      "webshop ended within the error of the scripted baseline (−5.0 points)",
       "dbbench ended beyond the scripted baseline (+63.0 points)",
       "dbbench ended short of the error-free expert (−25.0 points)",
     ):
