@@ -87,6 +87,18 @@ def costs_of(rows: Sequence[Row]) -> dict[str, list[float]]:
   }
 
 
+def counted(rows: Sequence[Row], name: str) -> float:
+  """Returns what a counter has counted in all starts of a run.
+
+  Each start counts from 0, so a counter that has fallen has begun again.
+  """
+  values = [0.0, *(row.values[name] for row in rows if name in row.values)]
+  return sum(
+    now - before if now >= before else now
+    for before, now in itertools.pairwise(values)
+  )
+
+
 def smoothed(
   run: Run, metrics: Sequence[str], cost: str, stage: str = RL
 ) -> tuple[np.ndarray, np.ndarray] | None:

@@ -13,7 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import Row
-from launch.comparisons.bands import MINUTES, TOKENS, costs_of, smoothed
+from launch.comparisons.bands import (
+  MINUTES,
+  TOKENS,
+  costs_of,
+  counted,
+  smoothed,
+)
 from launch.comparisons.runs import Arm, Run
 from launch.reports.curves import (
   COLLAPSED,
@@ -34,6 +40,7 @@ _AFTER_FIRST = "minutes after the first update"
 _TURNS = "trained turns"
 _LAST_TURNS = "turns at the end"
 ALARM = "updates before the alarm"
+_AGES = "staleness/groups/"
 _SHARE = f"policy/share_of_tokens{_OLDER}"
 
 
@@ -138,7 +145,7 @@ def _of_run(run: Run) -> dict[str, float]:
   values = {name: _mean(rows, name) for name in (*METRICS, *sorted(of_tasks))}
   if not values[_SHARE]:  # of an older version nothing is known
     values = {k: v for k, v in values.items() if not k.endswith(_OLDER)}
-  values[STALENESS_MEAN] = rows[-1].values.get(STALENESS_MEAN, math.nan)
+  values[STALENESS_MEAN] = _staleness(rows)
   values[TOKENS] = costs[TOKENS][-1] / 1000
   if "batch/turns" in rows[-1].values:  # of older runs it is unknown
     values[_TURNS] = (
@@ -150,6 +157,18 @@ def _of_run(run: Run) -> dict[str, float]:
   values[_AFTER_FIRST] = costs[MINUTES][-1] - costs[MINUTES][0]
   values["hours"] = run.hours or math.nan
   return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _staleness(rows: Sequence[Row]) -> float:
+  """Returns the mean age of all groups, of all starts of a run."""
+  names = {name for row in rows for name in row.values}
+  groups = {
+    int(name.removeprefix(_AGES)): counted(rows, name)
+    for name in names
+    if name.startswith(_AGES)
+  }
+  total = sum(age * number for age, number in groups.items())
+  return total / sum(groups.values()) if any(groups.values()) else math.nan
 
 
 def _alarms(

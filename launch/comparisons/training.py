@@ -18,7 +18,13 @@ import numpy as np
 
 from agentrl_jax.controller.evaluation import wilson_interval
 from agentrl_jax.metrics import Row
-from launch.comparisons.bands import EPISODES, MINUTES, TOKENS, costs_of
+from launch.comparisons.bands import (
+  EPISODES,
+  MINUTES,
+  TOKENS,
+  costs_of,
+  counted,
+)
 from launch.comparisons.runs import Arm, Run
 from launch.reports.curves import RL, SUCCESS
 from launch.reports.summary import TRAINING, Evaluation, Score
@@ -107,7 +113,8 @@ def training_evaluation(
 
 def _shares(rows: Sequence[Row], names: Sequence[str]) -> np.ndarray:
   """Returns each task's share of the finished episodes; equal if unknown."""
-  last = rows[-1].values
-  found = [last.get(f"{_FINISHED}/{n.partition('/')[2]}", 0.0) for n in names]
-  weights = np.array(found if all(found) else [1.0] * len(names))
+  found = [
+    counted(rows, f"{_FINISHED}/{name.partition('/')[2]}") for name in names
+  ]
+  weights = np.array(found if any(found) else [1.0] * len(names))
   return weights / weights.sum()

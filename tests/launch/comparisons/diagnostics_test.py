@@ -70,6 +70,17 @@ class DiagnosticsTest(absltest.TestCase):
     self.assertEqual(found["policy/mutual_information"], 1.0)
     self.assertAlmostEqual(found["reward/group_std"], 0.3)
 
+  def test_staleness_is_of_the_groups_of_all_starts(self):
+    ages = ((4, 0), (6, 2), (1, 1))  # of 0 and of 3 updates; resumed once
+    updates = [
+      {"staleness/groups/0": float(fresh), "staleness/groups/3": float(old)}
+      for fresh, old in ages
+    ]
+    arms = [Arm("a", {}, {0: a_run_of(updates)})]
+    self.assertAlmostEqual(
+      diagnostics(arms)["a"][0]["staleness/mean"], 3 * 3 / 10
+    )
+
   def test_an_alarm_that_was_never_raised_is_later_than_the_last_update(self):
     def run(*collapsed):
       return a_run_of([{"reward/collapsed": float(x)} for x in collapsed])

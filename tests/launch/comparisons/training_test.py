@@ -75,6 +75,17 @@ class TrainingTest(parameterized.TestCase):
     tasks = training_evaluation(run, EPISODES, 20.0).tasks
     self.assertEqual((tasks["rare"].n, tasks["sums"].n), (3, 17))
 
+  def test_a_resumed_run_counts_the_episodes_of_all_its_starts(self):
+    run = a_run([0.5] * 4)
+    counts = ((26, 4), (52, 8), (26, 0), (52, 0))  # resumed after two updates
+    for row, (sums, rare) in zip(run.rows, counts, strict=True):
+      row.values.update(
+        {"success/rare": 0.5, "rollout/finished/rare": float(rare)}
+        | {"rollout/finished/sums": float(sums)}
+      )
+    tasks = training_evaluation(run, EPISODES, 40.0).tasks
+    self.assertEqual((tasks["rare"].n, tasks["sums"].n), (3, 37))
+
   def test_twice_the_tokens_per_update_are_no_faster_learning(self):
     """An arm that learns by tokens, and spends twice as many an update."""
     learns = np.linspace(0, 0.9, 10)
