@@ -22,6 +22,12 @@ def split_term(term: str) -> tuple[str, str, str]:
   return arm, stage, task
 
 
+def _normal(side: str) -> list[tuple[str, str, str]]:
+  """Returns the terms of a side, in one order and with their stages."""
+  terms = map(split_term, side.split(" + "))
+  return sorted((arm, stage or "rl", task) for arm, stage, task in terms)
+
+
 @dataclasses.dataclass(frozen=True)
 class Contrast:
   """Two sides of a difference, `after` - `before`.
@@ -41,7 +47,7 @@ class Contrast:
       raise ConfigError(
         f"the plan's contrast {text!r} must be two arms as `after - before`"
       )
-    if after == before:
+    if _normal(after) == _normal(before):
       raise ConfigError(
         f"the plan's contrast {text!r} is of {after} with itself: name two arms"
       )

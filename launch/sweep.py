@@ -197,7 +197,7 @@ def _experiment_lines(plan: SweepPlan, folder: pathlib.Path) -> list[str]:
   configs = load_configs(plan, folder, cells)
   require_plan(experiment, configs)
   return [
-    *plan_lines(experiment, len(configs[cells[0]].tasks.names)),
+    *plan_lines(experiment, configs),
     *start_lines(experiment, plan, configs),
   ]
 

@@ -235,6 +235,20 @@ def _scores(arm: Arm, stage: str, mode: str) -> dict[int, Scores]:
   }
 
 
+def missing_lines(arms: Sequence[Arm], stage: str, mode: str) -> list[str]:
+  """Says which seeds lack a task that other seeds of their arm have."""
+  lines = []
+  for arm in arms:
+    seeds = _scores(arm, stage, mode)
+    every = dict.fromkeys(task for scores in seeds.values() for task in scores)
+    for seed, scores in seeds.items():
+      if lacks := [task for task in every if task not in scores]:
+        lines.append(
+          f"seed {seed} of {arm.name} has no {mode} score of {', '.join(lacks)}"
+        )
+  return lines
+
+
 def _rise(before: Share, after: Share) -> Share:
   return Share(
     after.success - before.success,

@@ -27,6 +27,7 @@ from launch.comparisons.finals import (
   Tests,
   against,
   finals,
+  missing_lines,
 )
 from launch.comparisons.forest import Forest
 from launch.comparisons.plots import FIRST, forests, make_plots
@@ -251,6 +252,11 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
       "hardly any difference can be shown."
     )
   sentences += _unequal_ends(arms)
+  sentences += [
+    f"{line}, so that the arm has none in these tables."
+    for mode in MODES
+    for line in missing_lines(arms, RL, mode)
+  ]
   refilled = [
     arm.name
     for arm in arms

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import ml_collections
 
+from agentrl_jax.errors import ConfigError
 from configs.experiment import SAMPLED, Contrast, ExperimentPlan
-from launch.comparisons.finals import contrasts
+from launch.comparisons.finals import contrasts, missing_lines
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import PairedDifference
 from launch.comparisons.training import with_training
@@ -211,15 +212,21 @@ def _difference(
   if missing:
     return f"not measured: {', '.join(sorted(missing))} was not run"
   pair = (sides.after, sides.before)
-  changes = contrasts(arms, plan.stage, plan.mode, [pair])
+  # Other arms may have other tasks, and would take away the mean of these.
+  compared = [arm for arm in arms if arm.name in sides.arms]
+  try:
+    changes = contrasts(compared, plan.stage, plan.mode, [pair])
+  except ConfigError as error:
+    return f"not measured: {error}"
   tests = changes[0].tasks if changes else {}
   found = tests[plan.task].paired if plan.task in tests else None
   if found is None and len(tests) == 1 == _num_tasks(arms):
     found = next(iter(tests.values())).paired  # the mean of one task
   if found is None:
-    return (
-      f"not measured: no seed has been evaluated {plan.mode} on {plan.task} on "
-      "both sides"
+    missing_tasks = missing_lines(compared, plan.stage, plan.mode)
+    return "not measured: " + (
+      "; ".join(missing_tasks)
+      or f"no seed has been evaluated {plan.mode} on {plan.task} on both sides"
     )
   if found.n < 2:
     return f"{numbers.points(found.mean)} points with 1 seed: no verdict"

@@ -7,12 +7,17 @@ success a half: the worst case.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
-from configs.experiment import MOST_SEEDS, Contrast, ExperimentPlan
+from configs.experiment import (
+  MOST_SEEDS,
+  Contrast,
+  ExperimentPlan,
+  split_term,
+)
 from launch.comparisons.finals import MEAN
 from launch.comparisons.statistics import (
   binomial_spread,
@@ -73,17 +78,40 @@ def require_plan(plan: ExperimentPlan, configs: Configs) -> None:
       f"the plan's task {plan.task!r} is neither {MEAN!r} nor one of "
       f"{', '.join(sorted(tasks))}{suggestion(plan.task, tasks)}"
     )
-  equal = configs_that_are_equal(configs)
+  seen: dict[frozenset[str], str] = {}
   for text in (*plan.contrasts, *plan.controls):
     _require_terms(text, tasks)
-  for text in plan.contrasts:
+    _require_tasks(plan.task, text, of_arms)
     sides = Contrast.parse(text)
-    if frozenset(sides.arms) in equal:
+    other = seen.setdefault(frozenset((sides.after, sides.before)), text)
+    if other != text:
       raise ConfigError(
-        f"the plan's contrast {text} is of two arms with the same config, "
-        "which can show nothing: change an arm, or name it in controls"
+        f"the plan has {other} and {text}, which are one difference: choose one"
       )
-  _require_power(plan, max(len(c.tasks.names) for c in of_arms.values()))
+  equal = configs_that_are_equal(configs)
+  for text in plan.contrasts:
+    _require_difference(text, equal)
+  _require_power(plan, num_environments(configs))
+
+
+def num_environments(configs: Configs) -> int:
+  """Returns the most tasks that the mean of an arm is of."""
+  return max(len(config.tasks.names) for config in configs.values())
+
+
+def _require_difference(text: str, equal: Collection[frozenset[str]]) -> None:
+  """Refuses a contrast of two sides that cannot differ."""
+  sides = Contrast.parse(text)
+  if {stage for _, stage, _ in sides.terms} == {"warm_start"}:
+    raise ConfigError(
+      f"the plan's contrast {text} is of two warm starts, before the arms "
+      "differ: leave out one @warm_start"
+    )
+  if frozenset(sides.arms) in equal:
+    raise ConfigError(
+      f"the plan's contrast {text} is of two arms with the same config, "
+      "which can show nothing: change an arm, or name it in controls"
+    )
 
 
 def _require_terms(text: str, tasks: set[str]) -> None:
@@ -95,6 +123,39 @@ def _require_terms(text: str, tasks: set[str]) -> None:
           f"the plan's contrast {text}: {name!r} is not one of "
           f"{', '.join(sorted(allowed))}{suggestion(name, allowed)}"
         )
+
+
+def _require_tasks(
+  of_plan: str,
+  text: str,
+  of_arms: Mapping[str, ml_collections.ConfigDict],
+) -> None:
+  """Refuses sides that do not both have the plan's task."""
+  sides = Contrast.parse(text)
+  known = []
+  for side in (sides.after, sides.before):
+    tasks = [
+      name
+      for arm, _, task in map(split_term, side.split(" + "))
+      for name in ([task] if task else of_arms[arm].tasks.names)
+    ]
+    if twice := sorted({name for name in tasks if tasks.count(name) > 1}):
+      raise ConfigError(
+        f"the plan's contrast {text}: two arms of {side} have "
+        f"{', '.join(twice)}, and a sum has each task of one arm: write "
+        "arm/task"
+      )
+    known.append(set(tasks))
+  after, before = known
+  has_mean = after == before and (
+    len(after) > 1 or all(len(c.tasks.names) == 1 for c in of_arms.values())
+  )
+  if not (has_mean if of_plan == MEAN else of_plan in after & before):
+    raise ConfigError(
+      f"the plan judges {of_plan}, and in its contrast {text} one side is of "
+      f"{', '.join(sorted(after))} and the other of "
+      f"{', '.join(sorted(before))}: both must have what is judged"
+    )
 
 
 def _require_power(plan: ExperimentPlan, num_environments: int) -> None:
@@ -119,9 +180,9 @@ def _require_power(plan: ExperimentPlan, num_environments: int) -> None:
   )
 
 
-def plan_lines(plan: ExperimentPlan, num_environments: int) -> list[str]:
+def plan_lines(plan: ExperimentPlan, configs: Configs) -> list[str]:
   """Says what the plan asks, and with which power."""
-  noise = noise_of(plan, num_environments)
+  noise = noise_of(plan, num_environments(configs))
   tests = f"{len(plan.contrasts)} contrast{'s' * (len(plan.contrasts) > 1)}"
   looks = f"{plan.looks} look{'s' * (plan.looks > 1)}"
   return [

@@ -57,8 +57,8 @@ def require_same_configs(
   """Refuses an arm whose config is not that of its cells that have begun.
 
   Its keys may be the same: what else `get_config` does may have changed.
-  Updates may be added, and so may keys that a later version of the framework
-  has.
+  Updates may be added, and none taken away; so may keys that a later version of
+  the framework has.
   """
   of_arms = {cell.arm: config for cell, config in configs.items()}
   for path in sorted((folder / "cells").glob("*/config.yaml")):
@@ -66,9 +66,9 @@ def require_same_configs(
     if arm not in of_arms:
       continue
     changed = {
-      key: values
-      for key, values in changed_settings(path, of_arms[arm]).items()
-      if key not in ("seed", STEPS) and values[0] is not None
+      key: (had, has)
+      for key, (had, has) in changed_settings(path, of_arms[arm]).items()
+      if had is not None and key != "seed" and not (key == STEPS and has > had)
     }
     if changed:
       raise ConfigError(

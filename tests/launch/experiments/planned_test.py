@@ -11,6 +11,7 @@ from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
 from launch import report
+from launch.comparisons.page import warnings
 from launch.comparisons.runs import Arm, Run
 from launch.experiments import planned
 from launch.reports.summary import Evaluation, Score
@@ -138,6 +139,42 @@ class JudgeTest(parameterized.TestCase):
     self.assertIn("−20.0 points", second)  # 0.3 and 0.5
     (one,) = planned.judge(a_plan(task="y", contrasts=("a/x - both",)), arms)
     self.assertIn("not measured", one)
+
+  def test_an_arm_with_one_task_more_takes_no_mean_away(self):
+    def of(name, tasks, seeds=range(5)):
+      runs = {}
+      for seed in seeds:
+        scores = {
+          task: Score(512, success=x + seed / 100, low=0, high=1, reward=0)
+          for task, x in tasks.items()
+        }
+        runs[seed] = Run(
+          name="",
+          seed=seed,
+          state=CellState.FINISHED,
+          evaluations=[Evaluation("rl", "greedy", scores)],
+        )
+      return Arm(name, {}, runs)
+
+    arms = [
+      of("full", {"x": 0.5, "y": 0.7}),
+      of("no_norm", {"x": 0.6, "y": 0.8}),
+      of("three", {"x": 0.6, "y": 0.8, "z": 0.1}),
+    ]
+    (verdict,) = planned.judge(a_plan(), arms)
+    self.assertIn("+10.0 points", verdict)
+    lacking = of("no_norm", {"x": 0.6}, seeds=[5])
+    arms[1] = Arm("no_norm", {}, {**arms[1].runs, **lacking.runs})
+    (verdict,) = planned.judge(a_plan(), arms)
+    self.assertIn("seed 5 of no_norm has no greedy score of y", verdict)
+    self.assertIn("seed 5 of no_norm has no greedy", " ".join(warnings(arms)))
+
+  def test_a_contrast_that_cannot_be_read_costs_its_own_verdict(self):
+    plan = a_plan(contrasts=("full + no_norm - full", "no_norm - full"))
+    arms = [arm("full", FULL), arm("no_norm", [s + 10 for s in FULL])]
+    one, other = planned.judge(plan, arms)
+    self.assertIn("not measured: full + no_norm: two of its arms", one)
+    self.assertIn("+10.0 points", other)
 
   def test_controls_that_differ_are_said(self):
     plan = a_plan(controls=("again - full",))

@@ -88,6 +88,42 @@ class PowerTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, sentence):
       power.require_plan(a_plan(**changes), cells)
 
+  @parameterized.parameters(
+    ("a + b - both", "mean", "two arms of a . b have arithmetic, dbbench"),
+    ("a/dbbench - both/dbbench", "mean", "judges mean, and in its .* one side"),
+    ("a/dbbench - both/dbbench", "arithmetic", "judges arithmetic, and in"),
+    ("a/dbbench - both/arithmetic", "mean", "is of dbbench and the other of"),
+    ("a@warm_start - both@warm_start", "mean", "is of two warm starts"),
+    ("a@rl - a", "mean", "of a@rl with itself"),
+  )
+  def test_a_contrast_that_could_never_be_judged(self, text, task, sentence):
+    two = {"tasks.names": ("arithmetic", "dbbench")}
+    cells = cells_of(
+      both=two,
+      a=two | {"loss.clip_high": 0.4},
+      b=two | {"loss.clip_high": 0.5},
+    )
+    power.require_plan(
+      a_plan(seeds=6, contrasts=("a/arithmetic + b/dbbench - both",)), cells
+    )
+    with self.assertRaisesRegex(ConfigError, sentence):
+      power.require_plan(a_plan(seeds=6, contrasts=(text,), task=task), cells)
+
+  def test_a_control_that_is_a_contrast_reversed(self):
+    cells = cells_of(full={}, no_norm={"loss.clip_high": 0.5})
+    with self.assertRaisesRegex(ConfigError, "are one difference"):
+      power.require_plan(a_plan(seeds=6, controls=("full - no_norm",)), cells)
+
+  def test_the_power_that_is_said_is_the_one_that_is_required(self):
+    cells = cells_of(
+      full={"tasks.names": ("arithmetic",)},
+      no_norm={"tasks.names": ("arithmetic", "dbbench")},
+    )
+    plan = a_plan(seeds=6, contrasts=("no_norm/arithmetic - full",))
+    said = power.plan_lines(plan, cells)[-1]
+    percents = 100 * power.power_of(plan, power.noise_of(plan, 2))
+    self.assertIn(f"in {percents:.0f} % of cases", said)
+
   def test_arms_with_the_same_config_may_be_a_control(self):
     cells = cells_of(full={}, again={}, no_norm={"loss.clip_high": 0.5})
     power.require_plan(a_plan(seeds=6, controls=("again - full",)), cells)

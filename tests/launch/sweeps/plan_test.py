@@ -168,6 +168,10 @@ class SameConfigsTest(absltest.TestCase):
     self.require()
     self.require(**{"train.steps": 99})
 
+  def test_updates_may_not_be_taken_away(self):
+    with self.assertRaisesRegex(ConfigError, "train.steps was [0-9]+ and is 1"):
+      self.require(**{"train.steps": 1})
+
   def test_another_config_is_refused_with_both_values(self):
     with self.assertRaisesRegex(
       ConfigError,
