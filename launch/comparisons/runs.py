@@ -20,6 +20,7 @@ from configs.base import flat_keys
 from launch.comparisons import attempts as attempt_files
 from launch.config.command_line import load_config
 from launch.reports.summary import (
+  TRAINING,
   Evaluation,
   Score,
   Summary,
@@ -56,6 +57,7 @@ class Run:
   config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   commit: str = ""  # of a run with a summary, as the next
   hours: float = 0.0  # of all its stages
+  num_extended: int = 0  # times that it was evaluated and then went on
 
   def evaluation(self, stage: str, mode: str) -> Evaluation | None:
     """Returns that evaluation, or None if it has not been made."""
@@ -81,13 +83,17 @@ def read_arms(folders: Sequence[pathlib.Path]) -> list[Arm]:
   grouped into arms, which stand where the first of these runs was named. An arm
   whose seeds are in several folders is one arm. Raises `ConfigError` for a
   folder that is neither, and for two arms of one name.
+
+  Success of training at equal costs is left out of a finals.csv beside others:
+  its budget is that of the arms that it was made of.
   """
   arms: list[Arm] = []
   alone: list[Run] = []
   place = 0  # of the arms of runs that are named one by one
   for folder in folders:
     if folder.suffix == ".csv":
-      arms += read_finals(folder)
+      found = read_finals(folder)
+      arms += found if len(folders) == 1 else map(_without_training, found)
     elif (folder / RECORD).exists():
       arms += _arms_of_sweep(folder)
     elif (folder / CONFIG).exists():
@@ -137,6 +143,7 @@ def read_run(
     config=config,
     commit=str(summary.facts["commit"]) if summary else "",
     hours=summary.total_wall_s / 3600 if summary else 0.0,
+    num_extended=len({p.parent for p in folder.glob("earlier/*/rl_*.json")}),
   )
 
 
@@ -185,6 +192,17 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
     )
     for arm, seeds in scores.items()
   ]
+
+
+def _without_training(arm: Arm) -> Arm:
+  runs = {
+    seed: dataclasses.replace(
+      run,
+      evaluations=[e for e in run.evaluations if e.mode not in TRAINING],
+    )
+    for seed, run in arm.runs.items()
+  }
+  return dataclasses.replace(arm, runs=runs)
 
 
 def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:

@@ -137,6 +137,11 @@ def _arm_and_seed_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
         f"{name} has {finished} finished seeds, and the plan {plan.seeds}"
         + _unfinished(list(runs.values()))
       )
+  if extended := _extended(plan, arms):
+    lines.append(
+      f"{', '.join(extended)} went on after having been evaluated: a further "
+      "look, so its verdict is exploratory"
+    )
   extra = _num_seeds(plan, arms) - plan.seeds
   if extra > 0:
     lines.append(
@@ -144,6 +149,17 @@ def _arm_and_seed_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
       "look, so its verdict is exploratory"
     )
   return lines
+
+
+def _extended(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
+  """Returns the plan's runs that were given more updates after their end."""
+  return [
+    run.name
+    for arm in arms
+    if arm.name in plan.arms
+    for run in arm.runs.values()
+    if run.num_extended
+  ]
 
 
 def _unfinished(runs: Sequence[Run]) -> str:
@@ -196,6 +212,7 @@ def _override_lines(overrides: Sequence[str]) -> list[str]:
 def judge(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
   """Judges the primary outcome, and then the controls."""
   looks = plan.looks + (_num_seeds(plan, arms) > plan.seeds)
+  looks += bool(_extended(plan, arms))
   level = plan.level * plan.looks / looks
   return [
     *(_verdict(plan, text, arms, level) for text in plan.contrasts),

@@ -17,6 +17,7 @@ from launch.comparisons.runs import (
   read_sweeps,
   updates_sentence,
 )
+from launch.reports.summary import TRAINING
 from launch.sweeps.cells import CellState
 from launch.sweeps.plan import SweepPlan, write_record
 from tests.launch.comparisons.report_test import make_run
@@ -50,6 +51,25 @@ def an_arm(*steps):
 
 
 class SourcesTest(unittest.TestCase):
+  def test_training_at_the_costs_of_two_files_is_not_compared(self):
+    """Each file's budget is that of its own arms."""
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    paths = []
+    for name in ("long", "short"):
+      path = root / f"{name}.csv"
+      path.write_text(
+        "arm,seed,state,stage,mode,task,n,success,low,high,reward\n"
+        f'{name},0,finished,rl,"{TRAINING[0]}",sums,64,0.5,0.4,0.6,0.5\n'
+        f"{name},0,finished,rl,greedy,sums,64,0.5,0.4,0.6,0.5\n"
+      )
+      paths.append(path)
+
+    def modes(arms):
+      return {e.mode for arm in arms for e in arm.runs[0].evaluations}
+
+    self.assertEqual(modes(read_arms(paths[:1])), {"greedy", TRAINING[0]})
+    self.assertEqual(modes(read_arms(paths)), {"greedy"})
+
   def test_the_command_makes_the_same_cells(self):
     self.assertEqual(
       command_of(a_plan()),

@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import ConfigError
 from launch import report
 from launch.comparisons.page import warnings
-from launch.comparisons.runs import Arm, Run
+from launch.comparisons.runs import Arm, Run, read_arms
 from launch.experiments import planned
 from launch.reports.summary import Evaluation, Score
 from launch.sweeps.cells import CellState
@@ -90,6 +90,25 @@ class JudgeTest(parameterized.TestCase):
     plan = a_plan(seeds=4)
     (verdict,) = planned.judge(plan, arms)
     self.assertIn("97.5 % interval", verdict)
+
+  def test_more_updates_after_the_end_are_a_further_look(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    write_record(sweep(a_plan()), root, {})
+    for name in ARMS:
+      for seed, success in enumerate(FULL):
+        run = root / "cells" / f"{name}-s{seed}"
+        make_run(run, seed=seed, success=success / 100, n=512)
+    self.assertIn(
+      "(95 % interval", planned.planned(root, read_arms([root])).verdicts[0]
+    )
+    earlier = root / "cells" / "no_norm-s3" / "earlier" / "6"
+    earlier.mkdir(parents=True)
+    (earlier / "summary.json").write_text("{}")  # of a start that was stopped
+    self.assertEqual(read_arms([root])[1].runs[3].num_extended, 0)
+    (earlier / "rl_greedy.json").write_text("{}")
+    found = planned.planned(root, read_arms([root]))
+    self.assertIn("no_norm-s3 went on after having", " ".join(found.deviations))
+    self.assertIn("(97.5 % interval", found.verdicts[0])
 
   def test_two_looks_are_at_half_of_the_seeds_and_at_all(self):
     plan = a_plan(seeds=4, looks=2)
