@@ -31,7 +31,13 @@ from launch.comparisons.finals import (
 )
 from launch.comparisons.forest import Forest
 from launch.comparisons.plots import FIRST, forests, make_plots
-from launch.comparisons.runs import Arm, Run, Sweep, updates_sentence
+from launch.comparisons.runs import (
+  Arm,
+  Run,
+  Sweep,
+  strange_keys,
+  updates_sentence,
+)
 from launch.comparisons.statistics import (
   FEW_SEEDS,
   Estimate,
@@ -250,6 +256,11 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
     sentences.append(
       f"Finished seeds are few: {', '.join(few)}; with fewer than {FEW_SEEDS} "
       "hardly any difference can be shown."
+    )
+  if keys := strange_keys(arms):
+    sentences.append(
+      f"Arms differ in {', '.join(keys)}, which none of them sets: the file "
+      "has changed between them, so that a difference is not the arms' alone."
     )
   sentences += _unequal_ends(arms)
   sentences += [

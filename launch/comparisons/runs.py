@@ -208,7 +208,7 @@ def _without_training(arm: Arm) -> Arm:
 def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:
   plan, failures = read_record(folder), read_failures(folder)
   return [
-    Arm(
+    _with_equal_updates(
       name,
       keys,
       {
@@ -223,6 +223,45 @@ def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:
     )
     for name, keys in plan.arms.items()
   ]
+
+
+def _with_equal_updates(
+  name: str, keys: Mapping[str, Any], runs: Mapping[int, Run]
+) -> Arm:
+  """Makes an arm; its runs with fewer updates than others are to go on."""
+  most = max((run.config.get(_STEPS, 0) for run in runs.values()), default=0)
+  return Arm(
+    name,
+    keys,
+    {
+      seed: run
+      if run.config.get(_STEPS, most) == most
+      else dataclasses.replace(
+        run,
+        state=CellState.STOPPED
+        if run.state is CellState.FINISHED
+        else run.state,
+        evaluations=[e for e in run.evaluations if e.stage != "rl"],
+      )
+      for seed, run in runs.items()
+    },
+  )
+
+
+def strange_keys(arms: Sequence[Arm]) -> list[str]:
+  """Returns the keys in which arms differ, and that none of them sets."""
+  configs = [
+    _without_run(run) for arm in arms for run in arm.runs.values() if run.config
+  ]
+  if not configs:
+    return []
+  known = set.intersection(*map(set, configs))  # a later version may have more
+  own = {f"{key}." for arm in arms for key in arm.keys}
+  return sorted(
+    key
+    for key in known - _shared(configs)
+    if not any(f"{key}.".startswith(each) for each in own)
+  )
 
 
 def _merge(one: Arm, other: Arm) -> Arm:

@@ -14,7 +14,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from configs.experiment import SAMPLED, Contrast, ExperimentPlan
 from launch.comparisons.finals import contrasts, missing_lines
-from launch.comparisons.runs import Arm, Run
+from launch.comparisons.runs import Arm, Run, strange_keys
 from launch.comparisons.statistics import PairedDifference
 from launch.comparisons.training import with_training
 from launch.reports import numbers
@@ -53,6 +53,7 @@ def planned(folder: pathlib.Path, arms: Sequence[Arm]) -> Planned | None:
       *history_lines(history),
       *_arm_and_seed_lines(plan, arms),
       *_size_lines(plan, arms),
+      *_key_lines(plan, arms),
       *_override_lines(read_record(folder).overrides),
     ],
     judge(plan, with_training([a for a in arms if a.name in plan.arms])),
@@ -198,6 +199,12 @@ def _size_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
     for n, names in sorted(sizes.items())
     if plan.num_tasks and n != plan.num_tasks
   ]
+
+
+def _key_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
+  """Names settings that differ and are no treatment."""
+  keys = strange_keys([arm for arm in arms if arm.name in plan.arms])
+  return [f"arms differ in {', '.join(keys)}, which none sets"] if keys else []
 
 
 def _override_lines(overrides: Sequence[str]) -> list[str]:

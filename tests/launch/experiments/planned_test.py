@@ -390,6 +390,28 @@ class ShorterRunsTest(absltest.TestCase):
       report.main([*map(str, folders), f"--output={self.root / 'out'}"])
     return " ".join(out.getvalue().split())
 
+  def test_a_cell_with_fewer_updates_is_no_seed_yet(self):
+    mine = self.add_sweep("mine", ARMS, self.plan)
+    for name in ARMS:
+      self.add_run(mine, name, 5, [0.5] * 3)
+    sweep_of_six = dataclasses.replace(read_record(mine), seeds=range(6))
+    write_record(sweep_of_six, mine, {})
+    runs = read_arms([mine])[0].runs
+    self.assertIs(runs[5].state, CellState.STOPPED)
+    self.assertIsNone(runs[5].evaluation("rl", "greedy"))
+    self.assertIs(runs[4].state, CellState.FINISHED)
+
+  def test_a_setting_that_changed_between_arms_is_said(self):
+    mine = self.add_sweep("mine", ARMS, self.plan)
+    self.assertNotIn("none sets", self.said(mine))
+    for config in mine.glob("cells/no_norm-s*/config.yaml"):
+      config.write_text(
+        config.read_text().replace('"clip_low": 0.2', '"clip_low": 0.9')
+      )
+    text = self.said(mine)
+    self.assertIn("Not as planned: arms differ in loss.clip_low", text)
+    self.assertIn("loss.clip_low, which none of them sets", text)
+
   def test_those_of_another_folder_change_nothing(self):
     mine = self.add_sweep("mine", ARMS, self.plan)
     other = self.add_sweep("other", ["pilot"])
