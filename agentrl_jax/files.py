@@ -6,6 +6,7 @@ and what can be neither read nor written is said in one sentence.
 """
 
 import contextlib
+import csv
 import errno
 import os
 import pathlib
@@ -50,7 +51,7 @@ def reading(path: pathlib.Path) -> Iterator[None]:
   except (
     *(ValueError, KeyError, TypeError, AttributeError, IndexError),
     *(EOFError, OverflowError, RecursionError),
-    OSError,
+    *(OSError, csv.Error),
   ) as error:
     if isinstance(error, OSError) and error.errno not in _NO_FILE:
       raise  # of a disk or a network, which may pass

@@ -1,5 +1,6 @@
 """Tests of `agentrl_jax.files`: whole files, or none, and a sentence."""
 
+import csv
 import errno
 import io
 import pathlib
@@ -77,7 +78,7 @@ class FilesTest(parameterized.TestCase):
 
   @parameterized.parameters(
     *(ValueError("x"), KeyError("x"), TypeError("x"), AttributeError("x")),
-    *(IndexError("x"), EOFError("x")),
+    *(IndexError("x"), EOFError("x"), csv.Error("x")),
   )
   def test_damage_is_a_config_error(self, error):
     with (

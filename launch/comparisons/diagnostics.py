@@ -251,7 +251,7 @@ def read_diagnostics(path: pathlib.Path) -> Values:
       for row in csv.DictReader(file):
         run = values.setdefault(row["arm"], {}).setdefault(int(row["seed"]), {})
         run[row["diagnostic"]] = float(row["value"])
-  except (OSError, KeyError, TypeError, ValueError) as error:
+  except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
     raise ConfigError(
       f"{path} cannot be read as the diagnostics.csv of a comparison: {error!r}"
     ) from error

@@ -169,7 +169,7 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
         tasks[row["task"]] = score
     if not scores:
       raise ValueError("it has no row")
-  except (OSError, KeyError, TypeError, ValueError) as error:
+  except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
     raise ConfigError(
       f"{path} cannot be read as the finals.csv of a comparison: {error!r}"
     ) from error

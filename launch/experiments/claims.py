@@ -46,7 +46,7 @@ HEAD = (
 )
 _COSTS = "costs.csv"
 _LINE = re.compile(
-  r"(?P<label>[^|]+)\|\s*(?P<size>-|-?[\d.]+)\s*\|\s*"
+  r"(?P<label>[^|]+)\|\s*(?P<size>-|-?\d*\.?\d+)\s*\|\s*"
   r"(?P<file>\S+\.csv) (?P<stage>\S+) (?P<mode>[^:]+) (?P<task>\S+): "
   r"(?P<after>.+?) - (?P<before>[^|]+)(\|(?P<why_not>[^|]+))?"
 )
@@ -85,6 +85,11 @@ def read_claim(line: str) -> Claim:
 def rows(text: str, folder: pathlib.Path) -> list[list[str]]:
   """Returns the cells of the table, and its total; files are in `folder`."""
   claims = [read_claim(line) for line in text.splitlines() if line.strip()]
+  if not claims:
+    raise ConfigError(
+      "a block of claims has none: write a line `label | size or - | FILE.csv "
+      "STAGE MODE TASK: arm - arm` for each"
+    )
   costs = read_costs(folder / _COSTS)
   for claim in claims:
     if claim.file not in costs:

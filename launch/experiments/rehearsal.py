@@ -326,7 +326,7 @@ def _time_line(
     at_once=at_once,
   )
   return (
-    f"all cells ({len(plan.cells)}) take about {duration(3600 * hours)} "
-    f"({update_s:.1f} s an update, {config.train.steps} of them; {at_once} at "
-    "once)"
+    f"estimated time of all cells ({len(plan.cells)}): "
+    f"{duration(3600 * hours)} ({duration(update_s)} for an update, "
+    f"{config.train.steps} of them; {at_once} at once)"
   )

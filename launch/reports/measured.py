@@ -22,6 +22,7 @@ Observations that were copied from an older page say so (`source`), and so does
 the line below their table.
 """
 
+import contextlib
 import csv
 import datetime
 import io
@@ -31,7 +32,7 @@ import re
 import shlex
 import string
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy import stats
@@ -49,9 +50,9 @@ _HEAD = re.compile(
 
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
-  """Returns the observations of a file."""
+  """Returns the observations of a file; what a short row lacks is empty."""
   with reading(path), path.open(encoding="utf-8", newline="") as file:
-    return list(csv.DictReader(file))
+    return list(csv.DictReader(file, restval=""))
 
 
 def keep(
@@ -76,7 +77,7 @@ def keep(
   }
   before = read(path) if path.exists() else []
   rows: list[Observation] = [
-    *(row for row in before if row["command"] != command),
+    *(row for row in before if row.get("command") != command),
     *({**each, **about} for each in observations),
   ]
   names = dict.fromkeys(name for row in rows for name in row)
@@ -105,7 +106,7 @@ def table(observations: Sequence[Observation], words: str) -> str:
   Raises `ConfigError` for words that are none, for a field that no observation
   has, and for conditions that none meets.
   """
-  head, *lines = words.strip().splitlines()
+  head, *lines = words.strip().splitlines() or [""]
   parsed = _HEAD.fullmatch(head)
   if not parsed or not lines:
     raise ConfigError(
@@ -136,9 +137,10 @@ def table(observations: Sequence[Observation], words: str) -> str:
 
 def with_origin(observations: Sequence[Observation], words: str) -> str:
   """Returns a table and the line below it that says where it comes from."""
-  head = _HEAD.fullmatch(words.strip().splitlines()[0])
+  made = table(observations, words)
+  head = _HEAD.fullmatch(words.strip().partition("\n")[0])
   found = _where(observations, head and head["where"])
-  return f"{table(observations, words)}\n{origin(found)}\n"
+  return f"{made}\n{origin(found)}\n"
 
 
 def origin(observations: Sequence[Observation]) -> str:
@@ -200,16 +202,32 @@ def _groups(
 
 
 def _cell(observations: Sequence[Observation], form: str) -> str:
-  names = [name for _, name, _, _ in string.Formatter().parse(form) if name]
-  values = {}
-  for name in {name.partition(".")[0] for name in names}:
-    if any(name not in each for each in observations):
-      raise ConfigError(f"{form!r} names {name!r}, which observations lack")
-    values[name] = _Values([_text(each[name]) for each in observations])
-  text = "".join(_filled(part, values) for part in re.split(r"[\[\]]", form))
+  with _formatting(form):
+    names = [name for _, name, _, _ in string.Formatter().parse(form) if name]
+    values = {}
+    for name in {name.partition(".")[0] for name in names}:
+      if any(name not in each for each in observations):
+        raise ConfigError(f"{form!r} names {name!r}, which observations lack")
+      values[name] = _Values([_text(each[name]) for each in observations])
+    text = "".join(_filled(part, values) for part in re.split(r"[\[\]]", form))
   if re.search(r"\bnan\b", text):
     return "–"
   return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
+
+
+@contextlib.contextmanager
+def _formatting(form: str) -> Iterator[None]:
+  """Turns the errors of a cell's format into a `ConfigError` that names it."""
+  try:
+    yield
+  except ConfigError:
+    raise
+  except (ValueError, LookupError, AttributeError, TypeError) as error:
+    raise ConfigError(
+      f"the format {form!r} cannot be filled in ({error}): write {{x}} for a "
+      "text x, and for numbers {x:.2f}, {x.half:.2f}, {x.min:.2f} or "
+      "{x.max:.2f}"
+    ) from error
 
 
 def _filled(form: str, values: Mapping[str, "_Values"]) -> str:

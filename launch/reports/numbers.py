@@ -1,6 +1,7 @@
 """Formats of numbers, in the terminal and in the report alike."""
 
 import datetime
+import math
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"  # a number and its unit stay on one line
 
@@ -36,7 +37,12 @@ def p_value(p: float) -> str:
 
 
 def duration(seconds: float) -> str:
-  """A wall time at a readable precision: "4.2 s", "3:05", "2:00:07"."""
+  """A wall time at a readable precision: "4.2 s", "3:05", "2:00:07".
+
+  One of NaN, which was not measured, is "unknown".
+  """
+  if math.isnan(seconds):
+    return "unknown"
   if seconds < 59.95:
     return f"{seconds:.1f}{_NO_BREAK}s"
   minutes, rest = divmod(round(seconds), 60)

@@ -543,8 +543,9 @@ class ComparisonTest(absltest.TestCase):
       " 0.15 (0.05 to 0.25) |\n<!-- end -->",
       page.read_text(),
     )
-    (self.root / "out" / "diagnostics.csv").write_text("arm,seed\na,0\n")
-    self.assertIn("as the diagnostics.csv", self.refused(page))
+    for text in ("arm,seed\na,0\n", f"arm\n{'x' * (1 << 18)}\n"):
+      (self.root / "out" / "diagnostics.csv").write_text(text)
+      self.assertIn("as the diagnostics.csv", self.refused(page))
 
   def test_a_folder_without_run_or_sweep_is_refused(self):
     (self.root / "empty").mkdir()

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import tempfile
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -19,7 +20,7 @@ from agentrl_jax.metrics import Row, Values
 from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
 from configs.ablations import rare_reward
 from launch.config.settings import read_settings
-from launch.experiments import treatment
+from launch.experiments import rehearsal, treatment
 from launch.experiments.check import Answer, check_contrast, start_reason
 from launch.experiments.rehearsal import cells_of, differing_keys, judge
 from launch.experiments.start import TaskStart
@@ -229,6 +230,24 @@ def config(**keys):
   made = tiny_arms.get_config("full")
   made.update_from_flattened_dict(keys)
   return made
+
+
+class TimeTest(absltest.TestCase):
+  def test_the_time_is_unknown_after_one_update(self):
+    """The first compiles, and stands for no other."""
+    run = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    (run / "done").mkdir()
+    row = '{"stage": "rl", "step": %d, "time_s": 0, "seconds/wait": 1.0, '
+    row += '"seconds/train": 2.0}\n'
+    plan = SweepPlan(ablation="x.py", arms={"a": {}}, seeds=[0], overrides=[])
+    for num_updates, time in ((1, "unknown .unknown for"), (2, "9.0.s .3.0.s")):
+      (run / "metrics.jsonl").write_text(
+        "".join(row % (n + 1) for n in range(num_updates))
+      )
+      sentence = rehearsal._time_line(
+        plan, config(**{"train.steps": 3}), run, 1
+      )
+      self.assertRegex(sentence, f"all cells .1.: {time}")
 
 
 class TreatmentTest(parameterized.TestCase):

@@ -67,6 +67,9 @@ def test_costs_that_are_not_kept_are_refused(folder):
   [
     "Task normalisation | 5.6 | a.csv rl greedy dbbench",
     LINE.replace("| 5.6", "| much"),
+    LINE.replace("| 5.6", "| 1.2.3"),
+    LINE.replace("| 5.6", "| ."),
+    "",
     LINE.replace("| 5.6", ""),
     LINE.replace("none", "nothing"),
     LINE.replace("dbbench", "webshop"),

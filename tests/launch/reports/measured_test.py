@@ -82,10 +82,30 @@ class MeasuredTest(parameterized.TestCase):
     ("by arm where sigma=7\nrate = {rate:.1f}", "no observation has 'sigma=7'"),
     ("by arm\nrate = {rate:.1f} where arm=on", "no observation has 'arm=on'"),
     ("by goal where sigma=0.5\nrate = {rate}", "a text is one"),
+    ("", "says `by FIELD`"),
+    ("by arm\nx = {rate.std:.2f}", "format '{rate.std:.2f}' .*'std'"),
+    ("by arm\nx = {:.2f}", "format '{:.2f}' cannot be filled in"),
+    ("by arm\nx = {rate:.2q}", "format '{rate:.2q}' cannot be filled in"),
+    ("by arm\nx = {rate", "format '{rate' cannot be filled in"),
+    ("by arm\nx = {arm:.2f}", "format '{arm:.2f}' .*'one, two'.*write {x}"),
   )
   def test_words_that_are_none_are_refused(self, words, message):
     with self.assertRaisesRegex(ConfigError, message):
-      measured.table(FOUND, words)
+      measured.with_origin(FOUND, words)
+
+  def test_observations_of_no_command_and_short_rows_are_kept(self):
+    self.path.write_text("x,y\n1,2\n3\n")
+    measured.keep(self.path, [{"x": 5}], command="a")
+    kept = measured.read(self.path)
+    self.assertEqual(
+      [(each["x"], each["y"], each["command"]) for each in kept],
+      [("1", "2", ""), ("3", "", ""), ("5", "", "a")],
+    )
+    self.path.write_text("x,y,command,commit,date\n1\n")
+    self.assertEqual(
+      measured.read(self.path),
+      [{"x": "1", **dict.fromkeys(("y", "command", "commit", "date"), "")}],
+    )
 
   def test_a_command_takes_the_place_of_its_earlier_observations(self):
     measured.keep(self.path, FOUND, command="a")

@@ -29,6 +29,7 @@ class NumbersTest(unittest.TestCase):
       (185.4, "3:05"),
       (3599.6, "1:00:00"),
       (7207, "2:00:07"),
+      (float("nan"), "unknown"),
     ):
       with self.subTest(seconds=seconds):
         self.assertEqual(numbers.duration(seconds), written)
