@@ -47,6 +47,7 @@ from launch.comparisons.finals import (
   Finals,
   contrasts,
   finals,
+  plain_side,
 )
 from launch.comparisons.runs import Arm, read_arms
 from launch.comparisons.statistics import PairedDifference
@@ -165,17 +166,29 @@ def markdown(of: Finals) -> str:
 def lines_of_contrasts(arms: Sequence[Arm], words: str) -> str:
   """Returns differences of any sides, paired by seed, as a table.
 
-  Raises `ConfigError` for a line that is none, and for sides that no seed has.
+  Raises `ConfigError` for a line that is none, for sides that no seed has, and
+  for two lines of the same sides.
   """
-  header, *lines = words.splitlines()
+  header, *lines = words.splitlines() or [""]
+  if not lines:
+    raise ConfigError(
+      "a block of contrasts says STAGE MODE, and then a line `label: arm - "
+      f"arm` for each; this one says {words!r}"
+    )
   stage, _, mode = header.partition(" ")
-  labels = {}
+  labels: dict[tuple[str, str], str] = {}
   for line in lines:
     label, _, sides = line.rpartition(": ")
     after, minus, before = sides.partition(" - ")
     if not minus:
       raise ConfigError(f"a contrast is `arm - arm`, and this line is {line!r}")
-    labels[after, before] = label
+    pair = (plain_side(after, stage), plain_side(before, stage))
+    if pair in labels:
+      raise ConfigError(
+        f"two lines are of {' - '.join(pair)}, and a row has one label: leave "
+        f"out {line!r}, or the other"
+      )
+    labels[pair] = label
   found = contrasts(arms, stage, mode, list(labels))
   if missing := labels.keys() - {(each.after, each.before) for each in found}:
     sides = "; ".join(" - ".join(pair) for pair in missing)

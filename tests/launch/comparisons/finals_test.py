@@ -7,7 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons.finals import MEAN, contrasts, finals
+from launch.comparisons.finals import MEAN, contrasts, finals, plain_side
 from launch.comparisons.page import compare, render, verdicts
 from launch.comparisons.runs import Arm, Run, read_finals
 from launch.comparisons.statistics import max_t_p
@@ -194,6 +194,15 @@ class FirstTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "no arm 'none'"):
       contrasts(arms, "rl", "greedy", [("none", "arm1")])
 
+  def test_a_side_at_the_stage_of_all_is_the_arm(self):
+    for side, plain in (
+      (" a\N{NO-BREAK SPACE}", "a"),
+      ("a@rl", "a"),
+      ("a@rl/x  + b@rl_2/y", "a/x + b@rl_2/y"),
+      ("a@warm_start ", "a@warm_start"),
+    ):
+      self.assertEqual(plain_side(side, "rl"), plain)
+
   def test_a_sum_has_each_task_of_one_arm(self):
     arms = [an_arm(name, [{"x": 0.5, "y": 0.4}] * 3) for name in "abc"]
     for side in ("a + b", "b + a", "a/x + b"):
@@ -260,6 +269,7 @@ class FirstTest(parameterized.TestCase):
     [["a,0,finished,rl,greedy,x,0,0.5,0,1,0"]],
     [["a,0,finished,rl,greedy,x,8"]],
     [["a,0,finished,rl,greedy,x,8,0.5,0,1,0"] * 2],
+    [[f"a,0,finished,rl,greedy,{'x' * (1 << 18)},8,0.5,0,1,0"]],
   )
   def test_rows_that_are_no_scores_are_refused(self, rows):
     folder = self.enterContext(tempfile.TemporaryDirectory())
