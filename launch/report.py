@@ -25,7 +25,7 @@ import sys
 from collections.abc import Sequence
 
 from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.files import reading, writing
+from agentrl_jax.files import reading, write_whole, writing
 from launch.comparisons.page import (
   PlanText,
   compare,
@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
       page = pathlib.Path(given.fill)
       with reading(page):
         text = page.read_text("utf-8")
-      with writing(page):
-        page.write_text(filled(text, page.parent), "utf-8")
+      # Where a link leads to, which a whole file must not replace.
+      write_whole(page.resolve(), filled(text, page.parent))
     else:
       _compare(given)
   except AgentRLError as error:

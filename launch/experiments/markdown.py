@@ -27,6 +27,9 @@ between sums of arms and between stages (`finals.contrasts`), one a line:
 
 `measured` are what commands measured or simulated (`launch.reports.measured`),
 and `claims` are those of papers beside what was found (`claims.py`).
+
+What stands between the head of a block and its end is lost when it is made
+again. So a page with a head or an end that is of no block is refused.
 """
 
 import math
@@ -55,39 +58,80 @@ from launch.experiments import claims
 from launch.reports import measured, numbers
 from launch.reports.summary import Score
 
+_KINDS = ("finals", "rises", "contrasts", "diagnostics", "measured", "claims")
 _BLOCK = re.compile(
-  r"(<!-- (finals|rises|contrasts|diagnostics|measured|claims): "
-  r"(\S+)\s([^>]*?)\s?-->\n)"
-  r"(.*?)(<!-- end -->)",
+  rf"(<!-- ({'|'.join(_KINDS)}): "
+  r"(\S+)\s((?:(?!<!--|-->).)*?)\s?-->\n)"
+  r"(?:(?!<!--).)*(<!-- end -->)",
   re.DOTALL,
+)
+# Kept by others, as `<!-- turn -->` of a page that a test reads.
+_OTHER = re.compile(
+  r"<!-- (?!end )\w+ -->(?:(?!<!--).)*(<!-- end -->)", re.DOTALL
+)
+# A head or an end, be it of a block or not; a misspelt kind names a file.
+_PART = re.compile(
+  rf"<!--\s*(?:end\s*-->|(?:{'|'.join(_KINDS)})\s*:|\S+:\s+\S+\.csv\b).*"
 )
 
 
 def filled(page: str, folder: pathlib.Path) -> str:
-  """Returns the page with all blocks made again; paths are below `folder`."""
+  """Returns the page with all blocks made again; paths are below `folder`.
 
-  def table(block: re.Match[str]) -> str:
-    begin, kind, path, words, _, end = block.groups()
-    if kind == "diagnostics":
-      return f"{begin}{drift(read_diagnostics(folder / path))}{end}"
-    if kind == "measured":
-      observations = measured.read(folder / path)
-      return f"{begin}{measured.with_origin(observations, words)}{end}"
-    if kind == "claims":
-      rows = claims.rows(words, folder / path)
-      return f"{begin}{_table(claims.HEAD, rows)}{end}"
-    arms = read_arms([folder / path])
-    if kind == "rises":
-      return f"{begin}{rises(arms, words)}{end}"
-    if kind == "contrasts":
-      return f"{begin}{lines_of_contrasts(arms, words)}{end}"
-    stage, _, mode = words.partition(" ")
-    scores = finals(arms, stage, mode)
-    if scores is None:
-      raise ConfigError(f"{path} has no evaluation of {stage}, {mode}")
-    return f"{begin}{markdown(scores)}{end}"
+  Raises `ConfigError` for a head or an end that is of no block, and for a block
+  that cannot be made.
+  """
+  _require_blocks(page)
 
-  return _BLOCK.sub(table, page)
+  def made(block: re.Match[str]) -> str:
+    begin, kind, path, words, end = block.groups()
+    try:
+      return f"{begin}{_content(kind, folder / path, words)}{end}"
+    except ConfigError as error:
+      first, _, _ = begin.partition("\n")
+      raise ConfigError(f"in the block {first!r}: {error}") from error
+
+  return _BLOCK.sub(made, page)
+
+
+def _require_blocks(page: str) -> None:
+  blocks = list(_BLOCK.finditer(page))
+  places = {place for of in blocks for place in (of.start(), of.start(5))}
+  places |= {other.start(1) for other in _OTHER.finditer(page)}
+  for part in _PART.finditer(page):
+    if part.start() not in places:
+      line = page.count("\n", 0, part.start()) + 1
+      raise ConfigError(
+        f"line {line} of the page, {part[0]!r}, is of no block, and what "
+        "stands around it could be lost: write `<!-- KIND: FILE WORDS -->` at "
+        f"the end of a line, with a KIND of {', '.join(_KINDS)}, and below it "
+        "`<!-- end -->`, with no other comment between them"
+      )
+
+
+def _content(kind: str, path: pathlib.Path, words: str) -> str:
+  """Returns what a block holds. Raises `ConfigError` if it cannot be made."""
+  if kind == "diagnostics":
+    return drift(read_diagnostics(path))
+  if kind == "measured":
+    return measured.with_origin(measured.read(path), words)
+  if kind == "claims":
+    return _table(claims.HEAD, claims.rows(words, path))
+  arms = read_arms([path])
+  if kind == "rises":
+    return rises(arms, words)
+  if kind == "contrasts":
+    return lines_of_contrasts(arms, words)
+  stage, _, mode = words.partition(" ")
+  if stage == "rise":
+    raise ConfigError(
+      "`finals` have levels after a stage, and a rise is a difference of two: "
+      "write `contrasts` for the rises of arms, and `rises` for those of runs"
+    )
+  scores = finals(arms, stage, mode)
+  if scores is None:
+    raise ConfigError(f"{path} has no evaluation of {stage}, {mode}")
+  return markdown(scores)
 
 
 def rises(arms: Sequence[Arm], mode: str) -> str:
