@@ -32,6 +32,7 @@ from launch.experiments.power import plan_lines, require_plan
 from launch.experiments.rehearsal import rehearse
 from launch.processes.terminal import plain_console
 from launch.reports.facts import run_facts
+from launch.storage.lock import held
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import (
   CellState,
@@ -239,6 +240,21 @@ def main(overrides: Sequence[str], options: Sequence[str]) -> int:
   for line in (*planned, *equal_arms(configs)):
     CONSOLE.print(line, soft_wrap=True, highlight=False)
   folder.mkdir(parents=True, exist_ok=True)
+  with held(
+    folder / "lock",
+    f"another sweep is at work in {folder}: wait for its end, or choose "
+    "another --folder",
+  ):
+    return _record_and_run(plan, configs, folder, budget)
+
+
+def _record_and_run(
+  plan: SweepPlan,
+  configs: Mapping[Cell, ml_collections.ConfigDict],
+  folder: pathlib.Path,
+  budget: Budget,
+) -> int:
+  """Does what the flags say in a folder that is held; returns the status."""
   states = [state_of(run) for run in (folder / "cells").glob("*")]
   write_record(
     plan,

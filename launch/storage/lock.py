@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from agentrl_jax.errors import RunInUse
+from agentrl_jax.files import writing
 
 _LOOK_S = 1.0  # longer than any look
 _POLL_S = 0.02
@@ -20,7 +21,9 @@ _POLL_S = 0.02
 def held(path: pathlib.Path, sentence: str) -> Iterator[None]:
   """Holds the file's lock. Raises `RunInUse(sentence)` if another does."""
   deadline = time.monotonic() + _LOOK_S
-  with path.open("w") as file:
+  with writing(path):
+    file = path.open("w")
+  with file:
     while True:
       try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,6 @@ import ml_collections
 
 from agentrl_jax.files import append_whole, reading, write_whole
 from launch.reports.facts import ROOT
-from launch.storage.lock import held
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import (
   CellState,
@@ -125,7 +124,11 @@ def _resident(pid: int) -> int:
 
 
 class Runner:
-  """Starts, watches and ends the cells of one folder."""
+  """Starts, watches and ends the cells of one folder.
+
+  Its caller holds the folder's lock, since it also writes the record: two
+  sweeps would mix there.
+  """
 
   def __init__(
     self,
@@ -149,7 +152,8 @@ class Runner:
     self._deadline = time.monotonic() + 3600 * budget.hours
     self.failures: dict[Cell, str] = {}
     self._finished: set[Cell] = set()
-    self._write_failures()
+    # By name, also of cells of other starts, until they are started again.
+    self._given_up = dict(read_failures(folder))
 
   def run(
     self,
@@ -159,19 +163,8 @@ class Runner:
   ) -> None:
     """Runs until no cell can be started, or until `is_enough()`.
 
-    `watch` is called between looks. What still runs saves and ends. Raises
-    `RunInUse` if another sweep is at work in the folder.
+    `watch` is called between looks. What still runs saves and ends.
     """
-    with held(
-      self._folder / "lock",
-      f"another sweep is at work in {self._folder}: wait for its end, or "
-      "choose another --folder",
-    ):
-      self._run(watch, is_enough)
-
-  def _run(
-    self, watch: Callable[[], None], is_enough: Callable[[], bool]
-  ) -> None:
     try:
       while True:
         self._collect()
@@ -237,7 +230,7 @@ class Runner:
         continue
       sentence = last_sentence(log_of(self._folder, cell))
       if process.status == REFUSED or self._starts[cell] >= MOST_STARTS:
-        self.failures[cell] = sentence
+        self.failures[cell] = self._given_up[cell.name] = sentence
         self._write_failures()
         self._say(f"{cell.name} is given up: {sentence}")
       else:
@@ -275,6 +268,8 @@ class Runner:
         return
       cores = [self._free.pop(0) for _ in range(self._cores_each)]
       self._note_start(cell, cores)
+      if self._given_up.pop(cell.name, None) is not None:
+        self._write_failures()
       self._starts[cell] += 1
       self._running[cell] = CellProcess.start(
         self._plan.arguments(cell, self._folder),
@@ -321,12 +316,11 @@ class Runner:
 
   def _write_failures(self) -> None:
     path = self._folder / FAILURES
-    failures = {c.name: text for c, text in self.failures.items()}
-    write_whole(path, json.dumps(failures, indent=2))
+    write_whole(path, json.dumps(self._given_up, indent=2))
 
 
 def read_failures(folder: pathlib.Path) -> Mapping[str, str]:
-  """Returns why cells were given up in the last start of a sweep, by name."""
+  """Returns why cells were given up when they were last started, by name."""
   path = folder / FAILURES
   if not path.exists():
     return {}

@@ -7,7 +7,12 @@ import threading
 
 from absl.testing import absltest
 
-from agentrl_jax.errors import ConfigError, DeadlineExceeded, RunInUse
+from agentrl_jax.errors import (
+  ConfigError,
+  DeadlineExceeded,
+  NotWritten,
+  RunInUse,
+)
 from launch.storage.lock import held, is_held
 from launch.storage.shared_stages import (
   SharedStages,
@@ -212,6 +217,12 @@ class LockTest(absltest.TestCase):
         with self.assertRaisesRegex(RunInUse, "in use"), held(path, "in use"):
           self.fail("it was let in")
       self.assertFalse(is_held(path))
+
+  def test_one_that_cannot_be_written_is_a_sentence(self):
+    with tempfile.TemporaryDirectory() as folder:
+      path = pathlib.Path(folder)
+      with self.assertRaises(NotWritten), held(path, "in use"):
+        self.fail("a folder was locked")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.errors import ConfigError
 from configs import arms
 from launch.reports import summary as summaries
+from launch.storage.lock import held
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import hash_of, shared_keys
 from launch.sweeps import jobs
@@ -24,7 +25,7 @@ from launch.sweeps.plan import (
   read_record,
   write_record,
 )
-from tests.launch import tiny
+from tests.launch import command_lines, tiny
 from tests.launch.reports import synthetic_run
 
 ARMS = "tests/launch/sweeps/tiny_arms.py"
@@ -281,6 +282,37 @@ class SharedKeysTest(absltest.TestCase):
     ):
       with self.subTest(changes):
         self.assertNotEqual(stages(**changes), same)
+
+
+class FolderTest(absltest.TestCase):
+  """What a command finds in its folder, and what it leaves there."""
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def command(self, *more):
+    line = ["launch.sweep", f"--ablation={ARMS}", f"--folder={self.folder}"]
+    ((status, said),) = command_lines.outcomes([[*line, *more]])
+    self.assertNotIn("Traceback", said)
+    return status, " ".join(said.split())
+
+  def files(self):
+    return {
+      path.name: path.read_text()
+      for path in self.folder.iterdir()
+      if path.is_file()
+    }
+
+  def test_a_sweep_that_is_refused_changes_nothing_of_the_one_at_work(self):
+    write_record(plan(arms={"full": {}}, overrides=[]), self.folder, {})
+    (self.folder / "failures.json").write_text('{"full-s1": "no memory"}')
+    with held(self.folder / "lock", "in use"):
+      before = self.files()
+      status, said = self.command("--seeds=12")
+      self.assertIn("RunInUse: another sweep is at work in", said)
+      self.assertEqual(status, 1)
+      self.assertEqual(self.files(), before)
 
 
 @pytest.mark.slow

@@ -10,16 +10,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from unittest import mock
 
 import numpy as np
 import pytest
 from absl.testing import absltest
 
+from launch.sweeps import runner as runners
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import CellState, state_of
 from launch.sweeps.plan import make_plan, stages_of
-from launch.sweeps.runner import LARGE_PAGES, CellProcess, Runner
+from launch.sweeps.runner import (
+  LARGE_PAGES,
+  REFUSED,
+  CellProcess,
+  Runner,
+  read_failures,
+)
 from tests.clocks import wait_until
 from tests.launch import tiny
 
@@ -224,30 +232,44 @@ class EnvironmentTest(absltest.TestCase):
       self.assertEqual(self.tunables(), "glibc.malloc.tcache_count=7")
 
 
+def run_stubs(
+  folder: pathlib.Path,
+  *,
+  cores: int,
+  cores_each: int = 1,
+  arms: Sequence[str] = (),
+  status: int | None = None,
+) -> None:
+  """Starts cells of stubs: once, or until all have ended with a status."""
+  plan = make_plan(ARMS, arms=arms, num_seeds=2, first_seed=0, overrides=[])
+  config = tiny.get_config()
+  configs = {cell: config for cell in plan.cells}
+  (folder / "stages" / stages_of(config)).mkdir(parents=True, exist_ok=True)
+  runner = Runner(
+    plan,
+    configs,
+    folder,
+    Budget(cores=1),
+    cores_each=cores_each,
+    say=lambda text: None,
+  )
+  runner._free = list(range(cores))
+  with (
+    mock.patch.object(runners, "_POLL_S", 0.0),
+    mock.patch.object(CellProcess, "start") as start,
+  ):
+    start.return_value = mock.Mock(
+      status=status, memory_gib=lambda: 0.0, cores=()
+    )
+    runner.run(lambda: None, is_enough=lambda: status is None)
+
+
 class CoresTest(absltest.TestCase):
   """Cells start while the budget has cores for them; processes are stubs."""
 
   def started(self, *, cores: int, cores_each: int) -> list[str]:
     folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    plan = make_plan(ARMS, arms=[], num_seeds=2, first_seed=0, overrides=[])
-    config = tiny.get_config()
-    configs = {cell: config for cell in plan.cells}
-    (folder / "stages" / stages_of(config)).mkdir(parents=True)
-    budget = Budget(cores=cores)
-    runner = Runner(
-      plan,
-      configs,
-      folder,
-      budget,
-      cores_each=cores_each,
-      say=lambda text: None,
-    )
-    runner._free = list(range(cores))
-    with mock.patch.object(CellProcess, "start") as start:
-      start.return_value = mock.Mock(
-        status=None, memory_gib=lambda: 0.0, cores=()
-      )
-      runner.run(lambda: None, is_enough=lambda: True)
+    run_stubs(folder, cores=cores, cores_each=cores_each)
     return [entry["cell"] for entry in starts_of(folder)]
 
   def test_as_many_cells_start_as_have_cores(self):
@@ -256,6 +278,17 @@ class CoresTest(absltest.TestCase):
         names = self.started(cores=cores, cores_each=each)
         self.assertLen(names, number)
         self.assertEqual(names[0], "full-s0")
+
+
+class FailuresTest(absltest.TestCase):
+  def test_why_a_cell_failed_is_kept_until_it_starts_again(self):
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    run_stubs(folder, cores=2, arms=["full"], status=REFUSED)
+    self.assertEqual(set(read_failures(folder)), {"full-s0", "full-s1"})
+    run_stubs(folder, cores=2, arms=["no_norm"])
+    self.assertEqual(set(read_failures(folder)), {"full-s0", "full-s1"})
+    run_stubs(folder, cores=1, arms=["full"])
+    self.assertEqual(set(read_failures(folder)), {"full-s1"})
 
 
 if __name__ == "__main__":
