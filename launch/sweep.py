@@ -255,13 +255,14 @@ def _record_and_run(
   budget: Budget,
 ) -> int:
   """Does what the flags say in a folder that is held; returns the status."""
-  states = [state_of(run) for run in (folder / "cells").glob("*")]
+  begun = (folder / "cells").glob("*/config.yaml")  # and no stray file
+  states = [state_of(path.parent) for path in begun]
   write_record(
     plan,
     folder,
     run_facts(seed=plan.seeds[0], devices=[]),
     cells_finished=states.count(CellState.FINISHED),
-    cells_begun=len(states) - states.count(CellState.WAITING),
+    cells_begun=len(states),
   )
   if _CHECK.value:
     return check(plan, configs, folder, budget)

@@ -1,7 +1,8 @@
 """Locks on folders that end with their process, and a look at them.
 
-`is_held` takes a free lock for an instant. So `held` tries for a moment before
-it gives up: a look must not keep a run from starting.
+`is_held` shares a free lock for an instant, so two looks do not see each other.
+`held` tries for a moment before it gives up: a look must not keep a run from
+starting.
 """
 
 import fcntl
@@ -36,10 +37,10 @@ def held(path: pathlib.Path, sentence: str) -> Iterator[None]:
 
 
 def is_held(path: pathlib.Path) -> bool:
-  """True if a process holds the file's lock."""
+  """True if a process holds the file's lock; it may be another user's."""
   try:
-    with path.open("r+") as file:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with path.open("r") as file:  # which a shared lock can be taken of
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except BlockingIOError:
     return True
   except FileNotFoundError:

@@ -1,6 +1,9 @@
 """Stages that runs share, and locks: who waits, copies, or is left alone."""
 
+import contextlib
+import fcntl
 import json
+import os
 import pathlib
 import tempfile
 import threading
@@ -217,6 +220,25 @@ class LockTest(absltest.TestCase):
         with self.assertRaisesRegex(RunInUse, "in use"), held(path, "in use"):
           self.fail("it was let in")
       self.assertFalse(is_held(path))
+
+  def test_a_look_needs_no_more_than_to_read(self):
+    """As at the run of another user."""
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      contextlib.ExitStack() as after,
+    ):
+      path = pathlib.Path(folder) / "lock"
+      path.touch(0o444)
+      pathlib.Path(folder).chmod(0o755)
+      if not os.geteuid():  # whom no mode of a file keeps out
+        after.callback(os.seteuid, 0)
+        os.seteuid(65534)
+      self.assertFalse(is_held(path))
+      with path.open() as reader:  # another look
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        self.assertFalse(is_held(path))
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        self.assertTrue(is_held(path))
 
   def test_one_that_cannot_be_written_is_a_sentence(self):
     with tempfile.TemporaryDirectory() as folder:

@@ -314,6 +314,13 @@ class FolderTest(absltest.TestCase):
       self.assertEqual(status, 1)
       self.assertEqual(self.files(), before)
 
+  def test_a_stray_file_among_the_cells_is_no_cell(self):
+    write_record(plan(arms={"full": {"seed": 9}}), self.folder, {})
+    (self.folder / "cells").mkdir()
+    (self.folder / "cells" / ".DS_Store").touch()
+    # Refused by the record, which is read after the cells are counted.
+    self.assertIn("is the record of another sweep", self.command()[1])
+
 
 @pytest.mark.slow
 class CommandTest(parameterized.TestCase):
