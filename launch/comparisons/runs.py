@@ -39,6 +39,7 @@ _STEPS = "train.steps"
 UNKNOWN = "unknown"
 _SERVERS = "rollouts.servers"
 _MOST_NAMED = 8  # keys that a sentence names
+_MOST_OF_ERROR = 200  # characters that a sentence quotes
 _OF_A_SCORE = ("success", "low", "high", "reward")
 _SEED = re.compile(r"[-_]?(?:s|seed)-?\d+$")
 
@@ -352,6 +353,7 @@ class Sweep:
   folder: str
   command: str
   overrides: Sequence[Override]
+  why_unknown: str = ""  # why its file does not say what was overridden
 
 
 def read_sweeps(folders: Sequence[pathlib.Path]) -> list[Sweep]:
@@ -365,7 +367,7 @@ def read_sweeps(folders: Sequence[pathlib.Path]) -> list[Sweep]:
 
 def _sweep(folder: pathlib.Path) -> Sweep:
   plan = read_record(folder)
-  own = _own_keys(plan) if plan.overrides else {}
+  own, why = _own_keys(plan) if plan.overrides else ({}, "")
   words = [word.removeprefix("--config.") for word in plan.overrides]
   return Sweep(
     folder.resolve().name,
@@ -374,6 +376,7 @@ def _sweep(folder: pathlib.Path) -> Sweep:
       Override(key, str(own.get(key, UNKNOWN)), value)
       for key, _, value in (word.partition("=") for word in words)
     ],
+    why,
   )
 
 
@@ -399,13 +402,17 @@ def command_of(plan: SweepPlan) -> str:
   )
 
 
-def _own_keys(plan: SweepPlan) -> Mapping[str, object]:
-  """Returns the keys of the first arm's config; {} if its file is not here."""
+def _own_keys(plan: SweepPlan) -> tuple[Mapping[str, object], str]:
+  """Returns the keys of the first arm's config, as its file has them now.
+
+  A file that is gone, or does not work any more, has none: then why it is so.
+  """
   try:
     config = load_config([f"--config={plan.ablation}:{next(iter(plan.arms))}"])
-  except ConfigError:
-    return {}
-  return dict(flat_keys(config))
+    return dict(flat_keys(config)), ""
+  except (Exception, SystemExit) as error:  # noqa: BLE001 - not our code
+    why = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_OF_ERROR]
+    return {}, f"{plan.ablation} cannot be read: {why}"
 
 
 def updates_sentence(arms: Sequence[Arm], sweeps: Sequence[Sweep]) -> str:

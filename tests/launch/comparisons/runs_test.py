@@ -111,6 +111,32 @@ class SourcesTest(unittest.TestCase):
       updates_sentence([an_arm(8)], [sweep]), "Runs are of 8 updates of RL."
     )
 
+  # ml_collections loads files so.
+  @pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+  def test_a_file_that_fails_now_leaves_its_value_unknown(self):
+    with tempfile.TemporaryDirectory() as name:
+      root = pathlib.Path(name)
+      file = root / "arms.py"
+      write_record(a_plan(ablation=str(file)), root, {})
+      make_run(root / "cells" / "full-s0", seed=0, success=0.5)
+      for text, why in (
+        ("import no_such_module", "ModuleNotFoundError: No module named"),
+        ("def get_config(arm): return {}[arm]", "KeyError: 'full'"),
+        ("def get_config(arm): return 3", "TypeError: "),
+        ("raise ValueError('a\\nb')", "ValueError: a b"),
+        ("def get_config(arm", "SyntaxError: "),
+        ("raise SystemExit('no data')", "SystemExit: no data"),
+      ):
+        with self.subTest(why):
+          file.write_text(f"{text}\n")
+          (sweep,) = read_sweeps([root])
+          unknown = Override("train.steps", "unknown", "8")
+          self.assertEqual(sweep.overrides, [unknown])
+          self.assertIn(f"{file} cannot be read: ", sweep.why_unknown)
+          self.assertIn(why, sweep.why_unknown)
+          page = render(compare("t", read_arms([root]), sweeps=[sweep]))
+          self.assertIn(f"nothing is known: {file} cannot be", page)
+
   def test_updates_of_all_runs(self):
     for steps, expected in (
       ((None,), ""),
