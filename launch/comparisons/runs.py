@@ -35,6 +35,9 @@ from launch.sweeps.runner import read_failures
 CONFIG = "config.yaml"
 # Keys in which the runs of one arm may differ.
 _OF_A_RUN = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+# And those of what is kept, which change no update: a sweep's check keeps more.
+_OF_FILES = ("checkpoint.keep", "checkpoint.keep_every")
+_OF_REPORT = "report."
 _STEPS = "train.steps"
 UNKNOWN = "unknown"
 _SERVERS = "rollouts.servers"
@@ -266,19 +269,24 @@ def strange_keys(arms: Sequence[Arm]) -> list[str]:
 
 
 def _merge(one: Arm, other: Arm) -> Arm:
-  """Joins the seeds of one arm; raises `ConfigError` if they are two arms."""
+  """Joins the seeds of one arm; raises `ConfigError` if they are two arms.
+
+  One of which no run has begun is what the other is.
+  """
   begun = [
-    {seed: run for seed, run in arm.runs.items() if run.config}
+    {s: run for s, run in arm.runs.items() if run.config or run.evaluations}
     for arm in (one, other)
   ]
   both = sorted(begun[0].keys() & begun[1].keys())
-  configs = [[_without_run(run) for run in runs.values()] for runs in begun]
+  configs = [
+    [_without_run(run) for run in runs.values() if run.config] for runs in begun
+  ]
   found = [config for of_arm in configs for config in of_arm]
   keys = {key for config in found for key in config} - _shared(found)
   why = ""
   if both:
     why = f"both have the seeds {', '.join(map(str, both))}"
-  elif not all(configs):
+  elif all(begun) and not all(configs):
     why = "one has no config that would show whether they are the same"
   elif keys:
     why = f"they differ in {', '.join(sorted(keys)[:_MOST_NAMED])}"
@@ -288,7 +296,8 @@ def _merge(one: Arm, other: Arm) -> Arm:
       "time"
     )
   # Where one has planned a seed that the other has played, that is the run.
-  return Arm(one.name, one.keys, {**one.runs, **other.runs, **begun[0]})
+  keys_of = one if begun[0] else other
+  return Arm(one.name, keys_of.keys, {**one.runs, **other.runs, **begun[0]})
 
 
 def _grouped(runs: Sequence[Run]) -> list[Arm]:
@@ -315,7 +324,11 @@ def _grouped(runs: Sequence[Run]) -> list[Arm]:
 
 def _without_run(run: Run) -> dict[str, Any]:
   """Returns the config's keys that the runs of one arm share."""
-  shared = {k: v for k, v in run.config.items() if k not in _OF_A_RUN}
+  shared = {
+    k: v
+    for k, v in run.config.items()
+    if k not in _OF_A_RUN + _OF_FILES and not k.startswith(_OF_REPORT)
+  }
   if _SERVERS in shared:  # their addresses are the run's, not their number
     shared[_SERVERS] = len(shared[_SERVERS].split(","))
   return shared

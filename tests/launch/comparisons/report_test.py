@@ -160,13 +160,18 @@ class ComparisonTest(absltest.TestCase):
 
   def test_arms_of_one_name_that_are_two_are_refused(self):
     here = self.sweep("here", (0, 1))
+    table = self.root / "finals.csv"
+    table.write_text(
+      "arm,seed,state,stage,mode,task,n,success,low,high,reward\n"
+      "a,5,finished,rl,greedy,sums,64,0.5,0.4,0.6,0.5\n"
+    )
     for other, sentence in (
       (self.sweep("again", (1, 2)), "both have the seeds 1: compare"),
       (
         self.sweep("else", (5,), changes={"clip_low": 0.5}),
         "they differ in loss.clip_low: compare",
       ),
-      (self.sweep("later", ()), "one has no config"),
+      (table, "one has no config"),
     ):
       with (
         self.subTest(sentence),

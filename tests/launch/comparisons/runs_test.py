@@ -1,11 +1,13 @@
 """A page says how its runs were made, and what was overridden."""
 
+import json
 import pathlib
 import tempfile
 import unittest
 
 import pytest
 
+from agentrl_jax.errors import ConfigError
 from launch.comparisons.page import compare, render
 from launch.comparisons.runs import (
   Arm,
@@ -147,6 +149,54 @@ class SourcesTest(unittest.TestCase):
       self.assertEqual(updates_sentence([an_arm(*steps)], []), expected)
     same = Sweep("s", "c", [Override("train.steps", "8", "8")])
     self.assertNotIn("where", updates_sentence([an_arm(8)], [same]))
+
+
+class ArmsTest(unittest.TestCase):
+  """An arm whose seeds are in several folders is one arm."""
+
+  def setUp(self):
+    super().setUp()
+    self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+  def sweep(self, name, seeds):
+    folder = self.root / name
+    folder.mkdir()
+    for seed in seeds:
+      make_run(folder / "cells" / f"a-s{seed}", seed=seed, success=0.5)
+    write_record(a_plan(arms={"a": {}}, seeds=seeds), folder, {})
+    return folder
+
+  def test_a_sweep_that_has_begun_no_run_has_the_arm_of_the_other(self):
+    here, later = self.sweep("here", (0, 1)), self.sweep("later", ())
+    write_record(a_plan(arms={"a": {}}, seeds=[1, 2]), later, {})
+    for order in ([here, later], [later, here]):
+      (arm,) = read_arms(order)
+      self.assertEqual(
+        {seed: run.state for seed, run in arm.runs.items()},
+        {
+          0: CellState.FINISHED,
+          1: CellState.FINISHED,
+          2: CellState.WAITING,
+        },
+      )
+
+  def test_runs_that_keep_other_files_are_an_arm(self):
+    """As the cell of a check, which keeps all groups."""
+    here, there = self.sweep("here", (0, 1)), self.sweep("there", (2,))
+    runs = [here / "cells/a-s0", here / "cells/a-s1", there / "cells/a-s2"]
+    path = runs[2] / "config.yaml"
+    config = json.loads(path.read_text())
+    config["report"] = {"keep_groups": 1_000_000}
+    config["checkpoint"] = {"keep": 9, "keep_every": 5}
+    path.write_text(json.dumps(config) + "\n")
+    for folders in (runs, [here, there]):
+      (arm,) = read_arms(folders)
+      self.assertEqual(sorted(arm.runs), [0, 1, 2])
+    config["checkpoint"] = {"keep_best": "greedy"}  # another version ends it
+    path.write_text(json.dumps(config) + "\n")
+    for folders in (runs, [here, there]):
+      with self.assertRaisesRegex(ConfigError, "differ in checkpoint.keep_be"):
+        read_arms(folders)
 
 
 if __name__ == "__main__":
