@@ -58,7 +58,10 @@ _SEEDS = flags.DEFINE_integer(
 )
 _FIRST_SEED = flags.DEFINE_integer("first_seed", 0, "The first of them.")
 _BUDGET = flags.DEFINE_string(
-  "budget", "", "Of all cells together, as 2cores,16GiB,6h; all cores, if none."
+  "budget",
+  "",
+  "Of all cells together, each amount once, as 2cores,16GiB,6.5h; all cores, "
+  "if none.",
 )
 _CORES = flags.DEFINE_integer("cores", 1, "Cores of each cell.")
 _FOLDER = flags.DEFINE_string(

@@ -140,6 +140,9 @@ class PlanTest(parameterized.TestCase):
     ("0cores", "is nothing"),
     ("1.5cores", "whole number"),
     ("9999cores", "whole number"),
+    ("6h,30min", "'30min' is a second amount of hours, and each may be given"),
+    ("1GiB,1core,2GB", "'2GB' is a second amount of memory"),
+    ("1core,1core", "'1core' is a second amount of cores"),
   )
   def test_a_budget_that_cannot_be_is_refused(self, text, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):
