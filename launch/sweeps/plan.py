@@ -54,6 +54,7 @@ class SweepPlan:
   seeds: Sequence[int]
   overrides: Sequence[str]  # --config.key=value, of every cell
   experiment: ExperimentPlan | None = None  # exploratory, if none
+  in_file: Sequence[str] = ()  # all arms that the file has, in its order
 
   @property
   def cells(self) -> list[Cell]:
@@ -123,13 +124,14 @@ def make_plan(
     num_seeds = experiment.seeds if experiment else NUM_SEEDS
   if num_seeds < 1:
     raise ConfigError(f"--seeds={num_seeds} must be at least 1")
-  planned = [a for a in defined if not experiment or a in experiment.arms]
+  wanted = arms or (experiment.arms if experiment else defined)
   return SweepPlan(
     ablation=ablation,
-    arms={arm: dict(defined[arm]) for arm in arms or planned},
+    arms={arm: dict(keys) for arm, keys in defined.items() if arm in wanted},
     seeds=range(first_seed, first_seed + num_seeds),
     overrides=list(overrides),
     experiment=experiment,
+    in_file=list(defined),
   )
 
 
@@ -238,12 +240,21 @@ def write_record(
   now = json.loads(json.dumps(now, default=str))
   if before:
     _require_same(before, now, path)
-    now["arms"] = before["arms"] | now["arms"]
+    now["arms"] = _in_order(before["arms"] | now["arms"], plan.in_file)
     now["seeds"] = sorted({*before["seeds"], *now["seeds"]})
     now["starts"] = before["starts"] + now["starts"]
   had = before["experiments"] if before else []
   now["experiments"] = _appended(had, now["experiments"])
   write_whole(path, json.dumps(now, indent=2))
+
+
+def _in_order(arms: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+  """Sorts arms as their file does, whose first is the one of comparisons.
+
+  Those that it has no more come last.
+  """
+  first = {arm: arms[arm] for arm in order if arm in arms}
+  return {**first, **arms}
 
 
 def _appended(

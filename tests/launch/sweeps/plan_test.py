@@ -83,6 +83,25 @@ class PlanTest(parameterized.TestCase):
       )
     self.assertEqual(read_record(self.folder), found)
 
+  def test_arms_are_in_the_order_of_their_file(self):
+    """The first one is compared with, whichever was run first."""
+    path = self.folder / "arms.py"
+
+    def record(text, *arms):
+      path.write_text(f"ARMS = {text}\n")
+      made = make_plan(
+        str(path), arms=arms, num_seeds=1, first_seed=0, overrides=[]
+      )
+      write_record(made, self.folder, {})
+      return list(read_record(self.folder).arms)
+
+    text = "{'full': {}, 'b': {'x': 1}, 'c': {'x': 2}}"
+    self.assertEqual(record(text, "c", "b"), ["b", "c"])
+    self.assertEqual(record(text, "full"), ["full", "b", "c"])
+    self.assertEqual(record(text, "c"), ["full", "b", "c"])
+    fewer = "{'new': {}, 'c': {'x': 2}}"
+    self.assertEqual(record(fewer), ["new", "c", "full", "b"])
+
   @parameterized.parameters(
     ("{", "cannot be read"),
     ("[]", "cannot be read"),
