@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from absl.testing import absltest
 
+from launch.storage.run_directory import RunDirectory
 from launch.sweeps import runner as runners
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import CellState, state_of
@@ -30,6 +31,7 @@ from launch.sweeps.runner import (
 )
 from tests.clocks import wait_until
 from tests.launch import tiny
+from tests.launch.sweeps import tiny_arms
 
 ROOT = pathlib.Path(__file__).parents[3]
 ARMS = "tests/launch/sweeps/tiny_arms.py"
@@ -190,10 +192,10 @@ class SweepTest(absltest.TestCase):
     )
 
   def test_a_refused_config_fails_its_cells_alone(self):
-    # The plan sees no fault in it; the run refuses a folder of another config.
-    foreign = self.run_of("full-s0")
-    foreign.mkdir(parents=True)
-    (foreign / "config.yaml").write_text("seed: 7\n")
+    # The plan sees no fault in it; the run refuses a folder of another seed.
+    foreign = tiny_arms.get_config()
+    foreign.seed = 7
+    RunDirectory(self.run_of("full-s0")).keep_config(foreign)
     said, _ = start(self.folder, "--seeds=1").communicate(timeout=LIMIT_S)
     self.assertIn("full-s0 failed: ", said)
     self.assertIn("1 of 2 cells are finished", said)
