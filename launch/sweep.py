@@ -36,8 +36,8 @@ from launch.storage.lock import held
 from launch.sweeps.budget import Budget
 from launch.sweeps.cells import (
   CellState,
+  count_cells,
   require_same_configs,
-  state_of,
 )
 from launch.sweeps.display import SweepDisplay
 from launch.sweeps.jobs import render
@@ -258,14 +258,13 @@ def _record_and_run(
   budget: Budget,
 ) -> int:
   """Does what the flags say in a folder that is held; returns the status."""
-  begun = (folder / "cells").glob("*/config.yaml")  # and no stray file
-  states = [state_of(path.parent) for path in begun]
+  finished, begun = count_cells(folder)
   write_record(
     plan,
     folder,
     run_facts(seed=plan.seeds[0], devices=[]),
-    cells_finished=states.count(CellState.FINISHED),
-    cells_begun=len(states),
+    cells_finished=finished,
+    cells_begun=begun,
   )
   if _CHECK.value:
     return check(plan, configs, folder, budget)

@@ -28,7 +28,7 @@ from launch.reports.summary import (
   read_summary,
 )
 from launch.storage.run_config import filed_config
-from launch.sweeps.cells import CellState, run_of, state_of
+from launch.sweeps.cells import CellState, num_extended, run_of, state_of
 from launch.sweeps.plan import RECORD, SweepPlan, read_record
 from launch.sweeps.runner import read_failures
 
@@ -147,7 +147,7 @@ def read_run(
     config=config,
     commit=str(summary.facts["commit"]) if summary else "",
     hours=summary.total_wall_s / 3600 if summary else 0.0,
-    num_extended=len({p.parent for p in folder.glob("earlier/*/rl_*.json")}),
+    num_extended=num_extended(folder),
   )
 
 

@@ -96,6 +96,22 @@ def state_of(run: pathlib.Path, steps: int = 0) -> CellState:
   return CellState.FINISHED if had >= steps else CellState.STOPPED
 
 
+def num_extended(run: pathlib.Path) -> int:
+  """Returns how often a run was evaluated, and then given more updates."""
+  return len({path.parent for path in run.glob("earlier/*/rl_*.json")})
+
+
+def count_cells(folder: pathlib.Path) -> tuple[int, int]:
+  """Returns how many cells have been evaluated at an end, and have begun."""
+  begun = [path.parent for path in (folder / "cells").glob("*/config.yaml")]
+  ended = [
+    run
+    for run in begun
+    if state_of(run) is CellState.FINISHED or num_extended(run)
+  ]
+  return len(ended), len(begun)
+
+
 def progress_of(run: pathlib.Path) -> Progress | None:
   """Reads the last line of a run's metrics; None without one.
 

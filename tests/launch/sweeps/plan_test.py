@@ -17,7 +17,12 @@ from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import hash_of, shared_keys
 from launch.sweeps import jobs
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import CellState, require_same_configs, state_of
+from launch.sweeps.cells import (
+  CellState,
+  count_cells,
+  require_same_configs,
+  state_of,
+)
 from launch.sweeps.plan import (
   Cell,
   SweepPlan,
@@ -209,6 +214,14 @@ class SameConfigsTest(absltest.TestCase):
     steps = tiny.get_config().train.steps
     self.assertIs(state_of(run, steps), CellState.FINISHED)
     self.assertIs(state_of(run, steps + 1), CellState.STOPPED)
+
+  def test_a_run_that_was_given_more_updates_has_ended_before(self):
+    run = self.folder / "cells" / "a-s0"
+    (self.folder / "cells" / ".DS_Store").touch()
+    self.assertEqual(count_cells(self.folder), (0, 1))
+    (run / "earlier" / "40").mkdir(parents=True)
+    (run / "earlier" / "40" / "rl_greedy.json").touch()
+    self.assertEqual(count_cells(self.folder), (1, 1))
 
   def test_a_changed_config_of_another_arm_is_accepted(self):
     self.require(arm="b", **{"loss.clip_high": 0.31})
