@@ -247,7 +247,7 @@ def read_diagnostics(path: pathlib.Path) -> Values:
   """Reads a `diagnostics.csv`. Raises `ConfigError` if it is none."""
   values: dict[str, dict[int, dict[str, float]]] = {}
   try:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
       for row in csv.DictReader(file):
         run = values.setdefault(row["arm"], {}).setdefault(int(row["seed"]), {})
         run[row["diagnostic"]] = float(row["value"])

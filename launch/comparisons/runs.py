@@ -156,7 +156,7 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
   scores: dict[str, dict[int, dict[tuple[str, str], dict[str, Score]]]] = {}
   states: dict[tuple[str, int], CellState] = {}
   try:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
       for row in csv.DictReader(file):
         arm, seed = row["arm"], int(row["seed"])
         states[arm, seed] = CellState(row["state"])

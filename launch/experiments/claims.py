@@ -107,7 +107,7 @@ def rows(text: str, folder: pathlib.Path) -> list[list[str]]:
 
 def read_costs(path: pathlib.Path) -> dict[str, tuple[int, float]]:
   """Returns cells and core hours by name of the scores' file."""
-  with reading(path), path.open(newline="", encoding="utf-8") as file:
+  with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
     return {
       row["scores"]: (int(row["cells"]), float(row["core_hours"]))
       for row in csv.DictReader(file)

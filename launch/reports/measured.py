@@ -51,7 +51,7 @@ _HEAD = re.compile(
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
   """Returns the observations of a file; what a short row lacks is empty."""
-  with reading(path), path.open(encoding="utf-8", newline="") as file:
+  with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
     return list(csv.DictReader(file, restval=""))
 
 

@@ -53,6 +53,16 @@ def an_arm(*steps):
 
 
 class SourcesTest(unittest.TestCase):
+  def test_a_file_that_a_spreadsheet_saved_is_read(self):
+    root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    path = root / "finals.csv"
+    path.write_text(
+      "arm,seed,state,stage,mode,task,n,success,low,high,reward\n"
+      "a,0,finished,rl,greedy,sums,64,0.5,0.4,0.6,0.5\n",
+      encoding="utf-8-sig",  # with a mark of the byte order
+    )
+    self.assertEqual([arm.name for arm in read_arms([path])], ["a"])
+
   def test_training_at_the_costs_of_two_files_is_not_compared(self):
     """Each file's budget is that of its own arms."""
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
