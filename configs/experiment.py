@@ -22,10 +22,17 @@ def split_term(term: str) -> tuple[str, str, str]:
   return arm, stage, task
 
 
-def _normal(side: str) -> list[tuple[str, str, str]]:
-  """Returns the terms of a side, in one order and with their stages."""
-  terms = map(split_term, side.split(" + "))
-  return sorted((arm, stage or "rl", task) for arm, stage, task in terms)
+def plain_side(side: str, stage: str) -> str:
+  """Returns a side without what says nothing: blanks, and the stage of all.
+
+  So that an arm is known as one, however it is written.
+  """
+  terms = []
+  for term in side.split(" + "):
+    arm, own_stage, task = split_term(term)
+    at = f"@{own_stage}" if own_stage not in ("", stage) else ""
+    terms.append(f"{arm}{at}/{task}" if task else f"{arm}{at}")
+  return " + ".join(terms)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +54,8 @@ class Contrast:
       raise ConfigError(
         f"the plan's contrast {text!r} must be two arms as `after - before`"
       )
-    if _normal(after) == _normal(before):
+    after, before = plain_side(after, "rl"), plain_side(before, "rl")
+    if sorted(after.split(" + ")) == sorted(before.split(" + ")):
       raise ConfigError(
         f"the plan's contrast {text!r} is of {after} with itself: name two arms"
       )

@@ -186,19 +186,6 @@ def contrasts(
   return changes
 
 
-def plain_side(side: str, stage: str) -> str:
-  """Returns a side without what says nothing: blanks, and the stage of all.
-
-  So that an arm is read as one, and tested as in `finals`.
-  """
-  terms = []
-  for term in side.split(" + "):
-    arm, own_stage, task = split_term(term)
-    at = f"@{own_stage}" if own_stage not in ("", stage) else ""
-    terms.append(f"{arm}{at}/{task}" if task else f"{arm}{at}")
-  return " + ".join(terms)
-
-
 def _side(
   arms: Sequence[Arm], stage: str, mode: str, side: str
 ) -> dict[int, Scores]:

@@ -35,7 +35,7 @@ from launch.comparisons.runs import (
   Arm,
   Run,
   Sweep,
-  strange_keys,
+  keys_no_arm_sets,
   updates_sentence,
 )
 from launch.comparisons.statistics import (
@@ -257,7 +257,7 @@ def warnings(arms: Sequence[Arm]) -> list[str]:
       f"Finished seeds are few: {', '.join(few)}; with fewer than {FEW_SEEDS} "
       "hardly any difference can be shown."
     )
-  if keys := strange_keys(arms):
+  if keys := keys_no_arm_sets(arms):
     sentences.append(
       f"Arms differ in {', '.join(keys)}, which none of them sets: the file "
       "has changed between them, so that a difference is not the arms' alone."

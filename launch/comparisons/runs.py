@@ -252,7 +252,7 @@ def _with_equal_updates(
   )
 
 
-def strange_keys(arms: Sequence[Arm]) -> list[str]:
+def keys_no_arm_sets(arms: Sequence[Arm]) -> list[str]:
   """Returns the keys in which arms differ, and that none of them sets."""
   configs = [
     _without_run(run) for arm in arms for run in arm.runs.values() if run.config

@@ -38,6 +38,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from agentrl_jax.errors import ConfigError
+from configs.experiment import plain_side
 from launch.comparisons.diagnostics import (
   Values,
   columns,
@@ -50,7 +51,6 @@ from launch.comparisons.finals import (
   Finals,
   contrasts,
   finals,
-  plain_side,
 )
 from launch.comparisons.runs import Arm, read_arms
 from launch.comparisons.statistics import PairedDifference

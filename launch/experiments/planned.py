@@ -14,7 +14,7 @@ import ml_collections
 from agentrl_jax.errors import ConfigError
 from configs.experiment import SAMPLED, Contrast, ExperimentPlan
 from launch.comparisons.finals import contrasts, missing_lines
-from launch.comparisons.runs import Arm, Run, strange_keys
+from launch.comparisons.runs import Arm, Run, keys_no_arm_sets
 from launch.comparisons.statistics import PairedDifference
 from launch.comparisons.training import with_training
 from launch.reports import numbers
@@ -203,7 +203,7 @@ def _size_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
 
 def _key_lines(plan: ExperimentPlan, arms: Sequence[Arm]) -> list[str]:
   """Names settings that differ and are no treatment."""
-  keys = strange_keys([arm for arm in arms if arm.name in plan.arms])
+  keys = keys_no_arm_sets([arm for arm in arms if arm.name in plan.arms])
   return [f"arms differ in {', '.join(keys)}, which none sets"] if keys else []
 
 

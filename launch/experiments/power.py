@@ -91,10 +91,10 @@ def require_plan(plan: ExperimentPlan, configs: Configs) -> None:
   equal = configs_that_are_equal(configs)
   for text in plan.contrasts:
     _require_difference(text, equal)
-  _require_power(plan, num_environments(configs))
+  _require_power(plan, count_environments(configs))
 
 
-def num_environments(configs: Configs) -> int:
+def count_environments(configs: Configs) -> int:
   """Returns the most tasks that the mean of an arm is of."""
   return max(len(config.tasks.names) for config in configs.values())
 
@@ -182,7 +182,7 @@ def _require_power(plan: ExperimentPlan, num_environments: int) -> None:
 
 def plan_lines(plan: ExperimentPlan, configs: Configs) -> list[str]:
   """Says what the plan asks, and with which power."""
-  noise = noise_of(plan, num_environments(configs))
+  noise = noise_of(plan, count_environments(configs))
   tests = f"{len(plan.contrasts)} contrast{'s' * (len(plan.contrasts) > 1)}"
   looks = f"{plan.looks} look{'s' * (plan.looks > 1)}"
   return [

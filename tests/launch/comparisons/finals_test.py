@@ -7,7 +7,8 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from launch.comparisons.finals import MEAN, contrasts, finals, plain_side
+from configs.experiment import plain_side
+from launch.comparisons.finals import MEAN, contrasts, finals
 from launch.comparisons.page import compare, render, verdicts
 from launch.comparisons.runs import Arm, Run, read_finals
 from launch.comparisons.statistics import max_t_p

@@ -99,7 +99,7 @@ def test_a_part_of_no_block_is_refused(folder, page, line):
 
 def test_other_comments_are_left_alone(folder):
   for page in (
-    "<!-- TODO: say more of x.csv -->\n",
+    "<!-- Note: see more in x.csv -->\n",
     f"<!-- turn -->\none\n{END}<!-- update -->\ntwo\n{END}",
   ):
     assert filled(page, folder) == page

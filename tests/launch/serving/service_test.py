@@ -6,8 +6,10 @@ import unittest
 
 import pytest
 
+from agentrl_jax.model.policy import Policy
 from launch.config import settings
 from launch.serving import service
+from tests.launch import tiny
 
 # google-jetstream is not there, whatever is installed.
 _WITHOUT_JETSTREAM = """
@@ -41,6 +43,15 @@ except ConfigError as error:
 class DriversTest(unittest.TestCase):
   def test_every_driver_of_the_config_can_be_had(self):
     self.assertEqual(set(service.DRIVERS), set(settings.DRIVERS))
+
+
+class ServeTest(unittest.TestCase):
+  def test_as_many_forms_may_wait_as_a_run_has_episodes(self):
+    """64 are for strangers: a run of more episodes would lose those beyond."""
+    found = settings.read_settings(tiny.get_config())
+    policy = Policy(found.model, found.compute)
+    with service.serve(found, policy, None, driver="local") as served:
+      self.assertIsNone(served.generator._compiler._max_waiting)
 
 
 class WithoutJetStreamTest(unittest.TestCase):

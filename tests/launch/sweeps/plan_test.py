@@ -320,7 +320,7 @@ class SharedKeysTest(absltest.TestCase):
 
 
 class FolderTest(absltest.TestCase):
-  """What a command finds in its folder, and what it leaves there."""
+  """Commands in a folder that has something already."""
 
   def setUp(self):
     super().setUp()

@@ -118,6 +118,19 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     await until(lambda: not self.served.api.num_calls)
     self.assertFalse(compiler._waiting)
 
+  async def test_one_that_hangs_up_leaves_its_form_to_others(self):
+    """Both have one grammar, and the first compiles it for both."""
+    compiler = self.served.generator._compiler
+    first = asyncio.create_task(self.form(ENDLESS["divisors"]))
+    await until(lambda: compiler._waiting)
+    other = asyncio.create_task(self.form(ENDLESS["divisors"]))
+    (waiting,) = compiler._waiting.values()
+    await until(lambda: waiting.num_requests == 2)
+    first.cancel()
+    with self.assertRaisesRegex(openai.BadRequestError, TOO_LONG):
+      await asyncio.wait_for(other, 60)
+    self.assertFalse(compiler._waiting)
+
   async def test_one_form_of_many_requests_is_compiled_once(self):
     compiler = self.served.generator._compiler
     compiler._max_waiting = 1
@@ -131,11 +144,15 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(checks.call_count, 1)
 
   async def test_more_forms_than_may_wait(self):
-    self.served.generator._compiler._max_waiting = 1
+    compiler = self.served.generator._compiler
+    compiler._max_waiting = 1
     hostile = asyncio.create_task(self.form(ENDLESS["divisors"]))
-    await until(lambda: self.served.generator._compiler._waiting)
+    await until(lambda: compiler._waiting)
     with self.assertRaisesRegex(openai.RateLimitError, "1 grammars wait"):
       await self.form({"type": "integer", "minimum": 4})
+    compiler._max_waiting = None  # as among the requests of a run alone
+    await self.form({"type": "integer", "minimum": 4})
+    self.assertTrue(compiler._waiting)
     hostile.cancel()
     await asyncio.wait([hostile])
 
