@@ -225,9 +225,10 @@ class LockTest(absltest.TestCase):
     """As at the run of another user."""
     with (
       tempfile.TemporaryDirectory() as folder,
+      contextlib.chdir(folder),  # folders around it may be the user's alone
       contextlib.ExitStack() as after,
     ):
-      path = pathlib.Path(folder) / "lock"
+      path = pathlib.Path("lock")
       path.touch(0o444)
       pathlib.Path(folder).chmod(0o755)
       if not os.geteuid():  # whom no mode of a file keeps out
