@@ -36,7 +36,7 @@ from launch.comparisons.page import (
 from launch.comparisons.runs import read_arms, read_sweeps
 from launch.config.command_line import REFUSED
 from launch.experiments.markdown import filled
-from launch.experiments.planned import planned
+from launch.experiments.planned import by_plan, planned
 from launch.processes.terminal import plain_console, print_what_can_be_printed
 
 CONSOLE = plain_console(soft_wrap=True)
@@ -83,7 +83,7 @@ def _compare(given: argparse.Namespace) -> None:
   output = pathlib.Path(given.output or beside / "comparison")
   title = given.title or ", ".join(path.resolve().name for path in folders)
   arms = read_arms(folders)
-  plans = [each for f in folders if (each := planned(f, read_arms([f])))]
+  plans = [planned(group, read_arms(group)) for group in by_plan(folders)]
   texts = [
     PlanText(each.plan.question, each.verdicts, each.deviations)
     for each in plans

@@ -1,4 +1,4 @@
-"""Plan of a sweep's experiment against the sweep that was run.
+"""Plan of an experiment against the sweeps that were run.
 
 The plan that counts is the last one that was recorded before a cell had
 finished. Its verdict is on the primary outcome alone: the paired difference
@@ -37,24 +37,41 @@ class Planned:
   verdicts: Sequence[str]  # on each contrast, then on each control
 
 
-def planned(folder: pathlib.Path, arms: Sequence[Arm]) -> Planned | None:
-  """Compares a sweep's folder with its plan; None for an exploratory sweep.
+def by_plan(folders: Sequence[pathlib.Path]) -> list[list[pathlib.Path]]:
+  """Groups sweeps' folders by the plan that counts; those without are left out.
 
-  `arms` are those of `read_arms([folder])`. Raises `ConfigError` for a record
+  So an experiment whose seeds were run on several machines is judged as one.
+  """
+  groups: dict[ExperimentPlan, list[pathlib.Path]] = {}
+  for folder in folders:
+    if history := read_experiments(folder):
+      groups.setdefault(plan_that_counts(history), []).append(folder)
+  return list(groups.values())
+
+
+def planned(folders: Sequence[pathlib.Path], arms: Sequence[Arm]) -> Planned:
+  """Compares the sweeps of one plan, a group of `by_plan`, with what was run.
+
+  `arms` are those of `read_arms(folders)`. Raises `ConfigError` for a record
   that cannot be read.
   """
-  history = read_experiments(folder)
-  if not history:
-    return None
-  plan = plan_that_counts(history)
+  histories = [read_experiments(folder) for folder in folders]
+  plan = plan_that_counts(histories[0])
+  otherwise = [
+    f"{folder.name}: {line}" if len(folders) > 1 else line
+    for folder, history in zip(folders, histories, strict=True)
+    for line in (
+      *history_lines(history),
+      *_override_lines(read_record(folder).overrides),
+    )
+  ]
   return Planned(
     plan,
     [
-      *history_lines(history),
+      *otherwise,
       *_arm_and_seed_lines(plan, arms),
       *_size_lines(plan, arms),
       *_key_lines(plan, arms),
-      *_override_lines(read_record(folder).overrides),
     ],
     judge(plan, with_training([a for a in arms if a.name in plan.arms])),
   )

@@ -99,14 +99,14 @@ class JudgeTest(parameterized.TestCase):
         run = root / "cells" / f"{name}-s{seed}"
         make_run(run, seed=seed, success=success / 100, n=512)
     self.assertIn(
-      "(95 % interval", planned.planned(root, read_arms([root])).verdicts[0]
+      "(95 % interval", planned.planned([root], read_arms([root])).verdicts[0]
     )
     earlier = root / "cells" / "no_norm-s3" / "earlier" / "6"
     earlier.mkdir(parents=True)
     (earlier / "summary.json").write_text("{}")  # of a start that was stopped
     self.assertEqual(read_arms([root])[1].runs[3].num_extended, 0)
     (earlier / "rl_greedy.json").write_text("{}")
-    found = planned.planned(root, read_arms([root]))
+    found = planned.planned([root], read_arms([root]))
     self.assertIn("no_norm-s3 went on after having", " ".join(found.deviations))
     self.assertIn("(97.5 % interval", found.verdicts[0])
 
@@ -214,20 +214,48 @@ class PlannedTest(absltest.TestCase):
     self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
   def test_a_sweep_without_a_plan_is_exploratory(self):
-    self.assertIsNone(planned.planned(self.folder, []))
+    self.assertEqual(planned.by_plan([self.folder]), [])
     write_record(sweep(), self.folder, {})
     write_record(sweep(), self.folder, {})
-    self.assertIsNone(planned.planned(self.folder, []))
+    self.assertEqual(planned.by_plan([self.folder]), [])
 
   def test_what_was_run_as_planned_has_nothing_to_say(self):
     write_record(sweep(a_plan()), self.folder, {"commit": "a"})
     write_record(sweep(a_plan()), self.folder, {"commit": "b"})
     self.assertLen(read_experiments(self.folder), 1)
     found = planned.planned(
-      self.folder, [arm("full", FULL), arm("no_norm", FULL)]
+      [self.folder], [arm("full", FULL), arm("no_norm", FULL)]
     )
     self.assertEqual(found.plan, a_plan())
     self.assertEqual(found.deviations, [])
+
+  def test_seeds_of_two_machines_are_one_experiment(self):
+    shares = [self.folder / "a", self.folder / "b"]
+    for number, (folder, seeds) in enumerate(
+      zip(shares, (range(3), range(3, 5)), strict=True)
+    ):
+      folder.mkdir()
+      write_record(
+        dataclasses.replace(sweep(a_plan()), seeds=seeds),
+        folder,
+        {},
+        cells_finished=number,
+      )
+      for seed in seeds:
+        for name, gain in (("full", 0), ("no_norm", 10 + seed / 100)):
+          run = folder / "cells" / f"{name}-s{seed}"
+          make_run(run, seed=seed, success=(FULL[seed] + gain) / 100, n=512)
+    (group,) = planned.by_plan(shares)
+    found = planned.planned(group, read_arms(group))
+    self.assertIn("5 seeds). Higher", found.verdicts[0])
+    self.assertEqual(
+      found.deviations, ["b: the plan was written after 1 cells had finished"]
+    )
+    for folder in group:
+      alone = planned.planned([folder], read_arms([folder]))
+      self.assertIn("No verdict: the plan looks at 5", alone.verdicts[0])
+    write_record(sweep(a_plan(seeds=6)), shares[1], {}, cells_begun=0)
+    self.assertLen(planned.by_plan(shares), 2)
 
   def test_everything_that_was_run_otherwise_is_said(self):
     options = ["--config.train.steps=8"]
@@ -237,7 +265,7 @@ class PlannedTest(absltest.TestCase):
       arm("other", FULL),
       arm("no_norm", FULL[:2], state=CellState.STOPPED),
     ]
-    text = "\n".join(planned.planned(self.folder, arms).deviations)
+    text = "\n".join(planned.planned([self.folder], arms).deviations)
     for sentence in (
       "arms that the plan does not have: other",
       "no_norm has 0 finished seeds, and the plan 5 (no_norm-s0 stopped",
@@ -246,7 +274,7 @@ class PlannedTest(absltest.TestCase):
       "options that the file does not have: --config.train.steps=8",
     ):
       self.assertIn(sentence, text)
-    text = "\n".join(planned.planned(self.folder, arms[:1]).deviations)
+    text = "\n".join(planned.planned([self.folder], arms[:1]).deviations)
     self.assertIn("arms of the plan that were not run: no_norm", text)
 
   def test_a_plan_that_changed_with_the_data_is_said_and_does_not_count(self):
@@ -255,7 +283,7 @@ class PlannedTest(absltest.TestCase):
     late = a_plan(mode="sampled")
     write_record(sweep(late), self.folder, {}, cells_begun=4, cells_finished=3)
     write_record(sweep(), self.folder, {}, cells_begun=4, cells_finished=4)
-    found = planned.planned(self.folder, [])
+    found = planned.planned([self.folder], [])
     self.assertEqual(found.plan, a_plan())
     self.assertContainsSubset(
       [
@@ -270,7 +298,7 @@ class PlannedTest(absltest.TestCase):
   def test_a_plan_that_was_written_after_the_data(self):
     write_record(sweep(), self.folder, {})
     write_record(sweep(a_plan()), self.folder, {}, cells_finished=2)
-    found = planned.planned(self.folder, [])
+    found = planned.planned([self.folder], [])
     self.assertIn(
       "the plan was written after 2 cells had finished", found.deviations
     )
@@ -280,7 +308,7 @@ class PlannedTest(absltest.TestCase):
     write_record(sweep(training), self.folder, {}, cells_begun=2)
     self.assertIn(
       "the plan was written after 2 cells had begun",
-      planned.planned(self.folder, []).deviations,
+      planned.planned([self.folder], []).deviations,
     )
 
   def test_a_record_from_before_plans_is_read(self):
