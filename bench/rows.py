@@ -42,7 +42,7 @@ def run(
   parser.add_argument(
     "--llama_python", type=pathlib.Path, default=".venv-llama/bin/python"
   )
-  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
+  parser.add_argument("--output", type=measured.output, help="a CSV, added to")
   options = parser.parse_args()
   pythons = {
     "torch": options.peer_python,

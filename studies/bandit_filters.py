@@ -21,7 +21,6 @@ Axes: N attempts of a batch, M groups, U updates, S seeds.
 
 import argparse
 import dataclasses
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -232,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--updates", type=int, default=100)
   parser.add_argument("--learning_rate", type=float, default=0.1)
   parser.add_argument("--seeds", type=int, default=256)
-  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
+  parser.add_argument("--output", type=measured.output, help="a CSV, added to")
   given = parser.parse_args(arguments)
   found = list(
     observations(

@@ -333,7 +333,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument("--learner_cores", default="0", help="as for taskset -c")
   parser.add_argument("--rollout_cores", default="1")
   parser.add_argument("--workdir", default="runs/asynchronous")
-  parser.add_argument("--output", type=pathlib.Path, help="a CSV file of runs")
+  parser.add_argument("--output", type=measured.output, help="a CSV, added to")
   parser.add_argument(
     "override", nargs="*", help="more flags of all runs, after --"
   )

@@ -37,7 +37,6 @@ import asyncio
 import dataclasses
 import itertools
 import math
-import pathlib
 import random
 import statistics
 import sys
@@ -346,7 +345,7 @@ def main() -> None:
   parser.add_argument("--staleness", type=counts, default=[1, 2, 4])
   parser.add_argument("--steps", type=int, default=40)
   parser.add_argument("--seed", type=counts, default=[0])
-  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
+  parser.add_argument("--output", type=measured.output, help="a CSV, added to")
   options = parser.parse_args()
   rows: list[dict[str, object]] = []
   for setting in settings(options):

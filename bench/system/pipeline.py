@@ -32,7 +32,6 @@ import argparse
 import asyncio
 import dataclasses
 import math
-import pathlib
 import random
 import statistics
 import sys
@@ -343,7 +342,7 @@ def main() -> None:
   parser.add_argument("--steps", type=int, default=40)
   parser.add_argument("--tasks", type=int, default=1)
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--output", type=pathlib.Path, help="a CSV, added to")
+  parser.add_argument("--output", type=measured.output, help="a CSV, added to")
   options = parser.parse_args()
   sys.stdout.write(f"simulated, not measured: {vars(options)}\n")
   simulated, words = (

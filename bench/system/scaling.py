@@ -29,7 +29,6 @@ import argparse
 import asyncio
 import dataclasses
 import math
-import pathlib
 import random
 import sys
 import time
@@ -420,7 +419,7 @@ def main() -> None:
   add("--warm_up", type=int, default=3)
   add("--steps", type=int, default=5)
   add("--start_cost", action="store_true")
-  add("--output", type=pathlib.Path, help="a CSV, added to")
+  add("--output", type=measured.output, help="a CSV, added to")
   options = parser.parse_args()
   spare_collections()  # as a run does
   if options.start_cost:

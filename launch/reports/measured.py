@@ -22,6 +22,7 @@ Observations that were copied from an older page say so (`source`), and so does
 the line below their table.
 """
 
+import argparse
 import contextlib
 import csv
 import datetime
@@ -53,6 +54,24 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
   """Returns the observations of a file; what a short row lacks is empty."""
   with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
     return list(csv.DictReader(file, restval=""))
+
+
+def output(text: str) -> pathlib.Path:
+  """Reads an `--output`, to refuse before the work what cannot be added to.
+
+  Raises `argparse.ArgumentTypeError`, whose sentence the command prints.
+  """
+  path = pathlib.Path(text)
+  if not path.parent.is_dir():
+    raise argparse.ArgumentTypeError(
+      f"{path.parent} is no folder: make it, or name a file in another one"
+    )
+  if path.exists():
+    try:
+      read(path)
+    except ConfigError as error:
+      raise argparse.ArgumentTypeError(str(error)) from error
+  return path
 
 
 def keep(

@@ -27,7 +27,6 @@ at equal answers. Learning rates are chosen from the same ones for all arms.
 
 import argparse
 import dataclasses
-import pathlib
 import random
 import sys
 import time
@@ -267,7 +266,7 @@ def _parser() -> argparse.ArgumentParser:
   add("--start", choices=POLICIES, default="half-learned", help="of a curve")
   add("--seed", type=int, default=0, help="of policies and scored episodes")
   add("--only", choices=PARTS, help="the others are left out")
-  add("--output", type=pathlib.Path, help="a CSV, added to")
+  add("--output", type=measured.output, help="a CSV, added to")
   semicolons = "names with semicolons between them; all by default"
   add(
     "--estimators", type=_names(ESTIMATORS), default=ESTIMATORS, help=semicolons

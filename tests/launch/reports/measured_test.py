@@ -1,5 +1,6 @@
 """Tests of tables that are made from kept measurements."""
 
+import argparse
 import pathlib
 import tempfile
 
@@ -117,6 +118,19 @@ class MeasuredTest(parameterized.TestCase):
     self.assertEqual(kept[1]["arm"], "three")
     for name in ("commit", "date"):
       self.assertTrue(kept[0][name], name)
+
+  def test_an_output_that_cannot_be_added_to_is_refused_before_the_work(self):
+    command = argparse.ArgumentParser(exit_on_error=False)
+    command.add_argument("--output", type=measured.output)
+    words = [f"--output={self.path}"]
+    for damaged in (b"x\n\xe9\n", b"x\n" + b"5" * 150_000):
+      self.path.write_bytes(damaged)
+      with self.assertRaisesRegex(argparse.ArgumentError, "cannot be read"):
+        command.parse_args(words)
+    self.path.write_text("x,y\n1\n")
+    measured.keep(command.parse_args(words).output, FOUND, command="a")
+    with self.assertRaisesRegex(argparse.ArgumentError, "is no folder"):
+      command.parse_args([f"--output={self.path.parent / 'none' / 'x.csv'}"])
 
   def test_a_page_says_where_a_table_comes_from(self):
     measured.keep(self.path, FOUND, command="a")
