@@ -22,7 +22,6 @@ Observations that were copied from an older page say so (`source`), and so does
 the line below their table.
 """
 
-import argparse
 import contextlib
 import csv
 import datetime
@@ -38,7 +37,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, NotWritten
 from agentrl_jax.files import reading, write_whole
 from launch.reports import facts
 
@@ -57,20 +56,21 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
 
 
 def output(text: str) -> pathlib.Path:
-  """Reads an `--output`, to refuse before the work what cannot be added to.
+  """Reads an `--output`; raises `NotWritten` if nothing can be added to it.
 
-  Raises `argparse.ArgumentTypeError`, whose sentence the command prints.
+  So it is known before the work, and not after it.
   """
   path = pathlib.Path(text)
   if not path.parent.is_dir():
-    raise argparse.ArgumentTypeError(
-      f"{path.parent} is no folder: make it, or name a file in another one"
+    raise NotWritten(
+      f"--output={path}: {path.parent} is no folder; make it, or name a file "
+      "in another one"
     )
-  if path.exists():
-    try:
+  try:
+    if path.exists():
       read(path)
-    except ConfigError as error:
-      raise argparse.ArgumentTypeError(str(error)) from error
+  except ConfigError as error:  # in which argparse would show no sentence
+    raise NotWritten(f"--output={path}: {error}") from error
   return path
 
 

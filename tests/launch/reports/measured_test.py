@@ -1,6 +1,5 @@
 """Tests of tables that are made from kept measurements."""
 
-import argparse
 import pathlib
 import tempfile
 
@@ -8,7 +7,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import stats
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, NotWritten
 from launch.experiments import markdown
 from launch.reports import measured
 
@@ -120,17 +119,14 @@ class MeasuredTest(parameterized.TestCase):
       self.assertTrue(kept[0][name], name)
 
   def test_an_output_that_cannot_be_added_to_is_refused_before_the_work(self):
-    command = argparse.ArgumentParser(exit_on_error=False)
-    command.add_argument("--output", type=measured.output)
-    words = [f"--output={self.path}"]
     for damaged in (b"x\n\xe9\n", b"x\n" + b"5" * 150_000):
       self.path.write_bytes(damaged)
-      with self.assertRaisesRegex(argparse.ArgumentError, "cannot be read"):
-        command.parse_args(words)
+      with self.assertRaisesRegex(NotWritten, "cannot be read"):
+        measured.output(str(self.path))
+    with self.assertRaisesRegex(NotWritten, "is no folder"):
+      measured.output(str(self.path / "x.csv"))
     self.path.write_text("x,y\n1\n")
-    measured.keep(command.parse_args(words).output, FOUND, command="a")
-    with self.assertRaisesRegex(argparse.ArgumentError, "is no folder"):
-      command.parse_args([f"--output={self.path.parent / 'none' / 'x.csv'}"])
+    measured.keep(measured.output(str(self.path)), FOUND, command="a")
 
   def test_a_page_says_where_a_table_comes_from(self):
     measured.keep(self.path, FOUND, command="a")
