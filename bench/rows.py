@@ -6,8 +6,10 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 import jax
 
@@ -74,19 +76,34 @@ def run(
       measured.keep(options.output, kept)
 
 
-def flat(
-  found: Mapping[str, object], path: str = ""
-) -> Iterator[dict[str, object]]:
-  """Yields each number of a row's JSON, with its range where it has one."""
-  for name, value in found.items():
-    what = f"{path}{name}"
-    if isinstance(value, Mapping) and "median" in value:
-      low, high = value["lowest"], value["highest"]
-      yield {"what": what, "value": value["median"], "low": low, "high": high}
-    elif isinstance(value, Mapping):
-      yield from flat(value, f"{what}/")
-    elif isinstance(value, int | float):
-      yield {"what": what, "value": value, "low": "", "high": ""}
+def flat(found: object, what: str = "") -> Iterator[dict[str, object]]:
+  """Yields each value of a row's JSON, with its range where it has one.
+
+  Of a list of numbers that is its median, lowest and highest.
+  """
+  if isinstance(found, Mapping) and "median" in found:
+    low, high = found["lowest"], found["highest"]
+    yield {"what": what, "value": found["median"], "low": low, "high": high}
+  elif isinstance(found, Mapping):
+    for name, value in found.items():
+      yield from flat(value, f"{what}/{name}" if what else f"{name}")
+  elif _is_list_of(Mapping, found):
+    for name in found[0]:
+      yield from flat([each[name] for each in found], f"{what}/{name}")
+  elif _is_list_of(int | float, found):
+    low, high = min(found), max(found)
+    middle = statistics.median(found)
+    yield {"what": what, "value": middle, "low": low, "high": high}
+  else:
+    yield {"what": what, "value": found, "low": "", "high": ""}
+
+
+def _is_list_of(kind, found: object) -> TypeGuard[list]:
+  return (
+    isinstance(found, list)
+    and bool(found)
+    and all(isinstance(each, kind) for each in found)
+  )
 
 
 def processor() -> str:
