@@ -32,8 +32,8 @@ class EvaluationPlan:
   """The `evaluation` section of the config."""
 
   num_tasks: int  # per environment
-  num_sampled: int  # likewise, where answers are sampled
-  num_untrained: int  # tasks for the policy that has learned nothing
+  num_sampled: int  # likewise, where answers are sampled; 0: never
+  num_untrained: int  # for the policy that has learned nothing; 0: not played
   scripted: bool  # whether to score the environments' scripted baselines
   concurrency: int
   temperature: float
@@ -49,10 +49,13 @@ class EvaluationPlan:
     self, stage: str, mode: str, tasks: Sequence[Task]
   ) -> list[Task]:
     """Returns the first tasks of each environment, as many as the plan says."""
-    number = self.num_sampled if mode == "sampled" else self.num_tasks
+    return first_tasks(tasks, self.number_of(stage, mode))
+
+  def number_of(self, stage: str, mode: str) -> int:
+    """Returns the number of tasks of each environment; 0: it is left out."""
     if stage == "untrained":
-      number = self.num_untrained
-    return first_tasks(tasks, number)
+      return self.num_untrained
+    return self.num_sampled if mode == "sampled" else self.num_tasks
 
 
 def first_tasks(tasks: Sequence[Task], number: int) -> list[Task]:

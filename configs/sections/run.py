@@ -35,8 +35,8 @@ def get_config() -> ml_collections.ConfigDict:
       wait_timeout_s=14400.0,  # of the others' wait for process 0
     ),
     evaluation=create(
-      num_sampled=256,  # tasks of num_tasks that are also played with sampling
-      num_untrained=64,  # tasks of num_tasks for the untrained policy
+      num_sampled=256,  # tasks of num_tasks that are also sampled; 0: none
+      num_untrained=64,  # tasks of num_tasks for the untrained policy; 0: none
       scripted=True,  # score the environments' scripted baselines beside it
       temperature=1.0,  # of answers in the sampled evaluation
       timeout_s=3600.0,  # longest wait for the end of another episode

@@ -77,8 +77,6 @@ _RANGES: Mapping[str, _Range] = {
   "http.max_body": _Range(1, 2**53),
   "http.max_bodies": _Range(1, 2**53),
   "evaluation.num_tasks": _COUNT,
-  "evaluation.num_sampled": _COUNT,
-  "evaluation.num_untrained": _COUNT,
   "evaluation.concurrency": _COUNT,
   "evaluation.concurrency_during": _COUNT,
   "evaluation.num_tasks_during": _COUNT,

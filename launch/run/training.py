@@ -189,7 +189,8 @@ def _run_stages(context: RunContext) -> ChatCodec:
     def score(stage: str, *modes: str) -> None:
       with context.interrupts.at_once():
         for mode in modes:
-          evaluator.policy(stage, mode, service)
+          if settings.evaluation.number_of(stage, mode):
+            evaluator.policy(stage, mode, service)
       if stage == WARM_START:
         stages.keep(
           folder.root, {"run": context.config.name, "commit": commit(ROOT)}

@@ -171,3 +171,8 @@ def test_smaller_evaluations_play_the_first_tasks_of_each_environment():
   assert plan.tasks_of("warm_start", "sampled", tasks[1:]) == tasks[1:5]
   assert plan.tasks_of("untrained", "sampled", tasks) == tasks[:2]
   assert plan.tasks_of("untrained", "greedy", tasks) == tasks[:2]
+  assert plan.number_of("rl", "greedy") == 3
+  none = dataclasses.replace(plan, num_sampled=0, num_untrained=0)
+  assert not none.number_of("rl", "sampled")
+  assert not none.number_of("untrained", "sampled")
+  assert none.number_of("warm_start", "greedy") == 3

@@ -23,5 +23,5 @@ def get_config():
   c.engine.context = 640
   c.group.size = 2
   c.report.keep_groups = 100
-  c.evaluation.update(num_tasks=3, num_untrained=1)
+  c.evaluation.update(num_tasks=3, num_sampled=0, num_untrained=0)
   return c

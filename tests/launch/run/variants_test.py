@@ -86,6 +86,7 @@ class TrainTest(absltest.TestCase):
 
   def test_evaluations_and_report_have_a_row_for_each(self):
     summary = json.loads((self.root / "summary.json").read_text())
+    self.assertEqual({e["mode"] for e in summary["evaluations"]}, {"greedy"})
     for evaluation in summary["evaluations"]:
       self.assertEqual(set(evaluation["tasks"]), NAMES)
       if evaluation["stage"] == "expert":
