@@ -67,6 +67,9 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
     },
     "stall_of_a_copy": timing.ratio(found["stall"], found["copy"]),
     "stall_of_a_fresh_copy": timing.ratio(found["stall"], found["fresh"]),
+    "update_of_one_alone": timing.ratio(
+      updates["beside"], updates["alone"][1::2]
+    ),
     "load_before": load_before,
     "contended": load_before > timing.MAX_LOAD_BEFORE,
   }
