@@ -13,6 +13,7 @@ from typing import TypeGuard
 
 import jax
 
+from agentrl_jax.errors import ConfigError
 from launch.reports import measured
 from launch.reports.measured import Observation
 
@@ -57,6 +58,7 @@ def run(
         f"{python} is not there, so peers in it are left out; `make bench` "
         "makes it\n"
       )
+  quoted = read_quoted()
   kept: list[Observation] = []
   for row in options.rows or rows:
     module = importlib.import_module(f"bench.{family}.{row}")
@@ -69,11 +71,32 @@ def run(
     }
     sys.stdout.write(json.dumps(about | found, indent=2) + "\n")
     sys.stdout.flush()
+    benchmark, machine = f"{family}.{row}", processor()
     kept += (
-      {"row": row, **each, "machine": processor()} for each in flat(found)
+      {
+        "benchmark": benchmark,
+        **each,
+        **quoted.get((benchmark, each["what"]), {}),
+        "machine": machine,
+      }
+      for each in flat(found)
     )
     if options.output:
       measured.keep(options.output, kept)
+
+
+def read_quoted() -> dict[tuple[str, str], dict[str, str]]:
+  """Returns the table, row, column and goal of each value that a page shows.
+
+  By the benchmark and the value's place in its JSON; docs/speed.md is the page.
+  """
+  quoted = {}
+  for line in measured.read(pathlib.Path(__file__).with_name("quoted.csv")):
+    key = line.pop("benchmark"), line.pop("what")
+    if key in quoted:
+      raise ConfigError(f"bench/quoted.csv has {' '.join(key)} twice")
+    quoted[key] = line
+  return quoted
 
 
 def flat(found: object, what: str = "") -> Iterator[dict[str, object]]:

@@ -39,6 +39,7 @@ ROWS = (
   "checkpoint",
   "rl_step",
 )
+NAMED = ("published", "published_rl_step")
 
 if __name__ == "__main__":
-  rows.run(__doc__, "learner", ROWS, named=("published", "published_rl_step"))
+  rows.run(__doc__, "learner", ROWS, named=NAMED)

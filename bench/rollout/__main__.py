@@ -38,6 +38,7 @@ ROWS = (
   "drift",
   "draft",
 )
+NAMED = ("published", "published_draft")
 
 if __name__ == "__main__":
-  rows.run(__doc__, "rollout", ROWS, named=("published", "published_draft"))
+  rows.run(__doc__, "rollout", ROWS, named=NAMED)

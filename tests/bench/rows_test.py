@@ -3,6 +3,8 @@
 import unittest
 
 from bench import rows
+from bench.learner import __main__ as learner
+from bench.rollout import __main__ as rollout
 
 FOUND = {
   "times_faster_than": {
@@ -31,6 +33,16 @@ class RowsTest(unittest.TestCase):
         ("hostile/ms", 8.0, 2.0, 14.0),
       ],
     )
+
+  def test_what_a_page_shows_is_of_benchmarks_that_there_are(self):
+    quoted = rows.read_quoted()
+    benchmarks = {
+      *(f"learner.{row}" for row in (*learner.ROWS, *learner.NAMED)),
+      *(f"rollout.{row}" for row in (*rollout.ROWS, *rollout.NAMED)),
+    }
+    self.assertLessEqual({benchmark for benchmark, _ in quoted}, benchmarks)
+    shown = [(q["table"], q["row"], q["column"]) for q in quoted.values()]
+    self.assertEqual(len(shown), len(set(shown)))
 
 
 if __name__ == "__main__":
