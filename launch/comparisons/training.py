@@ -117,4 +117,5 @@ def _shares(rows: Sequence[Row], names: Sequence[str]) -> np.ndarray:
     counted(rows, f"{_FINISHED}/{name.partition('/')[2]}") for name in names
   ]
   weights = np.array(found if any(found) else [1.0] * len(names))
-  return weights / weights.sum()
+  shares: np.ndarray = weights / weights.sum()
+  return shares
