@@ -9,7 +9,7 @@ that are kept beside it; a test compares them:
 `finals` are levels and differences after a stage; `rises` are the scores of
 each run before and after reinforcement learning, in one mode:
 
-  <!-- rises: evidence/five_tasks.csv greedy -->
+  <!-- rises: evidence/merging.csv greedy -->
   <!-- end -->
 
 `contrasts` are differences between arms of which none need be the first, or
