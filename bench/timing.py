@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ import jax
 # Above either, somebody else had a share of the processors.
 MAX_LOAD_BEFORE = 0.5
 MAX_IDLE_FACTOR = 1.3
+_STAT = pathlib.Path("/proc/stat")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,24 @@ def ratio(
     "lowest": min(ratios),
     "highest": max(ratios),
   }
+
+
+def load() -> float:
+  """Returns how many processors others use now, in a second of our sleep.
+
+  The load average of a minute, as without Linux, has the row before in it.
+  """
+  if not _STAT.exists():
+    return os.getloadavg()[0]
+  before = _busy_s()
+  time.sleep(1)
+  return _busy_s() - before
+
+
+def _busy_s() -> float:
+  """Seconds that processors have worked since the machine was started."""
+  ticks = [int(word) for word in _STAT.read_text("utf-8").split()[1:9]]
+  return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def contended(load_before: float, times: Mapping[str, list[Times]]) -> bool:

@@ -7,7 +7,6 @@ pages, is reported beside it. `jitter` is an update that starts while the
 checkpoint is being written, against one without a checkpoint.
 """
 
-import os
 import tempfile
 import time
 
@@ -24,7 +23,7 @@ MIB = 2**20
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, learner = tiny.make_learner()
   micro_batch = tiny.make_micro_batch(8, 256)
   state = learner.init(policy.init(jax.random.key(0)))

@@ -109,7 +109,7 @@ def main() -> None:
 
 def loss_row(pairs: int, peer_python: pathlib.Path) -> dict[str, object]:
   """Compares with torch, the plain form, and the limit."""
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   inputs = jax.device_put(make_inputs(LOSS))
   programs = {
     "plain": compiled(plain, *inputs),

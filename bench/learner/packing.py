@@ -10,7 +10,6 @@ compiled.
 """
 
 import dataclasses
-import os
 import statistics
 
 import jax
@@ -33,7 +32,7 @@ COMPUTE = defaults(ComputeConfig, "compute", attention_block=128)
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   lengths = make_lengths(NUMBER, MEAN, CAP)
   trajectories = _trajectories(make_lengths(TIMED, MEAN // SCALE, CAP // SCALE))
   batches = {

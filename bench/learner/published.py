@@ -12,7 +12,6 @@ CPU seconds are given too: they mean something on a busy machine.
 """
 
 import functools
-import os
 import pathlib
 import tempfile
 
@@ -38,7 +37,7 @@ PEERS = {  # script, its results, and the line for an update
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   loss = tiny.loss_config(token_chunk=0)
   policy, learner, params = published.load(loss)
   groups = _groups()

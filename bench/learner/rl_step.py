@@ -9,7 +9,6 @@ reward is the same: the share of even tokens.
 """
 
 import functools
-import os
 import pathlib
 import tempfile
 from collections.abc import Callable
@@ -58,7 +57,7 @@ def compared(
   write_model: Callable[[pathlib.Path], object],
 ) -> dict[str, object]:
   """Takes turns with the peers, which read the model that is written."""
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   times: dict[str, list[timing.Times]] = {"ours": []}
   ratios, peak, versions = {}, {}, {}
   with tempfile.TemporaryDirectory() as name:

@@ -55,7 +55,7 @@ LIMITS = EpisodeLimits(max_turns=20, max_tokens=8192, max_answer_tokens=1024)
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   rows = {"answers": _measure(tiny.MODEL, [_answers()], pairs, load_before)}
   codec = load_qwen()
   for name in environments.NAMES:

@@ -10,7 +10,6 @@ Torch's rate is measured too, because it explains part of our lead.
 """
 
 import functools
-import os
 import pathlib
 import statistics
 import tempfile
@@ -31,7 +30,7 @@ PEERS = ("clipped", "cross_entropy")
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, learner = tiny.make_learner()
   params = policy.init(jax.random.key(0))
   micro_batch = tiny.make_micro_batch(ROWS, TOKENS)

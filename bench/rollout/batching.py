@@ -13,7 +13,6 @@ are the tokens between an end and the next look at the host.
 """
 
 import heapq
-import os
 
 import jax
 import numpy as np
@@ -30,7 +29,7 @@ STEPS_PER_SYNC = 4
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # no peer batches continuously on a CPU
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, _ = tiny.make_learner()
   driver = make_driver(
     policy,

@@ -10,7 +10,6 @@ at the rate that XLA reaches for large ones, whichever is longer.
 """
 
 import functools
-import os
 import pathlib
 import tempfile
 
@@ -36,7 +35,7 @@ EQUAL = 16  # first tokens of an answer that all must agree on
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, _ = tiny.make_learner()
   params = policy.init(jax.random.key(0))
   prompts = _prompts()

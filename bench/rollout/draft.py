@@ -64,7 +64,7 @@ SMALL = ModelConfig(
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # no peer draws by the keys of ours
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   found: dict[str, object] = {"exact": _exact()}
   if has_qwen():
     sources = {

@@ -14,7 +14,6 @@ other slots stand empty.
 """
 
 import json
-import os
 import pathlib
 import threading
 import time
@@ -57,7 +56,7 @@ GRAMMAR = f"start: %json {json.dumps(SCHEMA)}"
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # no peer gives log-probabilities under a grammar
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, _ = tiny.make_learner()
   params, codec = policy.init(jax.random.key(0)), _codec()
   one = LocalDriver(_engine(policy, params, codec, 1))

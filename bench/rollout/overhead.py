@@ -5,13 +5,12 @@ driver; its decode program alone is taken off. What is left are the drivers,
 bookkeeping, prompts, and slots that stand empty at the end.
 """
 
-import os
-
 import jax
 
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
+from bench import timing
 from bench.line_peer import Pythons
 from bench.rollout import engine
 from configs.base import defaults
@@ -20,7 +19,7 @@ from configs.base import defaults
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # the limit is no host work at all
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy = Policy(
     ModelConfig(**engine.POLICIES["nothing"]),
     defaults(ComputeConfig, "compute"),

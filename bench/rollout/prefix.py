@@ -20,7 +20,6 @@ all (`store`), and in one with room for a quarter, before the host (`host`).
 """
 
 import dataclasses
-import os
 
 import jax
 import numpy as np
@@ -80,7 +79,7 @@ LOADS = {  # conversations, attempts at each task, most rounds
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy = Policy(MODEL, defaults(ComputeConfig, "compute"))
   params = policy.to_decode(policy.init(jax.random.key(0)))
   found = {

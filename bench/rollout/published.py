@@ -32,7 +32,7 @@ SIDES = ("ours", *PEERS)
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, _, params = published.load()
   prompts = _prompts()
   with tempfile.TemporaryDirectory() as name:

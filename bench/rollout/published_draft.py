@@ -8,8 +8,6 @@ ratio of tokens per second, prefill included; `per_step` is the tokens sampled
 per slot and step.
 """
 
-import os
-
 import numpy as np
 
 from agentrl_jax.rollout.api import EngineConfig, SamplingParams
@@ -27,7 +25,7 @@ SHORT, LONG = "Answer with a number only.", "Explain your steps."
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # no peer draws by the keys of ours
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, _, params = published.load()
   rows = {}
   for slots in SLOTS:

@@ -12,7 +12,6 @@ copies the weights meanwhile, as a learner in the same process does, and shares
 the processors.
 """
 
-import os
 import statistics
 import threading
 import time
@@ -36,7 +35,7 @@ SWAPS, STEPS_BETWEEN = 5, 8
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # no peer serves several versions
-  load_before = os.getloadavg()[0]
+  load_before = timing.load()
   policy, _ = tiny.make_learner()
   versions = [policy.init(jax.random.key(n)) for n in range(VERSIONS)]
   several = make_driver(policy, versions, slots=(SLOTS,) * VERSIONS, **CONFIG)
