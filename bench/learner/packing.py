@@ -15,7 +15,7 @@ import statistics
 import jax
 import numpy as np
 
-from agentrl_jax.data.packing import assign_rows, pack
+from agentrl_jax.data.packing import Rows, assign_rows, pack
 from agentrl_jax.data.records import Status, Task, Trajectory, Turn
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.train.train_batch import cut
@@ -130,11 +130,9 @@ def _padded(trajectories):
     alone = [
       pack([t], row_length=1 << (longest - 1).bit_length()) for t in part
     ]
-    rows = type(alone[0])(
-      **{
-        field.name: np.concatenate([getattr(r, field.name) for r in alone])
-        for field in dataclasses.fields(alone[0])
-      }
+    arrays = [row.arrays() for row in alone]
+    rows = Rows(
+      **{name: np.concatenate([a[name] for a in arrays]) for name in arrays[0]}
     )
     micro_batches += _micro_batches(rows, part, PADDED_ROWS, apart=True)
   return micro_batches
