@@ -57,7 +57,7 @@ class RawSteps:
       patch_BF=np.tile(row, (slots, 1)),
       patched_B=np.ones(slots, bool),
       slot_P=None,
-      weight_step=np.int32(0),
+      version=np.int32(0),
       num_steps=self.num_steps,
     )
     self._cache = policy.empty_cache(slots, length)
