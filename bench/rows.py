@@ -134,4 +134,5 @@ def processor() -> str:
   cpus = pathlib.Path("/proc/cpuinfo")
   text = cpus.read_text("utf-8") if cpus.exists() else ""
   names = re.findall(r"model name\s*: (.+)", text) or ["an unknown processor"]
-  return f"{len(os.sched_getaffinity(0))} cores of {names[0]}"
+  vectors = " (AVX-512)" if re.search(r"\bavx512f\b", text) else ""
+  return f"{len(os.sched_getaffinity(0))} cores of {names[0]}{vectors}"

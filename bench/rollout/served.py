@@ -62,6 +62,8 @@ class RawSteps:
     )
     self._cache = policy.empty_cache(slots, length)
     self._state = programs.empty_state(slots)
+    for _ in range(2):  # compiled again for arrays that a call has placed
+      self._step()
 
   def __call__(self) -> timing.Times:
     """Times `num_steps` steps, up to their tokens on the host."""

@@ -5,6 +5,7 @@ import unittest
 import jax
 import numpy as np
 
+from agentrl_jax.rollout.engine import programs
 from bench import rows
 from bench.learner import __main__ as learner
 from bench.learner import packing
@@ -67,7 +68,9 @@ class RowsTest(unittest.TestCase):
       **{"context": 32, "prefill_chunks": (8,), "slots": (2,)},
     )
     raw = served.RawSteps(policy, driver, length=32, at=16)
+    compiled = programs.decode._cache_size()
     self.assertGreater(raw().wall, 0)
+    self.assertEqual(programs.decode._cache_size(), compiled)
 
 
 if __name__ == "__main__":
