@@ -21,6 +21,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -64,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
   sys.dont_write_bytecode = False
   os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
   os.environ.setdefault(STARTED, str(time.time()))
+  # A shell's background job ignores ctrl-C, and so would all that tests start.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -7,14 +7,16 @@ starting it again would change nothing, and launch/tpu and launch/gke do not.
 Other failures end with another status.
 """
 
+import contextlib
 import errno
 import functools
 import inspect
 import pathlib
 import re
 import runpy
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import ml_collections
@@ -73,22 +75,30 @@ def run(
     del argv
     logging.set_verbosity(verbosity)
     print_what_can_be_printed()
-    try:
+    with _errors_in_a_sentence():
       if logs.is_json():
         logging.get_absl_handler().setFormatter(logs.JsonFormatter())
       main()
-    except (AgentRLError, OSError) as error:
-      _end_with(_own(error))
-    except BaseExceptionGroup as group:  # of tasks that ran at once
-      if not (errors := _own_errors(group)):
-        raise
-      _end_with(errors[0])
 
   for name in ("config", "run"):
     if name in flags.FLAGS:  # --help lists those of the main module alone
       flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
   own = sys.argv if argv is None else [sys.argv[0], *argv]
   app.run(answer, argv=own, flags_parser=parse)
+
+
+@contextlib.contextmanager
+def _errors_in_a_sentence() -> Iterator[None]:
+  try:
+    yield
+  except (AgentRLError, OSError) as error:
+    _end_with(_own(error))
+  except BaseExceptionGroup as group:  # of tasks that ran at once
+    if not (errors := _own_errors(group)):
+      raise
+    _end_with(errors[0])
+  except KeyboardInterrupt:
+    sys.exit(128 + signal.SIGINT)  # whoever pressed ctrl-C knows why
 
 
 def _own_errors(group: BaseExceptionGroup[BaseException]) -> list[AgentRLError]:

@@ -4,12 +4,11 @@ A preempted machine gets a notice first. A stage polls between two updates,
 writes its checkpoint, and ends with `Interrupted`. Whichever learner process
 got the signal, process 0 decides after which update all of them stop, so that
 they write one checkpoint together. Where there is nothing to write, a signal
-acts at once.
+acts at once. The process that got it says so at once, since an update is long.
 """
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,10 +31,15 @@ class Interrupted(SystemExit):  # noqa: N818 - it is how the process ends
 class Interrupts:
   """Records whether the run was asked to stop."""
 
-  def __init__(self, processes: Processes, grace_s: float) -> None:
+  def __init__(
+    self,
+    processes: Processes,
+    grace_s: float,
+    newest: Callable[[], str],
+  ) -> None:
     self.received: signal.Signals | None = None
     self._processes, self._grace_s = processes, grace_s
-    self._at_once = False
+    self._newest, self._at_once = newest, False
     self._timer = threading.Timer(grace_s, self._give_up)
     self._timer.daemon = True
 
@@ -71,32 +75,51 @@ class Interrupts:
     self._processes.forward(number)
     if self._at_once and self._processes.leads:
       raise Interrupted(number)
+    again = "; ctrl-C again ends it now" if number == signal.SIGINT else ""
+    # Not sys.stderr: the main thread may be in the middle of writing to it.
+    os.write(
+      2, f"\n{number.name}: stopping after this update{again}\n".encode()
+    )
 
   def close(self) -> None:
     """Ends the grace period: everything was saved in time."""
     self._timer.cancel()
 
   def _give_up(self) -> None:
-    sys.stderr.write(
-      f"{self.received!r} came {self._grace_s:g} s ago and the checkpoint is "
-      "not complete: this process ends now, and the run will go on from the "
-      "checkpoint before. A longer update or a slow disk needs a longer "
-      "--config.checkpoint.grace_s, if the machine is given as much\n"
+    name = self.received.name if self.received else "the signal"
+    _say(
+      f"{name} came {self._grace_s:g} s ago, and the checkpoint is not "
+      f"complete: this process ends now; kept: {self._newest()}. If the "
+      "machine is given longer, raise --config.checkpoint.grace_s"
     )
-    sys.stderr.flush()
     os._exit(1)
 
 
+def _say(sentence: str) -> None:
+  # Not sys.stderr: the main thread may be in the middle of writing to it.
+  os.write(2, f"\n{sentence}\n".encode())
+
+
 @contextmanager
-def listen(processes: Processes, grace_s: float) -> Iterator[Interrupts]:
-  """Catches SIGINT and SIGTERM; a second SIGINT is not caught."""
-  interrupts = Interrupts(processes, grace_s)
+def listen(
+  processes: Processes, grace_s: float, newest: Callable[[], str]
+) -> Iterator[Interrupts]:
+  """Catches SIGINT and SIGTERM; a second SIGINT raises `KeyboardInterrupt`.
+
+  Also in a process that ignored SIGINT, as a shell's background job does.
+  `newest` describes the newest checkpoint, for people.
+  """
+  interrupts = Interrupts(processes, grace_s, newest)
   before: dict[int, Any] = {}
 
   def note(number: int, frame: object) -> None:
     del frame
-    signal.signal(signal.SIGINT, before[signal.SIGINT])
+    signal.signal(signal.SIGINT, end)
     interrupts.note(signal.Signals(number))
+
+  def end(number: int, frame: object) -> None:
+    _say(f"ended at once; kept: {newest()}")
+    signal.default_int_handler(number, None)
 
   for caught in (signal.SIGINT, signal.SIGTERM):
     before[caught] = signal.signal(caught, note)

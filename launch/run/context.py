@@ -79,7 +79,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
       policy = Policy(settings.model, settings.compute, mesh, settings.lora)
       connect_devices(mesh, processes)
       interrupts = stack.enter_context(
-        listen(processes, settings.checkpoint.grace_s)
+        listen(processes, settings.checkpoint.grace_s, folder.newest)
       )
       if processes.leads:
         stack.enter_context(folder.held())

@@ -193,6 +193,13 @@ class RunDirectory:
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     return max((int(name) for name in names if name.isdigit()), default=0)
 
+  def newest(self) -> str:
+    """Describes the newest checkpoint, for people."""
+    for stage in ("rl", "warm_start"):
+      if step := self.newest_step(stage):
+        return f"checkpoint of {stage} step {step}"
+    return "no checkpoint yet"
+
   def final_step(self, stage: str) -> int | None:
     """Returns the step that RL ended with; None if that is the newest one."""
     if stage != "rl" or not self.best.exists():

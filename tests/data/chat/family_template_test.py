@@ -335,7 +335,7 @@ class EndsTest(parameterized.TestCase):
       usual = "<|end|>" if name in HARMONY else usual
       self.assertEqual(text, whole.removeprefix(usual))
 
-  @parameterized.parameters(*HARMONY)
+  @parameterized.parameters(HARMONY)  # a list, since it may be one name
   def test_replies_name_the_calls_that_they_answer(self, name):
     codec = codec_of(name)
     call, stop = (codec.encode(m)[0] for m in ("<|call|>", "<|return|>"))
@@ -363,7 +363,7 @@ class EndsTest(parameterized.TestCase):
       f'{start.format("stop")}"b"<|end|>{start.format("f<g")}{tail}',
     )
 
-  @parameterized.parameters(*HARMONY)
+  @parameterized.parameters(HARMONY)  # a list, since it may be one name
   def test_a_message_that_the_template_leaves_out(self, name):
     codec, rules = codec_of(name), Message("system", "new rules")
     with self.assertRaisesRegex(ConfigError, "leaves out.*new rules"):

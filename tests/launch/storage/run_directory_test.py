@@ -1,5 +1,6 @@
 """A run's folder knows what is done, and refuses another run's settings."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -312,7 +313,22 @@ class CheckpointsElsewhereTest(absltest.TestCase):
 
 
 def _listen(grace_s=300.0):
-  return listen(Processes(), grace_s)
+  return listen(Processes(), grace_s, lambda: "no checkpoint yet")
+
+
+@contextlib.contextmanager
+def _told():
+  """Yields a list that gets what is written to file 2, also by a handler."""
+  lines, kept = [], os.dup(2)
+  with tempfile.TemporaryFile("w+") as file:
+    os.dup2(file.fileno(), 2)
+    try:
+      yield lines
+    finally:
+      os.dup2(kept, 2)
+      os.close(kept)
+      file.seek(0)
+      lines += file.read().split("\n")
 
 
 class InterruptsTest(absltest.TestCase):
@@ -327,9 +343,20 @@ class InterruptsTest(absltest.TestCase):
     self.assertEqual(caught.exception.code, 128 + signal.SIGTERM)
 
   def test_a_second_one_from_the_keyboard_acts(self):
-    with _listen(), self.assertRaises(KeyboardInterrupt):
-      signal.raise_signal(signal.SIGINT)
-      signal.raise_signal(signal.SIGINT)
+    for before in (signal.default_int_handler, signal.SIG_IGN):
+      ours = signal.signal(signal.SIGINT, before)
+      try:
+        with self.subTest(before=before), _told() as said:
+          with _listen(), self.assertRaises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+          self.assertEqual(signal.getsignal(signal.SIGINT), before)
+      finally:
+        signal.signal(signal.SIGINT, ours)
+      self.assertIn(
+        "SIGINT: stopping after this update; ctrl-C again ends it now", said
+      )
+      self.assertIn("ended at once; kept: no checkpoint yet", said)
 
   def test_a_notice_that_is_repeated_changes_nothing(self):
     with _listen() as interrupts:
