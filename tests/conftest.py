@@ -15,10 +15,14 @@ With `--within=SECONDS` no test starts later than that; those left out are
 skipped and counted. Tests marked `slow` come before those marked `full`, and
 the files of each in an order that the name of the commit decides, so that
 successive commits run different parts.
+
+With `--passed=FILE` tests that the file names are left out, and those that pass
+are added to it: a second run, on a machine that has more, is of the others.
 """
 
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import signal
@@ -43,6 +47,7 @@ KEEP_PROGRAMS = {
   "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+_ENDED: dict[str, set[str]] = {}  # outcomes of a test's phases, by its name
 STARTED = "AGENTRL_TESTS_STARTED"  # seconds since the epoch, for all workers
 
 
@@ -50,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
   parser.addoption(
     "--within", type=float, help="seconds after which no test starts"
   )
+  parser.addoption("--passed", type=pathlib.Path, help="tests to leave out")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,6 +87,33 @@ def pytest_collection_modifyitems(
 ) -> None:
   if config.option.within is not None:
     items.sort(key=_turn)
+  if passed := _read_passed(config):
+    config.hook.pytest_deselected(
+      items=[i for i in items if i.nodeid in passed]
+    )
+    items[:] = [item for item in items if item.nodeid not in passed]
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+  del session
+  _ENDED.clear()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+  _ENDED.setdefault(report.nodeid, set()).add(report.outcome)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+  """Adds what has passed; with several workers, in the process that leads."""
+  path = session.config.option.passed
+  if path is not None and not hasattr(session.config, "workerinput"):
+    new = {name for name, how in _ENDED.items() if how == {"passed"}}
+    path.write_text(json.dumps(sorted(_read_passed(session.config) | new)))
+
+
+def _read_passed(config: pytest.Config) -> set[str]:
+  path = config.option.passed
+  return set(json.loads(path.read_text())) if path and path.exists() else set()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""The suite's limit of time leaves tests out, and says how many."""
+"""What the suite leaves out: after a limit of time, and what has passed."""
 
 import pathlib
 import re
@@ -32,3 +32,18 @@ def test_none_starts_after_the_limit():
 @pytest.mark.slow
 def test_all_start_before_it():
   assert re.search(r"^\d+ passed in", run("--within=1e9"), re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+def test_what_has_passed_is_left_out(tmp_path, workers):
+  file = tmp_path / "passed.json"
+  run(workers, f"--passed={file}", "-k", "too_long")
+  some = re.findall(SMALL, file.read_text())
+  assert some  # of its tests have the word
+  out = run(workers, f"--passed={file}")
+  left = len(re.findall(SMALL, file.read_text())) - len(some)
+  assert left and f"{left} passed in" in out, out
+  skipped = tmp_path / "skipped.json"
+  run(workers, f"--passed={skipped}", "--within=0")
+  assert skipped.read_text() == "[]"
