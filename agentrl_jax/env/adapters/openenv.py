@@ -268,7 +268,7 @@ class _Episode:
   def __init__(self, environment: OpenEnv):
     self._environment = environment
     self._http = aiohttp.ClientSession()
-    self._socket: aiohttp.ClientWebSocketResponse | None = None
+    self._socket: _Socket | None = None
     self._was_rewarded = False
 
   @classmethod
@@ -349,11 +349,13 @@ class _Episode:
   async def _connect(self) -> None:
     if self._socket is not None:
       await self._socket.close()
-    self._socket = await self._http.ws_connect(
-      f"{self._environment.server.url}/ws",
-      max_msg_size=MAX_MESSAGE,
-      heartbeat=_HEARTBEAT_S,
-      timeout=aiohttp.ClientWSTimeout(ws_close=_LEAVE_S),
+    self._socket = _Socket(
+      await self._http.ws_connect(
+        f"{self._environment.server.url}/ws",
+        max_msg_size=MAX_MESSAGE,
+        heartbeat=_HEARTBEAT_S,
+        timeout=aiohttp.ClientWSTimeout(ws_close=_LEAVE_S),
+      )
     )
 
   async def _ask(
@@ -365,17 +367,62 @@ class _Episode:
     """
     assert self._socket is not None
     request = {"type": kind} if data is None else {"type": kind, "data": data}
-    await self._socket.send_json(request)
-    message = await self._socket.receive()
-    if message.type is not aiohttp.WSMsgType.TEXT:
-      raise ConnectionError(
-        f"the socket dropped ({message.type.name} {message.data})"
-      )
-    answer = json.loads(message.data)
+    answer = await self._socket.ask(request)
     body: dict[str, Any] = answer["data"]
     if answer["type"] == "error":
       raise _ServerError(str(body.get("code")), str(body.get("message"))[:2000])
     return body
+
+
+class _Socket:
+  """A session's socket, which a task reads until it ends.
+
+  A ping is answered, and a pong seen, only while somebody reads. A policy may
+  think for minutes between two calls, and each side drops a peer that is
+  silent for longer than its own limit.
+  """
+
+  def __init__(self, socket: aiohttp.ClientWebSocketResponse):
+    self._socket = socket
+    self._messages: asyncio.Queue[aiohttp.WSMessage] = asyncio.Queue(2)
+    self._reader = asyncio.create_task(self._read(), name="openenv-session")
+
+  async def ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the server's answer.
+
+    What came before the question is the answer only if it is an error, as that
+    of a server that is full.
+    """
+    was_silent = self._messages.empty()
+    if was_silent:
+      await self._socket.send_json(request)
+    message = await self._messages.get()
+    if message.type is not aiohttp.WSMsgType.TEXT:
+      said = [message.type.name, message.data, message.extra]
+      reason = " ".join(str(word) for word in said if word is not None)
+      raise ConnectionError(f"the socket dropped ({cut(reason, 200)})")
+    answer: Mapping[str, Any] = json.loads(message.data)
+    if was_silent or answer["type"] == "error":
+      return answer
+    raise ConnectionError(
+      f"it sent what nobody asked for: {cut(message.data, 200)}"
+    )
+
+  async def close(self) -> None:
+    """Ends the session."""
+    try:
+      await self._socket.close()  # which the reader notices
+    finally:
+      self._reader.cancel()
+      await asyncio.gather(self._reader, return_exceptions=True)
+
+  async def _read(self) -> None:
+    """Reads until the socket drops."""
+    is_open = True
+    while is_open:
+      message = await self._socket.receive()
+      await self._messages.put(message)
+      is_open = message.type is aiohttp.WSMsgType.TEXT
 
 
 class _Server:

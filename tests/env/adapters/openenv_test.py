@@ -1,6 +1,7 @@
 """OpenEnv's servers as environments: contract, odd servers, and its package."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -12,6 +13,7 @@ import unittest
 import warnings
 
 import pytest
+from aiohttp import WSMsgType, test_utils, web
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.openenv import OpenEnv
@@ -27,6 +29,7 @@ SERVER = pathlib.Path(__file__).with_name("servers") / "openenv_server.py"
 SERVERS = pathlib.Path(
   os.environ.get("AGENTRL_SERVERS", ROOT / ".venv-servers")
 )
+TEXT = {"type": "string"}
 TASK = Task("openenv", "train", 0)
 
 
@@ -182,6 +185,75 @@ class WishesTest(ServerCase):
   async def test_a_field_that_is_missing_is_named(self):
     with self.assertRaisesRegex(EnvironmentFault, "hint.*no .prompt"):
       await self.play("on", show="prompt")
+
+
+class SlowPolicyTest(unittest.IsolatedAsyncioTestCase):
+  """A server that acts while the policy thinks."""
+
+  async def test_a_session_outlives_pings_and_tells_what_ended_it(self):
+    for does, pattern in {
+      "pings": "",
+      "closes": "dropped .CLOSE 1011 no pong",
+      "talks": 'nobody asked for: {"type": "observation"',
+      "fails": "out of memory",
+    }.items():
+      with self.subTest(does):
+        app, thought = web.Application(), asyncio.Event()
+        app.add_routes(
+          [web.get("/schema", _schema), web.get("/ws", _session(does, thought))]
+        )
+        async with test_utils.TestServer(app) as server:
+          environment = OpenEnv(url=str(server.make_url("")))
+          async with environment.open(TASK, seed=0) as session:
+            await session.reset()
+            await session.step(saying("first"))
+            async with asyncio.timeout(10):
+              await thought.wait()
+            fails = self.assertRaisesRegex(EnvironmentFault, pattern)
+            with fails if pattern else contextlib.nullcontext():
+              step = await session.step(saying("second"))
+          if not pattern:
+            self.assertEqual(step.messages[0].content, "second")
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    self.assertNotIn("openenv-session", names)
+
+
+async def _schema(_):
+  return web.json_response({"action": {"properties": {"text": TEXT}}})
+
+
+def _session(does, thought):
+  """Returns a handler that answers, and is active after the first step."""
+  unasked = {
+    "talks": {"type": "observation"},
+    "fails": {"type": "error", "data": {"message": "out of memory"}},
+  }
+
+  async def handle(request):
+    socket = web.WebSocketResponse(autoping=False)
+    await socket.prepare(request)
+    async for message in socket:
+      text = json.loads(message.data).get("data", {}).get("text", "")
+      answer = {"observation": {"text": text}, "reward": 1, "done": False}
+      await socket.send_json({"type": "observation", "data": answer})
+      if text == "first":
+        if does in unasked:
+          await socket.send_json(unasked[does])
+        await is_alive(socket)
+        if does == "closes":
+          await socket.close(code=1011, message=b"no pong")
+        thought.set()
+    return socket
+
+  return handle
+
+
+async def is_alive(socket):
+  """Pings as uvicorn does, but sooner; ends a session that does not answer."""
+  for _ in range(3):
+    await socket.ping()
+    if (await socket.receive(timeout=2)).type is not WSMsgType.PONG:
+      await socket.close()
 
 
 class StartTest(unittest.IsolatedAsyncioTestCase):
