@@ -28,6 +28,12 @@ _ASKED = Message("user", "\ufdd0Q")
 _ANSWER = "\ufdd0A"
 _ANSWERED = Message("assistant", _ANSWER)
 _CALLED = ToolCall("look", '{"at": "x", "of": [1, true, null]}', "0")
+_LATER = Message("system", "\ufdd0S")
+_REMINDER = "<system-reminder>\n{}\n</system-reminder>"
+# Harmony's headers. Its templates have no developer's message but the first.
+_USER, _DEVELOPER = (
+  f"<|start|>{role}<|message|>" for role in ("user", "developer")
+)
 INSTEAD = (
   "For tasks with tools set chat.template=hermes, which shows tools and calls "
   "as text over this model's own markers, or llama, or the path of a template "
@@ -71,6 +77,7 @@ class FamilyTemplate:
     self._lead = "" if self._opening.strip() else self._opening
     self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
     self._dialect = self._detected()
+    self._has_later_system = self._shows_later_system()
     self._check()
 
   @property
@@ -91,8 +98,14 @@ class FamilyTemplate:
     names = [tool.name for tool in tools]
     if tools and (reason := self.form.none_because):
       raise ConfigError(f"no policy can call the tools {names} here: {reason}")
+    messages = [*messages[:1], *self._placed(messages[1:])]
     text = self._render(messages, tools, prompt=True)
-    _refuse_hidden(messages, text)
+    first = messages[0]
+    if first.role == "system" and first.content.strip() not in text:
+      raise ConfigError(
+        "the model's chat template shows no system message, so it leaves out "
+        f"{first.content!r:.200}. Say it in a user's message"
+      )
     if missing := [name for name in names if not _shows(text, name)]:
       raise ConfigError(
         f"the model's chat template does not show the tools {missing}: it was "
@@ -112,12 +125,11 @@ class FamilyTemplate:
     `ended_by` is the answer's stop marker. An answer that was cut off has none,
     and one is added. `calls` are those of the answer.
     """
+    messages = self._placed(messages)
     if self._dialect.form.names_replies and _has_reply(messages):
       text = self._after_calls(messages, calls)
-      _refuse_hidden(messages, text)
       return text if ended_by else f"{self._past_end}{text}"
     after = self._after_answer([_ASKED, _ANSWERED, *messages], prompt=True)
-    _refuse_hidden(messages, after)
     if ended_by is None:
       return after
     return after.removeprefix(self._past_end or ended_by)
@@ -166,7 +178,43 @@ class FamilyTemplate:
     prompt: bool,
   ) -> str:
     prepared = [d for m in messages for d in self._dialect.prepare(m)]
-    return self._jinja.render(prepared, tools, prompt=prompt)
+    text = self._jinja.render(prepared, tools, prompt=prompt)
+    return text.replace(
+      f"{_USER}{_LATER.content}", f"{_DEVELOPER}# Instructions\n\n"
+    )
+
+  def _shows_later_system(self) -> bool:
+    """Returns whether a system message is shown where it was said."""
+    try:
+      said = self._render([_ASKED, _LATER, _ASKED], prompt=True)
+      after = self._after_answer([_ASKED, _ANSWERED, _LATER], prompt=True)
+    except ConfigError:
+      return False
+    is_shown = _LATER.content in said and _LATER.content in after
+    return is_shown and said.startswith(self._asked)
+
+  def _placed(self, messages: Sequence[Message]) -> Sequence[Message]:
+    """Says system messages after the first in a way that the template shows.
+
+    In Harmony they are a developer's. Elsewhere they are reminders, as Claude
+    Code has them, within a message beside them: templates may want turns.
+    """
+    if self._has_later_system:
+      return messages
+    joined = "" if _DEVELOPER in self._jinja.source else _REMINDER
+    placed: list[Message] = []
+    was_system = False
+    for message in messages:
+      joins, was_system = was_system, message.role == "system"
+      if was_system:
+        text = (joined or _LATER.content + "{}").format(message.content)
+        message, joins = Message("user", text), True
+      joins &= bool(joined and placed) and message.role == "user"
+      if joins and placed[-1].role != "assistant":
+        text = f"{placed[-1].content}\n\n{message.content}"
+        message = dataclasses.replace(placed.pop(), content=text)
+      placed.append(message)
+    return placed
 
   def _after_answer(self, messages: Sequence[Message], *, prompt: bool) -> str:
     """Returns the rendering after the placeholder of the answer."""
@@ -278,16 +326,6 @@ class FamilyTemplate:
 
 def _has_reply(messages: Sequence[Message]) -> bool:
   return any(message.role == "tool" for message in messages)
-
-
-def _refuse_hidden(messages: Sequence[Message], text: str) -> None:
-  """Raises `ConfigError` for a system's message that `text` leaves out."""
-  for message in messages:
-    if message.role == "system" and message.content.strip() not in text:
-      raise ConfigError(
-        "the model's chat template leaves out a system message that is not "
-        f"the first: {message.content!r:.200}. Say it in a user's message"
-      )
 
 
 def _shows(text: str, name: str) -> bool:

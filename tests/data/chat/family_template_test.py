@@ -363,13 +363,25 @@ class EndsTest(parameterized.TestCase):
       f'{start.format("stop")}"b"<|end|>{start.format("f<g")}{tail}',
     )
 
-  @parameterized.parameters(HARMONY)  # a list, since it may be one name
-  def test_a_message_that_the_template_leaves_out(self, name):
-    codec, rules = codec_of(name), Message("system", "new rules")
-    with self.assertRaisesRegex(ConfigError, "leaves out.*new rules"):
-      codec.extend([rules], ended_by=None)
-    with self.assertRaisesRegex(ConfigError, "leaves out.*new rules"):
-      codec.start([Message("user", "hi"), rules], ())
+  @parameterized.parameters(*NAMES)
+  def test_later_system_messages_are_shown_where_they_were_said(self, name):
+    codec, new = codec_of(name), Message("system", "new rules")
+    said = [Message("system", "rules"), Message("user", "hi"), new]
+    begun = codec.decode(codec.start(said, TOOLS))
+    self.assertLess(begun.index("hi"), begun.index("new rules"))
+    called = Message("assistant", "", (call_of(query="x"),))
+    reply = Message("tool", "res 7", tool_call_id="0")
+    for answer, replies in (
+      (Message("assistant", "so"), [new, Message("user", "again")]),
+      (called, [reply, new]),
+    ):
+      stop = int(codec.write(answer)[-1])
+      text = codec.decode(codec.extend(replies, ended_by=stop, after=answer))
+      places = [text.index(message.content) for message in replies]
+      self.assertEqual(places, sorted(places), text)
+    if name in HARMONY:
+      header = "<|start|>developer<|message|># Instructions\n\nnew rules<|end|>"
+      self.assertIn(header, text)
 
   def test_cut_short_within_a_marker_of_the_next_turn(self):
     codec = codec_of("small_glm4")
@@ -510,10 +522,29 @@ class RefusalTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "first user message"):
       codec.start([Message("system", "hi")], TOOLS)
 
-  def test_a_system_message_that_moves_to_the_top(self):
-    codec = codec_of("small_glm4")
-    with self.assertRaisesRegex(ConfigError, "rewrites what was said"):
-      codec.extend([Message("system", "new rules")], ended_by=None)
+  def test_a_template_of_turns_alone_has_reminders_of_later_systems(self):
+    """Refuses a later system message, and two of the user, as Mistral's."""
+    turns = (
+      "m.role == 'user' and not loop.first and loop.previtem.role == 'user'"
+    )
+    for_each = "{%- for m in messages %}"
+    source = self.small().replace(
+      for_each,
+      f"{for_each}{{%- if m.role == 'system' and loop.index > 1 or {turns} %}}"
+      "{{- raise_exception('turns') }}{%- endif %}",
+    )
+    template = self.template(source)
+    user, system = Message("user", "hi"), Message("system", "{new}")
+    note = "<system-reminder>\n{new}\n</system-reminder>"
+    for new, shown in (
+      ([system], f"user\n{note}<|im_end|>"),
+      ([user, system], f"user\nhi\n\n{note}<|im_end|>"),
+      ([system, user], f"user\n{note}\n\nhi<|im_end|>"),
+      ([Message("tool", "3"), system], f"3\n\n{note}\n</tool_response>"),
+    ):
+      text = template.extend(new, ended_by="<|im_end|>")
+      self.assertIn(shown, text)
+      self.assertIn(shown, template.start([system, *new], ()))
 
   def test_the_sandbox(self):
     source = "{{ messages.__class__.__mro__ }}"
