@@ -359,6 +359,7 @@ class ChatCodec:
       if token.special
     ]
     self._tokenizer = MarkedTokenizer(tokenizer, {*template.markers, *special})
+    self.encode_alone = self._tokenizer.encode_alone
     ids = self._tokenizer.id_of
     self._stop_of = {ids[text]: text for text in template.stops}
     if len(self._stop_of) > MAX_STOPS:

@@ -111,6 +111,14 @@ class MarkedTokenizer:
         ids += self._spelt(unshield(piece))
     return np.asarray(ids, np.int32)
 
+  def encode_alone(self, text: str) -> np.ndarray:
+    """Encodes a text with what the tokenizer puts around it: a first token."""
+    whole = self._tokenizer.encode("a")
+    put = whole.special_tokens_mask
+    own = [n for n, is_put in enumerate(put) if not is_put] or [len(put)]
+    before, after = whole.ids[: own[0]], whole.ids[own[-1] + 1 :]
+    return np.asarray([*before, *self.encode(text), *after], np.int32)
+
   def grammars(self, stop_tokens: Sequence[int], vocab_size: int) -> Grammars:
     """Returns a compiler of grammars, in which markers are not text."""
     return Grammars(

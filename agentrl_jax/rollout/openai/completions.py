@@ -49,7 +49,8 @@ class CompletionCall:
       if isinstance(prompt, str) and codec is not None:
         codec.require_room(num_bytes_of(prompt), limits.context)
     self.prompts: Sequence[np.ndarray] = [
-      _tokens(prompt, codec) for prompt in request.prompt
+      _tokens(prompt, codec, alone=request.add_special_tokens)
+      for prompt in request.prompt
     ]
     context.check(request, self.prompts)
     self.envelope = Envelope("text_completion", "cmpl", request.model)
@@ -154,11 +155,13 @@ class CompletionCall:
     return self._codec.decode(ids) if self._codec else ""
 
 
-def _tokens(prompt: str | list[int], codec: ChatCodec | None) -> np.ndarray:
+def _tokens(
+  prompt: str | list[int], codec: ChatCodec | None, *, alone: bool
+) -> np.ndarray:
   if not isinstance(prompt, str):
     ids = np.asarray(prompt, np.int32)
   elif codec is not None:
-    ids = codec.encode(prompt)
+    ids = codec.encode_alone(prompt) if alone else codec.encode(prompt)
   else:
     raise _no_tokenizer("prompt as text", "prompt")
   if not len(ids):

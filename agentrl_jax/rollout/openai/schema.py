@@ -249,6 +249,7 @@ class TextCompletionRequest(CompletionRequest):
   """A call of `/v1/completions`."""
 
   prompt: Prompts
+  add_special_tokens: bool = True  # vLLM's: around a prompt that is text
   # Both numbers are those of OpenAI's reference.
   max_tokens: Annotated[int, whole_number(1)] | None = 16
   logprobs: Annotated[int, whole_number(0, 5)] | None = None

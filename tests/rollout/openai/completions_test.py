@@ -8,6 +8,7 @@ import openai
 
 from agentrl_jax.rollout.api import SamplingParams
 from tests.clocks import until
+from tests.data.chat import families
 from tests.rollout import talking
 
 PROMPT = [9, 8, 7, 6, 5]
@@ -176,6 +177,26 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     reply = await self.ask("What is 1?")
     expected = talking.codec().encode("What is 1?").tolist()
     self.assertEqual(reply.prompt_token_ids, expected)
+
+  async def test_text_has_what_its_tokenizer_puts_around_it(self):
+    source = (families.HERE / "llama31.jinja").read_text()
+    codec = families.codec_of(families.LLAMA, source)
+    policy = talking.Scripted(lambda: codec)
+    serving = talking.Talking(codec=lambda: codec, generator=policy)
+    served = await self.enterAsyncContext(serving)
+    plain = codec.encode("Hi").tolist()
+    bos = int(codec.encode(families.LLAMA.bos)[0])
+    for prompt, extra, expected in (
+      ("Hi", {}, [bos, *plain]),
+      (["Hi"], {"add_special_tokens": True}, [bos, *plain]),
+      ("Hi", {"add_special_tokens": False}, plain),
+      (plain, {}, plain),
+    ):
+      policy.says = ["a"]
+      await served.openai.completions.create(
+        model=talking.NAME, prompt=prompt, extra_body=extra
+      )
+      self.assertEqual(policy.prompts[-1], expected)
 
   async def test_hanging_up_frees_the_slot(self):
     stream = await self.ask(
