@@ -277,8 +277,8 @@ class BatchBuilder:
   ) -> tuple[_Rated, Report]:
     """Computes advantages, and selects the trajectories to compute.
 
-    At least one is computed, so that every batch that counts makes an update:
-    the optimizer's momentum moves the params also where the gradient is 0.
+    At least one is computed, so that every batch that counts has the policy's
+    metrics, its entropy for example, also where the update is skipped.
     """
     value_NU, self._running, moments = advantages_and_moments(
       arrays,

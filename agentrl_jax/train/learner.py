@@ -7,8 +7,10 @@ micro-batches have one shape, their number may change without compiling again.
 """
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +26,8 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.metrics import (
+  NO_SIGNAL,
+  NOT_FINITE,
   EngineDrift,
   TokenValues,
   drift_numbers,
@@ -37,6 +41,9 @@ from agentrl_jax.train.train_batch import (
   on_mesh,
 )
 
+_log = logging.getLogger(__name__)
+MOST_NOT_FINITE = 5  # updates in a row, with which a stage ends
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +52,8 @@ class TrainState:
 
   params: Params  # the trained ones: with LoRA, the adapters
   optimizer: optax.OptState
-  version: jax.Array  # int32 [], counts updates; rollouts are stamped with it
+  # int32 [], counts updates, skipped ones too; rollouts are stamped with it.
+  version: jax.Array
 
 
 class Learner:
@@ -132,11 +140,16 @@ class Learner:
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes one optimizer update on all micro-batches; `state` is donated.
 
+    An update is skipped if each number of its gradient is 0, or if its loss or
+    gradient is NaN or infinite: params and optimizer stay as they were, so
+    that neither momentum nor weight decay acts, and the version goes on. The
+    metrics say so by `NO_SIGNAL` and `NOT_FINITE`.
+
     `frozen` are the base params if adapters are trained. Micro-batches lie on
     the mesh, or on the host, the same in every process; those with the same
     fields are equal in shape. `on_tokens` is called with the position of each
     micro-batch and the objective's values of its tokens, [B, T] each. Returns
-    when the update is done. Raises `NotFinite` if it produced NaN or infinity.
+    when the update is done.
     """
     if not micro_batches:
       raise ValueError("an update needs at least one micro-batch")
@@ -155,9 +168,7 @@ class Learner:
       if on_tokens is not None:
         on_tokens(number, values)
     state, metrics = self._apply(state, sums)
-    report = _numbers(metrics)
-    _refuse_not_finite(report, int(state.version))
-    return state, report
+    return state, _numbers(metrics)
 
   def _fresh(self, params: Params) -> TrainState:
     params = jax.tree.map(jnp.asarray, params)
@@ -248,8 +259,8 @@ class Learner:
     self, state: TrainState, sums: Any
   ) -> tuple[TrainState, Metrics]:
     totals, metrics = sums
-    weight = metrics["loss"].weight
-    weight = jnp.where(weight > 0, weight, 1)  # it may be a fraction below 1
+    loss = metrics["loss"]
+    weight = jnp.where(loss.weight > 0, loss.weight, 1)  # it may be below 1
     totals, load_LE = experts.split_load(totals)
     grads = jax.tree.map(lambda g: g / weight, totals)
     updates, optimizer = self._optimizer.update(
@@ -259,28 +270,54 @@ class Learner:
       updates = experts.balance(updates, load_LE, self._expert_bias_rate)
       uneven = Mean(experts.imbalance(load_LE), jnp.ones(()))
       metrics |= {"expert_load": uneven}
-    state = TrainState(
-      optax.apply_updates(state.params, updates), optimizer, state.version + 1
+    norm = optax.tree.norm(grads)
+    is_finite = jnp.isfinite(norm) & jnp.isfinite(loss.total)
+    # Number by number: the norm is 0 where squares are too small for a float.
+    has_signal = jnp.stack([x.any() for x in jax.tree.leaves(totals)]).any()
+    params, optimizer = jax.tree.map(
+      partial(jnp.where, has_signal & is_finite),
+      (optax.apply_updates(state.params, updates), optimizer),
+      (state.params, state.optimizer),
     )
-    norm = Mean(optax.tree.norm(grads), jnp.ones(()))
-    return state, metrics | {"gradient_norm": norm}
+    numbers = {
+      "gradient_norm": norm,
+      NO_SIGNAL: ~has_signal & is_finite,
+      NOT_FINITE: ~is_finite,
+    }
+    metrics |= {name: Mean(x, jnp.ones(())) for name, x in numbers.items()}
+    return TrainState(params, optimizer, state.version + 1), metrics
 
 
-def _refuse_not_finite(report: dict[str, float], version: int) -> None:
-  """Raises `NotFinite` by the gradient's norm, which covers every param."""
-  if math.isfinite(report["gradient_norm"]):
-    return
-  numbers = ", ".join(
-    f"{name}={value}"
-    for name, value in report.items()
-    if not math.isfinite(value)
-  )
-  raise NotFinite(
-    f"update {version} produced {numbers}, which makes all params NaN. Its "
-    "params are neither published nor saved: the last checkpoint is from "
-    "before it. Look at the metrics of the steps before, and lower "
-    "optimizer.learning_rate or optimizer.clip_norm before the run goes on"
-  )
+class NotFiniteLimit:
+  """Ends a stage whose updates are not finite, many in a row."""
+
+  def __init__(self) -> None:
+    self.in_a_row = 0
+
+  def watch(self, report: Mapping[str, float], version: int) -> None:
+    """Takes the report of the update that made `version`.
+
+    Raises `NotFinite` for the last that `MOST_NOT_FINITE` allows.
+    """
+    if not report[NOT_FINITE]:
+      self.in_a_row = 0
+      return
+    self.in_a_row += 1
+    numbers = ", ".join(
+      f"{name}={value}"
+      for name, value in report.items()
+      if not math.isfinite(value)
+    )
+    found = f"update {version} produced {numbers} and was skipped"
+    _log.warning("%s: the params are those of before", found)
+    if self.in_a_row >= MOST_NOT_FINITE:
+      raise NotFinite(
+        f"{found}, as were the {self.in_a_row - 1} before it: the params are "
+        "those of before them, and no update will succeed. Look at the metrics "
+        "of the steps before, and lower optimizer.learning_rate or "
+        "optimizer.clip_norm and go on from an earlier checkpoint "
+        "(checkpoint.resume_step)"
+      )
 
 
 def _with_shardings(shapes: Any, shardings: Any) -> Any:

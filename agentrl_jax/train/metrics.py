@@ -22,6 +22,10 @@ from agentrl_jax.losses import RatioMoments
 
 DRIFT = "policy/engine_drift"
 POLICY_LOGPROB = "policy/logprob"
+# Updates of a step that were skipped: of a gradient of 0, and of NaN.
+NO_SIGNAL = "updates/no_signal"
+NOT_FINITE = "updates/not_finite"
+SKIPPED = (NO_SIGNAL, NOT_FINITE)
 _SEVERAL = -1  # no version has this number
 
 

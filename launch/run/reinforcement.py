@@ -26,7 +26,13 @@ from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.collapse.alarm import LEARNED, CollapseAlarm
 from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
 from agentrl_jax.train.config.layout import Layout, LayoutChooser
-from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
+from agentrl_jax.train.learner import (
+  Learner,
+  NotFiniteLimit,
+  TrainState,
+  make_optimizer,
+)
+from agentrl_jax.train.metrics import NO_SIGNAL, NOT_FINITE, SKIPPED
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
 from agentrl_jax.train.weights.checkpoint import Checkpoints
@@ -170,6 +176,7 @@ class Reinforcement:
     )
     self._dependence = make_prompt_dependence(context, self._make_grammars)
     self._layouts = LayoutChooser(context.settings.layouts)
+    self._limit = NotFiniteLimit()
     self._updater: _Updater  # since `train`
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
@@ -195,6 +202,7 @@ class Reinforcement:
       self._updater.builder.restore(position.get("tasks", {}))
       self._alarm.restore(position.get("collapse_alarm", {}))
       self._layouts.restore(position.get("layouts", {}))
+      self._limit.in_a_row = position.get("not_finite", 0)
       version = int(state.version)
       if version < self._config.train.steps:
         self._publish(state)
@@ -292,6 +300,7 @@ class Reinforcement:
           "tasks": self._updater.builder.snapshot(),
           "collapse_alarm": self._alarm.snapshot(),
           "layouts": self._layouts.snapshot(),
+          "not_finite": self._limit.in_a_row,
         }
         checkpoints.save(state, position)
         self._num_queued = _num_queued(position)
@@ -349,6 +358,8 @@ class Reinforcement:
       report |= self._dependence.measure(groups, self._whole(state.params))
     state, metrics = self._updates(state, batches, number)
     entropy = metrics.get("policy/entropy")
+    if metrics[NOT_FINITE]:  # it may be NaN, and no update was made
+      entropy = None
     report |= self._alarm.watch(groups, int(state.version), entropy)
     return state, report | metrics
 
@@ -358,8 +369,12 @@ class Reinforcement:
     batches: Sequence[TrainBatch],
     num_updates: int,
   ) -> tuple[TrainState, dict[str, float]]:
-    """Makes `num_updates` updates, each of its share; returns mean metrics."""
+    """Makes `num_updates` updates, each of its share; returns mean metrics.
+
+    Skipped updates are counted.
+    """
     values = collections.defaultdict(list)
+    skipped = dict.fromkeys(SKIPPED, 0.0)
     learner, frozen = self._updater.learner, self._updater.frozen
     learned = self._updater.builder.learned_turns
     for part in range(num_updates):
@@ -367,6 +382,7 @@ class Reinforcement:
       share = batches[part::num_updates]
       if not share:  # no trajectory was better than the rest of its group
         state = dataclasses.replace(state, version=state.version + 1)
+        skipped[NO_SIGNAL] += 1
         continue
 
       def keep(
@@ -375,9 +391,13 @@ class Reinforcement:
         learned.add(first + number * num_updates, values)
 
       state, metrics = learner.update(state, share, frozen, keep)
+      self._limit.watch(metrics, int(state.version))
       for name, value in metrics.items():
         values[name].append(value)
-    return state, {name: sum(x) / len(x) for name, x in values.items()}
+      for name in SKIPPED:
+        skipped[name] += metrics[name]
+    means = {name: sum(x) / len(x) for name, x in values.items()}
+    return state, means | skipped
 
   def _publish(self, state: TrainState) -> None:
     self._publisher.publish(self._whole(state.params), int(state.version))

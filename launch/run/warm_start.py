@@ -15,7 +15,13 @@ from agentrl_jax.data.packing import Rows
 from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.learner import Learner, TrainState, make_optimizer
+from agentrl_jax.train.learner import (
+  Learner,
+  NotFiniteLimit,
+  TrainState,
+  make_optimizer,
+)
+from agentrl_jax.train.metrics import SKIPPED
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.train_batch import TrainBatch
 from agentrl_jax.train.weights.checkpoint import Checkpoints
@@ -57,7 +63,7 @@ def warm_start(
     owner=context.folder.owner(STAGE),
   )
   state, frozen = _begin(learner, policy, checkpoints, settings)
-  first = int(state.version)
+  first, limit = int(state.version), NotFiniteLimit()
   with _account(metrics, first, num_steps) as account:
     for step in range(first, num_steps):
       state, report = learner.update(
@@ -65,7 +71,9 @@ def warm_start(
         [_train_batch(rows, order[step * size : (step + 1) * size])],
         frozen,
       )
-      if (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps:
+      limit.watch(report, step + 1)
+      is_due = (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps
+      if is_due or any(report[name] for name in SKIPPED):
         account(step + 1, report)
       if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
         checkpoints.save(state, {})

@@ -1,6 +1,7 @@
 """Tests of `train.learner`: updates do not depend on cut or mesh."""
 
 import dataclasses
+import math
 
 import chex
 import jax
@@ -11,11 +12,21 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import NotFinite
+from agentrl_jax.train.learner import MOST_NOT_FINITE, NotFiniteLimit
+from agentrl_jax.train.metrics import NO_SIGNAL, NOT_FINITE
 from agentrl_jax.train.objective import policy_objective
 from tests import eight_devices, many_processes
 from tests.settings import compute_config
 from tests.train import small
 from tests.train.sharded import sharded_update
+
+
+def _with(micro_batch, value):
+  """Returns the micro-batch with one advantage for all; None leaves its own."""
+  if value is None:
+    return micro_batch
+  advantage = np.where(micro_batch.batch.mask, np.float32(value), 0)
+  return dataclasses.replace(micro_batch, advantage=advantage)
 
 
 class UpdateTest(parameterized.TestCase):
@@ -123,19 +134,55 @@ class UpdateTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
       learner.update(state, [])
 
-  @parameterized.parameters(np.nan, np.inf)
+  @parameterized.named_parameters(
+    # name, loss, advantages by micro-batch, is skipped as
+    ("all_alike", {}, (0.0, 0.0), NO_SIGNAL),
+    ("one_that_counts", {}, (0.0, None), None),
+    ("tiny", {"surrogate": "reinforce"}, (1e-30, 1e-30), None),
+    ("entropy", {"entropy_coefficient": 0.01}, (0.0, 0.0), None),
+    ("nan", {}, (np.nan, None), NOT_FINITE),
+    ("infinite", {}, (None, np.inf), NOT_FINITE),
+    ("too_large", {"surrogate": "reinforce"}, (3e38, 3e38), NOT_FINITE),
+  )
   @pytest.mark.slow
-  def test_non_finite_update_raises(self, value):
-    policy, learner = small.make_learner()
-    state = learner.init(policy.init(jax.random.key(0)))
-    first, *others = small.make_batches(4)
-    advantage = first.advantage.copy()
-    advantage[first.batch.mask] = value
-    bad = dataclasses.replace(first, advantage=advantage)
+  def test_an_update_without_a_signal_is_skipped(self, loss, values, reason):
+    """Neither momentum nor weight decay acts, nor does a count go on."""
+    policy, learner = small.make_learner(
+      loss=small.loss_config(dual_clip=0.0, **loss)
+    )
+    batches = small.make_batches(4)[:2]
+    first, _ = learner.update(
+      learner.init(policy.init(jax.random.key(0))), batches
+    )
+    before = jax.device_get(first)
+    state, metrics = learner.update(first, list(map(_with, batches, values)))
+    self.assertEqual(int(state.version), 2)
+    self.assertEqual(
+      {name for name in (NO_SIGNAL, NOT_FINITE) if metrics[name]},
+      {reason} - {None},
+    )
+    same = [
+      np.array_equal(a, b)
+      for a, b in zip(
+        jax.tree.leaves((before.params, before.optimizer)),
+        jax.tree.leaves((state.params, state.optimizer)),
+        strict=True,
+      )
+    ]
+    self.assertTrue(all(same) if reason else not any(same), same)
+
+  def test_updates_that_are_not_finite_end_a_stage(self):
+    limit = NotFiniteLimit()
+    bad = {NOT_FINITE: 1.0, "loss": 0.5, "gradient_norm": math.nan}
+    for version in range(1, MOST_NOT_FINITE):
+      limit.watch(bad, version)
+    limit.watch({NOT_FINITE: 0.0, NO_SIGNAL: 1.0, "loss": 0.0}, 5)
+    limit.in_a_row = MOST_NOT_FINITE - 2  # as a checkpoint keeps it
+    limit.watch(bad, 8)
     with self.assertRaisesRegex(
-      NotFinite, "update 1 produced .*gradient_norm=nan"
+      NotFinite, "update 9 produced gradient_norm=nan .* 4 before it"
     ):
-      learner.update(state, [bad, *others])
+      limit.watch(bad, 9)
 
   @pytest.mark.slow
   def test_learns(self):
