@@ -35,6 +35,7 @@ _FIGURES = {
   curves.DISTANCE: "log-ratio",
   curves.GRADIENT_NORM: "gradient norm",
 }
+_OF_AN_UPDATE = tuple(_FIGURES.keys() - {curves.MEAN_REWARD, curves.EVALUATED})
 _BAR_WIDTH = 30
 _REFRESH_PER_S = 2
 _RATE_STEPS = 20  # the rate is that of the latest steps, not of all
@@ -104,7 +105,8 @@ class StageProgress:
   """A live display of one stage. A context manager: open it, update it.
 
   A figure stays on display until a newer one comes, so each update may contain
-  only new figures. `initial_step` is the first step of a resumed stage.
+  only new figures. Of an update that was skipped, the reason is shown in place
+  of the learner's figures. `initial_step` is the first step of a resumed stage.
   """
 
   def __init__(
@@ -123,6 +125,8 @@ class StageProgress:
     self._plain_every_s = plain_every_s
     self._clock = clock
     self._metrics: dict[str, float] = {}
+    self._reasons: list[str] = []  # why the newest update was skipped
+    self._num_skipped = 0  # updates of this stage, since its latest start
     self._begun_s = self._plain_s = clock()
     self._pace = Pace(total_steps, begun_s=self._begun_s, initial=initial_step)
     self._live: Live | None = None
@@ -143,7 +147,13 @@ class StageProgress:
     )
     self._compiled_s = compiled_s
     # A new dict, not a changed one: the display's thread may be reading it.
-    self._metrics = {**self._metrics, **metrics}
+    known = {**self._metrics, **metrics}
+    reasons = {curves.SKIPPED[x]: metrics.get(x, 0) for x in curves.SKIPPED}
+    self._reasons = [text for text, number in reasons.items() if number]
+    self._num_skipped += int(sum(reasons.values()))
+    for name in _OF_AN_UPDATE if self._reasons else ():
+      known.pop(name, None)
+    self._metrics = known
     if self._live:
       self._live.refresh()
     elif now_s - self._plain_s >= self._plain_every_s:
@@ -274,11 +284,13 @@ class StageProgress:
     return bars
 
   def _figures(self) -> str:
-    figures = [
+    figures = self._reasons + [
       f"{label} {self._metrics[name]:.3g}"
       for name, label in _FIGURES.items()
       if name in self._metrics
     ]
+    if self._num_skipped:
+      figures.append(f"{self._num_skipped} updates skipped")
     if curves.STALENESS_MEAN in self._metrics:
       figures.append(
         f"staleness {self._metrics[curves.STALENESS_MEAN]:.2f} versions"

@@ -34,7 +34,7 @@ PREFIXES = (
     "staleness",
   ),
   *("rollout", "groups", "batch", "success", "reward", "rollouts", "snapshots"),
-  *("agents", "metrics"),
+  *("agents", "metrics", "updates"),
 )
 # Written as `name/name`, and no metric: places in the code.
 PLACES = ("rollout/engine/engine", "rollout/api")
