@@ -96,11 +96,16 @@ def _without(texts: Sequence[str], whole_tokens: Sequence[str]) -> list[str]:
 
 
 def shared_lines(texts: Sequence[str], at_most: int) -> list[str]:
-  """Returns the lines that the most texts share, of four words or more."""
+  """Returns the lines that the most texts share, of four words or more.
+
+  Of equally many the first to appear comes first, whatever hashes are drawn.
+  """
   counts: collections.Counter[str] = collections.Counter()
   for text in texts:
     counts.update(
-      {line for part in _MARKER.split(text) for line in part.split("\n")}
+      dict.fromkeys(
+        line for part in _MARKER.split(text) for line in part.split("\n")
+      ).keys()
     )
   return [
     line

@@ -106,6 +106,11 @@ class ChatCodecTest(absltest.TestCase):
     for text in ("[SEP]", "a long line that every text shares"):
       self.assertLen(self.codec.encode(text), 1)
 
+  def test_lines_that_as_many_texts_share_are_in_the_order_of_the_texts(self):
+    lines = [f"line {n} of four words" for n in (7, 3, 9, 1, 8, 2, 6)]
+    texts = ["\n".join(lines)] * 3
+    self.assertEqual(tokenizer.shared_lines(texts, 6), lines[:6])
+
   def test_merges_are_learned_of_the_text_between_whole_tokens(self):
     """A word after a whole token that ends in a space has none of its own."""
     texts = ["the color: blue", "a color: red", "the longer color: tan"] * 20
