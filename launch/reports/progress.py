@@ -3,7 +3,7 @@
 Shows rate, time left, compilations, success per task, queue fill and
 staleness, and keeps nothing: lasting figures go through
 `agentrl_jax.metrics`. If the output is no terminal (a log file, CI), a plain
-line is written every few seconds.
+line is written every few seconds, and every minute while no step ends.
 
   with StageProgress("rl", total_steps=300) as progress:
     progress.update(step, metrics)
@@ -40,6 +40,7 @@ _BAR_WIDTH = 30
 _REFRESH_PER_S = 2
 _RATE_STEPS = 20  # the rate is that of the latest steps, not of all
 _LEAST_COMPILED_S = 1.0  # shorter compilations are not worth a word
+_SILENT_S = 60.0  # in a log, without a step
 _SAME_PROGRAM_S = 3.0  # between two looks at one that still runs
 # Work of the programs that take long to compile, and what asks for more.
 PURPOSES = {
@@ -236,24 +237,30 @@ class StageProgress:
     return f"compiling {name}, for {duration(self._clock() - since)} so far"
 
   def _watch(self) -> None:
-    """Prints once for every long compilation that it is running."""
     while not self._is_over.wait(_LEAST_COMPILED_S):
-      running = self._compiling.current(_LEAST_COMPILED_S)
-      if running is None:
-        continue
-      name, now_s = running[0], self._clock()
-      # A program is traced, lowered and compiled: three events, one line.
-      told, seen_s = self._told
-      self._told = name, now_s
-      if name == told and now_s - seen_s <= _SAME_PROGRAM_S:
-        continue
-      purpose = PURPOSES.get(name, "")
-      self._console.print(
-        f"{self._name}: compiling {name}{purpose and f', {purpose}'}; the time "
-        "left leaves this out",
-        soft_wrap=True,
-        highlight=False,
-      )
+      self.look()
+
+  def look(self) -> None:
+    """Prints that a step takes long, and once every long compilation."""
+    now_s = self._clock()
+    if now_s - self._plain_s >= _SILENT_S:
+      self._plain_s = now_s
+      self._print_line()
+    running = self._compiling.current(_LEAST_COMPILED_S)
+    if running is None:
+      return
+    # A program is traced, lowered and compiled: three events, one line.
+    (name, _), (told, seen_s) = running, self._told
+    self._told = name, now_s
+    if name == told and now_s - seen_s <= _SAME_PROGRAM_S:
+      return
+    purpose = PURPOSES.get(name, "")
+    self._console.print(
+      f"{self._name}: compiling {name}{purpose and f', {purpose}'}; the time "
+      "left leaves this out",
+      soft_wrap=True,
+      highlight=False,
+    )
 
   def _elapsed(self) -> str:
     return duration(self._clock() - self._begun_s)

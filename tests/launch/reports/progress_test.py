@@ -99,6 +99,17 @@ class StageProgressTest(unittest.TestCase):
   def assertEndsIn(self, progress, figures):
     self.assertEqual(progress.line().split(" | ")[-1], figures)
 
+  def test_a_step_that_takes_long_has_a_line_every_minute(self):
+    with self.open(is_terminal=False) as progress:
+      for seconds in (59.0, 2.0, 58.0, 3.0):
+        self.clock.now_s += seconds
+        progress.look()
+      shown = self.out.getvalue().splitlines()
+    self.assertEqual(
+      [line.split(" | ")[2] for line in shown],
+      ["0.0\xa0s gone", "1:01 gone", "2:02 gone"],
+    )
+
   def test_a_resumed_stage_begins_where_it_stopped(self):
     with self.open(is_terminal=False, initial_step=4) as progress:
       self.clock.now_s += 2.0
