@@ -155,7 +155,7 @@ def get_config() -> ml_collections.ConfigDict:
     ),
     evaluation=create(
       num_tasks=256,  # held-out tasks per environment
-      concurrency=256,  # episodes at once
+      concurrency=256,  # episodes at once; likewise of the warm start's experts
       # Updates of RL between evaluations of its newest version on tasks that
       # are not trained on; 0: none. See docs/reading_a_run.md.
       every=0,

@@ -5,7 +5,6 @@ Episodes that a fault broke are counted apart and never scored. Evaluation knows
 nothing of groups, queue or admission: it measures the player, not the pipeline.
 """
 
-import asyncio
 import collections
 import dataclasses
 import itertools
@@ -13,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from agentrl_jax.controller.groups.group import RetryLimits, play_with_retries
+from agentrl_jax.controller.groups.group import RetryLimits, play_all
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import Player
 from agentrl_jax.controller.waiting import deadline
@@ -158,38 +157,36 @@ async def evaluate(
   leaves no session open; a bug cancels the other tasks and is raised.
   """
   monitor = Monitor()
-  played: list[tuple[Task, Trajectory | None]] = []
+  num_ended = 0
   specs = [
     _spec(task, attempt, seed)
     for attempt in range(attempts)
     for task in tasks
     if (task, attempt) not in skip
   ]
-  remaining = iter(specs)
 
-  async def work(restart: Callable[[], None]) -> None:
-    for spec in remaining:  # shared, so each one is taken by one worker
-      trajectory = await play_with_retries(spec, player, retries, monitor)
-      played.append((spec.task, trajectory))
-      progress(len(played), len(specs), trajectory)
+  async with deadline(
+    timeout_s,
+    waiter="the evaluation",
+    holder="any of its episodes to end",
+    look_at=lambda: (
+      f"{getattr(player, 'look_at', 'the engine and the environments')}; "
+      f"{num_ended} of "
+      f"{len(specs)} episodes have ended; if one takes longer, set a longer "
+      "--config.evaluation.timeout_s"
+    ),
+  ) as restart:
+
+    def on_end(trajectory: Trajectory | None) -> None:
+      nonlocal num_ended
+      num_ended += 1
+      progress(num_ended, len(specs), trajectory)
       restart()
 
-  async with (
-    deadline(
-      timeout_s,
-      waiter="the evaluation",
-      holder="any of its episodes to end",
-      look_at=lambda: (
-        f"{getattr(player, 'look_at', 'the engine and the environments')}; "
-        f"{len(played)} of "
-        f"{len(specs)} episodes have ended; if one takes longer, set a longer "
-        "--config.evaluation.timeout_s"
-      ),
-    ) as restart,
-    asyncio.TaskGroup() as workers,
-  ):
-    for n in range(min(concurrency, len(specs))):
-      workers.create_task(work(restart), name=f"evaluation-{n}")
+    trajectories = await play_all(
+      specs, player, retries, monitor, concurrency=concurrency, on_end=on_end
+    )
+  played = [(s.task, t) for s, t in zip(specs, trajectories, strict=True)]
   names = sorted({task.name for task in tasks})
   return {name: _score(name, played, monitor) for name in names}
 

@@ -26,7 +26,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from agentrl_jax.controller.episode import environments_own
-from agentrl_jax.controller.groups.group import play_with_retries
+from agentrl_jax.controller.groups.group import play_all
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import ExpertPlayer, ExpertTextPlayer, Player
 from agentrl_jax.data.chat import codec
@@ -59,6 +59,8 @@ _log = logging.getLogger(__name__)
 
 CHUNK = 512  # demonstrations that are played and packed together
 CHATS_CHUNK = 2048  # likewise, of conversations that are read
+_LOOK_S = 1.0  # between two looks at how many the processes have played
+_counters: list[Any] = []  # of this process's pool: demonstrations so far
 T = TypeVar("T")
 
 
@@ -70,8 +72,13 @@ def make_tokenizer(
   whole_tokens: Sequence[str],
   whole_lines: int,
   spaces_apart: bool,
+  on_progress: Callable[[int], None] = lambda done: None,
 ) -> Tokenizer:
-  """Trains a tokenizer on the texts of experts' episodes."""
+  """Trains a tokenizer on the texts of experts' episodes.
+
+  `on_progress` is called with the number of texts so far.
+  """
+  numbers = itertools.count(1)
   with loaded_environments(settings.environments) as environments:
     player = ExpertTextPlayer(
       environments=environments,
@@ -79,7 +86,16 @@ def make_tokenizer(
       mistakes=_mistakes(settings),
       waits=settings.waits,
     )
-    played = asyncio.run(_play(settings, player, environments, 0, num_texts))
+    played = asyncio.run(
+      _play(
+        settings,
+        player,
+        environments,
+        range(num_texts),
+        settings.evaluation.concurrency,
+        lambda: on_progress(next(numbers)),
+      )
+    )
     tools = asyncio.run(_tools(environments, [t.task for t in played]))
   return train_tokenizer(
     [_text(t, tools[t.task.name]) for t in played],
@@ -100,6 +116,8 @@ def demonstrate(
 
   `on_progress` is called with the number of demonstrations so far.
   """
+  starts = range(0, num_demonstrations, CHUNK)
+  at_once = settings.evaluation.concurrency // _num_processes(len(starts))
   jobs = [
     functools.partial(
       _pack_chunk,
@@ -107,14 +125,11 @@ def demonstrate(
       run,
       start,
       min(CHUNK, num_demonstrations - start),
+      max(at_once, 1),
     )
-    for start in range(0, num_demonstrations, CHUNK)
+    for start in starts
   ]
-  parts: list[Rows] = []
-  for part in _on_all_cores(jobs):
-    parts.append(part)
-    on_progress(min(len(parts) * CHUNK, num_demonstrations))
-  return _join(parts)
+  return _join(list(_on_all_cores(jobs, on_progress)))
 
 
 def read_chats(
@@ -192,15 +207,45 @@ class ChatTally:
     return said
 
 
-def _on_all_cores(jobs: Sequence[Callable[[], T]]) -> Iterator[T]:
-  """Yields the results of jobs in their order, from processes of their own."""
+def _num_processes(num_jobs: int) -> int:
+  return min(os.cpu_count() or 1, num_jobs)
+
+
+def _on_all_cores(
+  jobs: Sequence[Callable[[], T]],
+  on_progress: Callable[[int], None] = lambda done: None,
+) -> Iterator[T]:
+  """Yields the results of jobs in their order, from processes of their own.
+
+  `on_progress` is called with how many demonstrations the jobs have played.
+  """
+  # A fork of a process with threads may hang; a spawned one starts clean.
+  context = multiprocessing.get_context("spawn")
+  counter = context.Value("q", 0)
   with concurrent.futures.ProcessPoolExecutor(
-    max_workers=os.cpu_count(),
-    # A fork of a process with threads may hang; a spawned one starts clean.
-    mp_context=multiprocessing.get_context("spawn"),
+    max_workers=_num_processes(len(jobs)),
+    mp_context=context,
+    initializer=_count_in,
+    initargs=(counter,),
   ) as pool:
-    for running in [pool.submit(job) for job in jobs]:
-      yield running.result()
+    try:
+      for running in [pool.submit(job) for job in jobs]:
+        while not concurrent.futures.wait([running], timeout=_LOOK_S).done:
+          on_progress(counter.value)
+        yield running.result()
+        on_progress(counter.value)
+    finally:
+      pool.shutdown(cancel_futures=True)  # of an error, nothing waits longer
+
+
+def _count_in(counter: Any) -> None:
+  _counters[:] = [counter]
+
+
+def _count_one() -> None:
+  for counter in _counters:
+    with counter.get_lock():
+      counter.value += 1
 
 
 def _pack_chats(
@@ -245,7 +290,11 @@ def load_rows(path: pathlib.Path, content: bytes | None = None) -> Rows:
 
 
 def _pack_chunk(
-  settings: Settings, run: pathlib.Path, start: int, number: int
+  settings: Settings,
+  run: pathlib.Path,
+  start: int,
+  number: int,
+  concurrency: int,
 ) -> Rows:
   """Plays and packs one process's share."""
   with loaded_environments(settings.environments) as environments:
@@ -256,7 +305,16 @@ def _pack_chunk(
       mistakes=_mistakes(settings),
       waits=settings.waits,
     )
-    played = asyncio.run(_play(settings, player, environments, start, number))
+    played = asyncio.run(
+      _play(
+        settings,
+        player,
+        environments,
+        range(start, start + number),
+        concurrency,
+        _count_one,
+      )
+    )
   return pack(played, row_length=settings.batch.row_length)
 
 
@@ -264,9 +322,11 @@ async def _play(
   settings: Settings,
   player: Player,
   environments: Mapping[str, Environment],
-  start: int,
-  number: int,
+  positions: range,
+  concurrency: int,
+  on_end: Callable[[], None],
 ) -> list[Trajectory]:
+  """Plays the experts, `concurrency` at a time; returns them in order."""
   stream = task_stream(
     settings,
     environments,
@@ -275,23 +335,26 @@ async def _play(
     shuffle=False,
   )
   monitor = Monitor()
-  played = [
-    await play_with_retries(
-      EpisodeSpec(
-        task=stream.at(position),
-        group_id=f"demonstration-{position}",
-        attempt=0,
-        seed=seed_of(settings.seed, "demonstration", position),
-      ),
-      player,
-      settings.retry,
-      monitor,
+  specs = [
+    EpisodeSpec(
+      task=stream.at(position),
+      group_id=f"demonstration-{position}",
+      attempt=0,
+      seed=seed_of(settings.seed, "demonstration", position),
     )
-    for position in range(start, start + number)
+    for position in positions
   ]
+  played = await play_all(
+    specs,
+    player,
+    settings.retry,
+    monitor,
+    concurrency=concurrency,
+    on_end=lambda _: on_end(),
+  )
   kept = [trajectory for trajectory in played if trajectory is not None]
-  if len(kept) < number:
-    lost = f"{number - len(kept)} of {number} demonstrations were lost"
+  if len(kept) < len(specs):
+    lost = f"{len(specs) - len(kept)} of {len(specs)} demonstrations were lost"
     if not kept:
       raise EnvironmentFault(f"{lost}: {monitor.latest_faults()}")
     _log.warning("%s and are left out: %s", lost, monitor.latest_faults())

@@ -260,9 +260,13 @@ def make_chat(context: RunContext) -> None:
   if config.pretrained.path:
     save_chat(folder.root, config.pretrained.path, settings.chat)
   elif not folder.tokenizer.exists():
-    with folder.stage("tokenizer"), CONSOLE.status("training the tokenizer"):
+    options = config.tokenizer.to_dict()
+    with (
+      folder.stage("tokenizer"),
+      StageProgress("tokenizer", options["num_texts"]) as show,
+    ):
       tokenizer = demonstrations.make_tokenizer(
-        settings, **config.tokenizer.to_dict()
+        settings, **options, on_progress=lambda done: show.update(done, {})
       )
       write_whole(folder.tokenizer, tokenizer.to_str(pretty=True))
 

@@ -62,9 +62,9 @@ def warm_start(
     keep=2,
     owner=context.folder.owner(STAGE),
   )
-  state, frozen = _begin(learner, policy, checkpoints, settings)
-  first, limit = int(state.version), NotFiniteLimit()
+  first, limit = max(checkpoints.steps(), default=0), NotFiniteLimit()
   with _account(metrics, first, num_steps) as account:
+    state, frozen = _begin(learner, policy, checkpoints, settings)
     for step in range(first, num_steps):
       state, report = learner.update(
         state,

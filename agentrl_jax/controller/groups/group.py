@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from agentrl_jax import logs, tracing
 from agentrl_jax.controller.groups.timers import GroupTimers
@@ -168,6 +168,34 @@ async def play_with_retries(
       _log.warning("try %d of %s ended as %r", retry + 1, spec, status)
   monitor.masked(spec.task)
   return None
+
+
+async def play_all(
+  specs: Sequence[EpisodeSpec],
+  player: Player,
+  retries: RetryLimits,
+  monitor: Monitor,
+  *,
+  concurrency: int,
+  on_end: Callable[[Trajectory | None], None],
+) -> list[Trajectory | None]:
+  """Plays episodes, `concurrency` at a time; returns them in their order.
+
+  Cancelling leaves no session open; a bug cancels the other episodes and is
+  raised.
+  """
+  played: list[Trajectory | None] = [None] * len(specs)
+  remaining = iter(enumerate(specs))
+
+  async def work() -> None:
+    for place, spec in remaining:  # shared, so each one is taken by one worker
+      played[place] = await play_with_retries(spec, player, retries, monitor)
+      on_end(played[place])
+
+  async with asyncio.TaskGroup() as workers:
+    for n in range(min(concurrency, len(specs))):
+      workers.create_task(work(), name=f"episodes-{n}")
+  return played
 
 
 async def _traced(

@@ -48,6 +48,30 @@ class Bound(Arithmetic):
     self.loops.append(asyncio.get_running_loop())
 
 
+class Waiting(Arithmetic):
+  """Replies to later tasks before earlier ones; task 2 always breaks."""
+
+  most_open: ClassVar = 0
+  num_open: ClassVar = 0
+  opened: ClassVar[list[Task]] = []
+
+  @contextlib.asynccontextmanager
+  async def open(self, task, *, seed):
+    cls = type(self)
+    cls.num_open += 1
+    cls.most_open = max(cls.most_open, cls.num_open)
+    self.opened.append(task)
+    try:
+      for _ in range(100 - 4 * task.index):
+        await asyncio.sleep(0)
+      if task.index == 2:
+        raise OSError("gone")
+      async with super().open(task, seed=seed) as session:
+        yield session
+    finally:
+      cls.num_open -= 1
+
+
 class LoadedEnvironmentsTest(absltest.TestCase):
   def test_what_needs_one_loop_has_one(self):
     settings = {
@@ -108,10 +132,43 @@ class EveryEnvironmentTest(absltest.TestCase):
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder) / "tokenizer.json"
       tokenizer.save(str(path))
-      rows = demonstrations._pack_chunk(settings, path.parent, 0, 12)
+      rows = demonstrations._pack_chunk(settings, path.parent, 0, 12, 4)
     self.assertGreater(
       rows.mask.sum(), 12 * 10, "hardly a word is learned from"
     )
+
+
+class ConcurrencyTest(absltest.TestCase):
+  def test_the_same_demonstrations_however_many_at_once(self):
+    config = tiny.get_config()
+    config.environments.arithmetic.target = f"{__name__}:Waiting"
+    config.retry.update(max_retries=1, backoff_s=0.0)
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    tokenizers, demonstrated, seen = [], [], []
+    for concurrency in (1, 8):
+      config.evaluation.concurrency = concurrency
+      settings = read_settings(config)
+      seen.clear()
+      tokenizer = demonstrations.make_tokenizer(
+        settings, **config.tokenizer.to_dict(), on_progress=seen.append
+      )
+      self.assertEqual(seen, [*range(1, 41)])
+      self.require_played(40, concurrency)
+      tokenizers.append(tokenizer.to_str())
+      tokenizer.save(str(folder / "tokenizer.json"))
+      rows = demonstrations._pack_chunk(settings, folder, 0, 20, concurrency)
+      self.require_played(20, concurrency)
+      demonstrated.append({n: x.tolist() for n, x in rows.arrays().items()})
+    self.assertEqual(*tokenizers)
+    self.assertEqual(*demonstrated)
+
+  def require_played(self, number, most_open):
+    self.assertLen(set(Waiting.opened), number)
+    # One retry; the tools of the tokenizer's texts are those of one session.
+    self.assertIn(len(Waiting.opened) - number, (1, 2))
+    self.assertEqual(Waiting.most_open, most_open)
+    Waiting.opened.clear()
+    Waiting.most_open = 0
 
 
 class ChatsTest(absltest.TestCase):
@@ -210,14 +267,15 @@ class DemonstrationsTest(absltest.TestCase):
       self.settings, self.folder, number, seen.append
     )
     alone = [
-      demonstrations._pack_chunk(self.settings, self.folder, start, size)
+      demonstrations._pack_chunk(self.settings, self.folder, start, size, 1)
       for start, size in ((0, demonstrations.CHUNK), (demonstrations.CHUNK, 20))
     ]
     for name, array in rows.arrays().items():
       np.testing.assert_array_equal(
         array, np.concatenate([part.arrays()[name] for part in alone])
       )
-    self.assertEqual(seen, [demonstrations.CHUNK, number])
+    self.assertEqual(seen[-1], number)
+    self.assertEqual(seen, sorted(seen))
     path = self.folder / "rows.npz"
     demonstrations.save_rows(path, rows)
     found = demonstrations.load_rows(path)
@@ -228,7 +286,7 @@ class DemonstrationsTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_every_row_once_per_epoch(self):
-    rows = demonstrations._pack_chunk(self.settings, self.folder, 0, 8)
+    rows = demonstrations._pack_chunk(self.settings, self.folder, 0, 8, 8)
     epochs = list(demonstrations.shuffled(rows, seed=3, epochs=2))
     for order in epochs:
       np.testing.assert_array_equal(np.sort(order), np.arange(len(rows.token)))
