@@ -22,15 +22,19 @@ import hashlib
 import json
 import math
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from agentrl_jax.data.forms.content import given_in, text_of
 from agentrl_jax.data.tool_schema import copied_parameters
 from agentrl_jax.errors import EnvironmentFault, SchemaFault
 
 ROLES = ("system", "user", "assistant", "tool")
+_NONE: Any = None  # which constructors refuse in place of a text
+# Names of a tool's JSON schema: OpenAI's, Anthropic's, MCP's.
+_SCHEMAS = ("parameters", "input_schema", "inputSchema")
 MAX_STOPS = 4  # tokens of which any one ends an answer
 
 
@@ -157,40 +161,29 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 
 def message_from_json(body: Mapping[str, Any]) -> Message:
-  """Reads OpenAI's form; content is null, text, or a list of text parts.
+  """Reads OpenAI's form; `forms.content` says what a content may be.
 
   Takes arguments of calls that are an object, as some servers write them, in
-  place of its JSON text. Raises KeyError, TypeError or ValueError for other
-  forms.
+  place of its JSON text. Raises TypeError or ValueError for other forms.
   """
-  given = _given(body, "a message")
-  content = given.get("content", "")
-  if isinstance(content, Sequence) and not isinstance(content, str):
-    content = "".join(map(_text_of_part, content))
+  given = given_in(body, "a message")
   return Message(
-    role=given["role"],
-    content=content,
+    role=given.get("role", ""),
+    content=text_of(given),
     tool_calls=tuple(map(_call_from_json, given.get("tool_calls", ()))),
     tool_call_id=given.get("tool_call_id"),
   )
 
 
-def _text_of_part(part: Any) -> str:
-  text = _given(part, "a part of the content").get("text", "")
-  if not isinstance(text, str):
-    raise TypeError(
-      f"the text of a part must be a text, found {reprlib.repr(text)}"
-    )
-  return text
-
-
 def _call_from_json(body: Any) -> ToolCall:
-  call = _given(body, "a tool call")
-  _require_object(call["function"], "the function of a tool call")
-  name, arguments = call["function"]["name"], call["function"]["arguments"]
+  call = given_in(body, "a tool call")
+  function = given_in(call.get("function"), "the function of a tool call")
+  if "arguments" not in call["function"]:
+    raise ValueError(f"a call has no arguments: {function!r:.80}")
+  arguments = function.get("arguments", {})
   if not isinstance(arguments, str):
-    arguments = _json_of({} if arguments is None else arguments)
-  return ToolCall(name, arguments, call.get("id", ""))
+    arguments = _json_of(arguments)
+  return ToolCall(function.get("name", _NONE), arguments, call.get("id", ""))
 
 
 def _json_of(value: Any) -> str:
@@ -198,17 +191,6 @@ def _json_of(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
   except RecursionError as error:
     raise ValueError("arguments are nested too deeply") from error
-
-
-def _given(body: Any, what: str) -> dict[str, Any]:
-  """Returns the members of a JSON object that are not null."""
-  _require_object(body, what)
-  return {name: value for name, value in body.items() if value is not None}
-
-
-def _require_object(value: Any, what: str) -> None:
-  if not isinstance(value, Mapping):
-    raise TypeError(f"{what} must be an object, found {reprlib.repr(value)}")
 
 
 def tool_to_json(tool: Tool) -> dict[str, Any]:
@@ -224,15 +206,16 @@ def tool_to_json(tool: Tool) -> dict[str, Any]:
 
 
 def tool_from_json(body: Mapping[str, Any]) -> Tool:
-  """Reads one entry of OpenAI's `tools`, or of Anthropic's.
+  """Reads one entry of the `tools` of OpenAI's APIs, Anthropic's, or MCP's.
 
-  Raises KeyError, TypeError or ValueError for other forms.
+  Raises TypeError or ValueError for other forms.
   """
-  _require_object(body, "a tool")
-  is_anthropics = "input_schema" in body
-  given = _given(body if is_anthropics else body["function"], "a function")
-  schema = given.get("input_schema" if is_anthropics else "parameters", {})
-  return Tool(given["name"], given.get("description", ""), schema)
+  given = given_in(body, "a tool")
+  if given.get("type", "function") not in ("function", "custom"):
+    raise ValueError(f"a tool of type {given['type']!r:.80} is no function")
+  given = given_in(given.get("function", given), "the function of a tool")
+  schema = next((given[name] for name in _SCHEMAS if name in given), _NONE)
+  return Tool(given.get("name", _NONE), given.get("description", ""), schema)
 
 
 class Status(enum.Enum):

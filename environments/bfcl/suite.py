@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl_jax.data.forms.content import text_of
 from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 from environments.bfcl.apis import FUNCTION_DOCS
@@ -146,8 +147,7 @@ def _problem(
   category: str, row: Mapping[str, Any], gold: Mapping[str, Any]
 ) -> BFCLProblem:
   questions = tuple(
-    tuple(str(message["content"]) for message in turn)
-    for turn in row["question"]
+    tuple(text_of(message) for message in turn) for turn in row["question"]
   )
   calls = tuple(
     tuple(str(call) for call in turn) for turn in gold["ground_truth"]

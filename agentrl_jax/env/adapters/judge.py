@@ -34,6 +34,7 @@ import openai
 
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.data.chat.codec import split_thoughts
+from agentrl_jax.data.forms.content import TEXTS, THOUGHTS, joined
 from agentrl_jax.data.grammar.json_schema import shortened
 from agentrl_jax.env.options import require_positive
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -233,7 +234,8 @@ class RubricJudge:
     return choice
 
   def _score_of(self, choice: Any) -> float:
-    text = split_thoughts(choice.message.content or "")[1]
+    said = joined(choice.message.content, TEXTS, THOUGHTS)
+    text = split_thoughts(said)[1]
     low, high = self._scale
     if choice.finish_reason == "length":
       raise EnvironmentFault(

@@ -39,6 +39,7 @@ from typing import Any
 
 from agentrl_jax.data.chat.codec import split_thoughts
 from agentrl_jax.data.dataset_file import DatasetRow, files_of, read_rows
+from agentrl_jax.data.forms.content import require_no_media
 from agentrl_jax.data.records import (
   Message,
   Status,
@@ -191,7 +192,8 @@ class Questions(IndexedEnvironment[DatasetRow]):
     return f"The answer is {self._value(self.find(task), self._answer)}"
 
   def messages(self, row: DatasetRow) -> tuple[Message, ...]:
-    """Returns the first messages of a row."""
+    """Returns the first messages of a row; images are a `ContentFault`."""
+    require_no_media(row.columns)
     system = (Message("system", self._system),) if self._system else ()
     value = self._value(row, self._question)
     if isinstance(value, str):
@@ -284,16 +286,17 @@ class Questions(IndexedEnvironment[DatasetRow]):
       return (
         f"the prompt asks for {{{unknown[0]}}}, and there is no such column"
       )
-    if isinstance(value, str):
-      return "" if value.strip() else f"the column {self._question!r} is blank"
-    if self._prompt != "{question}":
+    is_text = isinstance(value, str)
+    if is_text and not value.strip():
+      return f"the column {self._question!r} is blank"
+    if not is_text and self._prompt != "{question}":
       return f"prompt is set, and {self._question!r} is a list of messages"
     try:
       messages = self.messages(row)
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
       return (
-        f"the column {self._question!r} is neither a text nor a list of "
-        f"messages ({error})"
+        f"it cannot be asked ({error}): the column {self._question!r} must be "
+        "a text or a list of messages of text"
       )
     if not messages or messages[-1].role not in ("user", "tool"):
       return f"the messages of {self._question!r} do not end with the user's"

@@ -21,6 +21,7 @@ from pydantic import (
   field_validator,
 )
 
+from agentrl_jax.data.forms.content import TEXTS, ContentFault, joined
 from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.errors import SchemaFault
 from agentrl_jax.rollout.api import (
@@ -37,7 +38,6 @@ from agentrl_jax.rollout.openai.validation import (
   must_be,
   number_between,
   only,
-  shortened,
   unsupported,
   whole_number,
 )
@@ -279,35 +279,14 @@ class _ToolCall(LenientObject):
   id: str = ""
 
 
-# The field of a part that has its text, by the part's type; of /v1/responses,
-# too.
-_TEXTS = {
-  "text": "text",
-  "refusal": "refusal",
-  "input_text": "text",
-  "output_text": "text",
-  "reasoning_text": "text",
-}
-
-
 def joined_parts(content: Any) -> str:
   """Joins the parts of a message's content."""
-  if isinstance(content, str):
-    return content
-  if not isinstance(content, list):
-    raise invalid("text or a list of parts")
-  texts = []
-  for part in content:
-    kind = part.get("type") if isinstance(part, dict) else part
-    field = _TEXTS.get(kind) if isinstance(kind, str) else None
-    text = part.get(field) if field else None
-    if not isinstance(text, str):
-      raise unsupported(
-        f"it has a part of the kind {shortened(kind)}, and the policy reads "
-        "text only. Send text parts"
-      )
-    texts.append(text)
-  return "".join(texts)
+  try:
+    return joined(content, TEXTS | {"reasoning_text"})
+  except ContentFault as error:
+    raise unsupported(f"{error}. Send text parts") from error
+  except TypeError as error:
+    raise invalid("text or a list of parts") from error
 
 
 def _hidden(instead: str) -> AfterValidator:

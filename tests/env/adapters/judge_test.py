@@ -42,7 +42,7 @@ class Endpoint:
       return web.json_response(reply)
     choice = {
       "index": 0,
-      "finish_reason": "length" if reply.endswith("...") else "stop",
+      "finish_reason": "length" if str(reply).endswith("...") else "stop",
       "message": {"role": "assistant", "content": reply},
     }
     tokens = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}
@@ -118,6 +118,7 @@ class FaultTest(JudgeTestCase):
       ("SCORE: 3\nOr rather not.", "from 0 to 10"),
       ("SCORE: 3...", "cut short at max_tokens=1024"),
       ("", "from 0 to 10"),
+      ([{"type": "text", "text": "SCORE: 11"}], "from 0 to 10"),
       ({"choices": []}, "another form"),
       ({"hello": 1}, "another form"),
       (500, "InternalServerError"),

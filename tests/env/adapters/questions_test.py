@@ -259,9 +259,20 @@ class RefusedTest(QuestionsCase):
       ([{"qestion": "a"}], {}, r"did you mean qestion\?.* it has qestion;"),
       ([good[0], good[1] | {"answer": None}], {}, r"line 2: .* 'answer'"),
       ([{"question": " ", "answer": "1"}], {}, "'question' is blank"),
-      ([{"question": [1], "answer": "1"}], {}, "neither a text nor a list"),
+      ([{"question": [1], "answer": "1"}], {}, "must be a text or a list"),
+      (
+        [
+          {
+            "question": [{"role": "user", "content": [{"type": "image"}]}],
+            "answer": "1",
+          }
+        ],
+        {},
+        "type 'image' is no text",
+      ),
+      ([good[0] | {"images": ["a.png"]}], {}, "'images', which is no text"),
       ([{"question": [], "answer": "1"}], {}, "do not end with the user's"),
-      ([{"question": 7, "answer": "1"}], {}, "neither a text nor a list"),
+      ([{"question": 7, "answer": "1"}], {}, "must be a text or a list"),
       (good, {"reward": "last_nmber"}, "did you mean last_number"),
       (good, {"reward": "nowhere:f"}, "there is no module 'nowhere'"),
       (good, {"reward": f"{HERE}:is_logn"}, "did you mean is_long"),

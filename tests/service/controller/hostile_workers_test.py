@@ -58,6 +58,7 @@ UNUSABLE = (
   *({"messages": x} for x in (5, "text", [5], [{}], [{"content": "a"}])),
   {"messages": [{"role": "user", "content": "a"}] * 1025},
   {"messages": [{"role": "user", "content": {"a": 1}}]},
+  {"messages": [{"role": "user", "content": ["a", {"type": "image"}]}]},
   *({"tools": x} for x in ("text", [5], [{}] * 1025)),
   {"messages": [], "status": "running"},
 )
