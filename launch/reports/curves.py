@@ -99,6 +99,15 @@ def curves_below(rows: Sequence[Row], stage: str, prefix: str) -> list[Curve]:
   ]
 
 
+def skipped_updates(rows: Sequence[Row]) -> dict[str, float]:
+  """Returns the number of RL's skipped updates by reason, where there are."""
+  found = {
+    text: math.fsum(row.values.get(name, 0) for row in rows if row.stage == RL)
+    for name, text in SKIPPED.items()
+  }
+  return {f"updates skipped: {text}": n for text, n in found.items() if n}
+
+
 def validation(rows: Sequence[Row], mode: str, end: str = "") -> list[Curve]:
   """Returns success in the evaluations during RL, by task.
 

@@ -30,6 +30,7 @@ from launch.processes.fault_log import (
   split_alarms,
 )
 from launch.reports import numbers
+from launch.reports.curves import skipped_updates
 from launch.reports.episodes import Answer, Episode, viewer_answers
 from launch.reports.first_prompts import FirstPrompt
 from launch.reports.plots import run_plots
@@ -86,13 +87,14 @@ def render(
       )
     ],
     plots=run_plots(metrics, summary.evaluations),
+    skipped=skipped_updates(metrics),
     attempts=attempts_table(metrics),
     alarms=alarms[-NUM_FAULTS:],
     faults=faults[-NUM_FAULTS:],
     num_faults=len(faults),
     prompts=prompts,
     times=stage_times(summary),
-    blocks=[_block(*answer) for answer in viewer_answers(episodes)],
+    blocks=[_block(*x) for x in viewer_answers(episodes) if episodes],
   )
 
 

@@ -20,7 +20,12 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import (
+  EngFormatter,
+  FuncFormatter,
+  MaxNLocator,
+  PercentFormatter,
+)
 
 from agentrl_jax.metrics import Row
 from launch.reports import curves
@@ -174,13 +179,21 @@ class Plot(Picture):
       axes.set_xticks(self.x_ticks, [str(x) for x in self.x_ticks])
     else:
       is_count = self.x_label.startswith("updates")
-      axes.xaxis.set_major_locator(MaxNLocator(5, integer=is_count))
-      axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+      least = 1 if is_count else 2  # a single update has a single tick
+      axes.xaxis.set_major_locator(
+        MaxNLocator(5, integer=is_count, min_n_ticks=least)
+      )
+      axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
     if limits := self.y_limits or fitted(self.lines, is_share=self.is_share):
       axes.set_ylim(*limits)
     if self.is_share:
       axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
       axes.yaxis.set_major_formatter(PercentFormatter(1, 0, symbol=" %"))
+
+
+def _short(x: float) -> str:
+  """Writes 20000 as 20k, and 0.95 as it is: "950m" would be no share."""
+  return EngFormatter(sep="")(x) if abs(x) >= 1000 else f"{x:.4g}"
 
 
 def fitted(

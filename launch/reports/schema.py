@@ -29,7 +29,8 @@ class RunNow:
   updates: int
   age_s: float | None  # of the last update; None before the first
   figures: Mapping[str, float]  # by their text
-  success: Mapping[str, float]  # of training, by task
+  success: Mapping[str, float]  # by task
+  success_of: str  # which episodes these are
   stopped: Sequence[str]  # tasks of which no groups start
   alarms: Sequence[str]  # the latest sentences, while one holds
   num_faults: int

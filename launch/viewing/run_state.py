@@ -5,11 +5,11 @@ import pathlib
 import time
 from collections.abc import Sequence
 
-from agentrl_jax.controller.metrics import stopped_tasks
+from agentrl_jax.controller.metrics import WINDOW, stopped_tasks
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.processes.fault_log import ALARM, read_faults, split_alarms
 from launch.processes.fault_log import FILE as FAULTS
-from launch.reports.curves import ALARMS
+from launch.reports.curves import ALARMS, skipped_updates
 from launch.reports.html import fault_text
 from launch.reports.plots import run_plots
 from launch.reports.schema import Drawing, FaultLine, RunNow
@@ -28,6 +28,7 @@ _FIGURES = {
   "engine/tokens_per_s": "tokens per second",
 }
 _BY_TASK = "rollout/success/"
+_SUCCESS_OF = f"of the latest {WINDOW} training episodes, sampled"
 
 
 class RunState:
@@ -57,12 +58,14 @@ class RunState:
       age_s=max(time.time() - rows[-1].time_s, 0.0) if rows else None,
       figures={
         text: values[name] for name, text in _FIGURES.items() if name in values
-      },
+      }
+      | skipped_updates(rows),
       success={
         name.removeprefix(_BY_TASK): value
         for name, value in values.items()
         if name.startswith(_BY_TASK)
       },
+      success_of=_SUCCESS_OF,
       stopped=stopped_tasks(values),
       alarms=[
         f"update {fault.version}: {fault_text(fault)}"

@@ -105,7 +105,10 @@ def _head(now: RunNow) -> str:
 
 def _figures(now: RunNow) -> list[str]:
   success = [f"{task} {percent(s)}" for task, s in now.success.items()]
-  return success + [f"{text} {x:.4g}" for text, x in now.figures.items()]
+  figures = [f"{text} {x:.4g}" for text, x in now.figures.items()]
+  return (
+    [f"success {now.success_of}:", *success, *figures] if success else figures
+  )
 
 
 def _alarm(task: str) -> str:

@@ -107,7 +107,7 @@ const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 const fixed = (value) => value.toFixed(2);
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
 const range = (values) => [...new Set([Math.min(...values), Math.max(...values)].map(signed))].join(" to ");
-const percent = (value) => `${Math.round(100 * value)} %`;
+const percent = (value) => `${Math.round(100 * value)}\u00a0%`;
 
 function duration(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
@@ -128,9 +128,8 @@ function showState(state) {
   const parts = [`update ${state.update} of ${state.updates}`];
   if (state.is_finished) parts.push("finished");
   else if (state.age_s !== null) parts.push(`${duration(state.age_s)} ago`);
-  for (const [task, rate] of Object.entries(state.success)) {
-    parts.push(`${task} ${percent(rate)}`);
-  }
+  const rates = Object.entries(state.success).map(([task, rate]) => `${task} ${percent(rate)}`);
+  if (rates.length) parts.push(`success ${state.success_of}: ${rates.join(", ")}`);
   if (state.num_faults) parts.push(plural(state.num_faults, "fault"));
   if (!state.is_finished) {
     for (const task of state.stopped) parts.push(`no groups of ${task} start: its environment fails or hangs`);
@@ -222,8 +221,8 @@ function row(t, query) {
     "tr",
     {},
     cell(mark(t)),
-    cell(element("a", { href: `#/t/${t.id}?${query}` }, `${t.task} ${t.index}, attempt ${t.attempt}`)),
-    cell(where(t)),
+    element("td", {}, element("a", { href: `#/t/${t.id}?${query}` }, `${t.task} ${t.index}, attempt ${t.attempt}`), element("small", { class: "narrow" }, `${where(t)}, ${t.status}`)),
+    cell(where(t), "spare"),
     cell(t.status, t.status === "completed" ? "spare" : "bad spare"),
     cell(fixed(t.reward), "number"),
     cell(signed(t.reward - t.group_mean), "number spare"),
@@ -237,7 +236,7 @@ function showList() {
   const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
   const kept = chosen(query);
   const heads = [
-    ["", ""], ["trajectory", ""], ["played in", ""], ["status", "spare"],
+    ["", ""], ["trajectory", ""], ["played in", "spare"], ["status", "spare"],
     ["reward", "number"], ["to its group", "number spare"], ["turns", "number"],
     ["tokens", "number spare"],
   ];

@@ -7,7 +7,7 @@ import pathlib
 import tempfile
 import unittest
 
-from launch.comparisons.page import compare, render
+from launch.comparisons.page import compare, render, verdicts
 from launch.comparisons.runs import read_arms
 from tests import browser
 from tests.browser import DESK, PHONE, opened, sideways
@@ -30,8 +30,8 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
           changes={"clip_high": 0.2 + place / 10},
         )
     self.page = root / "report.html"
-    arms = read_arms(sorted(root.iterdir()))
-    self.page.write_text(render(compare("t", arms)), encoding="utf-8")
+    self.compared = compare("t", read_arms(sorted(root.iterdir())))
+    self.page.write_text(render(self.compared), encoding="utf-8")
 
   async def test_differences_come_first_and_tables_are_folded(self):
     async with opened(DESK) as page:
@@ -40,6 +40,12 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(headings[:3], ["Differences", "Curves", "Finals"])
       table = page.locator("#finals table").first
       self.assertFalse(await table.is_visible())
+      for sentence in verdicts(self.compared):  # as in the terminal
+        self.assertTrue(await page.get_by_text(sentence).is_visible())
+      alone = page.locator("#differences figure").first
+      await alone.evaluate("e => e.parentNode.replaceChildren(e)")
+      box = await alone.bounding_box()
+      self.assertLess(box["width"], DESK / 2)
       await page.get_by_text("Tables of levels and differences").click()
       self.assertTrue(await table.is_visible())
       self.assertEqual(page.errors, [])

@@ -93,6 +93,8 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         "policy/engine_drift": 1.5e-6 + rng.exponential(2e-7),
         "policy/entropy": 0.5 - 0.2 * gone + rng.normal(scale=0.02),
         "gradient_norm": 0.3 + rng.exponential(0.05),
+        "updates/no_signal": float(step == 2),
+        "updates/not_finite": 0.0,
       }
       for task, first, last in zip(
         TASKS, RATES["warm_start"], RATES["rl"], strict=True
@@ -100,6 +102,7 @@ def write_metrics(directory: pathlib.Path, num_steps: int = 40) -> None:
         success = first + (last - first) * gone - 0.1
         success += rng.normal(scale=0.05)
         values[f"success/{task}"] = float(np.clip(success, 0, 1))
+        values[f"rollout/success/{task}"] = values[f"success/{task}"]
         values[f"rollout/reward/{task}"] = success * 1.1 - 0.1
         values |= _counts(task, 128 * step) | _of_policy_slots(task, success)
       values |= {

@@ -128,6 +128,12 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
             "main h2, main table, main figure"
           ).first.wait_for()
           self.assertEqual(await sideways(page), 0, (width, view))
+          heights = await page.eval_on_selector_all(
+            "main tbody tr", "rows => rows.map((row) => row.offsetHeight)"
+          )
+          self.assertLess(max(heights, default=0), 60, width)  # two lines
+          head = await page.inner_text("header")
+          self.assertIn("of the latest 512 training episodes, sampled", head)
     async with opened(DESK) as page:
       await page.goto(f"{self.url}/#/")
       await page.locator("main table").wait_for()

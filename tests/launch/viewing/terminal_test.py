@@ -44,6 +44,10 @@ class TerminalTest(unittest.TestCase):
     follow(self.viewer, Console(file=out, width=120))
     text = out.getvalue()
     self.assertIn("a: update 2 of ", text)
+    self.assertIn(
+      "success of the latest 512 training episodes, sampled:  dbbench", text
+    )
+    self.assertIn("updates skipped: no signal 1", text)
     rows = self.viewer.listing().trajectories
     self.assertIn(f"{len(rows)} trajectories are kept", text)
     shown = [row for row in rows if row.id in text]
