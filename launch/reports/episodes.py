@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.marked_text import IN_TEXT
 from agentrl_jax.data.records import (
   LearnedTurn,
   Message,
@@ -210,8 +211,10 @@ def _turn(
 
 def _texts(tokens: np.ndarray, codec: ChatCodec | None) -> list[str]:
   """Returns each token as text; as a number where it has none."""
-  decode = codec.decode if codec else lambda tokens: ""
-  return [decode([token]) or f"[{token}]" for token in tokens.tolist()]
+  return [
+    codec and codec.decode([token], after=IN_TEXT) or f"[{token}]"
+    for token in tokens.tolist()
+  ]
 
 
 def _rounded(values: np.ndarray) -> list[float]:

@@ -160,7 +160,7 @@ class CallGrammar:
   def of_json(self, schema: Mapping[str, Any]) -> str:
     """See `ChatCodec.json_grammar`."""
     schema = with_kept_bounds(schema)
-    lead = "/\\n?/"
+    lead = "/ ?\\n?/" if self._tokenizer.prefixes_each else "/\\n?/"
     if head := self._form.text_head:
       lead = f"{self._thought()[0]} {self._spelt(head)} {lead}"
     return f"{_FREE}\nstart: {lead} {_json(schema)} {self._after_text}"
@@ -197,7 +197,8 @@ class CallGrammar:
     form = self._form
     tag = self._spelt(form.tag)
     several = parallel and not form.is_alone
-    more = f"({self._spelt(form.joint + form.tag)} call)*" if several else ""
+    joint = self._spelt(form.joint + form.tag, after=form.tail)
+    more = f"({joint} call)*" if several else ""
     may_begin = form.may_begin in self._tokenizer.id_of
     begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
     return f"{begin} {first or tag} call {more} {self._after_calls}"
@@ -213,7 +214,7 @@ class CallGrammar:
       )
     heads = ((form.head, form.middle), *form.also)
     head = " | ".join(
-      self._spelt(f"{head}{shield(tool.name)}{middle}")
+      self._spelt(f"{head}{shield(tool.name)}{middle}", after=form.tag)
       for head, middle in heads
     )
     head = f"({head})" if form.also else head
@@ -302,16 +303,27 @@ class CallGrammar:
     ids = self._tokenizer.id_of
     return f"<[{','.join(str(ids[marker]) for marker in markers)}]>"
 
-  def _spelt(self, text: str) -> str:
-    """Returns terminals of shielded text: markers by id, the rest quoted."""
-    pieces = self._tokenizer.markers.split(text)
+  def _spelt(self, text: str, after: str = ".") -> str:
+    """Returns terminals of shielded text: markers by id, the rest quoted.
+
+    `after` is the text before it, which may end with a marker.
+    """
+    split = self._tokenizer.markers.split
+    pieces, begins = split(text), not split(after)[-1]
     return " ".join(
       self._any_of([piece])
       if n % 2
-      else json.dumps(unshield(piece), ensure_ascii=False)
+      else self._quoted(unshield(piece), begins=n > 0 or begins)
       for n, piece in enumerate(pieces)
       if piece
     )
+
+  def _quoted(self, text: str, *, begins: bool) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    if not begins or not self._tokenizer.prefixes_each:
+      return quoted
+    # One lexeme with the space, since a lexer takes the longest.
+    return f'({quoted} | " {quoted[1:]})'
 
 
 def _json(schema: Mapping[str, Any], *, compact: bool = False) -> str:

@@ -29,7 +29,12 @@ from agentrl_jax.data.chat.call_grammar import (
   CallForm,
   CallGrammar,
 )
-from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
+from agentrl_jax.data.chat.marked_text import (
+  IN_TEXT,
+  MarkedTokenizer,
+  unshield,
+  without_escapes,
+)
 from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.records import (
   MAX_STOPS,
@@ -70,7 +75,6 @@ _CLOSING = re.compile(rf"\s*(?:{re.escape(CALL_END)}|\Z)")
 _SPACE, _COLON, _COMMA = (
   re.compile(rf"[ \t\n\r]*{mark}[ \t\n\r]*") for mark in ("", ":", ",?")
 )
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 # Strict, so that what is read here is read alike by every program.
 _JSON = json.JSONDecoder(
   parse_constant=refuse_constant, object_pairs_hook=unique_members
@@ -85,6 +89,7 @@ class CompactTemplate:
 
   markers = SPECIAL_TOKENS
   stops = (END,)
+  cue = GENERATION_PROMPT
   form = CallForm(
     tag=CALL,
     head='\n{"name": "',
@@ -303,21 +308,21 @@ class ChatTemplate(Protocol):
   @property
   def markers(self) -> Sequence[str]:
     """Texts that are one token each, which data cannot contain."""
-    ...
 
   @property
   def stops(self) -> Sequence[str]:
     """Markers that end an answer and belong to it."""
-    ...
+
+  @property
+  def cue(self) -> str:
+    """Text that ends with what stands before every answer."""
 
   @property
   def form(self) -> CallForm:
     """Form of an answer with tool calls."""
-    ...
 
   def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
     """Renders the first messages and the generation prompt."""
-    ...
 
   def extend(
     self,
@@ -330,11 +335,9 @@ class ChatTemplate(Protocol):
 
     `calls` are the answer's, whose names some templates show with replies.
     """
-    ...
 
   def write(self, message: Message) -> str:
     """Renders an answer, its stop marker last."""
-    ...
 
   def read(
     self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
@@ -343,7 +346,6 @@ class ChatTemplate(Protocol):
 
     The schemas of `tools` say what values are, where the form does not.
     """
-    ...
 
 
 class ChatCodec:
@@ -353,12 +355,11 @@ class ChatCodec:
     self, tokenizer: Tokenizer, template: ChatTemplate | None = None
   ):
     self._template = template = template or CompactTemplate()
-    special = [
-      token.content
-      for token in tokenizer.get_added_tokens_decoder().values()
-      if token.special
-    ]
-    self._tokenizer = MarkedTokenizer(tokenizer, {*template.markers, *special})
+    added = tokenizer.get_added_tokens_decoder().values()
+    special = {token.content for token in added if token.special}
+    self._tokenizer = MarkedTokenizer(
+      tokenizer, special.union(template.markers)
+    )
     self.encode_alone = self._tokenizer.encode_alone
     ids = self._tokenizer.id_of
     self._stop_of = {ids[text]: text for text in template.stops}
@@ -370,6 +371,7 @@ class ChatCodec:
         "the chat template does not use"
       )
     self.stop_tokens: tuple[int, ...] = tuple(self._stop_of)
+    self._before_answer = int(self.encode(template.cue)[-1])
     self._grammar_of_calls = functools.lru_cache(_CACHE_SIZE)(
       self._write_grammar
     )
@@ -453,7 +455,9 @@ class ChatCodec:
     text = self._template.extend(
       shielded, ended_by=stop, calls=answer.tool_calls
     )
-    return self.encode(text, room=room)
+    return self.encode(
+      text, room=room, after=IN_TEXT if ended_by is None else ended_by
+    )
 
   def write(self, message: Message) -> np.ndarray:
     """Returns the ids of an assistant's message, its stop token last.
@@ -479,7 +483,8 @@ class ChatCodec:
     """
     ids = list(map(int, sampled))
     ended_by = self._stop_of.get(ids[-1]) if ids else None
-    text = self._tokenizer.decode_shielded(ids[:-1] if ended_by else ids)
+    said = ids[:-1] if ended_by else ids
+    text = self._tokenizer.decode_shielded(said, self._before_answer)
     message = self._template.read(text, ended_by, tools)
     return _mapped(message, of_content=unshield, of_call=unshield)
 
@@ -507,22 +512,30 @@ class ChatCodec:
     """Returns a compiler of grammars, for a policy of this vocabulary size."""
     return self._tokenizer.grammars(self.stop_tokens, vocab_size)
 
-  def encode(self, text: str, *, room: int | None = None) -> np.ndarray:
-    """Returns the ids, int32, of shielded text; markers in it are markers."""
+  def encode(
+    self, text: str, *, room: int | None = None, after: int | None = None
+  ) -> np.ndarray:
+    """Returns the ids, int32, of shielded text; markers in it are markers.
+
+    `after` is the token before it, or `IN_TEXT`; None: it is the beginning.
+    """
     if room is not None:
       self.require_room(num_bytes_of(unshield(text)), room)
-    return self._tokenizer.encode(text)
+    return self._tokenizer.encode(text, after)
 
   def encode_plain(self, text: str) -> np.ndarray:
     """Returns the ids, int32, of text in which markers are only words."""
     return self.encode(self._tokenizer.markers.shield(text))
 
-  def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """Returns the text of ids, markers included."""
-    return self._tokenizer.decode(ids)
+  def decode(
+    self, ids: Sequence[int] | np.ndarray, *, after: int | None = None
+  ) -> str:
+    """Returns the text of ids, markers included; `after` is as in `encode`."""
+    return self._tokenizer.decode(ids, after)
 
   def _write(self, message: Message) -> np.ndarray:
-    return self.encode(self._template.write(self._shield(message)))
+    text = self._template.write(self._shield(message))
+    return self.encode(text, after=self._before_answer)
 
   def _encode_start(
     self, messages: tuple[Message, ...], key: str, room: int | None
@@ -548,7 +561,7 @@ class ChatCodec:
     return _mapped(
       message,
       of_content=lambda text: shield(text, but=thought),
-      of_call=lambda text: shield(_without_escapes(text)),
+      of_call=lambda text: shield(without_escapes(text)),
     )
 
   def _shield_tool(self, tool: Tool) -> Tool:
@@ -567,20 +580,6 @@ def _tools_key(tools: Sequence[Tool]) -> str:
   """Returns text that `Tool` can be made of again, with its order of keys."""
   return json.dumps(
     [[tool.name, tool.description, dict(tool.parameters)] for tool in tools]
-  )
-
-
-def _without_escapes(arguments: str) -> str:
-  """Removes JSON escapes, which could hide a marker: `<\\/tool_call>`."""
-  if "\\" not in arguments:
-    return arguments
-  try:
-    json.loads(arguments)
-  except (ValueError, RecursionError):
-    return arguments  # no parser can read it, so none removes its escapes
-  return _STRING.sub(
-    lambda string: json.dumps(json.loads(string[0]), ensure_ascii=False),
-    arguments,
   )
 
 

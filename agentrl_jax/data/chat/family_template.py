@@ -63,7 +63,7 @@ class FamilyTemplate:
     self._dialect: Dialect = Plain("")
     self._split = Markers(self.markers).split
     self._asked = self._render([_ASKED], prompt=False)
-    self._cue = self._render([_ASKED], prompt=True)
+    self.cue = self._render([_ASKED], prompt=True)
     closing = self._after_answer([_ASKED, _ANSWERED], prompt=False)
     self._end = self._first_marker(closing)
     self._closing = closing
@@ -75,7 +75,7 @@ class FamilyTemplate:
     self._opening = self.write(_ANSWERED).partition(_ANSWER)[0]
     # White space that the template puts before an answer.
     self._lead = "" if self._opening.strip() else self._opening
-    self._thinks = THINK in self._cue.rpartition(THINK_END)[2]
+    self._thinks = THINK in self.cue.rpartition(THINK_END)[2]
     self._dialect = self._detected()
     self._has_later_system = self._shows_later_system()
     self._check()
@@ -87,7 +87,7 @@ class FamilyTemplate:
     return dataclasses.replace(
       self._dialect.form,
       thinks=self._thinks,
-      lead="\n" * begins_line,
+      lead="\n" if begins_line else self._lead.replace("\n", ""),
       compact=self._compact_calls,
     )
 
@@ -140,14 +140,14 @@ class FamilyTemplate:
     stop = self._dialect.form.stop
     ends = bool(message.tool_calls and stop) and rendered.endswith(stop)
     closing = stop if ends else self._closing
-    if not rendered.startswith(self._cue) or not rendered.endswith(closing):
+    if not rendered.startswith(self.cue) or not rendered.endswith(closing):
       raise ConfigError(
         "the model's chat template shows an answer otherwise than the policy "
         "would write it after its cue, so a demonstration cannot be written "
         "with it; leave the warm start out, or give pretrained.path another "
         "chat_template"
       )
-    answer = rendered[len(self._cue) : len(rendered) - len(closing)]
+    answer = rendered[len(self.cue) : len(rendered) - len(closing)]
     return answer + (
       closing if ends else self._end or self._turn_after(message)
     )

@@ -7,12 +7,18 @@ marker's text. The note passes through the template's source, and
 `MarkedTokenizer` removes it and encodes such text as ordinary tokens. Decoding
 is the inverse: markers that the policy spelt in ordinary tokens are shielded,
 its marker tokens are not.
+
+Tokenizers of SentencePiece put a space before a text: before each section
+between two added tokens, or before the first one alone. A piece of a
+conversation is encoded as it stands in the whole, so `after` names the token
+before it, and decoding takes away the spaces that encoding has put there.
 """
 
 import functools
+import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +32,20 @@ from agentrl_jax.errors import ConfigError
 _NOTE = "\ufdd0"
 _SHIELD, _LITERAL = _NOTE + "0", _NOTE + "1"
 _TAG = re.compile(r"</?[^\s<>]+>")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _LONG = 4096  # characters, about a millisecond of tokenising
 _SHORT = 32  # characters, of pieces of templates: role names, line ends
 _NUM_SHORT = 4096  # of them that are remembered
 _NOTES = {_SHIELD: "", _LITERAL: _NOTE}
+IN_TEXT = -1  # stands for any token but a marker, as the one before a text
+# Parts of a tokenizer.json that put a space before a text, or take one away,
+# and the key by which they do not.
+_BARE = {
+  "Prepend": ("prepend", ""),
+  "Metaspace": ("prepend_scheme", "never"),
+  "ByteLevel": ("add_prefix_space", False),
+  "Strip": ("start", 0),
+}
 
 
 class Markers:
@@ -72,6 +88,20 @@ def unshield(text: str) -> str:
   return re.sub(f"{_NOTE}[01]", lambda note: _NOTES[note[0]], text)
 
 
+def without_escapes(arguments: str) -> str:
+  """Removes JSON escapes, which could hide a marker: `<\\/tool_call>`."""
+  if "\\" not in arguments:
+    return arguments
+  try:
+    json.loads(arguments)
+  except (ValueError, RecursionError):
+    return arguments  # no parser can read it, so none removes its escapes
+  return _STRING.sub(
+    lambda string: json.dumps(json.loads(string[0]), ensure_ascii=False),
+    arguments,
+  )
+
+
 class MarkedTokenizer:
   """Tokenizer that encodes markers of templates only as marker tokens."""
 
@@ -85,11 +115,32 @@ class MarkedTokenizer:
       )
     self.id_of = ids
     self.markers = Markers(ids)
-    self._text_of = {id: text for text, id in ids.items()}
     self._tokenizer = tokenizer
-    self._plain = _without(tokenizer, set(ids))
+    self._prefixing, self._bare = _copies(tokenizer, ids)
+    # Of tokens that stand for one byte. The library takes a whole run of them
+    # for broken if one character is: text that was streamed would change.
+    self._byte_of = {
+      tokenizer.token_to_id(f"<0x{byte:02X}>"): byte
+      for byte in range(256 if "ByteFallback" in repr(tokenizer.decoder) else 0)
+    }
+    # Whether a space comes before each section, or before the first alone.
+    self.prefixes_each = self._prefixing is not self._bare and any(
+      tokenizer.encode(f"{text}a", add_special_tokens=False).ids[1:]
+      == self._prefixing.encode("a").ids
+      for text in itertools.islice(ids, 1)
+    )
+    cuts = (
+      self._prefixing.get_added_tokens_decoder() if self.prefixes_each else {}
+    )
+    self._id_at = {token.content: id for id, token in cuts.items()} | ids
+    self._cuts = Markers(self._id_at)
+    self._text_at = {
+      id: text if text in ids else self.markers.shield(text)
+      for text, id in self._id_at.items()
+    }
     # A call of the tokenizer takes longer than the short pieces themselves.
     self._spelt_short = functools.lru_cache(_NUM_SHORT)(self._spell)
+    self._require_pieces(tokenizer)
 
   @functools.cached_property
   def vocab_size(self) -> int:
@@ -101,14 +152,18 @@ class MarkedTokenizer:
     """Bytes of the longest vocabulary entry."""
     return max(len(text.encode()) for text in self._tokenizer.get_vocab())
 
-  def encode(self, text: str) -> np.ndarray:
-    """Encodes to int32: markers as markers, shielded ones as plain text."""
+  def encode(self, text: str, after: int | None = None) -> np.ndarray:
+    """Encodes to int32: markers as markers, shielded ones as plain text.
+
+    `after` is the token before the text; None: the text is the beginning.
+    """
     ids: list[int] = []
-    for n, piece in enumerate(self.markers.split(text)):
+    for n, piece in enumerate(self._cuts.split(text)):
       if n % 2:
-        ids.append(self.id_of[piece])
+        after = self._id_at[piece]
+        ids.append(after)
       elif piece:
-        ids += self._spelt(unshield(piece))
+        ids += self._spelt(unshield(piece), self._has_prefix(after))
     return np.asarray(ids, np.int32)
 
   def encode_alone(self, text: str) -> np.ndarray:
@@ -128,38 +183,80 @@ class MarkedTokenizer:
       vocab_size=vocab_size,
     )
 
-  def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+  def decode(
+    self, ids: Sequence[int] | np.ndarray, after: int | None = None
+  ) -> str:
     """Decodes ids; markers and spelt-out markers look alike."""
-    return unshield(self.decode_shielded(ids))
+    return unshield(self.decode_shielded(ids, after))
 
-  def decode_shielded(self, ids: Sequence[int] | np.ndarray) -> str:
+  def decode_shielded(
+    self, ids: Sequence[int] | np.ndarray, after: int | None = None
+  ) -> str:
     """Decodes ids, with a note in every marker that was spelt out."""
     pieces: list[str] = []
     run: list[int] = []
     for id in map(int, ids):
-      if id in self._text_of:
-        pieces += [self._shielded(run), self._text_of[id]]
-        run = []
+      if id in self._text_at:
+        pieces += [self._shielded(run, after), self._text_at[id]]
+        run, after = [], id
       else:
         run.append(id)
-    return "".join([*pieces, self._shielded(run)])
+    return "".join([*pieces, self._shielded(run, after)])
 
-  def _spelt(self, text: str) -> tuple[int, ...]:
+  def _has_prefix(self, after: int | None) -> bool:
+    """Says if the tokenizer puts a space before a text that follows `after`."""
+    if self._prefixing is self._bare:
+      return False
+    return after is None or (self.prefixes_each and after in self._text_at)
+
+  def _spelt(self, text: str, has_prefix: bool) -> tuple[int, ...]:
     if len(text) <= _SHORT:
-      return self._spelt_short(text)
-    return self._spell(text)
+      return self._spelt_short(text, has_prefix)
+    return self._spell(text, has_prefix)
 
-  def _spell(self, text: str) -> tuple[int, ...]:
+  def _spell(self, text: str, has_prefix: bool) -> tuple[int, ...]:
+    tokenizer = self._prefixing if has_prefix else self._bare
     if len(text) < _LONG:
-      return tuple(self._plain.encode(text, add_special_tokens=False).ids)
+      return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
     # As a batch, which releases the interpreter's lock.
-    (encoding,) = self._plain.encode_batch([text], add_special_tokens=False)
+    (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
     return tuple(encoding.ids)
 
-  def _shielded(self, run: list[int]) -> str:
-    return self.markers.shield(
-      self._tokenizer.decode(run, skip_special_tokens=False)
+  def _shielded(self, run: list[int], after: int | None) -> str:
+    text = "".join(
+      bytes(map(self._byte_of.__getitem__, ids)).decode(errors="replace")
+      if are_bytes
+      else self._bare.decode(list(ids), skip_special_tokens=False)
+      for are_bytes, ids in itertools.groupby(run, self._byte_of.__contains__)
     )
+    if self._has_prefix(after):
+      text = text.removeprefix(" ")
+    return self.markers.shield(text)
+
+  def _require_pieces(self, tokenizer: Tokenizer) -> None:
+    """Raises `ConfigError` unless pieces join to what the whole reads like."""
+
+    def differs(text: str, *more: str) -> bool:
+      pieces = [self.encode(text), *(self.encode(m, IN_TEXT) for m in more)]
+      whole = tokenizer.encode("".join([text, *more]), add_special_tokens=False)
+      return [id for piece in pieces for id in piece] != whole.ids
+
+    around = {text: f"a {text} b\na{text}" for text in self._id_at}
+    if differs("".join(around.values())):
+      loose = [text for text in around if differs(around[text])]
+      raise ConfigError(
+        f"the tokenizer's markers {loose} swallow the text beside them, need a "
+        "word's end there, or are found in normalized text alone (lstrip, "
+        "rstrip, single_word, normalized); pieces of a conversation would not "
+        "join to what the whole reads like. Use a model of the families that "
+        "docs/models.md lists"
+      )
+    if differs("a\n", "b a"):
+      raise ConfigError(
+        "the tokenizer reads a text otherwise than its two halves, beyond a "
+        "space before it, so that an answer would not join to its prompt. Use "
+        "a model of the families that docs/models.md lists"
+      )
 
 
 def markers_of(tokenizer: Tokenizer) -> tuple[str, ...]:
@@ -169,23 +266,36 @@ def markers_of(tokenizer: Tokenizer) -> tuple[str, ...]:
   text of a page must not become one of these tokens in either case.
   """
   added: Iterable[AddedToken] = tokenizer.get_added_tokens_decoder().values()
-  markers = tuple(t for t in added if t.special or _TAG.fullmatch(t.content))
-  loose = [t.content for t in markers if t.lstrip or t.rstrip or t.single_word]
-  if loose:
-    raise ConfigError(
-      f"the tokenizer's markers {loose} swallow the text beside them, or need "
-      "a word's end there (lstrip, rstrip, single_word); pieces of a "
-      "conversation would not join to what the whole reads like. Use a model "
-      "of the families that docs/models.md lists"
-    )
-  return tuple(t.content for t in markers)
+  return tuple(
+    t.content for t in added if t.special or _TAG.fullmatch(t.content)
+  )
 
 
-def _without(tokenizer: Tokenizer, markers: set[str]) -> Tokenizer:
-  """Returns a copy of the tokenizer that treats markers as ordinary text."""
+def _copies(
+  tokenizer: Tokenizer, markers: Mapping[str, int]
+) -> tuple[Tokenizer, Tokenizer]:
+  """Returns two copies of the tokenizer, to which markers are ordinary text.
+
+  The second puts no space before a text. If the first does not either, they are
+  one. Neither takes one away in decoding.
+  """
   body = json.loads(tokenizer.to_str())
   body["added_tokens"] = [
     token for token in body["added_tokens"] if token["content"] not in markers
   ]
   body["post_processor"] = None
-  return Tokenizer.from_str(json.dumps(body))
+  bare = {
+    key: json.loads(json.dumps(body[key]), object_hook=_without_prefix)
+    for key in ("normalizer", "pre_tokenizer", "decoder")
+  }
+  prefixing = Tokenizer.from_str(
+    json.dumps({**body, "decoder": bare["decoder"]})
+  )
+  if all(bare[key] == body[key] for key in ("normalizer", "pre_tokenizer")):
+    return prefixing, prefixing
+  return prefixing, Tokenizer.from_str(json.dumps(body | bare))
+
+
+def _without_prefix(part: dict[str, Any]) -> dict[str, Any]:
+  key, value = _BARE.get(str(part.get("type")), ("", None))
+  return part | {key: value} if key in part else part

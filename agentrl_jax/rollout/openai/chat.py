@@ -2,6 +2,7 @@
 
 import bisect
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from agentrl_jax.data.chat.call_grammar import THINK
 from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
+from agentrl_jax.data.chat.marked_text import IN_TEXT
 from agentrl_jax.data.records import Message, ToolCall, message_to_json
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
@@ -103,7 +105,10 @@ class ChatCall:
           number=index,
           grammar=self._output.grammar,
         ),
-        Detokenizer(self._codec.decode, request.stop),
+        Detokenizer(
+          functools.partial(self._codec.decode, after=int(prompt[-1])),
+          request.stop,
+        ),
       )
       for index in range(request.n)
     ]
@@ -197,7 +202,7 @@ class ChatCall:
   def _logprobs(self, chunk: Completion) -> dict[str, Any] | None:
     if not self.request.logprobs:
       return None
-    decode = self._codec.decode
+    decode = functools.partial(self._codec.decode, after=IN_TEXT)
     tokens = zip(
       chunk.sampled.tolist(),
       logprobs_of(self.request, chunk),

@@ -1,11 +1,13 @@
 """`/v1/completions`: prompts as text or as token ids, answers as both."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
+from agentrl_jax.data.chat.marked_text import IN_TEXT
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
   Choice,
@@ -71,7 +73,9 @@ class CompletionCall:
           template_stops=self._codec.stop_tokens if self._codec else (),
           number=index,
         ),
-        Detokenizer(self._decode, request.stop),
+        Detokenizer(
+          functools.partial(self._decode, after=int(prompt[-1])), request.stop
+        ),
       )
       for index, prompt in enumerate(prompts)
     ]
@@ -151,8 +155,8 @@ class CompletionCall:
       return {}
     return {"prompt_token_ids": choice.prompt.tolist()}
 
-  def _decode(self, ids: Sequence[int]) -> str:
-    return self._codec.decode(ids) if self._codec else ""
+  def _decode(self, ids: Sequence[int], after: int = IN_TEXT) -> str:
+    return self._codec.decode(ids, after=after) if self._codec else ""
 
 
 def _tokens(

@@ -202,7 +202,9 @@ class JsonGrammarTest(Calling):
       ('{"n": 3} so', False),
       ("3", False),
     ):
-      ids = np.concatenate([codec(name).encode(head + text), ends])
+      before = codec(name)._before_answer
+      answer = codec(name).encode(head + text, after=before)
+      ids = np.concatenate([answer, ends])
       found = call_grammars.allows(grammars(name), grammar, ids)
       self.assertEqual(found, allowed, text)
 

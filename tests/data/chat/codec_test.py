@@ -3,14 +3,17 @@
 import json
 
 import numpy as np
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from agentrl_jax.data.chat import codec, tokenizer
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.marked_text import IN_TEXT, MarkedTokenizer
 from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.errors import ConfigError
+from tests.data.chat import families
 
 TEXTS = [
   "Show me the price of red shoes, lower than 40 dollars [SEP] Search",
@@ -166,10 +169,42 @@ class ChatCodecTest(absltest.TestCase):
     self.assertIn(said, self.codec.decode(pieces[2]))
 
   def test_a_tokenizer_without_markers_is_refused(self):
-    from tokenizers import Tokenizer, models
-
     with self.assertRaisesRegex(ConfigError, "tool_call"):
       ChatCodec(Tokenizer(models.BPE()))
+
+
+class SpacesTest(parameterized.TestCase):
+  """Tokenizers of SentencePiece; `families` has them for other tests."""
+
+  @parameterized.parameters(*families.SENTENCE_PIECE)
+  def test_a_token_is_read_with_its_space(self, name):
+    spaced = families.codec_of(*families.templates()[name])
+    ids = spaced.encode("the price", after=IN_TEXT)
+    texts = [spaced.decode([id], after=IN_TEXT) for id in ids]
+    self.assertEqual(texts, ["t", "h", "e", " price"])
+    self.assertEqual(spaced.decode(ids), "the price")
+
+  def test_no_token_crosses_the_border_of_an_answer(self):
+    gemma = families.codec_of(*families.templates()["gemma_qwen25"])
+    start = gemma.start([Message("user", "x")], [])
+    answer = gemma.write(Message("assistant", "\nx"))
+    whole = gemma.decode(start) + gemma.decode(answer)
+    self.assertEndsWith(whole, "\n\nx<|im_end|>")
+    self.assertLen(gemma.encode(whole), len(start) + len(answer) - 1)
+
+  @parameterized.parameters(
+    ({"normalized": True}, [], r"\['</s>'\] swallow"),
+    ({"lstrip": True}, [], r"\['</s>'\] swallow"),
+    ({"single_word": True}, [], r"\['</s>'\] swallow"),
+    ({}, [normalizers.Strip()], "otherwise than its two halves"),
+  )
+  def test_tokenizers_that_read_pieces_otherwise(self, flags, more, message):
+    family = families.SENTENCE_PIECE["prepend_tinyllama"]
+    changed = Tokenizer.from_str(families.tokenizer_of(family).to_str())
+    changed.normalizer = normalizers.Sequence([changed.normalizer, *more])
+    changed.add_tokens([AddedToken("</s>", special=True, **flags)])
+    with self.assertRaisesRegex(ConfigError, message):
+      MarkedTokenizer(changed, family.special)
 
 
 class TrainTokenizerTest(absltest.TestCase):

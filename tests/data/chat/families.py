@@ -50,6 +50,8 @@ class Family:
   eos: str = ""
   stops: tuple[str, ...] = ()
   calls_per_answer: int = 2
+  # Of SentencePiece: where it puts a space before a text; "": bytes instead.
+  spaces: str = ""
 
 
 QWEN = Family(
@@ -97,6 +99,21 @@ HARMONY = Family(
   stops=("<|return|>", "<|endoftext|>", "<|call|>"),
   calls_per_answer=1,
 )
+TINYLLAMA = Family(special=("<s>", "</s>"), eos="</s>", stops=("</s>",))
+MISTRAL = dataclasses.replace(
+  TINYLLAMA, special=("<s>", "</s>", "[INST]", "[/INST]")
+)
+SENTENCE_PIECE = {
+  f"{spaces}_{name}": dataclasses.replace(family, spaces=spaces)
+  for spaces, names in (
+    ("prepend", {"glm4": GLM, "qwen25": QWEN, "tinyllama": TINYLLAMA}),
+    ("first", {"glm4": GLM, "mistral": MISTRAL, "tinyllama": TINYLLAMA}),
+    ("always", {"qwen25": QWEN}),
+    ("never", {"tinyllama": TINYLLAMA}),
+    ("gemma", {"qwen25": QWEN}),
+  )
+  for name, family in names.items()
+}
 SMALL = {
   "qwen25": QWEN,
   "qwen3": QWEN,
@@ -146,6 +163,12 @@ def templates() -> dict[str, tuple[Family, str]]:
   }
   for name in ("hermes", "llama"):
     found[f"named_{name}"] = (SPELT, named(name))
+  for name, family in SENTENCE_PIECE.items():
+    path = HERE / f"{name.partition('_')[2]}.jinja"
+    own = path.read_text() if path.exists() else ""
+    if family.eos == "</s>":  # shows no tools
+      own = named("hermes", family, own or None)
+    found[name] = (family, own)
   for name, path in real_templates().items():
     found[name] = (REAL[name], path.read_text())
   return found
@@ -166,8 +189,26 @@ def named(name: str, family: Family = SPELT, own: str | None = None) -> str:
 
 @functools.cache
 def tokenizer_of(family: Family) -> Tokenizer:
-  """A byte-level BPE with the family's markers behind its vocabulary."""
-  tokenizer = Tokenizer(models.BPE(ignore_merges=bool(family.bos)))
+  """A BPE with the family's markers behind its vocabulary."""
+  tokenizer = (
+    _sentence_piece(family.spaces)
+    if family.spaces
+    else _byte_level(ignore_merges=bool(family.bos))
+  )
+  tokenizer.add_special_tokens(list(family.special))
+  tokenizer.add_tokens(
+    [AddedToken(tag, normalized=False) for tag in family.tags]
+  )
+  if family.bos:
+    tokenizer.post_processor = processors.TemplateProcessing(
+      single=f"{family.bos} $A",
+      special_tokens=[(family.bos, tokenizer.token_to_id(family.bos))],
+    )
+  return tokenizer
+
+
+def _byte_level(*, ignore_merges: bool) -> Tokenizer:
+  tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
   tokenizer.normalizer = normalizers.NFC()
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
     [
@@ -182,15 +223,51 @@ def tokenizer_of(family: Family) -> Tokenizer:
     show_progress=False,
   )
   tokenizer.train_from_iterator(TEXTS, trainer)
-  tokenizer.add_special_tokens(list(family.special))
-  tokenizer.add_tokens(
-    [AddedToken(tag, normalized=False) for tag in family.tags]
+  return tokenizer
+
+
+def _sentence_piece(spaces: str) -> Tokenizer:
+  """A BPE as in Llama 2 ("prepend"), as transformers 5 writes it, or Gemma 3.
+
+  Words with the space before them are tokens, and so are two spaces, letters,
+  and bytes in place of what else there is.
+  """
+  words = sorted({f"▁{word}" for text in TEXTS for word in text.split()})
+  merges = dict.fromkeys(
+    (word[:n], word[n]) for word in [*words, "▁▁"] for n in range(1, len(word))
   )
-  if family.bos:
-    tokenizer.post_processor = processors.TemplateProcessing(
-      single=f"{family.bos} $A",
-      special_tokens=[(family.bos, tokenizer.token_to_id(family.bos))],
+  symbols = [
+    *("<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"),
+    *map(chr, range(33, 127)),
+    *map("".join, merges),
+  ]
+  tokenizer = Tokenizer(
+    models.BPE(
+      {symbol: id for id, symbol in enumerate(dict.fromkeys(symbols))},
+      [*merges],
+      unk_token="<unk>",
+      fuse_unk=True,
+      byte_fallback=True,
     )
+  )
+  replace = normalizers.Replace(" ", "▁")
+  prefix = [normalizers.Prepend("▁")] if spaces == "prepend" else []
+  if spaces in ("prepend", "gemma"):
+    tokenizer.normalizer = normalizers.Sequence([*prefix, replace])
+  else:
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+      prepend_scheme=spaces, split=False
+    )
+  if spaces == "gemma":
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.add_tokens([AddedToken("\n\n", normalized=False)])
+  strip = [] if spaces == "gemma" else [decoders.Strip(" ", 1, 0)]
+  tokenizer.decoder = decoders.Sequence(
+    [
+      decoders.Replace("▁", " "),
+      *(decoders.ByteFallback(), decoders.Fuse(), *strip),
+    ]
+  )
   return tokenizer
 
 

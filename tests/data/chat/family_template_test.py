@@ -42,7 +42,17 @@ TOOLS = (
   ),
   Tool("stop", "Stops.", {"type": "object", "properties": {}}),
 )
-TEXTS = ("", "plain", "two\nlines", 'q " and \\', "ünïcode", "a  b ", "{x}")
+TEXTS = (
+  "",
+  "plain",
+  "two\nlines",
+  "  led",
+  'q " and \\',
+  "ünïcode",
+  "a  b ",
+  "{x}",
+)
+SHOWN = (*TEXTS, "\n\nled")  # not said: it could join the end of the cue
 NAMES = sorted(families.templates())
 TAKES_THOUGHTS_BACK = [
   n for n in NAMES if n in ("qwen3", "small_qwen3") or "qwen3_5" in n
@@ -76,8 +86,8 @@ def conversation(rng: random.Random, *, calls: int, thinks: bool):
       for n in range(rng.randint(0, calls))
     )
     replies = [
-      Message("tool", rng.choice(TEXTS), tool_call_id=c.id) for c in made
-    ] or [Message("user", rng.choice(TEXTS))]
+      Message("tool", rng.choice(SHOWN), tool_call_id=c.id) for c in made
+    ] or [Message("user", rng.choice(SHOWN))]
     said = "" if made and calls == 1 else rng.choice(TEXTS)
     if thinks and rng.randint(0, 1):
       said = f"<think>\nhm, {rng.choice(TEXTS)}.\n</think>\n\n{said}"
@@ -91,7 +101,7 @@ def as_model_card_says(name: str, message: Message) -> list[dict]:
   if name in HARMONY and message.role == "assistant":
     (body,) = Harmony().prepare(message)
     return [body]
-  if name not in ("small_glm4", "glm4_0414"):
+  if not name.endswith(("_glm4", "glm4_0414")):
     for call in body.get("tool_calls", ()):
       arguments = json.loads(call["function"]["arguments"])
       call["function"]["arguments"] = arguments

@@ -222,3 +222,26 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     last = [chunk async for chunk in chunks][-1]
     self.assertEqual(last.choices[0].finish_reason, "length")
     await drained
+
+
+class SpacesTest(unittest.IsolatedAsyncioTestCase):
+  async def test_an_answer_has_the_first_space_that_was_sampled(self):
+    codec = families.codec_of(*families.templates()["prepend_tinyllama"])
+    policy = talking.Scripted(lambda: codec)
+    policy.says = ["the price</s>"] * 2
+    served = await self.enterAsyncContext(
+      talking.Talking(codec=lambda: codec, generator=policy)
+    )
+    asked = {"model": talking.NAME, "max_tokens": 20, "stream": True}
+    (text, *_), chat = [
+      [chunk.choices[0] async for chunk in await reply]
+      for reply in (
+        served.openai.completions.create(**asked, prompt="x", logprobs=0),
+        served.openai.chat.completions.create(
+          **asked, messages=[{"role": "user", "content": "x"}]
+        ),
+      )
+    ]
+    said = "".join(choice.delta.content or "" for choice in chat)
+    self.assertEqual((text.text, said), (" the price", " the price"))
+    self.assertEqual(text.logprobs.tokens, [" the", " price", "</s>"])

@@ -4,6 +4,7 @@ import random
 import unittest
 
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
+from tests.data.chat import families
 from tests.rollout import talking
 
 TEXT = "Größe: 1 + 2 = 3 €, naïve 😀 end. Größe again, the end?"
@@ -20,9 +21,9 @@ def byte_tokens(text):
   return ids
 
 
-def grown(ids, stops=(), sizes=None):
+def grown(ids, stops=(), sizes=None, codec=talking.codec):
   """Feeds tokens; returns the released texts, the detokenizer and a count."""
-  text = Detokenizer(talking.codec().decode, stops)
+  text = Detokenizer(codec().decode, stops)
   out, taken = [], 0
   while taken < len(ids) and text.stopped_by is None:
     piece = ids[taken : taken + (next(sizes) if sizes else 1)]
@@ -83,6 +84,15 @@ class GrowingTextTest(unittest.TestCase):
       out, text, _ = grown(ids, sizes=any_sizes(seed))
       self.assertEqual("".join(out), decode(ids))
       self.assertEqual(text.text, decode(ids))
+
+  def test_spaces_before_texts_are_those_of_all_tokens(self):
+    for name in families.SENTENCE_PIECE:
+      codec = families.codec_of(*families.templates()[name])
+      some = [*codec.encode("€ é\nprice of"), *codec.stop_tokens]
+      for seed in range(60):
+        ids = random.Random(seed).choices(some, k=seed)
+        out, _, _ = grown(ids, (), any_sizes(seed), lambda: codec)  # noqa: B023
+        self.assertEqual("".join(out), codec.decode(ids))
 
   def test_nothing_of_a_stop_text_is_ever_let_out(self):
     ids = byte_tokens(TEXT)
