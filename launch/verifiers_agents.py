@@ -72,7 +72,7 @@ def verdict_of(traces: Sequence[Any], *, is_ok: bool) -> dict[str, Any]:
     if code in said:
       return {"reward": 0.0, "status": status, "metrics": metrics}
   if not is_ok or not math.isfinite(trace.reward):
-    return _CANCELLED
+    return _CANCELLED | {"error": said}
   return {"reward": trace.reward, "metrics": metrics}
 
 

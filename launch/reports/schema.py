@@ -67,6 +67,7 @@ class ListedTrajectory:
   reward: float
   group_mean: float  # mean reward of the group
   num_turns: int
+  num_cut: int  # turns whose answer a limit of tokens ended
   num_tokens: int  # of prompts, observations and answers together
   num_sampled: int
   oldest_version: int  # -1 if no policy answered
@@ -111,6 +112,7 @@ class TurnView:
   policy_slot: int
   reward: float
   has_grammar: bool
+  is_cut: bool  # ended by a limit of tokens
   observation: Sequence[str]  # texts of the tokens that were read
   sampled: Sequence[str]  # and of those below, one entry per sampled token
   behavior_logprob: Sequence[float]  # as they were drawn, nats

@@ -22,7 +22,7 @@ from agentrl_jax.errors import ConfigError
 MOST_FAILURES = 3  # one after the other
 PAUSE_S = 1.0  # before the program is started again
 END_S = 10.0
-_LAST_BYTES = 2000  # of the log, in an error
+LAST_BYTES = 2000  # of the log, in an error
 
 
 class AgentProgram:
@@ -98,7 +98,7 @@ class AgentProgram:
         f"agents.program={self._command!r} ended {failures} times in a row "
         "with an error or while episodes waited for an agent, the last time "
         f"with status {status}, and no episode was finished between. Its last "
-        f"lines, of {self._log}:\n{self._tail()}"
+        f"lines, of {self._log}:\n{last_lines(self._log, LAST_BYTES)}"
       )
     )
 
@@ -118,9 +118,13 @@ class AgentProgram:
     finally:
       await _end(process)
 
-  def _tail(self) -> str:
-    text = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace")
-    return text.strip() or "(it wrote nothing)"
+
+def last_lines(log: pathlib.Path, most: int) -> str:
+  """Returns the end of a log, at most so many bytes."""
+  with log.open("rb") as file:
+    file.seek(max(log.stat().st_size - most, 0))
+    text = file.read(most).decode(errors="replace")
+  return text.strip() or "(it wrote nothing)"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

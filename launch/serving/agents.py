@@ -28,7 +28,7 @@ from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from launch.config.settings import Settings
 from launch.processes.terminal import plain_console
-from launch.serving.agent_program import AgentProgram
+from launch.serving.agent_program import LAST_BYTES, AgentProgram, last_lines
 from launch.serving.service import Service
 
 CONSOLE = plain_console(soft_wrap=True)
@@ -77,7 +77,9 @@ class AgentServer:
   @contextlib.asynccontextmanager
   async def serving(self) -> AsyncIterator[None]:
     """Answers within the context; `ConfigError` for a port in use."""
-    self.episodes = Episodes(self._rules, self._limits, self._draw_for)
+    self.episodes = Episodes(
+      self._rules, self._limits, self._draw_for, self._last_lines
+    )
     driver, agents = self._service.driver, self._settings.agents
     api = RolloutApi(
       self._service.generator,
@@ -116,6 +118,13 @@ class AgentServer:
       fail=self.episodes.fail,
     )
 
+  def _last_lines(self) -> str:
+    """Returns what the program wrote last; "" if the run starts none."""
+    log = self._folder / LOG
+    if not self._settings.agents.program or not log.exists():
+      return ""
+    return f"{last_lines(log, LAST_BYTES // 2)}\n(in {log})"
+
   def report(self) -> dict[str, float]:
     """Returns counts of the episodes so far, by how they ended."""
     counts = self.episodes.counts
@@ -124,6 +133,7 @@ class AgentServer:
       "agents/playing": self.episodes.num_played,
       "agents/finished": counts["finished"],
       "agents/abandoned": counts["abandoned"],
+      "agents/cut": counts["cut"],
       "agents/lines": counts["lines"] / max(counts["finished"], 1),
       "agents/thoughts_dropped": counts["dropping"],
     }

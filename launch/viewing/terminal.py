@@ -136,7 +136,10 @@ def _table(rows: Sequence[ListedTrajectory]) -> Table:
       Text(row.id),
       Text(row.played),
       Text(row.task),
-      Text(row.status, style="green" if row.is_success else ""),
+      Text(
+        row.status + ", cut" * bool(row.num_cut),
+        style="green" if row.is_success else "",
+      ),
       f"{row.reward:.3g}",
       str(row.num_turns),
       str(row.num_tokens),
@@ -152,6 +155,7 @@ def _message(message: MessageView, turns: Sequence[TurnView]) -> list[Text]:
     head += (
       f", turn {message.turn + 1}: {len(turn.sampled)} tokens of policy "
       f"slot {turn.policy_slot}{_versions(turn.version)}"
+      f"{', cut at a limit of tokens' * turn.is_cut}"
     )
   calls = [
     Text(

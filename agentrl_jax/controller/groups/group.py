@@ -163,9 +163,9 @@ async def play_with_retries(
       if trajectory.status.is_policys_doing:
         monitor.finished(trajectory, time.monotonic() - started_at)
         return trajectory
-      status = trajectory.status.value
-      monitor.faulted(spec.task, status.replace(" ", "_"))
-      _log.warning("try %d of %s ended as %r", retry + 1, spec, status)
+      status, why = trajectory.status.value, trajectory.fault
+      monitor.faulted(spec.task, status.replace(" ", "_"), why)
+      _log.warning("try %d of %s ended as %r: %s", retry + 1, spec, status, why)
   monitor.masked(spec.task)
   return None
 

@@ -217,13 +217,14 @@ const where = (t) => (t.update === null ? t.played : `update ${t.update}`);
 
 function row(t, query) {
   const cell = (text, kind = "") => element("td", { class: kind }, text);
+  const status = t.num_cut ? `${t.status}, cut` : t.status;
   return element(
     "tr",
     {},
     cell(mark(t)),
-    element("td", {}, element("a", { href: `#/t/${t.id}?${query}` }, `${t.task} ${t.index}, attempt ${t.attempt}`), element("small", { class: "narrow" }, `${where(t)}, ${t.status}`)),
+    element("td", {}, element("a", { href: `#/t/${t.id}?${query}` }, `${t.task} ${t.index}, attempt ${t.attempt}`), element("small", { class: "narrow" }, `${where(t)}, ${status}`)),
     cell(where(t), "spare"),
-    cell(t.status, t.status === "completed" ? "spare" : "bad spare"),
+    cell(status, status === "completed" ? "spare" : "bad spare"),
     cell(fixed(t.reward), "number"),
     cell(signed(t.reward - t.group_mean), "number spare"),
     cell(String(t.num_turns), "number"),
@@ -308,6 +309,7 @@ function facts(t, whole) {
     chip(`${plural(t.num_turns, "turn")}, ${t.num_sampled} of ${t.num_tokens} tokens sampled`),
     chip(t.newest_version < 0 ? "played without a policy" : versions),
   ];
+  if (t.num_cut) lines.push(chip(`${plural(t.num_cut, "answer")} cut`, "bad"));
   if (t.policy_slots.some((slot) => slot > 0)) lines.push(chip(`policy slots ${t.policy_slots.join(", ")}`));
   for (const [name, value] of Object.entries(whole.metrics)) {
     if (name !== "success") lines.push(chip(`${name} ${Number(value.toPrecision(4))}`));
@@ -373,6 +375,7 @@ function turnFacts(turn, number) {
     const gaps = turn.learner_logprob.map((logprob, n) => Math.abs(logprob - turn.behavior_logprob[n]));
     facts.push(`advantage ${range(turn.advantage)}`, `mean |log-ratio| ${(gaps.reduce((a, b) => a + b, 0) / gaps.length).toFixed(3)}`);
   }
+  if (turn.is_cut) facts.push("cut at a limit of tokens");
   if (turn.has_grammar) facts.push("constrained by a grammar");
   if (turn.reward) facts.push(`reward ${fixed(turn.reward)}`);
   return facts;

@@ -38,7 +38,8 @@ class Scripted:
     if isinstance(outcome, asyncio.Event):
       await outcome.wait()
     status = outcome if isinstance(outcome, Status) else Status.COMPLETED
-    return a_trajectory(attempt=spec.attempt, status=status)
+    played = a_trajectory(attempt=spec.attempt, status=status)
+    return dataclasses.replace(played, fault="why")
 
 
 async def run(player, limits=GROUP, monitor=None):
@@ -108,6 +109,8 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
         counts = monitor.tasks["arithmetic"]
         self.assertEqual((counts.retried, counts.masked), (1, 0))
         self.assertEqual((counts.started, counts.finished), (5, 4))
+        why = "why" if isinstance(fault, Status) else "broke"
+        self.assertEqual(counts.latest_fault, why)
 
   async def test_an_episode_out_of_retries_is_masked_and_siblings_stay(self):
     monitor = Monitor()

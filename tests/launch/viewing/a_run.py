@@ -92,4 +92,8 @@ def a_member(attempt: int, update: int, *, reward: float) -> Trajectory:
     status=Status.TASK_LIMIT_REACHED if attempt == 2 else Status.COMPLETED,
     metrics={"success": reward},
     transcript=(*whole.transcript[:-1], last),
+    turns=(
+      *whole.turns[:-1],
+      dataclasses.replace(whole.turns[-1], is_cut=attempt == 2),
+    ),
   )

@@ -53,7 +53,8 @@ class TerminalTest(unittest.TestCase):
     shown = [row for row in rows if row.id in text]
     self.assertEqual(shown, rows[: len(shown)])
     self.assertGreater(len(shown), 5)
-    self.assertIn("task limit reached", text)
+    self.assertIn("task limit reached, cut", text)
+    self.assertNotIn("completed, cut", text)
 
   def test_a_trajectory(self):
     text = self.printed(transcript(self.viewer, "000001.0.0"))
@@ -64,6 +65,9 @@ class TerminalTest(unittest.TestCase):
       for call in message.calls:
         self.assertIn(call.name, text)
     self.assertIn("assistant, turn 1: ", text)
+    cut = self.printed(transcript(self.viewer, "000001.0.2"))
+    for said, count in ((text, 0), (cut, 1)):
+      self.assertEqual(said.count("cut at a limit of tokens"), count)
 
   def test_text_of_a_policy_gives_the_terminal_no_command(self):
     member = a_member(0, 0, reward=1.0)

@@ -40,6 +40,7 @@ class TrajectoryIndexTest(unittest.TestCase):
           )
           self.assertEqual(found.num_tokens, trajectory.num_tokens)
           self.assertEqual(found.num_sampled, trajectory.num_sampled)
+          self.assertEqual(found.num_cut, place == 2)
           self.assertEqual(found.is_success, trajectory.is_success)
           self.assertEqual(found.update, int(stem))
           self.assertEqual(

@@ -97,6 +97,11 @@ class Verdict:
   status: Status
   metrics: Mapping[str, float]
   role_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  error: str = ""  # of the agent, if it could not go on
+
+
+# Of an agent that could not go on after an answer of the policy that was cut.
+AFTER_CUT = Verdict(0.0, Status.AGENT_CONTEXT_LIMIT, {})
 
 
 class EpisodeCall(CallContext):
@@ -286,6 +291,10 @@ class Episode:
     self._calls: list[EpisodeCall] = []  # that are being answered
     self._numbers: set[int] = set()  # of the calls that were answered
     self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
+    # Calls that were being answered when an answer was cut, and its length;
+    # none once a later call is answered: the agent went on.
+    self._beside_cut: set[EpisodeCall] = set()
+    self._num_before_cut = 0
     self.num_dropping = 0  # calls that left out thoughts of earlier answers
     self._last_call = asyncio.get_running_loop().time()
     self._lock = threading.Lock()  # calls are read in threads
@@ -299,6 +308,23 @@ class Episode:
   def num_lines(self) -> int:
     """Number of lines that have an answer."""
     return len(self._lines.all)
+
+  @property
+  def ends_in_cut(self) -> bool:
+    """True if the agent has had no answer since one that was cut."""
+    return bool(self._beside_cut)
+
+  def described(self) -> str:
+    """Describes the last answer, for messages about the episode's end."""
+    if not self.ends_in_cut:
+      whole = ", the last one to its end" if self.num_turns else ""
+      return f"{self.num_turns} calls were answered{whole}"
+    return (
+      f"the last of {self.num_turns} answers was cut after "
+      f"{self._num_before_cut} tokens (episode.max_answer_tokens="
+      f"{self.rules.max_answer_tokens}, episode.max_tokens="
+      f"{self.rules.max_tokens}, or fewer if the call asked for fewer)"
+    )
 
   @property
   def roles(self) -> set[str]:
@@ -400,11 +426,19 @@ class Episode:
       self._lines.add(line, keys[-1] if keys else b"", choice.ended_by)
       self._numbers.add(call.number)
       self._all_drawn &= not call.is_named
+      self._note_end(call, choice)
 
-  def trajectory(self, verdict: Verdict) -> Trajectory:
+  def _note_end(self, call: EpisodeCall, choice: Choice) -> None:
+    if choice.finish_reason == "length":
+      self._beside_cut = {call, *self._calls}
+      self._num_before_cut = choice.num_sampled
+    elif call not in self._beside_cut:
+      self._beside_cut = set()
+
+  def trajectory(self, verdict: Verdict, fault: str = "") -> Trajectory:
     """Returns the record, after a check of every token."""
     self._record.set_reward(verdict.reward)
-    return self._record.trajectory(
+    record = self._record.trajectory(
       verdict.status,
       reward=verdict.reward,
       metrics=verdict.metrics,
@@ -412,6 +446,7 @@ class Episode:
       policy_slot_weights=self.draw.weights if self._all_drawn else (),
       role_rewards=verdict.role_rewards,
     )
+    return dataclasses.replace(record, fault=fault)
 
   async def abandoned(self) -> None:
     """Waits until the agent has made no call for `idle_timeout_s`."""

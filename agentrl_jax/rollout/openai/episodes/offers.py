@@ -13,6 +13,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from agentrl_jax.data.records import (
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episodes.episode import (
+  AFTER_CUT,
   ID_PREFIX,
   Episode,
   EpisodeRules,
@@ -49,12 +51,15 @@ from agentrl_jax.rollout.openai.validation import (
 from agentrl_jax.rollout.server.auth import key_of
 from agentrl_jax.rollout.server.errors import ApiError, is_api_path
 
+_log = logging.getLogger(__name__)
+
 HEADER = "X-AgentRL-Episode"
 ROLE_HEADER = "X-AgentRL-Role"
 ROUTE = "/v1/episodes"
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_WAIT_S = 300.0
 _MAX_ENDED = 4096  # ended episodes that are still known by their id
+_MOST_SAID = 1000  # characters of an agent's error
 _FINAL = tuple(
   status.value
   for status in Status
@@ -66,7 +71,12 @@ class Episodes:
   """The episodes on offer and those being played; belongs to one event loop.
 
   The controller uses `play` as a `controller.player.Player`. `draw_for` returns
-  how an episode of a task that begins now draws its policy slots.
+  how an episode of a task that begins now draws its policy slots; `last_lines`
+  what the agents' program wrote last, if its output is known.
+
+  An agent that gives up, or makes no further call, after an answer that was cut
+  does so by the policy's doing: its episode is scored. A policy would else
+  learn to be cut where it expects a low reward.
   """
 
   def __init__(
@@ -74,9 +84,10 @@ class Episodes:
     rules: EpisodeRules,
     limits: ServingLimits,
     draw_for: Callable[[Task], PolicySlotDraw],
+    last_lines: Callable[[], str] = lambda: "",
   ):
     self._rules, self._limits = rules, limits
-    self._draw_for = draw_for
+    self._draw_for, self._last_lines = draw_for, last_lines
     self._offered: collections.deque[Episode] = collections.deque()
     self._played: dict[str, Episode] = {}
     # Verdicts of agents; None for episodes that were abandoned.
@@ -165,10 +176,14 @@ class Episodes:
       status=404,
     )
 
-  def finish(self, id: str, verdict: Verdict) -> None:
-    """Ends an episode; the same verdict may come twice."""
-    if id in self._ended and self._ended[id] == verdict:
-      return
+  def finish(self, id: str, verdict: Verdict) -> Status:
+    """Ends an episode; the same verdict may come twice. Returns its status."""
+    gave_up = verdict.status is Status.CANCELLED
+    ended = self._ended.get(id)
+    if ended is not None and (
+      ended == verdict or (gave_up and ended is AFTER_CUT)
+    ):
+      return ended.status
     episode = self.get(id)
     episode.require_idle()
     _require_roles(episode, verdict.role_rewards)
@@ -178,12 +193,19 @@ class Episodes:
         f"{verdict.status.value!r}; end it as {Status.CANCELLED.value!r}",
         "episode_empty",
       )
+    fault = ""
+    if not verdict.status.is_policys_doing:
+      said = repr(verdict.error) if verdict.error else "no `error`"
+      fault = self._described(episode, f"its agent gave {said}")
+      if gave_up and episode.ends_in_cut:
+        verdict, fault = self._after_cut(fault), ""
     episode.verdict = verdict
-    episode.outcome.set_result(episode.trajectory(verdict))
+    episode.outcome.set_result(episode.trajectory(verdict, fault))
     self.counts["finished"] += 1
     self.counts["lines"] += episode.num_lines
     self.counts["dropping"] += episode.num_dropping
     self._end(episode)
+    return verdict.status
 
   @property
   def num_offered(self) -> int:
@@ -199,16 +221,35 @@ class Episodes:
     await episode.abandoned()
     if not episode.outcome.done():
       self.counts["abandoned"] += 1
-      spec = episode.spec
-      episode.outcome.set_exception(
-        EnvironmentFault(
-          f"the agent that plays episode {episode.id}, number {spec.attempt} "
-          f"in group {spec.group_id}, made no call for "
-          f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s; look at "
-          "its log"
-        )
-      )
+      idle = f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s"
+      fault = self._described(episode, f"its agent made no call for {idle}")
+      if episode.ends_in_cut:
+        verdict = episode.verdict = self._after_cut(fault)
+        episode.outcome.set_result(episode.trajectory(verdict))
+      else:
+        episode.outcome.set_exception(EnvironmentFault(fault))
       self._end(episode)
+
+  def _described(self, episode: Episode, why: str) -> str:
+    """Describes an end that the agent did not choose."""
+    spec, written = episode.spec, self._last_lines()
+    lines = f". The agents' program wrote last:\n{written}" if written else ""
+    return (
+      f"episode {episode.id}, number {spec.attempt} in group {spec.group_id}: "
+      f"{why}; {episode.described()}{lines or '; look at its log'}"
+    )
+
+  def _after_cut(self, described: str) -> Verdict:
+    self.counts["cut"] += 1
+    if self.counts["cut"] == 1:
+      _log.warning(
+        "%s\nIt is scored as %r, as are all further ones (agents/cut): raise "
+        "episode.max_answer_tokens, or let the agent catch its library's error "
+        "and end the episode with a reward",
+        described,
+        AFTER_CUT.status.value,
+      )
+    return AFTER_CUT
 
   def _end(self, episode: Episode) -> None:
     if self._played.pop(episode.id, None) is None:
@@ -255,6 +296,7 @@ class FinishRequest(JsonObject):
   status: Annotated[str, AfterValidator(_final_status)] = Status.COMPLETED.value
   metrics: _Numbers = {}
   role_rewards: _Numbers = {}
+  error: str = ""
 
 
 def identity_of(request: web.Request) -> tuple[str, bool]:
@@ -348,11 +390,12 @@ class EpisodeApi:
       Status(fields.status),
       fields.metrics,
       fields.role_rewards,
+      f"{fields.error:.{_MOST_SAID}}",
     )
     id = request.match_info["id"]
-    self._recorded().finish(id, verdict)
+    status = self._recorded().finish(id, verdict)
     body_json: dict[str, Any] = {"id": id, "object": "episode"}
-    return web.json_response(body_json | {"status": verdict.status.value})
+    return web.json_response(body_json | {"status": status.value})
 
   def _recorded(self) -> Episodes:
     if self._episodes is None:

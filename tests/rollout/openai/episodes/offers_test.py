@@ -281,7 +281,7 @@ class EpisodeEndsTest(Playing):
     playing, id, client = await self.begin()
     clock = Clock()
     await clock.forward(500.0)
-    await self.say(client, [ASKED], max_tokens=3)
+    await self.refused(client, [ASKED], n=2)
     await clock.forward(500.0)  # a call starts the time again
     self.assertFalse(playing.done())
     await clock.forward(101.0)
@@ -293,6 +293,93 @@ class EpisodeEndsTest(Playing):
     )
     status, reply = await self.post(f"episodes/{id}", reward=1)
     self.assertEqual((status, reply["error"]["code"]), (410, "episode_ended"))
+
+  async def test_giving_up_after_a_cut_answer_is_the_policy_s_doing(self):
+    """Else it would learn to be cut where it expects a low reward."""
+    cut, whole = "the answer " * 9, "three<|end|>"
+    for says, status, expected in (
+      ([cut], "cancelled", Status.AGENT_CONTEXT_LIMIT),
+      ([whole, cut], "cancelled", Status.AGENT_CONTEXT_LIMIT),
+      ([cut, whole], "cancelled", Status.CANCELLED),  # the agent went on
+      ([whole], "cancelled", Status.CANCELLED),
+      ([], "cancelled", Status.CANCELLED),
+      ([cut], "task error", Status.TASK_ERROR),  # the agent names the culprit
+      ([cut], "completed", Status.COMPLETED),
+      ([cut], None, Status.AGENT_CONTEXT_LIMIT),  # it is gone
+    ):
+      with self.subTest(says=says, status=status):
+        scripted = talking.Scripted()
+        scripted.says = list(says)
+        await self.serve(generator=scripted, rules=dict(max_lines=2))
+        playing, id, client = await self.begin()
+        for n in range(len(says)):
+          await self.say(client, [ASKED] * (n + 1))
+        if status is None:
+          await Clock().forward(601.0)
+        else:
+          for _ in range(2):  # the answer to the first may have been lost
+            body = dict(reward=1, status=status, error="too long")
+            actual = await self.post(f"episodes/{id}", **body)
+            self.assertEqual(
+              (actual[0], actual[1]["status"]), (200, expected.value)
+            )
+        played = await playing
+        self.assertIs(played.status, expected)
+        self.assertEqual(len(played.turns), len(says))
+        self.assertEqual(
+          played.reward, expected is not Status.AGENT_CONTEXT_LIMIT
+        )
+        self.assertEqual(
+          "too long" in played.fault, not expected.is_policys_doing
+        )
+        is_blamed = expected is Status.AGENT_CONTEXT_LIMIT
+        self.assertEqual(self.served.episodes.counts["cut"], is_blamed)
+        actual = await self.post(f"episodes/{id}", reward=2)
+        self.assertEqual(actual[0], 410)
+
+  async def test_a_call_beside_a_cut_answer_does_not_undo_it(self):
+    class Gated(talking.Scripted):
+      async def generate(self, prompt, spec):
+        if not self.prompts:  # the first call
+          answer = await super().generate(prompt, spec)
+          await gate.wait()
+          return answer
+        return await super().generate(prompt, spec)
+
+    gate, scripted = asyncio.Event(), Gated()
+    scripted.says = ["three<|end|>", "the answer " * 9]
+    await self.serve(generator=scripted, rules=dict(max_lines=2))
+    playing, id, client = await self.begin()
+    slow = asyncio.create_task(self.say(client, [ASKED]))
+    await until(lambda: scripted.prompts)
+    await self.say(client, [ASKED, ASKED])
+    gate.set()
+    self.assertEqual((await slow).choices[0].finish_reason, "stop")
+    played = await self.end(playing, id, status="cancelled")
+    self.assertIs(played.status, Status.AGENT_CONTEXT_LIMIT)
+
+  async def test_a_fault_has_what_the_agent_and_its_program_said(self):
+    episodes = self.served.episodes
+    episodes._last_lines = lambda: "ValueError: no such page"
+    playing, id, _ = await self.begin()
+    body = dict(status="cancelled", error="page 7 is gone")
+    fault = (await self.end(playing, id, **body)).fault
+    self.assertRegex(
+      fault, r"'page 7 is gone'; 0 calls were answered.*\n.*no such page"
+    )
+    playing, id, _ = await self.begin()
+    self.assertRegex(
+      (await self.end(playing, id, status="task error")).fault, "no `error`"
+    )
+    with self.assertLogs("agentrl_jax.rollout.openai", "WARNING") as logs:
+      for _ in range(2):
+        playing, id, client = await self.begin()
+        await self.say(client, [ASKED], max_tokens=3)
+        await self.end(playing, id, **body)
+    self.assertEqual(len(logs.output), 1)  # the first is enough
+    self.assertRegex(
+      logs.output[0], r"cut after 3 tokens \(episode.max_answer_"
+    )
 
   async def test_an_offer_that_is_taken_back_is_not_taken(self):
     playing = self.offer()
