@@ -26,20 +26,11 @@ from agentrl_jax.files import (
   write_whole,
   writing,
 )
-from agentrl_jax.renamed import new_name
 
 FILE = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 NUM_NOT_FINITE = "metrics/num_not_finite"
 _RESERVED = ("stage", "step", "time_s")
-
-
-class Values(dict[str, float]):
-  """Metrics by name. A missing one that was renamed is told its new name."""
-
-  def __missing__(self, name: str) -> float:
-    now = new_name(name)
-    raise KeyError(name if now is None else f"{name} is now {now}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +228,7 @@ def _from_line(line: str, where: str) -> Row:
       stage=str(body.pop("stage")),
       step=int(body.pop("step")),
       time_s=float(body.pop("time_s")),
-      values=Values(
+      values=dict(
         (name, math.nan if value is None else float(value))
         for name, value in body.items()
       ),

@@ -16,7 +16,6 @@ import ml_collections
 from ml_collections.config_dict import create
 
 from agentrl_jax.errors import suggestion
-from agentrl_jax.renamed import new_name
 from configs import environments
 from configs.sections import (
   collapse,
@@ -210,7 +209,6 @@ def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
   `named` is the key as it was written, with or without `--config.` before it.
   """
   key = named.removeprefix(FLAG)
-  prefix = named[: -len(key)]
   held: Any = config
   done: list[str] = []
   for word in key.split("."):
@@ -218,8 +216,6 @@ def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
       # Part of a tuple, perhaps: parsing says what cannot be.
       return ""
     if word not in held:
-      if name := new_name(key):
-        return f"{named} is now {prefix}{name}"
       place = ".".join(done)
       inside = f"config.{place} has" if place else "the config has"
       return (

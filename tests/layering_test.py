@@ -135,7 +135,6 @@ EVERYONE_MAY = {
   "agentrl_jax.logs",
   "agentrl_jax.metrics",
   "agentrl_jax.named_objects",
-  "agentrl_jax.renamed",
   "agentrl_jax.tracing",
   "agentrl_jax.waits",
 }
@@ -156,7 +155,6 @@ WITHOUT_JAX = (
   "agentrl_jax/http_requests.py",
   "agentrl_jax/metrics.py",
   "agentrl_jax/named_objects.py",
-  "agentrl_jax/renamed.py",
   "agentrl_jax/tracing.py",
   "agentrl_jax/waits.py",
   "agentrl_jax/data/**/*.py",

@@ -314,8 +314,3 @@ def episodes_of(
     EpisodeSpec(task=task, group_id=group_id, attempt=n, seed=seed)
     for n, seed in enumerate(seeds)
   ]
-
-
-# Other names of two players, for programs that import those.
-ScriptPlayer = ExpertTextPlayer
-ScriptedPlayer = BaselinePlayer

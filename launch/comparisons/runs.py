@@ -27,7 +27,7 @@ from launch.reports.summary import (
   read_evaluation,
   read_summary,
 )
-from launch.storage.run_config import filed_config
+from launch.storage.run_config import read_config
 from launch.sweeps.cells import CellState, num_extended, run_of, state_of
 from launch.sweeps.plan import RECORD, SweepPlan, read_record
 from launch.sweeps.runner import read_failures
@@ -122,7 +122,7 @@ def read_run(
   """Reads a run's files, whatever state it is in."""
   config: dict[str, Any] = {}
   if (folder / CONFIG).exists():
-    config = dict(flat_keys(filed_config(folder / CONFIG)))
+    config = dict(flat_keys(read_config(folder / CONFIG)))
   summary: Summary | None = None
   if (folder / "summary.json").exists():
     summary = read_summary(folder / "summary.json")

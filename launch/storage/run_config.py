@@ -6,31 +6,17 @@ default, so that such a run can be exported and served.
 
 import math
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 import yaml
 
-from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
-from agentrl_jax.renamed import renamed_keys, sentence
 from configs import base, environments
 from launch.storage.config_paths import located
 
 _FILE = "config.yaml"
-# Keys that are now settings of a function, and their values where no function
-# read them: a run that has these goes on.
-_WITHOUT_READER = {
-  ("loss", "sapo_tau_positive"): 1.0,
-  ("loss", "sapo_tau_negative"): 1.05,
-  ("loss", "reduction_length"): 0,
-  ("advantage", "k"): 1,
-  ("advantage", "step_weight"): 1.0,
-  ("advantage", "turn_discount"): 1.0,
-  ("advantage", "keep_threshold"): 0.0,
-}
 
 
 def is_run(folder: pathlib.Path) -> bool:
@@ -49,19 +35,9 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       f"--run={root} has no config.yaml: name the folder of a run, such as "
       "runs/quickstart"
     )
-  filed = _frozen(filed_config(path))
+  filed = _frozen(read_config(path))
   config = ml_collections.ConfigDict(_filled(filed, base.default_values()))
   return located(config, root)
-
-
-def filed_config(path: pathlib.Path) -> dict[str, Any]:
-  """Reads a run's config.yaml, in the words of today.
-
-  Raises `ConfigError` if it has old names of keys, or was cut off.
-  """
-  filed = read_config(path)
-  require_names_of_today(filed, path)
-  return filed
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -81,13 +57,6 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     # Sections are in the order of their names, and all runs have this one.
     if "train" not in filed:
       raise ValueError("it ends before `train`, and was cut off")
-    queue = filed.get("queue")
-    if isinstance(queue, dict) and queue.get("max_age", 0) is None:
-      queue["max_age"] = ANY_AGE  # as it was called, until it had a default
-    for (section, key), value in _WITHOUT_READER.items():
-      held = filed.get(section)
-      if isinstance(held, dict) and held.get(key) == value:
-        del held[key]
     known = base.default_values()
     section = environments.entry("").to_dict()
     played = dict.fromkeys(filed.get("environments") or (), section)
@@ -121,18 +90,6 @@ def _kind(value: Any) -> str:
     tuple: "a list",
   }
   return kinds.get(type(value), "")
-
-
-def require_names_of_today(
-  filed: Mapping[str, Any], path: pathlib.Path
-) -> None:
-  """Raises `ConfigError` for a run's config that has old key names."""
-  if old := renamed_keys(filed):
-    raise ConfigError(
-      f"{path} was written before config keys were renamed: {sentence(old)}. "
-      "To use the run, check out the commit in its summary.json, or rename the "
-      "keys in this file and read docs/glossary.md on what else has changed"
-    )
 
 
 def _filled(filed: Any, known: Any) -> Any:

@@ -43,7 +43,7 @@ from launch.storage.config_paths import (
   same_place,
 )
 from launch.storage.lock import held
-from launch.storage.run_config import filed_config, read_config
+from launch.storage.run_config import read_config
 from launch.storage.shared_stages import environment_keys
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
@@ -172,7 +172,7 @@ class RunDirectory:
     path = self.root / CONFIG
     if not path.exists() or not chat:
       return None
-    config = ml_collections.ConfigDict(filed_config(path))
+    config = ml_collections.ConfigDict(read_config(path))
     played = environment_keys(config)
     settings = {
       key: value
@@ -370,7 +370,7 @@ def _keep_checkpoints(root: pathlib.Path) -> None:
 def _filed_directory(config: pathlib.Path, record: pathlib.Path) -> str:
   if config.exists():
     with reading(config):
-      return str(filed_config(config)["checkpoint"]["directory"])
+      return str(read_config(config)["checkpoint"]["directory"])
   return str(epath.Path(_recorded(record)[0]).parent) if record.exists() else ""
 
 
@@ -409,9 +409,8 @@ def changed_settings(
   """Compares a run's config.yaml with a config; what may change is left out.
 
   Returns both values of each key that differs; None for one that is missing.
-  Raises `ConfigError` if the file has old names of keys.
   """
-  filed = filed_config(path)
+  filed = read_config(path)
   given = _plain(config.to_dict())
   return {
     key: values

@@ -16,7 +16,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
-from agentrl_jax.metrics import Row, Values
+from agentrl_jax.metrics import Row
 from agentrl_jax.train.weights.policy_slot_schedule import read_schedules
 from configs.ablations import rare_reward
 from launch.config.settings import read_settings
@@ -364,7 +364,7 @@ class VersionsTest(absltest.TestCase):
 
   def test_the_drift_of_an_update_is_by_age(self):
     rows = [
-      Row("rl", step, 0.0, Values(values))
+      Row("rl", step, 0.0, values)
       for step, values in (
         (1, {"policy/abs_log_ratio/policy_slot1": 0.5}),  # of age 0
         (3, {"policy/abs_log_ratio/policy_slot1": 0.02}),

@@ -5,7 +5,7 @@ import math
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.records import Status, Task, Trajectory
-from agentrl_jax.metrics import Row, Values
+from agentrl_jax.metrics import Row
 from launch.comparisons.attempts import AttemptLog, by_environment
 from launch.experiments.check import (
   detectable_lines,
@@ -104,7 +104,7 @@ class CheckTest(parameterized.TestCase):
 
   def test_the_first_update_compiles_and_does_not_count(self):
     rows = [
-      Row("rl", n, 0.0, Values({"seconds/wait": w, "seconds/train": 1.0}))
+      Row("rl", n, 0.0, {"seconds/wait": w, "seconds/train": 1.0})
       for n, w in enumerate((90.0, 2.0, 4.0, 3.0), 1)
     ]
     self.assertEqual(update_seconds(rows), 4.0)

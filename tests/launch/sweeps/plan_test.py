@@ -246,10 +246,6 @@ class ArmTest(absltest.TestCase):
     ):
       self.apply({"loss.clip_hihg": 0.3})
 
-  def test_a_renamed_key_is_named_by_its_new_name(self):
-    with self.assertRaisesRegex(ConfigError, "arm x: engine.lanes is now"):
-      self.apply({"engine.lanes": 3})
-
   def test_a_value_of_another_type_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "the arm x: .*str"):
       self.apply({"loss.clip_high": "wide"})
