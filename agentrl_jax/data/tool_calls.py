@@ -2,8 +2,8 @@
 
 `flaw_of` never raises: a recorder asks it about answers of any policy and tools
 of any origin, to count them. Environments read calls with `env.tools`, which
-also says it to the policy. Schemas are of draft 2020-12; see
-`data.grammar.json_schema` for what bounds them.
+also says it to the policy. See `data.grammar.json_schema` for what of a schema
+is checked.
 """
 
 import enum
@@ -32,7 +32,7 @@ class Flaw(enum.Enum):
 def flaw_of(call: ToolCall, tools: Sequence[Tool]) -> Flaw | None:
   """Returns the first flaw of a call; None if it fits one of the tools.
 
-  A tool whose schema cannot be checked takes any arguments that are JSON.
+  A tool whose schema is out of bounds takes any arguments that are JSON.
   """
   if not call.name:
     return Flaw.MALFORMED_JSON
@@ -55,7 +55,7 @@ def flaw_of(call: ToolCall, tools: Sequence[Tool]) -> Flaw | None:
 def validator_of(tool: Tool) -> Any:
   """Returns the compiled schema of a tool, cached by its text.
 
-  Raises `ConfigError` for a schema that cannot be checked.
+  Raises `ConfigError` for a schema out of bounds.
   """
   try:
     text = json.dumps(tool.parameters)
@@ -68,7 +68,7 @@ def validator_of(tool: Tool) -> Any:
 
 @functools.lru_cache(_KEPT)
 def _compiled(parameters: str, name: str) -> Any:
-  schema = {"type": "object", **json.loads(parameters)}
+  schema = {**json.loads(parameters), "type": "object", "nullable": False}
   return json_schema.validator_of(schema, f"the schema of tool {name}")
 
 

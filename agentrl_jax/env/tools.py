@@ -2,9 +2,7 @@
 
 A call that cannot be read is the policy's mistake, never an error: the reader
 returns a `ToolMistake` whose message says what was found and what is allowed.
-Schemas are of draft 2020-12; see `data.grammar.json_schema` for what bounds
-them, and `require_readable` for telling an environment's author what is not
-checked.
+See `data.grammar.json_schema` for what of a schema is checked.
 """
 
 import dataclasses
@@ -109,7 +107,7 @@ def parse_any(call: ToolCall) -> Any:
 
 
 def require_readable(tools: Sequence[Tool]) -> None:
-  """Raises `ConfigError` for schemas that cannot be checked."""
+  """Raises `ConfigError` for schemas out of bounds, and for a name twice."""
   names = [tool.name for tool in tools]
   if len(set(names)) != len(names):
     raise ConfigError(f"two tools have one name among {', '.join(names)}")
@@ -168,11 +166,11 @@ def problem_of(validator: Any, value: Any) -> str | None:
 
 def usage(tool: Tool) -> str:
   """Describes in one line how to call the tool."""
-  properties = tool.parameters.get("properties", {})
-  needed = tool.parameters.get("required", ())
+  schema = validator_of(tool).schema
+  needed = schema.get("required", ())
   arguments = ", ".join(
-    f"{name}{'' if name in needed else '?'}: {_kinds(rules, tool.parameters)}"
-    for name, rules in properties.items()
+    f"{name}{'' if name in needed else '?'}: {_kinds(rules, schema)}"
+    for name, rules in schema.get("properties", {}).items()
   )
   return f"Usage: {tool.name}({arguments})."
 
@@ -355,10 +353,7 @@ def _kinds_of(rules: Any, root: Mapping[str, Any], depth: int) -> list[str]:
   if "type" in rules:
     return _as_list(rules["type"])
   if "$ref" in rules:
-    try:
-      target = json_schema.target_of(rules["$ref"], root, "")
-    except ConfigError:
-      return []
+    target = json_schema.target_of(rules["$ref"], root, "")
     return _kinds_of(target, root, depth + 1)
   members = [
     _kinds_of(inner, root, depth + 1)

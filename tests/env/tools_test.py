@@ -16,7 +16,7 @@ from agentrl_jax.env.tools import (
   read_arguments,
   require_readable,
 )
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.errors import ConfigError, SchemaFault
 
 
 def an_object(properties, **rules):
@@ -298,47 +298,101 @@ class UnionsAndReferencesTest(unittest.TestCase):
     self.assertEqual(read_one(tool, {"a": 0.0}), {"a": 0.0})
 
 
+LOOKS = {"type": "string", "pattern": r"^(?!\.)[a-z]+@[a-z]+$"}  # ahead
+NUMBERS = {"type": "number"}
+TREE = {
+  "properties": {
+    "name": {"type": "string"},
+    "kids": {"items": {"$ref": "#/$defs/Tree"}},
+  }
+}
+# Rules of an argument, and values that are right and wrong by what is checked.
+SCHEMAS_OF_OTHERS = (
+  (LOOKS, ["a@b", "x"], [1, None]),
+  ({"pattern": r"(a)\1", "type": "string"}, ["b"], [1]),
+  ({"pattern": "a" * 2000, "maxLength": 1}, ["b"], ["bb"]),
+  ({"pattern": "(", "type": "string"}, ["b"], [1]),
+  ({"pattern": 5, "type": "string"}, ["b"], [1]),
+  ({"pattern": r"^[\p{L}]+$"}, ["é"], ["1"]),
+  # What is not known whole excludes nothing.
+  ({"not": LOOKS, "type": "string"}, ["a@b", "x"], [1]),
+  ({"oneOf": [LOOKS, {"type": "string", "minLength": 2}]}, ["a@b"], [1]),
+  ({"if": LOOKS, "then": False, "type": "string"}, ["a@b", "x"], [1]),
+  ({"contains": LOOKS, "maxContains": 1}, [["a", "b"]], []),
+  (
+    {"patternProperties": {"(?=a)": NUMBERS}, "additionalProperties": False},
+    [{"a": 1}, {"b": ""}],
+    [],
+  ),
+  ({"properties": [], "additionalProperties": False}, [{"a": 1}], []),
+  ({"unevaluatedProperties": False, "required": ["a"]}, [{"a": 1}], [{}]),
+  # Other drafts.
+  ({"items": [NUMBERS], "additionalItems": False}, [[1], []], [["a"], [1, 2]]),
+  ({"items": [NUMBERS, {}]}, [[1, "a", {}]], [["a"]]),
+  ({"items": NUMBERS, "additionalItems": False}, [[1, 2]], [["a"]]),
+  ({"minimum": 0, "exclusiveMinimum": True}, [0, 5], [-1]),
+  ({"type": "string", "required": True}, ["a"], [1]),
+  ({"dependencies": {"a": ["b"]}, "type": "object"}, [{"a": 1}], [1]),
+  ({"$dynamicRef": "#a", "$recursiveRef": "#"}, [1], []),
+  # OpenAPI's.
+  ({"type": "string", "nullable": True}, ["a", None], [1]),
+  ({"enum": ["a"], "nullable": True, "example": "b"}, ["a", None], ["b"]),
+  ({"allOf": [{"$ref": "#/$defs/S"}], "nullable": True}, ["a", None], [1]),
+  ({"$ref": "#/components/schemas/A"}, [1, "a"], []),
+  ({"type": "file"}, [1, "a"], []),
+  ({"type": ["string", "any"]}, [1, "a"], []),
+  ({"type": "string", "minlength": 3, "x-order": 1}, ["a"], [1]),
+  # References that lead nowhere, or to what is no schema.
+  *(
+    ({"$ref": reference, "default": {}, "maximum": 3}, [3, "a"], [4])
+    for reference in (
+      *("https://example.com/a.json", "file:///etc/passwd", "b.json#/a"),
+      *("#anchor", "#/$defs/missing", "#/properties/a/default"),
+      *("#/properties/a", 5),
+    )
+  ),
+  ({"$ref": "#"}, [{}, {"a": {}}], [1, {"a": 1}]),
+  ({"$ref": "#/$defs/Tree"}, [{"kids": [{}]}], [{"kids": [{"name": 1}]}]),
+  # No schemas.
+  ({"anyOf": []}, [1], []),
+  ({"anyOf": [{"type": "string"}, 5]}, [1, "a"], []),
+  ({"items": 5, "enum": "abc", "minLength": -1, "multipleOf": 0}, [1, [1]], []),
+  (True, [1, None], []),
+  (False, [], [1, None]),
+)
+
+
+class SchemasOfOthersTest(unittest.TestCase):
+  def test_what_is_not_known_makes_no_call_wrong(self):
+    defs = {"S": {"type": "string"}, "Tree": TREE}
+    for rules, right, wrong in SCHEMAS_OF_OTHERS:
+      tool = Tool("t", "", an_object({"a": rules}, **{"$defs": defs}))
+      require_readable([tool])
+      for value in [*right, *wrong]:
+        with self.subTest(rules=rules, value=value):
+          read = read_one(tool, {"a": value})
+          self.assertEqual(read == {"a": value}, value in right, read)
+
+  def test_arguments_are_an_object_whatever_the_schema_says(self):
+    for schema in (
+      None,
+      {"type": "array"},
+      {"type": ["object", "null"], "nullable": True},
+      {"$ref": "#"},
+      {"$ref": "#/$defs/A", "$defs": {"A": {"required": ["a"]}}},
+    ):
+      tool = Tool("t", "", schema)
+      self.assertEqual(read_one(tool, {"a": 1}), {"a": 1})
+      for value in (None, [1]):
+        self.assertIn("type object", read_one(tool, value).message)
+
+
 class HostileTest(unittest.TestCase):
   def test_a_pattern_takes_linear_time(self):
     for pattern in ("^(a+)+$", "^(a|aa)+$", "(.*)*b$", r"^(\\w|a)*\u0041$"):
       tool = Tool("t", "", an_object({"a": {"pattern": pattern}}))
       text = {"a": "a" * 20_000 + "!"}
       self.assertIn("must be text", read_one(tool, text).message)
-
-  def test_patterns_that_cannot_be_run_in_linear_time_are_refused(self):
-    for pattern in (
-      r"(a)\1",
-      "(?=a)b",
-      "((a{1000}){1000}){9}",
-      "a" * 2000,
-      "(",
-    ):
-      for rules in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
-        with (
-          self.subTest(pattern[:20]),
-          self.assertRaisesRegex(ConfigError, "tool t.*pattern"),
-        ):
-          require_readable([Tool("t", "", an_object({"a": rules}))])
-
-  def test_references_go_nowhere_else(self):
-    for reference, words in (
-      ("https://example.com/schema.json", "nothing is retrieved"),
-      ("file:///etc/passwd", "nothing is retrieved"),
-      ("other.json#/a", "nothing is retrieved"),
-      ("#anchor", "nothing is retrieved"),
-      ("#/$defs/missing", "names nothing"),
-      ("#/allOf/-1", "names nothing"),
-      ("#/properties/a/default", "names what is no schema"),
-      ("#", "comes back to where it stands"),
-      ("#/properties/a", "comes back to where it stands"),
-      (5, "no JSON schema"),
-    ):
-      rules = {"$ref": reference, "default": {"type": "null"}}
-      schema = an_object({"a": rules}, allOf=[{}])
-      if reference == "#":
-        schema["$ref"] = "#"
-      with self.subTest(reference), self.assertRaisesRegex(ConfigError, words):
-        require_readable([Tool("t", "", schema)])
 
   def test_a_schema_that_grows_without_end_is_given_up(self):
     doubling = {
@@ -367,13 +421,10 @@ class HostileTest(unittest.TestCase):
       "large": {"enum": [*range(50_000)]},
       "a number": {"minimum": 10**400},
       "no number": {"maximum": float("nan")},
-      "mixed": {"required": [*range(2_000), *map(str, range(2_000))]},
-      "other kind": {"properties": 5},
-      "draft 7": {"items": [{"type": "string"}]},
     }.items():
       with (
         self.subTest(name),
-        self.assertRaisesRegex(ConfigError, "tool t"),
+        self.assertRaisesRegex((ConfigError, SchemaFault), "tool '?t"),
       ):
         require_readable([Tool("t", "", an_object({"a": rules}))])
 
@@ -397,24 +448,13 @@ class HostileTest(unittest.TestCase):
     )
   )
   def test_any_schema_is_compiled_or_refused(self, rules):
-    with contextlib.suppress(ConfigError):
+    with contextlib.suppress(ConfigError, SchemaFault):
       require_readable([Tool("t", "", an_object({"a": rules}))])
 
 
 class RequireReadableTest(unittest.TestCase):
   def test_schemas_of_our_environments_are_readable(self):
     require_readable(TOOLS)
-
-  def test_unchecked_keywords_are_refused(self):
-    for rules in (
-      {"type": "strnig"},
-      {"type": "string", "minlength": 3},
-      {"type": "array", "items": {"oneOf": []}},
-      {"type": "object", "additionalProperties": {"formats": "date"}},
-      {"type": "object", "unevaluatedProperties": False},
-    ):
-      with self.subTest(rules=rules), self.assertRaises(ConfigError):
-        require_readable([Tool("t", "", an_object({"a": rules}))])
 
   def test_two_tools_of_one_name_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "one name"):

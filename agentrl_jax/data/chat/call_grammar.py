@@ -9,13 +9,15 @@ import contextvars
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import llguidance
 
 from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
+from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.call_schema import rewritten, with_kept_bounds
+from agentrl_jax.data.grammar.process import GrammarTooLarge
 from agentrl_jax.data.grammar.text_schema import ANY_TEXT, text_rule, types_of
 from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
@@ -129,9 +131,21 @@ class CallGrammar:
       self._after_text = self._any_of([s for s in stops if s != form.stop])
 
   def of_calls(
-    self, tools: Sequence[Tool], *, choice: str, parallel: bool
+    self,
+    tools: Sequence[Tool],
+    *,
+    choice: str = "auto",
+    parallel: bool = True,
+    strict: Collection[str] = frozenset(),
   ) -> str:
-    """See `ChatCodec.call_grammar`."""
+    """Returns the grammar of answers that call these tools, by their schemas.
+
+    `choice` "auto" allows text, calls, or text and then calls; "required"
+    allows calls alone. A thought may come before either, if the template has
+    thoughts. Without `parallel` there is one call at most. Where no grammar can
+    keep to a schema, any JSON may stand; of the tools that `strict` names,
+    `ConfigError` has the reason instead.
+    """
     if choice not in CHOICES or not (tools or choice == "auto"):
       raise ConfigError(
         f"choice={choice!r} with {len(tools)} tools: give 'auto' (text or "
@@ -152,7 +166,11 @@ class CallGrammar:
       answers = self._answers(parallel) if tools else [self._text_answer]
     lead = f"{json.dumps(self._form.lead)}?" if self._form.lead else ""
     start = f"start: {lead} {thought} ({' | '.join(answers)})"
-    called = [r for n, tool in enumerate(tools) for r in self._call(tool, n)]
+    called = [
+      rule
+      for n, tool in enumerate(tools)
+      for rule in self._call(tool, n, exact=tool.name in strict)
+    ]
     either = " | ".join(f"call{n}" for n in range(len(tools)))
     rules += [f"call: {either}", *called] if tools else []
     return "\n".join([_FREE, start, *self._text(), *rules])
@@ -203,7 +221,7 @@ class CallGrammar:
     begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
     return f"{begin} {first or tag} call {more} {self._after_calls}"
 
-  def _call(self, tool: Tool, number: int) -> list[str]:
+  def _call(self, tool: Tool, number: int, *, exact: bool) -> list[str]:
     """Returns the rules of a call of a tool, the first of them the call."""
     form = self._form
     shield = self._tokenizer.markers.shield
@@ -219,14 +237,9 @@ class CallGrammar:
     )
     head = f"({head})" if form.also else head
     try:
-      schema = _declared(tool.parameters)
-      arguments, rules = (
-        self._parameters(tool, schema, form.parameter, f"{number}")
-        if form.parameter
-        else (_json(schema, compact=form.compact), [])
-      )
+      arguments, rules = self._arguments(tool, f"{number}", exact)
     except ConfigError as error:
-      raise ConfigError(f"the parameters of tool {tool.name!r}: {error}") from (
+      raise type(error)(f"the parameters of tool {tool.name!r}: {error}") from (
         error
       )
     return [
@@ -234,36 +247,82 @@ class CallGrammar:
       *rules,
     ]
 
+  def _arguments(
+    self, tool: Tool, id: str, exact: bool
+  ) -> tuple[str, list[str]]:
+    """Returns a call's arguments, and their rules.
+
+    Unless they must be `exact`, a schema of which no grammar can be made is
+    taken for a weaker one, and whoever takes the call checks the rest.
+    """
+    fault = None
+    for schema in _schemas(tool.parameters, exact):
+      try:
+        if form := self._form.parameter:
+          return self._parameters(tool, schema, form, id, exact)
+        return _json(schema, compact=self._form.compact), []
+      except GrammarTooLarge:
+        raise
+      except ConfigError as error:
+        fault = error
+    assert fault
+    raise fault
+
   def _parameters(
-    self, tool: Tool, schema: Mapping[str, Any], form: ParameterForm, id: str
+    self,
+    tool: Tool,
+    schema: Mapping[str, Any],
+    form: ParameterForm,
+    id: str,
+    exact: bool,
   ) -> tuple[str, list[str]]:
     """Returns arguments that stand one by one, and their rules."""
-    if further := schema.keys() - _OBJECT:
+    if exact and (further := schema.keys() - _OBJECT):
       raise ConfigError(
         f"no grammar keeps to {', '.join(sorted(further))} where arguments "
         "stand one by one: list all in properties, and say it in a description"
       )
-    arguments, rules = [], []
+    arguments: list[str] = []
+    rules: list[str] = []
+    if not exact and "properties" not in schema:  # of any names
+      value, rules = self._text_value({}, {}, f"V{id}")
+      head, middle = self._spelt(form.head), self._spelt(form.middle)
+      rules.append(f"N{id}: /{form.name}/")
+      return f"({head} N{id} {middle} {value})*", rules
     for n, (key, inner) in enumerate(schema.get("properties", {}).items()):
       if inner is False:
         continue  # no value keeps to it
       if not re.fullmatch(form.name, key):
+        if not exact:
+          continue  # nobody can write it
         raise ConfigError(
           f"argument {key!r}: a name is as the regex {form.name!r} says in "
           "this model's form: rename it"
         )
       name = self._tokenizer.markers.shield(key)
       head = self._spelt(f"{form.head}{name}{form.middle}")
-      value, rule = self._value(tool, key, schema, f"V{id}_{n}")
+      value, rule = self._value(tool, key, schema, f"V{id}_{n}", exact)
       optional = "" if key in schema.get("required", ()) else "?"
       arguments.append(f"({head} {value}){optional}")
       rules += rule
     return " ".join(arguments), rules
 
   def _value(
-    self, tool: Tool, key: str, schema: Mapping[str, Any], id: str
+    self, tool: Tool, key: str, schema: Mapping[str, Any], id: str, exact: bool
   ) -> tuple[str, list[str]]:
     """Returns the value of an argument with its end tag, and its rules."""
+    try:
+      return self._exact_value(tool, key, schema, id)
+    except GrammarTooLarge:
+      raise
+    except ConfigError:
+      if exact:
+        raise
+    return self._text_value({}, {}, id)
+
+  def _exact_value(
+    self, tool: Tool, key: str, schema: Mapping[str, Any], id: str
+  ) -> tuple[str, list[str]]:
     form = self._form.parameter
     assert form
     inner = schema["properties"][key]
@@ -279,10 +338,18 @@ class CallGrammar:
         f"argument {key!r} may be a text or {sorted(kinds - {'string'})}, and "
         "nothing tells them apart in this model's form: give it one type"
       )
+    return self._text_value(inner, schema, id)
+
+  def _text_value(
+    self, inner: Mapping[str, Any], root: Mapping[str, Any], id: str
+  ) -> tuple[str, list[str]]:
+    form = self._form.parameter
+    assert form
+    tail = self._spelt(f"{form.before_end}{form.end}{form.tail}")
     if form.end in self._tokenizer.id_of:
-      return f"{id} {tail}", [f"{id}: {text_rule(inner, schema, without='')}"]
+      return f"{id} {tail}", [f"{id}: {text_rule(inner, root, without='')}"]
     # One lexeme with its end, since a lexer does not look ahead.
-    text = text_rule(inner, schema, without=form.end)
+    text = text_rule(inner, root, without=form.end)
     return id, [f"{id}: {id}T {tail}", f"{id}T: {text}"]
 
   def _thought(self) -> tuple[str, list[str]]:
@@ -337,6 +404,25 @@ def _json(schema: Mapping[str, Any], *, compact: bool = False) -> str:
       "schema can be kept to"
     )
   return nonterminal
+
+
+def _schemas(
+  parameters: Mapping[str, Any], exact: bool
+) -> Iterator[dict[str, Any]]:
+  """Yields the schema to keep to, and weaker ones where it may be inexact."""
+  try:
+    yield _declared(parameters)
+  except ConfigError:
+    if exact:
+      raise
+  if not exact:
+    given = {**parameters, "type": "object"}
+    known, _ = json_schema.checkable(given, "the schema")
+    yield rewritten(known, exact=False)
+    for _, inner in json_schema.subschemas(known):
+      inner.pop("pattern", None)
+    yield rewritten(known, exact=False)
+    yield {"type": "object"}
 
 
 def _declared(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -488,18 +488,10 @@ class ChatCodec:
     message = self._template.read(text, ended_by, tools)
     return _mapped(message, of_content=unshield, of_call=unshield)
 
-  def call_grammar(
-    self, tools: Sequence[Tool], *, choice: str = "auto", parallel: bool = True
-  ) -> str:
-    """Returns the grammar of answers that call these tools, by their schemas.
-
-    `choice` "auto" allows text, calls, or text and then calls; "required"
-    allows calls alone. A thought may come before either, if the template has
-    thoughts. Without `parallel` there is one call at most. Raises `ConfigError`
-    with the reason for tools that no grammar can describe.
-    """
+  def call_grammar(self, tools: Sequence[Tool], **rules: Any) -> str:
+    """See `CallGrammar.of_calls`; the last grammars are kept."""
     key = json.dumps([[tool.name, dict(tool.parameters)] for tool in tools])
-    return self._grammar_of_calls(key, choice, parallel)
+    return self._grammar_of_calls(key, **rules)
 
   def json_grammar(self, schema: Mapping[str, Any]) -> str:
     """Returns the grammar of answers that are JSON of a schema.
@@ -546,9 +538,9 @@ class ChatCodec:
     ids.flags.writeable = False
     return ids
 
-  def _write_grammar(self, key: str, choice: str, parallel: bool) -> str:
+  def _write_grammar(self, key: str, **rules: Any) -> str:
     tools = [Tool(name, "", schema) for name, schema in json.loads(key)]
-    return self._call_grammar.of_calls(tools, choice=choice, parallel=parallel)
+    return self._call_grammar.of_calls(tools, **rules)
 
   @functools.cached_property
   def _call_grammar(self) -> CallGrammar:

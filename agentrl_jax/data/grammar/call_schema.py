@@ -13,7 +13,8 @@ values of the given one, and llguidance enforces that subset:
 - bounds of numbers are tested, see `number_bounds`.
 
 A schema that cannot be rewritten raises `ConfigError`, with argument and
-keyword.
+keyword; where it need not be exact, any JSON of the types that it names may
+stand in such a place.
 """
 
 import copy
@@ -22,7 +23,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.data.grammar import json_schema
+from agentrl_jax.data.grammar import json_schema, text_schema
 from agentrl_jax.data.grammar.number_bounds import kept_bounds
 from agentrl_jax.errors import ConfigError
 
@@ -69,10 +70,12 @@ _STRICTER: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def rewritten(schema: Mapping[str, Any]) -> dict[str, Any]:
+def rewritten(
+  schema: Mapping[str, Any], *, exact: bool = True
+) -> dict[str, Any]:
   """Rewrites a schema of JSON objects, as described above."""
   try:
-    return _Rewriting(schema).all()
+    return _Rewriting(schema, exact).all()
   except RecursionError as error:
     raise ConfigError(
       "the schema is nested too deeply: describe less of it"
@@ -102,8 +105,8 @@ def with_kept_bounds(schema: Any) -> Any:
 class _Rewriting:
   """The rewriting of one schema, whose references are to itself."""
 
-  def __init__(self, root: Mapping[str, Any]):
-    self._root = root
+  def __init__(self, root: Mapping[str, Any], exact: bool):
+    self._root, self._exact = root, exact
     self._definitions: dict[str, Any] = {}
     self._names: dict[int, str] = {}  # of definitions, by the target's identity
     self._num_visited = 0
@@ -120,6 +123,15 @@ class _Rewriting:
 
   def value(self, schema: Any, at: str) -> Any:
     """Rewrites the schema of one value, whose path is `at`."""
+    try:
+      return self._value(schema, at)
+    except ConfigError:
+      if self._exact:
+        raise
+      kinds = text_schema.types_in(schema, self._root)
+      return {"type": sorted(kinds)} if kinds < text_schema.TYPES else {}
+
+  def _value(self, schema: Any, at: str) -> Any:
     self._count(at)
     if schema is False:
       return False

@@ -3,8 +3,9 @@
 A schema is not trusted: an environment's author may have it from another
 server. So nothing is retrieved: a `$ref` stays within its schema. Patterns run
 on RE2, in time linear in the text. The cost of a value is bounded by the number
-of references that are followed to check it. `format` is an annotation, as in
-the draft, and is not checked.
+of references that are followed to check it. What else a schema says, `format`
+included, is shown to the policy and not checked: a right call is never wrong
+for a keyword that is not known here.
 """
 
 import contextvars
@@ -21,7 +22,7 @@ import jsonschema
 import jsonschema_specifications
 import re2
 import referencing
-from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.exceptions import ValidationError
 
 from agentrl_jax.errors import ConfigError
 
@@ -61,16 +62,22 @@ _PLAIN = frozenset(
     *("minProperties", "maxProperties"),
   }
 )
-# Keywords that constrain no value. `discriminator` is OpenAPI's, and pydantic
-# writes it.
+# Keywords that constrain no value, some of OpenAPI and of editors.
 ANNOTATIONS = frozenset(
   {
     *("title", "description", "default", "examples", "deprecated", "format"),
     *("readOnly", "writeOnly", "$schema", "$comment", "discriminator"),
-    *("contentEncoding", "contentMediaType"),
+    *("contentEncoding", "contentMediaType", "contentSchema"),
+    *("$id", "id", "$anchor", "example", "xml", "externalDocs", "enumNames"),
+    *("markdownDescription", "errorMessage", "propertyOrdering"),
   }
 )
-CHECKED = ONE | SEVERAL | NAMED | _PLAIN
+_NOT_READ = ANNOTATIONS | {"nullable", "additionalItems"}
+# Keywords that mean more where another one is not known.
+_BESIDE = {
+  **dict.fromkeys(("properties", "patternProperties"), "additionalProperties"),
+  "prefixItems": "items",
+}
 
 
 class TooManyReferences(Exception):
@@ -80,11 +87,14 @@ class TooManyReferences(Exception):
 def validator_of(
   schema: Mapping[str, Any], where: str
 ) -> jsonschema.protocols.Validator:
-  """Compiles a schema. Raises `ConfigError` with a message from `where` on."""
-  require_checkable(schema, where)
-  compiled: jsonschema.protocols.Validator = _Validator(
-    schema, registry=referencing.Registry()
-  )
+  """Compiles what of a schema can be checked, see `checkable`.
+
+  Raises `ConfigError` with a message from `where` on.
+  """
+  known, is_all = checkable(schema, where)
+  compiled: jsonschema.protocols.Validator = (
+    _Validator if is_all else _LenientValidator
+  )(known, registry=referencing.Registry())
   return compiled
 
 
@@ -103,27 +113,100 @@ def errors_of(
     _followed.reset(token)
 
 
-def require_checkable(schema: Mapping[str, Any], where: str) -> None:
-  """Raises `ConfigError` for a schema that is invalid or out of bounds."""
+def checkable(
+  schema: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], bool]:
+  """Returns what of a schema is checked here, and whether that is all of it.
+
+  Servers write schemas of other drafts, with keywords of OpenAPI, and patterns
+  that take more than linear time. What is not known here constrains nothing:
+  whoever takes the value checks it. Raises `ConfigError` for a schema that is
+  too large or too deep.
+  """
   _require_small(schema, where)
-  error = best_match(_META.iter_errors(schema))
-  if error is not None:
-    at = "/".join(["#", *map(str, error.absolute_path)])
-    raise ConfigError(
-      f"{where} is no JSON schema of draft 2020-12: at {at}, "
-      f"{shortened(error.message, 200)}"
-    )
-  schemas = [*subschemas(schema)]
-  ids = {id(inner) for _, inner in schemas}
-  for path, inner in schemas:
-    _require_known(inner, f"{where}, at {path}")
-    _require_local(inner, schema, ids, f"{where}, at {path}")
-  require_no_loop(schema, where)
+  reading = _Reading()
+  known = reading.schema(schema)
+  schemas = [inner for _, inner in subschemas(known)]
+  ids = {*map(id, schemas)}
+  referring = [inner for inner in schemas if "$ref" in inner]
+  lost = [i for i in referring if not _is_schema(i["$ref"], known, ids)]
+  _drop_references(lost)
+  try:
+    require_no_loop(known, where)
+  except ConfigError:
+    lost += referring
+    _drop_references(referring)
+  return known, reading.is_all and not lost
 
 
-def subschemas(
-  schema: Any, path: str = "#"
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _drop_references(schemas: list[Any]) -> None:
+  for schema in schemas:
+    schema.pop("$ref", None)
+
+
+def _is_schema(reference: Any, root: Mapping[str, Any], ids: Set[int]) -> bool:
+  try:
+    target = target_of(reference, root, "")
+  except ConfigError:
+    return False
+  return isinstance(target, bool) or id(target) in ids
+
+
+_LOST = object()  # in place of a value that is not checked
+
+
+class _Reading:
+  """Copies the parts of a schema that can be checked."""
+
+  is_all = True
+
+  def schema(self, given: Any) -> Any:
+    """Returns a copy in draft 2020-12; `{}` in place of what is no schema."""
+    if isinstance(given, bool):
+      return given
+    if not isinstance(given, Mapping):
+      self.is_all = False
+      return {}
+    if isinstance(given.get("items"), list):  # in drafts before 2020-12
+      rest = {"items": given.get("additionalItems", True)}
+      given = {**given, "prefixItems": given["items"], **rest}
+    read = {
+      key: self._value(key, value)
+      for key, value in given.items()
+      if key not in _NOT_READ and not key.startswith("x-")
+    }
+    lost = {key for key, value in read.items() if value is _LOST}
+    self.is_all &= not lost
+    for key, beside in _BESIDE.items():
+      lost |= {beside} if key in lost else set()
+    known = {key: value for key, value in read.items() if key not in lost}
+    if given.get("nullable") is not True:
+      return known
+    return {"anyOf": [known, {"type": "null"}]}
+
+  def _value(self, keyword: str, value: Any) -> Any:
+    if keyword in ONE:
+      return self.schema(value)
+    if keyword in SEVERAL and isinstance(value, list) and value:
+      return [self.schema(inner) for inner in value]
+    if keyword in NAMED and isinstance(value, Mapping):
+      if keyword == "patternProperties" and not all(map(_runs, value)):
+        return _LOST
+      return {name: self.schema(inner) for name, inner in value.items()}
+    if keyword not in _PLAIN or not _KEYWORDS.is_valid({keyword: value}):
+      return _LOST
+    return _LOST if keyword == "pattern" and not _runs(value) else value
+
+
+def _runs(pattern: str) -> bool:
+  try:
+    compiled_pattern(pattern)
+  except ConfigError:
+    return False
+  return True
+
+
+def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, Any]]:
   """Yields all object schemas within a schema, itself first, with their paths.
 
   Keywords with values of a wrong type are skipped.
@@ -283,42 +366,6 @@ def _require_finite(node: Any, where: str) -> None:
     )
 
 
-def _require_known(schema: Mapping[str, Any], where: str) -> None:
-  unknown = sorted(
-    name
-    for name in schema.keys() - CHECKED - ANNOTATIONS
-    if not str(name).startswith("x-")
-  )
-  if unknown:
-    raise ConfigError(
-      f"{where}: schema keywords {', '.join(map(str, unknown))} are not "
-      f"checked; known are {', '.join(sorted(CHECKED))}"
-    )
-  patterns = [schema["pattern"]] if "pattern" in schema else []
-  for pattern in [*patterns, *schema.get("patternProperties", ())]:
-    try:
-      compiled_pattern(pattern)
-    except ConfigError as error:
-      raise ConfigError(f"{where}: {error}") from error
-
-
-def _require_local(
-  schema: Mapping[str, Any],
-  root: Mapping[str, Any],
-  ids: Set[int],
-  where: str,
-) -> None:
-  if "$ref" not in schema:
-    return
-  target = target_of(schema["$ref"], root, where)
-  # Only values in the place of a schema have been checked.
-  if not isinstance(target, bool) and id(target) not in ids:
-    raise ConfigError(
-      f"{where}: $ref {shortened(json.dumps(schema['$ref']))} names what is no "
-      "schema: put the schema into '$defs'"
-    )
-
-
 _followed: contextvars.ContextVar[list[int]] = contextvars.ContextVar(
   "references followed"
 )
@@ -429,7 +476,19 @@ _Validator = jsonschema.validators.extend(
     "integer", _is_integer
   ),
 )
-_META = _Validator(
-  jsonschema.Draft202012Validator.META_SCHEMA,
+# Of a schema that is not known whole. Its branches may take more than they
+# should, so that a value that fits several of them, or one that is excluded,
+# need not be wrong.
+_LenientValidator = jsonschema.validators.extend(
+  _Validator,
+  {
+    "oneOf": _PARENT["anyOf"],
+    **dict.fromkeys(("not", "if", "contains"), lambda *_: ()),
+  },
+)
+_KEYWORDS = _Validator(
+  jsonschema_specifications.REGISTRY.contents(
+    "https://json-schema.org/draft/2020-12/meta/validation"
+  ),
   registry=jsonschema_specifications.REGISTRY,
 )

@@ -32,7 +32,12 @@ def types_of(schema: Mapping[str, Any], key: str) -> frozenset[str]:
   """
   properties = schema.get("properties")
   inner = properties.get(key) if isinstance(properties, Mapping) else None
-  return _types(inner, schema, {})
+  return types_in(inner, schema)
+
+
+def types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+  """Returns the types that a schema within `root` allows, as `types_of`."""
+  return _types(schema, root, {})
 
 
 def _types(
@@ -47,6 +52,7 @@ def _types(
   types = TYPES
   for keyword, value in schema.items():
     types &= _by_keyword(keyword, value, root, known)
+  types |= {"null"} if schema.get("nullable") is True else set()
   known[id(schema)] = types
   return types
 
@@ -81,9 +87,11 @@ def _joined(sets: Iterator[frozenset[str]]) -> frozenset[str]:
 
 
 def _named(types: Any) -> frozenset[str]:
-  named = {str(kind) for kind in types} if isinstance(types, list) else {types}
+  named = {
+    str(kind) for kind in (types if isinstance(types, list) else [types])
+  }
   more = {"integer"} if "number" in named else set()
-  return frozenset(named | more) & TYPES
+  return frozenset(named | more) if named <= TYPES else TYPES
 
 
 def _type_of(value: Any) -> frozenset[str]:

@@ -38,8 +38,10 @@ class StructuredOutput:
     schema = request.answer_schema
     if schema is not None:
       return cls(tools, False, _json_grammar(codec, schema, may_call=may_call))
-    is_strict = any(tool.function.strict for tool in request.tools)
-    is_strict |= calls != "free"
+    strict = frozenset(
+      tool.function.name for tool in request.tools if tool.function.strict
+    )
+    is_strict = bool(strict) or calls != "free"
     is_required = calls == "required" and choice.mode == "auto"
     mode = "required" if is_required else choice.mode
     if not may_call or (choice.is_free and not is_strict):
@@ -47,7 +49,7 @@ class StructuredOutput:
 
     def call_grammar() -> str:
       return codec.call_grammar(
-        choice.tools, choice=mode, parallel=choice.parallel
+        choice.tools, choice=mode, parallel=choice.parallel, strict=strict
       )
 
     return cls(tools, True, _compile(call_grammar, "tools"))

@@ -122,7 +122,9 @@ class RefusedTest(parameterized.TestCase):
   )
   def test_schema_that_no_grammar_is_made_of(self, schema, why):
     with self.assertRaisesRegex(ConfigError, f"tool 'look'.*{why}"):
-      codec("compact").call_grammar([STOP, Tool("look", "", schema)])
+      codec("compact").call_grammar(
+        [STOP, Tool("look", "", schema)], strict=("look",)
+      )
 
   def test_name_that_a_family_cannot_write(self):
     with self.assertRaisesRegex(ConfigError, "'look up'.*rename"):

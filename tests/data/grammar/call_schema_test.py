@@ -9,7 +9,7 @@ import jsonschema
 import numpy as np
 import pydantic
 import pytest
-from absl.testing import absltest
+from absl.testing import absltest, parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,7 +185,50 @@ class UnionsAndReferencesTest(Calling):
     ):
       tool = Tool("t", "", {"properties": {"a": rules}})
       with self.assertRaisesRegex(ConfigError, f"tool 't'.*{words}"):
-        codec(FAMILY).call_grammar([tool])
+        codec(FAMILY).call_grammar([tool], strict=("t",))
+
+
+ZOD = {"type": "string", "pattern": r"^(?!\.)[a-z]+@[a-z]+$"}  # look-ahead
+
+
+class InexactTest(Calling):
+  @parameterized.parameters(
+    (ZOD, ["a@b", "x"], [1, None]),
+    ({"type": "string", "pattern": r"^(a)\1$"}, ["b"], [2]),
+    ({"type": "string", "format": "no such"}, ["b"], [2]),
+    ({"anyOf": [ZOD, {"type": "null"}]}, ["b", None], [2]),
+    ({"type": "array", "items": [{"type": "number"}]}, [[1]], [["a"], 1]),
+    ({"type": "array"}, [[], [1, {}]], [{}]),
+    ({"type": "object", "additionalProperties": ZOD}, [{"k": "v"}], [[]]),
+    ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, [1, 2.5], ["a"]),
+    ({"type": "string", "nullable": True}, ["a", None], [2]),
+    ({"type": "any"}, [1, "a", None, {}], []),
+    ({"$ref": "http://a.org/b"}, [1, "a"], []),
+    ({"$ref": "#/properties/a"}, [1, "a"], []),
+  )
+  def test_any_json_of_the_type_stands_where_no_grammar_does(
+    self, rules, right, wrong
+  ):
+    schema = {"properties": {"a": rules, "n": {"type": "integer"}}}
+    tool = Tool("t", "", schema)
+    for value in [*right, *wrong]:
+      call = said(("t", json.dumps({"a": value, "n": 1})))
+      self.assertEqual(self.allows(FAMILY, call, [tool]), value in right, value)
+    call = said(("t", json.dumps({"a": right[0], "n": "one"})))
+    self.assertFalse(self.allows(FAMILY, call, [tool]))
+    with self.assertRaisesRegex(ConfigError, "'t'"):
+      codec(FAMILY).call_grammar([tool], strict=("t",))
+
+  @parameterized.parameters(
+    {"type": "array"},
+    {"patternProperties": {"x": {}}},
+    {"anyOf": [{"required": ["a"]}, {"not": {}}]},
+    {"$ref": "#"},
+  )
+  def test_arguments_are_an_object_at_least(self, **schema):
+    tool = Tool("t", "", schema)
+    self.assertTrue(self.allows(FAMILY, said(("t", '{"x": [1]}')), [tool]))
+    self.assertFalse(self.allows(FAMILY, said(("t", "[1]")), [tool]))
 
 
 class NumberBoundsTest(Calling):
@@ -236,7 +279,10 @@ class RandomSchemasTest(absltest.TestCase):
       tools = Schemas(rng).tools()
       self.counts["sets"] += 1
       try:
-        grammar = codec(FAMILY).call_grammar(tools, choice="required")
+        names = tuple(tool.name for tool in tools)
+        grammar = codec(FAMILY).call_grammar(
+          tools, choice="required", strict=names
+        )
         grammars(FAMILY).check(grammar)
       except ConfigError as error:
         self.assertRegex(str(error), "parameters of tool ")

@@ -179,7 +179,6 @@ class MCPTest(Case):
       "dead": "not begun.*cannot begin: no database",
       "mute": "start_limit_s=1",
       "none": "has no tools",
-      "odd": "add.*unknownKeyword",
     }.items():
       with (
         self.subTest(kind),

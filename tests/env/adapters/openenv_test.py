@@ -292,7 +292,6 @@ class StartTest(unittest.IsolatedAsyncioTestCase):
     for kind, pattern in {
       "dead": "has ended; it wrote: cannot begin: no model",
       "older": "status 404.*0.2 or later",
-      "odd": "act.*unknownKeyword",
     }.items():
       with self.subTest(kind), self.assertRaisesRegex(ConfigError, pattern):
         await self.play(self.make(kind))

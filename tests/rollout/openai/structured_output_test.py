@@ -183,7 +183,10 @@ class CallsTest(Asking):
     self.assertIn("<tool_call>", choice.message.content)
 
   async def test_unsupported_fields_are_named(self):
-    odd = {"properties": {"a": {"type": "text"}}}
+    odd = {"properties": {"a": {"type": "text", "pattern": "(?!b)"}}}
+    tools = [function("odd", odd), strict(STOP)]  # only one is promised
+    for choice in ("auto", "required"):
+      await self.ask([ASKED], tools=tools, tool_choice=choice, max_tokens=5)
     named = dict(tools=TOOLS, tool_choice=NAMED)
     an_object = {"type": "json_object"}
     for param, fields in (

@@ -21,7 +21,6 @@ METADATA = {"metadata": {"type": "object"}}
 ACTIONS = {  # as pydantic writes them
   "guess": {"number": {"type": "integer", "description": None}},
   "tools": {},
-  "odd": {"number": {"type": "integer", "unknownKeyword": 1}},
 }
 SAY = {
   "name": "say",
