@@ -73,7 +73,8 @@ $(VENV)-servers/ready: $(SERVERS)
 	touch $@
 
 # verifiers, whose environments play as a run's agents, at versions of openai and
-# mcp that are not ours; uv makes the environments of its harnesses.
+# mcp that are not ours; uv makes the environments of its harnesses. This project
+# comes without what it needs, for launch.verifiers_agents alone.
 VERIFIERS := verifiers==0.4.0
 
 verifiers: $(VENV)-verifiers/ready
@@ -82,6 +83,7 @@ $(VENV)-verifiers/ready:
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade pip
 	$(@D)/bin/python -m pip install --quiet --no-compile '$(VERIFIERS)' uv
+	$(@D)/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
 train: setup

@@ -169,20 +169,32 @@ def connection_limit() -> int:
 
 
 async def listen(
-  runner: web.AppRunner, host: str, port: int, *, flag: str, backlog: int = 128
+  runner: web.AppRunner,
+  host: str,
+  port: int,
+  *,
+  flags: str,
+  backlog: int = 128,
 ) -> int:
   """Opens a server's port; returns its number, for port 0 that of a free one.
 
-  Raises `ConfigError`, which names `flag`, if that is impossible.
+  Raises `ConfigError`, which names the `flags` to change, if it cannot.
   """
   try:
     await web.TCPSite(runner, host, port, backlog=backlog).start()
   except (OSError, OverflowError) as error:  # a port is of 16 bits
-    why = error.strerror if isinstance(error, OSError) else error
-    raise ConfigError(
-      f"cannot listen on {host}:{port} ({why}); choose another --port or {flag}"
-    ) from error
+    raise cannot_listen(host, port, flags, error) from error
   return int(runner.addresses[0][1])
+
+
+def cannot_listen(
+  host: str, port: int, flags: str, error: Exception
+) -> ConfigError:
+  """Returns the error of a port that cannot be opened."""
+  why = error.strerror if isinstance(error, OSError) else error
+  return ConfigError(
+    f"cannot listen on {host}:{port} ({why}); choose another {flags}"
+  )
 
 
 def explaining(key: str) -> Middleware:

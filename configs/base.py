@@ -9,6 +9,7 @@ finite; their ranges are in `launch/config/numbers.py`. Defaults are AgentRL's
 
 import functools
 import inspect
+import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -36,6 +37,14 @@ _ROOMS = (
   *(run, tasks, model, training, objective),
   *(collapse, episodes, controller, engine, servers),
 )
+
+
+def shipped_file(name: str | pathlib.Path) -> pathlib.Path:
+  """Returns the path of a name; `configs/...` is found from any folder."""
+  here = pathlib.Path(name)
+  there = pathlib.Path(__file__).parents[1] / here
+  is_shipped = here.parts[:1] == ("configs",) and there.exists()
+  return there if is_shipped and not here.exists() else here
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -219,7 +228,7 @@ def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
       place = ".".join(done)
       inside = f"config.{place} has" if place else "the config has"
       return (
-        f"{named} is no key of the config{_near(key, word, config)}; "
+        f"{named} is no key of the config{near_keys(key, word, config)}; "
         f"{inside} {', '.join(sorted(held))}"
       )
     done.append(word)
@@ -227,8 +236,11 @@ def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
   return ""
 
 
-def _near(key: str, word: str, config: ml_collections.ConfigDict) -> str:
-  """Returns the keys most similar to one that does not exist."""
+def near_keys(key: str, word: str, config: ml_collections.ConfigDict) -> str:
+  """Returns the keys most similar to one that does not exist, `key`.
+
+  `word` is the part of it that nothing has.
+  """
   keys = [k for k, _ in flat_keys(config)]
   elsewhere = [k for k in keys if k.rpartition(".")[2] == word]
   if elsewhere:

@@ -5,7 +5,8 @@ r"""Plays a verifiers environment as the agents of a run, which trains on it.
     launch.verifiers_agents {url} {model} my-env --env.agent.harness.id=null"
 
 Runs in a virtual environment of its own that has verifiers 0.4 (`make
-verifiers`) and the package of the task set, and needs nothing else of this one.
+verifiers`, or pip install 'verifiers==0.4.0' and, with --no-deps, this project)
+and the package of the task set.
 It takes episodes of the run, plays each task by verifiers' own harness and
 runtime, under the episode's id, and reports reward and metrics:
 

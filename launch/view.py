@@ -94,7 +94,7 @@ async def _serve(viewer: Viewer, port: int) -> None:
   runner = web.AppRunner(application(viewer, _HOST), access_log=None)
   await runner.setup()
   try:
-    port = await listen(runner, _HOST, port, flag="--output")
+    port = await listen(runner, _HOST, port, flags="--port or --output")
     CONSOLE.print(f"http://{_HOST}:{port} shows the run; Ctrl-C ends this")
     # A long run has much to read, which then is read before somebody asks.
     await asyncio.to_thread(viewer.listing)

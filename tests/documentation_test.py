@@ -1,12 +1,16 @@
 """Links, commands, files and config keys of the pages exist."""
 
+import contextlib
 import pathlib
 import re
+import shlex
 
 import pytest
 
 from configs import finetune, quickstart, smollm2
 from configs.base import why_unknown
+from launch.config.command_line import check_config
+from tests.launch.command_lines import outcomes
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
@@ -100,6 +104,34 @@ def test_commands_and_imports_of_a_page_name_modules(page):
   files = set(re.findall(rf"(?:{'|'.join(FOLDERS)})/[\w/.-]+\.\w+", text))
   missing |= {f for f in files - EXAMPLES if not (ROOT / f).exists()}
   assert not missing
+
+
+def commands(page: pathlib.Path) -> list[list[str]]:
+  """The words of a page's commands that take a config or ablation of ours."""
+  text = re.sub(r" *\\\n\s*", " ", page.read_text())
+  found = re.findall(r"^(?:    )?\S*python -m (launch\..*)$", text, re.M)
+  words = [shlex.split(line.split(" | ")[0], comments=True) for line in found]
+  return [
+    each
+    for each in words
+    if any(word.startswith(("--config=configs/", "--abl")) for word in each)
+  ]
+
+
+def test_commands_of_all_pages_start_in_an_empty_folder(tmp_path):
+  """Up to what they need: a model, chips, a server."""
+  lines = [line for page in PAGES for line in commands(page)]
+  assert len(lines) > 50
+  with contextlib.chdir(tmp_path):
+    for _, *words in lines:
+      check_config([word for word in words if word != "--config=..."])
+  some = [
+    [*line, "--only_check_args"]
+    for line in {line[0]: line for line in lines}.values()
+  ]
+  for line, (status, said) in zip(some, outcomes(some, tmp_path), strict=True):
+    assert status == 0, (line, said)
+  assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -26,7 +26,13 @@ from ml_collections import config_flags
 from agentrl_jax import logs
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.files import not_written
-from configs.base import why_unknown
+from configs.base import (
+  FLAG,
+  get_config,
+  near_keys,
+  shipped_file,
+  why_unknown,
+)
 from launch.processes.terminal import print_what_can_be_printed
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.
@@ -38,6 +44,10 @@ _DISK = (
   *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
 )
 _MOST = 1e12  # of the number of a flag
+_HELP = re.compile(r"-h|-\?|--?help(short|full|xml)?(=.*)?")
+_MISSING = re.compile(
+  r"flag --(\w+)=None: Flag --\w+ must have a value other than None\."
+)
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
@@ -47,7 +57,10 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
   """Returns the flag --config, of every command that asks for it."""
   holder: flags.FlagHolder[ml_collections.ConfigDict] = (
     config_flags.DEFINE_config_file(
-      "config", None, "The experiment: a file whose get_config() returns it."
+      "config",
+      None,
+      "The experiment: a file whose get_config() returns it, such as "
+      "configs/quickstart.py. `configs/` is found from any folder.",
     )
   )
   return holder
@@ -145,17 +158,38 @@ def parse(argv: Sequence[str]) -> list[str]:
   try:
     known = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
     if "config" in flags.FLAGS:
+      known = _located(["--help" if word == "-h" else word for word in known])
       check_config(known[1:])
-    left: list[str] = flags.FLAGS(list(argv))
+    left: list[str] = flags.FLAGS(known)
     _refuse_endless(flags.FLAGS)
+  except flags.UnrecognizedFlagError as error:
+    _refuse(f"{error}{_hint(error.flagname)}")
   except (flags.Error, ConfigError) as error:
-    _refuse(str(error))
+    _refuse(_MISSING.sub(_missing, str(error)))
+  except SystemExit as end:  # with absl, help is an error
+    sys.exit(0 if any(map(_HELP.fullmatch, argv)) else end.code)
   if len(left) > 1:
     _refuse(
       f"{' '.join(left[1:])} was found where flags are expected: write "
       "--name=value, and quote a value with spaces"
     )
   return left
+
+
+def _missing(match: re.Match[str]) -> str:
+  """Returns a sentence for a required flag that is not given."""
+  return f"--{match[1]} is missing. {flags.FLAGS[match[1]].help}"
+
+
+def _hint(name: str) -> str:
+  """Returns the keys of the config that an unknown flag may stand for."""
+  if "config" not in flags.FLAGS:
+    return ""
+  config = flags.FLAGS["config"].value or get_config()
+  if not why_unknown(name, config):
+    return f"; it is a key of the config: write {FLAG}{name}"
+  near = near_keys(name, name.rpartition(".")[2], config)
+  return f"; keys of the config are set by {FLAG}KEY=VALUE{near}"
 
 
 def _refuse_endless(given: flags.FlagValues) -> None:
@@ -178,12 +212,7 @@ def check_config(arguments: Sequence[str]) -> None:
   All wrong keys are named at once. Other exceptions of a config file pass
   through.
   """
-  named = [m[1] for m in map(_CONFIG.fullmatch, arguments) if m]
-  named += [
-    value
-    for flag, value in zip(arguments, arguments[1:], strict=False)
-    if flag in ("--config", "-config")
-  ]
+  named = [m[1] for m in map(_CONFIG.fullmatch, _joined(arguments)) if m]
   if not named:
     return
   config = _loaded(named[-1])
@@ -197,6 +226,28 @@ def check_config(arguments: Sequence[str]) -> None:
     raise ConfigError("; ".join(wrong))
 
 
+def _joined(arguments: Sequence[str]) -> list[str]:
+  """Returns the words with `--config FILE` as `--config=FILE`."""
+  words: list[str] = []
+  for word in arguments:
+    if words and words[-1] in ("--config", "-config"):
+      words[-1] += f"={word}"
+    else:
+      words.append(word)
+  return words
+
+
+def _located(arguments: Sequence[str]) -> list[str]:
+  """Returns the words with the place of the config's file in --config."""
+
+  words = _joined(arguments)
+  for n, word in enumerate(words):
+    if found := _CONFIG.fullmatch(word):
+      file, colon, argument = found[1].partition(":")
+      words[n] = f"--config={shipped_file(file)}{colon}{argument}"
+  return words
+
+
 def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
   """Returns the config of `--config=FILE` and overrides, as a command would.
 
@@ -204,7 +255,7 @@ def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
   """
   check_config(arguments)
   found = flags.FlagValues()
-  words = ["load_config", *arguments]
+  words = ["load_config", *_located(arguments)]
   config_flags.DEFINE_config_file("config", flag_values=found, sys_argv=words)
   try:
     found(words)
@@ -217,14 +268,15 @@ def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
 def _loaded(named: str) -> ml_collections.ConfigDict:
   """Loads the config of a file, or of `file:argument`."""
   file, colon, argument = named.partition(":")
-  path = pathlib.Path(file)
+  path = shipped_file(file)
   if not path.is_file():
-    others = [str(p) for p in sorted(path.parent.glob("[!_]*.py"))]
+    folder = shipped_file(path.parent)
+    others = [str(p) for p in sorted(folder.glob("[!_]*.py"))]
     raise ConfigError(
       f"--config={file} is no file{suggestion(file, others)}; name one whose "
       "get_config() returns the config, such as configs/quickstart.py"
     )
-  get_config = runpy.run_path(file).get("get_config")
+  get_config = runpy.run_path(str(path)).get("get_config")
   if get_config is None:
     raise ConfigError(
       f"--config={file} defines no get_config(): name a file that does, such "

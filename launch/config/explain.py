@@ -38,38 +38,46 @@ _CHOICES = re.compile(r"one of ([\w, ]+?)(?: \(did you mean|\.|$)")
 _UNITS = {"_s": "seconds", "_mb": "megabytes", "_tokens": "tokens"}
 
 
-def explain(key: str) -> str:
-  """Returns what is known of a key, or of all keys of a section.
+def explain(key: str, config: ml_collections.ConfigDict) -> str:
+  """Returns what is known of a config's key, or of all keys of a section.
 
   Raises `ConfigError` with similar names for a key that does not exist.
   """
-  config = base.get_config()
   if why := why_unknown(key, config):
     raise ConfigError(why)
   value: typing.Any = config
   for word in key.split("."):
     value = value[word]
   if isinstance(value, ml_collections.ConfigDict) and len(value):
-    return table(f"{key}.")
-  comment = comments()[key]
+    return table(config, f"{key}.")
+  comment, default = _comment(key, config), _defaults().get(key)
   lines = {
-    "default": repr(value),
+    "value": "" if value == default else repr(value),
+    "default": repr(default) if key in _defaults() else "",
     "unit": next((u for end, u in _UNITS.items() if key.endswith(end)), ""),
     "values": _values(key, value),
     "comment": comment.text,
     "set in": comment.place,
-    "read in": f"\n{'':10}".join(_readers(key)),
+    "read in": f"\n{'':10}".join(_readers(key, config)),
   }
   return "\n".join(
     [key, *(f"  {name:8}{text}" for name, text in lines.items() if text)]
   )
 
 
-def table(prefix: str = "") -> str:
-  """Returns a line for each key below a prefix: key, default, comment."""
+def table(config: ml_collections.ConfigDict, prefix: str = "") -> str:
+  """Returns a line for each key below a prefix: key, value, comment.
+
+  A `*` stands before a value that is not the default.
+  """
+  default = _defaults()
   rows = [
-    (key, f"{value!r:.30}", comments()[key].text.partition(". ")[0])
-    for key, value in flat_keys(base.get_config())
+    (
+      key,
+      f"{'* ' * (value != default.get(key, value))}{value!r:.30}",
+      _comment(key, config).text.partition(". ")[0],
+    )
+    for key, value in flat_keys(config)
     if key.startswith(prefix)
   ]
   widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
@@ -79,12 +87,30 @@ def table(prefix: str = "") -> str:
   )
 
 
+def _defaults() -> dict[str, typing.Any]:
+  return dict(flat_keys(base.get_config()))
+
+
 @dataclasses.dataclass(frozen=True)
 class Comment:
   """The comment of a key, or that of its section, and its file:line."""
 
   text: str  # "" if its name says all
   place: str
+
+
+def _comment(key: str, config: ml_collections.ConfigDict) -> Comment:
+  """Returns a key's comment; of an environment of one's own, its class."""
+  if known := comments().get(key):
+    return known
+  if ".options." in key:
+    return Comment(f"see {_target(key, config)}", "")
+  of_any = re.sub(r"^environments\.\w+", "environments.dbbench", key)
+  return comments().get(of_any, Comment("", ""))
+
+
+def _target(key: str, config: ml_collections.ConfigDict) -> str:
+  return str(config.environments[key.split(".")[1]].target)
 
 
 @functools.cache
@@ -193,19 +219,19 @@ def _values(key: str, default: object) -> str:
   if not isinstance(default, str):
     return ""
   config = base.get_config()
-  config.update_from_flattened_dict({key: "?"})
   try:
+    config.update_from_flattened_dict({key: "?"})
     read_settings(config)
-  except ConfigError as error:
+  except (ConfigError, KeyError) as error:  # of another config's environment
     if match := _CHOICES.search(str(error)):
       return match[1]
   return ""
 
 
-def _readers(key: str) -> list[str]:
+def _readers(key: str, config: ml_collections.ConfigDict) -> list[str]:
   """Returns file:line of the code that reads a key, the first dozen."""
   section, _, name = key.rpartition(".")
-  owner = _class_of(section)
+  owner = _class_of(section, config)
   paths = [p for top in _SEARCHED for p in sorted((_ROOT / top).rglob("*.py"))]
   found = []
   for path in paths:
@@ -241,12 +267,11 @@ def _lines(
     yield from _lines(child, section, name, anywhere=anywhere)
 
 
-def _class_of(section: str) -> str | None:
+def _class_of(section: str, config: ml_collections.ConfigDict) -> str | None:
   """Returns the name of the class that a section's keys are arguments of."""
   words = section.split(".")
   if words[0] == "environments" and words[-1] == "options":
-    target = base.get_config().environments[words[1]].target
-    return str(target.partition(":")[2])
+    return _target(section, config).partition(":")[2]
   classes = typing.get_type_hints(Settings)
   classes |= {
     "containers": ContainerSpec,

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
+import shutil
 from collections.abc import Iterator
 
 import ml_collections
@@ -53,17 +54,21 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
 
   Joins the other learner processes, locks the run's folder (process 0) and
   defers SIGINT and SIGTERM, until the context is left. Raises `ConfigError`
-  before anything is compiled or started, if the config cannot work.
+  before anything is compiled or started, if the config cannot work. A start
+  that is refused before a stage has finished leaves no folder.
   """
   root = pathlib.Path(config.workdir) / config.name
+  made = [path for path in (root, *root.parents) if not path.exists()]
   given, config = config, located(config, root)
   settings = with_teacher(read_settings(config))
   logs.about_process({"agentrl.run": config.name})
   refuse_absent(settings.policy_slots)
-  with joined(settings.processes) as processes:
+  with joined(settings.processes) as processes, contextlib.ExitStack() as stack:
     # Process 0 chooses the folder of checkpoints for all.
     directory = config.checkpoint.directory
     folder = RunDirectory(root, directory if processes.leads else "")
+    if processes.leads:
+      stack.enter_context(_removed_if_refused(folder, made))
     _require_one_model(config.pretrained.path, processes)
     if directory:
       place = processes.share_json(
@@ -72,20 +77,35 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
       folder.checkpoints_root = epath.Path(place)
     try_loss(settings.loss)
     try_advantage(settings.advantage)
-    with contextlib.ExitStack() as stack:
-      stack.enter_context(compile_cache(folder.root, config.compile_cache))
-      mesh = sharding.make_mesh(settings.mesh, slices=settings.slices)
-      _try_layouts(settings)
-      policy = Policy(settings.model, settings.compute, mesh, settings.lora)
-      connect_devices(mesh, processes)
-      interrupts = stack.enter_context(
-        listen(processes, settings.checkpoint.grace_s, folder.newest)
-      )
-      if processes.leads:
-        stack.enter_context(folder.held())
-      yield RunContext(
-        given, config, settings, policy, folder, processes, interrupts
-      )
+    stack.enter_context(compile_cache(folder.root, config.compile_cache))
+    mesh = sharding.make_mesh(settings.mesh, slices=settings.slices)
+    _try_layouts(settings)
+    policy = Policy(settings.model, settings.compute, mesh, settings.lora)
+    connect_devices(mesh, processes)
+    interrupts = stack.enter_context(
+      listen(processes, settings.checkpoint.grace_s, folder.newest)
+    )
+    if processes.leads:
+      stack.enter_context(folder.held())
+    yield RunContext(
+      given, config, settings, policy, folder, processes, interrupts
+    )
+
+
+@contextlib.contextmanager
+def _removed_if_refused(
+  folder: RunDirectory, made: list[pathlib.Path]
+) -> Iterator[None]:
+  """Removes what this start has `made` for a run that it then refuses."""
+  try:
+    yield
+  except ConfigError:
+    if made and not folder.is_begun():
+      shutil.rmtree(folder.root)
+      for path in made[1:]:
+        with contextlib.suppress(OSError):  # another run has begun there
+          path.rmdir()
+    raise
 
 
 def _require_one_model(folder: str, processes: Processes) -> None:

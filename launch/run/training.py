@@ -56,6 +56,7 @@ from launch.run.trackers import tracked
 from launch.run.warm_start import STAGE as WARM_START
 from launch.run.warm_start import warm_start
 from launch.serving import remote
+from launch.serving.agents import require_startable
 from launch.serving.service import serve_run
 from launch.storage.load_params import first_params, fresh_params, load_params
 from launch.storage.run_directory import RUN
@@ -90,11 +91,12 @@ def _require_learning(config: ml_collections.ConfigDict) -> None:
     )
 
 
-def _require_experts(
+def _require_players(
   context: RunContext, environments: Mapping[str, Environment]
 ) -> None:
-  """Refuses a warm start on demonstrations that nobody can give."""
+  """Refuses agents that cannot start, and a warm start without experts."""
   settings = context.settings
+  require_startable(settings)
   if not settings.warm_start_epochs or context.config.warm_start.chats:
     return
   if missing := without_expert(environments, "train"):
@@ -153,7 +155,7 @@ def _run_stages(context: RunContext) -> ChatCodec:
     stack.enter_context(traced(folder.root, context.config.name, share=share))
     # Not before the environments have taken their options and mistakes: a
     # config that is refused must not be the one that the run is held to.
-    _require_experts(context, environments)
+    _require_players(context, environments)
     tasks_during(settings, environments)
     folder.keep_config(context.given)
     if not folder.is_done(RUN):

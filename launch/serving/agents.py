@@ -9,11 +9,15 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import shlex
+import shutil
+import socket
 from collections.abc import AsyncIterator, Callable
 
 from agentrl_jax.controller.cross_policy import NEVER
 from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.http_requests import cannot_listen
 from agentrl_jax.rollout.drivers.driver import Driver
 from agentrl_jax.rollout.openai.episodes.episode import (
   EpisodeRules,
@@ -33,6 +37,24 @@ from launch.serving.service import Service
 
 CONSOLE = plain_console(soft_wrap=True)
 LOG = "agent_program.log"
+_FLAGS = "--config.agents.port (0 is any free one) or --config.agents.host"
+
+
+def require_startable(settings: Settings) -> None:
+  """Refuses, before the first stage, a port in use and a program not here."""
+  agents = settings.agents
+  if agents.port > 0:
+    family = socket.AF_INET6 if ":" in agents.host else socket.AF_INET
+    try:
+      socket.create_server((agents.host, agents.port), family=family).close()
+    except OSError as error:
+      raise cannot_listen(agents.host, agents.port, _FLAGS, error) from error
+  command = shlex.split(agents.program)[:1]
+  if command and shutil.which(command[0]) is None:
+    raise ConfigError(
+      f"agents.program={agents.program!r} cannot be started: there is no "
+      f"program {command[0]!r} here. Give one of this machine's"
+    )
 
 
 class AgentServer:
@@ -91,7 +113,7 @@ class AgentServer:
       slots=None if driver is None else functools.partial(_slots, driver),
       is_final=driver is not None,
     )
-    async with listening(api, agents.host, agents.port) as port:
+    async with listening(api, agents.host, agents.port, _FLAGS) as port:
       url = f"http://{agents.host}:{port}/v1"
       CONSOLE.print(f"agents play {self._names.name} at {url}")
       try:

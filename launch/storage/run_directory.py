@@ -36,6 +36,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole, writing
 from configs.base import flat_keys
 from launch.config.chat import files_of
+from launch.storage.config_paths import FILE as PATHS
 from launch.storage.config_paths import (
   MODEL,
   keep_paths,
@@ -69,6 +70,11 @@ MAY_CHANGE = (
   "environments.*.place.controller",
   "environments.*.place.token_file",
   "environments.*.place.worker",
+  "environments.*.options.token_file",
+  "environments.*.options.url",
+  "agents.host",
+  "agents.port",
+  "agents.token_file",
 )
 
 
@@ -222,13 +228,14 @@ class RunDirectory:
   def keep_config(self, config: ml_collections.ConfigDict) -> None:
     """Writes the config; refuses to continue a run that had another.
 
-    A run may be given more updates than it had: its RL goes on, and what was
-    evaluated after the fewer is moved to `earlier/<updates>`.
+    A start that finished no stage holds the name to nothing. A run may be given
+    more updates than it had: its RL goes on, and what was evaluated after the
+    fewer is moved to `earlier/<updates>`.
     """
     _keep_checkpoints(self.root)
     path = self.root / CONFIG
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
-    if path.exists():
+    if path.exists() and self.is_begun():
       filed = read_config(path)
       changed = changed_settings(path, config)
       is_longer = list(changed) == [STEPS] and _may_be_longer(filed, config)
@@ -248,8 +255,16 @@ class RunDirectory:
           filed | {"pretrained": config.pretrained.to_dict()}, sort_keys=True
         )
     else:
+      stale = (self.root / PATHS, self.first_prompts, *files_of(self.root))
+      for file in stale:
+        file.unlink(missing_ok=True)
       keep_paths(config, self.root)
     write_whole(path, text)
+
+  def is_begun(self) -> bool:
+    """True if a stage has finished, or left a checkpoint."""
+    steps = self.newest_step("rl") or self.newest_step("warm_start")
+    return bool(steps) or any((self.root / "done").glob("*.json"))
 
   def _reopen(self, steps: int) -> None:
     """Moves the ends of a run that had `steps` updates out of the way.

@@ -21,6 +21,7 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import reading, write_whole
+from configs.base import shipped_file
 from configs.experiment import ExperimentPlan
 from launch.storage.shared_stages import hash_of, shared_keys
 
@@ -137,14 +138,15 @@ def make_plan(
 
 def _read_ablation(ablation: str) -> dict[str, Any]:
   """Returns what the file defines; its ARMS can be run."""
-  path = pathlib.Path(ablation)
+  path = shipped_file(ablation)
   if not path.is_file():
-    others = [str(p) for p in sorted(path.parent.glob("[!_]*.py"))]
+    folder = shipped_file(path.parent)
+    others = [str(p) for p in sorted(folder.glob("[!_]*.py"))]
     raise ConfigError(
       f"--ablation={ablation} is no file{suggestion(ablation, others)}; name "
       "one with ARMS, such as configs/ablations/agentrl.py"
     )
-  contents = runpy.run_path(ablation)
+  contents = runpy.run_path(str(path))
   arms = contents.get("ARMS")
   if not isinstance(arms, Mapping) or not arms:
     raise ConfigError(

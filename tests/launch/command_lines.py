@@ -23,11 +23,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 DEADLINE_S = 250
 
 
-def outcomes(lines: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
-  """The exit status of each command line, and all that it said."""
+def outcomes(
+  lines: Sequence[Sequence[str]], folder: pathlib.Path = ROOT
+) -> list[tuple[int, str]]:
+  """The exit status of each command line in a folder, and all that it said."""
   done = subprocess.run(
     [sys.executable, "-m", "tests.launch.command_lines", json.dumps(lines)],
-    cwd=ROOT,
+    cwd=folder,
+    env=os.environ | {"PYTHONPATH": str(ROOT)},
     capture_output=True,
     text=True,
     timeout=DEADLINE_S,

@@ -9,6 +9,7 @@ import json
 import pathlib
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,13 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import read_metrics
-from configs import environments
+from configs import environments, finetune
 from launch.run.training import train
 from tests import programs
 from tests.clocks import wait_until
 from tests.launch import tiny
+from tests.launch.export_test import write_model
+from tests.launch.run.finetune_test import SMALL as SMALL_MODEL
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 8
@@ -222,13 +225,36 @@ def _num_tasks(evaluation) -> int:
 
 def test_a_warm_start_without_an_expert_is_refused(tmp_path):
   config = tiny.get_config()
-  config.workdir = str(tmp_path)
   config.environments.arithmetic = environments.entry(
     "tests.controller.player_test:Untaught"
   )
+  config.workdir = str(tmp_path / "runs")
   with pytest.raises(ConfigError, match="arithmetic has no expert, and"):
     train(config)
-  assert not list(tmp_path.rglob("config.yaml"))
+  assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("what", ["port", "program", "template"])
+def test_a_refused_start_leaves_nothing(tmp_path, what):
+  """So that the advised change is not refused in turn."""
+  write_model(tmp_path / "model")
+  config = finetune.get_config(str(tmp_path / "model"))
+  small = {k: v for k, v in SMALL_MODEL.items() if "options" not in k}
+  config.update_from_flattened_dict(small | {"workdir": str(tmp_path / "runs")})
+  with socket.create_server(("127.0.0.1", 0)) as taken:
+    if what == "port":
+      config.agents.port = taken.getsockname()[1]
+      why = "choose another --config.agents.port"
+    elif what == "program":
+      config.agents.update(port=0, program="no-such-program {url}")
+      why = "no program 'no-such-program'"
+    else:
+      path = tmp_path / "model/tokenizer_config.json"
+      path.write_text(json.dumps({"chat_template": "{% if %}"}))
+      why = "template"
+    with pytest.raises(ConfigError, match=why):
+      train(config)
+  assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 class CommandLineTest(absltest.TestCase):

@@ -254,7 +254,7 @@ class _StreamingResponse:
 
 @contextlib.asynccontextmanager
 async def listening(
-  api: RolloutApi, host: str, port: int
+  api: RolloutApi, host: str, port: int, flags: str = "--port or --host"
 ) -> AsyncIterator[int]:
   """Serves within the context; yields the port, a free one for port 0."""
   runner = web.AppRunner(
@@ -264,7 +264,7 @@ async def listening(
   )
   await runner.setup()
   try:
-    yield await listen(runner, host, port, flag="--host", backlog=_BACKLOG)
+    yield await listen(runner, host, port, flags=flags, backlog=_BACKLOG)
   finally:
     await runner.cleanup()
 

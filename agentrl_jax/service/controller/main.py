@@ -122,7 +122,9 @@ async def serve(
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    port = await listen(runner, config.bind, config.port, flag="--bind")
+    port = await listen(
+      runner, config.bind, config.port, flags="--port or --bind"
+    )
     stack.callback(dispatcher.stop)  # before requests are cut off
     yield Addresses(f"http://{config.bind}:{port}/api", grpc_address)
 

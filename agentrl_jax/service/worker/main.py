@@ -131,7 +131,9 @@ async def serve(
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    port = await listen(runner, config.bind, config.port, flag="--bind")
+    port = await listen(
+      runner, config.bind, config.port, flags="--port or --bind"
+    )
     if controller is not None:
       announcement = {
         "name": config.name or environment.name,

@@ -61,6 +61,8 @@ def _cases(commands: Sequence[str]) -> dict[tuple[str, str], list[str]]:
   return cases | {
     ("launch.train", "file"): [*train, "--config=configs/quikstart.py"],
     ("launch.train", "no file"): train,
+    ("launch.train", "bare key"): [*train, QUICKSTART, "--train.steps=5"],
+    ("launch.train", "bare name"): [*train, QUICKSTART, "--steps=5"],
     ("launch.train", "needless arm"): [*train, f"{QUICKSTART}:fast"],
     ("launch.train", "type"): [
       *train,
@@ -134,12 +136,24 @@ class CommandLineTest(Refusals):
     ("launch.export", "stage", "--stage=rll", "rl|warm_start"),
     ("launch.train", "word", "seed=1 was found where flags are expected"),
     ("launch.train", "file", "did you mean configs/quickstart.py"),
-    ("launch.train", "no file", "--config"),
+    ("launch.train", "no file", "--config is missing", "configs/quickstart.py"),
+    ("launch.train", "bare key", "write --config.train.steps"),
+    ("launch.train", "bare name", "--config.KEY=VALUE", "mean train.steps?"),
     ("launch.train", "needless arm", "takes nothing after a colon", "'fast'"),
     ("launch.train", "type", "--config.train.steps=many", "int"),
   )
   def test_others(self, name, what, *words):
     self.assert_refused(name, what, *words)
+
+
+class HelpTest(absltest.TestCase):
+  def test_help_is_no_error(self):
+    names = (*COMMANDS, *WITHOUT_CONFIG, "launch.config")
+    lines = [*([name, "--help"] for name in names), ["launch.train", "-h"]]
+    for line, (status, said) in zip(lines, outcomes(lines), strict=True):
+      with self.subTest(line):
+        self.assertEqual(status, 0, said)
+        self.assertRegex(said, "(?i)usage|flags:")
 
 
 class ErrorsOfTasksTest(parameterized.TestCase):

@@ -7,7 +7,7 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from configs import base
+from configs import base, finetune
 from configs.base import flat_keys
 from launch.config import explain
 
@@ -47,7 +47,7 @@ class ExplainTest(parameterized.TestCase):
     ("environments.dbbench.options.server", "host:port of a MariaDB"),
   )
   def test_says(self, key, *texts):
-    said = explain.explain(key)
+    said = explain.explain(key, base.get_config())
     for text in texts:
       self.assertIn(text, said)
 
@@ -57,20 +57,32 @@ class ExplainTest(parameterized.TestCase):
     ("warm_start.epochs", "launch/config/settings.py"),
   )
   def test_names_the_lines_that_read_a_key(self, key, file):
-    said = explain.explain(key)
+    said = explain.explain(key, base.get_config())
     place = re.search(rf"{file}:\d+", said)
     assert place is not None, said
     self.assertIn(f".{key.rpartition('.')[2]}", line_of(place[0]))
 
   def test_a_section_is_a_line_for_each_key(self):
-    lines = explain.explain("queue").splitlines()
+    lines = explain.explain("queue", base.get_config()).splitlines()
     self.assertLen(lines, len(base.get_config().queue))
     self.assertTrue(all(line.startswith("queue.") for line in lines))
     self.assertLen(
-      explain.table().splitlines(), len([*flat_keys(base.get_config())])
+      explain.table(base.get_config()).splitlines(),
+      len([*flat_keys(base.get_config())]),
     )
+
+  def test_a_config_has_its_own_keys_and_values(self):
+    config = finetune.get_config("folder")
+    said = explain.explain("train.steps", config)
+    self.assertRegex(said, r"value +200\n +default +\d+\n")
+    lines = explain.table(config, "environments.questions.options.")
+    self.assertRegex(lines, r"max_turns +1 .*questions:Questions")
+    lines = explain.table(config, "train.")
+    self.assertRegex(lines, r"train.steps +\* 200 ")
+    self.assertRegex(lines, r"train.step_timeout_s +\d")
+    explain.explain("environments.questions.options.source", config)
 
   @pytest.mark.smoke
   def test_a_key_that_is_not_there(self):
     with self.assertRaisesRegex(ConfigError, r"did you mean loss\.clip_high"):
-      explain.explain("loss.clip_hihg")
+      explain.explain("loss.clip_hihg", base.get_config())

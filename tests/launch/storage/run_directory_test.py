@@ -71,11 +71,36 @@ class RunDirectoryTest(absltest.TestCase):
       pass
     self.assertEqual(list(run.seconds()), ["rl"])
 
+  def begin(self, config):
+    self.run_directory.keep_config(config)
+    with self.run_directory.stage("tokenizer"):
+      pass
+
+  def test_a_start_that_finished_nothing_binds_nobody(self):
+    config = base.get_config()
+    self.run_directory.keep_config(config)
+    stale = (self.run_directory.first_prompts, self.run_directory.tokenizer)
+    for path in stale:
+      path.write_text("{}")
+    stage = self.run_directory.stage("tokenizer")
+    with self.assertRaises(ZeroDivisionError), stage:
+      raise ZeroDivisionError
+    config.loss.clip_high = 0.3
+    self.run_directory.keep_config(config)
+    self.assertIn("clip_high: 0.3", (self.root / "config.yaml").read_text())
+    self.assertFalse(any(path.exists() for path in stale))
+    (self.root / "rl/10").mkdir(parents=True)  # as if updates had been saved
+    config.loss.clip_high = 0.2
+    with self.assertRaisesRegex(ConfigError, "loss.clip_high was 0.3"):
+      self.run_directory.keep_config(config)
+
   def test_a_controller_at_another_address_is_the_same_run(self):
     config = base.get_config()
     config.environments.dbbench.place.controller = "http://10.0.0.2:5020/api"
-    self.run_directory.keep_config(config)
+    config.agents.port = 7200
+    self.begin(config)
     config.environments.dbbench.place.controller = "http://10.0.0.3:5020/api"
+    config.agents.update(host="0.0.0.0", port=7201)
     config.environments.webshop.place.worker = "http://10.0.0.3:5021/api"
     config.environments.webshop.place.token_file = "env:TOKEN"
     RunDirectory(self.root).keep_config(config)
@@ -90,7 +115,7 @@ class RunDirectoryTest(absltest.TestCase):
 
   def test_other_settings_are_refused_by_key(self):
     config = base.get_config()
-    self.run_directory.keep_config(config)
+    self.begin(config)
     self.run_directory.keep_config(base.get_config())
     config.loss.clip_high = 0.3
     config.checkpoint.resume_step = 5  # may change
@@ -124,7 +149,7 @@ class RunDirectoryTest(absltest.TestCase):
   def test_more_updates_would_change_a_decay_of_the_learning_rate(self):
     config = base.get_config()
     config.optimizer.final_lr_ratio = 0.1
-    self.run_directory.keep_config(config)
+    self.begin(config)
     config.train.steps += 1
     with self.assertRaisesRegex(ConfigError, "train.steps was "):
       RunDirectory(self.root).keep_config(config)

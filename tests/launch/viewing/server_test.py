@@ -21,7 +21,7 @@ async def served(root: pathlib.Path, port: int = 0) -> AsyncIterator[str]:
   runner = web.AppRunner(application(Viewer(root), _HOST), access_log=None)
   await runner.setup()
   try:
-    port = await listen(runner, _HOST, port, flag="--port")
+    port = await listen(runner, _HOST, port, flags="--port")
     yield f"http://{_HOST}:{port}"
   finally:
     await runner.cleanup()
