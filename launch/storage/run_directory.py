@@ -235,31 +235,48 @@ class RunDirectory:
     _keep_checkpoints(self.root)
     path = self.root / CONFIG
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
-    if path.exists() and self.is_begun():
-      filed = read_config(path)
-      changed = changed_settings(path, config)
-      is_longer = list(changed) == [STEPS] and _may_be_longer(filed, config)
-      if changed and not is_longer:
-        raise ConfigError(
-          f"{self.root} holds a run with other settings: "
-          f"{describe(changed)}. Set them back, choose another "
-          "--config.name, or remove the folder to start again"
-        )
-      # Raises before anything is changed, if the model is another.
-      keep_paths(config, self.root)
-      if is_longer:
-        self._reopen(int(filed["train"]["steps"]))
+    if path.exists():
+      try:
+        filed, is_longer = self._continued(config)
+      except ConfigError:
+        if self.is_begun():
+          raise
+        for file in (path, self.root / PATHS, *files_of(self.root)):
+          file.unlink(missing_ok=True)
+        self.first_prompts.unlink(missing_ok=True)
+        keep_paths(config, self.root)
       else:
-        # A model that was moved is found there by commands about the run.
-        text = yaml.safe_dump(
-          filed | {"pretrained": config.pretrained.to_dict()}, sort_keys=True
-        )
+        if is_longer:
+          self._reopen(int(filed["train"]["steps"]))
+        else:
+          # A model that was moved is found there by commands about the run.
+          text = yaml.safe_dump(
+            filed | {"pretrained": config.pretrained.to_dict()}, sort_keys=True
+          )
     else:
-      stale = (self.root / PATHS, self.first_prompts, *files_of(self.root))
-      for file in stale:
-        file.unlink(missing_ok=True)
       keep_paths(config, self.root)
     write_whole(path, text)
+
+  def _continued(
+    self, config: ml_collections.ConfigDict
+  ) -> tuple[dict[str, Any], bool]:
+    """Returns the run's settings, and whether `config` only has more updates.
+
+    Raises `ConfigError` for other settings, or another model.
+    """
+    path = self.root / CONFIG
+    filed = read_config(path)
+    changed = changed_settings(path, config)
+    is_longer = list(changed) == [STEPS] and _may_be_longer(filed, config)
+    if changed and not is_longer:
+      raise ConfigError(
+        f"{self.root} holds a run with other settings: "
+        f"{describe(changed)}. Set them back, choose another "
+        "--config.name, or remove the folder to start again"
+      )
+    # Raises before anything is changed, if the model is another.
+    keep_paths(config, self.root)
+    return filed, is_longer
 
   def is_begun(self) -> bool:
     """True if a stage has finished, or left a checkpoint."""

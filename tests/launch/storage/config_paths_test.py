@@ -128,6 +128,8 @@ def test_another_text_for_the_same_file_is_no_other_setting(here):
   run = RunDirectory(here / "run", "")
   key = "environments.dbbench.options.source"
   run.keep_config(a_config(**{key: "small"}))
+  with run.stage("tokenizer"):
+    pass
   run.keep_config(a_config(**{key: f"{here}/small"}))
   with pytest.raises(ConfigError, match=f"{key} was 'small' and is 'other'"):
     run.keep_config(a_config(**{key: "other"}))
@@ -136,6 +138,8 @@ def test_another_text_for_the_same_file_is_no_other_setting(here):
 def test_another_model_under_the_same_path_is_refused(here):
   run = RunDirectory(here / "run", "")
   run.keep_config(a_config())
+  with run.stage("tokenizer"):
+    pass
   write_model(here / "small", 2.0)
   with pytest.raises(
     ConfigError, match="holds another model than the one that"
