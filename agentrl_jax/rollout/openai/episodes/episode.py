@@ -98,10 +98,7 @@ class Verdict:
   metrics: Mapping[str, float]
   role_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
   error: str = ""  # of the agent, if it could not go on
-
-
-# Of an agent that could not go on after an answer of the policy that was cut.
-AFTER_CUT = Verdict(0.0, Status.AGENT_CONTEXT_LIMIT, {})
+  is_agents: bool = True  # False: the agent gave up at a limit of the policy
 
 
 class EpisodeCall(CallContext):
@@ -148,6 +145,11 @@ class EpisodeCall(CallContext):
     most = min(rules.max_tokens, self.limits.context)
     left = most - len(prompt)
     if left < 1:
+      self._episode.meet(
+        self,
+        Status.AGENT_CONTEXT_LIMIT,
+        f", and the last prompt of {len(prompt)} tokens was too long",
+      )
       raise PromptTooLong(
         f"{len(prompt)} tokens stand before the answer, and an episode has "
         f"{most}: end it, as {Status.AGENT_CONTEXT_LIMIT.value!r}, or go on "
@@ -291,10 +293,10 @@ class Episode:
     self._calls: list[EpisodeCall] = []  # that are being answered
     self._numbers: set[int] = set()  # of the calls that were answered
     self._all_drawn = draw.is_drawn  # the policy slots of the turns so far
-    # Calls that were being answered when an answer was cut, and its length;
-    # none once a later call is answered: the agent went on.
-    self._beside_cut: set[EpisodeCall] = set()
-    self._num_before_cut = 0
+    # The limit that the policy met, until a call that was made later is
+    # answered to its end: the agent went on.
+    self.limit, self._limit_met = Status.RUNNING, ""
+    self._beside: set[EpisodeCall] = set()  # calls at the time
     self.num_dropping = 0  # calls that left out thoughts of earlier answers
     self._last_call = asyncio.get_running_loop().time()
     self._lock = threading.Lock()  # calls are read in threads
@@ -309,22 +311,17 @@ class Episode:
     """Number of lines that have an answer."""
     return len(self._lines.all)
 
-  @property
-  def ends_in_cut(self) -> bool:
-    """True if the agent has had no answer since one that was cut."""
-    return bool(self._beside_cut)
-
   def described(self) -> str:
     """Describes the last answer, for messages about the episode's end."""
-    if not self.ends_in_cut:
-      whole = ", the last one to its end" if self.num_turns else ""
-      return f"{self.num_turns} calls were answered{whole}"
-    return (
-      f"the last of {self.num_turns} answers was cut after "
-      f"{self._num_before_cut} tokens (episode.max_answer_tokens="
-      f"{self.rules.max_answer_tokens}, episode.max_tokens="
-      f"{self.rules.max_tokens}, or fewer if the call asked for fewer)"
-    )
+    return f"{self.num_turns} calls were answered{self._limit_met}"
+
+  def meet(self, call: EpisodeCall, limit: Status, what: str = "") -> None:
+    """Notes that a call met a limit of the policy; RUNNING: it met none."""
+    if limit is not Status.RUNNING:
+      self._beside = {call, *self._calls}
+    elif call in self._beside:
+      return
+    self.limit, self._limit_met = limit, what
 
   @property
   def roles(self) -> set[str]:
@@ -426,14 +423,17 @@ class Episode:
       self._lines.add(line, keys[-1] if keys else b"", choice.ended_by)
       self._numbers.add(call.number)
       self._all_drawn &= not call.is_named
-      self._note_end(call, choice)
-
-  def _note_end(self, call: EpisodeCall, choice: Choice) -> None:
-    if choice.finish_reason == "length":
-      self._beside_cut = {call, *self._calls}
-      self._num_before_cut = choice.num_sampled
-    elif call not in self._beside_cut:
-      self._beside_cut = set()
+      if choice.finish_reason == "stop":
+        self.meet(call, Status.RUNNING)
+        return
+      self.meet(
+        call,
+        Status.AGENT_CONTEXT_LIMIT,
+        f", and the last answer was cut after {choice.num_sampled} tokens "
+        f"(episode.max_answer_tokens={self.rules.max_answer_tokens}, "
+        f"episode.max_tokens={self.rules.max_tokens}, or what the call asked "
+        "for)",
+      )
 
   def trajectory(self, verdict: Verdict, fault: str = "") -> Trajectory:
     """Returns the record, after a check of every token."""
@@ -468,6 +468,7 @@ class Episode:
     taken = self._numbers | {other.number for other in others}
     status = status_after(len(taken - {-1}), self.rules.max_turns)
     if status is not Status.RUNNING:
+      self.meet(call, status, ", as many as an episode has")
       raise conflict(
         f"episode {self.id} has had its {self.rules.max_turns} answers: end "
         f"it, as {status.value!r}",

@@ -31,7 +31,6 @@ from agentrl_jax.data.records import (
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episodes.episode import (
-  AFTER_CUT,
   ID_PREFIX,
   Episode,
   EpisodeRules,
@@ -74,9 +73,9 @@ class Episodes:
   how an episode of a task that begins now draws its policy slots; `last_lines`
   what the agents' program wrote last, if its output is known.
 
-  An agent that gives up, or makes no further call, after an answer that was cut
-  does so by the policy's doing: its episode is scored. A policy would else
-  learn to be cut where it expects a low reward.
+  An agent that gives up, or makes no further call, where the policy has met a
+  limit does so by the policy's doing: its episode is scored. A policy would
+  else learn to be cut where it expects a low reward.
   """
 
   def __init__(
@@ -180,9 +179,7 @@ class Episodes:
     """Ends an episode; the same verdict may come twice. Returns its status."""
     gave_up = verdict.status is Status.CANCELLED
     ended = self._ended.get(id)
-    if ended is not None and (
-      ended == verdict or (gave_up and ended is AFTER_CUT)
-    ):
+    if ended and (ended == verdict or (gave_up and not ended.is_agents)):
       return ended.status
     episode = self.get(id)
     episode.require_idle()
@@ -197,8 +194,8 @@ class Episodes:
     if not verdict.status.is_policys_doing:
       said = repr(verdict.error) if verdict.error else "no `error`"
       fault = self._described(episode, f"its agent gave {said}")
-      if gave_up and episode.ends_in_cut:
-        verdict, fault = self._after_cut(fault), ""
+      if gave_up and _is_at_limit(episode):
+        verdict, fault = self._at_limit(episode, fault), ""
     episode.verdict = verdict
     episode.outcome.set_result(episode.trajectory(verdict, fault))
     self.counts["finished"] += 1
@@ -223,8 +220,8 @@ class Episodes:
       self.counts["abandoned"] += 1
       idle = f"agents.idle_timeout_s={self._rules.idle_timeout_s:g} s"
       fault = self._described(episode, f"its agent made no call for {idle}")
-      if episode.ends_in_cut:
-        verdict = episode.verdict = self._after_cut(fault)
+      if _is_at_limit(episode):
+        verdict = episode.verdict = self._at_limit(episode, fault)
         episode.outcome.set_result(episode.trajectory(verdict))
       else:
         episode.outcome.set_exception(EnvironmentFault(fault))
@@ -239,17 +236,17 @@ class Episodes:
       f"{why}; {episode.described()}{lines or '; look at its log'}"
     )
 
-  def _after_cut(self, described: str) -> Verdict:
+  def _at_limit(self, episode: Episode, described: str) -> Verdict:
     self.counts["cut"] += 1
     if self.counts["cut"] == 1:
       _log.warning(
-        "%s\nIt is scored as %r, as are all further ones (agents/cut): raise "
-        "episode.max_answer_tokens, or let the agent catch its library's error "
-        "and end the episode with a reward",
+        "%s\nIt is scored as %r, and so are all like it (agents/cut): raise "
+        "the limit, or let the agent catch its library's error and end the "
+        "episode with a reward",
         described,
-        AFTER_CUT.status.value,
+        episode.limit.value,
       )
-    return AFTER_CUT
+    return Verdict(0.0, episode.limit, {}, is_agents=False)
 
   def _end(self, episode: Episode) -> None:
     if self._played.pop(episode.id, None) is None:
@@ -257,6 +254,10 @@ class Episodes:
     self._ended[episode.id] = episode.verdict
     if len(self._ended) > _MAX_ENDED:
       self._ended.popitem(last=False)
+
+
+def _is_at_limit(episode: Episode) -> bool:
+  return bool(episode.num_turns) and episode.limit is not Status.RUNNING
 
 
 def _require_roles(episode: Episode, given: Mapping[str, float]) -> None:

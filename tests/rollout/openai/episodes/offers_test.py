@@ -294,57 +294,58 @@ class EpisodeEndsTest(Playing):
     status, reply = await self.post(f"episodes/{id}", reward=1)
     self.assertEqual((status, reply["error"]["code"]), (410, "episode_ended"))
 
-  async def test_giving_up_after_a_cut_answer_is_the_policy_s_doing(self):
+  async def test_giving_up_at_a_limit_is_the_policy_s_doing(self):
     """Else it would learn to be cut where it expects a low reward."""
-    cut, whole = "the answer " * 9, "three<|end|>"
-    for says, status, expected in (
-      ([cut], "cancelled", Status.AGENT_CONTEXT_LIMIT),
-      ([whole, cut], "cancelled", Status.AGENT_CONTEXT_LIMIT),
-      ([cut, whole], "cancelled", Status.CANCELLED),  # the agent went on
-      ([whole], "cancelled", Status.CANCELLED),
-      ([], "cancelled", Status.CANCELLED),
-      ([cut], "task error", Status.TASK_ERROR),  # the agent names the culprit
-      ([cut], "completed", Status.COMPLETED),
-      ([cut], None, Status.AGENT_CONTEXT_LIMIT),  # it is gone
+    cut, whole, long = "the answer " * 9, "three<|end|>", "x" * 500
+    blamed, spared = Status.AGENT_CONTEXT_LIMIT, Status.CANCELLED
+    for says, refused, status, expected in (
+      ([cut], "", spared, blamed),
+      ([whole, cut], "", spared, blamed),
+      ([cut, whole], "", spared, spared),  # the agent went on
+      ([whole], "", spared, spared),
+      ([whole], long, spared, blamed),
+      ([], long, spared, spared),  # the task's own text is too long
+      ([whole] * 3, "4", spared, Status.TASK_LIMIT_REACHED),
+      ([cut], "", Status.TASK_ERROR, Status.TASK_ERROR),  # it names the culprit
+      ([cut], "", Status.COMPLETED, Status.COMPLETED),
+      ([cut], "", None, blamed),  # it is gone
     ):
-      with self.subTest(says=says, status=status):
+      with self.subTest(says=says, refused=refused[:1], status=status):
         scripted = talking.Scripted()
         scripted.says = list(says)
-        await self.serve(generator=scripted, rules=dict(max_lines=2))
+        rules = dict(max_lines=4, max_turns=3)
+        await self.serve(generator=scripted, rules=rules)
         playing, id, client = await self.begin()
         for n in range(len(says)):
           await self.say(client, [ASKED] * (n + 1))
+        if refused:
+          await self.refused(client, [{"role": "user", "content": refused}])
         if status is None:
           await Clock().forward(601.0)
-        else:
-          for _ in range(2):  # the answer to the first may have been lost
-            body = dict(reward=1, status=status, error="too long")
-            actual = await self.post(f"episodes/{id}", **body)
-            self.assertEqual(
-              (actual[0], actual[1]["status"]), (200, expected.value)
-            )
+        for _ in range(2 * bool(status)):  # the answer may have been lost
+          body = dict(reward=1, status=status.value, error="too long")
+          _, reply = await self.post(f"episodes/{id}", **body)
+          self.assertEqual(reply["status"], expected.value)
         played = await playing
-        self.assertIs(played.status, expected)
-        self.assertEqual(len(played.turns), len(says))
         self.assertEqual(
-          played.reward, expected is not Status.AGENT_CONTEXT_LIMIT
+          (played.status, len(played.turns)), (expected, len(says))
         )
-        self.assertEqual(
-          "too long" in played.fault, not expected.is_policys_doing
-        )
-        is_blamed = expected is Status.AGENT_CONTEXT_LIMIT
-        self.assertEqual(self.served.episodes.counts["cut"], is_blamed)
-        actual = await self.post(f"episodes/{id}", reward=2)
-        self.assertEqual(actual[0], 410)
+        is_masked = not expected.is_policys_doing
+        self.assertEqual("too long" in played.fault, is_masked)
+        is_scored = not is_masked and expected is not status
+        self.assertEqual(played.reward, not is_scored)
+        self.assertEqual(self.served.episodes.counts["cut"], is_scored)
+        actual, _ = await self.post(f"episodes/{id}", reward=2)
+        self.assertEqual(actual, 410)
 
   async def test_a_call_beside_a_cut_answer_does_not_undo_it(self):
     class Gated(talking.Scripted):
       async def generate(self, prompt, spec):
-        if not self.prompts:  # the first call
-          answer = await super().generate(prompt, spec)
+        is_first = not self.prompts
+        answer = await super().generate(prompt, spec)
+        if is_first:
           await gate.wait()
-          return answer
-        return await super().generate(prompt, spec)
+        return answer
 
     gate, scripted = asyncio.Event(), Gated()
     scripted.says = ["three<|end|>", "the answer " * 9]
@@ -359,27 +360,22 @@ class EpisodeEndsTest(Playing):
     self.assertIs(played.status, Status.AGENT_CONTEXT_LIMIT)
 
   async def test_a_fault_has_what_the_agent_and_its_program_said(self):
-    episodes = self.served.episodes
-    episodes._last_lines = lambda: "ValueError: no such page"
-    playing, id, _ = await self.begin()
-    body = dict(status="cancelled", error="page 7 is gone")
-    fault = (await self.end(playing, id, **body)).fault
-    self.assertRegex(
-      fault, r"'page 7 is gone'; 0 calls were answered.*\n.*no such page"
-    )
-    playing, id, _ = await self.begin()
-    self.assertRegex(
-      (await self.end(playing, id, status="task error")).fault, "no `error`"
-    )
+    self.served.episodes._last_lines = lambda: "ValueError: no such page"
+    for said, expected in (
+      ("page 7 is gone", "'page 7 is gone'"),
+      ("", "no `"),
+    ):
+      playing, id, client = await self.begin()
+      body = dict(status="cancelled", error=said)
+      fault = (await self.end(playing, id, **body)).fault
+      self.assertRegex(fault, f"gave {expected}.*; 0 calls.*\\n.*no such page")
     with self.assertLogs("agentrl_jax.rollout.openai", "WARNING") as logs:
-      for _ in range(2):
+      for _ in range(2):  # the first is enough
         playing, id, client = await self.begin()
         await self.say(client, [ASKED], max_tokens=3)
         await self.end(playing, id, **body)
-    self.assertEqual(len(logs.output), 1)  # the first is enough
-    self.assertRegex(
-      logs.output[0], r"cut after 3 tokens \(episode.max_answer_"
-    )
+    (line,) = logs.output
+    self.assertRegex(line, r"cut after 3 tokens \(episode.max_answer_tokens=12")
 
   async def test_an_offer_that_is_taken_back_is_not_taken(self):
     playing = self.offer()
@@ -419,7 +415,7 @@ class EpisodeEndsTest(Playing):
     self.assertEqual(actual, (404, "no_episodes_here"))
 
   async def test_ends_that_are_none_are_refused(self):
-    playing, id, client = await self.begin()
+    _, id, _ = await self.begin()
     for body, code in (
       (dict(reward=1), "episode_empty"),
       (dict(reward="much"), "invalid_value"),
@@ -433,12 +429,6 @@ class EpisodeEndsTest(Playing):
     ):
       status, reply = await self.post(f"episodes/{id}", **body)
       self.assertEqual((status >= 400, reply["error"]["code"]), (True, code))
-    for _ in range(2):  # the answer to the first may have been lost
-      status, _ = await self.post(
-        f"episodes/{id}", reward=0, status="cancelled"
-      )
-      self.assertEqual(status, 200)
-    self.assertEqual((await playing).status, Status.CANCELLED)
     status, reply = await self.post("episodes/nobody", reward=1)
     self.assertEqual(
       (status, reply["error"]["code"]), (404, "episode_not_found")
