@@ -102,7 +102,11 @@ def _listed(path: pathlib.Path, content: bytes) -> Iterator[DatasetRow]:
 
 
 def _parsed(content: bytes) -> Any:
-  return json.loads(content.decode("utf-8-sig"), parse_constant=refuse_constant)
+  return json.loads(
+    content.decode("utf-8-sig"),
+    # pandas writes NaN for what is missing.
+    parse_constant=lambda x: None if x == "NaN" else refuse_constant(x),
+  )
 
 
 def _parquet_rows(path: pathlib.Path) -> Iterator[DatasetRow]:
@@ -118,7 +122,7 @@ def _parquet_rows(path: pathlib.Path) -> Iterator[DatasetRow]:
     # Opened here: pyarrow reads a missing name as that of a data set.
     with path.open("rb") as file:
       for batch in parquet.ParquetFile(file).iter_batches():
-        for columns in batch.to_pylist():
+        for columns in batch.to_pylist(maps_as_pydicts="strict"):
           number += 1
           yield DatasetRow(f"{path}, row {number}", columns)
   except ValueError as error:  # of pyarrow, ArrowInvalid is one

@@ -104,6 +104,11 @@ class Message:
   content: str = ""
   tool_calls: tuple[ToolCall, ...] = ()
   tool_call_id: str | None = None  # of the call that a tool's reply answers
+  # Those of an endpoint's answer, by the fields of its API that have them, in
+  # which they go back to it. The policy's are in its content.
+  thoughts: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, compare=False
+  )
 
   def __post_init__(self) -> None:
     if self.role not in ROLES:
@@ -157,7 +162,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
     ]
   if message.tool_call_id is not None:
     body["tool_call_id"] = message.tool_call_id
-  return body
+  return body | dict(message.thoughts)
 
 
 def message_from_json(body: Mapping[str, Any]) -> Message:

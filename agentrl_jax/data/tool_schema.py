@@ -1,14 +1,15 @@
 """Copies the JSON schema of a tool's arguments, so that all can show it.
 
-Schemas come from environments, workers, MCP servers and clients, which write
-null for what they leave out, and true for a part that may be anything. Those
-who render a tool or check a call by its schema (templates, grammars, messages
-to the policy) get one without either. `json_schema` says what can be checked.
+Schemas come from environments, workers, MCP servers, clients and tables, which
+write null for what they leave out, and true for a part that may be anything.
+Those who render a tool or check a call by its schema (templates, grammars,
+messages to the policy) get one without either. `json_schema` says what can be
+checked.
 """
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_DEPTH = 64  # of nested lists and objects
@@ -27,8 +28,9 @@ _NAMED_SCHEMAS = frozenset(
 def copied_parameters(given: Any) -> dict[str, Any]:
   """Returns a copy of the schema of a tool's arguments, as readers need it.
 
-  Keywords that are null are left out, and the schemas true and null of a part
-  become {}. Raises ValueError for what is no schema, or no JSON.
+  Keywords that are null are left out, and so are properties, unless they are
+  required; the schema true of a part becomes {}. Raises ValueError for what is
+  no schema, or no JSON.
   """
   if not isinstance(given, Mapping):
     raise ValueError(f"a JSON schema is an object, found {reprlib.repr(given)}")
@@ -53,10 +55,13 @@ def _schema(given: Any, depth: int) -> Any:
   if not isinstance(given, Mapping):
     return _plain(given, depth)
   _require_shallow(depth)
+  required = given.get("required")
+  required = required if isinstance(required, list | tuple) else ()
+  takes_null = "null" in str(given.get("type") or "null")
   schema = {
-    _key(keyword): _keyword(keyword, value, depth + 1)
+    _key(keyword): _keyword(keyword, value, depth + 1, required)
     for keyword, value in given.items()
-    if value is not None or keyword in _VALUES
+    if value is not None or keyword in _VALUES and takes_null
   }
   if not isinstance(schema.get("description", ""), str):
     raise ValueError(
@@ -65,11 +70,17 @@ def _schema(given: Any, depth: int) -> Any:
   return schema
 
 
-def _keyword(keyword: Any, value: Any, depth: int) -> Any:
+def _keyword(
+  keyword: Any, value: Any, depth: int, required: Sequence[Any]
+) -> Any:
   if keyword in _PLAIN_KEYWORDS:
     return _plain(value, depth)
   if keyword in _NAMED_SCHEMAS and isinstance(value, Mapping):
-    return {_key(k): _applied(inner, depth + 1) for k, inner in value.items()}
+    return {
+      _key(k): _applied(inner, depth + 1)
+      for k, inner in value.items()
+      if inner is not None or k in required
+    }
   if keyword == "items":
     return _applied(value, depth)
   if isinstance(value, list | tuple):

@@ -13,6 +13,7 @@ reply of the endpoint costs:
 - A full context, in the words of any server, ends the episode as such.
 - A refusal of the key, or before the endpoint has answered anything, is a
   `ConfigError`: every task would be refused.
+- Thoughts are kept in the fields that had them, and sent back in these.
 - A later refusal is the policy's doing if it wrote something that some servers
   do not accept in a conversation, and else a fault of the episode.
 """
@@ -33,6 +34,7 @@ import aiohttp
 
 from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.controller.player import Answerer, TextPlayer
+from agentrl_jax.data.forms.content import THOUGHT_FIELDS, thoughts_of
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -413,12 +415,12 @@ def _read_message(message: Mapping[str, Any], number: int) -> Message:
       id = f"call_{number}_{n}"
     ids.add(id)
     calls.append({**call, "id": id})
-  content = message.get("content")
-  if content is None:
-    content = message.get("refusal")
-  return message_from_json(
-    {"role": "assistant", "content": content, "tool_calls": calls}
-  )
+  content = message.get("content") or message.get("refusal")
+  body = {**message, "role": "assistant", "content": content}
+  answer = message_from_json(body | {"tool_calls": calls})
+  names = [*THOUGHT_FIELDS, *thoughts_of(body)]
+  thoughts = {name: body[name] for name in names if body.get(name)}
+  return dataclasses.replace(answer, thoughts=thoughts)
 
 
 def _is_address(url: str) -> bool:

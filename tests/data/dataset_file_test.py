@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.data.dataset_file import read_rows
 from agentrl_jax.errors import ConfigError
 
-ROWS = [{"question": "a\u2028b", "answer": "1"}, {"question": "\u00e9"}]
+ROWS = [{"question": "a\u2028b", "answer": None}, {"question": "\u00e9"}]
 
 
 class DatasetFileTest(parameterized.TestCase):
@@ -31,6 +31,7 @@ class DatasetFileTest(parameterized.TestCase):
     ("list", "\n " + json.dumps(ROWS, indent=2)),
   )
   def test_json(self, text):
+    text = text.replace("null", "NaN")  # as pandas and json write what misses
     rows = self.rows("a.jsonl", text.encode())
     self.assertEqual([row.columns for row in rows], ROWS)
     self.assertEqual([row.problem for row in rows], ["", ""])
@@ -55,7 +56,7 @@ class DatasetFileTest(parameterized.TestCase):
     (b'{"a": 1', "no JSON in UTF-8"),
     (b"[1]x", None),
     (b"7", "no JSON object: 7"),
-    (b'{"a": NaN}', "NaN is no JSON number"),
+    (b'{"a": Infinity}', "Infinity is no JSON number"),
     (b'{"a": "\xff"}', "no JSON in UTF-8"),
     (b'{"a":' + b"[" * 100_000, "no JSON in UTF-8"),
   )

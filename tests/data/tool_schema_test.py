@@ -40,8 +40,23 @@ class CopiedParametersTest(parameterized.TestCase):
     ),
     (
       "true_and_null_for_a_part",
-      {"properties": {"a": True, "b": None, "c": {"items": True}}},
-      {"properties": {"a": {}, "b": {}, "c": {"items": {}}}},
+      {
+        "properties": {"a": True, "b": None, "c": {"items": True}, "d": None},
+        "required": ["b"],
+        "$defs": {"e": None},
+      },
+      {
+        "properties": {"a": {}, "b": {}, "c": {"items": {}}},
+        "required": ["b"],
+        "$defs": {},
+      },
+    ),
+    (
+      "null_that_the_type_has_no_place_for",
+      {
+        "properties": {"a": {"type": "integer", "default": None, "const": None}}
+      },
+      {"properties": {"a": {"type": "integer"}}},
     ),
     (
       "false_and_null_that_say_something",

@@ -1,7 +1,7 @@
 """Conversations of chat files, and what a policy learns from them.
 
 A row is a conversation in one of these forms, with its tools, if there are any,
-under `tools`, a list or its JSON text:
+under `tools`:
 
 - `messages`, as OpenAI's chat API and its fine-tuning have them, `weight` 0 of
   an answer included;
@@ -10,6 +10,9 @@ under `tools`, a list or its JSON text:
 - `conversations` with `from` and `value` (ShareGPT, LLaMA-Factory), and
   `system` beside them.
 
+Lists and objects may be JSON text, as `datasets` keeps values of mixed types.
+What a table of rows added to others is left out: `forms.arguments`.
+
 An answer is the tokens that the policy would have to sample there, by the same
 cut of the chat template as in reinforcement learning, its stop token included.
 What cannot be learned from is an `Unusable` of a kind that can be counted.
@@ -17,13 +20,19 @@ What cannot be learned from is an `Unusable` of a kind that can be counted.
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from agentrl_jax.data.chat.call_grammar import THINK, THINK_END
-from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.codec import ChatCodec, split_thoughts
+from agentrl_jax.data.forms.arguments import own_arguments
+from agentrl_jax.data.forms.content import (
+  given_in,
+  require_no_media,
+  thoughts_of,
+)
 from agentrl_jax.data.records import (
   Message,
   Status,
@@ -55,10 +64,15 @@ _ROLES = {
   "human": "user",
   "gpt": "assistant",
   "observation": "tool",
-  "function_call": "assistant",
+  "model": "assistant",
+  "function": "tool",
+  "tool_response": "tool",
   "developer": "system",
 }
-_ODD = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+# Roles whose content is a call, or a list of them.
+_CALLS = ("function_call", "tool_call")
+# Keys of a tool whose value is an object, as are those of its properties.
+_OBJECTS = frozenset({"function", "parameters", "properties", "items"})
 
 
 class Unusable(AgentRLError):
@@ -81,13 +95,12 @@ class Conversation:
 def read_conversation(columns: Mapping[str, Any]) -> Conversation:
   """Reads a row of a chat file. Raises `Unusable`."""
   try:
-    pairs = _weighted(columns)
-    tools = tuple(map(_tool, _listed(columns.get("tools"))))
-  except (*_ODD, SchemaFault) as error:
-    kind = UNREADABLE
-    if isinstance(error, _BadCall):
-      kind = BAD_CALLS
-    raise Unusable(kind, f"{type(error).__name__}: {error!s:.200}") from error
+    require_no_media(columns)
+    listed = _listed(columns.get("tools"), "tools")
+    tools = tuple(tool_from_json(_opened(each, "function")) for each in listed)
+    pairs = [*_weighted(columns, {t.name: t.parameters for t in tools})]
+  except (TypeError, ValueError, RecursionError, SchemaFault) as error:
+    raise Unusable(UNREADABLE, f"{error!s:.200}") from error
   messages = tuple(message for message, _ in pairs)
   is_learned = tuple(
     weight and message.role == "assistant" and _says(message)
@@ -95,10 +108,6 @@ def read_conversation(columns: Mapping[str, Any]) -> Conversation:
   )
   if not any(is_learned):
     raise Unusable(NO_ANSWER, "no answer of it would be learned")
-  names = {tool.name for tool in tools}
-  for message in messages:
-    for call in message.tool_calls:
-      _require_call(call, names)
   return Conversation(messages, is_learned, tools)
 
 
@@ -187,6 +196,9 @@ def _written(
     raise Unusable(
       BAD_CALLS, f"{message!r:.200} would be read as calls {read!r:.200}"
     )
+  shown, thought = codec.decode(answer).split(), thought_in(message.content)
+  if "".join(thought.split()) not in "".join(shown):
+    raise Unusable(REFUSED, "it leaves the thought out of an answer")
   return answer
 
 
@@ -197,48 +209,38 @@ def _meaning(call: ToolCall) -> tuple[str, Any]:
     return call.name, call.arguments
 
 
-def _require_call(call: ToolCall, names: set[str]) -> None:
-  """Raises `Unusable` for a call that no environment would play."""
-  try:
-    arguments = json.loads(
-      call.arguments,
-      parse_constant=refuse_constant,
-      object_pairs_hook=unique_members,
-    )
-  except (ValueError, RecursionError) as error:
-    raise Unusable(
-      BAD_CALLS, f"arguments {call.arguments!r:.80} are no JSON ({error!s:.80})"
-    ) from error
-  if not isinstance(arguments, dict):
-    raise Unusable(BAD_CALLS, f"arguments {call.arguments!r:.80} are no object")
-  if not call.name or (names and call.name not in names):
-    raise Unusable(
-      BAD_CALLS,
-      f"{call.name!r} is none of the tools {', '.join(sorted(names))!r:.200}",
-    )
-
-
 def _says(message: Message) -> bool:
   return bool(message.tool_calls or message.content.strip())
 
 
-class _BadCall(ValueError):
-  """A call that is not in its form."""
+def with_thought(thought: str, text: str) -> str:
+  """Returns the content of an answer that has a thought."""
+  thought = thought.replace(THINK_END, "").strip()
+  return f"{THINK}\n{thought}\n{THINK_END}\n\n{text}" if thought else text
 
 
-def _weighted(columns: Mapping[str, Any]) -> list[tuple[Message, bool]]:
-  """Returns the messages of a row, each with whether it may be learned."""
-  if columns.get("messages") is not None:
-    return [_message(each) for each in columns["messages"]]
-  if columns.get("conversations") is not None:
-    system = columns.get("system")
-    first = [(Message("system", system), False)] if system else []
-    return first + [
-      _message(_openai(each)) for each in columns["conversations"]
-    ]
-  if isinstance(columns.get("completion"), list):
-    asked = [(m, False) for m, _ in map(_message, columns["prompt"])]
-    return asked + [_message(each) for each in columns["completion"]]
+def thought_in(content: str) -> str:
+  """Returns the thought of a content, without its tags."""
+  tagged = split_thoughts(content)[0]
+  return tagged.replace(THINK, "").replace(THINK_END, "").strip()
+
+
+def _weighted(
+  columns: Mapping[str, Any], schemas: Mapping[str, Any]
+) -> Iterator[tuple[Message, bool]]:
+  """Yields the messages of a row, each with whether it may be learned."""
+  given = given_in(columns, "a row")
+  if given.get("system") and "conversations" in given:
+    yield Message("system", given["system"]), False
+  for names in (("messages",), ("conversations",), ("prompt", "completion")):
+    if given.keys() >= {*names}:
+      for name in names:
+        bodies = _listed(given[name], name)
+        is_padded = len({frozenset(body) for body in bodies}) < 2
+        for body in bodies:
+          message = _message(body, schemas, is_padded=is_padded)
+          yield message, name != "prompt" and body.get("weight") != 0
+      return
   raise ValueError(
     "it has the columns "
     f"{', '.join(columns) or 'none'}, and messages, conversations, or prompt "
@@ -246,50 +248,97 @@ def _weighted(columns: Mapping[str, Any]) -> list[tuple[Message, bool]]:
   )
 
 
-def _message(body: Mapping[str, Any]) -> tuple[Message, bool]:
-  content = body.get("content")
-  for part in content if isinstance(content, list) else ():
-    if part.get("type", "text") != "text":
-      raise ValueError(f"a part of type {part['type']!r} is no text")
+def _message(
+  body: Mapping[str, Any], schemas: Mapping[str, Any], *, is_padded: bool
+) -> Message:
+  given = given_in(body, "a message")
+  role = given.get("role", given.get("from"))
+  content = given.get("content", given.get("value"))
+  calls = given.get("tool_calls") or given.get("function_call")
+  if role in _CALLS:
+    role, calls, content = "assistant", content, None
   try:
-    role = _ROLES.get(body["role"], body["role"])
-    message = message_from_json({**body, "role": role})
-  except _ODD as error:
-    if body.get("tool_calls"):
-      raise _BadCall(f"{error!r:.150}") from error
-    raise
-  if thought := body.get("reasoning_content"):
-    text = f"{THINK}\n{thought}\n{THINK_END}\n\n{message.content}"
+    called = tuple(
+      _call(each, schemas, is_padded=is_padded)
+      for each in _listed(calls, "tool_calls")
+    )
+  except (TypeError, ValueError, RecursionError) as error:
+    raise Unusable(BAD_CALLS, f"{error!s:.200}") from error
+  role = _ROLES.get(str(role), role)
+  if role == "user" and not body.keys() & {"content", "value"}:
+    raise ValueError("a message of the user has no content")
+  given |= {"role": role, "content": content, "tool_calls": None}
+  message, said = message_from_json(given), thoughts_of(given)
+  inline = thought_in(message.content)
+  thoughts = {*said.values(), inline} - {""}
+  if len(thoughts) > 1:
+    raise ValueError(f"its thoughts differ, beside {', '.join(said)}")
+  if not inline:
+    text = with_thought("".join(thoughts), message.content)
     message = dataclasses.replace(message, content=text)
-  return message, body.get("weight") != 0
+  return dataclasses.replace(message, tool_calls=called)
 
 
-def _openai(body: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a message of ShareGPT's form in that of OpenAI."""
-  said, value = body["from"], body["value"]
-  if said != "function_call":
-    return {"role": said, "content": value}
+def _call(
+  body: Mapping[str, Any], schemas: Mapping[str, Any], *, is_padded: bool
+) -> ToolCall:
+  """Reads a call; without arguments, or with null or "", they are {}.
+
+  Raises ValueError for one that no environment would play.
+  """
+  call = given_in(body, "a tool call")
+  function = _parsed(call.get("function", call), "a function")
+  name = given_in(function, "a function").get("name", "")
+  if not name or (schemas and name not in schemas):
+    known = ", ".join(sorted(schemas)) or "no tool, for it has no name"
+    raise ValueError(f"a call of {name!r:.80} is none of {known:.200}")
+  arguments = function.get("arguments") or {}
+  if isinstance(arguments, str):
+    text = arguments if arguments.strip() != "null" else "{}"
+    _parsed(
+      text,
+      "arguments",
+      parse_constant=refuse_constant,
+      object_pairs_hook=unique_members,
+    )
+  else:
+    schema = {"properties": {}, **schemas[name]} if schemas else {}
+    own = own_arguments(arguments, schema, schema, is_padded=is_padded)
+    text = json.dumps(own, ensure_ascii=False, allow_nan=False)
+  if not text.lstrip().startswith("{"):
+    raise ValueError(f"arguments {text!r:.80} are no object")
+  return ToolCall(name, text, str(call.get("id", "")))
+
+
+def _opened(value: Any, key: str) -> Any:
+  """Reads the JSON texts in a tool that stand for objects."""
+  value = _parsed(value, key) if key in _OBJECTS else value
+  if not isinstance(value, Mapping):
+    return value
+  return {
+    name: _opened(inner, "items" if key == "properties" else name)
+    for name, inner in value.items()
+  }
+
+
+def _listed(value: Any, name: str) -> list[Mapping[str, Any]]:
+  """Reads a list of objects, one of them, or the JSON text of either."""
+  value = _parsed(value, name)
+  value = [value] if isinstance(value, Mapping) else value
+  if not isinstance(value, list | tuple | None):
+    raise TypeError(f"{name} must be a list or its JSON, found {value!r:.80}")
+  found = [_parsed(each, name) for each in value or () if each is not None]
+  for each in found:
+    if not isinstance(each, Mapping):
+      raise TypeError(f"{name} must hold objects, found {each!r:.80}")
+  return found
+
+
+def _parsed(value: Any, name: str, **strict: Any) -> Any:
+  """Reads JSON text; returns any other value."""
   try:
-    calls = json.loads(value) if isinstance(value, str) else value
-    calls = calls if isinstance(calls, list) else [calls]
-    functions = [
-      {"function": {"name": c["name"], "arguments": c["arguments"]}}
-      for c in calls
-    ]
-  except _ODD as error:
-    raise _BadCall(f"{value!r:.80} is no call ({error!r:.80})") from error
-  return {"role": said, "tool_calls": functions}
-
-
-def _listed(tools: Any) -> Sequence[Any]:
-  if isinstance(tools, str):
-    tools = json.loads(tools) if tools.strip() else []
-  if not isinstance(tools, list | None):
-    raise TypeError(f"tools must be a list or its JSON, found {tools!r:.80}")
-  return tools or ()
-
-
-def _tool(body: Mapping[str, Any]) -> Tool:
-  """Reads a tool; LLaMA-Factory's are functions without a frame."""
-  is_bare = "name" in body and "input_schema" not in body
-  return tool_from_json({"function": body} if is_bare else body)
+    return json.loads(value, **strict) if isinstance(value, str) else value
+  except (ValueError, RecursionError) as error:
+    raise ValueError(
+      f"{name} {value!r:.80} are no JSON ({error!s:.80})"
+    ) from error

@@ -71,6 +71,41 @@ SHAREGPT = {
 }
 
 
+def padded(row):
+  """The row as Arrow gives it beside one whose tool has another parameter."""
+  row = copy.deepcopy(row)
+  names = {name: None for message in row["messages"] for name in message}
+  row["messages"] = [names | message for message in row["messages"]]
+  function = row["tools"][0]["function"]
+  function["parameters"]["properties"]["size"] = None
+  call = (
+    row["messages"][2].get("function_call")
+    or row["messages"][2]["tool_calls"][0]["function"]
+  )
+  call["arguments"] = {"size": None, **json.loads(call["arguments"])}
+  return row
+
+
+WHOLE = {"type": "integer"}
+MAY = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+SEARCH = {
+  "name": "price",
+  "parameters": {
+    "properties": {
+      "of": {"type": "string"},
+      "n": WHOLE,
+      "price": {"type": "number"},
+      "must": MAY,
+      "may": MAY,
+      "free": {"type": "object"},
+      "in": {"anyOf": [{"$ref": "#/$defs/i"}, {"type": "null"}]},
+    },
+    "required": ["must"],
+    "$defs": {
+      "i": {"properties": {"z": WHOLE, "all": {"items": {"$ref": "#/$defs/i"}}}}
+    },
+  },
+}
 QWEN = families.codec_of(
   families.QWEN, (families.HERE / "qwen25.jinja").read_text()
 )
@@ -194,7 +229,15 @@ class DemonstrationTest(parameterized.TestCase):
       {"type": "text", "text": "of red shoes?"},
     ]
     parts["messages"][0] = {"role": "developer", "content": "Be brief."}
-    for row in (SHAREGPT, completion, parts):
+    legacy = copy.deepcopy(CHAT)
+    call = legacy["messages"][2].pop("tool_calls")[0]["function"]
+    legacy["messages"][2]["function_call"] = call
+    legacy["messages"][3] = {"role": "function", "name": "f", "content": "7"}
+    as_text = {name: json.dumps(value) for name, value in CHAT.items()}
+    calls = CHAT["messages"][2]["tool_calls"]
+    calls_as_text = changed(("messages", 2, "tool_calls"), json.dumps(calls))
+    forms = (legacy, as_text, calls_as_text, padded(CHAT), padded(legacy))
+    for row in (SHAREGPT, completion, parts, *forms):
       played = learn(row)
       for mine, other in zip(played.turns, expected.turns, strict=True):
         np.testing.assert_array_equal(mine.observation, other.observation)
@@ -227,12 +270,52 @@ class DemonstrationTest(parameterized.TestCase):
     }
     self.assertLen(learn(row).turns, 2)
 
-  def test_a_thought_of_its_own_is_written_before_the_answer(self):
+  @parameterized.parameters(
+    {"reasoning_content": "short", "reasoning": " short\n"},
+    {"reasoning": "short", "reasoning_details": [{"type": "reasoning.text"}]},
+    {"thinking": "short"},
+    {"reasoning_details": [{"type": "reasoning.summary", "summary": "short"}]},
+    {"content": [{"type": "thinking", "thinking": ["short"]}, "Any time."]},
+    {"content": "<think>\nshort\n</think>\n\nAny time.", "thinking": "short"},
+  )
+  def test_a_thought_of_its_own_is_written_before_the_answer(self, **said):
     source = (families.HERE / "qwen3.jinja").read_text()
     codec = families.codec_of(families.QWEN, source)
-    row = changed(("messages", 6, "reasoning_content"), "short")
+    row = changed(("messages", 6), CHAT["messages"][6] | said)
     text = codec.decode(learn(row, codec).turns[-1].sampled)
-    self.assertIn("<think>\nshort\n</think>\n\nAny time.", text)
+    self.assertEqual(text, "<think>\nshort\n</think>\n\nAny time.<|im_end|>")
+
+  def test_a_template_that_drops_thoughts_learns_none(self):
+    source = (families.HERE / "qwen25.jinja").read_text()
+    source = source.replace("m.content", "m.content.split('</think>')[-1]")
+    codec = families.codec_of(families.QWEN, source)
+    with self.assertRaisesRegex(Unusable, "leaves the thought out"):
+      learn(changed(("messages", 6, "thinking"), "short"), codec)
+
+  @parameterized.parameters(
+    ({"of": "a", "x": None}, {"of": "a"}),
+    ({"n": 1.0, "price": 2.0, "of": float("nan")}, {"n": 1, "price": 2.0}),
+    ({"must": None, "in": {"y": None, "z": 1}}, {"must": None, "in": {"z": 1}}),
+    (
+      {"in": {"z": 2.0, "all": [{"z": None, "y": 0}]}},
+      {"in": {"z": 2, "all": [{"y": 0}]}},
+    ),
+    ({"in": {"all": [{"y": None}, {"z": 3}]}}, {"in": {"all": [{}, {"z": 3}]}}),
+    ({"may": None}, None),
+    ({"free": {"a": None}}, None),
+  )
+  def test_arguments_are_those_that_were_written(self, given, wanted):
+    """Null that was not written is left out, or else the conversation."""
+    call = called(given)
+    asked = dict.fromkeys(call) | {"role": "user", "content": "a"}
+    row = {"messages": [asked, call], "tools": [SEARCH]}
+    if wanted is None:
+      with self.assertRaisesRegex(Unusable, "is null.*as JSON text"):
+        read_conversation(row)
+      del asked["tool_calls"]  # so nothing was added
+      wanted = given
+    message = read_conversation(row).messages[1]
+    self.assertEqual(json.loads(message.tool_calls[0].arguments), wanted)
 
   @parameterized.parameters(
     (changed(("messages", 2), called("{")), conversations.BAD_CALLS),
@@ -265,6 +348,15 @@ class DemonstrationTest(parameterized.TestCase):
       changed(("messages", 1, "content"), [{"type": "image_url"}]),
       conversations.UNREADABLE,
     ),
+    (changed(("images",), ["a.png"]), conversations.UNREADABLE),
+    (
+      changed(
+        ("messages", 6),
+        {"role": "assistant", "thinking": "a", "reasoning": "b"},
+      ),
+      conversations.UNREADABLE,
+    ),
+    (changed(("messages", 2, "tool_calls"), "["), conversations.BAD_CALLS),
     (changed(("tools",), "{"), conversations.UNREADABLE),
     (changed(("tools", 0), {"name": 7}), conversations.UNREADABLE),
     (changed(("tools",), [[]]), conversations.UNREADABLE),
@@ -286,7 +378,8 @@ class DemonstrationTest(parameterized.TestCase):
   def test_what_cannot_be_learned_from_has_a_kind(self, row, kind):
     with self.assertRaises(Unusable) as caught:
       learn(row)
-    self.assertEqual(caught.exception.kind, kind, caught.exception)
+    self.assertEqual(caught.exception.kind, kind, str(caught.exception))
+    self.assertNotRegex(str(caught.exception), r"Error|^'|object has no")
 
   def test_room_is_exact(self):
     played = learn(CHAT)

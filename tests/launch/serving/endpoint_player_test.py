@@ -20,6 +20,7 @@ from agentrl_jax.data.chat.conversations import (
   read_conversation,
 )
 from agentrl_jax.data.dataset_file import read_rows
+from agentrl_jax.data.forms.content import THOUGHT_FIELDS
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -61,6 +62,9 @@ def raw_call(arguments, name="answer", id="1"):
     "content": None,
     "tool_calls": [{"id": id, "type": "function", "function": function}],
   }
+
+
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 
 def refusal(status, message, **more):
@@ -284,6 +288,8 @@ ODD = {
   },
   "a call that is null": {"choices": [{"message": {"tool_calls": [None]}}]},
   "content that is a number": {"choices": [{"message": {"content": 3}}]},
+  "an image": {"choices": [{"message": {"content": [{"type": "image"}]}}]},
+  "images": {"choices": [{"message": {"content": "a", "images": ["b"]}}]},
   "parts that are numbers": {"choices": [{"message": {"content": [3]}}]},
 }
 TEXTS = {
@@ -395,11 +401,24 @@ class OddReplyTest(EndpointTestCase, parameterized.TestCase):
     ({"content": "ab", "reasoning_content": "hm"}, "ab"),
     ({"content": None, "refusal": "ab"}, "ab"),
     ({"content": "ab", "role": None, "tool_calls": None}, "ab"),
+    (
+      {"content": "ab", "reasoning": "hm", "reasoning_details": [THOUGHT]},
+      "ab",
+    ),
+    ({"content": "ab", "thinking_blocks": [THOUGHT]}, "ab"),
+    ({"content": [THOUGHT, "ab"]}, [THOUGHT, "ab"]),
   )
   async def test_legal_forms_are_read(self, message, content):
+    """A thought is kept and goes back in the fields that the reply had."""
     played = await self.play(lambda body: message)
-    self.assertEqual(played.transcript[1]["content"], content)
     self.assertLen(self.requests, 4)
+    fields = {k: v for k, v in message.items() if k in THOUGHT_FIELDS}
+    said = {"role": "assistant", "content": content, **fields}
+    self.assertEqual(played.transcript[1], said)
+    self.assertEqual(self.requests[-1][0]["messages"][1], said)
+    row = read_conversation({"messages": played.transcript})
+    wanted = "<think>\nhm\n</think>\n\nab" if "hm" in str(said) else "ab"
+    self.assertEqual(row.messages[1].content, wanted)
 
 
 class FullContextTest(EndpointTestCase, parameterized.TestCase):
