@@ -2,7 +2,9 @@
 
 PEFT keeps A as [rank, inputs] and B as [outputs, rank] of each projection that
 is a module of the model. GLM-4 has gate and up in one module: there the two
-adapters become one of twice the rank, with the same sum.
+adapters become one of twice the rank, with the same sum. Where the base is a
+model that sees (Gemma 3), the names are those of its text model's modules in
+transformers since 4.52, vLLM and SGLang.
 """
 
 import dataclasses
@@ -21,10 +23,17 @@ from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
-from agentrl_jax.model.hugging_face.config import family_of
+from agentrl_jax.model.hugging_face.config import (
+  CONFIG_FILE as MODEL_CONFIG,
+)
+from agentrl_jax.model.hugging_face.config import family_of, text_part
 from agentrl_jax.model.hugging_face.settings import read_number, read_size
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
-from agentrl_jax.model.hugging_face.tensor_names import Place, places
+from agentrl_jax.model.hugging_face.tensor_names import (
+  Place,
+  places,
+  text_name,
+)
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -66,18 +75,21 @@ def write_adapters(
   if jax.process_index():
     return
   modules = _modules(model, config)
+  sees = _sees(pathlib.Path(base))
   named: dict[str, np.ndarray] = {}
   for stack, (_, numbers) in model.stacks.items():
     for at, layer in enumerate(numbers):
       for module, parts in modules.items():
         a, b = _to_module(whole[stack], parts, at)
-        named[_tensor(module, layer, "A")] = a
-        named[_tensor(module, layer, "B")] = b
+        named[_tensor(module, layer, "A", sees)] = a
+        named[_tensor(module, layer, "B", sees)] = b
   partial = folder.with_name(folder.name + ".partial")
   partial.mkdir(parents=True, exist_ok=True)
   entries = {name: (x.dtype, x.shape) for name, x in named.items()}
   tensor_files.write_file(partial / TENSORS_FILE, entries, named.values())
   described = _described(modules, config, base)
+  if sees:  # whose other parts have modules of the same names
+    described["exclude_modules"] = r".*(vision_tower|multi_modal_projector).*"
   (partial / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n")
   partial.rename(folder)
 
@@ -94,11 +106,12 @@ def read_adapters(
   config = _config_of(folder, model)
   layers: list[Params] = [{} for _ in range(model.num_layers)]
   with TensorFile(folder / TENSORS_FILE) as file:
-    unread = set(file.entries)
+    theirs = {_in_text(name): name for name in file.entries}
+    unread = {*theirs}
     for layer, tree in enumerate(layers):
       for module, parts in _modules(model, config).items():
         names = [_tensor(module, layer, x) for x in "AB"]
-        a, b = (_read(file, name) for name in names)
+        a, b = (_read(file, theirs.get(name, name)) for name in names)
         _from_module(tree, parts, config.rank, a, b, f"{folder}: {module}")
         unread -= {*names}
   if unread:
@@ -135,8 +148,23 @@ def _modules(model: ModelConfig, config: LoraConfig) -> dict[str, _Parts]:
   return modules
 
 
-def _tensor(module: str, layer: int, letter: str) -> str:
-  return f"{_PREFIX}{module.format(layer=layer)}.lora_{letter}.weight"
+def _sees(base: pathlib.Path) -> bool:
+  """Returns whether the text model is a part of the model in a folder."""
+  if not (base / MODEL_CONFIG).is_file():
+    return False
+  described = read_object(base / MODEL_CONFIG)
+  return text_part(described) is not described
+
+
+def _in_text(tensor: str) -> str:
+  return _PREFIX + text_name(tensor.removeprefix(_PREFIX))
+
+
+def _tensor(module: str, layer: int, letter: str, sees: bool = False) -> str:
+  name = f"{module.format(layer=layer)}.lora_{letter}.weight"
+  if sees:
+    name = name.replace("model.", "model.language_model.", 1)
+  return _PREFIX + name
 
 
 def _to_module(

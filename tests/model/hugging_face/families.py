@@ -192,6 +192,18 @@ def build(described: dict, *, dtype: str = "float32", seed: int = 0):
   return model
 
 
+def build_seeing(text: dict):
+  """Gemma 3 with a text model as described, and a small one that sees."""
+  vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+  vision |= {"num_attention_heads": 1, "image_size": 28, "patch_size": 14}
+  config = transformers.Gemma3Config(
+    text_config={k: v for k, v in text.items() if k != "model_type"},
+    vision_config=vision,
+    mm_tokens_per_image=4,
+  )
+  return transformers.Gemma3ForConditionalGeneration(config).eval()
+
+
 def saved(model, folder: pathlib.Path, *, max_shard_size: int):
   """The model in a folder, as transformers writes it."""
   transformers.utils.logging.disable_progress_bar()

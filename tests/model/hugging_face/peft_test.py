@@ -130,6 +130,21 @@ class FolderTest(parameterized.TestCase):
     self.assertEqual((found.rank, found.scale), (config.rank, config.scale))
     jax.tree.map(np.testing.assert_array_equal, again, adapters)
 
+  def test_names_are_those_of_a_base_that_sees(self):
+    base = self.folder.with_name("base")
+    base.mkdir()
+    described = {"model_type": "gemma3", "text_config": {}}
+    (base / "config.json").write_text(json.dumps(described))
+    model = MODELS["llama"]
+    adapters = adapters_of(model)
+    ours.write_adapters(self.folder, adapters, model, CONFIG, base=str(base))
+    with TensorFile(self.folder / ours.TENSORS_FILE) as file:
+      names = [*file.entries]
+    below = "base_model.model.model.language_model.layers."
+    self.assertTrue(all(name.startswith(below) for name in names), names)
+    _, again = ours.read_adapters(self.folder, model)
+    jax.tree.map(np.testing.assert_array_equal, again, adapters)
+
   def test_is_not_written_over(self):
     self.write()
     with self.assertRaisesRegex(ConfigError, "is there already"):
@@ -240,8 +255,11 @@ class PeftTest(parameterized.TestCase):
     self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
   def build(self, family):
-    described = families.describe(family, tied=family == "llama")
-    model = families.build(described)
+    sees = family == "gemma3"
+    described = families.describe(
+      "gemma3_text" if sees else family, tied=family in ("llama", "gemma3")
+    )
+    model = (families.build_seeing if sees else families.build)(described)
     policy, params = families.load(
       families.saved(model, self.root / "base", max_shard_size=10**9)
     )
@@ -260,7 +278,7 @@ class PeftTest(parameterized.TestCase):
       np.testing.assert_allclose(found, wanted, atol=1e-4)
     return wanted
 
-  @parameterized.parameters(*MODELS)
+  @parameterized.parameters(*MODELS, "gemma3")
   @pytest.mark.slow
   def test_peft_loads_ours(self, family):
     model, config, params = self.build(family)
@@ -278,6 +296,14 @@ class PeftTest(parameterized.TestCase):
       ids = np.random.default_rng(0).integers(0, config.vocab_size, (2, 17))
       plain = theirs(families.torch.tensor(ids)).logits.numpy()
     self.assertGreater(np.abs(adapted - plain).max(), 0.01)
+    if family == "gemma3":
+      self.assertFalse(
+        [
+          n
+          for n, _ in theirs.named_parameters()
+          if "vision" in n and "lora" in n
+        ]
+      )
 
   @parameterized.parameters("qwen2", "glm4", "glm4_moe")
   @pytest.mark.slow

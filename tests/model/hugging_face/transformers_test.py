@@ -46,14 +46,7 @@ class TransformersTest(parameterized.TestCase):
     """Published Gemma 3 from 4B on; here with the names of either version."""
     transformers, torch = families.transformers, families.torch
     text = families.describe("gemma3_text", tied=True)
-    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    vision |= {"num_attention_heads": 1, "image_size": 28, "patch_size": 14}
-    config = transformers.Gemma3Config(
-      text_config={k: v for k, v in text.items() if k != "model_type"},
-      vision_config=vision,
-      mm_tokens_per_image=4,
-    )
-    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    model = families.build_seeing(text)
     token_BT = np.random.default_rng(0).integers(0, text["vocab_size"], (1, 9))
     wanted = model(torch.tensor(token_BT)).logits.detach().numpy()
     for prefix in ("language_model.model.", "model.language_model."):
