@@ -41,8 +41,8 @@ def build_all(
   for name in names:
     started_at = time.monotonic()
     try:
-      with CONSOLE.status(f"building {name}"):
-        tag = build_image(engine, name, base=base, registry=registry)
+      CONSOLE.print(f"building {name}")
+      tag = build_image(engine, name, base=base, registry=registry)
     except ConfigError as error:
       failed.append(name)
       CONSOLE.print(f"{name} failed: {error}", soft_wrap=True)

@@ -182,10 +182,6 @@ class FollowedTest(unittest.TestCase):
     self.assertRegex(lines[0], r"\AWrite \w( \w)+ backwards\.\Z")
     self.assertEqual(lines[-1], "completed 1.0")
 
-  def test_the_rehearsal_reports_the_experts_success(self):
-    (rehearsal,) = (c for c in self.outputs if "env.rehearsal" in c)
-    self.assertRegex(self.outputs[rehearsal], r"\Aall +[67]\d\.\d% of 100\n")
-
 
 @pytest.mark.full
 class FollowedToTheLetterTest(FollowedTest):
