@@ -29,6 +29,9 @@ DEADLINE_S = 1800
 def main() -> None:
   """Runs the named benchmarks, or all; fails if any fails."""
   wanted = sys.argv[1:] or list(BENCHMARKS)
+  if {"--help", "-h"} & {*wanted}:
+    sys.stdout.write(f"{__doc__}\n{' '.join(BENCHMARKS)}\n")
+    return
   unknown = set(wanted) - set(BENCHMARKS)
   if unknown:
     sys.exit(f"no benchmark {sorted(unknown)}; there are {BENCHMARKS}")

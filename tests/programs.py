@@ -1,5 +1,6 @@
 """Runs a module as a program in a process of its own."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -14,10 +15,9 @@ def run(
   """Runs `python -m module`; returns its exit status and its output."""
   return subprocess.run(
     [sys.executable, "-m", module, *arguments],
-    cwd=ROOT,
+    **{"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)}} | options,
     capture_output=True,
     text=True,
     timeout=deadline_s,
     check=False,
-    **options,
   )

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import unittest
@@ -19,6 +20,7 @@ from launch.config.chat import codec_of, save_chat
 from launch.config.settings import read_settings
 from launch.run import demonstrations
 from launch.run.training import train
+from tests import programs
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL
 
@@ -36,10 +38,10 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     text = PAGE.read_text()
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     line, cls.chat = re.findall(r"^\{.*\}$", text, re.MULTILINE)
-    (command,) = re.findall(r"python -m .*finetune\.py[^`]*", text)
+    (cls.command,) = re.findall(r"python -m .*finetune\.py[^`]*", text)
     cls.flags = dict(
       word.removeprefix("--config.").split("=", 1)
-      for word in shlex.split(command)
+      for word in shlex.split(cls.command)
       if "options" in word
     )
     cls.item = json.loads(line)
@@ -102,15 +104,23 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(codec.decode(rows.token[rows.mask]), "Hello.<|im_end|>")
 
   @pytest.mark.slow
-  def test_training_writes_metrics_of_the_task(self):
-    config = finetune.get_config(str(self.root / "model"))
-    config.tasks.names = ("questions",)
+  def test_the_command_trains_in_the_folder_of_the_files(self):
     small = {k: v for k, v in SMALL.items() if "options" not in k}
-    config.update_from_flattened_dict(
-      small | self.flags | {"workdir": "runs", "train.steps": 1}
+    (self.root / "started").mkdir()
+    for name in ("train.jsonl", "test.jsonl", "my_reward.py"):
+      shutil.copy(self.root / name, self.root / "started")
+    module, config, *words = shlex.split(self.command.replace("\\\n", ""))[2:]
+    more = small | {"train.steps": 1}
+    done = programs.run(
+      module,
+      f"{config.partition(':')[0]}:../model",
+      *words,
+      *[f"--config.{key}={value}" for key, value in more.items()],
+      cwd=self.root / "started",
+      deadline_s=280,
     )
-    train(config)
-    metrics = read_metrics(self.root / "runs/model/metrics.jsonl")
+    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+    metrics = read_metrics(self.root / "started/runs/model/metrics.jsonl")
     rows = [row for row in metrics if row.stage == "rl"]
     self.assertIn("success/questions", rows[-1].values)
 
