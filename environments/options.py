@@ -196,7 +196,9 @@ class HarborOptions(MachineLimits):
   num_warm: int = 0  # machines of `image` started ahead of their sessions
   max_rounds: int = 16  # answers of the policy until the episode ends
   command_limit_s: float = 30.0  # of one command of the policy
-  test_limit_s: float = 240.0  # at most; a task's own limit may be shorter
+  # At most, of a run of the tests; a task's own limit may be shorter. Two runs
+  # must fit in waits.reply_timeout_s.
+  test_limit_s: float = 120.0
   max_output_chars: int = 2000  # of a reply
   num_tasks: int = no_key(1 << 20)  # generated, of train and of test
   kinds: tuple[str, ...] | None = None  # of generated tasks; None: all

@@ -30,6 +30,10 @@ from environments.os_interaction.judging.check_machine import (
   load_changes,
 )
 from environments.os_interaction.judging.judge import JUDGE_TIMEOUT_S
+from environments.os_interaction.judging.repeats import (
+  Unfinished,
+  to_the_end,
+)
 from environments.os_interaction.machines.files import (
   FILE,
   FOLDER,
@@ -78,6 +82,7 @@ class HarborJudge:
     self._planner, self._plan = planner, plan
     self._limit_s = min(limit_s, task.test_limit_s)
     self._before = Fingerprint.of(Changes({}))
+    self._num_runs = 0  # of the tests, with the policy's files
 
   async def prepare(self) -> None:
     """Reads the machine as it is set up."""
@@ -96,27 +101,33 @@ class HarborJudge:
 
   async def verdict(self) -> Verdict:
     """Runs the tests. A policy whose machine cannot be read has failed."""
-    limit_s = JUDGE_TIMEOUT_S + self._limit_s
+    limit_s = JUDGE_TIMEOUT_S + 2 * self._limit_s
     try:
       async with asyncio.timeout(limit_s):
         await self._machine.halt()
-        return await self._judged()
-    except (_Failed, Unreadable) as error:
+        reward, metrics = await self._judged()
+    except (_Failed, Unreadable, Unfinished) as error:
       _log.info("an episode of %s has failed: %s", self._task.name, error)
-      return 0.0, {"tests_ended": 0.0}
+      reward, metrics = 0.0, {"tests_ended": 0.0}
     except TimeoutError as error:
       raise EnvironmentFault(
         f"the tests of {self._task.name!r} were not judged within {limit_s:g} "
         "s; look at the load of the host and of the engine"
       ) from error
+    return reward, metrics | {"tests_again": float(self._num_runs > 1)}
 
   async def _judged(self) -> Verdict:
+    plan, name = self._plan, f"the tests of {self._task.name!r}"
     if self._task.verifier is not None:
-      artifacts = await self._artifacts()
       plan = await self._planner.plan_of(self._task, self._task.verifier)
-      async with self._planner.fresh(plan, with_steps=True) as fresh:
-        await fresh.apply_changes(Changes(artifacts))
-        return await self._tested(fresh, plan, artifacts)
+      changes = Changes(await self._artifacts())
+    else:
+      changes = await self._changes()
+    run = functools.partial(self._run, plan)
+    return await to_the_end(lambda: run(changes), lambda: run(None), name)
+
+  async def _changes(self) -> Changes:
+    """Reads what the policy wrote, which may not decide the tests."""
     changes = await self._machine.read_changes()
     changes = Changes(
       {path: f for path, f in changes.files.items() if _is_copied(path)},
@@ -125,10 +136,21 @@ class HarborJudge:
     path = self._env(self._plan)["PATH"]
     programs = _own_programs(path, self._plan.workdir)
     _require_untampered(changes, self._before, programs)
-    async with self._planner.fresh(self._plan, with_steps=False) as fresh:
-      if not await load_changes(fresh, self._before, changes):
+    return changes
+
+  async def _run(self, plan: SetUpPlan, changes: Changes | None) -> Verdict:
+    """Runs the tests on a clean machine; None is without the policy's files."""
+    is_separate = self._task.verifier is not None
+    with_steps = is_separate or changes is None
+    self._num_runs += changes is not None
+    async with self._planner.fresh(plan, with_steps=with_steps) as fresh:
+      if changes is None:
+        changes = Changes({})
+      elif is_separate:
+        await fresh.apply_changes(changes)
+      elif not await load_changes(fresh, self._before, changes):
         raise _Failed("a program of the system was changed or hidden")
-      return await self._tested(fresh, self._plan, changes.files)
+      return await self._tested(fresh, plan, changes.files)
 
   def _env(self, plan: SetUpPlan) -> dict[str, str]:
     """Returns the variables of the tests.
@@ -175,7 +197,7 @@ class HarborJudge:
     )
     await fresh.halt()
     if done.code is None:
-      raise _Failed(f"the tests ran longer than {self._limit_s:g} s")
+      raise Unfinished(f"the tests ran longer than {self._limit_s:g} s")
     return reward_of(await fresh.read_tree(VERIFIER))
 
   async def _load_tests(self, fresh: Machine) -> None:

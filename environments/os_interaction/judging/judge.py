@@ -7,7 +7,6 @@ failed; if the task cannot be set up, that is an `EnvironmentFault`.
 """
 
 import asyncio
-import contextlib
 import logging
 import re
 import time
@@ -21,6 +20,10 @@ from environments.os_interaction.judging.check_machine import (
   Fingerprint,
   command_works,
   load_changes,
+)
+from environments.os_interaction.judging.repeats import (
+  Unfinished,
+  to_the_end,
 )
 from environments.os_interaction.machines.files import Changes, File, Unreadable
 from environments.os_interaction.machines.machine import Machine
@@ -170,7 +173,7 @@ class Judge:
         if self._problem.outcome is not None:
           return await self._is_outcome_right(self._problem.outcome)
         return await self._passes_checks(str(answer))
-    except Unreadable as error:
+    except (Unreadable, Unfinished) as error:
       _log.info("an episode has failed: %s", error)
       return False
     except TimeoutError as error:
@@ -213,21 +216,32 @@ class Judge:
 
   async def _passes_checks(self, answer: str) -> bool:
     """Runs the checks; comparisons alone need no fresh machine."""
-    async with contextlib.AsyncExitStack() as stack:
-      fresh = None
-      if _has_scripts(self._problem):
-        await self._machine.halt()
-        changes = await self._machine.read_changes()
-        fresh = await stack.enter_async_context(self._fresh_machine())
-        if not await load_changes(fresh, self._fingerprint, changes):
-          return False
-      parameters: tuple[str, ...] = (answer,)
-      for script in self._problem.check:
-        output = await self._output_of(script, parameters, fresh)
-        if output is None:
-          return False
-        parameters += (output,)
-      return True
+    if not _has_scripts(self._problem):
+      return await self._is_checked(answer, None)
+    await self._machine.halt()
+    changes = await self._machine.read_changes()
+
+    async def run() -> bool:
+      async with self._fresh_machine() as fresh:
+        if await load_changes(fresh, self._fingerprint, changes):
+          return await self._is_checked(answer, fresh)
+        return False
+
+    async def control() -> bool:
+      async with self._fresh_machine() as fresh:
+        return await self._is_checked("", fresh)
+
+    name = f"the check of {self._problem.description[:80]!r}"
+    return await to_the_end(run, control, name)
+
+  async def _is_checked(self, answer: str, fresh: Machine | None) -> bool:
+    parameters: tuple[str, ...] = (answer,)
+    for script in self._problem.check:
+      output = await self._output_of(script, parameters, fresh)
+      if output is None:
+        return False
+      parameters += (output,)
+    return True
 
   async def _output_of(
     self,
@@ -247,6 +261,8 @@ class Judge:
       done = await run_script(
         script, fresh, parameters, limit_s=self._limit_s, prefix=CHECK_COMMAND
       )
+    if done is not None and done.code is None:
+      raise Unfinished(f"a check ran longer than {self._limit_s:g} s")
     if done is None or done.code != 0:
       return None
     return done.stdout.decode(errors="surrogateescape")

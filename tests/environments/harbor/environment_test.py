@@ -201,6 +201,13 @@ class SandboxTest(Plays, InSandbox):
       )
       with self.subTest(said=said):
         self.assertEqual((step.status, step.reward), (Status.COMPLETED, reward))
+        self.assertEqual(step.metrics["tests_again"], float("sleep" in said))
+
+  async def test_tests_that_never_end_are_a_fault(self):
+    files = files_with(tests__test_dot_sh="#!/bin/bash\nsleep 99\n")
+    environment = self.of_folder(files, test_limit_s=2.0)
+    with self.assertRaisesRegex(EnvironmentFault, "once without"):
+      await self.play_scripts(environment, ["echo 1 > said.txt"])
 
   async def test_a_set_up_that_fails_is_a_fault(self):
     text = "FROM agentrl_jax/os_interaction\nRUN echo no >&2; exit 3\n"
