@@ -53,6 +53,16 @@ def read_secret(source: str, key: str) -> str:
   return token
 
 
+def read_key_of_url(source: str, url: str) -> str:
+  """Reads the key of a server; `url` is "" for one that the run starts."""
+  if source and not url:
+    raise ConfigError(
+      f"token_file={source} is sent to a server at `url`; one that the run "
+      "starts gets its key by its command, as `env KEY=VALUE PROGRAM`"
+    )
+  return read_token(source, "token_file=")
+
+
 def bearer(token: str) -> Mapping[str, str]:
   """Returns the header that sends a token; none without a token."""
   return {HEADER: f"Bearer {token}"} if token else {}

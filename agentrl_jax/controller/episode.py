@@ -300,8 +300,9 @@ class _RunningEpisode:
     except PromptTooLong as error:
       if self.record.num_turns == 0:
         raise PromptTooLong(
-          f"{error}; episode.max_tokens is {self._limits.max_tokens}: raise it "
-          "or leave this task out"
+          f"{error}; episode.max_tokens is {self._limits.max_tokens}: raise "
+          "it, leave this task out, or leave out tools of an MCP server by "
+          "environments.NAME.options.tools=(...)"
         ) from error
       return None, Status.AGENT_CONTEXT_LIMIT
     message = line.add_action(prompt, answer, tools)

@@ -289,6 +289,14 @@ def show_first_prompts(
   prompts = asyncio.run(_first_prompts(context.settings, environments, codec))
   for name, prompt in prompts.items():
     CONSOLE.print(prompt.shown(name, path), soft_wrap=True, highlight=False)
+    if len(prompt.ids) >= (room := context.settings.episode.max_tokens):
+      CONSOLE.print(
+        f"{name}: no answer fits behind {len(prompt.ids)} tokens in "
+        f"episode.max_tokens={room}: raise it, or leave out tools of an MCP "
+        f"server by environments.{name}.options.tools=(...)",
+        soft_wrap=True,
+        highlight=False,
+      )
   write_whole(path, json.dumps(dict(prompts), default=vars, indent=1))
 
 

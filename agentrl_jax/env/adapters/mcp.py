@@ -39,7 +39,9 @@ import mcp
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared import exceptions
+from mcp.shared._httpx_utils import create_mcp_http_client
 
+from agentrl_jax.bearer_token import bearer, read_key_of_url
 from agentrl_jax.data.dataset_file import DatasetRow
 from agentrl_jax.data.records import (
   Message,
@@ -94,6 +96,7 @@ class MCP(Questions):
     command: starts a server; {folder} in it is an empty folder of the episode,
       which is removed with it.
     url: of a server that runs, as http://127.0.0.1:8000/mcp.
+    token_file: the key of `url`: a file, or env:NAME.
     reward: as that of `Questions`, with the values above.
     tools: names of the tools that the policy has; () are all.
     files: a folder whose content {folder} begins with.
@@ -114,6 +117,7 @@ class MCP(Questions):
     source: str,
     command: str = "",
     url: str = "",
+    token_file: str = "",
     question: str = "question",
     answer: str = "answer",
     reward: str = "last_number",
@@ -144,6 +148,7 @@ class MCP(Questions):
         f"command begins with, and command={command!r}"
       )
     self.url, self.argv = url, found_program(command) if command else []
+    self.headers = dict(bearer(read_key_of_url(token_file, url)))
     self.wanted, self.files = tuple(tools), files
     self.max_reply_chars, self.call_limit_s = max_reply_chars, call_limit_s
     self.start_limit_s = start_limit_s
@@ -303,17 +308,30 @@ class _Connection:
         self._ready.set_exception(first)
 
   async def _open(self, stack: contextlib.AsyncExitStack, errors: Any) -> None:
-    transport = self._transport(stack, errors)
+    transport = await self._transport(stack, errors)
     streams = await stack.enter_async_context(transport)
     session = mcp.ClientSession(streams[0], streams[1])
     self._session = await stack.enter_async_context(session)
     await session.initialize()
     self.tools = await self._list_tools(session)
 
-  def _transport(self, stack: contextlib.AsyncExitStack, errors: Any) -> Any:
+  async def _transport(
+    self, stack: contextlib.AsyncExitStack, errors: Any
+  ) -> Any:
     environment = self._environment
     if environment.url:
-      return streamable_http_client(environment.url)
+
+      async def tell(response: Any) -> None:
+        if response.status_code in (401, 403):  # the package does not say it
+          errors.write(
+            f"status {response.status_code}: token_file names the file that "
+            "has its key"
+          )
+
+      http = create_mcp_http_client(headers=environment.headers)
+      http.event_hooks["response"].append(tell)
+      await stack.enter_async_context(http)
+      return streamable_http_client(environment.url, http_client=http)
     folder = stack.enter_context(
       tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     )

@@ -33,6 +33,7 @@ from typing import Any, TextIO
 
 import aiohttp
 
+from agentrl_jax.bearer_token import bearer, read_key_of_url
 from agentrl_jax.data.records import Task, Tool
 from agentrl_jax.env.adapters.executors import faults
 from agentrl_jax.env.adapters.reset_step import Outcome, ResetStep
@@ -80,6 +81,7 @@ class OpenEnv(ResetStep):
 
   Args:
     url: of a server that runs, as http://127.0.0.1:8000.
+    token_file: the key of `url`: a file, or env:NAME.
     command: starts a server at {port}.
     image: of Docker, whose server is at port 8000. Options of `docker run` may
       stand before it, as in "--env TEXTARENA_ENV_ID=Wordle-v0 textarena-env".
@@ -107,6 +109,7 @@ class OpenEnv(ResetStep):
     self,
     *,
     url: str = "",
+    token_file: str = "",
     command: str = "",
     image: str = "",
     reset: Mapping[str, Any] | None = None,
@@ -134,7 +137,8 @@ class OpenEnv(ResetStep):
     self.reset_arguments, self.shown_field = dict(reset or {}), show
     self.state_names, self.codes = tuple(state), tuple(refusals)
     self.max_observation_chars = max_observation_chars
-    self.server = _Server(url, command, image, start_limit_s)
+    headers = bearer(read_key_of_url(token_file, url))
+    self.server = _Server(url, headers, command, image, start_limit_s)
     self._tool, self._start_limit_s = tool, start_limit_s
     self.text_field = ""  # of the action, where it is text
     self.has_mcp_tools = False
@@ -267,7 +271,7 @@ class _Episode:
 
   def __init__(self, environment: OpenEnv):
     self._environment = environment
-    self._http = aiohttp.ClientSession()
+    self._http = aiohttp.ClientSession(headers=environment.server.headers)
     self._socket: _Socket | None = None
     self._was_rewarded = False
 
@@ -428,7 +432,15 @@ class _Socket:
 class _Server:
   """A server that runs, or that `start` starts."""
 
-  def __init__(self, url: str, command: str, image: str, start_limit_s: float):
+  def __init__(
+    self,
+    url: str,
+    headers: Mapping[str, str],
+    command: str,
+    image: str,
+    start_limit_s: float,
+  ):
+    self.headers = headers
     if url and not re.match(r"https?://[^/]", url):
       raise ConfigError(f"url={url!r} is no address, as http://127.0.0.1:8000")
     if command and "{port}" not in command:
@@ -494,12 +506,17 @@ class _Server:
   async def _ask(self) -> Mapping[str, Any]:
     timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
     async with (
-      aiohttp.ClientSession(timeout=timeout) as http,
+      aiohttp.ClientSession(headers=self.headers, timeout=timeout) as http,
       http.get(f"{self.url}/schema") as response,
     ):
       body = None
       with contextlib.suppress(aiohttp.ContentTypeError, ValueError):
         body = await response.json()
+    if response.status in (401, 403):
+      raise EnvironmentFault(
+        f"{self} refuses the key (status {response.status}): token_file names "
+        "the file that has it"
+      )
     action = body.get("action") if isinstance(body, Mapping) else None
     if not isinstance(action, Mapping):
       raise EnvironmentFault(

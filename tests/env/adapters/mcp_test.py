@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 import pytest
+from aiohttp import test_utils, web
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.contract import SessionContract
@@ -190,6 +191,26 @@ class MCPTest(Case):
     with self.assertRaisesRegex(ConfigError, "not begun|has ended"):
       await self.played(self.make(command="", url="http://127.0.0.1:9/mcp"))
 
+  async def test_a_key_that_is_refused_is_told(self):
+    keys = []
+
+    async def refuse(request):
+      keys.append(request.headers["Authorization"])
+      return web.Response(status=401)
+
+    app = web.Application()
+    app.router.add_post("/mcp", refuse)
+    (self.folder / "key").write_text("a-key-of-16-letters\n")
+    async with test_utils.TestServer(app) as server:
+      environment = self.make(
+        command="",
+        url=str(server.make_url("/mcp")),
+        token_file=str(self.folder / "key"),
+      )
+      with self.assertRaisesRegex(ConfigError, "status 401: token_file"):
+        await self.played(environment)
+    self.assertEqual({*keys}, {"Bearer a-key-of-16-letters"})
+
   async def test_a_server_that_later_cannot_begin_is_a_fault(self):
     kind = self.folder / "kind"
     kind.write_text("well")
@@ -208,6 +229,7 @@ class MCPTest(Case):
       ({"command": "no-such-program"}, "no program 'no-such-program'"),
       ({"files": "."}, "folder"),
       ({"max_reply_chars": 0}, "above 0"),
+      ({"token_file": "key"}, "token_file=key is sent to a server at `url`"),
     ):
       with self.subTest(options), self.assertRaisesRegex(ConfigError, pattern):
         self.make(**options)

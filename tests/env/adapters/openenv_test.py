@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
 import pytest
 from aiohttp import WSMsgType, test_utils, web
@@ -191,6 +192,7 @@ class SlowPolicyTest(unittest.IsolatedAsyncioTestCase):
   """A server that acts while the policy thinks."""
 
   async def test_a_session_outlives_pings_and_tells_what_ended_it(self):
+    self.enterContext(mock.patch.dict(os.environ, KEY=KEY.split()[1]))
     for does, pattern in {
       "pings": "",
       "closes": "dropped .CLOSE 1011 no pong",
@@ -203,7 +205,10 @@ class SlowPolicyTest(unittest.IsolatedAsyncioTestCase):
           [web.get("/schema", _schema), web.get("/ws", _session(does, thought))]
         )
         async with test_utils.TestServer(app) as server:
-          environment = OpenEnv(url=str(server.make_url("")))
+          url = str(server.make_url(""))
+          with self.assertRaisesRegex(ConfigError, "status 401.*token_file"):
+            await OpenEnv(url=url)._start()
+          environment = OpenEnv(url=url, token_file="env:KEY")
           async with environment.open(TASK, seed=0) as session:
             await session.reset()
             await session.step(saying("first"))
@@ -218,7 +223,12 @@ class SlowPolicyTest(unittest.IsolatedAsyncioTestCase):
     self.assertNotIn("openenv-session", names)
 
 
-async def _schema(_):
+KEY = "Bearer a-key-of-16-letters"
+
+
+async def _schema(request):
+  if KEY not in request.headers.values():
+    raise web.HTTPUnauthorized
   return web.json_response({"action": {"properties": {"text": TEXT}}})
 
 
@@ -230,6 +240,7 @@ def _session(does, thought):
   }
 
   async def handle(request):
+    assert request.headers["Authorization"] == KEY
     socket = web.WebSocketResponse(autoping=False)
     await socket.prepare(request)
     async for message in socket:
@@ -324,6 +335,7 @@ class StartTest(unittest.IsolatedAsyncioTestCase):
       ({"url": "http://a", "command": "b {port}"}, "set one of them"),
       ({"command": "sleep 1"}, "at {port}"),
       ({"url": "a:80"}, "no address"),
+      ({"command": "b {port}", "token_file": "key"}, "sent to a server at"),
       ({"command": "b {port}", "image": "a"}, "set one of them"),
       ({"url": "http://a", "max_session": 1}, "max_session"),
     ):

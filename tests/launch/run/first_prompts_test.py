@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import types
 
@@ -55,8 +56,11 @@ def test_prompts_stand_in_the_run_and_faults_beside_them(context, capsys):
     "broken": Broken(),
     "hanging": Hanging(),
   }
+  limits = dataclasses.replace(context.settings.episode, max_tokens=9)
+  context.settings = dataclasses.replace(context.settings, episode=limits)
   training.show_first_prompts(context, environments)
   shown = capsys.readouterr().out
+  assert "episode.max_tokens=9: raise it, or leave out tools" in shown
   prompts = read_first_prompts(context.folder.first_prompts)
   sums = prompts["sums"]
   assert "<|assistant|>" in sums.text
