@@ -13,6 +13,7 @@ import numpy as np
 from agentrl_jax.data.chat.call_grammar import THINK
 from agentrl_jax.data.chat.codec import ChatCodec, num_bytes_of
 from agentrl_jax.data.chat.marked_text import IN_TEXT
+from agentrl_jax.data.recorder import call_flaws
 from agentrl_jax.data.records import Message, ToolCall, message_to_json
 from agentrl_jax.rollout.api import Completion
 from agentrl_jax.rollout.openai.choices import (
@@ -117,8 +118,9 @@ class ChatCall:
     """Parses a complete answer, and records it in the call's context."""
     read = self._read(choice)
     self._answers[choice.index] = message = self._parse(choice, read)
+    calls = call_flaws(read, self._output.callable) if read else None
     self._context.record(
-      choice, [*self._messages, message], self._output.tools, read
+      choice, [*self._messages, message], self._output.tools, calls
     )
 
   def answer_pieces(self, choice: Choice) -> Iterator[Piece]:
@@ -138,7 +140,7 @@ class ChatCall:
     Where the answer may have calls, or channels, all come at its end: only then
     is it known which part of it is a call.
     """
-    if self._output.has_calls or self._codec.has_channels:
+    if self._output.callable or self._codec.has_channels:
       if delta.is_last:
         yield from self.answer_pieces(choice)
       return
@@ -153,7 +155,7 @@ class ChatCall:
     answer = choice.answer
     return {
       "index": choice.index,
-      "message": _message_json(self._answers[choice.index]),
+      "message": self._message_json(self._answers[choice.index]),
       "logprobs": self._logprobs(answer),
       "finish_reason": self.finish_reason(choice),
       "stop_reason": choice.stop_reason,
@@ -171,7 +173,7 @@ class ChatCall:
     calls: list[dict[str, Any]] = []
     for piece in self.pieces(choice, delta):
       if piece.call is not None:
-        calls.append({"index": len(calls), **_call_json(piece.call)})
+        calls.append({"index": len(calls), **self._call_json(piece.call)})
         continue
       name = "reasoning_content" if piece.kind == "thought" else "content"
       added[name] = added.get(name, "") + piece.text
@@ -235,11 +237,30 @@ class ChatCall:
     has_calls = self._answers[choice.index].tool_calls
     return "tool_calls" if has_calls else choice.finish_reason
 
+  def _message_json(self, message: Message) -> dict[str, Any]:
+    """Returns an assistant's message; without text its content is null."""
+    thought, text = split(message.content)
+    body = message_to_json(message) | {"content": text, "refusal": None}
+    if thought:
+      body["reasoning_content"] = thought
+    if message.tool_calls:
+      body["content"] = text if text.strip() else None
+      body["tool_calls"] = [*map(self._call_json, message.tool_calls)]
+    return body
+
+  def _call_json(self, call: ToolCall) -> dict[str, Any]:
+    tool = self.request.functions.get(call.name)
+    if tool is not None and tool.kind == "custom":
+      custom = {"name": call.name, **json.loads(call.arguments)}
+      return {"id": call.id, "type": "custom", "custom": custom}
+    message = message_to_json(Message("assistant", tool_calls=(call,)))
+    return dict(message["tool_calls"][0])
+
   def _read(self, choice: Choice) -> Message | None:
     """Returns the answer as it is; None if it could have no calls."""
-    if not self._output.has_calls or choice.stop_reason is not None:
+    if not self._output.callable or choice.stop_reason is not None:
       return None
-    return self._codec.read(choice.answer.sampled, self._output.tools)
+    return self._codec.read(choice.answer.sampled, self._output.callable)
 
   def _parse(self, choice: Choice, message: Message | None) -> Message:
     """Makes the message to send of what was read; malformed calls stay text."""
@@ -270,8 +291,11 @@ class ChatCall:
     return Message("assistant", content)
 
   def _is_sendable(self, call: ToolCall) -> bool:
-    if not call.name or not self.request.needs_objects:
-      return bool(call.name)
+    tool = self.request.functions.get(call.name)
+    if not call.name or (tool and not tool.takes(call)):
+      return False
+    if not self.request.needs_objects:
+      return True
     try:
       return isinstance(json.loads(call.arguments), dict)
     except (ValueError, RecursionError):
@@ -290,7 +314,7 @@ def _refuse_long(
   policy's; of schemas, and of earlier answers, they may leave out a part.
   """
   sizes = [(m.role, num_bytes_of(m.content)) for m in messages]
-  tools = [tool.to_tool() for tool in request.tools]
+  tools = [tool.to_tool() for tool in request.shown]
   shown = sum(size for role, size in sizes if role != "assistant") + sum(
     num_bytes_of(tool.name) + num_bytes_of(tool.description) for tool in tools
   )
@@ -314,19 +338,3 @@ def _token_json(text: str, logprob: float) -> dict[str, Any]:
   # The bytes of a part of a character are unknown.
   utf8 = None if "\ufffd" in text else list(text.encode())
   return {"token": text, "logprob": logprob, "bytes": utf8}
-
-
-def _message_json(message: Message) -> dict[str, Any]:
-  """Returns an assistant's message; without text its content is null."""
-  thought, text = split(message.content)
-  body = message_to_json(message) | {"content": text, "refusal": None}
-  if thought:
-    body["reasoning_content"] = thought
-  if message.tool_calls and not text.strip():
-    body["content"] = None
-  return body
-
-
-def _call_json(call: ToolCall) -> dict[str, Any]:
-  message = message_to_json(Message("assistant", tool_calls=(call,)))
-  return dict(message["tool_calls"][0])

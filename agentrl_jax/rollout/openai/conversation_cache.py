@@ -98,11 +98,11 @@ class CallContext:
     choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
-    read: Message | None = None,
+    calls: tuple[str, ...] | None = None,
   ) -> None:
     """Records a complete answer; in a chat, `messages` ends with it.
 
-    `read` is the answer with its malformed calls, if it could have calls.
+    `calls` are as in `Turn`.
     """
 
 
@@ -145,7 +145,7 @@ class ConversationCache(CallContext):
     choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
-    read: Message | None = None,
+    calls: tuple[str, ...] | None = None,
   ) -> None:
     """Caches the conversation, and evicts the least recently used ones."""
     key = conversation_keys(messages, tools)[-1]

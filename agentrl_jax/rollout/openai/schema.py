@@ -6,30 +6,36 @@ and so are fields that never change an answer.
 """
 
 import dataclasses
+import functools
+import json
 import re
-from collections.abc import Mapping, Set
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence, Set
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-  AfterValidator,
   BeforeValidator,
-  ConfigDict,
   FailFast,
   Field,
   PlainValidator,
   ValidationInfo,
   field_validator,
+  model_validator,
 )
 
 from agentrl_jax.data.forms.content import TEXTS, ContentFault, joined
-from agentrl_jax.data.records import Message, Tool, ToolCall
-from agentrl_jax.errors import SchemaFault
+from agentrl_jax.data.records import Message, ToolCall
 from agentrl_jax.rollout.api import (
   MAX_BIASES,
   MAX_STOPS,
   MAX_TOP,
 )
 from agentrl_jax.rollout.openai.thoughts import with_thought
+from agentrl_jax.rollout.openai.tools import (
+  ANY_CHOICE,
+  HOSTED,
+  AnyToolChoice,
+  OfferedTool,
+)
 from agentrl_jax.rollout.openai.validation import (
   MAX_VALUES,
   JsonObject,
@@ -37,21 +43,14 @@ from agentrl_jax.rollout.openai.validation import (
   invalid,
   must_be,
   number_between,
-  only,
+  unread,
   unsupported,
   whole_number,
 )
-from agentrl_jax.rollout.server.errors import ApiError
 
 _MAX_STOP_TEXTS = 4  # OpenAI's own limit
 _MAX_STOP_CHARS = 256
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
-_TOOL_CHOICES = (
-  "'auto', 'required', 'none', "
-  '{"type": "function", "function": {"name": ...}}, or {"type": '
-  '"allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": '
-  "[...]}}"
-)
 _FORMATS = (
   '{"type": "text"}, {"type": "json_object"}, or {"type": "json_schema", '
   '"json_schema": {"name": ..., "schema": {...}}}'
@@ -138,23 +137,27 @@ Prompts = Annotated[
 class StreamOptions(JsonObject):
   """`stream_options` of a request."""
 
+  without_effect = frozenset(("include_obfuscation",))
   include_usage: bool = False
-  include_obfuscation: Any = None
 
 
-class FiledCall(JsonObject):
-  """Fields that file, bill or cache a call: they change no answer."""
+# Fields that file, bill or cache a call.
+FILED = frozenset(
+  ("metadata", "prompt_cache_key", "prompt_cache_options", "service_tier")
+  + ("prompt_cache_retention", "safety_identifier", "store", "user")
+)
+_NOT_DONE = "this server does not do it"
+_NOT_TOLD = "the policy is not told of it: say it in a message"
+_TEXT_ONLY = "the policy reads and writes text alone"
 
-  metadata: Any = None
-  prompt_cache_key: Any = None
-  prompt_cache_retention: Any = None
-  safety_identifier: Any = None
-  service_tier: Any = None
-  user: Any = None
 
-
-class CompletionRequest(FiledCall):
+class CompletionRequest(JsonObject):
   """The fields that both endpoints have in common."""
+
+  # A call that asks for more tokens than there are is refused.
+  must_fit: ClassVar[bool] = True
+  # The client can only be sent calls whose arguments are objects.
+  needs_objects: ClassVar[bool] = False
 
   model: str
   n: Annotated[int, whole_number(1)] = 1
@@ -177,28 +180,31 @@ class CompletionRequest(FiledCall):
   presence_penalty: Annotated[float, number_between(-2.0, 2.0)] = 0.0
   logit_bias: LogitBias = ()
 
-  priority: Any = None  # vLLM's; it changes no answer, nor does the next
-  request_id: Any = None
-
-  # Accepted with the value that applies without them.
-  best_of: Annotated[
-    Any, only(1, why="ask for n answers and choose one yourself")
-  ] = 1
-  echo: Annotated[Any, only(False)] = False
-  function_call: Annotated[Any, only("none")] = "none"
-  functions: Annotated[Any, only([])] = []
-  modalities: Annotated[Any, only(["text"])] = ["text"]
-  repetition_penalty: Annotated[Any, only(1)] = 1
-  store: Annotated[Any, only(False)] = False
-  suffix: Annotated[Any, only("")] = ""
-  length_penalty: Annotated[Any, only(1)] = 1
-  min_tokens: Annotated[Any, only(0)] = 0
-  use_beam_search: Annotated[Any, only(False)] = False
-  skip_special_tokens: Annotated[Any, only(False)] = False
-  spaces_between_special_tokens: Annotated[Any, only(True)] = True
-  include_stop_str_in_output: Annotated[Any, only(False)] = False
-  add_generation_prompt: Annotated[Any, only(True)] = True
-  continue_final_message: Annotated[Any, only(False)] = False
+  # The last two are vLLM's.
+  without_effect = FILED | {"prediction", "priority", "request_id"}
+  refused = {
+    "add_generation_prompt": (True, _NOT_DONE),
+    "add_special_tokens": (False, "the chat template has them"),
+    "audio": (None, _TEXT_ONLY),
+    "best_of": (1, "ask for n answers and choose one yourself"),
+    "continue_final_message": (False, _NOT_DONE),
+    "echo": (False, _NOT_DONE),
+    "function_call": ("none", "it is OpenAI's older form: give tool_choice"),
+    "functions": ([], "it is OpenAI's older form: give tools"),
+    "include_stop_str_in_output": (False, _NOT_DONE),
+    "length_penalty": (1, _NOT_DONE),
+    "min_tokens": (0, _NOT_DONE),
+    "modalities": (["text"], _TEXT_ONLY),
+    "moderation": (None, _NOT_DONE),
+    "reasoning_effort": (None, _NOT_TOLD),
+    "repetition_penalty": (1, _NOT_DONE),
+    "skip_special_tokens": (False, _NOT_DONE),
+    "spaces_between_special_tokens": (True, _NOT_DONE),
+    "suffix": ("", _NOT_DONE),
+    "use_beam_search": (False, _NOT_DONE),
+    "verbosity": (None, _NOT_TOLD),
+    "web_search_options": (None, "nobody searches here: give a tool"),
+  }
 
   @field_validator("stream_options")
   @classmethod
@@ -235,11 +241,6 @@ class CompletionRequest(FiledCall):
     return False
 
   @property
-  def must_fit(self) -> bool:
-    """True if a call is refused that asks for more tokens than there are."""
-    return True
-
-  @property
   def ignored(self) -> Set[str]:
     """Names of the fields that are accepted, and could change the answer."""
     return frozenset()
@@ -254,15 +255,11 @@ class TextCompletionRequest(CompletionRequest):
   max_tokens: Annotated[int, whole_number(1)] | None = 16
   logprobs: Annotated[int, whole_number(0, 5)] | None = None
 
-  parallel_tool_calls: Annotated[
-    Any, only(True, why="only /v1/chat/completions has calls")
-  ] = True
-  response_format: Annotated[
-    Any, only({"type": "text"}, why="only /v1/chat/completions has it")
-  ] = None
-  top_logprobs: Annotated[
-    Any, only(0, why="only /v1/chat/completions has it; give logprobs=N")
-  ] = 0
+  refused = CompletionRequest.refused | {
+    "parallel_tool_calls": (True, "only /v1/chat/completions has calls"),
+    "response_format": ({"type": "text"}, "only /v1/chat/completions has it"),
+    "top_logprobs": (0, "only /v1/chat/completions has it; give logprobs=N"),
+  }
 
   @property
   def num_top(self) -> int:
@@ -275,8 +272,19 @@ class _CalledFunction(LenientObject):
 
 
 class _ToolCall(LenientObject):
+  without_effect = frozenset(("index", "type"))
   function: _CalledFunction
   id: str = ""
+
+  @model_validator(mode="before")
+  @classmethod
+  def _of_custom_tool(cls, call: Any) -> Any:
+    custom = call.get("custom") if isinstance(call, dict) else None
+    if not isinstance(custom, dict):
+      return call
+    arguments = json.dumps({"input": custom.get("input")}, ensure_ascii=False)
+    function = {"name": custom.get("name"), "arguments": arguments}
+    return {"id": call.get("id"), "function": function}
 
 
 def joined_parts(content: Any) -> str:
@@ -289,25 +297,18 @@ def joined_parts(content: Any) -> str:
     raise invalid("text or a list of parts") from error
 
 
-def _hidden(instead: str) -> AfterValidator:
-  """Refuses a part of a message that the policy cannot be shown."""
-
-  def check(value: Any) -> Any:
-    if value:
-      raise unsupported(f"it cannot be shown to the policy: {instead}")
-    return value
-
-  return AfterValidator(check)
-
-
-class ChatMessage(JsonObject):
+class ChatMessage(LenientObject):
   """A message with the fields of OpenAI's reference.
 
   Clients send back what other servers and libraries added to an answer, so
   other fields are accepted; `model_extra` has them.
   """
 
-  model_config = ConfigDict(extra="allow")
+  without_effect = LenientObject.without_effect | {"annotations"}
+  refused = {
+    "audio": (None, "the policy reads text: send its transcript as content"),
+    "function_call": (None, "it is an older form: send it in tool_calls"),
+  }
 
   role: Literal["system", "developer", "user", "assistant", "tool"]
   content: Annotated[str, BeforeValidator(joined_parts)] = ""
@@ -316,9 +317,6 @@ class ChatMessage(JsonObject):
   refusal: str = ""
   tool_calls: Annotated[list[_ToolCall], FailFast()] = []
   tool_call_id: str | None = Field(None, validate_default=True)
-  annotations: Any = None
-  audio: Annotated[Any, _hidden("send its transcript as the content")] = None
-  function_call: Annotated[Any, _hidden("send it as one of tool_calls")] = None
 
   @field_validator("tool_call_id")
   @classmethod
@@ -346,60 +344,13 @@ class ChatMessage(JsonObject):
     )
 
 
-class _Function(LenientObject):
-  name: str
-  description: str = ""
-  parameters: dict[str, Any] = {}
-  strict: bool = False
-
-
-class ChatTool(LenientObject):
-  """A function that the policy may call."""
-
-  type: Literal["function"] = "function"
-  function: _Function
-
-  def to_tool(self) -> Tool:
-    """Returns the tool as chat templates read it. Raises `ApiError`."""
-    function = self.function
-    try:
-      return Tool(function.name, function.description, function.parameters)
-    except SchemaFault as error:
-      raise ApiError(str(error), param="tools") from error
-
-
-class _FunctionName(JsonObject):
-  name: str
-
-
-class NamedTool(JsonObject):
-  """A `tool_choice` of one function."""
-
-  type: Literal["function"] = "function"
-  function: _FunctionName
-
-
-class _AllowedTools(JsonObject):
-  mode: Literal["auto", "required"] = "auto"
-  tools: Annotated[list[NamedTool], FailFast()]
-
-
-class AllowedTools(JsonObject):
-  """A `tool_choice` of some functions."""
-
-  type: Literal["allowed_tools"]
-  allowed_tools: _AllowedTools
-
-
 class _PlainFormat(JsonObject):
   type: Literal["text", "json_object"]
 
 
 class _NamedSchema(JsonObject):
+  without_effect = frozenset(("description", "name", "strict"))
   definition: dict[str, Any] = Field(alias="schema")
-  name: Any = None
-  description: Any = None
-  strict: Any = None
 
 
 class _SchemaFormat(JsonObject):
@@ -411,11 +362,8 @@ class ChatCompletionRequest(CompletionRequest):
   """A call of `/v1/chat/completions`."""
 
   messages: Annotated[list[ChatMessage], Field(min_length=1), FailFast()]
-  tools: Annotated[list[ChatTool], FailFast()] = []
-  tool_choice: Annotated[
-    Literal["auto", "required", "none"] | NamedTool | AllowedTools,
-    must_be(_TOOL_CHOICES),
-  ] = "auto"
+  tools: Annotated[list[OfferedTool], FailFast()] = []
+  tool_choice: AnyToolChoice = ANY_CHOICE
   parallel_tool_calls: bool | None = None
   response_format: (
     Annotated[_PlainFormat | _SchemaFormat, must_be(_FORMATS)] | None
@@ -467,19 +415,37 @@ class ChatCompletionRequest(CompletionRequest):
   def wants_structured_output(self) -> bool:
     return (
       self.response_format is not None
-      or self.tool_choice not in ("auto", "none")
-      or self.parallel_tool_calls is False
-      or any(tool.function.strict for tool in self.tools)
+      or self.tool_choice.names is not None
+      or self.tool_choice.mode == "required"
+      or not self.may_call_several
+      or any(tool.strict for tool in self.functions.values())
     )
 
   @property
-  def needs_objects(self) -> bool:
-    """True if the client can only be sent calls whose arguments are objects."""
-    return False
+  def may_call_several(self) -> bool:
+    """True if one answer may have several calls."""
+    return self.parallel_tool_calls is not False and not self.tool_choice.is_one
+
+  @functools.cached_property
+  def functions(self) -> Mapping[str, OfferedTool]:
+    """The functions that the policy may call, by name."""
+    tools = [f for tool in (*self.tools, *self.later) for f in tool.functions()]
+    return {tool.name: tool for tool in tools}
+
+  @property
+  def shown(self) -> Sequence[OfferedTool]:
+    """The functions that the conversation begins with."""
+    return [f for tool in self.tools for f in tool.functions()]
+
+  @property
+  def later(self) -> Sequence[OfferedTool]:
+    """Tools that a later message shows."""
+    return ()
 
   @property
   def ignored(self) -> Set[str]:
-    return frozenset().union(*(m.model_extra or () for m in self.messages))
+    hosted = {tool.type for tool in self.tools if tool.kind in HOSTED}
+    return hosted.union(unread(self))
 
 
 class TranslatedRequest(ChatCompletionRequest):
@@ -489,17 +455,14 @@ class TranslatedRequest(ChatCompletionRequest):
   fit: clients give the largest that their vendor's models allow.
   """
 
-  wishes: list[str] = []  # fields that are accepted, and not carried out
-  objects_only: bool = False
+  must_fit = False
+  not_read: list[str] = []  # names of fields that were accepted
+  found: list[OfferedTool] = []
 
   @property
-  def must_fit(self) -> bool:
-    return False
-
-  @property
-  def needs_objects(self) -> bool:
-    return self.objects_only
+  def later(self) -> Sequence[OfferedTool]:
+    return self.found
 
   @property
   def ignored(self) -> Set[str]:
-    return super().ignored | frozenset(self.wishes)
+    return super().ignored | {*self.not_read}

@@ -7,11 +7,8 @@ from typing import Any
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.openai.schema import (
-  AllowedTools,
-  ChatCompletionRequest,
-  NamedTool,
-)
+from agentrl_jax.rollout.openai.schema import ChatCompletionRequest
+from agentrl_jax.rollout.openai.tools import ToolChoice
 from agentrl_jax.rollout.server.errors import ApiError
 
 
@@ -19,8 +16,8 @@ from agentrl_jax.rollout.server.errors import ApiError
 class StructuredOutput:
   """The form of an answer: its grammar, and the reading of its text."""
 
-  tools: tuple[Tool, ...]  # shown to the policy
-  has_calls: bool  # False: all of the answer is text
+  tools: tuple[Tool, ...]  # that the conversation begins with
+  callable: tuple[Tool, ...]  # empty: all of the answer is text
   grammar: str  # of the answer; "": any tokens
 
   @classmethod
@@ -32,77 +29,43 @@ class StructuredOutput:
     `calls` is the run's `sampling.calls`: where the call leaves it to the
     policy if and how tools are called, the run decides.
     """
-    tools = tuple(tool.to_tool() for tool in request.tools)
-    choice = _choose_tools(request, tools)
+    shown = tuple(tool.to_tool() for tool in request.shown)
+    tools = tuple(tool.to_tool() for tool in request.functions.values())
+    choice = request.tool_choice
+    allowed = _allowed(choice, tools)
     may_call = bool(tools) and choice.mode != "none"
     schema = request.answer_schema
     if schema is not None:
-      return cls(tools, False, _json_grammar(codec, schema, may_call=may_call))
-    strict = frozenset(
-      tool.function.name for tool in request.tools if tool.function.strict
-    )
-    is_strict = bool(strict) or calls != "free"
+      return cls(shown, (), _json_grammar(codec, schema, may_call=may_call))
+    strict = frozenset(f.name for f in request.functions.values() if f.strict)
+    is_free = choice.names is None and request.may_call_several
+    is_free &= choice.mode == "auto" and calls == "free" and not strict
+    if not may_call or is_free:
+      return cls(shown, tools if may_call else (), "")
     is_required = calls == "required" and choice.mode == "auto"
     mode = "required" if is_required else choice.mode
-    if not may_call or (choice.is_free and not is_strict):
-      return cls(tools, may_call, "")
+    parallel = request.may_call_several
 
     def call_grammar() -> str:
       return codec.call_grammar(
-        choice.tools, choice=mode, parallel=choice.parallel, strict=strict
+        allowed, choice=mode, parallel=parallel, strict=strict
       )
 
-    return cls(tools, True, _compile(call_grammar, "tools"))
+    return cls(shown, tools, _compile(call_grammar, "tools"))
 
 
-@dataclasses.dataclass(frozen=True)
-class _ToolChoice:
-  """Functions that may be called."""
-
-  mode: str  # "auto": may be called, "required": must be, "none"
-  tools: Sequence[Tool]
-  parallel: bool  # several calls in one answer
-  is_free: bool = False  # no restriction beyond those of the mode "auto"
-
-
-def _choose_tools(
-  request: ChatCompletionRequest, tools: Sequence[Tool]
-) -> _ToolChoice:
-  choice = request.tool_choice
-  parallel = request.parallel_tool_calls is not False
-  if choice == "auto" or choice == "none":
-    return _ToolChoice(choice, tools, parallel, is_free=parallel)
-  if not tools:
+def _allowed(choice: ToolChoice, tools: Sequence[Tool]) -> Sequence[Tool]:
+  """Returns the tools that a choice allows. Raises `ApiError`."""
+  by_name = {tool.name: tool for tool in tools}
+  names = dict.fromkeys(by_name if choice.names is None else choice.names)
+  is_open = choice.names is None and choice.mode != "required"
+  if not is_open and (not names or names.keys() - by_name.keys()):
     raise ApiError(
-      f"tool_choice={choice!r} is for calls with tools, and this one has none: "
-      "give tools, or leave tool_choice out",
+      f"tool_choice={choice.mode!r} is for the functions {[*names]}, and the "
+      f"policy is shown {[*by_name]}: name some of these, or leave it out",
       param="tool_choice",
     )
-  if isinstance(choice, NamedTool):
-    return _ToolChoice("required", [_find(choice, tools)], parallel=False)
-  if isinstance(choice, AllowedTools):
-    allowed = choice.allowed_tools
-    if not allowed.tools:
-      raise ApiError(
-        "tool_choice allows none of the tools: name at least one, or give "
-        "'none'",
-        param="tool_choice",
-      )
-    by_name = {tool.function.name: _find(tool, tools) for tool in allowed.tools}
-    return _ToolChoice(allowed.mode, [*by_name.values()], parallel)
-  return _ToolChoice("required", tools, parallel)
-
-
-def _find(named: NamedTool, tools: Sequence[Tool]) -> Tool:
-  name = named.function.name
-  for tool in tools:
-    if tool.name == name:
-      return tool
-  raise ApiError(
-    f"tool_choice names the function {name!r}, and tools has "
-    f"{', '.join(repr(tool.name) for tool in tools)}: name one of these",
-    param="tool_choice",
-  )
+  return [by_name[name] for name in names]
 
 
 def _json_grammar(

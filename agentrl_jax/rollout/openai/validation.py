@@ -4,11 +4,10 @@ An error names the field, the value found and what is allowed. Validators state
 the allowed values in words; `read` translates their errors in one place.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import (
-  AfterValidator,
   BaseModel,
   ConfigDict,
   ValidationError,
@@ -53,14 +52,17 @@ def wrong(name: str, found: Any, allowed: str) -> ApiError:
 
 def _api_error(error: ErrorDetails) -> ApiError:
   """Translates an error of pydantic into OpenAI's error."""
-  path, kind, value = _path(error["loc"]), error["type"], error["input"]
+  loc, kind, value = error["loc"], error["type"], error["input"]
+  if field := error.get("ctx", {}).get("field"):
+    loc, value = (*loc, field), value[field]
+  path = _path(loc)
   if kind == "missing":
     return ApiError(
       f"the field {path!r} is missing",
       param=path,
       code="missing_required_parameter",
     )
-  if kind == "extra_forbidden":
+  if kind == "unknown":
     return ApiError(
       f"the field {shortened(path)} is unknown to this server, and could "
       "change the answer: leave it out; docs/serving.md lists the known fields",
@@ -117,12 +119,15 @@ def unsupported(reason: str) -> PydanticCustomError:
 
 
 def must_be(allowed: str) -> WrapValidator:
-  """Describes what is allowed, in place of pydantic's own errors."""
+  """Describes what is allowed, in place of pydantic's own errors.
+
+  Values of odd shapes fail in validators that read other forms.
+  """
 
   def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     try:
       return validate(value)
-    except ValidationError as error:
+    except (ValidationError, LookupError, TypeError, AttributeError) as error:
       raise invalid(allowed) from error
 
   return WrapValidator(check)
@@ -153,40 +158,57 @@ def _in_range(low: float, high: float | None, allowed: str) -> WrapValidator:
   return WrapValidator(check)
 
 
-def only(
-  *values: Any, why: str = "this server does not do it"
-) -> AfterValidator:
-  """Accepts the values that apply without the field."""
-
-  def check(value: Any) -> Any:
-    if value not in values:
-      raise unsupported(f"{why}. Leave it out, or give {values[0]!r}")
-    return value
-
-  return AfterValidator(check)
-
-
 class JsonObject(BaseModel):
-  """A JSON object; a field that is null is a field that is not given."""
+  """A JSON object; a field that is null is a field that is not given.
 
-  model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+  Each field is declared, or a class says what becomes of it; others are
+  refused, so that nothing is dropped in silence.
+  """
+
+  model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+  # Fields that change nothing that the policy reads or samples.
+  without_effect: ClassVar[Set[str]] = frozenset()
+  # Fields that ask for what the policy is not told: counted by name.
+  wishes: ClassVar[Set[str]] = frozenset()
+  # Fields that are refused: the value that applies without, and the reason.
+  refused: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+  counts_others: ClassVar[bool] = False
 
   @model_validator(mode="before")
   @classmethod
-  def _without_nulls(cls, fields: Any) -> Any:
+  def _with_known_fields(cls, fields: Any) -> Any:
     if not isinstance(fields, dict):
       return fields
-    given = {name: x for name, x in fields.items() if x is not None}
-    if cls.model_config["extra"] == "forbid":
-      # One unknown field is sufficient for an error: pydantic would describe
-      # each of them, and there may be 100,000.
-      known = {f.alias or name for name, f in cls.model_fields.items()}
-      for name in [name for name in given if name not in known][1:]:
-        del given[name]
+    known = {f.alias or name for name, f in cls.model_fields.items()}
+    given = {}
+    for name, value in fields.items():
+      if value is None or name in cls.without_effect:
+        continue
+      usual, why = cls.refused.get(name, (value, ""))
+      if value != usual and name not in known:
+        more = "" if usual is None else f", or give {usual!r}"
+        reason = {"reason": f"{why}. Leave it out{more}", "field": name}
+        raise PydanticCustomError("unsupported_value", "{reason}", reason)
+      if name in known or name in cls.wishes or cls.counts_others:
+        given[name] = value
+      elif name not in cls.refused:
+        raise PydanticCustomError("unknown", "unknown", {"field": name})
     return given
 
 
 class LenientObject(JsonObject):
-  """An object whose other fields clients and libraries choose."""
+  """An object whose other fields clients and libraries choose: counted."""
 
-  model_config = ConfigDict(extra="ignore")
+  without_effect = frozenset(("cache_control", "encrypted_content"))
+  counts_others = True
+
+
+def unread(value: Any) -> Iterator[str]:
+  """Yields names of fields, at any depth, that were accepted and not read."""
+  if isinstance(value, JsonObject):
+    yield from value.model_extra or ()
+    for name in type(value).model_fields:
+      yield from unread(getattr(value, name))
+  for each in value if isinstance(value, list) else ():
+    yield from unread(each)

@@ -171,9 +171,9 @@ class OpenAIChatTest(Asking):
     for where, messages, function in (
       ("no JSON of Unicode text", [ASKED | {"content": "half: \ud83d"}], {}),
       ("no JSON of Unicode text", [ASKED], {"name": "\udc00"}),
-      ("function.parameters=5", [ASKED], {"parameters": 5}),
-      ("function.parameters=..ab", [ASKED], {"parameters": ["ab"]}),
-      ("function.description=5", [ASKED], {"description": 5}),
+      ("tools.0..parameters=5", [ASKED], {"parameters": 5}),
+      ("tools.0..parameters=..ab", [ASKED], {"parameters": ["ab"]}),
+      ("tools.0..description=5", [ASKED], {"description": 5}),
       ("nested too deeply", [ASKED], {"parameters": {"enum": deep}}),
     ):
       body = {

@@ -191,12 +191,12 @@ class CallsTest(Asking):
     an_object = {"type": "json_object"}
     for param, fields in (
       ("tool_choice", dict(tool_choice="required")),
-      ("tool_choice", dict(tools=TOOLS, tool_choice="any")),
+      ("tool_choice", dict(tools=TOOLS, tool_choice="often")),
       ("tool_choice", dict(tools=[PAINT], tool_choice=NAMED)),
       ("tool_choice", dict(tools=TOOLS, tool_choice=allowed("auto"))),
       ("tool_choice", dict(tools=TOOLS, tool_choice=allowed("none", "stop"))),
       ("tools", dict(tools=[strict(function("odd", odd))])),
-      ("tools[0].function.strict", dict(tools=[function("f", {}, strict=1)])),
+      ("tools[0].strict", dict(tools=[function("f", {}, strict=1)])),
       ("ignore_eos", named | dict(extra={"ignore_eos": True})),
       ("response_format", dict(response_format={"type": "xml"})),
       ("response_format", dict(response_format={"type": "json_schema"})),

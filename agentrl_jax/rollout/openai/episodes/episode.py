@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.recorder import Recorder, call_flaws
+from agentrl_jax.data.recorder import Recorder
 from agentrl_jax.data.records import (
   EpisodeSpec,
   Message,
@@ -206,10 +206,9 @@ class EpisodeCall(CallContext):
     choice: Choice,
     messages: Sequence[Message] = (),
     tools: Sequence[Tool] = (),
-    read: Message | None = None,
+    calls: tuple[str, ...] | None = None,
   ) -> None:
     """Records an answer with the tokens before it."""
-    calls = call_flaws(read, tools) if read else None
     self._episode.add(self, choice, messages, tools, calls)
 
   def _refuse_other_draws(self, request: CompletionRequest) -> None:

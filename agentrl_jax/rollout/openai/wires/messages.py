@@ -1,9 +1,9 @@
 """Anthropic's `/v1/messages`, as a chat.
 
 Fields of Anthropic's reference that ask for what the policy cannot be told
-(`thinking`, effort, context management), tools that Anthropic's own servers
-execute, and tools whose loading is deferred are accepted, counted by name and
-have no effect.
+(`thinking`, effort, context management), and tools that Anthropic's own servers
+execute, are accepted, counted by name and have no effect. A tool whose loading
+is deferred is shown by the result that refers to it, as Anthropic shows it.
 """
 
 import json
@@ -11,25 +11,31 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, FailFast, Field
+from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.rollout.openai.chat import ChatCall, Piece
 from agentrl_jax.rollout.openai.choices import Choice, usage_of
 from agentrl_jax.rollout.openai.schema import (
+  FILED,
   ChatCompletionRequest,
   StopTexts,
   TranslatedRequest,
-  joined_parts,
+)
+from agentrl_jax.rollout.openai.tools import (
+  ANY_CHOICE,
+  AnyToolChoice,
+  OfferedTool,
+  shown_later,
 )
 from agentrl_jax.rollout.openai.validation import (
   LenientObject,
+  invalid,
   read,
   whole_number,
 )
 from agentrl_jax.rollout.openai.wires.translation import (
   JsonFormat,
-  OfferedTool,
   Part,
   TranslatedCall,
   TranslatedReply,
@@ -48,6 +54,13 @@ def _as_blocks(content: Any) -> Any:
   return [{"type": "text", "text": content}] if is_text else content
 
 
+class _ResultPart(Part):
+  needs = {"text": ("text",), "tool_reference": ("tool_name",)}
+
+  text: str | None = None
+  tool_name: str | None = None
+
+
 class _Block(Part):
   needs = {
     "text": ("text",),
@@ -63,8 +76,17 @@ class _Block(Part):
   name: str | None = None
   input: dict[str, Any] | None = None
   tool_use_id: str | None = None
-  content: Annotated[str, BeforeValidator(joined_parts)] = ""
-  is_error: bool = False
+  content: Annotated[
+    list[_ResultPart], FailFast(), BeforeValidator(_as_blocks)
+  ] = []
+
+  def result(self, tools: Mapping[str, OfferedTool]) -> str:
+    """Returns a result as text; `tools` are those that it may refer to."""
+    found = (tools.get(part.tool_name or "") for part in self.content)
+    return "".join(
+      shown_later(tool) if tool else part.text or part.tool_name or ""
+      for part, tool in zip(self.content, found, strict=True)
+    )
 
 
 _Blocks = Annotated[list[_Block], FailFast(), BeforeValidator(_as_blocks)]
@@ -74,7 +96,9 @@ class _Message(LenientObject):
   role: Literal["user", "assistant", "system"]
   content: _Blocks = []
 
-  def to_chat(self) -> Iterator[dict[str, Any]]:
+  def to_chat(
+    self, tools: Mapping[str, OfferedTool]
+  ) -> Iterator[dict[str, Any]]:
     """Yields the message as messages of a chat."""
     if self.role == "assistant":
       yield self._answer()
@@ -86,7 +110,7 @@ class _Message(LenientObject):
         yield {
           "role": "tool",
           "tool_call_id": block.tool_use_id,
-          "content": block.content,
+          "content": block.result(tools),
         }
       elif block.text is not None:
         texts.append(block.text)
@@ -117,32 +141,15 @@ class _Message(LenientObject):
 
 
 class _MessagesTool(OfferedTool):
-  type: str = "custom"
-  input_schema: dict[str, Any] = {}
-  defer_loading: bool = False
-
-  def functions(self) -> Iterator[dict[str, Any]]:
-    if self.type == "custom" and not self.defer_loading:
-      yield self.to_chat(self.name, self.input_schema)
-
-
-class _MessagesToolChoice(LenientObject):
-  type: Literal["auto", "any", "tool", "none"]
-  name: str = ""
-  disable_parallel_tool_use: bool = False
-
-  def to_chat(self) -> dict[str, Any]:
-    named = {"type": "function", "function": {"name": self.name}}
-    choices = {"any": "required", "tool": named}
-    return {
-      "tool_choice": choices.get(self.type, self.type),
-      "parallel_tool_calls": not self.disable_parallel_tool_use,
-    }
+  @model_validator(mode="after")
+  def _refuse_without_schema(self) -> "_MessagesTool":
+    if self.parameters is None and self.kind in ("function", "custom"):
+      raise invalid("a tool with an input_schema")
+    return self
 
 
 class _OutputConfig(LenientObject):
   format: JsonFormat | None = None
-  effort: Any = None
 
 
 class MessagesRequest(TranslatedCall):
@@ -151,35 +158,43 @@ class MessagesRequest(TranslatedCall):
   messages: Annotated[list[_Message], Field(min_length=1), FailFast()]
   system: _Blocks = []
   tools: Annotated[list[_MessagesTool], FailFast()] = []
-  tool_choice: _MessagesToolChoice = _MessagesToolChoice(type="auto")
+  tool_choice: AnyToolChoice = ANY_CHOICE
   output_config: _OutputConfig = _OutputConfig()
-  thinking: Any = None
   max_tokens: Annotated[int, whole_number(1)]
   stop_sequences: StopTexts = []
   top_k: Annotated[int, whole_number(0, 2**31 - 1)] | None = None
 
-  # As in `FiledCall`.
-  cache_control: Any = None
-  diagnostics: Any = None
-  inference_geo: Any = None
-  speed: Any = None
-  user_profile_id: Any = None
-  workspace_id: Any = None
+  wishes = frozenset(("context_management", "thinking"))
+  without_effect = FILED | (
+    {"anthropic_beta", "anthropic_version", "betas", "billing_policy"}
+    | {"cache_control", "diagnostics", "fallback_credit_token", "fallbacks"}
+    | {"inference_geo", "speed", "user_profile_id", "workspace_id"}
+  )
+  refused = {
+    "compaction": (None, "send a shorter history yourself"),
+    "container": (None, "nothing is executed here"),
+    "mcp_servers": ([], "call them yourself, and give their tools"),
+    "thread": (None, "this server keeps no history: send all messages"),
+  }
 
   def to_chat(self) -> dict[str, Any]:
     """Returns the fields of the chat that the call stands for."""
     form = self.output_config.format
+    blocks = (block for m in self.messages for block in m.content)
+    found = {part.tool_name for block in blocks for part in block.content}
+    # A search that nobody runs here finds none of the others.
+    is_searched = any(t.kind.startswith("tool_search") for t in self.tools)
+    late = [] if is_searched else [t for t in self.tools if t.defer_loading]
     return {
       **super().to_chat(),
-      **self.tool_choice.to_chat(),
       "messages": [*self._system(), *self._messages()],
-      "tools": [f for tool in self.tools for f in tool.functions()],
+      "tools": [tool for tool in self.tools if tool not in late],
+      "found": [tool for tool in late if tool.name in found],
+      "tool_choice": self.tool_choice,
       "response_format": form.to_chat() if form else None,
       "max_tokens": self.max_tokens,
       "stop": self.stop_sequences,
       "top_k": self.top_k,
-      "wishes": self._wishes(),
-      "objects_only": True,
     }
 
   def _system(self) -> list[dict[str, Any]]:
@@ -188,26 +203,20 @@ class MessagesRequest(TranslatedCall):
     return [{"role": "system", "content": "\n".join(kept)}] if kept else []
 
   def _messages(self) -> Iterator[dict[str, Any]]:
+    tools = {tool.name: tool for tool in self.tools}
     for message in self.messages:
-      yield from message.to_chat()
+      yield from message.to_chat(tools)
 
-  def _wishes(self) -> list[str]:
-    """Returns names of what is accepted and has no effect."""
-    blocks = (block for message in self.messages for block in message.content)
-    wishes = {
-      "thinking": self.thinking,
-      "context_management": self.context_management,
-      "effort": self.output_config.effort,
-      "defer_loading": any(tool.defer_loading for tool in self.tools),
-      "is_error": any(block.is_error for block in blocks),
-    }
-    hosted = [tool.type for tool in self.tools if tool.type != "custom"]
-    return [*(name for name, value in wishes.items() if value), *hosted]
+
+class MessagesChat(TranslatedRequest):
+  """A call as a chat."""
+
+  needs_objects = True
 
 
 def read_messages(fields: Mapping[str, Any]) -> ChatCompletionRequest:
   """Reads a call as a chat. Raises `ApiError`."""
-  return read(TranslatedRequest, read(MessagesRequest, fields).to_chat())
+  return read(MessagesChat, read(MessagesRequest, fields).to_chat())
 
 
 def read_count(fields: Mapping[str, Any]) -> ChatCompletionRequest:

@@ -6,6 +6,7 @@ that OpenAI's own servers execute, are accepted, counted by name and have no
 effect.
 """
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,23 +14,29 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, FailFast, Field
 
+from agentrl_jax.data.records import ToolCall
 from agentrl_jax.errors import AgentRLError
 from agentrl_jax.rollout.openai.chat import ChatCall, Piece
 from agentrl_jax.rollout.openai.choices import Choice, usage_of
 from agentrl_jax.rollout.openai.schema import (
+  FILED,
   ChatCompletionRequest,
   TranslatedRequest,
   joined_parts,
 )
+from agentrl_jax.rollout.openai.tools import (
+  ANY_CHOICE,
+  AnyToolChoice,
+  OfferedTool,
+  shown_later,
+)
 from agentrl_jax.rollout.openai.validation import (
   LenientObject,
-  only,
   read,
   whole_number,
 )
 from agentrl_jax.rollout.openai.wires.translation import (
   JsonFormat,
-  OfferedTool,
   Part,
   TranslatedCall,
   TranslatedReply,
@@ -39,11 +46,32 @@ from agentrl_jax.rollout.server.errors import error_body
 
 _NOT_KEPT = "this server keeps no responses: send their items in the input"
 _Text = Annotated[str, BeforeValidator(joined_parts)]
+# What the items of a vendor's own tools have beside what the policy wrote.
+_ADDED = {"type": "exec", "env": {}}
+_OWN = {
+  "custom": ("custom_tool_call", "input"),
+  "local_shell": ("local_shell_call", "action"),
+  "shell": ("shell_call", "action"),
+  "apply_patch": ("apply_patch_call", "operation"),
+  "tool_search": ("tool_search_call", "arguments"),
+}
+_STREAMED = (
+  ("arguments", "function_call_arguments"),
+  ("input", "custom_tool_call_input"),
+)
 
 
 def _as_items(value: Any) -> Any:
   is_text = isinstance(value, str)
   return [{"role": "user", "content": value}] if is_text else value
+
+
+def _output(value: Any) -> Any:
+  """Reads what a tool answered; a shell's parts have no type."""
+  is_own = isinstance(value, list) and value and "type" not in value[0]
+  return (
+    json.dumps(value, ensure_ascii=False) if is_own else joined_parts(value)
+  )
 
 
 class _Item(Part):
@@ -52,48 +80,62 @@ class _Item(Part):
     "reasoning": (),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
+    "local_shell_call": ("call_id", "action"),
+    "local_shell_call_output": ("output",),
+    "shell_call": ("call_id", "action"),
+    "shell_call_output": ("call_id", "output"),
+    "apply_patch_call": ("call_id", "operation"),
+    "apply_patch_call_output": ("call_id", "status"),
+    "tool_search_call": ("arguments",),
+    "tool_search_output": ("tools",),
+    "additional_tools": ("tools",),
   }
 
   type: str = "message"
   role: Literal["system", "developer", "user", "assistant"] | None = None
   content: _Text = ""
+  id: str = ""
   call_id: str | None = None
   namespace: str = ""
   name: str | None = None
-  arguments: str | None = None
-  output: _Text | None = None
+  arguments: str | dict[str, Any] | None = None
+  input: str | None = None
+  action: dict[str, Any] | None = None
+  operation: dict[str, Any] | None = None
+  output: Annotated[str, BeforeValidator(_output)] | None = None
+  status: str = ""
+  tools: Annotated[list[OfferedTool] | None, FailFast()] = None
 
+  def called(self) -> dict[str, str]:
+    """Returns the function that a call's item calls."""
+    name, own = self.name or "", self.action or self.operation or self.arguments
+    if self.input is not None:
+      own = {"input": self.input}
+    if not self.name:
+      name = self.type.removesuffix("_call")
+    if isinstance(own, dict):
+      own = {
+        k: x
+        for k, x in own.items()
+        if x is not None and _ADDED.get(k, ...) != x
+      }
+      own = json.dumps(own, ensure_ascii=False)
+    full = f"{self.namespace}.{name}" if self.namespace else name
+    return {"name": full, "arguments": own or ""}
 
-class _ResponsesTool(OfferedTool):
-  parameters: dict[str, Any] = {}
-  tools: "list[_ResponsesTool]" = []  # of a namespace
-
-  def functions(self, namespace: str = "") -> Iterator[dict[str, Any]]:
-    if self.type == "namespace":
-      for tool in self.tools:
-        yield from tool.functions(self.name)
-    elif self.type == "function":
-      yield self.to_chat(_full_name(namespace, self.name), self.parameters)
-
-
-class _ResponsesToolChoice(LenientObject):
-  type: Literal["function", "allowed_tools"]
-  name: str = ""
-  mode: Literal["auto", "required"] = "auto"
-  tools: "Annotated[list[_ResponsesToolChoice], FailFast()]" = []
-
-  def to_chat(self) -> dict[str, Any]:
-    """Returns the choice in a chat's form."""
-    if self.type == "function":
-      return {"type": "function", "function": {"name": self.name}}
-    tools = [tool.to_chat() for tool in self.tools]
-    allowed = {"mode": self.mode, "tools": tools}
-    return {"type": "allowed_tools", "allowed_tools": allowed}
+  def text(self) -> str:
+    """Returns what a tool's item says to the policy."""
+    tools = [f for tool in self.tools or () for f in tool.functions()]
+    said = [self.status] if self.type == "apply_patch_call_output" else []
+    return "\n".join(
+      [*said, *filter(None, [self.output]), *map(shown_later, tools)]
+    )
 
 
 class _TextConfig(LenientObject):
   format: JsonFormat | None = None
-  verbosity: Any = None
 
 
 class ResponsesRequest(TranslatedCall):
@@ -103,37 +145,34 @@ class ResponsesRequest(TranslatedCall):
     list[_Item], Field(min_length=1), FailFast(), BeforeValidator(_as_items)
   ]
   instructions: str = ""
-  tools: Annotated[list[_ResponsesTool], FailFast()] = []
-  tool_choice: Literal["auto", "required", "none"] | _ResponsesToolChoice = (
-    "auto"
-  )
+  tools: Annotated[list[OfferedTool], FailFast()] = []
+  tool_choice: AnyToolChoice = ANY_CHOICE
   parallel_tool_calls: bool = True
   max_output_tokens: Annotated[int, whole_number(1)] | None = None
   text: _TextConfig = _TextConfig()
 
-  # Wishes that the policy is not told of.
-  reasoning: Any = None
-  max_tool_calls: Any = None
-
-  # As in `FiledCall`.
-  client_metadata: Any = None
-  include: Any = None
-  prompt_cache_options: Any = None
-  store: Any = None
-  stream_options: Any = None
-
-  # Accepted with the value that applies without them.
-  background: Annotated[Any, only(False)] = False
-  conversation: Annotated[Any, only(None, why=_NOT_KEPT)] = None
-  previous_response_id: Annotated[Any, only(None, why=_NOT_KEPT)] = None
-  top_logprobs: Annotated[
-    Any, only(0, why="/v1/chat/completions has log-probabilities")
-  ] = 0
-  truncation: Annotated[Any, only("disabled")] = "disabled"
+  wishes = frozenset(("context_management", "max_tool_calls", "reasoning"))
+  without_effect = FILED | (
+    {"access_programs", "background_options", "client_metadata", "include"}
+    | {"stream_options"}
+  )
+  refused = {
+    "background": (False, "this server does not do it"),
+    "conversation": (None, _NOT_KEPT),
+    "image": (None, "the policy writes text alone"),
+    "moderation": (None, "this server does not do it"),
+    "previous_response_id": (None, _NOT_KEPT),
+    "prompt": (None, _NOT_KEPT),
+    "top_logprobs": (0, "/v1/chat/completions has log-probabilities"),
+    "truncation": ("disabled", "send a shorter input"),
+  }
 
   def to_chat(self) -> dict[str, Any]:
     """Returns the fields of the chat that the call stands for."""
-    choice, form = self.tool_choice, self.text.format
+    form = self.text.format
+    # A search that nobody runs here finds none of the others.
+    is_searched = any(tool.kind == "tool_search" for tool in self.tools)
+    offered = [f for tool in self.tools for f in tool.functions()]
     head = [{"role": "system", "content": self.instructions}]
     return {
       **super().to_chat(),
@@ -141,28 +180,13 @@ class ResponsesRequest(TranslatedCall):
         *(head if self.instructions else []),
         *_messages(self.input),
       ],
-      "tools": [f for tool in self.tools for f in tool.functions()],
-      "tool_choice": choice if isinstance(choice, str) else choice.to_chat(),
+      "tools": [f for f in offered if not (is_searched and f.defer_loading)],
+      "found": [tool for item in self.input for tool in item.tools or ()],
+      "tool_choice": self.tool_choice,
       "parallel_tool_calls": self.parallel_tool_calls,
       "response_format": form.to_chat() if form else None,
       "max_tokens": self.max_output_tokens,
-      "wishes": self._wishes(),
     }
-
-  def _wishes(self) -> list[str]:
-    """Returns names of what is accepted and has no effect."""
-    wishes = {
-      "reasoning": self.reasoning,
-      "max_tool_calls": self.max_tool_calls,
-      "context_management": self.context_management,
-      "verbosity": self.text.verbosity,
-    }
-    hosted = sorted({t.type for t in self.tools} - {"function", "namespace"})
-    return [*(name for name, value in wishes.items() if value), *hosted]
-
-
-def _full_name(namespace: str, name: str) -> str:
-  return f"{namespace}.{name}" if namespace else name
 
 
 def _messages(items: Sequence[_Item]) -> list[dict[str, Any]]:
@@ -177,10 +201,9 @@ def _messages(items: Sequence[_Item]) -> list[dict[str, Any]]:
     if not before or rank <= before < 3 or rank < before:
       messages.append({"role": "assistant", "tool_calls": []})
     answer = messages[-1]
-    if item.type == "function_call":
-      name = _full_name(item.namespace, item.name or "")
-      function = {"name": name, "arguments": item.arguments}
-      answer["tool_calls"].append({"id": item.call_id, "function": function})
+    if item.type.endswith("_call"):
+      call = {"id": item.call_id or item.id, "function": item.called()}
+      answer["tool_calls"].append(call)
     else:
       is_thought = item.type == "reasoning"
       answer["reasoning_content" if is_thought else "content"] = item.content
@@ -191,13 +214,15 @@ def _rank(item: _Item) -> int:
   """Returns the place of an item in an answer; 0 for other items."""
   if item.type == "message":
     return 2 * (item.role == "assistant")
-  return {"reasoning": 1, "function_call": 3}.get(item.type, 0)
+  return 3 * item.type.endswith("_call") or int(item.type == "reasoning")
 
 
 def _said(item: _Item) -> dict[str, Any]:
-  if item.type == "function_call_output":
-    reply = {"tool_call_id": item.call_id, "content": item.output}
+  if item.type.endswith("_output"):
+    reply = {"tool_call_id": item.call_id or item.id, "content": item.text()}
     return {"role": "tool", **reply}
+  if item.type == "additional_tools":
+    return {"role": "developer", "content": item.text()}
   return {"role": item.role, "content": item.content}
 
 
@@ -224,12 +249,7 @@ class ResponsesReply(TranslatedReply):
   def __init__(self, call: ChatCall):
     super().__init__(call)
     assert isinstance(call.request, ResponsesChat)
-    self._echo = call.request.echo
-    self._namespaces = [
-      f"{tool['name']}."
-      for tool in self._echo["tools"]
-      if tool.get("type") == "namespace"
-    ]
+    self._echo, self._tools = call.request.echo, call.request.functions
     self._id, self._created = uuid.uuid4().hex, int(time.time())
     self._number = 0  # of events
 
@@ -255,17 +275,20 @@ class ResponsesReply(TranslatedReply):
 
   def _opening(self, piece: Piece) -> Iterator[Event]:
     item = self._item(len(self._closed), piece) | {"status": "in_progress"}
-    name = "arguments" if piece.call else "content"
-    item[name] = item[name][:0]  # empty
+    for name in ("arguments", "input", "content"):
+      if isinstance(item.get(name), str | list):
+        item[name] = item[name][:0]  # empty
     yield self._of_item("output_item.added", item=item)
     if not piece.call:
       yield self._of_part("content_part.added", part=_part_of(piece))
 
   def _addition(self, piece: Piece) -> Iterator[Event]:
     if piece.call:
-      arguments, kind = piece.call.arguments, "function_call_arguments"
-      yield self._of_part(f"{kind}.delta", delta=arguments)
-      yield self._of_part(f"{kind}.done", arguments=arguments)
+      item = self._item(len(self._closed), piece)
+      for name, kind in _STREAMED:
+        if isinstance(text := item.get(name), str):
+          yield self._of_part(f"{kind}.delta", delta=text)
+          yield self._of_part(f"{kind}.done", **{name: text})
     else:
       kind = _part_of(piece)["type"]
       yield self._of_part(f"{kind}.delta", delta=piece.text, logprobs=[])
@@ -287,21 +310,29 @@ class ResponsesReply(TranslatedReply):
     """Returns a piece as a complete item."""
     id = f"{self._id}_{index}"
     if piece.call is not None:
-      name = piece.call.name
-      space = next((s for s in self._namespaces if name.startswith(s)), "")
-      return {
-        "id": f"fc_{id}",
-        "type": "function_call",
-        "status": "completed",
-        "call_id": piece.call.id,
-        "name": name.removeprefix(space),
-        **({"namespace": space[:-1]} if space else {}),
-        "arguments": piece.call.arguments,
-      }
+      return self._call_item(id, piece.call)
     item = {"status": "completed", "content": [_part_of(piece)]}
     if piece.kind == "thought":
       return {"id": f"rs_{id}", "type": "reasoning", "summary": [], **item}
     return {"id": f"msg_{id}", "type": "message", "role": "assistant", **item}
+
+  def _call_item(self, id: str, call: ToolCall) -> dict[str, Any]:
+    """Returns a call in the form of the tool that it calls."""
+    tool = self._tools.get(call.name) or OfferedTool(name=call.name)
+    space = {"namespace": tool.namespace} if tool.namespace else {}
+    named = {"name": call.name.removeprefix(f"{tool.namespace}."), **space}
+    item = {"call_id": call.id, "status": "completed"}
+    if tool.kind not in _OWN:
+      item |= {"id": f"fc_{id}", "type": "function_call", **named}
+      return item | {"arguments": call.arguments}
+    name, field = _OWN[tool.kind]
+    own = json.loads(call.arguments)
+    if tool.kind == "custom":
+      return item | {"id": f"ctc_{id}", "type": name, **named, **own}
+    item |= {"execution": "client"} if tool.kind == "tool_search" else {}
+    # The output of a local shell names its call by the item's id.
+    own = _ADDED | own if tool.kind == "local_shell" else own
+    return item | {"id": call.id, "type": name, field: own}
 
   def _response(
     self, pieces: Sequence[Piece], choice: Choice | None = None

@@ -9,12 +9,13 @@ from pydantic import Field, model_validator
 
 from agentrl_jax.rollout.openai.chat import ChatCall, Piece
 from agentrl_jax.rollout.openai.choices import Choice, Delta
-from agentrl_jax.rollout.openai.schema import FiledCall
 from agentrl_jax.rollout.openai.validation import (
+  JsonObject,
   LenientObject,
   invalid,
   number_between,
   shortened,
+  unread,
   unsupported,
 )
 from agentrl_jax.rollout.openai.wires.wire import Event, WireReply
@@ -40,39 +41,25 @@ class Part(LenientObject):
     return self
 
 
-class OfferedTool(LenientObject):
-  """A tool; those of other types than functions are the API's own."""
-
-  type: str
-  name: str = ""
-  description: str = ""
-  strict: bool = False
-
-  def to_chat(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the function as a tool of a chat."""
-    function = {"name": name, "description": self.description}
-    more = {"parameters": parameters, "strict": self.strict}
-    return {"type": "function", "function": function | more}
-
-
-class TranslatedCall(FiledCall):
+class TranslatedCall(JsonObject):
   """Fields that the calls of other APIs share with each other and a chat."""
 
   model: str
   stream: bool = False
   temperature: Annotated[float, number_between(0.0, 2.0)] | None = None
   top_p: Annotated[float, number_between(1e-6, 1.0)] | None = None
-  context_management: Any = None
 
   def to_chat(self) -> dict[str, Any]:
     """Returns the fields of the chat that the call stands for."""
     names = ("model", "stream", "temperature", "top_p")
-    return {name: getattr(self, name) for name in names}
+    given = {name: getattr(self, name) for name in names}
+    return given | {"not_read": [*unread(self)]}
 
 
 class JsonFormat(LenientObject):
   """The form that a call wants of its answer."""
 
+  without_effect = frozenset(("description", "strict"))
   type: Literal["text", "json_object", "json_schema"]
   name: str = "answer"
   definition: dict[str, Any] | None = Field(None, alias="schema")

@@ -172,7 +172,7 @@ class MessagesTest(Messages):
       self.assertNotIn(hidden, shown)
     async with self.http.get("/metrics") as response:
       page = await response.text()
-    for name in ("thinking", "effort", "defer_loading", "web_search_20250305"):
+    for name in ("thinking", "effort", "web_search_20250305"):
       self.assertIn(f'"{name}"', page)
 
   async def test_tokens_are_counted_without_an_answer(self):
