@@ -25,7 +25,7 @@ from agentrl_jax.rollout.openai.choices import (
   sampling_params,
   token_fields,
 )
-from agentrl_jax.rollout.openai.conversation_cache import CallContext
+from agentrl_jax.rollout.openai.conversation_cache import CallContext, begin
 from agentrl_jax.rollout.openai.detokenizer import Detokenizer
 from agentrl_jax.rollout.openai.schema import (
   ChatCompletionRequest,
@@ -69,6 +69,10 @@ class ChatCall:
     messages = [message.to_message() for message in request.messages]
     _refuse_long(request, messages, limits, codec)
     self._output = StructuredOutput.of(request, codec, context.calls)
+    # An answer that the client begins, with its tokens.
+    self._prefill = messages.pop() if request.continues else None
+    is_free = not self._output.grammar
+    self._prefill_ids = begin(codec, self._prefill, is_free=is_free)
     if self._output.grammar and request.ignore_eos:
       raise ApiError(
         "ignore_eos=true and structured output are not supported together: the "
@@ -78,9 +82,9 @@ class ChatCall:
       )
     self.request = request
     self._messages, self._codec, self._context = messages, codec, context
-    self.prompts: Sequence[np.ndarray] = [
-      context.prompt(messages, self._output.tools, codec)
-    ]
+    prompt = context.prompt(messages, self._output.tools, codec)
+    begun = self._prefill_ids[: 0 if context.repeats else None]
+    self.prompts: Sequence[np.ndarray] = [np.concatenate([prompt, begun])]
     context.check(request, self.prompts)
     self.envelope = Envelope("chat.completion", "chatcmpl", request.model)
     self._begun: set[int] = set()  # choices whose role was sent
@@ -117,11 +121,15 @@ class ChatCall:
   def finish(self, choice: Choice) -> None:
     """Parses a complete answer, and records it in the call's context."""
     read = self._read(choice)
-    self._answers[choice.index] = message = self._parse(choice, read)
+    message = self._answers[choice.index] = self._parse(choice, read)
     calls = call_flaws(read, self._output.callable) if read else None
     self._context.record(
       choice, [*self._messages, message], self._output.tools, calls
     )
+    if self._prefill:  # the client is sent what follows
+      begun, text = (split(m.content)[1] for m in (self._prefill, message))
+      message = dataclasses.replace(message, content=text.partition(begun)[2])
+      self._answers[choice.index] = message
 
   def answer_pieces(self, choice: Choice) -> Iterator[Piece]:
     """Yields the pieces of a complete answer."""
@@ -145,7 +153,8 @@ class ChatCall:
         yield from self.answer_pieces(choice)
       return
     splitter = self._splitters.setdefault(
-      choice.index, ThoughtSplitter(is_open=self._codec.thinks)
+      choice.index,
+      ThoughtSplitter(is_open=self._codec.thinks and not self._prefill),
     )
     for is_thought, text in splitter.add(delta.text, is_last=delta.is_last):
       yield Piece("thought" if is_thought else "text", text)
@@ -260,7 +269,7 @@ class ChatCall:
     """Returns the answer as it is; None if it could have no calls."""
     if not self._output.callable or choice.stop_reason is not None:
       return None
-    return self._codec.read(choice.answer.sampled, self._output.callable)
+    return self._codec.read(self._whole(choice), self._output.callable)
 
   def _parse(self, choice: Choice, message: Message | None) -> Message:
     """Makes the message to send of what was read; malformed calls stay text."""
@@ -269,6 +278,7 @@ class ChatCall:
     if message is None or not calls or not all(map(self._is_sendable, calls)):
       if self._codec.has_channels:
         return self._text_of_channels(choice)
+      opening = self._prefill.content if self._prefill else opening
       return Message("assistant", opening + choice.text)
     sampled = choice.answer.sampled
     conversation = hashlib.sha256(choice.prompt.tobytes() + sampled.tobytes())
@@ -281,9 +291,12 @@ class ChatCall:
       ),
     )
 
+  def _whole(self, choice: Choice) -> np.ndarray:
+    return np.concatenate([self._prefill_ids, choice.answer.sampled])
+
   def _text_of_channels(self, choice: Choice) -> Message:
     """Returns the text alone, up to a stop string; malformed calls as text."""
-    read = self._codec.read(choice.answer.sampled)
+    read = self._codec.read(self._whole(choice))
     calls = (f"{c.name} {c.arguments}".lstrip() for c in read.tool_calls)
     content = "\n".join([read.content, *calls]).removeprefix("\n")
     if choice.stop_reason is not None:

@@ -48,6 +48,7 @@ class CallContext:
   """Context of a call; this one keeps nothing."""
 
   calls = "free"  # the run's `sampling.calls`
+  repeats = False  # an answer that is recorded
 
   def __init__(self, limits: ServingLimits):
     self.limits = limits
@@ -196,6 +197,27 @@ def extend(
       room=context - len(prefix.stream),
     )
   return np.concatenate([prefix.stream, new]).astype(np.int32)
+
+
+def begin(
+  codec: ChatCodec, prefill: Message | None, *, is_free: bool
+) -> np.ndarray:
+  """Returns the tokens of an answer that the client begins.
+
+  Raises `ApiError` if the template, or a grammar, cannot go on from there.
+  """
+  if prefill is None:
+    return np.empty(0, np.int32)
+  with _template_errors():
+    ids, text = codec.write(prefill)[:-1], split(prefill.content)[1]
+  if not is_free or not codec.decode(ids).endswith(text):
+    raise ApiError(
+      "the last message begins the answer, and this model's template, or the "
+      f"grammar of the call, cannot go on from {text[-40:]!r}: let it end "
+      "without white space, or send a user's message after it",
+      param="messages",
+    )
+  return ids
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ from agentrl_jax.rollout.openai.validation import (
   unsupported,
   whole_number,
 )
+from agentrl_jax.rollout.server.errors import ApiError
 
 _MAX_STOP_TEXTS = 4  # OpenAI's own limit
 _MAX_STOP_CHARS = 256
@@ -183,11 +184,11 @@ class CompletionRequest(JsonObject):
   # The last two are vLLM's.
   without_effect = FILED | {"prediction", "priority", "request_id"}
   refused = {
-    "add_generation_prompt": (True, _NOT_DONE),
+    "add_generation_prompt": (True, "an answer follows every prompt"),
     "add_special_tokens": (False, "the chat template has them"),
     "audio": (None, _TEXT_ONLY),
     "best_of": (1, "ask for n answers and choose one yourself"),
-    "continue_final_message": (False, _NOT_DONE),
+    "continue_final_message": (False, "it is for chats"),
     "echo": (False, _NOT_DONE),
     "function_call": ("none", "it is OpenAI's older form: give tool_choice"),
     "functions": ([], "it is OpenAI's older form: give tools"),
@@ -317,6 +318,7 @@ class ChatMessage(LenientObject):
   refusal: str = ""
   tool_calls: Annotated[list[_ToolCall], FailFast()] = []
   tool_call_id: str | None = Field(None, validate_default=True)
+  prefix: bool = False  # Mistral's `continue_final_message`
 
   @field_validator("tool_call_id")
   @classmethod
@@ -371,6 +373,9 @@ class ChatCompletionRequest(CompletionRequest):
   logprobs: bool = False
   top_logprobs: Annotated[int, whole_number(0, MAX_TOP)] = 0
   max_completion_tokens: Annotated[int, whole_number(1)] | None = None
+  # vLLM's: the last message, the assistant's, begins the answer.
+  continue_final_message: bool = False
+  add_generation_prompt: bool = True
 
   @field_validator("top_logprobs")
   @classmethod
@@ -420,6 +425,26 @@ class ChatCompletionRequest(CompletionRequest):
       or not self.may_call_several
       or any(tool.strict for tool in self.functions.values())
     )
+
+  @property
+  def continues(self) -> bool:
+    """True if the last message begins the answer. Raises `ApiError`."""
+    last = self.messages[-1]
+    continues = self.continue_final_message or last.prefix
+    is_begun = last.role == "assistant" and last.content and not last.tool_calls
+    if (
+      continues != bool(is_begun)
+      and continues
+      or not (continues or self.add_generation_prompt)
+    ):
+      raise ApiError(
+        f"continue_final_message={continues} and add_generation_prompt="
+        f"{self.add_generation_prompt} with a last message of {last.role}: an "
+        "answer is begun by text of the assistant, without calls, and else by "
+        "the chat template",
+        param="messages",
+      )
+    return continues
 
   @property
   def may_call_several(self) -> bool:

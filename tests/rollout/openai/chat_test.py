@@ -324,6 +324,54 @@ class HarmonyTest(Asking):
       self.assertIsNone(choice.message.tool_calls)
 
 
+class PrefillTest(Asking):
+  """Answers that the client begins."""
+
+  async def ask_of(self, name, last, says, **fields):
+    family, source = families.templates()[name]
+    self.codec = families.codec_of(family, source)
+    self.policy = talking.Scripted(lambda: self.codec)
+    stop = self.codec.decode(self.codec.stop_tokens[:1])
+    self.policy.says = [f"{says}{stop}"] * 2
+    serving = talking.Talking(
+      codec=lambda: self.codec, generator=self.policy, limits={"context": 2048}
+    )
+    self.served = await self.enterAsyncContext(serving)
+    return await self.ask([ASKED, last], **fields)
+
+  async def test_the_prompt_goes_on_and_the_answer_is_what_follows(self):
+    last = {"role": "assistant", "content": '{"a":'}
+    for name in ("small_qwen3", "small_gptoss", "small_llama31", "small_glm4"):
+      for extra in ({"continue_final_message": True}, {}):
+        is_mistrals = {} if extra else {"prefix": True}
+        for tools in ([], [ADD]):
+          given = dict(extra=extra, tools=tools) if tools else dict(extra=extra)
+          reply = await self.ask_of(name, last | is_mistrals, " 1}", **given)
+          said = reply.choices[0].message.content
+          self.assertEqual(said, " 1}", (name, tools))
+          prompt = self.codec.decode(self.policy.prompts[0])
+          self.assertTrue(prompt.endswith('{"a":'), prompt)
+          # The client goes on with the whole answer.
+          whole = last | {"content": '{"a": 1}'}
+          given["extra"] = {}
+          await self.ask([ASKED, whole, ASKED], **given)
+          kept = reply.prompt_token_ids + reply.choices[0].token_ids
+          self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
+
+  async def test_what_cannot_be_gone_on_from_is_refused(self):
+    goes_on = {"continue_final_message": True}
+    for last, extra in (
+      (ASKED, goes_on),
+      ({"role": "assistant", "content": ""}, goes_on),
+      (ASKED, {"add_generation_prompt": False}),
+      ({"role": "assistant", "content": "a"}, {"add_generation_prompt": False}),
+      (ASKED | {"prefix": True}, {}),
+    ):
+      with self.assertRaises(openai.BadRequestError) as caught:
+        await self.ask_of("small_qwen3", last, "a", extra=extra)
+      self.assertEqual(caught.exception.param, "messages")
+
+
 class ToolCallsTest(Asking):
   async def asyncSetUp(self):
     self.policy = talking.Scripted()

@@ -240,6 +240,7 @@ class Repeated(CallContext):
   """A call of an episode made again, and a generator of its answer."""
 
   num_policy_slots = 1
+  repeats = True
 
   def __init__(self, call: EpisodeCall, line: EpisodeLine):
     super().__init__(call.limits)

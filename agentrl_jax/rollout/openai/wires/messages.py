@@ -193,6 +193,7 @@ class MessagesRequest(TranslatedCall):
       "tool_choice": self.tool_choice,
       "response_format": form.to_chat() if form else None,
       "max_tokens": self.max_tokens,
+      "continue_final_message": self.messages[-1].role == "assistant",
       "stop": self.stop_sequences,
       "top_k": self.top_k,
     }

@@ -175,6 +175,24 @@ class MessagesTest(Messages):
     for name in ("thinking", "effort", "web_search_20250305"):
       self.assertIn(f'"{name}"', page)
 
+  async def test_a_last_answer_of_the_client_is_gone_on_with(self):
+    says = ["1}<|end|>", "Yes.<|end|>"]
+    for stream in (False, True):
+      self.policy.says, self.policy.prompts = [*says], []
+      playing, episode, _ = await self.begin()
+      begun = {"role": "assistant", "content": '{"a":'}
+      body = {"model": "tiny", "max_tokens": 99, "messages": [ASKED, begun]}
+      headers = {"x-api-key": episode}
+      for _ in range(2):  # the second call repeats the first
+        async with self.http.post(
+          "messages", json=body | {"stream": stream}, headers=headers
+        ) as response:
+          text = await response.text()
+        self.assertIn('"text": "1}"', text)
+      whole = {"role": "assistant", "content": '{"a":1}'}
+      await self.create(self.claude(episode), [ASKED, whole, ASKED])
+      self.check_record(await self.end(playing, episode), says)
+
   async def test_tokens_are_counted_without_an_answer(self):
     client = self.claude()
     fields = dict(model="tiny", messages=[ASKED], tools=[ADD], system="Short.")
