@@ -117,7 +117,7 @@ def demonstrate(
   `on_progress` is called with the number of demonstrations so far.
   """
   starts = range(0, num_demonstrations, CHUNK)
-  at_once = settings.evaluation.concurrency // _num_processes(len(starts))
+  num_processes = min(os.cpu_count() or 1, len(starts))
   jobs = [
     functools.partial(
       _pack_chunk,
@@ -125,7 +125,7 @@ def demonstrate(
       run,
       start,
       min(CHUNK, num_demonstrations - start),
-      max(at_once, 1),
+      max(settings.evaluation.concurrency // num_processes, 1),
     )
     for start in starts
   ]
@@ -207,10 +207,6 @@ class ChatTally:
     return said
 
 
-def _num_processes(num_jobs: int) -> int:
-  return min(os.cpu_count() or 1, num_jobs)
-
-
 def _on_all_cores(
   jobs: Sequence[Callable[[], T]],
   on_progress: Callable[[int], None] = lambda done: None,
@@ -223,7 +219,7 @@ def _on_all_cores(
   context = multiprocessing.get_context("spawn")
   counter = context.Value("q", 0)
   with concurrent.futures.ProcessPoolExecutor(
-    max_workers=_num_processes(len(jobs)),
+    max_workers=min(os.cpu_count() or 1, len(jobs)),
     mp_context=context,
     initializer=_count_in,
     initargs=(counter,),
