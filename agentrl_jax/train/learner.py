@@ -95,6 +95,12 @@ class Learner:
       out_shardings=(of_sums, replicated),
       compiler_options=options,
     )
+    self._loss = jax.jit(
+      lambda *of: self._total(*of)[1]["loss"],
+      in_shardings=(of_params, of_frozen, batch_shardings(mesh), replicated),
+      out_shardings=replicated,
+      compiler_options=options,
+    )
     self._apply = jax.jit(
       self._apply_gradient,
       donate_argnums=0,
@@ -169,6 +175,20 @@ class Learner:
         on_tokens(number, values)
     state, metrics = self._apply(state, sums)
     return state, _numbers(metrics)
+
+  def loss(
+    self,
+    state: TrainState,
+    micro_batches: Sequence[TrainBatch],
+    frozen: Params | None = None,
+  ) -> float:
+    """Returns the mean loss of micro-batches, and changes nothing."""
+    sums = [
+      self._loss(state.params, frozen, on_mesh(each, self.mesh), state.version)
+      for each in micro_batches
+    ]
+    weight = sum(float(mean.weight) for mean in sums)
+    return sum(float(mean.total) for mean in sums) / max(weight, 1.0)
 
   def _fresh(self, params: Params) -> TrainState:
     params = jax.tree.map(jnp.asarray, params)

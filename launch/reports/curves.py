@@ -14,6 +14,7 @@ VALIDATION = "validation"  # followed by _greedy or _sampled: stages beside it
 
 EVALUATED = "eval/success"  # of an evaluation; by task, or their mean
 LOSS = "loss"
+HELD_OUT_LOSS = "loss/held_out"  # of chats that are not learned from
 SUCCESS = "success"  # followed by the task's name; of one batch
 REWARD = "rollout/reward"  # followed by the task's name; of the latest attempts
 MEAN_REWARD = "reward/mean"  # of one batch

@@ -30,7 +30,7 @@ from launch.processes.fault_log import (
   split_alarms,
 )
 from launch.reports import numbers
-from launch.reports.curves import skipped_updates
+from launch.reports.curves import HELD_OUT_LOSS, skipped_updates
 from launch.reports.episodes import Answer, Episode, viewer_answers
 from launch.reports.first_prompts import FirstPrompt
 from launch.reports.plots import run_plots
@@ -77,7 +77,8 @@ def render(
     headline=headline(summary),
     when=numbers.moment(metrics[-1].time_s) if metrics else "",
     tables=[table for table in tables if table is not None],
-    verdicts=[
+    verdicts=held_out_losses(metrics)
+    + [
       sentence
       for stage, player, _ in BESIDE
       if (
@@ -153,6 +154,16 @@ def headline(summary: Summary) -> str:
       verb = "raised" if gain.mean.difference > 0 else "lowered"
       return f"RL {verb} {what} ({of_whom})"
   return "No policy was evaluated both before and after RL"
+
+
+def held_out_losses(metrics: Sequence[Row]) -> list[str]:
+  """Says what a warm start made of the loss of chats that it held out."""
+  found = [f"{row.values.get(HELD_OUT_LOSS, 0):.3g}" for row in metrics]
+  losses = [loss for loss in found if loss != "0"]
+  return losses and [
+    f"The loss of chats that were held out went from {losses[0]} to "
+    f"{losses[-1]} nats per token."
+  ]
 
 
 def verdict(comparison: Comparison | None, player: str) -> str:

@@ -29,6 +29,7 @@ from launch.reports.numbers import duration, percent, stage_name
 
 _FIGURES = {
   curves.LOSS: "loss",
+  curves.HELD_OUT_LOSS: "held-out loss",
   curves.MEAN_REWARD: "reward",
   curves.EVALUATED: "held-out success",
   curves.ENTROPY: "entropy",

@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import pathlib
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -61,6 +62,9 @@ CHUNK = 512  # demonstrations that are played and packed together
 CHATS_CHUNK = 2048  # likewise, of conversations that are read
 _LOOK_S = 1.0  # between two looks at how many the processes have played
 _counters: list[Any] = []  # of this process's pool: demonstrations so far
+# Of chats: the share whose loss is measured, if there are so many.
+HELD_OUT_SHARE, LEAST_TO_HOLD = 0.05, 100
+HELD_OUT = -1  # `policy_slot` of its packed rows
 T = TypeVar("T")
 
 
@@ -142,7 +146,9 @@ def read_chats(
   """Packs the conversations of a file, or of a folder of files.
 
   Returns the packed rows, and a sentence about what they hold and what was left
-  out. Raises `ConfigError` with this sentence if nothing is left.
+  out. Rows of `policy_slot` `HELD_OUT` are to be measured, not learned from: a
+  twentieth of `LEAST_TO_HOLD` conversations or more, by their first prompt.
+  Raises `ConfigError` with the sentence if nothing is left.
   """
   read = (row for file in files_of(path) for row in read_rows(file))
   rows = list(itertools.islice(read, most))
@@ -151,23 +157,37 @@ def read_chats(
     rows[start : start + CHATS_CHUNK]
     for start in range(0, len(rows), CHATS_CHUNK)
   ]
-  jobs = [functools.partial(_pack_chats, settings, run, c) for c in chunks]
+  share = HELD_OUT_SHARE if len(rows) >= LEAST_TO_HOLD else 0.0
+  jobs = [
+    functools.partial(_pack_chats, settings, run, chunk, share)
+    for chunk in chunks
+  ]
   parts: list[Rows] = []
   tally = ChatTally()
   # One chunk is done before other processes would have started.
-  results = _on_all_cores(jobs) if len(jobs) > 1 else (job() for job in jobs)
-  for part, counted in results:
+  results = (
+    _on_all_cores(jobs, on_progress)
+    if len(jobs) > 1
+    else (job() for job in jobs)
+  )
+  for found, counted in results:
     tally.add(counted)
-    parts += [] if part is None else [part]
+    parts += found
     on_progress(tally.num_read)
   sentence = f"{path}: {tally.sentence(settings.batch.row_length)}"
   if is_cut:
     sentence += (
       f"; only the first warm_start.num_demonstrations={most} are read"
     )
-  if not parts:
+  if not tally.num_kept:
     raise ConfigError(f"{sentence}. There is nothing to learn from")
   return _join(parts), sentence
+
+
+def count_chats(path: pathlib.Path, most: int) -> int:
+  """Returns how many conversations `read_chats` reads, for its progress."""
+  read = (row for file in files_of(path) for row in read_rows(file))
+  return sum(1 for _ in itertools.islice(read, most))
 
 
 @dataclasses.dataclass
@@ -245,12 +265,18 @@ def _count_one() -> None:
 
 
 def _pack_chats(
-  settings: Settings, run: pathlib.Path, rows: Sequence[DatasetRow]
-) -> tuple[Rows | None, ChatTally]:
-  """Packs one process's share of the rows; None if all are left out."""
+  settings: Settings,
+  run: pathlib.Path,
+  rows: Sequence[DatasetRow],
+  share: float,
+) -> tuple[list[Rows], ChatTally]:
+  """Packs one process's rows, of which a share is held out."""
   codec = codec_of(run, settings.chat)
-  room, tally, kept = settings.batch.row_length, ChatTally(), []
+  room, tally = settings.batch.row_length, ChatTally()
+  kept: list[Trajectory] = []
+  held: list[Trajectory] = []
   for number, row in enumerate(rows):
+    _count_one()
     try:
       if row.problem:
         raise Unusable(UNREADABLE, row.problem)
@@ -258,11 +284,19 @@ def _pack_chats(
       if isinstance(task, dict) and task.get("split") == "test":
         raise Unusable("of the test", "its task is one of the test split")
       conversation = read_conversation(row.columns)
-      kept.append(demonstration(conversation, codec, room=room, number=number))
+      read = demonstration(conversation, codec, room=room, number=number)
+      prompt = zlib.crc32(read.turns[0].observation.tobytes())
+      is_held = prompt < share * 2**32
+      (held if is_held else kept).append(read)
+      if is_held:
+        tally.leave_out("held out", row.where, "its loss is measured instead")
     except Unusable as error:
       tally.leave_out(error.kind, row.where, str(error))
   tally.num_kept = len(kept)
-  return pack(kept, row_length=room) if kept else None, tally
+  parts = [pack(each, row_length=room) for each in (kept, held) if each]
+  if held:
+    parts[-1].policy_slot[:] = HELD_OUT
+  return parts, tally
 
 
 def save_rows(path: pathlib.Path, rows: Rows) -> None:

@@ -346,6 +346,8 @@ def make_demonstrations(context: RunContext) -> None:
     return
   number = context.config.warm_start.num_demonstrations
   chats, sentence = context.config.warm_start.chats, ""
+  if chats:
+    number = demonstrations.count_chats(pathlib.Path(chats), number)
   with (
     folder.stage("demonstrations"),
     StageProgress("demonstrations", number) as show,

@@ -26,14 +26,17 @@ from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.train_batch import TrainBatch
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import Settings
+from launch.reports.curves import HELD_OUT_LOSS
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
-from launch.run.demonstrations import shuffled
+from launch.run.demonstrations import HELD_OUT, shuffled
 from launch.storage.load_params import first_params, split_params
 
 STAGE = "warm_start"
 REPORT_EVERY = 10  # updates
 SAVE_EVERY = 200  # updates
+MEASURE_EVERY = 50  # updates, the loss of chats that are held out
+MEASURED = 4  # micro-batches of them
 
 
 def warm_start(
@@ -48,7 +51,16 @@ def warm_start(
   order = np.concatenate(
     list(shuffled(rows, seed=settings.seed, epochs=settings.warm_start_epochs))
   )
+  is_held = rows.policy_slot[:, 0] == HELD_OUT
+  order = order[~is_held[order]]
   size = settings.batch.micro_batch
+  held = [
+    _train_batch(rows, np.resize(chosen, size))
+    for chosen in np.split(
+      np.flatnonzero(is_held), size * np.arange(1, MEASURED)
+    )
+    if len(chosen)
+  ]
   num_steps = max(len(order) // size, 1)
   learner = Learner(
     policy,
@@ -65,6 +77,8 @@ def warm_start(
   first, limit = max(checkpoints.steps(), default=0), NotFiniteLimit()
   with _account(metrics, first, num_steps) as account:
     state, frozen = _begin(learner, policy, checkpoints, settings)
+    if held and not first:
+      account(0, {HELD_OUT_LOSS: learner.loss(state, held, frozen)})
     for step in range(first, num_steps):
       state, report = learner.update(
         state,
@@ -73,6 +87,8 @@ def warm_start(
       )
       limit.watch(report, step + 1)
       is_due = (step + 1) % REPORT_EVERY == 0 or step + 1 == num_steps
+      if held and ((step + 1) % MEASURE_EVERY == 0 or step + 1 == num_steps):
+        report[HELD_OUT_LOSS] = learner.loss(state, held, frozen)
       if is_due or any(report[name] for name in SKIPPED):
         account(step + 1, report)
       if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
@@ -90,7 +106,7 @@ def _account(
   if metrics is None:
     yield lambda step, report: None
     return
-  metrics.truncate_after(STAGE, first)
+  metrics.truncate_after(STAGE, first or -1)
   with StageProgress(STAGE, num_steps, initial_step=first) as show:
 
     def account(step: int, report: Mapping[str, float]) -> None:

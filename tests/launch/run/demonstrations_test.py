@@ -221,6 +221,21 @@ class ChatsTest(absltest.TestCase):
     self.assertIn("3 of 3 conversations", sentence)
     self.assertIn("only the first warm_start.num_demonstrations=3", sentence)
 
+  def test_a_share_is_held_out_by_its_prompts(self):
+    rows = [copy.deepcopy(self.CHAT) for _ in range(100)]
+    for n, row in enumerate(rows):
+      row["messages"][0]["content"] = f"{n // 2}?"  # two samples of a task
+    found, sentence = self.read(*rows)
+    again, _ = self.read(*rows[::-1])
+    held, others = (
+      sorted(x.token[x.policy_slot == demonstrations.HELD_OUT])
+      for x in (found, again)
+    )
+    self.assertNotEmpty(held)
+    self.assertEqual(held, others)
+    self.assertRegex(sentence, r"9. of 100 conversations .*; [2468] held out")
+    self.assertNotIn("held out", self.read(*rows[:99])[1])
+
   def test_nothing_to_learn_is_refused(self):
     for rows in ((), ({},)):
       with self.assertRaisesRegex(ConfigError, "nothing to learn from"):

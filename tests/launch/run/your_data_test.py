@@ -127,7 +127,8 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
   def chats(self, name):
     """A config of chats that teach one answer, without a task."""
     path = self.root / f"{name}.jsonl"
-    path.write_text(f"{self.chat}\n" * 8)
+    chats = [self.chat.replace("Hi", f"Hi {n}") for n in range(100)]
+    path.write_text("\n".join(chats))
     config = sft.get_config(str(self.root / "model"))
     config.update_from_flattened_dict(
       {
@@ -151,9 +152,13 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     config = self.chats("alone")
     train(config)
     rows = read_metrics(self.root / "runs/alone/metrics.jsonl")
-    losses = [row.values["loss"] for row in rows if row.stage == "warm_start"]
-    self.assertLess(losses[-1], 0.5 * losses[0])
-    self.assertTrue((self.root / "runs/alone/report.html").exists())
+    found = [row for row in rows if row.stage == "warm_start"]
+    for name in ("loss", "loss/held_out"):  # the second before updates, too
+      losses = [r.values[name] for r in found if name in r.values]
+      self.assertLess(losses[-1], 0.5 * losses[0])
+    self.assertEqual((found[0].step, [*found[0].values]), (0, [name]))
+    page = (self.root / "runs/alone/report.html").read_text()
+    self.assertIn("loss of chats that were held out went from", page)
     train(config)  # all is done
 
   @pytest.mark.slow
