@@ -16,7 +16,7 @@ import llguidance
 
 from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.grammar import json_schema
-from agentrl_jax.data.grammar.call_schema import rewritten, with_kept_bounds
+from agentrl_jax.data.grammar.call_schema import rewritten
 from agentrl_jax.data.grammar.process import GrammarTooLarge
 from agentrl_jax.data.grammar.text_schema import ANY_TEXT, text_rule, types_of
 from agentrl_jax.data.records import Tool
@@ -177,7 +177,6 @@ class CallGrammar:
 
   def of_json(self, schema: Mapping[str, Any]) -> str:
     """See `ChatCodec.json_grammar`."""
-    schema = with_kept_bounds(schema)
     lead = "/ ?\\n?/" if self._tokenizer.prefixes_each else "/\\n?/"
     if head := self._form.text_head:
       lead = f"{self._thought()[0]} {self._spelt(head)} {lead}"

@@ -1,30 +1,28 @@
 """Rewrites tool schemas so that a grammar enforces them exactly.
 
 llguidance compiles a JSON schema to a grammar, which allows some invalid
-values: keys that a schema does not list may come twice, and exclusive bounds
-are inclusive for some numbers. The rewritten schema allows a subset of the
-values of the given one, and llguidance enforces that subset:
+values: keys that a schema does not list may come twice. The rewritten schema
+allows a subset of the values of the given one, and llguidance enforces that
+subset, but for exclusive bounds, which it takes for inclusive ones in some
+places; whoever takes the call checks them:
 
 - an object has the properties that its schema lists, and no others;
 - unions and references are followed, wherever they are;
 - `allOf`, and keywords beside a union or a reference, are merged into one
   schema, because llguidance joins objects by rules of its own;
-- `oneOf` is accepted if its branches exclude each other, by type or a constant;
-- bounds of numbers are tested, see `number_bounds`.
+- `oneOf` is accepted if its branches exclude each other, by type or a constant.
 
 A schema that cannot be rewritten raises `ConfigError`, with argument and
 keyword; where it need not be exact, any JSON of the types that it names may
 stand in such a place.
 """
 
-import copy
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.grammar import json_schema, text_schema
-from agentrl_jax.data.grammar.number_bounds import kept_bounds
 from agentrl_jax.errors import ConfigError
 
 MAX_SCHEMAS = 10_000  # visited to rewrite one schema, repeats counted
@@ -80,26 +78,6 @@ def rewritten(
     raise ConfigError(
       "the schema is nested too deeply: describe less of it"
     ) from error
-
-
-def with_kept_bounds(schema: Any) -> Any:
-  """Rewrites the bounds of numbers in a schema of any JSON value."""
-  if not isinstance(schema, Mapping):
-    return schema
-  result = dict(schema)
-  for keyword, name, inner in json_schema.children(schema):
-    if name is None:
-      result[keyword] = with_kept_bounds(inner)
-    else:
-      if result[keyword] is schema[keyword]:
-        result[keyword] = copy.copy(schema[keyword])
-      result[keyword][name] = with_kept_bounds(inner)
-  bounds = _of_type(schema, "number")
-  kinds = _as_list(schema.get("type", "number"))
-  if bounds and {"number", "integer"} & {*map(str, kinds)}:
-    result = {key: value for key, value in result.items() if key not in bounds}
-    result |= _number(schema, "", whole="number" not in kinds)
-  return result
 
 
 class _Rewriting:
@@ -344,7 +322,7 @@ class _Rewriting:
     if "string" in kinds:
       result |= _of_type(schema, "string")
     if {"number", "integer"} & {*kinds}:
-      result |= _number(schema, at, whole="number" not in kinds)
+      result |= _of_type(schema, "number")
     return result
 
   def _of_constants(
@@ -520,15 +498,6 @@ def _listed(schema: Mapping[str, Any]) -> Sequence[Any] | None:
 
 def _of_type(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
   return {k: v for k, v in schema.items() if _TYPE_OF.get(k) == kind}
-
-
-def _number(
-  schema: Mapping[str, Any], at: str, *, whole: bool
-) -> dict[str, Any]:
-  try:
-    return kept_bounds(_of_type(schema, "number"), whole=whole)
-  except ConfigError as error:
-    raise ConfigError(f"{_place(at)}: {error}") from error
 
 
 def _are_numbers(*values: Any) -> bool:

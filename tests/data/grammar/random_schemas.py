@@ -66,9 +66,9 @@ class Schemas:
     schema = {"type": self._one(("number", "integer", "number"))}
     low, high = sorted(map(float, self._rng.choice(BOUNDS, 2, replace=False)))
     if self._flip(0.6):
-      schema[self._one(("minimum", "exclusiveMinimum"))] = self._written(low)
+      schema["minimum"] = self._written(low)
     if self._flip(0.6):
-      schema[self._one(("maximum", "exclusiveMaximum"))] = self._written(high)
+      schema["maximum"] = self._written(high)
     if self._flip(0.1):
       schema["multipleOf"] = self._one((1, 2, 5, 0.5, 0.1))
     return schema
