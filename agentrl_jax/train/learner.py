@@ -144,7 +144,7 @@ class Learner:
     frozen: Params | None = None,
     on_tokens: Callable[[int, Mapping[str, jax.Array]], None] | None = None,
   ) -> tuple[TrainState, dict[str, float]]:
-    """Makes one optimizer update on all micro-batches; `state` is donated.
+    """Makes one optimizer update on one micro-batch or more; donates `state`.
 
     An update is skipped if each number of its gradient is 0, or if its loss or
     gradient is NaN or infinite: params and optimizer stay as they were, so
@@ -157,8 +157,6 @@ class Learner:
     micro-batch and the objective's values of its tokens, [B, T] each. Returns
     when the update is done.
     """
-    if not micro_batches:
-      raise ValueError("an update needs at least one micro-batch")
     placed = {
       number: on_mesh(micro_batches[number], self.mesh)
       for number in first_of_each_kind(micro_batches)

@@ -179,9 +179,8 @@ class Plot(Picture):
       axes.set_xticks(self.x_ticks, [str(x) for x in self.x_ticks])
     else:
       is_count = self.x_label.startswith("updates")
-      least = 1 if is_count else 2  # a single update has a single tick
       axes.xaxis.set_major_locator(
-        MaxNLocator(5, integer=is_count, min_n_ticks=least)
+        MaxNLocator(5, integer=is_count, min_n_ticks=1)  # of a single update
       )
       axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
     if limits := self.y_limits or fitted(self.lines, is_share=self.is_share):

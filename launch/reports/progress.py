@@ -128,7 +128,6 @@ class StageProgress:
     self._clock = clock
     self._metrics: dict[str, float] = {}
     self._reasons: list[str] = []  # why the newest update was skipped
-    self._num_skipped = 0  # updates of this stage, since its latest start
     self._begun_s = self._plain_s = clock()
     self._pace = Pace(total_steps, begun_s=self._begun_s, initial=initial_step)
     self._live: Live | None = None
@@ -150,9 +149,11 @@ class StageProgress:
     self._compiled_s = compiled_s
     # A new dict, not a changed one: the display's thread may be reading it.
     known = {**self._metrics, **metrics}
-    reasons = {curves.SKIPPED[x]: metrics.get(x, 0) for x in curves.SKIPPED}
-    self._reasons = [text for text, number in reasons.items() if number]
-    self._num_skipped += int(sum(reasons.values()))
+    self._reasons = [
+      f"{text}: skipped"
+      for name, text in curves.SKIPPED.items()
+      if metrics.get(name)
+    ]
     for name in _OF_AN_UPDATE if self._reasons else ():
       known.pop(name, None)
     self._metrics = known
@@ -297,8 +298,6 @@ class StageProgress:
       for name, label in _FIGURES.items()
       if name in self._metrics
     ]
-    if self._num_skipped:
-      figures.append(f"{self._num_skipped} updates skipped")
     if curves.STALENESS_MEAN in self._metrics:
       figures.append(
         f"staleness {self._metrics[curves.STALENESS_MEAN]:.2f} versions"

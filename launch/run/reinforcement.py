@@ -373,8 +373,9 @@ class Reinforcement:
 
     Skipped updates are counted.
     """
-    values = collections.defaultdict(list)
-    skipped = dict.fromkeys(SKIPPED, 0.0)
+    values: dict[str, list[float]] = collections.defaultdict(
+      list, {name: [] for name in SKIPPED}
+    )
     learner, frozen = self._updater.learner, self._updater.frozen
     learned = self._updater.builder.learned_turns
     for part in range(num_updates):
@@ -382,7 +383,7 @@ class Reinforcement:
       share = batches[part::num_updates]
       if not share:  # no trajectory was better than the rest of its group
         state = dataclasses.replace(state, version=state.version + 1)
-        skipped[NO_SIGNAL] += 1
+        values[NO_SIGNAL].append(1.0)
         continue
 
       def keep(
@@ -394,10 +395,10 @@ class Reinforcement:
       self._limit.watch(metrics, int(state.version))
       for name, value in metrics.items():
         values[name].append(value)
-      for name in SKIPPED:
-        skipped[name] += metrics[name]
-    means = {name: sum(x) / len(x) for name, x in values.items()}
-    return state, means | skipped
+    return state, {
+      name: sum(x) / (1 if name in SKIPPED else len(x))
+      for name, x in values.items()
+    }
 
   def _publish(self, state: TrainState) -> None:
     self._publisher.publish(self._whole(state.params), int(state.version))

@@ -128,12 +128,6 @@ class UpdateTest(parameterized.TestCase):
       low["gradient_norm"] / high["gradient_norm"], 1, delta=0.05
     )
 
-  def test_nothing_to_learn_from_is_an_error(self):
-    policy, learner = small.make_learner()
-    state = learner.init(policy.init(jax.random.key(0)))
-    with self.assertRaisesRegex(ValueError, "at least one micro-batch"):
-      learner.update(state, [])
-
   @parameterized.named_parameters(
     # name, loss, advantages by micro-batch, is skipped as
     ("all_alike", {}, (0.0, 0.0), NO_SIGNAL),
@@ -173,28 +167,15 @@ class UpdateTest(parameterized.TestCase):
 
   def test_updates_that_are_not_finite_end_a_stage(self):
     limit = NotFiniteLimit()
-    bad = {NOT_FINITE: 1.0, "loss": 0.5, "gradient_norm": math.nan}
-    for version in range(1, MOST_NOT_FINITE):
-      limit.watch(bad, version)
-    limit.watch({NOT_FINITE: 0.0, NO_SIGNAL: 1.0, "loss": 0.0}, 5)
     limit.in_a_row = MOST_NOT_FINITE - 2  # as a checkpoint keeps it
+    bad = {NOT_FINITE: 1.0, "loss": 0.5, "gradient_norm": math.nan}
     limit.watch(bad, 8)
     with self.assertRaisesRegex(
       NotFinite, "update 9 produced gradient_norm=nan .* 4 before it"
     ):
       limit.watch(bad, 9)
-
-  @pytest.mark.slow
-  def test_learns(self):
-    policy, learner = small.make_learner(
-      loss=small.loss_config(surrogate="reinforce", dual_clip=0.0)
-    )
-    state = learner.init(policy.init(jax.random.key(0)))
-    losses = []
-    for _ in range(8):
-      state, metrics = learner.update(state, small.make_batches(4))
-      losses.append(metrics["loss"])
-    self.assertLess(losses[-1], losses[0] - 0.05)
+    limit.watch({NOT_FINITE: 0.0, NO_SIGNAL: 1.0, "loss": 0.0}, 10)
+    self.assertEqual(limit.in_a_row, 0)
 
 
 class ShardedUpdateTest(absltest.TestCase):

@@ -57,25 +57,16 @@ class PlotsTest(unittest.TestCase):
     self.assertEqual([plot.svg() for plot in again], self.drawings)
 
   def test_ticks_are_whole_updates_and_no_thousandths(self):
-    for label, x, ticks in (
-      ("updates of RL", (1.0,), ["1"]),
-      ("minutes of RL", (0.94, 0.96), ["0.94", "0.945", "0.95", "0.955"]),
-      ("trained tokens", (0.0, 20000.0), ["0", "5k", "10k", "15k", "20k"]),
+    for label, x, tick in (
+      ("updates of RL", [1.0], "1"),
+      ("minutes of RL", [0.94, 0.96], "0.95"),
+      ("trained tokens", [0.0, 20000.0], "20k"),
     ):
       line = plots.PlotLine(label="", place=0, x=x, y=[0.5] * len(x))
       plot = plots.Plot(name="", title="", note="", x_label=label, lines=[line])
-      axes = Figure().subplots()
-      plot.draw(axes, plots.PAPER)
-      low, high = axes.get_xlim()
-      shown = [
-        text.get_text()
-        for place, text in zip(
-          axes.get_xticks(), axes.get_xticklabels(), strict=True
-        )
-        if low <= place <= high
-      ]
-      self.assertLessEqual(set(ticks), set(shown))
-      self.assertNotIn("m", "".join(shown))
+      shown = re.findall(">([^<>]+)</text>", plot.svg())
+      self.assertIn(tick, shown)
+      self.assertNotIn("m", "".join(shown[: shown.index(label)]))
 
   def test_says_what_was_not_recorded(self):
     for plot in plots.run_plots([], []):
