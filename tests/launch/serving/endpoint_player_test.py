@@ -47,12 +47,7 @@ CODEC = families.codec_of(
 
 
 def call(name, **arguments):
-  function = {"name": name, "arguments": json.dumps(arguments)}
-  return {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"id": "1", "type": "function", "function": function}],
-  }
+  return raw_call(json.dumps(arguments), name)
 
 
 def raw_call(arguments, name="answer", id="1"):
@@ -225,25 +220,6 @@ class EndpointPlayerTest(EndpointTestCase):
         )
       )
 
-  async def test_a_conversation_that_is_too_long_ends_as_such(self):
-    def answer(body):
-      if len(self.requests) < 2:
-        return {"content": "hm"}
-      return web.json_response(
-        {"error": {"code": "context_length_exceeded"}}, status=400
-      )
-
-    played = await self.play(answer)
-    self.assertEqual(played.status, Status.AGENT_CONTEXT_LIMIT)
-    self.assertEqual(len(played.turns), 1)
-
-  async def test_a_refusal_is_told_and_not_repeated(self):
-    with self.assertRaisesRegex(ConfigError, "'adder': HTTP 404 no such model"):
-      await self.play(
-        lambda body: web.Response(status=404, text="no such model")
-      )
-    self.assertEqual(len(self.requests), 1)
-
   def test_settings_that_no_endpoint_has(self):
     for url in ("host:8000", "http://", "http://host:port", "ftp://host"):
       with self.assertRaisesRegex(ConfigError, "must be an address"):
@@ -372,11 +348,9 @@ class OddReplyTest(EndpointTestCase, parameterized.TestCase):
     self.assertEqual(said["function"]["arguments"], read)
 
   async def test_a_call_in_the_older_form_is_read(self):
-    def answer(body):
-      function = solve(body)["tool_calls"][0]["function"]
-      return {"content": None, "function_call": function}
-
-    played = await self.play(answer)
+    played = await self.play(
+      lambda body: {"function_call": solve(body)["tool_calls"][0]["function"]}
+    )
     self.assertTrue(played.is_success)
 
   async def test_half_a_surrogate_pair_is_sent_back_as_text(self):
@@ -422,14 +396,17 @@ class OddReplyTest(EndpointTestCase, parameterized.TestCase):
 
 
 class FullContextTest(EndpointTestCase, parameterized.TestCase):
-  @parameterized.parameters(400, 413, 422, 500)
-  async def test_ends_one_episode(self, status):
-    def answer(body):
-      if len(self.requests) == 1:
-        return refusal(status, "Context size has been exceeded.")
-      return solve(body)
-
-    score = await self.score(answer)
+  @parameterized.parameters(
+    *((status, "Context size has been exceeded.") for status in (400, 413)),
+    *((status, "Context size has been exceeded.") for status in (422, 500)),
+    (400, "context_length_exceeded"),
+  )
+  async def test_ends_one_episode(self, status, said):
+    score = await self.score(
+      lambda body: (
+        refusal(status, said) if len(self.requests) == 1 else solve(body)
+      )
+    )
     self.assertEqual(score.statuses, {"agent_context_limit": 1, "completed": 1})
 
   async def test_for_every_first_request_ends_the_evaluation(self):
