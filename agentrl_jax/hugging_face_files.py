@@ -23,6 +23,21 @@ def refuse_pointer(path: pathlib.Path, head: bytes) -> None:
     )
 
 
+def refuse_adapters(folder: pathlib.Path) -> None:
+  """Raises `ConfigError` for a folder of PEFT's adapters, a base or not."""
+  path = folder / "adapter_config.json"
+  if path.is_file():
+    base = read_object(path).get("base_model_name_or_path")
+    raise ConfigError(
+      f"{folder} has adapters ({path.name}) of the model {base!r}, which are "
+      "not read here. Merge them into it, and name the merged folder: `python "
+      '-c "from peft import AutoPeftModelForCausalLM as A; A.from_pretrained('
+      f"'{folder}').merge_and_unload().save_pretrained('merged')\"`, then copy "
+      "the tokenizer's files there. If its weights are merged already, delete "
+      f"{path.name}"
+    )
+
+
 def read_text(path: pathlib.Path) -> str:
   """Reads a file in UTF-8. Raises `ConfigError`."""
   try:

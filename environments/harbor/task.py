@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pydantic
+from docker.utils.build import PatternMatcher
 
 from agentrl_jax.errors import ConfigError
 from environments.os_interaction.machines.files import FILE, File, Tree
@@ -222,6 +223,16 @@ def _is_separate(verifier: _Phase) -> bool:
   return (verifier.environment_mode or inferred) == "separate"
 
 
+def _sent(files: Tree) -> Tree:
+  """Returns the files that a build context's .dockerignore leaves in it."""
+  empty = File(FILE, 0o644, 0, 0, b"")
+  lines = text_of(files.get(".dockerignore", empty)).splitlines()
+  rules = [line.strip() for line in lines if not line.startswith("#")]
+  # Of a str, whatever the types say.
+  ignored: Any = PatternMatcher([*rules, "!Dockerfile"]).matches
+  return {path: file for path, file in files.items() if not ignored(path)}
+
+
 def _recipe(name: str, machine: _Phase, files: Tree) -> MachineRecipe:
   if not machine.docker_image and "Dockerfile" not in files:
     raise ConfigError(
@@ -229,7 +240,7 @@ def _recipe(name: str, machine: _Phase, files: Tree) -> MachineRecipe:
     )
   return MachineRecipe(
     image=machine.docker_image,
-    files={} if machine.docker_image else files,
+    files={} if machine.docker_image else _sent(files),
     env=machine.env,
     workdir=machine.workdir,
     build_limit_s=machine.build_timeout_sec,

@@ -4,8 +4,13 @@ A model that was trained from scratch here has no chat template; its tokenizer's
 markers show that its chat is `codec.CompactTemplate`.
 
 tokenizer.json            the vocabulary; required
-tokenizer_config.json     names of special tokens, perhaps the chat template
+tokenizer_config.json     special tokens, more tokens, perhaps the chat template
+special_tokens_map.json   special tokens, and added_tokens.json more tokens, if
+                          tokenizer_config.json has no added_tokens_decoder
 chat_template.jinja       the chat template; overrides that of the config
+chat_template.json        the one of a processor, where there is no other
+additional_chat_templates/tool_use.jinja
+                          the one for tools; overrides all of them
 generation_config.json    the stop tokens
 config.json               more stop tokens, and the size of the vocabulary
 """
@@ -19,7 +24,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from agentrl_jax.data.chat.codec import SPECIAL_TOKENS, ChatCodec
 from agentrl_jax.data.chat.family_template import FamilyTemplate
@@ -32,15 +37,23 @@ from agentrl_jax.hugging_face_files import read_object, read_text
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
+PROCESSOR_TEMPLATE = "chat_template.json"
+TEMPLATES = "additional_chat_templates"
 GENERATION_CONFIG, MODEL_CONFIG = "generation_config.json", "config.json"
 FILES = (
   TOKENIZER,
   TOKENIZER_CONFIG,
+  TOKENS_MAP,
+  ADDED_TOKENS,
   TEMPLATE,
+  PROCESSOR_TEMPLATE,
   GENERATION_CONFIG,
   MODEL_CONFIG,
 )
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+_EXTRA = ("extra_special_tokens", "additional_special_tokens")
+_DECLARED = "added_tokens_decoder"  # of tokenizer_config.json
 _FOR_TOOLS = "tool_use"  # of a config that lists several templates
 _MOST_IDS = 2**31  # of token ids, which are int32
 
@@ -107,10 +120,16 @@ def _read(folder: pathlib.Path, config: ChatConfig) -> _Files:
   if not os.path.lexists(path):
     raise ConfigError(
       f"there is no {TOKENIZER} in {folder}: pretrained.path must name the "
-      "folder of a Hugging Face model, tokenizer files included"
+      "folder of a Hugging Face model, tokenizer files included. If it has "
+      "another tokenizer's files, transformers makes one of them: `python -c "
+      '"from transformers import AutoTokenizer as A; '
+      f"A.from_pretrained('{folder}').save_pretrained('{folder}')\"`"
     )
   tokenizer = load_tokenizer(path)
   config_json = _json(folder / TOKENIZER_CONFIG)
+  if _DECLARED not in config_json:
+    config_json = {**config_json, **_json(folder / TOKENS_MAP)}
+  _add_tokens(tokenizer, folder, config_json)
   source = _source(folder, config_json)
   names = _names(folder, config_json)
   if source is None and _is_compact(tokenizer):
@@ -173,7 +192,8 @@ def copy_chat(
   for name in FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, partial / name)
-  if config.template and (template := _read(source, config).template):
+  is_chosen = config.template or (source / TEMPLATES).is_dir()
+  if is_chosen and (template := _read(source, config).template):
     (partial / TEMPLATE).write_text(template.source)
   partial.replace(target)
 
@@ -190,24 +210,75 @@ def _is_compact(tokenizer: Tokenizer) -> bool:
 
 def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str | None:
   """Returns the chat template's Jinja source, None without one."""
-  path = folder / TEMPLATE
-  if os.path.lexists(path):
-    return read_text(path)
-  source = config_json.get("chat_template")
+  paths = {path.stem: path for path in (folder / TEMPLATES).glob("*.jinja")}
+  if os.path.lexists(folder / TEMPLATE):
+    paths["default"] = folder / TEMPLATE
+  source: Any = {name: read_text(path) for name, path in paths.items()}
+  source = source or config_json.get("chat_template")
+  if source is None:
+    source = _json(folder / PROCESSOR_TEMPLATE).get("chat_template")
   if isinstance(source, list):
-    named = {
+    source = {
       entry.get("name"): entry.get("template")
       for entry in source
       if isinstance(entry, dict) and isinstance(entry.get("name"), str)
     }
-    source = named.get(_FOR_TOOLS, named.get("default", source))
+  if isinstance(source, dict):
+    source = source.get(_FOR_TOOLS, source.get("default", source))
   if source is None or isinstance(source, str):
     return source
   raise ConfigError(
     f"{folder / TOKENIZER_CONFIG}: chat_template={reprlib.repr(source)} must "
-    "be a template's text, or a list of objects with name and template, one "
-    f"named {_FOR_TOOLS} or default; or put the text into {TEMPLATE}"
+    "be a template's text, or a list of objects with name and template, or "
+    f"files in {TEMPLATES}, one of them named {_FOR_TOOLS} or default; or put "
+    f"the text into {TEMPLATE}"
   )
+
+
+def _add_tokens(
+  tokenizer: Tokenizer, folder: pathlib.Path, config_json: Mapping[str, Any]
+) -> None:
+  """Adds the tokens that stand beside tokenizer.json, as transformers does."""
+  names = _names(folder, config_json)
+  extra: Any = next(filter(None, map(config_json.get, _EXTRA)), [])
+  special = [
+    text
+    for name, text in names.items()
+    if name in _NAMES[:2] or tokenizer.token_to_id(text) is not None
+  ]
+  declared = config_json.get(_DECLARED)
+  try:
+    extra = extra.values() if isinstance(extra, dict) else extra
+    special += [t["content"] if isinstance(t, dict) else t for t in extra]
+    if declared is None:
+      own = tokenizer.get_added_tokens_decoder()
+      declared = {
+        id: {
+          "content": text,
+          "special": text in special,
+          "normalized": text not in special,
+        }
+        for text, id in _json(folder / ADDED_TOKENS).items()
+        if id not in own
+      }
+    tokens = {int(id): AddedToken(**of) for id, of in declared.items()}
+    tokenizer.add_tokens([tokens[id] for id in sorted(tokens)])
+    added = tokenizer.get_added_tokens_decoder().values()
+    known = {token.content for token in added}
+    tokenizer.add_special_tokens([t for t in special if t not in known])
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ConfigError(
+      f"{folder}: the tokens in {_DECLARED} of {TOKENIZER_CONFIG}, or in "
+      f"{ADDED_TOKENS} and {TOKENS_MAP}, are none that transformers writes: "
+      f"{error!r}; copy these files again from where the model comes from"
+    ) from error
+  for id, token in tokens.items():
+    if tokenizer.token_to_id(token.content) != id:
+      raise ConfigError(
+        f"{folder}: {token.content!r} is token {id} beside {TOKENIZER}, and "
+        f"{tokenizer.token_to_id(token.content)} with it: the files are of two "
+        "models"
+      )
 
 
 def _names(

@@ -123,7 +123,10 @@ def load_tokenizer(path: pathlib.Path) -> Tokenizer:
     )
   text = read_text(path)
   try:
-    return Tokenizer.from_str(text)
+    tokenizer = Tokenizer.from_str(text)
+    tokenizer.no_truncation()  # which some file keeps of its last use
+    tokenizer.no_padding()
+    return tokenizer
   except BaseException as error:
     # The library raises Exception itself, and panics with what is none.
     if not isinstance(error, Exception) and type(error).__name__ != _PANIC:

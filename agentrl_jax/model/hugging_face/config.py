@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.hugging_face_files import read_object
+from agentrl_jax.hugging_face_files import read_object, refuse_adapters
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.mxfp4 import is_mxfp4
 from agentrl_jax.model.hugging_face.positions import (
@@ -199,6 +199,7 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   Raises `ConfigError` if there is none, or one of another kind of model.
   """
   path = pathlib.Path(folder) / CONFIG_FILE
+  refuse_adapters(path.parent)
   if not path.is_file():
     raise ConfigError(
       f"pretrained.path={folder} cannot be read: there is no {path}. It must "

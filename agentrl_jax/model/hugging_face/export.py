@@ -42,6 +42,7 @@ from agentrl_jax.model.hugging_face.tensor_names import (
 )
 from agentrl_jax.model.policy import Params
 
+TEMPLATES = "additional_chat_templates"
 MAX_FILE_BYTES = 5_000_000_000
 
 
@@ -128,6 +129,8 @@ def write_small(
   small = sorted(beside.iterdir()) if beside else []
   for path in [*filter(_is_passed_on, small), *files]:
     shutil.copyfile(path, partial / path.name)
+  if beside and not files and (beside / TEMPLATES).is_dir():
+    shutil.copytree(beside / TEMPLATES, partial / TEMPLATES)
 
 
 def _is_passed_on(path: pathlib.Path) -> bool:

@@ -4,7 +4,7 @@ PEFT keeps A as [rank, inputs] and B as [outputs, rank] of each projection that
 is a module of the model. GLM-4 has gate and up in one module: there the two
 adapters become one of twice the rank, with the same sum. Where the base is a
 model that sees (Gemma 3), the names are those of its text model's modules in
-transformers since 4.52, vLLM and SGLang.
+transformers since 4.52.
 """
 
 import dataclasses

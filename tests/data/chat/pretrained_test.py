@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from agentrl_jax.data.chat.pretrained import load_chat
+from agentrl_jax.data.chat.pretrained import TEMPLATE, copy_chat, load_chat
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import Message, Tool
 from agentrl_jax.errors import ConfigError
@@ -109,7 +109,10 @@ def test_stop_tokens_are_as_many_as_a_request_may_name(folder):
     ({"chat_template": [{"template": SOURCE}]}, "chat_template="),
     ({"chat_template": [{"name": "default"}]}, "no chat_template|neither"),
     ({"chat_template": ["default"]}, "chat_template="),
-    ({"chat_template": {"default": SOURCE}}, "chat_template="),
+    ({"chat_template": {"rag": SOURCE}}, "chat_template="),
+    ({"added_tokens_decoder": {"x": {}}}, "none that transformers writes"),
+    ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, "'<x>' is token 9"),
+    ({"extra_special_tokens": [5]}, "none that transformers writes"),
     ({"chat_template": "{% if %}"}, "no Jinja that can be read"),
     ({"chat_template": "{% for m in x %}" * 30 + "{% endfor %}" * 30}, "Jinja"),
     ({"chat_template": "{{ 1 / 0 }}" + SOURCE}, "division by zero"),
@@ -138,6 +141,56 @@ def test_one_of_several_templates_is_taken_by_its_name(folder):
     folder, chat_template=[other, {"name": "default", "template": SOURCE}]
   )
   assert load_chat(folder, CONFIG).stop_tokens
+
+
+@pytest.mark.parametrize("where", ["config", "added_tokens", "special_map"])
+def test_tokens_beside_the_tokenizer(folder, where):
+  """Ids as transformers 5 gives them."""
+  path = folder / "tokenizer.json"
+  body = json.loads(path.read_text())
+  tokens = {t["content"]: t for t in body["added_tokens"]}
+  gone = {text: t["id"] for text, t in tokens.items() if text in FAMILY.tags}
+  left = [t for text, t in tokens.items() if text not in gone]
+  truncated = {"max_length": 2, "strategy": "LongestFirst", "stride": 0}
+  body |= {"truncation": truncated | {"direction": "Right"}}
+  path.write_text(json.dumps(body | {"added_tokens": left}))
+  if where == "config":
+    described(
+      folder,
+      added_tokens_decoder={
+        tokens[text].pop("id"): tokens[text] for text in gone
+      },
+    )
+  else:
+    name, written = {
+      "added_tokens": ("added_tokens.json", gone),
+      "special_map": (
+        "special_tokens_map.json",
+        {"extra_special_tokens": [*gone]},
+      ),
+    }[where]
+    (folder / name).write_text(json.dumps(written))
+  copy_chat(folder, folder / "copy", CONFIG)
+  codec = load_chat(folder / "copy", CONFIG)
+  assert codec.encode("".join(gone)).tolist() == [*gone.values()]
+  assert len(codec.encode("price of shoes")) > 2
+
+
+@pytest.mark.parametrize(
+  "files",
+  [
+    {"additional_chat_templates/tool_use.jinja": SOURCE, TEMPLATE: "{{ 1 }}"},
+    {"additional_chat_templates/default.jinja": SOURCE},
+    {"chat_template.json": json.dumps({"chat_template": SOURCE})},
+  ],
+)
+def test_a_template_in_a_file_of_its_own(folder, files):
+  described(folder, chat_template=None)
+  (folder / "additional_chat_templates").mkdir()
+  for name, text in files.items():
+    (folder / name).write_text(text)
+  copy_chat(folder, folder / "copy", CONFIG)
+  assert "1 + 2?<|im_end|>" in shown(folder / "copy", "")
 
 
 ASKED = [Message("system", "Be brief."), Message("user", "1 + 2?")]

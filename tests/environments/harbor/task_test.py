@@ -41,6 +41,19 @@ class ReadTest(parameterized.TestCase):
     plan = lay_out("a", task.machine)
     self.assertEqual((plan.workdir, plan.env["A"]), ("/srv", "b"))
 
+  def test_a_context_without_what_its_dockerignore_names(self):
+    files = files_with(
+      environment___dot_dockerignore="# *.py\nold\n**/*.key\n!b.key\nDock*\n",
+      environment__old__deep__a="x",
+      environment__data__a_dot_key="x",
+      environment__b_dot_key="x",
+      environment__c_dot_py="x",
+    )
+    kept = make_task("a", files).machine.files
+    self.assertNotIn("old/deep/a", kept)
+    self.assertNotIn("data/a.key", kept)
+    self.assertLessEqual({"Dockerfile", "b.key", "c.py"}, kept.keys())
+
   def test_canary_is_not_shown(self):
     files = files_with(
       instruction_dot_md="<!-- a canary GUID -->\n# Canary 7\n\n# Do it\nnow\n"

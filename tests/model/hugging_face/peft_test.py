@@ -17,6 +17,7 @@ from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face import peft as ours
 from agentrl_jax.model.hugging_face import tensor_files
+from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.lora import IN_ATTENTION, LoraConfig
 from agentrl_jax.model.policy import Policy
@@ -144,6 +145,16 @@ class FolderTest(parameterized.TestCase):
     self.assertTrue(all(name.startswith(below) for name in names), names)
     _, again = ours.read_adapters(self.folder, model)
     jax.tree.map(np.testing.assert_array_equal, again, adapters)
+
+  def test_a_folder_of_adapters_is_no_model(self):
+    self.write()
+    for config in (None, "{}"):  # and one that has a base, too
+      if config:
+        (self.folder / "config.json").write_text(config)
+      with self.assertRaisesRegex(
+        ConfigError, "adapters .*'some/base'.*merge_and_unload"
+      ):
+        read_model(self.folder)
 
   def test_is_not_written_over(self):
     self.write()
