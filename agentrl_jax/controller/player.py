@@ -50,7 +50,6 @@ class Player(Protocol):
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """Waits for the end of the episode. Cancelling closes the session."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,6 @@ class Generator(Protocol):
   @property
   def num_policy_slots(self) -> int:
     """Number of versions that are served side by side."""
-    ...
 
   async def generate(
     self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
@@ -216,7 +215,6 @@ class Generator(Protocol):
     Raises `PromptTooLong` before the request is queued, and `GeneratorFault`,
     with its cause, if the engine fails.
     """
-    ...
 
 
 @runtime_checkable
@@ -230,7 +228,6 @@ class StreamingGenerator(Generator, Protocol):
 
     Raises the errors of `generate`, before the first chunk or after any.
     """
-    ...
 
 
 async def answer_chunks(

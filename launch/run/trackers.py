@@ -45,11 +45,9 @@ class Tracker(Protocol):
 
   def send(self, row: Row) -> None:
     """Sends the finite values of a row."""
-    ...
 
   def close(self, is_finished: bool) -> None:
     """Waits until all is sent, and ends the run there, finished or not."""
-    ...
 
 
 class WandbTracker:

@@ -27,23 +27,18 @@ class Stream(Protocol):
 
   def __next__(self) -> tuple[int, Task]:
     """Returns the next task and its position; no position comes twice."""
-    ...
 
   def learn(self, task: Task, has_signal: bool) -> None:
     """Notes whether a finished group of `task` teaches anything."""
-    ...
 
   def shares(self) -> Mapping[str, float]:
     """Returns each environment's share of the tasks; they sum to 1."""
-    ...
 
   def state(self) -> dict[str, Any]:
     """Returns the state of the stream, for `restore`."""
-    ...
 
   def restore(self, state: dict[str, Any]) -> None:
     """Continues from `state`."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,11 +30,9 @@ class Dialect(Protocol):
   @property
   def form(self) -> CallForm:
     """Form of an answer with tool calls."""
-    ...
 
   def prepare(self, message: Message) -> list[dict[str, Any]]:
     """Returns the message as the template reads it: one dict or more."""
-    ...
 
   def read(
     self, text: str, ended_by: str | None, tools: Sequence[Tool] = ()
@@ -43,7 +41,6 @@ class Dialect(Protocol):
 
     The schemas of `tools` say what values are, where the form does not.
     """
-    ...
 
 
 class Hermes:

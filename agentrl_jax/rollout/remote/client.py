@@ -39,7 +39,6 @@ class ServerClient(Protocol):
     self, prompt: Sequence[int] | np.ndarray, sampling: SamplingParams
   ) -> Any:
     """Encodes a request. Raises `ConfigError` if no server can answer it."""
-    ...
 
   async def answer(self, server: Server, request: Any) -> Completion:
     """Waits for the server's answer.
@@ -49,7 +48,6 @@ class ServerClient(Protocol):
     `PromptTooLong` and `GrammarFault` where repeating cannot help, and
     `GeneratorFault` if the server broke.
     """
-    ...
 
   def stream(
     self, server: Server, request: Any
@@ -58,11 +56,9 @@ class ServerClient(Protocol):
 
     Closing hangs up.
     """
-    ...
 
   async def status(self, server: Server, within_s: float) -> wire.ServerStatus:
     """Returns the health. Raises `ConfigError` if the run cannot use it."""
-    ...
 
 
 class BinaryClient:

@@ -67,7 +67,6 @@ class Routes(Protocol):
 
   def admits(self, request: web.Request) -> bool:
     """Returns whether a request needs no token."""
-    ...
 
 
 class RolloutApi:

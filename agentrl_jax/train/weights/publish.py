@@ -24,7 +24,6 @@ class WeightSink(Protocol):
     self, params: Params, version: int, *, policy_slot: int = 0
   ) -> None:
     """Checks the weights, then samples with them from the next token on."""
-    ...
 
 
 class Publisher:

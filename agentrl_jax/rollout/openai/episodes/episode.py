@@ -62,11 +62,9 @@ class PolicySlotDraw(Protocol):
   @property
   def is_drawn(self) -> bool:
     """True if the draw is random."""
-    ...
 
   def __call__(self, seed: int, turn: int) -> int:
     """Returns the policy slot for a turn of the episode with this seed."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

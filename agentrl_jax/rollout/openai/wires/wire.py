@@ -25,19 +25,15 @@ class WireReply(Protocol):
 
   def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
     """Returns the response, once all choices are complete."""
-    ...
 
   def events(self, choice: Choice, delta: Delta) -> Iterator[Event]:
     """Yields the events that a delta makes."""
-    ...
 
   def last_events(self, choices: Sequence[Choice]) -> Iterator[Event]:
     """Yields the events after those of all deltas."""
-    ...
 
   def failure(self, error: AgentRLError) -> Event:
     """Returns the event of an error after the first one."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)
