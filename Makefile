@@ -37,7 +37,7 @@ originals: $(VENV)/originals
 
 $(VENV)/originals: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --no-compile 'torch==$(TORCH)' \
-	  --editable '.[originals,plan,track_test]'
+	  --editable '.[originals,plan,track]'
 	$(VENV)/bin/python -m pip install --quiet --no-deps $(TRL) $(DASHSCOPE)
 	$(VENV)/bin/python -m pip install --quiet --no-deps \
 	  --ignore-requires-python $(HARBOR) toml

@@ -56,7 +56,7 @@ EXTRAS = {
   "mcp": ["mcp>=1.24"],  # tools of MCP servers; either version of its API
   "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
-  "track": ["wandb", "mlflow-skinny"],  # report.trackers
+  "track": ["wandb"],  # report.trackers
   # What google-jetstream itself imports; install it with --no-deps after.
   "jetstream": [
     "grpcio",
@@ -101,8 +101,6 @@ EXTRAS = {
   "browser": ["playwright"],
   # What tests compare models with; of torch, the build for CPUs will do.
   "originals": ["torch>=2.6", "transformers>=4.51", "peft", "openai-harmony"],
-  # A database for MLflow, as its server has one.
-  "track_test": ["wandb", "mlflow-skinny", "sqlalchemy", "alembic"],
   # launch.plan compiles for TPUs with it, on any machine.
   "plan": ["jax[tpu]"],
   "gcs": ["gcsfs"],  # checkpoints and snapshots at gs://...

@@ -168,8 +168,8 @@ def get_config() -> ml_collections.ConfigDict:
       # are not trained on; 0: none. See docs/reading_a_run.md.
       every=0,
     ),
-    # Copies of the metrics at "wandb" or "mlflow", whose own variables say
-    # where: docs/reading_a_run.md.
+    # Copies of the metrics at "wandb", whose own variables say where:
+    # docs/reading_a_run.md.
     report=create(trackers=()),
   )
   c.environments = environments.get_config()

@@ -1,4 +1,4 @@
-"""Copies a run's metrics to Weights & Biases or MLflow, while it runs.
+"""Copies a run's metrics to Weights & Biases, while it runs.
 
 `metrics.jsonl` stays the truth. Rows are sent by a thread, and a tracker that
 fails costs rows of the copy, never an update. A run that resumes goes on with
@@ -13,12 +13,11 @@ import math
 import os
 import pathlib
 import queue
-import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import ml_collections
 
@@ -26,14 +25,11 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
 from agentrl_jax.metrics import Row
 from agentrl_jax.train.config.checks import require_one_of
-from configs.base import flat_keys
 
 FILE = "trackers.json"  # ids in the run's folder, by the tracker's name
-PROJECT = "agentrl_jax"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set
+PROJECT = "agentrl_jax"  # unless WANDB_PROJECT is set
 _MOST_ROWS = 10_000  # that wait; beyond, rows are dropped
 _CLOSE_S = 60.0  # to send what waits, at the end
-_MLFLOW_BATCH = 1000  # metrics, and 100 params, of a request
-_MLFLOW_PARAMS, _MLFLOW_TEXT = 100, 500
 
 _log = logging.getLogger(__name__)
 
@@ -83,61 +79,7 @@ class WandbTracker:
     self._run.finish(exit_code=0 if is_finished else 1)
 
 
-class MlflowTracker:
-  """A run of MLflow at MLFLOW_TRACKING_URI."""
-
-  def __init__(
-    self, folder: pathlib.Path, config: ml_collections.ConfigDict, id: str
-  ):
-    del folder
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
-      raise ValueError(
-        "MLFLOW_TRACKING_URI is not set: name the server, as http://host:5000"
-      )
-    self._entities = importlib.import_module("mlflow.entities")
-    self._client = importlib.import_module("mlflow").MlflowClient()
-    if id:
-      self.id = id
-      self._client.update_run(id, status="RUNNING")
-      return
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-    found = self._client.get_experiment_by_name(name)
-    experiment = (
-      found.experiment_id if found else self._client.create_experiment(name)
-    )
-    made = self._client.create_run(experiment, run_name=config.name)
-    self.id = str(made.info.run_id)
-    params = [
-      self._entities.Param(_mlflow_name(key), str(value)[:_MLFLOW_TEXT])
-      for key, value in sorted(flat_keys(config))
-    ]
-    for batch in _batches(params, _MLFLOW_PARAMS):
-      self._client.log_batch(self.id, params=batch)
-
-  def send(self, row: Row) -> None:
-    """See `Tracker.send`."""
-    metrics = [
-      self._entities.Metric(
-        _mlflow_name(f"{row.stage}/{name}"),
-        value,
-        round(row.time_s * 1000),
-        row.step,
-      )
-      for name, value in _finite(row.values).items()
-    ]
-    for batch in _batches(metrics, _MLFLOW_BATCH):
-      self._client.log_batch(self.id, metrics=batch)
-
-  def close(self, is_finished: bool) -> None:
-    """See `Tracker.close`."""
-    status = "FINISHED" if is_finished else "KILLED"
-    self._client.set_terminated(self.id, status)
-
-
-TRACKERS: Mapping[str, Callable[..., Tracker]] = {
-  "wandb": WandbTracker,
-  "mlflow": MlflowTracker,
-}
+TRACKERS: Mapping[str, Callable[..., Tracker]] = {"wandb": WandbTracker}
 
 
 @contextlib.contextmanager
@@ -253,12 +195,3 @@ class _Copier:
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
   return {name: v for name, v in values.items() if math.isfinite(v)}
-
-
-def _mlflow_name(name: str) -> str:
-  return re.sub(r"[^\w\-. :/]", "_", name)
-
-
-def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-  for start in range(0, len(items), size):
-    yield items[start : start + size]

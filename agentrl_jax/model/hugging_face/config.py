@@ -210,14 +210,7 @@ def read_model(folder: str | pathlib.Path) -> tuple[ModelConfig, str]:
   try:
     return to_model_config(described), text_part(described)["model_type"]
   except ConfigError as error:
-    text = f"{path}: {error}"
-    name = described.get("model_type")
-    if isinstance(name, str) and name not in FAMILIES:
-      # Imported here, since it reads folders by what is above.
-      from agentrl_jax.model.hugging_face.nearest import nearest
-
-      text += f" {nearest(path.parent, described)}"
-    raise ConfigError(text) from error
+    raise ConfigError(f"{path}: {error}") from error
 
 
 def longest_context(folder: pathlib.Path) -> int | None:

@@ -1,4 +1,4 @@
-"""Metrics at Weights & Biases and MLflow, by their real packages."""
+"""Metrics at Weights & Biases, by its real package."""
 
 import importlib
 import json
@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 import unittest
-import warnings
 from unittest import mock
 
 import pytest
@@ -76,31 +75,6 @@ class TrackersTest(unittest.TestCase):
       self.assertIsNone(put)
     self.assertEqual(list(self.folder.iterdir()), [])
 
-  def test_mlflow_has_metrics_config_and_the_end_of_a_run_and_its_resumes(self):
-    mlflow = self.require_mlflow()
-    ids = self.track("mlflow")
-    self.assertEqual(
-      self.track("mlflow", rows=[Row("rl", 3, 9.0, {"reward/mean": 1.0})]), ids
-    )
-    client = mlflow.MlflowClient()
-    run = client.get_run(ids["mlflow"])
-    self.assertEqual(run.info.run_name, "tiny")
-    self.assertEqual(run.info.status, "FINISHED")
-    self.assertEqual(run.data.params["train.steps"], "6")
-    self.assertEqual(run.data.metrics["rl/eval/pass_1"], 1.0)
-    self.assertNotIn("rl/gone", run.data.metrics)
-    history = client.get_metric_history(ids["mlflow"], "rl/reward/mean")
-    self.assertEqual(
-      [(point.step, point.value, point.timestamp) for point in history],
-      [(1, 0.25, 6000), (2, 0.75, 7000), (3, 1.0, 9000)],
-    )
-    with (
-      self.assertRaises(KeyboardInterrupt),
-      tracked(("mlflow",), self.folder, self.config),
-    ):
-      raise KeyboardInterrupt
-    self.assertEqual(client.get_run(ids["mlflow"]).info.status, "KILLED")
-
   def test_wandb_has_them_offline(self):
     self.require("wandb")
     os.environ["WANDB_MODE"] = "offline"
@@ -129,15 +103,6 @@ class TrackersTest(unittest.TestCase):
       return importlib.import_module(name)
     except ImportError as error:
       raise unittest.SkipTest(f"{error}: make originals") from error
-
-  def require_mlflow(self):
-    """As a server has it: its files allow no name that is a part of another."""
-    self.require("alembic")
-    # MLflow's own, of the database's package; they are errors here.
-    self.enterContext(warnings.catch_warnings())
-    warnings.simplefilter("ignore")
-    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{self.folder}/mlflow.db"
-    return self.require("mlflow")
 
   def test_one_that_fails_or_hangs_costs_rows_and_no_update(self):
     made = self.scripted()
@@ -185,14 +150,9 @@ class TrackersTest(unittest.TestCase):
     )
 
   def test_what_cannot_be_is_refused(self):
-    os.environ.pop("MLFLOW_TRACKING_URI", None)
     self.refuse("tensorboard", "report.trackers")
-    self.refuse("mlflow", "MLFLOW_TRACKING_URI is not set")
-    os.environ["MLFLOW_TRACKING_URI"] = "http://x:1"
-    for name in ("mlflow", "wandb"):
-      missing = {name: None, f"{name}.entities": None}
-      with mock.patch.dict("sys.modules", missing):
-        self.refuse(name, f"pip install {name}")
+    with mock.patch.dict("sys.modules", {"wandb": None}):
+      self.refuse("wandb", "pip install wandb")
 
   def refuse(self, name, words):
     with (
@@ -201,17 +161,6 @@ class TrackersTest(unittest.TestCase):
       tracked((name,), self.folder, self.config),
     ):
       self.fail("was accepted")
-
-  @pytest.mark.slow
-  def test_a_run_has_all_its_updates_there(self):
-    mlflow = self.require_mlflow()
-    ended = self.train("mlflow")
-    self.assertEqual(ended.returncode, 0, ended.stderr)
-    ids = json.loads((self.folder / "tiny" / FILE).read_text())
-    history = mlflow.MlflowClient().get_metric_history(
-      ids["mlflow"], "rl/reward/mean"
-    )
-    self.assertEqual([point.step for point in history], list(range(1, 7)))
 
   @pytest.mark.slow
   def test_a_run_without_a_key_ends_before_it_begins(self):
