@@ -51,8 +51,7 @@ EXTRAS = {
   "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
   "judge": ["openai>=2"],  # rewards of a model, by adapters/judge.py
-  # Games and puzzles that are answered in text.
-  "puzzles": ["gymnasium>=1.0", "reasoning-gym>=0.1.25", "textarena>=0.7.4"],
+  "puzzles": ["reasoning-gym>=0.1.25"],  # that are answered in text
   "mcp": ["mcp>=1.24"],  # tools of MCP servers; either version of its API
   "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
