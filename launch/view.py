@@ -4,14 +4,12 @@
   python -m launch.view runs/quickstart --output=quickstart.html
   python -m launch.view runs/quickstart --terminal
   python -m launch.view runs/quickstart --trajectory=rl_greedy.0.0
-  python -m launch.view runs/quickstart --export=quickstart.jsonl
 
 The first serves a page on this machine alone, which follows a run that is going
 on; from another machine use `ssh -L 8100:127.0.0.1:8100 MACHINE`. The second
 writes the same page as one file with all that the run has kept, to be opened
-without a server. The next two stay in the terminal: numbers and the list of
-trajectories, and one trajectory as text. The last one writes all trajectories
-as ATIF, Harbor's format, one per line.
+without a server. The last two stay in the terminal: numbers and the list of
+trajectories, and one trajectory as text.
 """
 
 import argparse
@@ -29,7 +27,6 @@ from agentrl_jax.files import writing
 from agentrl_jax.http_requests import listen
 from launch.config.command_line import REFUSED
 from launch.processes.terminal import plain_console, print_what_can_be_printed
-from launch.viewing.atif import write_atif
 from launch.viewing.server import Viewer, application, write_file
 from launch.viewing.terminal import follow, transcript
 
@@ -52,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
   instead.add_argument(
     "--trajectory", metavar="ID", help="print one, as listed by --terminal"
   )
-  instead.add_argument(
-    "--export", metavar="FILE", help="write all trajectories as lines of ATIF"
-  )
   given = parser.parse_args(arguments)
   print_what_can_be_printed()
   try:
@@ -63,10 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
       with writing(pathlib.Path(given.output)):
         size = write_file(viewer, pathlib.Path(given.output))
       CONSOLE.print(f"{given.output}: {size / 1e6:.1f} MB")
-    elif given.export:
-      with writing(pathlib.Path(given.export)):
-        count = export(viewer, pathlib.Path(given.export))
-      CONSOLE.print(f"{given.export}: {count} trajectories")
     elif given.trajectory:
       CONSOLE.print(transcript(viewer, given.trajectory))
     elif given.terminal:
@@ -77,12 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
   except AgentRLError as error:
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     sys.exit(REFUSED)
-
-
-def export(viewer: Viewer, path: pathlib.Path) -> int:
-  """Writes all kept trajectories as ATIF; returns their number."""
-  ids = [listed.id for listed in viewer.listing().trajectories]
-  return write_atif(path, ((id, viewer.kept(id).trajectory) for id in ids))
 
 
 async def _serve(viewer: Viewer, port: int) -> None:
