@@ -181,7 +181,8 @@ class MeshTest(absltest.TestCase):
   def test_gradients_of_tokens_are_summed_for_each_token_alone(self):
     """Not for each expert of a token: what devices exchange is [N, D]."""
     sizes = dict.fromkeys(sharding.MESH_AXES, 1) | {"tensor": 2, "expert": 2}
-    mesh = jax.sharding.AbstractMesh((*sizes.values(),), (*sizes,))
+    auto = (jax.sharding.AxisType.Auto,) * len(sizes)  # as of the mesh of a run
+    mesh = jax.sharding.AbstractMesh((*sizes.values(),), (*sizes,), auto)
     axes = sharding.spec_on(mesh, "experts")[0]
     rows = sharding.spec("rows", "tokens", None)
     config = dataclasses.replace(MODEL, num_experts=8, experts_per_token=4)
