@@ -385,7 +385,11 @@ class ToolCallsTest(Asking):
       ({"description": None, "parameters": None}, "f(): <|end|>"),
       ({"parameters": {"properties": None}}, "f(): <|end|>"),
       ({"parameters": {"properties": {"a": True}}}, "f(a?: any): <|end|>"),
-      ({"parameters": {"properties": {"a": None}}}, "f(a?: any): <|end|>"),
+      ({"parameters": {"properties": {"a": None}}}, "f(): <|end|>"),
+      (
+        {"parameters": {"properties": {"a": None}, "required": ["a"]}},
+        "f(a: any): <|end|>",
+      ),
       ({"parameters": {"properties": ["a"]}}, None),
       ({"parameters": {"required": "a"}}, None),
       ({"parameters": deep}, None),
