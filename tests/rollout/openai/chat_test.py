@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 
-import aiohttp
 import numpy as np
 import openai
 import pytest
@@ -102,71 +101,10 @@ class OpenAIChatTest(Asking):
       "tiny@policy_slot2",
       "gpt-4",
       "tiny@policy_slot",
+      "tiny@step" + "9" * 5000,
     ):
       with self.assertRaisesRegex(openai.NotFoundError, "tiny@step10"):
         await self.ask([ASKED], model=name)
-
-  async def test_messages_that_cannot_be_read_are_named(self):
-    for where, message in (
-      ("messages[0].role", {"role": "narrator", "content": "x"}),
-      ("messages[0].name", {"role": "user", "content": "x", "name": 5}),
-      ("messages[0].audio", {"role": "assistant", "audio": {"id": "a"}}),
-      (
-        "messages[0].function_call",
-        {"role": "assistant", "function_call": {"name": "f", "arguments": ""}},
-      ),
-      (
-        "messages[0].content",
-        {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-      ),
-      ("messages[0].tool_call_id", {"role": "tool", "content": "3"}),
-      ("messages[0].refusal", {"role": "assistant", "refusal": ["x"]}),
-    ):
-      with self.subTest(where), self.assertRaises(openai.BadRequestError) as e:
-        await self.ask([message])
-      self.assertEqual(e.exception.param, where)
-
-  async def test_broken_text_and_schemas_are_refused(self):
-    deep: list = []
-    for _ in range(900):
-      deep = [deep]
-    for where, messages, function in (
-      ("no JSON of Unicode text", [ASKED | {"content": "half: \ud83d"}], {}),
-      ("no JSON of Unicode text", [ASKED], {"name": "\udc00"}),
-      ("tools.0..parameters=5", [ASKED], {"parameters": 5}),
-      ("tools.0..parameters=..ab", [ASKED], {"parameters": ["ab"]}),
-      ("tools.0..description=5", [ASKED], {"description": 5}),
-      ("nested too deeply", [ASKED], {"parameters": {"enum": deep}}),
-    ):
-      body = {
-        "model": talking.NAME,
-        "messages": messages,
-        "tools": [{"type": "function", "function": {"name": "f"} | function}],
-      }
-      with self.subTest(where):
-        status, reply = await self.post(json.dumps(body).encode())
-        self.assertEqual(status, 400)
-        self.assertRegex(reply["error"]["message"], where)
-
-  async def test_bodies_that_are_no_json_are_refused(self):
-    for body in (b"", b"{", b"[]", b"\xff", b'"\xed\xa0\x80"', b"[" * 100_000):
-      with self.subTest(body[:9]):
-        status, reply = await self.post(body)
-        self.assertEqual(status, 400)
-        self.assertEqual(reply["error"]["code"], "invalid_json")
-
-  async def test_a_number_beyond_all_versions_names_none(self):
-    with self.assertRaises(openai.NotFoundError):
-      await self.ask([ASKED], model="tiny@step" + "9" * 5000)
-
-  async def post(self, body):
-    """Posts a body that no client would send."""
-    url = f"{self.served.url}/v1/chat/completions"
-    async with (
-      aiohttp.ClientSession() as http,
-      http.post(url, data=body) as response,
-    ):
-      return response.status, await response.json()
 
   @pytest.mark.slow
   async def test_more_than_may_wait_get_429_and_are_told_when_to_come(self):
@@ -321,19 +259,6 @@ class PrefillTest(Asking):
           kept = reply.prompt_token_ids + reply.choices[0].token_ids
           self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
 
-  async def test_what_cannot_be_gone_on_from_is_refused(self):
-    goes_on = {"continue_final_message": True}
-    for last, extra in (
-      (ASKED, goes_on),
-      ({"role": "assistant", "content": ""}, goes_on),
-      (ASKED, {"add_generation_prompt": False}),
-      ({"role": "assistant", "content": "a"}, {"add_generation_prompt": False}),
-      (ASKED | {"prefix": True}, {}),
-    ):
-      with self.assertRaises(openai.BadRequestError) as caught:
-        await self.ask_of("small_qwen3", last, "a", extra=extra)
-      self.assertEqual(caught.exception.param, "messages")
-
 
 class ToolCallsTest(Asking):
   async def asyncSetUp(self):
@@ -344,7 +269,8 @@ class ToolCallsTest(Asking):
 
   async def test_calls_come_back_as_calls(self):
     self.policy.says = [CALLS, "It is 3.<|end|>"]
-    reply = await self.ask([ASKED], tools=[ADD])
+    asked = ASKED | {"name": "Ann"}
+    reply = await self.ask([asked], tools=[ADD])
     (choice,) = reply.choices
     self.assertEqual(choice.finish_reason, "tool_calls")
     self.assertEqual(choice.message.content, "Let me see.")
@@ -353,10 +279,13 @@ class ToolCallsTest(Asking):
     self.assertEqual(json.loads(first.function.arguments), {"a": 1, "b": 2})
     self.assertNotEqual(first.id, second.id)
     replies = [
-      {"role": "tool", "tool_call_id": call.id, "content": "3"}
+      {"role": "tool", "tool_call_id": call.id, "content": "3", "name": "add"}
       for call in (first, second)
     ]
-    await self.ask([ASKED, choice.message, *replies], tools=[ADD])
+    others = {"name": "agent", "provider_specific_fields": {"refusal": None}}
+    answer = choice.message.model_dump() | others
+    with self.assertLogs("agentrl_jax.rollout.server.metrics"):
+      await self.ask([asked, answer, *replies], tools=[ADD])
     kept = reply.prompt_token_ids + choice.token_ids
     self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
     rest = talking.codec().decode(self.policy.prompts[1][len(kept) :])
@@ -375,56 +304,6 @@ class ToolCallsTest(Asking):
     anew = message.model_dump(exclude_none=True)  # as another line of tokens
     await self.ask([ASKED, ASKED, anew, replied], tools=[ADD])
     self.assertIn("\ufffd", talking.codec().decode(self.policy.prompts[2]))
-
-  async def test_schemas_as_clients_have_them(self):
-    self.policy.says = ["3<|end|>"] * 9
-    deep: dict = {}
-    for _ in range(40):
-      deep = {"properties": {"x": deep}}
-    for function, wanted in (
-      ({"description": None, "parameters": None}, "f(): <|end|>"),
-      ({"parameters": {"properties": None}}, "f(): <|end|>"),
-      ({"parameters": {"properties": {"a": True}}}, "f(a?: any): <|end|>"),
-      ({"parameters": {"properties": {"a": None}}}, "f(): <|end|>"),
-      (
-        {"parameters": {"properties": {"a": None}, "required": ["a"]}},
-        "f(a: any): <|end|>",
-      ),
-      ({"parameters": {"properties": ["a"]}}, None),
-      ({"parameters": {"required": "a"}}, None),
-      ({"parameters": deep}, None),
-    ):
-      tools = [{"type": "function", "function": {"name": "f"} | function}]
-      with self.subTest(function=str(function)[:60]):
-        if wanted is None:
-          with self.assertRaisesRegex(openai.BadRequestError, "of tool 'f'"):
-            await self.ask([ASKED], tools=tools)
-        else:
-          await self.ask([ASKED], tools=tools)
-          shown = talking.codec().decode(self.policy.prompts[-1])
-          self.assertIn(wanted, shown)
-
-  async def test_arguments_may_be_written_anew_and_text_be_stripped(self):
-    self.policy.says = [" hm " + CALLS, "3<|end|>"]
-    reply = await self.ask([ASKED], tools=[ADD])
-    kept = reply.prompt_token_ids + reply.choices[0].token_ids
-    answer = reply.choices[0].message.model_dump(exclude_none=True)
-    answer["content"] = answer["content"].strip()
-    for call in answer["tool_calls"]:
-      arguments = json.loads(call["function"]["arguments"])
-      call["function"]["arguments"] = json.dumps(arguments, indent=1)
-    await self.ask([ASKED, answer, ASKED], tools=[ADD])
-    self.assertEqual(self.policy.prompts[1][: len(kept)], kept)
-
-  async def test_an_answer_that_was_changed_is_shown_by_the_template(self):
-    self.policy.says = ["It is 3.<|end|>", "Yes.<|end|>"]
-    await self.ask([ASKED])
-    changed = {"role": "assistant", "content": "It is 4."}
-    await self.ask([ASKED, changed, ASKED])
-    asked = Message("user", ASKED["content"])
-    shown = [asked, Message("assistant", "It is 4."), asked]
-    expected = talking.codec().start(shown, [])
-    self.assertEqual(self.policy.prompts[1], expected.tolist())
 
   async def test_streamed_calls_are_those_of_the_whole_answer(self):
     self.policy.says = [CALLS, CALLS]
@@ -449,12 +328,6 @@ class ToolCallsTest(Asking):
       self.assertIsNone(choice.message.tool_calls)
       self.assertEqual(choice.message.content, CALLS.removesuffix("<|end|>"))
       self.assertEqual(choice.finish_reason, "stop")
-
-  async def test_a_call_that_cannot_be_read_is_text(self):
-    self.policy.says = ['<tool_call>{"name": add}</tool_call><|end|>']
-    (choice,) = (await self.ask([ASKED], tools=[ADD])).choices
-    self.assertIsNone(choice.message.tool_calls)
-    self.assertIn('{"name": add}', choice.message.content)
 
   async def test_without_a_tokenizer_a_chat_is_refused(self):
     served = await self.enterAsyncContext(talking.Talking(codec=lambda: None))

@@ -2,7 +2,6 @@
 
 import unittest
 
-import aiohttp
 import prometheus_client as prometheus
 
 from agentrl_jax.rollout.openai.schema import ChatCompletionRequest
@@ -13,8 +12,6 @@ from agentrl_jax.rollout.server.metrics import (
   OTHER_FIELD,
   IgnoredFields,
 )
-from tests.rollout import talking
-from tests.rollout.openai.chatting import ADD, ASKED, CALLS, Asking
 
 COUNTED = "agentrl_ignored_message_fields_total"
 
@@ -55,11 +52,62 @@ class FieldsTest(unittest.TestCase):
     self.assertEqual(request_of(messages).ignored, {"a", "c"})
 
 
+NO_MESSAGES = (
+  ("role", {"role": "narrator", "content": "x"}, "invalid_value"),
+  ("name", {"role": "user", "content": "x", "name": 5}, "invalid_value"),
+  ("audio", {"role": "assistant", "audio": {"id": "a"}}, "unsupported_value"),
+  (
+    "function_call",
+    {"role": "assistant", "function_call": {"name": "f", "arguments": ""}},
+    "unsupported_value",
+  ),
+  (
+    "content",
+    {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+    "unsupported_value",
+  ),
+  ("tool_call_id", {"role": "tool", "content": "3"}, "invalid_value"),
+  ("refusal", {"role": "assistant", "refusal": ["x"]}, "invalid_value"),
+)
+# Last messages that begin no answer, as the fields would have them.
+NOT_BEGUN = (
+  {"continue_final_message": True},
+  {
+    "continue_final_message": True,
+    "messages": [{"role": "assistant", "content": ""}],
+  },
+  {"add_generation_prompt": False},
+  {
+    "add_generation_prompt": False,
+    "messages": [{"role": "assistant", "content": "a"}],
+  },
+  {"messages": [{"role": "user", "content": "x", "prefix": True}]},
+)
+NO_SHAPES = (
+  ("frequency_penalty", 2.01),
+  ("presence_penalty", -2.01),
+  ("presence_penalty", "1"),
+  ("top_logprobs", 21),
+  ("top_logprobs", -1),
+  ("top_logprobs", True),
+  ("logit_bias", [[5, 1]]),
+  ("logit_bias", {"five": 1}),
+  ("logit_bias", {"-1": 1}),
+  ("logit_bias", {"05": 1}),
+  ("logit_bias", {"5": 100.1}),
+  ("logit_bias", {"5": "1"}),
+  ("logit_bias", {"5": True}),
+  ("logit_bias", {"5": 10**400}),
+  ("logit_bias", {str(2**31): 1}),
+  ("logit_bias", {str(n): 1 for n in range(1025)}),
+)
+
+
 class RefusalTest(unittest.TestCase):
   def refused(self, **fields):
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
     with self.assertRaises(ApiError) as caught:
-      read(ChatCompletionRequest, body | fields)
+      self.fail(read(ChatCompletionRequest, body | fields).continues)
     return caught.exception.param, caught.exception.code
 
   def test_errors_name_the_field_and_have_a_code(self):
@@ -82,6 +130,15 @@ class RefusalTest(unittest.TestCase):
         "unknown_parameter",
       ),
       ({f"x{n}": n for n in range(50_000)}, "x0", "unknown_parameter"),
+      *((given, "messages", "invalid_value") for given in NOT_BEGUN),
+      *(
+        ({"messages": [message]}, f"messages[0].{name}", code)
+        for name, message, code in NO_MESSAGES
+      ),
+      *(
+        ({"logprobs": True, name: value}, name, "invalid_value")
+        for name, value in NO_SHAPES
+      ),
     ):
       with self.subTest(param):
         self.assertEqual(self.refused(**fields), (param, code))
@@ -113,30 +170,3 @@ class IgnoredFieldsTest(unittest.TestCase):
     (metric,) = self.registry.collect()
     fields = {sample.labels["field"] for sample in metric.samples}
     self.assertEqual(len(fields), MAX_IGNORED + 1)
-
-
-class ServedTest(Asking):
-  async def test_a_second_turn_goes_on_where_the_first_ended(self):
-    policy = talking.Scripted()
-    self.served = await self.enterAsyncContext(
-      talking.Talking(generator=policy)
-    )
-    policy.says = [CALLS, "It is 3.<|end|>"]
-    asked = ASKED | {"name": "Ann"}
-    reply = await self.ask([asked], tools=[ADD])
-    answer = reply.choices[0].message.model_dump()
-    answer |= {"name": "agent", "provider_specific_fields": {"refusal": None}}
-    replies = [
-      {"role": "tool", "tool_call_id": call.id, "content": "3", "name": "add"}
-      for call in reply.choices[0].message.tool_calls
-    ]
-    with self.assertLogs("agentrl_jax.rollout.server.metrics"):
-      await self.ask([asked, answer, *replies], tools=[ADD])
-    kept = reply.prompt_token_ids + reply.choices[0].token_ids
-    self.assertEqual(policy.prompts[1][: len(kept)], kept)
-    async with (
-      aiohttp.ClientSession() as http,
-      http.get(f"{self.served.url}/metrics") as response,
-    ):
-      page = await response.text()
-    self.assertIn(COUNTED + '{field="provider_specific_fields"} 1.0', page)

@@ -18,6 +18,15 @@ from tests.clocks import Clock, until
 from tests.rollout import talking
 
 TOKEN = "0123456789abcdef"
+NO_JSON = (
+  b"no json",
+  b"",
+  b"{",
+  b"[]",
+  b"\xff",
+  b'"\xed\xa0\x80"',
+  b"[" * 10**5,
+)
 
 
 class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
@@ -173,9 +182,15 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_malformed_requests_get_the_same_error_object(self):
     await self.serve()
+    chat = b'{"model": "tiny", "messages": [{"role": "user", "content": %b}]}'
     for method, path, body, status in (
-      ("POST", "/v1/completions", b"no json", 400),
-      ("POST", "/v1/completions", b"[]", 400),
+      *(
+        ("POST", f"/v1/{path}", body, 400)
+        for path in ("completions", "chat/completions")
+        for body in NO_JSON
+      ),
+      ("POST", "/v1/chat/completions", chat % rb'"half: \ud83d"', 400),
+      ("POST", "/v1/chat/completions", chat % (b"[" * 900 + b"]" * 900), 400),
       ("POST", "/v1/embeddings", b"{}", 404),
       ("GET", "/v1/completions", None, 405),
     ):
@@ -184,4 +199,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(response.status, status)
         self.assertEqual(
           set(reply["error"]), {"message", "type", "param", "code"}
+        )
+        self.assertTrue(
+          status > 400 or reply["error"]["code"] == "invalid_json"
         )

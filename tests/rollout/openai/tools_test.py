@@ -33,6 +33,9 @@ PATCH = {"type": "custom", "name": "patch", "format": GRAMMAR}
 LATE = {"type": "function", "name": "late", "description": "Lately."}
 LATE |= {"parameters": CITY, "defer_loading": True}
 SEARCH = {"type": "tool_search", "execution": "client", "parameters": CITY}
+NULLS = {"name": "f", "description": None, "parameters": None}
+BARE = {"type": "function", "function": NULLS}
+ANY = {"properties": {"a": None, "b": None}, "required": ["a"]}
 OWN = [
   {"type": "namespace", "name": "team", "description": "", "tools": [PATCH]},
   *({"type": "local_shell"}, {"type": "shell"}, {"type": "apply_patch"}),
@@ -79,6 +82,8 @@ class ToolsTest(Messages):
         'start: \\"x',
       ),
       ("chat/completions", BASH, "bash(command"),
+      ("chat/completions", BARE, "f(): <|end|>"),
+      ("chat/completions", {"name": "f", "parameters": ANY}, "f(a: any): <|"),
       ("responses", nested, "weather(city"),
       ("responses", {"type": "function"} | of_anthropic, "weather(city"),
       ("responses", PATCH, "patch(input: string)"),
@@ -111,6 +116,15 @@ class ToolsTest(Messages):
         "once",
       ),
       ("chat/completions", chosen | {"tool_choice": {"tools": 3}}, "choice"),
+      *(
+        ("chat/completions", {"tools": [{"name": "f"} | odd]}, named)
+        for odd, named in (
+          ({"parameters": 5}, "parameters=5"),
+          ({"parameters": ["ab"]}, "parameters=['ab']"),
+          ({"description": 5}, "description=5"),
+          ({"parameters": {"required": "a"}}, "of tool 'f'"),
+        )
+      ),
     ):
       status, got, _ = await self.post_to(path, **body)
       self.assertEqual(status, 400, (body, got))

@@ -141,7 +141,7 @@ class MessagesTest(Messages):
     self.assertEqual(said.content[0].text, "text")
 
   async def test_a_call_that_has_no_object_stays_text(self):
-    for arguments in ("[1]", '"1"', "3"):
+    for arguments in ("[1]", '"1"', "3", '{"a": b}'):
       written = (
         f'<tool_call>{{"name": "add", "arguments": {arguments}}}</tool_call>'
       )
