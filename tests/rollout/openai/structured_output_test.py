@@ -63,74 +63,37 @@ class CallsTest(Asking):
   async def asyncSetUp(self):
     self.served = await self.enterAsyncContext(talking.Talking())
 
-  def check(self, choice, tools=TOOLS):
-    """Checks an answer's calls by their schemas; returns their names."""
-    schemas = {
-      tool["function"]["name"]: tool["function"]["parameters"] for tool in tools
-    }
-    for call in choice.message.tool_calls or []:
-      arguments = json.loads(call.function.arguments)
-      schema = json.loads(json.dumps(schemas[call.function.name]))
-      coats = schema.get("properties", {}).get("coats", {})
-      self.assertLessEqual(arguments.get("coats", 1), coats.pop("maximum", 1))
-      coats.pop("minimum", None)
-      self.assertTrue(call_grammars.keeps_to(arguments, schema), arguments)
-    return [call.function.name for call in choice.message.tool_calls or []]
-
-  async def several(self, num=4, **fields):
-    """Returns the calls, by name, of every answer that ended; most must."""
-    settings = dict(tools=TOOLS, n=num, max_tokens=200) | fields
-    actual = []
-    for choice in (await self.ask([ASKED], **settings)).choices:
-      if choice.finish_reason != "length":
-        actual.append(self.check(choice, settings["tools"]))
-    self.assertGreater(len(actual), num // 2)
-    return actual
-
-  @pytest.mark.slow
-  async def test_required(self):
-    actual = await self.several(12, tool_choice="required")
-    self.assertEqual(
-      {name for names in actual for name in names}, {"paint", "stop"}
+  async def test_a_call_has_the_grammar_of_what_it_asks_for(self):
+    both, stop = (
+      [tool_from_json(tool) for tool in tools] for tools in (TOOLS, [STOP])
     )
-    self.assertTrue(all(actual))
-    self.assertTrue(any(len(names) > 1 for names in actual))
-
-  @pytest.mark.slow
-  async def test_one_call_at_most(self):
-    actual = await self.several(
-      12, tool_choice="required", parallel_tool_calls=False
-    )
-    self.assertEqual({len(names) for names in actual}, {1})
-
-  async def test_named(self):
-    self.assertEqual(await self.several(tool_choice=NAMED), [["stop"]] * 4)
-
-  @pytest.mark.slow
-  async def test_allowed_tools(self):
-    for names in await self.several(8, tool_choice=allowed("required", "stop")):
-      self.assertEqual({*names}, {"stop"})
-
-  async def test_text_or_calls_that_keep_to_their_schemas(self):
-    grammars = []
-    for fields in (
-      dict(tools=[PAINT, strict(STOP)]),
-      dict(tools=TOOLS, parallel_tool_calls=False),
-      dict(tools=TOOLS, tool_choice=allowed("auto", "paint", "stop")),
+    write = talking.codec().call_grammar
+    for fields, grammar in (
+      (dict(tools=[PAINT, strict(STOP)]), write(both)),
+      (dict(parallel_tool_calls=False), write(both, parallel=False)),
+      (dict(tool_choice=allowed("auto", "paint", "stop")), write(both)),
+      (dict(tool_choice="required"), write(both, choice="required")),
+      (
+        dict(tool_choice="required", parallel_tool_calls=False),
+        write(both, choice="required", parallel=False),
+      ),
+      (
+        dict(tool_choice=NAMED),
+        write(stop, choice="required", parallel=False),
+      ),
+      (
+        dict(tool_choice=allowed("required", "stop")),
+        write(stop, choice="required"),
+      ),
     ):
       policy = talking.Scripted()
       policy.says = ["No.<|end|>"]
       served = await self.enterAsyncContext(talking.Talking(generator=policy))
       reply = await served.openai.chat.completions.create(
-        model="tiny", messages=[ASKED], **fields
+        model="tiny", messages=[ASKED], **dict(tools=TOOLS) | fields
       )
       self.assertEqual(reply.choices[0].message.content, "No.")
-      grammars += [spec.grammar for spec in policy.specs]
-    tools = [tool_from_json(tool) for tool in TOOLS]
-    write = talking.codec().call_grammar
-    self.assertEqual(
-      grammars, [write(tools), write(tools, parallel=False), write(tools)]
-    )
+      self.assertEqual([spec.grammar for spec in policy.specs], [grammar])
 
   async def test_plain_calls_have_no_grammar(self):
     policy = talking.Scripted()
@@ -147,18 +110,6 @@ class CallsTest(Asking):
         model="tiny", messages=[ASKED], **fields
       )
     self.assertEqual([s.grammar for s in policy.specs], [""] * len(asked))
-
-  async def test_streamed_calls_are_those_of_the_whole_answer(self):
-    fields = dict(tools=TOOLS, tool_choice="required", max_tokens=200, seed=4)
-    whole = (await self.ask([ASKED], **fields)).choices[0]
-    async with self.served.openai.chat.completions.stream(
-      model="tiny", messages=[ASKED], **fields
-    ) as stream:
-      final = (await stream.get_final_completion()).choices[0]
-    self.assertTrue(self.check(whole))
-    calls, expected = final.message.tool_calls, whole.message.tool_calls
-    for call, other in zip(calls, expected, strict=True):
-      self.assertEqual(call.function.arguments, other.function.arguments)
 
   async def test_logprobs_are_of_both_distributions(self):
     reply = await self.ask(
