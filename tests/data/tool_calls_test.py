@@ -10,13 +10,17 @@ SQL = {
   "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
   "required": ["query"],
 }
-TOOLS = (Tool("sql", "", SQL), Tool("odd", "", {"$ref": "http://elsewhere"}))
 LOOP = {
   "properties": {"x": {"$ref": "#/$defs/x"}},
   "$defs": {
     "x": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/x"}] * 9}}
   },
 }
+TOOLS = (
+  Tool("sql", "", SQL),
+  Tool("odd", "", {"$ref": "http://elsewhere"}),
+  Tool("loop", "", LOOP),
+)
 BROKEN, WRONG = Flaw.MALFORMED_JSON, Flaw.WRONG_ARGUMENTS
 
 
@@ -34,14 +38,11 @@ class FlawOfTest(parameterized.TestCase):
     # A schema that cannot be checked refuses nothing.
     ("odd", '{"query": "x"}', None),
     ("odd", "{", BROKEN),
+    # It takes long to check.
+    ("loop", '{"x": ' + "[" * 30 + "1" + "]" * 30 + "}", WRONG),
   )
   def test_of_a_call(self, name, arguments, flaw):
     self.assertIs(flaw_of(ToolCall(name, arguments), TOOLS), flaw)
-
-  def test_a_call_that_takes_long_to_check_is_refused(self):
-    deep = '{"x": ' + "[" * 30 + "1" + "]" * 30 + "}"
-    flaw = flaw_of(ToolCall("loop", deep), [Tool("loop", "", LOOP)])
-    self.assertIs(flaw, WRONG)
 
 
 if __name__ == "__main__":

@@ -141,13 +141,6 @@ class WishesTest(ServerCase):
         before = () if text == "none" else ("on",)
         await self.play(*before, text, step_limit_s=1 if text == "hang" else 60)
 
-  async def test_a_socket_that_drops_between_two_steps_is_a_fault(self):
-    async with self.make().open(TASK, seed=0) as session:
-      await session.reset()
-      await session._object._socket.close()
-      with self.assertRaises(EnvironmentFault):
-        await session.step(saying("on"))
-
   async def test_codes_that_are_the_policys_mistake_are_answered(self):
     step = await self.play("invalid")
     self.assertEqual(step.messages[0].content, "Error: no such wish")
