@@ -177,15 +177,22 @@ def test_tokens_beside_the_tokenizer(folder, where):
 
 
 @pytest.mark.parametrize(
-  "files",
+  ("own", "files"),
   [
-    {"additional_chat_templates/tool_use.jinja": SOURCE, TEMPLATE: "{{ 1 }}"},
-    {"additional_chat_templates/default.jinja": SOURCE},
-    {"chat_template.json": json.dumps({"chat_template": SOURCE})},
+    ("{{ 1 }}", {TEMPLATE: SOURCE}),
+    (
+      None,
+      {
+        "additional_chat_templates/tool_use.jinja": SOURCE,
+        TEMPLATE: "{{ 1 }}",
+      },
+    ),
+    (None, {"additional_chat_templates/default.jinja": SOURCE}),
+    (None, {"chat_template.json": json.dumps({"chat_template": SOURCE})}),
   ],
 )
-def test_a_template_in_a_file_of_its_own(folder, files):
-  described(folder, chat_template=None)
+def test_a_template_in_a_file_of_its_own(folder, own, files):
+  described(folder, chat_template=own)
   (folder / "additional_chat_templates").mkdir()
   for name, text in files.items():
     (folder / name).write_text(text)

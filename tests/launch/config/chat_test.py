@@ -113,12 +113,6 @@ class ChatOfARunTest(parameterized.TestCase):
       again = load_chat(published, chat_config()).start(said, [ADD])
       np.testing.assert_array_equal(again, given)
 
-  def test_a_tokenizer_of_another_model(self):
-    self.write("qwen25")
-    (self.model / "config.json").write_text('{"vocab_size": 200}')
-    with self.assertRaisesRegex(ConfigError, "makes it 200"):
-      self.keep()
-
   def test_nothing_to_talk_with(self):
     with self.assertRaisesRegex(ConfigError, "no tokenizer.json in"):
       self.keep()
@@ -133,23 +127,6 @@ class ChatOfARunTest(parameterized.TestCase):
     said = [Message("user", "Add 1 and 2.")]
     np.testing.assert_array_equal(
       codec.start(said, [ADD]), ChatCodec(own).start(said, [ADD])
-    )
-
-  def test_no_template(self):
-    self.write("qwen25")
-    (self.model / "tokenizer_config.json").unlink()
-    with self.assertRaisesRegex(ConfigError, "neither chat_template.jinja"):
-      self.keep()
-
-  def test_a_template_file_goes_before_the_configs(self):
-    self.write("qwen3")
-    source = (families.HERE / "qwen25.jinja").read_text()
-    (self.model / "chat_template.jinja").write_text(source)
-    self.keep()
-    codec = chat.codec_of(self.run_root, chat_config())
-    self.assertEqual(
-      codec.decode(codec.extend((), ended_by=codec.stop_tokens[0])),
-      "\n<|im_start|>assistant\n",
     )
 
   @parameterized.parameters("", *families.SMALL)

@@ -407,13 +407,6 @@ class SettingsTest(parameterized.TestCase):
     self.assertEqual(config.name, f"quickstart-{arm}")
     self.assertEqual(settings.model.value_head, settings.advantage.uses_critic)
 
-  def test_misspelt_key_and_wrong_type(self):
-    config = base.get_config()
-    with self.assertRaisesRegex(KeyError, 'Did you mean "clip_high"'):
-      config.update_from_flattened_dict({"loss.clip_hihg": 0.3})
-    with self.assertRaises(TypeError):
-      config.train.steps = "many"
-
   def test_changes_name_what_a_config_changes(self):
     config = base.get_config()
     config.loss.clip_high = 0.28
