@@ -184,12 +184,6 @@ class BlockingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return Guessing(max_rounds=40, blocking=True)
 
 
-class OtherSchema(Guessing):
-  tools = (
-    Tool("guess", "Guesses.", {"properties": {"n": {"$ref": "http://x/y"}}}),
-  )
-
-
 class SplitBySeedTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   """Separates games that all begin alike by their secrets."""
 
@@ -246,11 +240,6 @@ class GuessingTestCase(unittest.IsolatedAsyncioTestCase):
 
 
 class PlayTest(GuessingTestCase):
-  async def test_a_tool_that_cannot_be_checked_is_refused_before_a_game(self):
-    with self.assertRaisesRegex(ConfigError, "tool guess.*nothing is retrieve"):
-      async with self._open(OtherSchema()):
-        self.fail("it was opened")
-
   async def test_an_episode(self):
     for environment in (
       Guessing(),
