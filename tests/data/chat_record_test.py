@@ -82,9 +82,9 @@ class LongTextTest(unittest.IsolatedAsyncioTestCase):
     self.encoded = []  # bytes and thread of each text that is tokenized
     encode = self.codec._tokenizer.encode
 
-    def counted(text):
+    def counted(text, *after):
       self.encoded.append((len(text.encode()), threading.current_thread()))
-      return encode(text)
+      return encode(text, *after)
 
     patched = mock.patch.object(self.codec._tokenizer, "encode", counted)
     self.enterContext(patched)

@@ -154,7 +154,7 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
       ("interact", {"session_id": 99, "messages": says("hm")}, "no session 99"),
       ("interact", {"session_id": 7}, "must be a list"),
       ("interact", {"session_id": 7, "messages": []}, "assistant message"),
-      ("interact", {"session_id": 7, "messages": [{}]}, "OpenAI's form"),
+      ("interact", {"session_id": 7, "messages": [{}]}, "role '' is not one"),
       ("interact", {"session_id": 7, "messages": [7]}, "OpenAI's form"),
       ("interact", [], "must be a JSON object"),
       ("cancel", {"session_id": 99}, "no session 99"),
