@@ -1,4 +1,4 @@
-"""What the suite leaves out: after a limit of time, and what has passed."""
+"""Tests that a run leaves out: after a limit of time, and those passed."""
 
 import pathlib
 import re

@@ -23,7 +23,11 @@ from launch.processes.interrupts import Interrupts, listen
 from launch.storage.compile_cache import compile_cache
 from launch.storage.config_paths import located
 from launch.storage.load_params import with_teacher
-from launch.storage.run_directory import RunDirectory
+from launch.storage.run_directory import RUN, RunDirectory
+
+# Stages of which nothing is worth keeping if they end in a refusal. Of later
+# ones there are metrics, and what the agents' program wrote.
+_PREPARING = {RUN, "tokenizer", "demonstrations"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +104,8 @@ def _removed_if_refused(
   try:
     yield
   except ConfigError:
-    if made and not folder.is_begun():
+    partial = {path.stem for path in (folder.root / "done").glob("*.partial")}
+    if made and partial <= _PREPARING and not folder.is_begun():
       shutil.rmtree(folder.root)
       for path in made[1:]:
         with contextlib.suppress(OSError):  # another run has begun there

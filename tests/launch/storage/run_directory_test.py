@@ -15,6 +15,7 @@ from agentrl_jax.errors import ConfigError, RunInUse
 from configs import base
 from launch.processes.group import Processes
 from launch.processes.interrupts import Interrupted, listen
+from launch.run.context import _removed_if_refused
 from launch.run.group_source import TrainedGroups
 from launch.storage import run_directory, shared_stages
 from launch.storage.run_directory import RunDirectory
@@ -93,6 +94,14 @@ class RunDirectoryTest(absltest.TestCase):
     config.loss.clip_high = 0.2
     with self.assertRaisesRegex(ConfigError, "loss.clip_high was 0.3"):
       self.run_directory.keep_config(config)
+
+  def test_a_refusal_keeps_what_updates_have_left(self):
+    for stage, is_kept in (("demonstrations", False), ("rl", True)):
+      run = RunDirectory(self.root / stage)
+      refused = _removed_if_refused(run, [run.root])
+      with self.assertRaises(ConfigError), refused, run.stage(stage):
+        raise ConfigError("the agents' program has ended three times")
+      self.assertEqual(run.root.exists(), is_kept, stage)
 
   def test_a_controller_at_another_address_is_the_same_run(self):
     config = base.get_config()
