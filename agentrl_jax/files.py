@@ -33,8 +33,12 @@ def expanded(path: str | pathlib.Path) -> pathlib.Path:
 _NO_SPACE = os.strerror(errno.ENOSPC)
 # Errors of a path at which no file is that may be read.
 _NO_FILE = (
-  *(errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP),
-  *(errno.EACCES, errno.EPERM),
+  errno.ENOENT,
+  errno.EISDIR,
+  errno.ENOTDIR,
+  errno.ELOOP,
+  errno.EACCES,
+  errno.EPERM,
 )
 
 
@@ -49,9 +53,16 @@ def reading(path: pathlib.Path) -> Iterator[None]:
   except ConfigError:
     raise
   except (
-    *(ValueError, KeyError, TypeError, AttributeError, IndexError),
-    *(EOFError, OverflowError, RecursionError),
-    *(OSError, csv.Error),
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    EOFError,
+    OverflowError,
+    RecursionError,
+    OSError,
+    csv.Error,
   ) as error:
     if isinstance(error, OSError) and error.errno not in _NO_FILE:
       raise  # of a disk or a network, which may pass

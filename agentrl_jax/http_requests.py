@@ -169,12 +169,7 @@ def connection_limit() -> int:
 
 
 async def listen(
-  runner: web.AppRunner,
-  host: str,
-  port: int,
-  *,
-  flags: str,
-  backlog: int = 128,
+  runner: web.AppRunner, host: str, port: int, *, flags: str, backlog: int = 128
 ) -> int:
   """Opens a server's port; returns its number, for port 0 that of a free one.
 

@@ -146,9 +146,7 @@ class _EventFile:
   """
 
   def __init__(self, directory: pathlib.Path):
-    from tensorboardX.event_file_writer import (  # type: ignore[import-untyped]
-      EventsWriter,
-    )
+    from tensorboardX.event_file_writer import EventsWriter  # type: ignore[import-untyped]
 
     directory.mkdir(parents=True, exist_ok=True)
     # Names go by the second: what was written before must not be hit.
@@ -161,10 +159,7 @@ class _EventFile:
     self, step: int, time_s: float, values: Mapping[str, float]
   ) -> None:
     """Appends those of the values that are finite."""
-    from tensorboardX.proto import (  # type: ignore[import-untyped]
-      event_pb2,
-      summary_pb2,
-    )
+    from tensorboardX.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
 
     scalars = [
       summary_pb2.Summary.Value(tag=name, simple_value=value)
@@ -234,8 +229,12 @@ def _from_line(line: str, where: str) -> Row:
       ),
     )
   except (
-    *(ValueError, KeyError, AttributeError, TypeError),
-    *(OverflowError, RecursionError),
+    ValueError,
+    KeyError,
+    AttributeError,
+    TypeError,
+    OverflowError,
+    RecursionError,
   ) as error:
     raise ConfigError(
       f"{where} is not a row of metrics: found {line[:80]!r}, expected a JSON "

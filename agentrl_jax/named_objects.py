@@ -54,9 +54,7 @@ def signature_of(
 
 
 def require_fitting(
-  target: str,
-  make: Callable[..., Any],
-  options: Mapping[str, Any],
+  target: str, make: Callable[..., Any], options: Mapping[str, Any]
 ) -> None:
   """Raises `ConfigError` unless `make(**options)` fits its signature."""
   signature = signature_of(target, make)

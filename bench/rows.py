@@ -19,10 +19,7 @@ from launch.reports.measured import Observation
 
 
 def run(
-  description: str,
-  family: str,
-  rows: Sequence[str],
-  named: Sequence[str] = (),
+  description: str, family: str, rows: Sequence[str], named: Sequence[str] = ()
 ) -> None:
   """Measures the rows named on the command line, or all of `rows`, one by one.
 

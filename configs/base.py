@@ -34,8 +34,16 @@ from configs.sections import (
 FLAG = "--config."  # before a key on a command line
 _Settings = TypeVar("_Settings")
 _ROOMS = (
-  *(run, tasks, model, training, objective),
-  *(collapse, episodes, controller, engine, servers),
+  run,
+  tasks,
+  model,
+  training,
+  objective,
+  collapse,
+  episodes,
+  controller,
+  engine,
+  servers,
 )
 
 

@@ -47,9 +47,6 @@ def get_config(folder: str = smollm2.FOLDER):
   # New in a prompt are 47 tokens, in a result 27.
   c.engine.update(context=288, prefill_chunks=(28, 48))
   c.evaluation.update(
-    num_tasks=64,
-    num_sampled=64,
-    num_tasks_during=32,
-    num_sampled_during=0,
+    num_tasks=64, num_sampled=64, num_tasks_during=32, num_sampled_during=0
   )
   return c

@@ -27,9 +27,7 @@ def get_config() -> ml_collections.ConfigDict:
       "knowledgegraph:KnowledgeGraph", defaults.KnowledgeGraphOptions
     ),
     os_interaction=entry_of(
-      "os_interaction:OSInteraction",
-      defaults.OSInteractionOptions,
-      num_warm=4,
+      "os_interaction:OSInteraction", defaults.OSInteractionOptions, num_warm=4
     ),
     webshop=entry_of(
       "webshop:WebShop",

@@ -45,8 +45,11 @@ _ROOMS = (
   *(f"examine {name}" for name in (*_PLACES, *_THINGS)),
   "Here is your task. You are in the middle of a room. Looking quickly around"
   " you, you see",
-  *(", you see", ", you see nothing.", " AVAILABLE ACTIONS: "),
-  *("\nYour task is to: put a", "\nYour task is to: put some"),
+  ", you see",
+  ", you see nothing.",
+  " AVAILABLE ACTIONS: ",
+  "\nYour task is to: put a",
+  "\nYour task is to: put some",
   "\ninventory\nlook\n",
 )
 
@@ -108,8 +111,12 @@ _GRAPHS = (
   *(f" {word}" for word in SECOND_WORDS.split()),
   *RELATIONS,
   *sorted({name.rpartition(".")[0] for name in RELATIONS}),  # types
-  *("\nEntities: [", "Observation: [", "Observation: variable "),
-  *(", which are instances of ", ", which is a number", "Final Answer: "),
+  "\nEntities: [",
+  "Observation: [",
+  "Observation: variable ",
+  ", which are instances of ",
+  ", which is a number",
+  "Final Answer: ",
 )
 
 _CALLS = (
@@ -126,7 +133,8 @@ _CALLS = (
       'finish_action", "arguments": {"thought',
     )
   ),
-  *('", "relation": "', '", "variable2": "'),
+  '", "relation": "',
+  '", "variable2": "',
 )
 WHOLE_TOKENS = tuple(
   dict.fromkeys(

@@ -268,8 +268,12 @@ class WebShopOptions(PageStyle, Options):
   max_siblings: int = 3
 
   positive = (
-    *("num_train", "num_test", "catalogue_size", "tasks_per_catalogue"),
-    *("num_cached", "results_per_page"),
+    "num_train",
+    "num_test",
+    "catalogue_size",
+    "tasks_per_catalogue",
+    "num_cached",
+    "results_per_page",
   )
   mistakes = (
     "lazy_search",  # searches for the kind only and reads one page of results

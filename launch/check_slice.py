@@ -50,8 +50,17 @@ _TOKENS = flags.DEFINE_integer(
   lower_bound=128,
 )
 _CHECKS = (
-  *("devices", "options", "attention", "cache_attention", "experts"),
-  *("plan_update", "update", "plan_decode", "swap", "default_options", "kill"),
+  "devices",
+  "options",
+  "attention",
+  "cache_attention",
+  "experts",
+  "plan_update",
+  "update",
+  "plan_decode",
+  "swap",
+  "default_options",
+  "kill",
 )
 _ONLY = flags.DEFINE_list("checks", list(_CHECKS), f"Of {', '.join(_CHECKS)}.")
 flags.register_validator(
@@ -173,10 +182,7 @@ def outcome_of(
   except Exception as raised:  # noqa: BLE001 - a line of the report
     error = f"{type(raised).__name__}: {raised}"[:_MOST_TEXT]
   return CheckResult(
-    name=name,
-    error=error,
-    seconds=time.monotonic() - started,
-    figures=figures,
+    name=name, error=error, seconds=time.monotonic() - started, figures=figures
   )
 
 

@@ -155,8 +155,11 @@ def _extract(
     ):
       shutil.copyfileobj(source, target, _CHUNK)
   except (
-    *(zipfile.BadZipFile, zlib.error, EOFError),
-    *(NotImplementedError, RuntimeError),  # of its compression, or encryption
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,  # of its compression, or encryption
   ) as error:
     raise ConfigError(
       f"{member.filename} in {file} cannot be unpacked: {error}. Fetch the "

@@ -52,10 +52,7 @@ from launch.planning.study import (
 )
 from launch.planning.system import machine
 from launch.planning.system import report as system_report
-from launch.planning.system.measured import (
-  read_measured,
-  require_same_work,
-)
+from launch.planning.system.measured import read_measured, require_same_work
 from launch.planning.system.prices import read_prices
 from launch.planning.system.whole_run import (
   Plan,
@@ -200,8 +197,16 @@ _OF_ONE_LENGTH = (
   *_OF_SYSTEM,
 )
 _NOT_OF_DEVICE = (
-  *("rollout_topology", "roles", "mean_tokens", "largest", "quick", "search"),
-  *("lengths", "seconds", "system", *_OF_SYSTEM),
+  "rollout_topology",
+  "roles",
+  "mean_tokens",
+  "largest",
+  "quick",
+  "search",
+  "lengths",
+  "seconds",
+  "system",
+  *_OF_SYSTEM,
 )
 flags.mark_flags_as_required(["config"])
 flags.register_multi_flags_validator(
@@ -396,10 +401,7 @@ def main() -> None:
 
 def _attempts(settings: Settings) -> Attempts | None:
   return read_attempts(
-    settings,
-    prompt=_PROMPT.value,
-    turns=_TURNS.value,
-    attempts=_ATTEMPTS.value,
+    settings, prompt=_PROMPT.value, turns=_TURNS.value, attempts=_ATTEMPTS.value
   )
 
 

@@ -26,13 +26,7 @@ from collections.abc import Sequence
 
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.files import reading, write_whole, writing
-from launch.comparisons.page import (
-  PlanText,
-  compare,
-  verdicts,
-  warnings,
-  write,
-)
+from launch.comparisons.page import PlanText, compare, verdicts, warnings, write
 from launch.comparisons.runs import read_arms, read_sweeps
 from launch.config.command_line import REFUSED
 from launch.experiments.markdown import filled

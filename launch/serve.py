@@ -42,10 +42,7 @@ from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
-from agentrl_jax.rollout.server.app import (
-  RolloutApi,
-  listening,
-)
+from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.train.weights.publish import Publisher
@@ -336,10 +333,7 @@ def serve() -> None:
     )
     asyncio.run(
       server.run(
-        _HOST.value,
-        _PORT.value,
-        grace_s=_GRACE_S.value,
-        hint=_TOKEN_FILE.value,
+        _HOST.value, _PORT.value, grace_s=_GRACE_S.value, hint=_TOKEN_FILE.value
       )
     )
 

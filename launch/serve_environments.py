@@ -29,10 +29,7 @@ from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.service.worker.main import DRAIN_FLAG, TOKEN_FLAG
 from agentrl_jax.train.config.checks import require_one_of
 from launch.config import command_line
-from launch.config.settings import (
-  EnvironmentSettings,
-  read_environments,
-)
+from launch.config.settings import EnvironmentSettings, read_environments
 
 CONFIG = command_line.define_config()
 
@@ -135,10 +132,13 @@ def commands(
   for name in names:
     if spec := containers.get(name):
       yield [
-        *(sys.executable, "-m", "agentrl_jax.service.docker.worker"),
+        sys.executable,
+        "-m",
+        "agentrl_jax.service.docker.worker",
         f"--spec={dataclasses.asdict(spec)!r}",
         f"--containers={environments[name].place.containers}",
-        *(f"--name={name}", *common),
+        f"--name={name}",
+        *common,
       ]
     else:
       for _ in range(each):
@@ -147,7 +147,9 @@ def commands(
 
 def _worker(settings: EnvironmentSettings) -> list[str]:
   return [
-    *(sys.executable, "-m", "agentrl_jax.service.worker"),
+    sys.executable,
+    "-m",
+    "agentrl_jax.service.worker",
     f"--environment={settings.target}",
     *(f"--default={key}={value!r}" for key, value in settings.options.items()),
     *(f"--option={pair}" for pair in settings.place.options),

@@ -36,10 +36,7 @@ from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.server.app import (
-  RolloutApi,
-  listening,
-)
+from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.rollout.settings import RolloutsConfig

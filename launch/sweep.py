@@ -34,11 +34,7 @@ from launch.processes.terminal import plain_console
 from launch.reports.facts import run_facts
 from launch.storage.lock import held
 from launch.sweeps.budget import Budget
-from launch.sweeps.cells import (
-  CellState,
-  count_cells,
-  require_same_configs,
-)
+from launch.sweeps.cells import CellState, count_cells, require_same_configs
 from launch.sweeps.display import SweepDisplay
 from launch.sweeps.jobs import render
 from launch.sweeps.plan import Cell, SweepPlan, make_plan, write_record

@@ -33,11 +33,7 @@ from launch.export import export
 from launch.processes.terminal import plain_console
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
-from launch.run.evaluation import (
-  SPLIT,
-  play_once,
-  scores_to_json,
-)
+from launch.run.evaluation import SPLIT, play_once, scores_to_json
 from launch.serving.stored_player import pretrained_player
 from launch.storage.compile_cache import compile_cache
 from launch.storage.merged_folder import ABOUT, merge_folders

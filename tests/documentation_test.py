@@ -19,13 +19,15 @@ PAGES = sorted(
   for path in ROOT.glob(pattern)
 )
 # Files that a reader makes.
-EXAMPLES = {
-  "configs/ablations/X.py",
-  "configs/ablations/mine.py",
-}
+EXAMPLES = {"configs/ablations/X.py", "configs/ablations/mine.py"}
 FOLDERS = (
-  *("agentrl_jax", "bench", "configs", "environments", "launch"),
-  *("studies", "tests"),
+  "agentrl_jax",
+  "bench",
+  "configs",
+  "environments",
+  "launch",
+  "studies",
+  "tests",
 )
 OF_LLGUIDANCE = ("docs/json_schema.md", "docs/syntax.md")
 FILE_ENDINGS = (".html", ".json", ".jsonl", ".py", ".safetensors")

@@ -77,8 +77,13 @@ class FilesTest(parameterized.TestCase):
     self.assertTrue(issubclass(NotWritten, AgentRLError))
 
   @parameterized.parameters(
-    *(ValueError("x"), KeyError("x"), TypeError("x"), AttributeError("x")),
-    *(IndexError("x"), EOFError("x"), csv.Error("x")),
+    ValueError("x"),
+    KeyError("x"),
+    TypeError("x"),
+    AttributeError("x"),
+    IndexError("x"),
+    EOFError("x"),
+    csv.Error("x"),
   )
   def test_damage_is_a_config_error(self, error):
     with (

@@ -18,10 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = "agentrl_jax"
 
 # What every room of the rollout floor stands on.
-ROLLOUT_GROUND = {
-  "agentrl_jax.rollout.api",
-  "agentrl_jax.rollout.settings",
-}
+ROLLOUT_GROUND = {"agentrl_jax.rollout.api", "agentrl_jax.rollout.settings"}
 # What every room of the environments' floor stands on.
 ENV_GROUND = {
   f"agentrl_jax.env.{path.stem}"

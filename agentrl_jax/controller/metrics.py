@@ -205,14 +205,7 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     numbers[f"rollout/status/{status.value.replace(' ', '_')}"] = n
   if counts.finished:
     numbers["rollout/token_identity"] = counts.identical / counts.finished
-  for name in (
-    "success",
-    "reward",
-    "episode_s",
-    "group_s",
-    "turns",
-    "tokens",
-  ):
+  for name in ("success", "reward", "episode_s", "group_s", "turns", "tokens"):
     window = getattr(counts, name)
     if window:
       numbers[f"rollout/{name}"] = sum(window) / len(window)

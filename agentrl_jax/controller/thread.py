@@ -91,9 +91,7 @@ class ControllerThread:
 
   @contextlib.contextmanager
   def entered(
-    self,
-    context: contextlib.AbstractAsyncContextManager[T],
-    timeout_s: float,
+    self, context: contextlib.AbstractAsyncContextManager[T], timeout_s: float
   ) -> Iterator[T]:
     """Holds an asynchronous context open in the loop.
 
@@ -237,9 +235,7 @@ class ControllerThread:
 
     def done_within(seconds: float) -> set[concurrent.futures.Future[Any]]:
       return concurrent.futures.wait(
-        either,
-        timeout=seconds,
-        return_when=concurrent.futures.FIRST_COMPLETED,
+        either, timeout=seconds, return_when=concurrent.futures.FIRST_COMPLETED
       ).done
 
     if math.isinf(wait_s):

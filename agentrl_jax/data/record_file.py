@@ -38,17 +38,22 @@ _LEARNED_ARRAYS = {"learner_logprob": "<f4", "advantage": "<f4"}
 
 # Errors of reading a file that was cut off, or whose bytes have changed.
 DAMAGED = (
-  *(OSError, EOFError, zlib.error, EnvironmentFault),
-  *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+  OSError,
+  EOFError,
+  zlib.error,
+  EnvironmentFault,
+  ValueError,
+  KeyError,
+  TypeError,
+  AttributeError,
+  RecursionError,
 )
 
 Learned = Callable[[Trajectory], Sequence[LearnedTurn] | None]
 
 
 def write_groups(
-  path: pathlib.Path,
-  groups: Iterable[Group],
-  learned: Learned = lambda _: None,
+  path: pathlib.Path, groups: Iterable[Group], learned: Learned = lambda _: None
 ) -> None:
   """Writes a new file; an existing one is replaced in one step.
 

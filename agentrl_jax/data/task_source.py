@@ -80,9 +80,7 @@ class LearningTaskStream:
   """
 
   def __init__(
-    self,
-    datasets: Mapping[str, grain.MapDataset],
-    weights: TaskWeights,
+    self, datasets: Mapping[str, grain.MapDataset], weights: TaskWeights
   ):
     """`datasets` are by environment, from `task_datasets`."""
     self._datasets = dict(datasets)

@@ -19,8 +19,11 @@ _VALUES = frozenset({"const", "default", "example"})
 _PLAIN_KEYWORDS = _VALUES | {"enum", "examples"}
 _NAMED_SCHEMAS = frozenset(
   {
-    *("properties", "patternProperties", "dependentSchemas"),
-    *("$defs", "definitions"),
+    "properties",
+    "patternProperties",
+    "dependentSchemas",
+    "$defs",
+    "definitions",
   }
 )
 

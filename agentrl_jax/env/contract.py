@@ -20,12 +20,7 @@ import unittest
 import weakref
 from collections.abc import Iterator, Sequence
 
-from agentrl_jax.data.records import (
-  Message,
-  Status,
-  Task,
-  ToolCall,
-)
+from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.tools import require_readable
 from agentrl_jax.errors import ConfigError, EnvironmentFault

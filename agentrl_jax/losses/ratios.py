@@ -155,12 +155,7 @@ def gspo_token_log_ratio(
   Args and returns as `sequence_log_ratio`, with average=True.
   """
   sequence_BT = sequence_log_ratio(
-    log_ratio_BT,
-    mask_BT,
-    segment_BT,
-    num_segments,
-    average=True,
-    limit=None,
+    log_ratio_BT, mask_BT, segment_BT, num_segments, average=True, limit=None
   )
   known_BT = in_a_segment(mask_BT, segment_BT, num_segments)
   own_BT = jnp.where(known_BT, widen(log_ratio_BT), 0)

@@ -18,11 +18,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.arguments import (
-  check_masked,
-  require_positive,
-  widen,
-)
+from agentrl_jax.losses.arguments import check_masked, require_positive, widen
 
 
 @jax.tree_util.register_dataclass

@@ -19,8 +19,12 @@ STACKS = ("dense_layers", "layers")
 _OF_SIGMOID = ("expert_groups", "groups_per_token", "expert_scale")
 _OF_EXPERTS = (
   *_OF_SIGMOID,
-  *("normed_experts", "sigmoid_router", "swiglu_limit"),
-  *("shared_experts", "dense_layers", "dense_mlp_width"),
+  "normed_experts",
+  "sigmoid_router",
+  "swiglu_limit",
+  "shared_experts",
+  "dense_layers",
+  "dense_mlp_width",
 )
 
 ACTIVATIONS = ("silu", "gelu_tanh")

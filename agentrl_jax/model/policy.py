@@ -430,9 +430,7 @@ class Policy:
     if keeps_all and (self.mesh is None or self.mesh.shape["fsdp"] == 1):
       return follow
     return jax.checkpoint(
-      follow,
-      policy=REMAT_POLICIES[self.compute.remat],
-      prevent_cse=prevent_cse,
+      follow, policy=REMAT_POLICIES[self.compute.remat], prevent_cse=prevent_cse
     )
 
   def _scans(self, params: Params) -> bool:

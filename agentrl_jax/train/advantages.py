@@ -480,10 +480,7 @@ def normalise(
   result holds those after this batch.
   """
   if config.whiten:
-    return (
-      losses.whiten_weighted(advantage_W, num_tokens_W, valid_W),
-      running,
-    )
+    return (losses.whiten_weighted(advantage_W, num_tokens_W, valid_W), running)
   if not config.normalises_tasks:
     return jnp.where(valid_W, advantage_W, 0), running
   settings = dict(

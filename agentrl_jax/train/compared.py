@@ -22,13 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from agentrl_jax.data.records import (
-  Group,
-  LearnedTurn,
-  Line,
-  Trajectory,
-  Turn,
-)
+from agentrl_jax.data.records import Group, LearnedTurn, Line, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.metrics import POLICY_LOGPROB
 from agentrl_jax.train.train_batch import TrainBatch

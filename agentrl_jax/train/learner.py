@@ -425,9 +425,6 @@ def make_optimizer(
   return optax.chain(
     optax.clip_by_global_norm(config.clip_norm),
     optax.adamw(
-      schedule,
-      b1=config.b1,
-      b2=config.b2,
-      weight_decay=config.weight_decay,
+      schedule, b1=config.b1, b2=config.b2, weight_decay=config.weight_decay
     ),
   )

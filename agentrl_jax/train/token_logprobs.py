@@ -204,10 +204,7 @@ def _of_trajectories(
 
 
 def _take_within_rows(
-  x: jax.Array,
-  index_BL: jax.Array,
-  mesh: Mesh | None,
-  split: PartitionSpec,
+  x: jax.Array, index_BL: jax.Array, mesh: Mesh | None, split: PartitionSpec
 ) -> jax.Array:
   """Takes entries [B, T] of x along the tokens of each row, [B, L]."""
 

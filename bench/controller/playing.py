@@ -29,11 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.controller.episode import (
-  EpisodeLimits,
-  EpisodeWaits,
-  Sampling,
-)
+from agentrl_jax.controller.episode import EpisodeLimits, EpisodeWaits, Sampling
 from agentrl_jax.controller.groups.group import (
   GroupLimits,
   RetryLimits,

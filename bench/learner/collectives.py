@@ -55,13 +55,7 @@ MODEL = ModelConfig(
 )
 TOKENS, BYTES = 1024, 2
 SLICES = {8: "v5p:2x2x2", 16: "v5p:2x2x4", 64: "v5p:4x4x4"}
-MESHES = (
-  {"fsdp": 8},
-  {"fsdp": 16},
-  {"fsdp": 64},
-  {"data": 8},
-  {"tensor": 8},
-)
+MESHES = ({"fsdp": 8}, {"fsdp": 16}, {"fsdp": 64}, {"data": 8}, {"tensor": 8})
 DEADLINE_S = 600
 
 

@@ -35,10 +35,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   load_before = timing.load()
   lengths = make_lengths(NUMBER, MEAN, CAP)
   trajectories = _trajectories(make_lengths(TIMED, MEAN // SCALE, CAP // SCALE))
-  batches = {
-    "packed": _packed(trajectories),
-    "padded": _padded(trajectories),
-  }
+  batches = {"packed": _packed(trajectories), "padded": _padded(trajectories)}
   policy, learner = tiny.make_learner(
     MODEL, COMPUTE, tiny.loss_config(token_chunk=128)
   )

@@ -165,10 +165,7 @@ def _answers() -> Group:
     task,
     tuple(
       make_attempt(
-        task,
-        n,
-        [(prompt, rng.integers(0, tiny.MODEL.vocab_size, ANSWER))],
-        rng,
+        task, n, [(prompt, rng.integers(0, tiny.MODEL.vocab_size, ANSWER))], rng
       )
       for n in range(ATTEMPTS)
     ),

@@ -187,8 +187,7 @@ class _Conversations:
     for _ in range(shape.turns):
       futures = [
         self._driver.submit(
-          prompt,
-          SamplingParams(max_tokens=shape.answer, temperature=0.0),
+          prompt, SamplingParams(max_tokens=shape.answer, temperature=0.0)
         )
         for prompt in prompts
       ]

@@ -221,10 +221,7 @@ def compare(setting: Setting, staleness: Sequence[int]) -> Iterator[Row]:
   splits = range(1, setting.devices)
   together = colocated(setting)
   oversampled = dataclasses.replace(together, arm="oversampled")
-  kept = [
-    best([together]),
-    best(split(setting, playing) for playing in splits),
-  ]
+  kept = [best([together]), best(split(setting, playing) for playing in splits)]
   others = [
     (oversampled, oversample(together.pipeline)),
     *(

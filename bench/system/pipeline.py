@@ -38,19 +38,14 @@ import sys
 from collections.abc import Iterator
 
 from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.groups.group import (
-  GroupLimits,
-)
+from agentrl_jax.controller.groups.group import GroupLimits
 from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   GroupQueue,
   QueueLimits,
 )
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.records import (
-  EpisodeSpec,
-  Trajectory,
-)
+from agentrl_jax.data.records import EpisodeSpec, Trajectory
 from agentrl_jax.errors import EnvironmentFault
 from bench.system import virtual_time
 from bench.system.devices import Devices

@@ -36,19 +36,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentrl_jax.controller.groups.admission import Admission, AdmissionLimits
-from agentrl_jax.controller.groups.group import (
-  GroupLimits,
-)
+from agentrl_jax.controller.groups.group import GroupLimits
 from agentrl_jax.controller.groups.group_queue import (
   ANY_AGE,
   GroupQueue,
   QueueLimits,
 )
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.records import (
-  EpisodeSpec,
-  Trajectory,
-)
+from agentrl_jax.data.records import EpisodeSpec, Trajectory
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.service.controller.dispatcher import Dispatcher, dispatching
 from agentrl_jax.service.controller.registry import Timers
@@ -61,8 +56,13 @@ from launch.reports.measured import Observation
 TASK, GROUP, LONG_S = "task", 8, 1e9
 _TURN = turn_of(0)
 _SETTINGS = (
-  *("environment_s", "player_us", "controllers", "controller_us", "workers"),
-  *("sessions", "max_staleness"),
+  "environment_s",
+  "player_us",
+  "controllers",
+  "controller_us",
+  "workers",
+  "sessions",
+  "max_staleness",
 )
 _TABLE = """by chips
 sessions open = {open:,.0f}

@@ -27,11 +27,7 @@ PLAN = ExperimentPlan(
     "learning rate of three?"
   ),
   mode="greedy",
-  contrasts=(
-    "gspo - agentrl",
-    "cispo_slow - agentrl",
-    "rloo_slow - agentrl",
-  ),
+  contrasts=("gspo - agentrl", "cispo_slow - agentrl", "rloo_slow - agentrl"),
   seeds=6,
   least_difference=10.0,
   spread=4.0,

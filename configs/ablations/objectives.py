@@ -43,11 +43,7 @@ ARMS = {
   },
   # arXiv:2503.14476: clip-higher, tokens weigh the same, dynamic sampling
   "dapo": NO_TASK_NORM
-  | {
-    "loss.clip_high": 0.28,
-    "loss.dual_clip": 0.0,
-    "advantage.keep": "signal",
-  },
+  | {"loss.clip_high": 0.28, "loss.dual_clip": 0.0, "advantage.keep": "signal"},
   # arXiv:2507.18071, with its clip ranges
   "gspo": NO_TASK_NORM | GSPO,
   "gspo_token": NO_TASK_NORM

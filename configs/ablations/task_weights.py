@@ -20,10 +20,7 @@ ARMS = {
   },
   "refilled": {"admission.refills_per_step": 12},
   "weighted": {"task_weights.rule": "signal"},
-  "both": {
-    "admission.refills_per_step": 12,
-    "task_weights.rule": "signal",
-  },
+  "both": {"admission.refills_per_step": 12, "task_weights.rule": "signal"},
 }
 
 

@@ -42,5 +42,5 @@ def get_config() -> ml_collections.ConfigDict:
       # Of a mixture: the experts of each token go with its answer, and the
       # learner routes by them. See "Router replay" in docs/losses.md.
       router_replay=False,
-    ),
+    )
   )

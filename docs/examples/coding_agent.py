@@ -24,10 +24,18 @@ import urllib.request
 NAME = "fruits"
 FRUITS = ("apples", "pears", "plums", "figs")
 COMMAND = (
-  *("claude", "-p", "Which fruit is in a.txt, and which is in b.txt?"),
-  *("--tools", "Read", "--allowedTools", "Read"),
-  *("--system-prompt", "Read files, then answer in one sentence."),
-  *("--output-format", "stream-json", "--verbose"),
+  "claude",
+  "-p",
+  "Which fruit is in a.txt, and which is in b.txt?",
+  "--tools",
+  "Read",
+  "--allowedTools",
+  "Read",
+  "--system-prompt",
+  "Read files, then answer in one sentence.",
+  "--output-format",
+  "stream-json",
+  "--verbose",
 )
 NUM_AGENTS, LIMIT_S = 4, 1800
 # What the server refuses, and the end that it is: the policy's doing. After any

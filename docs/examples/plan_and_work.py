@@ -48,10 +48,7 @@ class Agent:
 
   def __init__(self, episode, role, add):
     self._add = add
-    self._headers = {
-      "X-AgentRL-Episode": episode["id"],
-      "X-AgentRL-Role": role,
-    }
+    self._headers = {"X-AgentRL-Episode": episode["id"], "X-AgentRL-Role": role}
 
   def ask(self, question, seeds):
     """Returns the answer; None if three calls came to none."""

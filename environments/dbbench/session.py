@@ -84,9 +84,7 @@ class DBSession(Session):
       right = await self._database.hash_of(problem.tables) == gold_hash
     else:
       right = is_right(
-        answer,
-        problem.label,
-        upstream_quirks=self._options.upstream_quirks,
+        answer, problem.label, upstream_quirks=self._options.upstream_quirks
       )
     return self._end(replies, float(right), Status.COMPLETED)
 

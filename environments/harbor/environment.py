@@ -25,12 +25,7 @@ from agentrl_jax.errors import ConfigError
 from environments.harbor.generation import generate_files
 from environments.harbor.judge import HarborJudge
 from environments.harbor.planner import MachinePlanner
-from environments.harbor.task import (
-  HarborTask,
-  make_task,
-  read_folder,
-  text_of,
-)
+from environments.harbor.task import HarborTask, make_task, read_folder, text_of
 from environments.options import HarborOptions
 from environments.os_interaction import prompts
 from environments.os_interaction.expert import BashExpert, as_one_line

@@ -30,10 +30,7 @@ from environments.os_interaction.judging.check_machine import (
   load_changes,
 )
 from environments.os_interaction.judging.judge import JUDGE_TIMEOUT_S
-from environments.os_interaction.judging.repeats import (
-  Unfinished,
-  to_the_end,
-)
+from environments.os_interaction.judging.repeats import Unfinished, to_the_end
 from environments.os_interaction.machines.files import (
   FILE,
   FOLDER,
@@ -54,7 +51,11 @@ _NO_TARGETS = (*_NOT_COPIED, "/proc", "/dev", "/sys")
 _LOADED_NAMES = frozenset(("conftest.py", "pytest.ini", ".pytest.ini"))
 _LOADED_PATHS = frozenset(("/pyproject.toml", "/tox.ini", "/setup.cfg"))
 _MODULES = sys.stdlib_module_names | {
-  *("pytest", "_pytest", "pluggy", "sitecustomize", "usercustomize"),
+  "pytest",
+  "_pytest",
+  "pluggy",
+  "sitecustomize",
+  "usercustomize",
 }
 _MAX_WORDS = 500  # paths of one command
 

@@ -19,7 +19,7 @@ TOOLS = (
       "variable": (
         "The entity or variable whose relations are to be fetched. Should be "
         "an existing entity or a result of a previous query."
-      ),
+      )
     },
   ),
   make_tool(
@@ -47,9 +47,7 @@ TOOLS = (
     "get_attributes",
     "Retrieves all numerical attributes of a given variable, especially "
     "valuable when seeking for entities with extreme attributes (max or min).",
-    {
-      "variable": "The variable whose numerical attributes are to be fetched.",
-    },
+    {"variable": "The variable whose numerical attributes are to be fetched."},
   ),
   make_tool(
     "argmax",
@@ -76,9 +74,7 @@ TOOLS = (
   make_tool(
     "count",
     "Counts the number of entities within a given variable.",
-    {
-      "variable": "The variable or set of entities to count.",
-    },
+    {"variable": "The variable or set of entities to count."},
   ),
 )
 
@@ -160,7 +156,7 @@ ONE_SHOT = (
     "Observation: [spaceflight.rocket_engine_cycle.rocket_engines, "
     "spaceflight.satellite.orbiting, spaceflight.rocket_stage.fuel, "
     "spaceflight.satellite_manufacturer.spacecraft_manufactured, "
-    "automotive.fuel.engines]",
+    "automotive.fuel.engines]"
   ),
   _call(
     "Thought: From the above relations, I might use "
@@ -172,7 +168,7 @@ ONE_SHOT = (
   ),
   _observation(
     "Observation: variable #0, which are instances of "
-    "spaceflight.bipropellant_rocket_engine",
+    "spaceflight.bipropellant_rocket_engine"
   ),
   _call(
     "Thought: I also need to find engines with kerosene. To achieve this, I "
@@ -182,7 +178,7 @@ ONE_SHOT = (
   ),
   _observation(
     "Observation: [spaceflight.satellite_manufacturer.spacecraft_manufactured, "
-    "automotive.fuel.engines, spaceflight.rocket_engine_cycle.rocket_engines]",
+    "automotive.fuel.engines, spaceflight.rocket_engine_cycle.rocket_engines]"
   ),
   _call(
     "Thought: From the above relations, I might use "
@@ -194,7 +190,7 @@ ONE_SHOT = (
   ),
   _observation(
     "Observation: variable #1, which are instances of "
-    "spaceflight.bipropellant_rocket_engine",
+    "spaceflight.bipropellant_rocket_engine"
   ),
   _call(
     "Thought: From the above relations, I might use "
@@ -205,7 +201,7 @@ ONE_SHOT = (
   ),
   _observation(
     "Observation: variable #2, which are instances of "
-    "spaceflight.bipropellant_rocket_engine",
+    "spaceflight.bipropellant_rocket_engine"
   ),
   _call(
     "Thought: From the above relations, I might use "
@@ -216,7 +212,7 @@ ONE_SHOT = (
   ),
   _observation(
     "Observation: variable #3, which are instances of "
-    "pspaceflight.rocket_engine_designer",
+    "pspaceflight.rocket_engine_designer"
   ),
   Message(
     "assistant",

@@ -19,11 +19,7 @@ from agentrl_jax.env.options import require_bounds, require_positive
 from agentrl_jax.env.tools import ToolMistake, make_tool, read_arguments
 from agentrl_jax.errors import ConfigError
 from environments.word_problems.expert import MISTAKES, Solver
-from environments.word_problems.problems import (
-  OPERATORS,
-  Problem,
-  draw_problem,
-)
+from environments.word_problems.problems import OPERATORS, Problem, draw_problem
 from environments.word_problems.scripted import POLICIES
 
 CALCULATE = make_tool(

@@ -246,8 +246,7 @@ def one_split_each(tasks: Iterable[Task]) -> list[list[Task]]:
 
 
 def pass_rates(
-  tasks: Mapping[Task, Sequence[Attempt]],
-  random: np.random.Generator,
+  tasks: Mapping[Task, Sequence[Attempt]], random: np.random.Generator
 ) -> dict[int, Estimate]:
   """Returns pass@k for k = 1, 2, 4, ... up to what a task has.
 
@@ -347,9 +346,7 @@ def attempts_to_json(
   }
 
 
-def status_shares(
-  tasks: Mapping[Task, Sequence[Attempt]],
-) -> dict[str, float]:
+def status_shares(tasks: Mapping[Task, Sequence[Attempt]]) -> dict[str, float]:
   """Returns the share of attempts that ended with each status.
 
   AgentBench's statuses (arXiv:2308.03688, Table 7).

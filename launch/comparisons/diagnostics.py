@@ -191,9 +191,7 @@ def _alarms(
   return alarms if is_raised else {}
 
 
-def _times_to_success(
-  runs: Mapping[Key, Run],
-) -> dict[Key, dict[str, float]]:
+def _times_to_success(runs: Mapping[Key, Run]) -> dict[Key, dict[str, float]]:
   """Returns when runs reached the last two levels that all of them reach.
 
   Success is that of training rollouts, the mean of the tasks, smoothed over 5

@@ -134,7 +134,8 @@ def finals(
   is_shared = stage == "warm_start"
   changes = _changes(
     against(arms[0].name, arms) if pairs is None else pairs,
-    *(scores, tasks),
+    scores,
+    tasks,
     has_mean=has_mean,
     is_pooled=not is_shared,
   )
@@ -179,7 +180,9 @@ def contrasts(
       for side in pair
     )
     changes += _changes(
-      *([pair], {side: sides[side] for side in pair}, tasks),
+      [pair],
+      {side: sides[side] for side in pair},
+      tasks,
       has_mean=len(tasks) > 1 and {*tasks} == {*others},
       is_pooled=False,
     )
@@ -342,10 +345,7 @@ def _changes(
 
 
 def column_tests(
-  pairs: Pairs,
-  scores: Mapping[str, Mapping[int, Share]],
-  *,
-  is_pooled: bool,
+  pairs: Pairs, scores: Mapping[str, Mapping[int, Share]], *, is_pooled: bool
 ) -> dict[tuple[str, str], Tests]:
   """Tests all pairs that have common seeds, in one column."""
   seeds_of = {
@@ -399,7 +399,9 @@ def _tests(
   is_pooled = noise is not None and len(noise.arms) > 2 and len(before) > 1
   if noise is not None and is_pooled:
     first = pooled_difference(
-      *(old, new, noise),
+      old,
+      new,
+      noise,
       num_tests=num_tests,
       is_many_to_one=is_many_to_one,
       episode_error=error,

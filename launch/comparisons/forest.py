@@ -59,7 +59,9 @@ class Forest(Picture):
     for row in sorted(self.rows, key=lambda row: -row.mean):
       for number, line in enumerate(_lines(row)):
         axes.text(
-          *(0.0, y, line),
+          0.0,
+          y,
+          line,
           transform=axes.get_yaxis_transform(),
           va="center",
           fontsize=7.5,
@@ -102,7 +104,8 @@ def _draw_row(
     _interval(axes, row.second, y + 0.06, theme.faint, 0.8, limits)
   _interval(axes, (row.low, row.high), y, hue, 1.8, limits)
   axes.plot(
-    *([row.mean], [y]),
+    [row.mean],
+    [y],
     marker="o",
     markersize=5,
     color=hue,

@@ -13,12 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import write_whole, writing
 from launch.comparisons.bands import COSTS, EPISODES, UPDATES, costs_of
-from launch.comparisons.diagnostics import (
-  columns,
-  diagnostics,
-  rows_of,
-  table,
-)
+from launch.comparisons.diagnostics import columns, diagnostics, rows_of, table
 from launch.comparisons.finals import (
   MEAN,
   Change,
@@ -121,7 +116,10 @@ def compare(
   ]
   tasks = sorted({task for arm in arms for task in _trained_tasks(arm)})
   return ComparisonPage(
-    *(title, arms, pairs, scores),
+    title,
+    arms,
+    pairs,
+    scores,
     forests(scores, least),
     make_plots(arms, tasks, scores),
     sweeps,

@@ -21,13 +21,7 @@ from launch.reports.curves import (
   SUCCESS,
   VALIDATION,
 )
-from launch.reports.plots import (
-  Picture,
-  Plot,
-  PlotLine,
-  SmallMultiples,
-  fitted,
-)
+from launch.reports.plots import Picture, Plot, PlotLine, SmallMultiples, fitted
 from launch.reports.summary import MODES, PASS
 
 SAMPLE_SIZE = "policy/truncated_sample_size/policy_slot0"
@@ -140,7 +134,9 @@ def make_plots(
   success = [f"{SUCCESS}/{task}" for task in tasks]
   plots = [
     _plot(
-      *(arms, success, cost),
+      arms,
+      success,
+      cost,
       name=f"success_by_{cost.split()[0]}",
       title=f"Success by {cost}",
       note="mean of tasks, sampled training rollouts",
@@ -150,7 +146,9 @@ def make_plots(
   ]
   plots += [
     _plot(
-      *(arms, [f"{EVALUATED}/{task}" for task in tasks], UPDATES),
+      arms,
+      [f"{EVALUATED}/{task}" for task in tasks],
+      UPDATES,
       stage=f"{VALIDATION}_{mode}",
       name=f"success_during_{mode}",
       title=f"Success during RL, {mode}",
@@ -162,7 +160,9 @@ def make_plots(
   if len(tasks) > 1:
     plots += [
       _plot(
-        *(arms, [metric], UPDATES),
+        arms,
+        [metric],
+        UPDATES,
         name=f"success_{task}",
         title=task,
         note="success of sampled training rollouts",
@@ -172,7 +172,9 @@ def make_plots(
     ]
   plots += [
     _plot(
-      *(arms, [metric], UPDATES),
+      arms,
+      [metric],
+      UPDATES,
       name=metric.replace("/", "_"),
       title=title,
       note=note,
@@ -223,7 +225,7 @@ def _plot(
 ) -> Plot:
   bands = [
     metrics
-    and band(*(arm, metrics, cost), place=place, stage=stage, is_share=is_share)
+    and band(arm, metrics, cost, place=place, stage=stage, is_share=is_share)
     for place, arm in enumerate(arms)
   ]
   return Plot(

@@ -163,8 +163,7 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
         evaluated = scores.setdefault(arm, {}).setdefault(seed, {})
         tasks = evaluated.setdefault((row["stage"], row["mode"]), {})
         score = Score(
-          n=int(row["n"]),
-          **{key: float(row[key]) for key in _OF_A_SCORE},
+          n=int(row["n"]), **{key: float(row[key]) for key in _OF_A_SCORE}
         )
         if score.n < 1 or not 0 <= score.success <= 1 or row["task"] in tasks:
           raise ValueError(
@@ -201,8 +200,7 @@ def read_finals(path: pathlib.Path) -> list[Arm]:
 def _without_training(arm: Arm) -> Arm:
   runs = {
     seed: dataclasses.replace(
-      run,
-      evaluations=[e for e in run.evaluations if e.mode not in TRAINING],
+      run, evaluations=[e for e in run.evaluations if e.mode not in TRAINING]
     )
     for seed, run in arm.runs.items()
   }
@@ -217,9 +215,7 @@ def _arms_of_sweep(folder: pathlib.Path) -> list[Arm]:
       keys,
       {
         cell.seed: read_run(
-          run_of(folder, cell),
-          seed=cell.seed,
-          why=failures.get(cell.name, ""),
+          run_of(folder, cell), seed=cell.seed, why=failures.get(cell.name, "")
         )
         for cell in plan.cells
         if cell.arm == name
@@ -404,7 +400,10 @@ def command_of(plan: SweepPlan) -> str:
   return "\n".join(
     shlex.join(
       [
-        *("python", "-m", "launch.sweep", f"--ablation={plan.ablation}"),
+        "python",
+        "-m",
+        "launch.sweep",
+        f"--ablation={plan.ablation}",
         f"--arms={','.join(plan.arms)}",
         *([f"--first_seed={start}"] if start else []),
         f"--seeds={end - start}",

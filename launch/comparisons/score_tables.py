@@ -10,12 +10,7 @@ from rich.table import Column, Table
 from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.scripted import TRIVIAL_SUCCESS
-from launch.comparisons.attempts import (
-  Attempt,
-  Lost,
-  pass_rates,
-  status_shares,
-)
+from launch.comparisons.attempts import Attempt, Lost, pass_rates, status_shares
 from launch.comparisons.statistics import Estimate
 from launch.reports.numbers import interval, percent
 
@@ -119,7 +114,9 @@ def print_attempts(
     most = each[1].n if each else 0
     table.add_row(
       name,
-      *(str(most), str(lost[name].num_tasks), str(lost[name].num_attempts)),
+      str(most),
+      str(lost[name].num_tasks),
+      str(lost[name].num_attempts),
       *(_pass_cell(each[k], most) if k in each else "" for k in ks),
     )
   console.print(table)

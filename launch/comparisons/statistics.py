@@ -145,7 +145,7 @@ def paired_difference(
   by_episodes = special.ndtr(-_ratio(mean, episode_error))
   p = min(2 * num_tests * float(max(by_seeds, by_episodes)), 1.0)
   found = PairedDifference(
-    *(mean, math.nan, math.nan, p, n, spread, episode_error)
+    mean, math.nan, math.nan, p, n, spread, episode_error
   )
   return found.at(1 - (1 - LEVEL) / num_tests)
 
@@ -301,7 +301,8 @@ def _critical(num_tests: int, degrees: float, correlation: float) -> float:
   return float(
     optimize.brentq(
       lambda t: max_t_p(t, num_tests, degrees, correlation) - (1 - LEVEL),
-      *(0.0, 1e4),
+      0.0,
+      1e4,
     )
   )
 
@@ -349,11 +350,7 @@ def paired_power(
 
 
 def detectable_difference(
-  spread: float,
-  num_seeds: int,
-  *,
-  level: float = 1 - LEVEL,
-  power: float = 0.8,
+  spread: float, num_seeds: int, *, level: float = 1 - LEVEL, power: float = 0.8
 ) -> float:
   """Smallest difference that a paired t test finds with this power.
 
@@ -370,7 +367,8 @@ def _detectable(num_seeds: int, level: float, power: float) -> float:
   return float(
     optimize.brentq(
       lambda size: paired_power(size, 1.0, num_seeds, level=level) - power,
-      *(0.0, 1e4),  # beyond that of two seeds and a hundred contrasts
+      0.0,
+      1e4,  # beyond that of two seeds and a hundred contrasts
     )
   )
 

@@ -37,10 +37,7 @@ COMPARING = tuple(name for name in KEEPS if name != "all")
 
 
 def refuse_unread(
-  config: ml_collections.ConfigDict,
-  section: str,
-  *keys: str,
-  why: str,
+  config: ml_collections.ConfigDict, section: str, *keys: str, why: str
 ) -> None:
   """Raises `ConfigError` that names all set keys that nothing reads.
 
@@ -60,20 +57,28 @@ def check_read(config: ml_collections.ConfigDict) -> None:
   for section, key, value, why in (
     ("agents", "port", -1, "with agents.port=-1, which starts no server"),
     (
-      *("policy_slot_weights", "rule", "fixed"),
+      "policy_slot_weights",
+      "rule",
+      "fixed",
       "with policy_slot_weights.rule='fixed', only with 'adaptive'",
     ),
     (
-      *("task_weights", "rule", "fixed"),
+      "task_weights",
+      "rule",
+      "fixed",
       "with task_weights.rule='fixed', only with 'signal'",
     ),
     ("subagent", "tool", "", "without subagent.tool"),
     (
-      *("mutual_information", "every", 0),
+      "mutual_information",
+      "every",
+      0,
       "with mutual_information.every=0, which measures nothing",
     ),
     (
-      *("collapse_alarm", "action", "off"),
+      "collapse_alarm",
+      "action",
+      "off",
       "with collapse_alarm.action='off', which watches nothing",
     ),
   ):
@@ -84,7 +89,9 @@ def check_read(config: ml_collections.ConfigDict) -> None:
     refuse_unread(
       config,
       "evaluation",
-      *("split", "num_tasks_during", "num_sampled_during"),
+      "split",
+      "num_tasks_during",
+      "num_sampled_during",
       "concurrency_during",
       why="with evaluation.every=0, which evaluates at the ends of stages only",
     )

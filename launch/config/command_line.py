@@ -26,13 +26,7 @@ from ml_collections import config_flags
 from agentrl_jax import logs
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.files import not_written
-from configs.base import (
-  FLAG,
-  get_config,
-  near_keys,
-  shipped_file,
-  why_unknown,
-)
+from configs.base import FLAG, get_config, near_keys, shipped_file, why_unknown
 from launch.processes.terminal import print_what_can_be_printed
 
 # The exit status of a wrong command line or config; also in launch/tpu/say.sh.
@@ -40,8 +34,13 @@ REFUSED = 2
 # No room, no more of it for this user, too large a file, not to be written; and
 # a folder where a file is, or the reverse.
 _DISK = (
-  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS),
-  *(errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
+  errno.ENOSPC,
+  errno.EDQUOT,
+  errno.EFBIG,
+  errno.EROFS,
+  errno.EISDIR,
+  errno.ENOTDIR,
+  errno.EEXIST,
 )
 _MOST = 1e12  # of the number of a flag
 _HELP = re.compile(r"-h|-\?|--?help(short|full|xml)?(=.*)?")

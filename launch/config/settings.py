@@ -14,11 +14,7 @@ import ml_collections
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.curriculum import Curriculum
-from agentrl_jax.controller.episode import (
-  EpisodeLimits,
-  EpisodeWaits,
-  Sampling,
-)
+from agentrl_jax.controller.episode import EpisodeLimits, EpisodeWaits, Sampling
 from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
@@ -39,9 +35,7 @@ from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.settings import AgentsConfig, RolloutsConfig
 from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
-from agentrl_jax.train.collapse.prompt_dependence import (
-  MutualInformationConfig,
-)
+from agentrl_jax.train.collapse.prompt_dependence import MutualInformationConfig
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.checks import require_one_of, require_read
 from agentrl_jax.train.config.layout import Layout, read_layouts
@@ -55,10 +49,7 @@ from agentrl_jax.train.weights.policy_slot_schedule import (
 )
 from agentrl_jax.train.weights.reference import ReferenceConfig
 from configs.environments import entry
-from launch.config.architecture import (
-  read_adaptation,
-  read_architecture,
-)
+from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
   check_admission,
@@ -498,7 +489,8 @@ def _check_router_replay(s: Settings) -> None:
   for key, value, has_experts, why in (
     ("model.num_experts", s.model.num_experts, s.model.num_experts, "has none"),
     (
-      *("rollouts.protocol", s.rollouts.protocol),
+      "rollouts.protocol",
+      s.rollouts.protocol,
       s.rollouts.protocol == "agentrl" or not s.rollouts.servers,
       "does not tell them",
     ),

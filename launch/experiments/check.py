@@ -17,10 +17,7 @@ import ml_collections
 from agentrl_jax.metrics import Row
 from configs.experiment import ExperimentPlan
 from launch.comparisons.finals import MEAN
-from launch.comparisons.statistics import (
-  binomial_spread,
-  detectable_difference,
-)
+from launch.comparisons.statistics import binomial_spread, detectable_difference
 from launch.experiments.start import (
   LEAST_ROOM,
   LEAST_SIGNAL,

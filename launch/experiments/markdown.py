@@ -45,13 +45,7 @@ from launch.comparisons.diagnostics import (
   read_diagnostics,
   table,
 )
-from launch.comparisons.finals import (
-  MEAN,
-  Change,
-  Finals,
-  contrasts,
-  finals,
-)
+from launch.comparisons.finals import MEAN, Change, Finals, contrasts, finals
 from launch.comparisons.runs import Arm, read_arms
 from launch.comparisons.statistics import PairedDifference
 from launch.experiments import claims
@@ -268,10 +262,7 @@ def _difference(
         for of in tests
       ),
     ],
-    [
-      f"{label}, paired t",
-      *(_test(of.paired) if of else "" for of in tests),
-    ],
+    [f"{label}, paired t", *(_test(of.paired) if of else "" for of in tests)],
   ]
 
 

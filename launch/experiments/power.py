@@ -12,12 +12,7 @@ from collections.abc import Collection, Mapping
 import ml_collections
 
 from agentrl_jax.errors import ConfigError, suggestion
-from configs.experiment import (
-  MOST_SEEDS,
-  Contrast,
-  ExperimentPlan,
-  split_term,
-)
+from configs.experiment import MOST_SEEDS, Contrast, ExperimentPlan, split_term
 from launch.comparisons.finals import MEAN
 from launch.comparisons.statistics import (
   binomial_spread,
@@ -126,9 +121,7 @@ def _require_terms(text: str, tasks: set[str]) -> None:
 
 
 def _require_tasks(
-  of_plan: str,
-  text: str,
-  of_arms: Mapping[str, ml_collections.ConfigDict],
+  of_plan: str, text: str, of_arms: Mapping[str, ml_collections.ConfigDict]
 ) -> None:
   """Refuses sides that do not both have the plan's task."""
   sides = Contrast.parse(text)

@@ -71,8 +71,14 @@ class Checked:
   def table(self) -> Table:
     """The state of the warm start, a row for each environment."""
     table = Table(
-      *("task", "sampled", "95 %", "greedy", "any attempt", "reward sd"),
-      *("signal in groups", "success differs in groups"),
+      "task",
+      "sampled",
+      "95 %",
+      "greedy",
+      "any attempt",
+      "reward sd",
+      "signal in groups",
+      "success differs in groups",
     )
     for each in self.starts:
       table.add_row(
@@ -204,12 +210,17 @@ def _attempt(
   output = folder / FOLDER / f"{cell.name}-{kind}.json"
   tasks = ",".join(f"{name}/train" for name in config.tasks.names)
   command = [
-    *(sys.executable, "-m", "launch.evaluate"),
+    sys.executable,
+    "-m",
+    "launch.evaluate",
     *plan.arguments(cell, folder),
-    *("--policy=warm_start", f"--run={run_of(folder, cell)}"),
+    "--policy=warm_start",
+    f"--run={run_of(folder, cell)}",
     "--nogreedy" if samples else "--greedy",
-    *(f"--tasks={tasks}", f"--samples={samples or 1}"),
-    *(f"--config.evaluation.num_tasks={NUM_TASKS}", f"--output={output}"),
+    f"--tasks={tasks}",
+    f"--samples={samples or 1}",
+    f"--config.evaluation.num_tasks={NUM_TASKS}",
+    f"--output={output}",
   ]
   done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
   if done.returncode:

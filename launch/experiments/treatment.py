@@ -44,8 +44,15 @@ _OF_SCORES = (
 )
 # Keys that change no token that is trained on, or follow from others.
 _NEUTRAL = (
-  *("name", "workdir", "seed", "compile_cache", "report.", "checkpoint."),
-  *("engine.slots", "evaluation.", "warm_start.store"),
+  "name",
+  "workdir",
+  "seed",
+  "compile_cache",
+  "report.",
+  "checkpoint.",
+  "engine.slots",
+  "evaluation.",
+  "warm_start.store",
 )
 
 _SHOWN = 0.005  # share; a smaller difference is not worth a word

@@ -198,10 +198,7 @@ class _Search:
   """
 
   def __init__(
-    self,
-    planner: Planner,
-    settings: Settings,
-    tell: Callable[[str], None],
+    self, planner: Planner, settings: Settings, tell: Callable[[str], None]
   ):
     self._planner, self._settings, self._tell = planner, settings, tell
     self._memory = planner.deployment.learner.chip.memory * (1 - RESERVE)

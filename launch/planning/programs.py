@@ -327,7 +327,12 @@ def _decode_trace(
   state = shape((slots, len(engine.STATE)), np.int32)
   before = (policy, params, cache, state)
   after = (
-    *(state, shape((slots,), np.bool_), None, shape((), np.int32), None, None),
+    state,
+    shape((slots,), np.bool_),
+    None,
+    shape((), np.int32),
+    None,
+    None,
     _abstract_table(config, slots),
   )
   if not config.draft_tokens:
@@ -453,10 +458,7 @@ def abstract_cache(policy: Policy, mesh: Mesh, slots: int, context: int) -> Any:
   heads = sharding.RULES["kv_heads"]
   where = NamedSharding(mesh, PartitionSpec(None, heads))  # type: ignore[no-untyped-call]
   cache = jax.eval_shape(lambda: policy.empty_cache(slots, context))
-  return jax.tree.map(
-    lambda leaf: shape(leaf.shape, leaf.dtype, where),
-    cache,
-  )
+  return jax.tree.map(lambda leaf: shape(leaf.shape, leaf.dtype, where), cache)
 
 
 def shape(

@@ -55,7 +55,13 @@ def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
   """Prints meshes, fastest first."""
   table = make_table(
     "Meshes by the bound of their gradient",
-    *("mesh", "rows", "fits", "ms", "binds", "tokens/s", "GiB left"),
+    "mesh",
+    "rows",
+    "fits",
+    "ms",
+    "binds",
+    "tokens/s",
+    "GiB left",
   )
   for one in ranked:
     assert one.judged is not None
@@ -169,7 +175,8 @@ def _program(j: Judgement) -> dict[str, Any]:
 def _memory_table(judged: Sequence[Judgement]) -> Table:
   table = make_table(
     "Memory of a chip, GiB",
-    *("", *(f"{j.name}\n{j.slice_.name}" for j in judged)),
+    "",
+    *(f"{j.name}\n{j.slice_.name}" for j in judged),
     caption=f"{RESERVE:.0%} are kept back; 'beside': data of no program",
   )
   kinds: Mapping[str, str] = {
@@ -210,7 +217,8 @@ def _speed_table(
 ) -> Table:
   table = make_table(
     "One run of a program",
-    *("", *(j.name for j in judged)),
+    "",
+    *(j.name for j in judged),
     caption="bound: the longest of these, where compute and memory wait for "
     "synchronous links; in turn: their sum",
   )
@@ -398,7 +406,13 @@ def _mesh(one: Candidate) -> dict[str, Any]:
 def _best_table(plans: Sequence[LengthPlan]) -> Table:
   table = make_table(
     "Best mesh by the length of a row",
-    *("tokens of a row", "mesh", "rows", "tokens", "ms", "binds", "tokens/s"),
+    "tokens of a row",
+    "mesh",
+    "rows",
+    "tokens",
+    "ms",
+    "binds",
+    "tokens/s",
     "GiB left",
     caption="at the bound of the gradient of a micro-batch",
   )

@@ -56,9 +56,7 @@ def _split_bytes(params: Params, mesh: Mesh) -> int:
   """Bytes per chip of unplaced params, split by the sharding table."""
   where = sharding.param_shardings(params, mesh)
   placed = jax.tree.map(
-    lambda leaf, at: shape(leaf.shape, leaf.dtype, at),
-    params,
-    where,
+    lambda leaf, at: shape(leaf.shape, leaf.dtype, at), params, where
   )
   return bytes_per_chip(placed)
 

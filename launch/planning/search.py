@@ -407,10 +407,7 @@ def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
 
 
 def largest(
-  setting: str,
-  judge: Callable[[int], Judgement],
-  start: int,
-  step: int,
+  setting: str, judge: Callable[[int], Judgement], start: int, step: int
 ) -> Largest:
   """Finds the largest multiple of `step` that `judge` reports to fit.
 

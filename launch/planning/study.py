@@ -16,24 +16,14 @@ from launch.planning import chips, residents
 from launch.planning.chips import Slice
 from launch.planning.collectives import between_slices, bytes_by_kind
 from launch.planning.compiled import Compiled, compile_program
-from launch.planning.programs import (
-  Program,
-  learner_programs,
-  rollout_programs,
-)
+from launch.planning.programs import Program, learner_programs, rollout_programs
 from launch.planning.residents import (
   PolicySlotPlace,
   Residents,
   tightest_apart,
   together,
 )
-from launch.planning.roofline import (
-  Attempts,
-  Flops,
-  Load,
-  Roofline,
-  roofline,
-)
+from launch.planning.roofline import Attempts, Flops, Load, Roofline, roofline
 from launch.processes.child import Child, ChildDied
 
 # Of a chip's memory, for what no compiler counts: fragments between arrays,
@@ -252,11 +242,7 @@ class Planner:
     return judgements
 
   def judge(
-    self,
-    settings: Settings,
-    program: Program,
-    *,
-    deadline_s: float = math.inf,
+    self, settings: Settings, program: Program, *, deadline_s: float = math.inf
   ) -> Judgement:
     """Compiles one program and adds the residents of its chips.
 
@@ -313,7 +299,10 @@ class Planner:
     try:
       compiled = _COMPILER.call(
         compile_by_name,
-        *(self.deployment, settings, role, program.name),
+        self.deployment,
+        settings,
+        role,
+        program.name,
         deadline_s=deadline_s,
       )
     except ChildDied as death:

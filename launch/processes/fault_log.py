@@ -88,9 +88,7 @@ def read_faults(path: pathlib.Path) -> list[Fault]:
   return found[1:] if found and found[0].kind == START else found
 
 
-def split_alarms(
-  faults: Sequence[Fault],
-) -> tuple[list[Fault], list[Fault]]:
+def split_alarms(faults: Sequence[Fault]) -> tuple[list[Fault], list[Fault]]:
   """Returns the alarms and notes, and all else."""
   alarms = [fault for fault in faults if fault.kind in (ALARM, NOTE)]
   return alarms, [fault for fault in faults if fault not in alarms]

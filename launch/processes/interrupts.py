@@ -32,10 +32,7 @@ class Interrupts:
   """Records whether the run was asked to stop."""
 
   def __init__(
-    self,
-    processes: Processes,
-    grace_s: float,
-    newest: Callable[[], str],
+    self, processes: Processes, grace_s: float, newest: Callable[[], str]
   ) -> None:
     self.received: signal.Signals | None = None
     self._processes, self._grace_s = processes, grace_s

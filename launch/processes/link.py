@@ -156,7 +156,7 @@ class Link:
           f"learner process {wire.peer} was lost ({error}); process "
           f"{self._index} ends too, since no program can go on without it. "
           "Look at the end of its log, and start all processes again: the run "
-          "goes on from its newest checkpoint",
+          "goes on from its newest checkpoint"
         )
       self._receive(wire, kind, value)
 

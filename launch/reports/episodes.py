@@ -61,11 +61,7 @@ def viewer_answers(episodes: Sequence[Episode]) -> list[Answer]:
     for n, each in enumerate(shown):
       id = f"{group}.{n}"
       row = listed_trajectory(
-        each.trajectory,
-        id=id,
-        group=group,
-        played=each.title,
-        group_mean=mean,
+        each.trajectory, id=id, group=group, played=each.title, group_mean=mean
       )
       rows.append(row)
       page = trajectory_page(each.trajectory, each.codec)

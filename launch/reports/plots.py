@@ -156,7 +156,9 @@ class Plot(Picture):
     self._tidy(axes, theme)
     if not self.lines:
       axes.text(
-        *(0.5, 0.5, "not recorded"),
+        0.5,
+        0.5,
+        "not recorded",
         transform=axes.transAxes,
         ha="center",
         color=theme.faint,
@@ -243,7 +245,7 @@ def _draw_line(axes: Axes, line: PlotLine, hue: str) -> None:
   )
   if line.low:
     axes.fill_between(
-      *(line.x, line.low, line.high), color=hue, alpha=0.15, linewidth=0
+      line.x, line.low, line.high, color=hue, alpha=0.15, linewidth=0
     )
 
 

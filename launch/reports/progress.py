@@ -283,11 +283,7 @@ class StageProgress:
     for name, share, text in self._shares():
       style = "magenta" if name == "queue" else "cyan"
       bar = ProgressBar(
-        1.0,
-        share,
-        width=_BAR_WIDTH,
-        complete_style=style,
-        finished_style=style,
+        1.0, share, width=_BAR_WIDTH, complete_style=style, finished_style=style
       )
       bars.add_row(Text(f"  {name}"), bar, text)
     return bars

@@ -128,9 +128,7 @@ def tasks_during(
   They are of the environments that reinforcement learning has tasks of.
   """
   return draw_tasks_during(
-    _trained_on(settings, environments),
-    settings.evaluation,
-    seed=settings.seed,
+    _trained_on(settings, environments), settings.evaluation, seed=settings.seed
   )
 
 
@@ -218,10 +216,7 @@ def placed_environments(settings: Settings) -> Iterator[dict[str, Environment]]:
 
 
 def _opening(
-  name: str,
-  place: PlaceSettings,
-  settings: Settings,
-  docker: Any,
+  name: str, place: PlaceSettings, settings: Settings, docker: Any
 ) -> contextlib.AbstractAsyncContextManager[Environment]:
   if place.controller:
     # By the config's name, which `launch.serve_environments` announces:

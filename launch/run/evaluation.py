@@ -341,7 +341,8 @@ class Validation:
         "evaluation.num_sampled_during), more at once "
         "(evaluation.concurrency_during), or evaluate less often "
         "(evaluation.every)",
-        *(version, self._latest),
+        version,
+        self._latest,
       )
       self._num_left_out += 1
       return

@@ -69,12 +69,7 @@ from launch.run.environments import (
   tasks_during,
   training_stream,
 )
-from launch.run.evaluation import (
-  POLL_S,
-  Serving,
-  Validation,
-  success_by_task,
-)
+from launch.run.evaluation import POLL_S, Serving, Validation, success_by_task
 from launch.run.kept_groups import KeptGroups
 from launch.serving.agents import AgentServer
 from launch.serving.service import Service

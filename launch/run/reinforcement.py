@@ -364,10 +364,7 @@ class Reinforcement:
     return state, report | metrics
 
   def _updates(
-    self,
-    state: TrainState,
-    batches: Sequence[TrainBatch],
-    num_updates: int,
+    self, state: TrainState, batches: Sequence[TrainBatch], num_updates: int
   ) -> tuple[TrainState, dict[str, float]]:
     """Makes `num_updates` updates, each of its share; returns mean metrics.
 

@@ -98,9 +98,7 @@ def _final_facts(run: RunDirectory, steps: int) -> dict[str, str]:
     }
 
 
-def changes(
-  config: ml_collections.ConfigDict,
-) -> dict[str, tuple[Any, Any]]:
+def changes(config: ml_collections.ConfigDict) -> dict[str, tuple[Any, Any]]:
   """Returns the keys that differ from their defaults, with both values."""
   return dict(_changed(base.default_values(), config.to_dict()))
 

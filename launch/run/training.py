@@ -316,11 +316,7 @@ async def _first_prompts(
     seed = seed_of(settings.seed, "first prompt", name)
     spec = EpisodeSpec(task=task, group_id="first", attempt=0, seed=seed)
     ids = await first_prompt(
-      spec,
-      environments[name],
-      codec,
-      waits=waits,
-      subagent=settings.subagent,
+      spec, environments[name], codec, waits=waits, subagent=settings.subagent
     )
     title = f"{name} {split} {task.index}"
     return FirstPrompt(title, codec.decode(ids), ids.tolist(), "")

@@ -70,9 +70,7 @@ def warm_start(
     expert_bias_rate=settings.warm_start_optimizer.expert_bias_rate,
   )
   checkpoints = Checkpoints(
-    context.folder.checkpoints(STAGE),
-    keep=2,
-    owner=context.folder.owner(STAGE),
+    context.folder.checkpoints(STAGE), keep=2, owner=context.folder.owner(STAGE)
   )
   first, limit = max(checkpoints.steps(), default=0), NotFiniteLimit()
   with _account(metrics, first, num_steps) as account:

@@ -202,7 +202,10 @@ class EndpointClient:
       self.endpoint = dataclasses.replace(self.endpoint, token_limit=other)
       _log.warning(
         "%s refuses %s and is sent %s; --endpoint_tokens=%s does so at once",
-        *(self.endpoint.url, ours, other, other),
+        self.endpoint.url,
+        ours,
+        other,
+        other,
       )
 
   def _refused(

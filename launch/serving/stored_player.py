@@ -43,8 +43,12 @@ def stored_player(
   """Plays with checkpoints that are `chosen` as in `served_checkpoints`."""
   with served_checkpoints(config, settings, **chosen) as (service, draw):
     yield _player(
-      *(settings, environments, service.generator, service.codec),
-      *(draw, temperature),
+      settings,
+      environments,
+      service.generator,
+      service.codec,
+      draw,
+      temperature,
     )
 
 
@@ -122,10 +126,7 @@ def _player(
     codec=codec,
     limits=settings.episode,
     sampling=Sampling(
-      temperature=temperature,
-      top_k=0,
-      top_p=1.0,
-      calls=settings.sampling.calls,
+      temperature=temperature, top_k=0, top_p=1.0, calls=settings.sampling.calls
     ),
     waits=settings.waits,
     subagent=settings.subagent,

@@ -91,7 +91,7 @@ def attention(length: int) -> Figures:
 
   def total(kind: str, name: str, q: Any, k: Any, v: Any) -> Any:
     mixed = packed.attend(
-      *(q, k, v), **marks[kind], compute=_compute(attention=name), mesh=None
+      q, k, v, **marks[kind], compute=_compute(attention=name), mesh=None
     )
     return jnp.sum(jnp.sin(mixed.astype(jnp.float32))), mixed
 
@@ -139,7 +139,11 @@ def cache_attention(length: int) -> Figures:
 
   def paged(name: str, how: Any, q: Any, k: Any, v: Any) -> Any:
     return cached.attend_pages(
-      *(q, k, v, jnp.asarray(table), last),
+      q,
+      k,
+      v,
+      jnp.asarray(table),
+      last,
       **how,
       compute=_compute(cache_attention=name),
       mesh=None,

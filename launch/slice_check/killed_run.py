@@ -109,7 +109,9 @@ def _start(
   with (root / "killed.log").open("wb") as log:
     return subprocess.Popen(
       [
-        *(sys.executable, "-m", "launch.train"),
+        sys.executable,
+        "-m",
+        "launch.train",
         "--config=configs/quickstart.py",
         *(f"--config.{key}={value}" for key, value in changes.items()),
       ],

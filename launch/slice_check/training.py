@@ -344,8 +344,7 @@ class _Answers:
     batch = _rows(
       token_BT,
       Batch(
-        *(zero, zero, zero, zero > 0, zero.astype(np.float32)),
-        *(zero, zero, zero),
+        zero, zero, zero, zero > 0, zero.astype(np.float32), zero, zero, zero
       ),
     )
     logprob_BT, _ = jax.jit(

@@ -42,8 +42,16 @@ KEYS = (
   *(
     f"environments.*.options.{name}"
     for name in (
-      *("source", "games", "ontology", "graph", "entity_names", "rootfs"),
-      *("products", "attributes", "human_instructions", "cache"),
+      "source",
+      "games",
+      "ontology",
+      "graph",
+      "entity_names",
+      "rootfs",
+      "products",
+      "attributes",
+      "human_instructions",
+      "cache",
     )
   ),
 )

@@ -29,12 +29,7 @@ from agentrl_jax.model.hugging_face.pretrained import (
 )
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import HEAD
-from agentrl_jax.model.merging import (
-  MergeRule,
-  Overlap,
-  merge,
-  overlaps,
-)
+from agentrl_jax.model.merging import MergeRule, Overlap, merge, overlaps
 
 ABOUT = "merge.json"
 

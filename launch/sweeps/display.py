@@ -23,10 +23,7 @@ class SweepDisplay:
   """Shows the cells that run, and how many are in each state."""
 
   def __init__(
-    self,
-    console: Console,
-    folder: pathlib.Path,
-    steps: Mapping[Cell, int],
+    self, console: Console, folder: pathlib.Path, steps: Mapping[Cell, int]
   ) -> None:
     """`steps` has the number of updates that each cell makes."""
     self._console, self._folder, self._steps = console, folder, steps

@@ -52,16 +52,40 @@ _BANDIT = "studies.environments.bandit:Bandit"
 # Names of machines, one token each, as a small policy learns late to copy more;
 # and the texts around them. Tests compare both with the tasks.
 NAMES = (
-  *("amber", "beryl", "coral", "ember", "flint", "garnet", "hazel", "iris"),
-  *("jade", "laurel", "maple", "nova", "opal", "pearl", "quartz", "raven"),
-  *("sable", "topaz", "umber", "violet", "willow", "zephyr", "cedar", "dune"),
+  "amber",
+  "beryl",
+  "coral",
+  "ember",
+  "flint",
+  "garnet",
+  "hazel",
+  "iris",
+  "jade",
+  "laurel",
+  "maple",
+  "nova",
+  "opal",
+  "pearl",
+  "quartz",
+  "raven",
+  "sable",
+  "topaz",
+  "umber",
+  "violet",
+  "willow",
+  "zephyr",
+  "cedar",
+  "dune",
 )
 TEXTS = (
   "Go from P to G. Do not step on O, a hole.\n\n",
-  *(" pays 0.1.\n", " pays 1 with a chance of 0.25.\n"),
-  *(" pays 1 with a chance of 0.04.\n", "Pull one of these machines."),
-  *('\n{"name": "move", "arguments": {"direction": "',),
-  *('\n{"name": "pull", "arguments": {"machine": "', '"}}\n'),
+  " pays 0.1.\n",
+  " pays 1 with a chance of 0.25.\n",
+  " pays 1 with a chance of 0.04.\n",
+  "Pull one of these machines.",
+  '\n{"name": "move", "arguments": {"direction": "',
+  '\n{"name": "pull", "arguments": {"machine": "',
+  '"}}\n',
 )
 WHOLE_TOKENS = (*TEXTS, *NAMES)
 

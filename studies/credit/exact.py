@@ -240,10 +240,7 @@ def draw_calls(policy_NA: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def play(
-  policy: TablePolicy,
-  *,
-  attempts: int,
-  rng: np.random.Generator,
+  policy: TablePolicy, *, attempts: int, rng: np.random.Generator
 ) -> Episodes:
   """Plays a group of attempts for every secret."""
   rules, policy_UXA = policy.rules, policy.probability_UXA

@@ -30,12 +30,7 @@ import numpy as np
 
 from agentrl_jax import losses
 from studies.credit import preference, twin_critic
-from studies.credit.estimators import (
-  TOKENS,
-  Batch,
-  critic_config,
-  with_values,
-)
+from studies.credit.estimators import TOKENS, Batch, critic_config, with_values
 from studies.credit.exact import Episodes, Rules, TablePolicy, draw_calls
 from studies.credit.network import (
   Params,
@@ -381,11 +376,7 @@ def new_twins(rules: Rules, *, seed: int):
 
 
 def twin_batches(
-  policy: TablePolicy,
-  turns: Turns,
-  *,
-  steps: int,
-  rng: np.random.Generator,
+  policy: TablePolicy, turns: Turns, *, steps: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, ...]:
   """Cuts turns into minibatches, with an answer of the policy to each state."""
   rules = policy.rules

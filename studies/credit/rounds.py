@@ -116,11 +116,7 @@ def recorded_turns(policy: TablePolicy, episodes: Episodes, seed: int):
   """Returns the turns that were played, with the secrets of their episodes."""
   n_N, turn_N = np.nonzero(episodes.played_NU)
   return Recorded(
-    policy,
-    turn_N,
-    episodes.set_NU[n_N, turn_N],
-    episodes.secret_N[n_N],
-    seed,
+    policy, turn_N, episodes.set_NU[n_N, turn_N], episodes.secret_N[n_N], seed
   )
 
 
@@ -250,10 +246,7 @@ SWEET: Mapping[str, Mapping[str, object]] = {
   "SWEET with secret": {"sees": "secret"},
   "SWEET without": {"sees": "nothing"},
   "SWEET with random secret": {"sees": "random secret"},
-  "SWEET with secret, mean of all tokens": {
-    "sees": "secret",
-    "by_turn": False,
-  },
+  "SWEET with secret, mean of all tokens": {"sees": "secret", "by_turn": False},
 }
 RANKINGS: Mapping[str, Ranking] = {
   "ranked by exact advantage": rank_by_exact,

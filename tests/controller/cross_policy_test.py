@@ -9,12 +9,7 @@ import numpy as np
 from agentrl_jax.controller.cross_policy import CrossPolicy, PolicySlotChooser
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
-from agentrl_jax.data.records import (
-  Group,
-  Status,
-  Task,
-  Trajectory,
-)
+from agentrl_jax.data.records import Group, Status, Task, Trajectory
 from agentrl_jax.errors import ConfigError
 from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic

@@ -15,11 +15,7 @@ from agentrl_jax.controller.evaluation import (
 )
 from agentrl_jax.controller.player import ExpertPlayer, ExpertTextPlayer
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.errors import (
-  ConfigError,
-  DeadlineExceeded,
-  EnvironmentFault,
-)
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, EnvironmentFault
 from tests.clocks import Clock, until
 from tests.controller.stage import (
   LIMITS,

@@ -44,10 +44,7 @@ class Pipeline:
     watch = LearnerWatch(step_timeout_s)
     self.queue = GroupQueue(
       QueueLimits(
-        max_groups=max_groups,
-        order=order,
-        max_age=max_age,
-        patience=1.0,
+        max_groups=max_groups, order=order, max_age=max_age, patience=1.0
       ),
       self.monitor,
       watch=watch,

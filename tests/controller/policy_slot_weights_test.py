@@ -344,8 +344,7 @@ class EvidenceTest(absltest.TestCase):
     evidence = self._added(weighting.no_evidence(2, 2), memory=0.3)
     evidence = self._added(evidence, memory=1 / 3)
     again = weighting.evidence_from_json(
-      json.loads(json.dumps(evidence.to_json())),
-      weighting.no_evidence(2, 2),
+      json.loads(json.dumps(evidence.to_json())), weighting.no_evidence(2, 2)
     )
     self.assertEqual(again.to_json(), evidence.to_json())
     np.testing.assert_array_equal(again.drift.inverse, evidence.drift.inverse)

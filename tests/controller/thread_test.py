@@ -10,13 +10,7 @@ from agentrl_jax.controller import thread
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.errors import DeadlineExceeded, QueueClosed
 from tests import clocks
-from tests.controller.pipeline import (
-  STEP,
-  Pipeline,
-  at_once,
-  ids,
-  played_by,
-)
+from tests.controller.pipeline import STEP, Pipeline, at_once, ids, played_by
 from tests.controller.stage import Brittle, ScriptedEngine, a_player
 
 

@@ -60,8 +60,7 @@ class SortedPrefixesTest(absltest.TestCase):
     prefixes = SortedPrefixes([np.array(x, np.uint64) for x in sequences])
     self.assertEqual(list(prefixes.walk([2, 1, 0])), [(0, 0), (2, 2), (1, 0)])
     self.assertEqual(
-      list(prefixes.walk(range(5))),
-      [(3, 0), (0, 1), (4, 3), (2, 2), (1, 0)],
+      list(prefixes.walk(range(5))), [(3, 0), (0, 1), (4, 3), (2, 2), (1, 0)]
     )
 
 

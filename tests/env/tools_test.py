@@ -37,11 +37,7 @@ COMMIT = Tool(
   "Ends.",
   an_object(
     {
-      "answers": {
-        "type": "array",
-        "items": {"type": "string"},
-        "minItems": 1,
-      },
+      "answers": {"type": "array", "items": {"type": "string"}, "minItems": 1},
       "count": {"type": "integer", "minimum": 0, "maximum": 9},
       "how": {"enum": ["fast", "slow"]},
       "where": an_object({"x": {"type": ["number", "null"]}}),
@@ -340,9 +336,14 @@ SCHEMAS_OF_OTHERS = (
   *(
     ({"$ref": reference, "default": {}, "maximum": 3}, [3, "a"], [4])
     for reference in (
-      *("https://example.com/a.json", "file:///etc/passwd", "b.json#/a"),
-      *("#anchor", "#/$defs/missing", "#/properties/a/default"),
-      *("#/properties/a", 5),
+      "https://example.com/a.json",
+      "file:///etc/passwd",
+      "b.json#/a",
+      "#anchor",
+      "#/$defs/missing",
+      "#/properties/a/default",
+      "#/properties/a",
+      5,
     )
   ),
   ({"$ref": "#"}, [{}, {"a": {}}], [1, {"a": 1}]),

@@ -15,10 +15,7 @@ from agentrl_jax.service.docker.containers import (
 from configs.base import defaults
 from tests.environments.bfcl.packages import require_packages
 from tests.environments.playing import play
-from tests.service.docker.engine_for_tests import (
-  DockerTestCase,
-  build_or_skip,
-)
+from tests.service.docker.engine_for_tests import DockerTestCase, build_or_skip
 
 FOLDER = pathlib.Path(__file__).parents[2] / "environments"
 VERSION = ToolCall("execute_sql", '{"query": "SELECT VERSION()"}', id="c")
@@ -83,10 +80,7 @@ class ImagesTest(DockerTestCase):
     image = build_or_skip(self.docker, name)
     local = load_environment(target)
     spec = defaults(
-      ContainerSpec,
-      "containers",
-      image=image,
-      start_timeout_s=START_S,
+      ContainerSpec, "containers", image=image, start_timeout_s=START_S
     )
     async with container_worker(self.docker, spec) as remote:
       self.assertEqual(remote.name, local.name)

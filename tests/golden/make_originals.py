@@ -250,12 +250,7 @@ def _losses(verl, x):
       x["logprob_BT"],
     )
   _, metrics = verl.get_policy_loss_fn("vanilla")(
-    old,
-    torch.tensor(x["logprob_BT"]),
-    advantage,
-    mask,
-    "token-mean",
-    config,
+    old, torch.tensor(x["logprob_BT"]), advantage, mask, "token-mean", config
   )
   for name, value in metrics.items():
     yield f"metrics/{name.removeprefix('actor/')}", np.array(value)

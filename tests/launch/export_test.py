@@ -97,8 +97,7 @@ class ExportTest(absltest.TestCase):
   def test_a_run_begins_with_what_it_was_given(self):
     written = export(self.run_root, self.root / "warm", stage="warm_start")
     self.assertEqual(
-      written.num_params,
-      sum(x.size for x in self.tensors(self.model).values()),
+      written.num_params, sum(x.size for x in self.tensors(self.model).values())
     )
     self.assertIsNone(written.step)
     self.assertFalse((self.run_root / "demonstrations.npz").exists())

@@ -24,11 +24,7 @@ from tests.data.chat import families as chats
 from tests.model.hugging_face import families, gguf_files
 from tests.settings import chat_config
 
-PLAIN = {
-  "rope_type": "default",
-  "rope_factor": 1.0,
-  "rope_original_context": 0,
-}
+PLAIN = {"rope_type": "default", "rope_factor": 1.0, "rope_original_context": 0}
 K_SIZES = {"width": 256, "num_heads": 8, "head_dim": 32, "mlp_width": 256}
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_1", "Q4_K", "Q6_K")
 DTYPES = {"F16": np.float16, "BF16": ml_dtypes.bfloat16}

@@ -24,17 +24,23 @@ STEPS = 3
 # of those runs read them.
 ELSEWHERE = ("rollouts/", "snapshots/", "agents/")
 PREFIXES = (
-  *(
-    "policy",
-    "critic",
-    "policy_slots",
-    "engine",
-    "seconds",
-    "queue",
-    "staleness",
-  ),
-  *("rollout", "groups", "batch", "success", "reward", "rollouts", "snapshots"),
-  *("agents", "metrics", "updates"),
+  "policy",
+  "critic",
+  "policy_slots",
+  "engine",
+  "seconds",
+  "queue",
+  "staleness",
+  "rollout",
+  "groups",
+  "batch",
+  "success",
+  "reward",
+  "rollouts",
+  "snapshots",
+  "agents",
+  "metrics",
+  "updates",
 )
 # Written as `name/name`, and no metric: places in the code.
 PLACES = ("rollout/engine/engine", "rollout/api")

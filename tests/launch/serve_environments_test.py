@@ -89,15 +89,23 @@ class EnvironmentHostTest(absltest.TestCase):
     http, grpc = free_port(), free_port()
     url = f"http://127.0.0.1:{http}/api"
     with running(
-      *("-m", "agentrl_jax.service.controller"),
-      *("--port", str(http), "--grpc-port", str(grpc)),
+      "-m",
+      "agentrl_jax.service.controller",
+      "--port",
+      str(http),
+      "--grpc-port",
+      str(grpc),
     ) as controller:
       controller.wait_for(" on http://")
       host = subprocess.Popen(
         [
-          *(sys.executable, "-m", "launch.serve_environments"),
-          *("--config=tests/launch/tiny.py", "--environments=arithmetic"),
-          *(f"--controller=grpc://127.0.0.1:{grpc}", "--processes=1"),
+          sys.executable,
+          "-m",
+          "launch.serve_environments",
+          "--config=tests/launch/tiny.py",
+          "--environments=arithmetic",
+          f"--controller=grpc://127.0.0.1:{grpc}",
+          "--processes=1",
         ],
         stderr=subprocess.DEVNULL,
       )
@@ -124,9 +132,14 @@ class EnvironmentHostTest(absltest.TestCase):
     self.addCleanup(service.stop)
     host = subprocess.Popen(
       [
-        *(sys.executable, "-m", "launch.serve_environments"),
-        *("--config=tests/launch/tiny.py", "--environments=arithmetic"),
-        *(f"--controller={service.grpc}", "--processes=1", "--drain_s=60"),
+        sys.executable,
+        "-m",
+        "launch.serve_environments",
+        "--config=tests/launch/tiny.py",
+        "--environments=arithmetic",
+        f"--controller={service.grpc}",
+        "--processes=1",
+        "--drain_s=60",
       ],
       stderr=subprocess.DEVNULL,
     )
@@ -163,8 +176,12 @@ class ContainersAtHostsTest(DockerTestCase):
     http, grpc = free_port(), free_port()
     url = f"http://127.0.0.1:{http}/api"
     with running(
-      *("-m", "agentrl_jax.service.controller"),
-      *("--port", str(http), "--grpc-port", str(grpc)),
+      "-m",
+      "agentrl_jax.service.controller",
+      "--port",
+      str(http),
+      "--grpc-port",
+      str(grpc),
     ) as controller:
       controller.wait_for(" on http://")
       service = ServiceProcess()
@@ -193,8 +210,11 @@ class ContainersAtHostsTest(DockerTestCase):
   def _start_host(self, grpc):
     host = subprocess.Popen(
       [
-        *(sys.executable, "-m", "launch.serve_environments"),
-        *("--config=tests/launch/tiny.py", "--environments=arithmetic"),
+        sys.executable,
+        "-m",
+        "launch.serve_environments",
+        "--config=tests/launch/tiny.py",
+        "--environments=arithmetic",
         "--config.environments.arithmetic.place.containers=1",
         f"--config.environments.arithmetic.place.image={self.image}",
         f"--controller=grpc://127.0.0.1:{grpc}",

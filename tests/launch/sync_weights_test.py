@@ -20,12 +20,7 @@ from agentrl_jax.rollout.external.client import DIALECTS
 from agentrl_jax.rollout.external.weight_loader import EngineLoader
 from agentrl_jax.rollout.remote.generator import connected
 from launch.config.settings import read_settings
-from launch.serving.remote import (
-  publisher,
-  snapshots,
-  snapshots_of,
-  speaking,
-)
+from launch.serving.remote import publisher, snapshots, snapshots_of, speaking
 from launch.sync_weights import EngineWeights, follow
 from tests.launch import tiny
 from tests.rollout.external.peers import SglangPeer, VllmPeer

@@ -57,10 +57,7 @@ def a_trace(reward=0.5, *, errors=(), metrics=None):
   return types.SimpleNamespace(
     agent=types.SimpleNamespace(name="agent"),
     reward=reward,
-    rewards={
-      "right": types.SimpleNamespace(score=reward),
-      "unscored": None,
-    },
+    rewards={"right": types.SimpleNamespace(score=reward), "unscored": None},
     metrics=metrics or {},
     errors=[types.SimpleNamespace(message=text) for text in errors],
   )
@@ -157,7 +154,9 @@ class RunTest(unittest.TestCase):
     program = f"{self.python} -m launch.verifiers_agents {{url}} {{model}}"
     return programs.run(
       command,
-      *(*self.config, *flags, f"--config.agents.program={program} {taskset}"),
+      *self.config,
+      *flags,
+      f"--config.agents.program={program} {taskset}",
       deadline_s=LIMIT_S,
       env=self.environment,
     )
@@ -180,7 +179,9 @@ class RunTest(unittest.TestCase):
     self.assertEqual({r.values["eval/lost/agents"] for r in played}, {0})
     done = self.play(
       "launch.evaluate",
-      *("--policy=agents", f"--run={self.run_folder}", "--samples=2"),
+      "--policy=agents",
+      f"--run={self.run_folder}",
+      "--samples=2",
       "--nogreedy",
       taskset=taskset,
     )

@@ -65,10 +65,7 @@ class RatioMomentsTest(parameterized.TestCase):
 
   def test_versions_out_of_range_are_not_counted(self):
     moments = diagnostics.ratio_moments(
-      jnp.ones((1, 4)),
-      jnp.ones((1, 4), bool),
-      jnp.array([[-1, 0, 1, 2]]),
-      2,
+      jnp.ones((1, 4)), jnp.ones((1, 4), bool), jnp.array([[-1, 0, 1, 2]]), 2
     )
     np.testing.assert_array_equal(moments.count_Z, [1, 1])
 

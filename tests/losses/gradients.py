@@ -15,8 +15,6 @@ def assert_gradient(function, expected, x, *, atol=1e-8):
   with jax.enable_x64(True):
     gradient = jax.grad(function)(x.astype(np.float64))
   np.testing.assert_allclose(
-    gradient,
-    finite_difference.gradient(expected, np.nan_to_num(x)),
-    atol=atol,
+    gradient, finite_difference.gradient(expected, np.nan_to_num(x)), atol=atol
   )
   return gradient

@@ -260,8 +260,7 @@ class WeightsTest(parameterized.TestCase):
         (logprob_V - behavior_V)[None], cap=1e6
       )
       loss_1V = policy_gradient.reinforce(
-        (logprob_V - jax.lax.stop_gradient(logprob_V))[None],
-        advantage_V[None],
+        (logprob_V - jax.lax.stop_gradient(logprob_V))[None], advantage_V[None]
       )
       return -jnp.sum(jnp.exp(behavior_V) * (weight_1V * loss_1V)[0])
 

@@ -8,13 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model.merging import (
-  RULES,
-  MergeRule,
-  Overlap,
-  merge,
-  overlaps,
-)
+from agentrl_jax.model.merging import RULES, MergeRule, Overlap, merge, overlaps
 
 EXACT = MergeRule(changed="threshold", threshold=0.0)
 

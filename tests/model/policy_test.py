@@ -54,10 +54,7 @@ VARIANTS = (
     "glm4",
     {"sandwich_norm": True, "partial_rotary_factor": 0.5, "qkv_bias": True},
   ),
-  (
-    "olmo2",
-    {"joint_qk_norm": True, "pre_norm": False, "sandwich_norm": True},
-  ),
+  ("olmo2", {"joint_qk_norm": True, "pre_norm": False, "sandwich_norm": True}),
   ("scaled", {"embedding_scale": 3.0}),
   (
     "gemma3",

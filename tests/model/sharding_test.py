@@ -30,8 +30,7 @@ class ShardingTest(absltest.TestCase):
       mesh = sharding.make_mesh({}, jax.devices()[:1])
       found = sharding.param_shardings(policy.abstract_params(), mesh)
       self.assertEqual(
-        jax.tree.structure(found),
-        jax.tree.structure(policy.abstract_params()),
+        jax.tree.structure(found), jax.tree.structure(policy.abstract_params())
       )
 
   def test_specs(self):

@@ -30,13 +30,7 @@ def by_version(log_ratio_BT, mask_BT, version_BT, weight_BT=None):
 
 
 def clip_fractions(
-  log_ratio_BT,
-  advantage_BT,
-  mask_BT,
-  *,
-  clip_low,
-  clip_high,
-  dual_clip=None,
+  log_ratio_BT, advantage_BT, mask_BT, *, clip_low, clip_high, dual_clip=None
 ):
   stopped = {"above": 0, "below": 0, "dual": 0}
   for b, row in enumerate(mask_BT):

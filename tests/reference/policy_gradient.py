@@ -30,12 +30,7 @@ def clipped_surrogate(
 
 
 def decoupled_surrogate(
-  log_ratio_BT,
-  advantage_BT,
-  proximal_log_ratio_BT,
-  *,
-  weight_cap=None,
-  **clip,
+  log_ratio_BT, advantage_BT, proximal_log_ratio_BT, *, weight_cap=None, **clip
 ):
   loss_BT = clipped_surrogate(log_ratio_BT, advantage_BT, **clip)
   for at in np.ndindex(loss_BT.shape):
@@ -47,13 +42,7 @@ def decoupled_surrogate(
 
 
 def cispo(
-  log_ratio_BT,
-  advantage_BT,
-  policy_logprob_BT,
-  mask_BT,
-  *,
-  clip_low,
-  clip_high,
+  log_ratio_BT, advantage_BT, policy_logprob_BT, mask_BT, *, clip_low, clip_high
 ):
   loss_BT = np.zeros(log_ratio_BT.shape)
   for at in np.ndindex(loss_BT.shape):

@@ -27,13 +27,7 @@ def sequences(mask_BT, segment_BT=None, num_segments=1):
 
 
 def sequence_log_ratio(
-  log_ratio_BT,
-  mask_BT,
-  segment_BT=None,
-  num_segments=1,
-  *,
-  average,
-  limit=10.0,
+  log_ratio_BT, mask_BT, segment_BT=None, num_segments=1, *, average, limit=10.0
 ):
   limit = math.inf if limit is None else limit
   sequence_BT = np.zeros(mask_BT.shape)
@@ -57,12 +51,7 @@ def gspo_token_log_ratio(
   if constant_BT is None:
     constant_BT = log_ratio_BT
   token_BT = sequence_log_ratio(
-    constant_BT,
-    mask_BT,
-    segment_BT,
-    num_segments,
-    average=True,
-    limit=None,
+    constant_BT, mask_BT, segment_BT, num_segments, average=True, limit=None
   )
   for places in sequences(mask_BT, segment_BT, num_segments).values():
     for at in places:

@@ -54,10 +54,7 @@ class SnapshotsCase(parameterized.TestCase):
     self.now = 0.0
     self.store = ServedWeights(num_policy_slots)
     return SnapshotFollower(
-      self.path,
-      policy or self.policy,
-      self.store,
-      clock=lambda: self.now,
+      self.path, policy or self.policy, self.store, clock=lambda: self.now
     )
 
   def serves(self, version, *, policy_slot=0):

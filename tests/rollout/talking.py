@@ -175,9 +175,7 @@ class Talking:
       idle_timeout_s=600.0,
     )
     self.episodes = Episodes(
-      dataclasses.replace(default, **(rules or {})),
-      self._limits,
-      draw_for,
+      dataclasses.replace(default, **(rules or {})), self._limits, draw_for
     )
     self._stack = contextlib.AsyncExitStack()
 

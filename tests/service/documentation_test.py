@@ -11,11 +11,7 @@ import pytest
 
 from agentrl_jax.service.controller import main as controller
 from agentrl_jax.service.worker import main as worker
-from tests.service.processes import (
-  ServiceProcess,
-  free_port,
-  running,
-)
+from tests.service.processes import ServiceProcess, free_port, running
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "protocol.md"
 

@@ -98,9 +98,7 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
     mine = [g for g in groups if g.task.name == "a"]
     of_a = [t.task.name == "a" for group in groups for t in group.trajectories]
     np.testing.assert_allclose(
-      _one_each(groups)[of_a],
-      _one_each(mine),
-      atol=1e-6,
+      _one_each(groups)[of_a], _one_each(mine), atol=1e-6
     )
 
   @parameterized.named_parameters(
@@ -123,9 +121,7 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
     groups = [g for g in small.make_groups() if g.id != "3"]
     wanted = [expected(np.array(r)) for r in _rewards(groups)]
     np.testing.assert_allclose(
-      _one_each(groups, **PLAIN, **changes),
-      np.concatenate(wanted),
-      atol=1e-5,
+      _one_each(groups, **PLAIN, **changes), np.concatenate(wanted), atol=1e-5
     )
 
   def test_pass_at_k_counts_full_marks(self):

@@ -150,11 +150,7 @@ class DenominatorTest(parameterized.TestCase):
       sharding.make_mesh({}, jax.devices()[:1]),
     )
     state, metrics = learner.update(learner.init(self.params), batches)
-    return (
-      metrics["loss"],
-      state.optimizer.trace,
-      _num_packed(batches),
-    )
+    return (metrics["loss"], state.optimizer.trace, _num_packed(batches))
 
   def _expected(self, params, loss, advantage):
     members = _counted(self.groups, advantage.keep)

@@ -92,10 +92,7 @@ class PolicySlotMetricsTest(absltest.TestCase):
           ("share_of_tokens", len(x_T) / mask_BT.sum()),
           ("kl_to_behavior", np.mean(ratio_T - 1 - x_T)),
           ("abs_log_ratio", np.mean(np.abs(x_T))),
-          (
-            "truncated_sample_size",
-            _sample_size(np.minimum(ratio_T, 2)),
-          ),
+          ("truncated_sample_size", _sample_size(np.minimum(ratio_T, 2))),
           ("effective_sample_size", _sample_size(ratio_T)),
         ):
           name = f"policy/{what}/policy_slot{policy_slot}{place}"

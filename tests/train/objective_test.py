@@ -248,8 +248,7 @@ class BatchLossTest(parameterized.TestCase):
     )
     moments = metrics["policy/policy_slot"]
     np.testing.assert_allclose(
-      moments.count_Z,
-      [(batch.mask & (policy_slot == z)).sum() for z in (0, 1)],
+      moments.count_Z, [(batch.mask & (policy_slot == z)).sum() for z in (0, 1)]
     )
     self.assertLess(np.max(moments.effective_sample_size()), 1)
 
@@ -332,22 +331,14 @@ class ConfigTest(parameterized.TestCase):
     ),
     (
       "bounds",
-      {
-        "proximal": "recomputed",
-        "importance": "masked",
-        "importance_low": 3.0,
-      },
+      {"proximal": "recomputed", "importance": "masked", "importance_low": 3.0},
       "0 <= low < high",
     ),
     ("k1", {"kl_estimator": "k1"}, "has a gradient of mean zero"),
     ("reward", {"kl_place": "reward"}, "does nothing with"),
     (
       "gradients",
-      {
-        "kl_coefficient": 0.1,
-        "kl_place": "reward",
-        "kl_estimator": "unbiased",
-      },
+      {"kl_coefficient": 0.1, "kl_place": "reward", "kl_estimator": "unbiased"},
       "in the reward has none",
     ),
     ("length", {"reduction": "fixed_length_mean"}, "must be the number of"),

@@ -72,14 +72,7 @@ def moved(params, seed=1):
 
 
 def update(
-  groups,
-  *,
-  sharing,
-  loss=(),
-  advantage=(),
-  model=(),
-  lora=(),
-  compute=(),
+  groups, *, sharing, loss=(), advantage=(), model=(), lora=(), compute=()
 ):
   """Metrics and params after an update, and the builder's report."""
   config = dataclasses.replace(small.MODEL, **dict(model))

@@ -50,10 +50,7 @@ def batch_config(
   micro_batch=4, row_length=48, sharing=1, roles=()
 ) -> BatchConfig:
   return BatchConfig(
-    row_length=row_length,
-    micro_batch=micro_batch,
-    sharing=sharing,
-    roles=roles,
+    row_length=row_length, micro_batch=micro_batch, sharing=sharing, roles=roles
   )
 
 

@@ -188,10 +188,7 @@ class Harmony:
     middle="<|channel|>commentary json<|message|>",
     also=(
       (f" to={_NAMES}", "<|channel|>commentary <|constrain|>json<|message|>"),
-      (
-        f"<|channel|>commentary to={_NAMES}",
-        " <|constrain|>json<|message|>",
-      ),
+      (f"<|channel|>commentary to={_NAMES}", " <|constrain|>json<|message|>"),
     ),
     tail="",
     after_text=None,

@@ -310,7 +310,8 @@ class FamilyTemplate:
     form = self._dialect.form
     calls = not (form.none_because or form.names_replies)
     earlier = [
-      *(_ASKED, Message("assistant", "text")),
+      _ASKED,
+      Message("assistant", "text"),
       tool_reply if calls else asked,
     ]
     for replies in ([asked], [tool_reply] * 2 if calls else []):

@@ -72,8 +72,13 @@ _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 _NAMES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 # Control tokens that end a turn of some family, whichever id is called eos.
 _STOPS = (
-  *("<|eot_id|>", "<|im_end|>", "<|eom_id|>", "<|user|>", "<|observation|>"),
-  *("<|endoftext|>", "<|end_of_text|>"),
+  "<|eot_id|>",
+  "<|im_end|>",
+  "<|eom_id|>",
+  "<|user|>",
+  "<|observation|>",
+  "<|endoftext|>",
+  "<|end_of_text|>",
 )
 
 

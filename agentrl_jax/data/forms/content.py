@@ -14,19 +14,27 @@ from typing import Any
 TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
 THOUGHTS = frozenset(
   {
-    *("thinking", "redacted_thinking", "reasoning", "reasoning_text"),
-    *("reasoning.text", "reasoning.summary", "reasoning.encrypted"),
+    "thinking",
+    "redacted_thinking",
+    "reasoning",
+    "reasoning_text",
+    "reasoning.text",
+    "reasoning.summary",
+    "reasoning.encrypted",
     "summary_text",
   }
 )
 # Fields of an answer that have its thoughts. Servers that write two of them
 # write the same text twice.
 THOUGHT_FIELDS = (
-  *("reasoning_content", "reasoning", "thinking"),
-  *("reasoning_details", "thinking_blocks"),
+  "reasoning_content",
+  "reasoning",
+  "thinking",
+  "reasoning_details",
+  "thinking_blocks",
 )
 # Fields of a message, and columns of a row, that no text stands for.
-MEDIA = (*("image", "images", "audio", "audios", "video", "videos", "files"),)
+MEDIA = ("image", "images", "audio", "audios", "video", "videos", "files")
 
 
 class ContentFault(ValueError):

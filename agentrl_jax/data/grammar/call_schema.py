@@ -34,11 +34,27 @@ _APPLICATORS = ("$ref", "allOf", *_UNIONS)
 # Other keywords that a grammar enforces.
 _ENFORCED = frozenset(
   {
-    *("type", "enum", "const", "format", "pattern", "minLength", "maxLength"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    *("multipleOf", "items", "prefixItems", "minItems", "maxItems"),
-    *("properties", "required", "additionalProperties"),
-    *("minProperties", "maxProperties"),
+    "type",
+    "enum",
+    "const",
+    "format",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "items",
+    "prefixItems",
+    "minItems",
+    "maxItems",
+    "properties",
+    "required",
+    "additionalProperties",
+    "minProperties",
+    "maxProperties",
   }
 )
 # Keywords whose values are iterated here; llguidance checks the others.

@@ -51,9 +51,7 @@ class Grammars:
     self.vocab_size, self.stop_tokens = vocab_size, tuple(stop_tokens)
     self._source = _with_special(tokenizer, set(markers))
     self._tokenizer = llguidance.LLTokenizer(
-      self._source,
-      n_vocab=vocab_size,
-      eos_token=list(stop_tokens),
+      self._source, n_vocab=vocab_size, eos_token=list(stop_tokens)
     )
     self._matchers: collections.OrderedDict[str, llguidance.LLMatcher] = (
       collections.OrderedDict()
@@ -75,9 +73,7 @@ class Grammars:
   def process(self) -> GrammarProcess:
     """Returns a process that checks grammars within a budget."""
     return GrammarProcess(
-      self._source,
-      stop_tokens=self.stop_tokens,
-      vocab_size=self.vocab_size,
+      self._source, stop_tokens=self.stop_tokens, vocab_size=self.vocab_size
     )
 
   def check(self, grammar: str) -> None:

@@ -35,41 +35,82 @@ _PATTERN_BYTES = 1 << 20  # of memory that a compiled pattern may take
 # Keywords whose value is a schema, a list of schemas, and schemas by name.
 ONE = frozenset(
   {
-    *("additionalProperties", "items", "contains", "propertyNames"),
-    *("not", "if", "then", "else"),
+    "additionalProperties",
+    "items",
+    "contains",
+    "propertyNames",
+    "not",
+    "if",
+    "then",
+    "else",
   }
 )
 SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 NAMED = frozenset(
   {
-    *("properties", "patternProperties", "dependentSchemas"),
-    *("$defs", "definitions"),
+    "properties",
+    "patternProperties",
+    "dependentSchemas",
+    "$defs",
+    "definitions",
   }
 )
 # Keywords whose schemas apply to the value itself, not to a part of it.
 IN_PLACE = frozenset(
-  {
-    *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
-    *("dependentSchemas",),
-  }
+  {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
 )
 _PLAIN = frozenset(
   {
-    *("type", "enum", "const", "$ref", "required", "dependentRequired"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-    *("multipleOf", "minLength", "maxLength", "pattern"),
-    *("minItems", "maxItems", "uniqueItems", "minContains", "maxContains"),
-    *("minProperties", "maxProperties"),
+    "type",
+    "enum",
+    "const",
+    "$ref",
+    "required",
+    "dependentRequired",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minContains",
+    "maxContains",
+    "minProperties",
+    "maxProperties",
   }
 )
 # Keywords that constrain no value, some of OpenAPI and of editors.
 ANNOTATIONS = frozenset(
   {
-    *("title", "description", "default", "examples", "deprecated", "format"),
-    *("readOnly", "writeOnly", "$schema", "$comment", "discriminator"),
-    *("contentEncoding", "contentMediaType", "contentSchema"),
-    *("$id", "id", "$anchor", "example", "xml", "externalDocs", "enumNames"),
-    *("markdownDescription", "errorMessage", "propertyOrdering"),
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "format",
+    "readOnly",
+    "writeOnly",
+    "$schema",
+    "$comment",
+    "discriminator",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "$id",
+    "id",
+    "$anchor",
+    "example",
+    "xml",
+    "externalDocs",
+    "enumNames",
+    "markdownDescription",
+    "errorMessage",
+    "propertyOrdering",
   }
 )
 _NOT_READ = ANNOTATIONS | {"nullable", "additionalItems"}

@@ -51,11 +51,7 @@ from agentrl_jax.env.adapters.function_tools import (
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.tools import (
-  ToolMistake,
-  read_arguments,
-  require_readable,
-)
+from agentrl_jax.env.tools import ToolMistake, read_arguments, require_readable
 from agentrl_jax.errors import ConfigError, suggestion
 
 ANSWER = "answer"  # the reward's parameter that gets the final answer
@@ -299,10 +295,7 @@ class _FunctionSession(Session):
     if self._environment.can_reward_unfinished():
       reward, metrics = await self._reward(None)
     return Step(
-      replies,
-      reward=reward,
-      status=Status.TASK_LIMIT_REACHED,
-      metrics=metrics,
+      replies, reward=reward, status=Status.TASK_LIMIT_REACHED, metrics=metrics
     )
 
   async def _reward(

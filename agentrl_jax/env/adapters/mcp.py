@@ -62,11 +62,7 @@ from agentrl_jax.env.adapters.servers.commands import (
 )
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.tools import (
-  ToolMistake,
-  read_arguments,
-  require_readable,
-)
+from agentrl_jax.env.tools import ToolMistake, read_arguments, require_readable
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import (
   AgentRLError,

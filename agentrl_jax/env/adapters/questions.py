@@ -40,12 +40,7 @@ from typing import Any
 from agentrl_jax.data.chat.codec import split_thoughts
 from agentrl_jax.data.dataset_file import DatasetRow, files_of, read_rows
 from agentrl_jax.data.forms.content import require_no_media
-from agentrl_jax.data.records import (
-  Message,
-  Status,
-  Task,
-  message_from_json,
-)
+from agentrl_jax.data.records import Message, Status, Task, message_from_json
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
 from agentrl_jax.env.adapters.function_tools import parameters_of, read_reward
 from agentrl_jax.env.indexed import IndexedEnvironment

@@ -146,8 +146,22 @@ class _Solver(ErringExpert):
 
 _FUNCTIONS = frozenset(
   [
-    *("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan"),
-    *("sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt"),
+    "sin",
+    "cos",
+    "tan",
+    "sec",
+    "csc",
+    "cot",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "exp",
+    "log",
+    "ln",
+    "sqrt",
   ]
 )
 _PLAIN_NODES = (

@@ -21,13 +21,7 @@ import functools
 import json
 import math
 import random
-from collections.abc import (
-  AsyncIterator,
-  Callable,
-  Iterator,
-  Mapping,
-  Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.data.chat.codec import split_thoughts
@@ -36,11 +30,7 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import executor_of, faults
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
-from agentrl_jax.env.tools import (
-  ToolMistake,
-  read_arguments,
-  require_readable,
-)
+from agentrl_jax.env.tools import ToolMistake, read_arguments, require_readable
 from agentrl_jax.errors import AgentRLError, ConfigError
 
 RETURNS = ("sum", "last")
@@ -121,9 +111,7 @@ def read_outcome(result: Any) -> Outcome:
   if hasattr(result, "observation") and hasattr(result, "done"):
     reward = getattr(result, "reward", None)
     return Outcome(
-      result.observation,
-      0.0 if reward is None else reward,
-      bool(result.done),
+      result.observation, 0.0 if reward is None else reward, bool(result.done)
     )
   raise TypeError(
     f"step gave {type(result).__name__}, which is no tuple of 3, 4 or 5 and "

@@ -22,10 +22,7 @@ from agentrl_jax.losses.arguments import check_masked, require, require_fraction
 
 
 def group_has_signal(
-  reward_N: jax.Array,
-  group_N: jax.Array,
-  num_groups: int,
-  valid_N: jax.Array,
+  reward_N: jax.Array, group_N: jax.Array, num_groups: int, valid_N: jax.Array
 ) -> jax.Array:
   """Selects groups whose rewards are not all equal.
 

@@ -18,9 +18,7 @@ import chex
 import jax
 import jax.numpy as jnp
 
-from agentrl_jax.losses.advantages.group_advantages import (
-  group_advantage,
-)
+from agentrl_jax.losses.advantages.group_advantages import group_advantage
 from agentrl_jax.losses.advantages.returns import discounted_returns
 from agentrl_jax.losses.arguments import (
   check_masked,

@@ -68,10 +68,7 @@ def turn_gae(
     gae_lambda=gae_lambda,
     segment_BT=turns.segment_BU,
   )
-  return (
-    turns.spread(advantage_BU, mask_BT),
-    turns.spread(return_BU, mask_BT),
-  )
+  return (turns.spread(advantage_BU, mask_BT), turns.spread(return_BU, mask_BT))
 
 
 def turn_returns(
@@ -166,10 +163,7 @@ def bi_level_gae(
 
 
 def first_of_turn(
-  mask_BT: jax.Array,
-  turn_BT: jax.Array,
-  *,
-  segment_BT: jax.Array | None = None,
+  mask_BT: jax.Array, turn_BT: jax.Array, *, segment_BT: jax.Array | None = None
 ) -> jax.Array:
   """Returns a mask of the first trained token of each turn, for its critic.
 

@@ -100,10 +100,7 @@ def parts_of_tokens(
   zeros_BN = jnp.zeros(tokens.token_BN.shape, temperature.dtype)
   nothing = Parts(zeros_BN, zeros_BN, zeros_BN, zeros_BN)
   return jax.lax.fori_loop(
-    0,
-    num_chunks(tiles, tokens),
-    one_chunk,
-    vary_like(nothing, hidden_BTD),
+    0, num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
   )
 
 
@@ -134,10 +131,7 @@ def _parts_backward(tiles, residuals, slope):
     jnp.zeros((), temperature.dtype),
   )
   hidden_BND, slope_DV, temperature_slope = jax.lax.fori_loop(
-    0,
-    num_chunks(tiles, tokens),
-    one_chunk,
-    vary_like(nothing, hidden_BTD),
+    0, num_chunks(tiles, tokens), one_chunk, vary_like(nothing, hidden_BTD)
   )
   back_BT = inverse(tokens.place_BN, num_tokens)
   return (

@@ -236,10 +236,7 @@ class _Place(NamedTuple):
     return self._put(x, 2, self.key, self.keys(x) + part)
 
   def scores(
-    self,
-    q_KGNH: jax.Array,
-    k_KMH: jax.Array,
-    visible: _Range,
+    self, q_KGNH: jax.Array, k_KMH: jax.Array, visible: _Range
   ) -> jax.Array:
     """Returns scaled products, float32 [K, G, N, M]; hidden ones lowest."""
     score_KGNM = _product("kgnh,kmh->kgnm", q_KGNH, k_KMH)

@@ -77,7 +77,11 @@ def attend(
   """
   attend_plainly = functools.partial(
     reference.attend_cache,
-    *(q_BCKGH, k_BKSH, v_BKSH, position_BC, sink_KG),
+    q_BCKGH,
+    k_BKSH,
+    v_BKSH,
+    position_BC,
+    sink_KG,
     window=window,
   )
   if q_BCKGH.shape[1] > 1:
@@ -158,7 +162,9 @@ def _on_devices(
     attend,
     mesh=mesh,
     in_specs=(
-      *(query, _CACHE, _CACHE),
+      query,
+      _CACHE,
+      _CACHE,
       *[jax.P()] * len(places),
       jax.P(*query[1:3]) if sink_KG is not None else None,
     ),
@@ -197,10 +203,7 @@ class Chunk:
     return position_BC, jnp.where(is_token_BC, position_BC, cache_length)
 
   def write(
-    self,
-    array_BKSH: jax.Array,
-    entry_BCKH: jax.Array,
-    position_BC: jax.Array,
+    self, array_BKSH: jax.Array, entry_BCKH: jax.Array, position_BC: jax.Array
   ) -> jax.Array:
     """Writes the entries of tokens to the slots, or pages, of their rows."""
     if self.page_BW is not None:

@@ -127,7 +127,10 @@ def attend(
       functools.partial(attend_on_device, is_split=shards > 1),
       mesh=mesh,
       in_specs=(
-        *(_Q, _KV, _KV, sharding.BATCH_SPEC),
+        _Q,
+        _KV,
+        _KV,
+        sharding.BATCH_SPEC,
         {name: _MORE[name] for name in more},
       ),
       out_specs=_Q,

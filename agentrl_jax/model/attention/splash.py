@@ -100,12 +100,7 @@ def attend(
     return of_heads(q_KGTH, k_KSH, v_KSH, marks, sink_KG)
 
   visible = reference.visible_blocks(
-    end_BS,
-    length,
-    first,
-    begin_BT,
-    queries=sizes.block_q,
-    keys=sizes.block_kv,
+    end_BS, length, first, begin_BT, queries=sizes.block_q, keys=sizes.block_kv
   )
   if not by_row:
     visible = jnp.any(visible, axis=0)

@@ -81,8 +81,15 @@ class Family:
 
 
 _TRAITS = (
-  *("qk_norm", "joint_qk_norm", "pre_norm", "sandwich_norm"),
-  *("zero_centered_norm", "activation", "sigmoid_router", "o_bias", "sinks"),
+  "qk_norm",
+  "joint_qk_norm",
+  "pre_norm",
+  "sandwich_norm",
+  "zero_centered_norm",
+  "activation",
+  "sigmoid_router",
+  "o_bias",
+  "sinks",
 )
 _ACTIVATIONS = {"silu": "silu", "gelu_tanh": "gelu_pytorch_tanh"}
 # Classes that have a key/value head per head where their number is missing.

@@ -35,11 +35,7 @@ from agentrl_jax.model.hugging_face.config import (
   text_part,
 )
 from agentrl_jax.model.hugging_face.pretrained import refuse_other
-from agentrl_jax.model.hugging_face.tensor_names import (
-  Place,
-  places,
-  tensors,
-)
+from agentrl_jax.model.hugging_face.tensor_names import Place, places, tensors
 from agentrl_jax.model.policy import Params
 
 TEMPLATES = "additional_chat_templates"

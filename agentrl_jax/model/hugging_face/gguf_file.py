@@ -307,10 +307,16 @@ class GGUFFile:
 
 _HEADS = "attention.head_count"
 _READ = (
-  *("context_length", "embedding_length", "block_count", "feed_forward_length"),
-  *(_HEADS, "attention.head_count_kv", "attention.key_length"),
+  "context_length",
+  "embedding_length",
+  "block_count",
+  "feed_forward_length",
+  _HEADS,
+  "attention.head_count_kv",
+  "attention.key_length",
   *_SCALING.values(),
-  *("attention.layer_norm_rms_epsilon", "rope.freq_base"),
+  "attention.layer_norm_rms_epsilon",
+  "rope.freq_base",
   "rope.dimension_count",
 )
 

@@ -23,17 +23,11 @@ from agentrl_jax.hugging_face_files import read_object
 from agentrl_jax.model import lora
 from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face import tensor_files
-from agentrl_jax.model.hugging_face.config import (
-  CONFIG_FILE as MODEL_CONFIG,
-)
+from agentrl_jax.model.hugging_face.config import CONFIG_FILE as MODEL_CONFIG
 from agentrl_jax.model.hugging_face.config import family_of, text_part
 from agentrl_jax.model.hugging_face.settings import read_number, read_size
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
-from agentrl_jax.model.hugging_face.tensor_names import (
-  Place,
-  places,
-  text_name,
-)
+from agentrl_jax.model.hugging_face.tensor_names import Place, places, text_name
 from agentrl_jax.model.lora import INPUT_AXES, NO_ADAPTERS, LoraConfig, Params
 
 CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -226,9 +220,7 @@ def _place_of_b(name: str, place: Place, rank: int) -> Place:
   """Derives the place of B from that of its kernel: ranks replace inputs."""
   outputs = place.shape[: len(place.shape) - INPUT_AXES[name]]
   return dataclasses.replace(
-    place,
-    shape=(*outputs, rank),
-    order=(len(outputs), *range(len(outputs))),
+    place, shape=(*outputs, rank), order=(len(outputs), *range(len(outputs)))
   )
 
 

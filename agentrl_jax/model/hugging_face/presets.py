@@ -103,11 +103,7 @@ _GEMMA3 = dict(
   tied=True,
 )
 _seeing_gemma3 = functools.partial(
-  _gemma3,
-  vocab_size=262_208,
-  window=1024,
-  rope_type="linear",
-  rope_factor=8,
+  _gemma3, vocab_size=262_208, window=1024, rope_type="linear", rope_factor=8
 )
 _olmo2 = functools.partial(
   _model,
@@ -207,10 +203,7 @@ PRESETS: Mapping[str, ModelConfig] = {
   "gemma-3-4b": _seeing_gemma3(2560, 34, 8, 10_240, kv_heads=4),
   "gemma-3-12b": _seeing_gemma3(3840, 48, 16, 15_360),
   "gemma-3-27b": _seeing_gemma3(
-    *(5376, 62, 32, 21_504),
-    kv_heads=16,
-    head_dim=128,
-    query_pre_attn_scalar=168,
+    5376, 62, 32, 21_504, kv_heads=16, head_dim=128, query_pre_attn_scalar=168
   ),
   "olmo-2-1b": _olmo2(2048, 16, 16, 8192, kv_heads=16),
   "olmo-2-7b": _olmo2(4096, 32, 32, 11_008, kv_heads=32),

@@ -224,10 +224,7 @@ class JetStreamEngine(engine_api.Engine):
   """
 
   def __init__(
-    self,
-    engine: RolloutEngine,
-    max_inside: int,
-    give_back: Callable[[], None],
+    self, engine: RolloutEngine, max_inside: int, give_back: Callable[[], None]
   ):
     self._engine, self._max_inside = engine, max_inside
     self._give_back = give_back

@@ -97,11 +97,7 @@ def _means(
       [num_steps * n for n in slots],
     ),
     ("engine/reused_share", reused, prompts),
-    (
-      "engine/accepted_share",
-      accepted,
-      increase("num_drafted"),
-    ),
+    ("engine/accepted_share", accepted, increase("num_drafted")),
     ("engine/tokens_per_slot_step", sampled, slot_steps),
     ("engine/wait_s", increase("wait_s"), increase("num_scheduled")),
   ):

@@ -359,8 +359,7 @@ def _drafted_step(called, cache, state, drafts, plan):
   slot_P = _slots_of(called, state)
   active_P, position_P = state["active"] > 0, state["position"]
   room_P = jnp.minimum(
-    state["budget"] - state["count"],
-    length(cache, called.page_PW) - position_P,
+    state["budget"] - state["count"], length(cache, called.page_PW) - position_P
   )
   proposal = drafting.propose(
     drafts,
@@ -493,8 +492,7 @@ def _sample_drafts(called, cache, state, proposal, chosen_Q):
 
   samples = tuple(
     map(
-      by_slot,
-      (sample.token_B, sample.behavior_logprob_B, sample.raw_logprob_B),
+      by_slot, (sample.token_B, sample.behavior_logprob_B, sample.raw_logprob_B)
     )
   )
   drafted_P = jnp.zeros(num_rows, jnp.int32)
@@ -502,9 +500,7 @@ def _sample_drafts(called, cache, state, proposal, chosen_Q):
 
 
 @functools.partial(
-  jax.jit,
-  static_argnames=("policy",),
-  donate_argnames=("cache",),
+  jax.jit, static_argnames=("policy",), donate_argnames=("cache",)
 )
 def prefill(
   policy: Policy,

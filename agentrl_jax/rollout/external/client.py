@@ -23,11 +23,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from agentrl_jax.errors import (
-  AgentRLError,
-  ConfigError,
-  PromptTooLong,
-)
+from agentrl_jax.errors import AgentRLError, ConfigError, PromptTooLong
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.external.http import EngineHttp
 from agentrl_jax.rollout.external.probe import Abilities, Needs, probe

@@ -45,11 +45,7 @@ from agentrl_jax.rollout.openai.wires.wire import (
   Wire,
   WireReply,
 )
-from agentrl_jax.rollout.server.errors import (
-  EPISODE_PREFIX,
-  PREFIX,
-  ApiError,
-)
+from agentrl_jax.rollout.server.errors import EPISODE_PREFIX, PREFIX, ApiError
 from agentrl_jax.rollout.server.state import ServerState
 
 _LONG_BODY = 1 << 16  # bytes, which take about fifty milliseconds

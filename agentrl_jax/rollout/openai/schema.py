@@ -24,11 +24,7 @@ from pydantic import (
 
 from agentrl_jax.data.forms.content import TEXTS, ContentFault, joined
 from agentrl_jax.data.records import Message, ToolCall
-from agentrl_jax.rollout.api import (
-  MAX_BIASES,
-  MAX_STOPS,
-  MAX_TOP,
-)
+from agentrl_jax.rollout.api import MAX_BIASES, MAX_STOPS, MAX_TOP
 from agentrl_jax.rollout.openai.thoughts import with_thought
 from agentrl_jax.rollout.openai.tools import (
   ANY_CHOICE,

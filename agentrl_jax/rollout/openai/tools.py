@@ -79,7 +79,8 @@ CLIENT_TOOLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
   "old_text_editor": (  # until 20250124
     "Shows, creates and edits text files; insert adds new_str.",
     _object(
-      *("command", "path"),
+      "command",
+      "path",
       **{"command": {"enum": [*_EDITS, "undo_edit"]}} | _FILES,
     ),
   ),
@@ -116,7 +117,8 @@ CLIENT_TOOLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
   "apply_patch": (
     "Creates, updates or deletes a file.",
     _object(
-      *("type", "path"),
+      "type",
+      "path",
       type={"enum": ["create_file", "update_file", "delete_file"]},
       path="The file's path.",
       diff="Unified diff in the V4A format, except for delete_file.",

@@ -6,11 +6,7 @@ other projects is `rollout.external.client`. Needs no jax.
 """
 
 import contextlib
-from collections.abc import (
-  AsyncGenerator,
-  AsyncIterator,
-  Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, Protocol
 
 import aiohttp

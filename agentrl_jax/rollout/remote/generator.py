@@ -287,8 +287,7 @@ async def connected(
     config.addresses, num_policy_slots=num_policy_slots, acceptable=acceptable
   )
   async with aiohttp.ClientSession(
-    connector=aiohttp.TCPConnector(limit=0),
-    headers=bearer(config.read_token()),
+    connector=aiohttp.TCPConnector(limit=0), headers=bearer(config.read_token())
   ) as http:
     generator = HttpGenerator(client(http), pool, config)
     watchers = [

@@ -9,12 +9,7 @@ OpenAI's API is below `/v1` (`rollout.openai.routes`).
 
 import asyncio
 import contextlib
-from collections.abc import (
-  AsyncIterator,
-  Callable,
-  Mapping,
-  Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np

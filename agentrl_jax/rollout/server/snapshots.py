@@ -216,8 +216,7 @@ class SnapshotFollower:
       restored = self._checkpointer.restore(
         where,
         args=ocp.args.PyTreeRestore(
-          tree,
-          restore_args=ocp.checkpoint_utils.construct_restore_args(tree),
+          tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
         ),
       )
     except jax.errors.JaxRuntimeError:

@@ -203,11 +203,7 @@ class ControllerEnvironment(Environment):
       else:
         self._shares.find(address)
         return _ControllerSession(
-          link,
-          headers,
-          body,
-          step_s=self._step_s,
-          reattach_s=self._reattach_s,
+          link, headers, body, step_s=self._step_s, reattach_s=self._reattach_s
         )
       await asyncio.sleep(backoff.next_s())
 

@@ -12,10 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.service.controller.capacity import (
-  MAX_WAITING,
-  CapacityQueue,
-)
+from agentrl_jax.service.controller.capacity import MAX_WAITING, CapacityQueue
 from agentrl_jax.service.controller.reconciler import SessionReconciler, Spawn
 from agentrl_jax.service.controller.registry import (
   CUSTOM,

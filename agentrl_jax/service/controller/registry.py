@@ -217,9 +217,7 @@ class Registry:
     )
 
 
-def _read(
-  announcement: Mapping[str, Any],
-) -> tuple[str, str, int, list[Index]]:
+def _read(announcement: Mapping[str, Any]) -> tuple[str, str, int, list[Index]]:
   """Checks a heartbeat; returns name, address, capacity and indices."""
   name, address = announcement.get("name"), announcement.get("address")
   capacity = announcement.get("concurrency")

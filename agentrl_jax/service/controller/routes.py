@@ -43,12 +43,7 @@ from agentrl_jax.service.controller.dashboard.routes import (
 )
 from agentrl_jax.service.controller.dispatcher import RUNNING, Dispatcher
 from agentrl_jax.service.controller.metrics import PATH, ControllerMetrics
-from agentrl_jax.service.controller.registry import (
-  Index,
-  Refused,
-  Worker,
-  now,
-)
+from agentrl_jax.service.controller.registry import Index, Refused, Worker, now
 from agentrl_jax.service.controller.session_table import SessionEntry
 from agentrl_jax.service.protocol import wire
 from agentrl_jax.service.protocol.link import MAX_VALUES, WorkerRefusal
@@ -238,9 +233,7 @@ class ControllerApi:
     if not isinstance(stale, bool):
       raise ValueError(f"stale must be true or false, found {stale!r:.80}")
     self._dispatcher.mark_stale(
-      _text(body, "name"),
-      _integer(body, "worker_id", 0),
-      stale=stale,
+      _text(body, "name"), _integer(body, "worker_id", 0), stale=stale
     )
     return web.json_response(None)
 

@@ -10,12 +10,7 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from agentrl_jax.service.controller.registry import (
-  Index,
-  Refused,
-  Worker,
-  now,
-)
+from agentrl_jax.service.controller.registry import Index, Refused, Worker, now
 
 MAX_REMEMBERED = 10_000  # ended sessions
 ID_BITS = 53  # which numbers in JSON carry exactly, in any language

@@ -88,10 +88,7 @@ class ContainerPool(Environment):
   async def open(self, task: Task, *, seed: int) -> AsyncIterator[Session]:
     """Waits for a container that is alive, and then for its capacity."""
     replica, environment = await self._choose()
-    async with (
-      replica.counted(),
-      environment.open(task, seed=seed) as session,
-    ):
+    async with replica.counted(), environment.open(task, seed=seed) as session:
       yield session
 
   async def run(self) -> None:
@@ -133,9 +130,7 @@ class ContainerPool(Environment):
     while True:
       try:
         async with container_worker(
-          self._engine,
-          self._spec,
-          deadlines=self._deadlines,
+          self._engine, self._spec, deadlines=self._deadlines
         ) as environment:
           await self._announce(replica, environment)
           has_lived, backoff = True, Backoff(*_PAUSE_S)
@@ -174,10 +169,7 @@ async def container_pool(
   Raises the error that keeps one from starting: see `container_worker`.
   """
   pool = ContainerPool(
-    engine,
-    spec,
-    num_containers=num_containers,
-    deadlines=deadlines,
+    engine, spec, num_containers=num_containers, deadlines=deadlines
   )
   running = asyncio.create_task(pool.run(), name=f"containers-{spec.image}")
   filling = asyncio.create_task(pool.wait_until_filled())

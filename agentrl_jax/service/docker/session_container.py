@@ -129,11 +129,7 @@ class SessionContainer:
     return container
 
   async def run(
-    self,
-    argv: Sequence[str],
-    *,
-    limit_s: float,
-    max_bytes: int = _MIB,
+    self, argv: Sequence[str], *, limit_s: float, max_bytes: int = _MIB
   ) -> Finished:
     """Runs a command without a terminal, for at most `limit_s`.
 

@@ -21,14 +21,8 @@ from agentrl_jax.errors import ConfigError
 
 try:
   import grpc.aio  # type: ignore[import-untyped]
-  from google.protobuf import (  # type: ignore[import-untyped]
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-  )
-  from google.protobuf.message import (  # type: ignore[import-untyped]
-    DecodeError,
-  )
+  from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+  from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 except ImportError as missing:
   raise ConfigError(
     f"gRPC needs the package {missing.name!r}, which is not installed: "

@@ -16,9 +16,7 @@ class Shares:
   """Shares keys among the servers at some addresses."""
 
   def __init__(
-    self,
-    addresses: Sequence[str],
-    clock: Callable[[], float] = time.monotonic,
+    self, addresses: Sequence[str], clock: Callable[[], float] = time.monotonic
   ):
     self.addresses = tuple(addresses)
     self._clock = clock

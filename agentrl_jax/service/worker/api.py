@@ -191,11 +191,7 @@ class WorkerApi:
       raise ValueError(
         f"each result needs a status and a reward that is a number: {error!r}"
       ) from error
-    return {
-      "total": len(results),
-      "reward": mean,
-      "statuses": statuses,
-    }
+    return {"total": len(results), "reward": mean, "statuses": statuses}
 
   def _read_session(self, body: Any) -> int:
     """Returns the id of a session that is open."""

@@ -65,8 +65,11 @@ class CollapseAlarmConfig:
   def __post_init__(self) -> None:
     require_one_of("collapse_alarm.action", self.action, ACTIONS)
     for name in (
-      *("first_batches", "std_batches", "success_batches"),
-      *("call_batches", "entropy_batches"),
+      "first_batches",
+      "std_batches",
+      "success_batches",
+      "call_batches",
+      "entropy_batches",
     ):
       least = 0 if name == "call_batches" else 1
       if getattr(self, name) < least:

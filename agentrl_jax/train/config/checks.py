@@ -89,10 +89,7 @@ class WithFunctions:
 
 
 def _of_builtin(
-  key: str,
-  name: str,
-  given: Mapping[str, Any],
-  known: Mapping[str, Setting],
+  key: str, name: str, given: Mapping[str, Any], known: Mapping[str, Setting]
 ) -> Mapping[str, Any]:
   """Returns the settings of a built-in function, with their defaults."""
   if unknown := [setting for setting in given if setting not in known]:

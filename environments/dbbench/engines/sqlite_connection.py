@@ -45,8 +45,14 @@ QUICK_ROWS = 2_000
 STEPS_PER_CHECK = 1_000
 _SCHEMA_VERSION = slice(40, 44)  # of a database's bytes
 _FULL_DESCRIPTION = (  # of a column, behind its name
-  *("text", "utf8mb4_0900_ai_ci", "YES", "", None, ""),
-  *("select,insert,update,references", ""),
+  "text",
+  "utf8mb4_0900_ai_ci",
+  "YES",
+  "",
+  None,
+  "",
+  "select,insert,update,references",
+  "",
 )
 _PLAIN = re.compile("[0-9A-Za-z ]*").fullmatch  # NOCASE sorts it as MySQL does
 

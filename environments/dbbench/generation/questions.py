@@ -98,11 +98,7 @@ def _ranking(rng: random.Random, topic: Topic) -> Question | None:
   return Question(
     f"Which of the {topic.plural}{scope} has the {adjective} {column}?",
     Select(
-      topic.table.name,
-      where,
-      topic.key,
-      order_by=column,
-      descending=descending,
+      topic.table.name, where, topic.key, order_by=column, descending=descending
     ),
   )
 

@@ -52,10 +52,7 @@ class Topic:
 
 
 def draw_topic(
-  rng: random.Random,
-  *,
-  num_rows: tuple[int, int],
-  num_columns: tuple[int, int],
+  rng: random.Random, *, num_rows: tuple[int, int], num_columns: tuple[int, int]
 ) -> Topic:
   """Draws a table; both bounds are inclusive."""
   plural = rng.choice(tuple(words.SUBJECTS))

@@ -117,10 +117,7 @@ FILM = _theme(
       ("film.directed_by", "directors of {}", 1),
       ("director.film", "films directed by {}"),
     ),
-    (
-      ("film.starring", "actors in {}", 4),
-      ("actor.film", "films starring {}"),
-    ),
+    (("film.starring", "actors in {}", 4), ("actor.film", "films starring {}")),
     (
       ("film.genre", "film genres of {}", 2),
       ("film_genre.films_in_this_genre", "films that belong to {}"),

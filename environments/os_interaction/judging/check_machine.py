@@ -30,7 +30,11 @@ from environments.os_interaction.tasks.outcomes import CommandMade
 PROGRAM_FOLDERS = tuple(PATH.split(":"))
 _ALIASES = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _LIBRARIES = (
-  *("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/libx32"),
+  "/usr/lib",
+  "/usr/lib32",
+  "/usr/lib64",
+  "/usr/libexec",
+  "/usr/libx32",
   *_ALIASES[1:5],
 )
 _SYSTEM = ("/usr/bin", "/usr/sbin", "/usr/local", "/bin", "/sbin", *_LIBRARIES)
@@ -119,10 +123,20 @@ async def command_works(
   for folder, (arguments, output) in zip(folders, command.cases, strict=False):
     done = await fresh.run(
       [
-        *("/usr/bin/setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}"),
-        *("--clear-groups", "/usr/bin/env", "-i", f"PATH={PATH}", "HOME=/"),
-        *("/bin/bash", "-c", 'cd "$0" && "$@"', folder),
-        *(command.name, *arguments),
+        "/usr/bin/setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        "/usr/bin/env",
+        "-i",
+        f"PATH={PATH}",
+        "HOME=/",
+        "/bin/bash",
+        "-c",
+        'cd "$0" && "$@"',
+        folder,
+        command.name,
+        *arguments,
       ],
       limit_s=limit_s,
     )

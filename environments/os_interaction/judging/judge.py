@@ -21,10 +21,7 @@ from environments.os_interaction.judging.check_machine import (
   command_works,
   load_changes,
 )
-from environments.os_interaction.judging.repeats import (
-  Unfinished,
-  to_the_end,
-)
+from environments.os_interaction.judging.repeats import Unfinished, to_the_end
 from environments.os_interaction.machines.files import Changes, File, Unreadable
 from environments.os_interaction.machines.machine import Machine
 from environments.os_interaction.machines.started import (

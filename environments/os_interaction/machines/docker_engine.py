@@ -456,10 +456,7 @@ def _request(
       yield {}, None
       return
     # A budget of its own: names and padding count here, contents elsewhere.
-    yield (
-      answer.headers,
-      io.BufferedReader(BoundedStream(read, ReadBudget())),
-    )
+    yield (answer.headers, io.BufferedReader(BoundedStream(read, ReadBudget())))
   finally:
     answer.close()
 

@@ -204,10 +204,9 @@ def write_archive(files: Tree) -> bytes:
       file = files[path]
       member = tarfile.TarInfo(path.lstrip("/"))
       member.mode, member.uid, member.gid = file.mode, file.uid, file.gid
-      member.type = {
-        FOLDER: tarfile.DIRTYPE,
-        LINK: tarfile.SYMTYPE,
-      }.get(file.kind, tarfile.REGTYPE)
+      member.type = {FOLDER: tarfile.DIRTYPE, LINK: tarfile.SYMTYPE}.get(
+        file.kind, tarfile.REGTYPE
+      )
       member.linkname = file.target
       member.mtime = file.mtime
       member.size = len(file.content)

@@ -194,9 +194,7 @@ class Shell:
     await self._wait_for_prompt(NEXT_PROMPT_TIMEOUT_S)
 
 
-def _meaning_of_silence(
-  output: TerminalOutput,
-) -> tuple[Ending, float] | None:
+def _meaning_of_silence(output: TerminalOutput) -> tuple[Ending, float] | None:
   """Returns the ending that a silence of so many seconds would mean."""
   if output.is_unfinished:
     return Ending.UNFINISHED, PROMPT_SILENCE_S

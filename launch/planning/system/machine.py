@@ -180,10 +180,7 @@ def _decode_s(settings: Settings, rate: float, bandwidth: float) -> float:
   )
   cached = 2 * c.num_layers * c.num_kv_heads * c.head_dim * tokens
   return sum(
-    max(
-      2 * weights * slots / rate,
-      (read + size * slots * cached) / bandwidth,
-    )
+    max(2 * weights * slots / rate, (read + size * slots * cached) / bandwidth)
     for slots in engine.slots
   )
 
@@ -261,8 +258,7 @@ def show(console: Console, plan: MachinePlan, utilisation: float) -> None:
     f"s of a decode step of {plan.answers} answers", f"{plan.decode_s:.3g}"
   )
   table.add_row(
-    "sampled tokens/s, every slot busy",
-    f"{plan.answers / plan.decode_s:,.0f}",
+    "sampled tokens/s, every slot busy", f"{plan.answers / plan.decode_s:,.0f}"
   )
   console.print(table)
   console.print(

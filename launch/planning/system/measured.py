@@ -27,11 +27,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.config.settings import Settings
 from launch.planning.roofline import Attempts
-from launch.planning.system.rates import (
-  LearnerRate,
-  RolloutRate,
-  usable_slots,
-)
+from launch.planning.system.rates import LearnerRate, RolloutRate, usable_slots
 from launch.planning.system.workload import Workload
 from launch.run.group_source import STAGE
 

@@ -154,10 +154,7 @@ def _staleness_s(
 
 
 def _batch_s(
-  settings: Settings,
-  workload: Workload,
-  rollouts: RolloutRate,
-  num_groups: int,
+  settings: Settings, workload: Workload, rollouts: RolloutRate, num_groups: int
 ) -> float:
   size = workload.group_size
   episodes = settings.admission.groups_per_step * size

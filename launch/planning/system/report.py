@@ -68,8 +68,15 @@ def show_split(
   """Prints splits of the chips, fastest first."""
   table = make_table(
     f"Splits of {num_chips} chips, by steps per hour",
-    *("learner", "mesh", "servers", "chips", "steps/hour", "$/step"),
-    *("% learner waits", "% rollouts unused", "limit"),
+    "learner",
+    "mesh",
+    "servers",
+    "chips",
+    "steps/hour",
+    "$/step",
+    "% learner waits",
+    "% rollouts unused",
+    "limit",
     caption="$/step counts the chips that a split takes, which may be fewer",
   )
   cheapest = min(
@@ -98,7 +105,9 @@ def show_measured(console: Console, found: Measured, system: System) -> None:
   """Prints what a run measured beside what is predicted from its rates."""
   table = make_table(
     f"{found.num_steps} steps of the run, and its prediction",
-    *("", "measured", "predicted"),
+    "",
+    "measured",
+    "predicted",
   )
   for name, measured, predicted in (
     ("s of a step", found.step_s, system.step_s),

@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from launch.config.settings import Settings
 from launch.planning.chips import Slice, slices_of
-from launch.planning.search import (
-  estimate,
-  meshes_of,
-  shape_name,
-  with_mesh,
-)
+from launch.planning.search import estimate, meshes_of, shape_name, with_mesh
 from launch.planning.study import Deployment, Judgement, Planner
 from launch.planning.system.prediction import System, predict
 from launch.planning.system.prices import Prices

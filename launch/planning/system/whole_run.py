@@ -10,11 +10,7 @@ from launch.planning.study import Deployment, Judgement
 from launch.planning.system.measured import Measured
 from launch.planning.system.prediction import System, explain, predict
 from launch.planning.system.prices import Prices
-from launch.planning.system.rates import (
-  by_name,
-  learner_rate,
-  rollout_rate,
-)
+from launch.planning.system.rates import by_name, learner_rate, rollout_rate
 from launch.planning.system.split import Split, best_splits
 from launch.planning.system.workload import Workload
 
@@ -124,10 +120,7 @@ def plan_whole_run(
     slices=(
       f"{deployment.learner.name} and {request.num_servers} x {server.name}"
     ),
-    notes=[
-      explain(system, settings, rollouts),
-      request.prices.source(slices),
-    ],
+    notes=[explain(system, settings, rollouts), request.prices.source(slices)],
     splits=splits,
   )
 

@@ -21,9 +21,30 @@ from studies.environments.bandit.expert import MISTAKES, Puller
 from studies.environments.bandit.scripted import POLICIES
 
 NAMES = (
-  *("amber", "beryl", "coral", "ember", "flint", "garnet", "hazel", "iris"),
-  *("jade", "laurel", "maple", "nova", "opal", "pearl", "quartz", "raven"),
-  *("sable", "topaz", "umber", "violet", "willow", "zephyr", "cedar", "dune"),
+  "amber",
+  "beryl",
+  "coral",
+  "ember",
+  "flint",
+  "garnet",
+  "hazel",
+  "iris",
+  "jade",
+  "laurel",
+  "maple",
+  "nova",
+  "opal",
+  "pearl",
+  "quartz",
+  "raven",
+  "sable",
+  "topaz",
+  "umber",
+  "violet",
+  "willow",
+  "zephyr",
+  "cedar",
+  "dune",
 )
 CHANCE_BY = {
   "episode": "attempts at a task have luck of their own",

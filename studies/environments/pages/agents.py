@@ -141,10 +141,7 @@ class Player:
           messages=list(messages),
           tools=[tool_to_json(tool) for tool in TOOLS],  # type: ignore[misc]
           seed=next(self._seeds),
-          extra_headers={
-            "X-AgentRL-Episode": self._id,
-            "X-AgentRL-Role": role,
-          },
+          extra_headers={"X-AgentRL-Episode": self._id, "X-AgentRL-Role": role},
         )
         .choices[0]
         .message

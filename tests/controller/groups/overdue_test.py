@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.controller.groups.group_queue import (
-  ANY_AGE,
-  QueueLimits,
-)
+from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.errors import ConfigError

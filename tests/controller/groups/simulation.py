@@ -15,10 +15,7 @@ from agentrl_jax.controller.groups.group import (
   RetryLimits,
   run_group,
 )
-from agentrl_jax.controller.groups.group_queue import (
-  GroupQueue,
-  QueueLimits,
-)
+from agentrl_jax.controller.groups.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor

@@ -235,10 +235,7 @@ class ReadingTest(parameterized.TestCase):
     thought = "<think>\nf\n{}\n</think>"
     for text, wanted in (
       (f"{thought}{thought}so", said(f"{thought}{thought}so")),
-      (
-        f"so<|assistant|>{thought}g\n{{}}",
-        said(f"so{thought}", ("g", "{}")),
-      ),
+      (f"so<|assistant|>{thought}g\n{{}}", said(f"so{thought}", ("g", "{}"))),
       (
         "so<|assistant|><think>\n<|assistant|>f\n{}</think>",
         said("so<think>\n<|assistant|>f\n{}</think>"),

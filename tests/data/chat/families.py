@@ -57,8 +57,12 @@ class Family:
 QWEN = Family(
   special=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
   tags=(
-    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
-    *("<think>", "</think>"),
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
   ),
   eos="<|im_end|>",
   stops=("<|im_end|>", "<|endoftext|>"),
@@ -67,8 +71,13 @@ QWEN = Family(
 SPELT = dataclasses.replace(QWEN, tags=())
 LLAMA = Family(
   special=(
-    *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>"),
-    *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"),
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|eot_id|>",
+    "<|python_tag|>",
   ),
   bos="<|begin_of_text|>",
   eos="<|eot_id|>",
@@ -77,8 +86,13 @@ LLAMA = Family(
 )
 GLM = Family(
   special=(
-    *("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>"),
-    *("<|assistant|>", "<|observation|>"),
+    "<|endoftext|>",
+    "[gMASK]",
+    "<sop>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|observation|>",
   ),
   eos="<|endoftext|>",
   stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
@@ -86,14 +100,27 @@ GLM = Family(
 GLM45 = dataclasses.replace(
   GLM,
   tags=(
-    *("<think>", "</think>", "<tool_call>", "</tool_call>"),
-    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
   ),
 )
 HARMONY = Family(
   special=(
-    *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>"),
-    *("<|channel|>", "<|start|>", "<|end|>", "<|message|>", "<|call|>"),
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<|constrain|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|call|>",
   ),
   eos="<|return|>",
   stops=("<|return|>", "<|endoftext|>", "<|call|>"),
@@ -237,7 +264,9 @@ def _sentence_piece(spaces: str) -> Tokenizer:
     (word[:n], word[n]) for word in [*words, "▁▁"] for n in range(1, len(word))
   )
   symbols = [
-    *("<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"),
+    "<unk>",
+    *(f"<0x{byte:02X}>" for byte in range(256)),
+    "▁",
     *map(chr, range(33, 127)),
     *map("".join, merges),
   ]
@@ -265,7 +294,9 @@ def _sentence_piece(spaces: str) -> Tokenizer:
   tokenizer.decoder = decoders.Sequence(
     [
       decoders.Replace("▁", " "),
-      *(decoders.ByteFallback(), decoders.Fuse(), *strip),
+      decoders.ByteFallback(),
+      decoders.Fuse(),
+      *strip,
     ]
   )
   return tokenizer

@@ -152,9 +152,21 @@ ADD_CALL = (
   '"</tool_call> <tool_call> <think>"}]}}\n</tool_call>'
 )
 FRAGMENTS = (
-  *("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_", "<"),
-  *("\n", "so", '{"name": "stop", "arguments": {}}', '{"name": "sub"}', "}"),
-  *(STOP_CALL, STOP_CALL, ADD_CALL, f"\n{STOP_CALL}"),
+  "<tool_call>",
+  "</tool_call>",
+  "<think>",
+  "</think>",
+  "<tool_",
+  "<",
+  "\n",
+  "so",
+  '{"name": "stop", "arguments": {}}',
+  '{"name": "sub"}',
+  "}",
+  STOP_CALL,
+  STOP_CALL,
+  ADD_CALL,
+  f"\n{STOP_CALL}",
 )
 CALLS = re.compile(rf"(?:{re.escape(STOP_CALL)}|{re.escape(ADD_CALL)})")
 

@@ -182,10 +182,7 @@ def test_tokens_beside_the_tokenizer(folder, where):
     ("{{ 1 }}", {TEMPLATE: SOURCE}),
     (
       None,
-      {
-        "additional_chat_templates/tool_use.jinja": SOURCE,
-        TEMPLATE: "{{ 1 }}",
-      },
+      {"additional_chat_templates/tool_use.jinja": SOURCE, TEMPLATE: "{{ 1 }}"},
     ),
     (None, {"additional_chat_templates/default.jinja": SOURCE}),
     (None, {"chat_template.json": json.dumps({"chat_template": SOURCE})}),

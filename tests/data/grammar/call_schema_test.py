@@ -56,17 +56,25 @@ class Order(pydantic.BaseModel):
 
 
 KEYWORDS = (
-  *("type", "enum", "const", "required", "properties", "items", "prefixItems"),
-  *(
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "$ref",
-    "minimum",
-    "exclusiveMaximum",
-    "pattern",
-  ),
-  *("additionalProperties", "multipleOf", "a", "$defs", "uniqueItems"),
+  "type",
+  "enum",
+  "const",
+  "required",
+  "properties",
+  "items",
+  "prefixItems",
+  "anyOf",
+  "oneOf",
+  "allOf",
+  "$ref",
+  "minimum",
+  "exclusiveMaximum",
+  "pattern",
+  "additionalProperties",
+  "multipleOf",
+  "a",
+  "$defs",
+  "uniqueItems",
 )
 ANY_SCHEMA = st.recursive(
   st.none()

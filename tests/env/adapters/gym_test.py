@@ -210,8 +210,7 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
     async with environment.open(task, seed=0) as session:
       first = await session.reset()
       self.assertEqual(
-        first.messages,
-        (Message("user", "Reach 15 on a lake four wide.\n\n0"),),
+        first.messages, (Message("user", "Reach 15 on a lake four wide.\n\n0"),)
       )
       path = ["down", "down", "right", "right", "down", "right"]
       steps = [await session.step(a_call(action=move)) for move in path]

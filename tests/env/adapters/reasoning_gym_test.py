@@ -12,10 +12,7 @@ from agentrl_jax.errors import ConfigError
 
 pytest.importorskip("reasoning_gym", reason="pip install agentrl_jax[puzzles]")
 
-from agentrl_jax.env.adapters.reasoning_gym import (  # noqa: E402
-  ReasoningGym,
-  is_harmless,
-)
+from agentrl_jax.env.adapters.reasoning_gym import ReasoningGym, is_harmless  # noqa: E402
 
 
 class LegsTest(SessionContract, unittest.IsolatedAsyncioTestCase):

@@ -5,10 +5,7 @@ It has the twin's name, since seeds depend on it.
 
 import dataclasses
 
-from agentrl_jax.env.adapters.functions import (
-  FinalAnswer,
-  FunctionEnvironment,
-)
+from agentrl_jax.env.adapters.functions import FinalAnswer, FunctionEnvironment
 from environments.arithmetic.expert import MISTAKES, Adder
 from environments.arithmetic.scripted import POLICIES
 

@@ -28,9 +28,7 @@ class ExpertTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     self, things, attributes
   ):
     environment = Guessing(
-      num_things=things,
-      num_attributes=attributes,
-      max_turns=3 * attributes + 1,
+      num_things=things, num_attributes=attributes, max_turns=3 * attributes + 1
     )
     results = await results_of(environment)
     self.assertEqual({step.reward for step in results}, {1.0})

@@ -7,11 +7,7 @@ from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.tasks.generator import KINDS
-from tests.environments.os_interaction.engines import (
-  NAME,
-  InSandbox,
-  OnDocker,
-)
+from tests.environments.os_interaction.engines import NAME, InSandbox, OnDocker
 from tests.environments.playing import play
 
 

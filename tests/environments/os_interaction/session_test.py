@@ -93,7 +93,9 @@ class RulesTest(InSandbox):
       ("bash_action", {}, "", BAD_CALL),
       ("answer_action", {}, "", BAD_CALL),
       (
-        *("bash_action", "{", ""),
+        "bash_action",
+        "{",
+        "",
         "Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)",
       ),

@@ -24,7 +24,7 @@ class PageTest(unittest.IsolatedAsyncioTestCase):
     for place, arm in enumerate(("a", "b", "<i>c", "d", LONG)):
       for seed in range(3):
         make_run(
-          *(root / f"{arm}-s{seed}",),
+          root / f"{arm}-s{seed}",
           seed=seed,
           success=0.5 + place / 50 + seed / 100,
           changes={"clip_high": 0.2 + place / 10},

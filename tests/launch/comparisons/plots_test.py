@@ -12,8 +12,7 @@ from tests.launch.comparisons.training_test import a_run, an_arm
 
 def learning(name, *levels):
   return an_arm(
-    name,
-    *(a_run([x, x + 0.1, x + 0.2], seed=s) for s, x in enumerate(levels)),
+    name, *(a_run([x, x + 0.1, x + 0.2], seed=s) for s, x in enumerate(levels))
   )
 
 

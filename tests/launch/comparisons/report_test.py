@@ -13,13 +13,7 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
 from launch import report
-from launch.comparisons.page import (
-  compare,
-  render,
-  verdicts,
-  warnings,
-  write,
-)
+from launch.comparisons.page import compare, render, verdicts, warnings, write
 from launch.comparisons.runs import read_arms
 from launch.experiments.markdown import markdown
 from launch.reports.summary import TRAINING
@@ -309,10 +303,7 @@ class ComparisonTest(absltest.TestCase):
       ]
     self.assertEqual(
       of_evaluations,
-      [
-        *[("0", 0, "", 0), ("0", 6, "", 0.5)],
-        *[("1", 0, "", 0), ("1", 6, "", 0.6)],
-      ],
+      [("0", 0, "", 0), ("0", 6, "", 0.5), ("1", 0, "", 0), ("1", 6, "", 0.6)],
     )
     for name in ("success_by_updates", "success_during_greedy"):
       self.assertTrue((output / f"{name}.png").stat().st_size)
@@ -357,10 +348,7 @@ class ComparisonTest(absltest.TestCase):
     self.make("a", [0.5, 0.6, 0.4])
     self.assertIn("Arm a is alone", verdicts(compare("t", self.arms()))[0])
     make_run(
-      *(self.root / "b-s9",),
-      seed=9,
-      success=1.0,
-      changes={"clip_high": 0.3},
+      self.root / "b-s9", seed=9, success=1.0, changes={"clip_high": 0.3}
     )
     (sentence,) = verdicts(compare("t", self.arms()))
     self.assertRegex(sentence, "Not compared, since no seed of both .* b − a")

@@ -101,7 +101,7 @@ class SourcesTest(unittest.TestCase):
       write_record(a_plan(), root, {})
       for seed in range(3):
         make_run(
-          *(root / "cells" / f"full-s{seed}",),
+          root / "cells" / f"full-s{seed}",
           seed=seed,
           success=0.5,
           num_updates=8,
@@ -183,11 +183,7 @@ class ArmsTest(unittest.TestCase):
       (arm,) = read_arms(order)
       self.assertEqual(
         {seed: run.state for seed, run in arm.runs.items()},
-        {
-          0: CellState.FINISHED,
-          1: CellState.FINISHED,
-          2: CellState.WAITING,
-        },
+        {0: CellState.FINISHED, 1: CellState.FINISHED, 2: CellState.WAITING},
       )
 
   def test_runs_that_keep_other_files_are_an_arm(self):

@@ -113,8 +113,12 @@ class PairedDifferenceTest(parameterized.TestCase):
 class LargestOfSeveralTest(parameterized.TestCase):
   @parameterized.parameters(
     # Dunnett (1964), two-sided, 5 %: comparisons, degrees of freedom, value.
-    *((2, 10, 2.57), (5, 10, 2.99), (5, 20, 2.73), (9, 30, 2.86)),
-    *((2, math.inf, 2.21), (5, math.inf, 2.51)),
+    (2, 10, 2.57),
+    (5, 10, 2.99),
+    (5, 20, 2.73),
+    (9, 30, 2.86),
+    (2, math.inf, 2.21),
+    (5, math.inf, 2.51),
   )
   def test_is_dunnetts_table(self, num_tests, degrees, value):
     for edge, compare in (
@@ -179,7 +183,7 @@ class PooledTest(parameterized.TestCase):
     before, after = [0.1, 0.4, 0.2, 0.5], [0.3, 0.5, 0.5, 0.4]
     noise = pooled_noise(by_seed({"a": before, "b": after}))
     found = pooled_difference(
-      *(before, after, noise), num_tests=1, is_many_to_one=True
+      before, after, noise, num_tests=1, is_many_to_one=True
     )
     expected = paired_difference(before, after)
     for name in ("mean", "low", "high", "p", "n"):
@@ -206,7 +210,9 @@ class PooledTest(parameterized.TestCase):
   def test_the_episodes_alone_are_the_least_here_too(self):
     noise = SeedNoise(frozenset("abc"), 0.0, 4)
     found = pooled_difference(
-      *([0.4, 0.4], [0.5, 0.5], noise),
+      [0.4, 0.4],
+      [0.5, 0.5],
+      noise,
       num_tests=5,
       is_many_to_one=True,
       episode_error=0.05,
@@ -218,7 +224,7 @@ class PooledTest(parameterized.TestCase):
     noise = SeedNoise(frozenset("abc"), 0.01, 8)
     one, any_two = (
       pooled_difference(
-        *([0.4, 0.4], [0.5, 0.5], noise), num_tests=3, is_many_to_one=is_one
+        [0.4, 0.4], [0.5, 0.5], noise, num_tests=3, is_many_to_one=is_one
       )
       for is_one in (True, False)
     )

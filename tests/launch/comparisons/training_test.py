@@ -32,12 +32,7 @@ def a_run(
     )
     for step, value in enumerate(success, 1)
   ]
-  return Run(
-    name=f"s{seed}",
-    seed=seed,
-    state=state,
-    rows=rows,
-  )
+  return Run(name=f"s{seed}", seed=seed, state=state, rows=rows)
 
 
 def an_arm(name, *runs):

@@ -64,11 +64,7 @@ def _cases(commands: Sequence[str]) -> dict[tuple[str, str], list[str]]:
     ("launch.train", "bare key"): [*train, QUICKSTART, "--train.steps=5"],
     ("launch.train", "bare name"): [*train, QUICKSTART, "--steps=5"],
     ("launch.train", "needless arm"): [*train, f"{QUICKSTART}:fast"],
-    ("launch.train", "type"): [
-      *train,
-      QUICKSTART,
-      "--config.train.steps=many",
-    ],
+    ("launch.train", "type"): [*train, QUICKSTART, "--config.train.steps=many"],
     ("launch.train", "word"): [*train, QUICKSTART, "seed=1"],
     ("launch.export", "stage"): ["launch.export", "--stage=rll", "--to=x"],
   }

@@ -22,9 +22,7 @@ EXEMPT = ("model",)
 
 def classes_of_sections():
   """Maps the name of each section to the class that `launch` makes of it."""
-  made = typing.get_type_hints(Settings) | {
-    "containers": ContainerSpec,
-  }
+  made = typing.get_type_hints(Settings) | {"containers": ContainerSpec}
   made |= {"train": made["batch"], "warm_start": made["warm_start_optimizer"]}
   return {
     name: made.get(name)

@@ -70,8 +70,7 @@ def a_start(**changes):
 
 class OldDesignsTest(parameterized.TestCase):
   @parameterized.parameters(
-    ("task_norm", "spread of webshop is 1.03 "),
-    ("lines", "cosine of 0.994 "),
+    ("task_norm", "spread of webshop is 1.03 "), ("lines", "cosine of 0.994 ")
   )
   def test_a_null_is_called_that_before_it_is_run(self, design, why):
     found = answer(design)
@@ -313,10 +312,7 @@ class TreatmentTest(parameterized.TestCase):
     other = config(**{"report.keep_groups": 9, "checkpoint.every": 1})
     self.assertEqual(
       differing_keys(config(), other),
-      [
-        "checkpoint.every",
-        "report.keep_groups",
-      ],
+      ["checkpoint.every", "report.keep_groups"],
     )
     self.assertEqual(self.judge(config(), other).answer, Answer.NULL)
 

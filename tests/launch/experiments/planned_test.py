@@ -387,7 +387,7 @@ class ShorterRunsTest(absltest.TestCase):
     run = folder / "cells" / f"{name}-s{seed}"
     clip = 0.2 if name == "full" else 0.5
     make_run(
-      *(run,),
+      run,
       seed=seed,
       success=0.5,
       changes={"clip_high": clip},

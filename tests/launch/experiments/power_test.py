@@ -99,9 +99,7 @@ class PowerTest(parameterized.TestCase):
   def test_a_contrast_that_could_never_be_judged(self, text, task, sentence):
     two = {"tasks.names": ("arithmetic", "dbbench")}
     cells = cells_of(
-      both=two,
-      a=two | {"loss.clip_high": 0.4},
-      b=two | {"loss.clip_high": 0.5},
+      both=two, a=two | {"loss.clip_high": 0.4}, b=two | {"loss.clip_high": 0.5}
     )
     power.require_plan(
       a_plan(seeds=6, contrasts=("a/arithmetic + b/dbbench - both",)), cells

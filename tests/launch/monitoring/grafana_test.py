@@ -152,8 +152,7 @@ class PrometheusTest(ServiceTestCase):
     for name, value in INTERVAL.items():
       expression = expression.replace(name, value)
     async with self.http.get(
-      f"http://127.0.0.1:{self.port}/api/v1/query",
-      params={"query": expression},
+      f"http://127.0.0.1:{self.port}/api/v1/query", params={"query": expression}
     ) as response:
       body = await response.json()
       self.assertEqual(body["status"], "success", body)

@@ -140,13 +140,7 @@ class AdviserTest(parameterized.TestCase):
     ("state_too_large", "qwen2.5-32b", "v5e:4x8", "v6e:2x4", {}),
     ("state_too_large_here", "qwen3-8b", "v5e:2x4", "", {"mesh.fsdp": 8}),
     ("everything_in_one_process", "qwen2.5-32b", "v5e:4x8", "", {}),
-    (
-      "rows",
-      "qwen2.5-14b",
-      "v5e:4x8",
-      "v6e:2x4",
-      {"train.micro_batch": 512},
-    ),
+    ("rows", "qwen2.5-14b", "v5e:4x8", "v6e:2x4", {"train.micro_batch": 512}),
     (
       "long_rows",
       "qwen3-8b",
@@ -417,7 +411,9 @@ class CompiledTest(absltest.TestCase):
   def plan(self, *arguments: str) -> tuple[int, dict, str]:
     done = programs.run(
       "launch.plan",
-      *("--nolargest", "--json", *arguments),
+      "--nolargest",
+      "--json",
+      *arguments,
       env={**os.environ, "COLUMNS": "120"},
       deadline_s=3000,
     )
@@ -427,9 +423,12 @@ class CompiledTest(absltest.TestCase):
   @pytest.mark.timeout(3600)
   def test_slots_that_are_too_many(self):
     self.check_applied(
-      *("--config=configs/pod.py:qwen3-0.6b", "--topology=v5e:2x2"),
-      *("--rollout_topology=v5e:2x2", "--roles=rollout"),
-      *("--config.mesh.fsdp=4", "--config.train.micro_batch=4"),
+      "--config=configs/pod.py:qwen3-0.6b",
+      "--topology=v5e:2x2",
+      "--rollout_topology=v5e:2x2",
+      "--roles=rollout",
+      "--config.mesh.fsdp=4",
+      "--config.train.micro_batch=4",
       "--config.engine.slots=(160,16)",
     )
 
@@ -437,8 +436,10 @@ class CompiledTest(absltest.TestCase):
   @pytest.mark.timeout(3600)
   def test_a_state_that_is_too_large(self):
     self.check_applied(
-      *("--config=configs/pod.py:qwen2.5-32b", "--topology=v5e:4x8"),
-      *("--rollout_topology=v6e:2x4", "--roles=learner"),
+      "--config=configs/pod.py:qwen2.5-32b",
+      "--topology=v5e:4x8",
+      "--rollout_topology=v6e:2x4",
+      "--roles=learner",
     )
 
   def check_applied(self, *arguments: str) -> None:

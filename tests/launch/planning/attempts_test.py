@@ -124,7 +124,9 @@ class PackedAttemptsTest(parameterized.TestCase):
       # As kernels do: some of these have no visible pair after all.
       seen_T = np.maximum(end_T, np.arange(1, len(end_T) + 1))
       visited = reference.visible_blocks(
-        *(jnp.asarray(seen_T)[None], len(end_T), 0),
+        jnp.asarray(seen_T)[None],
+        len(end_T),
+        0,
         jnp.asarray(begin_T)[None],
         queries=4,
         keys=8,
@@ -157,8 +159,7 @@ class PackedAttemptsTest(parameterized.TestCase):
 
 class PairsVisitedTest(parameterized.TestCase):
   @parameterized.product(
-    blocks=((1, 1), (4, 4), (4, 16), (16, 4), (96, 96), (7, 7)),
-    padding=(0, 40),
+    blocks=((1, 1), (4, 4), (4, 16), (16, 4), (96, 96), (7, 7)), padding=(0, 40)
   )
   def test_they_have_a_visible_pair(self, blocks, padding):
     end_T = random_ends(np.random.default_rng(1), 96, padding=padding)
@@ -345,8 +346,7 @@ class AdviceTest(parameterized.TestCase):
     self.assertEqual(self._knobs(group), ["train.row_length=10112"])
     self.assertEqual(self._knobs(group, row_length=10112), [])
     self.assertEqual(
-      self._knobs(group, sharing=2),
-      ["train.row_length=10112 train.sharing=3"],
+      self._knobs(group, sharing=2), ["train.row_length=10112 train.sharing=3"]
     )
 
   def test_enough_sharing_for_a_whole_group(self):

@@ -93,10 +93,7 @@ REFUSED = {
 }
 # So near the limit that the verdict is the compiler's; it has to come with
 # advice where it is no.
-TIGHT = {
-  ("qwen3-8b", "v6e:2x4"),
-  ("qwen3-32b", "v5p:2x2x2"),
-} | {
+TIGHT = {("qwen3-8b", "v6e:2x4"), ("qwen3-32b", "v5p:2x2x2")} | {
   (model, f"{chip}:{shape}")
   for model, chip in SEQUENCE
   for shape in ("8x8", "16x16")

@@ -224,8 +224,7 @@ class PlanTest(parameterized.TestCase):
     compiler = _Compiler(V6E_32, memory=1.9)
     (plan,) = plan_lengths(compiler, _settings(), (2048,), num_compiled=0)
     self.assertEqual(
-      compiler.tried,
-      [(2048, 128, "fsdp=32"), (2048, 64, "fsdp=32")],
+      compiler.tried, [(2048, 128, "fsdp=32"), (2048, 64, "fsdp=32")]
     )
     self.assertEqual(plan.best.rows, 64)
 
@@ -289,11 +288,7 @@ class RefusalTest(absltest.TestCase):
 
 
 class BestTest(parameterized.TestCase):
-  @parameterized.parameters(
-    (0.99, True),
-    (0.981, True),
-    (0.97, False),
-  )
+  @parameterized.parameters((0.99, True), (0.981, True), (0.97, False))
   def test_small_gains_change_no_mesh(self, seconds, stays):
     other = _mesh(data=2, fsdp=16)
     found = [_candidate(FSDP, 1.0), _candidate(other, seconds)]

@@ -253,11 +253,7 @@ def _candidate(mesh, *, seconds: float = 2.0, fits: bool = True) -> Candidate:
   bound = dataclasses.replace(FITS.roofline, compute_s=seconds)
   judged = dataclasses.replace(FITS, roofline=bound) if fits else REFUSED
   return Candidate(
-    mesh=mesh,
-    rows=32,
-    estimate_s=1e-5,
-    judged=judged,
-    is_own=mesh == FSDP,
+    mesh=mesh, rows=32, estimate_s=1e-5, judged=judged, is_own=mesh == FSDP
   )
 
 

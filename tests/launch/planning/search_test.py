@@ -166,11 +166,7 @@ class FormulasTest(parameterized.TestCase):
     ("data", {"data": 2, "fsdp": 8, "tensor": 2}, 31.10e9 / 16),
     # Layers are gathered twice and summed, the output matrix gathered and
     # scattered, and each chip's row of 8192 embedded tokens moved both ways.
-    (
-      "fsdp",
-      {"fsdp": 32},
-      (4 * 13.21e9 + 2 * 0.779e9) / 16 + 2 * 8192 * 5120,
-    ),
+    ("fsdp", {"fsdp": 32}, (4 * 13.21e9 + 2 * 0.779e9) / 16 + 2 * 8192 * 5120),
   )
   def test_between_slices_each_chip_moves_its_share(self, over, mesh, wanted):
     settings = with_mesh(_over(_settings(), over), _mesh(**mesh))

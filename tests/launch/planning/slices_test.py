@@ -73,9 +73,7 @@ class ProductTest(parameterized.TestCase):
 def _exchanges(num_slices: int, over: str, axes: dict[str, int]):
   topology = parse_slice(f"{num_slices}xv5p-8")
   mesh = sharding.make_mesh(
-    axes,
-    chips.describe(topology),
-    slices=SliceLayout(over=over, of="devices"),
+    axes, chips.describe(topology), slices=SliceLayout(over=over, of="devices")
   )
   split = NamedSharding(mesh, PartitionSpec("fsdp"))
   whole = NamedSharding(mesh, PartitionSpec())

@@ -66,8 +66,7 @@ class FaultLogTest(absltest.TestCase):
     again.started(0)
     again.update(1, {LOST_SERVERS: 1.0})
     self.assertEqual(
-      self.found(),
-      [(1, SERVER, 2, ""), (0, START, 1, ""), (1, SERVER, 1, "")],
+      self.found(), [(1, SERVER, 2, ""), (0, START, 1, ""), (1, SERVER, 1, "")]
     )
 
   def test_half_a_line_of_a_killed_process_is_dropped(self):

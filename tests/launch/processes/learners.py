@@ -32,12 +32,7 @@ class Learners:
   """The processes of one start of a run."""
 
   def __init__(
-    self,
-    workdir: pathlib.Path,
-    changes=None,
-    *,
-    num_processes=2,
-    num_devices=2,
+    self, workdir: pathlib.Path, changes=None, *, num_processes=2, num_devices=2
   ):
     workdir.mkdir(parents=True, exist_ok=True)
     self.root = workdir / "tiny"

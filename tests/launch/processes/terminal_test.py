@@ -7,10 +7,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 from rich.table import Table
 
-from launch.processes.terminal import (
-  plain_console,
-  print_what_can_be_printed,
-)
+from launch.processes.terminal import plain_console, print_what_can_be_printed
 
 HOSTILE = "runs/[/]a[bold]b[/red] :warning: [link=x] 12%"
 

@@ -32,10 +32,7 @@ class CurvesTest(unittest.TestCase):
     )
     self.assertEqual(
       curves.curves_below(given, "rl", "success"),
-      [
-        curves.Curve("dbbench", (2,), (0.2,)),
-        curves.Curve("os", (1,), (0.1,)),
-      ],
+      [curves.Curve("dbbench", (2,), (0.2,)), curves.Curve("os", (1,), (0.1,))],
     )
 
   def test_smoothing_averages_neighbours_and_passes_over_gaps(self):

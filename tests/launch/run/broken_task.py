@@ -37,8 +37,7 @@ def get_config():
   with c.unlocked():
     c.tasks.weights.breakable = 1.0
     c.environments.breakable = environments.entry(
-      "tests.launch.run.broken_task:Breakable",
-      mistakes={"wrong_sum": 0.3},
+      "tests.launch.run.broken_task:Breakable", mistakes={"wrong_sum": 0.3}
     )
   c.tasks.names = ("arithmetic", "breakable")
   c.train.steps = 100_000

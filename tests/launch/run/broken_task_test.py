@@ -51,8 +51,10 @@ class BrokenTaskTest(absltest.TestCase):
     self.log = self.enter_context((folder / "log").open("w+"))
     self.run_ = subprocess.Popen(
       [
-        *(sys.executable, "-m", "launch.train"),
-        *("--config=tests/launch/run/broken_task.py",),
+        sys.executable,
+        "-m",
+        "launch.train",
+        "--config=tests/launch/run/broken_task.py",
         f"--config.workdir={folder}",
       ],
       cwd=programs.ROOT,

@@ -164,7 +164,9 @@ class Chaos:
     with (self.folder / "learner.log").open("w") as log:
       self.learner = subprocess.Popen(
         [
-          *(sys.executable, "-m", "launch.train"),
+          sys.executable,
+          "-m",
+          "launch.train",
           f"--config={chaos_config.__file__}",
           *(f"--config.{key}={value}" for key, value in self.keys().items()),
         ],

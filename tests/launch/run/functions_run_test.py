@@ -41,7 +41,11 @@ def episodes_of(root, version):
   groups = read_groups(root / "trajectories" / f"{version:06d}.jsonl.gz")
   return [
     (
-      *(each.task, each.attempt, each.seed, each.status, each.reward),
+      each.task,
+      each.attempt,
+      each.seed,
+      each.status,
+      each.reward,
       each.transcript,
       [
         (

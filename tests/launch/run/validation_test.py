@@ -16,11 +16,7 @@ from agentrl_jax.metrics import MetricsWriter, read_metrics
 from launch.config.settings import read_settings
 from launch.reports import plots
 from launch.reports.summary import read_summary
-from launch.run.environments import (
-  task_stream,
-  tasks_during,
-  training_stream,
-)
+from launch.run.environments import task_stream, tasks_during, training_stream
 from launch.run.evaluation import Validation, read_episodes
 from launch.run.training import train
 from launch.serving.service import Service
@@ -142,10 +138,7 @@ def test_keys_without_evaluations_during_rl_are_refused():
 
 
 def test_versions_that_are_due_are_scored_in_both_modes(tmp_path):
-  with (
-    validation(tmp_path) as (each, rows),
-    ControllerThread() as thread,
-  ):
+  with validation(tmp_path) as (each, rows), ControllerThread() as thread:
     for version, number in ((0, 2), (1, 2), (2, 4), (3, 4), (5, 6)):
       each.begin(thread, version)
       collected(each, rows, number)

@@ -42,8 +42,10 @@ class EvaluateTest(absltest.TestCase):
       output = pathlib.Path(folder) / "scores.json"
       done = run(
         "launch.evaluate",
-        *("--policy=imperfect", "--tasks=easy/test,hard/train"),
-        *("--config.evaluation.num_tasks=40", f"--output={output}"),
+        "--policy=imperfect",
+        "--tasks=easy/test,hard/train",
+        "--config.evaluation.num_tasks=40",
+        f"--output={output}",
       )
       self.assertEqual(done.returncode, 0, done.stderr[-2000:])
       scores = json.loads(output.read_text())["tasks"]

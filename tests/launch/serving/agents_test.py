@@ -336,7 +336,9 @@ class EvaluatedTest(unittest.TestCase):
         "launch.evaluate",
         f"--config={finetune.__file__}:{config.pretrained.path}",
         "--config.tasks.names=('agents',)",
-        *("--policy=agents", f"--run={run}", *flags),
+        "--policy=agents",
+        f"--run={run}",
+        *flags,
         deadline_s=400,
       )
 

@@ -48,7 +48,10 @@ class DocumentedAgentsTest(parameterized.TestCase, Playing):
       folder = self.enterContext(tempfile.TemporaryDirectory())
       program = documented_program(pathlib.Path(folder))
     process = await asyncio.create_subprocess_exec(
-      *(sys.executable, program, f"{self.served.url}/v1", talking.NAME),
+      sys.executable,
+      program,
+      f"{self.served.url}/v1",
+      talking.NAME,
       env=os.environ | {"OPENAI_API_KEY": "-"},
     )
     try:

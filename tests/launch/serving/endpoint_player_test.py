@@ -15,10 +15,7 @@ from aiohttp import web
 from agentrl_jax.controller.episode import EpisodeWaits
 from agentrl_jax.controller.evaluation import evaluate
 from agentrl_jax.controller.groups.group import RetryLimits
-from agentrl_jax.data.chat.conversations import (
-  demonstration,
-  read_conversation,
-)
+from agentrl_jax.data.chat.conversations import demonstration, read_conversation
 from agentrl_jax.data.dataset_file import read_rows
 from agentrl_jax.data.forms.content import THOUGHT_FIELDS
 from agentrl_jax.data.records import (

@@ -10,11 +10,7 @@ from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from configs import base, environments
 from launch.run import context
-from launch.storage.config_paths import (
-  kept_digest,
-  located,
-  require_model,
-)
+from launch.storage.config_paths import kept_digest, located, require_model
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 from launch.storage.shared_stages import shared_keys
@@ -191,7 +187,10 @@ def test_every_process_of_a_run_has_the_same_model(here):
 @pytest.mark.parametrize(
   "text",
   [
-    *("[1]", "3", '{"pretrained.path": 3}', '{"pretrained.path": {}}'),
+    "[1]",
+    "3",
+    '{"pretrained.path": 3}',
+    '{"pretrained.path": {}}',
     '{"checkpoint.directory": {"text": "", "place": null}}',
   ],
 )

@@ -20,11 +20,7 @@ from launch import report, view
 from launch.comparisons.runs import read_run
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
-from launch.reports.summary import (
-  read_evaluation,
-  read_summary,
-  write_summary,
-)
+from launch.reports.summary import read_evaluation, read_summary, write_summary
 from launch.storage.run_config import read_config, run_config
 from launch.storage.run_directory import RunDirectory
 from launch.sweeps.cells import progress_of, state_of
@@ -46,9 +42,19 @@ READERS = {
 # Of these a part is read: what a killed process leaves of its last line.
 GROWING = ("metrics.jsonl", FAULTS)
 OTHERS = (
-  *(b"null\n", b"[]\n", b"{}\n", b"7\n", b"\xff\xfe\n", b"{\n", b"\0" * 9),
-  *(b"[" * 100_000 + b"\n", b'{"stage": "rl", "step": 1e999, "time_s": 0}\n'),
-  *(b"a: [\n", b"train: 3\n", b'{"tasks": {"a": 1}}\n', b'{"x": {}}\n'),
+  b"null\n",
+  b"[]\n",
+  b"{}\n",
+  b"7\n",
+  b"\xff\xfe\n",
+  b"{\n",
+  b"\0" * 9,
+  b"[" * 100_000 + b"\n",
+  b'{"stage": "rl", "step": 1e999, "time_s": 0}\n',
+  b"a: [\n",
+  b"train: 3\n",
+  b'{"tasks": {"a": 1}}\n',
+  b'{"x": {}}\n',
 )
 
 
@@ -111,8 +117,13 @@ class DamagedFilesTest(parameterized.TestCase):
         self.assertIn(str(path), str(error))
 
   @parameterized.parameters(
-    *("train.steps", "compute.dtype", "tasks.names", "loss.clip_high"),
-    *("environments.webshop.place", "evaluation.scripted", "http"),
+    "train.steps",
+    "compute.dtype",
+    "tasks.names",
+    "loss.clip_high",
+    "environments.webshop.place",
+    "evaluation.scripted",
+    "http",
   )
   def test_a_setting_of_another_kind(self, key):
     path = self.run_folder / "config.yaml"

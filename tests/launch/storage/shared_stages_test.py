@@ -17,11 +17,7 @@ from agentrl_jax.errors import (
   RunInUse,
 )
 from launch.storage.lock import held, is_held
-from launch.storage.shared_stages import (
-  SharedStages,
-  shared_facts,
-  shared_keys,
-)
+from launch.storage.shared_stages import SharedStages, shared_facts, shared_keys
 from tests.launch import tiny
 
 WAIT_S = 5.0

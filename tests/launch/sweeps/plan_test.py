@@ -398,8 +398,15 @@ class CommandTest(parameterized.TestCase):
   def test_cells_are_rendered_as_jobs(self):
     done = subprocess.run(
       [
-        *(sys.executable, "-m", "launch.sweep", f"--ablation={ARMS}"),
-        *("--seeds=2", "--render=queued", "--", "--learner=v5p-8", "--zone=z"),
+        sys.executable,
+        "-m",
+        "launch.sweep",
+        f"--ablation={ARMS}",
+        "--seeds=2",
+        "--render=queued",
+        "--",
+        "--learner=v5p-8",
+        "--zone=z",
       ],
       capture_output=True,
       text=True,

@@ -46,8 +46,13 @@ START_S = 300.0  # for a sweep to start its first cells
 def start(folder: pathlib.Path, *more: str) -> subprocess.Popen:
   return subprocess.Popen(
     [
-      *(sys.executable, "-m", "launch.sweep", f"--ablation={ARMS}"),
-      *("--seeds=2", f"--folder={folder}", *more),
+      sys.executable,
+      "-m",
+      "launch.sweep",
+      f"--ablation={ARMS}",
+      "--seeds=2",
+      f"--folder={folder}",
+      *more,
     ],
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,

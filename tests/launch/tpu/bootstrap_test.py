@@ -40,7 +40,7 @@ class BootstrapTest(absltest.TestCase):
 
   def start(self, line: str, key: str = "k", restart: str = "never", **env):
     return self.call(
-      *("start", "learner", key, restart, "--", "bash", "-c", line), **env
+      "start", "learner", key, restart, "--", "bash", "-c", line, **env
     )
 
   def until(self, condition):
@@ -162,7 +162,14 @@ class BootstrapTest(absltest.TestCase):
   def test_in_the_foreground_it_forwards_sigterm(self):
     process = subprocess.Popen(
       [
-        *("bash", BOOTSTRAP, "run", "learner", "never", "--", "bash", "-c"),
+        "bash",
+        BOOTSTRAP,
+        "run",
+        "learner",
+        "never",
+        "--",
+        "bash",
+        "-c",
         "trap 'echo saved; exit 143' TERM; echo on; sleep 1000 & wait",
       ],
       env={"PATH": os.environ["PATH"], "HOME": str(self.home)},

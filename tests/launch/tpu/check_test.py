@@ -130,7 +130,11 @@ class SliceCheckTest(parameterized.TestCase):
   def test_what_no_check_can_be_is_refused(self, options, sentence):
     with self.assertRaisesRegex(AssertionError, sentence):
       dry_run(
-        *("--check", "--name=demo", "--zone=z", "--project=p", "--dry-run"),
+        "--check",
+        "--name=demo",
+        "--zone=z",
+        "--project=p",
+        "--dry-run",
         *options,
       )
 

@@ -23,22 +23,31 @@ SCRIPTS = (
   "launch/gke/render.sh",
 )
 POD = (
-  *("--name=qwen", "--learner=v5p-64", "--rollout=2xv5p-8", "--spot"),
+  "--name=qwen",
+  "--learner=v5p-64",
+  "--rollout=2xv5p-8",
+  "--spot",
   "--environments=n2-standard-32:dbbench,webshop",
-  *("--zone=us-east5-a", "--project=my-project", "--workdir=gs://bucket/runs"),
+  "--zone=us-east5-a",
+  "--project=my-project",
+  "--workdir=gs://bucket/runs",
 )
 CONFIG = ("--", "--config=configs/quickstart.py")
 # Options of every kind, for the flags that the first has no use for.
 OTHER = (
-  *(
-    "--name=other",
-    "--learner=2xv6e-256",
-    "--reserved",
-    "--controller=e2-small",
-  ),
-  *("--environments=2xn2-standard-8:webshop", "--network=n", "--subnetwork=s"),
-  *("--service-account=a@b.c", "--internal-ip", "--ssh-flag=-v"),
-  *("--zone=us-east5-b", "--project=my-project", "--workdir=gs://bucket/runs"),
+  "--name=other",
+  "--learner=2xv6e-256",
+  "--reserved",
+  "--controller=e2-small",
+  "--environments=2xn2-standard-8:webshop",
+  "--network=n",
+  "--subnetwork=s",
+  "--service-account=a@b.c",
+  "--internal-ip",
+  "--ssh-flag=-v",
+  "--zone=us-east5-b",
+  "--project=my-project",
+  "--workdir=gs://bucket/runs",
 )
 
 
@@ -109,7 +118,7 @@ class TpuCommandsTest(parameterized.TestCase):
       cloud = Cloud(pathlib.Path(folder), "existing")
       self.addCleanup(cloud.destroy)
       status, out, _ = cloud.run(
-        *("--learner=v5p-16", "--workdir=gs://b/runs", "--dry-run"), *CONFIG
+        "--learner=v5p-16", "--workdir=gs://b/runs", "--dry-run", *CONFIG
       )
       self.assertEqual(status, 0)
       self.assertIn("gcloud compute tpus queued-resources create", out)
@@ -207,8 +216,13 @@ class TpuCommandsTest(parameterized.TestCase):
   def test_what_cannot_be_meant_is_refused(self, options, sentence):
     with self.assertRaisesRegex(AssertionError, sentence):
       dry_run(
-        *("--name=qwen", "--zone=z", "--project=p", "--workdir=gs://b/runs"),
-        *(*options, "--dry-run", *CONFIG),
+        "--name=qwen",
+        "--zone=z",
+        "--project=p",
+        "--workdir=gs://b/runs",
+        *options,
+        "--dry-run",
+        *CONFIG,
       )
 
   @parameterized.parameters(
@@ -225,10 +239,12 @@ class TpuCommandsTest(parameterized.TestCase):
   def test_knows_what_a_slice_is_made_of(self, name, chips, hosts, topology):
     done = subprocess.run(
       [
-        *("bash", "-c"),
+        "bash",
+        "-c",
         'source launch/tpu/accelerators.sh; chips "$1"; echo; num_hosts "$1"; '
         'echo; topology "$1"',
-        *("-", name),
+        "-",
+        name,
       ],
       cwd=ROOT,
       capture_output=True,
@@ -242,7 +258,8 @@ class TpuCommandsTest(parameterized.TestCase):
     names = [one.rented_as for one in rentable()]
     done = subprocess.run(
       [
-        *("bash", "-c"),
+        "bash",
+        "-c",
         """fail() { printf '%s\\n' "$*" >&2; exit 1; }
         VERB=render
         source launch/tpu/accelerators.sh
@@ -251,7 +268,8 @@ class TpuCommandsTest(parameterized.TestCase):
           printf '%s ' "$name" "${SLICE_SHAPE[$name]}" "${SLICE_HOSTS[$name]}"
           echo
         done""",
-        *("-", *names),
+        "-",
+        *names,
       ],
       cwd=ROOT,
       capture_output=True,
@@ -268,14 +286,16 @@ class TpuCommandsTest(parameterized.TestCase):
   def test_every_kind_of_chip_has_nodes_and_an_image(self):
     done = subprocess.run(
       [
-        *("bash", "-c"),
+        "bash",
+        "-c",
         """source launch/tpu/accelerators.sh
         for kind in "$@"; do
           type=$(accelerator_type "$kind-8")
           printf '%s %s %s\\n' "$kind" "$(gke_accelerator "$type")" \\
             "$(runtime_version "$type")"
         done""",
-        *("-", *CHIPS),
+        "-",
+        *CHIPS,
       ],
       cwd=ROOT,
       capture_output=True,

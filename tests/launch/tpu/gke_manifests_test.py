@@ -9,13 +9,7 @@ from absl.testing import absltest, parameterized
 from agentrl_jax.service.controller import metrics
 from agentrl_jax.service.controller.access import Role
 from tests.launch.tpu.commands_test import CONFIG
-from tests.launch.tpu.gke_test import (
-  AWKWARD,
-  POD,
-  documents,
-  pods,
-  render,
-)
+from tests.launch.tpu.gke_test import AWKWARD, POD, documents, pods, render
 
 try:
   import kubernetes_validate
@@ -44,7 +38,10 @@ JOBSET = {
   "replicatedJobs": {"name", "replicas", "template"},
 }
 RULES = {
-  *("name", "action", "onJobFailureReasons", "onJobFailureMessagePatterns"),
+  "name",
+  "action",
+  "onJobFailureReasons",
+  "onJobFailureMessagePatterns",
   "targetReplicatedJobs",
 }
 TOP = {"apiVersion", "kind", "metadata", "spec"}

@@ -14,7 +14,10 @@ from tests.launch.tpu.commands_test import CONFIG, dry_run
 
 ROOT = pathlib.Path(__file__).parents[3]
 POD = (
-  *("--name=qwen", "--learner=2xv5p-64", "--rollout=3xv6e-8", "--spot"),
+  "--name=qwen",
+  "--learner=2xv5p-64",
+  "--rollout=3xv6e-8",
+  "--spot",
   "--environments=2xn2-standard-32:dbbench,webshop",
   "--workdir=gs://bucket/runs",
 )
@@ -246,10 +249,7 @@ class GkeTest(absltest.TestCase):
         with self.subTest(place):
           self.assertEqual(
             self.command(place)[:6],
-            [
-              *("bash", "launch/tpu/bootstrap.sh", "run"),
-              *(place, restart, "--"),
-            ],
+            ["bash", "launch/tpu/bootstrap.sh", "run", place, restart, "--"],
           )
     self.assertCountEqual(there, ROLES)
     # Machines of their own are not taken away while a run plays there.
@@ -285,7 +285,7 @@ class GkeTest(absltest.TestCase):
   def test_words_arrive_as_they_are(self):
     words = [AWKWARD, "--config.y=a\n\n\tb\n", "--config.z=- {a: [é, 'b]"]
     manifests = documents(
-      *("--image=i", *POD, "--env=A=$(HOME)\n@ENV@", *CONFIG, *words)
+      "--image=i", *POD, "--env=A=$(HOME)\n@ENV@", *CONFIG, *words
     )
     for role in ("learner", "rollout", "environments"):
       (container,) = pods(manifests)[role]["spec"]["containers"]
@@ -325,8 +325,7 @@ class GkeTest(absltest.TestCase):
       render(*POD, *CONFIG)
     with self.assertRaisesRegex(AssertionError, "must be a bucket"):
       render(
-        *("--image=i", "--name=q", "--learner=v5p-8", "--workdir=/mnt/x"),
-        *CONFIG,
+        "--image=i", "--name=q", "--learner=v5p-8", "--workdir=/mnt/x", *CONFIG
       )
     for option, sentence in (
       ("--max-environments=1", "less than the machines of --environments=2x"),
@@ -346,8 +345,12 @@ class GkeTest(absltest.TestCase):
         render("--image=i", *POD, option, *CONFIG)
     with self.assertRaisesRegex(AssertionError, "no machines of environments"):
       render(
-        *("--image=i", "--name=q", "--learner=v5p-8", "--workdir=gs://b/runs"),
-        *("--max-environments=3", *CONFIG),
+        "--image=i",
+        "--name=q",
+        "--learner=v5p-8",
+        "--workdir=gs://b/runs",
+        "--max-environments=3",
+        *CONFIG,
       )
 
 

@@ -30,10 +30,14 @@ class TpuLocalTest(absltest.TestCase):
     with self.out.open("w") as out, self.told.open("w") as told:
       process = subprocess.Popen(
         [
-          *(ROOT / "launch" / "tpu_run.sh", "--name=local"),
+          ROOT / "launch" / "tpu_run.sh",
+          "--name=local",
           f"--local={processes}",
-          *(f"--local-folder={self.folder}/hosts", "--poll=0", "--peers=60"),
-          *(f"--python={python}", *options),
+          f"--local-folder={self.folder}/hosts",
+          "--poll=0",
+          "--peers=60",
+          f"--python={python}",
+          *options,
         ],
         stdout=out,
         stderr=told,
@@ -75,8 +79,12 @@ class TpuLocalTest(absltest.TestCase):
     python = self.stand_in()
     saved = self.folder / "saved"
     process = self.start(
-      *(f"--env=SAVED={saved}", "--env=STEPS=100000", "--peers=0", "--grace=5"),
-      *("--", "--config=tests/launch/tiny.py"),
+      f"--env=SAVED={saved}",
+      "--env=STEPS=100000",
+      "--peers=0",
+      "--grace=5",
+      "--",
+      "--config=tests/launch/tiny.py",
       python=python,
     )
     self.until("both learners", lambda: self.learner(0) and self.learner(1))
@@ -99,8 +107,10 @@ class TpuLocalTest(absltest.TestCase):
     python = self.stand_in()
     saved = self.folder / "saved"
     process = self.start(
-      *(f"--env=SAVED={saved}", "--env=STEPS=100000"),
-      *("--", "--config=tests/launch/tiny.py"),
+      f"--env=SAVED={saved}",
+      "--env=STEPS=100000",
+      "--",
+      "--config=tests/launch/tiny.py",
       python=python,
     )
     self.until("steps", (saved / "launch.train-1.step").exists)
@@ -122,9 +132,13 @@ class TpuLocalTest(absltest.TestCase):
       with self.subTest(role):
         saved = self.folder / "saved"
         process = self.start(
-          *(f"--env=SAVED={saved}", "--env=STEPS=100000", "--rollout=1"),
-          *(f"--env=REFUSED_BY={role}", f"--env=BREAK_WITH={status}"),
-          *("--", "--config=tests/launch/tiny.py"),
+          f"--env=SAVED={saved}",
+          "--env=STEPS=100000",
+          "--rollout=1",
+          f"--env=REFUSED_BY={role}",
+          f"--env=BREAK_WITH={status}",
+          "--",
+          "--config=tests/launch/tiny.py",
           python=python,
         )
         self.assertEqual(process.wait(DEADLINE_S), 1, self.said())
@@ -143,8 +157,11 @@ class TpuLocalTest(absltest.TestCase):
     """The learner gets --grace; by its config it would soon give up."""
     hold = self.folder / "hold"
     process = self.start(
-      *("--env=JAX_PLATFORMS=cpu", f"--env=HOLD={hold}", "--grace=240"),
-      *("--", "--config=tests/launch/tpu/slow_update.py"),
+      "--env=JAX_PLATFORMS=cpu",
+      f"--env=HOLD={hold}",
+      "--grace=240",
+      "--",
+      "--config=tests/launch/tpu/slow_update.py",
       python=sys.executable,
       processes=1,
     )
@@ -168,8 +185,11 @@ class TpuLocalTest(absltest.TestCase):
     process = self.start(
       "--env=JAX_PLATFORMS=cpu",
       "--env=XLA_FLAGS=--xla_force_host_platform_device_count=2",
-      *("--", "--config=tests/launch/tiny.py", "--config.mesh.data=2"),
-      *("--config.mesh.fsdp=2", "--config.train.micro_batch=4"),
+      "--",
+      "--config=tests/launch/tiny.py",
+      "--config.mesh.data=2",
+      "--config.mesh.fsdp=2",
+      "--config.train.micro_batch=4",
       python=sys.executable,
     )
     run = self.folder / "hosts" / "runs" / "local"

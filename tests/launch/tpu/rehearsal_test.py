@@ -101,11 +101,7 @@ def _write(run, groups, *, position) -> None:
   )
   about = run.root / "rl" / str(len(groups)) / "about"
   about.mkdir(parents=True, exist_ok=True)
-  controller = {
-    "queued": [],
-    "in_flight": [],
-    "stream": {"position": position},
-  }
+  controller = {"queued": [], "in_flight": [], "stream": {"position": position}}
   (about / "metadata").write_text(
     json.dumps({"position": {"controller": controller}})
   )

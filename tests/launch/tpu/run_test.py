@@ -103,7 +103,11 @@ class TpuRunTest(parameterized.TestCase):
   def test_a_process_of_one_slice_breaks_and_both_start_again(self):
     cloud = self.cloud(TWO_SLICES)
     status, _, told = cloud.run(
-      *("--learner=2xv5p-8", WORKDIR, "--peers=0", "--grace=5", *CONFIG),
+      "--learner=2xv5p-8",
+      WORKDIR,
+      "--peers=0",
+      "--grace=5",
+      *CONFIG,
       steps=8,
       BREAK_AT="0:4",
     )

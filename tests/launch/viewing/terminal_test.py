@@ -102,7 +102,9 @@ class TerminalTest(unittest.TestCase):
   @pytest.mark.slow
   def test_a_trajectory_in_a_file_has_no_colours(self):
     result = programs.run(
-      *("launch.view", str(self.folder / "a"), "--trajectory=000001.0.0"),
+      "launch.view",
+      str(self.folder / "a"),
+      "--trajectory=000001.0.0",
       deadline_s=120,
     )
     self.assertEqual(result.returncode, 0, result.stderr)

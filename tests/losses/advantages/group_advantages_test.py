@@ -77,9 +77,7 @@ class GroupAdvantageTest(parameterized.TestCase):
 
   @few_examples
   @hypothesis.given(
-    seed=st.integers(0, 999),
-    shift=st.integers(-8, 8),
-    factor=st.integers(1, 8),
+    seed=st.integers(0, 999), shift=st.integers(-8, 8), factor=st.integers(1, 8)
   )
   def test_neither_shift_nor_unit_of_reward_matters(self, seed, shift, factor):
     reward_N, group_N, valid_N = random_attempts(seed)

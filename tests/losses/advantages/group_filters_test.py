@@ -95,11 +95,7 @@ class KeepTest(parameterized.TestCase):
     reward_N, group_N = jnp.array([0.0, 1.0] * 4), jnp.arange(8) // 2
     for keep in SHARES:
       keep_M = keep(
-        reward_N,
-        group_N,
-        num_groups=4,
-        valid_N=jnp.ones(8, bool),
-        share=0.5,
+        reward_N, group_N, num_groups=4, valid_N=jnp.ones(8, bool), share=0.5
       )
       np.testing.assert_array_equal(keep_M, [True, True, False, False])
 

@@ -177,9 +177,7 @@ class TaskNormaliseWeightedTest(parameterized.TestCase):
     )
     weighted = jax.jit(
       functools.partial(
-        task_normalise_weighted,
-        num_tasks=NUM_TASKS,
-        **settings,
+        task_normalise_weighted, num_tasks=NUM_TASKS, **settings
       )
     )
     normalised_N = np.asarray(
@@ -265,9 +263,7 @@ def _masked_numbers(seed: int):
 class WhitenTest(parameterized.TestCase):
   @few_examples
   @hypothesis.given(
-    seed=st.integers(0, 999),
-    shift=st.integers(-8, 8),
-    factor=st.integers(1, 8),
+    seed=st.integers(0, 999), shift=st.integers(-8, 8), factor=st.integers(1, 8)
   )
   def test_neither_shift_nor_unit_matters(self, seed, shift, factor):
     x_BT, mask_BT = _masked_numbers(seed)

@@ -48,10 +48,7 @@ class PassAtKAdvantageTest(parameterized.TestCase):
         success_N, group_N, num_groups=6, valid_N=valid_N, k=1
       ),
       compiled_advantage(
-        jnp.asarray(success_N),
-        group_N,
-        num_groups=6,
-        valid_N=valid_N,
+        jnp.asarray(success_N), group_N, num_groups=6, valid_N=valid_N
       ),
       atol=1e-5,
     )

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 from agentrl_jax.losses.advantages import normalisation
 from agentrl_jax.losses.advantages.normalisation import task_normalise_weighted
-from tests.losses.advantages.random_inputs import (
-  few_examples,
-  random_attempts,
-)
+from tests.losses.advantages.random_inputs import few_examples, random_attempts
 
 
 class BaselineAdvantageTest(parameterized.TestCase):

@@ -25,8 +25,7 @@ class GaeTest(parameterized.TestCase):
 
   @few_examples
   @hypothesis.given(
-    seed=st.integers(0, 999),
-    discount=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 999), discount=st.sampled_from([0.0, 0.5, 1.0])
   )
   def test_without_trace_decay_it_is_the_return_less_the_value(
     self, seed, discount

@@ -88,11 +88,7 @@ class StepAdvantageTest(parameterized.TestCase):
     size_M = np.bincount(np.repeat(group_N, U)[valid_NU.ravel()], minlength=4)
     valid_NU &= (size_M[group_N] > 1)[:, None]
     step_NU = compiled_step_advantage(
-      return_NU,
-      jnp.zeros_like(state_NU),
-      group_N,
-      valid_NU=valid_NU,
-      **COUNTS,
+      return_NU, jnp.zeros_like(state_NU), group_N, valid_NU=valid_NU, **COUNTS
     )
     np.testing.assert_allclose(
       step_NU.reshape(-1),

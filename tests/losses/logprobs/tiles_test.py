@@ -100,9 +100,7 @@ class PrecisionTest(parameterized.TestCase):
     )[1]
     for slope, exact_slope in zip(slopes, wanted, strict=True):
       np.testing.assert_allclose(
-        np.float32(slope),
-        exact_slope,
-        atol=2**-7 * np.abs(exact_slope).max(),
+        np.float32(slope), exact_slope, atol=2**-7 * np.abs(exact_slope).max()
       )
 
   @parameterized.product(

@@ -24,7 +24,11 @@ def main() -> None:
   @jax.jit
   def attend(q, k, v):
     return cached.attend(
-      *(q, k, v, position, sinks),
+      q,
+      k,
+      v,
+      position,
+      sinks,
       window=50,
       compute=compute_config(cache_attention="ragged"),
       mesh=mesh,

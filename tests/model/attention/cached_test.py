@@ -69,7 +69,11 @@ class RaggedTest(parameterized.TestCase):
       if chunk == 1:
         k[b, :, : seen.start // 256 * 256] = np.nan  # blocks that are not read
     found = cached.attend(
-      *(q, k, v, jnp.asarray(position), sinks),
+      q,
+      k,
+      v,
+      jnp.asarray(position),
+      sinks,
       window=window,
       compute=RAGGED,
       mesh=None,

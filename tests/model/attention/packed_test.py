@@ -212,10 +212,7 @@ class KernelTest(parameterized.TestCase):
     seen = reference.visible_blocks(end_2S, 384, first, queries=128, keys=256)
     np.testing.assert_array_equal(
       seen,
-      [
-        [[0, 1, 0], [0, 1, 1], [0, 0, 1]],
-        [[1, 1, 0], [0, 0, 1], [0, 0, 1]],
-      ],
+      [[[0, 1, 0], [0, 1, 1], [0, 0, 1]], [[1, 1, 0], [0, 0, 1], [0, 0, 1]]],
     )
     q, k, v = (jnp.asarray(x[:, :, :1]) for x in _inputs(length)[:3])
     q, weight = q[:, first:], jnp.cos(q[:, first:])

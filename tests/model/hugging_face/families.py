@@ -22,8 +22,16 @@ except ImportError:
 
 WITHOUT = "needs torch and transformers: pip install -e .[originals]"
 NAMES = (
-  *("qwen2", "qwen3", "llama", "glm4", "mistral", "olmo2", "qwen3_moe"),
-  *("glm4_moe", "gemma3_text", "gpt_oss"),
+  "qwen2",
+  "qwen3",
+  "llama",
+  "glm4",
+  "mistral",
+  "olmo2",
+  "qwen3_moe",
+  "glm4_moe",
+  "gemma3_text",
+  "gpt_oss",
 )
 STRETCHES = ("yarn", "default", "llama3", "linear")
 

@@ -46,11 +46,7 @@ CONFIGS = {
   ),
 }
 CONFIGS["olmo2"] = ModelConfig(
-  **SIZES,
-  qk_norm=True,
-  joint_qk_norm=True,
-  pre_norm=False,
-  sandwich_norm=True,
+  **SIZES, qk_norm=True, joint_qk_norm=True, pre_norm=False, sandwich_norm=True
 )
 CONTEXT = 1024
 CHATS = {

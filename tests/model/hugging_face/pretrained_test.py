@@ -61,11 +61,7 @@ class RefusalTest(parameterized.TestCase):
   def written(self, max_file_bytes=600) -> pathlib.Path:
     folder = pathlib.Path(tempfile.mkdtemp(dir=self._root.name)) / "model"
     export.write_params(
-      folder,
-      self.params,
-      CONFIG,
-      context=64,
-      max_file_bytes=max_file_bytes,
+      folder, self.params, CONFIG, context=64, max_file_bytes=max_file_bytes
     )
     return folder
 

@@ -63,8 +63,12 @@ def _run_two(root: pathlib.Path) -> list[dict]:
   processes = [
     subprocess.Popen(
       [
-        *(sys.executable, "-m", "tests.model.hugging_face.processes_program"),
-        *(address, str(index), str(root)),
+        sys.executable,
+        "-m",
+        "tests.model.hugging_face.processes_program",
+        address,
+        str(index),
+        str(root),
       ],
       cwd=ROOT,
       env=environment,

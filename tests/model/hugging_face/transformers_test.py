@@ -243,7 +243,7 @@ def _greedy(policy, params, token_BT):
       jax.lax.scan(
         step, (token_BT[:, 0], cache), jnp.arange(max(PROMPTS) + NEW - 1)
       )[1].T
-    ),
+    )
   )
   said_BT = np.asarray(decode(cache))
   return [said_BT[b, n - 1 : n - 1 + NEW] for b, n in enumerate(PROMPTS)]

@@ -49,13 +49,7 @@ def gigpo_advantage(
 
 
 def step_advantage(
-  return_NU,
-  state_NU,
-  group_N,
-  *,
-  valid_NU,
-  scale_by_std=True,
-  epsilon=1e-6,
+  return_NU, state_NU, group_N, *, valid_NU, scale_by_std=True, epsilon=1e-6
 ):
   met = collections.defaultdict(list)
   for n, u in np.ndindex(valid_NU.shape):

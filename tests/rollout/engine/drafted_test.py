@@ -131,8 +131,10 @@ class DraftedTest(DriverTestCase):
     drafted, accepted, share, per_step = (
       report[f"engine/{name}/policy_slot0"]
       for name in (
-        *("drafted_tokens", "accepted_tokens"),
-        *("accepted_share", "tokens_per_slot_step"),
+        "drafted_tokens",
+        "accepted_tokens",
+        "accepted_share",
+        "tokens_per_slot_step",
       )
     )
     self.assertEqual(share, accepted / drafted)
@@ -255,8 +257,7 @@ class DraftedTest(DriverTestCase):
     self.assertGreater(max(len(chunk.sampled) for chunk in chunks), 3)
 
   @parameterized.named_parameters(
-    ("in_slots", {}),
-    ("in_the_prefix_cache", PREFIX_CACHE | {"slots": (2, 2)}),
+    ("in_slots", {}), ("in_the_prefix_cache", PREFIX_CACHE | {"slots": (2, 2)})
   )
   @pytest.mark.slow
   def test_next_turns_reuse_drafted_tokens(self, kept):

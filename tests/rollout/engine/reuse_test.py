@@ -78,8 +78,7 @@ class ReuseTest(parameterized.TestCase):
   def test_random_conversations_are_answered_as_without_reuse(self, kept):
     plain, driver = driver_of(reuse=False), driver_of(**kept)
     self.assert_same(
-      play(driver, seed=1, swap_at=(5, 8)),
-      play(plain, seed=1, swap_at=(5, 8)),
+      play(driver, seed=1, swap_at=(5, 8)), play(plain, seed=1, swap_at=(5, 8))
     )
     fed = driver.engine.stats().num_prefilled[0]
     self.assertLess(fed, 0.8 * plain.engine.stats().num_prefilled[0])

@@ -77,10 +77,7 @@ class CallsTest(Asking):
         dict(tool_choice="required", parallel_tool_calls=False),
         write(both, choice="required", parallel=False),
       ),
-      (
-        dict(tool_choice=NAMED),
-        write(stop, choice="required", parallel=False),
-      ),
+      (dict(tool_choice=NAMED), write(stop, choice="required", parallel=False)),
       (
         dict(tool_choice=allowed("required", "stop")),
         write(stop, choice="required"),

@@ -38,8 +38,12 @@ BARE = {"type": "function", "function": NULLS}
 ANY = {"properties": {"a": None, "b": None}, "required": ["a"]}
 OWN = [
   {"type": "namespace", "name": "team", "description": "", "tools": [PATCH]},
-  *({"type": "local_shell"}, {"type": "shell"}, {"type": "apply_patch"}),
-  *(SEARCH, LATE, {"type": "web_search"}),
+  {"type": "local_shell"},
+  {"type": "shell"},
+  {"type": "apply_patch"},
+  SEARCH,
+  LATE,
+  {"type": "web_search"},
 ]
 
 
@@ -76,11 +80,7 @@ class ToolsTest(Messages):
       ("messages", nested, "weather(city?: string)"),
       ("messages", {"name": "weather", "inputSchema": CITY}, "weather(city"),
       ("chat/completions", of_anthropic, "weather(city"),
-      (
-        "chat/completions",
-        {"type": "custom", "custom": custom},
-        'start: \\"x',
-      ),
+      ("chat/completions", {"type": "custom", "custom": custom}, 'start: \\"x'),
       ("chat/completions", BASH, "bash(command"),
       ("chat/completions", BARE, "f(): <|end|>"),
       ("chat/completions", {"name": "f", "parameters": ANY}, "f(a: any): <|"),
@@ -151,10 +151,13 @@ class ToolsTest(Messages):
 
   async def test_items_of_openais_own_tools_go_and_come_back(self):
     says = [
-      *(call("team.patch", input="x"), call("local_shell", command=["ls"])),
+      call("team.patch", input="x"),
+      call("local_shell", command=["ls"]),
       call("shell", commands=["ls"], timeout_ms=1),
       call("apply_patch", type="create_file", path="a", diff="+a"),
-      *(call("tool_search", city="x"), call("late", city="y"), "No.<|end|>"),
+      call("tool_search", city="x"),
+      call("late", city="y"),
+      "No.<|end|>",
     ]
     shell = {"stdout": "r3", "stderr": "", "outcome": {"type": "timeout"}}
     replies = [

@@ -7,11 +7,7 @@ import unittest
 import numpy as np
 from aiohttp import web
 
-from agentrl_jax.errors import (
-  ConfigError,
-  DeadlineExceeded,
-  PromptTooLong,
-)
+from agentrl_jax.errors import ConfigError, DeadlineExceeded, PromptTooLong
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.client import BinaryClient

@@ -14,11 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_jax import errors
-from agentrl_jax.errors import (
-  DeadlineExceeded,
-  GeneratorFault,
-  GrammarFault,
-)
+from agentrl_jax.errors import DeadlineExceeded, GeneratorFault, GrammarFault
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import ResumableStream, StreamDiverged
@@ -328,10 +324,7 @@ class FramesTest(unittest.IsolatedAsyncioTestCase):
       DeadlineExceeded("too late"),
       GeneratorFault("the engine stopped"),
     ):
-      frames = (
-        wire.encode_chunk(piece_of(1)),
-        wire.encode_fault(error),
-      )
+      frames = (wire.encode_chunk(piece_of(1)), wire.encode_fault(error))
       with self.assertRaisesRegex(type(error), f"server:1: {error}") as actual:
         await read(*frames)
       self.assertIs(type(actual.exception), type(error))

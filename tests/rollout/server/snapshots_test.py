@@ -339,8 +339,25 @@ class ManifestFuzzTest(FollowerCase):
   """Alters a manifest at random, which must not end a server."""
 
   STRANGE = (
-    *(None, True, -1, 0, 1.5, 2**70, "", "abc", "-1", [], {}, [1], {"a": 1}),
-    *("../elsewhere", ".", "float99[2]", "float32", "float32[-1]", "[2]"),
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**70,
+    "",
+    "abc",
+    "-1",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    "../elsewhere",
+    ".",
+    "float99[2]",
+    "float32",
+    "float32[-1]",
+    "[2]",
   )
 
   def mutated(self, body, generator):

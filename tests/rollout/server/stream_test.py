@@ -7,11 +7,7 @@ import unittest
 
 import aiohttp
 
-from agentrl_jax.errors import (
-  DeadlineExceeded,
-  GeneratorFault,
-  PromptTooLong,
-)
+from agentrl_jax.errors import DeadlineExceeded, GeneratorFault, PromptTooLong
 from agentrl_jax.rollout.api import SamplingParams, StreamingGenerator
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.remote.generator import connected

@@ -26,11 +26,7 @@ from hypothesis.stateful import (
 from agentrl_jax.service.controller.registry import Timers
 from tests.clocks import Clock, until
 from tests.env.moody import says
-from tests.service.controller.fuzzing import (
-  DEFAULTS,
-  Request,
-  Rig,
-)
+from tests.service.controller.fuzzing import DEFAULTS, Request, Rig
 
 CAPACITY = 2  # of each worker
 TIMERS = Timers(queue_s=0.2, reconnect_s=0.05, remove_s=300.0)

@@ -36,8 +36,19 @@ ME = {"name": "mine", "concurrency": 2, "indices": [0]}
 FIRST = {"messages": [{"role": "user", "content": "Well?"}], "tools": []}
 DEEP = Raw("[" * 5000 + "]" * 5000)
 ODD_ANSWERS = (
-  *(None, [], 0, "text", {}, {"messages": 5}, {"messages": "text"}),
-  *(Raw(""), Raw("{"), Raw("NaN"), Raw('"\\ud800"'), DEEP, Raw("1" * 5000)),
+  None,
+  [],
+  0,
+  "text",
+  {},
+  {"messages": 5},
+  {"messages": "text"},
+  Raw(""),
+  Raw("{"),
+  Raw("NaN"),
+  Raw('"\\ud800"'),
+  DEEP,
+  Raw("1" * 5000),
   *({"env_out": x} for x in (None, [], {}, 5, DEEP)),
   *(FIRST | {"status": x} for x in (None, [], {}, 7, "odd", "completed")),
   *(
@@ -64,7 +75,13 @@ UNUSABLE = (
 )
 ODD_LISTS = (
   *({"1": x} for x in (None, {}, [], Raw("NaN"), DEEP, True)),
-  *([], "text", 7, {"x": 0}, {"-1": 0}, {"9" * 5000: 0}, {"": 0}),
+  [],
+  "text",
+  7,
+  {"x": 0},
+  {"-1": 0},
+  {"9" * 5000: 0},
+  {"": 0},
 )
 
 

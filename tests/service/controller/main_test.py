@@ -57,10 +57,7 @@ class ServiceTestCase(unittest.IsolatedAsyncioTestCase):
     self.addresses = await self.enterAsyncContext(
       service.serve(
         ServiceConfig(
-          port=0,
-          grpc_port=0,
-          access=self.access,
-          max_waiting=self.max_waiting,
+          port=0, grpc_port=0, access=self.access, max_waiting=self.max_waiting
         ),
         self.timers,
       )
@@ -306,9 +303,7 @@ class ControllerApiTest(ServiceTestCase):
     session = await self.start()
     with (
       mock.patch.object(
-        api.WorkerApi,
-        "_read_session",
-        side_effect=EnvironmentFault("not now"),
+        api.WorkerApi, "_read_session", side_effect=EnvironmentFault("not now")
       ),
       self.assertLogs(
         "agentrl_jax.service.controller.reconciler", "WARNING"
@@ -443,10 +438,7 @@ class MetricsTest(ServiceTestCase):
     waiting = asyncio.create_task(self.start(wait_s=60))
 
     async def is_waiting():
-      return await self.sample("waiting") == {
-        ("moody",): 1,
-        ("idle",): 0,
-      }
+      return await self.sample("waiting") == {("moody",): 1, ("idle",): 0}
 
     await until(is_waiting)
     self.assertEqual(await self.sample("places"), {("moody",): 2, ("idle",): 4})

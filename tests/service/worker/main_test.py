@@ -171,11 +171,7 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
       ":Arithmetic', '--port=0', '--controller=grpc://127.0.0.1:1'])"
     )
     process = await asyncio.create_subprocess_exec(
-      sys.executable,
-      "-c",
-      program,
-      cwd=ROOT,
-      stderr=asyncio.subprocess.PIPE,
+      sys.executable, "-c", program, cwd=ROOT, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(60):
       _, errors = await process.communicate()

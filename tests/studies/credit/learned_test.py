@@ -125,11 +125,7 @@ class PreferenceTest(parameterized.TestCase):
     """And an estimate of a wrong sign would be seen."""
     policy = policy_of(rules_of(reward))
     fitted = credit_learned.fit_preference(
-      policy,
-      episodes_of(policy, parts=400),
-      sees="nothing",
-      steps=60,
-      seed=0,
+      policy, episodes_of(policy, parts=400), sees="nothing", steps=60, seed=0
     )
     batch = Batch(policy, episodes_of(policy, attempts=40, seed=1), seed=0)
     found = score_by(fitted.advantages, [batch])
@@ -188,8 +184,7 @@ class ArcherTest(parameterized.TestCase):
     critic = credit_learned.new_twins(rules, seed=0)
     params, slow, _ = credit_learned.fit_twins(critic, batches)
     for before, after, moved in zip(
-      *(jax.tree.leaves(x) for x in (critic[1], params, slow)),
-      strict=True,
+      *(jax.tree.leaves(x) for x in (critic[1], params, slow)), strict=True
     ):
       expected = before + credit_learned.POLYAK * (after - before)
       np.testing.assert_allclose(moved, expected, atol=1e-6)

@@ -41,11 +41,7 @@ class PairsTest(parameterized.TestCase):
     )
     self.assertEqual(pairs.call.shape[1], 0)
     trained = credit_rounds.train_on_pairs(
-      policy,
-      pairs,
-      learning_rate=0.1,
-      steps=5,
-      rng=np.random.default_rng(0),
+      policy, pairs, learning_rate=0.1, steps=5, rng=np.random.default_rng(0)
     )
     self.assertEqual(
       trained.exact.expected_return, policy.exact.expected_return

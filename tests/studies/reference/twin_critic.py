@@ -30,11 +30,7 @@ def twin_targets(
 
 
 def twin_critic_loss(
-  action_value_2N,
-  value_2N,
-  action_value_target_2N,
-  value_target_2N,
-  valid_N,
+  action_value_2N, value_2N, action_value_target_2N, value_target_2N, valid_N
 ):
   loss_N = np.zeros(len(valid_N))
   for n, valid in enumerate(valid_N):

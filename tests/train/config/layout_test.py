@@ -3,11 +3,7 @@
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.train.config.layout import (
-  Layout,
-  LayoutChooser,
-  read_layouts,
-)
+from agentrl_jax.train.config.layout import Layout, LayoutChooser, read_layouts
 
 
 def _mesh(**axes):

@@ -343,10 +343,7 @@ class AdvantageTest(parameterized.TestCase):
     ),
     (
       "top_share",
-      {
-        "keep": f"{OURS}:keep_top_groups",
-        "keep_settings": {"share": 0.5},
-      },
+      {"keep": f"{OURS}:keep_top_groups", "keep_settings": {"share": 0.5}},
       {"keep": "top_share", "keep_settings": {"share": 0.5}},
     ),
   )

@@ -124,7 +124,10 @@ SAMPLE = (
   Case((1, 2, 2, 2, 1), True, "none", "attempts", shared=True),
   Case((1, 2, 2, 1, 2), True, "none", "tokens", model="shared experts"),
   Case(
-    *((1, 1, 1, 2, 4), False, "full", "attempts"),
+    (1, 1, 1, 2, 4),
+    False,
+    "full",
+    "attempts",
     shared=True,
     model="experts",
     replayed=True,
@@ -132,7 +135,10 @@ SAMPLE = (
   Case((1, 2, 2, 2, 1), True, "full", "tokens", shared=True, model="windows"),
   Case((2, 2, 2, 1, 1), False, "none", "tokens", model="windows"),
   Case(
-    *((1, 2, 1, 2, 2), True, "none", "tokens"),
+    (1, 2, 1, 2, 2),
+    True,
+    "none",
+    "tokens",
     model="biased experts",
     replayed=True,
   ),
@@ -281,7 +287,9 @@ def compare_attention() -> dict[str, float]:
 
     def total(q, k, v, sinks):
       out = packed.attend(
-        *(q, k, v),
+        q,
+        k,
+        v,
         **marks | {"sink_KG": sinks},
         compute=compute_config(**compute),
         mesh=mesh,

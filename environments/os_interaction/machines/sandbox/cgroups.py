@@ -67,12 +67,7 @@ def remove_orphans(parents: dict[str, str]) -> None:
 
 
 def create(
-  parents: dict[str, str],
-  name: str,
-  *,
-  memory_mb: int,
-  pids: int,
-  cpus: float,
+  parents: dict[str, str], name: str, *, memory_mb: int, pids: int, cpus: float
 ) -> list[str]:
   """Creates the groups of one sandbox; `name` begins with the owner's pid."""
   folders = {c: f"{parent}/{name}" for c, parent in parents.items()}

@@ -84,10 +84,7 @@ class DifferentialTest(unittest.IsolatedAsyncioTestCase):
 
   async def compare(self, game, seed):
     rng = random.Random(seed)
-    async with (
-      self.real.open(game) as real,
-      PythonEngine().open(game) as ours,
-    ):
+    async with self.real.open(game) as real, PythonEngine().open(game) as ours:
       expected, state = await real.begin(), await ours.begin()
       self.assertEqual(state, expected)
       for _ in range(NUM_STEPS):

@@ -128,10 +128,7 @@ class StatesTest(unittest.TestCase):
 
   def test_examining_describes_the_states(self):
     household = play(
-      kitchen(),
-      "go to fridge 1",
-      "open fridge 1",
-      "take apple 1 from fridge 1",
+      kitchen(), "go to fridge 1", "open fridge 1", "take apple 1 from fridge 1"
     )
     self.assertIn("nothing special", household.act("examine apple 1"))
     for receptacle, verb, description in (

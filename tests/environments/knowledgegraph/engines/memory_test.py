@@ -93,7 +93,7 @@ class MeaningTest(unittest.TestCase):
   def test_several_superlatives_use_their_own_operands(self):
     self.assertAnswers(And(LARGEST, SMALLEST))
     self.assertAnswers(
-      Extreme(LARGEST, SIZE, is_max=False), *["m.0a", "m.0c", "m.0d"]
+      Extreme(LARGEST, SIZE, is_max=False), "m.0a", "m.0c", "m.0d"
     )
 
   def test_counts_of_superlatives(self):

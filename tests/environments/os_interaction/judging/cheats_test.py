@@ -14,11 +14,7 @@ from agentrl_jax.errors import ConfigError
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.tasks.generator import KINDS
 from tests.environments.os_interaction.data import tasks
-from tests.environments.os_interaction.engines import (
-  NAME,
-  InSandbox,
-  OnDocker,
-)
+from tests.environments.os_interaction.engines import NAME, InSandbox, OnDocker
 from tests.environments.os_interaction.judging.cheat_scripts import (
   CHEATS,
   answer_of,

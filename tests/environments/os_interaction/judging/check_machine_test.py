@@ -8,10 +8,7 @@ import pytest
 from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.tasks.outcomes import CommandMade
 from environments.os_interaction.tasks.problem import OSProblem, Script
-from tests.environments.os_interaction.engines import (
-  InSandbox,
-  OnDocker,
-)
+from tests.environments.os_interaction.engines import InSandbox, OnDocker
 
 CALC = r"""printf '#!/bin/bash\npython3 -c "print($*)"\n' > /usr/bin/calc
 chmod 755 /usr/bin/calc"""
@@ -71,10 +68,7 @@ COMMANDS = {
     f"{HELLO.format('/usr/bin/c')}; chmod 700 /usr/bin/c",
     False,
   ),
-  "in a home": (
-    f"{HELLO.format('/root/c')}; ln -s /root/c /usr/bin/c",
-    False,
-  ),
+  "in a home": (f"{HELLO.format('/root/c')}; ln -s /root/c /usr/bin/c", False),
   "a ring": ("ln -s /usr/bin/c /usr/bin/c", False),
   "a pipe": ("mkfifo -m 777 /usr/bin/c", False),
   "endless": ("ln -s /bin/yes /usr/bin/c", False),

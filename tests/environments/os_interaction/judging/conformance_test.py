@@ -11,11 +11,7 @@ import pytest
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError
 from tests.environments.os_interaction.data import tasks
-from tests.environments.os_interaction.engines import (
-  NAME,
-  InSandbox,
-  OnDocker,
-)
+from tests.environments.os_interaction.engines import NAME, InSandbox, OnDocker
 from tests.environments.os_interaction.messages import answer
 
 CONCURRENCY = 2

@@ -12,11 +12,7 @@ from environments.os_interaction.judging.judge import Judge
 from environments.os_interaction.machines.machine import MachineLost
 from environments.os_interaction.tasks.outcomes import ProcessesEnded
 from environments.os_interaction.tasks.problem import OSProblem, Script
-from tests.environments.os_interaction.engines import (
-  NAME,
-  InSandbox,
-  OnDocker,
-)
+from tests.environments.os_interaction.engines import NAME, InSandbox, OnDocker
 from tests.environments.os_interaction.messages import answer, bash
 
 COMPARE = Script("python", None, "check/integer-match.py")

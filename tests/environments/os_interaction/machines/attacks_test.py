@@ -17,11 +17,7 @@ from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import EnvironmentFault
 from environments.os_interaction import OSInteraction
 from environments.os_interaction.prompts import CUT, OUTPUT
-from tests.environments.os_interaction.engines import (
-  NAME,
-  InSandbox,
-  OnDocker,
-)
+from tests.environments.os_interaction.engines import NAME, InSandbox, OnDocker
 from tests.environments.os_interaction.messages import answer, bash
 
 TASK = Task(NAME, "train", 0)

@@ -97,7 +97,8 @@ class MachineTest(absltest.TestCase):
     done = programs.run(
       "launch.plan",
       f"--config=configs/finetune.py:{self.folder / 'm'}",
-      *("--device=h100", "--search=3"),
+      "--device=h100",
+      "--search=3",
       deadline_s=DEADLINE_S,
     )
     self.assertEqual(done.returncode, 2)

@@ -122,8 +122,7 @@ class PredictionTest(parameterized.TestCase):
       system = _predict(learner_s)
       self.assertAlmostEqual(system.dollars_per_hour, (32 + 4 * 4) * 4.2)
       self.assertAlmostEqual(
-        system.dollars_per_step * system.steps_per_hour,
-        system.dollars_per_hour,
+        system.dollars_per_step * system.steps_per_hour, system.dollars_per_hour
       )
 
   def test_environments_do_not_wait_for_slots(self):

@@ -7,12 +7,7 @@ from absl.testing import parameterized
 from agentrl_jax.errors import ConfigError
 from launch.planning.chips import parse_slice
 from launch.planning.compiled import Compiled, Memory
-from launch.planning.roofline import (
-  Attempts,
-  Flops,
-  Roofline,
-  num_params,
-)
+from launch.planning.roofline import Attempts, Flops, Roofline, num_params
 from launch.planning.study import Judgement
 from launch.planning.system import rates
 from launch.planning.system.rates import RolloutRate
@@ -128,11 +123,7 @@ def _learner(settings, utilisation=1.0):
 
 def _rollouts(settings, utilisation=1.0, num_servers=3):
   return rates.rollout_rate(
-    settings,
-    WORKLOAD,
-    JUDGED,
-    utilisation=utilisation,
-    num_servers=num_servers,
+    settings, WORKLOAD, JUDGED, utilisation=utilisation, num_servers=num_servers
   )
 
 

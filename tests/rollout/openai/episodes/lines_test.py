@@ -6,10 +6,7 @@ import openai
 
 from agentrl_jax.controller.cross_policy import NEVER
 from agentrl_jax.data.records import EpisodeSpec, Message
-from agentrl_jax.rollout.openai.episodes.episode import (
-  Episode,
-  EpisodeRules,
-)
+from agentrl_jax.rollout.openai.episodes.episode import Episode, EpisodeRules
 from agentrl_jax.rollout.openai.episodes.offers import ROLE_HEADER
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from tests.clocks import until

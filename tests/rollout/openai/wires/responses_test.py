@@ -65,7 +65,9 @@ class ResponsesTest(Messages):
           output = {"type": "function_call_output", "call_id": call.call_id}
           items += [
             *([] if drops else [thought]),
-            *(text, call, output | {"output": "3"}),
+            text,
+            call,
+            output | {"output": "3"},
           ]
         said = await self.create(
           client, items, instructions="Be short.", tools=tools, stream=stream
@@ -103,11 +105,7 @@ class ResponsesTest(Messages):
     client = self.served.openai
     said = await self.create(client, [ASKED], text={"format": form})
     self.assertEqual(said.output_text, '{"a": 1}')
-    for choice in (
-      "required",
-      "none",
-      {"type": "function", "name": "add"},
-    ):
+    for choice in ("required", "none", {"type": "function", "name": "add"}):
       await self.create(client, [ASKED], tools=[ADD], tool_choice=choice)
     grammars = [bool(spec.grammar) for spec in self.policy.specs]
     self.assertEqual(grammars, [True, True, False, True])

@@ -17,10 +17,7 @@ async def results_of(environment, mistakes=None):
   return [
     (
       await play(
-        environment,
-        Task("frozen_lake", "test", i),
-        seed=i,
-        mistakes=mistakes,
+        environment, Task("frozen_lake", "test", i), seed=i, mistakes=mistakes
       )
     )[-1]
     for i in range(NUM_TASKS)

@@ -19,10 +19,7 @@ from environments.os_interaction.machines.sandbox import cgroups
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 from environments.os_interaction.rootfs import _fill
 from tests.clocks import wait_until
-from tests.environments.os_interaction.engines import (
-  InSandbox,
-  start_or_skip,
-)
+from tests.environments.os_interaction.engines import InSandbox, start_or_skip
 
 PROGRAM = """
 import asyncio, sys
@@ -209,7 +206,11 @@ class SandboxTest(InSandbox):
   async def test_processes_end_with_a_killed_owner(self):
     seconds = 10_000_000 + os.getpid()
     process = await asyncio.create_subprocess_exec(
-      *(sys.executable, "-c", PROGRAM, self.options["rootfs"], str(seconds)),
+      sys.executable,
+      "-c",
+      PROGRAM,
+      self.options["rootfs"],
+      str(seconds),
       stdout=subprocess.PIPE,
     )
     try:
@@ -227,8 +228,14 @@ class SandboxTest(InSandbox):
     if shutil.which("setpriv") is None:
       self.skipTest("needs setpriv (Debian: util-linux)")
     process = await asyncio.create_subprocess_exec(
-      *("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"),
-      *(sys.executable, "-c", PROGRAM, self.options["rootfs"], "1"),
+      "setpriv",
+      "--bounding-set=-sys_admin",
+      "--inh-caps=-all",
+      sys.executable,
+      "-c",
+      PROGRAM,
+      self.options["rootfs"],
+      "1",
       stdout=subprocess.PIPE,
     )
     error, _ = await process.communicate()

@@ -35,9 +35,16 @@ PROC_FILES = tuple(
   if os.path.exists(f"/proc/{name}")
 )
 SETTINGS = (
-  *("kernel/hostname", "kernel/domainname", "kernel/core_pattern"),
-  *("kernel/sysrq", "kernel/shmmax", "kernel/pid_max", "kernel/printk"),
-  *("vm/overcommit_memory", "net/ipv4/ip_forward", "fs/protected_hardlinks"),
+  "kernel/hostname",
+  "kernel/domainname",
+  "kernel/core_pattern",
+  "kernel/sysrq",
+  "kernel/shmmax",
+  "kernel/pid_max",
+  "kernel/printk",
+  "vm/overcommit_memory",
+  "net/ipv4/ip_forward",
+  "fs/protected_hardlinks",
   "user/max_user_namespaces",
 )
 NAME, NUMBER, PORT = "agentrl-host-test", 0x61676E74, 61999
