@@ -371,8 +371,16 @@ class RewardTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_a_reward_that_is_no_finite_number_is_a_fault(self):
     for value in (
-      *(math.nan, math.inf, -math.inf, np.float32("nan")),
-      *(None, "1", [1.0], {"reward": 1}, 1j, np.zeros(1)),
+      math.nan,
+      math.inf,
+      -math.inf,
+      np.float32("nan"),
+      None,
+      "1",
+      [1.0],
+      {"reward": 1},
+      1j,
+      np.zeros(1),
     ):
       with (
         self.subTest(value=repr(value)),

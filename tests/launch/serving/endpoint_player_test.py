@@ -337,7 +337,10 @@ class OddReplyTest(EndpointTestCase, parameterized.TestCase):
     self.assertLen(self.requests, 4 * MAX_ODD)
 
   @parameterized.parameters(
-    *((None, "{}"), ({"value": 5}, '{"value": 5}'), ({}, "{}"), ("", "")),
+    (None, "{}"),
+    ({"value": 5}, '{"value": 5}'),
+    ({}, "{}"),
+    ("", ""),
     *((text, text) for text in ('{"value": 3', "{'value': 3}")),
   )
   async def test_arguments_that_are_no_text_are_read(self, sent, read):

@@ -677,8 +677,13 @@ class ConfigFileTest(parameterized.TestCase):
 
   def test_what_gpt_oss_has_without_a_key(self):
     for key in (
-      *("attention_bias", "head_dim", "layer_types", "rope_theta"),
-      *("sliding_window", "swiglu_limit", "tie_word_embeddings"),
+      "attention_bias",
+      "head_dim",
+      "layer_types",
+      "rope_theta",
+      "sliding_window",
+      "swiglu_limit",
+      "tie_word_embeddings",
       "quantization_config",
     ):
       described = {k: v for k, v in GPT_OSS_20B.items() if k != key}
