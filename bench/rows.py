@@ -85,7 +85,7 @@ def run(
 def read_quoted() -> dict[tuple[str, str], dict[str, str]]:
   """Returns the table, row, column and goal of each value that a page shows.
 
-  By the benchmark and the value's place in its JSON; docs/speed.md is the page.
+  By the benchmark and the place in its JSON; bench/README.md is the page.
   """
   quoted = {}
   for line in measured.read(pathlib.Path(__file__).with_name("quoted.csv")):

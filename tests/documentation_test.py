@@ -15,7 +15,13 @@ from tests.launch.command_lines import outcomes
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(
   path
-  for pattern in ("*.md", "docs/*.md", "studies/**/*.md", "environments/*/*.md")
+  for pattern in (
+    "*.md",
+    "docs/*.md",
+    "bench/*.md",
+    "studies/**/*.md",
+    "environments/*/*.md",
+  )
   for path in ROOT.glob(pattern)
 )
 # Files that a reader makes.

@@ -5,7 +5,7 @@
 AgentRL (arXiv:2510.04206, section 3.1) draws per turn, by fixed weights. Watch
 `success/<task>`, `policy_slots/weight/policy_slot1/<task>`,
 `policy_slots/contribution/policy_slot1/<task>` and
-`policy/effective_sample_size/policy_slot1/<task>`; docs/cross_policy.md has the
+`policy/effective_sample_size/policy_slot1/<task>`; docs/engine.md has the
 formula, and the results of a small comparison.
 """
 

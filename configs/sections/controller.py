@@ -29,7 +29,7 @@ def get_config() -> ml_collections.ConfigDict:
       # its task's latest.
       patience=0.25,
     ),
-    policy_slot_weights=create(  # the formula is in docs/cross_policy.md
+    policy_slot_weights=create(  # the formula is in docs/engine.md
       # Rule of the weights: fixed; or adaptive, which starts from
       # cross_policy.weights and is pulled back to them. The other keys of the
       # section are read only then.

@@ -103,7 +103,7 @@ _SIGHT = tuple(
 
 # A new family is an entry here, as far as its properties go. Other names of
 # tensors are in `tensor_names`, another form of calls is in
-# `data.chat.dialects`: see docs/new_model_family.md.
+# `data.chat.dialects`: see docs/models.md.
 FAMILIES: Mapping[str, Family] = {
   "qwen2": Family(architecture="Qwen2ForCausalLM", qkv_bias=True),
   "qwen3": Family(
@@ -253,7 +253,7 @@ def to_model_config(described: Mapping[str, Any]) -> ModelConfig:
     raise ConfigError(
       f"model_type={brief(name)} is not one of {', '.join(FAMILIES)}: the "
       "decoder does not compute it. Start from a model of these families, or "
-      "add it (docs/new_model_family.md)."
+      "add it (docs/models.md)."
     )
   family = FAMILIES[name]
   # Noted by whoever wants to know which keys are read.

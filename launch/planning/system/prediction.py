@@ -26,7 +26,7 @@ from launch.planning.system.workload import Workload
 
 HOUR_S = 3600.0
 # Of one core for a turn, where servers and environments are elsewhere; measured
-# in docs/speed.md, on a slow processor.
+# in bench/README.md, on a slow processor.
 PLAYING_S = 1.4e-3
 _MUCH = 0.5  # of a core
 
@@ -197,6 +197,6 @@ def explain(system: System, settings: Settings, rollouts: RolloutRate) -> str:
     told += (
       f" One process plays all episodes: {turns_per_s:,.0f} turns a second "
       f"need up to {core:.0%} of its only core, for which no time is counted "
-      "here (docs/speed.md)."
+      "here (bench/README.md)."
     )
   return told
