@@ -36,11 +36,11 @@ from agentrl_jax.train.collapse.alarm import (
   Observed,
   advance,
 )
-from agentrl_jax.train.random_filter import keep_random_groups
 from configs.base import defaults
 from launch.processes.terminal import plain_console
 from launch.reports import measured
 from launch.reports.measured import Observation
+from studies.random_filter import keep_random_groups
 
 CONSOLE = plain_console(soft_wrap=True)
 SURE = 0.1  # pay of the other machine

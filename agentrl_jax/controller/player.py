@@ -62,14 +62,12 @@ class PolicyPlayer:
   limits: EpisodeLimits
   sampling: Sampling
   waits: EpisodeWaits
-  # Returns the draw of policy slots for an episode that starts now.
-  draw_for: Callable[[Task], CrossPolicy] = lambda task: NEVER
+  draw: CrossPolicy = NEVER  # of the policy slots that answer
   subagent: SubagentConfig | None = None
   informs_critic: bool = False  # whether to record training-time information
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
-    """See `episode.run_episode`. All draws of an episode use equal weights."""
-    draw = self.draw_for(spec.task)
+    """See `episode.run_episode`."""
     environment = environment_of(spec.task, self.environments)
     trajectory = await run_episode(
       spec,
@@ -78,7 +76,7 @@ class PolicyPlayer:
       self.codec,
       limits=self.limits,
       sampling=self.sampling,
-      choose_policy_slot=draw,
+      choose_policy_slot=self.draw,
       waits=self.waits,
       subagent=self.subagent,
     )
@@ -88,7 +86,7 @@ class PolicyPlayer:
         information = environment.training_information(spec.task)
     return dataclasses.replace(
       trajectory,
-      policy_slot_weights=draw.weights if draw.is_drawn else (),
+      policy_slot_weights=self.draw.weights if self.draw.is_drawn else (),
       max_turns=self.limits.max_turns,
       max_tokens=self.limits.max_tokens,
       information=information,

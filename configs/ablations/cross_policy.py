@@ -1,12 +1,10 @@
-"""Cross-policy sampling: never, per episode, per turn, or by adaptive weights.
+"""Cross-policy sampling: never, per episode or per turn, of versions by age.
 
-  python -m launch.train --config=configs/ablations/cross_policy.py:adaptive
+  python -m launch.train --config=configs/ablations/cross_policy.py:trajectory
 
-AgentRL (arXiv:2510.04206, section 3.1) draws per turn, by fixed weights. Watch
-`success/<task>`, `policy_slots/weight/policy_slot1/<task>`,
-`policy_slots/contribution/policy_slot1/<task>` and
-`policy/effective_sample_size/policy_slot1/<task>`; docs/engine.md has the
-formula, and the results of a small comparison.
+AgentRL (arXiv:2510.04206, section 3.1) draws per turn. Watch `success/<task>`,
+`policy_slots/success/policy_slot1/<task>` and
+`policy/effective_sample_size/policy_slot1/<task>`.
 """
 
 from configs import arms, quickstart
@@ -15,16 +13,10 @@ ARMS = {
   "turn": {},
   "trajectory": {"cross_policy.draw_per": "trajectory"},
   "never": {"cross_policy.draw_per": "never"},
-  "adaptive": {"policy_slot_weights.rule": "adaptive"},
   # Older versions of another age, in updates; with "turn" it is 5 to 9.
   "age_10": {"cross_policy.policy_slots": ("fresh", "every 5 lag 10")},
   "age_20": {"cross_policy.policy_slots": ("fresh", "every 5 lag 20")},
   "warm_start": {"cross_policy.policy_slots": ("fresh", "steps 0")},
-  # Only the best success of a group counts.
-  "explorer": {
-    "policy_slot_weights.rule": "adaptive",
-    "policy_slot_weights.exploration": 1.0,
-  },
 }
 
 

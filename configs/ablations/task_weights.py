@@ -4,9 +4,8 @@
 
 The two tasks differ in difficulty: one question in five of DBBench gives a
 reward, as in `rare_reward`. `as_drawn` leaves out the groups whose attempts all
-scored the same, `all_kept` trains on them too, and `random_kept` is the
-negative control: it leaves out as many groups, whichever they are. Compare at
-equal episodes: a replaced group is played, too.
+scored the same, `all_kept` trains on them too. Compare at equal episodes: a
+replaced group is played, too.
 """
 
 from configs import arms
@@ -15,9 +14,6 @@ from configs.ablations import rare_reward
 ARMS = {
   "as_drawn": {},
   "all_kept": {"advantage.keep": "all"},
-  "random_kept": {
-    "advantage.keep": "agentrl_jax.train.random_filter:keep_random_groups"
-  },
   "refilled": {"admission.refills_per_step": 12},
   "weighted": {"task_weights.rule": "signal"},
   "both": {"admission.refills_per_step": 12, "task_weights.rule": "signal"},

@@ -1,11 +1,11 @@
-"""Admission, queue and policy slots of the controller."""
+"""Admission and queue of the controller."""
 
 import ml_collections
 from ml_collections.config_dict import create
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns keys of `admission`, `queue` and `policy_slot_weights`."""
+  """Returns keys of `admission` and `queue`."""
   return create(
     admission=create(
       versions_per_step=1,  # updates that the learner makes of a batch
@@ -28,19 +28,5 @@ def get_config() -> ml_collections.ConfigDict:
       # a batch, once it has been played three times as long as the longest of
       # its task's latest.
       patience=0.25,
-    ),
-    policy_slot_weights=create(  # the formula is in docs/engine.md
-      # Rule of the weights: fixed; or adaptive, which starts from
-      # cross_policy.weights and is pulled back to them. The other keys of the
-      # section are read only then.
-      rule="fixed",
-      temperature=0.05,  # success per draw that multiplies a weight by e
-      exploration=0.5,  # share of success that only a group's best counts for
-      kl_cost=1.0,  # success per draw that a nat per token must bring
-      floor=0.02,  # lowest weight of a policy slot
-      # Least effective sample size, as a share of the tokens; 0: no bound.
-      min_sample_size=0.8,
-      memory=0.9,  # share of the evidence kept per batch
-      prior_draws=100.0,  # turns (or episodes) that the prior counts as
     ),
   )

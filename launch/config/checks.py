@@ -11,7 +11,6 @@ from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits
-from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention.splash import check_length
 from agentrl_jax.model.compute import ComputeConfig
@@ -56,12 +55,6 @@ def check_read(config: ml_collections.ConfigDict) -> None:
   """Refuses keys that the values of other keys leave unread."""
   for section, key, value, why in (
     ("agents", "port", -1, "with agents.port=-1, which starts no server"),
-    (
-      "policy_slot_weights",
-      "rule",
-      "fixed",
-      "with policy_slot_weights.rule='fixed', only with 'adaptive'",
-    ),
     (
       "task_weights",
       "rule",
@@ -358,37 +351,6 @@ def check_quantized(
       f"{given} samples by other weights than loss.proximal='recomputed' "
       "computes with, and loss.importance='none' does not correct for it: set "
       "--config.loss.importance=truncated, or --config.loss.proximal=behavior"
-    )
-
-
-def check_weights(
-  config: PolicySlotWeightsConfig, cross_policy: CrossPolicy
-) -> None:
-  """Raises `ConfigError` for adaptive weights that could not adapt."""
-  if config.rule == "fixed":
-    return
-  if not cross_policy.is_drawn:
-    raise ConfigError(
-      "policy_slot_weights.rule='adaptive' adapts nothing with "
-      "cross_policy.draw_per="
-      "'never'; draw per turn or trajectory, or set "
-      "--config.policy_slot_weights.rule=fixed"
-    )
-  drawable = [weight for weight in cross_policy.weights if weight > 0]
-  if len(drawable) < 2 or not cross_policy.weights[0] > 0:
-    raise ConfigError(
-      f"cross_policy.weights={cross_policy.weights} leaves "
-      "policy_slot_weights.rule='adaptive' nothing to weigh: policy slot 0 and "
-      "another need "
-      "a weight above 0"
-    )
-  least = min(drawable) / sum(drawable)
-  if config.floor > least:
-    raise ConfigError(
-      f"policy_slot_weights.floor={config.floor} is above what a policy slot "
-      f"begins with: "
-      f"cross_policy.weights={cross_policy.weights} give one a share of "
-      f"{least:.3g}; lower the floor or raise that weight"
     )
 
 

@@ -19,7 +19,6 @@ from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
-from agentrl_jax.controller.policy_slot_weights import PolicySlotWeightsConfig
 from agentrl_jax.controller.subagent import PLANNER, WORKER, SubagentConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig
@@ -61,7 +60,6 @@ from launch.config.checks import (
   check_read,
   check_sampling,
   check_stored,
-  check_weights,
 )
 from launch.config.numbers import check_numbers
 from launch.processes.group import ProcessLimits
@@ -142,7 +140,6 @@ class Settings:
   queue: QueueLimits
   policy_slots: tuple[PolicySlotSchedule, ...]  # what each policy slot serves
   cross_policy: CrossPolicy
-  policy_slot_weights: PolicySlotWeightsConfig
   engine: EngineConfig
   rollouts: RolloutsConfig
   agents: AgentsConfig
@@ -406,7 +403,6 @@ def _check_together(s: Settings, steps: int) -> None:
   check_keep_best(s.checkpoint, s.evaluation)
   check_policy_slots(s.policy_slots, s.cross_policy, s.engine)
   _check_router_replay(s)
-  check_weights(s.policy_slot_weights, s.cross_policy)
   check_stored(
     s.policy_slots,
     s.checkpoint,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.controller.cross_policy import PolicySlotChooser
+from agentrl_jax.controller.cross_policy import slot_successes
 from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.groups.admission import Admission
 from agentrl_jax.controller.groups.breaker import Breakers
@@ -185,11 +185,6 @@ class LeaderGroupSource(GroupSource):
       self._config.report.keep_groups, seed=self._settings.seed
     )
     self._faults = FaultLog(self._run.root / FAULTS)
-    self._chooser = PolicySlotChooser(
-      self._settings.cross_policy,
-      self._settings.policy_slot_weights,
-      self._settings.task_ids,
-    )
     # In a run that must repeat bit for bit: the engine's way to ask, and the
     # position between two updates, when nothing is in flight.
     self._lockstep = _make_lockstep(self._settings, service)
@@ -200,7 +195,7 @@ class LeaderGroupSource(GroupSource):
         service,
         self._config.name,
         self._run.root,
-        self._chooser.draw_for,
+        self._settings.cross_policy,
       )
       if self._settings.agents.play
       else None
@@ -224,12 +219,10 @@ class LeaderGroupSource(GroupSource):
     self._metrics.truncate_after(STAGE, version)
     self._trained_groups.truncate(version)
     steps = self._config.train.steps
-    if position:
-      self._chooser.restore(position["policy_slots"])
     collector = self._collector(
       version, position_from_json(position) if position else None
     )
-    self._between = self._position(collector.snapshot())
+    self._between = position_to_json(collector.snapshot())
     self._forget()
     self._service.report()  # the first step's means leave out what was before
     if self._validation is not None:
@@ -268,7 +261,7 @@ class LeaderGroupSource(GroupSource):
     """Returns the controller's state at one instant."""
     if self._lockstep is not None:
       return self._between
-    return self._position(self._running.snapshot())
+    return position_to_json(self._running.snapshot())
 
   def advance(self, version: int) -> None:
     """Lets newer groups start, and an evaluation if one is due."""
@@ -324,7 +317,7 @@ class LeaderGroupSource(GroupSource):
       **self._service.report(),
       **(self._running.call(self._agents.report) if self._agents else {}),
       **_batch_metrics(self._taken),
-      **self._chooser.learn(self._taken, report),
+      **slot_successes(self._taken),
     }
     self._metrics.write(after, metrics, STAGE)
     self._faults.update(after, metrics)
@@ -332,7 +325,7 @@ class LeaderGroupSource(GroupSource):
       self._validation.collect()
       metrics |= self._validation.newest
     self._show.update(after, metrics)
-    self._between = self._position(self._running.snapshot())
+    self._between = position_to_json(self._running.snapshot())
 
   def alarm(self, version: int, sentence: str, *, is_note: bool) -> None:
     """Writes the sentence to the log and to `faults.jsonl`."""
@@ -344,12 +337,6 @@ class LeaderGroupSource(GroupSource):
     if self._controller is None:
       raise RuntimeError("groups are played within `running` only")
     return self._controller
-
-  def _position(self, collected: CollectorState) -> dict[str, Any]:
-    return {
-      **position_to_json(collected),
-      "policy_slots": self._chooser.snapshot(),
-    }
 
   def _wait(self, version: int) -> list[Group] | None:
     deadline = time.monotonic() + self._config.train.batch_timeout_s
@@ -413,7 +400,7 @@ class LeaderGroupSource(GroupSource):
       codec=self._service.codec,
       limits=limits,
       sampling=self._settings.sampling,
-      draw_for=self._chooser.draw_for,
+      draw=self._settings.cross_policy,
       waits=self._settings.waits,
       subagent=self._settings.subagent,
       informs_critic=self._settings.advantage.informs_critic,

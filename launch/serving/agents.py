@@ -12,10 +12,10 @@ import pathlib
 import shlex
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from agentrl_jax.controller.cross_policy import NEVER
-from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory
+from agentrl_jax.data.records import EpisodeSpec, Trajectory
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import cannot_listen
 from agentrl_jax.rollout.drivers.driver import Driver
@@ -71,7 +71,7 @@ class AgentServer:
     service: Service,
     name: str,
     folder: pathlib.Path,
-    draw_for: Callable[[Task], PolicySlotDraw] = lambda task: NEVER,
+    draw: PolicySlotDraw = NEVER,
   ):
     self._settings, self._service = settings, service
     self._folder = folder  # of the run; for the log of the agents' program
@@ -87,7 +87,7 @@ class AgentServer:
       max_lines=settings.agents.max_lines,
       calls=settings.sampling.calls,
     )
-    self._draw_for = draw_for
+    self._draw = draw
 
   def evaluated(
     self, temperature: float, draw: PolicySlotDraw = NEVER
@@ -100,7 +100,7 @@ class AgentServer:
   async def serving(self) -> AsyncIterator[None]:
     """Answers within the context; `ConfigError` for a port in use."""
     self.episodes = Episodes(
-      self._rules, self._limits, self._draw_for, self._last_lines
+      self._rules, self._limits, self._draw, self._last_lines
     )
     driver, agents = self._service.driver, self._settings.agents
     api = RolloutApi(

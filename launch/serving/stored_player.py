@@ -130,7 +130,7 @@ def _player(
     ),
     waits=settings.waits,
     subagent=settings.subagent,
-    draw_for=lambda task: draw,
+    draw=draw,
   )
 
 

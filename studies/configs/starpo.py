@@ -22,7 +22,7 @@ Episodes are equal in all arms, trained tokens are not: compare by both. Watch
 
 from configs import arms, base, environments
 
-RANDOM = "agentrl_jax.train.random_filter:keep_random_groups"
+RANDOM = "studies.random_filter:keep_random_groups"
 
 ARMS = {
   "all": {},

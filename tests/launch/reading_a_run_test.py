@@ -1,7 +1,7 @@
 """The docs name the metrics and keys that a real run files.
 
 One run, with everything in its config that writes metrics in one process: a
-critic, a reference, importance weights, adaptive policy slots, a prefix store.
+critic, a reference, importance weights, a prefix store.
 """
 
 import collections
@@ -69,7 +69,6 @@ def config_of(workdir: pathlib.Path):
     stale_failures=5.0,
   )
   c.advantage.estimator = "gae"
-  c.policy_slot_weights.rule = "adaptive"
   c.task_weights.rule = "signal"
   c.admission.refills_per_step = 1
   c.engine.update(prefix_cache_tokens=320, block_size=32)

@@ -159,7 +159,7 @@ class Talking:
     rules=None,
     token=None,
     records=True,
-    draw_for=lambda task: NEVER,
+    draw=NEVER,
     http=None,
     **changes,
   ):
@@ -175,7 +175,7 @@ class Talking:
       idle_timeout_s=600.0,
     )
     self.episodes = Episodes(
-      dataclasses.replace(default, **(rules or {})), self._limits, draw_for
+      dataclasses.replace(default, **(rules or {})), self._limits, draw
     )
     self._stack = contextlib.AsyncExitStack()
 

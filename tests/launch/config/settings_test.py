@@ -158,39 +158,6 @@ class SettingsTest(parameterized.TestCase):
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("policy_slots", {"engine.slots": (64,)}, "one entry per policy slot"),
     (
-      "nothing_drawn",
-      {
-        "policy_slot_weights.rule": "adaptive",
-        "cross_policy.draw_per": "never",
-      },
-      "adapts nothing with cross_policy.draw_per='never'",
-    ),
-    (
-      "nothing_to_weigh",
-      {
-        "policy_slot_weights.rule": "adaptive",
-        "cross_policy.weights": (1.0, 0.0),
-      },
-      "policy slot 0 and another need a weight above 0",
-    ),
-    (
-      "floor",
-      {
-        "policy_slot_weights.rule": "adaptive",
-        "policy_slot_weights.floor": 0.3,
-      },
-      "floor=0.3 is above what a policy slot begins with.*share of 0.25",
-    ),
-    *[
-      (
-        f"fixed_weights_{name}",
-        {f"policy_slot_weights.{name}": 0.33},
-        f"{name}=0.33 means nothing with policy_slot_weights.rule='fixed'",
-      )
-      for name in base.get_config().policy_slot_weights
-      if name != "rule"
-    ],
-    (
       "no_prefix_cache",
       {"engine.block_size": 16},
       "engine.block_size=16 means nothing without engine.prefix_cache_tokens",

@@ -45,12 +45,6 @@ LEARNERS = {
   "loss.value_coefficient": 0.5,
   "optimizer.learning_rate": 1e-3,
 }
-# What policy slots are drawn by follows from what came of the drawing.
-ADAPTIVE = {
-  "policy_slot_weights.rule": "adaptive",
-  "policy_slot_weights.prior_draws": 2.0,
-  "policy_slot_weights.memory": 0.5,
-}
 # Every process finds out what the grammar allowed, and all find the same.
 CONSTRAINED = {"sampling.calls": "well_formed"}
 # What is drawn, and what is trained on, follows from what came of it.
@@ -72,7 +66,6 @@ SHORT_UNTIL = 3  # the learner's version, of training episodes of one turn
 ONE_TURN = 76  # tokens, at most, with the critic's information
 EXACT = {
   **LEARNERS,
-  **ADAPTIVE,
   **EVALUATED,
   "queue.order": "started",
   "admission.max_staleness": 0,
@@ -197,21 +190,6 @@ class TwoProcessesTest(absltest.TestCase):
         np.testing.assert_array_equal(sampled, same)
       versions = {v for t in kept[0].trajectories[0].turns for v in t.version}
       self.assertEqual(versions, {version})
-
-  def test_policy_slots_are_drawn_by_the_same_weights(self):
-    found, expected = map(metrics_of, (self.root, self.through.root))
-    names = [name for name in expected[-1] if name.startswith("policy_slots/")]
-    self.assertIn("policy_slots/weight/policy_slot1/arithmetic", names)
-    for before, after in zip(found, expected, strict=True):
-      for name in names:
-        self.assertEqual(before.get(name), after.get(name), name)
-    weights = [
-      row["policy_slots/weight/policy_slot1/arithmetic"] for row in expected
-    ]
-    self.assertLen(set(weights), STEPS)
-    for root in (self.root, self.through.root):
-      kept = position_of(root, STEPS)["controller"]["policy_slots"]
-      self.assertGreater(kept["drift"]["draws"][0][1], 0)
 
   def test_every_start_has_the_limits_of_its_version(self):
     for version in range(STEPS):

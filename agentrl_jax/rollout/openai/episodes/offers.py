@@ -21,13 +21,7 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import AfterValidator, FailFast
 
-from agentrl_jax.data.records import (
-  LARGEST,
-  EpisodeSpec,
-  Status,
-  Task,
-  Trajectory,
-)
+from agentrl_jax.data.records import LARGEST, EpisodeSpec, Status, Trajectory
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import BodyReader
 from agentrl_jax.rollout.openai.episodes.episode import (
@@ -69,9 +63,9 @@ _FINAL = tuple(
 class Episodes:
   """The episodes on offer and those being played; belongs to one event loop.
 
-  The controller uses `play` as a `controller.player.Player`. `draw_for` returns
-  how an episode of a task that begins now draws its policy slots; `last_lines`
-  what the agents' program wrote last, if its output is known.
+  The controller uses `play` as a `controller.player.Player`. `draw` chooses
+  the policy slots that answer; `last_lines` returns what the agents' program
+  wrote last, if its output is known.
 
   An agent that gives up, or makes no further call, where the policy has met a
   limit does so by the policy's doing: its episode is scored. A policy would
@@ -82,11 +76,11 @@ class Episodes:
     self,
     rules: EpisodeRules,
     limits: ServingLimits,
-    draw_for: Callable[[Task], PolicySlotDraw],
+    draw: PolicySlotDraw,
     last_lines: Callable[[], str] = lambda: "",
   ):
     self._rules, self._limits = rules, limits
-    self._draw_for, self._last_lines = draw_for, last_lines
+    self._draw, self._last_lines = draw, last_lines
     self._offered: collections.deque[Episode] = collections.deque()
     self._played: dict[str, Episode] = {}
     # Verdicts of agents; None for episodes that were abandoned.
@@ -113,8 +107,9 @@ class Episodes:
     """
     if self._failure is not None:
       raise self._failure
-    draw = draw or self._draw_for(spec.task)
-    episode = Episode(spec, rules or self._rules, self._limits, draw)
+    episode = Episode(
+      spec, rules or self._rules, self._limits, draw or self._draw
+    )
     async with self._changed:
       self._offered.append(episode)
       self._changed.notify()

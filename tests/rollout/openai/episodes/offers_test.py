@@ -85,7 +85,7 @@ class EpisodesTest(Playing):
 
   async def test_weights_of_the_run_s_draws_are_on_record(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
-    await self.serve(draw_for=lambda task: draw)
+    await self.serve(draw=draw)
     playing = self.offer()
     await self.play(turns=4)
     played = await playing
@@ -96,7 +96,7 @@ class EpisodesTest(Playing):
 
   async def test_no_weights_where_the_agent_named_a_policy_slot(self):
     draw = CrossPolicy(draw_per="turn", weights=(0.5, 0.5))
-    await self.serve(draw_for=lambda task: draw)
+    await self.serve(draw=draw)
     playing, id, client = await self.begin()
     messages = [ASKED]
     for model in ("tiny@policy_slot1", "tiny"):
