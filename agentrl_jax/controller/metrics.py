@@ -47,7 +47,6 @@ class TaskCounts:
   retried: int = 0
   masked: int = 0  # episodes lost to faults, after their retries
   late: int = 0  # episodes cut off by their group's deadline
-  left_out: int = 0  # episodes that a curriculum cut, and that are not trained
   groups: int = 0
   is_open: bool = False  # its breaker: no groups start
   identical: int = 0  # episodes whose tokens were checked and agreed
@@ -144,10 +143,6 @@ class Monitor:
     """Counts episodes that were unfinished at their group's deadline."""
     self.tasks[task.name].late += num_episodes
 
-  def left_out(self, task: Task, num_episodes: int) -> None:
-    """Counts finished episodes that are not trained on: `curriculum.cut`."""
-    self.tasks[task.name].left_out += num_episodes
-
   def grouped(self, group: Group, seconds: float) -> None:
     """Counts a group that is ready for the queue, after its slowest episode."""
     counts = self.tasks[group.task.name]
@@ -190,7 +185,6 @@ def _numbers(counts: TaskCounts) -> dict[str, float]:
     "rollout/retried": counts.retried,
     "rollout/masked": counts.masked,
     "rollout/late": counts.late,
-    "rollout/left_out": counts.left_out,
     "rollout/faults": counts.faults.total(),
     "rollout/sampled_tokens": counts.sampled,
     "groups/finished": counts.groups,

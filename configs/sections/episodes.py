@@ -1,22 +1,12 @@
-"""Play of one episode and of one group: stages, sub-agents, waits, retries."""
+"""Play of one episode and of one group: sub-agents, waits, retries."""
 
 import ml_collections
 from ml_collections.config_dict import create
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns keys of `curriculum`, `subagent`, `waits`, `group` and `retry`."""
+  """Returns keys of `subagent`, `waits`, `group` and `retry`."""
   return create(
-    curriculum=create(
-      # Smaller limits of training episodes while the learner is below a
-      # version, as ("5 turns until 20", "10 turns 4096 tokens until 40").
-      # Evaluations, and what follows the last stage, have those of `episode`.
-      limits=(),
-      # Treatment of an episode that a smaller limit ended: score (as one that
-      # did not complete), or leave_out (of training, if two of its group are
-      # left).
-      cut="score",
-    ),
     # A tool with which the policy gives a part of the task to itself, in a
     # context of its own: docs/environments.md.
     subagent=create(

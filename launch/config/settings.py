@@ -13,7 +13,6 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
-from agentrl_jax.controller.curriculum import Curriculum
 from agentrl_jax.controller.episode import EpisodeLimits, EpisodeWaits, Sampling
 from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
@@ -130,7 +129,6 @@ class Settings:
   chat: ChatConfig
   compute: ComputeConfig
   episode: EpisodeLimits
-  curriculum: Curriculum
   subagent: SubagentConfig
   waits: EpisodeWaits
   sampling: Sampling
@@ -394,7 +392,6 @@ def _check_together(s: Settings, steps: int) -> None:
       f"train.steps={steps} is no multiple of admission.versions_per_step="
       f"{s.admission.versions_per_step}, the updates made of one batch"
     )
-  _check_curriculum(s)
   _check_subagent(s)
   _check_roles(s)
   _check_critic(s)
@@ -409,16 +406,6 @@ def _check_together(s: Settings, steps: int) -> None:
     num_steps=steps,
     stride=s.admission.versions_per_step,
   )
-
-
-def _check_curriculum(s: Settings) -> None:
-  """Requires stages that training episodes can have."""
-  s.curriculum.require_below(s.episode)
-  if s.curriculum.limits and s.agents.play:
-    raise ConfigError(
-      f"curriculum.limits={s.curriculum.limits!r} is not for agents with their "
-      "own loop: set it to (), or agents.port to -1"
-    )
 
 
 def _check_subagent(s: Settings) -> None:

@@ -11,13 +11,11 @@ import json
 import logging
 import os
 import pathlib
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_jax.controller.cross_policy import slot_successes
-from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.groups.admission import Admission
 from agentrl_jax.controller.groups.breaker import Breakers
 from agentrl_jax.controller.groups.collector import Collector, CollectorState
@@ -391,14 +389,14 @@ class LeaderGroupSource(GroupSource):
       return player
     return _LockstepPlayer(player, self._lockstep)
 
-  def _player(self, limits: EpisodeLimits) -> Player:
+  def _player(self) -> Player:
     if self._agents is not None:
       return self._agents.episodes
     player = PolicyPlayer(
       environments=self._environments,
       generator=self._lockstep or self._service.generator,
       codec=self._service.codec,
-      limits=limits,
+      limits=self._settings.episode,
       sampling=self._settings.sampling,
       draw=self._settings.cross_policy,
       waits=self._settings.waits,
@@ -414,10 +412,9 @@ class LeaderGroupSource(GroupSource):
     timers = GroupTimers()
 
     async def play(task: Task, group_id: str, seed: int) -> Group | None:
-      limits = s.curriculum.at(admission.version, s.episode)
-      group = await run_group(
+      return await run_group(
         task,
-        self._player(limits),
+        self._player(),
         s.group,
         s.retry,
         self._monitor,
@@ -425,12 +422,6 @@ class LeaderGroupSource(GroupSource):
         seed=seed,
         timers=timers,
       )
-      if group is None:
-        return None
-      trained = s.curriculum.trained(group, limits, s.episode)
-      cut = len(group.trajectories) - len(trained.trajectories)
-      self._monitor.left_out(task, cut)
-      return trained
 
     num_pending = len(position.queued) if position else 0
     watch = LearnerWatch(self._config.train.step_timeout_s)
@@ -509,8 +500,6 @@ def _batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
   report["reward/mean"] = sum(t.reward for t in played) / max(len(played), 1)
   num_stale = sum(s > 0 for s in policy_slots)
   report["rollout/stale_turns"] = num_stale / max(len(policy_slots), 1)
-  if played and all(t.max_turns for t in played):
-    report["rollout/max_turns"] = statistics.fmean(t.max_turns for t in played)
   return report
 
 

@@ -100,7 +100,6 @@ DECISIVE_OF_RL = (
   "optimizer",
   "loss",
   "advantage",
-  "curriculum",
   "sampling",
   "group",
   "admission",

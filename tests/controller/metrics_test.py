@@ -22,13 +22,11 @@ class MonitorTest(unittest.TestCase):
     monitor.started(a_task())
     monitor.faulted(a_task(), "EnvironmentFault")
     monitor.masked(a_task())
-    monitor.left_out(a_task(), 2)
     numbers = monitor.snapshot()
     expected = {
       "rollout/started": 4,
       "rollout/finished": 3,
       "rollout/masked": 1,
-      "rollout/left_out": 2,
       "rollout/faults": 1,
       "rollout/fault/EnvironmentFault": 1,
       "rollout/status/completed": 2,

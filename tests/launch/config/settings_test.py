@@ -316,16 +316,6 @@ class SettingsTest(parameterized.TestCase):
       "queue.max_age=0 is below admission.max_staleness=2",
     ),
     (
-      "curriculum_above_the_end",
-      {"curriculum.limits": ("99 turns until 3",)},
-      "what evaluations have",
-    ),
-    (
-      "curriculum_of_agents",
-      {"curriculum.limits": ("1 turn until 3",), "agents.port": 0},
-      "agents.port to -1",
-    ),
-    (
       "evaluation_by_agents_that_are_not_let_in",
       {"evaluation.agents": True},
       "evaluation.agents=True means nothing with agents.port=-1",

@@ -62,7 +62,6 @@ EVALUATED = {
   "checkpoint.keep_best": "sampled",
 }
 # Nothing is left to timing.
-SHORT_UNTIL = 3  # the learner's version, of training episodes of one turn
 ONE_TURN = 76  # tokens, at most, with the critic's information
 EXACT = {
   **LEARNERS,
@@ -70,7 +69,6 @@ EXACT = {
   "queue.order": "started",
   "admission.max_staleness": 0,
   "train.steps": STEPS,
-  "curriculum.limits": (f"1 turn until {SHORT_UNTIL}",),
   # Of one turn: the learner goes to this mesh and comes back.
   "train.layouts": (f"{ONE_TURN} tokens 4 rows fsdp=4",),
 }
@@ -190,15 +188,6 @@ class TwoProcessesTest(absltest.TestCase):
         np.testing.assert_array_equal(sampled, same)
       versions = {v for t in kept[0].trajectories[0].turns for v in t.version}
       self.assertEqual(versions, {version})
-
-  def test_every_start_has_the_limits_of_its_version(self):
-    for version in range(STEPS):
-      allowed = {
-        trajectory.max_turns
-        for group in read_groups(RunDirectory(self.root).trajectories(version))
-        for trajectory in group.trajectories
-      }
-      self.assertEqual(allowed, {1 if version < SHORT_UNTIL else 2}, version)
 
   def test_the_learner_went_to_the_mesh_of_short_lines_and_came_back(self):
     for root in (self.root, self.through.root):
