@@ -55,7 +55,6 @@ class HttpLimits:
   body_timeout_s: float  # for a request's body
   max_body: int  # bytes of a body, decompressed
   max_bodies: int  # bytes of all bodies that are being read
-  compile_timeout_s: float  # CPU seconds to compile a request's grammar
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
@@ -91,7 +90,6 @@ SERVICE_LIMITS = HttpLimits(
   body_timeout_s=60.0,
   max_body=8 * MIB,
   max_bodies=256 * MIB,
-  compile_timeout_s=1.0,
 )
 
 

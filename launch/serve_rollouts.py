@@ -82,9 +82,7 @@ class RolloutServer:
     self._names = ModelNames(name, lambda: follower.policy_slots)
     self._limits = ServingLimits(context=driver.engine.config.context)
     self._generator = EngineGenerator(
-      driver,
-      deadline_s=config.answer_timeout_s,
-      compile_timeout_s=http.compile_timeout_s,
+      driver, deadline_s=config.answer_timeout_s
     )
     self._stopping = asyncio.Event()
     self._api = RolloutApi(

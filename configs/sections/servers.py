@@ -44,6 +44,5 @@ def get_config() -> ml_collections.ConfigDict:
       body_timeout_s=60.0,  # wait for a body, after its head
       max_body=8 << 20,  # bytes of a body, decompressed
       max_bodies=256 << 20,  # bytes of all bodies that are being received
-      compile_timeout_s=1.0,  # CPU seconds to compile a request's grammar
     ),
   )

@@ -101,10 +101,7 @@ def serve(
         to=places and [layout_of(place, weights) for place in places],
       ),
       EngineGenerator(
-        running,
-        deadline_s=settings.waits.answer_timeout_s,
-        compile_timeout_s=settings.http.compile_timeout_s,
-        max_grammars=None,
+        running, deadline_s=settings.waits.answer_timeout_s, max_grammars=None
       ),
       settle=lambda: None,  # publishing here is serving
       report=EngineMetrics(running).report,

@@ -5,30 +5,24 @@ tool's schema. All else is text, without any text that would be parsed as a
 call. `data.grammar.grammars` describes the language and compiles it.
 """
 
-import contextvars
+import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import llguidance
 
 from agentrl_jax.data.chat.marked_text import MarkedTokenizer, unshield
 from agentrl_jax.data.grammar import json_schema
-from agentrl_jax.data.grammar.call_schema import rewritten
-from agentrl_jax.data.grammar.process import GrammarTooLarge
+from agentrl_jax.data.grammar.call_schema import MAX_SCHEMAS, compilable
 from agentrl_jax.data.grammar.text_schema import ANY_TEXT, text_rule, types_of
 from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 
 THINK, THINK_END = "<think>", "</think>"
 CHOICES = ("auto", "required")
-# Returns the reason why a grammar cannot be used, or "". Servers, whose schemas
-# are not trusted, set a validator with a time limit.
-VALIDATE: contextvars.ContextVar[Callable[[str], str]] = contextvars.ContextVar(
-  "validate", default=llguidance.LLMatcher.validate_grammar
-)
 # White space of Python's `str.strip`; `\s` alone lacks four of its characters.
 SPACE = r"[\s\x1c-\x1f]"
 # Text where tags are text too: all of its thoughts end, since a call in an open
@@ -43,21 +37,30 @@ _GAP = r"/\n{0,2}/"  # after a thought
 _FREE = '%llguidance {"no_forcing": true}'
 _ESCAPES = {"json_allow_general_unicode_escapes": True}
 # JSON as any program writes it, with bounded white space.
-_JSON = {"whitespace_pattern": r"[ \n\t\r]{1,32}", **_ESCAPES}
+_JSON: dict[str, Any] = {"whitespace_pattern": r"[ \n\t\r]{1,32}", **_ESCAPES}
 # JSON on one line, as Jinja's `tojson` and `json.dumps` write it.
-_COMPACT_JSON = {
+_COMPACT_JSON: dict[str, Any] = {
   "whitespace_flexible": False,
   "item_separator": ", ",
   "key_separator": ": ",
   **_ESCAPES,
 }
 _PYTHON_WORDS = ('"True"', '"False"')  # of templates that print them
+_DEFINITIONS = ("$defs", "definitions")
 # Keywords of arguments that stand one by one.
 _OBJECT = frozenset(
-  {"type", "properties", "required", "additionalProperties", "$defs"}
+  {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
+)
+# Keywords of types and parts, of which a grammar can always be made.
+_SHAPE = (
+  _OBJECT
+  | {"enum", "const", "items", "prefixItems", "$ref"}
+  | {*("anyOf", "oneOf", "allOf")}
 )
 # Keywords that may list the properties of a schema without `properties`.
-_INDIRECT = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_INDIRECT = frozenset(
+  {"$ref", "allOf", "anyOf", "oneOf", "additionalProperties"}
+)
 
 
 def text_that_is_no(call: str) -> str:
@@ -169,7 +172,12 @@ class CallGrammar:
     called = [
       rule
       for n, tool in enumerate(tools)
-      for rule in self._call(tool, n, exact=tool.name in strict)
+      for rule in self._call(
+        tool,
+        n,
+        exact=tool.name in strict,
+        max_schemas=MAX_SCHEMAS // len(tools),
+      )
     ]
     either = " | ".join(f"call{n}" for n in range(len(tools)))
     rules += [f"call: {either}", *called] if tools else []
@@ -180,7 +188,8 @@ class CallGrammar:
     lead = "/ ?\\n?/" if self._tokenizer.prefixes_each else "/\\n?/"
     if head := self._form.text_head:
       lead = f"{self._thought()[0]} {self._spelt(head)} {lead}"
-    return f"{_FREE}\nstart: {lead} {_json(schema)} {self._after_text}"
+    value = _json(compilable(schema, exact=True, closed=False))
+    return f"{_FREE}\nstart: {lead} {value} {self._after_text}"
 
   @property
   def _text_answer(self) -> str:
@@ -220,7 +229,9 @@ class CallGrammar:
     begin = f"{self._spelt(form.may_begin)}?" if may_begin else ""
     return f"{begin} {first or tag} call {more} {self._after_calls}"
 
-  def _call(self, tool: Tool, number: int, *, exact: bool) -> list[str]:
+  def _call(
+    self, tool: Tool, number: int, *, exact: bool, max_schemas: int
+  ) -> list[str]:
     """Returns the rules of a call of a tool, the first of them the call."""
     form = self._form
     shield = self._tokenizer.markers.shield
@@ -236,18 +247,18 @@ class CallGrammar:
     )
     head = f"({head})" if form.also else head
     try:
-      arguments, rules = self._arguments(tool, f"{number}", exact)
+      arguments, rules = self._arguments(tool, f"{number}", exact, max_schemas)
     except ConfigError as error:
-      raise type(error)(f"the parameters of tool {tool.name!r}: {error}") from (
-        error
-      )
+      raise ConfigError(
+        f"the parameters of tool {tool.name!r}: {error}"
+      ) from error
     return [
       f"call{number}: {head} {arguments} {self._spelt(form.tail)}",
       *rules,
     ]
 
   def _arguments(
-    self, tool: Tool, id: str, exact: bool
+    self, tool: Tool, id: str, exact: bool, max_schemas: int
   ) -> tuple[str, list[str]]:
     """Returns a call's arguments, and their rules.
 
@@ -255,13 +266,11 @@ class CallGrammar:
     taken for a weaker one, and whoever takes the call checks the rest.
     """
     fault = None
-    for schema in _schemas(tool.parameters, exact):
+    for schema in _schemas(tool.parameters, exact, max_schemas):
       try:
         if form := self._form.parameter:
           return self._parameters(tool, schema, form, id, exact)
         return _json(schema, compact=self._form.compact), []
-      except GrammarTooLarge:
-        raise
       except ConfigError as error:
         fault = error
     assert fault
@@ -312,8 +321,6 @@ class CallGrammar:
     """Returns the value of an argument with its end tag, and its rules."""
     try:
       return self._exact_value(tool, key, schema, id)
-    except GrammarTooLarge:
-      raise
     except ConfigError:
       if exact:
         raise
@@ -329,7 +336,7 @@ class CallGrammar:
     tail = self._spelt(f"{form.before_end}{form.end}{form.tail}")
     if "string" not in kinds:
       words = " | ".join(_PYTHON_WORDS) if inner == {"type": "boolean"} else ""
-      defs = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+      defs = {key: schema[key] for key in _DEFINITIONS if key in schema}
       value = _json({**inner, **defs}, compact=self._form.compact)
       return f"({words + ' | ' if words else ''}{value}) {tail}", []
     if kinds - {"string", "null"}:
@@ -395,8 +402,9 @@ class CallGrammar:
 def _json(schema: Mapping[str, Any], *, compact: bool = False) -> str:
   """Returns the nonterminal of JSON by a schema. Raises `ConfigError`."""
   options = _COMPACT_JSON if compact else _JSON
+  options = options | schema.get("x-guidance", {})
   nonterminal = f"%json {json.dumps({**schema, 'x-guidance': options})}"
-  if reason := VALIDATE.get()(f"start: {nonterminal}"):
+  if reason := llguidance.LLMatcher.validate_grammar(f"start: {nonterminal}"):
     reason = reason.partition("\n   1 |")[0].removeprefix("at 1(8): ")
     raise ConfigError(
       f"{reason.strip()}. See llguidance's docs/json_schema.md for what of a "
@@ -406,25 +414,30 @@ def _json(schema: Mapping[str, Any], *, compact: bool = False) -> str:
 
 
 def _schemas(
-  parameters: Mapping[str, Any], exact: bool
+  parameters: Mapping[str, Any], exact: bool, max_schemas: int
 ) -> Iterator[dict[str, Any]]:
   """Yields the schema to keep to, and weaker ones where it may be inexact."""
   try:
-    yield _declared(parameters)
+    yield _declared(parameters, exact=exact, max_schemas=max_schemas)
   except ConfigError:
     if exact:
       raise
   if not exact:
     given = {**parameters, "type": "object"}
     known, _ = json_schema.checkable(given, "the schema")
-    yield rewritten(known, exact=False)
-    for _, inner in json_schema.subschemas(known):
-      inner.pop("pattern", None)
-    yield rewritten(known, exact=False)
+    for _ in range(2):
+      with contextlib.suppress(ConfigError):
+        weaker = compilable(
+          known, exact=False, closed=True, max_schemas=max_schemas
+        )
+        yield {**weaker, "x-guidance": {"lenient": True}}
+      for _, inner in json_schema.subschemas(known):
+        for keyword in inner.keys() - _SHAPE:
+          del inner[keyword]
     yield {"type": "object"}
 
 
-def _declared(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _declared(parameters: Mapping[str, Any], **rules: Any) -> dict[str, Any]:
   """Returns the schema of a tool's arguments: an object of its properties."""
   schema: dict[str, Any] = {"type": "object", **parameters}
   if schema["type"] != "object":
@@ -433,4 +446,4 @@ def _declared(parameters: Mapping[str, Any]) -> dict[str, Any]:
     )
   if not _INDIRECT & schema.keys():
     schema.setdefault("properties", {})
-  return rewritten(schema)
+  return compilable(schema, closed=True, **rules)

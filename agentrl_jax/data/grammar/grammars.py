@@ -21,7 +21,6 @@ import llguidance
 import numpy as np
 from tokenizers import Tokenizer
 
-from agentrl_jax.data.grammar.process import GrammarProcess
 from agentrl_jax.errors import ConfigError, GrammarFault
 
 BITS = 32  # tokens to a word of a mask
@@ -49,9 +48,10 @@ class Grammars:
         "none: name one, as in the model's generation_config.json"
       )
     self.vocab_size, self.stop_tokens = vocab_size, tuple(stop_tokens)
-    self._source = _with_special(tokenizer, set(markers))
     self._tokenizer = llguidance.LLTokenizer(
-      self._source, n_vocab=vocab_size, eos_token=list(stop_tokens)
+      _with_special(tokenizer, set(markers)),
+      n_vocab=vocab_size,
+      eos_token=list(stop_tokens),
     )
     self._matchers: collections.OrderedDict[str, llguidance.LLMatcher] = (
       collections.OrderedDict()
@@ -69,12 +69,6 @@ class Grammars:
       if grammar in self._matchers:
         self._matchers.move_to_end(grammar)
       return grammar in self._matchers
-
-  def process(self) -> GrammarProcess:
-    """Returns a process that checks grammars within a budget."""
-    return GrammarProcess(
-      self._source, stop_tokens=self.stop_tokens, vocab_size=self.vocab_size
-    )
 
   def check(self, grammar: str) -> None:
     """Raises `ConfigError` for an unusable grammar, with the reason."""

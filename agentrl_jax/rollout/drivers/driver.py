@@ -40,7 +40,6 @@ from agentrl_jax.rollout.api import (
 )
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from agentrl_jax.rollout.engine.grammar_compiler import (
-  COMPILE_S,
   MAX_WAITING,
   GrammarCompiler,
 )
@@ -374,18 +373,13 @@ class EngineGenerator:
     driver: Driver,
     *,
     deadline_s: float,
-    compile_timeout_s: float = COMPILE_S,
     max_grammars: int | None = MAX_WAITING,
   ):
-    """`compile_timeout_s` is the CPU time that a request's grammar may take.
-
-    `max_grammars` may wait to be compiled, so that no client locks out others;
-    None where all requests are a run's own.
+    """`max_grammars` may wait to be compiled, so that no client locks out
+    others; None where all requests are a run's own.
     """
     self._driver, self._deadline_s = driver, deadline_s
-    self._compiler = GrammarCompiler(
-      driver.engine.grammars, compile_timeout_s, max_grammars
-    )
+    self._compiler = GrammarCompiler(driver.engine.grammars, max_grammars)
 
   @property
   def num_policy_slots(self) -> int:

@@ -14,7 +14,6 @@ from aiohttp import web
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
 from agentrl_jax.rollout.api import Generator
-from agentrl_jax.rollout.engine.grammar_compiler import GrammarValidator
 from agentrl_jax.rollout.openai.chat import ChatCall
 from agentrl_jax.rollout.openai.choices import Choice, Delta, all_deltas
 from agentrl_jax.rollout.openai.completions import CompletionCall
@@ -75,13 +74,13 @@ class OpenAIModel:
 class CallReader:
   """Reads calls in threads: parsing, tokenizing and grammars can take long.
 
-  Calls with structured output may wait for a grammar to be validated, and long
-  ones for each other: both have threads of their own, so that short ones wait
-  for neither.
+  Calls with structured output wait for a grammar to be validated, and long ones
+  for each other: both have threads of their own, so that short ones wait for
+  neither.
   """
 
-  def __init__(self, max_values: int, validator: GrammarValidator):
-    self._max_values, self._validator = max_values, validator
+  def __init__(self, max_values: int):
+    self._max_values = max_values
     self._plain, self._structured = (
       concurrent.futures.ThreadPoolExecutor(2, f"calls-{name}")
       for name in ("plain", "structured")
@@ -122,11 +121,10 @@ class CallReader:
     self, request: CompletionRequest, model: OpenAIModel, context: CallContext
   ) -> Call:
     limits, codec = model.limits, model.codec()
-    with self._validator.validating():
-      if isinstance(request, ChatCompletionRequest):
-        return ChatCall(request, limits, codec, context)
-      assert isinstance(request, TextCompletionRequest)
-      return CompletionCall(request, limits, codec, context)
+    if isinstance(request, ChatCompletionRequest):
+      return ChatCall(request, limits, codec, context)
+    assert isinstance(request, TextCompletionRequest)
+    return CompletionCall(request, limits, codec, context)
 
 
 class OpenAIApi:
@@ -142,10 +140,7 @@ class OpenAIApi:
     self._generator, self._state = generator, state
     self._models = tuple(models)
     self._max_calls = max(model.limits.max_calls for model in models)
-    self._reader = CallReader(
-      max(model.limits.max_values for model in models),
-      GrammarValidator(state.bodies.limits.compile_timeout_s),
-    )
+    self._reader = CallReader(max(m.limits.max_values for m in models))
     self._episodes = EpisodeApi(episodes, state.bodies)
 
   def add_to(self, application: web.Application) -> None:

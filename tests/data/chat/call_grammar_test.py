@@ -118,7 +118,7 @@ class RefusedTest(parameterized.TestCase):
   @parameterized.parameters(
     ({"type": "string"}, "the type is 'string'"),
     ({"properties": {"a": {"type": "any"}}}, "Invalid type: any"),
-    ({"not": {"type": "object"}}, "no grammar keeps to not"),
+    ({"not": {"type": "object"}}, 'Unimplemented keys: ."not"'),
   )
   def test_schema_that_no_grammar_is_made_of(self, schema, why):
     with self.assertRaisesRegex(ConfigError, f"tool 'look'.*{why}"):
