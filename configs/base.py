@@ -233,6 +233,8 @@ def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:
       # Part of a tuple, perhaps: parsing says what cannot be.
       return ""
     if word not in held:
+      if isinstance(held, environments.Open):
+        return ""
       place = ".".join(done)
       inside = f"config.{place} has" if place else "the config has"
       return (

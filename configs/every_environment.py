@@ -10,9 +10,7 @@ Docker engine, or `--config.environments.os_interaction.options.engine=sandbox`.
 
 from collections.abc import Mapping
 
-from ml_collections.config_dict import create
-
-from configs import base
+from configs import base, environments
 
 OTHERS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
@@ -33,12 +31,7 @@ def with_environments(targets: Mapping[str, str]):
   c.name = "every_environment"
   with c.unlocked():
     for name, target in targets.items():
-      c.environments[name] = create(
-        target=target,
-        options=create(),
-        mistakes=create(),
-        place=create(**c.environments.webshop.place.to_dict()),
-      )
+      c.environments[name] = environments.entry(target)
       c.tasks.weights[name] = 1.0
   c.tasks.names = tuple(sorted(c.environments))
   c.episode.max_turns = 200  # answers; environments have limits of their own

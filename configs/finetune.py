@@ -29,7 +29,6 @@ import pathlib
 import ml_collections
 
 from configs import base, environments
-from environments.options import HarborOptions
 
 # Devices of NVIDIA's GPUs and of TPU hosts.
 _ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")
@@ -69,9 +68,7 @@ def get_config(folder: str):
         "step_limit_s": 60.0,  # of the reward function
       },
     )
-    c.environments.harbor = environments.entry_of(
-      "harbor:Harbor", HarborOptions
-    )
+    c.environments.harbor = environments.entry("environments.harbor:Harbor")
     # Tasks that agents.program alone knows, as one of verifiers does.
     c.environments.agents = environments.entry(
       "agentrl_jax.env.indexed:OfAgents",

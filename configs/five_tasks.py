@@ -170,29 +170,28 @@ def get_config():
 
 def _set_environments(known: ml_collections.ConfigDict) -> None:
   """Makes the three that the quickstart leaves out as easy as its own."""
-  with known.unlocked():
-    known.alfworld.options.task_types = ("pick_and_place_simple",)
-    # Its planner knows where things are, and a policy has to look for them.
-    known.alfworld.mistakes.search = 1.0
-    known.knowledgegraph.options.kinds = ("hop", "count")
-    known.os_interaction.options.kinds = (
-      "count_files",
-      "words",
-      "largest",
-      "permissions",
-    )
   known.alfworld.options.update(
     system_prompt="short",
+    task_types=("pick_and_place_simple",),
     num_receptacles=(4, 4),
     num_things=(4, 5),
     max_rounds=8,
   )
-  known.alfworld.mistakes.update(wrong_place=0.55, wander=0.1)
+  # Its planner knows where things are, and a policy has to look for them.
+  known.alfworld.mistakes.update(search=1.0, wrong_place=0.55, wander=0.1)
   known.knowledgegraph.options.update(
-    system_prompt="short", num_hops=(1, 1), num_entities=(5, 6), max_rounds=6
+    system_prompt="short",
+    kinds=("hop", "count"),
+    num_hops=(1, 1),
+    num_entities=(5, 6),
+    max_rounds=6,
   )
   known.knowledgegraph.mistakes.update(wrong_relation=0.45, stop_early=0.3)
   known.os_interaction.options.update(
-    engine="sandbox", system_prompt="short", difficulty=(1, 1), max_rounds=4
+    engine="sandbox",
+    system_prompt="short",
+    kinds=("count_files", "words", "largest", "permissions"),
+    difficulty=(1, 1),
+    max_rounds=4,
   )
   known.os_interaction.mistakes.update(slip=0.5, off_by_one=0.2)

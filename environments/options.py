@@ -1,21 +1,15 @@
 """Options of AgentBench's environments and of Harbor, with their defaults.
 
-The only place of the defaults: the classes take the fields as keywords, and
-`configs.environments` makes keys of them. Values are AgentBench's where it has
-one; otherwise those that run on any machine.
+The only place of the defaults: the classes take the fields as keywords. Values
+are AgentBench's where it has one; otherwise those that run on any machine.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from agentrl_jax.env.options import require_one_of, require_positive
+from agentrl_jax.env.options import require_one_of, require_types
 from agentrl_jax.errors import ConfigError
-
-
-def no_key(default: Any) -> Any:
-  """Returns a field that is a keyword of the class, and no key of configs."""
-  return dataclasses.field(default=default, metadata={"is_key": False})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,15 +23,13 @@ class Options:
   max_rounds: int  # answers of the policy until the episode ends
   system_prompt: str = "upstream"  # or "short"
   upstream_quirks: bool = False  # with AgentBench's known mistakes
-  num_tasks: int = no_key(1 << 20)  # of each split
+  num_tasks: int = 1 << 20  # of each split
 
-  positive: ClassVar[tuple[str, ...]] = ()  # names of further numbers
   mistakes: ClassVar[tuple[str, ...]]  # that the expert makes on purpose
 
   def __post_init__(self) -> None:
     require_one_of(("upstream", "short"), system_prompt=self.system_prompt)
-    names = ("max_rounds", *self.positive)
-    require_positive(**{name: getattr(self, name) for name in names})
+    require_types(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,11 +42,10 @@ class ALFWorldOptions(Options):
   max_rounds: int = 20
   num_receptacles: tuple[int, int] = (8, 32)  # of a generated room: least, most
   num_things: tuple[int, int] = (10, 48)  # in a generated room
-  task_types: Sequence[str] | None = no_key(None)  # generated; None: all
-  num_processes: int = no_key(4)  # of TextWorld
-  reply_limit_s: float = no_key(60.0)  # of TextWorld
+  task_types: Sequence[str] | None = None  # generated; None: all
+  num_processes: int = 4  # of TextWorld
+  reply_limit_s: float = 60.0  # of TextWorld
 
-  positive = ("num_processes", "reply_limit_s")
   mistakes = (
     "search",  # does not know where things are, and looks for them
     "wrong_thing",  # first takes something else
@@ -84,7 +75,6 @@ class DBBenchOptions(Options):
   # Of questions, as ("sum", "update"); None: all, by the default mix.
   kinds: tuple[str, ...] | None = None
 
-  positive = ("max_result_chars", "statement_limit_s")
   mistakes = (
     "no_cast",  # compares numbers as text
     "no_where",  # forgets the condition
@@ -113,9 +103,8 @@ class KnowledgeGraphOptions(Options):
   one_shot: bool = False  # begin with a solved example, as AgentBench's std
   num_hops: tuple[int, int] = (1, 2)  # of a generated question: least, most
   num_entities: tuple[int, int] = (8, 14)  # of each type in a generated world
-  kinds: Sequence[str] = no_key(())  # of questions; () are all
+  kinds: Sequence[str] = ()  # of questions; () are all
 
-  positive = ("query_limit_s",)
   mistakes = (
     "skip_relations",  # never lists relations; harmless
     "wrong_relation",  # one hop follows another listed relation
@@ -137,29 +126,23 @@ class MachineLimits:
   disk_mb: int = 512  # written, beyond the image
   network: bool = False
 
-  def __post_init__(self) -> None:
-    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
-      if getattr(self, name) <= 0:
-        raise ConfigError(f"{name}={getattr(self, name)} must be above 0")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OSInteractionOptions(Options, MachineLimits):
   """Options of OSInteraction, and the limits of its machines."""
 
   source: str = ""  # AgentBench's tasks; "" generates tasks
-  scripts: str = no_key("")  # the folder of AgentBench's scripts
+  scripts: str = ""  # the folder of AgentBench's scripts
   engine: Any = "docker"  # "sandbox" (Linux namespaces), or a `MachineEngine`
   image: str = ""  # of the containers; "" is agentrl_jax/os_interaction
-  images: Mapping[str, str] | None = no_key(None)  # by AgentBench's names
+  images: Mapping[str, str] | None = None  # by AgentBench's names
   rootfs: str = ""  # of the sandbox; "" is the one in the user's cache
   num_warm: int = 0  # machines started ahead of their sessions
   max_rounds: int = 8
   command_limit_s: float = 30.0  # of the policy's and the judge's scripts
   difficulty: tuple[int, int] = (1, 3)  # of a generated task: least, most
-  kinds: Sequence[str] | None = no_key(None)  # of generated tasks; None: all
+  kinds: Sequence[str] | None = None  # of generated tasks; None: all
 
-  positive = ("command_limit_s",)
   mistakes = (
     "slip",  # runs a script that is nearly right
     "no_look",  # answers, or says that it is done, without having run anything
@@ -168,12 +151,6 @@ class OSInteractionOptions(Options, MachineLimits):
     "finish",  # says that it is done, where an answer is asked for
     "no_call",  # begins with words alone, which costs a round and nothing else
   )
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    MachineLimits.__post_init__(self)
-    if self.num_warm < 0:
-      raise ConfigError(f"num_warm={self.num_warm} must be 0 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,7 +177,7 @@ class HarborOptions(MachineLimits):
   # must fit in waits.reply_timeout_s.
   test_limit_s: float = 120.0
   max_output_chars: int = 2000  # of a reply
-  num_tasks: int = no_key(1 << 20)  # generated, of train and of test
+  num_tasks: int = 1 << 20  # generated, of train and of test
   kinds: tuple[str, ...] | None = None  # of generated tasks; None: all
 
   mistakes: ClassVar[tuple[str, ...]] = (
@@ -209,9 +186,7 @@ class HarborOptions(MachineLimits):
   )
 
   def __post_init__(self) -> None:
-    super().__post_init__()
-    names = ("max_rounds", "command_limit_s", "test_limit_s")
-    require_positive(**{name: getattr(self, name) for name in names})
+    require_types(self)
     if self.max_output_chars < 100:
       raise ConfigError(
         f"max_output_chars={self.max_output_chars} must be 100 or more"
@@ -227,14 +202,14 @@ class PageStyle:
   """
 
   results_per_page: int = 10
-  separator: str = no_key(" [SEP] ")  # between the texts of a page
+  separator: str = " [SEP] "  # between the texts of a page
   repeat_instruction: bool = True  # on every page, or on the first one alone
   repeat_item: bool = True  # show the item again after a chosen option
   list_actions: bool = True  # end with the list of clickable texts
   show_headings: bool = True  # the lines "Action: ..." and "Observation:"
   show_navigation: bool = True  # back, previous and next
   show_subpages: bool = True  # description, features, reviews and rating
-  show_attributes: bool = no_key(False)  # a sub-page that shows the answer
+  show_attributes: bool = False  # a sub-page that shows the answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,7 +225,7 @@ class WebShopOptions(PageStyle, Options):
   cache: str | None = None  # where large files are kept ready; None: the user's
   upstream_splits: bool = False  # upstream's, of the goals that people wrote
   max_rounds: int = 20
-  describe_tools: bool = no_key(True)
+  describe_tools: bool = True
   # Whether the expert's search names the wanted options, too. Listings are
   # indexed with them, so this finds the right product more often.
   expert_names_options: bool = False
@@ -258,7 +233,7 @@ class WebShopOptions(PageStyle, Options):
   num_test: int = 200
   catalogue_size: int = 100  # products of a shop
   tasks_per_catalogue: int = 8  # consecutive ones, which share a shop
-  num_cached: int = no_key(64)  # shops in memory, a few hundred kB each
+  num_cached: int = 64  # shops in memory, a few hundred kB each
   # easy, siblings, prices, paraphrases or hard, which is all three; see
   # `generation.families.Difficulty`.
   difficulty: str = "hard"
@@ -267,14 +242,6 @@ class WebShopOptions(PageStyle, Options):
   # finds the right product.
   max_siblings: int = 3
 
-  positive = (
-    "num_train",
-    "num_test",
-    "catalogue_size",
-    "tasks_per_catalogue",
-    "num_cached",
-    "results_per_page",
-  )
   mistakes = (
     "lazy_search",  # searches for the kind only and reads one page of results
     "first_result",  # clicks the first result

@@ -1,11 +1,15 @@
 """Checks of options, for messages that are alike everywhere."""
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agentrl_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+  from _typeshed import DataclassInstance
 
 E = TypeVar("E")
 
@@ -16,6 +20,22 @@ def require_positive(**options: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 < value < math.inf:
       raise ConfigError(f"{key}={value!r} must be above 0, and finite")
+
+
+def require_types(options: "DataclassInstance") -> None:
+  """Raises `ConfigError` for the first option that is not of its field's type.
+
+  Numbers must be above 0, or the default.
+  """
+  for field in dataclasses.fields(options):
+    value, name = getattr(options, field.name), field.name
+    if field.type in (int, float):
+      if value != field.default:
+        require_positive(**{name: value})
+      if field.type is int and not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} must be a whole number")
+    elif field.type in (bool, str) and not isinstance(value, field.type):
+      raise ConfigError(f"{name}={value!r} must be a {field.type.__name__}")
 
 
 def require_one_of(allowed: Collection[str], **options: str) -> None:
@@ -40,8 +60,8 @@ def require_bounds(
 ) -> None:
   """Raises `ConfigError` for the first pair (low, high) outside the limits."""
   for key, value in options.items():
-    low, high = value
-    if not least <= low <= high <= most:
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    if not is_pair or not least <= value[0] <= value[1] <= most:
       raise ConfigError(
         f"{key}={value!r}; allowed is a pair (low, high) with {least} <= low "
         f"<= high <= {most}"

@@ -10,8 +10,6 @@ normalisation each. `meaningless` is the negative control: DBBench pays at
 random.
 """
 
-import ml_collections
-
 from configs import arms, quickstart
 
 ARMS = {
@@ -28,14 +26,10 @@ def get_config(arm: str = "norm"):
   c = quickstart.get_config()
   c.name = "rare_reward"
   dbbench = c.environments.dbbench
-  with c.unlocked():
-    dbbench.options = ml_collections.ConfigDict(
-      {
-        "target": dbbench.target,
-        "options": dbbench.options,
-        "paid_tasks": 0.2,
-        "meaningless": -1.0,
-      }
-    )
+  dbbench.options = {
+    "target": dbbench.target,
+    "options": dbbench.options.to_dict(),
+    "paid_tasks": 0.2,
+  }
   dbbench.target = "agentrl_jax.env.adapters.altered_reward:AlteredReward"
   return arms.apply_arm(c, ARMS, arm)

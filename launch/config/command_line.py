@@ -16,7 +16,7 @@ import re
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import ml_collections
@@ -48,6 +48,8 @@ _MISSING = re.compile(
   r"flag --(\w+)=None: Flag --\w+ must have a value other than None\."
 )
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
+# Open sections take keys that they lack; others are `check_config`'s to refuse.
+_OPEN: Mapping[str, Any] = {"lock_config": False, "accept_new_attributes": True}
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
 
@@ -60,6 +62,7 @@ def define_config() -> flags.FlagHolder[ml_collections.ConfigDict]:
       None,
       "The experiment: a file whose get_config() returns it, such as "
       "configs/quickstart.py. `configs/` is found from any folder.",
+      **_OPEN,
     )
   )
   return holder
@@ -255,7 +258,9 @@ def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
   check_config(arguments)
   found = flags.FlagValues()
   words = ["load_config", *_located(arguments)]
-  config_flags.DEFINE_config_file("config", flag_values=found, sys_argv=words)
+  config_flags.DEFINE_config_file(
+    "config", flag_values=found, sys_argv=words, **_OPEN
+  )
   try:
     found(words)
   except (flags.Error, TypeError, ValueError) as error:

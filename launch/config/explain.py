@@ -8,6 +8,7 @@ from the syntax trees of the source.
 import ast
 import dataclasses
 import functools
+import inspect
 import io
 import pathlib
 import re
@@ -17,12 +18,13 @@ from collections.abc import Iterator
 
 import ml_collections
 
+from agentrl_jax.env.loading import find_class
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.service.docker.containers import ContainerSpec
 from configs import base
 from configs.base import flat_keys, why_unknown
 from launch.config.numbers import range_of
-from launch.config.settings import Settings, read_settings
+from launch.config.settings import PlaceSettings, Settings, read_settings
 
 _ROOT = pathlib.Path(base.__file__).parents[1]
 # Files that define keys, and the section that each is about.
@@ -32,6 +34,7 @@ _CONFIGS = (
   ("configs/environments.py", "environments."),
 )
 _OPTIONS = "environments/options.py"
+_PLACES = "launch/config/settings.py"
 _SEARCHED = ("agentrl_jax", "environments", "launch")
 _MOST_PLACES = 12
 _CHOICES = re.compile(r"one of ([\w, ]+?)(?: \(did you mean|\.|$)")
@@ -43,6 +46,7 @@ def explain(key: str, config: ml_collections.ConfigDict) -> str:
 
   Raises `ConfigError` with similar names for a key that does not exist.
   """
+  config = _completed(config)
   if why := why_unknown(key, config):
     raise ConfigError(why)
   value: typing.Any = config
@@ -70,7 +74,7 @@ def table(config: ml_collections.ConfigDict, prefix: str = "") -> str:
 
   A `*` stands before a value that is not the default.
   """
-  default = _defaults()
+  config, default = _completed(config), _defaults()
   rows = [
     (
       key,
@@ -88,7 +92,25 @@ def table(config: ml_collections.ConfigDict, prefix: str = "") -> str:
 
 
 def _defaults() -> dict[str, typing.Any]:
-  return dict(flat_keys(base.get_config()))
+  return dict(flat_keys(_completed(base.get_config())))
+
+
+def _completed(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns the config with every key that its environments' sections take."""
+  full = config.copy_and_resolve_references()
+  for section in full.environments.values():
+    make = find_class(section.target)
+    known = inspect.signature(make).parameters.values()
+    defaults = {p.name: p.default for p in known if p.default is not p.empty}
+    places = dataclasses.fields(PlaceSettings)
+    for keys, values in (
+      ("options", defaults),
+      ("mistakes", dict.fromkeys(make.mistakes, 0.0)),
+      ("place", {place.name: place.default for place in places}),
+    ):
+      for name in values.keys() - section[keys].keys():
+        section[keys][name] = values[name]
+  return full
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +142,12 @@ def comments() -> dict[str, Comment]:
   for pattern, above in _CONFIGS:
     for path in sorted(_ROOT.glob(pattern)):
       found = dict(_CommentedFile(path).of_config(above)) | found
-  return found | dict(_CommentedFile(_ROOT / _OPTIONS).of_options())
+  for name in base.get_config().environments:
+    above = f"environments.{name}."
+    found |= _CommentedFile(_ROOT / _OPTIONS).of_options(name, above)
+    places = _CommentedFile(_ROOT / _PLACES)
+    found |= places.fields("PlaceSettings", f"{above}place.")
+  return found
 
 
 class _CommentedFile:
@@ -146,25 +173,27 @@ class _CommentedFile:
         if token.line.lstrip().startswith("#"):
           self._alone.add(token.start[0])
 
-  def of_options(self) -> Iterator[tuple[str, Comment]]:
-    """Yields the options and mistakes of all environments."""
-    for name in base.get_config().environments:
-      for title in self._classes:
-        if title.lower() == f"{name.replace('_', '')}options":
-          yield from self._fields(title, f"environments.{name}.")
+  def of_options(self, name: str, above: str) -> dict[str, Comment]:
+    """Returns the options and mistakes of an environment."""
+    title = f"{name.replace('_', '')}options"
+    named = {key.lower(): key for key in self._classes}[title]
+    return self.fields(named, f"{above}options.", f"{above}mistakes.")
 
-  def _fields(self, title: str, above: str) -> Iterator[tuple[str, Comment]]:
-    """Yields the fields of a class, after those of its bases in this file."""
-    node = self._classes[title]
-    for parent in node.bases:
-      yield from self._fields(getattr(parent, "id", ""), above)
-    for statement in node.body:
-      if isinstance(statement, ast.AnnAssign):
-        name = f"options.{getattr(statement.target, 'id', '')}"
-        yield self._key(above + name, statement.lineno)
-      elif isinstance(statement, ast.Assign):
-        for mistake in getattr(statement.value, "elts", ()):
-          yield self._key(f"{above}mistakes.{mistake.value}", mistake.lineno)
+  def fields(
+    self, title: str, above: str, names: str = ""
+  ) -> dict[str, Comment]:
+    """Returns the fields of a class and of its bases, and a tuple's `names`."""
+    found: dict[str, Comment] = {}
+    for parent in self._classes[title].bases:
+      if getattr(parent, "id", "") in self._classes:
+        found |= self.fields(parent.id, above, names)
+    for node in self._classes[title].body:
+      if isinstance(node, ast.AnnAssign):
+        found |= [self._key(f"{above}{node.target.id}", node.lineno)]
+      elif isinstance(node, ast.Assign):
+        elements = getattr(node.value, "elts", ())
+        found |= [self._key(f"{names}{e.value}", e.lineno) for e in elements]
+    return found
 
   def _key(
     self, key: str, line: int, inherited: str = ""
@@ -214,6 +243,8 @@ def _values(key: str, default: object) -> str:
   """Returns the values that a key may have; "" if any of its type."""
   if isinstance(default, bool):
     return "True or False"
+  if key.startswith("environments."):
+    return ""
   if isinstance(default, int | float):
     return str(range_of(key, default))
   if not isinstance(default, str):

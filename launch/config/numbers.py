@@ -81,17 +81,13 @@ _RANGES: Mapping[str, _Range] = {
   "evaluation.concurrency_during": _COUNT,
   "evaluation.num_tasks_during": _COUNT,
   "report.trace_share": _SHARE,
-  "environments.*.mistakes.*": _SHARE,
-  "environments.*.options.num_warm": _WHOLE,
-  "environments.*.options.*": _COUNT,
 }
 
 
 def check_numbers(config: ml_collections.ConfigDict) -> None:
   """Raises `ConfigError` for numbers that no setting can have, all at once.
 
-  Options and mistakes of environments that are not this project's are left to
-  their classes and experts.
+  Options, mistakes and places of environments are left to those who read them.
   """
   known = dict(flat_keys(base.default_values()))
   refused = []

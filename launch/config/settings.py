@@ -23,6 +23,7 @@ from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.task_weights import TaskWeightsConfig
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
+from agentrl_jax.env.options import require_types
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import ComputeConfig
@@ -46,7 +47,6 @@ from agentrl_jax.train.weights.policy_slot_schedule import (
   read_schedules,
 )
 from agentrl_jax.train.weights.reference import ReferenceConfig
-from configs.environments import entry
 from launch.config.architecture import read_adaptation, read_architecture
 from launch.config.chat import read_chat
 from launch.config.checks import (
@@ -73,16 +73,19 @@ class PlaceSettings:
   With a controller, `containers` is the number at each host of its workers.
   """
 
-  containers: int  # of the environment's image; 0: not in containers
-  image: str  # "" is <containers.registry>/<folder of the environment>
-  options: Sequence[str]  # key=value, that differ at this place
-  worker: str  # the address of a running worker
-  controller: str  # the address of a controller with workers of it
-  token_file: str  # of the worker or the controller; "" sends no token
+  containers: int = 0  # of its image; 0 and no address: in this process
+  image: str = ""  # "" is <containers.registry>/<folder of the environment>
+  options: Sequence[str] = ()  # that differ at this place, as "engine=mariadb"
+  worker: str = ""  # http://host:port/api of a running worker
+  # http://host:port/api of a controller whose workers are called as the
+  # environment; of several, separated by commas.
+  controller: str = ""
+  # Of the controller's clients, or of the worker: a file whose first line is
+  # the token, or env:NAME; "" sends none.
+  token_file: str = ""
 
   def __post_init__(self) -> None:
-    if self.containers < 0:
-      raise ConfigError(f"place.containers={self.containers} must be 0 or more")
+    require_types(self)
     other = "containers" if self.containers else "controller"
     if self.worker and getattr(self, other):
       raise ConfigError(
@@ -298,9 +301,9 @@ def _environment(
     known=("target", "options", "mistakes", "place"),
     needed=("target", "options", "mistakes"),
   )
-  idle = entry(section["target"]).place.to_dict()
   place = section.get("place", {})
-  _require_keys(f"{where}.place", place, known=list(idle), needed=())
+  fields = [field.name for field in dataclasses.fields(PlaceSettings)]
+  _require_keys(f"{where}.place", place, known=fields, needed=())
   require_rates(section["mistakes"], where=f"{where}.mistakes")
   return EnvironmentSettings(
     target=section["target"],
@@ -308,7 +311,7 @@ def _environment(
     mistakes=section["mistakes"],
     weight=weight,
     held_out=held_out,
-    place=PlaceSettings(**idle | place),
+    place=PlaceSettings(**place),
   )
 
 

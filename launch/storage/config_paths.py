@@ -164,7 +164,7 @@ def _values(config: ml_collections.ConfigDict) -> Iterator[tuple[str, Any]]:
     words = key.split(".")
     if words[0] == "environments" and words[2] == "options":
       place = config.environments[words[1]].place
-      if place.containers or place.worker or place.controller:
+      if any(map(place.get, ("containers", "worker", "controller"))):
         continue
     if value and _is_path(key):
       yield key, value

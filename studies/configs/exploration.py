@@ -64,9 +64,8 @@ def get_config(arm: str = "never"):
   c.name = "exploration"
   c.tasks.names = ("frozen_lake",)
   lake = c.environments.frozen_lake
-  with c.unlocked():
-    lake.options = {"size": 5, "frozen": 0.65, "max_rounds": 12}
-    lake.mistakes = {"stray": 0.3, "ignore_holes": 0.6}
+  lake.options = {"size": 5, "frozen": 0.65, "max_rounds": 12}
+  lake.mistakes = {"stray": 0.3, "ignore_holes": 0.6}
   c.tokenizer.vocab_size = 400
   c.warm_start.num_demonstrations = 3000
   c.train.update(steps=400, row_length=640, micro_batch=2)

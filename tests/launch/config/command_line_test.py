@@ -239,6 +239,25 @@ class CheckConfigTest(absltest.TestCase):
       command_line.check_config([QUICKSTART, *arguments])
     command_line.check_config(["--run=x"])
 
+  @pytest.mark.filterwarnings("ignore:the load_module")  # ml_collections
+  def test_an_environments_section_takes_keys_that_it_lacks(self):
+    above = "--config.environments.dbbench"
+    config = command_line.load_config(
+      [
+        QUICKSTART,
+        f"{above}.options.num_rows=(4, 6)",
+        f"{above}.options.source=rows.jsonl",
+        f"{above}.mistakes.no_query=0.5",
+        f"{above}.place.containers=2",
+      ]
+    )
+    found = config.environments.dbbench
+    self.assertEqual(found.options.num_rows, (4, 6))
+    self.assertEqual(found.options.source, "rows.jsonl")
+    self.assertEqual(found.mistakes.no_query, 0.5)
+    self.assertEqual(found.mistakes.no_cast, 0.55)
+    self.assertEqual(found.place.containers, 2)
+
   def test_a_mistake_within_a_config_file_is_no_mistake_of_the_user(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder) / "broken.py"

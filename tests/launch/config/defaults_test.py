@@ -10,8 +10,7 @@ from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.train.config.loss import LossConfig
 from configs import base
 from configs.base import defaults
-from configs.environments import entry
-from launch.config.settings import PlaceSettings, Settings
+from launch.config.settings import Settings
 
 CONFIG = base.get_config()
 # No class is made of these. The model's has defaults: a published model's
@@ -57,7 +56,6 @@ class DefaultsTest(parameterized.TestCase):
         keys = section.optimizer if name == "warm_start" else section
         with self.subTest(name):
           self.assertEmpty(repeated(settings, keys))
-    self.assertEmpty(repeated(PlaceSettings, entry("").place))
 
   def test_the_inspector_sees(self):
     @dataclasses.dataclass

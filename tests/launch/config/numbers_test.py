@@ -80,8 +80,6 @@ class NumbersTest(parameterized.TestCase):
     ("sampling.top_p", 1.1, "at least 1e-09 and at most 1"),
     ("mesh.data", 0, "at least 1 and at most 2147483647, a whole"),
     ("checkpoint.resume_step", -2, "must be at least -1"),
-    ("environments.webshop.mistakes.settle", 1.5, "at least 0 and at most 1"),
-    ("environments.webshop.options.catalogue_size", 0, "at least 1"),
     ("tasks.weights.alfworld", -1.0, "at least 0"),
     ("engine.slots", (64, -1), r"engine.slots=\(64, -1\) must be at"),
     ("engine.cache_tokens", (True,), "must be at least 0 .*, a whole"),

@@ -21,7 +21,7 @@ def sums(**changes):
   section = environments.entry(
     "environments.arithmetic.environment:Arithmetic",
     mistakes={"wrong_sum": 0.5},
-  ).to_dict()
+  )
   for key, value in changes.items():
     if value is None:
       del section[key]
@@ -35,9 +35,7 @@ def sums(**changes):
 
 
 class AddedEnvironmentTest(parameterized.TestCase):
-  def test_has_every_key_that_ours_have(self):
-    ours = base.get_config().environments.dbbench
-    self.assertEqual(set(sums().environments.sums), set(ours))
+  def test_plays_where_its_place_says(self):
     config = sums()
     config.environments.sums.place.worker = "http://h:1/api"
     place = read_settings(config).environments["sums"].place

@@ -17,7 +17,6 @@ from absl.testing import absltest
 from agentrl_jax.data.records import Message, Task
 from agentrl_jax.errors import CheckpointError, ConfigError
 from configs import base, quickstart
-from configs.environments import entry
 from environments.arithmetic.environment import Arithmetic
 from launch.config.chat import codec_of
 from launch.config.settings import (
@@ -30,7 +29,7 @@ from launch.run.environments import loaded_environments
 from tests.data.chat import families
 from tests.launch import tiny
 
-HERE = PlaceSettings(**entry("").place.to_dict())
+HERE = PlaceSettings()
 
 
 class Bound(Arithmetic):
