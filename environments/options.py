@@ -38,13 +38,10 @@ class ALFWorldOptions(Options):
 
   source: str = ""  # AgentBench's list of games; "" takes all in `games`
   games: str = ""  # ALFWorld's own files; "" is $ALFWORLD_DATA, if set
-  engine: Any = "python"  # "textworld" (an extra), or a `GameEngine`
   max_rounds: int = 20
   num_receptacles: tuple[int, int] = (8, 32)  # of a generated room: least, most
   num_things: tuple[int, int] = (10, 48)  # in a generated room
   task_types: Sequence[str] | None = None  # generated; None: all
-  num_processes: int = 4  # of TextWorld
-  reply_limit_s: float = 60.0  # of TextWorld
 
   mistakes = (
     "search",  # does not know where things are, and looks for them

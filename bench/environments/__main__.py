@@ -66,9 +66,7 @@ class Subject:
 
 SUBJECTS = {
   "alfworld": Subject(
-    "environments.alfworld:ALFWorld",
-    contained={"engine": "textworld"},
-    bar=("steps_alone", 5000),
+    "environments.alfworld:ALFWorld", bar=("steps_alone", 5000)
   ),
   "dbbench": Subject(
     "environments.dbbench:DBBench",

@@ -1,12 +1,10 @@
 """ALFWorld: a household in text, one action per turn.
 
 Tasks are generated (splits train and test) or read from ALFWorld's own game
-files (split dev). The engine is plain Python, or TextWorld in processes of its
-own.
+files (split dev).
 """
 
 import contextlib
-import functools
 import inspect
 import pathlib
 from collections.abc import AsyncIterator, Mapping
@@ -15,14 +13,12 @@ from typing import Any
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Expert, Session
-from agentrl_jax.env.options import engine_of
-from environments.alfworld.engines.engine import GameEngine, PythonEngine
-from environments.alfworld.engines.textworld_engine import TextWorldEngine
 from environments.alfworld.expert import MISTAKES, HouseholdExpert
 from environments.alfworld.games.game import Game
 from environments.alfworld.games.game_files import find_games, load_game
 from environments.alfworld.games.tasks import read_goal
 from environments.alfworld.generation.generator import GameGenerator
+from environments.alfworld.household import Household
 from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession
 from environments.options import ALFWorldOptions
@@ -39,7 +35,6 @@ class ALFWorld(IndexedEnvironment[Game]):
   policies = POLICIES
   cache_size = 256
   split_hint = "`games` adds a folder of game files"
-  _engine: GameEngine
   __signature__ = inspect.signature(ALFWorldOptions)
 
   def __init__(self, **keywords: Any):
@@ -49,15 +44,6 @@ class ALFWorld(IndexedEnvironment[Game]):
       loaded=find_games(options.source, options.games),
     )
     self._generator = GameGenerator(options)
-    self.needs_one_loop = options.engine != "python"
-    textworld = functools.partial(
-      TextWorldEngine,
-      num_processes=options.num_processes,
-      reply_limit_s=options.reply_limit_s,
-    )
-    self._engine = engine_of(
-      options.engine, {"python": PythonEngine, "textworld": textworld}
-    )
 
   def generate(self, split: str, index: int) -> Game:
     """Draws a household and a goal."""
@@ -73,8 +59,8 @@ class ALFWorld(IndexedEnvironment[Game]):
     del seed
     game = self.find(task)
     spec = read_goal(game.goal)
-    async with self._engine.open(game) as play:
-      yield ALFSession(play, self._options, kind=spec.type if spec else "other")
+    kind = spec.type if spec else "other"
+    yield ALFSession(Household(game), self._options, kind=kind)
 
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]

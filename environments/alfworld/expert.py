@@ -13,9 +13,9 @@ from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.mistakes import require_known
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.action_matching import match_action
-from environments.alfworld.engines.household import Household
 from environments.alfworld.games import tasks
 from environments.alfworld.games.game import CHANGES, CLEANING, Game
+from environments.alfworld.household import Household
 from environments.options import ALFWorldOptions
 
 MISTAKES = ALFWorldOptions.mistakes

@@ -4,15 +4,12 @@ Replies, statuses and limits are AgentBench's. Only the first call of an answer
 counts, under any tool name and any argument name.
 """
 
-from collections.abc import Sequence
-
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.env.tools import parse_any
 from environments.alfworld import prompts
 from environments.alfworld.action_matching import match_action
-from environments.alfworld.engines.engine import Play
-from environments.alfworld.engines.household import NOTHING_HAPPENS
+from environments.alfworld.household import NOTHING_HAPPENS, Household
 from environments.options import ALFWorldOptions
 
 REPEATS = 3  # of one action in a row end the episode, from the fourth action on
@@ -23,11 +20,12 @@ class ALFSession(Session):
 
   tools = prompts.TOOLS
 
-  def __init__(self, play: Play, options: ALFWorldOptions, *, kind: str):
-    self._play = play
+  def __init__(
+    self, household: Household, options: ALFWorldOptions, *, kind: str
+  ):
+    self._household = household
     self._options = options
     self._kind = kind  # task type, for the metrics
-    self._commands: Sequence[str] = ()
     self._num_rounds = 0
     self._written: list[str] = []  # actions, as the policy wrote them
     self._num_idle = 0  # actions that changed nothing
@@ -35,16 +33,13 @@ class ALFSession(Session):
 
   async def reset(self) -> Step:
     """Describes the room and the task."""
-    state = await self._play.begin()
-    self._commands = state.commands
+    home = self._household
     return Step(
-      prompts.opening(
-        state.feedback, state.commands, self._options.system_prompt
-      )
+      prompts.opening(home.intro, home.commands, self._options.system_prompt)
     )
 
   async def step(self, answer: Message) -> Step:
-    """Plays one action; waits for the engine."""
+    """Plays one action."""
     self._num_rounds += 1
     if not answer.tool_calls:
       return self._refuse(prompts.NO_CALL, Status.AGENT_VALIDATION_FAILED)
@@ -52,22 +47,22 @@ class ALFSession(Session):
     written = _argument_of(call)
     if written is None:
       return self._refuse(prompts.BAD_CALL, Status.AGENT_INVALID_ACTION)
-    return await self._act(call, written)
+    return self._act(call, written)
 
-  async def _act(self, call: ToolCall, written: str) -> Step:
-    state = await self._play.act(match_action(written, self._commands))
-    self._commands = state.commands
+  def _act(self, call: ToolCall, written: str) -> Step:
+    home = self._household
+    feedback = home.act(match_action(written, home.commands))
     self._written.append(written)
-    self._num_idle += NOTHING_HAPPENS in state.feedback
-    text = prompts.reply(state.feedback, state.commands)
+    self._num_idle += NOTHING_HAPPENS in feedback
+    text = prompts.reply(feedback, home.commands)
     replies = (Message("tool", text, tool_call_id=call.id),)
     is_repeated = len(self._written) > REPEATS and (
       len(set(self._written[-REPEATS:])) == 1
     )
-    if is_repeated and (self._options.upstream_quirks or not state.is_won):
-      reward = float(state.is_won)
+    if is_repeated and (self._options.upstream_quirks or not home.is_won):
+      reward = float(home.is_won)
       return self._end(replies, reward, Status.AGENT_INVALID_ACTION)
-    if state.is_won:
+    if home.is_won:
       bad_status = self._bad_status if self._options.upstream_quirks else None
       return self._end(replies, 1.0, bad_status or Status.COMPLETED)
     return self._go_on(replies)

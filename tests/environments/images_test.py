@@ -61,13 +61,6 @@ class ImagesTest(DockerTestCase):
     await self.assert_plays_as_local("webshop", "environments.webshop:WebShop")
 
   @pytest.mark.full
-  @pytest.mark.timeout(1800)  # the build compiles the planner
-  async def test_alfworld_on_textworld(self):
-    await self.assert_plays_as_local(
-      "alfworld", "environments.alfworld:ALFWorld"
-    )
-
-  @pytest.mark.full
   async def test_bfcl(self):
     require_packages()
     # Task 9 of test needs sums, which need the package mpmath.

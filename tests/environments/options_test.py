@@ -19,9 +19,7 @@ REFUSED = {
   },
   "alfworld:ALFWorld": {
     "system_prompt": ["long"],
-    "engine": ["thor"],
     "max_rounds": [0],
-    "num_processes": [0],
     "task_types": [("pick_and_eat",), "pick_and_place_simple", ()],
     "num_receptacles": [(1, 2)],
     "num_things": [(9, 5)],

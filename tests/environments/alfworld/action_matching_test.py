@@ -9,8 +9,8 @@ from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
 from environments.alfworld import action_matching
 from environments.alfworld.action_matching import match_action
-from environments.alfworld.engines.household import Household
-from tests.environments.alfworld.engines.walks import draw_game
+from environments.alfworld.household import Household
+from tests.environments.alfworld.walks import draw_game
 
 WORDS = ("go", "to", "take", "put", "mug", "desk", "1", "2", "from")
 COMMANDS = ("go to desk 1", "look", "put mug 1 in/on desk 1", "take mug 1")

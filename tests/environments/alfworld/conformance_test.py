@@ -17,11 +17,11 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Status, message_from_json
-from environments.alfworld.engines.engine import PythonEngine
 from environments.alfworld.games.game import AGENTBENCH, Game, Receptacle, Thing
 from environments.alfworld.games.game_files import load_game
 from environments.alfworld.games.tasks import PHRASES, TaskSpec, goal_of
 from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
+from environments.alfworld.household import Household
 from environments.alfworld.session import ALFSession
 from environments.options import ALFWorldOptions
 from tests.environments.alfworld import data
@@ -177,14 +177,13 @@ async def repeat(game, played, reply):
 
 async def play(game, answers):
   """Plays answers; returns the last step and the answers before the end."""
-  async with PythonEngine().open(game) as game_play:
-    rules = ALFWorldOptions(max_rounds=MAX_ROUNDS, upstream_quirks=True)
-    session = ALFSession(game_play, rules, kind="any")
-    step = await session.reset()
-    for count, answer in enumerate(answers):
-      if step.status is not Status.RUNNING:
-        return step, answers[:count]
-      step = await session.step(answer)
+  rules = ALFWorldOptions(max_rounds=MAX_ROUNDS, upstream_quirks=True)
+  session = ALFSession(Household(game), rules, kind="any")
+  step = await session.reset()
+  for count, answer in enumerate(answers):
+    if step.status is not Status.RUNNING:
+      return step, answers[:count]
+    step = await session.step(answer)
   return step, answers
 
 

@@ -1,6 +1,5 @@
 """Locates data that is not part of the project; skips tests without it."""
 
-import importlib.util
 import os
 import pathlib
 import unittest
@@ -35,12 +34,3 @@ def games() -> pathlib.Path:
       "needs ALFWorld's games as $ALFWORLD_DATA/json_2.1.1 (alfworld-download)"
     )
   return folder
-
-
-def needs_textworld() -> None:
-  """Skips the test where the real engine is not installed."""
-  for package in ("alfworld", "textworld", "fast_downward"):
-    if importlib.util.find_spec(package) is None:
-      raise unittest.SkipTest(
-        f"needs the package {package}: pip install -e '.[alfworld]'"
-      )

@@ -4,7 +4,7 @@ import json
 import unittest
 
 from agentrl_jax.data.records import Message, Status, ToolCall
-from environments.alfworld.engines.engine import PythonEngine
+from environments.alfworld.household import Household
 from environments.alfworld.prompts import BAD_CALL, NO_CALL
 from environments.alfworld.session import ALFSession
 from environments.options import ALFWorldOptions
@@ -32,8 +32,8 @@ def raw(arguments: str) -> Message:
 
 class SessionTest(unittest.IsolatedAsyncioTestCase):
   async def begin(self, game=None, **rules) -> ALFSession:
-    play = await self.enterAsyncContext(PythonEngine().open(game or study()))
-    session = ALFSession(play, ALFWorldOptions(**rules), kind="place")
+    household = Household(game or study())
+    session = ALFSession(household, ALFWorldOptions(**rules), kind="place")
     await session.reset()
     return session
 

@@ -7,9 +7,9 @@ import unittest
 from unittest import mock
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engines.household import Household
 from environments.alfworld.games.game import AGENTBENCH
 from environments.alfworld.games.game_files import find_games, load_game
+from environments.alfworld.household import Household
 from tests.environments.alfworld.small_games import (
   known_logic,
   study,
@@ -45,7 +45,7 @@ class LoadGameTest(unittest.TestCase):
       with self.subTest(**changes), self.assertRaises(ConfigError):
         load_game(path)
 
-  def test_unknown_logic_needs_the_real_engine(self):
+  def test_unknown_rules_and_words_are_refused(self):
     texts = '{"task": [{"rhs": "Your task is to: go."}], "x": [{"rhs": "Hm."}]}'
     rules = "(define (domain alfred) (:action dance :parameters ()))"
     for changes in ({"grammar": texts}, {"pddl_domain": rules}):
@@ -53,7 +53,7 @@ class LoadGameTest(unittest.TestCase):
       write_game(path, **changes)
       with (
         self.subTest(**changes),
-        self.assertRaisesRegex(ConfigError, "engine='textworld'"),
+        self.assertRaisesRegex(ConfigError, "has rules or words"),
       ):
         Household(load_game(path))
 

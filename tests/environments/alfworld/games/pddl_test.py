@@ -4,7 +4,6 @@ import unittest
 
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engines.household import Household
 from environments.alfworld.games.game import AGENTBENCH
 from environments.alfworld.games.pddl import (
   display_names,
@@ -13,7 +12,8 @@ from environments.alfworld.games.pddl import (
   render_problem,
 )
 from environments.alfworld.generation.generator import GameGenerator
-from tests.environments.alfworld.engines.walks import draw_game
+from environments.alfworld.household import Household
+from tests.environments.alfworld.walks import draw_game
 
 # Like ALFWorld's files: ids with coordinates, declared types without objects,
 # distances, facts in any order and repeated.

@@ -2,7 +2,6 @@
 
 import unittest
 
-from environments.alfworld.engines.household import Household
 from environments.alfworld.games.pddl import parse
 from environments.alfworld.games.tasks import (
   TASK_TYPES,
@@ -10,6 +9,7 @@ from environments.alfworld.games.tasks import (
   goal_of,
   read_goal,
 )
+from environments.alfworld.household import Household
 from tests.environments.alfworld.small_games import make_game
 
 

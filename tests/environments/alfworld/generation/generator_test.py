@@ -4,7 +4,6 @@ import dataclasses
 import unittest
 
 from agentrl_jax.data.split import SPLITS, split_of
-from environments.alfworld.engines.household import Household
 from environments.alfworld.games.tasks import (
   TASK_TYPES,
   TOOL_FOR,
@@ -17,6 +16,7 @@ from environments.alfworld.generation.catalogue import (
   places_of,
 )
 from environments.alfworld.generation.generator import GameGenerator
+from environments.alfworld.household import Household
 from environments.options import ALFWorldOptions
 
 

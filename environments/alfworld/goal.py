@@ -135,7 +135,7 @@ class _Compiler:
     if head not in _RELATIONS:
       raise ConfigError(
         f"the goal asks for {head!r}, which the python engine does not know; "
-        "play this game with engine='textworld'"
+        "leave this game out of `source`"
       )
     relation, game = _RELATIONS[head], self._game
     if head in ("atlocation", "holds"):

@@ -8,8 +8,8 @@ import bisect
 from collections.abc import Iterable, Iterator, Sequence
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engines.goal import compile_goal
 from environments.alfworld.games.game import CHANGES, CLEANING, KNIVES, Game
+from environments.alfworld.goal import compile_goal
 
 NOTHING_HAPPENS = "Nothing happens."
 _HELP = """Available commands:
@@ -48,14 +48,14 @@ Action = tuple[str, tuple[int, ...]]
 class Household:
   """One play of one game.
 
-  Raises `ConfigError` for a game that only the real engine can play.
+  Raises `ConfigError` for a game whose rules or words are not known.
   """
 
   def __init__(self, game: Game):
     if game.unsupported:
       raise ConfigError(
-        f"the game {str(game.file)!r} {game.unsupported}; play it with "
-        "engine='textworld'"
+        f"the game {str(game.file)!r} {game.unsupported}; leave it out of "
+        "`source`"
       )
     self._game = game
     self._is_won = compile_goal(game)

@@ -4,9 +4,9 @@ import dataclasses
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engines.household import Household
 from environments.alfworld.games.game import GameDialect
 from environments.alfworld.games.tasks import TaskSpec
+from environments.alfworld.household import Household
 from tests.environments.alfworld.small_games import kitchen, make_game, study
 
 TAKE_MUG = ("go to countertop 1", "take mug 1 from countertop 1")
@@ -108,7 +108,7 @@ class CommandsTest(unittest.TestCase):
 
   def test_unsupported_game_is_refused(self):
     game = dataclasses.replace(study(), unsupported="is a riddle")
-    with self.assertRaisesRegex(ConfigError, "is a riddle; play it with"):
+    with self.assertRaisesRegex(ConfigError, "is a riddle; leave it out"):
       Household(game)
 
 

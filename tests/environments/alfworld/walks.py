@@ -1,4 +1,4 @@
-"""Random games and walks for comparisons of two engines."""
+"""Random games with features beyond the generator's."""
 
 import dataclasses
 import random
@@ -6,11 +6,6 @@ import random
 from environments.alfworld.games.game import STATES, Game
 from environments.alfworld.generation.generator import GameGenerator
 from environments.options import ALFWorldOptions
-
-# Relative frequencies of verbs; 1 for all others.
-WEIGHTS = {"go": 0.2, "take": 6, "put": 4, "move": 4, "slice": 6, "use": 4}
-WEIGHTS |= {"clean": 4, "heat": 4, "cool": 4, "open": 6, "look": 3}
-NONSENSE = ("", "dance", "look ", "go to", "go to attic 1", "take all", "help")
 
 
 def draw_game(seed: int) -> Game:
@@ -22,16 +17,6 @@ def draw_game(seed: int) -> Game:
   return (
     game if seed % 3 == 0 else _with_rare_features(random.Random(seed), game)
   )
-
-
-def choose(rng: random.Random, commands) -> str:
-  """Draws a command, mostly an admissible one."""
-  if rng.random() < 0.08:
-    return rng.choice(NONSENSE)
-  if rng.random() < 0.04:
-    return " ".join(reversed(rng.choice(list(commands)).split()))
-  weights = [WEIGHTS.get(command.split()[0], 1) for command in commands]
-  return rng.choices(list(commands), weights)[0]
 
 
 def _with_rare_features(rng: random.Random, game: Game) -> Game:

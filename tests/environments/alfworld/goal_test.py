@@ -3,8 +3,8 @@
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from environments.alfworld.engines.goal import compile_goal
 from environments.alfworld.games.pddl import parse
+from environments.alfworld.goal import compile_goal
 from tests.environments.alfworld.small_games import make_game
 
 
