@@ -216,3 +216,66 @@ def _staleness(counts: collections.Counter[int]) -> dict[str, float]:
   numbers["staleness/mean"] = total / counts.total()
   numbers["staleness/max"] = float(max(counts))
   return numbers
+
+
+# What `launch.metrics` says of these; counts begin at the start of a run.
+MEANINGS = {
+  "rollout/success/<task>": "mean success over the latest 512 episodes, of "
+  "replaced groups too",
+  "rollout/reward/<task>": "mean reward over the latest 512 episodes",
+  "rollout/turns/<task>": "mean turns over the latest 512 episodes",
+  "rollout/tokens/<task>": "mean tokens over the latest 512 episodes",
+  "rollout/episode_s/<task>": "seconds of an episode, mean over the latest "
+  "ones",
+  "rollout/group_s/<task>": "seconds of a group, which ends with its slowest "
+  "episode",
+  "rollout/started/<task>": "episodes that started, since the start",
+  "rollout/finished/<task>": "episodes that the policy ended, since the start",
+  "rollout/sampled_tokens/<task>": "tokens that their answers sampled, since "
+  "the start",
+  "rollout/retried/<task>": "episodes that broke and were played again",
+  "rollout/masked/<task>": "episodes that were given up after "
+  "retry.max_retries and left out of their group",
+  "rollout/late/<task>": "episodes that were cut off with their group, at its "
+  "deadline or because it held the learner back",
+  "rollout/faults/<task>": "faults in all",
+  "rollout/fault/<kind>/<task>": "faults of one kind",
+  "rollout/status/<status>/<task>": "episodes by how they ended",
+  "rollout/token_identity/<task>": "share of the episodes whose record has "
+  "exactly the sampled tokens; always 1",
+  "groups/finished/<task>": "groups that finished, since the start",
+  "groups/dropped/<task>": "groups that were drawn or played and are not "
+  "trained on",
+  "groups/dropped/faults/<task>": "fewer than two episodes were left after "
+  "all retries: faults.jsonl and the log name the exception",
+  "groups/dropped/too_late/<task>": "ended before its last episode, at "
+  "group.deadline_s or because it alone held the learner back "
+  "(queue.max_age, queue.patience)",
+  "groups/dropped/no_signal/<task>": "all rewards were equal, and "
+  "admission.refills_per_step replaced it",
+  "groups/dropped/breaker_open/<task>": "drawn while no groups of its task "
+  "start, since its environment has died or hangs",
+  "groups/dropped/no_place/<task>": "drawn while the task had its share of "
+  "places and had not finished a group yet",
+  "groups/breaker_open/<task>": "1 while no groups of the task start, since "
+  "its environment has died or hangs",
+  "queue/groups": "groups that wait for the learner",
+  "queue/fill": "these, as a share of what the queue holds",
+  "staleness/mean": "versions between a group's oldest token and its use, "
+  "mean since the start",
+  "staleness/max": "the largest of these",
+  "staleness/groups/<age>": "groups that were so many versions old when they "
+  "were used",
+  "tasks/share/<task>": "share of the next groups, with "
+  "task_weights.rule=signal",
+  "tasks/signal/<task>": "share of the finished groups that had a signal, "
+  "with task_weights.rule=signal",
+  "eval/success": "mean over tasks of eval/success/<task>",
+  "eval/success/<task>": "share of successes in an evaluation during RL",
+  "eval/success_low/<task>": "lower end of its 95 % interval",
+  "eval/success_high/<task>": "upper end of its 95 % interval",
+  "eval/reward/<task>": "mean reward",
+  "eval/tasks/<task>": "tasks that were scored",
+  "eval/lost/<task>": "tasks lost to faults, which count in no rate",
+  "eval/status/<status>/<task>": "episodes by how they ended",
+}

@@ -186,3 +186,98 @@ def policy_slot_numbers(name: str, moments: RatioMoments) -> dict[str, float]:
     for metric, value_Z in by_policy_slot.items()
     for z, value in enumerate(np.asarray(value_Z))
   }
+
+
+# What `launch.metrics` says of the learner's metrics.
+MEANINGS = {
+  "loss": "mean of the objective; of stage warm_start, nats per demonstrated "
+  "token",
+  "loss/held_out": "nats per token of the chats that a warm start holds out",
+  "loss/<function>": "mean of a surrogate of your own",
+  "success/<task>": "mean success of the batch's episodes, as sampled",
+  "reward/mean": "mean reward of the batch's episodes",
+  "reward/group_std": "standard deviation of the rewards of a group's "
+  "attempts, mean over the batch's groups",
+  "reward/collapsed": "1 while an alarm holds: groups have no signal, or "
+  "nothing succeeds",
+  "calls/collapsed": "1 while an alarm holds: no tool call can be read",
+  "policy/collapsed": "1 while an alarm holds: the entropy is gone",
+  "episode/<metric>/<task>": "mean of a metric that the environment or the "
+  "agent reports at an episode's end",
+  "calls/share_of_answers/<task>": "share of the answers with a tool call, "
+  "where tools are offered",
+  "calls/malformed/<task>": "share of the calls that cannot be read",
+  "calls/unknown_tool/<task>": "share of the calls that name no tool",
+  "calls/refused/<task>": "share of the calls whose arguments the tool's "
+  "schema refuses",
+  "answers/cut/<task>": "share of the answers that a number of tokens cut off",
+  "advantage/mean/<task>": "mean advantage over the task's trained tokens, "
+  "before they are normalised by task",
+  "advantage/spread/<task>": "their standard deviation; where it is alike in "
+  "all tasks there is nothing to normalise",
+  "batch/trajectories": "episodes of the batch",
+  "batch/trajectories_with_signal": "of these, those whose group has "
+  "different rewards",
+  "batch/row_length": "tokens of a row",
+  "batch/turns": "turns of the batch's episodes",
+  "batch/lines": "lines of tokens of the batch's episodes; with several "
+  "agents there are more than episodes",
+  "batch/trained_tokens": "sampled tokens that the loss is a mean over",
+  "batch/left_out_tokens": "of these, those that are not computed: their "
+  "advantage is 0 and no other term needs them",
+  "batch/shared": "share of the trajectories' tokens that others share, so "
+  "that they are computed once",
+  "batch/fill": "share of the computed rows that is not padding",
+  "rollout/max_turns": "turns that the batch's episodes were allowed, mean",
+  "policy/entropy": "nats per token",
+  "policy/engine_drift": "nats per token by which engine and learner differ "
+  "about tokens that the params in training sampled, mean",
+  "policy/engine_drift_max": "the largest such difference, nats",
+  "policy/on_policy_share": "share of the trained tokens that the drift is "
+  "measured on",
+  "policy/abs_log_ratio": "mean |log pi - log mu|, nats per token: the policy "
+  "before the update against the one that sampled",
+  "policy/kl_to_behavior": "KL(mu || pi) of these tokens (k3), nats per "
+  "token; a few tokens may dominate it",
+  "policy/ratio_outside_clip": "share of the tokens whose ratio is outside "
+  "the clip's bounds",
+  "policy/abs_log_ratio/policy_slot<k>": "policy/abs_log_ratio of the tokens "
+  "of a policy slot; a task's name may follow",
+  "policy/kl_to_behavior/policy_slot<k>": "policy/kl_to_behavior of a policy "
+  "slot",
+  "policy/share_of_tokens/policy_slot<k>": "share of the trained tokens that "
+  "the policy slot sampled",
+  "policy/effective_sample_size/policy_slot<k>": "effective sample size of "
+  "the importance ratios, as a share of the policy slot's tokens; 1 on "
+  "policy",
+  "policy/truncated_sample_size/policy_slot<k>": "the same with ratios above "
+  "2 set to 2, so that no single token dominates",
+  "policy/importance_weight": "mean importance weight, with loss.importance",
+  "policy/stale_failures": "share of the tokens that loss.stale_failures "
+  "leaves out",
+  "policy/token_weight": "mean weight, with loss.token_weight",
+  "policy/reverse_kl": "mean log pi - log ref over the sampled tokens, with a "
+  "KL term; nats per token",
+  "policy/kl_to_reference": "the same by k3, which is never negative",
+  "critic/loss": "loss of the critic",
+  "critic/explained_variance": "share of the returns' variance that the "
+  "critic explains; 1 is perfect",
+  "engine/router_replayed": "share of the trained tokens whose experts came "
+  "with the answer, with engine.router_replay",
+  "engine/router_agreement": "of these tokens and all layers, share where the "
+  "learner's router would choose the same experts",
+  "expert_load": "tokens of the busiest expert over the mean, averaged over "
+  "layers, of mixtures like GLM-4.5's",
+  "gradient_norm": "norm of the gradient before clipping",
+  "updates/no_signal": "skipped updates of the step whose gradient is exactly "
+  "0",
+  "updates/not_finite": "skipped updates of the step whose loss or gradient "
+  "is not finite; five in a row end the run",
+  "snapshots/written": "snapshots of weights written for rollout servers, "
+  "since the start",
+  "snapshots/skipped": "publications that were skipped, since writing takes "
+  "longer than an update",
+  "snapshots/lag": "updates published and not yet in the folder",
+  "snapshots/write_s": "seconds that the last write took",
+  "snapshots/stall_s": "seconds in all that the learner waited for the writer",
+}

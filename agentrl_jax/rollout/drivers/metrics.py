@@ -109,3 +109,46 @@ def _means(
 
 def _per_policy_slot(name: str, values: Sequence[float]) -> dict[str, float]:
   return {f"{name}/policy_slot{k}": value for k, value in enumerate(values)}
+
+
+# What `launch.metrics` says of them.
+MEANINGS = {
+  "engine/tokens_per_s": "tokens sampled per second by all policy slots, the "
+  "learner's time included",
+  "engine/slot_occupancy/policy_slot<k>": "share of the slots with a request, "
+  "mean over steps; low means more slots than requests",
+  "engine/wait_s/policy_slot<k>": "mean seconds from a request's arrival to "
+  "its slot; high means too few slots, or pages",
+  "engine/waiting_requests/policy_slot<k>": "requests without a slot when the "
+  "row was written",
+  "engine/preempted_requests/policy_slot<k>": "times that a running request "
+  "gave its pages to an older one",
+  "engine/reused_share/policy_slot<k>": "share of the prompt tokens whose "
+  "keys and values were cached",
+  "engine/sampled_tokens/policy_slot<k>": "tokens sampled",
+  "engine/constrained_tokens/policy_slot<k>": "of these, sampled under a "
+  "grammar",
+  "engine/drafted_tokens/policy_slot<k>": "draft tokens computed",
+  "engine/accepted_tokens/policy_slot<k>": "of these, those that were right",
+  "engine/accepted_share/policy_slot<k>": "share of the draft tokens that "
+  "were right",
+  "engine/tokens_per_slot_step/policy_slot<k>": "tokens sampled per slot and "
+  "decode step; 1 without drafts",
+  "engine/weight_bytes/policy_slot<k>": "bytes of the newest weights, all "
+  "devices together",
+  "engine/prefilled_tokens/policy_slot<k>": "prompt tokens prefilled",
+  "engine/reused_tokens/policy_slot<k>": "prompt tokens not prefilled, of "
+  "finished answers",
+  "engine/copied_tokens/policy_slot<k>": "of these, copied from another slot",
+  "engine/restored_tokens/policy_slot<k>": "of these, copied from the prefix "
+  "cache",
+  "engine/stored_tokens/policy_slot<k>": "tokens copied to the prefix cache",
+  "engine/evicted_blocks/policy_slot<k>": "blocks or pages evicted for want "
+  "of room",
+  "engine/store_failures/policy_slot<k>": "times that a block could not be "
+  "copied and the prefix cache was emptied",
+  "engine/steps": "engine steps launched",
+  "engine/cancelled": "requests cancelled",
+  "engine/prefill_s": "seconds in engine steps with prefill",
+  "engine/decode_s": "seconds in engine steps that only decoded",
+}
