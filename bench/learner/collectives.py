@@ -40,8 +40,8 @@ from bench.line_peer import Pythons
 from configs.base import defaults
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from launch.planning.collectives import bytes_by_kind, collectives
-from launch.planning.hlo import Module
+from launch.planning.compiler.collectives import bytes_by_kind, collectives
+from launch.planning.compiler.hlo import Module
 
 MODEL = ModelConfig(
   vocab_size=32768,

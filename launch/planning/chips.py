@@ -31,6 +31,9 @@ from jax.experimental import topologies
 from agentrl_jax.errors import AgentRLError, ConfigError
 
 GIB = 2**30
+# Of a chip's memory, for what no compiler counts: fragments between arrays,
+# and the runtime's own buffers.
+RESERVE = 0.03
 TABLE = pathlib.Path(__file__).parents[1] / "tpu" / "slices.txt"
 
 
@@ -143,6 +146,11 @@ class Slice:
   def name(self) -> str:
     """The compiler's name, and the number of slices: 2xv5p:2x4x4."""
     return f"{self.num_slices}x" * (self.num_slices > 1) + self.topology
+
+  @property
+  def room(self) -> int:
+    """Bytes of a chip that a program and what lies beside it may take."""
+    return int(self.chip.memory * (1 - RESERVE))
 
   @property
   def num_chips(self) -> int:

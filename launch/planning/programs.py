@@ -17,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.data.packing import PrefixTree
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import quantization, sharding
 from agentrl_jax.model.attention.cached import choose as choose_cached
 from agentrl_jax.model.attention.cached import choose_paged
@@ -31,7 +30,7 @@ from agentrl_jax.train.token_logprobs import TOKEN_CHUNK
 from agentrl_jax.train.train_batch import TrainBatch, batch_shardings
 from launch.config.settings import Settings
 from launch.planning import roofline
-from launch.planning.roofline import Attempts, Flops, Load, PackedRows
+from launch.planning.roofline import Attempts, Flops, Load, PackedRow
 from launch.run.reinforcement import make_learner
 
 # Of an update, where calls follow grammars: how many there are is known from
@@ -107,52 +106,41 @@ def learner_load(
   Without `attempts`, rows are full and nothing is shared, as if each were part
   of an attempt of `episode.max_tokens`. `kernel` is attention's.
   """
-  batch, length = settings.batch, settings.batch.row_length
-  tokens = batch.micro_batch * length
-  shards = settings.mesh["sequence"]
-  blocks = roofline.blocks_of(settings.compute, length, kernel, shards)
+  batch, row_length = settings.batch, settings.batch.row_length
+  tokens = batch.micro_batch * row_length
   of_layers = functools.partial(roofline.mean_over_layers, settings.model)
-  visited = of_layers(
-    lambda window: roofline.keys_visited(length, blocks, window)
-  )
-  imbalance = roofline.imbalance(length, blocks, shards)
   if attempts is None:
-    return Load(
-      attempts=None,
-      tokens=tokens,
-      computed=tokens,
-      of_trajectories=tokens,
-      keys_needed=of_layers(
-        lambda window: roofline.pairs_needed(
-          settings.episode.max_tokens, window
-        )
-      )
-      / settings.episode.max_tokens,
-      keys_visited=visited,
-      imbalance=imbalance,
+    longest = settings.episode.max_tokens
+    length, computed, stands_for = row_length, 1.0 * tokens, 1.0 * tokens
+    needed, seen = (
+      of_layers(functools.partial(roofline.keys_needed, each))
+      for each in (longest, row_length)
     )
-  rows = packed_groups(settings, attempts)
-  if blocks is not None:
-    visited = of_layers(lambda window: rows.keys_visited(blocks, window))
-    imbalance = rows.imbalance(blocks, shards)
+  else:
+    row = packed_row(settings, attempts)
+    length, needed = attempts.length, of_layers(row.keys_needed)
+    computed, stands_for = (
+      batch.micro_batch * each for each in (row.computed, row.tokens)
+    )
+    seen = needed
   return Load(
     attempts=attempts,
     tokens=tokens,
-    computed=batch.micro_batch * rows.computed,
-    of_trajectories=batch.micro_batch * rows.tokens,
-    keys_needed=of_layers(rows.keys_needed),
-    keys_visited=visited,
-    imbalance=imbalance,
+    computed=computed,
+    of_trajectories=stands_for,
+    keys_needed=needed,
+    keys_visited=roofline.keys_visited(
+      settings.compute, row_length, kernel, seen=seen, length=length
+    ),
+    imbalance=roofline.imbalance(row_length, length, settings.mesh["sequence"]),
   )
 
 
-def packed_groups(settings: Settings, attempts: Attempts) -> PackedRows:
-  """Packs a batch of the config, of equal attempts."""
-  return roofline.pack_groups(
-    attempts,
-    row_length=settings.batch.row_length,
-    sharing=settings.batch.sharing,
-    num_groups=settings.admission.groups_per_step,
+def packed_row(settings: Settings, attempts: Attempts) -> PackedRow:
+  """Returns the mean row of the config's updates, of equal attempts."""
+  batch = settings.batch
+  return roofline.pack_attempts(
+    attempts, row_length=batch.row_length, sharing=batch.sharing
   )
 
 
@@ -255,13 +243,12 @@ def rollout_programs(
   *,
   dtype: str,
   policy_slot: int = 0,
-  mean_tokens: int | None = None,
   attempts: Attempts | None = None,
 ) -> list[Program]:
   """Prefill and decode of a policy slot, at their largest shapes.
 
-  `mean_tokens` are those of a running answer, None: all that fit; `attempts`
-  say what answers of a group share.
+  `attempts` say how long answers are and what those of a group share; without
+  them every slot is full.
   """
   policy = Policy(settings.model, settings.compute, mesh)
   config, c = settings.engine, settings.model
@@ -272,11 +259,11 @@ def rollout_programs(
   chunk = config.prefill_chunks[-1]
   row = shape((fed,), np.int32)
   answers, unread = slots, 0.0
-  if mean_tokens is not None:
-    answers = answers_at_once(config, policy_slot, mean_tokens, attempts)
-    shared, num = _shared_tokens(config, mean_tokens, attempts)
+  if attempts is not None:
+    answers = answers_at_once(config, policy_slot, attempts)
+    shared, own = _shared_tokens(config, attempts)
     # A page that answers share is fetched by each core of a chip.
-    each = mean_tokens - shared + shared * min(CORES, num) / num
+    each = own + shared * min(CORES, attempts.num) / attempts.num
     unread = config.steps_per_sync * _unread(settings, cache, answers, each)
   holds = (
     f"weights of policy slot {policy_slot}",
@@ -310,7 +297,7 @@ def rollout_programs(
       flops=roofline.extend(
         c,
         tokens=slots * config.steps_per_sync,
-        context=mean_tokens or config.context,
+        context=attempts.running if attempts else config.context,
         with_head=True,
       ),
       holds=(*holds, f"drafts of policy slot {policy_slot}"),
@@ -356,39 +343,27 @@ def _abstract_table(config: EngineConfig, slots: int) -> Any:
 
 
 def answers_at_once(
-  config: EngineConfig,
-  policy_slot: int,
-  mean_tokens: int,
-  attempts: Attempts | None = None,
+  config: EngineConfig, policy_slot: int, attempts: Attempts
 ) -> int:
   """Counts the answers that fit a policy slot's cache at the same time.
 
-  `mean_tokens` are those of prompt and answer; attempts of a group share the
-  full pages of their prompt. The last page of an answer is half full on
-  average.
+  Attempts of a group share the full pages of their prompt. The last page of an
+  answer is half full on average.
   """
   slots = config.slots[policy_slot]
-  if not 1 <= mean_tokens <= config.context:
-    raise ConfigError(
-      f"--mean_tokens={mean_tokens} must lie between 1 and engine.context="
-      f"{config.context}: it is the mean length of running answers, with their "
-      "prompts"
-    )
   if not config.has_pages:
     return slots
-  shared, num = _shared_tokens(config, mean_tokens, attempts)
-  each = shared / num + mean_tokens - shared + config.page_size / 2
+  shared, own = _shared_tokens(config, attempts)
+  each = shared / attempts.num + own + config.page_size / 2
   return min(slots, int(config.cache_tokens[policy_slot] / each))
 
 
-def _shared_tokens(
-  config: EngineConfig, mean_tokens: int, attempts: Attempts | None
-) -> tuple[int, int]:
-  """Returns the tokens in pages that answers share, and how many share them."""
-  if attempts is None or not config.has_pages:
-    return 0, 1
-  size = config.page_size
-  return min(attempts.prompt, mean_tokens) // size * size, attempts.num
+def _shared_tokens(config: EngineConfig, attempts: Attempts) -> tuple[int, int]:
+  """Tokens of a running answer in pages that others share, and the rest."""
+  shared = 0
+  if config.has_pages:
+    shared = attempts.prompt // config.page_size * config.page_size
+  return shared, attempts.running - shared
 
 
 def _unread(

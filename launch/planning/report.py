@@ -6,13 +6,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from agentrl_jax.train.config.layout import Layout
-from launch.planning.advice.adviser import Advice, Adviser, LeftOut
-from launch.planning.chips import GIB
-from launch.planning.collectives import KINDS
-from launch.planning.length_plans import Crossover, LengthPlan, crossovers
-from launch.planning.search import Candidate, Largest, shape_name
-from launch.planning.study import RESERVE, Judgement
+from launch.planning.advice import Advice
+from launch.planning.chips import GIB, RESERVE
+from launch.planning.compiler.collectives import KINDS
+from launch.planning.formulas import Estimate, shape_name
+from launch.planning.step import StepTime
+from launch.planning.study import Judgement
 
 
 def make_table(title: str, *names: str, caption: str | None = None) -> Table:
@@ -37,104 +36,68 @@ def show(
   console.print(_speed_table(judged, due or {}))
 
 
-def show_largest(console: Console, found: Sequence[Largest]) -> None:
-  """Prints the largest compiled size that fits."""
-  for one in found:
-    if not one.size:
-      console.print(
-        f"{one.setting}: {one.judged.failure or 'not even the smallest fits'}"
-      )
-      continue
-    console.print(
-      f"{one.setting}: {one.size} is the most that fits "
-      f"({one.judged.left / GIB:.1f} GiB of a chip left)"
-    )
-
-
-def show_search(console: Console, ranked: Sequence[Candidate]) -> None:
-  """Prints meshes, fastest first."""
+def show_meshes(
+  console: Console, found: Sequence[Estimate], own: Mapping[str, int]
+) -> None:
+  """Prints meshes by arithmetic, the most promising first."""
   table = make_table(
-    "Meshes by the bound of their gradient",
-    "mesh",
-    "rows",
-    "fits",
-    "ms",
-    "binds",
-    "tokens/s",
-    "GiB left",
+    "Meshes by arithmetic",
+    *("mesh", "rows", "fits", "GiB", "ms", "binds", "tokens/s"),
   )
-  for one in ranked:
-    assert one.judged is not None
-    bound = one.judged.roofline
+  for one in found:
+    bound = one.roofline
     table.add_row(
-      shape_name(one.mesh) + " (config)" * one.is_own,
+      shape_name(one.mesh) + " (config)" * (one.mesh == own),
       str(one.rows),
-      "died" if one.judged.failure else "yes" if one.judged.fits else "no",
-      f"{bound.step_s * 1e3:,.0f}" if bound else "-",
-      bound.binds if bound else "-",
-      f"{one.judged.tokens_per_s:,.0f}",
-      "-" if one.judged.failure else f"{one.judged.left / GIB:.1f}",
+      "yes" if one.fits else "no",
+      f"{one.num_bytes / GIB:.1f}",
+      f"{bound.step_s * 1e3:,.0f}",
+      bound.binds,
+      f"{one.tokens / bound.step_s:,.0f}",
     )
   console.print(table)
-  for failure in dict.fromkeys(c.judged.failure for c in ranked if c.judged):
-    if failure:
-      console.print(failure, soft_wrap=True)
 
 
-def _print_flags(console: Console, line: str) -> None:
-  """Prints a line to be copied."""
-  console.print(line, soft_wrap=True, markup=False, highlight=False)
+def show_step(console: Console, step: StepTime, share: float) -> None:
+  """Prints the seconds of a step, and who waits for whom."""
+  table = make_table(f"One step, at {share:.0%} of the bounds, s", "", "")
+  for name, seconds in (*step.training.items(), *step.generation.items()):
+    table.add_row(name, f"{seconds:,.3g}")
+  table.add_section()
+  table.add_row("training", f"{step.training_s:,.3g}")
+  table.add_row("generation", f"{step.generation_s:,.3g}")
+  table.add_row("step", f"{step.step_s:,.3g}")
+  rate = f"{step.tokens / step.step_s:,.0f}"
+  table.add_row("tokens of trajectories/s", rate)
+  console.print(table)
+  console.print(step.verdict)
 
 
-def show_advice(
-  console: Console, found: Sequence[Advice], adviser: Adviser
-) -> None:
-  """Prints changes that were checked, or how many were tried in vain.
-
-  Then those for which no time was left.
-  """
+def show_advice(console: Console, found: Sequence[Advice]) -> None:
+  """Prints changes as flags to be copied."""
   for one in found:
-    _print_flags(console, f"  {one.flags}: {one.effect} ({one.checked})")
-  if not found and (adviser.num_compiled or adviser.num_excluded):
-    console.print(
-      f"no change that was tried fits: {adviser.num_excluded} are too large by "
-      f"arithmetic, {adviser.num_compiled} were compiled"
-    )
-  if adviser.left_out:
-    console.print(f"advice had --seconds={adviser.seconds:g} to compile in:")
-  for change in adviser.left_out:
-    _print_flags(console, f"  {change.sentence}")
+    line = f"by arithmetic: {one.flags} ({one.effect})"
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def step_as_json(step: StepTime) -> dict[str, Any]:
+  """Returns the seconds of a step by part."""
+  return {
+    "training_s": dict(step.training),
+    "generation_s": dict(step.generation),
+    "step_s": step.step_s,
+    "tokens": step.tokens,
+    "verdict": step.verdict,
+  }
 
 
 def as_json(
-  judged: Sequence[Judgement],
-  largest: Sequence[Largest],
-  ranked: Sequence[Candidate],
-  advice: Sequence[Advice],
-  left_out: Sequence[LeftOut] = (),
+  judged: Sequence[Judgement], advice: Sequence[Advice]
 ) -> dict[str, Any]:
   """Returns all results, in bytes, seconds and operations."""
   return {
     "programs": {j.name: _program(j) for j in judged},
-    "largest": {one.setting: one.size for one in largest},
-    "meshes": [
-      {
-        "mesh": dict(one.mesh),
-        "rows": one.rows,
-        "gradient": one.judged and _program(one.judged),
-      }
-      for one in ranked
-    ],
-    "advice": [
-      {
-        "flags": one.flags,
-        "effect": one.effect,
-        "left_bytes": one.left,
-        "roles": list(one.roles),
-      }
-      for one in advice
-    ],
-    "advice_left_out": [vars(one) for one in left_out],
+    "advice": [{"flags": a.flags, "effect": a.effect} for a in advice],
   }
 
 
@@ -166,7 +129,6 @@ def _program(j: Judgement) -> dict[str, Any]:
       "trajectory_tokens_per_s": j.trajectory_tokens_per_s,
     },
     "tokens_per_s": j.tokens_per_s,
-    "tokens_per_chip_hour": j.tokens_per_chip_hour,
     "compile_s": j.compiled.seconds,
     **({"failure": j.failure} if j.failure else {}),
   }
@@ -250,9 +212,6 @@ def _speed_table(
     rows["tokens of trajectories/s"] = [
       f"{j.trajectory_tokens_per_s:,.0f}" if j.load else "-" for j in judged
     ]
-  rows["million tokens per chip-hour"] = [
-    f"{j.tokens_per_chip_hour / 1e6:,.2f}" for j in judged
-  ]
   rows["s to compile"] = [f"{j.compiled.seconds:.0f}" for j in judged]
   for name, cells in rows.items():
     table.add_row(name, *cells)
@@ -307,153 +266,3 @@ def _load_rows(judged: Sequence[Judgement]) -> dict[str, list[str]]:
       for needed, load in zip(gflop, loads, strict=True)
     ],
   }
-
-
-def show_lengths(console: Console, plans: Sequence[LengthPlan]) -> None:
-  """Prints the best mesh of each length, all compiled ones, and the config."""
-  console.print(_best_table(plans))
-  console.print(_length_speed_table(plans))
-  for line in changes(plans):
-    console.print(line, highlight=False)
-  if flags := overrides(plans):
-    _print_flags(console, flags)
-
-
-def overrides(plans: Sequence[LengthPlan]) -> str:
-  """Returns the flags that give a run the best layouts; "" if none fits.
-
-  The longest is the config's own, the others are `train.layouts`.
-  """
-  found = [
-    Layout(plan.length, plan.best.rows, plan.best.mesh)
-    for plan in plans
-    if plan.best is not None
-  ]
-  if not found:
-    return ""
-  *shorter, own = found
-  lines = tuple(layout.text for layout in shorter)
-  values = {
-    "train.row_length": own.row_length,
-    "train.micro_batch": own.micro_batch,
-    **{f"mesh.{axis}": size for axis, size in own.mesh.items()},
-  }
-  flags = [f"--config.{key}={value}" for key, value in values.items()]
-  return " ".join([*flags, f'--config.train.layouts="{lines}"'])
-
-
-def changes(plans: Sequence[LengthPlan]) -> list[str]:
-  """A sentence for each crossover, or one that says there is none."""
-  found = crossovers(plans)
-  if found:
-    return [_change(one) for one in found]
-  num_fitting = sum(plan.best is not None for plan in plans)
-  if num_fitting < 2:
-    return []
-  return [f"one mesh is best at all {num_fitting} lengths that fit"]
-
-
-def _change(one: Crossover) -> str:
-  before, after = one.before, one.after
-  assert before.best is not None
-  assert after.best is not None
-  old, new = shape_name(before.best.mesh), shape_name(after.best.mesh)
-  sentence = (
-    f"between {before.length} and {after.length} tokens the best mesh changes "
-    f"from {old} to {new}: at {after.length} "
-  )
-  if one.gain is None:
-    return sentence + f"{old} does not fit"
-  return sentence + f"it is {one.gain:.0%} faster"
-
-
-def lengths_as_json(plans: Sequence[LengthPlan]) -> dict[str, Any]:
-  """Returns lengths, meshes, and the line of the config."""
-  return {
-    "lengths": [
-      {
-        "length": plan.length,
-        "best": plan.best and dict(plan.best.mesh),
-        "rows": plan.best and plan.best.rows,
-        "num_excluded": plan.num_excluded,
-        "num_left": plan.num_left,
-        "meshes": [_mesh(one) for one in plan.compiled],
-      }
-      for plan in plans
-    ],
-    "changes": changes(plans),
-    "overrides": overrides(plans),
-  }
-
-
-def _mesh(one: Candidate) -> dict[str, Any]:
-  assert one.judged is not None
-  bound = one.judged.roofline
-  return {
-    "mesh": dict(one.mesh),
-    "rows": one.rows,
-    "fits": one.judged.fits,
-    "step_s": bound and bound.step_s,
-    "in_turn_s": bound and bound.in_turn_s,
-    "binds": bound and bound.binds,
-    "tokens_per_s": one.judged.tokens_per_s,
-    "left_bytes": one.judged.left,
-    "compile_s": one.judged.compiled.seconds,
-    **({"failure": one.judged.failure} if one.judged.failure else {}),
-  }
-
-
-def _best_table(plans: Sequence[LengthPlan]) -> Table:
-  table = make_table(
-    "Best mesh by the length of a row",
-    "tokens of a row",
-    "mesh",
-    "rows",
-    "tokens",
-    "ms",
-    "binds",
-    "tokens/s",
-    "GiB left",
-    caption="at the bound of the gradient of a micro-batch",
-  )
-  for plan in plans:
-    if plan.best is None:
-      table.add_row(f"{plan.length:,}", "none fits", *["-"] * 6)
-      continue
-    one = plan.best
-    assert one.judged is not None
-    assert one.judged.roofline is not None
-    table.add_row(
-      f"{plan.length:,}",
-      shape_name(one.mesh) + " (config)" * one.is_own,
-      str(one.rows),
-      f"{one.judged.tokens:,}",
-      f"{one.judged.roofline.step_s * 1e3:,.1f}",
-      one.judged.roofline.binds,
-      f"{one.judged.tokens_per_s:,.0f}",
-      f"{one.judged.left / GIB:.1f}",
-    )
-  return table
-
-
-def _length_speed_table(plans: Sequence[LengthPlan]) -> Table:
-  """Tokens per second of each mesh that was compiled, by length."""
-  table = make_table(
-    "Tokens/s at the bound",
-    "mesh",
-    *(f"{plan.length:,}" for plan in plans),
-    caption="no: compiled, and does not fit; died: the compiler did; -: not "
-    "compiled",
-  )
-  names = {shape_name(c.mesh): c.mesh for plan in plans for c in plan.compiled}
-  for name, mesh in names.items():
-    table.add_row(name, *(_speed(plan.of_mesh(mesh)) for plan in plans))
-  return table
-
-
-def _speed(one: Candidate | None) -> str:
-  if one is None or one.judged is None:
-    return "-"
-  if one.judged.failure:
-    return "died"
-  return f"{one.judged.tokens_per_s:,.0f}" if one.judged.fits else "no"

@@ -6,9 +6,8 @@ program lets them, a step takes as long as the longest, where products and
 memory wait for synchronous exchanges; if they do not overlap at all, their sum.
 Real steps lie between.
 
-Products are counted by formula. Tokens that attempts share are computed once
-(`data.packing`); how many these are, and which pairs of blocks attention
-visits, is taken from groups of equal attempts, packed as an update packs them.
+Products are counted by formula, for groups of equal attempts. Tokens that
+attempts share are computed once in each row (`data.packing`).
 
 Links: a group of chips moves data along every axis of the grid that it spans,
 both ways round if the axis is a ring, one way if it ends. Chips are at their
@@ -16,20 +15,15 @@ place in the mesh; links that two groups share are counted fully for both.
 Between slices each chip has its share of its host's network cards.
 """
 
-import collections
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
-from agentrl_jax.data.packing import SortedPrefixes, assign_tree_rows
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import splash
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from launch.planning.chips import Chip, Slice
-from launch.planning.collectives import Collective, between_slices
+from launch.planning.compiler.collectives import Collective, between_slices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,9 +110,6 @@ def bandwidth(slice_: Slice, members: Sequence[tuple[int, ...]]) -> float:
   return max(links, 1) * slice_.chip.link_bandwidth * share
 
 
-_MOST_ROWS = 64  # of groups that are packed to plan
-
-
 @dataclasses.dataclass(frozen=True)
 class Flops:
   """Operations of all chips together, in one run of a program."""
@@ -130,6 +121,14 @@ class Flops:
   def of_busiest(self, num_chips: int) -> float:
     """Operations that the busiest of `num_chips` chips executes."""
     return self.executed * self.imbalance / num_chips
+
+  def forward_share(self, *, frozen: bool) -> float:
+    """Share of a gradient that a forward pass takes.
+
+    A gradient needs a forward pass and two backward passes as long, or one if
+    the weights are `frozen` under adapters; and executes more than it needs.
+    """
+    return self.needed / self.executed / (2 if frozen else 3)
 
 
 def layers_weights(c: ModelConfig) -> int:
@@ -188,10 +187,9 @@ class Attempts:
   num: int  # attempts of a group
 
   def __post_init__(self) -> None:
-    for name, least in (("prompt", 0), ("turns", 1), ("num", 1)):
+    for name, least in (("prompt", 0), ("turns", 1)):
       if (found := getattr(self, name)) < least:
-        flag = "attempts" if name == "num" else name
-        raise ConfigError(f"--{flag}={found} must be {least} or more")
+        raise ConfigError(f"--{name}={found} must be {least} or more")
 
   @property
   def length(self) -> int:
@@ -199,43 +197,33 @@ class Attempts:
     return self.prompt + self.turns
 
   @property
+  def running(self) -> int:
+    """Mean tokens of an attempt that is being played."""
+    return self.prompt + -(-self.turns // 2)
+
+  @property
   def num_nodes(self) -> int:
     """Tokens of a group, shared ones once."""
     return self.prompt + self.num * self.turns
 
-  @property
-  def unshared(self) -> "Attempts":
-    """Attempts as long as these, which share nothing."""
-    return Attempts(prompt=0, turns=self.length, num=self.num)
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedRow:
+  """The mean row of an update."""
 
-@dataclasses.dataclass(frozen=True)
-class PackedRows:
-  """Rows of equal attempts.
-
-  A row is written as the number of tokens that each of its attempts shares with
-  the one before, as from `SortedPrefixes.walk`.
-  """
-
-  attempts: Attempts
-  row_length: int
-  num_rows: Mapping[tuple[int, ...], int]  # rows that are alike
-
-  @property
-  def num_all(self) -> int:
-    """Number of rows."""
-    return sum(self.num_rows.values())
+  of: Attempts
+  prompts: float  # that are computed
+  attempts: float
 
   @property
   def computed(self) -> float:
-    """Mean tokens of a row, without padding."""
-    length = self.attempts.length
-    return self._mean(lambda row: sum(length - shared for shared in row))
+    """Tokens of a row, without padding."""
+    return self.prompts * self.of.prompt + self.attempts * self.of.turns
 
   @property
   def tokens(self) -> float:
-    """Mean tokens of the trajectories of a row."""
-    return self._mean(lambda row: self.attempts.length * len(row))
+    """Tokens of the trajectories of a row."""
+    return self.attempts * self.of.length
 
   def keys_needed(self, window: int = 0) -> float:
     """Mean keys that a computed token sees, of the last `window` if not 0.
@@ -243,87 +231,33 @@ class PackedRows:
     On average half of the prompt for a token of the prompt; all of the prompt
     and half of the turns for a token after it.
     """
-    prompt, length = self.attempts.prompt, self.attempts.length
-    of_prompt = pairs_needed(prompt, window)
-    keys = self._mean(len) * (pairs_needed(length, window) - of_prompt)
-    if prompt:
-      keys += self._mean(lambda row: row.count(0)) * of_prompt
-    return keys / self.computed
-
-  def keys_visited(self, blocks: tuple[int, int], window: int = 0) -> float:
-    """Mean keys that a token of a row is multiplied with, by `blocks`."""
-
-    def visited(row: tuple[int, ...]) -> float:
-      return pairs_visited(self.ends(row), *blocks, self._begins(row, window))
-
-    return self._mean(visited) / self.row_length
-
-  def imbalance(self, blocks: tuple[int, int], shards: int) -> float:
-    """Pairs of the busiest of `shards` of a row's queries, over the mean."""
-    pairs = [
-      pairs_by_shard(self.ends(row), *blocks, shards) * num
-      for row, num in self.num_rows.items()
-    ]
-    return _imbalance(np.sum(pairs, axis=0))
-
-  def ends(self, row: Sequence[int]) -> np.ndarray:
-    """Returns `PrefixTree.end` of a row, int [T]."""
-    end_T = np.zeros(self.row_length, int)
-    path, cursor = np.zeros(0, int), 0
-    for shared in row:
-      end_T[path[shared:]] = cursor
-      new = self.attempts.length - shared
-      path = np.append(path[:shared], np.arange(cursor, cursor + new))
-      cursor += new
-    end_T[path] = cursor
-    return end_T
-
-  def _begins(self, row: Sequence[int], window: int) -> np.ndarray | None:
-    """Returns `attention.packed.first_visible` of a row, int [T]."""
-    if not window:
-      return None
-    begin_T = np.zeros(self.row_length, int)
-    path, cursor = np.zeros(0, int), 0
-    for shared in row:
-      new = self.attempts.length - shared
-      path = np.append(path[:shared], np.arange(cursor, cursor + new))
-      first = np.arange(shared, self.attempts.length) - window + 1
-      begin_T[cursor : cursor + new] = np.where(first > 0, path[first], 0)
-      cursor += new
-    return begin_T
-
-  def _mean(self, of_row: Callable[[tuple[int, ...]], float]) -> float:
-    total = sum(of_row(row) * num for row, num in self.num_rows.items())
-    return total / self.num_all
+    of_prompt = pairs_needed(self.of.prompt, window)
+    of_turns = pairs_needed(self.of.length, window) - of_prompt
+    pairs = self.prompts * of_prompt + self.attempts * of_turns
+    return pairs / self.computed
 
 
-class _EqualGroups(SortedPrefixes):
-  """Prefixes of groups of equal attempts, without their tokens."""
+def pack_attempts(
+  attempts: Attempts, *, row_length: int, sharing: int
+) -> PackedRow:
+  """Counts what fits a row, about as `data.packing.pack` fills it.
 
-  def __init__(self, attempts: Attempts, num_groups: int):
-    size = num_groups * attempts.num
-    self.order = list(range(size))
-    self.rank = np.arange(size)
-    self.lengths = np.full(size, attempts.length)
-    of_group = [0] + [attempts.prompt] * (attempts.num - 1)
-    self.shared = np.array(of_group * num_groups, int)
-
-
-@functools.cache
-def pack_groups(
-  attempts: Attempts, *, row_length: int, sharing: int, num_groups: int
-) -> PackedRows:
-  """Packs groups of equal attempts as `data.packing.pack` does."""
-  if sharing == 1:
-    attempts = attempts.unshared
-  # More groups than fill these rows change the last row alone.
-  enough = -(-_MOST_ROWS * row_length // attempts.num_nodes)
-  groups = _EqualGroups(attempts, min(num_groups, enough))
-  rows = collections.Counter(
-    tuple(shared for _, shared in groups.walk(members))
-    for members in assign_tree_rows(groups, row_length, sharing)
-  )
-  return PackedRows(attempts, row_length, rows)
+  Rows have as many attempts of one group as they can hold; whole groups, and
+  what is left of groups that are cut, share rows.
+  """
+  a, length = attempts, attempts.length
+  if sharing == 1 or not a.prompt:
+    number = row_length // length
+    return PackedRow(of=a, prompts=number, attempts=number)
+  most = min(sharing * row_length // length, (row_length - a.prompt) // a.turns)
+  parts, rest = divmod(a.num, min(most, a.num))
+  rows = float(parts)
+  if most >= a.num:
+    rows = 1 / min(row_length // a.num_nodes, most // a.num or 1)
+  elif rest:
+    rows += 1 / (row_length // (a.prompt + rest * a.turns))
+  prompts = parts + bool(rest)
+  return PackedRow(of=a, prompts=prompts / rows, attempts=a.num / rows)
 
 
 def pairs_needed(length: int, window: int = 0) -> float:
@@ -335,6 +269,11 @@ def pairs_needed(length: int, window: int = 0) -> float:
   return near * near / 2 + (length - near) * near
 
 
+def keys_needed(length: int, window: int = 0) -> float:
+  """Mean keys that a token of a sequence sees."""
+  return pairs_needed(length, window) / length
+
+
 def mean_over_layers(
   c: ModelConfig, of_window: Callable[[int], float]
 ) -> float:
@@ -343,45 +282,6 @@ def mean_over_layers(
   if not share:
     return of_window(0)
   return share * of_window(c.window) + (1 - share) * of_window(0)
-
-
-def pairs_visited(
-  end_T: np.ndarray, queries: int, keys: int, begin_T: np.ndarray | None = None
-) -> int:
-  """Counts pairs of tokens in the pairs of blocks that attention computes.
-
-  These have a visible pair: token t sees token s if begin[t] <= s <= t <
-  end[s]. Padding sees itself. `queries` and `keys` are the tokens of a block.
-  """
-  return int(pairs_by_shard(end_T, queries, keys, 1, begin_T).sum())
-
-
-def pairs_by_shard(
-  end_T: np.ndarray,
-  queries: int,
-  keys: int,
-  shards: int,
-  begin_T: np.ndarray | None = None,
-) -> np.ndarray:
-  """Counts the same for equal parts of the queries, int [shards]."""
-  length = len(end_T)
-  begin_T = np.zeros(length, int) if begin_T is None else begin_T
-  # A block of keys is seen up to its longest subtree. One that reaches beyond
-  # the queries has the key of a query, which sees itself.
-  key_M, query_N = np.arange(0, length, keys), np.arange(0, length, queries)
-  end_S = np.maximum(end_T, np.arange(1, length + 1))
-  end_M = np.maximum.reduceat(end_S, key_M)
-  num_pairs = np.zeros(shards, int)
-  for first in query_N:
-    begin = begin_T[first : first + queries].min()
-    visible_M = (key_M < first + queries) & (end_M > first)
-    num_blocks = np.count_nonzero(visible_M & (key_M + keys > begin))
-    num_pairs[first * shards // length] += num_blocks
-  return num_pairs * queries * keys
-
-
-def _imbalance(pairs: np.ndarray) -> float:
-  return float(pairs.max() / pairs.mean())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -453,51 +353,35 @@ def _attention_again(compute: ComputeConfig, kernel: str) -> float:
   return 0.5 * (not keeps_scores) + (compute.remat != "none")
 
 
-def blocks_of(
-  compute: ComputeConfig, row_length: int, kernel: str, shards: int = 1
-) -> tuple[int, int] | None:
-  """Tokens of a block of queries and of keys; None: the whole row at once.
+def keys_visited(
+  compute: ComputeConfig,
+  row_length: int,
+  kernel: str,
+  *,
+  seen: float,
+  length: int,
+) -> float:
+  """Keys per token of a row that are multiplied, masked ones included.
 
-  `shards` are the parts of `mesh.sequence` that queries are cut into.
+  Attention visits whole blocks: half a block more than is `seen`, and
+  half at the start of a sequence of `length` that does not start the row.
   """
   block = compute.attention_block
   if kernel == "splash":
-    queries = splash.block_length(block, row_length // shards)
-    keys = splash.block_length(block, row_length)
-    return min(queries, row_length), min(keys, row_length)
-  if kernel == "xla" and block:
-    return min(block, row_length), min(block, row_length)
-  return None
-
-
-@functools.cache
-def keys_visited(
-  row_length: int, blocks: tuple[int, int] | None, window: int = 0
-) -> float:
-  """Keys per query of a whole row that are multiplied, masked ones included.
-
-  Blocks above the diagonal are skipped, and those before the window.
-  """
-  if blocks is None:
+    block = min(splash.block_length(block, row_length), row_length)
+  elif kernel != "xla" or not block:
     return row_length
-  end_T = np.full(row_length, row_length)
-  begin_T = np.maximum(np.arange(row_length) - (window or row_length) + 1, 0)
-  return pairs_visited(end_T, *blocks, begin_T) / row_length
+  return min(seen + block / (1 if length < row_length else 2), row_length)
 
 
-@functools.cache
-def imbalance(
-  row_length: int, blocks: tuple[int, int] | None, shards: int
-) -> float:
-  """Keys visited by the busiest of `shards` of a whole row, over the mean.
+def imbalance(row_length: int, length: int, shards: int) -> float:
+  """Keys seen by the busiest of a row's shards, over the mean.
 
-  The last shard sees most: of s shards, (2 s - 1) / s times the mean if blocks
-  are small. Without blocks all compute the same.
+  The last of the s shards that a sequence spans sees most: (2 s - 1) / s times
+  the mean.
   """
-  if blocks is None:
-    return 1.0
-  end_T = np.full(row_length, row_length)
-  return _imbalance(pairs_by_shard(end_T, *blocks, shards))
+  spanned = max(shards * min(length / row_length, 1), 1)
+  return (2 * spanned - 1) / spanned
 
 
 def extend(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -14,8 +13,8 @@ from agentrl_jax.rollout.engine.placement import check_devices
 from launch.config.settings import Settings
 from launch.planning import chips, residents
 from launch.planning.chips import Slice
-from launch.planning.collectives import between_slices, bytes_by_kind
-from launch.planning.compiled import Compiled, compile_program
+from launch.planning.compiler.collectives import between_slices, bytes_by_kind
+from launch.planning.compiler.compiled import Compiled, compile_program
 from launch.planning.programs import Program, learner_programs, rollout_programs
 from launch.planning.residents import (
   PolicySlotPlace,
@@ -26,10 +25,9 @@ from launch.planning.residents import (
 from launch.planning.roofline import Attempts, Flops, Load, Roofline, roofline
 from launch.processes.child import Child, ChildDied
 
-# Of a chip's memory, for what no compiler counts: fragments between arrays,
-# and the runtime's own buffers.
-RESERVE = 0.03
-ROLES = ("learner", "rollout")
+PROGRAMS = {"learner": ("gradient", "apply"), "rollout": ("prefill", "decode")}
+ROLES = tuple(PROGRAMS)
+_COMPILE_S = 1800.0  # after which a compiler is assumed to hang
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,6 @@ class Judgement:
   roofline: Roofline | None  # None where there is no program to look at
   load: Load | None = None  # of a gradient
   answers: int = 0  # that a decode program computes at once
-  num_chips: int = 0  # of a policy slot with chips of its own; 0: all
 
   @property
   def wanted(self) -> int:
@@ -55,8 +52,7 @@ class Judgement:
   @property
   def left(self) -> int:
     """Free bytes of a chip; below 0 if the program does not fit."""
-    memory = self.slice_.chip.memory
-    return int(memory * (1 - RESERVE)) - self.wanted
+    return self.slice_.room - self.wanted
 
   @property
   def failure(self) -> str:
@@ -75,6 +71,11 @@ class Judgement:
     return self.compiled.memory is not None and self.left >= 0
 
   @property
+  def lacks(self) -> bool:
+    """Says if memory is all that the program lacks."""
+    return not self.fits and not self.failure
+
+  @property
   def tokens_per_s(self) -> float:
     """Tokens per second of all its chips at the bound; 0 if not applicable."""
     return self.tokens / self.roofline.step_s if self.roofline else 0.0
@@ -85,12 +86,6 @@ class Judgement:
     if self.load is None or self.roofline is None:
       return 0.0
     return self.load.of_trajectories / self.roofline.step_s
-
-  @property
-  def tokens_per_chip_hour(self) -> float:
-    """Upper bound of tokens per hour and chip."""
-    num_chips = self.num_chips or self.slice_.num_chips
-    return self.tokens_per_s * 3600 / num_chips
 
   @property
   def received(self) -> dict[str, float]:
@@ -111,9 +106,7 @@ class Deployment:
   # Of one rollout server; None: the learner's process answers itself.
   rollout: Slice | None = None
   attempts: Attempts | None = None  # None: as `programs.learner_load` says
-  mean_tokens: int | None = None  # of running answers; None: all that fit
   is_quick: bool = False  # programs are compiled with the least effort
-  compile_timeout_s: float = 1800.0  # of one program
 
   def __post_init__(self) -> None:
     if self.rollout is not None and self.rollout.num_slices > 1:
@@ -127,44 +120,6 @@ class Deployment:
     if role == "rollout" and self.rollout is not None:
       return self.rollout
     return self.learner
-
-
-def read_attempts(
-  settings: Settings,
-  *,
-  prompt: int | None,
-  turns: int | None,
-  attempts: int | None,
-) -> Attempts | None:
-  """Returns what the flags of the same names say; None if none is given."""
-  if prompt is attempts is turns is None:
-    return None
-  if turns is None:
-    raise ConfigError(
-      "--prompt and --attempts say what attempts share, and not how long they "
-      "are: add --turns, the mean tokens of an attempt after its prompt"
-    )
-  if attempts is not None and prompt is None:
-    raise ConfigError(
-      f"--attempts={attempts} counts only with what attempts share: add "
-      "--prompt, the mean tokens that they share from the start"
-    )
-  found = Attempts(
-    prompt=prompt or 0,
-    turns=turns,
-    num=settings.group.size if attempts is None else attempts,
-  )
-  for name, most in (
-    ("train.row_length", settings.batch.row_length),
-    ("episode.max_tokens", settings.episode.max_tokens),
-  ):
-    if found.length > most:
-      raise ConfigError(
-        f"--prompt={found.prompt} and --turns={found.turns} are attempts of "
-        f"{found.length} tokens, and {name}={most} allows no more than that: "
-        f"lower them, or set --config.{name}"
-      )
-  return found
 
 
 # Of all planners of this process: it compiles for any slice, and importing jax
@@ -222,7 +177,6 @@ class Planner:
         place.mesh,
         dtype=self._dtype(settings),
         policy_slot=place.policy_slots[0],
-        mean_tokens=self.deployment.mean_tokens,
         attempts=self.deployment.attempts,
       )
     return programs
@@ -241,21 +195,13 @@ class Planner:
       judgements.append(self.judge(settings, program))
     return judgements
 
-  def judge(
-    self, settings: Settings, program: Program, *, deadline_s: float = math.inf
-  ) -> Judgement:
-    """Compiles one program and adds the residents of its chips.
-
-    Compiling ends after `deadline_s`, or the deployment's timeout if that is
-    shorter; the judgement is a failure then.
-    """
-    is_rollout = program.name in ("prefill", "decode")
-    role = "rollout" if is_rollout else "learner"
+  def judge(self, settings: Settings, program: Program) -> Judgement:
+    """Compiles one program and adds the residents of its chips."""
+    role = "rollout" if program.name in PROGRAMS["rollout"] else "learner"
     slice_ = self.deployment.slice_of(role)
     kept = self.residents(settings, role)
     places = chips.coordinates(list(program.mesh.devices.flat))
-    deadline_s = min(deadline_s, self.deployment.compile_timeout_s)
-    compiled = self._compiled(settings, role, program, kept, deadline_s)
+    compiled = self._compiled(settings, role, program, kept)
     bound = None
     if compiled.memory is not None:
       bound = roofline(
@@ -278,22 +224,14 @@ class Planner:
       load=program.load,
       answers=program.answers,
       roofline=bound,
-      num_chips=(
-        program.mesh.size if is_rollout and settings.engine.slices else 0
-      ),
     )
 
   def _compiled(
-    self,
-    settings: Settings,
-    role: str,
-    program: Program,
-    kept: Residents,
-    deadline_s: float,
+    self, settings: Settings, role: str, program: Program, kept: Residents
   ) -> Compiled:
     """Compiles, unless the residents alone exceed the memory."""
     slice_ = self.deployment.slice_of(role)
-    if sum(kept.values()) > slice_.chip.memory * (1 - RESERVE):
+    if sum(kept.values()) > slice_.room:
       held = (size for name, size in kept.items() if name in program.holds)
       return Compiled(memory=None, wanted=sum(held))
     try:
@@ -303,7 +241,7 @@ class Planner:
         settings,
         role,
         program.name,
-        deadline_s=deadline_s,
+        deadline_s=_COMPILE_S,
       )
     except ChildDied as death:
       failure = (

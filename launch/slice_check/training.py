@@ -29,8 +29,9 @@ from configs import pod
 from launch.config.settings import Settings, read_settings
 from launch.planning import programs
 from launch.planning.chips import GIB, parse_slice
-from launch.planning.collectives import bytes_by_kind
-from launch.planning.compiled import compile_program
+from launch.planning.compiler.collectives import bytes_by_kind
+from launch.planning.compiler.compiled import compile_program
+from launch.planning.roofline import Attempts
 from launch.planning.study import Deployment, Judgement, Planner
 from launch.run.reinforcement import make_learner
 from launch.slice_check.kernels import Figures, WrongNumbers
@@ -78,7 +79,8 @@ def planned(settings: Settings, topology: str, role: str) -> Figures:
   jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
   planner = Planner(
     Deployment(
-      learner=parse_slice(topology), mean_tokens=settings.engine.context // 2
+      learner=parse_slice(topology),
+      attempts=Attempts(prompt=0, turns=settings.engine.context, num=1),
     )
   )
   judged = planner.study(settings, (role,))

@@ -13,7 +13,7 @@ CHECK_LIMIT=90  # seconds of a command on the host
 MOST_S=3600  # however little the slice costs
 PAID_S=0 PAID_SINCE='' CREATED='' CHECK_ENDED=''
 
-# Dollars for an hour of a chip, those of launch/planning/system/prices.py.
+# Dollars for an hour of a chip on demand in us-central1, read 2026-11-23.
 declare -A LIST_PRICES=([v5e]=1.20 [v5p]=4.20 [v6e]=2.70)
 
 # Refuses slices for which the money is too little, and what no check needs.

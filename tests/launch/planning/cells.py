@@ -17,9 +17,9 @@ import jax
 from agentrl_jax.model.hugging_face.presets import PRESETS
 from configs import pod
 from launch.config.settings import Settings, read_settings
-from launch.planning import search
+from launch.planning import formulas
 from launch.planning.chips import GIB, parse_slice
-from launch.planning.search import shape_name
+from launch.planning.formulas import shape_name
 from launch.planning.study import Deployment, Judgement, Planner
 
 MODELS = ("qwen3-1.7b", "qwen3-8b", "qwen2.5-14b", "qwen3-32b")
@@ -104,11 +104,11 @@ def _row(cell: Cell) -> str:
   gradient, apply = cell.judge()
   bound = gradient.roofline
   received = sum(gradient.received.values())
-  due = search.exchanged(cell.settings())
+  due = formulas.exchanged(cell.settings())
   speed = (
     f"{bound.links_s * 1e3:,.0f} | {bound.waiting_s * 1e3:,.0f} | "
     f"{bound.step_s * 1e3:,.0f} | {bound.binds} | "
-    f"{gradient.tokens_per_chip_hour / 1e6:.1f}"
+    f"{gradient.tokens_per_s:,.0f}"
     if bound
     else "- | - | - | - | -"
   )
@@ -128,7 +128,7 @@ if __name__ == "__main__":
   sys.stdout.write(
     "| model | slice | mesh | fits | GiB left | GiB received | of the formula "
     "| ms links | of these synchronous | ms bound | binds | "
-    "M tokens per chip-hour | s to compile |\n|" + "---|" * 13 + "\n"
+    "tokens/s | s to compile |\n|" + "---|" * 13 + "\n"
   )
   for one in CELLS:
     if one.model in wanted:

@@ -12,7 +12,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from launch.planning import chips
 from launch.planning.chips import CHIPS, GIB, parse_slice, rentable
-from launch.planning.collectives import Collective
+from launch.planning.compiler.collectives import Collective
 from launch.planning.roofline import bandwidth, roofline
 from launch.planning.study import Deployment
 

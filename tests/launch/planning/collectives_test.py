@@ -2,14 +2,14 @@
 
 from absl.testing import absltest, parameterized
 
-from launch.planning.collectives import (
+from launch.planning.compiler.collectives import (
   UnreadableProgram,
   between_slices,
   bytes_by_kind,
   collectives,
 )
-from launch.planning.compiled import bytes_moved
-from launch.planning.hlo import Module
+from launch.planning.compiler.compiled import bytes_moved
+from launch.planning.compiler.hlo import Module
 from tests.launch.planning import make_recorded
 from tests.launch.planning.make_recorded import LAYERS, ROWS, SHARES, WIDTH
 

@@ -15,8 +15,8 @@ from agentrl_jax.model import sharding
 from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips, study
-from launch.planning.advice.adviser import refusal
-from launch.planning.compiled import compile_program
+from launch.planning.advice import refusal
+from launch.planning.compiler.compiled import compile_program
 
 
 class Listening:
@@ -58,9 +58,9 @@ class DeathTest(absltest.TestCase):
     self.slice = chips.parse_slice("v5p:2x2x1")
     self.planner = study.Planner(study.Deployment(learner=self.slice))
 
-  def judge(self, **limits):
+  def judge(self):
     gradient = self.planner.programs(self.settings, ("learner",))[0]
-    return self.planner.judge(self.settings, gradient, **limits)
+    return self.planner.judge(self.settings, gradient)
 
   def test_death_of_the_compiler_is_a_sentence(self):
     with mock.patch.object(study, "compile_by_name", abort):
@@ -70,7 +70,7 @@ class DeathTest(absltest.TestCase):
     self.assertStartsWith(
       refusal([judged], []),
       "the compiler's process died of gradient for v5p:2x2x1: it was ended by "
-      "SIGABRT: Check failed: n < 1 (ring.cc:316); no program was made",
+      "SIGABRT: Check failed: n < 1 (ring.cc:316); try another mesh",
     )
 
   def test_residents_in_the_reserve_are_refused_without_compiling(self):
@@ -84,8 +84,11 @@ class DeathTest(absltest.TestCase):
     self.assertEqual(judged.wanted, kept["params"])
 
   def test_a_compilation_ends_at_its_deadline(self):
-    with mock.patch.object(study, "compile_by_name", hang):
-      judged = self.judge(deadline_s=0.1)
+    with (
+      mock.patch.object(study, "compile_by_name", hang),
+      mock.patch.object(study, "_COMPILE_S", 0.1),
+    ):
+      judged = self.judge()
     self.assertIn("did not end in 0.1 s, and was killed", judged.failure)
 
 

@@ -64,16 +64,14 @@ def _load(length: int, visited: float, *, tokens: int) -> Load:
 
 def _tree_load() -> Load:
   """Trees that fill their rows, with attention over whole rows."""
-  rows = roofline.pack_groups(
-    ATTEMPTS, row_length=LENGTH, sharing=4, num_groups=ROWS
-  )
+  row = roofline.pack_attempts(ATTEMPTS, row_length=LENGTH, sharing=4)
   return Load(
     attempts=ATTEMPTS,
     tokens=ROWS * LENGTH,
-    computed=ROWS * rows.computed,
-    of_trajectories=ROWS * rows.tokens,
-    keys_needed=rows.keys_needed(),
-    keys_visited=roofline.keys_visited(LENGTH, None),
+    computed=ROWS * row.computed,
+    of_trajectories=ROWS * row.tokens,
+    keys_needed=row.keys_needed(),
+    keys_visited=LENGTH,
   )
 
 
@@ -167,8 +165,9 @@ class FlopsTest(parameterized.TestCase):
 
   def test_kernels_skip_what_lies_above_the_diagonal(self):
     def visited(kernel, **compute):
-      blocks = roofline.blocks_of(compute_config(**compute), 8192, kernel)
-      return roofline.keys_visited(8192, blocks)
+      return roofline.keys_visited(
+        compute_config(**compute), 8192, kernel, seen=4096, length=8192
+      )
 
     self.assertEqual(visited("xla"), 8192)
     self.assertEqual(visited("cudnn"), 8192)

@@ -7,14 +7,12 @@ import jax
 import pytest
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from launch.planning import chips
 from launch.planning.chips import parse_slice
 from launch.planning.programs import answers_at_once
 from launch.planning.residents import rollout_residents
 from launch.planning.roofline import Attempts
-from launch.planning.search import with_slots
 from launch.planning.study import Deployment, Planner
 from tests.launch.planning.models import pod_settings
 from tests.settings import engine_config
@@ -69,30 +67,29 @@ class CompiledTest(parameterized.TestCase):
     self.assertGreater(memory.aliased, 0.99 * cache["cache of policy slot 0"])
 
 
+def answers(turns, prompt=0, num=1):
+  """A running attempt has half of its turns."""
+  return Attempts(prompt=prompt, turns=2 * turns, num=num)
+
+
 class AnswersTest(parameterized.TestCase):
   def test_a_row_is_an_answer_however_short(self):
     config = engine_config(slots=(48, 16))
-    for mean in (1, 3000, 8192):
-      self.assertEqual(answers_at_once(config, 1, mean), 16)
+    self.assertEqual(answers_at_once(config, 1, answers(1)), 16)
 
   @parameterized.parameters((3000, 128), (8192, 47), (8128, 48), (64, 300))
   def test_pages_are_filled(self, mean, number):
     config = engine_config(**PAGES | {"slots": (300, 1)})
-    self.assertEqual(answers_at_once(config, 0, mean), number)
-    self.assertEqual(answers_at_once(config, 1, mean), 1)  # there is one slot
+    self.assertEqual(answers_at_once(config, 0, answers(mean)), number)
+    self.assertEqual(answers_at_once(config, 1, answers(mean)), 1)
 
   def test_attempts_share_the_full_pages_of_their_prompt(self):
     config = engine_config(**PAGES | {"slots": (999, 1)})
-    attempts = Attempts(prompt=1100, turns=3000, num=8)
     each = 1024 / 8 + 3000 - 1024 + 64
     self.assertEqual(
-      answers_at_once(config, 0, 3000, attempts), int(48 * 8192 / each)
+      answers_at_once(config, 0, answers(1900, prompt=1100, num=8)),
+      int(48 * 8192 / each),
     )
-
-  @parameterized.parameters(0, 8193)
-  def test_a_mean_that_cannot_be_is_refused(self, mean):
-    with self.assertRaisesRegex(ConfigError, "--mean_tokens=.*8192"):
-      answers_at_once(engine_config(slots=(1,)), 0, mean)
 
 
 class ResidentsTest(absltest.TestCase):
@@ -109,11 +106,6 @@ class ResidentsTest(absltest.TestCase):
         found[f"cache of policy slot {policy_slot}"], token * tokens
       )
 
-  def test_pages_grow_with_slots(self):
-    settings = with_slots(settings_of(**PAGES), 256)
-    self.assertEqual(settings.engine.slots, (256, 80))
-    self.assertEqual(settings.engine.cache_tokens, (96 * 8192, 32 * 8192))
-
   def test_what_answers_do_not_fill_is_not_read(self):
     for changes, filled in (
       (PAGES, 128 * 3000 / (48 * 8192)),
@@ -124,7 +116,7 @@ class ResidentsTest(absltest.TestCase):
       if not chips.has_compiler():
         self.skipTest("libtpu is not installed")
       planner = Planner(
-        Deployment(learner=slice_, rollout=slice_, mean_tokens=3000)
+        Deployment(learner=slice_, rollout=slice_, attempts=answers(3000))
       )
       program = planner.programs(settings, ("rollout",))[-1]
       kept = planner.residents(settings, "rollout")
@@ -137,11 +129,9 @@ class ResidentsTest(absltest.TestCase):
     if not chips.has_compiler():
       self.skipTest("libtpu is not installed")
     slice_ = parse_slice("v5p:2x2x1")
-    attempts = Attempts(prompt=1100, turns=3000, num=8)
+    attempts = answers(1900, prompt=1100, num=8)
     planner = Planner(
-      Deployment(
-        learner=slice_, rollout=slice_, mean_tokens=3000, attempts=attempts
-      )
+      Deployment(learner=slice_, rollout=slice_, attempts=attempts)
     )
     settings = settings_of("qwen3-0.6b", **PAGES)
     program = planner.programs(settings, ("rollout",))[-1]

@@ -15,13 +15,13 @@ from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips
 from launch.planning.chips import parse_slice
-from launch.planning.collectives import (
+from launch.planning.compiler.collectives import (
   between_slices,
   bytes_by_kind,
   collectives,
 )
-from launch.planning.hlo import Module
-from launch.planning.search import exchanged_between_slices
+from launch.planning.compiler.hlo import Module
+from launch.planning.formulas import exchanged_between_slices
 from launch.planning.study import Deployment, Planner
 
 WIDTH, ROWS, TOKENS, BYTES = 4096, 64, 128, 2

@@ -8,7 +8,6 @@ import tempfile
 import pytest
 from absl.testing import parameterized
 
-from launch.planning.system.prices import LIST_PRICES
 from tests.launch.tpu.cloud.cloud import Cloud
 from tests.launch.tpu.commands_test import dry_run
 
@@ -137,8 +136,3 @@ class SliceCheckTest(parameterized.TestCase):
         "--dry-run",
         *options,
       )
-
-  def test_prices_are_those_of_the_plan(self):
-    script = pathlib.Path("launch/tpu/check.sh").read_text()
-    for kind, price in LIST_PRICES.items():
-      self.assertIn(f"[{kind}]={price:.2f}", script)

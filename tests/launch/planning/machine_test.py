@@ -11,9 +11,8 @@ from absl.testing import absltest
 from agentrl_jax.errors import ConfigError
 from configs import finetune
 from launch.config.settings import read_settings
-from launch.planning import roofline
+from launch.planning import machine, roofline
 from launch.planning.chips import GIB
-from launch.planning.system import machine
 from tests import programs
 from tests.launch.export_test import write_model
 
@@ -34,48 +33,45 @@ class MachineTest(absltest.TestCase):
   def _small(self, size: int) -> machine.MachineRates:
     return dataclasses.replace(machine.GPUS["rtx4090"], memory=size)
 
-  def _estimate(self, config, device) -> machine.MachinePlan:
-    return machine.estimate(read_settings(config), device, None, 0.5)
+  def _plan(self, config, device) -> machine.MachinePlan:
+    return machine.plan_machine(read_settings(config), device, None, 0.5)
 
   def test_state_is_counted_and_rates_follow_the_device(self):
     config = self._config()
     slow, fast = (machine.GPUS[name] for name in ("rtx4090", "h100"))
-    found, faster = (self._estimate(config, each) for each in (slow, fast))
+    found, faster = (self._plan(config, each) for each in (slow, fast))
     params = roofline.num_params(read_settings(config).model)
     self.assertBetween(found.parts["params"], 4 * params, 4.5 * params)
     self.assertEqual(found.parts, faster.parts)
-    self.assertGreater(found.gradient_s, faster.gradient_s)
-    self.assertGreater(found.decode_s, faster.decode_s)
-    self.assertEqual(machine.refusal(found, {}), "")
+    self.assertGreater(found.rates.gradient_s, faster.rates.gradient_s)
+    self.assertLess(found.rates.sampled_per_s, faster.rates.sampled_per_s)
+    self.assertEqual(machine.refusal(found, None), "")
 
   def test_what_does_not_fit_is_refused_with_keys_that_make_it_fit(self):
     config = self._config()
-    wanted = sum(self._estimate(config, machine.GPUS["h100"]).parts.values())
+    wanted = sum(self._plan(config, machine.GPUS["h100"]).parts.values())
     small = self._small(int(0.7 * wanted))
-    found = self._estimate(config, small)
+    found = self._plan(config, small)
     self.assertLess(found.left, 0)
-    keys = machine.advise(config, small, 0.5)
-    self.assertIn("engine.slots", keys)
-    said = machine.refusal(found, keys)
+    advice = machine.advise(config, found, 0.5)
     self.assertIn(
-      f"--config.engine.slots={keys['engine.slots']}".replace(" ", ""), said
+      f"it fits with {advice.flags}", machine.refusal(found, advice)
     )
-    config.update_from_flattened_dict(keys)
-    self.assertGreaterEqual(self._estimate(config, small).left, 0)
+    config.update_from_flattened_dict(advice.keys)
+    self.assertGreaterEqual(self._plan(config, small).left, 0)
 
   def test_what_nothing_makes_fit_is_said(self):
     small = self._small(1000)
-    found = self._estimate(self._config(), small)
-    keys = machine.advise(self._config(), small, 0.5)
-    self.assertEqual(keys, {})
-    self.assertIn("no setting makes it fit", machine.refusal(found, keys))
+    found = self._plan(self._config(), small)
+    self.assertIsNone(machine.advise(self._config(), found, 0.5))
+    self.assertIn("no setting makes it fit", machine.refusal(found, None))
 
   def test_a_mesh_is_for_slices(self):
     config = self._config()
     config.mesh.fsdp = 2
     config.train.micro_batch = 2
     with self.assertRaisesRegex(ConfigError, "is for several devices"):
-      self._estimate(config, machine.GPUS["h100"])
+      self._plan(config, machine.GPUS["h100"])
 
   def test_cpu_is_this_machine(self):
     cpu = machine.machine_of("cpu")
@@ -98,8 +94,8 @@ class MachineTest(absltest.TestCase):
       "launch.plan",
       f"--config=configs/finetune.py:{self.folder / 'm'}",
       "--device=h100",
-      "--search=3",
+      "--roles=learner",
       deadline_s=DEADLINE_S,
     )
     self.assertEqual(done.returncode, 2)
-    self.assertIn("--search would change nothing: --device", done.stderr)
+    self.assertIn("--roles would change nothing: --device", done.stderr)

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from agentrl_jax.errors import AgentRLError
-from launch.planning import hlo
+from launch.planning.compiler import hlo
 
 KINDS = (
   "all-gather",

@@ -1,7 +1,4 @@
-"""Searches the shapes of a mesh, and the largest batches that fit.
-
-Every shape that divides the model is estimated by formula first; the most
-promising ones are compiled, and only compiled shapes that fit are ranked.
+"""Arithmetic of a learner's mesh: memory, exchanges and time of its gradient.
 
 Formulas, of one chip and micro-batch, with n chips, t tensor, f fsdp and s
 sequence shares, N weights, B bytes of a number, T tokens in all, D width, L
@@ -10,16 +7,12 @@ once, 3 (f - 1) / f N B / t; tensor parallelism sums activations four times
 forward and backward, and twice more if layers are computed again; sequence
 parallelism gathers keys and values forward, backward and again. Between
 slices they are those of `exchanged_between_slices`.
-
-A program's memory grows linearly with its rows or slots. Two compiled programs
-give the line; the size at which it reaches the chip's memory is compiled too,
-and only compiled sizes are reported.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import jax.numpy as jnp
 
@@ -30,77 +23,39 @@ from launch.config.settings import Settings
 from launch.planning import roofline
 from launch.planning.chips import Slice
 from launch.planning.programs import learner_load
-from launch.planning.roofline import Attempts
-from launch.planning.study import Judgement, Planner
+from launch.planning.roofline import Attempts, Roofline
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Candidate:
-  """A mesh, its estimate, and its compiled result."""
+class Estimate:
+  """A mesh, and what arithmetic says of a micro-batch's gradient on it."""
 
   mesh: Mapping[str, int]
   rows: int
-  estimate_s: float  # per token
-  exchanged_s: float = 0.0  # per token, by formula: orders equal estimates
-  judged: Judgement | None = None
-  is_own: bool = False  # the mesh of the config
-
-  @property
-  def seconds_per_token(self) -> float:
-    """The bound of its gradient, if it was compiled and fits."""
-    if self.judged is None or not self.judged.fits:
-      return float("inf")
-    bound = self.judged.roofline
-    return bound.step_s / self.judged.tokens if bound else float("inf")
-
-
-def search(
-  planner: Planner,
-  settings: Settings,
-  *,
-  num_compiled: int,
-  own: Judgement | None = None,
-  tell: Callable[[str], None] = lambda _: None,
-) -> list[Candidate]:
-  """Compiles the `num_compiled` most promising meshes; returns fastest first.
-
-  The config's own mesh is among them if its gradient was compiled: `own`. It is
-  not compiled again.
-  """
-  slice_ = planner.deployment.learner
-  candidates = estimates(settings, slice_, planner.deployment.attempts)
-  found = []
-  if own is not None:
-    candidate = estimate(
-      settings, settings.mesh, slice_, planner.deployment.attempts
-    )
-    found.append(dataclasses.replace(candidate, judged=own, is_own=True))
-    candidates = [c for c in candidates if c.mesh != candidate.mesh]
-  for candidate in candidates[:num_compiled]:
-    tell(shape_name(candidate.mesh))
-    found.append(compiled(planner, settings, candidate))
-  return sorted(found, key=lambda c: (c.seconds_per_token, c.estimate_s))
-
-
-def compiled(
-  planner: Planner, settings: Settings, candidate: Candidate
-) -> Candidate:
-  """Returns the candidate with its gradient compiled, of as many rows."""
-  changed = with_rows(with_mesh(settings, candidate.mesh), candidate.rows)
-  gradient = planner.programs(changed, ("learner",))[0]
-  judged = planner.judge(changed, gradient)
-  return dataclasses.replace(candidate, judged=judged)
+  tokens: int
+  num_bytes: float  # of a chip
+  roofline: Roofline
+  fits: bool
 
 
 def estimates(
   settings: Settings, slice_: Slice, attempts: Attempts | None = None
-) -> list[Candidate]:
-  """Every mesh of a slice that divides the model, the most promising first."""
-  candidates = [
+) -> list[Estimate]:
+  """Every mesh of a slice that divides the model: those that fit come first,
+  and of these the fastest.
+  """
+  found = [
     estimate(settings, mesh, slice_, attempts)
     for mesh in meshes_of(settings, slice_)
   ]
-  return sorted(candidates, key=lambda c: (c.estimate_s, c.exchanged_s))
+  return sorted(
+    found,
+    key=lambda e: (
+      0 if e.fits else e.num_bytes,
+      e.roofline.step_s / e.tokens,
+      e.roofline.in_turn_s / e.tokens,
+    ),
+  )
 
 
 def shape_name(mesh: Mapping[str, int]) -> str:
@@ -114,28 +69,29 @@ def estimate(
   mesh: Mapping[str, int],
   slice_: Slice,
   attempts: Attempts | None = None,
-) -> Candidate:
-  """Seconds per token by formula; infinite if the state alone does not fit."""
+) -> Estimate:
+  """Time and memory by formula; traffic in a chip's memory is left out."""
   changed = with_mesh(settings, mesh)
   load = learner_load(changed, attempts, "splash")
   work = roofline.gradient(
     changed.model, changed.compute, load, kernel="splash"
   )
   received = exchanged(changed) + summed(changed)
-  links_s = received / slice_.chip.link_bandwidth
-  network_s = (
-    exchanged_between_slices(changed, slice_.num_slices)
-    / slice_.chip.network_bandwidth
-  )
-  compute_s = work.of_busiest(slice_.num_devices) / slice_.chip.flops
-  estimate_s = max(compute_s, links_s, network_s) / load.tokens
-  if state_bytes(changed) > slice_.chip.memory:
-    estimate_s = float("inf")
-  return Candidate(
+  crossing = exchanged_between_slices(changed, slice_.num_slices)
+  num_bytes = gradient_bytes(changed)
+  return Estimate(
     mesh=mesh,
     rows=changed.batch.micro_batch,
-    estimate_s=estimate_s,
-    exchanged_s=(links_s + network_s) / load.tokens,
+    tokens=load.tokens,
+    num_bytes=num_bytes,
+    roofline=Roofline(
+      compute_s=work.of_busiest(slice_.num_devices) / slice_.chip.flops,
+      memory_s=0.0,
+      links_s=received / slice_.chip.link_bandwidth,
+      waiting_s=0.0,
+      network_s=crossing / slice_.chip.network_bandwidth,
+    ),
+    fits=num_bytes <= slice_.room,
   )
 
 
@@ -170,28 +126,16 @@ def _gathered_layers(c: ModelConfig, mesh: Mapping[str, int]) -> float:
   return (roofline.layer_params(c) - elsewhere) / mesh["tensor"]
 
 
-def kept_bytes(settings: Settings) -> float:
-  """Bytes that a gradient has on a chip at least, beside the state.
-
-  The input of every layer, which each choice of compute.remat keeps, and the
-  output matrix gathered along fsdp.
-  """
-  c = settings.model
-  number = _number_bytes(settings)
-  inputs = c.num_layers * _tokens_of_chip(settings) * c.width
-  head = c.vocab_size * c.width / settings.mesh["tensor"]
-  return number * (inputs + head)
-
-
 def gradient_bytes(settings: Settings) -> float:
-  """Bytes of a chip that a gradient with compute.remat="full" takes, roughly.
+  """Bytes of a chip that a gradient takes, roughly.
 
-  State and `kept_bytes`; gradients of both vocabulary matrices, unsplit, and
-  three tiles of logits in float32; two layers' weights; five activations of an
-  MLP, and eight of the width of each token's experts. Of mixtures, most of
-  whose weights are in layers, also gradients of the scan beside their sum, and
-  weights that are cast before it. docs/plan.md compares the terms with a
-  compiled program.
+  State; the input of every layer, or what it computed if it is not computed
+  again; the output matrix gathered along fsdp; gradients of both vocabulary
+  matrices, unsplit, and three tiles of logits in float32; two layers' weights;
+  five activations of an MLP, and eight of the width of each token's experts. Of
+  mixtures, most of whose weights are in layers, also gradients of the scan
+  beside their sum, and weights that are cast before it. docs/plan.md compares
+  the terms with a compiled program.
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
@@ -202,6 +146,9 @@ def gradient_bytes(settings: Settings) -> float:
   )
   entries = c.vocab_size / mesh["tensor"]
   here = _tokens_of_chip(settings)
+  kept = c.num_layers * c.width
+  if settings.compute.remat in ("none", "dots"):
+    kept = 7 * kept + 4 * roofline.mlp_channels(c)
   scanned = 0.0
   for_all = c.shared_width if c.num_experts else c.mlp_width
   activations = 5 * here * for_all / mesh["tensor"]
@@ -214,7 +161,7 @@ def gradient_bytes(settings: Settings) -> float:
   return (
     state_bytes(settings)
     + scanned
-    + kept_bytes(settings)
+    + number * (here * kept + entries * c.width)
     + 4 * 2 * entries * c.width
     + 4 * 3 * rows * chunk * entries
     + number * 2 * _gathered_layers(c, mesh) / c.num_layers
@@ -310,20 +257,6 @@ def with_rows(settings: Settings, rows: int) -> Settings:
   return dataclasses.replace(settings, batch=batch)
 
 
-def with_slots(settings: Settings, slots: int) -> Settings:
-  """Returns settings with `slots` first, others and pages in proportion."""
-  config, first = settings.engine, settings.engine.slots[0]
-  engine = dataclasses.replace(
-    config,
-    slots=tuple(max(1, n * slots // first) for n in config.slots),
-    cache_tokens=tuple(
-      max(1, n * slots // first // config.page_size) * config.page_size
-      for n in config.cache_tokens
-    ),
-  )
-  return dataclasses.replace(settings, engine=engine)
-
-
 def with_mesh(settings: Settings, mesh: Mapping[str, int]) -> Settings:
   """Returns settings with another mesh, and rows that it divides."""
   shares = row_shares(mesh)
@@ -365,84 +298,3 @@ def _factors(product: int, parts: int) -> Iterator[tuple[int, ...]]:
   for head in itertools.product(divisors, repeat=parts - 1):
     if product % math.prod(head) == 0:
       yield (*head, product // math.prod(head))
-
-
-_TRIES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Largest:
-  """The largest size that was compiled and fits."""
-
-  setting: str
-  size: int  # 0: not even the smallest fits
-  judged: Judgement  # at that size
-
-
-def most_rows(planner: Planner, settings: Settings) -> Largest:
-  """Finds the largest train.micro_batch, a multiple of the rows' shares."""
-  step = row_shares(settings.mesh)
-
-  def judge(rows: int) -> Judgement:
-    return _judge(planner, with_rows(settings, rows), "gradient")
-
-  return largest("train.micro_batch", judge, settings.batch.micro_batch, step)
-
-
-def most_slots(planner: Planner, settings: Settings) -> Largest:
-  """Largest first entry of engine.slots; the others in proportion."""
-
-  def judge(slots: int) -> Judgement:
-    return _judge(planner, with_slots(settings, slots), "decode")
-
-  return largest("engine.slots[0]", judge, settings.engine.slots[0], 8)
-
-
-def _judge(planner: Planner, settings: Settings, name: str) -> Judgement:
-  role = "learner" if name == "gradient" else "rollout"
-  program = next(
-    p for p in planner.programs(settings, (role,)) if p.name == name
-  )
-  return planner.judge(settings, program)
-
-
-def largest(
-  setting: str, judge: Callable[[int], Judgement], start: int, step: int
-) -> Largest:
-  """Finds the largest multiple of `step` that `judge` reports to fit.
-
-  Follows the line through two sizes to the limit, or to a size of which the
-  compiler dies.
-  """
-  start = max(start // step, 1) * step
-  tried = {size: judge(size) for size in (start, 2 * start)}
-  for _ in range(_TRIES):
-    if any(judged.failure for judged in tried.values()):
-      break
-    size = _crossing(tried, step)
-    if size in tried or size < step:
-      break
-    tried[size] = judge(size)
-  fitting = [size for size, judged in tried.items() if judged.fits]
-  if not fitting:
-    return Largest(setting, 0, tried[min(tried)])
-  return Largest(setting, max(fitting), tried[max(fitting)])
-
-
-def _crossing(tried: dict[int, Judgement], step: int) -> int:
-  """Returns the multiple of `step` at which the line has no memory left.
-
-  The line runs from the largest size that fits to the smallest that does not,
-  or through two sizes if all fit or none does.
-  """
-  fitting = sorted(size for size, judged in tried.items() if judged.fits)
-  failing = sorted(size for size, judged in tried.items() if not judged.fits)
-  if fitting and failing:
-    low, high = fitting[-1], failing[0]
-  else:
-    low, high = fitting[-2:] or failing[:2]
-  per_unit = (tried[low].left - tried[high].left) / (high - low)
-  if per_unit <= 0:
-    return high
-  most = int(low + tried[low].left / per_unit) // step * step
-  return min(most, failing[0] - step) if failing else most

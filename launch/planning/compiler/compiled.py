@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import jax
 
 from launch.planning.chips import GIB
-from launch.planning.collectives import (
+from launch.planning.compiler.collectives import (
   Collective,
   UnreadableProgram,
   collectives,
 )
-from launch.planning.hlo import Array, Computation, Instruction, Module
+from launch.planning.compiler.hlo import Array, Computation, Instruction, Module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

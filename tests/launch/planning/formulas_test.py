@@ -1,0 +1,147 @@
+"""Meshes to try: all that divide, and the formulas that order them."""
+
+import dataclasses
+import math
+
+from absl.testing import parameterized
+
+from agentrl_jax.model.sharding import MESH_AXES
+from launch.config.settings import Settings
+from launch.planning.chips import parse_slice
+from launch.planning.formulas import (
+  estimate,
+  estimates,
+  exchanged,
+  exchanged_between_slices,
+  meshes,
+  shape_name,
+  state_bytes,
+  summed,
+  with_mesh,
+  with_rows,
+)
+from tests.launch.planning.models import pod_settings
+
+V5P_64 = parse_slice("v5p-64")
+TWO_SLICES = parse_slice("2xv5p-64")
+
+
+def _settings(name: str = "qwen2.5-14b") -> Settings:
+  return pod_settings(name)
+
+
+def _over(settings: Settings, axis: str) -> Settings:
+  slices = dataclasses.replace(settings.slices, over=axis)
+  return dataclasses.replace(settings, slices=slices)
+
+
+def _mesh(**sizes: int) -> dict[str, int]:
+  return dict.fromkeys(MESH_AXES, 1) | sizes
+
+
+class MeshesTest(parameterized.TestCase):
+  def test_all_meshes_of_a_slice_use_all_chips_and_divide_the_model(self):
+    settings = _settings()
+    found = list(meshes(settings, 32))
+    self.assertTrue(all(math.prod(m.values()) == 32 for m in found))
+    # 5 twos over 4 axes, without the 8 key/value heads over more than 8.
+    self.assertLen(found, 56 - 4)
+    self.assertIn(_mesh(fsdp=8, tensor=4), found)
+    self.assertNotIn(_mesh(fsdp=2, tensor=16), found)
+
+  def test_no_mesh_splits_a_width_that_it_does_not_divide(self):
+    settings = _settings("qwen2.5-0.5b")  # 896 wide
+    shares = {mesh["fsdp"] for mesh in meshes(settings, 256)}
+    self.assertEqual(max(shares), 128)
+
+  def test_rows_follow_the_mesh(self):
+    settings = _settings()  # 32 rows
+    changed = with_mesh(settings, _mesh(fsdp=8, tensor=4))
+    self.assertEqual(changed.batch.micro_batch, 32)
+    few = with_rows(settings, 8)
+    changed = with_mesh(few, _mesh(fsdp=32))
+    self.assertEqual(changed.batch.micro_batch, 32)
+
+  @parameterized.parameters("data", "fsdp")
+  def test_only_meshes_that_slices_divide_are_tried(self, over):
+    found = estimates(_over(_settings(), over), TWO_SLICES)
+    self.assertNotEmpty(found)
+    for one in found:
+      self.assertEqual(math.prod(one.mesh.values()), 64)
+      self.assertEqual(one.mesh[over] % 2, 0)
+
+  def test_meshes_that_fit_come_first_and_of_these_the_fastest(self):
+    found = estimates(_settings(), V5P_64)
+    fitting = [one.fits for one in found]
+    self.assertEqual(fitting, sorted(fitting, reverse=True))
+    times = [e.roofline.step_s / e.tokens for e in found if e.fits]
+    self.assertEqual(times, sorted(times))
+    (whole,) = (e for e in found if e.mesh == _mesh(data=32))
+    self.assertFalse(whole.fits)
+
+
+class FormulasTest(parameterized.TestCase):
+  def test_fully_sharded_weights_move_three_times(self):
+    settings = with_mesh(_settings(), _mesh(fsdp=32))
+    self.assertAlmostEqual(
+      exchanged(settings) / (3 * 2 * 14.77e9 * 31 / 32), 1, 2
+    )
+
+  def test_gradients_of_shares_that_are_no_whole_tiles_are_summed(self):
+    weights = 2 * 14.77e9
+    for fsdp, share in ((32, 0), (64, 0), (128, 127 / 128), (256, 255 / 256)):
+      settings = with_mesh(_settings(), _mesh(fsdp=fsdp))  # of width 5120
+      self.assertAlmostEqual(summed(settings) / weights, share, 2)
+
+  def test_copies_move_gradients_only(self):
+    settings = with_mesh(_settings(), _mesh(data=32))
+    self.assertAlmostEqual(exchanged(settings) / (2 * 2 * 14.77e9), 1, 2)
+
+  @parameterized.parameters(
+    # Gradients of 1 / 16 of the weights, summed over two slices; 4 bytes each
+    # for the embedding.
+    ("data", {"data": 2, "fsdp": 16}, (2 * 13.99e9 + 4 * 0.779e9) / 16),
+    ("data", {"data": 4, "fsdp": 16}, (2 * 13.99e9 + 4 * 0.779e9) / 32),
+    ("data", {"data": 2, "fsdp": 8, "sequence": 4}, 31.10e9 / 32),
+    ("data", {"data": 2, "fsdp": 8, "tensor": 2}, 31.10e9 / 16),
+    # Layers are gathered twice and summed, the output matrix gathered and
+    # scattered, and each chip's row of 8192 embedded tokens moved both ways.
+    ("fsdp", {"fsdp": 32}, (4 * 13.21e9 + 2 * 0.779e9) / 16 + 2 * 8192 * 5120),
+  )
+  def test_between_slices_each_chip_moves_its_share(self, over, mesh, wanted):
+    settings = with_mesh(_over(_settings(), over), _mesh(**mesh))
+    found = exchanged_between_slices(settings, 2)
+    self.assertAlmostEqual(found / wanted, 1, 2)
+
+  def test_one_slice_moves_nothing_between_slices(self):
+    settings = with_mesh(_settings(), _mesh(data=2, fsdp=16))
+    self.assertEqual(exchanged_between_slices(settings, 1), 0)
+
+  def test_short_rows_are_bound_by_the_network(self):
+    settings = _settings()
+    batch = dataclasses.replace(settings.batch, row_length=512)
+    settings = dataclasses.replace(settings, batch=batch)
+    mesh, slices = _mesh(data=2, fsdp=4), parse_slice("2xv5p-8")
+    one = estimate(settings, mesh, parse_slice("v5p-16"))
+    two = estimate(settings, mesh, slices)
+    self.assertGreater(two.roofline.step_s, one.roofline.step_s)
+    split = estimate(_over(settings, "fsdp"), _mesh(fsdp=8), slices)
+    self.assertGreater(split.roofline.step_s, two.roofline.step_s)
+
+  def test_a_row_over_several_chips_waits_for_its_last_tokens(self):
+    settings = _settings()
+    batch = dataclasses.replace(settings.batch, row_length=131072)
+    settings = dataclasses.replace(settings, batch=batch)
+    whole = estimate(settings, _mesh(fsdp=32), V5P_64)
+    split = estimate(settings, _mesh(fsdp=8, sequence=4), V5P_64)
+    # Attention is three fifths of the work, and of its mean takes 7 / 4.
+    ratio = split.roofline.step_s / split.tokens / whole.roofline.step_s
+    self.assertBetween(ratio * whole.tokens, 1.3, 1.6)
+
+  def test_state_is_eighteen_bytes_of_a_weight(self):
+    settings = with_mesh(_settings(), _mesh(fsdp=32))
+    self.assertAlmostEqual(state_bytes(settings) / (18 * 14.77e9 / 32), 1, 2)
+
+  def test_names_leave_out_what_is_not_split(self):
+    self.assertEqual(shape_name(_mesh(fsdp=8, tensor=4)), "fsdp=8 tensor=4")
+    self.assertEqual(shape_name(_mesh()), "one chip")
