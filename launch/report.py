@@ -12,11 +12,6 @@ several times, and with --baseline both are compared:
 
   python -m launch.report sweeps/agentrl --baseline=again
   python -m launch.report sweeps/agentrl --contrast=no_task_norm,again
-
-`--fill` makes the tables of a Markdown page again, from the
-numbers that are kept beside it:
-
-  python -m launch.report --fill studies/experiments.md
 """
 
 import argparse
@@ -25,12 +20,10 @@ import sys
 from collections.abc import Sequence
 
 from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.files import reading, write_whole, writing
-from launch.comparisons.page import PlanText, compare, verdicts, warnings, write
-from launch.comparisons.runs import read_arms, read_sweeps
+from agentrl_jax.files import writing
+from launch.comparisons.page import compare, verdicts, warnings, write
+from launch.comparisons.runs import read_arms
 from launch.config.command_line import REFUSED
-from launch.experiments.markdown import filled
-from launch.experiments.planned import by_plan, planned
 from launch.processes.terminal import plain_console, print_what_can_be_printed
 
 CONSOLE = plain_console(soft_wrap=True)
@@ -42,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prog="python -m launch.report", description=__doc__.partition("\n")[0]
   )
   parser.add_argument(
-    "folder", nargs="*", help="a sweep, a run, or a finals.csv"
+    "folder", nargs="+", help="a sweep, a run, or a finals.csv"
   )
   parser.add_argument(
     "--output", help="a folder; else `comparison` in the first one"
@@ -52,20 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument(
     "--contrast", action="append", default=[], help="A,B compares A - B"
   )
-  parser.add_argument("--fill", help="a Markdown page, in place of a folder")
   given = parser.parse_args(arguments)
   print_what_can_be_printed()
-  if bool(given.fill) == bool(given.folder):
-    parser.error("name folders to compare, or a page to --fill")
   try:
-    if given.fill:
-      page = pathlib.Path(given.fill)
-      with reading(page):
-        text = page.read_text("utf-8")
-      # Where a link leads to, which a whole file must not replace.
-      write_whole(page.resolve(), filled(text, page.parent))
-    else:
-      _compare(given)
+    _compare(given)
   except AgentRLError as error:
     sys.stderr.write(f"{type(error).__name__}: {error}\n")
     sys.exit(REFUSED)
@@ -77,24 +60,14 @@ def _compare(given: argparse.Namespace) -> None:
   output = pathlib.Path(given.output or beside / "comparison")
   title = given.title or ", ".join(path.resolve().name for path in folders)
   arms = read_arms(folders)
-  plans = [planned(group, read_arms(group)) for group in by_plan(folders)]
-  texts = [
-    PlanText(each.plan.question, each.verdicts, each.deviations)
-    for each in plans
-  ]
   comparison = compare(
     title,
     arms,
     baseline=given.baseline,
     contrasts=[_pair(text) for text in given.contrast],
-    sweeps=read_sweeps(folders),
-    plans=texts,
-    least=plans[0].plan.least_difference / 100 if plans else None,
   )
   with writing(output):
     write(comparison, output)
-  for sentence in (line for text in texts for line in text.lines):
-    CONSOLE.print(sentence)
   for sentence in (*verdicts(comparison), *warnings(comparison.arms)):
     CONSOLE.print(sentence)
   CONSOLE.print(f"report: {output / 'report.html'}")

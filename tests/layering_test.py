@@ -44,7 +44,6 @@ LAUNCH_ROOMS = (
   "launch.planning",
   "launch.sweeps",
   "launch.comparisons",
-  "launch.experiments",
 )
 LIBRARY = {"agentrl_jax", "environments", "configs"}
 # A floor may import itself, what EVERYONE_MAY, and what is named here. Of those

@@ -17,7 +17,6 @@ of it:
 """
 
 from configs import arms, environments, five_tasks
-from configs.experiment import ExperimentPlan
 
 _WHOLE = five_tasks.get_config()
 
@@ -41,27 +40,6 @@ ARMS = {
     for name in environments.NAMES
   },
 }
-
-_SPECIALISTS = " + ".join(
-  f"rl_only_{name}/{name}" for name in environments.NAMES
-)
-PLAN = ExperimentPlan(
-  question=(
-    "Do five tasks learn better in one run of reinforcement learning than in "
-    "a run each, from one warm start?"
-  ),
-  mode="greedy",
-  contrasts=(f"{_SPECIALISTS} - all",),
-  seeds=5,
-  least_difference=6.0,
-  spread=2.5,
-  spread_from="two specialists - both, studies/evidence/merging.csv, five "
-  "seeds: 2.9 points with the noise of 512 episodes",
-  num_tasks=256,
-  higher="A run for each task ends higher: tasks are in each other's way.",
-  lower="One run of all tasks ends higher: they teach each other.",
-  neither="So one run of all ends within six points of a run for each.",
-)
 
 
 def get_config(arm: str = "all"):

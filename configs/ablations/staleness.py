@@ -13,7 +13,6 @@ is as many updates old. Watch `staleness/mean`,
 from typing import Any
 
 from configs import arms, quickstart
-from configs.experiment import ExperimentPlan
 
 GROUPS = quickstart.get_config().admission.groups_per_step
 
@@ -67,21 +66,6 @@ ARMS = {
   "mixture": MIXTURE,
   "mixture_replayed": MIXTURE | {"engine.router_replay": True},
 }
-
-
-PLAN = ExperimentPlan(
-  question="What does it cost if answers are 4 or 16 updates old?",
-  mode="greedy",
-  contrasts=("lag_4 - one", "lag_16 - one"),
-  seeds=8,
-  least_difference=10.0,
-  spread=6.0,
-  spread_from="three seeds, studies/evidence/staleness.csv: 6.4 of lag_16",
-  num_tasks=256,
-  higher="Older answers explore, which is worth more than their age costs.",
-  lower="So old data cost success, and a bound on staleness prevents it.",
-  neither="So old data cost less than ten points, and may be trained on.",
-)
 
 
 def get_config(arm: str = "one"):

@@ -356,22 +356,3 @@ def status_shares(tasks: Mapping[Task, Sequence[Attempt]]) -> dict[str, float]:
   )
   total = counts.total()  # 0 gives no share
   return {status: count / total for status, count in sorted(counts.items())}
-
-
-def differing_share(tasks: Sequence[Sequence[float]], group_size: int) -> float:
-  """Estimates the share of groups whose attempts do not all have one value.
-
-  `tasks` has a value per attempt at each task. For each task it is one minus
-  the probability that a group, drawn without replacement, has a single value;
-  unbiased as pass@k is. A task that has fewer attempts than `group_size`, as
-  some were lost, counts as a group of those.
-  """
-  shares = []
-  for values in tasks:
-    n = len(values)
-    alike = sum(
-      1 - pass_at_k(n, n - count, min(group_size, n))
-      for count in Counter(values).values()
-    )
-    shares.append(1 - alike)
-  return float(np.mean(shares))

@@ -70,52 +70,6 @@ PAGE = PlotTheme(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Picture:
-  """Base class of drawings, which pages show and folders have as files."""
-
-  name: str  # of its file
-  title: str
-  note: str
-
-  @property
-  def size(self) -> tuple[float, float]:
-    """Width and height in inches."""
-    return _SIZE
-
-  @property
-  def panels(self) -> Sequence["Plot"]:
-    """Drawings that a page shows in place of the one; none, usually."""
-    return ()
-
-  def draw_on(self, figure: Figure, theme: PlotTheme) -> None:
-    """Draws everything on an empty figure."""
-    raise NotImplementedError
-
-  def svg(self) -> str:
-    """Returns the drawing for a page: SVG text without a header."""
-    # Drawings share a page: the salt keeps apart the names that they use, and
-    # those of groups, the same in all and used by none, are left out.
-    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": self.name}):
-      figure = Figure(figsize=self.size, layout="constrained")
-      self.draw_on(figure, PAGE)
-      buffer = io.StringIO()
-      figure.savefig(
-        buffer, format="svg", transparent=True, metadata=_NO_METADATA
-      )
-    text = buffer.getvalue()
-    return _css_colours(
-      re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
-    )
-
-  def write(self, folder: pathlib.Path) -> None:
-    """Writes the drawing as `<name>.png`."""
-    with matplotlib.rc_context(_SETTINGS):
-      figure = Figure(figsize=self.size, dpi=150, layout="constrained")
-      self.draw_on(figure, PAPER)
-      figure.savefig(folder / f"{self.name}.png", facecolor="white")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlotLine:
   """A curve in the colour of `place`, or marks with intervals.
 
@@ -131,28 +85,47 @@ class PlotLine:
   low: Sequence[float] = ()
   high: Sequence[float] = ()
   is_marks: bool = False
-  is_faint: bool = False  # for comparison, without a colour
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plot(Picture):
+class Plot:
   """One plot of lines, whose y axis fits them."""
 
+  name: str  # of its file
+  title: str
+  note: str
   x_label: str
   lines: Sequence[PlotLine]
   is_share: bool = False
   x_ticks: Sequence[int] = ()  # on a logarithmic axis, in place of a linear one
-  y_limits: tuple[float, float] | None = None  # in place of those that fit
 
-  def draw_on(self, figure: Figure, theme: PlotTheme) -> None:
-    """Draws it on an empty figure."""
-    self.draw(figure.subplots(), theme)
+  def svg(self) -> str:
+    """Returns the drawing for a page: SVG text without a header."""
+    # Drawings share a page: the salt keeps apart the names that they use, and
+    # those of groups, the same in all and used by none, are left out.
+    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": self.name}):
+      figure = Figure(figsize=_SIZE, layout="constrained")
+      self.draw(figure.subplots(), PAGE)
+      buffer = io.StringIO()
+      figure.savefig(
+        buffer, format="svg", transparent=True, metadata=_NO_METADATA
+      )
+    text = buffer.getvalue()
+    return _css_colours(
+      re.sub(r'<g id="[^"]*"', "<g", text[text.index("<svg") :])
+    )
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes the drawing as `<name>.png`."""
+    with matplotlib.rc_context(_SETTINGS):
+      figure = Figure(figsize=_SIZE, dpi=150, layout="constrained")
+      self.draw(figure.subplots(), PAPER)
+      figure.savefig(folder / f"{self.name}.png", facecolor="white")
 
   def draw(self, axes: Axes, theme: PlotTheme) -> None:
     """Draws the lines, and names those with a label in a legend."""
     for line in self.lines:
-      hue = theme.hues[line.place % len(theme.hues)]
-      _draw_line(axes, line, theme.faint if line.is_faint else hue)
+      _draw_line(axes, line, theme.hues[line.place % len(theme.hues)])
     self._tidy(axes, theme)
     if not self.lines:
       axes.text(
@@ -185,7 +158,7 @@ class Plot(Picture):
         MaxNLocator(5, integer=is_count, min_n_ticks=1)  # of a single update
       )
       axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
-    if limits := self.y_limits or fitted(self.lines, is_share=self.is_share):
+    if limits := _fitted(self.lines, is_share=self.is_share):
       axes.set_ylim(*limits)
     if self.is_share:
       axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -197,7 +170,7 @@ def _short(x: float) -> str:
   return EngFormatter(sep="")(x) if abs(x) >= 1000 else f"{x:.4g}"
 
 
-def fitted(
+def _fitted(
   lines: Sequence[PlotLine], *, is_share: bool
 ) -> tuple[float, float] | None:
   """Returns limits of the y axis that all lines fit in; None without any.
@@ -239,7 +212,7 @@ def _draw_line(axes: Axes, line: PlotLine, hue: str) -> None:
     line.x,
     line.y,
     color=hue,
-    linewidth=1.0 if line.is_faint else 1.8,
+    linewidth=1.8,
     marker="o" if line.x[0] == line.x[-1] else "",
     label=line.label or None,
   )
@@ -247,37 +220,6 @@ def _draw_line(axes: Axes, line: PlotLine, hue: str) -> None:
     axes.fill_between(
       line.x, line.low, line.high, color=hue, alpha=0.15, linewidth=0
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SmallMultiples(Picture):
-  """Plots of the same axes beside each other, where one would be too full."""
-
-  plots: Sequence[Plot]
-
-  @property
-  def panels(self) -> Sequence[Plot]:
-    """The plots, which a page can put in as many columns as it has."""
-    return self.plots
-
-  @property
-  def size(self) -> tuple[float, float]:
-    """Width and height in inches."""
-    return 2.6 * self._columns, 2.0 * -(-len(self.panels) // self._columns)
-
-  @property
-  def _columns(self) -> int:
-    return min(len(self.panels), 3)
-
-  def draw_on(self, figure: Figure, theme: PlotTheme) -> None:
-    """Draws all panels on one figure."""
-    rows = -(-len(self.panels) // self._columns)
-    drawn = figure.subplots(rows, self._columns, squeeze=False).flat
-    for axes in drawn[len(self.panels) :]:
-      axes.set_axis_off()
-    for axes, panel in zip(drawn, self.panels, strict=False):
-      panel.draw(axes, theme)
-      axes.set_title(panel.title, loc="left", fontsize=8, color=theme.ink)
 
 
 def _css_colours(svg: str) -> str:

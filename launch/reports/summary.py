@@ -21,13 +21,6 @@ MODES = ("greedy", "sampled")
 PASS = (
   "pass@k"  # many sampled attempts; its tasks are pass@1, pass@2, pass@4...
 )
-# Success of the training rollouts of finished runs, at equal costs: only
-# comparisons of runs have these (launch.comparisons.training).
-TRAINING = (
-  "training, equal episodes",
-  "training, equal tokens",
-  "training, equal minutes",
-)
 # The stages that a warm start needs, itself included.
 WARM_START_STAGES = ("tokenizer", "demonstrations", "warm_start")
 ALL = "all"  # the stages of a run together
@@ -56,16 +49,10 @@ class Evaluation:
   """The scores of one policy on the held-out tasks of every environment."""
 
   stage: str  # one of STAGES: whose policy
-  mode: str  # one of MODES, PASS or TRAINING; a script is "greedy"
+  mode: str  # one of MODES, or PASS; a script is "greedy"
   tasks: Mapping[str, Score]
 
   def __post_init__(self) -> None:
-    for key, found, allowed in (
-      ("stage", self.stage, STAGES),
-      ("mode", self.mode, (*MODES, PASS, *TRAINING)),
-    ):
-      if found not in allowed:
-        raise ValueError(f"{key} {found!r} is not one of {', '.join(allowed)}")
     if not self.tasks:
       raise ValueError(
         f"the {self.mode} evaluation of {self.stage} has no task: evaluate one"

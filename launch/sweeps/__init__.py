@@ -1,1 +1,1 @@
-"""Runs an ablation: every arm with several seeds, within a budget."""
+"""Runs an ablation: every arm with several seeds, on some cores."""

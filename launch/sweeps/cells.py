@@ -29,7 +29,7 @@ class CellState(enum.StrEnum):
   STOPPED = "stopped"  # has begun, and can go on
   RUNNING = "running"  # a process is at work in its folder
   FINISHED = "finished"
-  FAILED = "failed"  # given up by the sweep; its log says why
+  FAILED = "failed"  # given up by this sweep; its log says why
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +57,7 @@ def require_same_configs(
   """Refuses an arm whose config is not that of its cells that have begun.
 
   Its keys may be the same: what else `get_config` does may have changed.
-  Updates may be added, and none taken away; so may keys that a later version of
-  the framework has.
+  Updates may be added, and none taken away.
   """
   of_arms = {cell.arm: config for cell, config in configs.items()}
   for path in sorted((folder / "cells").glob("*/config.yaml")):
@@ -68,7 +67,7 @@ def require_same_configs(
     changed = {
       key: (had, has)
       for key, (had, has) in changed_settings(path, of_arms[arm]).items()
-      if had is not None and key != "seed" and not (key == STEPS and has > had)
+      if key != "seed" and not (key == STEPS and has > had)
     }
     if changed:
       raise ConfigError(
@@ -94,22 +93,6 @@ def state_of(run: pathlib.Path, steps: int = 0) -> CellState:
   with reading(config):
     had = read_config(config)["train"]["steps"]
   return CellState.FINISHED if had >= steps else CellState.STOPPED
-
-
-def num_extended(run: pathlib.Path) -> int:
-  """Returns how often a run was evaluated, and then given more updates."""
-  return len({path.parent for path in run.glob("earlier/*/rl_*.json")})
-
-
-def count_cells(folder: pathlib.Path) -> tuple[int, int]:
-  """Returns how many cells have been evaluated at an end, and have begun."""
-  begun = [path.parent for path in (folder / "cells").glob("*/config.yaml")]
-  ended = [
-    run
-    for run in begun
-    if state_of(run) is CellState.FINISHED or num_extended(run)
-  ]
-  return len(ended), len(begun)
 
 
 def progress_of(run: pathlib.Path) -> Progress | None:

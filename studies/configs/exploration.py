@@ -11,7 +11,6 @@ paper's stale engines do: per turn, or per trajectory.
 """
 
 from configs import arms, base
-from configs.experiment import ExperimentPlan
 from studies.configs import starpo
 
 
@@ -30,32 +29,6 @@ ARMS = {
   "every_100": _older(100),
   "every_50_trajectory": _older(50, "trajectory"),
 }
-
-# Written after a pilot of one seed (0) and 226 updates of `never`, in which
-# training success rose from 12 to 25 % and entropy fell to 0.04 nats.
-PLAN = ExperimentPlan(
-  question=(
-    "Where exploration binds, does a quarter of the turns by a version 50 or "
-    "100 updates old end at more lakes crossed, and does it matter if turns or "
-    "whole trajectories are drawn?"
-  ),
-  mode="greedy",
-  task="frozen_lake",
-  contrasts=(
-    "every_50 - never",
-    "every_100 - never",
-    "every_50_trajectory - every_50",
-  ),
-  seeds=5,
-  least_difference=14.0,
-  spread=5.0,
-  spread_from="a shorter way over it, greedy: 0.6 to 3.4 points in 40 updates",
-  num_tasks=512,
-  higher="The older version, or the draw per trajectory, earns its place.",
-  lower="The older version, or the draw per trajectory, costs success.",
-  neither="Neither makes a difference of least_difference points in 400 "
-  "updates.",
-)
 
 
 def get_config(arm: str = "never"):

@@ -1,6 +1,7 @@
 """Task normalisation where the advantages of two tasks differ in spread.
 
-  python -m launch.sweep --ablation=studies/configs/spreads.py --first_seed=1
+  python -m launch.sweep --ablation=studies/configs/spreads.py \\
+    --first_seed=1 --seeds=8
 
 AgentRL (arXiv:2510.04206, eq. 1) divides the advantages of each task by their
 standard deviation. Every group is kept and none is divided by its own std, so
@@ -11,7 +12,6 @@ is `none`). Evaluations count what truly succeeded.
 """
 
 from configs import arms, quickstart
-from configs.experiment import ExperimentPlan
 
 ALTERED = "studies.altered_spreads:altered_group_advantage"
 _PLAIN = {"advantage.task_center": False, "advantage.task_scale": False}
@@ -30,35 +30,6 @@ ARMS = {
   "none_rare": _of(paid=1 / 4) | _PLAIN,
   "weighted_rare": _of(paid=1 / 4, factor=2.0) | _PLAIN,
 }
-
-# Written after a pilot that altered DBBench: its greedy success after 12
-# updates was 82 to 91 % in five arms of seed 1, with a quarter of the
-# advantages as with all. WebShop, which is altered here, was not altered in any
-# run before.
-PLAN = ExperimentPlan(
-  question=(
-    "Does a task whose advantages are smaller learn as fast as another one "
-    "only with task normalisation, and does a constant weight do the same?"
-  ),
-  mode="greedy",
-  task="webshop",
-  contrasts=(
-    "none_small - norm_small",
-    "none_rare - norm_rare",
-    "weighted_rare - norm_rare",
-  ),
-  controls=("none - norm",),
-  seeds=8,
-  least_difference=16.0,
-  spread=10.0,
-  spread_from="no_norm - norm of rare_reward.py, dbbench greedy: 8.4 points",
-  num_tasks=512,
-  higher="Task normalisation slows the disadvantaged task.",
-  lower="Task normalisation helps the disadvantaged task, by so much in so "
-  "many updates.",
-  neither="At this ratio of spreads normalisation makes no difference of "
-  "least_difference points in twelve updates.",
-)
 
 
 def get_config(arm: str = "norm"):

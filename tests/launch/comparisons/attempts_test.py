@@ -18,7 +18,6 @@ from launch.comparisons.attempts import (
   ChatLog,
   Lost,
   by_environment,
-  differing_share,
   pass_evaluation,
   pass_rates,
   status_shares,
@@ -200,15 +199,6 @@ class SharesTest(absltest.TestCase):
     self.assertLess(rates[2].low, 0.5)
     (half,) = (pass_rates(self.attempts([1, 0]), np.random.default_rng(0))[1],)
     self.assertLess(half.low, half.high)
-
-  def test_a_task_always_solved_and_one_never_do_not_differ(self):
-    self.assertEqual(differing_share([[1, 1, 1, 1], [0, 0, 0, 0]], 2), 0.0)
-    # Half of the pairs of two successes and two failures are mixed: 4 of 6.
-    self.assertAlmostEqual(differing_share([[1, 1, 0, 0]], 2), 4 / 6)
-    # A group of four of which two were lost.
-    self.assertAlmostEqual(differing_share([[1, 0], [1, 1]], 4), 0.5)
-    # Of the six pairs of 0, 0, 0.5 and 1, one is alike.
-    self.assertAlmostEqual(differing_share([[0, 0, 0.5, 1]], 2), 5 / 6)
 
   def test_a_score_of_one_attempt_counts_no_further_ones(self):
     """A file of many samples must not make the interval of one narrower."""

@@ -1,1 +1,0 @@
-"""Plans of experiments, their checks, and the pages of what was found."""
