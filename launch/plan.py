@@ -7,7 +7,7 @@ r"""Predicts whether a config fits a TPU slice, and how fast it runs there.
 Compiles the learner's update, prefill and decode of exactly that config for
 exactly those chips, on any machine, and analyses the compiled programs. Ends
 with status 1 and a sentence if something does not fit. With --device one
-machine is planned by arithmetic. See docs/plan.md.
+machine is planned by arithmetic. See docs/tpu.md.
 """
 
 import contextlib

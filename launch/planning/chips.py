@@ -111,7 +111,7 @@ CHIPS: Mapping[str, Chip] = {
     cores=2,
     devices=2,
     caveat="libtpu 0.0.42.1 aborts over sums on the SparseCore of tpu7x, which "
-    "compute.compiler_options leaves to the TensorCore (docs/plan.md)",
+    "compute.compiler_options leaves to the TensorCore (docs/tpu.md)",
   ),
 }
 # Other spellings of a kind, in names such as v5litepod-16.
