@@ -134,8 +134,7 @@ def gradient_bytes(settings: Settings) -> float:
   matrices, unsplit, and three tiles of logits in float32; two layers' weights;
   five activations of an MLP, and eight of the width of each token's experts. Of
   mixtures, most of whose weights are in layers, also gradients of the scan
-  beside their sum, and weights that are cast before it. docs/tpu.md compares
-  the terms with a compiled program.
+  beside their sum, and weights that are cast before it.
   """
   c, mesh, batch = settings.model, settings.mesh, settings.batch
   number = _number_bytes(settings)
