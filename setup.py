@@ -101,7 +101,7 @@ EXTRAS = {
   # launch.plan compiles for TPUs with it, on any machine.
   "plan": ["jax[tpu]"],
   "gcs": ["gcsfs"],  # checkpoints and snapshots at gs://...
-  "tpu": ["jax[tpu]"],
+  "tpu": ["jax[tpu]", "pytest"],  # launch.check_slice runs tests there
   "cuda": ["jax[cuda13]"],
 }
 

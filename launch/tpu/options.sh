@@ -41,8 +41,8 @@ Cloud and hosts
 
 Actions
   --dry-run              print every command, and run none
-  --check                in place of a run: check on a slice of one host what needs
-                         a TPU, write NAME-check.json and .txt here, and delete the
+  --check                in place of a run: run the tests that want a TPU on a slice
+                         of one host, write NAME-check.json and .txt here, and delete the
                          slice; what follows -- is for launch.check_slice
   --stop                 ask the learner to save and end; keep the resources
   --teardown             delete the run's resources in --zone

@@ -46,27 +46,19 @@ class SliceCheckTest(parameterized.TestCase):
   def report(self):
     return json.loads((self.folder / "demo-check.json").read_text())
 
-  @parameterized.parameters(("options", 0), ("plan_update", 1))
   @pytest.mark.slow
-  def test_the_report_is_fetched_and_the_slice_deleted(self, check, status):
-    """The check itself is the real one; without a plan's slice it fails."""
+  def test_the_report_is_fetched_and_the_slice_deleted(self):
+    """The check itself is the real one, of one test."""
     cloud = self.cloud(NEW)
     cloud.python.write_text(
       f'#!/bin/sh\nexport JAX_PLATFORMS=cpu\nexec "{sys.executable}" "$@"\n'
     )
-    found, out, told = cloud.run(
-      *SLICE,
-      f"--report={self.folder}",
-      "--",
-      f"--checks={check}",
-      "--topology=",
-    )
-    self.assertEqual(found, status, told)
+    arguments = f"--report={self.folder}", "--", "--only=each_option"
+    found, out, told = cloud.run(*SLICE, *arguments)
+    self.assertEqual(found, 0, told)
     self.assertEqual(cloud.deeds().count(DELETE), 1)
-    report = self.report()
-    self.assertEqual(report["passed"], not status)
-    self.assertEqual([c["name"] for c in report["checks"]], ["devices", check])
-    self.assertIn(f"{status} of 2 checks failed", out)
+    self.assertTrue(self.report()["passed"])
+    self.assertIn("0 of 1 tests failed", out)
     self.assertIn("costs at most $10 at $1.20 for an hour of a chip", told)
     self.assertIn("demo-learner is deleted", told)
     self.assertEqual(cloud.alive(), [])
