@@ -15,7 +15,6 @@ from configs import base, environments
 OTHERS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
   "bfcl": "environments.bfcl:BFCL",
-  "guessing": "environments.guessing:Guessing",
   "word_problems": "environments.word_problems.environment:WordProblems",
 }
 

@@ -19,7 +19,6 @@ from environments.alfworld.games.game_files import find_games, load_game
 from environments.alfworld.games.tasks import read_goal
 from environments.alfworld.generation.generator import GameGenerator
 from environments.alfworld.household import Household
-from environments.alfworld.scripted import POLICIES
 from environments.alfworld.session import ALFSession
 from environments.options import ALFWorldOptions
 
@@ -32,7 +31,6 @@ class ALFWorld(IndexedEnvironment[Game]):
 
   name = "alfworld"
   mistakes = MISTAKES
-  policies = POLICIES
   cache_size = 256
   split_hint = "`games` adds a folder of game files"
   __signature__ = inspect.signature(ALFWorldOptions)

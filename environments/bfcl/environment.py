@@ -15,7 +15,6 @@ from agentrl_jax.env.interface import Expert, Session
 from agentrl_jax.env.options import require_positive, require_some_of
 from environments.bfcl import suite
 from environments.bfcl.expert import MISTAKES, gold_expert
-from environments.bfcl.scripted import POLICIES
 from environments.bfcl.session import BFCLSession
 
 
@@ -28,7 +27,6 @@ class BFCL(IndexedEnvironment[suite.BFCLProblem]):
 
   name = "bfcl"
   mistakes = MISTAKES
-  policies = POLICIES
 
   def __init__(
     self,

@@ -1,47 +1,19 @@
-"""Scripted baselines, which do not understand the question.
+"""A scripted baseline, which does not understand the question.
 
-They read the name of the table in the opening, and the rows in replies. All but
-one ignore the question; that one looks for words of the table in it.
+It reads the name of the table in the opening, and the rows in replies, and
+looks for words of the table in the question.
 """
 
 import ast
 import contextlib
-import functools
 import re
 from collections.abc import Sequence
 
 from agentrl_jax.data.records import Message, Tool
-from agentrl_jax.env.scripted import (
-  Constant,
-  RandomCall,
-  ScriptedPolicies,
-  ScriptedPolicy,
-)
+from agentrl_jax.env.scripted import GENERIC, ScriptedPolicies, ScriptedPolicy
 
 _TABLE = re.compile(r"name of this table is (\S+?),")
 _HEADERS = re.compile(r"headers of this table are ([^\n]+?)\.?\n")
-
-
-class WholeTable(ScriptedPolicy):
-  """Reads the table, and commits a random cell or the number of rows."""
-
-  def __init__(self, *, seed: int, counts_rows: bool = False):
-    super().__init__(seed=seed)
-    self._counts_rows = counts_rows
-
-  def answer(
-    self, messages: Sequence[Message], tools: Sequence[Tool]
-  ) -> Message:
-    """Reads the table first, then commits."""
-    if messages[-1].role == "user":
-      return self.call("execute_sql", query=_read_table(messages[-1].content))
-    try:
-      rows = ast.literal_eval(messages[-1].content)
-      cells = [str(cell) for row in rows for cell in row]
-    except (ValueError, SyntaxError, TypeError):
-      rows, cells = [], re.findall(r"\w+", messages[-1].content)
-    answer = str(len(rows)) if self._counts_rows else self.rng.choice(cells)
-    return self.call("commit_final_answer", answers=[answer])
 
 
 class NamedCell(ScriptedPolicy):
@@ -88,12 +60,4 @@ def _names(question: str, text: str) -> bool:
   return re.search(rf"\b{re.escape(text)}\b", question) is not None
 
 
-POLICIES: ScriptedPolicies = {
-  "constant": functools.partial(
-    Constant, tool="commit_final_answer", arguments={"answers": ["1"]}
-  ),
-  "random": RandomCall,
-  "random_cell": WholeTable,
-  "number_of_rows": functools.partial(WholeTable, counts_rows=True),
-  "named_cell": NamedCell,
-}
+POLICIES: ScriptedPolicies = {**GENERIC, "named_cell": NamedCell}

@@ -38,7 +38,6 @@ from environments.knowledgegraph.problem import (
   load_ontology,
   load_problems,
 )
-from environments.knowledgegraph.scripted import POLICIES
 from environments.knowledgegraph.session import KGSession
 from environments.options import KnowledgeGraphOptions
 
@@ -51,7 +50,6 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
 
   name = "knowledgegraph"
   mistakes = MISTAKES
-  policies = POLICIES
   cache_size = 512
   split_hint = (
     "`source` adds AgentBench's files; train and test need facts to ask about, "

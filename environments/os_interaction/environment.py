@@ -39,7 +39,6 @@ from environments.os_interaction.machines.started import (
   make_engine,
   shielded,
 )
-from environments.os_interaction.scripted import POLICIES
 from environments.os_interaction.session import OSSession
 from environments.os_interaction.tasks.agentbench import load_problems
 from environments.os_interaction.tasks.generator import (
@@ -57,7 +56,6 @@ class OSInteraction(IndexedEnvironment[GeneratedTask | OSProblem]):
 
   name = "os_interaction"
   mistakes = MISTAKES
-  policies = POLICIES
   needs_one_loop = True  # warm machines belong to the loop that started them
   split_hint = "`source` adds AgentBench's files"
   _engine: MachineEngine

@@ -7,7 +7,7 @@ r"""Scores every estimator of advantages against exact advantages: the ruler.
   python -m studies.credit --only=round            # SWEET-RL and trajectory DPO
   python -m studies.credit --only=online           # ArCHer, turn PPO and grpo
 
-The game is `environments/guessing`, small enough that the advantage of every
+The game is `studies/credit/game.py`, small enough that the advantage of every
 turn is computed. All estimators see the same episodes: a group of attempts for
 every secret. Writes a table for docs, with a row per estimator:
 
@@ -34,8 +34,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from environments.guessing.environment import REWARDS
-from environments.guessing.game import draw_game
 from launch.processes.terminal import plain_console
 from launch.reports import measured
 from launch.reports.measured import Observation
@@ -43,6 +41,7 @@ from studies.credit.archer import RATES
 from studies.credit.curves import ARMS, learn_all
 from studies.credit.estimators import ESTIMATORS, Batch
 from studies.credit.exact import Rules, TablePolicy, evaluate, make_rules, play
+from studies.credit.game import REWARDS, draw_game
 from studies.credit.scores import Fit, Score, score
 from studies.credit.tables import learn_online, play_rounds, score_critics
 

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from environments.guessing.game import GuessingGame
+from studies.credit.game import GuessingGame
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Rules:
 
 
 def make_rules(game: GuessingGame, *, num_turns: int, reward: str) -> Rules:
-  """Makes the tables of a game; the reward is one of `Guessing`'s."""
+  """Makes the tables of a game; the reward is one of `REWARDS`."""
   num_things = len(game.things)
   halves = [
     (game.fitting(question, False), game.fitting(question, True))

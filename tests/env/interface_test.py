@@ -8,7 +8,6 @@ from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.errors import EnvironmentFault
 from environments.arithmetic.environment import Arithmetic
-from environments.guessing import Guessing
 from studies.environments.pages.environment import Pages
 
 GO_ON = Step((Message("user", "Go on."),))
@@ -93,7 +92,6 @@ class EndTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
   async def test_a_right_answer_after_a_wrong_one_is_not_paid(self):
     for environment, tool, key, right in (
       (Arithmetic(), "answer", "value", lambda task: task.a + task.b),
-      (Guessing(), "guess", "number", lambda task: task.secret + 1),
       (Pages(), "answer", "page", lambda task: task.end),
     ):
       task = Task(environment.name, "train", 0)

@@ -10,21 +10,13 @@ from agentrl_jax.data.records import Status, Task
 from environments.alfworld.environment import ALFWorld
 from environments.arithmetic.environment import Arithmetic
 from environments.dbbench.environment import DBBench
-from environments.guessing import Guessing
 from environments.knowledgegraph.environment import KnowledgeGraph
 from environments.webshop.environment import WebShop
 from tests.data.chat import families
 from tests.data.chat.family_template_test import codec_of
 from tests.data.grammar import call_grammars
 
-ENVIRONMENTS = (
-  Arithmetic,
-  ALFWorld,
-  DBBench,
-  Guessing,
-  KnowledgeGraph,
-  WebShop,
-)
+ENVIRONMENTS = (Arithmetic, ALFWorld, DBBench, KnowledgeGraph, WebShop)
 NUM_TASKS = 3
 
 

@@ -41,13 +41,6 @@ REFUSED = {
     "num_tables": [(0, 1), (3, 2), (1, 5)],
     "source": ["no/such/file.jsonl"],
   },
-  "guessing:Guessing": {
-    "num_things": [15, 65],
-    "num_attributes": [1, 5],
-    "max_turns": [0],
-    "reward": ["none"],
-    "num_tasks": [0],
-  },
   "knowledgegraph:KnowledgeGraph": {
     "system_prompt": ["long"],
     "engine": ["virtuoso", "sparql"],
@@ -89,8 +82,6 @@ REFUSED = {
 }
 TOGETHER = (
   ("alfworld:ALFWorld", {"games": ".", "source": "no/such/list.json"}),
-  ("guessing:Guessing", {"num_things": 65, "num_attributes": 4}),
-  ("guessing:Guessing", {"num_things": 17, "num_attributes": 2}),
   (
     "knowledgegraph:KnowledgeGraph",
     {"engine": "sparql", "server": "localhost:3001"},

@@ -10,7 +10,6 @@ from environments.alfworld import ALFWorld
 from environments.arithmetic.environment import Arithmetic
 from environments.bfcl import BFCL
 from environments.dbbench import DBBench
-from environments.guessing import Guessing
 from environments.knowledgegraph import KnowledgeGraph
 from environments.webshop import WebShop
 from environments.word_problems.environment import WordProblems
@@ -20,7 +19,6 @@ ENVIRONMENTS = (
   Arithmetic,
   ALFWorld,
   DBBench,
-  Guessing,
   KnowledgeGraph,
   WebShop,
   WordProblems,
@@ -30,7 +28,6 @@ MAX_TURNS = 200
 # Policies that win more often than `TRIVIAL_SUCCESS`; the READMEs warn of them.
 EASY_TASKS = {
   ("arithmetic", "copy_numbers"),
-  ("guessing", "in_order"),
   ("word_problems", "product"),
   ("word_problems", "sum"),
 }
@@ -90,5 +87,5 @@ class ScriptedTest(ScriptedTestCase):
     environment = WebShop(difficulty="easy")
     policies = environment.scripted_policies()
     self.assertGreater(
-      await success(environment, policies["first_affordable"]), 0.9
+      await success(environment, policies["first_result"]), 0.3
     )

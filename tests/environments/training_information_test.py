@@ -5,7 +5,6 @@ import unittest
 from absl.testing import parameterized
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.env.adapters.altered_reward import AlteredReward
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
@@ -14,7 +13,6 @@ from launch.run.environments import require_information
 TARGETS = {
   "arithmetic": "environments.arithmetic.environment:Arithmetic",
   "dbbench": "environments.dbbench:DBBench",
-  "guessing": "environments.guessing:Guessing",
   "knowledgegraph": "environments.knowledgegraph:KnowledgeGraph",
   "webshop": "environments.webshop:WebShop",
   "word_problems": "environments.word_problems.environment:WordProblems",
@@ -48,14 +46,6 @@ class TrainingInformationTest(
     self.assertEqual(
       environment.training_information(task),
       f"The sum is {problem.a + problem.b}.",
-    )
-
-  def test_an_altered_reward_hides_nothing(self):
-    task = Task("guessing", "train", 3)
-    altered = AlteredReward(target=TARGETS["guessing"])
-    self.assertEqual(
-      altered.training_information(task),
-      load_environment(TARGETS["guessing"], {}).training_information(task),
     )
 
 

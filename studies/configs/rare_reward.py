@@ -1,6 +1,6 @@
 """Task advantage normalisation, where one of two tasks rarely pays.
 
-  python -m launch.sweep --ablation=configs/ablations/rare_reward.py --seeds=5
+  python -m launch.sweep --ablation=studies/configs/rare_reward.py --seeds=5
 
 One task in five of DBBench gives a reward, so that most of its groups teach
 nothing. `advantage.keep="signal"` leaves these out before the task's statistics
@@ -31,5 +31,5 @@ def get_config(arm: str = "norm"):
     "options": dbbench.options.to_dict(),
     "paid_tasks": 0.2,
   }
-  dbbench.target = "agentrl_jax.env.adapters.altered_reward:AlteredReward"
+  dbbench.target = "studies.altered_reward:AlteredReward"
   return arms.apply_arm(c, ARMS, arm)

@@ -1,6 +1,6 @@
 """Groups that teach nothing: left out, replaced, or drawn less often.
 
-  python -m launch.sweep --ablation=configs/ablations/task_weights.py --seeds=5
+  python -m launch.sweep --ablation=studies/configs/task_weights.py --seeds=5
 
 The two tasks differ in difficulty: one question in five of DBBench gives a
 reward, as in `rare_reward`. `as_drawn` leaves out the groups whose attempts all
@@ -9,7 +9,7 @@ replaced group is played, too.
 """
 
 from configs import arms
-from configs.ablations import rare_reward
+from studies.configs import rare_reward
 
 ARMS = {
   "as_drawn": {},

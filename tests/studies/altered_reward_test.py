@@ -7,11 +7,11 @@ from agentrl_jax.controller.evaluation import evaluate
 from agentrl_jax.controller.groups.group import RetryLimits
 from agentrl_jax.controller.player import ExpertTextPlayer
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
-from agentrl_jax.env.adapters.altered_reward import AlteredReward
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
 from configs.base import defaults
+from studies.altered_reward import AlteredReward
 
 TARGET = "environments.arithmetic.environment:Arithmetic"
 

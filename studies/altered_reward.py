@@ -3,7 +3,7 @@
 For experiments: a config names it in place of the environment that it wraps.
 
   c.environments.dbbench_rare = entry(
-    "agentrl_jax.env.adapters.altered_reward:AlteredReward",
+    "studies.altered_reward:AlteredReward",
     options={"target": "environments.dbbench:DBBench", "paid_tasks": 0.1},
   )
 

@@ -1,13 +1,13 @@
-"""Rules of the guessing game: things, questions, and the things that fit.
+"""Rules of a guessing game: find a thing by questions about its attributes.
 
-Pure functions, without messages or turns. The environment, its expert and
-`studies.credit`, which enumerates the game, share them.
+Small enough that the advantage of every turn can be computed. A turn is a
+question, answered by yes or no, or a guess, which ends the game.
 """
 
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 # In the order in which a thing is named: "small striped red circle".
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -16,9 +16,11 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
   "colour": ("red", "green", "blue", "yellow"),
   "shape": ("circle", "square", "triangle", "star"),
 }
-MAX_ATTRIBUTES = len(ATTRIBUTES)
-NUM_VALUES = 4  # of each attribute
-YES, NO = "Yes.", "No."  # replies to a question
+
+REWARDS = {
+  "success": "1 for a right guess, else 0",
+  "questions": "-1 for each turn before a right guess; all of them if none is",
+}
 
 Thing = tuple[str, ...]  # a value of each attribute
 Question = tuple[str, str]  # attribute and value
@@ -61,25 +63,3 @@ def draw_game(
   every = list(itertools.product(*(ATTRIBUTES[name] for name in names)))
   things = tuple(rng.sample(every, num_things))
   return GuessingGame(names, things, rng.randrange(num_things))
-
-
-def best_question(game: GuessingGame, possible: Iterable[int]) -> Question:
-  """Returns the question that comes closest to halving the possible things.
-
-  The first of those that are equally good, so that equal games are played
-  alike.
-  """
-  kept = frozenset(possible)
-
-  def larger_half(question: Question) -> int:
-    num_yes = len(kept & game.fitting(question, True))
-    return max(num_yes, len(kept) - num_yes)
-
-  return min(game.questions, key=larger_half)
-
-
-def describe(things: Sequence[Thing]) -> str:
-  """Returns a numbered line per thing, from 1."""
-  return "\n".join(
-    f"{number}: {' '.join(thing)}" for number, thing in enumerate(things, 1)
-  )
