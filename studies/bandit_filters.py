@@ -38,9 +38,8 @@ from agentrl_jax.train.collapse.alarm import (
 )
 from configs.base import defaults
 from launch.processes.terminal import plain_console
-from launch.reports import measured
-from launch.reports.measured import Observation
 from studies.random_filter import keep_random_groups
+from studies.tables import Observation, table
 
 CONSOLE = plain_console(soft_wrap=True)
 SURE = 0.1  # pay of the other machine
@@ -48,13 +47,6 @@ CHANCES = (0.25, 0.04)  # of the risky machine: it is better, then worse
 NUM_GROUPS, GROUP_SIZE = 8, 16  # RAGEN's
 _GROUP_N = np.repeat(np.arange(NUM_GROUPS), GROUP_SIZE)
 _PUSH_BATCHES = 4096
-_TABLE = """by filter, chance, divided by std
-push = {push:+.3f}
-kept = {kept:.2f}
-success = {success:.3f} ± {success_half:.3f}
-wrong = {wrong:.2f}
-alarm = {alarm:.2f}
-"""
 _ALARM = defaults(CollapseAlarmConfig, "collapse_alarm")
 
 Filter = Callable[[jax.Array], jax.Array]  # from rewards to groups that stay
@@ -231,7 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument("--updates", type=int, default=100)
   parser.add_argument("--learning_rate", type=float, default=0.1)
   parser.add_argument("--seeds", type=int, default=256)
-  parser.add_argument("--output", type=measured.output, help="a CSV, added to")
   given = parser.parse_args(arguments)
   found = list(
     observations(
@@ -240,9 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
       seeds=given.seeds,
     )
   )
-  CONSOLE.print(measured.table(found, _TABLE))
-  if given.output:
-    measured.keep(given.output, found)
+  by = ("filter", "chance", "divided by std")
+  columns = ("push", "kept", "success", "success_half", "wrong", "alarm")
+  CONSOLE.print(table(found, by, columns))
 
 
 if __name__ == "__main__":

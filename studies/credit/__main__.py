@@ -35,8 +35,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from launch.processes.terminal import plain_console
-from launch.reports import measured
-from launch.reports.measured import Observation
 from studies.credit.archer import RATES
 from studies.credit.curves import ARMS, learn_all
 from studies.credit.estimators import ESTIMATORS, Batch
@@ -44,6 +42,7 @@ from studies.credit.exact import Rules, TablePolicy, evaluate, make_rules, play
 from studies.credit.game import REWARDS, draw_game
 from studies.credit.scores import Fit, Score, score
 from studies.credit.tables import learn_online, play_rounds, score_critics
+from studies.tables import Observation, table
 
 Policies = Mapping[str, TablePolicy]
 Part = Callable[[Policies, argparse.Namespace], Iterator[Observation]]
@@ -54,49 +53,6 @@ POLICIES: Mapping[str, float] = {
   "half-learned": 0.5,
   "near-optimal": 0.95,
 }
-_SCORES = """by policy, estimator
-rank = {rank:.2f}
-sign = {sign:.2f}
-error = {error:.2f}
-rank given c = {rank_given_c:.2f}
-sign given c = {sign_given_c:.2f}
-error given c = {error_given_c:.2f}
-cosine, same turns = {cosine_turns:.2f}
-cosine = {cosine:.2f} ± {cosine_half:.2f}
-cosine of the mean = {cosine_of_mean:.2f}
-"""
-_CURVES = """by estimator
-after a fifth = {fifth:.3f} ± {fifth.half:.3f}
-after half = {half:.3f} ± {half.half:.3f}
-at the end = {end:.3f} ± {end.half:.3f}
-mean of the curve = {curve:.3f} ± {curve.half:.3f}
-"""
-_LEARNED = """by critic, attempts
-fresh answers = {fresh:,.0f}
-rank = {rank:.2f} ± {rank.half:.2f}
-sign = {sign:.2f} ± {sign.half:.2f}
-error = {error:.2f} ± {error.half:.2f}
-rank given c = {rank_given_c:.2f} ± {rank_given_c.half:.2f}
-cosine, same turns = {cosine_turns:.2f} ± {cosine_turns.half:.2f}
-cosine = {cosine:.2f} ± {cosine.half:.2f}
-cosine of the mean = {cosine_of_mean:.2f} ± {cosine_of_mean.half:.2f}
-"""
-_ROUND = """by arm
-result = {result:.3f} ± {result.half:.3f}
-attempts = {attempts:,.0f}
-answers = {answers:,.0f}
-pairs = {pairs:,.0f}
-learning rate = {rate:g}
-"""
-_ONLINE = """by arm
-a quarter of the attempts = {quarter:.3f} ± {quarter.half:.3f}
-all = {whole:.3f} ± {whole.half:.3f}
-answers by then = {answers:,.0f}
-as many answers as grpo = {at_grpos:.3f} ± {at_grpos.half:.3f}
-as many as ArCHer = {at_archers:.3f} ± {at_archers.half:.3f}
-age of turns = {age:.1f}
-learning rate = {rate:g}
-"""
 _STEP = 0.5  # of the exact natural gradient, on the way there
 _MOST_STEPS = 2000
 
@@ -216,13 +172,30 @@ def _from_start(
   )
 
 
-# What each part observes, and the table that it prints.
-PARTS: Mapping[str, tuple[Part, str]] = {
-  "scores": (score_estimators, _SCORES),
-  "curves": (learn_curves, _CURVES),
-  "learned": (_from_start(score_critics), _LEARNED),
-  "round": (_from_start(play_rounds), _ROUND),
-  "online": (_from_start(learn_online), _ONLINE),
+# What each part observes, and the columns of its table: by what, and means.
+PARTS: Mapping[str, tuple[Part, str, str]] = {
+  "scores": (
+    score_estimators,
+    "policy estimator",
+    "rank sign error rank_given_c sign_given_c error_given_c cosine_turns "
+    "cosine cosine_half cosine_of_mean",
+  ),
+  "curves": (learn_curves, "estimator", "fifth half end curve"),
+  "learned": (
+    _from_start(score_critics),
+    "critic attempts",
+    "fresh rank sign error rank_given_c cosine_turns cosine cosine_of_mean",
+  ),
+  "round": (
+    _from_start(play_rounds),
+    "arm",
+    "result attempts answers pairs rate",
+  ),
+  "online": (
+    _from_start(learn_online),
+    "arm",
+    "quarter whole answers at_grpos at_archers age rate",
+  ),
 }
 
 
@@ -265,7 +238,6 @@ def _parser() -> argparse.ArgumentParser:
   add("--start", choices=POLICIES, default="half-learned", help="of a curve")
   add("--seed", type=int, default=0, help="of policies and scored episodes")
   add("--only", choices=PARTS, help="the others are left out")
-  add("--output", type=measured.output, help="a CSV, added to")
   semicolons = "names with semicolons between them; all by default"
   add(
     "--estimators", type=_names(ESTIMATORS), default=ESTIMATORS, help=semicolons
@@ -296,16 +268,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     + f"the best {best_return(rules):.3f}"
   )
-  kept: list[Observation] = []
-  for part, (observe, words) in PARTS.items():
+  for part, (observe, by, columns) in PARTS.items():
     if given.only in (None, part):
-      found = [
-        {"reward": given.reward, **each} for each in observe(policies, given)
-      ]
-      CONSOLE.print(f"\n{part}\n\n{measured.table(found, words)}")
-      kept += found
-  if given.output:
-    measured.keep(given.output, kept)
+      found = list(observe(policies, given))
+      shown = table(found, by.split(), columns.split())
+      CONSOLE.print(f"\n{part}\n\n{shown}")
   sys.stderr.write(f"{time.monotonic() - begun:.0f} s\n")
 
 

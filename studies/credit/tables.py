@@ -1,7 +1,7 @@
 """Observations of learned critics: scores, a round of preferences, and curves.
 
 Each takes the policy to start from and the flags of `studies.credit`, and has
-an observation for each arm and seed (`launch.reports.measured`).
+an observation for each arm and seed (`studies.tables`).
 
 Attempts and answers that were generated stand beside every result, since
 answers that are drawn at recorded states cost what answers in attempts cost. An
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from launch.reports.measured import Observation
 from studies.credit import archer as credit_archer
 from studies.credit import rounds as credit_rounds
 from studies.credit.archer import Point
@@ -21,6 +20,7 @@ from studies.credit.estimators import Batch, estimate
 from studies.credit.exact import TablePolicy, join, play
 from studies.credit.learned import LEARNED, Fitted
 from studies.credit.scores import score_by
+from studies.tables import Observation
 
 FIT_BATCHES = (1, 8, 64)  # that a critic is fitted to
 ROUND_BATCHES = 8  # of a round of preferences

@@ -33,7 +33,7 @@ class QueueLimits:
   updates of a batch, the age is that at the first. With
   "started", groups are taken in the order in which they started: no group is
   older than admission allows and batches do not depend on timing, but one slow
-  group delays a step. `bench/system/pipeline.py` measures the cost of each.
+  group delays a step.
   """
 
   max_groups: int

@@ -14,7 +14,7 @@ from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.errors import ConfigError
-from bench.system import virtual_time
+from tests.controller.groups import virtual_time
 from tests.controller.groups.simulation import HOUR, SIZE, STEP, Settings, train
 
 

@@ -22,7 +22,7 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Status, Trajectory, Turn
 from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.errors import EnvironmentFault
-from bench.system import virtual_time
+from tests.controller.groups import virtual_time
 from tests.controller.pipeline import collecting
 
 HOUR = 3600.0
