@@ -10,7 +10,7 @@ import setuptools
 
 REQUIRED = [
   "absl-py",
-  "aiohttp>=3.10",
+  "aiohttp>=3.14",
   "chex",
   "docker>=7",
   "etils[epath]",

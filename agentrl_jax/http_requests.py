@@ -1,27 +1,17 @@
 """Reads HTTP requests within limits, for all servers of this framework.
 
-No request can block a server: heads and bodies have a deadline, each body and
-all bodies together have a maximum size, and JSON has a maximum depth and number
-of values. Violations raise `RequestRefused` with an HTTP status. Needs no jax.
-
-Invariants of `BodyReader`:
-
-- a body is counted by none of a server's other limits before it is complete;
-- its bytes count from their arrival until the body has been parsed;
-- it is decompressed beside the event loop, and never beyond the maximum size;
-- where memory is short, the incomplete body that began first is dropped, so
-  slow senders cannot exclude others.
+No request can block a server: heads and bodies have a deadline, a body has a
+maximum size after decompression, and JSON has a maximum depth and number of
+values. Violations raise `RequestRefused` with an HTTP status. Needs no jax.
 """
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
 import json
 import logging
 import resource
-import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import ClientPayloadError, ClientResponse, web
@@ -31,8 +21,6 @@ from aiohttp.typedefs import Handler, Middleware
 from agentrl_jax.errors import AgentRLError, ConfigError, refuse_constant
 
 MAX_DEPTH = 100  # of nested lists and objects in JSON
-MIB = 1 << 20
-_MOST_MIB = 1 << 20  # which are a TiB
 MOST_FILES = 1 << 20  # open ones, where there is no limit
 FEW_FILES = 4096
 _OTHER_FILES = 64  # that a server has open besides its connections
@@ -54,17 +42,11 @@ class HttpLimits:
   head_timeout_s: float  # for a request's head, and of idle connections
   body_timeout_s: float  # for a request's body
   max_body: int  # bytes of a body, decompressed
-  max_bodies: int  # bytes of all bodies that are being read
 
   def __post_init__(self) -> None:
     for name, value in dataclasses.asdict(self).items():
       if not value > 0:
         raise ConfigError(f"http.{name}={value} must be more than 0")
-    if self.max_bodies < self.max_body:
-      raise ConfigError(
-        f"http.max_bodies={self.max_bodies} bytes are less than one body of "
-        f"http.max_body={self.max_body}: raise the former"
-      )
 
   def runner_options(self) -> dict[str, Any]:
     """Returns options of `aiohttp.web.AppRunner`.
@@ -77,8 +59,6 @@ class HttpLimits:
       "lingering_time": min(5.0, self.head_timeout_s),
       "logger": LOG,
       "access_log": None,
-      # aiohttp would decompress on the event loop, without a limit.
-      "auto_decompress": False,
       "handle_signals": False,
     }
 
@@ -86,49 +66,8 @@ class HttpLimits:
 # Limits of servers that no config describes: workers and the controller. The
 # longest bodies are heartbeats of workers, which list a task's indices.
 SERVICE_LIMITS = HttpLimits(
-  head_timeout_s=30.0,
-  body_timeout_s=60.0,
-  max_body=8 * MIB,
-  max_bodies=256 * MIB,
+  head_timeout_s=30.0, body_timeout_s=60.0, max_body=8 << 20
 )
-
-
-def add_limits(parser: argparse.ArgumentParser) -> None:
-  """Adds --head-timeout-s, --body-timeout-s and --max-body-mib."""
-  for name, text in (
-    ("head_timeout_s", "seconds for a request's head"),
-    ("body_timeout_s", "seconds for a request's body"),
-  ):
-    parser.add_argument(
-      f"--{name.replace('_', '-')}",
-      type=float,
-      default=getattr(SERVICE_LIMITS, name),
-      help=text,
-    )
-  parser.add_argument(
-    "--max-body-mib",
-    type=float,
-    default=SERVICE_LIMITS.max_body / MIB,
-    help="MiB of a request's body",
-  )
-
-
-def read_limits(given: Mapping[str, Any]) -> HttpLimits:
-  """Returns the limits that a command line gives. Raises `ConfigError`."""
-  if not 0 < given["max_body_mib"] <= _MOST_MIB:
-    raise ConfigError(
-      f"--max-body-mib={given['max_body_mib']} must be above 0 and at most "
-      f"{_MOST_MIB}"
-    )
-  return dataclasses.replace(
-    SERVICE_LIMITS,
-    head_timeout_s=given["head_timeout_s"],
-    body_timeout_s=given["body_timeout_s"],
-    max_body=round(given["max_body_mib"] * MIB),
-    max_bodies=max(
-      SERVICE_LIMITS.max_bodies, round(given["max_body_mib"] * MIB)
-    ),
-  )
 
 
 def raise_file_limit() -> int:
@@ -218,191 +157,55 @@ def explaining(key: str) -> Middleware:
   return explain
 
 
-@dataclasses.dataclass(eq=False)
-class _Arriving:
-  """A body that is being received or parsed."""
+async def read_body(
+  message: web.BaseRequest | ClientResponse,
+  limits: HttpLimits,
+  *,
+  max_body: int | None = None,
+) -> bytes:
+  """Returns the body of a request, or of the answer to one.
 
-  deadline: asyncio.Timeout
-  size: int = 0  # bytes so far
-  is_complete: bool = False
-  was_dropped: bool = False
-
-
-class BodyReader:
-  """Reads the bodies of one server's requests, or of answers to one client.
-
-  Belongs to one event loop.
+  aiohttp decompresses it piece by piece, as it is read. `max_body`, in bytes,
+  replaces the maximum of the limits. Raises `RequestRefused` with status 408
+  for a slow body, 413 for a large one, and 400 for one that is cut or cannot
+  be decompressed.
   """
-
-  def __init__(self, limits: HttpLimits):
-    self.limits = limits
-    self._arriving: dict[int, _Arriving] = {}  # oldest first
-    self._serial = 0
-
-  @property
-  def num_bytes(self) -> int:
-    """Bytes of all bodies that are held now."""
-    return sum(body.size for body in self._arriving.values())
-
-  @contextlib.asynccontextmanager
-  async def body(
-    self,
-    request: web.BaseRequest | ClientResponse,
-    *,
-    max_body: int | None = None,
-  ) -> AsyncIterator[bytes]:
-    """Yields the complete body; its bytes count until the context ends.
-
-    `request` may be the answer to one, too. `max_body`, in bytes, replaces the
-    maximum of the limits.
-
-    Raises `RequestRefused` with status 408 for a slow body, 413 for a large
-    one, 400 for one that cannot be decompressed, 415 for an unknown encoding,
-    and 503 where all bodies together are too large.
-    """
-    max_body = max_body or self.limits.max_body
-    announced = request.content_length
-    if announced is not None and announced > max_body:
-      raise _too_large(max_body)
-    self._serial += 1
-    serial = self._serial
-    try:
-      async with asyncio.timeout(self.limits.body_timeout_s) as deadline:
-        arriving = self._arriving[serial] = _Arriving(deadline)
-        content = await self._read(request, arriving, max_body)
-        arriving.is_complete = True
-    except TimeoutError as error:
-      self._arriving.pop(serial, None)
-      raise self._late(arriving) from error
-    except BaseException:
-      self._arriving.pop(serial, None)
-      raise
-    try:
-      yield content
-    finally:
-      del self._arriving[serial]
-
-  async def _read(
-    self,
-    request: web.BaseRequest | ClientResponse,
-    arriving: _Arriving,
-    max_body: int,
-  ) -> bytes:
-    content = bytearray()
-    coding = _coding(request)
-    try:
-      while chunk := await request.content.readany():
-        content += chunk
+  max_body = max_body or limits.max_body
+  content = bytearray()
+  try:
+    async with asyncio.timeout(limits.body_timeout_s):
+      async for piece in message.content.iter_any():
+        content += piece
         if len(content) > max_body:
-          raise _too_large(max_body)
-        self._count(arriving, len(content))
-    except (
-      web.RequestPayloadError,
-      ClientPayloadError,
-      ConnectionError,  # of a client that hung up
-    ) as error:
-      raise _unreadable(" ".join(str(error).split())) from error
-    body = bytes(content)
-    if coding and body:
-      body = await asyncio.to_thread(_decompress, body, coding, max_body)
-      self._count(arriving, len(body))
-    return body
-
-  def _count(self, arriving: _Arriving, size: int) -> None:
-    arriving.size = size
-    self._make_room(arriving)
-
-  def _make_room(self, new: _Arriving) -> None:
-    """Drops the oldest incomplete bodies while there are too many bytes."""
-    excess = self.num_bytes - self.limits.max_bodies
-    for other in self._arriving.values():
-      if excess <= 0:
-        return
-      if other is new or other.is_complete or other.was_dropped:
-        continue
-      excess -= other.size
-      other.size, other.was_dropped = 0, True
-      other.deadline.reschedule(asyncio.get_running_loop().time())
-    if excess > 0:
-      raise RequestRefused(
-        f"bodies of {self.limits.max_bodies} bytes are being read, which is "
-        "the maximum (http.max_bodies); try again later",
-        status=503,
-        code="server_busy",
-      )
-
-  def _late(self, arriving: _Arriving) -> RequestRefused:
-    limit_s = self.limits.body_timeout_s
-    reason = (
-      f"its body was not complete after http.body_timeout_s={limit_s:g} s"
-    )
-    if arriving.was_dropped:
-      reason = (
-        "its body was slow, and others needed the memory (http.max_bodies)"
-      )
-    return RequestRefused(
-      f"the request is refused: {reason}; send it again",
+          raise RequestRefused(
+            f"the body is larger than {max_body} bytes, which is the maximum "
+            "(http.max_body): send less at once",
+            status=413,
+            code="request_too_large",
+          )
+  except TimeoutError as error:
+    raise RequestRefused(
+      "the request is refused: its body was not complete after "
+      f"http.body_timeout_s={limits.body_timeout_s:g} s; send it again",
       status=408,
       code="request_timeout",
-    )
-
-
-def _too_large(max_body: int) -> RequestRefused:
-  return RequestRefused(
-    f"the body is larger than {max_body} bytes, which is the maximum "
-    "(http.max_body): send less at once",
-    status=413,
-    code="request_too_large",
-  )
-
-
-def _unreadable(why: str) -> RequestRefused:
-  return RequestRefused(
-    f"the body cannot be read: {why}. Send it as its Content-Encoding says, or "
-    "without one",
-    code="invalid_body",
-  )
-
-
-def _coding(request: web.BaseRequest | ClientResponse) -> str:
-  """Returns the body's encoding, gzip or deflate; "" for a plain body."""
-  coding = request.headers.get("Content-Encoding", "").strip().lower()
-  if coding in ("", "identity"):
-    return ""
-  if coding not in ("gzip", "deflate"):
+    ) from error
+  except (
+    web.RequestPayloadError,
+    ClientPayloadError,
+    ConnectionError,  # of a client that hung up
+  ) as error:
     raise RequestRefused(
-      f"the Content-Encoding {coding[:40]!r} is not supported: send gzip, "
-      "deflate, or a body that is not compressed",
-      status=415,
-      code="unsupported_encoding",
-    )
-  return coding
-
-
-def _decompress(body: bytes, coding: str, max_body: int) -> bytes:
-  """Decompresses one stream of gzip, zlib, or raw deflate as some clients send.
-
-  Concatenated streams are refused: decompressing many empty ones would take
-  time that grows with the square of their number.
-  """
-  has_zlib_head = coding == "deflate" and body[0] & 15 == zlib.DEFLATED
-  wbits = {"gzip": 31, "deflate": 15 if has_zlib_head else -15}[coding]
-  decompressor = zlib.decompressobj(wbits)
-  try:
-    content = decompressor.decompress(body, max_body + 1)
-  except zlib.error as error:
-    raise _unreadable(f"it is no {coding} ({error})") from error
-  if len(content) > max_body:
-    raise _too_large(max_body)
-  if not decompressor.eof or decompressor.unused_data:
-    fault = "has bytes after its end" if decompressor.eof else "is cut"
-    raise _unreadable(f"its {coding} {fault}")
-  return content
+      f"the body cannot be read: {' '.join(str(error).split())}. Send it as "
+      "its Content-Encoding says, or without one",
+      code="invalid_body",
+    ) from error
+  return bytes(content)
 
 
 async def read_json(
-  bodies: BodyReader,
   request: web.BaseRequest,
+  limits: HttpLimits,
   *,
   max_values: int,
   may_be_empty: bool = False,
@@ -411,28 +214,7 @@ async def read_json(
 
   Returns None for an empty body that `may_be_empty`. Raises `RequestRefused`.
   """
-  body = _arrived_body(request, min(SHORT, bodies.limits.max_body))
-  if body is None:
-    async with bodies.body(request) as body:
-      return await _parse(body, max_values, may_be_empty)
-  return await _parse(body, max_values, may_be_empty)
-
-
-def _arrived_body(request: web.BaseRequest, max_body: int) -> bytes | None:
-  """Returns a short body that came with its head; None for any other.
-
-  Most bodies of most servers are such: they need no deadline, and are parsed
-  before another one arrives, so that they need not be counted.
-  """
-  length = request.content_length
-  if length is None or length > max_body or not request.content.is_eof():
-    return None
-  if request.content.exception() is not None or _coding(request):
-    return None
-  return request.content.read_nowait()
-
-
-async def _parse(body: bytes, max_values: int, may_be_empty: bool) -> Any:
+  body = await read_body(request, limits)
   if may_be_empty and not body:
     return None
   if len(body) <= SHORT:

@@ -1,6 +1,5 @@
 """Slow, large and many requests exclude no other client; real sockets."""
 
-import argparse
 import asyncio
 import contextlib
 import gzip
@@ -15,13 +14,12 @@ from aiohttp import web
 from agentrl_jax import http_requests
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import (
-  BodyReader,
   HttpLimits,
   RequestRefused,
+  read_body,
   read_json,
 )
 from configs.base import defaults
-from tests.clocks import until
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\n"
 
@@ -33,21 +31,17 @@ def _length(body):
 class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
   async def serve(self, **limits):
     self.limits = defaults(HttpLimits, "http", **limits)
-    self.bodies = BodyReader(self.limits)
-    self.hold = asyncio.Event()
-    self.hold.set()
 
     async def handle(request):
       try:
-        async with self.bodies.body(request) as body:
-          await self.hold.wait()
-          return web.Response(text=str(len(body)))
+        body = await read_body(request, self.limits)
+        return web.Response(text=str(len(body)))
       except RequestRefused as error:
         return web.Response(status=error.status, text=str(error))
 
     async def parse(request):
       try:
-        value = await read_json(self.bodies, request, max_values=9)
+        value = await read_json(request, self.limits, max_values=9)
         return web.json_response(value)
       except RequestRefused as error:
         return web.Response(status=error.status, text=str(error))
@@ -78,9 +72,6 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     reader, _ = await self.open(said)
     return await self.status(reader)
 
-  async def until_held(self, number):
-    await until(lambda: self.bodies.num_bytes == number)
-
   async def test_a_head_that_does_not_come_ends_its_connection(self):
     await self.serve(head_timeout_s=0.3)
     for begun in (b"", b"POST", HEAD, HEAD + b"X: "):
@@ -110,39 +101,9 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     await self.serve(body_timeout_s=0.3)
     reader, _ = await self.open(HEAD + b"Content-Length: 9\r\n\r\n{")
     self.assertEqual(await self.status(reader), 408)
-    await self.until_held(0)
-
-  async def test_hanging_up_leaves_no_bytes(self):
-    await self.serve()
-    _, writer = await self.open(HEAD + b"Content-Length: 9\r\n\r\n{")
-    await self.until_held(1)
-    writer.close()
-    await self.until_held(0)
-
-  async def test_the_slowest_body_makes_room_for_one_that_comes(self):
-    await self.serve(max_body=1000, max_bodies=2500)
-    half = HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 900
-    slow = []
-    for number in (1, 2):
-      slow.append((await self.open(half))[0])
-      await self.until_held(900 * number)
-    self.assertEqual(await self.post(b"x" * 1000), 200)
-    self.assertEqual(await self.status(slow[0]), 408)
-    await self.until_held(900)
-    self.assertEqual(await self.post(b"x" * 1000), 200)
-
-  async def test_bodies_that_are_read_keep_their_room(self):
-    await self.serve(max_body=1000, max_bodies=1000)
-    self.hold.clear()
-    first = asyncio.create_task(self.post(b"x" * 900))
-    await self.until_held(900)
-    self.assertEqual(await self.post(b"x" * 200), 503)
-    self.hold.set()
-    self.assertEqual(await first, 200)
-    self.assertEqual(await self.post(b"x" * 200), 200)
 
   async def test_a_large_body_is_refused_however_it_comes(self):
-    await self.serve(max_body=1000, max_bodies=1000)
+    await self.serve(max_body=1000)
     bomb = zlib.compress(b"x" * 10_000_000, 9)
     self.assertEqual(await self.post(b"x" * 1001), 413)
     self.assertEqual(
@@ -153,7 +114,6 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
       HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 2
     )
     self.assertEqual(await self.status(reader), 413)
-    await self.until_held(0)
 
   async def test_a_body_that_cannot_be_decoded_is_the_senders_fault(self):
     await self.serve()
@@ -161,16 +121,13 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
     for coding, body, status in (
       (b"gzip", b"\x1f\x8bno", 400),
       (b"deflate", b"\x1f\x8bno", 400),
-      (b"gzip", whole[:-1], 400),
-      (b"gzip", whole * 100_000, 400),  # would keep a thread for minutes
-      (b"gzip, gzip", gzip.compress(whole), 415),
-      (b"br", b"{}", 415),
+      (b"gzip", whole * 100_000, 400),
     ):
       coded = b"Content-Encoding: %s\r\n" % coding
       self.assertEqual(await self.post(body, coded), status, (coding, body[:9]))
 
   async def test_a_packed_body_is_unpacked(self):
-    await self.serve(max_body=1000, max_bodies=1000)
+    await self.serve(max_body=1000)
     body = b"x" * 1000
     raw = zlib.compressobj(wbits=-15)
     for coding, packed in (
@@ -183,10 +140,9 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
       coded += b"Connection: close\r\nContent-Length: %d\r\n" % len(packed)
       reader, _ = await self.open(HEAD + coded + b"\r\n" + packed)
       self.assertTrue((await reader.read()).endswith(b"\r\n\r\n1000"), coding)
-    await self.until_held(0)
 
   async def test_json_is_read_in_the_same_way_however_it_comes(self):
-    await self.serve(max_body=1000, max_bodies=1000, body_timeout_s=0.5)
+    await self.serve(max_body=1000, body_timeout_s=0.5)
     head = HEAD.replace(b"/ ", b"/json ", 1)
     whole, packed = b'{"a": [1]}', gzip.compress(b'{"a": [1]}')
     chunked = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -206,20 +162,16 @@ class HttpRequestsTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(name):
         reader, _ = await self.open(said)
         self.assertEqual(await self.status(reader), status)
-        await self.until_held(0)
 
   async def test_json_that_comes_in_two_parts_is_whole(self):
     await self.serve()
     head = HEAD.replace(b"/ ", b"/json ", 1)
     reader, writer = await self.open(head + b"Content-Length: 4\r\n\r\n[1")
-    await self.until_held(2)
     writer.write(b"2]")
     self.assertEqual(await self.status(reader), 200)
     self.assertIn(b"[12]", await reader.read(2000))
 
-  def test_limits_that_contradict_each_other(self):
-    with self.assertRaisesRegex(ConfigError, "http.max_bodies"):
-      defaults(HttpLimits, "http", max_body=10, max_bodies=9)
+  def test_a_deadline_of_nothing_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "http.head_timeout_s"):
       defaults(HttpLimits, "http", head_timeout_s=0)
 
@@ -248,20 +200,6 @@ class ParseTest(unittest.TestCase):
         with self.assertRaises(RequestRefused) as caught:
           http_requests.parse_json(body, max_values=200_000)
         self.assertEqual(caught.exception.status, status)
-
-
-class CommandLineTest(unittest.TestCase):
-  def test_refuses_numbers_that_no_limit_can_have(self):
-    parser = argparse.ArgumentParser()
-    http_requests.add_limits(parser)
-    for flag in ("--max-body-mib", "--head-timeout-s", "--body-timeout-s"):
-      for value in ("nan", "0", "-1"):
-        given = vars(parser.parse_args([f"{flag}={value}"]))
-        with self.subTest(f"{flag}={value}"), self.assertRaises(ConfigError):
-          http_requests.read_limits(given)
-    given = vars(parser.parse_args(["--max-body-mib=inf"]))
-    with self.assertRaisesRegex(ConfigError, "--max-body-mib=inf must be"):
-      http_requests.read_limits(given)
 
 
 class FileLimitTest(unittest.TestCase):

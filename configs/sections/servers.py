@@ -43,6 +43,5 @@ def get_config() -> ml_collections.ConfigDict:
       head_timeout_s=30.0,  # wait for a head; then the connection is closed
       body_timeout_s=60.0,  # wait for a body, after its head
       max_body=8 << 20,  # bytes of a body, decompressed
-      max_bodies=256 << 20,  # bytes of all bodies that are being received
     ),
   )

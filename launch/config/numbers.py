@@ -75,7 +75,6 @@ _RANGES: Mapping[str, _Range] = {
   "checkpoint.resume_step": _Range(-1, _INT32),
   "reference.version": _Range(-1, _INT32),
   "http.max_body": _Range(1, 2**53),
-  "http.max_bodies": _Range(1, 2**53),
   "evaluation.num_tasks": _COUNT,
   "evaluation.concurrency": _COUNT,
   "evaluation.concurrency_during": _COUNT,

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.errors import AgentRLError, DeadlineExceeded, ServerFull
+from agentrl_jax.http_requests import read_body
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.rollout.openai.chat import ChatCall
 from agentrl_jax.rollout.openai.choices import Choice, Delta, all_deltas
@@ -141,7 +142,7 @@ class OpenAIApi:
     self._models = tuple(models)
     self._max_calls = max(model.limits.max_calls for model in models)
     self._reader = CallReader(max(m.limits.max_values for m in models))
-    self._episodes = EpisodeApi(episodes, state.bodies)
+    self._episodes = EpisodeApi(episodes, state.http)
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
@@ -175,12 +176,12 @@ class OpenAIApi:
 
   async def count_tokens(self, request: web.Request) -> web.Response:
     """Counts the tokens of a prompt, and samples nothing."""
-    async with self._state.bodies.body(request) as body:
-      call = await self._reader.validate(body, read_count)
-      model = self._model_of(call.model)
-      tokenized = await self._reader.tokenize(
-        call, model, model.conversations, num_bytes=len(body)
-      )
+    body = await read_body(request, self._state.http)
+    call = await self._reader.validate(body, read_count)
+    model = self._model_of(call.model)
+    tokenized = await self._reader.tokenize(
+      call, model, model.conversations, num_bytes=len(body)
+    )
     return web.json_response({"input_tokens": len(tokenized.prompts[0])})
 
   def _listed(self) -> list[dict[str, Any]]:
@@ -204,23 +205,23 @@ class OpenAIApi:
     episode = self._episodes.episode_of(http_request)
     async with contextlib.AsyncExitStack() as stack:
       generator = self._generator
-      async with self._state.bodies.body(http_request) as body:
-        self._refuse_more()
-        stack.enter_context(self._state.call())
-        request = await self._reader.validate(body, wire.read)
-        model = self._model_of(request.model)
-        is_chat = isinstance(request, ChatCompletionRequest)
-        context = model.conversations if is_chat else model.no_context
-        if episode is not None:
-          role = self._episodes.role_of(http_request)
-          key, is_new = identity_of(http_request)
-          calling = episode.calling(body, role, key, is_new=is_new)
-          episode_call = stack.enter_context(calling)
-          repeated = episode_call.repeated()
-          context, generator = repeated or episode_call, repeated or generator
-        call = await self._reader.tokenize(
-          request, model, context, num_bytes=len(body)
-        )
+      body = await read_body(http_request, self._state.http)
+      self._refuse_more()
+      stack.enter_context(self._state.call())
+      request = await self._reader.validate(body, wire.read)
+      model = self._model_of(request.model)
+      is_chat = isinstance(request, ChatCompletionRequest)
+      context = model.conversations if is_chat else model.no_context
+      if episode is not None:
+        role = self._episodes.role_of(http_request)
+        key, is_new = identity_of(http_request)
+        calling = episode.calling(body, role, key, is_new=is_new)
+        episode_call = stack.enter_context(calling)
+        repeated = episode_call.repeated()
+        context, generator = repeated or episode_call, repeated or generator
+      call = await self._reader.tokenize(
+        request, model, context, num_bytes=len(body)
+      )
       reply = wire.reply(call)
       return await self._respond(
         http_request, call, reply, model, context, generator

@@ -24,7 +24,12 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.http_requests import HttpLimits, RequestRefused, listen
+from agentrl_jax.http_requests import (
+  HttpLimits,
+  RequestRefused,
+  listen,
+  read_body,
+)
 from agentrl_jax.rollout.api import (
   Completion,
   Generator,
@@ -187,9 +192,10 @@ class RolloutApi:
     self, request: web.Request
   ) -> tuple[np.ndarray, SamplingParams]:
     try:
-      bodies = self._state.bodies
-      async with bodies.body(request, max_body=self._max_bytes) as body:
-        return wire.decode_request(body)
+      body = await read_body(
+        request, self._state.http, max_body=self._max_bytes
+      )
+      return wire.decode_request(body)
     except RequestRefused as error:
       raise _WIRE_ERRORS.get(error.status, wire.WireError)(
         str(error)

@@ -14,7 +14,7 @@ from agentrl_jax.errors import (
   PromptTooLong,
   ServerFull,
 )
-from agentrl_jax.http_requests import BodyReader, HttpLimits
+from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.metrics import ServerMetrics
 
@@ -38,7 +38,7 @@ class ServerState:
     http: HttpLimits,
   ):
     self._status, self._is_final = status, is_final
-    self.bodies = BodyReader(http)
+    self.http = http
     self.metrics = ServerMetrics(self.status, slots)
     self._is_draining = False
     self.num_calls = 0

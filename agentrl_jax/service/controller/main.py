@@ -27,13 +27,10 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
-  BodyReader,
   HttpLimits,
-  add_limits,
   connection_limit,
   listen,
   raise_file_limit,
-  read_limits,
 )
 from agentrl_jax.service.controller.access import (
   Access,
@@ -136,10 +133,9 @@ async def _dispatch(
   timers: Timers,
 ) -> tuple[Dispatcher, str | None]:
   """Starts the dispatcher, with gRPC if the config has a port for it."""
-  answers = BodyReader(config.http)
 
   def connect(address: str) -> WorkerLink:
-    return HttpLink(http, address, follows_redirects=False, bodies=answers)
+    return HttpLink(http, address, follows_redirects=False, limits=config.http)
 
   if config.grpc_port == NO_GRPC:
     dispatcher = await stack.enter_async_context(
@@ -228,7 +224,6 @@ def _parser() -> argparse.ArgumentParser:
     help="requests that may wait for a place of one task; further ones are "
     "answered 429",
   )
-  add_limits(parser)
   for timer in dataclasses.fields(Timers):
     add(f"--{timer.name.replace('_', '-')}", type=float, default=timer.default)
   return parser
@@ -247,7 +242,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
       bind=given["bind"],
       port=given["port"],
       grpc_port=given["grpc_port"],
-      http=read_limits(given),
       access=Access(
         **{
           role.value: read_secret(

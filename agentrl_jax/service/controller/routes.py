@@ -23,7 +23,6 @@ from agentrl_jax import bearer_token
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.http_requests import (
   SHORT,
-  BodyReader,
   HttpLimits,
   RequestRefused,
   explaining,
@@ -65,7 +64,7 @@ class ControllerApi:
     access: Access,
     worker_hosts: WorkerHosts,
   ):
-    self._dispatcher, self._bodies = dispatcher, BodyReader(http)
+    self._dispatcher, self._limits = dispatcher, http
     self._access, self._worker_hosts = access, worker_hosts
     self._metrics = ControllerMetrics(dispatcher)
 
@@ -248,7 +247,7 @@ class ControllerApi:
     return web.json_response(None)
 
   async def _read(self, request: web.Request) -> dict[str, Any]:
-    body = await read_json(self._bodies, request, max_values=MAX_VALUES)
+    body = await read_json(request, self._limits, max_values=MAX_VALUES)
     if not isinstance(body, dict):
       raise ValueError(f"the body must be a JSON object, not {type(body)}")
     return body

@@ -158,7 +158,7 @@ class StreamLink(WorkerLink):
     if len(response.json) > self._max_answer:
       raise EnvironmentFault(
         f"worker {self.address} answers {endpoint} with {len(response.json)} "
-        f"bytes; {self._max_answer} are the maximum (--max-body-mib)"
+        f"bytes; {self._max_answer} are the maximum"
       )
     if not 200 <= response.code < 300:
       detail = response.message or response.json.decode(errors="replace")

@@ -2,7 +2,7 @@
 
 Every failure becomes an `EnvironmentFault` that names the peer and the request;
 no request is repeated. Answers have the limits of a server's requests: their
-size after decompression, all of them together, depth and number of values.
+size after decompression, their depth and number of values.
 """
 
 import abc
@@ -19,8 +19,9 @@ from agentrl_jax.errors import EnvironmentFault, refuse_constant
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
   SHORT,
-  BodyReader,
+  HttpLimits,
   RequestRefused,
+  read_body,
   require_few_values,
   require_shallow,
 )
@@ -66,10 +67,10 @@ class HttpLink(WorkerLink):
     *,
     whom: str = "worker",
     follows_redirects: bool = True,
-    bodies: BodyReader | None = None,
+    limits: HttpLimits = SERVICE_LIMITS,
   ):
-    """`bodies` limits the answers of all links that share it."""
-    self._bodies = bodies or BodyReader(SERVICE_LIMITS)
+    """`limits` are those of answers."""
+    self._limits = limits
     self.url = url.rstrip("/")
     self._whom = f"{whom} {self.url}"
     self._http = http
@@ -98,14 +99,12 @@ class HttpLink(WorkerLink):
         f"{self.url}/{endpoint}",
         timeout=timeout,
         allow_redirects=self._follows_redirects,
-        auto_decompress=False,  # `bodies` does so, within its limits
         **request,
       ) as response:
-        async with self._bodies.body(response) as body:
-          content = body.strip()
-          if response.status < 300:
-            answer = await parse_beside(content) if content else None
-            return answer, response.headers
+        content = (await read_body(response, self._limits)).strip()
+        if response.status < 300:
+          answer = await parse_beside(content) if content else None
+          return answer, response.headers
         detail = content[:1000].decode(errors="replace")
     raise refusal(
       response.status,

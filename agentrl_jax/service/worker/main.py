@@ -36,15 +36,12 @@ from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import (
   SERVICE_LIMITS,
-  BodyReader,
   HttpLimits,
   RequestRefused,
-  add_limits,
   explaining,
   listen,
   raise_file_limit,
   read_json,
-  read_limits,
 )
 from agentrl_jax.service.protocol import wire
 from agentrl_jax.service.worker.api import GETTERS, Reply, WorkerApi
@@ -152,8 +149,6 @@ def application(
 ) -> web.Application:
   """Makes the routes, for those with the token; a shutdown frees sessions."""
 
-  bodies = BodyReader(http)
-
   async def handle(request: web.Request) -> web.Response:
     header = request.headers.get(bearer_token.HEADER, "")
     if token and not bearer_token.sends(header, token):
@@ -162,7 +157,7 @@ def application(
     method = "GET" if endpoint in GETTERS else "POST"
     if request.method != method:
       raise web.HTTPMethodNotAllowed(request.method, [method])
-    return _response(await _ask(api, endpoint, request, bodies))
+    return _response(await _ask(api, endpoint, request, http))
 
   async def shut_down(application: web.Application) -> None:
     await api.shut_down()
@@ -175,14 +170,14 @@ def application(
 
 
 async def _ask(
-  api: WorkerApi, endpoint: str, request: web.Request, bodies: BodyReader
+  api: WorkerApi, endpoint: str, request: web.Request, http: HttpLimits
 ) -> Reply:
   """Answers a request; its body is a GET's query or a POST's JSON."""
   if request.method == "GET":
     return await api.answer(endpoint, dict(request.query))
   try:
     body = await read_json(
-      bodies, request, max_values=MAX_VALUES, may_be_empty=True
+      request, http, max_values=MAX_VALUES, may_be_empty=True
     )
   except RequestRefused as error:
     return Reply(error.status, {"detail": str(error)})
@@ -318,7 +313,6 @@ def _parser() -> argparse.ArgumentParser:
   )
   add("--address", metavar="URL", help="URL of this worker for the controller")
   add_token_and_drain(parser)
-  add_limits(parser)
   for limit in dataclasses.fields(HostLimits):
     add(
       f"--{limit.name.replace('_', '-')}",
@@ -360,7 +354,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
       name=given.name,
       controller=given.controller,
       address=given.address,
-      http=read_limits(vars(given)),
       token=bearer_token.read_secret(given.token, TOKEN_FLAG),
       drain_s=given.drain_s,
     )

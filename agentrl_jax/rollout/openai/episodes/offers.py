@@ -23,7 +23,7 @@ from pydantic import AfterValidator, FailFast
 
 from agentrl_jax.data.records import LARGEST, EpisodeSpec, Status, Trajectory
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.http_requests import BodyReader
+from agentrl_jax.http_requests import HttpLimits, read_body
 from agentrl_jax.rollout.openai.episodes.episode import (
   ID_PREFIX,
   Episode,
@@ -309,8 +309,8 @@ def identity_of(request: web.Request) -> tuple[str, bool]:
 class EpisodeApi:
   """The routes of `Episodes`; None: this server records no episodes."""
 
-  def __init__(self, episodes: Episodes | None, bodies: BodyReader):
-    self._episodes, self._bodies = episodes, bodies
+  def __init__(self, episodes: Episodes | None, http: HttpLimits):
+    self._episodes, self._http = episodes, http
 
   def add_to(self, application: web.Application) -> None:
     """Adds the routes."""
@@ -359,8 +359,8 @@ class EpisodeApi:
 
   async def take(self, request: web.Request) -> web.Response:
     """Waits for an episode to be offered."""
-    async with self._bodies.body(request) as body:
-      fields = read(TakeRequest, parse_object(body or b"{}"))
+    body = await read_body(request, self._http)
+    fields = read(TakeRequest, parse_object(body or b"{}"))
     episode = await self._recorded().take(fields.wait_s)
     if episode is None:
       return web.Response(status=204)
@@ -379,8 +379,8 @@ class EpisodeApi:
 
   async def finish(self, request: web.Request) -> web.Response:
     """Ends an episode with the agent's verdict."""
-    async with self._bodies.body(request) as body:
-      fields = read(FinishRequest, parse_object(body))
+    body = await read_body(request, self._http)
+    fields = read(FinishRequest, parse_object(body))
     verdict = Verdict(
       fields.reward,
       Status(fields.status),
