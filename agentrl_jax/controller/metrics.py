@@ -266,10 +266,6 @@ MEANINGS = {
   "staleness/max": "the largest of these",
   "staleness/groups/<age>": "groups that were so many versions old when they "
   "were used",
-  "tasks/share/<task>": "share of the next groups, with "
-  "task_weights.rule=signal",
-  "tasks/signal/<task>": "share of the finished groups that had a signal, "
-  "with task_weights.rule=signal",
   "eval/success": "mean over tasks of eval/success/<task>",
   "eval/success/<task>": "share of successes in an evaluation during RL",
   "eval/success_low/<task>": "lower end of its 95 % interval",

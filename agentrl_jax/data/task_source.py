@@ -1,18 +1,16 @@
 """Endless streams of tasks: a shuffled, weighted mix of environments.
 
-With fixed weights the stream is a grain dataset with random access: the task at
-a position is a pure function of seed and position, so the position is the whole
-state. With weights that learn, it is also a function of what they have learned.
+The stream is a grain dataset with random access: the task at a position is a
+pure function of seed and position, so the position is the whole state.
 """
 
 import bisect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, overload
+from typing import overload
 
 import grain
 
 from agentrl_jax.data.records import Task
-from agentrl_jax.data.task_weights import TaskWeights
 from agentrl_jax.errors import ConfigError
 
 
@@ -56,13 +54,6 @@ class TaskStream:
     """Returns each environment's share of the tasks; they sum to 1."""
     return self._shares
 
-  def learn(self, task: Task, has_signal: bool) -> None:
-    """Does nothing: the weights are fixed."""
-
-  def metrics(self) -> dict[str, float]:
-    """Returns nothing: the weights are those of the config."""
-    return {}
-
   def state(self) -> dict[str, int]:
     """Returns the state for `restore`."""
     return {"position": self._position}
@@ -70,64 +61,6 @@ class TaskStream:
   def restore(self, state: Mapping[str, int]) -> None:
     """Continues from `state`."""
     self._position = int(state["position"])
-
-
-class LearningTaskStream:
-  """Yields (position, task) without end; weights follow what is learned.
-
-  The draws spread evenly: each takes the environment that is furthest behind
-  its share.
-  """
-
-  def __init__(
-    self, datasets: Mapping[str, grain.MapDataset], weights: TaskWeights
-  ):
-    """`datasets` are by environment, from `task_datasets`."""
-    self._datasets = dict(datasets)
-    self._weights = weights
-    self._drawn = dict.fromkeys(self._datasets, 0)
-    self._behind = dict.fromkeys(self._datasets, 0.0)  # draws due, less drawn
-
-  def __iter__(self) -> "LearningTaskStream":
-    return self
-
-  def __next__(self) -> tuple[int, Task]:
-    position = sum(self._drawn.values())
-    for name, share in self._weights.shares().items():
-      self._behind[name] += share
-    name = max(self._behind, key=self._behind.__getitem__)
-    self._behind[name] -= 1
-    task: Task = self._datasets[name][self._drawn[name]]
-    self._drawn[name] += 1
-    return position, task
-
-  def shares(self) -> Mapping[str, float]:
-    """Returns each environment's present share of the tasks."""
-    return self._weights.shares()
-
-  def learn(self, task: Task, has_signal: bool) -> None:
-    """Notes whether a finished group of `task` teaches anything."""
-    self._weights.learn(task.name, has_signal)
-
-  def metrics(self) -> dict[str, float]:
-    """Returns share and signal of each environment, by metric."""
-    return self._weights.metrics()
-
-  def state(self) -> dict[str, Any]:
-    """Returns the state for `restore`."""
-    return {
-      "drawn": dict(self._drawn),
-      "behind": dict(self._behind),
-      "weights": self._weights.state(),
-    }
-
-  def restore(self, state: Mapping[str, Any]) -> None:
-    """Continues from `state`."""
-    self._drawn = {name: int(state["drawn"][name]) for name in self._datasets}
-    self._behind = {
-      name: float(state["behind"][name]) for name in self._datasets
-    }
-    self._weights.restore(state["weights"])
 
 
 class IndicesWithout(Sequence[int]):

@@ -7,7 +7,7 @@ from configs import environments
 
 
 def get_config() -> ml_collections.ConfigDict:
-  """Returns keys of `tasks`, `task_weights` and `containers`."""
+  """Returns keys of `tasks` and `containers`."""
   return create(
     tasks=create(
       # Names of tasks.names that reinforcement learning leaves out.
@@ -16,13 +16,6 @@ def get_config() -> ml_collections.ConfigDict:
       held_out=(),
       # Relative frequency of each environment's tasks.
       weights=create(**dict.fromkeys(environments.NAMES, 1.0)),
-    ),
-    task_weights=create(  # the formula is in agentrl_jax/data/task_weights.py
-      # Rule: fixed, tasks.weights alone; or signal: a task weighs less while
-      # few of its groups have attempts of different rewards.
-      rule="fixed",
-      floor=0.25,  # least weight of a task, as a share of tasks.weights
-      memory=0.95,  # share of the evidence kept per group of a task
     ),
     containers=create(  # limits of each container that plays an environment
       registry="agentrl_jax",  # prefix of the images' names

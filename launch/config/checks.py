@@ -55,12 +55,6 @@ def check_read(config: ml_collections.ConfigDict) -> None:
   """Refuses keys that the values of other keys leave unread."""
   for section, key, value, why in (
     ("agents", "port", -1, "with agents.port=-1, which starts no server"),
-    (
-      "task_weights",
-      "rule",
-      "fixed",
-      "with task_weights.rule='fixed', only with 'signal'",
-    ),
     ("subagent", "tool", "", "without subagent.tool"),
     (
       "mutual_information",

@@ -20,7 +20,6 @@ from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.subagent import PLANNER, WORKER, SubagentConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
-from agentrl_jax.data.task_weights import TaskWeightsConfig
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
 from agentrl_jax.env.options import require_types
@@ -124,7 +123,6 @@ class Settings:
   mesh: Mapping[str, int]  # size of each axis
   slices: SliceLayout  # of the learner's mesh
   environments: Mapping[str, EnvironmentSettings]
-  task_weights: TaskWeightsConfig
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   pretrained: str  # a Hugging Face folder; "" begins with untrained params
   model: ModelConfig

@@ -15,13 +15,7 @@ from agentrl_jax.controller.episode import environments_own
 from agentrl_jax.controller.evaluation import draw_tasks_during
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import Task, seed_of
-from agentrl_jax.data.task_source import (
-  IndicesWithout,
-  LearningTaskStream,
-  TaskStream,
-  task_datasets,
-)
-from agentrl_jax.data.task_weights import TaskWeights
+from agentrl_jax.data.task_source import IndicesWithout, TaskStream
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
@@ -100,24 +94,13 @@ def task_stream(
 
 def training_stream(
   settings: Settings, environments: Mapping[str, Environment], *, purpose: str
-) -> TaskStream | LearningTaskStream:
-  """Makes the stream of reinforcement learning, by `task_weights.rule`.
+) -> TaskStream:
+  """Makes the stream of reinforcement learning.
 
   It has no task of those that are held out.
   """
-  environments = _trained_on(settings, environments)
-  if settings.task_weights.rule == "fixed":
-    return task_stream(settings, environments, split="train", purpose=purpose)
-  weights = {name: settings.environments[name].weight for name in environments}
-  datasets = task_datasets(
-    _indices(settings, environments, "train"),
-    weights=weights,
-    split="train",
-    seed=_stream_seed(settings, purpose),
-  )
-  return LearningTaskStream(
-    datasets, TaskWeights(weights, settings.task_weights)
-  )
+  trained_on = _trained_on(settings, environments)
+  return task_stream(settings, trained_on, split="train", purpose=purpose)
 
 
 def tasks_during(

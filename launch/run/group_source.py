@@ -311,7 +311,6 @@ class LeaderGroupSource(GroupSource):
       **self._seconds,
       "seconds/train": spent,
       **self._running.call(self._monitor.snapshot),
-      **self._running.call(self._stream.metrics),
       **self._service.report(),
       **(self._running.call(self._agents.report) if self._agents else {}),
       **_batch_metrics(self._taken),

@@ -60,7 +60,6 @@ def config_of(workdir: pathlib.Path):
     stale_failures=5.0,
   )
   c.advantage.estimator = "gae"
-  c.task_weights.rule = "signal"
   c.admission.refills_per_step = 1
   c.engine.update(prefix_cache_tokens=320, block_size=32)
   c.mutual_information.every = 1

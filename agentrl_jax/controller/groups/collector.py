@@ -28,9 +28,6 @@ class Stream(Protocol):
   def __next__(self) -> tuple[int, Task]:
     """Returns the next task and its position; no position comes twice."""
 
-  def learn(self, task: Task, has_signal: bool) -> None:
-    """Notes whether a finished group of `task` teaches anything."""
-
   def shares(self) -> Mapping[str, float]:
     """Returns each environment's share of the tasks; they sum to 1."""
 
@@ -79,9 +76,8 @@ class Collector:
 
     `overdue` ends groups that alone hold the learner back.
 
-    `has_signal` tells whether a group teaches anything. The stream learns it of
-    every group, and a group that teaches nothing may be replaced by another, as
-    often as `Admission.refill` allows.
+    `has_signal` tells whether a group teaches anything. A group that teaches
+    nothing may be replaced by another, as often as `Admission.refill` allows.
 
     A group that is drawn of a task whose breaker is open is dropped: the
     stream is endless, and others must not wait for it.
@@ -233,9 +229,7 @@ class Collector:
 
   async def _hand_over(self, group: Group) -> None:
     """Queues a finished group, or lets another take its place."""
-    has_signal = self._has_signal(group)
-    self._stream.learn(group.task, has_signal)
-    if not has_signal and self._admission.refill():
+    if not self._has_signal(group) and self._admission.refill():
       self._queue.replace(group)
       return
     self._queue.offer(group)

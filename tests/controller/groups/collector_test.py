@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import unittest
-from unittest import mock
 
 import pytest
 
@@ -143,18 +142,6 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
           self.assertEqual(
             {g.oldest_version for g in taken}, {version}, "stale"
           )
-
-  async def test_the_stream_learns_of_every_group_once(self):
-    """Of those that are replaced, too: they are what it must learn of."""
-    pipeline = Pipeline(with_signal(every=4), max_staleness=0, refills=2)
-    with mock.patch.object(pipeline.stream, "learn") as learn:
-      async with pipeline.running() as collector:
-        taken = ids(await collector.take(STEP, version=0))
-    self.assertEqual(taken, [2, 3])
-    self.assertEqual(
-      [call.args for call in learn.call_args_list],
-      [(a_group(n).task, n == 3) for n in range(4)],
-    )
 
   async def test_state_has_no_replaced_group(self):
     pipeline = Pipeline(with_signal(every=4), refills=3)

@@ -201,7 +201,6 @@ class SettingsTest(parameterized.TestCase):
       },
       "group.size=1 always has",
     ),
-    ("task_weights", {"task_weights.floor": 0.5}, "means nothing"),
     ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
     ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),
     ("heads", {"model.num_heads": 3}, "num_heads=3 must be a multiple"),

@@ -48,11 +48,7 @@ LEARNERS = {
 # Every process finds out what the grammar allowed, and all find the same.
 CONSTRAINED = {"sampling.calls": "well_formed"}
 # What is drawn, and what is trained on, follows from what came of it.
-LEARNING = {
-  "task_weights.rule": "signal",
-  "task_weights.memory": 0.5,
-  "admission.refills_per_step": 1,
-}
+LEARNING = {"admission.refills_per_step": 1}
 # Evaluations during RL are played in lockstep, too.
 EVALUATED = {
   "evaluation.every": 2,

@@ -100,9 +100,8 @@ def collected(each, rows, number):
   return rows()
 
 
-@pytest.mark.parametrize("rule", ["fixed", "signal"])
-def test_tasks_of_evaluations_are_not_trained_on(rule):
-  settings = read_settings(config_of(**{"task_weights.rule": rule}))
+def test_tasks_of_evaluations_are_not_trained_on():
+  settings = read_settings(config_of())
   environments = {"arithmetic": Few()}
   held_out = {task.index for task in tasks_during(settings, environments)}
   assert len(held_out) == 4
