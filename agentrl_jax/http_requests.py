@@ -171,18 +171,21 @@ async def read_body(
   be decompressed.
   """
   max_body = max_body or limits.max_body
+  too_large = RequestRefused(
+    f"the body is larger than {max_body} bytes, which is the maximum "
+    "(http.max_body): send less at once",
+    status=413,
+    code="request_too_large",
+  )
+  if (message.content_length or 0) > max_body:
+    raise too_large
   content = bytearray()
   try:
     async with asyncio.timeout(limits.body_timeout_s):
       async for piece in message.content.iter_any():
         content += piece
         if len(content) > max_body:
-          raise RequestRefused(
-            f"the body is larger than {max_body} bytes, which is the maximum "
-            "(http.max_body): send less at once",
-            status=413,
-            code="request_too_large",
-          )
+          raise too_large
   except TimeoutError as error:
     raise RequestRefused(
       "the request is refused: its body was not complete after "
