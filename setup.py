@@ -44,8 +44,6 @@ REQUIRED = [
 EXTRAS = {
   # Workers that dial their controller, and controllers that they dial.
   "grpc": ["grpcio>=1.60", "protobuf>=5"],
-  # A SPARQL store for knowledgegraph; its own engine needs nothing.
-  "sparql": ["pyoxigraph>=0.5"],
   "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
   "judge": ["openai>=2"],  # rewards of a model, by adapters/judge.py

@@ -1,12 +1,14 @@
-"""The quickstart's policy on AgentBench's tasks and real WebShop products.
+r"""The quickstart's policy on AgentBench's tasks and real WebShop products.
 
   python -m launch.evaluate --config=configs/agentbench.py:DATA --policy=expert
 
 DATA is a folder with `agentbench/{dbbench,knowledgegraph,os_interaction}` and
 their `dev` files, and `webshop/products_1000.jsonl`. Prompts, pages and limits
-are AgentBench's own. The fourth environment needs a Docker engine, so it must
-be named:
+are AgentBench's own. Two environments must be named, because one needs a SPARQL
+endpoint with Freebase, and the other a Docker engine:
 
+  --config.tasks.names='("knowledgegraph",)' --tasks=knowledgegraph/dev \
+    --config.environments.knowledgegraph.options.server=URL
   --config.tasks.names='("os_interaction",)' --tasks=os_interaction/dev
 """
 
@@ -20,7 +22,7 @@ def get_config(data: str = "data"):
   c = quickstart.get_config()
   root = pathlib.Path(data)
   c.name = "agentbench"
-  c.tasks.names = ("dbbench", "knowledgegraph", "webshop")
+  c.tasks.names = ("dbbench", "webshop")
   c.environments = environments.get_config()
   tasks = root / "agentbench"
   options = {name: e.options for name, e in c.environments.items()}

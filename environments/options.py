@@ -91,12 +91,9 @@ class KnowledgeGraphOptions(Options):
 
   source: str = ""  # AgentBench's questions; "" generates tasks
   ontology: str = ""  # AgentBench's folder; "" is the one beside `source`
-  graph: str = ""  # FB15k-237.tar.gz: train and test ask about its facts
-  entity_names: str = ""  # entity2text.txt; "" is the one beside `graph`
-  engine: Any = "memory"  # "oxigraph", "sparql", or a `StoreEngine`
-  server: str = ""  # the URL of a SPARQL endpoint
+  server: str = ""  # URL of a SPARQL endpoint with the facts of `source`
   max_rounds: int = 15
-  query_limit_s: float = 30.0  # of oxigraph and of an endpoint
+  query_limit_s: float = 30.0  # of the endpoint
   one_shot: bool = False  # begin with a solved example, as AgentBench's std
   num_hops: tuple[int, int] = (1, 2)  # of a generated question: least, most
   num_entities: tuple[int, int] = (8, 14)  # of each type in a generated world

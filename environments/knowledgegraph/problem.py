@@ -27,7 +27,6 @@ from environments.knowledgegraph.engines.program import (
 
 CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 ROLES = "fb_roles"  # lines of "domain relation range"
-REVERSES = "reverse_properties"  # lines of "relation<TAB>its reverse"
 VOCABULARY = "vocab.json"  # lists "relations" and "attributes"
 
 
@@ -57,17 +56,6 @@ class Ontology:
   ranges: Mapping[str, str]  # relation -> type of its objects
   relations: frozenset[str]
   attributes: frozenset[str]  # relations to numbers and dates
-  domains: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  reverses: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-  @functools.cached_property
-  def by_domain(self) -> Mapping[str, tuple[str, ...]]:
-    """The relations and attributes of each type, in alphabetical order."""
-    names: dict[str, list[str]] = {}
-    for relation in sorted(self.relations | self.attributes):
-      if relation in self.domains:
-        names.setdefault(self.domains[relation], []).append(relation)
-    return {domain: tuple(relations) for domain, relations in names.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +65,6 @@ class Instance:
   problem: KGProblem
   graph: Graph
   ontology: Ontology
-  is_synthesised: bool = False  # whether the facts were invented to fit
 
 
 def gold_programs(calls: Iterable[GoldCall]) -> list[Program]:
@@ -150,9 +137,7 @@ def load_ontology(folder: str | pathlib.Path) -> Ontology:
   """Reads AgentBench's `ontology` folder, which describes Freebase."""
   folder = pathlib.Path(folder)
   missing = [
-    name
-    for name in (ROLES, REVERSES, VOCABULARY)
-    if not (folder / name).is_file()
+    name for name in (ROLES, VOCABULARY) if not (folder / name).is_file()
   ]
   if missing:
     raise ConfigError(
@@ -162,20 +147,14 @@ def load_ontology(folder: str | pathlib.Path) -> Ontology:
     )
   try:
     vocabulary = json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))
-    roles = _lines(folder / ROLES, " ")
+    text = (folder / ROLES).read_text(encoding="utf-8")
+    roles = [line.split(" ") for line in text.split("\n") if line.strip()]
     return Ontology(
-      ranges={relation: range_ for _, relation, range_, *_ in roles},
-      domains={relation: domain for domain, relation, *_ in roles},
+      ranges={role[1]: role[2] for role in roles},
       relations=frozenset(vocabulary["relations"]),
       attributes=frozenset(vocabulary["attributes"]),
-      reverses={f[0]: f[1] for f in _lines(folder / REVERSES, "\t")},
     )
   except (LookupError, TypeError, ValueError) as error:
     raise ConfigError(
       f"{str(folder)!r} does not hold AgentBench's ontology ({error!r})"
     ) from error
-
-
-def _lines(path: pathlib.Path, separator: str) -> list[list[str]]:
-  text = path.read_text(encoding="utf-8")
-  return [line.split(separator) for line in text.split("\n") if line.strip()]

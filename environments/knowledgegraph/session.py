@@ -39,13 +39,10 @@ class KGSession(Session):
     problem: KGProblem,
     base: KnowledgeBase,
     options: KnowledgeGraphOptions,
-    *,
-    is_synthesised: bool = False,
   ):
     self._problem = problem
     self._base = base
     self._options = options
-    self._is_synthesised = is_synthesised
     self._variables: list[Variable] = []
     self._num_rounds = 0
     self._num_calls = 0
@@ -140,7 +137,6 @@ class KGSession(Session):
   ) -> Step:
     metrics = {
       "f1": f1,
-      "synthesised": float(self._is_synthesised),
       "num_calls": float(self._num_calls),
       f"right/{self._problem.kind}": reward,
     }

@@ -45,8 +45,6 @@ KEYS = (
       "source",
       "games",
       "ontology",
-      "graph",
-      "entity_names",
       "rootfs",
       "products",
       "attributes",

@@ -51,7 +51,7 @@ class ImagesTest(DockerTestCase):
     self.assertIn("MariaDB", step.messages[0].content)
 
   @pytest.mark.full
-  async def test_knowledgegraph_on_oxigraph(self):
+  async def test_knowledgegraph(self):
     await self.assert_plays_as_local(
       "knowledgegraph", "environments.knowledgegraph:KnowledgeGraph"
     )

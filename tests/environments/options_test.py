@@ -43,8 +43,7 @@ REFUSED = {
   },
   "knowledgegraph:KnowledgeGraph": {
     "system_prompt": ["long"],
-    "engine": ["virtuoso", "sparql"],
-    "server": ["http://localhost:3001/sparql"],
+    "server": ["localhost:3001/sparql"],
     "max_rounds": [0],
     "query_limit_s": [0],
     "num_tasks": [-1],
@@ -53,7 +52,6 @@ REFUSED = {
     "num_entities": [(9, 8)],
     "source": ["no/such/file.json"],
     "ontology": ["no/such/folder"],
-    "graph": ["no/such/archive.tar.gz"],
   },
   "os_interaction:OSInteraction": {
     "system_prompt": ["long"],
@@ -82,10 +80,6 @@ REFUSED = {
 }
 TOGETHER = (
   ("alfworld:ALFWorld", {"games": ".", "source": "no/such/list.json"}),
-  (
-    "knowledgegraph:KnowledgeGraph",
-    {"engine": "sparql", "server": "localhost:3001"},
-  ),
   (
     "os_interaction:OSInteraction",
     {"engine": "sandbox", "rootfs": "/no/such/folder"},

@@ -1,4 +1,4 @@
-"""Writes programs as SPARQL 1.1, as `memory` evaluates them, and graphs as RDF.
+"""Writes programs as SPARQL 1.1, as `memory` evaluates them.
 
 Names are written as full IRIs, because not every parser accepts Freebase's dots
 after a prefix. Queries contain no text of a policy except ids and names that
@@ -7,7 +7,6 @@ were validated before.
 
 import urllib.parse
 
-from environments.knowledgegraph.engines.graph import XSD, Graph, Literal, Term
 from environments.knowledgegraph.engines.program import (
   And,
   Count,
@@ -23,9 +22,6 @@ from environments.knowledgegraph.engines.program import (
 NAMESPACE = "http://rdf.freebase.com/ns/"
 RESULT = "?x"
 BEST = "?best"
-ESCAPES = str.maketrans(
-  {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-)
 
 
 def answers_query(program: Program) -> str:
@@ -54,23 +50,6 @@ def iri(name: str) -> str:
 def strip_namespace(value: str) -> str:
   """Writes a result as AgentBench does: without namespace and time zone."""
   return value.replace(NAMESPACE, "").replace("-08:00", "")
-
-
-def n_triples(graph: Graph) -> str:
-  """Writes a graph as N-Triples, which every SPARQL store can load."""
-  return "".join(
-    f"{iri(subject)} {iri(relation)} {_n_triples_term(object_)} .\n"
-    for subject, relation, object_ in graph
-  )
-
-
-def _n_triples_term(term: Term) -> str:
-  if not isinstance(term, Literal):
-    return iri(term)
-  text = f'"{term.text.translate(ESCAPES)}"'
-  if term.language:
-    return f"{text}@{term.language}"
-  return f"{text}^^<{XSD}{term.datatype}>"
 
 
 class _PatternWriter:

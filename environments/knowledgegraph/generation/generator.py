@@ -1,17 +1,14 @@
 """Generates tasks as pure functions of (split, index).
 
-Questions are about generated worlds, which several tasks share, or about real
-facts. A question is drawn again until both its content and its wording belong
+Questions are about generated worlds, which several tasks share. A question is
+drawn again until both its content and its wording belong
 to the task's split. So train and test share no question, whatever the seeds.
 They share words, relations and types: the test split asks for other
 combinations, not for other words.
 """
 
-import abc
 import functools
 import random
-from collections.abc import Sequence
-from typing import ClassVar
 
 from agentrl_jax.env.options import require_bounds, require_some_of
 from agentrl_jax.errors import ConfigError
@@ -21,40 +18,53 @@ from environments.knowledgegraph.generation.world import World, draw_world
 from environments.knowledgegraph.problem import (
   Instance,
   KGProblem,
-  Ontology,
   gold_programs,
 )
 from environments.options import KnowledgeGraphOptions
 
 TASKS_PER_WORLD = 8
 WORLD_CACHE = 64  # worlds
-QUESTION_CACHE = 4096  # the episodes of a group share one
-FACT_KINDS = ("hop", "and", "count")
 MAX_DRAWS = 8_000  # of one question
 MAX_DRAWS_OF_TWO = 2_000  # of those, with two paths where one would be allowed
 
 
-class ProblemGenerator(abc.ABC):
-  """Base class of the generators.
+class WorldGenerator:
+  """Generates worlds and their questions, and caches them.
 
-  `kinds` of questions may be none, which takes all; a kind that is named twice
-  is drawn twice as often.
+  `num_entities` bounds the entities of each type, most of which are
+  distractors. A kind that is named twice is drawn twice as often.
   """
-
-  known_kinds: ClassVar[Sequence[str]] = questions.KINDS
 
   def __init__(self, options: KnowledgeGraphOptions):
     self._num_hops = options.num_hops
     self._max_calls = options.max_rounds - 1  # of a gold solution
-    self._kinds = options.kinds
-    if not isinstance(self._kinds, str):  # which is refused, also an empty one
-      self._kinds = tuple(self._kinds or self.known_kinds)
-    require_some_of(self.known_kinds, kinds=self._kinds)
+    self._kinds = options.kinds or questions.KINDS
+    self._num_entities = options.num_entities
+    require_some_of(questions.KINDS, kinds=self._kinds)
     require_bounds(num_hops=self._num_hops, least=1, most=3)
+    require_bounds(num_entities=self._num_entities, least=5, most=50)
+    self._ontology = ontology_of(THEMES)
+    self._world = functools.lru_cache(WORLD_CACHE)(self._make_world)
 
-  @abc.abstractmethod
   def generate(self, split: str, index: int) -> Instance:
     """Returns the task of (split, index), which no other split has."""
+    number, position = divmod(index, TASKS_PER_WORLD)
+    world, problems = self._world(split, number)
+    return Instance(problems[position], world.graph, self._ontology)
+
+  def _make_world(
+    self, split: str, number: int
+  ) -> tuple[World, tuple[KGProblem, ...]]:
+    rng = random.Random(f"knowledgegraph/{split}/{number}")
+    theme = rng.choice(THEMES)
+    world = draw_world(rng, theme, num_entities=self._num_entities)
+    known = questions.KnownWorld(world)
+    problems: dict[str, KGProblem] = {}  # by content, which is unique
+    while len(problems) < TASKS_PER_WORLD:
+      problem = self._draw(rng, split, known)
+      program = gold_programs(problem.gold_calls)[-1]
+      problems.setdefault(questions.canonical(program, world.names), problem)
+    return world, tuple(problems.values())
 
   def _draw(
     self, rng: random.Random, split: str, known: questions.KnownWorld
@@ -84,58 +94,3 @@ class ProblemGenerator(abc.ABC):
       f"asked of this graph and solved in {self._max_calls} calls; allow more "
       "entities, fewer hops or more rounds"
     )
-
-
-class WorldGenerator(ProblemGenerator):
-  """Generates worlds and their questions, and caches them.
-
-  `num_entities` bounds the entities of each type, most of which are
-  distractors.
-  """
-
-  def __init__(self, options: KnowledgeGraphOptions):
-    super().__init__(options)
-    self._num_entities = options.num_entities
-    require_bounds(num_entities=self._num_entities, least=5, most=50)
-    self._ontology = ontology_of(THEMES)
-    self._world = functools.lru_cache(WORLD_CACHE)(self._make_world)
-
-  def generate(self, split: str, index: int) -> Instance:
-    number, position = divmod(index, TASKS_PER_WORLD)
-    world, problems = self._world(split, number)
-    return Instance(problems[position], world.graph, self._ontology)
-
-  def _make_world(
-    self, split: str, number: int
-  ) -> tuple[World, tuple[KGProblem, ...]]:
-    rng = random.Random(f"knowledgegraph/{split}/{number}")
-    theme = rng.choice(THEMES)
-    world = draw_world(rng, theme, num_entities=self._num_entities)
-    known = questions.KnownWorld(world)
-    problems: dict[str, KGProblem] = {}  # by content, which is unique
-    while len(problems) < TASKS_PER_WORLD:
-      problem = self._draw(rng, split, known)
-      program = gold_programs(problem.gold_calls)[-1]
-      problems.setdefault(questions.canonical(program, world.names), problem)
-    return world, tuple(problems.values())
-
-
-class FactGenerator(ProblemGenerator):
-  """Draws questions about real facts, which hold no numbers; see `freebase`."""
-
-  known_kinds = FACT_KINDS
-
-  def __init__(
-    self, options: KnowledgeGraphOptions, world: World, ontology: Ontology
-  ):
-    super().__init__(options)
-    self._world, self._ontology = world, ontology
-    self._problem = functools.lru_cache(QUESTION_CACHE)(self._make_problem)
-
-  def generate(self, split: str, index: int) -> Instance:
-    problem = self._problem(split, index)
-    return Instance(problem, self._world.graph, self._ontology)
-
-  def _make_problem(self, split: str, index: int) -> KGProblem:
-    rng = random.Random(f"knowledgegraph/facts/{split}/{index}")
-    return self._draw(rng, split, questions.KnownWorld(self._world))

@@ -60,10 +60,8 @@ def ontology_of(themes: tuple[WorldTheme, ...]) -> Ontology:
   predicates: list[Relation | Attribute] = [*relations, *attributes]
   return Ontology(
     ranges={p.name: p.range for p in predicates},
-    domains={p.name: p.domain for p in predicates},
     relations=frozenset(r.name for r in relations),
     attributes=frozenset(a.name for a in attributes),
-    reverses={r.name: r.reverse for r in relations},
   )
 
 

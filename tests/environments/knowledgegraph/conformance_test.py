@@ -13,10 +13,10 @@ import pytest
 
 from agentrl_jax.data.records import Message, Task
 from agentrl_jax.env.scripted import ToolCaller
-from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.calls import ENTITY, NUMBER
 from environments.knowledgegraph.session import PARAMETERS
 from tests.environments.knowledgegraph.data import questions
+from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
 from tests.environments.playing import play
 
 STRIDE = 11  # of the questions in tests that are not marked `full`
@@ -95,7 +95,7 @@ def _type_of(call, types, ontology):
 class ConformanceTest(unittest.IsolatedAsyncioTestCase):
   async def outcome(self, name, *, stride=1, **options):
     """Returns numbers of played and right questions, and reasons of others."""
-    environment = KnowledgeGraph(source=questions(name), **options)
+    environment = SynthesisedGraphs(source=questions(name), **options)
     reasons = collections.Counter()
     indices = environment.indices("dev")[::stride]
     for index in indices:
@@ -110,9 +110,8 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_dev(self):
-    for engine in ("memory", "oxigraph"):
-      _, num_right, _ = await self.outcome("dev", engine=engine)
-      self.assertGreaterEqual(num_right, 18, engine)
+    _, num_right, _ = await self.outcome("dev")
+    self.assertGreaterEqual(num_right, 18)
 
   @pytest.mark.slow
   async def test_a_sample_of_train(self):
@@ -121,13 +120,12 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.full
   async def test_gold_of_train_is_right(self):
-    for engine in ("memory", "oxigraph"):
-      _, num_right, reasons = await self.outcome("train", engine=engine)
-      self.assertGreaterEqual(num_right, 1083, (engine, reasons))
+    _, num_right, reasons = await self.outcome("train")
+    self.assertGreaterEqual(num_right, 1083, reasons)
 
   @pytest.mark.full
   async def test_quirks_refuse_some_ids(self):
-    environment = KnowledgeGraph(
+    environment = SynthesisedGraphs(
       source=questions("train"), upstream_quirks=True
     )
     rewards = [
@@ -137,7 +135,7 @@ class ConformanceTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreaterEqual(sum(rewards), 1083)
 
   async def test_distractors_distract(self):
-    environment = KnowledgeGraph(source=questions("train"))
+    environment = SynthesisedGraphs(source=questions("train"))
     indices = environment.indices("dev")[::STRIDE]
     for mistake in ("wrong_variable", "stop_early", "wrong_relation"):
       rewards = [

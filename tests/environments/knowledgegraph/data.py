@@ -1,4 +1,4 @@
-"""Paths of AgentBench's and Freebase's data; tests without it are skipped."""
+"""Paths of AgentBench's data; tests without it are skipped."""
 
 from tests.environments.shared_data import find
 
@@ -11,8 +11,3 @@ def questions(name: str) -> str:
 def ontology() -> str:
   """Returns the path of AgentBench's ontology folder."""
   return str(find("agentbench/knowledgegraph/ontology/vocab.json").parent)
-
-
-def freebase() -> str:
-  """Returns the path of FB15k-237.tar.gz."""
-  return str(find("freebase/FB15k-237.tar.gz"))

@@ -1,9 +1,7 @@
 """The environment: its contract, expert, splits and options."""
 
-import asyncio
 import gc
 import unittest
-from unittest import mock
 
 import pytest
 
@@ -12,8 +10,8 @@ from agentrl_jax.data.split import SPLITS
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
-from environments.knowledgegraph.engines.memory import MemoryEngine
 from tests.environments.knowledgegraph import data
+from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
 from tests.environments.playing import play
 
 
@@ -24,19 +22,12 @@ class ContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     return KnowledgeGraph()
 
 
-class OxigraphContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  num_tasks = 2
-
-  def make_environment(self):
-    return KnowledgeGraph(engine="oxigraph")
-
-
 class LoadedContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   splits = ("dev",)
   num_tasks = 2
 
   def make_environment(self):
-    return KnowledgeGraph(source=data.questions("dev"))
+    return SynthesisedGraphs(source=data.questions("dev"))
 
 
 class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
@@ -63,15 +54,8 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
 
 
 class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_synthesised_facts_are_labelled(self):
-    environment = KnowledgeGraph(source=data.questions("dev"))
-    *_, loaded = await play(environment, Task("kg", "dev", 0))
-    *_, generated = await play(environment, Task("kg", "train", 0))
-    self.assertEqual(loaded.metrics["synthesised"], 1.0)
-    self.assertEqual(generated.metrics["synthesised"], 0.0)
-
   async def test_one_shot_puts_an_example_first(self):
-    environment = KnowledgeGraph(source=data.questions("dev"), one_shot=True)
+    environment = SynthesisedGraphs(source=data.questions("dev"), one_shot=True)
     async with environment.open(Task("kg", "dev", 0), seed=0) as session:
       messages = (await session.reset()).messages
     roles = [message.role for message in messages]
@@ -80,35 +64,10 @@ class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
     )
 
   def test_splits_and_their_length(self):
-    environment = KnowledgeGraph(source=data.questions("dev"), num_tasks=7)
-    lengths = [len(environment.indices(s)) for s in ("train", "test", "dev")]
-    self.assertEqual(lengths, [7, 7, 20])
+    environment = KnowledgeGraph(num_tasks=7)
+    lengths = [len(environment.indices(s)) for s in ("train", "test")]
+    self.assertEqual(lengths, [7, 7])
+    environment = SynthesisedGraphs(source=data.questions("dev"))
+    self.assertEqual(len(environment.indices("dev")), 20)
     with self.assertRaisesRegex(ConfigError, "has 20 tasks in split dev"):
       environment.expert(Task("kg", "dev", 20), seed=0, mistakes={})
-
-
-class RealFactsTest(unittest.IsolatedAsyncioTestCase):
-  @pytest.mark.slow
-  async def test_expert_solves_questions_about_freebase(self):
-    environment = KnowledgeGraph(
-      graph=data.freebase(), ontology=data.ontology()
-    )
-    for index in range(40):
-      *_, last = await play(environment, Task("kg", "train", index))
-      with self.subTest(index=index):
-        self.assertEqual(last.reward, 1.0)
-
-
-class OptionsTest(unittest.TestCase):
-  def test_an_engine_object_is_used(self):
-    engine = MemoryEngine()
-    with mock.patch.object(engine, "store", side_effect=ZeroDivisionError):
-      environment = KnowledgeGraph(engine=engine)
-      with self.assertRaises(ZeroDivisionError):
-        asyncio.run(_reset(environment))
-
-
-async def _reset(environment):
-  task = Task("knowledgegraph", "train", 0)
-  async with environment.open(task, seed=0) as session:
-    await session.reset()

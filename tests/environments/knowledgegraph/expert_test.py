@@ -10,6 +10,7 @@ from agentrl_jax.data.records import Task
 from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.expert import MISTAKES
 from tests.environments.knowledgegraph.data import questions
+from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
 from tests.environments.playing import play
 
 NUM_TASKS = 60
@@ -71,7 +72,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(30 < num_wrong < 70, num_wrong)
 
   async def test_entities_are_named_as_the_policy_reads_them(self):
-    environment = KnowledgeGraph(source=questions("dev"))
+    environment = SynthesisedGraphs(source=questions("dev"))
     task = Task("kg", "dev", 0)
     names = environment._loaded["dev"][0].entities
     expert = RecordingExpert(environment.expert(task, seed=0, mistakes={}))
@@ -88,7 +89,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
 
   @pytest.mark.slow
   async def test_every_loaded_task_ends_with_any_mistakes(self):
-    environment = KnowledgeGraph(source=questions("dev"))
+    environment = SynthesisedGraphs(source=questions("dev"))
     mistakes = dict.fromkeys(MISTAKES, 0.5)
     for index in environment.indices("dev"):
       for seed in range(3):

@@ -1,7 +1,5 @@
-"""The three engines agree, and failures of SPARQL endpoints are handled."""
+"""Memory and SPARQL agree, and failures of endpoints are handled."""
 
-import asyncio
-import gc
 import unittest
 
 import pytest
@@ -10,13 +8,13 @@ from hypothesis import given, settings
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.knowledgegraph import KnowledgeGraph
+from environments.knowledgegraph.engines import sparql
 from environments.knowledgegraph.engines.endpoint import (
   PAGE_ROWS,
   EndpointEngine,
 )
 from environments.knowledgegraph.engines.graph import Graph, Literal
 from environments.knowledgegraph.engines.memory import ProgramEvaluation
-from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 from environments.knowledgegraph.engines.program import (
   And,
   Count,
@@ -31,11 +29,11 @@ from tests.environments.knowledgegraph.data import questions
 from tests.environments.knowledgegraph.engines import random_programs
 from tests.environments.knowledgegraph.engines.sparql_server import (
   Endpoint,
+  select,
   serving,
 )
+from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
 from tests.environments.playing import play
-
-CHAIN = Join("a.b.from", Join("a.b.to", Entity("m.0a")))
 
 
 class AgreementTest(unittest.TestCase):
@@ -43,7 +41,7 @@ class AgreementTest(unittest.TestCase):
   @settings(max_examples=300, deadline=None, derandomize=True)
   @given(graph=random_programs.graphs(), program=random_programs.programs())
   def test_on_answers(self, graph, program):
-    answers = self.ask_oxigraph(graph, lambda store: store.answers(program))
+    answers = select(graph, sparql.answers_query(program))
     self.assertEqual(ProgramEvaluation(graph).answers(program), answers)
 
   @pytest.mark.slow
@@ -53,15 +51,17 @@ class AgreementTest(unittest.TestCase):
     program=random_programs.sets() | random_programs.entities(),
   )
   def test_on_relations(self, graph, program):
-    names = self.ask_oxigraph(graph, lambda store: store.predicates(program))
+    names = select(graph, sparql.predicates_query(program))
     self.assertEqual(ProgramEvaluation(graph).predicates(program), names)
 
-  def ask_oxigraph(self, graph, question):
-    async def ask():
-      engine = OxigraphEngine(query_limit_s=30.0)
-      return await question(await engine.store(graph))
-
-    return asyncio.run(ask())
+  def test_long_paths_do_not_multiply_rows(self):
+    ids = [f"m.{i}" for i in range(30)]
+    graph = Graph((x, "a.b.to", y) for x in ids for y in ids)
+    program = Entity("m.0")
+    for _ in range(9):  # 30 ** 9 paths
+      program = Join("a.b.to", program)
+    both = And(And(program, program), And(program, program))
+    self.assertEqual(select(graph, sparql.answers_query(both)), {*ids[1:]})
 
 
 class SameSessionsTest(unittest.IsolatedAsyncioTestCase):
@@ -69,55 +69,19 @@ class SameSessionsTest(unittest.IsolatedAsyncioTestCase):
   async def test_episodes_in_generated_worlds_are_equal(self):
     mistakes = dict.fromkeys(MISTAKES, 0.4)
     memory = KnowledgeGraph()
-    oxigraph = KnowledgeGraph(engine="oxigraph")
     for index in range(0, 6 * TASKS_PER_WORLD, TASKS_PER_WORLD):
       world = memory.find(Task("kg", "train", index)).graph
       async with serving(Endpoint(world)) as url:
-        engine = EndpointEngine(url, query_limit_s=30.0)
-        endpoint = KnowledgeGraph(engine=engine)
+        endpoint = KnowledgeGraph()
+        endpoint._engine = EndpointEngine(url, query_limit_s=30.0)
         for task in (Task("kg", "train", index + i) for i in range(4)):
-          steps, *others = [
+          steps, others = [
             await play(environment, task, seed=1, mistakes=mistakes)
-            for environment in (memory, oxigraph, endpoint)
+            for environment in (memory, endpoint)
           ]
           with self.subTest(task=task):
-            self.assertEqual(others, [steps, steps])
-        await engine.close()
-
-
-class OxigraphTest(unittest.IsolatedAsyncioTestCase):
-  async def test_expert_solves_generated_tasks(self):
-    environment = KnowledgeGraph(engine="oxigraph")
-    for index in range(24):
-      *_, last = await play(environment, Task("kg", "test", index))
-      with self.subTest(index=index):
-        self.assertEqual((last.status, last.reward), (Status.COMPLETED, 1.0))
-
-  async def test_a_slow_query_is_abandoned(self):
-    engine = OxigraphEngine(query_limit_s=1e-6)
-    store = await engine.store(Graph([("m.0a", "a.b.to", "m.0b")]))
-    with self.assertRaisesRegex(QueryRefused, "within 1e-06 seconds"):
-      await store.answers(CHAIN)
-
-  async def test_long_paths_do_not_multiply_rows(self):
-    ids = [f"m.{i}" for i in range(30)]
-    graph = Graph((x, "a.b.to", y) for x in ids for y in ids)
-    program = Entity("m.0")
-    for _ in range(9):  # 30 ** 9 paths
-      program = Join("a.b.to", program)
-    both = And(And(program, program), And(program, program))
-    engine = OxigraphEngine(query_limit_s=60.0)
-    store = await engine.store(graph)
-    self.assertEqual(await store.answers(both), frozenset(ids[1:]))
-
-  async def test_a_graph_is_loaded_once_and_freed(self):
-    engine = OxigraphEngine(query_limit_s=1.0)
-    graph = Graph([("m.0a", "a.b.to", "m.0b")])
-    stores = await asyncio.gather(*(engine.store(graph) for _ in range(8)))
-    self.assertEqual(len({id(store._store) for store in stores}), 1)
-    del graph
-    gc.collect()
-    self.assertEqual(len(engine._stores), 0)
+            self.assertEqual(others, steps)
+        await endpoint._engine.close()
 
 
 class EndpointTest(unittest.IsolatedAsyncioTestCase):
@@ -194,16 +158,15 @@ class EndpointTest(unittest.IsolatedAsyncioTestCase):
 class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
   async def test_expert_solves_loaded_tasks_on_the_endpoints_facts(self):
     source = questions("dev")
-    memory = KnowledgeGraph(source=source)
+    memory = SynthesisedGraphs(source=source)
     facts = {
       f for i in range(10) for f in memory.find(Task("kg", "dev", i)).graph
     }
     async with serving(Endpoint(Graph(facts))) as url:
-      endpoint = KnowledgeGraph(source=source, engine="sparql", server=url)
+      endpoint = KnowledgeGraph(source=source, server=url)
       rewards = []
       for index in range(10):
         *_, last = await play(endpoint, Task("kg", "dev", index))
-        self.assertEqual(last.metrics["synthesised"], 0.0)
         rewards.append(last.reward)
       await endpoint.close()
     self.assertGreaterEqual(sum(rewards), 8.0)
@@ -211,9 +174,7 @@ class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
   async def test_a_rejected_query_is_an_error_reply_and_fails_the_answer(self):
     endpoint = Endpoint(Graph())
     async with serving(endpoint) as url:
-      environment = KnowledgeGraph(
-        source=questions("dev"), engine="sparql", server=url
-      )
+      environment = KnowledgeGraph(source=questions("dev"), server=url)
       endpoint.status = 500
       *_, last = steps = await play(environment, Task("kg", "dev", 0))
       await environment.close()
@@ -224,7 +185,7 @@ class EndpointSessionTest(unittest.IsolatedAsyncioTestCase):
     self.assertIs(last.status, Status.AGENT_VALIDATION_FAILED)
 
   def test_endpoints_do_not_have_generated_worlds(self):
-    environment = KnowledgeGraph(engine="sparql", server="http://localhost")
+    environment = KnowledgeGraph(server="http://localhost")
     for split in ("train", "test", "dev"):
-      with self.assertRaisesRegex(ConfigError, "engine='sparql'"):
+      with self.assertRaisesRegex(ConfigError, "with `server` there are no"):
         environment.indices(split)

@@ -1,11 +1,10 @@
-"""Examples of programs with their answers, in memory and on Oxigraph."""
+"""Examples of programs with their answers, in memory and by SPARQL."""
 
-import asyncio
 import unittest
 
+from environments.knowledgegraph.engines import sparql
 from environments.knowledgegraph.engines.graph import Graph, Literal, sort_key
 from environments.knowledgegraph.engines.memory import ProgramEvaluation
-from environments.knowledgegraph.engines.oxigraph import OxigraphEngine
 from environments.knowledgegraph.engines.program import (
   And,
   Count,
@@ -13,6 +12,7 @@ from environments.knowledgegraph.engines.program import (
   Extreme,
   Join,
 )
+from tests.environments.knowledgegraph.engines.sparql_server import select
 
 TO, FROM, SIZE = "a.b.to", "a.b.from", "a.b.size"
 
@@ -49,12 +49,8 @@ GRAPH = Graph(
 class MeaningTest(unittest.TestCase):
   def assertAnswers(self, program, *answers, graph=GRAPH):
     self.assertEqual(ProgramEvaluation(graph).answers(program), set(answers))
-    on_oxigraph = asyncio.run(self.on_oxigraph(graph, program))
-    self.assertEqual(on_oxigraph, set(answers))
-
-  async def on_oxigraph(self, graph, program):
-    store = await OxigraphEngine(query_limit_s=30.0).store(graph)
-    return await store.answers(program)
+    by_sparql = select(graph, sparql.answers_query(program))
+    self.assertEqual(by_sparql, set(answers))
 
   def test_entities_of_the_query_are_no_answers(self):
     self.assertAnswers(START, "m.0b", "m.0c", "m.0d")

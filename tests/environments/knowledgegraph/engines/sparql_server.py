@@ -7,17 +7,33 @@ import json
 import pyoxigraph
 from aiohttp import web
 
-from environments.knowledgegraph.engines import sparql
+from environments.knowledgegraph.engines.graph import XSD, Literal
+from environments.knowledgegraph.engines.sparql import iri, strip_namespace
 
+ESCAPES = str.maketrans(
+  {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+)
 RESULTS = pyoxigraph.QueryResultsFormat.JSON
+
+
+def store_of(graph):
+  """Loads a graph into Oxigraph."""
+  store = pyoxigraph.Store()
+  store.load(n_triples(graph), pyoxigraph.RdfFormat.N_TRIPLES)
+  return store
+
+
+def select(graph, query):
+  """Returns the results of a query with one variable."""
+  rows = store_of(graph).query(query)
+  return {strip_namespace(row[0].value) for row in rows}
 
 
 class Endpoint:
   """Answers and counts queries, or fails as `status` and `body` say."""
 
   def __init__(self, graph, *, max_rows=10_000):
-    self._store = pyoxigraph.Store()
-    self._store.load(sparql.n_triples(graph), pyoxigraph.RdfFormat.N_TRIPLES)
+    self._store = store_of(graph)
     self._max_rows = max_rows  # truncates silently, as Virtuoso does
     self.num_queries = 0
     self.status = 200
@@ -61,3 +77,20 @@ async def serving(endpoint):
     yield f"http://127.0.0.1:{port}/sparql"
   finally:
     await runner.cleanup()
+
+
+def n_triples(graph):
+  """Writes a graph as N-Triples, which every SPARQL store can load."""
+  return "".join(
+    f"{iri(subject)} {iri(relation)} {_n_triples_term(object_)} .\n"
+    for subject, relation, object_ in graph
+  )
+
+
+def _n_triples_term(term):
+  if not isinstance(term, Literal):
+    return iri(term)
+  text = f'"{term.text.translate(ESCAPES)}"'
+  if term.language:
+    return f"{text}@{term.language}"
+  return f"{text}^^<{XSD}{term.datatype}>"

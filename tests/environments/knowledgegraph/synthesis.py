@@ -8,12 +8,18 @@ and the answer are invented. Such facts are not true; they only make the
 question playable.
 """
 
+import functools
+import pathlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from environments.knowledgegraph import KnowledgeGraph
 from environments.knowledgegraph.calls import ENTITY
 from environments.knowledgegraph.engines import graph
-from environments.knowledgegraph.engines.memory import ProgramEvaluation
+from environments.knowledgegraph.engines.memory import (
+  MemoryEngine,
+  ProgramEvaluation,
+)
 from environments.knowledgegraph.engines.program import (
   And,
   Count,
@@ -24,16 +30,50 @@ from environments.knowledgegraph.engines.program import (
   parts,
 )
 from environments.knowledgegraph.problem import (
+  Instance,
   KGProblem,
   Ontology,
   gold_programs,
+  load_ontology,
 )
+from tests.environments.knowledgegraph.data import ontology
 
 MAX_COUNTED = 20_000  # entities that are invented to be counted
 RELATIONS_PER_ENTITY = 4  # distracting ones, if the type has as many
 MAX_DISTRACTED = 24  # entities that get distracting relations
 NUM_OUTSIDE = 2  # members of one operand only
 ID_DIGITS = "0123456789bcdfghjklmnpqrstvwxyz_"  # as in Freebase
+
+
+class SynthesisedGraphs(KnowledgeGraph):
+  """AgentBench's questions, each with a synthesised graph in memory."""
+
+  def __init__(self, *, source: str, **options):
+    super().__init__(source=source, server="http://localhost", **options)
+    self.needs_one_loop, self._engine = False, MemoryEngine()
+
+  def load(self, loaded):
+    graph = synthesise(loaded, self._ontology)
+    return Instance(loaded, graph, self._ontology)
+
+
+@functools.cache
+def _types_and_reverses():
+  """Returns the domain of each relation, its reverse, and relations by type."""
+  folder = pathlib.Path(ontology())
+
+  def lines(name, separator):
+    text = (folder / name).read_text(encoding="utf-8")
+    return [line.split(separator) for line in text.split("\n") if line.strip()]
+
+  domains = {role[1]: role[0] for role in lines("fb_roles", " ")}
+  pairs = lines("reverse_properties", "\t")
+  known = load_ontology(str(folder))
+  by_domain = {}
+  for relation in sorted(known.relations | known.attributes):
+    if relation in domains:
+      by_domain.setdefault(domains[relation], []).append(relation)
+  return domains, {pair[0]: pair[1] for pair in pairs}, by_domain
 
 
 def synthesise(problem: KGProblem, ontology: Ontology) -> graph.Graph:
@@ -124,7 +164,7 @@ class _Synthesis:
       self._try(add)
 
   def _add_other_relations(self) -> None:
-    by_domain = self._ontology.by_domain
+    _, _, by_domain = _types_and_reverses()
     for entity, type_ in self._types()[:MAX_DISTRACTED]:
       allowed = by_domain.get(type_, ())
       num_chosen = min(len(allowed), RELATIONS_PER_ENTITY)
@@ -132,7 +172,7 @@ class _Synthesis:
         self._try_fact((entity, relation, self._object_of(relation)))
 
   def _add_reverse_relations(self) -> None:
-    reverses = self._ontology.reverses
+    _, reverses, _ = _types_and_reverses()
     for subject, relation, object_ in list(self.graph):
       if relation in reverses and isinstance(object_, str):
         self._try_fact((object_, reverses[relation], subject))
@@ -140,7 +180,8 @@ class _Synthesis:
   def _types(self) -> list[tuple[str, str]]:
     """Returns entities with the types that facts imply, without repeats."""
     pairs: dict[tuple[str, str], None] = {}
-    domains, ranges = self._ontology.domains, self._ontology.ranges
+    domains, _, _ = _types_and_reverses()
+    ranges = self._ontology.ranges
     for subject, relation, object_ in self.graph:
       if relation in domains:
         pairs[subject, domains[relation]] = None
