@@ -154,8 +154,7 @@ class HarborOptions(MachineLimits):
   A task's own limits (`cpus`, `memory_mb`, `storage_mb`) replace those here.
   """
 
-  # A folder of tasks, of which a tenth is the test, or train=PATH,test=PATH;
-  # "" generates tasks.
+  # A folder of tasks, of which a tenth is the test, or train=PATH,test=PATH.
   source: str = ""
   skip: bool = False  # leave out tasks that cannot be played, with a warning
   engine: Any = "docker"  # "sandbox" (Linux namespaces), or a `MachineEngine`
@@ -171,8 +170,6 @@ class HarborOptions(MachineLimits):
   # must fit in waits.reply_timeout_s.
   test_limit_s: float = 120.0
   max_output_chars: int = 2000  # of a reply
-  num_tasks: int = 1 << 20  # generated, of train and of test
-  kinds: tuple[str, ...] | None = None  # of generated tasks; None: all
 
   mistakes: ClassVar[tuple[str, ...]] = (
     "nothing",  # finishes at once

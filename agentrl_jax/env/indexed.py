@@ -1,6 +1,5 @@
 """Base of environments whose tasks are functions of split and index."""
 
-import abc
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,10 +24,10 @@ class Engine(Protocol):
 class IndexedEnvironment(Environment, Generic[C]):
   """Finds the content of a task by its split and index, and caches it.
 
-  A subclass defines `generate`, which must be a pure function, and `open`,
-  which gets the content by `find`. Sets of tasks that were read from files are
-  splits of their own; a subclass overrides `load` if such a task has to be
-  prepared.
+  A subclass defines `generate`, which must be a pure function, unless all its
+  tasks are loaded, and `open`, which gets the content by `find`. Sets of tasks
+  that were read from files are splits of their own; a subclass overrides `load`
+  if such a task has to be prepared.
 
   Args:
     num_tasks: length of each split, or of train and of test.
@@ -55,9 +54,9 @@ class IndexedEnvironment(Environment, Generic[C]):
     }
     self._content = functools.lru_cache(self.cache_size)(self._make)
 
-  @abc.abstractmethod
   def generate(self, split: str, index: int) -> C:
     """Makes the content of a task from nothing but the arguments."""
+    raise NotImplementedError(f"{type(self).__name__} defines no generate()")
 
   def load(self, loaded: Any) -> C:
     """Prepares the content of a loaded task."""

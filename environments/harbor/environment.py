@@ -1,4 +1,4 @@
-"""Harbor's tasks as an environment: folders of them, or generated ones.
+"""Harbor's tasks as an environment: folders of them.
 
 The policy works with bash on a machine of its own until it says that it has
 finished; then the task's tests run on another machine and give the reward.
@@ -22,7 +22,6 @@ from agentrl_jax.env.interface import Expert, Session, Step
 from agentrl_jax.env.mistakes import draw_mistakes
 from agentrl_jax.env.task_sets import find_sets
 from agentrl_jax.errors import ConfigError
-from environments.harbor.generation import generate_files
 from environments.harbor.judge import HarborJudge
 from environments.harbor.planner import MachinePlanner
 from environments.harbor.task import HarborTask, make_task, read_folder, text_of
@@ -81,7 +80,7 @@ class HarborSession(ShellSession):
 
 
 class Harbor(IndexedEnvironment[HarborTask]):
-  """Tasks in Harbor's format, read from folders or generated.
+  """Tasks in Harbor's format, read from folders.
 
   Its keyword arguments are the fields of `HarborOptions`.
   """
@@ -101,13 +100,7 @@ class Harbor(IndexedEnvironment[HarborTask]):
       self._engine, num_warm=options.num_warm, limit_s=options.command_limit_s
     )
     self._planner = MachinePlanner(self._machines, options)
-    generate_files("train", 0, options.kinds)  # refuses unknown kinds
-    super().__init__(num_tasks=options.num_tasks, loaded=self._sets())
-
-  def generate(self, split: str, index: int) -> HarborTask:
-    """Draws the files of a task."""
-    files = generate_files(split, index, self.options.kinds)
-    return make_task(f"{split}-{index}", files)
+    super().__init__(num_tasks={}, loaded=self._sets())
 
   def load(self, loaded: pathlib.Path) -> HarborTask:
     """Reads the folder of a task."""
@@ -168,7 +161,12 @@ class Harbor(IndexedEnvironment[HarborTask]):
     """Lists the tasks of each split; of a lone folder, a tenth are the test."""
     source = self.options.source
     root = pathlib.Path(source)
-    if not source or not root.is_dir():
+    if not source:
+      raise ConfigError(
+        "source is empty: name the folder of Harbor's tasks, or more as in "
+        "train=PATH,test=PATH"
+      )
+    if not root.is_dir():
       sets = find_sets(source).items()
       return {name: self._playable(path) for name, path in sets}
     if all((root / name).is_dir() for name in SPLITS):

@@ -10,7 +10,6 @@ from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.harbor import Harbor
-from environments.harbor.generation import KINDS, generate_files
 from environments.os_interaction.machines.machine import MachineEngine
 from tests.environments.harbor.attacks import (
   ATTACKS,
@@ -18,7 +17,11 @@ from tests.environments.harbor.attacks import (
   NAIVE_RIGHT,
   NAIVE_TEST,
 )
-from tests.environments.harbor.folders import files_with, write_folder
+from tests.environments.harbor.folders import (
+  files_with,
+  generated_tasks,
+  write_folder,
+)
 from tests.environments.os_interaction.engines import InSandbox, OnDocker
 from tests.environments.os_interaction.messages import bash, call, finish
 from tests.environments.playing import play
@@ -40,7 +43,8 @@ class Harbors:
   """Environments on the engine of a class of tests."""
 
   def make_environment(self, **options):
-    environment = Harbor(**self.options, **options)
+    defaults = {"source": generated_tasks().name, **self.options}
+    environment = Harbor(**defaults | options)
     self.addAsyncCleanup(environment.close)
     return environment
 
@@ -315,7 +319,7 @@ class LoadTest(unittest.TestCase):
     with self.assertLogs(level="WARNING") as logs:
       environment = self.make(files_with(), other, gpu, skip=True)
     self.assertEqual(len(logs.output), 2)
-    self.assertEqual(len(environment.splits()), 3)
+    self.assertEqual(len(environment.splits()), 1)
     with self.assertRaisesRegex(ConfigError, "needs a GPU"):
       self.make(gpu, skip=True)
     with self.assertRaisesRegex(ConfigError, "holds no Harbor task"):
@@ -323,7 +327,7 @@ class LoadTest(unittest.TestCase):
 
   def test_options(self):
     for options in (
-      {"kinds": ("no",)},
+      {"source": ""},
       {"max_output_chars": 9},
       {"max_rounds": 0},
       {"num_warm": -1},
@@ -331,7 +335,13 @@ class LoadTest(unittest.TestCase):
       {"image": "x", "engine": "sandbox"},
     ):
       with self.subTest(**options), self.assertRaises(ConfigError):
-        Harbor(**{"engine": NoMachines(), **options})
+        Harbor(
+          **{
+            "engine": NoMachines(),
+            "source": generated_tasks().name,
+            **options,
+          }
+        )
 
   def test_task_without_or_with_a_long_solution_has_no_expert(self):
     for changed, sentence in (
@@ -344,12 +354,6 @@ class LoadTest(unittest.TestCase):
       environment = self.make(files_with(**changed))
       with self.assertRaisesRegex(NotImplementedError, sentence):
         environment.expert(Task(NAME, "own", 0), seed=0, mistakes={})
-
-  def test_every_kind_is_among_the_first_tasks(self):
-    shown = {
-      generate_files("train", i)["task.toml"].content for i in range(NUM_TASKS)
-    }
-    self.assertEqual(len(shown), len(KINDS))
 
 
 class CallsTest(Harbors, InSandbox):

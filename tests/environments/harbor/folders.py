@@ -1,11 +1,14 @@
 """Folders of Harbor tasks, for tests."""
 
 import contextlib
+import functools
 import pathlib
+import tempfile
 import unittest
 
-from environments.harbor.generation import generate_files
+from agentrl_jax.data.split import SPLITS
 from environments.os_interaction.machines.files import FILE, File
+from tests.environments.harbor.generation import generate_files
 
 
 def write_folder(root: pathlib.Path, files) -> pathlib.Path:
@@ -16,6 +19,17 @@ def write_folder(root: pathlib.Path, files) -> pathlib.Path:
     (root / path).write_bytes(file.content)
     (root / path).chmod(file.mode)
   return root
+
+
+@functools.cache
+def generated_tasks(num=20):
+  """Returns a folder that has generated tasks in train and in test."""
+  folder = tempfile.TemporaryDirectory()
+  for split in SPLITS:
+    for index in range(num):
+      path = pathlib.Path(folder.name) / split / f"task-{index:03d}"
+      write_folder(path, generate_files(split, index))
+  return folder  # which is removed with the last reference
 
 
 def a_file(text: str) -> File:

@@ -9,15 +9,14 @@ import warnings
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from environments.harbor.generation import generate_files
 from environments.harbor.planner import lay_out
 from environments.harbor.task import make_task, read_folder
-from environments.harbor.write_folders import main
 from tests.environments.harbor.folders import (
   files_with,
   harbor_or_skip,
   write_folder,
 )
+from tests.environments.harbor.generation import generate_files
 
 
 def toml(text):
@@ -154,30 +153,6 @@ class LayOutTest(parameterized.TestCase):
   def test_refused(self, line):
     with self.assertRaisesRegex(ConfigError, "carries out plain"):
       self.lay_out(f"FROM x\n{line}\n")
-
-
-class GenerationTest(unittest.TestCase):
-  def test_is_a_function_of_split_and_index(self):
-    self.assertEqual(generate_files("test", 5), generate_files("test", 5))
-    with self.assertRaisesRegex(ConfigError, "kinds="):
-      generate_files("test", 5, ("nothing",))
-
-  def test_splits_share_no_instruction(self):
-    train, test = (
-      {generate_files(split, i)["instruction.md"].content for i in range(200)}
-      for split in ("train", "test")
-    )
-    self.assertEqual(train & test, set())
-    self.assertGreater(len(train), 150)
-
-  def test_folders_are_written_and_read_back(self):
-    with tempfile.TemporaryDirectory() as folder:
-      main([folder, "--num=20"])
-      folders = sorted(pathlib.Path(folder).iterdir())
-      self.assertEqual(len(folders), 20)
-      self.assertEqual(len(folders), 20)
-      for index, path in enumerate(folders):
-        self.assertEqual(read_folder(path), generate_files("train", index))
 
 
 class HarborsOwnModelsTest(unittest.TestCase):

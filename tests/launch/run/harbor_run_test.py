@@ -3,14 +3,15 @@
 import pathlib
 import re
 import shlex
+import shutil
 import tempfile
 
 import pytest
 
 from agentrl_jax.metrics import read_metrics
 from configs import finetune
-from environments.harbor.write_folders import main
 from launch.run.training import train
+from tests.environments.harbor.folders import generated_tasks
 from tests.environments.os_interaction.engines import InSandbox
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL, STEPS
@@ -24,7 +25,7 @@ README = pathlib.Path(__file__).parents[3] / "environments/harbor/README.md"
 class HarborRunTest(InSandbox):
   def test_a_folder_trains_and_is_evaluated(self):
     root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    main([str(root / "tasks"), "--num=20"])
+    shutil.copytree(generated_tasks().name, root / "tasks")
     write_model(root / "model")
     (command,) = re.findall(
       r"python -m launch.train (.*?)\n```", README.read_text(), re.DOTALL
