@@ -210,10 +210,9 @@ class WebShopOptions(PageStyle, Options):
   Sizes of splits: a larger split begins with the tasks of a smaller one.
   """
 
-  products: str | None = None  # a file of listings; None generates shops
-  attributes: str | None = None  # upstream's items_ins_v2.json
-  human_instructions: str | None = None  # upstream's items_human_ins.json
-  cache: str | None = None  # where large files are kept ready; None: the user's
+  products: str = ""  # a file of listings; "" generates shops
+  attributes: str = ""  # upstream's items_ins_v2.json
+  human_instructions: str = ""  # upstream's items_human_ins.json
   upstream_splits: bool = False  # upstream's, of the goals that people wrote
   max_rounds: int = 20
   describe_tools: bool = True

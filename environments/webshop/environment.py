@@ -59,11 +59,10 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     self._system_prompt = SYSTEM_PROMPTS[options.system_prompt]
     self._tools = make_tools(described=options.describe_tools)
     self._source: ShopGenerator | Listings
-    if options.products is None:
+    if not options.products:
       _require_products(
         attributes=options.attributes,
         human_instructions=options.human_instructions,
-        cache=options.cache,
         upstream_splits=options.upstream_splits,
       )
       self._source = ShopGenerator(options)
@@ -71,9 +70,8 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     else:
       self._source = Listings(
         options.products,
-        attributes=options.attributes or "",
-        instructions=options.human_instructions or "",
-        cache=options.cache or "",
+        attributes=options.attributes,
+        instructions=options.human_instructions,
         upstream_splits=options.upstream_splits,
       )
       num_tasks = {s: len(self._source.goals[s]) for s in SPLITS}
@@ -117,7 +115,7 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
     )
 
 
-def _require_products(**settings: str | bool | None) -> None:
+def _require_products(**settings: str | bool) -> None:
   given = [name for name, value in settings.items() if value]
   if given:
     raise ConfigError(

@@ -49,7 +49,6 @@ KEYS = (
       "products",
       "attributes",
       "human_instructions",
-      "cache",
     )
   ),
 )

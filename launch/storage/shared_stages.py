@@ -125,7 +125,7 @@ def _digests(config: ml_collections.ConfigDict) -> dict[str, str]:
     found["chat.template"] = _digest(config.chat.template)
   played = environment_keys(config)
   for key, paths in paths_of(config):
-    if key in played and not key.endswith(".cache"):  # that a run writes
+    if key in played:
       found[f"{key}: files"] = _stamp(paths)
   return found
 

@@ -63,7 +63,7 @@ def _read_tags(path: str) -> dict[str, tuple[str, ...]]:
     return {}
   return {
     asin: tuple(entry["attributes"])
-    for asin, entry in read_members(pathlib.Path(path))
+    for asin, entry in read_members(pathlib.Path(path)).items()
     if "attributes" in entry
   }
 
@@ -74,7 +74,7 @@ def _read_instructions(path: str) -> dict[str, list[Row]]:
   keys = ("instruction", "instruction_attributes", "instruction_options")
   return {
     asin: [{key: entry[key] for key in keys} for entry in entries]
-    for asin, entries in read_members(pathlib.Path(path))
+    for asin, entries in read_members(pathlib.Path(path)).items()
   }
 
 

@@ -5,7 +5,6 @@ numpy arrays, including lengths rounded to a byte, so that equal scores are
 equal in both.
 """
 
-import array
 import dataclasses
 import functools
 from collections import Counter
@@ -24,7 +23,7 @@ class SearchIndex:
   """An immutable index of texts.
 
   Postings are grouped by term: the entries `starts[t]:starts[t + 1]` of
-  `documents` and `weights` belong to term t. The arrays may be mapped files.
+  `documents` and `weights` belong to term t.
   """
 
   number_of: Callable[[str], int | None]  # term -> t, or None if unknown
@@ -47,67 +46,32 @@ class SearchIndex:
     return _top(total.astype(np.float32), limit)
 
 
-class Postings:
-  """Terms of texts: a posting is a term, a document and a count.
-
-  The length of the object is an upper bound of the number of postings.
-  """
-
-  def __init__(self) -> None:
-    self.terms: dict[str, int] = {}
-    self._lengths = array.array("i")
-    self._numbers = array.array("i")  # of the terms of texts, in order
-    self._num_taken = 0  # texts whose postings were taken
-
-  def __len__(self) -> int:
-    return len(self._numbers)
-
-  @property
-  def lengths(self) -> np.ndarray:
-    """The number of terms of each text."""
-    return np.asarray(self._lengths, dtype=np.int64)
-
-  @property
-  def mean_length(self) -> float:
-    """The mean of the lengths, or 1 without texts."""
-    return float(self.lengths.mean()) if self._lengths else 1.0
-
-  def add(self, text: str) -> None:
-    found, terms = stems(text), self.terms
-    self._lengths.append(len(found))
-    self._numbers.extend([terms.setdefault(s, len(terms)) for s in found])
-
-  def take(self) -> np.ndarray:
-    """Removes and returns the postings since the last call: [3, postings]."""
-    lengths = self.lengths[self._num_taken :]
-    documents = np.repeat(np.arange(len(lengths)), lengths) + self._num_taken
-    num_terms = max(1, len(self.terms))
-    pairs = documents * num_terms + np.asarray(self._numbers, dtype=np.int64)
-    pairs, count = np.unique(pairs, return_counts=True)
-    document, term = np.divmod(pairs, num_terms)
-    self._num_taken = len(self._lengths)
-    self._numbers = array.array("i")
-    return np.stack([term, document, count]).astype(np.int32)
-
-
 def build_index(texts: Iterable[str]) -> SearchIndex:
-  """Builds an index in memory."""
-  postings = Postings()
+  """Builds an index of texts."""
+  terms: dict[str, int] = {}
+  numbers, sizes = list[int](), list[int]()
   for text in texts:
-    postings.add(text)
-  term, document, count = postings.take()
-  lengths = postings.lengths
+    found = stems(text)
+    sizes.append(len(found))
+    numbers += [terms.setdefault(stem, len(terms)) for stem in found]
+  lengths = np.asarray(sizes, dtype=np.int64)
+  num_terms = max(1, len(terms))
+  pairs = np.repeat(np.arange(len(lengths)), lengths) * num_terms
+  pairs, count = np.unique(
+    pairs + np.asarray(numbers, dtype=np.int64), return_counts=True
+  )
+  document, term = np.divmod(pairs, num_terms)
   order = np.argsort(term, kind="stable")
-  frequency = np.bincount(term, minlength=len(postings.terms))
+  frequency = np.bincount(term, minlength=len(terms))
   weights = bm25(
     count,
     lengths[document],
-    mean_length=postings.mean_length,
+    mean_length=float(lengths.mean()) if sizes else 1.0,
     frequency=frequency[term],
     num_texts=len(lengths),
   )
   return SearchIndex(
-    postings.terms.get,
+    terms.get,
     np.concatenate([[0], np.cumsum(frequency)]),
     document[order],
     weights[order],
