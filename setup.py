@@ -26,6 +26,7 @@ REQUIRED = [
   "msgspec>=0.19",
   "nltk",  # the Porter stemmer, which needs no data
   "numpy",
+  "openai>=2",  # models behind its API that play, or that judge answers
   "opentelemetry-api",
   "optax>=0.2.5",
   "orbax-checkpoint>=0.11",
@@ -46,7 +47,6 @@ EXTRAS = {
   "grpc": ["grpcio>=1.60", "protobuf>=5"],
   "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
-  "judge": ["openai>=2"],  # rewards of a model, by adapters/judge.py
   "puzzles": ["reasoning-gym>=0.1.25"],  # that are answered in text
   "mcp": ["mcp>=1.24"],  # tools of MCP servers; either version of its API
   "parquet": ["pyarrow"],  # rows of questions and chats
@@ -74,7 +74,6 @@ EXTRAS = {
     # Agents that are written with these train unchanged; `make clients` has
     # more, which need other versions of what is here.
     "anthropic",
-    "openai",
     "openai-agents",
     "opentelemetry-sdk>=1.27",
     "pyarrow",

@@ -2,7 +2,7 @@
 
 Every loop that asks again takes its pauses from `Backoff`:
 `service/controller/client`, `service/docker/pool`,
-`service/remote/environment`, `launch/serving/endpoint_player`.
+`service/remote/environment`.
 """
 
 import asyncio

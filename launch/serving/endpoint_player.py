@@ -8,8 +8,9 @@
 Nothing is recorded as tokens, so such episodes cannot be trained on. What a
 reply of the endpoint costs:
 
-- A busy endpoint is asked again up to `answer_timeout_s`, and one whose reply
-  cannot be read `MAX_ODD` times; then the episode has a `GeneratorFault`.
+- A busy endpoint is asked again by the `openai` package, for less than a
+  minute and within `answer_timeout_s`; then, as after a reply that cannot be
+  read, the episode has a `GeneratorFault`.
 - A full context, in the words of any server, ends the episode as such.
 - A refusal of the key, or before the endpoint has answered anything, is a
   `ConfigError`: every task would be refused.
@@ -20,17 +21,15 @@ reply of the endpoint costs:
 
 import asyncio
 import dataclasses
-import enum
 import functools
 import json
-import logging
 import re
-import time
+import ssl
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import aiohttp
+import openai
 
 from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.controller.player import Answerer, TextPlayer
@@ -48,21 +47,14 @@ from agentrl_jax.data.records import (
 from agentrl_jax.data.tool_calls import parse_portable
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import ConfigError, GeneratorFault
-from agentrl_jax.waits import Backoff
 from launch.serving.refusals import is_filtered, is_full_context
 
-_log = logging.getLogger(__name__)
-
-MAX_ODD = 3  # replies to a request that cannot be read
-MAX_BYTES = 1 << 24  # of a reply
 TOKEN_LIMITS = ("max_tokens", "max_completion_tokens")
 MALFORMED = "malformed_arguments"  # argument that has text that is no object
 NOT_PLAYED = "Not played."  # reply to a call that the environment ignored
-_PATH = "/chat/completions"
-_BUSY = {0, 408, 409, 425, 429}  # may pass, as 500 and above; 0: no reply
+_MAY_PASS = {408, 409, 429}  # as 500 and above
 _ABOUT_THE_REQUEST, _ABOUT_THE_KEY = {400, 422}, {401, 402}
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_CONNECT_S = 20.0
+_SHOWN = 500  # characters of a reply
 # Flags that leave a parameter out.
 _LEFT_OUT = {
   "temperature": "--noendpoint_temperature",
@@ -81,6 +73,7 @@ class ChatEndpoint:
   max_tokens: int = 1024  # of an answer
   token_limit: str = TOKEN_LIMITS[0]  # the parameter that has `max_tokens`
   answer_timeout_s: float = 600.0  # for an answer, repeated requests included
+  max_retries: int = 10  # of a request
   sends_seed: bool = True  # some endpoints refuse one
 
   def __post_init__(self) -> None:
@@ -112,18 +105,12 @@ class ChatEndpoint:
     return body
 
 
-class _Again(enum.Enum):
-  """Reason to send a request again."""
-
-  BUSY = "it was busy"
-  ODD = "its reply could not be read"
-
-
 class EndpointClient:
   """Asks an endpoint, and keeps what its replies tell about it."""
 
   def __init__(self, endpoint: ChatEndpoint):
-    self.endpoint = endpoint
+    self._endpoint = endpoint
+    self._tls = ssl.create_default_context()  # takes long, so made once
     self.has_answered = False
     self.last_fault = ""
 
@@ -132,98 +119,66 @@ class EndpointClient:
   ) -> Message | Status:
     """Returns the next message, or how the episode ends without one.
 
-    Waits and asks again as the module says. Raises `GeneratorFault` for this
-    episode, and `ConfigError` where each would fail likewise.
+    Raises `GeneratorFault` for this episode, and `ConfigError` where each would
+    fail likewise.
     """
-    deadline = time.monotonic() + self.endpoint.answer_timeout_s
-    backoff, num_odd = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0
-    while True:
-      endpoint = self.endpoint
-      body = endpoint.body(messages, tools, seed)
-      left_s = max(deadline - time.monotonic(), 1.0)
-      status, text, wait_s = await _post(endpoint, body, left_s)
-      if _wants_another_limit(endpoint, status, text):
-        self._change_limit()
-        continue
-      found = self._judge(
-        status, text, messages, takes_empty=num_odd + 1 >= MAX_ODD
-      )
-      if not isinstance(found, _Again):
-        return found
-      num_odd += found is _Again.ODD
-      if num_odd >= MAX_ODD:
-        raise self._fault(
-          f"gave {MAX_ODD} replies that are not in the form of OpenAI's chat "
-          f"API; the last was HTTP {status}: {text[:500]}"
+    limit_s = self._endpoint.answer_timeout_s
+    try:
+      async with asyncio.timeout(limit_s), self._client() as client:
+        reply = await client.chat.completions.with_raw_response.create(
+          **self._endpoint.body(messages, tools, seed)
         )
-      wait_s = max(wait_s, backoff.next_s())
-      if time.monotonic() + wait_s > deadline:
-        raise self._fault(
-          f"gave no answer within {endpoint.answer_timeout_s:g} s "
-          f"(waits.answer_timeout_s); the last was HTTP {status or 'none'}: "
-          f"{text[:500]}"
-        )
-      await asyncio.sleep(wait_s)
-
-  def _judge(
-    self,
-    status: int,
-    text: str,
-    messages: Sequence[Message],
-    *,
-    takes_empty: bool,
-  ) -> Message | Status | _Again:
-    """Decides what a reply is; see `read_reply`."""
-    if status == 200:
-      found = read_reply(text, number=len(messages), takes_empty=takes_empty)
-      if found is None:
-        return _Again.ODD
-      self.has_answered = True
-      return found
-    if is_full_context(status, text[:20_000]):
-      self.last_fault = f"{self.endpoint.url}{_PATH} said {text[:500]}"
-      return Status.AGENT_CONTEXT_LIMIT
-    may_pass = status in _BUSY or status >= 500
-    if may_pass and "insufficient_quota" not in text:
-      return _Again.BUSY
-    is_redirect = status < 400
-    is_about_all = status not in _ABOUT_THE_REQUEST | _ABOUT_THE_KEY
-    if is_redirect or (self.has_answered and is_about_all):
-      return _Again.ODD
-    return self._refused(status, text, messages)
-
-  def _change_limit(self) -> None:
-    """Sends the other parameter of the answer's limit from now on.
-
-    It changes nothing that is measured, as leaving out the temperature would.
-    """
-    ours, other = TOKEN_LIMITS
-    if self.endpoint.token_limit == ours:  # no other episode changed it
-      self.endpoint = dataclasses.replace(self.endpoint, token_limit=other)
-      _log.warning(
-        "%s refuses %s and is sent %s; --endpoint_tokens=%s does so at once",
-        self.endpoint.url,
-        ours,
-        other,
-        other,
+    except openai.APIStatusError as error:
+      return self._refused(error.status_code, error.response.text, messages)
+    except (openai.APIConnectionError, TimeoutError) as error:
+      raise self._fault(
+        f"gave no answer within {limit_s:g} s (waits.answer_timeout_s): "
+        f"{error!r} {error.__cause__ or ''}"
+      ) from error
+    found = read_reply(reply.text, number=len(messages))
+    if found is None:
+      raise self._fault(
+        "gave a reply that is not in the form of OpenAI's chat API: "
+        f"{reply.text[:_SHOWN]}"
       )
+    self.has_answered = True
+    return found
+
+  def _client(self) -> openai.AsyncOpenAI:
+    # Connections belong to an event loop, so each request has its own client.
+    return openai.AsyncOpenAI(
+      base_url=self._endpoint.url,
+      api_key=self._endpoint.key or "none",
+      max_retries=self._endpoint.max_retries,
+      timeout=self._endpoint.answer_timeout_s,
+      http_client=openai.DefaultAsyncHttpxClient(verify=self._tls),
+    )
 
   def _refused(
     self, status: int, text: str, messages: Sequence[Message]
   ) -> Status:
-    said = f"HTTP {status} {text[:500]}"
+    said = f"HTTP {status} {text[:_SHOWN]}"
+    if is_full_context(status, text[:20_000]):
+      self.last_fault = f"{self._endpoint.url} said {said}"
+      return Status.AGENT_CONTEXT_LIMIT
+    may_pass = status in _MAY_PASS or status >= 500
+    is_about_all = status not in _ABOUT_THE_REQUEST | _ABOUT_THE_KEY
+    if (may_pass and "insufficient_quota" not in text) or (
+      self.has_answered and is_about_all
+    ):
+      raise self._fault(f"gives no answer: {said}")
     is_about_it = status in _ABOUT_THE_REQUEST
     if is_about_it and (self.has_answered or is_filtered(text)):
       if any(is_unusual(message) for message in messages):
         return Status.AGENT_VALIDATION_FAILED
       raise self._fault(f"refuses a request: {said}")
     raise ConfigError(
-      f"{self.endpoint.url}{_PATH} refuses the request of model "
-      f"{self.endpoint.model!r}: {said}{_remedy(self.endpoint, text)}"
+      f"{self._endpoint.url} refuses the request of model "
+      f"{self._endpoint.model!r}: {said}{_remedy(self._endpoint, text)}"
     )
 
   def _fault(self, problem: str) -> GeneratorFault:
-    self.last_fault = f"{self.endpoint.url}{_PATH} {problem}"
+    self.last_fault = f"{self._endpoint.url} {problem}"
     return GeneratorFault(self.last_fault)
 
 
@@ -263,18 +218,6 @@ class EndpointPlayer(TextPlayer):
       return await self.client.ask(messages, tools, seed=spec.seed)
 
     return answer
-
-
-def _wants_another_limit(
-  endpoint: ChatEndpoint, status: int, text: str
-) -> bool:
-  """Says if an endpoint names the other parameter of the answer's limit."""
-  ours, other = TOKEN_LIMITS
-  return (
-    status in _ABOUT_THE_REQUEST
-    and endpoint.token_limit == ours
-    and re.search(f"(?i)use [^.]{{0,40}}{other}", text) is not None
-  )
 
 
 def _remedy(endpoint: ChatEndpoint, text: str) -> str:
@@ -375,15 +318,11 @@ def _is_empty(answer: Message) -> bool:
   return not answer.tool_calls and not answer.content.strip()
 
 
-def read_reply(
-  text: str, *, number: int, takes_empty: bool
-) -> Message | Status | None:
+def read_reply(text: str, *, number: int) -> Message | Status | None:
   """Reads the body of a success; None if it has no answer in OpenAI's form.
 
   A server may write an error in it, such as that the context is full. `number`
-  makes ids of calls that have none of their own. An empty answer is None too,
-  as it may be the server's fault, unless `takes_empty` or its tokens were used
-  up by a thought.
+  makes ids of calls that have none of their own.
   """
   try:
     body = json.loads(text)
@@ -393,9 +332,7 @@ def read_reply(
     reason, message = choice.get("finish_reason"), choice["message"]
     if choice.get("error") or reason == "model_context_window_exceeded":
       return _status_of(text)
-    answer = _read_message(message, number)
-    is_taken = takes_empty or reason == "length" or not _is_empty(answer)
-    return answer if is_taken else None
+    return _read_message(message, number)
   except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
     return None
 
@@ -434,40 +371,3 @@ def _is_address(url: str) -> bool:
     )
   except ValueError:
     return False
-
-
-async def _post(
-  endpoint: ChatEndpoint, body: Mapping[str, Any], timeout_s: float
-) -> tuple[int, str, float]:
-  """Returns status, text and the wait asked for; status 0: no answer."""
-  headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
-  timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
-  try:
-    async with (
-      aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
-      http.post(
-        f"{endpoint.url.rstrip('/')}{_PATH}",
-        json=body,
-        allow_redirects=False,  # most would send the key elsewhere, as a GET
-      ) as response,
-    ):
-      text = await _read_text(response)
-      if 300 <= response.status < 400:
-        text = f"a redirect to {response.headers.get('Location')} {text}"
-      asked = response.headers.get("Retry-After", "")
-      is_number = asked.isascii() and asked.isdecimal()
-      return response.status, text, float(asked) if is_number else 0.0
-  except (aiohttp.ClientError, TimeoutError, OSError) as error:
-    return 0, f"{type(error).__name__}: {error}", 0.0
-
-
-async def _read_text(response: aiohttp.ClientResponse) -> str:
-  """Returns a body as text, or as much as shows that it is too long."""
-  parts, size = [], 0
-  async for part in response.content.iter_chunked(1 << 16):
-    parts.append(part)
-    size += len(part)
-    if size > MAX_BYTES:
-      start = parts[0][:200].decode(errors="replace")
-      return f"more than {MAX_BYTES} bytes: {start}"
-  return b"".join(parts).decode(errors="replace")
