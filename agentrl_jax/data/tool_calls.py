@@ -16,7 +16,7 @@ from typing import Any
 from agentrl_jax.data.grammar import json_schema
 from agentrl_jax.data.grammar.json_schema import shortened
 from agentrl_jax.data.records import Tool, ToolCall, unique_members
-from agentrl_jax.errors import ConfigError, refuse_constant
+from agentrl_jax.errors import refuse_constant
 
 _KEPT = 1024  # size of the cache of compiled schemas
 
@@ -30,10 +30,7 @@ class Flaw(enum.Enum):
 
 
 def flaw_of(call: ToolCall, tools: Sequence[Tool]) -> Flaw | None:
-  """Returns the first flaw of a call; None if it fits one of the tools.
-
-  A tool whose schema is out of bounds takes any arguments that are JSON.
-  """
+  """Returns the first flaw of a call; None if it fits one of the tools."""
   if not call.name:
     return Flaw.MALFORMED_JSON
   tool = next((tool for tool in tools if tool.name == call.name), None)
@@ -48,28 +45,17 @@ def flaw_of(call: ToolCall, tools: Sequence[Tool]) -> Flaw | None:
     return None if next(errors, None) is None else Flaw.WRONG_ARGUMENTS
   except (json_schema.TooManyReferences, RecursionError):
     return Flaw.WRONG_ARGUMENTS
-  except ConfigError:
-    return None
 
 
 def validator_of(tool: Tool) -> Any:
-  """Returns the compiled schema of a tool, cached by its text.
-
-  Raises `ConfigError` for a schema out of bounds.
-  """
-  try:
-    text = json.dumps(tool.parameters)
-  except (TypeError, ValueError, RecursionError) as error:
-    raise ConfigError(
-      f"the parameters of tool {tool.name} cannot be written as JSON: {error}"
-    ) from error
-  return _compiled(text, tool.name)
+  """Returns the compiled schema of a tool, cached by its text."""
+  return _compiled(json.dumps(tool.parameters))
 
 
 @functools.lru_cache(_KEPT)
-def _compiled(parameters: str, name: str) -> Any:
+def _compiled(parameters: str) -> Any:
   schema = {**json.loads(parameters), "type": "object", "nullable": False}
-  return json_schema.validator_of(schema, f"the schema of tool {name}")
+  return json_schema.validator_of(schema)
 
 
 def parse_portable(text: str) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.interface import Environment, Session, Step
-from agentrl_jax.env.tools import require_readable
+from agentrl_jax.env.tools import require_names_apart
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 if typing.TYPE_CHECKING:
@@ -121,7 +121,7 @@ class SessionContract(_Base):
     environment = self.make_environment()
     for task in self._tasks(environment):
       async with environment.open(task, seed=0) as session:
-        require_readable(session.tools)
+        require_names_apart(session.tools)
         step = await session.reset()
         self.assertIs(step.status, Status.RUNNING)
         self.assertEqual(step.reward, 0.0)

@@ -53,10 +53,7 @@ def make_tool(
 def read_arguments(
   call: ToolCall, tools: Sequence[Tool]
 ) -> dict[str, Any] | ToolMistake:
-  """Returns the checked arguments of `call`, or the mistake in them.
-
-  Raises `ConfigError` for a tool whose schema `require_readable` refuses.
-  """
+  """Returns the checked arguments of `call`, or the mistake in them."""
   names = ", ".join(tool.name for tool in tools)
   if not call.name:
     return ToolMistake(
@@ -106,13 +103,11 @@ def parse_any(call: ToolCall) -> Any:
   return arguments
 
 
-def require_readable(tools: Sequence[Tool]) -> None:
-  """Raises `ConfigError` for schemas out of bounds, and for a name twice."""
+def require_names_apart(tools: Sequence[Tool]) -> None:
+  """Raises `ConfigError` if two tools have one name."""
   names = [tool.name for tool in tools]
   if len(set(names)) != len(names):
     raise ConfigError(f"two tools have one name among {', '.join(names)}")
-  for tool in tools:
-    validator_of(tool)
 
 
 _CONSIDERED = 16  # errors of a call, of which one is described

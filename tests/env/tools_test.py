@@ -14,7 +14,7 @@ from agentrl_jax.env.tools import (
   ToolMistake,
   parse_any,
   read_arguments,
-  require_readable,
+  require_names_apart,
 )
 from agentrl_jax.errors import ConfigError, SchemaFault
 
@@ -342,7 +342,6 @@ SCHEMAS_OF_OTHERS = (
       "#anchor",
       "#/$defs/missing",
       "#/properties/a/default",
-      "#/properties/a",
       5,
     )
   ),
@@ -362,7 +361,6 @@ class SchemasOfOthersTest(unittest.TestCase):
     defs = {"S": {"type": "string"}, "Tree": TREE}
     for rules, right, wrong in SCHEMAS_OF_OTHERS:
       tool = Tool("t", "", an_object({"a": rules}, **{"$defs": defs}))
-      require_readable([tool])
       for value in [*right, *wrong]:
         with self.subTest(rules=rules, value=value):
           read = read_one(tool, {"a": value})
@@ -373,7 +371,6 @@ class SchemasOfOthersTest(unittest.TestCase):
       None,
       {"type": "array"},
       {"type": ["object", "null"], "nullable": True},
-      {"$ref": "#"},
       {"$ref": "#/$defs/A", "$defs": {"A": {"required": ["a"]}}},
     ):
       tool = Tool("t", "", schema)
@@ -406,22 +403,13 @@ class HostileTest(unittest.TestCase):
       mistake = read_one(Tool("t", "", schema), {"a": [deep, deep]})
       self.assertIn("more than 10,000 steps", mistake.message)
 
-  @pytest.mark.slow
-  def test_schemas_beyond_all_bounds_are_refused(self):
+  def test_schemas_that_are_too_deep_or_no_json_are_refused(self):
     deep: dict = {}
-    for _ in range(5_000):
+    for _ in range(500):
       deep = {"items": deep}
-    for name, rules in {
-      "deep": deep,
-      "large": {"enum": [*range(50_000)]},
-      "a number": {"minimum": 10**400},
-      "no number": {"maximum": float("nan")},
-    }.items():
-      with (
-        self.subTest(name),
-        self.assertRaisesRegex((ConfigError, SchemaFault), "tool '?t"),
-      ):
-        require_readable([Tool("t", "", an_object({"a": rules}))])
+    for rules in (deep, {"maximum": float("nan")}):
+      with self.assertRaisesRegex(SchemaFault, "tool 't'"):
+        Tool("t", "", an_object({"a": rules}))
 
   def test_values_are_bounded(self):
     tree = {"name": "a"}
@@ -442,15 +430,12 @@ class HostileTest(unittest.TestCase):
       lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
   )
-  def test_any_schema_is_compiled_or_refused(self, rules):
-    with contextlib.suppress(ConfigError, SchemaFault):
-      require_readable([Tool("t", "", an_object({"a": rules}))])
+  def test_any_schema_reads_a_call_or_is_refused(self, rules):
+    with contextlib.suppress(SchemaFault):
+      read_one(Tool("t", "", an_object({"a": rules})), {"a": 1})
 
 
-class RequireReadableTest(unittest.TestCase):
-  def test_schemas_of_our_environments_are_readable(self):
-    require_readable(TOOLS)
-
+class NamesTest(unittest.TestCase):
   def test_two_tools_of_one_name_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "one name"):
-      require_readable((SQL, SQL))
+      require_names_apart((SQL, SQL))

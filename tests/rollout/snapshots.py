@@ -1,12 +1,12 @@
 """A learner's sink, a server's follower, and the folder between them."""
 
-import dataclasses
 import os
 import pathlib
 import tempfile
 import time
 
 import jax
+import msgspec
 import numpy as np
 from absl.testing import parameterized
 from etils import epath
@@ -68,7 +68,7 @@ class SnapshotsCase(parameterized.TestCase):
   def rewrite(self, **changes):
     """Replaces policy slot 0's entry in the manifest by another."""
     policy_slots = dict(self.manifest().policy_slots)
-    policy_slots[0] = dataclasses.replace(policy_slots[0], **changes)
+    policy_slots[0] = msgspec.structs.replace(policy_slots[0], **changes)
     snapshot_manifest.write_manifest(
       epath.Path(self.folder), snapshot_manifest.Manifest(policy_slots)
     )

@@ -424,7 +424,7 @@ def _schemas(
       raise
   if not exact:
     given = {**parameters, "type": "object"}
-    known, _ = json_schema.checkable(given, "the schema")
+    known, _ = json_schema.checkable(given)
     for _ in range(2):
       with contextlib.suppress(ConfigError):
         weaker = compilable(

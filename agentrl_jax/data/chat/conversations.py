@@ -11,7 +11,9 @@ under `tools`:
   `system` beside them.
 
 Lists and objects may be JSON text, as `datasets` keeps values of mixed types.
-What a table of rows added to others is left out: `forms.arguments`.
+Arrow gives each object of a column the members of all, null where a row has
+none. So null members of arguments are left out, unless the tool requires them;
+arguments that are JSON text keep theirs.
 
 An answer is the tokens that the policy would have to sample there, by the same
 cut of the chat template as in reinforcement learning, its stop token included.
@@ -20,14 +22,13 @@ What cannot be learned from is an `Unusable` of a kind that can be counted.
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from agentrl_jax.data.chat.call_grammar import THINK, THINK_END
 from agentrl_jax.data.chat.codec import ChatCodec, split_thoughts
-from agentrl_jax.data.forms.arguments import own_arguments
 from agentrl_jax.data.forms.content import (
   given_in,
   require_no_media,
@@ -235,10 +236,8 @@ def _weighted(
   for names in (("messages",), ("conversations",), ("prompt", "completion")):
     if given.keys() >= {*names}:
       for name in names:
-        bodies = _listed(given[name], name)
-        is_padded = len({frozenset(body) for body in bodies}) < 2
-        for body in bodies:
-          message = _message(body, schemas, is_padded=is_padded)
+        for body in _listed(given[name], name):
+          message = _message(body, schemas)
           yield message, name != "prompt" and body.get("weight") != 0
       return
   raise ValueError(
@@ -248,9 +247,7 @@ def _weighted(
   )
 
 
-def _message(
-  body: Mapping[str, Any], schemas: Mapping[str, Any], *, is_padded: bool
-) -> Message:
+def _message(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Message:
   given = given_in(body, "a message")
   role = given.get("role", given.get("from"))
   content = given.get("content", given.get("value"))
@@ -259,8 +256,7 @@ def _message(
     role, calls, content = "assistant", content, None
   try:
     called = tuple(
-      _call(each, schemas, is_padded=is_padded)
-      for each in _listed(calls, "tool_calls")
+      _call(each, schemas) for each in _listed(calls, "tool_calls")
     )
   except (TypeError, ValueError, RecursionError) as error:
     raise Unusable(BAD_CALLS, f"{error!s:.200}") from error
@@ -279,9 +275,7 @@ def _message(
   return dataclasses.replace(message, tool_calls=called)
 
 
-def _call(
-  body: Mapping[str, Any], schemas: Mapping[str, Any], *, is_padded: bool
-) -> ToolCall:
+def _call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> ToolCall:
   """Reads a call; without arguments, or with null or "", they are {}.
 
   Raises ValueError for one that no environment would play.
@@ -302,12 +296,25 @@ def _call(
       object_pairs_hook=unique_members,
     )
   else:
-    schema = {"properties": {}, **schemas[name]} if schemas else {}
-    own = own_arguments(arguments, schema, schema, is_padded=is_padded)
+    required = schemas.get(name, {}).get("required", ())
+    own = _without_nulls(arguments, required)
     text = json.dumps(own, ensure_ascii=False, allow_nan=False)
   if not text.lstrip().startswith("{"):
     raise ValueError(f"arguments {text!r:.80} are no object")
   return ToolCall(name, text, str(call.get("id", "")))
+
+
+def _without_nulls(value: Any, required: Collection[str] = ()) -> Any:
+  if isinstance(value, list):
+    return [_without_nulls(inner) for inner in value]
+  if not isinstance(value, Mapping):
+    return value
+  kept = {}
+  for name, inner in value.items():
+    is_null = inner is None or inner != inner  # NaN is pandas' null
+    if name in required or not is_null:
+      kept[name] = None if is_null else _without_nulls(inner)
+  return kept
 
 
 def _opened(value: Any, key: str) -> Any:

@@ -36,7 +36,6 @@ def compilable(
   others, unless the schema allows them. Raises `ConfigError` for more than
   `max_schemas` schemas within this one.
   """
-  json_schema.require_no_loop(schema, "the schema")
   copying = _Copying(schema, exact, closed, max_schemas)
   return dict(copying.value({**schema}))
 

@@ -12,7 +12,6 @@ import contextvars
 import functools
 import json
 import re
-import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping, Set
 from fractions import Fraction
@@ -26,7 +25,6 @@ from jsonschema.exceptions import ValidationError
 
 from agentrl_jax.errors import ConfigError
 
-MAX_NODES = 20_000  # values in a schema, of all kinds
 MAX_DEPTH = 64  # of nested lists and objects, in schemas and in values
 MAX_PATTERN = 1_000  # characters
 MAX_REFERENCES = 10_000  # followed to check one value
@@ -54,10 +52,6 @@ NAMED = frozenset(
     "$defs",
     "definitions",
   }
-)
-# Keywords whose schemas apply to the value itself, not to a part of it.
-IN_PLACE = frozenset(
-  {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
 )
 _PLAIN = frozenset(
   {
@@ -125,14 +119,9 @@ class TooManyReferences(Exception):
   """Checking a value followed more than `MAX_REFERENCES` references."""
 
 
-def validator_of(
-  schema: Mapping[str, Any], where: str
-) -> jsonschema.protocols.Validator:
-  """Compiles what of a schema can be checked, see `checkable`.
-
-  Raises `ConfigError` with a message from `where` on.
-  """
-  known, is_all = checkable(schema, where)
+def validator_of(schema: Mapping[str, Any]) -> jsonschema.protocols.Validator:
+  """Compiles what of a schema can be checked, see `checkable`."""
+  known, is_all = checkable(schema)
   compiled: jsonschema.protocols.Validator = (
     _Validator if is_all else _LenientValidator
   )(known, registry=referencing.Registry())
@@ -154,35 +143,22 @@ def errors_of(
     _followed.reset(token)
 
 
-def checkable(
-  schema: Mapping[str, Any], where: str
-) -> tuple[dict[str, Any], bool]:
+def checkable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
   """Returns what of a schema is checked here, and whether that is all of it.
 
   Servers write schemas of other drafts, with keywords of OpenAPI, and patterns
   that take more than linear time. What is not known here constrains nothing:
-  whoever takes the value checks it. Raises `ConfigError` for a schema that is
-  too large or too deep.
+  whoever takes the value checks it.
   """
-  _require_small(schema, where)
   reading = _Reading()
   known = reading.schema(schema)
   schemas = [inner for _, inner in subschemas(known)]
   ids = {*map(id, schemas)}
   referring = [inner for inner in schemas if "$ref" in inner]
   lost = [i for i in referring if not _is_schema(i["$ref"], known, ids)]
-  _drop_references(lost)
-  try:
-    require_no_loop(known, where)
-  except ConfigError:
-    lost += referring
-    _drop_references(referring)
+  for inner in lost:
+    del inner["$ref"]
   return known, reading.is_all and not lost
-
-
-def _drop_references(schemas: list[Any]) -> None:
-  for schema in schemas:
-    schema.pop("$ref", None)
 
 
 def _is_schema(reference: Any, root: Mapping[str, Any], ids: Set[int]) -> bool:
@@ -299,38 +275,6 @@ def target_of(reference: Any, root: Mapping[str, Any], where: str) -> Any:
   return target
 
 
-def require_no_loop(root: Mapping[str, Any], where: str) -> None:
-  """Refuses reference loops that never descend into a part of the value."""
-  done: set[int] = set()
-  for _, inner in subschemas(root):
-    _follow(inner, root, where, done, [])
-
-
-def _follow(
-  schema: Any,
-  root: Mapping[str, Any],
-  where: str,
-  done: set[int],
-  above: list[int],
-) -> None:
-  if not isinstance(schema, Mapping) or id(schema) in done:
-    return
-  if id(schema) in above or len(above) > MAX_DEPTH:
-    raise ConfigError(
-      f"{where}: a $ref comes back to where it stands, or goes on through more "
-      f"than {MAX_DEPTH} others, before a part of the value is looked at: let "
-      "'properties' or 'items' stand between"
-    )
-  above.append(id(schema))
-  if "$ref" in schema:
-    _follow(target_of(schema["$ref"], root, where), root, where, done, above)
-  for keyword, _, inner in children(schema):
-    if keyword in IN_PLACE:
-      _follow(inner, root, where, done, above)
-  above.pop()
-  done.add(id(schema))
-
-
 def depth_of(value: Any) -> int:
   """Returns the depth of nested lists and objects; 0 for a plain value."""
   depth, level = 0, [value]
@@ -377,34 +321,6 @@ def compiled_pattern(pattern: str) -> Any:
       f"{shortened(reason)}. Patterns run on RE2, in linear time: no "
       "look-around, no back-references, and counts of moderate size"
     ) from error
-
-
-def _require_small(schema: Any, where: str) -> None:
-  num_nodes, depth, level = 0, 0, [schema]
-  while level:
-    num_nodes += len(level)
-    if num_nodes > MAX_NODES or depth > MAX_DEPTH:
-      raise ConfigError(
-        f"{where} has more than {MAX_NODES:,} values, or they are nested "
-        f"deeper than {MAX_DEPTH}: describe less, or refer to '$defs'"
-      )
-    below: list[Any] = []
-    for node in level:
-      _require_finite(node, where)
-      if isinstance(node, Mapping):
-        below.extend(node.values())
-      elif isinstance(node, list | tuple):
-        below.extend(node)
-    level, depth = below, depth + 1
-
-
-def _require_finite(node: Any, where: str) -> None:
-  largest = sys.float_info.max
-  if isinstance(node, int | float) and not -largest <= node <= largest:
-    raise ConfigError(
-      f"{where} has a number that no 64 bits hold: give a smaller one, or "
-      "leave the bound out"
-    )
 
 
 _followed: contextvars.ContextVar[list[int]] = contextvars.ContextVar(

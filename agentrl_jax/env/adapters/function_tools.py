@@ -285,7 +285,7 @@ def _default_of(
   if isinstance(plain, float) and not math.isfinite(plain):
     raise ConfigError(f"{where}: the default {plain} is no JSON number")
   whole = {"type": "object", "properties": {parameter.name: form.schema}}
-  problem = problem_of(validator_of(whole, where), {parameter.name: plain})
+  problem = problem_of(validator_of(whole), {parameter.name: plain})
   if problem is not None:
     raise ConfigError(
       f"{where}: the default {value!r} does not fit the annotation: {problem}"

@@ -51,7 +51,11 @@ from agentrl_jax.env.adapters.function_tools import (
 from agentrl_jax.env.indexed import IndexedEnvironment
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.tools import ToolMistake, read_arguments, require_readable
+from agentrl_jax.env.tools import (
+  ToolMistake,
+  read_arguments,
+  require_names_apart,
+)
 from agentrl_jax.errors import ConfigError, suggestion
 
 ANSWER = "answer"  # the reward's parameter that gets the final answer
@@ -382,7 +386,7 @@ def _tools_of(
       "or more functions, as in `functions = (add,)`"
     )
   tools = [tool_of(function, cls._state_type) for function in functions]
-  require_readable([tool.tool for tool in tools])
+  require_names_apart([tool.tool for tool in tools])
   return {tool.tool.name: tool for tool in tools}
 
 

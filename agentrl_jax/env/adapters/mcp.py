@@ -62,7 +62,11 @@ from agentrl_jax.env.adapters.servers.commands import (
 )
 from agentrl_jax.env.interface import Session, Step
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.tools import ToolMistake, read_arguments, require_readable
+from agentrl_jax.env.tools import (
+  ToolMistake,
+  read_arguments,
+  require_names_apart,
+)
 from agentrl_jax.env.warm_pool import WarmPool
 from agentrl_jax.errors import (
   AgentRLError,
@@ -368,7 +372,7 @@ class _Connection:
       for tool in listed
       if tool["name"] in (self._environment.wanted or names)
     )
-    require_readable(chosen)
+    require_names_apart(chosen)
     return chosen
 
   def _fault(self, problem: str) -> EnvironmentFault:

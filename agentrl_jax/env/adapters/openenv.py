@@ -46,7 +46,7 @@ from agentrl_jax.env.adapters.servers.commands import (
 )
 from agentrl_jax.env.interface import Session
 from agentrl_jax.env.options import require_positive
-from agentrl_jax.env.tools import require_readable
+from agentrl_jax.env.tools import require_names_apart
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.waits import Backoff
 
@@ -223,7 +223,7 @@ class OpenEnv(ResetStep):
       self.tools, self.text_field = (), names[0]
     else:
       self.tools = (_tool_of(schema, self._tool or "act"),)
-    require_readable(self.tools)
+    require_names_apart(self.tools)
 
   async def _compare_beginnings(self) -> None:
     """Warns of a server whose `reset` does not heed the seed."""

@@ -30,7 +30,11 @@ from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import executor_of, faults
 from agentrl_jax.env.interface import Environment, Session, Step
 from agentrl_jax.env.options import require_one_of, require_positive
-from agentrl_jax.env.tools import ToolMistake, read_arguments, require_readable
+from agentrl_jax.env.tools import (
+  ToolMistake,
+  read_arguments,
+  require_names_apart,
+)
 from agentrl_jax.errors import AgentRLError, ConfigError
 
 RETURNS = ("sum", "last")
@@ -225,7 +229,7 @@ class ResetStep(Environment):
     session's seed determine that of `begin`.
     """
     self.indices(task.split)
-    require_readable(self.tools)
+    require_names_apart(self.tools)
     by_seed = self.rules.split_by == "seed"
     by_task = self.rules.chance_by == "task"
     for number in _seeds(task):

@@ -4,7 +4,6 @@ import gzip
 import json
 import unittest
 
-from agentrl_jax.env.tools import require_readable
 from environments.dbbench.problem import DBProblem
 from environments.dbbench.prompts import TOOLS, opening
 from tests.environments.dbbench.data import transcripts
@@ -42,8 +41,7 @@ class OpeningTest(unittest.TestCase):
 
 
 class ToolsTest(unittest.TestCase):
-  def test_schemas_can_be_checked(self):
-    require_readable(TOOLS)
+  def test_tools_have_their_names(self):
     self.assertEqual(
       [tool.name for tool in TOOLS], ["execute_sql", "commit_final_answer"]
     )
