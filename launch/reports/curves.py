@@ -29,7 +29,6 @@ GRADIENT_NORM = "gradient_norm"
 # Updates of a step that were skipped, and how pages call why.
 SKIPPED = {"updates/no_signal": "no signal", "updates/not_finite": "not finite"}
 GROUP_STD = "reward/group_std"  # of a group's rewards, mean of a batch
-MUTUAL_INFORMATION = "policy/mutual_information"  # nats per answer
 COLLAPSED = "reward/collapsed"  # 1 while the alarm of rewards holds
 ALARMS = (COLLAPSED, "calls/collapsed", "policy/collapsed")  # likewise
 

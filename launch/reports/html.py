@@ -34,13 +34,8 @@ from launch.reports.curves import HELD_OUT_LOSS, skipped_updates
 from launch.reports.episodes import Answer, Episode, viewer_answers
 from launch.reports.first_prompts import FirstPrompt
 from launch.reports.plots import run_plots
-from launch.reports.summary import MODES, Comparison, Summary
-from launch.reports.tables import (
-  BESIDE,
-  attempts_table,
-  before_after,
-  stage_times,
-)
+from launch.reports.summary import MODES, Summary
+from launch.reports.tables import attempts_table, before_after, stage_times
 
 NUM_FAULTS = 200  # the latest are shown
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -77,16 +72,7 @@ def render(
     headline=headline(summary),
     when=numbers.moment(metrics[-1].time_s) if metrics else "",
     tables=[table for table in tables if table is not None],
-    verdicts=held_out_losses(metrics)
-    + [
-      sentence
-      for stage, player, _ in BESIDE
-      if (
-        sentence := verdict(
-          summary.comparison(stage, "greedy"), f"the {player}"
-        )
-      )
-    ],
+    notes=held_out_losses(metrics),
     plots=run_plots(metrics, summary.evaluations),
     skipped=skipped_updates(metrics),
     attempts=attempts_table(metrics),
@@ -164,25 +150,6 @@ def held_out_losses(metrics: Sequence[Row]) -> list[str]:
     f"The loss of chats that were held out went from {losses[0]} to "
     f"{losses[-1]} nats per token."
   ]
-
-
-def verdict(comparison: Comparison | None, player: str) -> str:
-  """Says per task if RL's policy surpassed another player."""
-  if comparison is None:
-    return ""
-  parts = []
-  for task, each in comparison.tasks.items():
-    if each.low > 0:
-      place = "beyond"
-    elif each.high < 0:
-      place = "short of"
-    else:
-      place = "within the error of"
-    parts.append(
-      f"{task} ended {place} {player} "
-      f"({numbers.points(each.difference)} points)"
-    )
-  return "; ".join(parts) + "."
 
 
 def fault_text(fault: Fault) -> str:

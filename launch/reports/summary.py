@@ -16,14 +16,10 @@ from typing import Any
 
 from agentrl_jax.files import reading, write_whole
 
-STAGES = ("untrained", "warm_start", "rl", "scripted", "expert")
 MODES = ("greedy", "sampled")
 PASS = (
   "pass@k"  # many sampled attempts; its tasks are pass@1, pass@2, pass@4...
 )
-# The stages that a warm start needs, itself included.
-WARM_START_STAGES = ("tokenizer", "demonstrations", "warm_start")
-ALL = "all"  # the stages of a run together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Score:
 class Evaluation:
   """The scores of one policy on the held-out tasks of every environment."""
 
-  stage: str  # one of STAGES: whose policy
+  stage: str  # untrained, warm_start, rl, scripted, expert: whose policy
   mode: str  # one of MODES, or PASS; a script is "greedy"
   tasks: Mapping[str, Score]
 
@@ -168,22 +164,6 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Learning:
-  """Success after a stage, as a share, and its rise per minute of the stage."""
-
-  success: float
-  per_minute: float | None  # None if the success before is not known
-
-
-def _per_minute(
-  before: float | None, after: float, seconds: float
-) -> float | None:
-  if before is None or seconds <= 0:
-    return None
-  return 60 * (after - before) / seconds
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
   """All results of a finished run."""
@@ -249,35 +229,6 @@ class Summary:
     """The time of all stages, and of what is between them."""
     return math.fsum(self.wall_s.values())
 
-  @property
-  def learning(self) -> Mapping[str, "Learning"]:
-    """Greedy success after each stage that trains, and what a minute gained.
-
-    The warm start's minutes are those of all stages that only it needs. The
-    untrained policy counts as it was scored, greedy or sampled.
-    """
-    begun = self._success("untrained", *MODES)
-    warm = self._success("warm_start", "greedy")
-    trained = self._success("rl", "greedy")
-    return {
-      stage: Learning(after, _per_minute(before, after, seconds))
-      for stage, before, after, seconds in (
-        ("warm_start", begun, warm, self._spent(*WARM_START_STAGES)),
-        ("rl", warm, trained, self._spent("rl")),
-        (ALL, begun, trained, self.total_wall_s),
-      )
-      if after is not None
-    }
-
-  def _success(self, stage: str, *modes: str) -> float | None:
-    for mode in modes:
-      if evaluation := self.evaluation(stage, mode):
-        return evaluation.mean.success
-    return None
-
-  def _spent(self, *stages: str) -> float:
-    return math.fsum(self.wall_s.get(stage, 0.0) for stage in stages)
-
   def to_json(self) -> dict[str, Any]:
     """Returns the content of `summary.json`."""
     return {
@@ -286,7 +237,6 @@ class Summary:
       "evaluations": [e.to_json() for e in self.evaluations],
       "comparisons": [dataclasses.asdict(c) for c in self.comparisons],
       "wall_s": {**self.wall_s, "total": self.total_wall_s},
-      "learning": {k: dataclasses.asdict(v) for k, v in self.learning.items()},
       "facts": dict(self.facts),
       "config_changes": {k: list(v) for k, v in self.config_changes.items()},
     }

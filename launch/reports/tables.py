@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,9 +13,8 @@ from rich.text import Text
 from agentrl_jax.metrics import Row
 from launch.processes.terminal import plain_console
 from launch.reports import numbers
-from launch.reports.curves import RL, Curve, curves_below
+from launch.reports.curves import RL, curves_below
 from launch.reports.summary import (
-  ALL,
   MODES,
   Comparison,
   Difference,
@@ -93,29 +91,20 @@ class StageTime:
   title: str
   duration: str
   share: float  # of all stages
-  success: str  # greedy, after the stage; "" of stages that train nothing
-  per_minute: str  # its rise in points per minute of the stage
 
 
 def stage_times(summary: Summary) -> list[StageTime]:
   """Returns a row per stage, and a last one of all; none if none was timed."""
-  if not summary.total_wall_s:
-    return []
-  learning = summary.learning
-  rows = []
-  for stage, seconds in (*summary.wall_s.items(), (ALL, summary.total_wall_s)):
-    learned = learning.get(stage)
-    gain = learned.per_minute if learned else None
-    rows.append(
-      StageTime(
-        title=numbers.stage_name(stage, has_warm_start=summary.has_warm_start),
-        duration=numbers.duration(seconds),
-        share=seconds / summary.total_wall_s,
-        success=numbers.percent(learned.success) if learned else "",
-        per_minute="" if gain is None else numbers.points(gain),
-      )
+  total = summary.total_wall_s
+  return [
+    StageTime(
+      numbers.stage_name(stage, has_warm_start=summary.has_warm_start),
+      numbers.duration(seconds),
+      seconds / total,
     )
-  return rows
+    for stage, seconds in (*summary.wall_s.items(), ("all", total))
+    if total
+  ]
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
@@ -126,7 +115,7 @@ def print_summary(summary: Summary, console: Console | None = None) -> None:
     if table is not None:
       console.print(_rich(table))
   if rows := stage_times(summary):
-    console.print(_rich_times(rows, has_warm_start=summary.has_warm_start))
+    console.print(_rich_times(rows))
   facts = summary.facts
   if "final_policy" in facts:
     console.print(f"RL is {facts['final_policy']}")
@@ -165,23 +154,15 @@ def _cell(source: Score | Difference | None, usual_n: int) -> TableCell:
   )
 
 
-def _rich_times(rows: Sequence[StageTime], *, has_warm_start: bool) -> Table:
-  caption = "points per minute: rise of greedy success"
-  if has_warm_start:
-    caption += "; the warm start's minutes include tokenizer and demonstrations"
+def _rich_times(rows: Sequence[StageTime]) -> Table:
   drawn = Table(
-    title="Where the minutes went",
-    caption=caption,
-    title_justify="left",
-    caption_justify="left",
-    box=SIMPLE_HEAD,
+    title="Where the minutes went", title_justify="left", box=SIMPLE_HEAD
   )
   drawn.add_column("")
-  for heading in ("time", "share", "success", "points/min"):
+  for heading in ("time", "share"):
     drawn.add_column(heading, justify="right")
   for row in rows:
-    share = f"{100 * row.share:.0f} %"
-    drawn.add_row(row.title, row.duration, share, row.success, row.per_minute)
+    drawn.add_row(row.title, row.duration, f"{100 * row.share:.0f} %")
   return drawn
 
 
@@ -213,7 +194,25 @@ def _rich(table: BeforeAfter) -> Table:
 
 _FINISHED = "rollout/finished"
 _STATUS = "rollout/status"
-Values = Mapping[str, float]
+# Metrics, their labels and formats; counters are of the run's latest start.
+_ATTEMPTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+  (_FINISHED, "attempts", numbers.count),
+  ("rollout/sampled_tokens", "sampled tokens", numbers.count),
+  ("rollout/turns", "turns per attempt*", "{:.1f}".format),
+  ("rollout/tokens", "tokens per attempt*", "{:.0f}".format),
+  ("rollout/episode_s", "time per attempt*", numbers.duration),
+  ("rollout/token_identity", "token identity held*", numbers.percent),
+  ("rollout/retried", "retried after a fault", numbers.count),
+  ("rollout/masked", "lost to faults", numbers.count),
+  ("rollout/late", "cut off by a deadline", numbers.count),
+  ("groups/finished", "groups", numbers.count),
+  ("groups/dropped", "groups dropped", numbers.count),
+  ("calls/share_of_answers", "answers with a call", numbers.percent),
+  ("calls/malformed", "calls that cannot be read", numbers.percent),
+  ("calls/unknown_tool", "calls of unknown tools", numbers.percent),
+  ("calls/refused", "calls refused by a schema", numbers.percent),
+  ("answers/cut", "answers cut by length", numbers.percent),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,104 +223,34 @@ class AttemptsTable:
   rows: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Line:
-  """A row of the table: its metric, label and format."""
-
-  metric: str
-  label: str
-  write: Callable[[float], str] = numbers.count
-  is_total: bool = True  # a counter, which begins anew when a run is resumed
-
-
-_ENDED = _Line(_FINISHED, "attempts")
-_OTHERS = (
-  _Line("rollout/sampled_tokens", "sampled tokens"),
-  _Line("rollout/turns", "turns per attempt*", "{:.1f}".format, False),
-  _Line("rollout/tokens", "tokens per attempt*", "{:.0f}".format, False),
-  _Line("rollout/episode_s", "time per attempt*", numbers.duration, False),
-  _Line(
-    "rollout/token_identity", "token identity held*", numbers.percent, False
-  ),
-  _Line("rollout/retried", "retried after a fault"),
-  _Line("rollout/masked", "lost to faults"),
-  _Line("rollout/late", "cut off by a deadline"),
-  _Line("groups/finished", "groups"),
-  _Line("groups/dropped", "groups dropped"),
-)
-
-
-# Shares, by the metrics of `train.collapse.answers`.
-_ANSWERS = {
-  "calls/share_of_answers": "answers with a call",
-  "calls/malformed": "calls that cannot be read",
-  "calls/unknown_tool": "calls of unknown tools",
-  "calls/refused": "calls refused by a schema",
-  "answers/cut": "answers cut by length",
-}
-_BATCHES = 5  # of each of their means
-
-
 def attempts_table(rows: Sequence[Row]) -> AttemptsTable | None:
-  """Counts the episodes of all starts of RL; None without records."""
+  """Shows the newest counts of RL's episodes; None without records."""
   tasks = tuple(c.name for c in curves_below(rows, RL, _FINISHED))
   if not tasks:
     return None
-  starts = _starts([row.values for row in rows if row.stage == RL])
+  newest: dict[str, float] = {}
+  for row in rows:
+    newest |= row.values if row.stage == RL else {}
+  statuses = dict.fromkeys(
+    curve.name.split("/")[0] for curve in curves_below(rows, RL, _STATUS)
+  )
   drawn = [
-    (line.label, tuple(_text(starts, line, task) for task in tasks))
-    for line in (_ENDED, *_statuses(rows), *_OTHERS)
+    *_ATTEMPTS[:1],
+    *(
+      (f"{_STATUS}/{name}", name.replace("_", " "), numbers.count)
+      for name in statuses
+    ),
+    *_ATTEMPTS[1:],
   ]
-  for metric, label in _ANSWERS.items():
-    changes = {c.name: _change(c) for c in curves_below(rows, RL, metric)}
-    if changes:
-      drawn.append((label, tuple(changes.get(task, "–") for task in tasks)))
-  return AttemptsTable(
-    tasks, tuple((label, texts) for label, texts in drawn if any(texts))
-  )
+  texts = {
+    label: tuple(_text(newest, f"{name}/{task}", write) for task in tasks)
+    for name, label, write in drawn
+  }
+  return AttemptsTable(tasks, tuple(x for x in texts.items() if any(x[1])))
 
 
-def _change(curve: Curve) -> str:
-  """Returns the share of the first batches and of the latest."""
-  ends = (curve.values[:_BATCHES], curve.values[-_BATCHES:])
-  return " → ".join(numbers.percent(math.fsum(e) / len(e)) for e in ends)
-
-
-def _statuses(rows: Sequence[Row]) -> list[_Line]:
-  """Shares of the episodes' final statuses, for those that occur."""
-  found = {c.name.split("/")[0] for c in curves_below(rows, RL, _STATUS)}
-  return [
-    _Line(f"{_STATUS}/{status}", status.replace("_", " "))
-    for status in sorted(found)
-  ]
-
-
-def _starts(rows: Sequence[Values]) -> list[Values]:
-  """Returns the last row of each start of the run; the next counts from 0
-  again.
-
-  A new start shows in any of its counters: they only rise during one start.
-  """
-  counters = [line.metric for line in (_ENDED, *_OTHERS) if line.is_total]
-  return [
-    row
-    for row, later in itertools.zip_longest(rows, rows[1:])
-    if later is None or _began_anew(row, later, counters)
-  ]
-
-
-def _began_anew(row: Values, later: Values, counters: Sequence[str]) -> bool:
-  return any(
-    name in later and later[name] < value
-    for name, value in row.items()
-    if name.startswith(tuple(f"{counter}/" for counter in counters))
-  )
-
-
-def _text(starts: Sequence[Values], line: _Line, task: str) -> str:
-  name = f"{line.metric}/{task}"
-  found = [values[name] for values in starts if name in values]
-  if not found:
-    return ""
-  value = math.fsum(found) if line.is_total else found[-1]
-  return line.write(value) if math.isfinite(value) else ""
+def _text(
+  values: Mapping[str, float], name: str, write: Callable[[float], str]
+) -> str:
+  value = values.get(name, math.nan)
+  return write(value) if math.isfinite(value) else ""

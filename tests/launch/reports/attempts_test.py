@@ -54,36 +54,14 @@ class AttemptsTest(unittest.TestCase):
       with self.subTest(label=label):
         self.assertEqual(shown[label], text)
 
-  def test_shares_of_answers_are_of_the_first_and_the_latest_batches(self):
-    shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.9, 1.0]
-    rows = [
-      Row("rl", step, 0.0, {"calls/share_of_answers/dbbench": share})
-      for step, share in enumerate(shares, 3)
-    ]
-    other = Row("rl", 11, 0.0, {"answers/cut/another": 1.0})
-    table = attempts_table([*self.rows, *rows, other])
+  def test_counts_are_the_newest_of_each_metric(self):
+    values = {"rollout/finished/dbbench": 2.0, "answers/cut/dbbench": 0.25}
+    table = attempts_table([*self.rows, Row("rl", 3, 0.0, values)])
     shown = {label: texts for label, (texts,) in table.rows}
-    self.assertEqual(shown["answers with a call"], "20.0\xa0% → 56.0\xa0%")
-    self.assertEqual(shown["answers cut by length"], "–")
+    self.assertEqual(shown["attempts"], "2")
+    self.assertEqual(shown["completed"], "2")
+    self.assertEqual(shown["answers cut by length"], "25.0\xa0%")
     self.assertNotIn("calls of unknown tools", shown)
-
-  def test_counts_go_on_over_a_resume_and_means_do_not(self):
-    resumed = {
-      f"rollout/{name}/dbbench": value
-      for name, value in (
-        ("finished", 2.0),
-        ("status/completed", 2.0),
-        ("turns", 7.0),
-        ("masked", 0.0),
-      )
-    }
-    later = {**resumed, "rollout/finished/dbbench": 6.0}
-    rows = [*self.rows, Row("rl", 3, 0.0, resumed), Row("rl", 4, 0.0, later)]
-    shown = {label: texts for label, (texts,) in attempts_table(rows).rows}
-    self.assertEqual(shown["attempts"], "9")
-    self.assertEqual(shown["completed"], "4")
-    self.assertEqual(shown["lost to faults"], "1")
-    self.assertEqual(shown["turns per attempt*"], "7.0")
 
   def test_a_run_without_rl_has_none(self):
     self.assertIsNone(attempts_table([]))
