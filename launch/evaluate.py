@@ -9,7 +9,7 @@ Policies: `expert` is each environment's error-free expert, `imperfect` the
 expert with the config's mistakes, `warm_start` and `rl` the last checkpoint of
 that stage of `--run`; `--versions` names others, of which each turn draws one,
 as in cross-policy sampling. `pretrained` is the model of the config's
-`pretrained.path`, as `launch.export` and `launch.merge` write it; no run is
+`pretrained.path`, as `launch.export` writes it; no run is
 needed. `scripted:NAME` is one of the environments' policies of a few lines,
 which see messages and tools but no solution; `scripted` plays all of them and
 the expert, and warns where one wins more than 30 %. `agents` is the last

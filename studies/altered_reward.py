@@ -87,10 +87,6 @@ class AlteredReward(Environment):
     """Makes the wrapped environment's expert."""
     return self._inner.expert(task, seed=seed, mistakes=mistakes)
 
-  def training_information(self, task: Task) -> str:
-    """Returns that of the wrapped environment."""
-    return self._inner.training_information(task)
-
   def scripted_policies(self) -> ScriptedPolicies:
     """Returns those of the wrapped environment."""
     return self._inner.scripted_policies()

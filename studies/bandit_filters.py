@@ -31,6 +31,7 @@ import optax
 
 from agentrl_jax import losses
 from agentrl_jax.train.collapse.alarm import (
+  STD_BATCHES,
   AlarmState,
   CollapseAlarmConfig,
   Observed,
@@ -179,7 +180,7 @@ def is_raised(spread_U: Sequence[float]) -> bool:
   state = AlarmState()
   for spread in spread_U:
     state = advance(state, _ALARM, Observed(std=float(spread), success=None))
-    if state.low_std >= _ALARM.std_batches:
+    if state.low_std >= STD_BATCHES:
       return True
   return False
 

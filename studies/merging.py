@@ -7,8 +7,8 @@ r"""Merges the experts of a sweep, and scores the merges as the sweep's runs.
 
 From one warm start per seed, the experts learn one task each, with as many
 episodes as `both` has of that task: so a merge has cost as many episodes as
-`both`. Each rule of `launch.merge` has its default constants. The tasks, their
-order and the seeds of an evaluation are those of the runs.
+`both`. Each rule of `studies.merge_rules` has its default constants. The tasks,
+their order and the seeds of an evaluation are those of the runs.
 
 Writes `merges/finals.csv`, and prints the share of numbers that each expert
 changed. What is there already is not played again.
@@ -19,14 +19,16 @@ import csv
 import dataclasses
 import json
 import pathlib
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import ml_collections
+import numpy as np
 
 from agentrl_jax.controller.evaluation import TaskScore, draw_tasks
 from agentrl_jax.errors import AgentRLError, ConfigError
-from agentrl_jax.model.merging import RULES, MergeRule
+from agentrl_jax.model.hugging_face import tensor_files
 from configs import base
 from launch.config.settings import read_settings
 from launch.export import export
@@ -36,10 +38,11 @@ from launch.run.environments import placed_environments
 from launch.run.evaluation import SPLIT, play_once, scores_to_json
 from launch.serving.stored_player import pretrained_player
 from launch.storage.compile_cache import compile_cache
-from launch.storage.merged_folder import ABOUT, merge_folders
 from launch.storage.run_config import run_config
+from studies.merge_rules import RULES, MergeRule, Overlap, merge, overlaps
 
 CONSOLE = plain_console(soft_wrap=True)
+ABOUT = "merge.json"  # how much each expert changed
 # Of the config, what the files of a model replace.
 _REPLACED = ("model", "tokenizer", "chat")
 _MODES = ("greedy", "sampled")
@@ -79,6 +82,48 @@ class Merging:
     if not to.exists():
       export(run, to, stage=stage, dtype="float32")
     return to
+
+
+def merge_folders(
+  base: pathlib.Path,
+  experts: Sequence[pathlib.Path],
+  to: pathlib.Path,
+  rule: MergeRule,
+) -> None:
+  """Writes the merge of exported models as the folder `to`, and `ABOUT`."""
+  origin = _arrays(base)
+  models = {str(expert): _arrays(expert) for expert in experts}
+  whole = dict.fromkeys(models, Overlap())
+  for name, array in origin.items():
+    of_experts = {key: arrays[name] for key, arrays in models.items()}
+    for key, counted in overlaps(array, of_experts, rule).items():
+      whole[key] += counted
+  merged = [
+    merge(
+      array,
+      {key: arrays[name] for key, arrays in models.items()},
+      rule,
+      whole=whole,
+      array_name=name,
+    )
+    for name, array in origin.items()
+  ]
+  (path,) = tensor_files.tensor_files(base)  # small enough for one file
+  shutil.copytree(base, to, ignore=shutil.ignore_patterns(path.name))
+  entries = {name: (x.dtype, x.shape) for name, x in origin.items()}
+  tensor_files.write_file(to / path.name, entries, iter(merged))
+  experts_json = {key: vars(each) for key, each in whole.items()}
+  (to / ABOUT).write_text(json.dumps({"experts": experts_json}, indent=2))
+
+
+def _arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads the tensors of an exported model."""
+  ((path, names),) = tensor_files.tensor_files(folder).items()
+  with tensor_files.TensorFile(path, names) as file:
+    return {
+      name: file.read(name, entry.shape, (slice(None),) * len(entry.shape))
+      for name, entry in file.entries.items()
+    }
 
 
 def scores_of(

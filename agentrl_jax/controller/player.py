@@ -64,7 +64,6 @@ class PolicyPlayer:
   waits: EpisodeWaits
   draw: CrossPolicy = NEVER  # of the policy slots that answer
   subagent: SubagentConfig | None = None
-  informs_critic: bool = False  # whether to record training-time information
 
   async def play(self, spec: EpisodeSpec) -> Trajectory:
     """See `episode.run_episode`."""
@@ -80,16 +79,11 @@ class PolicyPlayer:
       waits=self.waits,
       subagent=self.subagent,
     )
-    information = ""
-    if self.informs_critic:
-      with environments_own(spec.task.name, "training_information"):
-        information = environment.training_information(spec.task)
     return dataclasses.replace(
       trajectory,
       policy_slot_weights=self.draw.weights if self.draw.is_drawn else (),
       max_turns=self.limits.max_turns,
       max_tokens=self.limits.max_tokens,
-      information=information,
     )
 
 

@@ -122,7 +122,6 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     "max_tokens": trajectory.max_tokens,
     "roles": list(trajectory.roles),
     "role_rewards": dict(trajectory.role_rewards),
-    "information": trajectory.information,
     "turns": [_turn_to_json(turn) for turn in trajectory.turns],
   }
 
@@ -144,7 +143,6 @@ def trajectory_from_json(body: Mapping[str, Any]) -> Trajectory:
     max_tokens=body.get("max_tokens", 0),
     roles=tuple(body.get("roles", ())),
     role_rewards=body.get("role_rewards", {}),
-    information=body.get("information", ""),
   )
 
 

@@ -463,13 +463,11 @@ class Trajectory(Scored):
   roles: tuple[str, ...] = ()  # of each line; () if none was named
   role_rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
   tools: tuple[Tool, ...] = ()  # shown at the start; files do not keep them
-  # Training-time information of the task, for a critic that reads it; else "".
-  information: str = ""
   fault: str = ""  # why it ended, if not by the policy; files do not keep it
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    _require_texts(self, "information", "fault")
+    _require_texts(self, "fault")
 
   @property
   def lines(self) -> tuple[Line, ...]:

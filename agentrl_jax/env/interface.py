@@ -245,14 +245,6 @@ class Environment(abc.ABC):
     """
     raise NotImplementedError(f"{self.name} has no expert")
 
-  def training_information(self, task: Task) -> str:
-    """Returns text about the task that a critic may read, such as its solution.
-
-    It is never in a prompt of the policy. Raises `NotImplementedError` where
-    there is none.
-    """
-    raise NotImplementedError(f"{self.name} has no training-time information")
-
   def scripted_policies(self) -> ScriptedPolicies:
     """Returns baseline policies by name.
 

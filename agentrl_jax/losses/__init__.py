@@ -80,10 +80,6 @@ from agentrl_jax.losses.policy_gradient import (
   reinforce,
   sapo,
 )
-from agentrl_jax.losses.prompt_dependence import (
-  mutual_information,
-  retrieval_accuracy,
-)
 from agentrl_jax.losses.ratios import (
   gspo_token_log_ratio,
   log_ratio,
@@ -157,7 +153,6 @@ __all__ = [
   "masked_weight",
   "max_at_k_advantage",
   "measure_tasks",
-  "mutual_information",
   "negative_log_likelihood",
   "normalise_by_moments",
   "normalised_weight",
@@ -167,7 +162,6 @@ __all__ = [
   "reinforce",
   "reinforce_plus_plus_advantage",
   "reinforce_plus_plus_baseline_advantage",
-  "retrieval_accuracy",
   "reverse_kl",
   "sapo",
   "segment_mean",

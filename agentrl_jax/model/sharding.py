@@ -337,21 +337,6 @@ def param_shardings(params, mesh: Mesh):
   return jax.tree_util.tree_map_with_path(sharding, params)
 
 
-def moved(tree: Any, shardings: Any, *, donates: bool = False) -> Any:
-  """Copies arrays to other shardings of the same devices, of any mesh.
-
-  Arrays that lie right already are returned as they are. With `donates` the
-  others may not be used afterwards, so that one at a time is held twice.
-  """
-
-  def move(x: jax.Array, to: NamedSharding) -> jax.Array:
-    if x.sharding == to:
-      return x
-    return jax.block_until_ready(jax.device_put(x, to, donate=donates))
-
-  return jax.tree.map(move, tree, shardings)
-
-
 def is_split(mesh: Mesh | None) -> bool:
   """Says if the mesh has more than one device."""
   return mesh is not None and mesh.size > 1

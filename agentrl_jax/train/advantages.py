@@ -145,6 +145,92 @@ def _power_of_two(size: int) -> int:
   return 1 << max(size - 1, 0).bit_length()
 
 
+class RunningMoments:
+  """Mean and spread of the tasks' advantages, if they go on between batches."""
+
+  def __init__(self, config: AdvantageConfig, *, num_tasks: int):
+    self.num_tasks = num_tasks
+    self.value = losses.unseen_tasks(num_tasks) if config.task_decay else None
+
+  def snapshot(self) -> dict[str, Any]:
+    """Returns the state that a resumed run needs, as JSON values."""
+    if self.value is None:
+      return {}
+    fields = dataclasses.asdict(self.value)
+    return {name: np.asarray(x).tolist() for name, x in fields.items()}
+
+  def restore(self, snapshot: Mapping[str, Any]) -> None:
+    """Continues from a `snapshot`; an empty one starts afresh."""
+    if self.value is not None and snapshot:
+      self.value = TaskMoments(
+        **{name: np.asarray(x) for name, x in snapshot.items()}
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Rated:
+  """Trajectories to compute, with numbers of their turns; K only weigh."""
+
+  trajectories: Sequence[Trajectory]
+  value_NU: np.ndarray  # advantages; rewards, for a critic
+  task_N: np.ndarray
+  left_task_K: np.ndarray  # int
+  left_tokens_K: np.ndarray  # int, trained on
+
+
+def rate(
+  groups: Sequence[Group],
+  task_ids: Mapping[str, int],
+  config: AdvantageConfig,
+  moments: RunningMoments,
+  *,
+  leaves_out: bool,
+  penalty_NU: np.ndarray | None = None,
+) -> tuple[Rated, dict[str, float]]:
+  """Computes advantages, and selects the trajectories to compute; and metrics.
+
+  With `leaves_out` those of advantage 0 only weigh. At least one is computed,
+  so that every batch that counts has the policy's metrics, its entropy for
+  example, also where the update is skipped.
+  """
+  trajectories = [t for group in groups for t in group.trajectories]
+  arrays = make_arrays(groups, task_ids, config, penalty_NU)
+  if config.uses_critic:
+    n, none_K = len(trajectories), np.array([], int)
+    rewards_NU, task_N = arrays.turn_reward_NU[:n], arrays.task_N[:n]
+    rated = Rated(trajectories, rewards_NU, task_N, none_K, none_K)
+    return rated, _left_out_metrics(rated)
+  value_NU, moments.value, raw = advantages_and_moments(
+    arrays, num_tasks=moments.num_tasks, config=config, running=moments.value
+  )
+  require_finite(value_NU, config)
+  has_signal_N = value_NU.any(axis=1)
+  num_tokens_N = arrays.num_tokens_NU.sum(axis=1)
+  computed_N = counted_N = counted_trajectories(arrays, config=config)
+  if leaves_out and counted_N.any():
+    computed_N = counted_N & has_signal_N
+    if not computed_N.any():
+      shortest = np.where(counted_N, num_tokens_N, np.inf).argmin()
+      computed_N[shortest] = True
+  left_N = counted_N & ~computed_N
+  rated = Rated(
+    [trajectories[n] for n in np.flatnonzero(computed_N)],
+    value_NU[computed_N],
+    arrays.task_N[computed_N],
+    arrays.task_N[left_N],
+    num_tokens_N[left_N],
+  )
+  return rated, moment_numbers(raw, task_ids) | _left_out_metrics(rated) | {
+    "batch/trajectories_with_signal": float(has_signal_N.sum())
+  }
+
+
+def _left_out_metrics(rated: Rated) -> dict[str, float]:
+  left_out = float(rated.left_tokens_K.sum())
+  # Tokens that are packed count as trained on, too.
+  return {"batch/left_out_tokens": left_out, "batch/trained_tokens": left_out}
+
+
 @contextlib.contextmanager
 def on_host_in_float64() -> Iterator[None]:
   """Runs the functions of jax in its body on the host, with float64.

@@ -1,15 +1,6 @@
-"""Advantages from a critic, which may read more than the policy does.
+"""Advantages from a critic, a head on the policy's hidden states."""
 
-An environment may know in training what a policy never gets to see, such as the
-solution. A critic that reads it before the trajectory can judge a turn that the
-rest of the episode leaves open (asymmetric actor-critic, arXiv:1710.06542;
-SWEET-RL, arXiv:2503.15478). Policy and critic then have rows of their own: the
-critic's have the information as first tokens of each line. Advantages are
-computed on them, and carried over to the same tokens of the policy's rows.
-"""
-
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,10 +10,9 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.packing import Rows
-from agentrl_jax.data.records import Trajectory, Turn
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import TaskMoments
 from agentrl_jax.train.advantages import (
+  RunningMoments,
   as_float32,
   as_float64,
   normalise,
@@ -31,9 +21,6 @@ from agentrl_jax.train.advantages import (
 )
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.custom import CustomFunction
-from agentrl_jax.train.train_batch import TrainBatch, add_fields
-
-Encode = Callable[[str], np.ndarray]
 
 
 def place_rewards(rows: Rows, reward_NU: np.ndarray) -> np.ndarray:
@@ -52,12 +39,10 @@ def critic_advantages(
   reward_RT: np.ndarray,
   value_RT: np.ndarray,
   task_RT: np.ndarray,
-  *,
-  num_tasks: int,
   config: AdvantageConfig,
-  running: TaskMoments | None = None,
-) -> tuple[dict[str, np.ndarray], TaskMoments | None]:
-  """Returns advantages and value targets of a batch, and the statistics.
+  moments: RunningMoments,
+) -> dict[str, np.ndarray]:
+  """Returns advantages and value targets of a batch; `moments` go on.
 
   The fields are advantage, old_value, value_target and value_mask, [R, T].
   """
@@ -75,18 +60,18 @@ def critic_advantages(
           task_RT,
         )
       ),
-      num_tasks=num_tasks,
+      num_tasks=moments.num_tasks,
       config=config,
-      running=as_float64(running),
+      running=as_float64(moments.value),
     )
     fields = {
       "advantage": as_float32(advantage_RT),
       "value_target": as_float32(target_RT),
       "value_mask": np.asarray(fitted_RT),
     }
-    running = as_float64(running)
+    moments.value = as_float64(running)
   unpadded = {name: x[:num_rows] for name, x in fields.items()}
-  return unpadded | {"old_value": value_RT}, running
+  return unpadded | {"old_value": value_RT}
 
 
 def custom_critic_advantages(
@@ -162,70 +147,3 @@ def _gae(
   return estimate(
     **inputs, discount=config.discount, gae_lambda=config.gae_lambda
   )
-
-
-def informed(
-  trajectories: Sequence[Trajectory], encode: Encode
-) -> list[Trajectory]:
-  """Returns the trajectories as the critic reads them.
-
-  Each line of tokens begins with its trajectory's information. Raises
-  `ConfigError` for a trajectory that has none.
-  """
-  return [_informed(trajectory, encode) for trajectory in trajectories]
-
-
-def carried_over(x_RT: np.ndarray, source: Rows, target: Rows) -> np.ndarray:
-  """Returns the numbers of the sampled tokens where `target` has the tokens.
-
-  Both have the turns of the same trajectories, numbered alike; other tokens get
-  0. The shape is that of `target`.
-  """
-  carried_RT = np.zeros(target.mask.shape, x_RT.dtype)
-  carried_RT.flat[_sampled(target)] = x_RT.flat[_sampled(source)]
-  return carried_RT
-
-
-def for_critic(
-  micro_batches: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
-) -> list[TrainBatch]:
-  """Returns the micro-batches as ones that only the critic learns from.
-
-  `fields` are those of `critic_advantages`, of the whole batch.
-  """
-  of_critic = {name: x for name, x in fields.items() if name != "advantage"}
-  return [
-    dataclasses.replace(x, advantage=None, left_out=None)
-    for x in add_fields(micro_batches, of_critic)
-  ]
-
-
-def _informed(trajectory: Trajectory, encode: Encode) -> Trajectory:
-  if not trajectory.information:
-    raise ConfigError(
-      f"an episode of {trajectory.task.name} has no training-time information, "
-      "and advantage.critic_input='information' has the critic read it: see "
-      "Environment.training_information, or set --config.advantage."
-      "critic_input=trajectory"
-    )
-  first = {line.numbers[0] for line in trajectory.lines}
-  tokens = encode(trajectory.information + "\n")
-
-  def begun(turn: Turn) -> Turn:
-    observation = np.concatenate([tokens, turn.observation])
-    return dataclasses.replace(turn, observation=observation)
-
-  turns = (
-    begun(turn) if number in first else turn
-    for number, turn in enumerate(trajectory.turns)
-  )
-  return dataclasses.replace(trajectory, turns=tuple(turns))
-
-
-def _sampled(rows: Rows) -> np.ndarray:
-  """Returns the places of all sampled tokens, turn by turn."""
-  places = np.flatnonzero(rows.mask)
-  turn_X = rows.turn.flat[places]
-  trajectory_X = rows.trajectory.flat[places]
-  # Stable: the tokens of a turn lie in one row, in their order.
-  return places[np.lexsort((turn_X, trajectory_X))]

@@ -34,12 +34,7 @@ from agentrl_jax.train.metrics import (
   policy_slot_numbers,
 )
 from agentrl_jax.train.objective import Metrics, Objective
-from agentrl_jax.train.train_batch import (
-  TrainBatch,
-  batch_shardings,
-  first_of_each_kind,
-  on_mesh,
-)
+from agentrl_jax.train.train_batch import TrainBatch, batch_shardings, on_mesh
 
 _log = logging.getLogger(__name__)
 MOST_NOT_FINITE = 5  # updates in a row, with which a stage ends
@@ -128,7 +123,7 @@ class Learner:
       shapes = self._policy.abstract_split()[1]
       frozen = _with_shardings(shapes, self._frozen_sharding())
     sums = jax.eval_shape(
-      self._zero_sums, state.params, frozen, [micro_batch], state.version
+      self._zero_sums, state.params, frozen, micro_batch, state.version
     )
     return {
       "gradient": self._add.trace(
@@ -151,21 +146,17 @@ class Learner:
     that neither momentum nor weight decay acts, and the version goes on. The
     metrics say so by `NO_SIGNAL` and `NOT_FINITE`.
 
-    `frozen` are the base params if adapters are trained. Micro-batches lie on
-    the mesh, or on the host, the same in every process; those with the same
-    fields are equal in shape. `on_tokens` is called with the position of each
-    micro-batch and the objective's values of its tokens, [B, T] each. Returns
-    when the update is done.
+    `frozen` are the base params if adapters are trained. Micro-batches are
+    equal in shape, and lie on the mesh, or on the host, the same in every
+    process. `on_tokens` is called with the position of each micro-batch and the
+    objective's values of its tokens, [B, T] each. Returns when the update is
+    done.
     """
-    placed = {
-      number: on_mesh(micro_batches[number], self.mesh)
-      for number in first_of_each_kind(micro_batches)
-    }
-    kinds = list(placed.values())
-    sums = self._zeros(state.params, frozen, kinds, state.version)
-    del kinds
+    sums = None
     for number, micro_batch in enumerate(micro_batches):
-      micro_batch = placed.pop(number, None) or on_mesh(micro_batch, self.mesh)
+      micro_batch = on_mesh(micro_batch, self.mesh)
+      if sums is None:
+        sums = self._zeros(state.params, frozen, micro_batch, state.version)
       sums, values = self._add(
         state.params, frozen, sums, micro_batch, state.version
       )
@@ -231,21 +222,20 @@ class Learner:
     self,
     params: Params,
     frozen: Params | None,
-    kinds: Sequence[TrainBatch],
+    micro_batch: TrainBatch,
     version: jax.Array,
   ) -> Any:
-    """Returns zeros for the gradient, and for the metrics of all kinds."""
-    sums: Metrics = {}
-    for kind in kinds:
-      (_, metrics), grads = jax.eval_shape(
-        jax.value_and_grad(self._total, has_aux=True),
-        params,
-        frozen,
-        kind,
-        version,
-      )
-      sums |= _sums_of(metrics)
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, sums))
+    """Returns zeros for the gradient and for the metrics."""
+    (_, metrics), grads = jax.eval_shape(
+      jax.value_and_grad(self._total, has_aux=True),
+      params,
+      frozen,
+      micro_batch,
+      version,
+    )
+    return jax.tree.map(
+      lambda s: jnp.zeros(s.shape, s.dtype), (grads, _sums_of(metrics))
+    )
 
   def _add_gradient(
     self,
@@ -262,10 +252,7 @@ class Learner:
     sums = (
       jax.tree.map(jnp.add, sum_of_grads, grads),
       # By their own `+`: a metric may add up otherwise than leaf by leaf.
-      sum_of_metrics
-      | {
-        name: sum_of_metrics[name] + x for name, x in _sums_of(metrics).items()
-      },
+      {name: sum_of_metrics[name] + x for name, x in _sums_of(metrics).items()},
     )
     return sums, {
       name: x.values_BT

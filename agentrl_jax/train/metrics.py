@@ -218,7 +218,6 @@ MEANINGS = {
   "batch/trajectories": "episodes of the batch",
   "batch/trajectories_with_signal": "of these, those whose group has "
   "different rewards",
-  "batch/row_length": "tokens of a row",
   "batch/turns": "turns of the batch's episodes",
   "batch/lines": "lines of tokens of the batch's episodes; with several "
   "agents there are more than episodes",

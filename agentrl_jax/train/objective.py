@@ -65,9 +65,6 @@ def policy_objective(
   ) -> tuple[Mean, Metrics]:
     batch, value_BT = micro_batch.batch, None
     hidden_BTD, fit = routed_states(policy, params, batch)
-    if micro_batch.advantage is None:
-      value_BT = token_values(policy, params, batch, hidden_BTD)
-      return critic_loss(config, micro_batch, value_BT)
     logprob_BT, entropy_BT = token_logprobs(
       policy,
       params,
@@ -77,7 +74,7 @@ def policy_objective(
       entropy_gradient=config.reads_entropy,
       hidden_BTD=hidden_BTD,
     )
-    if config.has_critic and micro_batch.value_target is not None:
+    if micro_batch.value_target is not None:
       value_BT = token_values(policy, params, batch, hidden_BTD)
     divergence_BT = None
     if micro_batch.reference_hidden is not None:
@@ -194,7 +191,6 @@ def batch_loss(
       to an estimator.
   """
   batch = micro_batch.batch
-  assert micro_batch.advantage is not None
   behavior_BT = _ratio(logprob_BT, batch.behavior_logprob, batch)
   metrics = _report(behavior_BT, logprob_BT, entropy_BT, micro_batch, config)
   metrics |= measure_policy_slots(
@@ -236,20 +232,6 @@ def batch_loss(
   if value_BT is not None:
     loss_BT = loss_BT + _value_loss(value_BT, micro_batch, config, metrics)
   return _reduce(loss_BT, micro_batch, config), metrics
-
-
-def critic_loss(
-  config: LossConfig, micro_batch: TrainBatch, value_BT: jax.Array
-) -> tuple[Mean, Metrics]:
-  """Returns the loss of a micro-batch that only the critic learns from.
-
-  The policy has the same tokens in other rows, and they count there: here the
-  loss has its total and no weight.
-  """
-  metrics: Metrics = {}
-  loss_BT = _value_loss(value_BT, micro_batch, config, metrics)
-  reduced = _reduce(loss_BT, micro_batch, config)
-  return Mean(reduced.total, jnp.zeros_like(reduced.weight)), metrics
 
 
 def surrogate_loss(config: LossConfig, terms: Terms) -> jax.Array:

@@ -6,7 +6,7 @@ all of it. A row belongs to one micro-batch, and each device gets its own rows.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ class TrainBatch:
   """
 
   batch: Batch
-  advantage: Array | None  # 0 off the mask; None: the critic alone learns
+  advantage: Array  # 0 off the mask
   reference_logprob: Array | None = None
   reference_hidden: Array | None = None  # its hidden states, [..., B, T, E]
   reference_output: Array | None = None  # its output matrix, [E, V]
@@ -71,32 +71,44 @@ class BatchConfig:
         raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")
 
 
-def cut(
-  rows: Rows,
-  advantage_RT: np.ndarray,
-  micro_batch: int,
-  masks: AnswerMasks | None = None,
-) -> list[TrainBatch]:
-  """Cuts the rows, a multiple of `micro_batch`, into micro-batches.
-
-  Each holds the whole table of `masks`, so that all have equal shapes.
-  """
+def whole_batch(
+  rows: Rows, advantage_RT: np.ndarray, masks: AnswerMasks | None = None
+) -> TrainBatch:
+  """Returns all rows as one batch on the host."""
   fields, mask_MX = {**rows.arrays(), "tree": rows.tree}, None
   if masks is not None:
     fields["allowed"], mask_MX = masks.allowed_RT, masks.mask_MX
   if masks is not None and rows.tree is not None:
     allowed_RT = allowed_nodes(rows.tree, rows.mask, masks.allowed_RT)
     fields["tree"] = dataclasses.replace(rows.tree, allowed=allowed_RT)
-
   if rows.tree is not None and rows.experts is not None:
     experts = expert_nodes(rows.tree, fields.pop("experts"))
     fields["tree"] = dataclasses.replace(fields["tree"], experts=experts)
+  return TrainBatch(Batch(**fields, mask_MX=mask_MX), advantage_RT)
 
-  def micro_batch_of(part: slice) -> TrainBatch:
-    batch = Batch(**jax.tree.map(lambda x: x[part], fields), mask_MX=mask_MX)
-    return TrainBatch(batch, advantage_RT[part])
 
-  return [micro_batch_of(p) for p in _parts(len(rows.token), micro_batch)]
+def cut(
+  whole: TrainBatch, size: int, left_out: Sequence[float] | None = None
+) -> list[TrainBatch]:
+  """Cuts rows, a multiple of `size`, into micro-batches of so many.
+
+  Each holds the whole table of masks, so that all have equal shapes, and one of
+  the weights `left_out`.
+  """
+  mask_MX = whole.batch.mask_MX
+  batch = dataclasses.replace(whole.batch, mask_MX=None)
+  apart = dataclasses.replace(whole, batch=batch)
+
+  def micro_batch(number: int) -> TrainBatch:
+    rows = slice(number * size, (number + 1) * size)
+    part: TrainBatch = jax.tree.map(lambda x: x[rows], apart)
+    batch = dataclasses.replace(part.batch, mask_MX=mask_MX)
+    share = (
+      None if left_out is None else np.asarray(left_out[number], np.float32)
+    )
+    return dataclasses.replace(part, batch=batch, left_out=share)
+
+  return [micro_batch(number) for number in range(len(batch.token) // size)]
 
 
 def self_routed(micro_batch: TrainBatch) -> TrainBatch:
@@ -106,55 +118,6 @@ def self_routed(micro_batch: TrainBatch) -> TrainBatch:
     tree = dataclasses.replace(batch.tree, experts=None)
     batch = dataclasses.replace(batch, tree=tree)
   return dataclasses.replace(micro_batch, batch=batch)
-
-
-def add_fields(
-  micro_batches: Sequence[TrainBatch], fields: Mapping[str, np.ndarray]
-) -> list[TrainBatch]:
-  """Adds arrays [R, T] of the whole batch, cut to each micro-batch's rows."""
-  size = len(micro_batches[0].batch.token)
-  return [
-    dataclasses.replace(
-      micro_batch, **{name: x_RT[part] for name, x_RT in fields.items()}
-    )
-    for micro_batch, part in zip(
-      micro_batches, _parts(size * len(micro_batches), size), strict=True
-    )
-  ]
-
-
-def one_for_each(rows: Rows) -> np.ndarray:
-  """Returns weights [R, T] that add up to 1 over each trajectory's tokens."""
-  num_tokens_N = np.bincount(
-    rows.trajectory[rows.mask], minlength=rows.trajectory.max() + 1
-  )
-  weight_RT = 1 / np.maximum(num_tokens_N, 1)[rows.trajectory]
-  return np.where(rows.mask, weight_RT, 0).astype(np.float32)
-
-
-def further_lines(
-  micro_batch: TrainBatch, packed: Sequence[Trajectory]
-) -> float:
-  """Returns by how much the lines count more than their trajectories.
-
-  Sums over sequences count each line as one; here a trajectory is to count as
-  one, in equal parts at its lines.
-  """
-  batch = micro_batch.batch
-  num_lines_N = np.array([len(t.lines) for t in packed])
-  begins_BT = (np.asarray(batch.position) == 0) & (
-    np.asarray(batch.segment) > 0
-  )
-  lines_X = num_lines_N[np.asarray(batch.trajectory)[begins_BT]]
-  return float(np.sum(1 - 1 / lines_X))
-
-
-def first_of_each_kind(micro_batches: Sequence[TrainBatch]) -> list[int]:
-  """Returns the position of the first of all that have the same fields."""
-  first: dict[object, int] = {}
-  for number, micro_batch in enumerate(micro_batches):
-    first.setdefault(jax.tree.structure(micro_batch), number)
-  return list(first.values())
 
 
 @functools.cache
@@ -210,7 +173,3 @@ def _place(x: Array, where: NamedSharding) -> jax.Array:
   if isinstance(x, jax.Array):
     return x
   return jax.make_array_from_callback(x.shape, where, lambda part: x[part])
-
-
-def _parts(num_rows: int, size: int) -> list[slice]:
-  return [slice(start, start + size) for start in range(0, num_rows, size)]

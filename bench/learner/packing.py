@@ -18,7 +18,7 @@ import numpy as np
 from agentrl_jax.data.packing import Rows, assign_rows, pack
 from agentrl_jax.data.records import Status, Task, Trajectory, Turn
 from agentrl_jax.model.compute import ComputeConfig
-from agentrl_jax.train.train_batch import cut
+from agentrl_jax.train.train_batch import cut, whole_batch
 from bench import timing, tiny
 from bench.line_peer import Pythons
 from configs.base import defaults
@@ -139,7 +139,8 @@ def _micro_batches(rows, trajectories, micro_batch, *, apart=False):
   reward = np.array([t.reward for t in trajectories], np.float32)
   of_row = np.arange(len(rows.token))[:, None]
   worth_RT = reward[of_row if apart else rows.trajectory] - 0.5
-  return cut(rows, np.where(rows.mask, worth_RT, 0), micro_batch)
+  worth_RT = np.where(rows.mask, worth_RT, 0)
+  return cut(whole_batch(rows, worth_RT), micro_batch)
 
 
 def _fill(micro_batches) -> float:

@@ -61,9 +61,6 @@ def get_config() -> ml_collections.ConfigDict:
       # turn's advantage; turn_discount=1.0 of bi_level_gae; or those of your
       # function.
       estimator_settings=create(),
-      # Input of the critic: trajectory, or information, which adds what the
-      # environment knows of the task in training and the policy never reads.
-      critic_input="trajectory",
       # Unit that is compared within a group, where an episode has several lines
       # of tokens: episodes, roles (each by its own reward), or lines.
       compare="episodes",

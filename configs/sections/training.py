@@ -27,11 +27,6 @@ def get_config() -> ml_collections.ConfigDict:
       ),
     ),
     train=create(
-      # Further layouts, for batches whose lines of tokens are all shorter, from
-      # short to long, as "2048 tokens 8 rows" or "4096 tokens 4 rows fsdp=4
-      # tensor=2": with a mesh of its own, to which the learner goes. See
-      # docs/sharding.md.
-      layouts=(),
       # Largest number of its tokens that a row stands for, as a multiple of its
       # length: tokens that trajectories share are computed once. 1 computes
       # each trajectory by itself.

@@ -70,11 +70,6 @@ class Arithmetic(IndexedEnvironment[Sum]):
     del seed
     yield _SumSession(self.find(task), self._max_turns)
 
-  def training_information(self, task: Task) -> str:
-    """Returns the sum."""
-    problem = self.find(task)
-    return f"The sum is {problem.a + problem.b}."
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

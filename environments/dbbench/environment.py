@@ -76,11 +76,6 @@ class DBBench(IndexedEnvironment[Generated | DBProblem]):
         problem, database, self._options, gold_hash=self._gold_hash
       )
 
-  def training_information(self, task: Task) -> str:
-    """Returns the gold statement and the gold answer, where they are known."""
-    problem = self._problem(task)
-    return "\n".join(filter(None, [problem.gold_sql, *problem.label]))
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

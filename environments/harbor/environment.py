@@ -128,10 +128,6 @@ class Harbor(IndexedEnvironment[HarborTask]):
     await self._machines.close()
     await super().close()
 
-  def training_information(self, task: Task) -> str:
-    """Returns the script that solves the task."""
-    return text_of(self._solved(task).solution["solve.sh"])
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

@@ -89,12 +89,6 @@ class KnowledgeGraph(IndexedEnvironment[Instance]):
     )
     yield KGSession(instance.problem, base, self._options)
 
-  def training_information(self, task: Task) -> str:
-    """Returns the gold calls and the answers."""
-    problem = self.find(task).problem
-    calls = [f"{c.name}({', '.join(c.arguments)})" for c in problem.gold_calls]
-    return "\n".join([*calls, *sorted(problem.answers)])
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

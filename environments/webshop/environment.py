@@ -96,11 +96,6 @@ class WebShop(IndexedEnvironment[tuple[Catalogue, Goal]]):
       upstream_quirks=self._options.upstream_quirks,
     )
 
-  def training_information(self, task: Task) -> str:
-    """Returns the product that the goal is about, and the wanted options."""
-    _, goal = self.find(task)
-    return "\n".join([goal.product.id, *goal.options])
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

@@ -86,10 +86,6 @@ class WordProblems(IndexedEnvironment[Problem]):
     tools = (CALCULATE, ANSWER) * self._has_calculator
     yield _ProblemSession(problem, question, turns, tools, self._result)
 
-  def training_information(self, task: Task) -> str:
-    """Returns the solution in GSM8K's form."""
-    return self.find(task).solution
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

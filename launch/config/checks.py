@@ -1,7 +1,6 @@
 """Refuses, before anything starts, settings that cannot work together."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import ml_collections
 from etils import epath
@@ -24,8 +23,8 @@ from agentrl_jax.train.config.advantage import (
   AdvantageConfig,
 )
 from agentrl_jax.train.config.checks import require_read
-from agentrl_jax.train.config.layout import Layout
 from agentrl_jax.train.config.loss import LossConfig
+from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig
 from agentrl_jax.train.weights.policy_slot_schedule import PolicySlotSchedule
 from agentrl_jax.train.weights.reference import ReferenceConfig
@@ -56,12 +55,6 @@ def check_read(config: ml_collections.ConfigDict) -> None:
   for section, key, value, why in (
     ("agents", "port", -1, "with agents.port=-1, which starts no server"),
     ("subagent", "tool", "", "without subagent.tool"),
-    (
-      "mutual_information",
-      "every",
-      0,
-      "with mutual_information.every=0, which measures nothing",
-    ),
     (
       "collapse_alarm",
       "action",
@@ -219,47 +212,23 @@ def _check_critic(
   )
 
 
-def check_layouts(
-  layouts: Sequence[Layout],
+def check_mesh(
+  mesh: Mapping[str, int],
+  batch: BatchConfig,
   model: ModelConfig,
   compute: ComputeConfig,
-  sharing: int,
 ) -> None:
-  """Checks each layout of an update; the last is the config's own.
+  """Raises `ConfigError` for a mesh that cannot split the rows or the model.
 
-  Rows are trees where `sharing` is above 1.
-
-  Raises `ConfigError` naming both numbers and what to change.
+  The message names both numbers and what to change.
   """
-  own = layouts[-1]
-  for axis, size in own.mesh.items():
+  for axis, size in mesh.items():
     if size < 1:
       raise ConfigError(f"mesh.{axis}={size} must be at least 1")
-  _check_layout(own, model, compute, sharing)
-  for layout in layouts[:-1]:
-    found, needed = (math.prod(x.mesh.values()) for x in (layout, own))
-    if found != needed:
-      raise ConfigError(
-        f"train.layouts has {layout.text!r}, which is for {found} devices, and "
-        f"mesh has {needed}: the product of a line's axes must be {needed}"
-      )
-    try:
-      _check_layout(layout, model, compute, sharing)
-    except ConfigError as error:
-      raise ConfigError(
-        f"train.layouts has {layout.text!r}, which stands for other values of "
-        f"train.row_length, train.micro_batch and mesh: {error}"
-      ) from error
-
-
-def _check_layout(
-  layout: Layout, model: ModelConfig, compute: ComputeConfig, sharing: int
-) -> None:
-  mesh = layout.mesh
   devices = row_shares(mesh)
-  if layout.micro_batch % devices:
+  if batch.micro_batch % devices:
     raise ConfigError(
-      f"train.micro_batch={layout.micro_batch} rows cannot be split over "
+      f"train.micro_batch={batch.micro_batch} rows cannot be split over "
       f"mesh.data x mesh.fsdp x mesh.expert = {devices} devices: make it a "
       "multiple"
     )
@@ -269,7 +238,7 @@ def _check_layout(
       f"set --config.mesh.expert=1 and multiply mesh.fsdp by {mesh['expert']}"
     )
   for key, size, axis in (
-    ("train.row_length", layout.row_length, "sequence"),
+    ("train.row_length", batch.row_length, "sequence"),
     ("model.width", model.width, "fsdp"),
     ("model.num_kv_heads", model.num_kv_heads, "tensor"),
     *((f"model.{part}", n, "tensor") for part, n in model.mlp_parts.items()),
@@ -286,8 +255,8 @@ def _check_layout(
         f"set --config.mesh.{axis} to a divisor of {size}"
       )
   if compute.attention == "splash":
-    has_begin = sharing > 1 and 0 < model.window < layout.row_length
-    check_length(layout.row_length, mesh["sequence"], has_begin=has_begin)
+    has_begin = batch.sharing > 1 and 0 < model.window < batch.row_length
+    check_length(batch.row_length, mesh["sequence"], has_begin=has_begin)
 
 
 def check_sampling(sampling: Sampling) -> None:

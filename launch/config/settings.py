@@ -33,10 +33,8 @@ from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.settings import AgentsConfig, RolloutsConfig
 from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
-from agentrl_jax.train.collapse.prompt_dependence import MutualInformationConfig
 from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.checks import require_one_of, require_read
-from agentrl_jax.train.config.layout import Layout, read_layouts
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import OptimizerConfig
 from agentrl_jax.train.train_batch import BatchConfig
@@ -51,8 +49,8 @@ from launch.config.chat import read_chat
 from launch.config.checks import (
   check_admission,
   check_keep_best,
-  check_layouts,
   check_learning,
+  check_mesh,
   check_policy_slots,
   check_quantized,
   check_read,
@@ -149,10 +147,8 @@ class Settings:
   # None: the policy's.
   teacher: ModelConfig | None
   advantage: AdvantageConfig
-  mutual_information: MutualInformationConfig
   collapse_alarm: CollapseAlarmConfig
   batch: BatchConfig
-  layouts: tuple[Layout, ...]  # of updates, from short to long
   optimizer: OptimizerConfig
   warm_start_epochs: int
   warm_start_copy_gain: float
@@ -195,10 +191,6 @@ def read_settings(config: ml_collections.ConfigDict) -> Settings:
       micro_batch=config.train.micro_batch,
       sharing=config.train.sharing,
       roles=config.train.roles,
-    ),
-    layouts=read_layouts(
-      config.train.layouts,
-      Layout(config.train.row_length, config.train.micro_batch, mesh),
     ),
     warm_start_epochs=config.warm_start.epochs,
     warm_start_copy_gain=config.warm_start.copy_gain,
@@ -362,7 +354,7 @@ def _check_together(s: Settings, steps: int) -> None:
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
   s.optimizer.check_experts(s.model, s.lora)
   s.warm_start_optimizer.check_experts(s.model, s.lora)
-  check_layouts(s.layouts, s.model, s.compute, s.batch.sharing)
+  check_mesh(s.mesh, s.batch, s.model, s.compute)
   check_sampling(s.sampling)
   check_quantized(s.engine, s.rollouts, s.loss)
   for key, room in (
@@ -395,7 +387,6 @@ def _check_together(s: Settings, steps: int) -> None:
     )
   _check_subagent(s)
   _check_roles(s)
-  _check_critic(s)
   check_admission(s.admission, s.group)
   _check_evaluation(s)
   check_keep_best(s.checkpoint, s.evaluation)
@@ -442,16 +433,6 @@ def _check_roles(s: Settings) -> None:
     raise ConfigError(
       f"train.roles={s.batch.roles!r}: with subagent.tool={s.subagent.tool!r} "
       f"the roles are {PLANNER!r} and {WORKER!r}"
-    )
-
-
-def _check_critic(s: Settings) -> None:
-  """Requires that an informed critic can be told of the task."""
-  if s.advantage.informs_critic and s.agents.play:
-    raise ConfigError(
-      "advantage.critic_input='information' is not for agents with their own "
-      "loop, whose tasks this process does not know: set it to trajectory, or "
-      "agents.port to -1"
     )
 
 

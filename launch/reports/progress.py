@@ -49,7 +49,7 @@ PURPOSES = {
   "decode": "which samples answers (one for each size of engine.num_slot_sizes "
   "and engine.lengths, and with grammars)",
   "copy_layer": "which hands weights to the engine",
-  "add_gradient": "which computes gradients (one for each of train.layouts)",
+  "add_gradient": "which computes gradients",
   "apply_gradient": "which updates the params",
   "logprobs": "which scores a batch by the reference or the policy",
   "checksums": "which guards checkpoints",

@@ -83,7 +83,6 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
     try_advantage(settings.advantage)
     stack.enter_context(compile_cache(folder.root, config.compile_cache))
     mesh = sharding.make_mesh(settings.mesh, slices=settings.slices)
-    _try_layouts(settings)
     policy = Policy(settings.model, settings.compute, mesh, settings.lora)
     connect_devices(mesh, processes)
     interrupts = stack.enter_context(
@@ -124,15 +123,3 @@ def _require_one_model(folder: str, processes: Processes) -> None:
       f"pretrained.path={folder} holds another model on this host (digest "
       f"{own}) than on that of process 0 ({first}): copy the same to all"
     )
-
-
-def _try_layouts(settings: Settings) -> None:
-  """Raises `ConfigError` for a mesh that these devices cannot form."""
-  for layout in settings.layouts[:-1]:
-    try:
-      sharding.make_mesh(layout.mesh, slices=settings.slices)
-    except ConfigError as error:
-      raise ConfigError(
-        f"train.layouts has {layout.text!r}, which stands for other values of "
-        f"mesh: {error}"
-      ) from error

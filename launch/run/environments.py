@@ -19,7 +19,7 @@ from agentrl_jax.data.task_source import IndicesWithout, TaskStream
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.service import remote
 from agentrl_jax.service.controller.client import ControllerEnvironment
 from agentrl_jax.service.docker import engine as engines
@@ -113,25 +113,6 @@ def tasks_during(
   return draw_tasks_during(
     _trained_on(settings, environments), settings.evaluation, seed=settings.seed
   )
-
-
-def require_information(environments: Mapping[str, Environment]) -> None:
-  """Raises `ConfigError` for tasks that have no training-time information."""
-  for name, environment in environments.items():
-    first = Task(name, "train", environment.indices("train")[0])
-    try:
-      found = environment.training_information(first)
-    except NotImplementedError as error:
-      raise ConfigError(
-        f"advantage.critic_input='information': {error}; define "
-        "`training_information` of the environment, or set --config.advantage."
-        "critic_input=trajectory"
-      ) from error
-    if not found:
-      raise ConfigError(
-        "advantage.critic_input='information': the training-time information "
-        f"of {name}'s first task is empty; return what a critic is to know"
-      )
 
 
 def _trained_on(

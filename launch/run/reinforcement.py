@@ -9,23 +9,18 @@ policy slots serve.
 import collections
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from agentrl_jax.data.chat.codec import ChatCodec
-from agentrl_jax.data.grammar.grammars import Grammars
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import Collapsed
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.collapse.alarm import LEARNED, CollapseAlarm
-from agentrl_jax.train.collapse.prompt_dependence import PromptDependence
-from agentrl_jax.train.config.layout import Layout, LayoutChooser
 from agentrl_jax.train.learner import (
   Learner,
   NotFiniteLimit,
@@ -40,11 +35,12 @@ from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.reference import Reference
 from launch.config.settings import Settings
 from launch.run.context import RunContext
-from launch.run.group_source import STAGE, GroupSource
+from launch.run.groups.group_source import GroupSource
+from launch.run.groups.run_record import STAGE
 from launch.serving.policy_slot_refresh import PolicySlotRefresher
 from launch.storage.load_params import load_reference, split_params
 
-_log = logging.getLogger(__name__)
+_NEEDED, _BEST = "versions that may be the best", "the best version"
 
 
 def make_learner(settings: Settings, policy: Policy, *, steps: int) -> Learner:
@@ -84,27 +80,6 @@ def make_batch_builder(
 ) -> BatchBuilder:
   """Makes the builder of a run's batches; `params` are the KL reference's."""
   settings, policy = context.settings, context.policy
-  reference = make_reference(settings, policy, params)
-  return _builder_on(
-    policy, settings, reference, codec, _grammars_of(settings, codec)
-  )
-
-
-def _grammars_of(
-  settings: Settings, codec: ChatCodec
-) -> Callable[[], Grammars]:
-  """Returns a function that compiles the chat's grammars once, if called."""
-  vocab_size = settings.model.vocab_size
-  return functools.cache(lambda: codec.grammars(vocab_size))
-
-
-def _builder_on(
-  policy: Policy,
-  settings: Settings,
-  reference: Reference | None,
-  codec: ChatCodec,
-  make_grammars: Callable[[], Grammars],
-) -> BatchBuilder:
   return BatchBuilder(
     policy,
     loss=settings.loss,
@@ -112,48 +87,15 @@ def _builder_on(
     batch=settings.batch,
     task_ids=settings.task_ids,
     temperature=settings.sampling.temperature,
-    reference=reference,
-    make_grammars=make_grammars,
-    encode=codec.encode_plain,
+    reference=make_reference(settings, policy, params),
+    make_grammars=functools.cache(
+      lambda: codec.grammars(settings.model.vocab_size)
+    ),
   )
-
-
-def make_prompt_dependence(
-  context: RunContext, make_grammars: Callable[[], Grammars]
-) -> PromptDependence:
-  """Makes the measure of how much a run's answers depend on their prompts."""
-  settings = context.settings
-  return PromptDependence(
-    context.policy,
-    settings.mutual_information,
-    batch=settings.batch,
-    temperature=settings.sampling.temperature,
-    tiles=settings.loss.tiles,
-    make_grammars=make_grammars,
-  )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Updater:
-  """Policy, learner and batch builder of a run, on one mesh."""
-
-  policy: Policy
-  learner: Learner
-  builder: BatchBuilder
-  reference: Reference | None
-  frozen: Params | None  # what adapters belong to
-
-  def whole(self, trained: Params) -> Params:
-    """Joins trained and frozen params."""
-    return self.policy.whole(trained, self.frozen)
 
 
 class Reinforcement:
-  """Runs the reinforcement learning of one run.
-
-  Updates are computed on the mesh of their layout; what the rest of the run
-  gets lies on the config's.
-  """
+  """Runs the reinforcement learning of one run."""
 
   def __init__(
     self,
@@ -166,7 +108,6 @@ class Reinforcement:
     self._policy, self._groups = context.policy, groups
     self._run, self._interrupts = context.folder, context.interrupts
     self._context, self._publisher, self._codec = context, publisher, codec
-    self._make_grammars = _grammars_of(context.settings, codec)
     self._learner = make_learner(
       context.settings, context.policy, steps=context.config.train.steps
     )
@@ -174,10 +115,9 @@ class Reinforcement:
       context.settings.collapse_alarm,
       incomplete_reward=context.settings.advantage.incomplete_reward,
     )
-    self._dependence = make_prompt_dependence(context, self._make_grammars)
-    self._layouts = LayoutChooser(context.settings.layouts)
     self._limit = NotFiniteLimit()
-    self._updater: _Updater  # since `train`
+    self._builder: BatchBuilder  # since `train`
+    self._frozen: Params | None  # what adapters belong to
     self._num_queued = 0  # groups of the queue, in the last checkpoint
     self._older = PolicySlotRefresher(
       context.settings.policy_slots,
@@ -195,13 +135,12 @@ class Reinforcement:
     checkpoints = self._open_checkpoints()
     # There is nothing to save yet.
     with self._interrupts.at_once():
-      trained, frozen = split_params(self._settings, self._policy, warm)
-      self._updater = self._at_home(warm, frozen)
+      trained, self._frozen = split_params(self._settings, self._policy, warm)
+      self._builder = make_batch_builder(self._context, warm, self._codec)
       state, position = self._begin(trained, checkpoints)
-      del trained, frozen, warm
-      self._updater.builder.restore(position.get("tasks", {}))
+      del trained, warm
+      self._builder.moments.restore(position.get("tasks", {}))
       self._alarm.restore(position.get("collapse_alarm", {}))
-      self._layouts.restore(position.get("layouts", {}))
       self._limit.in_a_row = position.get("not_finite", 0)
       version = int(state.version)
       if version < self._config.train.steps:
@@ -220,7 +159,9 @@ class Reinforcement:
     """
     if not self._settings.checkpoint.keep_best:
       return
-    best = self._groups.best_version()
+    best = self._context.processes.share_json(
+      self._groups.best_version(), what=_BEST
+    )
     if best is None or best == self._config.train.steps:
       return
     checkpoints = self._open_checkpoints()
@@ -235,39 +176,6 @@ class Reinforcement:
       keep_every=self._settings.checkpoint.keep_every,
       owner=self._run.owner(STAGE),
     )
-
-  def _at_home(self, warm: Params, frozen: Params | None) -> _Updater:
-    """Returns the updater on the config's mesh."""
-    policy = self._policy
-    reference = make_reference(self._settings, policy, warm)
-    builder = self._builder(policy, reference)
-    return _Updater(policy, self._learner, builder, reference, frozen)
-
-  def _builder(
-    self, policy: Policy, reference: Reference | None
-  ) -> BatchBuilder:
-    return _builder_on(
-      policy, self._settings, reference, self._codec, self._make_grammars
-    )
-
-  def _move(self, state: TrainState) -> TrainState:
-    """Takes the updates to the mesh of the layouts, if they are elsewhere."""
-    settings, axes, old = self._settings, self._layouts.mesh, self._updater
-    if dict(old.learner.mesh.shape) == axes:
-      return state
-    _log.info("update %d: the mesh becomes %s", int(state.version), axes)
-    policy, learner = self._policy, self._learner
-    if axes != settings.mesh:
-      mesh = sharding.make_mesh(axes, slices=settings.slices)
-      policy = Policy(settings.model, settings.compute, mesh, settings.lora)
-      learner = make_learner(settings, policy, steps=self._config.train.steps)
-    reference = old.reference and old.reference.on_mesh_of(policy)
-    builder = self._builder(policy, reference)
-    builder.restore(old.builder.snapshot())
-    frozen = _moved_to(old.frozen, learner.mesh)
-    self._updater = _Updater(policy, learner, builder, reference, frozen)
-    state = sharding.moved(state, learner.state_sharding, donates=True)
-    return state
 
   def _begin(
     self, trained: Params, checkpoints: Checkpoints
@@ -287,19 +195,20 @@ class Reinforcement:
   def _loop(self, state: TrainState, checkpoints: Checkpoints) -> TrainState:
     first, steps = int(state.version), self._config.train.steps
     stride = self._settings.admission.versions_per_step
+    processes = self._context.processes
 
     def save() -> None:
       version = int(state.version)
       if version not in checkpoints.steps():
         pinned = self._older.needed(version)
         if self._settings.checkpoint.keep_best:
-          pinned += self._groups.needed_versions()
+          needed = self._groups.needed_versions()
+          pinned += processes.share_json(needed, what=_NEEDED)
         checkpoints.pin(pinned)
         position = {
           "controller": self._groups.position(),
-          "tasks": self._updater.builder.snapshot(),
+          "tasks": self._builder.moments.snapshot(),
           "collapse_alarm": self._alarm.snapshot(),
-          "layouts": self._layouts.snapshot(),
           "not_finite": self._limit.in_a_row,
         }
         checkpoints.save(state, position)
@@ -318,26 +227,18 @@ class Reinforcement:
       if groups is None:
         self._interrupts.check(save_at_last)
         raise AssertionError("process 0 stopped without having been asked to")
-      layout = self._layout_of(groups)
-      state = self._move(state)
-      state, report = self._step(state, groups, layout)
+      state, report = self._step(state, groups)
       self._publish(state)
       after = version + stride
       self._older.follow(checkpoints, state)
-      learned = self._updater.builder.learned_turns
+      learned = self._builder.learned_turns
       self._groups.account(version, after, report, learned)
       if after % self._settings.checkpoint.every < stride:
-        self._layouts.begin_interval()
         save()
       self._heed_alarm(after, save_at_last)
       self._groups.advance(after)
     save_at_last()
     return state
-
-  def _layout_of(self, groups: Sequence[Group]) -> Layout:
-    if len(self._settings.layouts) == 1:  # nothing to measure
-      return self._settings.layouts[0]
-    return self._layouts.choose(self._updater.builder.longest_line(groups))
 
   def _heed_alarm(self, version: int, save: Callable[[], str]) -> None:
     """Warns of a collapse; raises `Collapsed` if the run ends by it."""
@@ -348,14 +249,12 @@ class Reinforcement:
       raise Collapsed(f"update {version}: {alarm.message}. Kept: {save()}")
 
   def _step(
-    self, state: TrainState, groups: Sequence[Group], layout: Layout
+    self, state: TrainState, groups: Sequence[Group]
   ) -> tuple[TrainState, dict[str, float]]:
     number = self._settings.admission.versions_per_step
-    params = self._updater.whole(state.params)
-    batches, report = self._updater.builder.build(groups, params, layout)
+    params = self._whole(state.params)
+    batches, report = self._builder.build(groups, params)
     del params  # the update needs their memory
-    if self._settings.mutual_information.is_due(int(state.version), number):
-      report |= self._dependence.measure(groups, self._whole(state.params))
     state, metrics = self._updates(state, batches, number)
     entropy = metrics.get("policy/entropy")
     if metrics[NOT_FINITE]:  # it may be NaN, and no update was made
@@ -373,8 +272,7 @@ class Reinforcement:
     values: dict[str, list[float]] = collections.defaultdict(
       list, {name: [] for name in SKIPPED}
     )
-    learner, frozen = self._updater.learner, self._updater.frozen
-    learned = self._updater.builder.learned_turns
+    learned = self._builder.learned_turns
     for part in range(num_updates):
       # Strided, because packing puts the longest sequences first.
       share = batches[part::num_updates]
@@ -388,7 +286,7 @@ class Reinforcement:
       ) -> None:
         learned.add(first + number * num_updates, values)
 
-      state, metrics = learner.update(state, share, frozen, keep)
+      state, metrics = self._learner.update(state, share, self._frozen, keep)
       self._limit.watch(metrics, int(state.version))
       for name, value in metrics.items():
         values[name].append(value)
@@ -401,16 +299,8 @@ class Reinforcement:
     self._publisher.publish(self._whole(state.params), int(state.version))
 
   def _whole(self, trained: Params) -> Params:
-    """Joins trained and frozen params, on the config's mesh."""
-    at_home = sharding.moved(trained, self._learner.state_sharding.params)
-    frozen = _moved_to(self._updater.frozen, self._learner.mesh)
-    return self._policy.whole(at_home, frozen)
-
-
-def _moved_to(params: Params | None, mesh: Mesh) -> Params | None:
-  return params and sharding.moved(
-    params, sharding.param_shardings(params, mesh)
-  )
+    """Joins trained and frozen params."""
+    return self._policy.whole(trained, self._frozen)
 
 
 def _num_queued(position: Mapping[str, Any]) -> int:

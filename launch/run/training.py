@@ -44,12 +44,12 @@ from launch.run import demonstrations, results
 from launch.run.context import RunContext, open_run
 from launch.run.environments import placed_environments, tasks_during
 from launch.run.evaluation import Evaluator
-from launch.run.group_source import STAGE as RL
-from launch.run.group_source import (
+from launch.run.groups.group_source import (
   FollowerGroupSource,
   GroupSource,
   LeaderGroupSource,
 )
+from launch.run.groups.run_record import STAGE as RL
 from launch.run.reinforcement import Reinforcement
 from launch.run.traces import traced
 from launch.run.trackers import tracked

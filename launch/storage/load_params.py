@@ -15,7 +15,7 @@ from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.architecture import read_architecture
-from launch.config.checks import check_layouts
+from launch.config.checks import check_mesh
 from launch.config.settings import Settings, read_settings
 from launch.storage.config_paths import require_model
 from launch.storage.run_config import is_run, run_config
@@ -74,9 +74,7 @@ def with_teacher(settings: Settings) -> Settings:
         f"reference.version={version} is one of a run, and this has no "
         "config.yaml: name a run's folder, or leave the version out"
       )
-    check_layouts(
-      settings.layouts, model, settings.compute, settings.batch.sharing
-    )
+    check_mesh(settings.mesh, settings.batch, model, settings.compute)
   except ConfigError as error:
     raise ConfigError(
       f"reference.path={path} must be the folder of a run, or of a model that "

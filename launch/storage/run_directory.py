@@ -56,7 +56,6 @@ MAY_CHANGE = (
   "checkpoint.keep_every",
   "checkpoint.grace_s",
   "collapse_alarm",
-  "mutual_information",
   "processes",
   "report.keep_groups",
   "compile_cache",

@@ -10,7 +10,7 @@ and `every_100` serve a version that is up to so many updates old, as the
 paper's stale engines do: per turn, or per trajectory.
 """
 
-from configs import arms, base
+from configs import arms
 from studies.configs import starpo
 
 
@@ -44,7 +44,6 @@ def get_config(arm: str = "never"):
   c.train.update(steps=400, row_length=640, micro_batch=2)
   c.optimizer.learning_rate = 1e-3
   c.advantage.keep = "signal"
-  c.mutual_information = base.get_config().mutual_information
   c.episode.update(max_turns=12, max_tokens=640)
   c.engine.update(context=640, prefill_chunks=(16, 48))
   c.checkpoint.every = 50

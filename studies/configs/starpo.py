@@ -16,8 +16,7 @@ again, with a machine that pays so rarely that the sure one is better: a filter
 that prefers groups with a lucky attempt prefers the worse machine.
 
 Episodes are equal in all arms, trained tokens are not: compare by both. Watch
-`success/<task>`, `reward/group_std`, `policy/entropy` and
-`policy/mutual_information`.
+`success/<task>`, `reward/group_std` and `policy/entropy`.
 """
 
 from configs import arms, base, environments
@@ -122,7 +121,6 @@ def get_config(arm: str = "all"):
   c.loss.update(kl_coefficient=0.0, token_chunk=64)
   # A fall into a hole and too many moves are worth the same.
   c.advantage.incomplete_reward = 0.0
-  c.mutual_information.update(every=5, num_answers=12, max_tokens=24)
   c.episode.update(max_turns=10, max_tokens=320, max_answer_tokens=16)
   c.sampling.temperature = 1.0
   c.group.size = 8

@@ -249,13 +249,13 @@ def with_values(
   """Returns the advantages [N, U, K] that the gae family makes from values."""
   episodes = batch.episodes
   rows = _rows(episodes)
-  fields, _ = critic.critic_advantages(
+  fields = critic.critic_advantages(
     rows,
     critic.place_rewards(rows, episodes.reward_NU.astype(np.float32)),
     value_NUK.astype(np.float32).reshape(rows.mask.shape),
     np.zeros(rows.mask.shape, np.int32),
-    num_tasks=1,
-    config=config,
+    config,
+    advantages.RunningMoments(config, num_tasks=1),
   )
   return fields["advantage"].reshape(value_NUK.shape)
 

@@ -309,7 +309,7 @@ class TextTest(parameterized.TestCase):
       Task(text, "train", 0).name,
       Task("a", text, 0).split,
       *Step((), metrics={text: 1.0}).metrics,
-      dataclasses.replace(trajectory, information=text).information,
+      dataclasses.replace(trajectory, fault=text).fault,
       *Tool("f", "", {"properties": {text: {}}}).parameters["properties"],
       *Tool("f", "", {"enum": [text]}).parameters["enum"],
       *unicode_json({text: [text]})[wanted],

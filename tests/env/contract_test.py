@@ -122,14 +122,6 @@ class ManySecrets(FewSecrets):
     return str(self.secret(seed))
 
 
-class ToldSecrets(HiddenSecrets):
-  def problem(self, seed):
-    return str(self.secret(seed))
-
-  def training_information(self, task):
-    return f"It is {self.secret(self.seed_of(task))}."
-
-
 class Changing(_Bad):
   counter = itertools.count()
 
@@ -458,7 +450,6 @@ class SessionContractTest(unittest.TestCase):
       (Leaking, ["nothing"]),
       (FewSecrets, ["nothing"]),
       (ManySecrets, ["seed", "nothing"]),
-      (ToldSecrets, ["seed", "nothing"]),
       (HiddenSecrets, ["nothing"]),
     ):
       passes = []

@@ -24,7 +24,6 @@ from tests.reference import (
   kl,
   logprobs,
   policy_gradient,
-  prompt_dependence,
   ratios,
   reductions,
   value,
@@ -256,8 +255,6 @@ LOOPS = {
     "gmpo",
     "negative_log_likelihood",
   ),
-  "mutual_information": Loop(_values(prompt_dependence.mutual_information)),
-  "retrieval_accuracy": Loop(_values(prompt_dependence.retrieval_accuracy)),
   **_plain(
     ratios,
     "log_ratio",

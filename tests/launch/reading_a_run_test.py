@@ -62,7 +62,6 @@ def config_of(workdir: pathlib.Path):
   c.advantage.estimator = "gae"
   c.admission.refills_per_step = 1
   c.engine.update(prefix_cache_tokens=320, block_size=32)
-  c.mutual_information.every = 1
   return c
 
 

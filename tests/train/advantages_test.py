@@ -338,13 +338,14 @@ class LargeRewardsTest(parameterized.TestCase):
       behavior_logprob=np.zeros((2, 2), np.float32),
       policy_slot=zeros_RT,
     )
-    fields, _ = critic.critic_advantages(
+    config = small.advantage_config(estimator="gae", gae_lambda=1.0)
+    fields = critic.critic_advantages(
       rows,
       np.array([[0, shift + unit], [0, shift]], np.float64),
       np.zeros((2, 2), np.float32),
       zeros_RT,
-      num_tasks=1,
-      config=small.advantage_config(estimator="gae", gae_lambda=1.0),
+      config,
+      advantages.RunningMoments(config, num_tasks=1),
     )
     wanted = 0.75**0.5
     np.testing.assert_allclose(

@@ -155,7 +155,7 @@ class BuildTest(parameterized.TestCase):
     first = small.make_batch_builder(advantage=config)
     first.build(small.make_groups(seed=0), params=None)
     second = small.make_batch_builder(advantage=config)
-    second.restore(json.loads(json.dumps(first.snapshot())))
+    second.moments.restore(json.loads(json.dumps(first.moments.snapshot())))
     groups = small.make_groups(seed=1)
     wanted, _ = first.build(groups, params=None)
     found, _ = second.build(groups, params=None)

@@ -180,12 +180,6 @@ class Questions(IndexedEnvironment[DatasetRow]):
     """True if no function of others is called."""
     return self.reward.is_builtin and self.feedback is None
 
-  def training_information(self, task: Task) -> str:
-    """Returns the answer; raises `NotImplementedError` without a column."""
-    if not self._answer:
-      raise NotImplementedError(f"{self.name} has no column of answers")
-    return f"The answer is {self._value(self.find(task), self._answer)}"
-
   def messages(self, row: DatasetRow) -> tuple[Message, ...]:
     """Returns the first messages of a row; images are a `ContentFault`."""
     require_no_media(row.columns)

@@ -76,10 +76,6 @@ class ReasoningGym(ResetStep):
     """Returns the question."""
     return str(self._item_of(seed)["question"])
 
-  def training_information(self, task: Task) -> str:
-    """Returns the answer; raises `NotImplementedError` if an item has none."""
-    return f"The answer is {self._answer(self.seed_of(task))}"
-
   def expert(
     self, task: Task, *, seed: int, mistakes: Mapping[str, float]
   ) -> Expert:

@@ -44,10 +44,6 @@ class OtherLoopEnvironment(Environment):
     """Makes the local environment's expert."""
     return self._local.expert(task, seed=seed, mistakes=mistakes)
 
-  def training_information(self, task: Task) -> str:
-    """Returns that of the local environment."""
-    return self._local.training_information(task)
-
   def scripted_policies(self) -> ScriptedPolicies:
     """Returns the local environment's policies."""
     return self._local.scripted_policies()

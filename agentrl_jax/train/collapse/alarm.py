@@ -42,6 +42,9 @@ COLLAPSED = {
   "calls/collapsed": (CALLS,),
   "policy/collapsed": (ENTROPY,),
 }
+FIRST_BATCHES = 10  # whose means are the norm
+# Batches in a row until an alarm.
+STD_BATCHES, SUCCESS_BATCHES, CALL_BATCHES, ENTROPY_BATCHES = 10, 50, 5, 10
 _ROUNDING = 1e-12  # of rewards that are equal, relative
 # Success from which tasks without a signal are learned, and below which they no
 # longer are.
@@ -53,31 +56,12 @@ class CollapseAlarmConfig:
   """The `collapse_alarm` section; `configs` explains each key."""
 
   action: str
-  first_batches: int
   std_share: float
-  std_batches: int
   min_success: float
-  success_batches: int
-  call_batches: int
   entropy_share: float
-  entropy_batches: int
 
   def __post_init__(self) -> None:
     require_one_of("collapse_alarm.action", self.action, ACTIONS)
-    for name in (
-      "first_batches",
-      "std_batches",
-      "success_batches",
-      "call_batches",
-      "entropy_batches",
-    ):
-      least = 0 if name == "call_batches" else 1
-      if getattr(self, name) < least:
-        raise ConfigError(
-          f"collapse_alarm.{name}={getattr(self, name)} must be {least} or "
-          "more: it is a number of batches; "
-          "--config.collapse_alarm.action=off watches nothing"
-        )
     for name in ("std_share", "min_success", "entropy_share"):
       if not 0 <= getattr(self, name) < 1:
         raise ConfigError(
@@ -91,7 +75,7 @@ class AlarmState:
   """Counts over the batches so far.
 
   - `first_std` and `first_entropy` are sums over the first `num_first` and
-    `num_entropy` batches, at most `first_batches`.
+    `num_entropy` batches, at most `FIRST_BATCHES`.
   - `low_std`, `low_success`, `low_entropy` and `unread`, by environment, are
     the latest batches in a row that broke a rule; a batch that does not sets
     the count to 0.
@@ -149,7 +133,7 @@ def _advance_std(
   if std is None:
     return state
   is_low = std == 0 and config.std_share > 0
-  if state.num_first < config.first_batches:
+  if state.num_first < FIRST_BATCHES:
     state = dataclasses.replace(
       state, first_std=state.first_std + std, num_first=state.num_first + 1
     )
@@ -163,7 +147,7 @@ def _advance_entropy(
 ) -> AlarmState:
   if entropy is None:
     return state
-  if state.num_entropy < config.first_batches:
+  if state.num_entropy < FIRST_BATCHES:
     return dataclasses.replace(
       state,
       first_entropy=state.first_entropy + entropy,
@@ -253,18 +237,16 @@ class CollapseAlarm:
 
   def _lengths(self) -> dict[str, tuple[int, int]]:
     """Returns of each rule the batches in a row, and how many are enough."""
-    c, s = self._config, self._state
-    lengths = {
-      SIGNAL: (s.low_std, c.std_batches),
-      SUCCESS: (s.low_success, c.success_batches),
-      ENTROPY: (s.low_entropy, c.entropy_batches),
+    s = self._state
+    return {
+      SIGNAL: (s.low_std, STD_BATCHES),
+      SUCCESS: (s.low_success, SUCCESS_BATCHES),
+      ENTROPY: (s.low_entropy, ENTROPY_BATCHES),
+      **{
+        f"{CALLS}/{task}": (unread, CALL_BATCHES)
+        for task, unread in s.unread.items()
+      },
     }
-    calls = {
-      f"{CALLS}/{task}": (unread, c.call_batches)
-      for task, unread in s.unread.items()
-      if c.call_batches
-    }
-    return lengths | calls
 
   def _broken(self) -> set[str]:
     """Returns the rules that enough batches in a row have broken."""

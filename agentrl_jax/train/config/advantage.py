@@ -61,11 +61,6 @@ KEEPS = {
   "top_softmax": "the fewest that hold a share of softmax(std) (RAGEN-2)",
 }
 
-CRITIC_INPUTS = {
-  "trajectory": "the tokens that the policy read and sampled",
-  "information": "before them, training-time information of the task",
-}
-
 STATISTICS = {
   "tokens": "every trained token counts once (AgentRL)",
   "trajectories": "every trajectory counts once",
@@ -109,7 +104,6 @@ class AdvantageConfig(WithFunctions):
 
   estimator: str
   estimator_settings: Mapping[str, Any]
-  critic_input: str
   compare: str
   scale_by_std: bool
   ddof: int
@@ -132,7 +126,6 @@ class AdvantageConfig(WithFunctions):
       "advantage.task_statistics", self.task_statistics, STATISTICS
     )
     require_one_of("advantage.compare", self.compare, COMPARE)
-    require_one_of("advantage.critic_input", self.critic_input, CRITIC_INPUTS)
     self._check_custom()
     self._check_ranges()
     self._check_readers()
@@ -143,13 +136,6 @@ class AdvantageConfig(WithFunctions):
       idle="episodes",
       is_read=not self.uses_critic,
       why=f"for the critic of advantage.estimator={self.estimator!r}",
-    )
-    require_read(
-      "advantage.critic_input",
-      self.critic_input,
-      idle="trajectory",
-      is_read=self.uses_critic,
-      why=f"for advantage.estimator={self.estimator!r}, which has no critic",
     )
     if self.uses_critic and self.keep != "all":
       raise ConfigError(
@@ -165,11 +151,6 @@ class AdvantageConfig(WithFunctions):
     if estimator is not None:
       return "value_BT" in estimator.reads
     return self.estimator in CRITIC_ESTIMATORS
-
-  @property
-  def informs_critic(self) -> bool:
-    """True if the critic reads training-time information."""
-    return self.critic_input == "information"
 
   @property
   def varies_within_trajectory(self) -> bool:

@@ -78,14 +78,6 @@ class Reference:
     if self._is_offloaded:
       self._params = jax.device_put(self._params, _on_host(shardings, mesh))
 
-  def on_mesh_of(self, policy: Policy) -> "Reference":
-    """Returns the same reference on the mesh of another policy."""
-    assert policy.mesh is not None
-    own = Policy(self.policy.config, self.policy.compute, policy.mesh)
-    shardings = sharding.param_shardings(own.abstract_params(), policy.mesh)
-    params = sharding.moved(self.fetch(), shardings)
-    return Reference(own, params, place=self._place)
-
   def fetch(self) -> Params:
     """Returns the params on the devices; copies from a host are temporary."""
     if self._is_offloaded:

@@ -134,8 +134,6 @@ class RewardTest(QuestionsCase):
     for text, reward in (("a b", 0.0), ("a b c", 1.0)):
       steps = await self.play(environment, text)
       self.assertEqual(steps[-1].reward, reward)
-    with self.assertRaises(NotImplementedError):
-      environment.training_information(TASK)
 
   async def test_a_reward_above_one_is_success(self):
     right = rows_of([600])[0]["answer"]

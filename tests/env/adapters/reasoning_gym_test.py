@@ -26,9 +26,7 @@ class AnswersTestCase(unittest.IsolatedAsyncioTestCase):
   async def _step(self, dataset, answer, **options):
     environment = ReasoningGym(dataset=dataset, size=50, **options)
     task = Task(dataset, "train", 0)
-    right = environment.training_information(task).removeprefix(
-      "The answer is "
-    )
+    right = environment.item(environment.seed_of(task) % 50)["answer"]
     async with environment.open(task, seed=0) as session:
       await session.reset()
       text = answer.replace("RIGHT", right)

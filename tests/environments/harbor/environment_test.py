@@ -298,8 +298,6 @@ class LoadTest(unittest.TestCase):
       for index in range(number)
     ]
     self.assertEqual(sorted(shown), sorted(f"task{n}" for n in range(21)))
-    information = environment.training_information(Task(NAME, "train", 1))
-    self.assertIn("printf 'def ", information)
     with self.assertRaisesRegex(ConfigError, "train=PATH,test=PATH"):
       self.make(files_with(), source="{}")
 

@@ -32,7 +32,6 @@ WITHOUT_CONFIG = {
   "launch.report": ("runs/none",),
   "launch.sweep": ("--ablation=configs/ablations/agentrl.py",),
   "launch.import_gguf": ("none.gguf", "--to=none"),
-  "launch.merge": ("--base=none", "--experts=none", "--to=none"),
   "launch.serve": ("--model=none",),
   "launch.verifiers_agents": ("http://none/v1", "tiny", "--taskset=none"),
   "launch.view": ("runs/none",),

@@ -256,47 +256,6 @@ class SettingsTest(parameterized.TestCase):
       "row_length=1000 must be a multiple of 128.*row_length=1024",
     ),
     (
-      "information_without_a_critic",
-      {"advantage.critic_input": "information"},
-      "means nothing for advantage.estimator='grpo', which has no critic",
-    ),
-    (
-      "unknown_input_of_the_critic",
-      {"advantage.critic_input": "solution"},
-      "critic_input='solution'.*information",
-    ),
-    (
-      "information_for_the_critic_of_agents",
-      {
-        "advantage.critic_input": "information",
-        "advantage.estimator": "gae",
-        "advantage.keep": "all",
-        "loss.value_coefficient": 0.5,
-        "model.value_head": True,
-        "agents.port": 0,
-      },
-      "agents.port to -1",
-    ),
-    (
-      "layout_for_fewer_devices",
-      {"mesh.data": 7, "train.layouts": ("256 tokens 7 rows tensor=1",)},
-      "for 1 devices, and mesh has 7",
-    ),
-    (
-      "layout_of_too_few_rows",
-      {"mesh.data": 7, "train.layouts": ("256 tokens 3 rows data=7",)},
-      "3 rows data=7'.*micro_batch=3 rows cannot be split",
-    ),
-    (
-      "layout_that_splash_cannot_cut",
-      {
-        "compute.attention": "splash",
-        "train.row_length": 1024,
-        "train.layouts": ("500 tokens 2 rows",),
-      },
-      "'500 tokens 2 rows'.*row_length=500 must be a multiple of 128",
-    ),
-    (
       "no_reference",
       {"reference.place": "dropped", "loss.kl_coefficient": 1e-3},
       "reference.place='dropped' keeps none",

@@ -2,17 +2,19 @@
 
 import pathlib
 import tempfile
+from unittest import mock
 
 import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import Collapsed
 from agentrl_jax.metrics import read_metrics
+from agentrl_jax.train.collapse import alarm
 from launch.run.training import train
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 
-LOG = "launch.run.group_source"
+LOG = "launch.run.groups.group_source"
 
 
 def config_of(folder, action):
@@ -21,8 +23,7 @@ def config_of(folder, action):
   c.workdir = folder
   c.compile_cache = ""
   c.train.steps = 5
-  c.collapse_alarm.update(action=action, min_success=0.999, success_batches=3)
-  c.collapse_alarm.call_batches = 0  # a policy this small writes no calls
+  c.collapse_alarm.update(action=action, min_success=0.999)
   return c
 
 
@@ -36,6 +37,9 @@ def test_both_actions_are_one_run(tmp_path):
 class CollapseTest(absltest.TestCase):
   def test_stops_with_a_checkpoint_and_goes_on_as_a_warning(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
+    # A policy this small writes no calls.
+    numbers = {"SUCCESS_BATCHES": 3, "CALL_BATCHES": 100}
+    self.enterContext(mock.patch.multiple(alarm, **numbers))
     with (
       self.assertLogs(LOG, "WARNING") as logs,
       self.assertRaisesRegex(

@@ -5,7 +5,7 @@ import collections
 from absl.testing import absltest
 
 from agentrl_jax.data.records import Group, Status, Task, Trajectory
-from launch.run.kept_groups import KeptGroups
+from launch.run.groups.kept_groups import KeptGroups
 
 
 def group(id, name, wins, size=4):

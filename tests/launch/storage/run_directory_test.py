@@ -16,7 +16,7 @@ from configs import base
 from launch.processes.group import Processes
 from launch.processes.interrupts import Interrupted, listen
 from launch.run.context import _removed_if_refused
-from launch.run.group_source import TrainedGroups
+from launch.run.groups.run_record import TrainedGroups
 from launch.storage import run_directory, shared_stages
 from launch.storage.run_directory import RunDirectory
 from tests.clocks import wait_until

@@ -1,6 +1,6 @@
 """Records what other programs merge from random arrays, for a test of ours.
 
-  PYTHONPATH=<folder of ram-main.py>:. python -m tests.model.make_merge_vectors
+  PYTHONPATH=<folder>:. python -m tests.studies.make_merge_vectors
 
 Needs torch, mergekit 0.1.5, and `ram-main.py` of the paper's repository
 (xiangchi-yuan/mrl, e2d930d) renamed to `ram_main.py`. Arrays are float32, and

@@ -9,11 +9,11 @@ import pathlib
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.model.merging import MergeRule, Overlap, merge, overlaps
+from studies.merge_rules import MergeRule, Overlap, merge, overlaps
 
 _FILE = pathlib.Path(__file__).with_name("merge_vectors.json")
 _EXPERTS = ("a", "b", "c")
-_EXACT = {"changed": "threshold", "threshold": 1e-5}
+_EXACT = {"threshold": 1e-5}
 
 
 class OriginalsTest(parameterized.TestCase):
@@ -78,6 +78,19 @@ class OriginalsTest(parameterized.TestCase):
       np.testing.assert_allclose(
         plain + extra, self.theirs["ram_plus by array"][name], atol=1e-6
       )
+
+  def test_dare_keeps_a_share_and_its_mean(self):
+    base = np.zeros(100_000, np.float32)
+    experts = {"a": np.ones_like(base), "b": np.ones_like(base)}
+    found = merge(base, experts, MergeRule(name="dare", keep=0.25))
+    self.assertAlmostEqual(found.mean(), 2.0, delta=0.05)
+    self.assertEqual(set(np.unique(found)), {0.0, 4.0, 8.0})
+
+  def test_bfloat16_counts_what_storage_would_keep(self):
+    base = np.array([1.0, 1.0], np.float32)
+    expert = np.array([1.0 + 1e-4, 1.1], np.float32)
+    found = overlaps(base, {"a": expert}, MergeRule())
+    self.assertEqual(found, {"a": Overlap(unique=1, shared=0, total=2)})
 
 
 if __name__ == "__main__":

@@ -27,14 +27,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.errors import ConfigError
-
 RULES = ("mean", "task_arithmetic", "ties", "dare", "ram", "ram_plus")
-# How an entry counts as changed, for `ram` and `ram_plus`.
-CHANGED = {
-  "bfloat16": "the two are different numbers in bfloat16",
-  "threshold": "|tau| is above `threshold`",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,28 +38,10 @@ class MergeRule:
   scale: float = 1.0
   keep: float = 0.2  # of the entries of an array
   boost: float = 1.2
-  # Adam in float32 moves nearly every entry beyond the paper's threshold.
-  changed: str = "bfloat16"
-  threshold: float = 1e-5
+  # Of a change that `ram` counts; None: the two differ in bfloat16, since Adam
+  # in float32 moves nearly every entry beyond the paper's 1e-5.
+  threshold: float | None = None
   seed: int = 0  # of random choices
-
-  def __post_init__(self) -> None:
-    if self.name not in RULES:
-      raise ConfigError(
-        f"the merge rule {self.name!r} is not one of {', '.join(RULES)}"
-      )
-    if self.changed not in CHANGED:
-      raise ConfigError(
-        f"changed={self.changed!r} of a merge is not one of "
-        f"{', '.join(CHANGED)}"
-      )
-    if not 0 < self.keep <= 1:
-      raise ConfigError(f"keep={self.keep} of a merge must be in (0, 1]")
-    if not (self.threshold >= 0 and self.boost >= 1):
-      raise ConfigError(
-        f"threshold={self.threshold} and boost={self.boost} of a merge must be "
-        "at least 0 and at least 1"
-      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +73,6 @@ def overlaps(
 
   Summed over all arrays of a model, they decide `ram_plus`.
   """
-  _require_alike(base, experts)
   changed = {name: _changed(base, x, rule) for name, x in experts.items()}
   number = sum(mask.astype(np.int32) for mask in changed.values())
   return {
@@ -123,10 +97,8 @@ def merge(
 
   `whole` is the overlap in the whole model, which `ram_plus` needs. With
   `array_name` and the expert's name, `rule.seed` decides the random choices of
-  `dare`. Raises `ConfigError` for arrays of other shapes, or that are not
-  finite, and for results that are not.
+  `dare`.
   """
-  _require_alike(base, experts)
   arrays = {name: x.astype(np.float64) for name, x in experts.items()}
   origin = base.astype(np.float64)
   if rule.name == "mean":
@@ -145,18 +117,10 @@ def merge(
   else:
     boosts = dict.fromkeys(experts, 1.0)
     if rule.name == "ram_plus":
-      if whole is None:
-        raise ConfigError("ram_plus needs `whole`, the overlap of all arrays")
+      assert whole is not None
       boosts = {name: whole[name].boost(rule.boost) for name in experts}
     merged = _ram(base, experts, rule, boosts)
-  with np.errstate(over="ignore"):
-    result = merged.astype(base.dtype)
-  if not np.isfinite(result.astype(np.float32)).all():
-    raise ConfigError(
-      f"the merge of {array_name or 'an array'} exceeds {base.dtype}: scale="
-      f"{rule.scale}, keep={rule.keep} and boost={rule.boost} enlarge changes; "
-      "take others"
-    )
+  result: np.ndarray = merged.astype(base.dtype)
   return result
 
 
@@ -184,7 +148,7 @@ def _ram(
 def _changed(
   base: np.ndarray, expert: np.ndarray, rule: MergeRule
 ) -> np.ndarray:
-  if rule.changed == "bfloat16":
+  if rule.threshold is None:
     return np.asarray(
       base.astype(jnp.bfloat16) != expert.astype(jnp.bfloat16), bool
     )
@@ -219,16 +183,3 @@ def _random_mask(
 def _sum(arrays: Sequence[np.ndarray]) -> np.ndarray:
   """Sums in order of value by entry, so that names and order do not matter."""
   return np.sort(np.stack(arrays), axis=0).sum(axis=0)
-
-
-def _require_alike(base: np.ndarray, experts: Mapping[str, np.ndarray]) -> None:
-  if not experts:
-    raise ConfigError("a merge needs at least one expert")
-  for name, array in (("the base", base), *experts.items()):
-    if array.shape != base.shape:
-      raise ConfigError(
-        f"{name} has an array of shape {array.shape} where the base has "
-        f"{base.shape}: merge policies that were trained from one base"
-      )
-    if not np.isfinite(array.astype(np.float32)).all():
-      raise ConfigError(f"{name} has entries that are not finite")
