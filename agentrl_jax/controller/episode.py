@@ -35,6 +35,7 @@ from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.recorder import ChatLine, ChatRecord
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   EpisodeSpec,
   Message,
   Status,
@@ -53,20 +54,6 @@ from agentrl_jax.errors import (
   PromptTooLong,
 )
 from agentrl_jax.rollout.api import Completion, Generator, SamplingParams
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EpisodeLimits:
-  """Limits that end an episode before its environment does."""
-
-  max_turns: int
-  max_tokens: int  # prompt, observations and answers together
-  max_answer_tokens: int  # of one answer, its stop token included
-
-  def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if value < 1:
-        raise ConfigError(f"episode.{name} is {value}; it must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

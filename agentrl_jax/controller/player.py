@@ -13,7 +13,6 @@ import numpy as np
 
 from agentrl_jax.controller.cross_policy import NEVER, CrossPolicy
 from agentrl_jax.controller.episode import (
-  EpisodeLimits,
   EpisodeWaits,
   Sampling,
   begin,
@@ -28,6 +27,7 @@ from agentrl_jax.controller.episode import (
 from agentrl_jax.controller.subagent import SubagentConfig
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   EpisodeSpec,
   Message,
   Status,

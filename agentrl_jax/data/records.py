@@ -29,7 +29,7 @@ import numpy as np
 
 from agentrl_jax.data.forms.content import given_in, text_of
 from agentrl_jax.data.tool_schema import copied_parameters
-from agentrl_jax.errors import EnvironmentFault, SchemaFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault, SchemaFault
 
 ROLES = ("system", "user", "assistant", "tool")
 _NONE: Any = None  # which constructors refuse in place of a text
@@ -255,6 +255,20 @@ _POLICYS_DOING = frozenset(
     Status.AGENT_CONTEXT_LIMIT,
   }
 )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpisodeLimits:
+  """Limits that end an episode before its environment does."""
+
+  max_turns: int
+  max_tokens: int  # prompt, observations and answers together
+  max_answer_tokens: int  # of one answer, its stop token included
+
+  def __post_init__(self) -> None:
+    for name, value in dataclasses.asdict(self).items():
+      if value < 1:
+        raise ConfigError(f"episode.{name} is {value}; it must be at least 1")
 
 
 def status_after(num_turns: int, max_turns: int) -> Status:

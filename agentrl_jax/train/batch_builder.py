@@ -31,12 +31,12 @@ from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.critic import critic_advantages, place_rewards
 from agentrl_jax.train.custom_trial import try_advantage
 from agentrl_jax.train.metrics import answer_versions
-from agentrl_jax.train.token_shares import token_shares
 from agentrl_jax.train.train_batch import (
   BatchConfig,
   TrainBatch,
   cut,
   grammar_masks,
+  token_shares,
   whole_batch,
 )
 from agentrl_jax.train.weights.reference import Reference

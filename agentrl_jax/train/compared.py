@@ -1,7 +1,7 @@
 """Splits episodes into the parts whose rewards are compared with each other.
 
 An episode of several agents has several lines of tokens. Their advantages come
-from one of these comparisons, `COMPARE`:
+from one of these comparisons, `advantage.compare`:
 
 - `episodes`: the episodes of a group; all lines of one have its advantage. An
   episode with more lines counts as much as any other.
@@ -26,8 +26,6 @@ from agentrl_jax.data.records import Group, LearnedTurn, Line, Trajectory, Turn
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train.metrics import POLICY_LOGPROB
 from agentrl_jax.train.train_batch import TrainBatch
-
-COMPARE = ("episodes", "roles", "lines")
 
 # A part, and the numbers of its turns in the whole trajectory.
 Part = tuple[Trajectory, tuple[int, ...]]
@@ -56,7 +54,7 @@ def compared_parts(
   compare: str = "episodes",
   roles: Collection[str] = (),
 ) -> Compared:
-  """Returns the parts of all trajectories, by one of `COMPARE`.
+  """Returns the parts of all trajectories, by one of these.
 
   With `roles` the turns of other roles are left out. An episode without a turn
   of these is compared and not trained on, unless parts are smaller than

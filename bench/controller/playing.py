@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.controller.episode import EpisodeLimits, EpisodeWaits, Sampling
+from agentrl_jax.controller.episode import EpisodeWaits, Sampling
 from agentrl_jax.controller.groups.group import (
   GroupLimits,
   RetryLimits,
@@ -39,6 +39,7 @@ from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   Group,
   Message,
   Status,

@@ -22,10 +22,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from agentrl_jax.controller.episode import EpisodeLimits, EpisodeWaits
+from agentrl_jax.controller.episode import EpisodeWaits
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   EpisodeSpec,
   Group,
   Status,

@@ -13,13 +13,14 @@ from typing import Any
 import ml_collections
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
-from agentrl_jax.controller.episode import EpisodeLimits, EpisodeWaits, Sampling
+from agentrl_jax.controller.episode import EpisodeWaits, Sampling
 from agentrl_jax.controller.evaluation import EvaluationPlan
 from agentrl_jax.controller.groups.admission import AdmissionLimits
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
 from agentrl_jax.controller.subagent import PLANNER, WORKER, SubagentConfig
 from agentrl_jax.data.chat.pretrained import ChatConfig
+from agentrl_jax.data.records import EpisodeLimits
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
 from agentrl_jax.env.options import require_types

@@ -77,11 +77,8 @@ class AgentServer:
     self._folder = folder  # of the run; for the log of the agents' program
     self._names = ModelNames(name, lambda: service.status().policy_slots)
     self._limits = ServingLimits(context=settings.engine.context)
-    episode = settings.episode
     self._rules = EpisodeRules(
-      max_turns=episode.max_turns,
-      max_tokens=episode.max_tokens,
-      max_answer_tokens=episode.max_answer_tokens,
+      limits=settings.episode,
       temperature=settings.sampling.temperature,
       idle_timeout_s=settings.agents.idle_timeout_s,
       max_lines=settings.agents.max_lines,

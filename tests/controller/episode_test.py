@@ -12,14 +12,13 @@ import numpy as np
 
 from agentrl_jax.controller.cross_policy import CrossPolicy
 from agentrl_jax.controller.episode import (
-  EpisodeLimits,
   Sampling,
   environments_own,
   play_expert,
   run_episode,
 )
 from agentrl_jax.controller.player import BaselinePlayer, ExpertTextPlayer
-from agentrl_jax.data.records import Message, Status
+from agentrl_jax.data.records import EpisodeLimits, Message, Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,

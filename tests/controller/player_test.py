@@ -3,14 +3,13 @@
 import asyncio
 import unittest
 
-from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import (
   ExpertPlayer,
   ExpertTextPlayer,
   episodes_of,
   without_expert,
 )
-from agentrl_jax.data.records import Task
+from agentrl_jax.data.records import EpisodeLimits, Task
 from agentrl_jax.errors import ConfigError
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.stage import codec

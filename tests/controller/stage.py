@@ -11,12 +11,13 @@ import random
 
 import numpy as np
 
-from agentrl_jax.controller.episode import EpisodeLimits, Sampling
+from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
 from agentrl_jax.controller.player import PolicyPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   EpisodeSpec,
   Group,
   Message,

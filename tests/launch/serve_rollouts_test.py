@@ -18,10 +18,10 @@ import openai
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.groups.group import GroupLimits
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
+from agentrl_jax.data.records import EpisodeLimits
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams

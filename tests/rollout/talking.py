@@ -5,7 +5,6 @@ starts in a second.
 """
 
 import contextlib
-import dataclasses
 import functools
 
 import numpy as np
@@ -16,6 +15,7 @@ from agentrl_jax.controller.cross_policy import NEVER
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.grammar.grammars import Grammars
+from agentrl_jax.data.records import EpisodeLimits
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.openai.episodes.episode import EpisodeRules
@@ -167,15 +167,11 @@ class Talking:
     self._limits = ServingLimits(**({"context": CONTEXT} | (limits or {})))
     self._token, self._records = token, records
     self._http = defaults(HttpLimits, "http", **(http or {}))
-    default = EpisodeRules(
-      max_turns=6,
-      max_tokens=CONTEXT,
-      max_answer_tokens=12,
-      temperature=1.0,
-      idle_timeout_s=600.0,
-    )
+    numbers = {"max_turns": 6, "max_tokens": CONTEXT, "max_answer_tokens": 12}
+    given = {"temperature": 1.0, "idle_timeout_s": 600.0, **(rules or {})}
+    episode = EpisodeLimits(**{n: given.pop(n, x) for n, x in numbers.items()})
     self.episodes = Episodes(
-      dataclasses.replace(default, **(rules or {})), self._limits, draw
+      EpisodeRules(limits=episode, **given), self._limits, draw
     )
     self._stack = contextlib.AsyncExitStack()
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.train import custom
-from agentrl_jax.train.compared import COMPARE
 from agentrl_jax.train.config.checks import (
   Setting,
   WithFunctions,
@@ -60,6 +59,8 @@ KEEPS = {
   "top_signal": "the fewest that hold a share of all std",
   "top_softmax": "the fewest that hold a share of softmax(std) (RAGEN-2)",
 }
+
+COMPARE = ("episodes", "roles", "lines")  # see `train.compared`
 
 STATISTICS = {
   "tokens": "every trained token counts once (AgentRL)",

@@ -8,12 +8,12 @@ import tempfile
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.controller.episode import EpisodeLimits
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
 from agentrl_jax.data.chat.tokenizer import train_tokenizer
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   EpisodeSpec,
   Message,
   Status,

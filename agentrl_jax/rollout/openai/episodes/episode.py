@@ -23,15 +23,17 @@ import numpy as np
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.recorder import Recorder
 from agentrl_jax.data.records import (
+  EpisodeLimits,
   EpisodeSpec,
   Message,
   Status,
   Tool,
   Trajectory,
   message_to_json,
+  seed_of,
   status_after,
 )
-from agentrl_jax.errors import ConfigError, PromptTooLong
+from agentrl_jax.errors import PromptTooLong
 from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.openai.choices import Choice
 from agentrl_jax.rollout.openai.conversation_cache import (
@@ -69,22 +71,13 @@ class PolicySlotDraw(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeRules:
-  """Limits of an episode, the same as those of `controller.episode`."""
+  """What holds for an episode that an agent plays."""
 
-  max_turns: int  # answers, on all lines together
-  max_tokens: int  # of a line: prompt, observations and answers together
-  max_answer_tokens: int  # of one answer
+  limits: EpisodeLimits  # as of the run's own player; turns of all lines count
   temperature: float  # of every draw; 0 is greedy
   idle_timeout_s: float  # without a call, after which it is abandoned
   max_lines: int = 1
   calls: str = "free"  # grammar of answers, where a call has tools
-
-  def __post_init__(self) -> None:
-    numbers = dataclasses.asdict(self)
-    del numbers["calls"]
-    for name, value in numbers.items():
-      if not value > 0 and (name, value) != ("temperature", 0.0):
-        raise ConfigError(f"{name}={value} of an episode must be above 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +132,7 @@ class EpisodeCall(CallContext):
     self, prompt: np.ndarray, request: CompletionRequest, name: str
   ) -> int:
     """Returns what the call asks for, or what its line has left of it."""
-    rules = self._episode.rules
+    rules = self._episode.rules.limits
     most = min(rules.max_tokens, self.limits.context)
     left = most - len(prompt)
     if left < 1:
@@ -168,9 +161,7 @@ class EpisodeCall(CallContext):
     temperature = self._episode.rules.temperature
     changes: dict[str, float] = {"temperature": temperature}
     if request.seed is None:
-      text = f"{self._episode.spec.seed} turn {self.number}"
-      digest = hashlib.sha256(text.encode()).digest()
-      changes["seed"] = int.from_bytes(digest[:8])
+      changes["seed"] = seed_of(self._episode.spec.seed, "turn", self.number)
     return request.model_copy(update=changes)
 
   def check(
@@ -424,13 +415,13 @@ class Episode:
       if choice.finish_reason == "stop":
         self.meet(call, Status.RUNNING)
         return
+      limits = self.rules.limits
       self.meet(
         call,
         Status.AGENT_CONTEXT_LIMIT,
         f", and the last answer was cut after {choice.num_sampled} tokens "
-        f"(episode.max_answer_tokens={self.rules.max_answer_tokens}, "
-        f"episode.max_tokens={self.rules.max_tokens}, or what the call asked "
-        "for)",
+        f"(episode.max_answer_tokens={limits.max_answer_tokens}, "
+        f"episode.max_tokens={limits.max_tokens}, or what the call asked for)",
       )
 
   def trajectory(self, verdict: Verdict, fault: str = "") -> Trajectory:
@@ -464,12 +455,13 @@ class Episode:
       raise self.busy()
     others = [other for other in self._calls if other is not call]
     taken = self._numbers | {other.number for other in others}
-    status = status_after(len(taken - {-1}), self.rules.max_turns)
+    most = self.rules.limits.max_turns
+    status = status_after(len(taken - {-1}), most)
     if status is not Status.RUNNING:
       self.meet(call, status, ", as many as an episode has")
       raise conflict(
-        f"episode {self.id} has had its {self.rules.max_turns} answers: end "
-        f"it, as {status.value!r}",
+        f"episode {self.id} has had its {most} answers: end it, as "
+        f"{status.value!r}",
         "episode_turn_limit",
       )
     call.claim(source, next(n for n in range(len(taken) + 1) if n not in taken))

@@ -373,7 +373,7 @@ class EpisodeApi:
         "group": spec.group_id,
         "attempt": spec.attempt,
         "seed": spec.seed,
-        "max_turns": episode.rules.max_turns,
+        "max_turns": episode.rules.limits.max_turns,
       }
     )
 

@@ -5,7 +5,7 @@ import asyncio
 import openai
 
 from agentrl_jax.controller.cross_policy import NEVER
-from agentrl_jax.data.records import EpisodeSpec, Message
+from agentrl_jax.data.records import EpisodeLimits, EpisodeSpec, Message
 from agentrl_jax.rollout.openai.episodes.episode import Episode, EpisodeRules
 from agentrl_jax.rollout.openai.episodes.offers import ROLE_HEADER
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -252,9 +252,7 @@ class ClaimTest(Playing):
     return Episode(
       EpisodeSpec(task=TASK, group_id="g", attempt=0, seed=1),
       EpisodeRules(
-        max_turns=4,
-        max_tokens=100,
-        max_answer_tokens=10,
+        limits=EpisodeLimits(max_turns=4, max_tokens=100, max_answer_tokens=10),
         temperature=1.0,
         idle_timeout_s=9.0,
         max_lines=2,
