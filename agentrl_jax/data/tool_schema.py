@@ -7,25 +7,17 @@ messages to the policy) get one without either. `json_schema` says what can be
 checked.
 """
 
-import math
+import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-MAX_DEPTH = 64  # of nested lists and objects
+from agentrl_jax.data.grammar.json_schema import MAX_DEPTH, NAMED, depth_of
+
 # Keywords of JSON schemas whose values are plain JSON, perhaps null.
 _VALUES = frozenset({"const", "default", "example"})
 # Keywords whose values are plain JSON, and schemas by name.
 _PLAIN_KEYWORDS = _VALUES | {"enum", "examples"}
-_NAMED_SCHEMAS = frozenset(
-  {
-    "properties",
-    "patternProperties",
-    "dependentSchemas",
-    "$defs",
-    "definitions",
-  }
-)
 
 
 def copied_parameters(given: Any) -> dict[str, Any]:
@@ -37,7 +29,16 @@ def copied_parameters(given: Any) -> dict[str, Any]:
   """
   if not isinstance(given, Mapping):
     raise ValueError(f"a JSON schema is an object, found {reprlib.repr(given)}")
-  schema: dict[str, Any] = _schema(given, 0)
+  try:
+    plain = json.loads(json.dumps(given, allow_nan=False))
+  except (TypeError, ValueError, RecursionError) as error:
+    raise ValueError(f"it is no JSON: {error}") from error
+  if depth_of(plain) > MAX_DEPTH:
+    raise ValueError(
+      f"it is nested deeper than {MAX_DEPTH} lists and objects: refer "
+      "to '$defs'"
+    )
+  schema: dict[str, Any] = _schema(plain)
   properties = schema.get("properties", {})
   if not isinstance(properties, Mapping):
     raise ValueError(
@@ -53,16 +54,15 @@ def copied_parameters(given: Any) -> dict[str, Any]:
   return schema
 
 
-def _schema(given: Any, depth: int) -> Any:
+def _schema(given: Any) -> Any:
   """Copies a schema, without keywords that are null."""
-  if not isinstance(given, Mapping):
-    return _plain(given, depth)
-  _require_shallow(depth)
-  required = given.get("required")
-  required = required if isinstance(required, list | tuple) else ()
+  if isinstance(given, list):
+    return [_schema(inner) for inner in given]
+  if not isinstance(given, dict):
+    return given
   takes_null = "null" in str(given.get("type") or "null")
   schema = {
-    _key(keyword): _keyword(keyword, value, depth + 1, required)
+    keyword: _keyword(keyword, value, given.get("required") or ())
     for keyword, value in given.items()
     if value is not None or keyword in _VALUES and takes_null
   }
@@ -73,51 +73,18 @@ def _schema(given: Any, depth: int) -> Any:
   return schema
 
 
-def _keyword(
-  keyword: Any, value: Any, depth: int, required: Sequence[Any]
-) -> Any:
+def _keyword(keyword: str, value: Any, required: Any) -> Any:
   if keyword in _PLAIN_KEYWORDS:
-    return _plain(value, depth)
-  if keyword in _NAMED_SCHEMAS and isinstance(value, Mapping):
+    return value
+  if keyword in NAMED and isinstance(value, dict):
     return {
-      _key(k): _applied(inner, depth + 1)
-      for k, inner in value.items()
-      if inner is not None or k in required
+      name: _applied(inner)
+      for name, inner in value.items()
+      if inner is not None or name in required
     }
-  if keyword == "items":
-    return _applied(value, depth)
-  if isinstance(value, list | tuple):
-    return [_schema(inner, depth + 1) for inner in value]
-  return _schema(value, depth)
+  return _applied(value) if keyword == "items" else _schema(value)
 
 
-def _applied(given: Any, depth: int) -> Any:
+def _applied(given: Any) -> Any:
   """Copies the schema of a part, which may be true or null: any value."""
-  return {} if given is None or given is True else _schema(given, depth)
-
-
-def _plain(value: Any, depth: int) -> Any:
-  """Copies a JSON value. Raises ValueError for another one."""
-  _require_shallow(depth)
-  if isinstance(value, Mapping):
-    return {_key(k): _plain(inner, depth + 1) for k, inner in value.items()}
-  if isinstance(value, list | tuple):
-    return [_plain(inner, depth + 1) for inner in value]
-  is_infinite = isinstance(value, float) and not math.isfinite(value)
-  if not isinstance(value, str | int | float | None) or is_infinite:
-    raise ValueError(f"{reprlib.repr(value)} is no JSON")
-  return value
-
-
-def _require_shallow(depth: int) -> None:
-  if depth > MAX_DEPTH:
-    raise ValueError(
-      f"it is nested deeper than {MAX_DEPTH} lists and objects: refer "
-      "to '$defs'"
-    )
-
-
-def _key(name: Any) -> str:
-  if not isinstance(name, str):
-    raise ValueError(f"a key in JSON is a text, found {reprlib.repr(name)}")
-  return name
+  return {} if given is None or given is True else _schema(given)

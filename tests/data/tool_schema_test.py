@@ -4,7 +4,8 @@ import json
 
 from absl.testing import parameterized
 
-from agentrl_jax.data.tool_schema import MAX_DEPTH, copied_parameters
+from agentrl_jax.data.grammar.json_schema import MAX_DEPTH
+from agentrl_jax.data.tool_schema import copied_parameters
 
 NODE = {  # as pydantic writes a tree
   "type": "object",
@@ -86,9 +87,8 @@ class CopiedParametersTest(parameterized.TestCase):
     ({"required": "a"}, "'required' is a list"),
     ({"required": [1]}, "'required' is a list"),
     ({"properties": {"a": {"description": 5}}}, "'description' is a text"),
-    ({"maximum": float("nan")}, "nan is no JSON"),
+    ({"maximum": float("nan")}, "no JSON"),
     ({"enum": [{1, 2}]}, "no JSON"),
-    ({"properties": {1: {}}}, "key in JSON is a text"),
     (nested(MAX_DEPTH + 2), "nested deeper than"),
     (json.loads("[" * 400 + "]" * 400), "object, found"),
     ({"enum": json.loads("[" * 400 + "]" * 400)}, "nested deeper than"),

@@ -5,8 +5,6 @@ markers show that its chat is `codec.CompactTemplate`.
 
 tokenizer.json            the vocabulary; required
 tokenizer_config.json     special tokens, more tokens, perhaps the chat template
-special_tokens_map.json   special tokens, and added_tokens.json more tokens, if
-                          tokenizer_config.json has no added_tokens_decoder
 chat_template.jinja       the chat template; overrides that of the config
 chat_template.json        the one of a processor, where there is no other
 additional_chat_templates/tool_use.jinja
@@ -33,19 +31,17 @@ from agentrl_jax.data.chat.marked_text import markers_of
 from agentrl_jax.data.chat.named_template import source_of
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.files import reading
 from agentrl_jax.hugging_face_files import read_object, read_text
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 PROCESSOR_TEMPLATE = "chat_template.json"
 TEMPLATES = "additional_chat_templates"
 GENERATION_CONFIG, MODEL_CONFIG = "generation_config.json", "config.json"
 FILES = (
   TOKENIZER,
   TOKENIZER_CONFIG,
-  TOKENS_MAP,
-  ADDED_TOKENS,
   TEMPLATE,
   PROCESSOR_TEMPLATE,
   GENERATION_CONFIG,
@@ -53,9 +49,7 @@ FILES = (
 )
 _NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
-_DECLARED = "added_tokens_decoder"  # of tokenizer_config.json
 _FOR_TOOLS = "tool_use"  # of a config that lists several templates
-_MOST_IDS = 2**31  # of token ids, which are int32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +75,8 @@ def load_chat(folder: pathlib.Path, config: ChatConfig) -> ChatCodec:
 
   `config.template` takes the place of the folder's own template.
   """
-  codec = _load(folder, config)
+  with reading(folder):
+    codec = _load(folder, config)
   vocab_size = _json(folder / MODEL_CONFIG).get("vocab_size")
   if type(vocab_size) is int and codec.vocab_size > vocab_size:
     raise ConfigError(
@@ -127,11 +122,9 @@ def _read(folder: pathlib.Path, config: ChatConfig) -> _Files:
     )
   tokenizer = load_tokenizer(path)
   config_json = _json(folder / TOKENIZER_CONFIG)
-  if _DECLARED not in config_json:
-    config_json = {**config_json, **_json(folder / TOKENS_MAP)}
   _add_tokens(tokenizer, folder, config_json)
   source = _source(folder, config_json)
-  names = _names(folder, config_json)
+  names = _names(config_json)
   if source is None and _is_compact(tokenizer):
     if config.template or config.compact_calls:
       raise ConfigError(
@@ -225,53 +218,29 @@ def _source(folder: pathlib.Path, config_json: Mapping[str, Any]) -> str | None:
     }
   if isinstance(source, dict):
     source = source.get(_FOR_TOOLS, source.get("default", source))
-  if source is None or isinstance(source, str):
-    return source
-  raise ConfigError(
-    f"{folder / TOKENIZER_CONFIG}: chat_template={reprlib.repr(source)} must "
-    "be a template's text, or a list of objects with name and template, or "
-    f"files in {TEMPLATES}, one of them named {_FOR_TOOLS} or default; or put "
-    f"the text into {TEMPLATE}"
-  )
+  if not isinstance(source, str | None):
+    raise TypeError(f"chat_template={reprlib.repr(source)} is no text")
+  return source
 
 
 def _add_tokens(
   tokenizer: Tokenizer, folder: pathlib.Path, config_json: Mapping[str, Any]
 ) -> None:
   """Adds the tokens that stand beside tokenizer.json, as transformers does."""
-  names = _names(folder, config_json)
   extra: Any = next(filter(None, map(config_json.get, _EXTRA)), [])
+  extra = extra.values() if isinstance(extra, dict) else extra
   special = [
     text
-    for name, text in names.items()
+    for name, text in _names(config_json).items()
     if name in _NAMES[:2] or tokenizer.token_to_id(text) is not None
   ]
-  declared = config_json.get(_DECLARED)
-  try:
-    extra = extra.values() if isinstance(extra, dict) else extra
-    special += [t["content"] if isinstance(t, dict) else t for t in extra]
-    if declared is None:
-      own = tokenizer.get_added_tokens_decoder()
-      declared = {
-        id: {
-          "content": text,
-          "special": text in special,
-          "normalized": text not in special,
-        }
-        for text, id in _json(folder / ADDED_TOKENS).items()
-        if id not in own
-      }
-    tokens = {int(id): AddedToken(**of) for id, of in declared.items()}
-    tokenizer.add_tokens([tokens[id] for id in sorted(tokens)])
-    added = tokenizer.get_added_tokens_decoder().values()
-    known = {token.content for token in added}
-    tokenizer.add_special_tokens([t for t in special if t not in known])
-  except (AttributeError, KeyError, TypeError, ValueError) as error:
-    raise ConfigError(
-      f"{folder}: the tokens in {_DECLARED} of {TOKENIZER_CONFIG}, or in "
-      f"{ADDED_TOKENS} and {TOKENS_MAP}, are none that transformers writes: "
-      f"{error!r}; copy these files again from where the model comes from"
-    ) from error
+  special += [t["content"] if isinstance(t, dict) else t for t in extra]
+  declared = config_json.get("added_tokens_decoder", {})
+  tokens = {int(id): AddedToken(**of) for id, of in declared.items()}
+  tokenizer.add_tokens([tokens[id] for id in sorted(tokens)])
+  added = tokenizer.get_added_tokens_decoder().values()
+  known = {token.content for token in added}
+  tokenizer.add_special_tokens([t for t in special if t not in known])
   for id, token in tokens.items():
     if tokenizer.token_to_id(token.content) != id:
       raise ConfigError(
@@ -281,22 +250,14 @@ def _add_tokens(
       )
 
 
-def _names(
-  folder: pathlib.Path, config_json: Mapping[str, Any]
-) -> dict[str, str]:
+def _names(config_json: Mapping[str, Any]) -> dict[str, str]:
   """Returns special tokens by the names that templates use."""
-  tokens = {}
-  for name in _NAMES:
-    token = config_json.get(name)
-    text = token.get("content", token) if isinstance(token, dict) else token
-    if text is not None and not isinstance(text, str):
-      raise ConfigError(
-        f"{folder / TOKENIZER_CONFIG}: {name}={reprlib.repr(token)} must be a "
-        "token's text, an object whose content is that, or null"
-      )
-    if text:
-      tokens[name] = text
-  return tokens
+  tokens = {name: config_json.get(name) for name in _NAMES}
+  return {
+    name: token["content"] if isinstance(token, dict) else token
+    for name, token in tokens.items()
+    if token
+  }
 
 
 def _stops(
@@ -309,8 +270,7 @@ def _stops(
     for id in eos if isinstance(eos, list) else [eos]:
       if id is None:
         continue
-      is_id = type(id) is int and 0 <= id < _MOST_IDS
-      text = tokenizer.id_to_token(id) if is_id else None
+      text = tokenizer.id_to_token(id)
       if text is None:
         raise ConfigError(
           f"{folder / name}: eos_token_id={reprlib.repr(eos)} must be the id "

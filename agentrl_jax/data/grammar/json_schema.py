@@ -376,16 +376,6 @@ def _additional_properties(
       yield from validator.descend(value, rules, path=name)
 
 
-def _unique_items(
-  validator: Any, wanted: bool, instance: Any, schema: Any
-) -> Iterator[ValidationError]:
-  """Compares items as canonical texts, in time linear in the list."""
-  if wanted and isinstance(instance, list):
-    texts = {json.dumps(_plain(item), sort_keys=True) for item in instance}
-    if len(texts) < len(instance):
-      yield ValidationError("an item stands in it twice")
-
-
 def _multiple_of(
   validator: Any, step: float, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
@@ -396,26 +386,8 @@ def _multiple_of(
       yield ValidationError(f"it is no multiple of {step}")
 
 
-def _plain(value: Any) -> Any:
-  """Returns the value with integral floats as integers: 1.0 is 1."""
-  if isinstance(value, dict):
-    return {name: _plain(inner) for name, inner in value.items()}
-  if isinstance(value, list):
-    return [_plain(inner) for inner in value]
-  if isinstance(value, float) and value.is_integer():
-    return int(value)
-  return value
-
-
 def _found(pattern: str, text: str) -> bool:
   return compiled_pattern(pattern).search(text) is not None
-
-
-def _is_integer(checker: Any, value: Any) -> bool:
-  """Accepts a float without a fraction, as JSON Schema does."""
-  if isinstance(value, float):
-    return value.is_integer() and abs(value) < 2**63
-  return isinstance(value, int) and not isinstance(value, bool)
 
 
 _PARENT = jsonschema.Draft202012Validator.VALIDATORS
@@ -426,12 +398,8 @@ _Validator = jsonschema.validators.extend(
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
-    "uniqueItems": _unique_items,
     "multipleOf": _multiple_of,
   },
-  type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
-    "integer", _is_integer
-  ),
 )
 # Of a schema that is not known whole. Its branches may take more than they
 # should, so that a value that fits several of them, or one that is excluded,

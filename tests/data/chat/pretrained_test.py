@@ -83,12 +83,11 @@ def test_a_tokenizer_at_which_the_library_panics(folder):
 
 @pytest.mark.parametrize("name", ["generation_config.json", "config.json"])
 @pytest.mark.parametrize(
-  "eos",
-  ['"301"', "-1", "1.0", "true", "[[290]]", "{}", "99999", "1" + "0" * 30],
+  ("eos", "message"), [('"301"', "TypeError"), ("99999", "must be the id of a")]
 )
-def test_stop_tokens_that_are_none(folder, name, eos):
+def test_stop_tokens_that_are_none(folder, name, eos, message):
   (folder / name).write_text(f'{{"eos_token_id": {eos}}}')
-  refused(folder, f"{name}: eos_token_id=.* must be the id of a token")
+  refused(folder, message)
 
 
 def test_stop_tokens_are_as_many_as_a_request_may_name(folder):
@@ -103,16 +102,16 @@ def test_stop_tokens_are_as_many_as_a_request_may_name(folder):
 @pytest.mark.parametrize(
   ("fields", "message"),
   [
-    ({"eos_token": {"special": True}}, "eos_token="),
-    ({"bos_token": 5}, "bos_token=5 must be a token's text"),
-    ({"pad_token": ["x"]}, "pad_token="),
+    ({"eos_token": {"special": True}}, "content"),
+    ({"bos_token": 5}, "cannot be read"),
+    ({"pad_token": ["x"]}, "cannot be read"),
     ({"chat_template": [{"template": SOURCE}]}, "chat_template="),
     ({"chat_template": [{"name": "default"}]}, "no chat_template|neither"),
     ({"chat_template": ["default"]}, "chat_template="),
     ({"chat_template": {"rag": SOURCE}}, "chat_template="),
-    ({"added_tokens_decoder": {"x": {}}}, "none that transformers writes"),
+    ({"added_tokens_decoder": {"x": {}}}, "cannot be read"),
     ({"added_tokens_decoder": {"9": {"content": "<x>"}}}, "'<x>' is token 9"),
-    ({"extra_special_tokens": [5]}, "none that transformers writes"),
+    ({"extra_special_tokens": [5]}, "cannot be read"),
     ({"chat_template": "{% if %}"}, "no Jinja that can be read"),
     ({"chat_template": "{% for m in x %}" * 30 + "{% endfor %}" * 30}, "Jinja"),
     ({"chat_template": "{{ 1 / 0 }}" + SOURCE}, "division by zero"),
@@ -143,8 +142,7 @@ def test_one_of_several_templates_is_taken_by_its_name(folder):
   assert load_chat(folder, CONFIG).stop_tokens
 
 
-@pytest.mark.parametrize("where", ["config", "added_tokens", "special_map"])
-def test_tokens_beside_the_tokenizer(folder, where):
+def test_tokens_beside_the_tokenizer(folder):
   """Ids as transformers 5 gives them."""
   path = folder / "tokenizer.json"
   body = json.loads(path.read_text())
@@ -154,22 +152,8 @@ def test_tokens_beside_the_tokenizer(folder, where):
   truncated = {"max_length": 2, "strategy": "LongestFirst", "stride": 0}
   body |= {"truncation": truncated | {"direction": "Right"}}
   path.write_text(json.dumps(body | {"added_tokens": left}))
-  if where == "config":
-    described(
-      folder,
-      added_tokens_decoder={
-        tokens[text].pop("id"): tokens[text] for text in gone
-      },
-    )
-  else:
-    name, written = {
-      "added_tokens": ("added_tokens.json", gone),
-      "special_map": (
-        "special_tokens_map.json",
-        {"extra_special_tokens": [*gone]},
-      ),
-    }[where]
-    (folder / name).write_text(json.dumps(written))
+  declared = {tokens[text].pop("id"): tokens[text] for text in gone}
+  described(folder, added_tokens_decoder=declared)
   copy_chat(folder, folder / "copy", CONFIG)
   codec = load_chat(folder / "copy", CONFIG)
   assert codec.encode("".join(gone)).tolist() == [*gone.values()]
