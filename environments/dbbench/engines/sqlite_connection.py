@@ -11,19 +11,12 @@ import functools
 import math
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from agentrl_jax.errors import EnvironmentFault
 from environments.dbbench.engines import base
 from environments.dbbench.grading import Row, tables_hash
-from environments.dbbench.mysql import (
-  collation,
-  dialect,
-  functions,
-  groups,
-  names,
-  schema,
-)
+from environments.dbbench.mysql import collation, dialect, functions, schema
 from environments.dbbench.mysql.dialect import Translation
 from environments.dbbench.mysql.errors import mysql_error
 from environments.dbbench.mysql.syntax import StatementRefused, TooComplex
@@ -76,8 +69,7 @@ class Connection:
     self._limit_values(MAX_VALUE_BYTES)
     if is_quick:
       self._connection.set_progress_handler(self._spend_steps, STEPS_PER_CHECK)
-    # Of the given tables, until a statement has changed the schema.
-    self._schema: Mapping[str, Sequence[str]] | None = None
+    self._is_changed = False  # the schema, by a statement
     self._max_bytes = MAX_VALUE_BYTES
     self.max_pages = 0
 
@@ -86,7 +78,7 @@ class Connection:
     source, pages = _filled(tuple(tables))
     self._copy(source)
     self._limit_pages(max(MIN_PAGES, ROOM * pages))
-    self._schema = {table.name: table.sql_columns for table in tables}
+    self._is_changed = False
     if self._is_quick:
       longest = max(
         (sum(map(len, r)) for table in tables for r in table.rows), default=0
@@ -106,7 +98,7 @@ class Connection:
       source.deserialize(after)
       self._copy(source)
     if before[_SCHEMA_VERSION] != after[_SCHEMA_VERSION]:
-      self._schema = None
+      self._is_changed = True
     else:
       self._limit_values(self._max_bytes)
 
@@ -136,9 +128,8 @@ class Connection:
     """Runs one MySQL statement and returns the reply."""
     try:
       statement = dialect.translate(sql, is_quick=self._is_quick)
-      with dialect.reading(sql):
-        self._check(statement)
-        rows = self.run(statement)
+      self._prepare(statement)
+      rows = self.run(statement)
       return base.cut(str(rows), self._max_result_chars)
     except StatementRefused as error:
       return base.cut(str(error), self._max_result_chars)
@@ -162,7 +153,7 @@ class Connection:
   def hash_of(self, tables: Sequence[Table]) -> str:
     """Returns AgentBench's hash of the current tables."""
     self._meter.allow(QUICK_UNITS, QUICK_S)
-    if self._is_quick and self._schema is None:
+    if self._is_quick and self._is_changed:
       raise TooComplex
     return tables_hash([self.read(table) for table in tables])
 
@@ -182,45 +173,14 @@ class Connection:
         raise TooComplex from error
       return []  # the policy dropped or changed the table
 
-  def _check(self, statement: Translation) -> None:
-    """Raises `StatementRefused` where MySQL refuses it for these tables."""
-    if self._is_quick and (statement.changes_schema or self._schema is None):
+  def _prepare(self, statement: Translation) -> None:
+    """Sets the budget, and creates the views that the statement reads."""
+    if self._is_quick and (statement.changes_schema or self._is_changed):
       # Views and generated columns can make any statement long.
       raise TooComplex
     self._meter.allow(QUICK_UNITS, QUICK_S)
     if statement.reads_schema:
       self._connection.executescript(schema.make_views())
-    if statement.tree is None:
-      return
-    columns_of, table_names = self._columns_of, self._schema
-    if table_names is None or statement.reads_schema:
-      columns_of, table_names = self._current_columns, self._current_tables()
-    refusal = names.refusal_of(
-      statement.tree, columns_of, table_names, base.DATABASE
-    )
-    if refusal is not None:
-      raise StatementRefused(refusal)
-    if not groups.needs_check(statement.tree):
-      return
-    refusal = groups.refusal_of(statement.tree, columns_of, base.DATABASE)
-    if refusal is not None:
-      # Raises the errors that MySQL would raise first.
-      self._connection.execute(f"EXPLAIN {statement.sql}").close()
-      raise StatementRefused(refusal)
-
-  def _columns_of(self, table: str) -> Sequence[str]:
-    name = table.lower()
-    return next(
-      (c for t, c in (self._schema or {}).items() if t.lower() == name), ()
-    )
-
-  def _current_tables(self) -> dict[str, Sequence[str]]:
-    rows = self._connection.execute("SELECT name FROM sqlite_master")
-    return {name: () for (name,) in rows}
-
-  def _current_columns(self, table: str) -> list[str]:
-    rows = self._connection.execute(f"PRAGMA table_info({base.quoted(table)})")
-    return [name for _, name, *_ in rows]
 
   def _limit_values(self, num_bytes: int) -> None:
     self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, num_bytes)

@@ -18,7 +18,7 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 from sqlglot.parsers.mysql import MySQLParser
 
 from environments.dbbench.engines.base import DATABASE
-from environments.dbbench.mysql import names, rewrites, schema, syntax
+from environments.dbbench.mysql import rewrites, schema, syntax
 from environments.dbbench.mysql.syntax import (
   NotMySQL,
   StatementRefused,
@@ -69,8 +69,6 @@ class Translation:
   describes: str = ""  # the table to describe
   like: str = "%"  # the pattern of the columns to describe
   is_full: bool = False  # whether the description shows every property
-  # As MySQL reads it, for checks that need to know the tables.
-  tree: exp.Expr | None = None
   reads_schema: bool = False  # whether it reads views of `schema`
   changes_schema: bool = False
 
@@ -139,13 +137,9 @@ _cached = functools.lru_cache(maxsize=CACHE_SIZE)(_translation)
 
 
 def _translated(tree: exp.Expr) -> Translation:
-  refusal = names.refusal_of_form(tree)
-  if refusal is not None:
-    raise StatementRefused(refusal)
   reads_schema = schema.resolve_names(tree)
   for name in nodes_of(tree, exp.Identifier):
     name.meta.clear()  # positions of words, which would be copied
-  original = tree.copy()
   changes_schema = isinstance(tree, exp.Create | exp.Drop | exp.Alter)
   types = _result_types(tree)
   tree = rewrites.rewritten(tree)
@@ -153,11 +147,7 @@ def _translated(tree: exp.Expr) -> Translation:
     tree, copy=False, unsupported_level=ErrorLevel.IGNORE
   )
   return Translation(
-    translated,
-    types,
-    tree=original,
-    reads_schema=reads_schema,
-    changes_schema=changes_schema,
+    translated, types, reads_schema=reads_schema, changes_schema=changes_schema
   )
 
 
@@ -174,17 +164,11 @@ def parsed(sql: str, *, is_quick: bool = False) -> exp.Expr:
     raise NotMySQL(sql)
   if is_quick:
     syntax.require_simple(sql)
-  refusal = syntax.refusal_of_words(sql)
-  if refusal is not None:
-    raise StatementRefused(refusal)
   sql = rewrites.with_known_words(sql)
   bounds = syntax.split(sql)
   second = bounds[1][0] if len(bounds) > 1 else len(sql)
   with reading(sql):
     tree = _parse(sql, second, is_quick=is_quick)
-    refusal = syntax.refusal_of_grammar(tree, sql)
-  if refusal is not None:
-    raise StatementRefused(refusal)
   if second < len(sql):
     raise NotMySQL(sql, second)
   return tree
@@ -194,9 +178,9 @@ def _parse(sql: str, second: int, *, is_quick: bool) -> exp.Expr:
   """Parses the first statement of `sql`; the next one starts at `second`."""
   try:
     tree = _first_tree(sql, is_quick=is_quick)
-  except TokenError as error:
-    start = _stop_before_quote(sql, is_quick=is_quick)
-    raise NotMySQL(sql, min(start, second)) from error
+  except TokenError as error:  # a quote that is never closed
+    quotes = (t.start for t in syntax.tokens(sql) if t.word in ("'", '"', "`"))
+    raise NotMySQL(sql, min(next(quotes, 0), second)) from error
   except ParseError as error:
     raise NotMySQL(sql, min(_stop(error, sql), second)) from error
   if not isinstance(tree, (*_RUNS, *_ANSWERED, *_EMPTY)):
@@ -222,20 +206,6 @@ def _stop(error: ParseError, sql: str) -> int:
   if not details["end_context"].strip() and not is_unexpected:
     return len(sql)  # a token is missing at the end
   return len(details["start_context"])
-
-
-def _stop_before_quote(sql: str, *, is_quick: bool) -> int:
-  """Returns the position of the error if a quote in `sql` is never closed."""
-  start = next(
-    (t.start for t in syntax.tokens(sql) if t.word in ("'", '"', "`")), 0
-  )
-  try:
-    _first_tree(sql[:start], is_quick=is_quick)
-  except ParseError as error:
-    return _stop(error, sql[:start])
-  except _FAULTS:
-    pass
-  return start
 
 
 def _show(tree: exp.Show) -> Translation:

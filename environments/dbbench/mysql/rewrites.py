@@ -13,7 +13,6 @@ from sqlglot import exp
 
 from environments.dbbench.mysql import collation
 from environments.dbbench.mysql.functions import AS_TEXT, ONLY
-from environments.dbbench.mysql.groups import aggregates
 from environments.dbbench.mysql.replacements import plus_zero, replace_function
 from environments.dbbench.mysql.syntax import (
   StatementRefused,
@@ -211,6 +210,22 @@ def _rewrite_select(select: exp.Select) -> None:
         column.replace(exp.paren(expression.copy()))
   select.set("having", None)
   select.where(exp.paren(condition), copy=False)
+
+
+def aggregates(select: exp.Select) -> bool:
+  """Checks whether the query has an aggregate outside of its subqueries."""
+  nodes: list[exp.Expr] = [*select.expressions]
+  nodes += [e for key in ("having", "order") if (e := select.args.get(key))]
+  while nodes:
+    node = nodes.pop()
+    if isinstance(node, exp.Query | exp.Subquery):
+      continue
+    if isinstance(node, exp.AggFunc) and not isinstance(
+      node.parent, exp.Window
+    ):
+      return True
+    nodes += node.iter_expressions()
+  return False
 
 
 def _open_sides(union: exp.SetOperation) -> None:

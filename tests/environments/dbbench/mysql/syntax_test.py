@@ -1,17 +1,14 @@
 """Tests which statements are refused, against MySQL 8.0 and MariaDB."""
 
-import itertools
 import json
 import pathlib
-import random
-import re
 import unittest
 
 import pymysql
 import pytest
 
 from environments.dbbench.mysql.dialect import parsed
-from environments.dbbench.mysql.syntax import StatementRefused, tokens
+from environments.dbbench.mysql.syntax import StatementRefused
 from tests.environments.dbbench.data import mariadb_address
 
 LISTED = json.loads(
@@ -20,10 +17,6 @@ LISTED = json.loads(
 # Statement -> the part that error 1064 quotes. Some were recorded on MySQL.
 STOPS = LISTED["stops"]
 VALID = LISTED["valid"]  # which a careless parser refuses
-_WORDS = (
-  "FROM WHERE AND ( ) = SELECT BY ORDER GROUP AS x 'y' 1 * . IN LIKE SET "
-  'VALUES INTO ; - + IS NULL "q" `z` ON JOIN table name key ASC'
-)
 
 
 def refusal_of(sql):
@@ -52,7 +45,7 @@ class RefusalTest(unittest.TestCase):
         self.assertIsNone(refusal_of(sql))
 
   def test_lines_are_counted(self):
-    self.assertTrue(refusal_of("SELECT a,\nb\nRank\n").endswith("at line 3"))
+    self.assertTrue(refusal_of("SELECT a,\nb\nc d e\n").endswith("at line 3"))
     self.assertTrue(
       refusal_of("SELECT a FROM t\nWHERE").endswith("near '' at line 2")
     )
@@ -80,7 +73,7 @@ class RefusalTest(unittest.TestCase):
 
 @pytest.mark.mariadb
 class BesideMariaDBTest(unittest.TestCase):
-  """Compares random faults in valid statements with a server's verdict."""
+  """Compares verdicts with a server's."""
 
   @classmethod
   def setUpClass(cls):
@@ -106,39 +99,3 @@ class BesideMariaDBTest(unittest.TestCase):
       if self.error_of(sql) is None:
         with self.subTest(sql=sql):
           self.assertIsNone(refusal_of(sql))
-
-  @pytest.mark.slow
-  def test_statements_with_faults_are_refused(self):
-    rng = random.Random(0)
-    verdicts = []
-    for _ in range(500):
-      sql = _spoilt(rng, rng.choice(VALID))
-      error, refusal = self.error_of(sql), refusal_of(sql)
-      if error is None:
-        with self.subTest(sql=sql):
-          self.assertIsNone(refusal)
-      elif error == 1064:
-        verdicts.append(refusal is not None)
-    self.assertGreater(len(verdicts), 200)
-    self.assertGreater(sum(verdicts) / len(verdicts), 0.8)
-
-
-def _spoilt(rng, sql):
-  """Removes, inserts, changes or swaps one or two words of the statement."""
-  starts = [token.start for token in tokens(sql)]
-  words = [
-    sql[start:end].strip()
-    for start, end in itertools.pairwise([*starts, len(sql)])
-  ]
-  for _ in range(rng.choice((1, 1, 2))):
-    at, other = rng.randrange(len(words)), rng.randrange(len(words))
-    new = rng.choice(_WORDS.split())
-    words = rng.choice(
-      (
-        words[:at] + words[at + 1 :] or words,
-        [*words[:at], new, *words[at:]],
-        [*words[:at], new, *words[at + 1 :]],
-        [*words[:at], words[other], *words[at + 1 :]],
-      )
-    )
-  return re.sub(r"(\w) \(", r"\1(", " ".join(words))
