@@ -4,7 +4,7 @@ r"""Compares runs: arms of sweeps, or runs, finished or not.
   python -m launch.report runs/a-s0 runs/a-s1 runs/b-s0 runs/b-s1 \
     --output=comparison
 
-Writes report.html, finals.csv, curves.csv and a picture of each plot. Runs that
+Writes report.html, finals.csv and a picture of each plot. Runs that
 differ in nothing but the seed are one arm; the first arm is what the others are
 compared with, unless another is the --baseline. `--contrast=A,B` compares the
 arms A and B, as A - B, in place of all arms with the first; it can be given

@@ -7,6 +7,7 @@ goes on, and its scores are those of all attempts in the file.
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from agentrl_jax.controller.evaluation import TaskScore, wilson_interval
+from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.data.dataset_file import read_rows
 from agentrl_jax.data.records import Task, Trajectory, tool_to_json
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import append_whole, drop_half_line, write_whole
-from launch.comparisons.statistics import NUM_RESAMPLES, Estimate, pass_at_k
+from launch.comparisons.statistics import (
+  Estimate,
+  binomial_variance,
+  mean_and_interval,
+  pass_at_k,
+)
 from launch.reports.summary import PASS, Evaluation, Score
 
 FOLDER = "attempts"  # within a run
@@ -245,31 +251,26 @@ def one_split_each(tasks: Iterable[Task]) -> list[list[Task]]:
   return [[task for part in each if part for task in part] for each in rounds]
 
 
-def pass_rates(
-  tasks: Mapping[Task, Sequence[Attempt]], random: np.random.Generator
-) -> dict[int, Estimate]:
+def pass_rates(tasks: Mapping[Task, Sequence[Attempt]]) -> dict[int, Estimate]:
   """Returns pass@k for k = 1, 2, 4, ... up to what a task has.
 
   The mean of the unbiased estimate over the `n` tasks that have k attempts,
-  with a 95 % interval that resamples tasks; where all tasks agree, Wilson's for
-  as many tasks.
+  with Student's interval over tasks; where all tasks agree, that of as many
+  successes or failures.
   """
   most = max(map(len, tasks.values()), default=0)
   rates = {}
   k = 1
   while k <= most:
-    each = np.array(
-      [
-        pass_at_k(len(attempts), sum(a.success for a in attempts), k)
-        for attempts in tasks.values()
-        if len(attempts) >= k
-      ]
-    )
-    chosen = random.integers(len(each), size=(NUM_RESAMPLES, len(each)))
-    low, high = np.quantile(each[chosen].mean(1), (0.025, 0.975))
-    if each.min() == each.max():  # resampled tasks would all agree, too
-      low, high = wilson_interval(round(each.sum()), len(each))
-    rates[k] = Estimate(float(each.mean()), float(low), float(high), len(each))
+    each = [
+      pass_at_k(len(attempts), sum(a.success for a in attempts), k)
+      for attempts in tasks.values()
+      if len(attempts) >= k
+    ]
+    error = 0.0
+    if min(each) == max(each):
+      error = math.sqrt(binomial_variance(each[0], len(each)))
+    rates[k] = mean_and_interval(each, error)
     k *= 2
   return rates
 
@@ -284,11 +285,9 @@ def pass_evaluation(path: pathlib.Path) -> Evaluation | None:
   if any(each.split != "test" for each in attempts):
     return None
   tried = by_environment(attempts)
-  random = np.random.default_rng(0)
   rates = [
-    {k: rate for k, rate in of.items() if rate.n == len(tasks)}
-    for tasks in tried.values()
-    for of in (pass_rates(tasks, random),)
+    {k: rate for k, rate in pass_rates(of).items() if rate.n == len(of)}
+    for of in tried.values()
   ]
   if not rates or not all(rates):
     return None
@@ -329,7 +328,6 @@ def attempts_to_json(
   attempts: Mapping[str, Mapping[Task, Sequence[Attempt]]], num_samples: int
 ) -> dict[str, object]:
   """Returns pass@k, statuses and what was lost, by environment."""
-  random = np.random.default_rng(0)
   return {
     name: {
       "tasks": sum(map(bool, tasks.values())),
@@ -337,7 +335,7 @@ def attempts_to_json(
       "lost_attempts": lost.num_attempts,
       "pass_at": {
         str(k): dataclasses.asdict(rate)
-        for k, rate in pass_rates(tasks, random).items()
+        for k, rate in pass_rates(tasks).items()
       },
       "statuses": status_shares(tasks),
     }

@@ -10,7 +10,7 @@ from launch.comparisons.statistics import (
   Difference,
   Estimate,
   binomial_variance,
-  mean_over_seeds,
+  mean_and_interval,
   paired_difference,
   with_holm,
 )
@@ -128,7 +128,7 @@ def _column(
 
 def _level(seeds: Mapping[int, _Share]) -> Estimate:
   variance = math.fsum(share.variance for share in seeds.values())
-  return mean_over_seeds(
+  return mean_and_interval(
     [share.success for share in seeds.values()],
     math.sqrt(variance) / len(seeds),
   )

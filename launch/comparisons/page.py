@@ -1,6 +1,6 @@
 """The comparison as one self-contained page, with pictures and CSV beside it.
 
-<output>/report.html  finals.csv  curves.csv  <plot>.png
+<output>/report.html  finals.csv  <plot>.png
 """
 
 import csv
@@ -8,16 +8,16 @@ import dataclasses
 import math
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import write_whole, writing
-from launch.comparisons.curves import COSTS, costs_of, make_plots
+from launch.comparisons.curves import make_plots
 from launch.comparisons.finals import MEAN, Change, Finals, Pairs, finals
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import FEW_SEEDS, Difference, Estimate
 from launch.reports import numbers
-from launch.reports.curves import EVALUATED, RL, VALIDATION
+from launch.reports.curves import RL, VALIDATION
 from launch.reports.html import page
 from launch.reports.plots import Plot
 from launch.reports.tables import TableCell
@@ -25,7 +25,6 @@ from launch.sweeps.cells import CellState
 
 STAGES = ("rl", "warm_start")  # of the tables: the most asked for first
 _STEPS = "train.steps"
-_CURVES = ("success/", "policy/", "staleness/", "reward/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +83,12 @@ def write(comparison: ComparisonPage, output: pathlib.Path) -> None:
   output.mkdir(parents=True, exist_ok=True)
   for plot in comparison.plots:
     plot.write(output)
-  _write_csv(output / "finals.csv", _final_rows(comparison.arms))
-  _write_csv(output / "curves.csv", _curve_rows(comparison.arms))
+  rows = list(_final_rows(comparison.arms))
+  path = output / "finals.csv"
+  with writing(path), path.open("w", newline="", encoding="utf-8") as file:
+    writer = csv.DictWriter(file, rows[0] if rows else [])
+    writer.writeheader()
+    writer.writerows(rows)
   write_whole(output / "report.html", render(comparison))
 
 
@@ -260,38 +263,3 @@ def _final_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
             "task": task,
             **dataclasses.asdict(score),
           }
-
-
-def _curve_rows(arms: Sequence[Arm]) -> Iterator[Mapping[str, object]]:
-  for arm in arms:
-    for seed, run in sorted(arm.runs.items()):
-      for point in _points(run):
-        yield {"arm": arm.name, "seed": seed, **point}
-
-
-def _points(run: Run) -> Iterator[Mapping[str, object]]:
-  """Yields metrics of RL, and evaluations during it at the cost of updates."""
-  spent = costs_of([row for row in run.rows if row.stage == RL])
-  costs = iter(zip(*spent.values(), strict=True))
-  for row in run.rows:
-    kept: tuple[str, ...] = ()
-    prefix, at = "", (row.step, "", "", "")
-    if row.stage == RL:
-      kept, at = _CURVES, tuple(round(cost, 3) for cost in next(costs))
-    elif row.stage.startswith(f"{VALIDATION}_"):
-      kept, prefix = (EVALUATED,), f"{row.stage}/"
-    for name, value in row.values.items():
-      if name.startswith(kept):
-        about = {"metric": prefix + name, "value": value}
-        yield {**dict(zip(COSTS, at, strict=True)), **about}
-
-
-def _write_csv(
-  path: pathlib.Path, rows: Iterable[Mapping[str, object]]
-) -> None:
-  table = list(rows)
-  with writing(path), path.open("w", newline="", encoding="utf-8") as file:
-    if table:
-      writer = csv.DictWriter(file, list(table[0]))
-      writer.writeheader()
-      writer.writerows(table)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
@@ -103,8 +102,7 @@ def print_attempts(
 
   Tasks without any of their `num_samples` attempts are lost ones.
   """
-  random = np.random.default_rng(0)
-  rates = {name: pass_rates(t, random) for name, t in attempts.items()}
+  rates = {name: pass_rates(t) for name, t in attempts.items()}
   lost = {name: Lost.of(t, num_samples) for name, t in attempts.items()}
   ks = sorted({k for each in rates.values() for k in each})
   table = Table(

@@ -14,7 +14,6 @@ import numpy as np
 from scipy import special, stats
 
 LEVEL = 0.95
-NUM_RESAMPLES = 2000
 FEW_SEEDS = 3  # with fewer no verdict is to be had, and no band to be drawn
 
 
@@ -55,10 +54,10 @@ def binomial_variance(share: float, num_episodes: int) -> float:
   return added * (1 - added) / num_episodes
 
 
-def mean_over_seeds(
+def mean_and_interval(
   shares: Sequence[float], episode_error: float = 0.0
 ) -> Estimate:
-  """Mean success over seeds, with the interval of Student's t.
+  """Mean success over seeds or tasks, with the interval of Student's t.
 
   `episode_error` is the standard error of the mean that the episodes alone
   cause; it is all that there is with one seed.
@@ -74,7 +73,7 @@ def paired_difference(
 ) -> Difference:
   """Difference `after` - `before`, paired by seed: Student's t.
 
-  `episode_error` is as in `mean_over_seeds`; p is not below the p of it.
+  `episode_error` is as in `mean_and_interval`; p is not below the p of it.
   """
   differences = np.subtract(after, before)
   n, mean = len(differences), float(differences.mean())

@@ -9,7 +9,7 @@ from scipy import stats
 
 from launch.comparisons.statistics import (
   binomial_variance,
-  mean_over_seeds,
+  mean_and_interval,
   paired_difference,
   pass_at_k,
   with_holm,
@@ -63,7 +63,7 @@ class PairedDifferenceTest(absltest.TestCase):
 class LevelTest(absltest.TestCase):
   def level(self, shares, n=64):
     variance = math.fsum(binomial_variance(x, n) for x in shares)
-    return mean_over_seeds(shares, math.sqrt(variance) / len(shares))
+    return mean_and_interval(shares, math.sqrt(variance) / len(shares))
 
   def test_is_students_t(self):
     shares = [0.3, 0.5, 0.6, 0.8]
