@@ -71,7 +71,6 @@ class MetricsWriter:
     self, step: int, values: Mapping[str, SupportsFloat], stage: str
   ) -> None:
     """Appends one row. What is not finite becomes null, and is counted."""
-    _check(stage, values)
     floats = {name: float(value) for name, value in values.items()}
     row = Row(stage, int(step), self._clock(), floats)
     not_finite = sum(not math.isfinite(v) for v in row.values.values())
@@ -192,19 +191,6 @@ def read_metrics(path: pathlib.Path | str) -> list[Row]:
     _from_line(line, f"{path}:{number}")
     for number, line in enumerate(lines, start=1)
   ]
-
-
-def _check(stage: str, values: Mapping[str, SupportsFloat]) -> None:
-  if not stage or "/" in stage:
-    raise ValueError(
-      f"stage {stage!r} must be a plain name: it becomes a folder's name"
-    )
-  taken = [name for name in _RESERVED if name in values]
-  if taken:
-    raise ValueError(
-      f"metrics may not be named {', '.join(_RESERVED)}, which every row has; "
-      f"found {', '.join(taken)}. Rename it, for example to 'train/{taken[0]}'."
-    )
 
 
 def _to_line(row: Row) -> str:

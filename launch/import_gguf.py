@@ -88,15 +88,20 @@ def _write(model: GGUFFile, folder: pathlib.Path, origin: str) -> str:
   try:
     chat = GGUFTokenizer(model.metadata)
     tokenizer = chat.tokenizer()
-    stops = chat.generation_config()
+    stops, tokenizer_config = chat.generation_config(), chat.config()
   except ConfigError as error:
     raise ConfigError(f"{model.path}: {error}") from error
+  except (KeyError, ValueError, IndexError) as error:
+    raise ConfigError(
+      f"{model.path} has no tokenizer that can be read ({error!r}): fetch it "
+      "again, or take a newer file of this model"
+    ) from error
   described = {_ORIGIN: origin, **model.described(), **stops}
   context = described["max_position_embeddings"]
   small = {
     MODEL_CONFIG: described,
     GENERATION_CONFIG: stops,
-    TOKENIZER_CONFIG: {**chat.config(), "model_max_length": context},
+    TOKENIZER_CONFIG: {**tokenizer_config, "model_max_length": context},
   }
   for name, contents in small.items():
     text = json.dumps(contents, indent=2, ensure_ascii=False)

@@ -107,11 +107,6 @@ def task_datasets(
   expensive to generate. Raises `ConfigError` for weights that are missing or
   not above 0, and for an environment without tasks.
   """
-  if set(indices) != set(weights):
-    raise ConfigError(
-      f"tasks.weights names {sorted(weights)} and the environments are "
-      f"{sorted(indices)}: give each one a weight"
-    )
   bad = {name: w for name, w in weights.items() if not w > 0}
   if bad:
     raise ConfigError(

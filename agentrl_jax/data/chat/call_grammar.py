@@ -22,7 +22,6 @@ from agentrl_jax.data.records import Tool
 from agentrl_jax.errors import ConfigError
 
 THINK, THINK_END = "<think>", "</think>"
-CHOICES = ("auto", "required")
 # White space of Python's `str.strip`; `\s` alone lacks four of its characters.
 SPACE = r"[\s\x1c-\x1f]"
 # Text where tags are text too: all of its thoughts end, since a call in an open
@@ -149,11 +148,6 @@ class CallGrammar:
     keep to a schema, any JSON may stand; of the tools that `strict` names,
     `ConfigError` has the reason instead.
     """
-    if choice not in CHOICES or not (tools or choice == "auto"):
-      raise ConfigError(
-        f"choice={choice!r} with {len(tools)} tools: give 'auto' (text or "
-        "calls), or 'required' (a call of one of at least one tool)"
-      )
     if tools and self._form.none_because:
       raise ConfigError(self._form.none_because)
     ids = self._tokenizer.id_of

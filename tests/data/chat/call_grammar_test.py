@@ -180,11 +180,6 @@ class RefusedTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "set chat.template=hermes"):
       codec.call_grammar([STOP])
 
-  def test_choice(self):
-    for tools, choice in ((TOOLS, "none"), ((), "required")):
-      with self.assertRaisesRegex(ConfigError, f"choice='{choice}'"):
-        codec("compact").call_grammar(tools, choice=choice)
-
 
 class JsonGrammarTest(Calling):
   SCHEMA = {
