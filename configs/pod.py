@@ -33,7 +33,6 @@ def get_config(name: str = "qwen2.5-14b"):
   c.engine.update(
     # Room for 48 and 16 answers of 8192 tokens, or 128 and 40 of 3000.
     slots=(128, 40),
-    page_size=128,
     cache_tokens=(48 * 8192, 16 * 8192),
     context=8192,
     lengths=(2048, 4096),

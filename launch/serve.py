@@ -32,11 +32,14 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.model.compute import DTYPES
-from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
+from agentrl_jax.rollout.engine.placement import (
+  cache_sharding,
+  decoding_policy,
+  layout_of,
+)
 from agentrl_jax.rollout.openai.models import FixedNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -232,20 +235,11 @@ def engine_of(
   """Loads every version of a model, compiles, and returns its engine."""
   loader, compute = model.policy(), model.compute
   mesh = model.mesh()
-  place = (
-    Place(Policy(model.model, compute))
-    if mesh.size == 1
-    else places_apart(
-      model.model, compute, (mesh.size,), list(mesh.devices.flat)
-    )[0]
-  )
+  policy = decoding_policy(model.model, compute, list(mesh.devices.flat))
   number = len(model.versions)
   versions = ServedWeights(number)
   publisher = Publisher(
-    loader,
-    versions,
-    dtype=compute.dtype,
-    to=None if mesh.size == 1 else [layout_of(place)] * number,
+    loader, versions, dtype=compute.dtype, to=layout_of(policy)
   )
   for policy_slot, version in enumerate(model.versions):
     CONSOLE.print(f"loading {version.names[-1]} from {version.source}")
@@ -260,11 +254,11 @@ def engine_of(
     lengths=tuple(n for n in (512, 2048, 8192) if n < model.context),
   )
   engine = RolloutEngine(
-    place.policy,
+    policy,
     config,
     versions,
-    places=(place,) * number,
-    grammars=grammars_by(lambda: model.codec, place.policy),
+    cache_sharding=cache_sharding(policy.mesh),
+    grammars=grammars_by(lambda: model.codec, policy),
   )
   with DRIVERS[driver](engine) as running:
     devices = (

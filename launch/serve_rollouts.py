@@ -27,11 +27,7 @@ from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import HttpLimits
 from agentrl_jax.rollout.drivers.driver import Driver, EngineGenerator
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.engine.placement import (
-  Place,
-  places_apart,
-  places_together,
-)
+from agentrl_jax.rollout.engine.placement import cache_sharding, decoding_policy
 from agentrl_jax.rollout.openai.models import ModelNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
@@ -175,22 +171,17 @@ def serve(config: ml_collections.ConfigDict, host: str, port: int) -> None:
   enable_compile_cache(
     pathlib.Path(config.workdir) / config.name, config.compile_cache
   )
-  places = _places(settings)
-  policy = places[0].policy
+  policy = decoding_policy(settings.model, settings.compute)
   versions = ServedWeights(settings.engine.num_policy_slots)
   follower = SnapshotFollower(
-    snapshots_of(config),
-    policy,
-    versions,
-    meshes=[place.mesh for place in places],
-    weights=settings.engine.weights,
+    snapshots_of(config), policy, versions, weights=settings.engine.weights
   )
   codec = codec_provider(config, settings)
   engine = RolloutEngine(
     policy,
     settings.engine,
     versions,
-    places=places,
+    cache_sharding=cache_sharding(policy.mesh),
     grammars=grammars_by(codec, policy),
   )
 
@@ -224,14 +215,6 @@ def codec_provider(
     return found[0] if found else None
 
   return codec
-
-
-def _places(settings: Settings) -> tuple[Place, ...]:
-  """Returns the devices of this process, for all policy slots or for each."""
-  s = settings
-  if s.engine.slices:
-    return places_apart(s.model, s.compute, s.engine.slices)
-  return places_together(s.model, s.compute, s.engine.num_policy_slots)
 
 
 def main() -> None:

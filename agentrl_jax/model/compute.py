@@ -37,8 +37,8 @@ class ComputeConfig:
   takes blocks of 64 for rows above 256 tokens on a CPU, and else all pairs of a
   row at once; splash then takes blocks of 512.
 
-  `cache_attention` is the kernel of a decode step: "ragged" reads each slot up
-  to its length, "xla" reads whole slots; "auto" takes "ragged" on a TPU.
+  `cache_attention` is the kernel of a decode step: "ragged" reads the pages
+  that sequences fill, "xla" copies them first; "auto" takes "ragged" on a TPU.
 
   `remat` says what the backward pass computes again: "none" nothing, "dots" all
   but products with params, "attention" all but attention, "full" everything.

@@ -306,13 +306,13 @@ class Policy:
     return params["head"]["kernel"]
 
   def empty_cache(
-    self, num_slots: int, cache_length: int, *, keeps_experts: bool = False
+    self, num_pages: int, page_size: int, *, keeps_experts: bool = False
   ) -> kv.KVCache:
-    """Makes a cache of `num_slots` sequences of up to `cache_length` tokens."""
+    """Makes a cache of `num_pages` pages of `page_size` tokens."""
     return kv.empty_cache(
       self.config,
-      num_slots,
-      cache_length,
+      num_pages,
+      page_size,
       self.compute.dtype,
       keeps_experts=keeps_experts,
     )
@@ -326,15 +326,17 @@ class Policy:
     length_B: jax.Array,
     page_BW: jax.Array | None = None,
   ) -> tuple[jax.Array, kv.KVCache]:
-    """Feeds each slot its next tokens; returns hidden [B, C, D] and the cache.
+    """Feeds sequences their next tokens; returns hidden [B, C, D], the cache.
 
-    Slot b's first `length_B[b]` tokens go to positions from `start_B[b]` on;
-    the rest of its row is padding: not written, and its hidden states mean
-    nothing. A slot of length 0 stays as it was. With a page table, the cache is
-    a pool of pages, see `model.cache`.
+    The first `length_B[b]` tokens of row b go to positions from `start_B[b]`
+    on; the rest of the row is padding: not written, and its hidden states mean
+    nothing. A sequence of length 0 stays as it was. Without a page table, see
+    `model.cache`, sequence b has page b alone.
     """
+    if page_BW is None:
+      page_BW = jnp.arange(len(token_BC))[:, None]
     (hidden_BCD,), cache = self.extend_together(
-      params, cache, [Chunk(token_BC, start_B, length_B, page_BW=page_BW)]
+      params, cache, [Chunk(token_BC, start_B, length_B, page_BW)]
     )
     return hidden_BCD, cache
 
@@ -343,10 +345,11 @@ class Policy:
   ) -> tuple[list[jax.Array], kv.KVCache]:
     """Feeds several chunks in one pass; returns hidden [B, C, D] of each.
 
-    Products see the tokens of all chunks at once. A slot may occur in several
+    Products see the tokens of all chunks at once. A page may occur in several
     chunks: its keys and values of all of them are written before any is read.
     """
-    at = [chunk.positions(kv.length(cache, chunk.page_BW)) for chunk in chunks]
+    page_size = cache[0][0].shape[2]
+    at = [chunk.positions(page_size) for chunk in chunks]
     rows = ChunkRows([chunk.token_BC.shape for chunk in chunks])
     position_BC = rows.join([position for position, _ in at])
     stem, written = self._modules.stem(params), []
@@ -354,12 +357,12 @@ class Policy:
       params, rows.join([chunk.token_BC for chunk in chunks]), None
     )
 
-    def write(array_BKSH: jax.Array, entry_BCKH: jax.Array) -> jax.Array:
+    def write(array_NKTH: jax.Array, entry_BCKH: jax.Array) -> jax.Array:
       for chunk, (_, write_BC), entry in zip(
         chunks, at, rows.split(entry_BCKH), strict=True
       ):
-        array_BKSH = chunk.write(array_BKSH, entry, write_BC)
-      return array_BKSH
+        array_NKTH = kv.write(array_NKTH, entry, write_BC, chunk.page_BW)
+      return array_NKTH
 
     def attend(q: jax.Array, keys: jax.Array, values: jax.Array, **how: Any):
       how |= {"compute": self.compute, "mesh": self.mesh}

@@ -146,7 +146,6 @@ class Sampled:
   # Behavior and raw log-probability (as bits) and version, int32 [N, 3].
   row_N3: np.ndarray
   alternatives: np.ndarray | None  # of `num_top`; see `decoder.SlotShaping`
-  publication: int  # of the weights that the answer goes on with, if kept
 
 
 @dataclasses.dataclass(eq=False)
@@ -274,22 +273,10 @@ class EngineConfig:
   prefill_slots: int  # per call
   prefill_tokens: int  # per step, so that decoding does not stall
   steps_per_sync: int  # tokens per slot and call
-  reuse: bool  # keys and values of earlier turns and of the group
-  # Tokens of a page of the KV cache, and of all pages of each policy slot. 0
-  # and (): no pages; each slot has a row for `context` tokens.
-  page_size: int
+  page_size: int  # tokens of a page of the KV cache; 0: see `tokens_per_page`
+  # Tokens of all pages of each policy slot; (): `context` for every slot.
   cache_tokens: tuple[int, ...]
-  # Tokens per policy slot in the prefix cache, on the device and on the host;
-  # its keys and values outlive their slot, in shared blocks. 0: none.
-  prefix_cache_tokens: int
-  prefix_cache_host_tokens: int
-  block_size: int
-  # Older weights per policy slot that are kept for answers that started with
-  # them; 0: answers go on with the newest.
-  old_weights: int
   weights: str  # one of `WEIGHTS`, that the engine decodes with
-  # Number of devices of each policy slot; (): all policy slots on all devices.
-  slices: tuple[int, ...]
   # Tokens that are guessed ahead and computed with the next one; 0: none.
   draft_tokens: int
   # Time to compute one draft token more per slot, in units of a decode step.
@@ -325,65 +312,12 @@ class EngineConfig:
         f"engine.lengths={self.lengths} must lie between 1 and "
         f"engine.context={self.context}"
       )
-    self._check_weights()
-    self._check_prefix_cache()
-    self._check_pages()
-    self._check_drafts()
-
-  def _check_weights(self) -> None:
     if self.weights not in WEIGHTS:
       raise ConfigError(
         f"engine.weights={self.weights!r} is none of {', '.join(WEIGHTS)}"
       )
-    if self.slices and (
-      len(self.slices) != len(self.slots) or min(self.slices) < 1
-    ):
-      raise ConfigError(
-        f"engine.slices={self.slices} must have a number of devices for each "
-        f"of the policy slots of engine.slots={self.slots}, or be () for all "
-        "policy slots on all devices"
-      )
-
-  def _check_pages(self) -> None:
-    if self.page_size < 0:
-      raise ConfigError(
-        f"engine.page_size={self.page_size} must be a number of tokens, or 0 "
-        "for a row per slot"
-      )
-    if not self.page_size:
-      if self.cache_tokens:
-        raise ConfigError(
-          f"engine.cache_tokens={self.cache_tokens} is unused without pages: "
-          "set engine.page_size, or engine.cache_tokens=()"
-        )
-      return
-    if (
-      len(self.cache_tokens) != len(self.slots)
-      or min(self.cache_tokens) < self.page_size
-    ):
-      raise ConfigError(
-        f"engine.cache_tokens={self.cache_tokens} must have a number of tokens "
-        f"for each of the policy slots of engine.slots={self.slots}, each at "
-        f"least engine.page_size={self.page_size}; without pages, set engine."
-        "page_size=0"
-      )
-    for name, sizes in (
-      ("context", (self.context,)),
-      ("lengths", self.lengths),
-      ("cache_tokens", self.cache_tokens),
-    ):
-      if any(size % self.page_size for size in sizes):
-        raise ConfigError(
-          f"engine.{name}={getattr(self, name)} must be a multiple of engine."
-          f"page_size={self.page_size}, as a cache of pages has no parts of one"
-        )
-    if self.prefix_cache_tokens:
-      raise ConfigError(
-        f"engine.prefix_cache_tokens={self.prefix_cache_tokens} is a second "
-        f"cache, and pages (engine.page_size={self.page_size}) are reused "
-        "where they are: set it to 0 and add its tokens to engine."
-        "cache_tokens. Pages are not moved to the host"
-      )
+    self._check_cache()
+    self._check_drafts()
 
   def _check_drafts(self) -> None:
     if self.draft_tokens < 0:
@@ -396,60 +330,46 @@ class EngineConfig:
         "a draft token of a slot takes no longer than a decode step of it"
       )
 
-  def _check_prefix_cache(self) -> None:
-    for name in (
-      "prefix_cache_tokens",
-      "prefix_cache_host_tokens",
-      "old_weights",
+  def _check_cache(self) -> None:
+    if self.page_size < 0:
+      raise ConfigError(
+        f"engine.page_size={self.page_size} must be a number of tokens, or 0 "
+        "for a size that fits engine.context"
+      )
+    if self.cache_tokens and (
+      len(self.cache_tokens) != len(self.slots)
+      or min(self.cache_tokens) < self.tokens_per_page
     ):
-      if getattr(self, name) < 0:
-        raise ConfigError(
-          f"engine.{name}={getattr(self, name)} must be at least 0 (none)"
-        )
-    if self.prefix_cache_tokens:
-      self._check_blocks()
-    elif self.prefix_cache_host_tokens:
       raise ConfigError(
-        f"engine.prefix_cache_host_tokens={self.prefix_cache_host_tokens} is "
-        "unused without a prefix cache: set engine.prefix_cache_tokens, or "
-        "engine.prefix_cache_host_tokens=0"
+        f"engine.cache_tokens={self.cache_tokens} must have a number of tokens "
+        f"for each of the policy slots of engine.slots={self.slots}, each at "
+        f"least a page of {self.tokens_per_page}; or be (), for "
+        "engine.context in every slot"
       )
-
-  def _check_blocks(self) -> None:
-    if not self.reuse:
-      raise ConfigError(
-        f"engine.prefix_cache_tokens={self.prefix_cache_tokens} is unused with "
-        "engine.reuse=False; set it to 0"
-      )
-    if not 1 <= self.block_size <= self.prefix_cache_tokens:
-      raise ConfigError(
-        f"engine.block_size={self.block_size} must lie between 1 and "
-        f"engine.prefix_cache_tokens={self.prefix_cache_tokens}"
-      )
-    for size in (self.context, *self.lengths):
-      if size % self.block_size:
-        name = "context" if size == self.context else "lengths"
-        raise ConfigError(
-          f"engine.{name} has {size}, which must be a multiple of engine."
-          f"block_size={self.block_size} with a prefix cache"
-        )
 
   @property
-  def has_pages(self) -> bool:
-    """True if the KV cache is a pool of pages; else it has a row per slot."""
-    return self.page_size > 0
+  def tokens_per_page(self) -> int:
+    """`page_size`, or a size that divides `context`, an eighth of it at most.
+
+    That is 128, as the TPU's kernel needs it, for a `context` of a multiple of
+    128 from 1024 on.
+    """
+    fits = (
+      size
+      for size in (128, 64, 32)
+      if not self.context % size and self.context >= 8 * size
+    )
+    return self.page_size or next(fits, 16)
 
   def num_pages(self, policy_slot: int) -> int:
     """Number of pages of a policy slot."""
-    return self.cache_tokens[policy_slot] // self.page_size
+    if self.cache_tokens:
+      return self.cache_tokens[policy_slot] // self.tokens_per_page
+    return self.slots[policy_slot] * self.pages_of(self.context)
 
-  @property
-  def prefix_cache_blocks(self) -> tuple[int, int]:
-    """Blocks of the prefix cache on device and host, per policy slot."""
-    return (
-      self.prefix_cache_tokens // self.block_size,
-      self.prefix_cache_host_tokens // self.block_size,
-    )
+  def pages_of(self, num_tokens: int) -> int:
+    """Number of pages that hold so many tokens."""
+    return -(-num_tokens // self.tokens_per_page)
 
   @property
   def min_copied_tokens(self) -> int:
@@ -466,19 +386,6 @@ class EngineConfig:
     sizes = {-(-num_slots // 4**power) for power in range(self.num_slot_sizes)}
     return tuple(sorted(sizes))
 
-  def decode_size(self, num_slots: int, num_busy: int, num_steps: int) -> int:
-    """Number of slots to decode: all in place, or the busy ones taken out.
-
-    Taking slots out and putting them back costs about as much as six decode
-    steps of these slots (measured on a CPU, 0.9 M params and more, 256 tokens
-    per slot). Pages are not taken out.
-    """
-    sizes = [n for n in self.slot_sizes(num_slots) if n >= num_busy]
-    moving = 0 if self.has_pages else 6
-    return min(
-      sizes, key=lambda n: n * (num_steps + (0 if n == num_slots else moving))
-    )
-
   def draft_plan(self, num_rows: int) -> DraftPlan | None:
     """Shapes of the drafts in a call of `num_rows` slots; None without."""
     if not self.draft_tokens:
@@ -491,11 +398,10 @@ class EngineConfig:
     """Most tokens that a slot samples in one decode call."""
     return self.steps_per_sync * (1 + self.draft_tokens)
 
-  def cache_length(self, num_tokens: int) -> int:
-    """The shortest compiled length of the cache that fits `num_tokens`."""
-    return min(
-      size for size in (*self.lengths, self.context) if size >= num_tokens
-    )
+  def table_width(self, num_pages: int) -> int:
+    """The shortest compiled length of a page table that fits `num_pages`."""
+    widths = map(self.pages_of, (*self.lengths, self.context))
+    return min(width for width in widths if width >= num_pages)
 
   def prefill_chunk(self, num_tokens: int) -> int:
     """The shortest chunk that fits `num_tokens`, or else the longest chunk."""

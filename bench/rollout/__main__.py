@@ -8,7 +8,6 @@
 
 - decode: 1, 8 and 32 answers at once, against Tunix's sampler and transformers.
 - batching: answers of very different lengths, against list scheduling.
-- prefix: conversations that feed only new tokens, against the formula.
 - versions: three versions at once, against reading each; a swap while decoding.
 - overhead: what the host does per step of 128 slots.
 - grammar: answers that follow a grammar, against free ones; masks alone.
@@ -30,7 +29,6 @@ from bench import rows
 ROWS = (
   "decode",
   "batching",
-  "prefix",
   "versions",
   "overhead",
   "grammar",

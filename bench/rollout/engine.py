@@ -71,7 +71,8 @@ def measure_raw(policy, params, args) -> dict[str, float]:
       state,
       begin_BF,
       np.ones(args.slots, bool),
-      None,
+      np.arange(args.slots),
+      np.arange(args.slots)[:, None],
       np.int32(0),
       num_steps=args.steps_per_sync,
     )
@@ -93,10 +94,7 @@ def measure_driver(policy, params, args) -> dict[str, float]:
     context=args.context,
     lengths=(args.context // 4, args.context // 2),
     steps_per_sync=args.steps_per_sync,
-    prefix_cache_tokens=args.prefix_cache_tokens,
     page_size=args.page_size,
-    # As many tokens as rows have room for.
-    cache_tokens=(args.slots * args.context,) if args.page_size else (),
   )
   store = ServedWeights(1)
   store.publish(params, 0)
@@ -169,7 +167,6 @@ def make_parser() -> argparse.ArgumentParser:
   parser.add_argument("--slots", type=int, default=128)
   parser.add_argument("--context", type=int, default=512)
   parser.add_argument("--steps_per_sync", type=int, default=4)
-  parser.add_argument("--prefix_cache_tokens", type=int, default=0)
   parser.add_argument("--page_size", type=int, default=0)
   parser.add_argument("--rounds", type=int, default=10)
   parser.add_argument("--requests", type=int, default=256)

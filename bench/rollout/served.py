@@ -56,7 +56,8 @@ class RawSteps:
       engine.versions.get(0).params,
       patch_BF=np.tile(row, (slots, 1)),
       patched_B=np.ones(slots, bool),
-      slot_P=None,
+      slot_P=np.arange(slots),
+      page_PW=np.arange(slots)[:, None],
       version=np.int32(0),
       num_steps=self.num_steps,
     )

@@ -15,24 +15,13 @@ def get_config() -> ml_collections.ConfigDict:
       # Tokens that are prefilled per step, so that decoding does not stall.
       prefill_tokens=1024,
       steps_per_sync=4,  # tokens per slot between two syncs with the host
-      reuse=True,  # keep keys and values between turns and between episodes
-      # Tokens of a page of the KV cache, on a TPU a multiple of 128; 0: each
-      # slot has a row for `context` tokens. See "Pages" in docs/engine.md.
+      # Tokens of a page of the KV cache, on a TPU a multiple of 128; 0: a size
+      # that fits `context`. See "Pages" in docs/engine.md.
       page_size=0,
-      cache_tokens=(),  # tokens of all pages, per policy slot; (): no pages
-      # Tokens per policy slot that the prefix cache keeps on the device after
-      # their sequence has ended; 0: none.
-      prefix_cache_tokens=0,
-      # Tokens per policy slot that it then keeps on the host; 0: none.
-      prefix_cache_host_tokens=0,
-      block_size=32,  # tokens of a block of the prefix cache
-      # Older sets of weights per policy slot, kept for answers that began on
-      # them; 0: after a swap, answers continue with the new weights.
-      old_weights=0,
+      cache_tokens=(),  # of all pages, per policy slot; (): context x slots
       # Weights to decode with: full, as the learner has them; or int8 or fp8,
       # half of bfloat16's bytes. See "Weights in eight bits" in docs/engine.md.
       weights="full",
-      slices=(),  # devices of each policy slot; (): all share all devices
       # Tokens that a slot guesses from what it, or its group, has had before,
       # and computes together with its next token; 0: none. Changes no answer.
       draft_tokens=0,

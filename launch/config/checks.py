@@ -87,10 +87,6 @@ def check_read(config: ml_collections.ConfigDict) -> None:
       "chats",
       why="with warm_start.epochs=0, which learns from no demonstration",
     )
-  if not config.engine.prefix_cache_tokens:
-    refuse_unread(
-      config, "engine", "block_size", why="without engine.prefix_cache_tokens"
-    )
 
 
 def check_learning(

@@ -68,9 +68,9 @@ def learner_keys(s: Settings) -> Iterator[tuple[str, Any]]:
 
 def rollout_keys(s: Settings) -> Iterator[tuple[str, Any]]:
   """Yields keys and values that free an engine's memory."""
-  page = s.engine.page_size
+  page = s.engine.tokens_per_page
   for part in (2, 4, 8):
-    if s.engine.has_pages:
+    if s.engine.cache_tokens:
       yield (
         "engine.cache_tokens",
         tuple(max(1, n // (part * page)) * page for n in s.engine.cache_tokens),

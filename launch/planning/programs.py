@@ -18,8 +18,7 @@ from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.grammars import BITS
 from agentrl_jax.data.packing import PrefixTree
 from agentrl_jax.model import quantization, sharding
-from agentrl_jax.model.attention.cached import choose as choose_cached
-from agentrl_jax.model.attention.cached import choose_paged
+from agentrl_jax.model.attention import cached
 from agentrl_jax.model.attention.packed import choose
 from agentrl_jax.model.attention.paged import CORES
 from agentrl_jax.model.policy import Policy
@@ -279,7 +278,6 @@ def rollout_programs(
         shape((fed, chunk), np.int32),
         row,
         row,
-        row,
         _abstract_table(config, fed),
       ),
       mesh=mesh,
@@ -316,11 +314,9 @@ def _decode_trace(
   after = (
     state,
     shape((slots,), np.bool_),
-    None,
-    shape((), np.int32),
-    None,
-    None,
+    shape((slots,), np.int32),
     _abstract_table(config, slots),
+    shape((), np.int32),
   )
   if not config.draft_tokens:
     return lambda: engine.decode.trace(
@@ -336,10 +332,8 @@ def _decode_trace(
 
 
 def _abstract_table(config: EngineConfig, slots: int) -> Any:
-  """Shape of the page table of these slots; None without pages."""
-  if not config.has_pages:
-    return None
-  return shape((slots, config.context // config.page_size), np.int32)
+  """Shape of the page table of these slots."""
+  return shape((slots, config.pages_of(config.context)), np.int32)
 
 
 def answers_at_once(
@@ -351,18 +345,17 @@ def answers_at_once(
   answer is half full on average.
   """
   slots = config.slots[policy_slot]
-  if not config.has_pages:
-    return slots
   shared, own = _shared_tokens(config, attempts)
-  each = shared / attempts.num + own + config.page_size / 2
-  return min(slots, int(config.cache_tokens[policy_slot] / each))
+  size = config.tokens_per_page
+  own_pages = min(own + size / 2, config.context - shared)
+  tokens = config.num_pages(policy_slot) * size
+  return min(slots, int(tokens / (shared / attempts.num + own_pages)))
 
 
 def _shared_tokens(config: EngineConfig, attempts: Attempts) -> tuple[int, int]:
   """Tokens of a running answer in pages that others share, and the rest."""
-  shared = 0
-  if config.has_pages:
-    shared = attempts.prompt // config.page_size * config.page_size
+  size = config.tokens_per_page
+  shared = attempts.prompt // size * size
   return shared, attempts.running - shared
 
 
@@ -374,10 +367,7 @@ def _unread(
   `filled` are the tokens of each of so many answers.
   """
   config, compute = settings.engine, settings.compute
-  if config.has_pages:
-    kernel, _ = choose_paged(compute, "tpu", config.page_size)
-  else:
-    kernel, _ = choose_cached(compute, "tpu", config.context)
+  kernel, _ = cached.choose(compute, "tpu", config.tokens_per_page)
   if kernel != "ragged":
     return 0.0
   num_slots, _, length, _ = cache[0][0].shape
@@ -413,11 +403,8 @@ def abstract_weights(
 def slot_cache(
   config: EngineConfig, policy: Policy, mesh: Mesh, policy_slot: int
 ) -> Any:
-  """Shapes of a policy slot's KV cache: a row for each slot, or pages."""
-  if config.has_pages:
-    sizes = config.num_pages(policy_slot), config.page_size
-  else:
-    sizes = config.slots[policy_slot], config.context
+  """Shapes of a policy slot's KV cache."""
+  sizes = config.num_pages(policy_slot), config.tokens_per_page
   cache = abstract_cache(policy, mesh, *sizes)
   if not config.router_replay:
     return cache

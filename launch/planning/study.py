@@ -16,12 +16,7 @@ from launch.planning.chips import Slice
 from launch.planning.compiler.collectives import between_slices, bytes_by_kind
 from launch.planning.compiler.compiled import Compiled, compile_program
 from launch.planning.programs import Program, learner_programs, rollout_programs
-from launch.planning.residents import (
-  PolicySlotPlace,
-  Residents,
-  tightest_apart,
-  together,
-)
+from launch.planning.residents import Residents
 from launch.planning.roofline import Attempts, Flops, Load, Roofline, roofline
 from launch.processes.child import Child, ChildDied
 
@@ -171,12 +166,10 @@ class Planner:
         settings, self._mesh(settings), attempts=self.deployment.attempts
       )
     if "rollout" in roles:
-      place = self._answering(settings)
       programs += rollout_programs(
         settings,
-        place.mesh,
+        self._rollout_mesh(settings),
         dtype=self._dtype(settings),
-        policy_slot=place.policy_slots[0],
         attempts=self.deployment.attempts,
       )
     return programs
@@ -263,9 +256,11 @@ class Planner:
     if together or not is_rollout:
       by_name |= residents.learner_residents(settings, self._mesh(settings))
     if together or is_rollout:
-      place = self._answering(settings)
-      by_name |= place.residents(
-        settings, self._dtype(settings), is_server=not together
+      by_name |= residents.rollout_residents(
+        settings,
+        self._rollout_mesh(settings),
+        dtype=self._dtype(settings),
+        is_server=not together,
       )
     return by_name
 
@@ -273,16 +268,6 @@ class Planner:
     return sharding.make_mesh(
       settings.mesh, self._learner, slices=settings.slices
     )
-
-  def _answering(self, settings: Settings) -> PolicySlotPlace:
-    """Places of the policy slots; of several, the fullest."""
-    if not settings.engine.slices:
-      return together(settings, self._rollout_mesh(settings))
-    devices = self._rollout or self._learner
-    if not (self.deployment.rollout or self.deployment.learner).is_one_host:
-      first = devices[0].process_index
-      devices = [d for d in devices if d.process_index == first]
-    return tightest_apart(settings, devices, self._dtype(settings))
 
   def _rollout_mesh(self, settings: Settings) -> Mesh:
     """Mesh of a server, over all its chips. In the learner's process it is one

@@ -21,7 +21,6 @@ from agentrl_jax.rollout.drivers.driver import (
 )
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.engine.placement import Place, layout_of, places_apart
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.settings import Settings
@@ -82,12 +81,10 @@ def serve(
 ) -> Iterator[Service]:
   """Starts the engine's threads, and ends them whatever happens between."""
   versions = ServedWeights(settings.engine.num_policy_slots)
-  places, weights = _places(settings), settings.engine.weights
   engine = RolloutEngine(
     policy,
     settings.engine,
     versions,
-    places=places,
     grammars=grammars_by(lambda: codec, policy),
   )
   with DRIVERS[driver](engine) as running:
@@ -97,8 +94,7 @@ def serve(
         policy,
         versions,
         gathered=jax.process_count() > 1,
-        weights=weights,
-        to=places and [layout_of(place, weights) for place in places],
+        weights=settings.engine.weights,
       ),
       EngineGenerator(
         running, deadline_s=settings.waits.answer_timeout_s, max_grammars=None
@@ -125,14 +121,6 @@ def grammars_by(
     return found[0] if found else None
 
   return grammars
-
-
-def _places(settings: Settings) -> tuple[Place, ...] | None:
-  """Returns slices of this process's devices, if policy slots are apart."""
-  s = settings
-  if not s.engine.slices:
-    return None
-  return places_apart(s.model, s.compute, s.engine.slices)
 
 
 def status_of(driver: Driver) -> wire.ServerStatus:

@@ -140,10 +140,6 @@ def _with_policy_slots(settings: Settings, number: int) -> Settings:
   if engine.num_policy_slots == number:
     return settings
   same = dataclasses.replace(
-    engine,
-    slots=(max(engine.slots),) * number,
-    page_size=0,
-    cache_tokens=(),
-    slices=(),
+    engine, slots=(max(engine.slots),) * number, cache_tokens=()
   )
   return dataclasses.replace(settings, engine=same)

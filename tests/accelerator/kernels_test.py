@@ -76,7 +76,7 @@ def test_splash_computes_what_plain_attention_computes(record_property):
 
 
 def test_decode_kernels_compute_what_plain_attention_computes(record_property):
-  """Over rows of the cache and over pages, all of it or a window and sinks."""
+  """All is seen, or a window and sinks."""
   length = 256 * TIMES
   rng = np.random.default_rng(0)
   width = length // PAGE
@@ -97,12 +97,8 @@ def test_decode_kernels_compute_what_plain_attention_computes(record_property):
     "_window": {"window": length // 3, "sink_KG": SINKS},
   }
 
-  def rows(name: str, how: Any, q: Any, k: Any, v: Any) -> Any:
-    compute = compute_config(cache_attention=name)
-    return cached.attend(q, k, v, last, **how, compute=compute, mesh=None)
-
   def paged(name: str, how: Any, q: Any, k: Any, v: Any) -> Any:
-    return cached.attend_pages(
+    return cached.attend(
       q,
       k,
       v,
@@ -113,25 +109,15 @@ def test_decode_kernels_compute_what_plain_attention_computes(record_property):
       mesh=None,
     )
 
-  def forms(function: Callable[..., Any], how: Any) -> dict[str, Any]:
-    names = ("ragged", "xla")
-    return {
-      name: lambda *arrays, name=name: function(name, how, *arrays)
-      for name in names
-    }
-
+  arrays = (q, *(x[order] for x in pages))
   for which, how in seen.items():
-    for kind, function, arrays in (
-      ("rows", rows, (q, k, v)),
-      ("pages", paged, (q, *(x[order] for x in pages))),
-    ):
-      found = compared(forms(function, how), arrays)
-      record_property(f"{kind}{which}", found)
+    forms = {
+      name: functools.partial(paged, name, how) for name in ("ragged", "xla")
+    }
+    record_property(f"pages{which}", compared(forms, arrays))
 
 
-def test_grouped_experts_compute_what_all_expertscompute_config(
-  record_property,
-):
+def test_grouped_experts_compute_what_all_experts_compute(record_property):
   length = 64 * TIMES
   rng = np.random.default_rng(0)
   expert = jnp.asarray(rng.integers(-1, 9, (length, 2)))  # some are elsewhere

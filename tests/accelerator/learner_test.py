@@ -57,9 +57,8 @@ def small_settings():
     lengths=(),
     prefill_chunks=(64,),
     num_slot_sizes=1,
+    cache_tokens=(),
   )
-  if config.engine.page_size:
-    config.engine.cache_tokens = (slots * length,)
   return read_settings(config)
 
 

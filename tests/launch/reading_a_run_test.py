@@ -61,7 +61,6 @@ def config_of(workdir: pathlib.Path):
   )
   c.advantage.estimator = "gae"
   c.admission.refills_per_step = 1
-  c.engine.update(prefix_cache_tokens=320, block_size=32)
   return c
 
 

@@ -10,7 +10,6 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.model import cache as kv
 from agentrl_jax.model.attention.cached import Chunk
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy, num_params
@@ -321,21 +320,6 @@ class CriticTest(absltest.TestCase):
     np.testing.assert_allclose(
       policy.value(params, hidden), hidden.sum(axis=-1) + 2, rtol=1e-5
     )
-
-
-class CacheTest(absltest.TestCase):
-  def test_slots_are_taken_put_and_copied(self):
-    policy, _ = make()
-    cache = jax.tree.map(
-      lambda x: jax.random.normal(jax.random.key(0), x.shape),
-      policy.empty_cache(4, 6),
-    )
-    slots = kv.take_slots(cache, jnp.array([2, 9]))
-    np.testing.assert_array_equal(slots[0][0][0], cache[0][0][2])
-    np.testing.assert_array_equal(slots[0][0][1], 0)
-    back = kv.put_slots(cache, jnp.array([1, 9]), slots)
-    np.testing.assert_array_equal(back[1][1][1], cache[1][1][2])
-    np.testing.assert_array_equal(back[1][1][3], cache[1][1][3])
 
 
 class ConfigTest(parameterized.TestCase):

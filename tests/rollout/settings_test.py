@@ -25,53 +25,34 @@ class EngineConfigTest(unittest.TestCase):
       dict(prefill_tokens=0),
       dict(steps_per_sync=0),
       dict(num_slot_sizes=0),
-      dict(prefix_cache_tokens=-1),
-      dict(old_weights=-1),
       dict(draft_tokens=-1),
       dict(draft_cost=0.0),
       dict(draft_cost=1.1),
-      dict(prefix_cache_host_tokens=64),
-      dict(prefix_cache_tokens=64, reuse=False),
-      dict(block_size=128, prefix_cache_tokens=64),
-      dict(context=60, prefix_cache_tokens=64),
-      dict(lengths=(40,), prefix_cache_tokens=64),
+      dict(page_size=-1),
+      dict(cache_tokens=(128, 128)),
+      dict(cache_tokens=(8,)),
     ):
       with self.assertRaisesRegex(ConfigError, next(iter(changes))):
         engine_config(**(good | changes))
 
-  def test_pages_that_do_not_fit_are_refused_by_name(self):
-    good = dict(slots=(4,), context=64, page_size=16, cache_tokens=(128,))
-    engine_config(**good)
-    for changes, said in (
-      (dict(page_size=-1), "page_size=-1 must be a number"),
-      (dict(page_size=0), "cache_tokens=.128,. is unused without pages"),
-      (dict(cache_tokens=()), "cache_tokens=.. must have .* policy slots"),
-      (dict(cache_tokens=(128, 128)), "cache_tokens=.128, 128. must have"),
-      (dict(cache_tokens=(8,)), "at least engine.page_size=16"),
-      (dict(cache_tokens=(120,)), "cache_tokens=.120,. must be a multiple"),
-      (dict(context=72), "context=72 must be a multiple"),
-      (dict(lengths=(24,)), "lengths=.24,. must be a multiple"),
-      (dict(prefix_cache_tokens=64), "prefix_cache_tokens=64 is a second"),
-    ):
-      with self.subTest(said), self.assertRaisesRegex(ConfigError, said):
-        engine_config(**(good | changes))
-
   def test_pages_are_counted_per_policy_slot(self):
     config = engine_config(
-      slots=(4, 2), context=64, page_size=16, cache_tokens=(128, 96)
+      slots=(4, 2), context=60, page_size=16, cache_tokens=(128, 100)
     )
-    self.assertTrue(config.has_pages)
     self.assertEqual([config.num_pages(n) for n in range(2)], [8, 6])
-    self.assertFalse(engine_config(slots=(4,), context=64).has_pages)
-
-  def test_a_store_is_counted_in_whole_blocks(self):
-    config = engine_config(
-      slots=(4,),
-      context=64,
-      prefix_cache_tokens=100,
-      prefix_cache_host_tokens=70,
-    )
-    self.assertEqual(config.prefix_cache_blocks, (3, 2))
+    for context, size in (
+      (8192, 128),
+      (960, 64),
+      (320, 32),
+      (64, 16),
+      (50, 16),
+    ):
+      config = engine_config(slots=(4, 2), context=context)
+      self.assertEqual(config.tokens_per_page, size)
+      pages = -(-context // size)
+      self.assertEqual(
+        [config.num_pages(n) for n in range(2)], [4 * pages, 2 * pages]
+      )
 
   def test_sizes_differ_by_four_and_end_at_one(self):
     config = engine_config(slots=(128, 2), context=64)
@@ -86,22 +67,12 @@ class EngineConfigTest(unittest.TestCase):
     config = engine_config(slots=(128,), context=64, draft_tokens=0)
     self.assertIsNone(config.draft_plan(128))
 
-  def test_few_busy_slots_are_taken_out_and_many_are_not(self):
-    config = engine_config(slots=(128,), context=64)
-    self.assertEqual(config.decode_size(128, 5, num_steps=4), 8)
-    self.assertEqual(config.decode_size(128, 9, num_steps=4), 32)
-    self.assertEqual(config.decode_size(128, 33, num_steps=4), 128)
-    self.assertEqual(config.decode_size(128, 9, num_steps=1), 128)
-    # Pages are not taken out, so fewer slots are always faster.
-    config = engine_config(
-      slots=(128,), context=64, page_size=16, cache_tokens=(128,)
-    )
-    self.assertEqual(config.decode_size(128, 9, num_steps=1), 32)
-
   def test_the_shortest_shape_that_fits_is_taken(self):
-    config = engine_config(slots=(8,), context=512, lengths=(128, 256))
-    lengths = [config.cache_length(n) for n in (1, 128, 129, 257, 512)]
-    self.assertEqual(lengths, [128, 128, 256, 512, 512])
+    config = engine_config(
+      slots=(8,), context=512, lengths=(128, 256), page_size=64
+    )
+    widths = [config.table_width(n) for n in (1, 2, 3, 5, 8)]
+    self.assertEqual(widths, [2, 2, 4, 8, 8])
     chunks = [config.prefill_chunk(n) for n in (1, 16, 17, 999)]
     self.assertEqual(chunks, [16, 16, 64, 64])
 

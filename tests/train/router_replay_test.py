@@ -109,14 +109,9 @@ def without(group: Group) -> Group:
 
 class RouterReplayTest(parameterized.TestCase):
   @parameterized.named_parameters(
-    ("rows", {}),
-    ("pages", {"page_size": 8, "cache_tokens": (256,)}),
+    ("pages_for_all_slots", {}),
     ("few_pages", {"page_size": 8, "cache_tokens": (72,)}),
     ("drafts", {"draft_tokens": 3, "draft_cost": 0.01}),
-    (
-      "prefix_cache",
-      {"slots": (1,), "block_size": 8, "prefix_cache_tokens": 160},
-    ),
   )
   @pytest.mark.slow
   def test_engines_of_all_kinds_give_the_experts_that_they_chose(self, changes):

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import cache as kv
 from agentrl_jax.model import sharding
-from agentrl_jax.model.attention import paged, ragged, reference
+from agentrl_jax.model.attention import paged, reference
 from agentrl_jax.model.attention.packed import platform_of, warn_once
 from agentrl_jax.model.compute import ComputeConfig
 
@@ -24,26 +24,14 @@ _CACHE = sharding.spec(None, "kv_heads", None, None)
 
 
 def choose(
-  compute: ComputeConfig, platform: str, cache_length: int
+  compute: ComputeConfig, platform: str, page_size: int
 ) -> tuple[str, str]:
   """Returns the kernel for one token per slot, and why if it is a fallback.
 
   Raises `ConfigError` if `compute.cache_attention` names a kernel that cannot
   run.
   """
-  return _choose(compute, platform, ragged.obstacle(cache_length))
-
-
-def choose_paged(
-  compute: ComputeConfig, platform: str, page_size: int
-) -> tuple[str, str]:
-  """Does as `choose`, for a cache of pages."""
-  return _choose(compute, platform, paged.obstacle(page_size))
-
-
-def _choose(
-  compute: ComputeConfig, platform: str, obstacle: str
-) -> tuple[str, str]:
+  obstacle = paged.obstacle(page_size)
   if compute.cache_attention == "auto":
     if platform != "tpu":
       return "xla", ""
@@ -60,52 +48,6 @@ def _choose(
 
 def attend(
   q_BCKGH: jax.Array,
-  k_BKSH: jax.Array,
-  v_BKSH: jax.Array,
-  position_BC: jax.Array,
-  sink_KG: jax.Array | None = None,
-  *,
-  window: int = 0,
-  compute: ComputeConfig,
-  mesh: Mesh | None,
-) -> jax.Array:
-  """Lets each token attend to its slot's positions up to its own position.
-
-  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
-  of `reference.softmax`. Returns [B, C, K, G, H]. Plain XLA computes chunks of
-  several tokens, since only a few slots are prefilled at a time.
-  """
-  attend_plainly = functools.partial(
-    reference.attend_cache,
-    q_BCKGH,
-    k_BKSH,
-    v_BKSH,
-    position_BC,
-    sink_KG,
-    window=window,
-  )
-  if q_BCKGH.shape[1] > 1:
-    return attend_plainly()
-  platform = platform_of(mesh)
-  chosen, reason = choose(compute, platform, k_BKSH.shape[2])
-  if reason:
-    warn_once(f"decoding reads whole slots, however little they hold: {reason}")
-  if chosen == "xla":
-    return attend_plainly()
-  mixed_BKGH = _on_devices(
-    functools.partial(
-      ragged.attend, window=window, interpret=platform != "tpu"
-    ),
-    mesh,
-    (q_BCKGH[:, 0], k_BKSH, v_BKSH),
-    (position_BC[:, 0] + 1,),
-    sink_KG,
-  )
-  return mixed_BKGH[:, None]
-
-
-def attend_pages(
-  q_BCKGH: jax.Array,
   k_NKTH: jax.Array,
   v_NKTH: jax.Array,
   page_BW: jax.Array,
@@ -116,15 +58,16 @@ def attend_pages(
   compute: ComputeConfig,
   mesh: Mesh | None,
 ) -> jax.Array:
-  """Does as `attend`, for the pages of each token's sequence.
+  """Lets each token attend to its sequence's positions up to its own position.
 
-  Returns [B, C, K, G, H]; of a sequence at position -1, nothing is read, and
-  its result means nothing. The plain form, which also computes chunks of
-  several tokens, copies the pages to rows first.
+  Of these it sees the last `window`, where that is not 0. `sink_KG` are scores
+  of `reference.softmax`. Returns [B, C, K, G, H]; of a sequence at position -1,
+  nothing is read, and its result means nothing. The plain form, which also
+  computes chunks of several tokens, copies the pages to rows first.
   """
   if q_BCKGH.shape[1] == 1:
     platform = platform_of(mesh)
-    chosen, reason = choose_paged(compute, platform, k_NKTH.shape[2])
+    chosen, reason = choose(compute, platform, k_NKTH.shape[2])
     if reason:
       warn_once(f"decoding copies the pages that it reads: {reason}")
     if chosen == "ragged":
@@ -184,15 +127,14 @@ def _query_spec(mesh: Mesh, num_queries: int) -> jax.sharding.PartitionSpec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chunk:
-  """The next tokens of some slots, as arguments of `Policy.extend`."""
+  """The next tokens of some sequences, as arguments of `Policy.extend`."""
 
   token_BC: jax.Array
   start_B: jax.Array
   length_B: jax.Array
-  slot_B: jax.Array | None = None  # of each row; None: row b is slot b
-  page_BW: jax.Array | None = None  # table of each row; None: no pages
+  page_BW: jax.Array
 
-  def positions(self, cache_length: int) -> tuple[jax.Array, jax.Array]:
+  def positions(self, page_size: int) -> tuple[jax.Array, jax.Array]:
     """Returns the position of each token, and where its entry is written.
 
     Padding is written past the end, where it is dropped.
@@ -200,43 +142,23 @@ class Chunk:
     offset_C = jnp.arange(self.token_BC.shape[1])
     position_BC = self.start_B[:, None] + offset_C
     is_token_BC = offset_C < self.length_B[:, None]
-    return position_BC, jnp.where(is_token_BC, position_BC, cache_length)
-
-  def write(
-    self, array_BKSH: jax.Array, entry_BCKH: jax.Array, position_BC: jax.Array
-  ) -> jax.Array:
-    """Writes the entries of tokens to the slots, or pages, of their rows."""
-    if self.page_BW is not None:
-      return kv.write_pages(array_BKSH, entry_BCKH, position_BC, self.page_BW)
-    return kv.write(array_BKSH, entry_BCKH, position_BC, self.slot_B)
+    end = self.page_BW.shape[1] * page_size
+    return position_BC, jnp.where(is_token_BC, position_BC, end)
 
   def attend(
     self,
     q_BCKGH: jax.Array,
-    keys_BKSH: jax.Array,
-    values_BKSH: jax.Array,
+    keys_NKTH: jax.Array,
+    values_NKTH: jax.Array,
     position_BC: jax.Array,
     **how: Any,
   ) -> jax.Array:
-    """Lets the tokens attend to the slots, or pages, of their rows.
-
-    `how` is as the function `attend` takes it.
-    """
-    both = keys_BKSH, values_BKSH
-    if self.page_BW is not None:
-      is_read_B1 = self.length_B[:, None] > 0
-      return attend_pages(
-        q_BCKGH,
-        *both,
-        self.page_BW,
-        jnp.where(is_read_B1, position_BC, -1),
-        **how,
-      )
-    if self.slot_B is not None:
-      keys_BKSH, values_BKSH = (
-        x.at[self.slot_B].get(mode="fill", fill_value=0) for x in both
-      )
-    return attend(q_BCKGH, keys_BKSH, values_BKSH, position_BC, **how)
+    """Lets the tokens attend; `how` is as the function `attend` takes it."""
+    is_read_B1 = self.length_B[:, None] > 0
+    position_BC = jnp.where(is_read_B1, position_BC, -1)
+    return attend(
+      q_BCKGH, keys_NKTH, values_NKTH, self.page_BW, position_BC, **how
+    )
 
 
 class ChunkRows:

@@ -5,8 +5,8 @@ table. The kernel walks a list of blocks of filled pages, so that an empty slot
 or the room behind a sequence costs nothing, not even a step of the grid. The
 list is sorted by page: a page that several sequences share, such as a group's
 prompt, is fetched once for all of them. Softmax is accumulated page by page, in
-any order, as in `ragged`. It is a Pallas kernel for TPUs; elsewhere it runs in
-Pallas's interpreter, correct but slow.
+any order (arXiv:2205.14135). It is a Pallas kernel for TPUs; elsewhere it runs
+in Pallas's interpreter, correct but slow.
 
 jax's own kernels do not fit. `paged_attention` fetches whole blocks of pages
 past a sequence's end, each head of a page by a copy of its own, and multiplies
@@ -28,8 +28,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from agentrl_jax.model.attention.ragged import LOWEST, start_softmax
-
+_LOWEST = -1e30  # finite, so that differences of it are
 _TILE = 128  # positions of a page: a multiple of it
 _BLOCK = 1024  # positions of a block, at most; more hide the fetches better
 _MOST_PAGES = 8  # of a block; each is an operand of its own
@@ -237,7 +236,7 @@ def _attend_block(
 
   @pl.when(m == 0)
   def _():
-    start_softmax(top_RKG1, sum_RKG1, acc_RKGH, *sinks)
+    _start_softmax(top_RKG1, sum_RKG1, acc_RKGH, *sinks)
 
   for j in range(num_joined):
     is_seen = filled > j * size
@@ -272,7 +271,7 @@ def _add_page(
     visible_GT = position_GT < num_filled
     if window:
       visible_GT &= position_GT >= num_filled - window
-    score_GT = jnp.where(visible_GT, score_GT, LOWEST)
+    score_GT = jnp.where(visible_GT, score_GT, _LOWEST)
     before_G1 = top_KG1[k]
     top_G1 = jnp.maximum(before_G1, jnp.max(score_GT, axis=1, keepdims=True))
     weight_GT = jnp.exp(score_GT - top_G1)
@@ -283,6 +282,17 @@ def _add_page(
       weight_GT, axis=1, keepdims=True
     )
     acc_KGH[k] = kept_G1 * acc_KGH[k] + mixed_GH
+
+
+def _start_softmax(top, total, acc, sink=None) -> None:
+  """Sets the running maximum, sum and output to those of a sink, or none."""
+  if sink is None:
+    top[...] = jnp.full_like(top, _LOWEST)
+    total[...] = jnp.zeros_like(total)
+  else:
+    top[...] = jnp.broadcast_to(sink[...], top.shape)
+    total[...] = jnp.ones_like(total)
+  acc[...] = jnp.zeros_like(acc)
 
 
 def _product(x, y, of_y: int) -> jax.Array:

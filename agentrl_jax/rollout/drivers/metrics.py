@@ -22,10 +22,7 @@ COUNTERS = {
   "engine/prefilled_tokens": "num_prefilled",
   "engine/reused_tokens": "num_reused",
   "engine/copied_tokens": "num_copied",
-  "engine/restored_tokens": "num_restored",
-  "engine/stored_tokens": "num_stored",
-  "engine/evicted_blocks": "num_evicted",
-  "engine/store_failures": "num_store_failures",
+  "engine/evicted_pages": "num_evicted",
   "engine/preempted_requests": "num_preempted",
 }
 
@@ -139,14 +136,10 @@ MEANINGS = {
   "engine/prefilled_tokens/policy_slot<k>": "prompt tokens prefilled",
   "engine/reused_tokens/policy_slot<k>": "prompt tokens not prefilled, of "
   "finished answers",
-  "engine/copied_tokens/policy_slot<k>": "of these, copied from another slot",
-  "engine/restored_tokens/policy_slot<k>": "of these, copied from the prefix "
-  "cache",
-  "engine/stored_tokens/policy_slot<k>": "tokens copied to the prefix cache",
-  "engine/evicted_blocks/policy_slot<k>": "blocks or pages evicted for want "
-  "of room",
-  "engine/store_failures/policy_slot<k>": "times that a block could not be "
-  "copied and the prefix cache was emptied",
+  "engine/copied_tokens/policy_slot<k>": "of these, copied with a page that "
+  "is shared in part",
+  "engine/evicted_pages/policy_slot<k>": "pages of ended sequences that were "
+  "evicted for want of room",
   "engine/steps": "engine steps launched",
   "engine/cancelled": "requests cancelled",
   "engine/prefill_s": "seconds in engine steps with prefill",

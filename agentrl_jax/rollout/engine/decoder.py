@@ -13,7 +13,7 @@ Invariants:
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,13 +26,8 @@ from agentrl_jax.model.sharding import only_device
 from agentrl_jax.rollout.api import DraftPlan, EngineConfig, Request
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs, sampling
-from agentrl_jax.rollout.engine.cache.kv_cache import (
-  FREE,
-  KVCacheManager,
-  SlotTable,
-  padded,
-)
-from agentrl_jax.rollout.engine.cache.paged_cache import PagedCache
+from agentrl_jax.rollout.engine.cache.kv_cache import KVCacheManager
+from agentrl_jax.rollout.engine.cache.slot_table import FREE, SlotTable, padded
 from agentrl_jax.rollout.engine.drafts import Drafts
 from agentrl_jax.rollout.engine.sampling import Shaping
 
@@ -48,47 +43,6 @@ class Published:
   publication: int  # unique, also among publications of the same version
 
 
-class WeightVersions:
-  """The newest weights of a policy slot, and up to `num_old` older ones.
-
-  - With `num_old` 0, all answers go on with the newest weights from the next
-    step on. Otherwise a started answer finishes on the weights it started with.
-  - Old weights stay in memory only while a slot needs them. If a publication
-    makes them too many, slots on the oldest go over to the newest: a swap never
-    waits, and memory is bounded.
-  """
-
-  def __init__(self, num_old: int):
-    self._num_old = num_old
-    self._served: list[Published] = []  # oldest first
-
-  def set_weights(self, newest: Published, needed: Collection[int]) -> None:
-    """Adds the newest weights; drops those whose publication is not needed."""
-    old = [
-      served
-      for served in self._served
-      if served.publication in needed
-      and served.publication != newest.publication
-    ]
-    self._served = [*old[max(len(old) - self._num_old, 0) :], newest]
-
-  def clear(self) -> None:
-    """Drops the references to all weights."""
-    self._served = []
-
-  @property
-  def publications(self) -> list[int]:
-    """The publications that are in memory, oldest first."""
-    return [served.publication for served in self._served]
-
-  def get(self, publication: int) -> Published:
-    """Returns weights by their publication; the newest for a dropped one."""
-    for served in self._served:
-      if served.publication == publication:
-        return served
-    return self._served[-1]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class DecodeCall:
   """The tokens of one call, which may still be on their way to the host."""
@@ -97,7 +51,6 @@ class DecodeCall:
   record: jax.Array  # int32 [N, P, R], in the order of sampling
   slot: np.ndarray  # [P]; entries past the last slot are padding
   assignment: np.ndarray  # [P], of the request that each row belongs to
-  is_launched: np.ndarray  # [P]: rows that may have tokens
   num_tokens: int  # most tokens of a row
   is_constrained: bool  # by grammars; must be read before the next step
   # Draft tokens computed in each step, int32 [num_steps, P]; None: no drafts.
@@ -125,7 +78,7 @@ class Decoder:
     policy_slot: int,
     policy: Policy,
     config: EngineConfig,
-    cache: KVCacheManager | PagedCache,
+    cache: KVCacheManager,
     cancel: Callable[[Request], None],
   ):
     self._policy_slot, self._policy, self._config = policy_slot, policy, config
@@ -167,37 +120,18 @@ class Decoder:
     self.masks.check(table.is_decoding)
     self.shaping.check(table.is_decoding)
 
-  def decode(
-    self, table: SlotTable, weights: WeightVersions
-  ) -> list[DecodeCall]:
-    """Launches calls for all slots that can decode, each with its weights."""
+  def decode(self, table: SlotTable, published: Published) -> list[DecodeCall]:
+    """Launches calls for all slots that can decode."""
     slots = table.decodable()
-    has_mask = self.masks.has_mask[slots]
-    is_free = ~self.masks.is_constrained[slots]
-    newest = weights.publications[-1]
-    publication = table.publication[slots]
-    publication = np.where(
-      np.isin(publication, weights.publications), publication, newest
+    groups = (
+      (slots[self.masks.has_mask[slots]], True),
+      (slots[~self.masks.is_constrained[slots]], False),
     )
-    calls = []
-    for number in weights.publications:
-      published, selected = weights.get(number), publication == number
-      if (selected & has_mask).any():
-        # Slots without a mask stay as they are, wherever the call runs.
-        constrained = slots[selected & has_mask]
-        calls.append(
-          self._launch(
-            table, published, constrained, in_place=True, is_constrained=True
-          )
-        )
-      if (selected & is_free).any():
-        free, alone = slots[selected & is_free], bool(selected[is_free].all())
-        calls.append(
-          self._launch(
-            table, published, free, in_place=alone, is_constrained=False
-          )
-        )
-    return calls
+    return [
+      self._launch(table, published, group, is_constrained=is_constrained)
+      for group, is_constrained in groups
+      if group.size
+    ]
 
   def _launch(
     self,
@@ -205,40 +139,28 @@ class Decoder:
     published: Published,
     slots: np.ndarray,
     *,
-    in_place: bool,
     is_constrained: bool,
   ) -> DecodeCall:
-    """Launches one call; `in_place` allows it to compute all slots."""
+    """Launches one call."""
     num_steps = 1 if is_constrained else self._config.steps_per_sync
-    size = self._config.decode_size(self._num_slots, len(slots), num_steps)
-    in_place = in_place and size == self._num_slots
-    slot_P = (
-      np.arange(size) if in_place else padded(slots, (size,), self._num_slots)
-    )
+    sizes = self._config.slot_sizes(self._num_slots)
+    slot_P = padded(slots, sizes, self._num_slots)
     allowed_PW = self.masks.take(slots, slot_P) if is_constrained else None
     shaping = self.shaping.arrays_for(slots)
     plan = None
     if not is_constrained and shaping is None:
-      plan = self._config.draft_plan(size)
+      plan = self._config.draft_plan(len(slot_P))
     record, drafted = self._run(
-      published,
-      None if in_place else slot_P,
-      allowed_PW,
-      shaping,
-      self._cache.table_of(slot_P),
-      plan=plan,
-      num_steps=num_steps,
+      published, slot_P, allowed_PW, shaping, plan=plan, num_steps=num_steps
     )
     self._is_patched[:] = False
     num_tokens = num_steps * (1 + plan.num_tokens if plan else 1)
     table.launch(slots, num_tokens)
-    assignment = np.append(table.assignment, FREE)[slot_P]
     return DecodeCall(
       self._policy_slot,
       record,
       slot_P,
-      assignment,
-      np.isin(slot_P, slots),
+      np.append(table.assignment, FREE)[slot_P],
       num_tokens,
       is_constrained,
       drafted,
@@ -247,10 +169,9 @@ class Decoder:
   def _run(
     self,
     published: Published,
-    slot_P: np.ndarray | None,
+    slot_P: np.ndarray,
     allowed_PW: np.ndarray | None,
     shaping: Shaping | None,
-    page_PW: np.ndarray | None,
     *,
     plan: DraftPlan | None,
     num_steps: int,
@@ -261,10 +182,10 @@ class Decoder:
       self._patch.copy(),
       self._is_patched.copy(),
       slot_P,
+      self._cache.table_of(slot_P),
       np.int32(published.version),
       allowed_PW,
       shaping,
-      page_PW,
     )
     drafted = None
     if self._drafts is None:

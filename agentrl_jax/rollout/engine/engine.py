@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Sharding
 
 from agentrl_jax.data.grammar.grammars import Grammars, GrammarState
 from agentrl_jax.errors import (
@@ -36,8 +37,6 @@ from agentrl_jax.rollout.api import (
   SamplingParams,
 )
 from agentrl_jax.rollout.engine.decoder import DecodeCall, Params, Published
-from agentrl_jax.rollout.engine.paged_scheduler import PagedScheduler
-from agentrl_jax.rollout.engine.placement import Place
 from agentrl_jax.rollout.engine.scheduler import Scheduler
 
 _COUNTS = (
@@ -48,9 +47,6 @@ _COUNTS = (
   "prefilled",
   "reused",
   "copied",
-  "restored",
-  "stored",
-  "store_failures",
   "evicted",
   "preempted",
   "scheduled",
@@ -73,11 +69,8 @@ class EngineStats:
   num_accepted: tuple[int, ...]  # sampled tokens that drafts saved a step
   num_prefilled: tuple[int, ...]  # prompt tokens that were computed
   num_reused: tuple[int, ...]  # prompt tokens that were cached
-  num_copied: tuple[int, ...]  # of these, copied from another slot
-  num_restored: tuple[int, ...]  # of these, copied from the prefix cache
-  num_stored: tuple[int, ...]  # tokens copied to the prefix cache
-  num_store_failures: tuple[int, ...]  # each emptied the prefix cache
-  num_evicted: tuple[int, ...]  # blocks that left the prefix cache
+  num_copied: tuple[int, ...]  # of these, copied from a page shared in part
+  num_evicted: tuple[int, ...]  # pages of ended sequences that were taken
   num_preempted: tuple[int, ...]  # times that a request lost its pages
   num_scheduled: tuple[int, ...]  # requests that got a slot
   wait_s: tuple[float, ...]  # of these, sum from arrival to the slot
@@ -193,7 +186,7 @@ class RolloutEngine:
     config: EngineConfig,
     versions: ServedWeights,
     *,
-    places: Sequence[Place] | None = None,
+    cache_sharding: Sharding | None = None,
     grammars: Callable[[], Grammars | None] = lambda: None,
     max_unread: int = 2,
     unread_deadline_s: float = 300.0,
@@ -204,7 +197,7 @@ class RolloutEngine:
       policy: its params are those of `versions`.
       config: sizes and shapes.
       versions: the weights of each policy slot.
-      places: devices of each policy slot; None: the default device.
+      cache_sharding: of keys and values; None: the default.
       grammars: called for each request that has a grammar.
       max_unread: steps that may be launched before their results are read.
       unread_deadline_s: `step` raises after waiting that long for `read`.
@@ -217,14 +210,9 @@ class RolloutEngine:
       )
     self.config, self.versions = config, versions
     self.grammars, self._vocab_size = grammars, policy.config.vocab_size
-    places = places or (Place(policy),) * config.num_policy_slots
     self._schedulers = [
-      (PagedScheduler if config.has_pages else Scheduler)(
-        policy_slot, place.policy, config, place.cache, cancel=self.cancel
-      )
-      for policy_slot, place in zip(
-        range(config.num_policy_slots), places, strict=True
-      )
+      Scheduler(policy_slot, policy, config, cache_sharding, cancel=self.cancel)
+      for policy_slot in range(config.num_policy_slots)
     ]
     self._lock = threading.Lock()
     self._serials = itertools.count()
@@ -254,14 +242,7 @@ class RolloutEngine:
         f"policy knows 0 to {self._vocab_size - 1}"
       )
     request = Request(tokens, sampling, next(self._serials))
-    if request.max_length > self.config.context:
-      raise PromptTooLong(
-        f"{len(tokens)} prompt tokens and max_tokens={sampling.max_tokens} "
-        f"make {request.max_length}; engine.context={self.config.context} is "
-        "the limit"
-      )
-    if self.config.has_pages:
-      self._check_pages(request)
+    self._check_length(request)
     if sampling.grammar:
       request.grammar_state = _grammar_state(sampling, self.grammars())
     return request
@@ -331,7 +312,7 @@ class RolloutEngine:
         scheduler.reset()
 
   def check_invariants(self) -> None:
-    """Raises `AssertionError` if a slot or a cached block was lost."""
+    """Raises `AssertionError` if a slot or a page was lost."""
     with self._lock:
       for scheduler in self._schedulers:
         scheduler.check()
@@ -358,15 +339,15 @@ class RolloutEngine:
         decode_s=self._step_s[False],
       )
 
-  def _check_pages(self, request: Request) -> None:
-    policy_slot = request.sampling.policy_slot
-    num_tokens = self.config.cache_tokens[policy_slot]
-    if request.max_length > num_tokens:
+  def _check_length(self, request: Request) -> None:
+    config, policy_slot = self.config, request.sampling.policy_slot
+    in_pages = config.num_pages(policy_slot) * config.tokens_per_page
+    if request.max_length > min(config.context, in_pages):
       raise PromptTooLong(
         f"{len(request.prompt)} prompt tokens and max_tokens="
-        f"{request.sampling.max_tokens} make {request.max_length}, more than "
-        f"all pages of policy slot {policy_slot}: engine.cache_tokens="
-        f"{self.config.cache_tokens}. Raise it, or ask for fewer tokens"
+        f"{request.sampling.max_tokens} make {request.max_length}; engine."
+        f"context={config.context} is the limit, and all pages of policy slot "
+        f"{policy_slot} hold {in_pages} (engine.cache_tokens)"
       )
 
   def _read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:

@@ -1,19 +1,16 @@
-"""Places policy slots on devices: all on the same ones, or apart on slices.
+"""Places an engine on devices, which all policy slots use in turn.
 
-Together, all policy slots take turns on all devices. Apart, each has its own
-devices, splits heads, channels and vocabulary over them, and decodes while the
-others do. If there are more devices than key/value heads, several devices hold
-the same heads, and channels and vocabulary are split over all of them.
+Heads, channels and vocabulary are split over them. If there are more devices
+than key/value heads, several devices hold the same heads, and channels and
+vocabulary are split over all of them.
 """
 
-import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import quantization, sharding
@@ -21,83 +18,47 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
 
-# Axes of an engine's cache: slots, key/value heads, tokens, channels.
+# Axes of an engine's cache: pages, key/value heads, tokens, channels.
 _CACHE = (None, sharding.RULES["kv_heads"])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Place:
-  """The devices of a policy slot, and the shardings on them."""
+def decoding_policy(
+  model: ModelConfig,
+  compute: ComputeConfig,
+  devices: Sequence[jax.Device] | None = None,
+) -> Policy:
+  """Makes a policy that decodes on devices; None: those of this process.
 
-  policy: Policy
-  cache: Sharding | None = None  # of keys and values; None: the default
+  Raises `ConfigError` if the axes that are split cannot be divided by their
+  number.
+  """
+  devices = jax.local_devices() if devices is None else devices
+  if len(devices) == 1:
+    return Policy(model, compute)
+  check_devices(model, len(devices))
+  mesh = sharding.decoding_mesh(model.num_kv_heads, devices)
+  return Policy(model, compute, mesh)
 
-  @property
-  def mesh(self) -> Mesh | None:
-    """The mesh; None for the default device."""
-    return self.policy.mesh
+
+def cache_sharding(mesh: Mesh | None) -> NamedSharding | None:
+  """Returns the sharding of keys and values; None without a mesh."""
+  if mesh is None:
+    return None
+  return NamedSharding(mesh, PartitionSpec(*_CACHE))  # type: ignore[no-untyped-call]
 
 
-def layout_of(place: Place, weights: str = "full") -> Any:
-  """Returns the shardings of the params that a policy slot decodes with.
+def layout_of(policy: Policy, weights: str = "full") -> Any:
+  """Returns the shardings of the params of `decoding_policy`; None: none.
 
   `weights` is `engine.weights`.
   """
-  policy = place.policy
+  if policy.mesh is None:
+    return None
   shapes = jax.eval_shape(
     lambda params: policy.unstacked(quantization.quantize(params, weights)),
     policy.abstract_params(),
   )
-  if place.mesh is None:
-    raise ConfigError("a place without a mesh has no param shardings")
-  return sharding.param_shardings(shapes, place.mesh)
-
-
-def places_together(
-  model: ModelConfig, compute: ComputeConfig, num_policy_slots: int
-) -> tuple[Place, ...]:
-  """Places every policy slot on all devices of this process."""
-  devices = jax.local_devices()
-  if len(devices) == 1:
-    return (Place(Policy(model, compute)),) * num_policy_slots
-  return (_place(model, compute, devices),) * num_policy_slots
-
-
-def places_apart(
-  model: ModelConfig,
-  compute: ComputeConfig,
-  sizes: Sequence[int],
-  devices: Sequence[jax.Device] | None = None,
-) -> tuple[Place, ...]:
-  """Gives each policy slot a number of devices, one slice after the other.
-
-  Raises `ConfigError` if there are too few devices, or if the axes that are
-  split cannot be divided by their number.
-  """
-  devices = jax.local_devices() if devices is None else list(devices)
-  if sum(sizes) > len(devices):
-    raise ConfigError(
-      f"engine.slices={tuple(sizes)} asks for {sum(sizes)} devices, and this "
-      f"process has {len(devices)}; make the slices smaller, or set "
-      "engine.slices=() for all policy slots on all devices"
-    )
-  ends = list(itertools.accumulate(sizes))
-  return tuple(
-    _place(model, compute, devices[end - size : end])
-    for size, end in zip(sizes, ends, strict=True)
-  )
-
-
-def _place(
-  model: ModelConfig, compute: ComputeConfig, devices: Sequence[jax.Device]
-) -> Place:
-  check_devices(model, len(devices))
-  mesh = sharding.decoding_mesh(model.num_kv_heads, devices)
-  spec = PartitionSpec(*_CACHE)
-  return Place(
-    Policy(model, compute, mesh),
-    NamedSharding(mesh, spec),  # type: ignore[no-untyped-call]
-  )
+  return sharding.param_shardings(shapes, policy.mesh)
 
 
 def check_devices(model: ModelConfig, num_devices: int) -> None:
@@ -109,8 +70,7 @@ def check_devices(model: ModelConfig, num_devices: int) -> None:
   fitting = [n for n in range(1, num_devices) if allowed % n == 0]
   named = " and ".join(f"model.{key}={size}" for key, size in sizes.items())
   raise ConfigError(
-    f"{named} cannot all be split over the {num_devices} devices of a policy "
-    f"slot: give it {' or '.join(map(str, fitting))} of them, by "
-    "--config.engine.slices or by the devices that the process sees "
+    f"{named} cannot all be split over the {num_devices} devices of an "
+    f"engine: give it {' or '.join(map(str, fitting))} of them "
     "(TPU_VISIBLE_CHIPS)"
   )

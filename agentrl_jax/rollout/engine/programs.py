@@ -1,13 +1,11 @@
 """The compiled programs of the engine: prefill, decode, copies of the cache.
 
 Each is compiled once per shape and called with the params of any version. A
-call may name its slots: their cache is taken out, computed on and put back.
-Decoding all slots takes nothing out and updates the cache in place. A cache of
-pages is always updated in place: the call has the page table of its slots.
+call names its slots and has their page table: the cache is updated in place.
 Cache and slot state are donated: the caller owns them and continues with what
 is returned.
 
-Axes: B slots of the cache, P slots taken out, C tokens of a chunk or of a step,
+Axes: B slots, P slots of a call, C tokens of a chunk or of a step,
 K tokens of a draft, Q rows whose drafts are computed, N rows of a pass, F
 fields of a slot's state, R fields of a record, W words of a grammar's mask or
 pages of a slot.
@@ -21,15 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.model.attention.cached import Chunk
-from agentrl_jax.model.cache import (
-  KVCache,
-  experts_of,
-  length,
-  put_blocks,
-  put_slots,
-  take_blocks,
-  take_slots,
-)
+from agentrl_jax.model.cache import KVCache, experts_of
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import MAX_STOPS, DraftPlan
 from agentrl_jax.rollout.engine import drafts as drafting
@@ -78,11 +68,11 @@ def decode(
   state_BF: jax.Array,
   patch_BF: jax.Array,
   patched_B: jax.Array,
-  slot_P: jax.Array | None,
+  slot_P: jax.Array,
+  page_PW: jax.Array,
   version: jax.Array,
   allowed_PW: jax.Array | None = None,
   shaping: Shaping | None = None,
-  page_PW: jax.Array | None = None,
   *,
   num_steps: int,
 ) -> tuple[KVCache, jax.Array, jax.Array, Shaping | None]:
@@ -95,20 +85,19 @@ def decode(
     state_BF: donated.
     patch_BF: replaces the state of slots that start or were cancelled.
     patched_B: slots whose state is replaced.
-    slot_P: the slots to compute, None: all.
+    slot_P: the slots to compute; those that do not exist are padding.
+    page_PW: page table of the slots, with pages for all tokens of the call.
     version: stamped on each record.
     allowed_PW: masks of grammars; then `num_steps` is 1, and slots with an
       empty mask, active or not, stay as they are.
     shaping: donated; None if no slot is shaped.
-    page_PW: page table of the slots, with pages for all tokens of the call;
-      None: the cache has rows.
     num_steps: decode steps.
 
   Returns:
     The cache, the state, the records [num_steps, P, R], and `shaping`.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  called = _Called(policy, params, version, slot_P, allowed_PW, page_PW)
+  called = _Called(policy, params, version, slot_P, page_PW, allowed_PW)
   cache, state_BF, (shaping, _), (record, _) = _decode(
     called, cache, state_BF, shaping, None, None, num_steps
   )
@@ -128,11 +117,11 @@ def decode_drafted(
   drafts: Drafts,
   patch_BF: jax.Array,
   patched_B: jax.Array,
-  slot_P: jax.Array | None,
+  slot_P: jax.Array,
+  page_PW: jax.Array,
   version: jax.Array,
   allowed_PW: jax.Array | None = None,
   shaping: Shaping | None = None,
-  page_PW: jax.Array | None = None,
   *,
   plan: DraftPlan | None,
   num_steps: int,
@@ -153,10 +142,10 @@ def decode_drafted(
     patch_BF: as above.
     patched_B: as above.
     slot_P: as above.
+    page_PW: as above.
     version: as above.
     allowed_PW: as above; needs a `plan` of None.
     shaping: as above; needs a `plan` of None.
-    page_PW: as above.
     plan: None computes no drafts.
     num_steps: decode steps.
 
@@ -166,7 +155,7 @@ def decode_drafted(
     tokens that were computed, int32 [num_steps, P], or None; and `shaping`.
   """
   state_BF = jnp.where(patched_B[:, None], patch_BF, state_BF)
-  called = _Called(policy, params, version, slot_P, allowed_PW, page_PW)
+  called = _Called(policy, params, version, slot_P, page_PW, allowed_PW)
   cache, state_BF, (shaping, drafts), (record, drafted) = _decode(
     called, cache, state_BF, shaping, drafts, plan, num_steps
   )
@@ -182,21 +171,15 @@ class _Called:
   policy: Policy
   params: Any
   version: jax.Array
-  slot_P: jax.Array | None
+  slot_P: jax.Array
+  page_PW: jax.Array
   allowed_PW: jax.Array | None
-  page_PW: jax.Array | None
-
-  @property
-  def takes_slots(self) -> bool:
-    """True if the cache of the slots is taken out and put back."""
-    return self.slot_P is not None and self.page_PW is None
 
 
 def _decode(called, cache, state_BF, shaping, drafts, plan, num_steps):
   """Runs decode steps; see `decode` and `decode_drafted`."""
   slot_P, allowed_PW = called.slot_P, called.allowed_PW
-  taken = take_slots(cache, slot_P) if called.takes_slots else cache
-  state_PF = _rows(state_BF, slot_P)
+  state_PF = state_BF.at[slot_P].get(mode="fill", fill_value=0)
   state = dict(zip(STATE, state_PF.T, strict=True))
   shaped = None if shaping is None else sampling.take_shaping(shaping, slot_P)
   active_P = state["active"]
@@ -211,27 +194,24 @@ def _decode(called, cache, state_BF, shaping, drafts, plan, num_steps):
     return (i < num_steps) & jnp.any(state["active"] > 0)
 
   def step(carry):
-    i, taken, state, shaped, drafts, records = carry
-    taken, state, shaped, drafts, rows = _step(
-      called, taken, state, shaped, drafts, plan
+    i, cache, state, shaped, drafts, records = carry
+    cache, state, shaped, drafts, rows = _step(
+      called, cache, state, shaped, drafts, plan
     )
     records = jax.tree.map(lambda x, row: x.at[i].set(row), records, rows)
-    return i + 1, taken, state, shaped, drafts, records
+    return i + 1, cache, state, shaped, drafts, records
 
   records = _empty_records(state_PF.shape[0], shaping, plan, num_steps)
-  _, taken, state, shaped, drafts, records = jax.lax.while_loop(
-    is_unfinished, step, (0, taken, state, shaped, drafts, records)
+  _, cache, state, shaped, drafts, records = jax.lax.while_loop(
+    is_unfinished, step, (0, cache, state, shaped, drafts, records)
   )
   if shaping is not None:
     shaping = sampling.put_counts(shaping, slot_P, shaped.count_BV)
   if allowed_PW is not None:
     state["active"] = jnp.where(called_P, 0, active_P)
   state_PF = jnp.stack([state[name] for name in STATE], axis=-1)
-  if called.takes_slots:
-    taken = put_slots(cache, slot_P, taken)
-  if slot_P is not None:
-    state_PF = state_BF.at[slot_P].set(state_PF, mode="drop")
-  return taken, state_PF, (shaping, drafts), records
+  state_BF = state_BF.at[slot_P].set(state_PF, mode="drop")
+  return cache, state_BF, (shaping, drafts), records
 
 
 def _empty_records(num_rows, shaping, plan, num_steps):
@@ -248,12 +228,6 @@ def _empty_records(num_rows, shaping, plan, num_steps):
   )
 
 
-def _rows(state_BF: jax.Array, slot_P: jax.Array | None) -> jax.Array:
-  if slot_P is None:
-    return state_BF
-  return state_BF.at[slot_P].get(mode="fill", fill_value=0)
-
-
 def _step(called, cache, state, shaped, drafts, plan):
   """Runs one decode step, and keeps the drafts up to date if there are any."""
   if plan is not None:
@@ -266,18 +240,12 @@ def _step(called, cache, state, shaped, drafts, plan):
   if drafts is not None:
     drafts = drafting.append(
       drafts,
-      _slots_of(called, state),
+      called.slot_P,
       before["position"],
       row_PR[:, TOKEN, None],
       before["active"],
     )
   return cache, state, shaped, drafts, (row_PR, None)
-
-
-def _slots_of(called, state):
-  if called.slot_P is None:
-    return jnp.arange(len(state["active"]))
-  return called.slot_P
 
 
 def _decode_step(called, cache, state, shaping):
@@ -356,11 +324,10 @@ def _drafted_step(called, cache, state, drafts, plan):
   values of a wrong draft lie past the slot's position, so nobody attends to
   them, and later steps overwrite them.
   """
-  slot_P = _slots_of(called, state)
+  slot_P = called.slot_P
   active_P, position_P = state["active"] > 0, state["position"]
-  room_P = jnp.minimum(
-    state["budget"] - state["count"], length(cache, called.page_PW) - position_P
-  )
+  capacity = called.page_PW.shape[1] * cache[0][0].shape[2]
+  room_P = jnp.minimum(state["budget"] - state["count"], capacity - position_P)
   proposal = drafting.propose(
     drafts,
     slot_P,
@@ -455,18 +422,12 @@ def _sample_drafts(called, cache, state, proposal, chosen_Q):
   row_Q = jnp.arange(num_rows) if chosen_Q is None else chosen_Q
   size, policy, page_PW = len(row_Q), called.policy, called.page_PW
   chunks = [
-    Chunk(
-      state["token"][:, None],
-      state["position"],
-      state["active"],
-      page_BW=page_PW,
-    ),
+    Chunk(state["token"][:, None], state["position"], state["active"], page_PW),
     Chunk(
       proposal.token_PK[row_Q],
       state["position"][row_Q] + 1,
       proposal.length_P[row_Q],
-      chosen_Q,
-      None if page_PW is None else page_PW[row_Q],
+      page_PW[row_Q],
     ),
   ]
   hidden, cache = policy.extend_together(
@@ -509,22 +470,11 @@ def prefill(
   token_PC: jax.Array,
   start_P: jax.Array,
   length_P: jax.Array,
-  slot_P: jax.Array | None,
-  page_PW: jax.Array | None = None,
+  page_PW: jax.Array,
 ) -> KVCache:
-  """Writes the keys and values of the next tokens of the named slots.
-
-  A cache of pages takes the page table of these slots in place of their names.
-  """
-  if page_PW is not None:
-    _, cache = policy.extend(
-      params, cache, token_PC, start_P, length_P, page_PW
-    )
-    return cache
-  assert slot_P is not None, "rows of the cache are found by their slots"
-  taken = take_slots(cache, slot_P)
-  _, taken = policy.extend(params, taken, token_PC, start_P, length_P)
-  return put_slots(cache, slot_P, taken)
+  """Writes the keys and values of the next tokens of some slots."""
+  _, cache = policy.extend(params, cache, token_PC, start_P, length_P, page_PW)
+  return cache
 
 
 read_experts = jax.jit(experts_of)
@@ -532,57 +482,13 @@ read_experts = jax.jit(experts_of)
 
 @functools.partial(jax.jit, donate_argnames=("cache",))
 def copy(cache: KVCache, source_P: jax.Array, target_P: jax.Array) -> KVCache:
-  """Copies slots, or pages, over others; reads all before it writes any."""
-  return put_slots(cache, target_P, take_slots(cache, source_P))
-
-
-@functools.partial(jax.jit, donate_argnames=("pool",))
-def save(
-  pool: KVCache,
-  cache: KVCache,
-  slot_N: jax.Array,
-  index_N: jax.Array,
-  block_N: jax.Array,
-) -> KVCache:
-  """Copies blocks of slots to a pool, whose slots are one block long."""
-  blocks = take_blocks(cache, slot_N, index_N, pool[0][0].shape[2])
-  return put_slots(pool, block_N, blocks)
-
-
-@functools.partial(jax.jit, donate_argnames=("cache",))
-def fill(
-  cache: KVCache,
-  pool: KVCache,
-  block_N: jax.Array,
-  slot_N: jax.Array,
-  index_N: jax.Array,
-) -> KVCache:
-  """Copies blocks of a pool to slots; blocks past a slot's end are dropped."""
-  return put_blocks(cache, slot_N, index_N, take_slots(pool, block_N))
-
-
-@jax.jit
-def read(pool: KVCache, block_N: jax.Array) -> KVCache:
-  """Copies blocks of a pool to new arrays."""
-  return take_slots(pool, block_N)
-
-
-@functools.partial(jax.jit, donate_argnames=("pool",))
-def upload(pool: KVCache, block_N: jax.Array, blocks: KVCache) -> KVCache:
-  """Writes blocks to a pool."""
-  return put_slots(pool, block_N, blocks)
-
-
-@functools.partial(jax.jit, static_argnames=("cache_length",))
-def resize(cache: KVCache, *, cache_length: int) -> KVCache:
-  """Changes how many tokens per slot the cache has room for."""
-
-  def resized(x_BKSH):
-    added = max(cache_length - x_BKSH.shape[2], 0)
-    grown = jnp.pad(x_BKSH, ((0, 0), (0, 0), (0, added), (0, 0)))
-    return grown[:, :, :cache_length]
-
-  return jax.tree.map(resized, cache)
+  """Copies pages over others; reads all before it writes any."""
+  return jax.tree.map(
+    lambda x: x.at[target_P].set(
+      x.at[source_P].get(mode="fill", fill_value=0), mode="drop"
+    ),
+    cache,
+  )
 
 
 def _floats(bits: jax.Array) -> jax.Array:

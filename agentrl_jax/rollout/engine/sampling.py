@@ -237,21 +237,17 @@ def _set_shaping(
   )
 
 
-def take_shaping(shaping: Shaping, slot_P: jax.Array | None) -> Shaping:
-  """Takes the rows of some slots, None: all; 0 for slots that do not exist."""
-  if slot_P is None:
-    return shaping
+def take_shaping(shaping: Shaping, slot_P: jax.Array) -> Shaping:
+  """Takes the rows of some slots; 0 for slots that do not exist."""
   return jax.tree.map(
     lambda x: x.at[slot_P].get(mode="fill", fill_value=0), shaping
   )
 
 
 def put_counts(
-  shaping: Shaping, slot_P: jax.Array | None, count_PV: jax.Array
+  shaping: Shaping, slot_P: jax.Array, count_PV: jax.Array
 ) -> Shaping:
   """Writes the counts of slots that `take_shaping` took out."""
-  if slot_P is None:
-    return shaping.replace(count_BV=count_PV)
   count_BV = shaping.count_BV.at[slot_P].set(count_PV, mode="drop")
   return shaping.replace(count_BV=count_BV)
 

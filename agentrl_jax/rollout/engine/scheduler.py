@@ -4,39 +4,38 @@ It owns the `SlotTable` on the host, and the `KVCacheManager` and `Decoder` on
 the device. Each `step`, in this order:
 
 - adapts to a swap of the weights;
-- gives free slots to waiting requests, and launches their cache copies;
+- gives free slots and pages to waiting requests, and launches copies of pages;
 - prefills a bounded number of prompt tokens, so that decoding does not stall;
 - launches decode calls for all slots that can decode.
 
 `read` stores the tokens of an earlier step. Not thread-safe: the engine calls
-both under its lock.
+both under its lock. Invariants:
+
+- A request enters when the pages of its prompt are free, and one more for each
+  running request that may grow. Requests enter in the order of their arrival.
+- Before a call is launched, each of its slots has pages for all tokens that it
+  may sample. If there are too few, the youngest request is preempted: it gives
+  up its slot and pages, keeps what it has sampled, and waits again, before
+  those that came after it. Its tokens are prefilled when it enters again, and
+  it goes on with the same tokens, since their keys depend on seed and position.
+- The oldest request is never preempted for another one, and no request is
+  larger than the pool (`RolloutEngine.check`). So the oldest one always ends.
 """
 
 import collections
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.model.sharding import only_device
-from agentrl_jax.rollout.api import Completion, EngineConfig, Request
+from agentrl_jax.rollout.api import Completion, EngineConfig, Request, Sampled
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.cache.kv_cache import (
-  FREE,
-  KVCacheManager,
-  SlotTable,
-  padded,
-)
-from agentrl_jax.rollout.engine.decoder import (
-  DecodeCall,
-  Decoder,
-  Published,
-  WeightVersions,
-)
+from agentrl_jax.rollout.engine.cache.kv_cache import KVCacheManager
+from agentrl_jax.rollout.engine.cache.slot_table import FREE, SlotTable, padded
+from agentrl_jax.rollout.engine.decoder import DecodeCall, Decoder, Published
 
 
 class Scheduler:
@@ -59,30 +58,30 @@ class Scheduler:
     )
     self.counts: collections.Counter[str] = collections.Counter()
     self.wait_s = 0.0  # of all requests, from their arrival to their slots
-    self._cache = self._make_cache(only_device(policy.mesh) or sharding)
-    self._weights = WeightVersions(config.old_weights)
+    self._cache = KVCacheManager(
+      policy,
+      config,
+      policy_slot,
+      self.counts,
+      only_device(policy.mesh) or sharding,
+    )
     self._decoder = Decoder(policy_slot, policy, config, self._cache, cancel)
-    self._table = self._empty_table()
+    self._table = SlotTable(num_slots, config.context)
     # Behavior and raw log-probability (as bits) and version of sampled tokens.
     self._sampled = np.zeros((num_slots, config.context, 3), np.int32)
     self._waiting: collections.deque[Request] = collections.deque()
 
   def reset(self) -> None:
     """Restores the initial state of all slots; none may have a request."""
-    self._table = self._empty_table()
+    self._table = SlotTable(self._num_slots, self._config.context)
     self._cache.reset()
     self._decoder.reset()
 
   def check(self) -> None:
-    """Raises `AssertionError` if a slot or a cached block was lost."""
-    self._cache.check()
+    """Raises `AssertionError` if a slot or a page was lost."""
     self._table.check()
+    self._cache.check(self._table)
     self._decoder.check(self._table)
-
-  @property
-  def cache_length(self) -> int:
-    """Tokens that each slot has room for now, or in the last call."""
-    return self._cache.length
 
   @property
   def num_busy(self) -> int:
@@ -106,18 +105,16 @@ class Scheduler:
     slots = np.flatnonzero(self._table.serial == request.serial)
     for slot in slots.tolist():
       self._free(slot)
-    self._release_weights_if_idle()
     return bool(slots.size)
 
   def step(self, published: Published) -> list[DecodeCall]:
     """Launches the next piece of work; returns its decode calls."""
-    table, publication = self._table, published.publication
-    self._set_weights(published)
-    self._schedule_waiting(publication)
-    self.counts["slot_steps"] += table.num_busy
-    self._fit_cache(publication)
-    self._prefill()
-    return self._decode()
+    if published.publication != self._cache.publication:
+      self._swap_weights(published.publication)
+    self._schedule_waiting()
+    self.counts["slot_steps"] += self._table.num_busy
+    self._prefill(published)
+    return self._decode(published)
 
   def read(self, call: DecodeCall) -> list[tuple[Request, Completion]]:
     """Stores the tokens of a call, whose arrays have to be on the host.
@@ -130,9 +127,8 @@ class Scheduler:
     is_current = (assignment == call.assignment) & (assignment != FREE)
     active = (record[:, :, programs.ACTIVE] > 0) & is_current
     self._count_drafts(call, active)
-    launched = is_current & call.is_launched
     self._table.give_back(
-      call.slot[launched], call.num_tokens - active.sum(axis=0)[launched]
+      call.slot[is_current], call.num_tokens - active.sum(axis=0)[is_current]
     )
     self._store_tokens(record[active], call.slot[np.nonzero(active)[1]])
     done = (record[:, :, programs.DONE] > 0) & active
@@ -140,9 +136,7 @@ class Scheduler:
     experts = {slot: self._experts(slot) for slot in ended}
     self._stream(call.slot[active.any(axis=0)], experts)
     self._advance_grammars(record, call.slot, active & ~done)
-    finished = [self._finish(slot, experts[slot]) for slot in ended]
-    self._release_weights_if_idle()
-    return finished
+    return [self._finish(slot, experts[slot]) for slot in ended]
 
   def _count_drafts(self, call: DecodeCall, active_NP: np.ndarray) -> None:
     """Counts the draft tokens of a call; each step samples one token more."""
@@ -154,66 +148,63 @@ class Scheduler:
     self.counts["drafted"] += int(drafted[is_step].sum())
     self.counts["accepted"] += int(active.sum() - is_step.sum())
 
-  def _set_weights(self, published: Published) -> None:
-    """Adapts slots and cache to a swap of the weights, if there was one."""
-    table, publication = self._table, published.publication
-    self._weights.set_weights(published, table.decoding_publications())
-    table.set_weights(publication, self._weights.publications)
+  def _swap_weights(self, publication: int) -> None:
+    """Decoding slots go on with the new weights; others start again."""
+    table = self._table
+    prefilling = np.flatnonzero((table.serial != FREE) & ~table.is_decoding)
+    for slot in prefilling.tolist():
+      self._requeue(slot)
+    table.is_mixed[:] = True
     self._cache.set_weights(publication)
 
-  def _schedule_waiting(self, publication: int) -> None:
-    """Gives slots to waiting requests, in order of arrival."""
-    postponed: collections.deque[Request] = collections.deque()
-    while self._waiting and not self._table.is_full:
-      request = self._waiting.popleft()
-      if not self._allocate(request, publication):
-        postponed.append(request)
-    self._waiting.extendleft(reversed(postponed))
-    self._copy_cached(publication)
+  def _schedule_waiting(self) -> None:
+    """Gives slots and pages to waiting requests, in order of arrival.
 
-  def _allocate(self, request: Request, publication: int) -> bool:
-    """Returns whether a request got a slot; only plans its cache copies."""
-    table, cache = self._table, self._cache
-    match = cache.match_prefix(request.prompt[: request.prefill_length])
-    allocation = table.allocate(
-      request, publication, self._config.min_copied_tokens, match.size
-    )
-    if allocation is None:
+    Stops at the first one that there are too few pages for: later ones would
+    take what it waits for.
+    """
+    postponed = []
+    while self._waiting and not self._table.is_full:
+      request = self._waiting[0]
+      if self._is_coming(request):
+        postponed.append(request)
+      elif not self._allocate(request):
+        break
+      self._waiting.popleft()
+    self._waiting.extendleft(reversed(postponed))
+    self._cache.copy()
+
+  def _is_coming(self, request: Request) -> bool:
+    """Returns whether a slot prefills much of a request's prompt right now."""
+    coming = self._table.num_coming(request)
+    if coming < self._config.min_copied_tokens:
       return False
-    overwritten = table.overwritten_tokens(allocation, publication)
-    if cache.must_copy_first(allocation, match, overwritten):
-      self._copy_cached(publication)
-      return self._allocate(request, publication)
-    num_reused = cache.plan(allocation, match, overwritten)
-    allocation = dataclasses.replace(allocation, num_reused=num_reused)
-    table.assign(request, allocation, publication)
-    self._count_scheduled(request)
+    cached = self._cache.num_cached(request.tokens[: request.prefill_length])
+    return coming >= cached + self._config.min_copied_tokens
+
+  def _allocate(self, request: Request) -> bool:
+    """Returns whether a request got a slot and pages; only plans copies."""
+    table, size = self._table, request.prefill_length
+    slot = table.free_slot()
+    num_reused = self._cache.allocate(
+      slot,
+      request.tokens[:size],
+      min(size + self._config.tokens_per_call, request.max_length),
+      self._cache.num_growing(table),
+    )
+    if num_reused is None:
+      return False
+    table.assign(slot, request, num_reused)
+    if request.sampled is None:
+      self.counts["scheduled"] += 1
+      self.wait_s += time.monotonic() - request.arrived_at
     return True
 
-  def _count_scheduled(self, request: Request) -> None:
-    self.counts["scheduled"] += 1
-    self.wait_s += time.monotonic() - request.arrived_at
-
-  def _copy_cached(self, publication: int) -> None:
-    """Launches planned copies; slots that lose theirs prefill everything."""
-    for slot in self._cache.copy(self._cache_length_needed(publication)):
-      self._table.restart_prefill(slot)
-
-  def _fit_cache(self, publication: int) -> None:
-    self._cache.fit(self._cache_length_needed(publication))
-
-  def _cache_length_needed(self, publication: int) -> int:
-    return self._table.cache_length_needed(
-      publication, self._config.tokens_per_call
-    )
-
-  def _prefill(self) -> None:
+  def _prefill(self, published: Published) -> None:
     """Prefills in chunks, until prompts or the budget of the step end."""
     table, budget = self._table, self._config.prefill_tokens
     while budget > 0 and (prefilling := table.prefilling()).size:
-      publication = table.publication[prefilling]
-      slots = prefilling[publication == publication[0]]
-      slots = slots[: self._config.prefill_slots]
+      slots = prefilling[: self._config.prefill_slots]
       start = table.num_computed[slots]
       missing = table.prefill_length[slots] - start
       chunk = self._config.prefill_chunk(int(missing.max()))
@@ -224,34 +215,64 @@ class Scheduler:
         token_PC[row, :size] = table.tokens[slot, start[row] :][:size]
       self._cache.arrays = programs.prefill(
         self._policy,
-        self._weights.get(int(publication[0])).params,
+        published.params,
         self._cache.arrays,
         token_PC,
         padded(start, (len(slot_P),), 0),
         padded(length, (len(slot_P),), 0),
-        slot_P,
         self._cache.table_of(slot_P),
       )
       table.num_computed[slots] += length
       self.counts["prefilled"] += int(length.sum())
       budget -= token_PC.size
-      self._finish_prefill(
-        slots[table.num_computed[slots] == table.prefill_length[slots]]
-      )
+      for slot in slots.tolist():
+        if table.num_computed[slot] == table.prefill_length[slot]:
+          self._keep(slot)
 
-  def _finish_prefill(self, slots: np.ndarray) -> None:
-    """Does nothing: rows of slots are found by their tokens."""
-
-  def _decode(self) -> list[DecodeCall]:
+  def _decode(self, published: Published) -> list[DecodeCall]:
     table = self._table
+    needed = table.num_tokens_after(self._config.tokens_per_call)
+    for slot in table.oldest_first(table.decodable()).tolist():
+      while (
+        table.serial[slot] != FREE  # it may have been preempted for another
+        and not self._cache.reserve(slot, int(needed[slot]))
+      ):
+        self._preempt_youngest()
     slots = table.decodable()
     for slot in slots[~table.is_decoding[slots]].tolist():
       self._start(slot)
-    return self._decoder.decode(table, self._weights)
+    return self._decoder.decode(table, published)
+
+  def _preempt_youngest(self) -> None:
+    busy = np.flatnonzero(self._table.serial != FREE)
+    assert len(busy) > 1, "a request that is alone has room in the pool"
+    slot = int(self._table.oldest_first(busy)[-1])
+    self.counts["preempted"] += 1
+    self._requeue(slot)
+
+  def _requeue(self, slot: int) -> None:
+    """Takes slot and pages from a request, which keeps what it has sampled."""
+    request = self._request_of(slot)
+    if self._table.is_decoding[slot] and self._num_sampled(slot, request):
+      request.sampled = self._sampled_by(slot, request)
+    self._free(slot)
+    place = sum(other.serial < request.serial for other in self._waiting)
+    self._waiting.insert(place, request)
+
+  def _sampled_by(self, slot: int, request: Request) -> Sampled:
+    begin, number = len(request.prompt), self._num_sampled(slot, request)
+    return Sampled(
+      self._table.tokens[slot, begin : begin + number].copy(),
+      self._sampled[slot, :number].copy(),
+      self._decoder.shaping.rows(slot, number),
+    )
 
   def _start(self, slot: int) -> None:
-    """Lets a slot decode whose prompt is prefilled."""
-    self._decoder.start(slot, self._request_of(slot))
+    """Lets a slot decode, with what its request has sampled before."""
+    request = self._request_of(slot)
+    if request.sampled is not None:
+      self._sampled[slot, : request.num_sampled] = request.sampled.row_N3
+    self._decoder.start(slot, request)
     self._table.is_decoding[slot] = True
 
   def _store_tokens(self, row_NR: np.ndarray, slot_N: np.ndarray) -> None:
@@ -300,7 +321,7 @@ class Scheduler:
       return None
     slot_1 = np.array([slot], np.int32)
     expert_SLK = programs.read_experts(
-      self._cache.arrays, slot_1[0], self._cache.table_of(slot_1)
+      self._cache.arrays, self._cache.table_of(slot_1)
     )
     return np.asarray(expert_SLK)[: self._table.num_computed[slot]].copy()
 
@@ -346,19 +367,13 @@ class Scheduler:
     return request
 
   def _free(self, slot: int) -> None:
+    self._keep(slot)
+    self._cache.free(slot)
     self._table.free(slot)
     self._decoder.free(slot)
 
-  def _release_weights_if_idle(self) -> None:
-    """Drops references to weights, so that an idle engine keeps none alive."""
-    if not self._table.num_busy and not self._waiting:
-      self._weights.clear()
-
-  def _make_cache(self, sharding: jax.sharding.Sharding | None) -> Any:
-    return KVCacheManager(
-      self._policy, self._config, self._num_slots, self.counts, sharding
-    )
-
-  def _empty_table(self) -> SlotTable:
-    c = self._config
-    return SlotTable(self._num_slots, c.context, reuse=c.reuse)
+  def _keep(self, slot: int) -> None:
+    """Lets other requests use the pages of what a slot has computed."""
+    table = self._table
+    if not table.is_mixed[slot]:
+      self._cache.keep(slot, table.tokens[slot, : table.num_computed[slot]])

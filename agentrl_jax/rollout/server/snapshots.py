@@ -8,7 +8,7 @@ damaged snapshot is reported and not served: the previous weights stay.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -52,24 +52,18 @@ class SnapshotFollower:
     policy: Policy,
     versions: ServedWeights,
     *,
-    meshes: Sequence[Mesh | None] | None = None,
     weights: str = "full",
     clock: Callable[[], float] = time.monotonic,
   ):
     """Makes a follower that serves nothing yet.
 
-    `meshes` has one entry per policy slot; None: all are on one device.
     `weights` is `engine.weights`: snapshots have them in full.
     """
     self.folder = open_folder(folder)
     self._versions, self._clock = versions, clock
     self._stacked = policy.abstract_params()
-    meshes = meshes or (None,) * versions.num_policy_slots
-    self._layouts = [_layout(self._stacked, mesh) for mesh in meshes]
-    by_mesh = {
-      mesh: _preparation(policy, mesh, weights) for mesh in set(meshes)
-    }
-    self._prepare = [by_mesh[mesh] for mesh in meshes]
+    self._layout = _layout(self._stacked, policy.mesh)
+    self._prepare = _preparation(policy, weights)
     self._checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
     self.policy_slots: tuple[ServedPolicySlot | None, ...] = (
       None,
@@ -163,7 +157,7 @@ class SnapshotFollower:
   def _serve(self, policy_slot: int, snapshot: Snapshot) -> None:
     self._refuse_other_model(snapshot)
     try:
-      params = self._restore(snapshot, self._layouts[policy_slot])
+      params = self._restore(snapshot)
       self.hand_over(policy_slot, params, snapshot)
     except jax.errors.JaxRuntimeError as error:
       raise CheckpointError(
@@ -180,7 +174,7 @@ class SnapshotFollower:
     self, policy_slot: int, params: Params, snapshot: Snapshot
   ) -> None:
     """Serves stacked params that were checked."""
-    prepared = self._prepare[policy_slot](params)
+    prepared = self._prepare(params)
     self._versions.publish(prepared, snapshot.version, policy_slot=policy_slot)
 
   def _refuse_other_model(self, snapshot: Snapshot) -> None:
@@ -200,10 +194,10 @@ class SnapshotFollower:
           "it with the learner's --config"
         )
 
-  def _restore(self, snapshot: Snapshot, layout: Any) -> Params:
+  def _restore(self, snapshot: Snapshot) -> Params:
     """Restores the params as they were written, in the training form."""
     where = self.folder / snapshot.folder
-    placed = named_leaves(layout)
+    placed = named_leaves(self._layout)
     tree = {
       name: jax.ShapeDtypeStruct(
         leaf.shape,
@@ -232,11 +226,9 @@ class SnapshotFollower:
     return jax.tree.unflatten(jax.tree.structure(self._stacked), leaves)
 
 
-def _preparation(
-  policy: Policy, mesh: Mesh | None, weights: str
-) -> Callable[[Params], Params]:
+def _preparation(policy: Policy, weights: str) -> Callable[[Params], Params]:
   """Returns the conversion of written params for decoding."""
-  dtype = policy.compute.dtype
+  dtype, mesh = policy.compute.dtype, policy.mesh
   # On a mesh, the axes of training decide the layout.
   to_decode = policy.unstacked if mesh is not None else policy.to_decode
   shapes = jax.eval_shape(

@@ -6,7 +6,6 @@ Where layers are stacked and wanted apart, one compiled program copies them one
 after another: a program for all of 30 takes six times as long to compile.
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -35,7 +34,7 @@ class Publisher:
     sink: WeightSink | None,
     *,
     dtype=jnp.float32,
-    to: Sequence[Any] | None = None,
+    to: Any = None,
     layers_apart: bool = True,
     weights: str = "full",
     gathered: bool = False,
@@ -43,7 +42,7 @@ class Publisher:
     """Compiles the copy.
 
     Args:
-      to: the shardings of the params for each policy slot.
+      to: the shardings of the params.
       layers_apart: whether to unstack the layers, as decoding needs; files
         keep them stacked.
       weights: `engine.weights`, to decode with.
@@ -84,7 +83,7 @@ class Publisher:
     if self._gathered:
       copied = jax.tree.map(lambda x: x.addressable_data(0), copied)
     if self._to is not None:
-      copied = jax.device_put(copied, self._to[policy_slot])
+      copied = jax.device_put(copied, self._to)
     self._sink.publish(
       jax.block_until_ready(copied), version, policy_slot=policy_slot
     )

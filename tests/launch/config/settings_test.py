@@ -156,11 +156,6 @@ class SettingsTest(parameterized.TestCase):
     ("queue", {"queue.max_groups": 8}, "queue.max_groups=8 is below"),
     ("policy_slots", {"engine.slots": (64,)}, "one entry per policy slot"),
     (
-      "no_prefix_cache",
-      {"engine.block_size": 16},
-      "engine.block_size=16 means nothing without engine.prefix_cache_tokens",
-    ),
-    (
       "not_stored",
       {"cross_policy.policy_slots": ("fresh", "every 7")},
       r"policy_slots\[1\]='every 7' .*checkpoint.every=5 does not keep them",

@@ -64,7 +64,7 @@ class DecodeTest(absltest.TestCase):
       settings,
       model=dataclasses.replace(settings.model, num_layers=2),
       engine=dataclasses.replace(
-        settings.engine, slots=(48, 16), page_size=0, cache_tokens=()
+        settings.engine, slots=(48, 16), cache_tokens=()
       ),
     )
     slice_ = parse_slice("v5e:2x2")

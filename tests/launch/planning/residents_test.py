@@ -20,11 +20,9 @@ def _settings(**changes) -> Settings:
   return dataclasses.replace(settings, **changes)
 
 
-def _in_rows(settings: Settings) -> Settings:
-  """Settings with a row of the cache for each slot, and no pages."""
-  engine = dataclasses.replace(
-    settings.engine, slots=(48, 16), page_size=0, cache_tokens=()
-  )
+def _with_all_pages(settings: Settings) -> Settings:
+  """Settings with pages for all slots."""
+  engine = dataclasses.replace(settings.engine, slots=(48, 16), cache_tokens=())
   return dataclasses.replace(settings, engine=engine)
 
 
@@ -71,7 +69,7 @@ class ResidentsTest(absltest.TestCase):
     self.assertBetween(found["frozen params"] / params, 0.5, 0.51)
 
   def test_rollouts_keep_weights_and_a_cache_for_every_version(self):
-    settings = _in_rows(_settings())
+    settings = _with_all_pages(_settings())
     found = rollout_residents(settings, _one_device(), dtype="bfloat16")
     c, engine = settings.model, settings.engine
     weights = 2 * roofline.num_params(c)
@@ -89,7 +87,7 @@ class ResidentsTest(absltest.TestCase):
       self.assertBetween(found[name] / weights, 1, 1.001, name)
 
   def test_weights_in_eight_bits_reach_a_server_in_full(self):
-    settings = _in_rows(_settings())
+    settings = _with_all_pages(_settings())
     engine = dataclasses.replace(settings.engine, weights="int8")
     for is_server in (False, True):
       found = rollout_residents(
@@ -107,20 +105,17 @@ class ResidentsTest(absltest.TestCase):
       arriving = full if is_server else eight
       self.assertBetween(found["weights on their way"] / arriving, 1, 1.01)
 
-  def test_a_store_and_older_weights_are_counted(self):
-    settings = _in_rows(_settings())
-    engine = dataclasses.replace(
-      settings.engine, prefix_cache_tokens=3200, old_weights=2
-    )
-    found = rollout_residents(
-      dataclasses.replace(settings, engine=engine),
-      _one_device(),
-      dtype="bfloat16",
-    )
-    c = settings.model
-    token = 2 * 2 * c.num_layers * c.num_kv_heads * c.head_dim
-    self.assertEqual(found["store of policy slot 0"], token * 3200)
-    self.assertEqual(
-      found["older weights of policy slot 1"],
-      2 * found["weights of policy slot 1"],
-    )
+  def test_sequences_that_drafts_come_from_are_counted(self):
+    engine = dataclasses.replace(_settings().engine, slots=(32, 8))
+    kept = [
+      rollout_residents(
+        _settings(engine=dataclasses.replace(engine, draft_tokens=number)),
+        _one_device(),
+        dtype="bfloat16",
+      ).get("drafts of policy slot 0", 0)
+      for number in (0, 4)
+    ]
+    self.assertEqual(kept[0], 0)
+    # The sequences, and an index with two to four entries per token and kind.
+    share = kept[1] / (4 * 32 * engine.context)
+    self.assertBetween(share, 1 + 3 * 2, 1.1 + 3 * 4)

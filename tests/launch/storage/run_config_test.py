@@ -25,6 +25,6 @@ class FiledConfigTest(unittest.TestCase):
       self.assertEqual(whole, read_settings(config))
       path = root / "config.yaml"
       filed = yaml.safe_load(path.read_text())
-      del filed["http"], filed["engine"]["prefix_cache_tokens"]
+      del filed["http"], filed["engine"]["cache_tokens"]
       path.write_text(yaml.safe_dump(filed))
       self.assertEqual(read_settings(run_config(root)), whole)

@@ -18,23 +18,26 @@ def main() -> None:
   q = rng.normal(size=(2, 1, 4, 2, 16)).astype(np.float32)
   k, v = rng.normal(size=(2, 5, 4, 128, 16)).astype(np.float32)
   mesh = sharding.make_mesh({"tensor": 4}, jax.devices()[:4])
+  sinks = jnp.arange(8.0).reshape(4, 2)
   position, table = jnp.array([[5], [199]]), jnp.array([[3, 5], [4, 1]])
 
   @jax.jit
   def attend(q, k, v):
-    return cached.attend_pages(
+    return cached.attend(
       q,
       k,
       v,
       table,
       position,
+      sinks,
+      window=50,
       compute=compute_config(cache_attention="ragged"),
       mesh=mesh,
     )
 
   found = attend(q, k, v)
   rows = [kv.take_pages(jnp.asarray(x), table) for x in (k, v)]
-  wanted = reference.attend_cache(q, *rows, position)
+  wanted = reference.attend_cache(q, *rows, position, sinks, window=50)
   sys.stdout.write(
     json.dumps(
       {

@@ -53,7 +53,7 @@ class PagesTest(parameterized.TestCase):
     table = jnp.array([[3, 0, 5], [1, 5, 5]])
     entry = np.random.default_rng(0).normal(size=(2, 7, 2, 3))
     position = jnp.broadcast_to(jnp.arange(7), (2, 7))
-    pool = kv.write_pages(pool, jnp.asarray(entry), position, table)
+    pool = kv.write(pool, jnp.asarray(entry), position, table)
     rows = kv.take_pages(pool, table)
     self.assertEqual(rows.shape, (2, 2, 12, 3))
     wanted = np.zeros((2, 2, 12, 3))
@@ -66,10 +66,32 @@ class PagesTest(parameterized.TestCase):
   def test_positions_past_the_table_are_dropped(self):
     pool = jnp.zeros((2, 1, 4, 3))
     table = jnp.array([[1, 0]])
-    pool = kv.write_pages(
-      pool, jnp.ones((1, 2, 1, 3)), jnp.array([[8, 99]]), table
-    )
+    pool = kv.write(pool, jnp.ones((1, 2, 1, 3)), jnp.array([[8, 99]]), table)
     self.assertFalse(np.any(pool))
+
+  @parameterized.parameters((0, 1), (3, 1), (300, 1), (3, 4))
+  def test_windows_and_sinks_by_numpy(self, window, chunk):
+    """One token by the kernel, several by the plain form; one by one here."""
+    rng = np.random.default_rng(0)
+    q = rng.normal(size=(3, chunk, 2, 2, 16)).astype(np.float32)
+    k, v = rng.normal(size=(2, 3, 2, 512, 16)).astype(np.float32)
+    sinks = jnp.array([[0.5, -1.0], [3.0, 0.0]])
+    position = np.array([[0], [255], [508]]) + np.arange(chunk)
+    wanted = np.zeros(q.shape)
+    for b, c in np.ndindex(position.shape):
+      end = position[b, c] + 1
+      seen = slice(max(end - window, 0) if window else 0, end)
+      score = np.einsum("kgh,ksh->kgs", q[b, c], k[b, :, seen]) / 4
+      weight = np.exp(score)
+      weight /= (weight.sum(-1) + np.exp(sinks))[..., None]
+      wanted[b, c] = np.einsum("kgs,ksh->kgh", weight, v[b, :, seen])
+    found = cached.attend(
+      *(q, k, v, jnp.arange(3)[:, None], jnp.asarray(position), sinks),
+      window=window,
+      compute=RAGGED,
+      mesh=None,
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
   @pytest.mark.slow
   def test_a_policy_extends_pages_as_rows(self):
@@ -257,14 +279,14 @@ class ChoiceTest(parameterized.TestCase):
   )
   def test_by_platform(self, asked, platform, size, chosen, reason):
     compute = compute_config(cache_attention=asked)
-    found, why = cached.choose_paged(compute, platform, size)
+    found, why = cached.choose(compute, platform, size)
     self.assertEqual(found, chosen)
     self.assertIn(reason, why)
     self.assertEqual(bool(why), bool(reason))
 
   def test_what_cannot_be_is_refused(self):
     with self.assertRaisesRegex(ConfigError, "engine.page_size be such a"):
-      cached.choose_paged(RAGGED, "tpu", 100)
+      cached.choose(RAGGED, "tpu", 100)
 
   def test_a_policy_uses_the_kernel(self):
     """Its answers over pages of 128 are those of the plain form."""

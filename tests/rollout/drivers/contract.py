@@ -20,11 +20,8 @@ from tests.rollout import small
 DRIVERS = ("local", "jetstream")
 WAIT_S = 120.0
 SHORT = SamplingParams(max_tokens=20)
-# Smaller than the slots, so that blocks are moved to the host and evicted.
-PREFIX_CACHE = dict(
-  block_size=8, prefix_cache_tokens=160, prefix_cache_host_tokens=320
-)
-NO_PREFIX_CACHE = dict(prefix_cache_tokens=0, prefix_cache_host_tokens=0)
+# Less than the slots would fill, so that pages are evicted and given up.
+FEW_PAGES = dict(page_size=8, cache_tokens=(160, 160))
 
 
 def driver_on(kind, engine, **options):
@@ -176,7 +173,7 @@ class DriverContract:
       np.testing.assert_array_equal(answer.sampled, alone.sampled)
 
   def test_more_conversations_than_slots_change_no_answer(self):
-    driver, plain = self.open(), self.open(reuse=False, **NO_PREFIX_CACHE)
+    driver, plain = self.open(), self.open(slots=(10, 10), cache_tokens=())
     prompts = [small.prompt_of(i % 4, 18 + i) for i in range(10)]
     for turn in range(5):
       requests = [
@@ -186,6 +183,7 @@ class DriverContract:
       if turn == 3:
         for each in (driver, plain):
           each.engine.versions.publish(small.params(30), 30)
+      plain.engine.reset()  # it reuses nothing
       answers, expected = self.ask(driver, requests), self.ask(plain, requests)
       for answer, other in zip(answers, expected, strict=True):
         np.testing.assert_array_equal(answer.sampled, other.sampled)
@@ -195,7 +193,7 @@ class DriverContract:
         for prompt, answer in zip(prompts, answers, strict=True)
       ]
     if self.settings:
-      self.assertGreater(driver.engine.stats().num_restored[0], 0)
+      self.assertGreater(driver.engine.stats().num_evicted[0], 0)
 
   def test_versions_share_no_keys_and_values(self):
     prompt = small.prompt_of(5, 40)

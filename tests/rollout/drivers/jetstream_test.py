@@ -14,7 +14,6 @@ import pytest
 from agentrl_jax.rollout.api import SamplingParams
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
-  PREFIX_CACHE,
   SHORT,
   WAIT_S,
   DriverContract,
@@ -94,11 +93,6 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
       self.ask(driver, [([1], SamplingParams(max_tokens=1))])
       self.assertTrue(left.wait(WAIT_S), "no slot became free meanwhile")
     self.assert_empty(driver)
-
-
-@pytest.mark.slow
-class JetStreamDriverWithPrefixCacheTest(JetStreamDriverTest):
-  settings = PREFIX_CACHE
 
 
 def run(script: str) -> str:

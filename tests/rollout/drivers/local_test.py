@@ -10,7 +10,7 @@ from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
-  PREFIX_CACHE,
+  FEW_PAGES,
   DriverContract,
   DriverTestCase,
   mixed_requests,
@@ -74,17 +74,18 @@ class LocalDriverTest(DriverContract, DriverTestCase):
     for answer, wanted in zip(answers, expected, strict=True):
       np.testing.assert_array_equal(answer.sampled, wanted.sampled)
 
-  def test_a_slot_is_copied_from_a_copy(self):
+  def test_a_page_is_copied_for_two_requests_at_once(self):
     driver, spec = self.open(), SamplingParams(max_tokens=2)
     prompts = [small.prompt_of(i, 40) for i in range(4)]
     self.ask(driver, [(prompt, spec) for prompt in prompts])
-    # Both share a prefix with the last slot; the second may copy the first's.
+    # Both share a part of the last prompt, and so a part of one of its pages.
     branches = [
       (np.append(prompts[3][:30], end), SamplingParams(max_tokens=9, seed=end))
       for end in (1, 2)
     ]
     answers = self.ask(driver, branches)
-    self.assertEqual(driver.engine.stats().num_copied[0], 60)
+    part = 30 % driver.engine.config.tokens_per_page
+    self.assertEqual(driver.engine.stats().num_copied[0], 2 * part)
     expected = self.ask(self.open(), branches)
     for answer, wanted in zip(answers, expected, strict=True):
       self.assertEqual(answer.num_reused, 30)
@@ -102,8 +103,8 @@ class LocalDriverTest(DriverContract, DriverTestCase):
       driver.run_until_idle(max_steps=2)
 
 
-class LocalDriverWithPrefixCacheTest(LocalDriverTest):
-  settings = PREFIX_CACHE
+class LocalDriverWithFewPagesTest(LocalDriverTest):
+  settings = FEW_PAGES
 
 
 class ServingTest(unittest.IsolatedAsyncioTestCase):

@@ -44,7 +44,7 @@ class EngineMetricsTest(unittest.TestCase):
     self.assertEqual(report["engine/prefilled_tokens/policy_slot0"], 59)
     self.assertEqual(report["engine/reused_tokens/policy_slot0"], 2 * 59)
     self.assertAlmostEqual(report["engine/reused_share/policy_slot0"], 2 / 3)
-    self.assertEqual(report["engine/copied_tokens/policy_slot0"], 2 * 59)
+    self.assertEqual(report["engine/copied_tokens/policy_slot0"], 2 * 11)
     self.assertGreater(report["engine/slot_occupancy/policy_slot0"], 0)
     self.assertLessEqual(report["engine/slot_occupancy/policy_slot0"], 1)
     self.assertGreaterEqual(report["engine/wait_s/policy_slot0"], 0)
@@ -96,16 +96,14 @@ class EngineMetricsTest(unittest.TestCase):
     self.assertNotIn("engine/accepted_share/policy_slot0", report)
 
   @pytest.mark.slow
-  def test_a_small_prefix_cache_evicts_blocks(self):
+  def test_pages_of_ended_sequences_are_evicted(self):
     driver, metrics, _ = self.open(
-      slots=(1, 1), prefix_cache_tokens=64, block_size=16
+      slots=(1, 1), page_size=16, cache_tokens=(64, 64)
     )
     for seed in range(6):
       self.ask(
         driver, [(small.prompt_of(seed, 50), SamplingParams(max_tokens=4))]
       )
     report = metrics.report()
-    self.assertGreater(report["engine/stored_tokens/policy_slot0"], 0)
-    self.assertGreater(report["engine/evicted_blocks/policy_slot0"], 0)
-    self.assertEqual(report["engine/evicted_blocks/policy_slot1"], 0)
-    self.assertEqual(report["engine/store_failures/policy_slot0"], 0)
+    self.assertGreater(report["engine/evicted_pages/policy_slot0"], 0)
+    self.assertEqual(report["engine/evicted_pages/policy_slot1"], 0)

@@ -20,21 +20,15 @@ from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DRIVERS, WAIT_S, driver_on
 
-# With and without a prefix cache, and with and without old weights at a swap.
 ENGINES = {
-  "slots": dict(old_weights=0),
-  "prefix_cache": dict(
-    prefix_cache_tokens=96,
-    prefix_cache_host_tokens=96,
-    block_size=16,
-    old_weights=1,
-  ),
+  "pages for all slots": {},
+  "few pages": dict(page_size=8, cache_tokens=(120, 104)),
 }
 
 
 class SoakTest(parameterized.TestCase):
   def test_nothing_is_left_of_a_few_requests(self):
-    driver = self.driver_of("local", "slots")
+    driver = self.driver_of("local", "few pages")
     self.addCleanup(driver.close)
     for one in Soak(driver, 3).run(12):
       self.assertTrue(one.future.done())

@@ -14,7 +14,7 @@ from agentrl_jax.rollout.drivers.metrics import EngineMetrics
 from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs
 from tests.rollout import small, small_grammars
-from tests.rollout.drivers.contract import PREFIX_CACHE, DriverTestCase
+from tests.rollout.drivers.contract import DriverTestCase
 from tests.rollout.engine import grammar_test, shaping_test
 
 # So cheap that each draft is computed.
@@ -177,27 +177,11 @@ class DraftedTest(DriverTestCase):
     self.assert_drafts(driver, accepted=30)
 
   @pytest.mark.slow
-  def test_the_cache_grows_with_drafts(self):
+  def test_page_tables_grow_with_drafts(self):
     driver = self.open(lengths=(16, 32, 48))
     requests = [looping(80), looping(30), (small.prompt_of(1, 20), SHORT)]
     answers = self.ask(driver, requests)
     self.assert_same(answers, small.answers_of(requests))
-    (scheduler, _) = driver.engine._schedulers
-    self.assertEqual(scheduler.cache_length, 96)
-
-  @pytest.mark.slow
-  def test_the_cache_is_no_longer_than_needed(self):
-    """Room for drafts that came to nothing is given back."""
-    driver = self.open(lengths=(48,))
-    spec = SamplingParams(max_tokens=70, temperature=1.5)
-    driver.submit(small.prompt_of(1, 20), spec)
-    for _ in range(4):
-      driver.step()
-    (scheduler, _) = driver.engine._schedulers
-    self.assertEqual(scheduler.cache_length, 48)
-    self.assertLess(driver.engine.stats().num_sampled[0], 20)
-    driver.run_until_idle()
-    self.assertEqual(scheduler.cache_length, 96)
 
   @pytest.mark.slow
   def test_a_swap_stamps_both_versions(self):
@@ -224,21 +208,6 @@ class DraftedTest(DriverTestCase):
     self.assertTrue((np.diff(drafted.version) >= 0).all())
     self.assertLen(undrafted.sampled, 60)
 
-  @pytest.mark.slow
-  def test_started_answers_finish_on_their_weights(self):
-    answers = []
-    for settings in ({}, dict(draft_tokens=0)):
-      driver = self.open(old_weights=1, **settings)
-      first = [driver.submit(*looping(60, seed=seed)) for seed in (1, 2)]
-      driver.step()
-      driver.step()
-      driver.engine.versions.publish(small.params(30), 30)
-      second = [driver.submit(*looping(60, seed=seed)) for seed in (1, 2)]
-      answers.append(self.settle(driver, first + second))
-    self.assert_same(*answers)
-    versions = [sorted(set(answer.version)) for answer in answers[0]]
-    self.assertEqual(versions, [[10], [10], [30], [30]])
-
   def test_a_cancelled_slot_decodes_no_further(self):
     driver = self.open()
     doomed = [driver.submit(*looping(80)) for _ in range(4)]
@@ -256,13 +225,9 @@ class DraftedTest(DriverTestCase):
     self.assert_same([Completion.joined(chunks)], [answer])
     self.assertGreater(max(len(chunk.sampled) for chunk in chunks), 3)
 
-  @parameterized.named_parameters(
-    ("in_slots", {}), ("in_the_prefix_cache", PREFIX_CACHE | {"slots": (2, 2)})
-  )
   @pytest.mark.slow
-  def test_next_turns_reuse_drafted_tokens(self, kept):
-    driver = self.open(**kept)
-    plain = LocalDriver(small.engine_of(reuse=False))
+  def test_next_turns_reuse_drafted_tokens(self):
+    driver, plain = self.open(slots=(2, 2)), LocalDriver(small.engine_of())
     prompts = [looping()[0], small.prompt_of(3, 10), np.array([7] * 9)]
     for turn in range(4):
       requests = [
@@ -270,6 +235,7 @@ class DraftedTest(DriverTestCase):
         for prompt in prompts
       ]
       answers = self.ask(driver, requests)
+      plain.engine.reset()  # it reuses nothing
       self.assert_same(answers, self.ask(plain, requests))
       prompts = [
         small.conversation(prompt, answer, [1 + turn])
@@ -339,7 +305,8 @@ class CacheEndTest(parameterized.TestCase):
       drafts,
       state.astype(np.int32),
       np.ones(1, bool),
-      None,
+      np.zeros(1, np.int32),
+      np.zeros((1, 1), np.int32),
       np.int32(0),
       plan=DraftPlan(5, (1,), 0.01),
       num_steps=1,

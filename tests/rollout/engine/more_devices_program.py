@@ -21,7 +21,11 @@ from agentrl_jax.model.quantization import Quantized, quantize
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.engine.placement import layout_of, places_apart
+from agentrl_jax.rollout.engine.placement import (
+  cache_sharding,
+  decoding_policy,
+  layout_of,
+)
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.snapshots import SnapshotSink
@@ -54,17 +58,13 @@ CASES = {
   "ragged": (
     {"num_heads": 8, "num_kv_heads": 2},
     {"cache_attention": "ragged"},
-    {"context": 128},
+    {"context": 128, "page_size": 128},
   ),
-  "drafts": (
-    {"num_heads": 8, "num_kv_heads": 2},
-    {},
-    {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8},
-  ),
+  "drafts": ({"num_heads": 8, "num_kv_heads": 2}, {}, {"draft_tokens": 2}),
   "experts": (
     {"num_heads": 8, "num_kv_heads": 2} | EXPERTS,
     {},
-    {"router_replay": True, "prefix_cache_tokens": 96, "block_size": 8},
+    {"router_replay": True},
   ),
   "shared experts": ({"num_heads": 8, "num_kv_heads": 2} | SHARED, {}, {}),
   "int8": (
@@ -103,12 +103,12 @@ def _case(model, compute, engine):
   params = small.attentive(Policy(config, COMPUTE).init(jax.random.key(1)))
   answers, shares = [], {}
   for num_devices in (1, 8):
-    place = _place(config, settings, num_devices)
+    policy = _policy(config, settings, num_devices)
     kind = engine.get("weights", "full")
     weights = jax.device_put(
-      place.policy.unstacked(quantize(params, kind)), layout_of(place, kind)
+      policy.unstacked(quantize(params, kind)), layout_of(policy, kind)
     )
-    answers.append(_answers(place, weights, engine, shares))
+    answers.append(_answers(policy, weights, engine, shares))
   return {"answers": answers, "shares": shares}
 
 
@@ -119,31 +119,25 @@ def _ways(mesh, weights="full", **model):
   policy = Policy(config, COMPUTE, mesh=learner)
   params = small.attentive(policy.init(jax.random.key(2)))
   params = jax.device_put(params, sharding.param_shardings(params, learner))
-  place = _place(config, compute_config(), 8)
+  served = _policy(config, COMPUTE, 8)
   published, followed = ServedWeights(1), ServedWeights(1)
   Publisher(
-    policy, published, to=[layout_of(place, weights)], weights=weights
+    policy, published, to=layout_of(served, weights), weights=weights
   ).publish(params, 10)
   with tempfile.TemporaryDirectory() as folder:
     sink = SnapshotSink(folder, max_lag=0, deadline_s=60)
     Publisher(policy, sink, layers_apart=False).publish(params, 10)
     sink.close()
-    follower = SnapshotFollower(
-      folder,
-      Policy(config, COMPUTE),
-      followed,
-      meshes=[place.mesh],
-      weights=weights,
-    )
+    follower = SnapshotFollower(folder, served, followed, weights=weights)
     if not follower.look():
       raise RuntimeError(follower.trouble)
   with tempfile.TemporaryDirectory() as folder:
     root = pathlib.Path(folder) / "model"
     write_params(root, params, config, context=64)
-    read = place.policy.unstacked(
-      quantize(read_params(root, Policy(config, COMPUTE), place.mesh), weights)
+    read = served.unstacked(
+      quantize(read_params(root, Policy(config, COMPUTE), served.mesh), weights)
     )
-  whole = _place(config, compute_config(), 1)
+  whole = _policy(config, COMPUTE, 1)
   alone = jax.device_put(
     Policy(config, COMPUTE).unstacked(
       quantize(jax.device_get(params), weights)
@@ -154,20 +148,19 @@ def _ways(mesh, weights="full", **model):
   return {
     "answers": [
       _answers(whole, alone, {}, {}),
-      _answers(place, published.get(0).params, {}, layouts["published"]),
-      _answers(place, followed.get(0).params, {}, layouts["followed"]),
-      _answers(place, read, {}, {}),
+      _answers(served, published.get(0).params, {}, layouts["published"]),
+      _answers(served, followed.get(0).params, {}, layouts["followed"]),
+      _answers(served, read, {}, {}),
     ],
     "layouts": layouts,
   }
 
 
-def _place(config, compute, num_devices):
-  (place,) = places_apart(config, compute, (num_devices,))
-  return place
+def _policy(config, compute, num_devices):
+  return decoding_policy(config, compute, jax.devices()[:num_devices])
 
 
-def _answers(place, weights, changes, shares):
+def _answers(policy, weights, changes, shares):
   settings = {
     "slots": (3,),
     "context": small.CONTEXT,
@@ -178,7 +171,10 @@ def _answers(place, weights, changes, shares):
   versions = ServedWeights(1)
   versions.publish(weights, 10)
   engine = RolloutEngine(
-    place.policy, engine_config(**settings), versions, places=[place]
+    policy,
+    engine_config(**settings),
+    versions,
+    cache_sharding=cache_sharding(policy.mesh),
   )
   driver = LocalDriver(engine)
   futures = [
@@ -189,7 +185,7 @@ def _answers(place, weights, changes, shares):
     for number in range(4)
   ]
   driver.run_until_idle()
-  if place.mesh.size > 1:
+  if policy.mesh is not None:
     (scheduler,) = engine._schedulers
     layer = weights["layers"][0]
     shares |= {

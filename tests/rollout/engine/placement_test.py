@@ -1,4 +1,4 @@
-"""Policy slots on devices of their own answer as those on one device do."""
+"""An engine on several devices answers as on one."""
 
 import dataclasses
 
@@ -7,33 +7,13 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.rollout.engine.placement import places_apart, places_together
+from agentrl_jax.rollout.engine.placement import decoding_policy
 from tests import eight_devices
 from tests.rollout import small
-from tests.settings import compute_config, engine_config
-
-APART = [[0, 1], [2]]
+from tests.settings import COMPUTE
 
 
-class SlicesTest(parameterized.TestCase):
-  @pytest.mark.slow
-  @pytest.mark.timeout(300)
-  def test_apart_and_followed_like_together(self):
-    outcome = eight_devices.run("tests.rollout.engine.slices_program")
-    self.assertEqual(outcome["devices"], [APART, APART])
-    self.assertEqual(outcome["caches"], APART)
-    self.assertEqual(outcome["apart"], outcome["together"])
-    self.assertEqual(outcome["followed"], outcome["together"])
-    versions = [version for _, version in outcome["together"]]
-    self.assertEqual(versions, [[0], [0], [10], [10]])
-    tokens = [tuple(sampled) for sampled, _ in outcome["together"]]
-    self.assertLen(set(tokens), 4)
-
-  def test_more_devices_than_there_are(self):
-    sizes = (1, len(jax.local_devices()))
-    with self.assertRaisesRegex(ConfigError, "this process has"):
-      places_apart(small.policy().config, compute_config(), sizes)
-
+class PlacementTest(parameterized.TestCase):
   def test_devices_that_do_not_divide_the_policy(self):
     config = small.policy().config  # 48 channels, 61 vocabulary entries
     for num_devices, vocab_size, allowed in (
@@ -47,7 +27,7 @@ class SlicesTest(parameterized.TestCase):
         f"mlp_width=48 and model.vocab_size={vocab_size} cannot all be split "
         f"over the {num_devices} devices.* give it {allowed} of them",
       ):
-        places_apart(sized, compute_config(), (num_devices,), devices)
+        decoding_policy(sized, COMPUTE, devices)
 
   @pytest.mark.slow
   @pytest.mark.timeout(300)
@@ -89,13 +69,3 @@ class SlicesTest(parameterized.TestCase):
           },
         )
     return found
-
-  def test_together_is_one_place(self):
-    places = places_together(small.policy().config, compute_config(), 3)
-    self.assertLen(places, 3)
-    self.assertLen(set(places), 1)
-
-  @parameterized.parameters(((1,),), ((1, 0),))
-  def test_refuses_other_numbers_of_slices(self, slices):
-    with self.assertRaisesRegex(ConfigError, "for each of the policy slots"):
-      engine_config(slots=(2, 2), context=64, slices=slices)

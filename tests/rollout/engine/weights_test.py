@@ -16,7 +16,6 @@ from agentrl_jax.model import quantization, sharding
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
-from agentrl_jax.rollout.engine.decoder import Published, WeightVersions
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.weights.publish import Publisher
@@ -149,41 +148,8 @@ class ProgramsTest(unittest.TestCase):
       self.assertEqual(num_compiled(), before + 2, version)
 
 
-class WeightVersionsTest(unittest.TestCase):
-  def published(self, publication):
-    return Published(
-      params=None, version=10 * publication, publication=publication
-    )
-
-  def test_keeps_needed_weights_up_to_the_limit(self):
-    for num_old, publications in ((0, [4]), (1, [3, 4]), (9, [1, 3, 4])):
-      weights = WeightVersions(num_old)
-      for publication in (1, 2, 3, 4):
-        weights.set_weights(self.published(publication), {1, 3})
-      self.assertEqual(weights.publications, publications)
-      self.assertEqual(weights.get(2).publication, 4)
-      self.assertEqual(
-        weights.get(publications[0]).publication, publications[0]
-      )
-
-
 class SwapTest(unittest.TestCase):
-  def test_started_answers_finish_on_their_weights(self):
-    driver = driver_of(old_weights=1)
-    first = [driver.submit(PROMPT, spec(seed)) for seed in (1, 2)]
-    for _ in range(2):
-      driver.step()
-    publish(driver, 30)
-    second = [driver.submit(PROMPT, spec(seed)) for seed in (1, 2)]
-    answers = finish(driver, first + second)
-    for answer, step in zip(answers, (10, 10, 30, 30), strict=True):
-      self.assertEqual(answer.version.tolist(), [step] * 24)
-      self.check_logprobs(PROMPT, answer)
-    # 24 tokens take 8 steps. The last answers started three steps late: two
-    # until the swap, and one in which both prompts were prefilled.
-    self.assertEqual(driver.engine.stats().num_steps, 11)
-
-  def test_without_old_weights_answers_go_on_with_the_newest(self):
+  def test_a_started_answer_goes_on_with_the_newest_weights(self):
     driver = driver_of()
     future = driver.submit(PROMPT, spec(1))
     for _ in range(2):
@@ -192,45 +158,8 @@ class SwapTest(unittest.TestCase):
     (answer,) = finish(driver, [future])
     self.assertEqual(answer.version.tolist(), [10] * 6 + [30] * 18)
 
-  def test_one_swap_too_many_moves_the_oldest_to_the_newest(self):
-    driver = driver_of(old_weights=1)
-    futures = []
-    for step in (10, 30, 40):
-      if step > 10:
-        publish(driver, step)
-      futures.append(driver.submit(PROMPT, spec(step)))
-      for _ in range(2):
-        driver.step()
-    answers = finish(driver, futures)
-    versions = [answer.version.tolist() for answer in answers]
-    self.assertEqual(versions, [[10] * 12 + [40] * 12, [30] * 24, [40] * 24])
-    # Only the last slot holds tokens of the newest weights alone.
-    next_prompt = small.conversation(PROMPT, answers[0], [1])
-    newest = small.conversation(PROMPT, answers[2], [1])
-    alike = int((next_prompt == newest).argmin())
-    (again,) = finish(driver, [driver.submit(next_prompt, spec(1, 1))])
-    self.assertEqual(again.num_reused, alike)
-    self.assertLess(alike, 35)
-
-  @pytest.mark.slow
-  def test_old_weights_stay_while_a_slot_needs_them(self):
-    driver = driver_of(old_weights=2)
-    leaf = publish_copy(driver, 20)
-    short, long = (
-      driver.submit(PROMPT, spec(seed, size)) for seed, size in ((1, 9), (2, 3))
-    )
-    driver.step()
-    publish(driver, 30)
-    later = driver.submit(PROMPT, spec(3, 30))
-    while not short.done():
-      self.assertIsNotNone(leaf())
-      driver.step()
-    driver.step()
-    self.assertIsNone(leaf())
-    finish(driver, [short, long, later])
-
   def test_an_idle_engine_keeps_no_weights(self):
-    driver = driver_of(old_weights=1)
+    driver = driver_of()
     leaf = publish_copy(driver, 20)
     finish(driver, [driver.submit(PROMPT, spec(1, 3))])
     doomed = driver.submit(PROMPT, spec(1, 9))
@@ -243,7 +172,7 @@ class SwapTest(unittest.TestCase):
   @pytest.mark.slow
   def test_random_swaps_and_cancels_mix_nothing(self):
     rng = np.random.default_rng(5)
-    driver = driver_of(old_weights=2, block_size=8, prefix_cache_tokens=256)
+    driver = driver_of(page_size=8, cache_tokens=(160,))
     futures, step = [], 10
     for i in range(60):
       prompt = small.prompt_of(i % 4, 10 + 5 * (i % 4))
@@ -275,11 +204,7 @@ class SwapTest(unittest.TestCase):
 
 
 class QuantizedTest(parameterized.TestCase):
-  @parameterized.parameters(
-    ("int8", {}),
-    ("fp8", {"draft_tokens": 2, "prefix_cache_tokens": 96, "block_size": 8}),
-    ("int8", {"page_size": 8, "cache_tokens": (256,), "draft_tokens": 2}),
-  )
+  @parameterized.parameters(("int8", {}), ("fp8", {"draft_tokens": 2}))
   @pytest.mark.slow
   def test_log_probabilities_are_those_of_the_stored_numbers(self, kind, more):
     store, params = ServedWeights(1), small.params(10)

@@ -6,7 +6,6 @@ import sys
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from agentrl_jax.model import sharding
 from agentrl_jax.model.checksums import checksums
@@ -14,7 +13,7 @@ from agentrl_jax.model.policy import Policy
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from agentrl_jax.rollout.engine.placement import Place
+from agentrl_jax.rollout.engine.placement import cache_sharding
 from agentrl_jax.rollout.server.snapshots import SnapshotFollower
 from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.snapshots import SnapshotSink
@@ -67,15 +66,14 @@ def _serve(folder, mesh):
   """Returns the params that a server on the mesh serves, and its answers."""
   policy = Policy(CONFIG, COMPUTE, mesh=mesh)
   store = ServedWeights(1)
-  follower = SnapshotFollower(folder, policy, store, meshes=[mesh])
+  follower = SnapshotFollower(folder, policy, store)
   if not follower.look():
     raise RuntimeError(follower.trouble)
-  cache = mesh and NamedSharding(mesh, PartitionSpec(None, "tensor"))
   engine = RolloutEngine(
     policy,
     ENGINE,
     store,
-    places=[Place(policy, cache)],
+    cache_sharding=cache_sharding(mesh),
     grammars=lambda: small_grammars.grammars(CONFIG.vocab_size),
   )
   driver = LocalDriver(engine)

@@ -1,1 +1,1 @@
-"""Keys and values of a policy slot: rows of slots, or a pool of pages."""
+"""Keys and values of a policy slot: a pool of pages."""

@@ -2,15 +2,15 @@
 
 `PagePool` counts the holders of each page. `PageTree` finds the pages of a
 prefix, and keeps those of ended sequences until their room is needed. Plain
-Python; the arrays are `paged_cache.PagedCache`'s.
+Python; the arrays are `kv_cache.KVCacheManager`'s.
 """
 
+import bisect
+import dataclasses
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-
-from agentrl_jax.rollout.engine.cache.prefix_cache import Node, PrefixMatch
 
 
 class PagePool:
@@ -74,6 +74,70 @@ class PagePool:
         )
 
 
+@dataclasses.dataclass(eq=False)
+class Node:
+  """A page in the tree, and the tokens whose keys and values it has."""
+
+  tokens: np.ndarray  # int32, those that follow the tokens of the parent
+  parent: "Node | None"
+  page: int = -1
+  children: dict[bytes, "Node"] = dataclasses.field(default_factory=dict)
+  # Sorted keys of the children, so that similar ones are neighbors.
+  sorted_keys: list[bytes] = dataclasses.field(default_factory=list)
+
+  def closest_child(self, chunk: np.ndarray) -> "tuple[Node | None, int]":
+    """Returns the child that shares most leading tokens, and their number."""
+    key = chunk.tobytes()
+    if key in self.children:
+      return self.children[key], len(chunk)
+    index = bisect.bisect(self.sorted_keys, key)
+    best, most = None, 0
+    for neighbor in self.sorted_keys[max(index - 1, 0) : index + 1]:
+      child = self.children[neighbor]
+      shared = _num_shared(child.tokens, chunk)
+      if shared > most:
+        best, most = child, shared
+    return best, most
+
+  def relink(self, tokens: np.ndarray) -> None:
+    """Inserts the node under new tokens; it may have had none before."""
+    if len(self.tokens):
+      self.unlink()
+    assert self.parent is not None, "the root has no tokens"
+    self.tokens = tokens.copy()
+    self.parent.children[tokens.tobytes()] = self
+    bisect.insort(self.parent.sorted_keys, tokens.tobytes())
+
+  def unlink(self) -> None:
+    """Removes the node, and those below it, from the tree."""
+    assert self.parent is not None, "the root is never evicted"
+    key, keys = self.tokens.tobytes(), self.parent.sorted_keys
+    del self.parent.children[key]
+    del keys[bisect.bisect_left(keys, key)]
+
+  def descendants(self) -> "Iterator[Node]":
+    """Every node below this one, parents first."""
+    nodes = [self]
+    while nodes:
+      children = nodes.pop().children.values()
+      yield from children
+      nodes.extend(children)
+
+
+def _num_shared(a: np.ndarray, b: np.ndarray) -> int:
+  size = min(len(a), len(b))
+  differs = a[:size] != b[:size]
+  return int(differs.argmax()) if differs.any() else size
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixMatch:
+  """The longest cached prefix of a prompt."""
+
+  nodes: tuple[Node, ...]
+  size: int  # tokens
+
+
 class PageTree:
   """A radix tree of pages, for one publication of the weights.
 
@@ -101,7 +165,7 @@ class PageTree:
 
   def clear(self) -> None:
     """Drops everything; pages of running sequences stay theirs."""
-    self._pool.release([node.block for node in self._order])
+    self._pool.release([node.page for node in self._order])
     self._order.clear()
     self._is_page_in_tree[:] = False
     self._root = Node(np.zeros(0, np.int32), None)
@@ -155,7 +219,7 @@ class PageTree:
     for node in list(self._order) if number > 0 else ():
       if number <= 0:
         return
-      if not node.children and self._pool.num_holders[node.block] == 1:
+      if not node.children and self._pool.num_holders[node.page] == 1:
         self._unlink(node)
         number -= 1
     if number > 0 and self.num_evictable:
@@ -168,7 +232,7 @@ class PageTree:
     """Raises `AssertionError` if the tree and its order disagree."""
     nodes = list(self._root.descendants())
     assert set(nodes) == set(self._order), (len(nodes), len(self._order))
-    pages = [node.block for node in nodes]
+    pages = [node.page for node in nodes]
     assert len(set(pages)) == len(pages), pages
     assert sorted(pages) == np.flatnonzero(self._is_page_in_tree).tolist()
     for node in nodes:
@@ -179,13 +243,13 @@ class PageTree:
   @property
   def pages(self) -> list[int]:
     """The pages that the tree holds."""
-    return [node.block for node in self._order]
+    return [node.page for node in self._order]
 
   def _link(self, node: Node, tokens: np.ndarray, page: int) -> Node:
     """Puts a node under its tokens, with a page that others may hold too."""
     self._pool.share([page])
     node.relink(tokens)
-    node.block = page
+    node.page = page
     self._is_page_in_tree[page] = True
     self._order[node] = None
     return node
@@ -197,5 +261,5 @@ class PageTree:
     self.num_evicted += 1
 
   def _unhold(self, node: Node) -> None:
-    self._is_page_in_tree[node.block] = False
-    self._pool.release([node.block])
+    self._is_page_in_tree[node.page] = False
+    self._pool.release([node.page])

@@ -74,7 +74,7 @@ class PageTreeTest(unittest.TestCase):
 
   def found(self, values):
     match = self.tree.match_prefix(tokens(*values))
-    return match.size, [node.block for node in match.nodes]
+    return match.size, [node.page for node in match.nodes]
 
   def test_finds_the_longest_prefix(self):
     pages = self.add(range(10))
@@ -155,7 +155,7 @@ class PageTreeTest(unittest.TestCase):
         values = rng.integers(0, 2, rng.integers(1, 17)).tolist()
         match = self.tree.match_prefix(tokens(*values))
         self.tree.touch(match.nodes)
-        shared = [n.block for n in match.nodes[: match.size // SIZE]]
+        shared = [n.page for n in match.nodes[: match.size // SIZE]]
         self.pool.share(shared)
         number = -(-len(values) // SIZE) - len(shared)
         self.tree.evict(number - self.pool.num_free)
