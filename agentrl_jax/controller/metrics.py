@@ -229,6 +229,10 @@ MEANINGS = {
   "ones",
   "rollout/group_s/<task>": "seconds of a group, which ends with its slowest "
   "episode",
+  "rollout/stale_turns": "share of the batch's turns that older policy slots "
+  "answered",
+  "policy_slots/success/policy_slot<k>/<task>": "mean success of the episodes, "
+  "once per turn that the policy slot answered",
   "rollout/started/<task>": "episodes that started, since the start",
   "rollout/finished/<task>": "episodes that the policy ended, since the start",
   "rollout/sampled_tokens/<task>": "tokens that their answers sampled, since "

@@ -227,6 +227,7 @@ MEANINGS = {
   "batch/shared": "share of the trajectories' tokens that others share, so "
   "that they are computed once",
   "batch/fill": "share of the computed rows that is not padding",
+  "policy/entropy": "nats per token",
   "policy/engine_drift": "nats per token by which engine and learner differ "
   "about tokens that the params in training sampled, mean",
   "policy/engine_drift_max": "the largest such difference, nats",
