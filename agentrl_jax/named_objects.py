@@ -40,24 +40,11 @@ def import_module_of(
     ) from error
 
 
-def signature_of(
-  target: str, function: Callable[..., Any]
-) -> inspect.Signature:
-  """The signature that settings are checked against; `ConfigError` if none."""
-  try:
-    return inspect.signature(function)
-  except (TypeError, ValueError) as error:
-    raise ConfigError(
-      f"{target!r} has no signature that settings could be checked against: "
-      "wrap it in a Python function"
-    ) from error
-
-
 def require_fitting(
   target: str, make: Callable[..., Any], options: Mapping[str, Any]
 ) -> None:
   """Raises `ConfigError` unless `make(**options)` fits its signature."""
-  signature = signature_of(target, make)
+  signature = inspect.signature(make)
   try:
     signature.bind(**options)
   except TypeError as error:

@@ -26,15 +26,31 @@ class TaskStream:
     seed: int,
     shuffle: bool = True,
   ):
-    """See `task_datasets`; weights need not sum to 1."""
-    datasets = task_datasets(
-      indices, weights=weights, split=split, seed=seed, shuffle=shuffle
-    )
+    """`indices` and `weights` are by environment; weights need not sum to 1.
+
+    Without `shuffle` an environment's tasks come in its own order, in which
+    neighbours may share data that is expensive to generate. Raises
+    `ConfigError` for weights that are not above 0, and for an environment
+    without tasks.
+    """
+    bad = {name: w for name, w in weights.items() if not w > 0}
+    if bad:
+      raise ConfigError(
+        f"tasks.weights must be positive, found {bad}; leave an environment "
+        "out of tasks.names to play without it"
+      )
+    empty = [name for name, tasks in indices.items() if not len(tasks)]
+    if empty:
+      raise ConfigError(f"{empty} have no task in split {split!r}")
     self._dataset = grain.MapDataset.mix(
-      list(datasets.values()), weights=[float(weights[n]) for n in datasets]
+      [
+        _tasks(name, split, indices[name], seed + n if shuffle else None)
+        for n, name in enumerate(indices)
+      ],
+      weights=[float(weights[name]) for name in indices],
     )
     total = sum(weights.values())
-    self._shares = {name: weights[name] / total for name in datasets}
+    self._shares = {name: weights[name] / total for name in indices}
     self._position = 0
 
   def __iter__(self) -> "TaskStream":
@@ -90,36 +106,6 @@ class IndicesWithout(Sequence[int]):
       return [self[n] for n in range(*place.indices(len(self)))]
     place = range(len(self))[place]  # raises `IndexError`, counts from the end
     return self._indices[place + bisect.bisect_right(self._left_before, place)]
-
-
-def task_datasets(
-  indices: Mapping[str, Sequence[int]],
-  *,
-  weights: Mapping[str, float],
-  split: str,
-  seed: int,
-  shuffle: bool = True,
-) -> dict[str, grain.MapDataset]:
-  """Returns an endless dataset of tasks for each environment.
-
-  `indices` and `weights` are by environment. Without `shuffle` an environment's
-  tasks come in its own order, in which neighbours may share data that is
-  expensive to generate. Raises `ConfigError` for weights that are missing or
-  not above 0, and for an environment without tasks.
-  """
-  bad = {name: w for name, w in weights.items() if not w > 0}
-  if bad:
-    raise ConfigError(
-      f"tasks.weights must be positive, found {bad}; leave an environment "
-      "out of tasks.names to play without it"
-    )
-  empty = [name for name, tasks in indices.items() if not len(tasks)]
-  if empty:
-    raise ConfigError(f"{empty} have no task in split {split!r}")
-  return {
-    name: _tasks(name, split, indices[name], seed + n if shuffle else None)
-    for n, name in enumerate(indices)
-  }
 
 
 def _tasks(

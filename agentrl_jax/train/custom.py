@@ -18,7 +18,7 @@ from flax.core import FrozenDict
 
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.losses import Mean
-from agentrl_jax.named_objects import import_module_of, signature_of
+from agentrl_jax.named_objects import import_module_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,78 +242,30 @@ def find_custom(
     example="my_lab.losses:my_function",
   )
   function = getattr(module, name, None)
-  if function is None:
+  if not callable(function):
     names = sorted(
       n for n, value in vars(module).items() if inspect.isfunction(value)
     )
     raise ConfigError(
-      f"{key}={target!r}: {module.__name__} has no {name!r}; its functions "
-      f"are {', '.join(names) or 'none'}"
+      f"{key}={target!r}: {module.__name__} has no function {name!r}; its "
+      f"functions are {', '.join(names) or 'none'}"
     )
-  if not callable(function):
-    raise ConfigError(
-      f"{key}={target!r} is of type {type(function).__name__}, which cannot be "
-      "called: name a function"
-    )
-  reads = _check_signature(key, target, role, function, settings)
-  return CustomFunction(key, target, role, function, reads, settings)
-
-
-def _check_signature(
-  key: str,
-  target: str,
-  role: FunctionRole,
-  function: Callable[..., Any],
-  settings: Mapping[str, Any],
-) -> frozenset[str]:
-  """Returns the inputs that a function takes; raises `ConfigError` for others.
-
-  The rest of its parameters must be the settings.
-  """
-  parameters = signature_of(target, function).parameters.values()
-  takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-  by_name = [
-    p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-  ]
-  unnamed = [p.name for p in by_name if p.kind is p.POSITIONAL_ONLY]
-  reads = frozenset(p.name for p in by_name) & frozenset(role.inputs)
-  own = {p.name: p for p in by_name if p.name not in role.inputs}
-  needed = [n for n, p in own.items() if p.default is p.empty]
+  signature = inspect.signature(function)
+  reads = signature.parameters.keys() & {*role.inputs}
   may_take = (
-    f"A {role.name} may take {', '.join(role.inputs)}; all others are "
-    f"its settings, here {', '.join(own) or 'none'}"
+    f"A {role.name} may take {', '.join(role.inputs)}; all others are its "
+    f"settings. It is {name}{signature}"
   )
-  at = f"{key}={target!r}"
-  if unnamed:
+  if not reads & {*role.needed}:
     raise ConfigError(
-      f"{at} takes {', '.join(unnamed)} by position only: arguments are "
-      f"passed by name. {may_take}"
+      f"{key}={target!r} takes none of {', '.join(role.needed)}, one of which "
+      f"a {role.name} needs. {may_take}"
     )
-  if not reads & set(role.needed):
+  try:
+    signature.bind(**dict.fromkeys(reads), **settings)
+  except TypeError as error:
     raise ConfigError(
-      f"{at} takes none of {', '.join(role.needed)}, one of which a "
-      f"{role.name} needs. {may_take}"
-    )
-  given = [n for n in settings if n in role.inputs]
-  if given:
-    raise ConfigError(
-      f"{key}_settings has {', '.join(given)}, which {target!r} gets as an "
-      "input: remove it"
-    )
-  unknown = [n for n in settings if n not in own]
-  missing = [n for n in needed if n not in settings]
-  if missing or (unknown and not takes_any):
-    names = ", ".join(settings) or "none"
-    raise ConfigError(
-      f"{at} does not fit {key}_settings, which has {names}: "
-      + "; ".join(
-        f"{problem} {', '.join(listed)}"
-        for problem, listed in (
-          ("it does not take", unknown if not takes_any else []),
-          ("it needs", missing),
-        )
-        if listed
-      )
-      + f". {may_take}"
-    )
-  return reads
+      f"{key}={target!r} does not fit {key}_settings={dict(settings)}: "
+      f"{error}. {may_take}"
+    ) from error
+  return CustomFunction(key, target, role, function, frozenset(reads), settings)

@@ -14,8 +14,6 @@ def get_config() -> ml_collections.ConfigDict:
       num_texts=2000,  # demonstrations that it is trained on
       whole_tokens=(),  # texts that are one token each
       whole_lines=0,  # number of frequent lines that become one token each
-      # Give a word the same token after a space as elsewhere.
-      spaces_apart=False,
     ),
     chat=create(  # the pretrained model's chat template and its variables
       # "": the model's own; a Jinja file's path; or, over the model's markers,

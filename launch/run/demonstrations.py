@@ -75,7 +75,6 @@ def make_tokenizer(
   vocab_size: int,
   whole_tokens: Sequence[str],
   whole_lines: int,
-  spaces_apart: bool,
   on_progress: Callable[[int], None] = lambda done: None,
 ) -> Tokenizer:
   """Trains a tokenizer on the texts of experts' episodes.
@@ -106,7 +105,6 @@ def make_tokenizer(
     vocab_size=vocab_size,
     whole_tokens=whole_tokens,
     whole_lines=whole_lines,
-    spaces_apart=spaces_apart,
   )
 
 

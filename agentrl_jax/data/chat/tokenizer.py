@@ -1,10 +1,8 @@
 """Trains a small byte-level BPE on the environments' own texts.
 
 Each digit is a token, so that numbers are copied digit by digit. A word
-includes the space before it, or else the space is a token of its own: then a
-word is the same token after a space as after a quote, and a small policy learns
-sooner to copy it. Every byte is in the vocabulary, so any text can be encoded,
-and decoded unchanged.
+includes the space before it. Every byte is in the vocabulary, so any text can
+be encoded, and decoded unchanged.
 
 Lines that most conversations share word for word, such as the description of a
 tool, can be one token each (as in SuperBPE, arXiv:2503.13423): a conversation
@@ -33,7 +31,6 @@ from agentrl_jax.hugging_face_files import read_text
 
 PAD = "<|pad|>"  # id 0
 _PIECES = r"\d| ?[^\W\d]+| ?[^\s\w]+|\n|\s"
-_PIECES_WITHOUT_SPACE = r"\d|[^\W\d]+|[^\s\w]+|\n|\s"
 _NUM_BYTES = 256
 _MARKER = re.compile("|".join(map(re.escape, codec.SPECIAL_TOKENS)))
 _LINE_WORDS = 4  # least length of a line that becomes a token
@@ -47,13 +44,11 @@ def train_tokenizer(
   vocab_size: int,
   whole_tokens: Sequence[str] = (),
   whole_lines: int = 0,
-  spaces_apart: bool = False,
 ) -> Tokenizer:
   """Learns a vocabulary of `vocab_size` tokens from `texts`.
 
   `whole_tokens` become one token each, and so do up to `whole_lines` of the
-  lines that the most texts share. With `spaces_apart` no other token begins
-  with a space.
+  lines that the most texts share.
   """
   whole_tokens = [*whole_tokens, *shared_lines(texts, whole_lines)]
   special = [PAD, *codec.SPECIAL_TOKENS]
@@ -66,9 +61,7 @@ def train_tokenizer(
   tokenizer = Tokenizer(models.BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
     [
-      pre_tokenizers.Split(
-        Regex(_PIECES_WITHOUT_SPACE if spaces_apart else _PIECES), "isolated"
-      ),
+      pre_tokenizers.Split(Regex(_PIECES), "isolated"),
       pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ]
   )

@@ -120,7 +120,7 @@ class EveryEnvironmentTest(absltest.TestCase):
     config = base.get_config()
     config.tasks.names = ("alfworld", "dbbench", "knowledgegraph", "webshop")
     settings = read_settings(config)
-    options = {"whole_tokens": (), "whole_lines": 0, "spaces_apart": False}
+    options = {"whole_tokens": (), "whole_lines": 0}
     tokenizer = demonstrations.make_tokenizer(
       settings, num_texts=16, vocab_size=700, **options
     )

@@ -37,21 +37,20 @@ class ConfigTest(parameterized.TestCase):
   @parameterized.named_parameters(
     ("module", "my_lba.losses:f", {}, "no module 'my_lba'.*PYTHONPATH"),
     ("form", ":f", {}, "not of the form module:function"),
-    ("name", f"{LAB}:as_muhc", {}, "has no 'as_muhc'; its functions are as_mu"),
-    ("number", f"{LAB}:A_NUMBER", {}, "of type float, which cannot be called"),
+    ("name", f"{LAB}:as_muhc", {}, "no function 'as_muhc'; its functions are"),
+    ("number", f"{LAB}:A_NUMBER", {}, "no function 'A_NUMBER'"),
     (
       "misspelt",
       f"{LAB}:as_much_as_all",
       {"widht": 1.0},
-      "not take widht.*her",
+      "unexpected keyword argument 'widht'",
     ),
-    ("missing", f"{LAB}:with_entropy", {}, "has none: it needs bonus"),
-    ("both", f"{LAB}:with_entropy", {"b": 1}, "not take b; it needs bonus"),
+    ("missing", f"{LAB}:with_entropy", {}, "required argument: 'bonus'"),
+    ("both", f"{LAB}:with_entropy", {"b": 1}, "required argument: 'bonus'"),
     ("arity", f"{LAB}:of_nothing", {}, "takes none of log_ratio_BT, policy_lo"),
     ("other", f"{LAB}:by_group", {"power": 1}, "takes none of log_ratio_BT"),
-    ("position", f"{LAB}:by_position", {}, "takes log_ratio_BT by position"),
-    ("given", f"{LAB}:as_much_as_all", {"mask_BT": 1}, "gets as an input"),
-    ("no_signature", "builtins:max", {}, "no signature"),
+    ("position", f"{LAB}:by_position", {}, "log_ratio_BT"),
+    ("given", f"{LAB}:as_much_as_all", {"mask_BT": 1}, "does not fit"),
     ("nan", f"{LAB}:as_much_as_all", {"width": np.nan}, "width=nan is not a f"),
     ("inf", f"{LAB}:as_much_as_all", {"width": np.inf}, "width=inf is not a f"),
     ("array", f"{LAB}:as_much_as_all", {"width": np.ones(2)}, "type ndarray"),
@@ -112,8 +111,8 @@ class ConfigTest(parameterized.TestCase):
       small.loss_config(**changes)
 
   @parameterized.named_parameters(
-    ("estimator", {"estimator": f"{LAB}:scores2"}, "has no 'scores2'"),
-    ("setting", {"estimator": f"{LAB}:by_group"}, "needs power"),
+    ("estimator", {"estimator": f"{LAB}:scores2"}, "no function 'scores2'"),
+    ("setting", {"estimator": f"{LAB}:by_group"}, "argument: 'power'"),
     ("kinds", {"estimator": f"{LAB}:mixed_kinds"}, "take one kind"),
     ("keep", {"keep": f"{LAB}:with_entropy"}, "takes none of reward_N"),
     (
@@ -127,7 +126,7 @@ class ConfigTest(parameterized.TestCase):
     (
       "k",
       {"estimator": f"{LAB}:by_turn", "estimator_settings": {"k": 2}},
-      "does not take k|takes? no.*k",
+      "argument 'k'",
     ),
     ("no_mapping", {"keep_settings": None}, "must be a mapping"),
   )
@@ -188,7 +187,7 @@ class TrialTest(parameterized.TestCase):
     ("empty", {"reduction": "divides"}, "a row without trained tokens"),
     ("number", {"reduction": "plain_mean"}, "agentrl_jax.losses.Mean of two"),
     ("by_row", {"reduction": "mean_by_row"}, r"total has the shape \(6,\)"),
-    ("kl", {"kl_estimator": "one_line"}, "no 'one_line'"),
+    ("kl", {"kl_estimator": "one_line"}, "no function 'one_line'"),
   )
   def test_refuses_of_the_loss(self, changes, message):
     changes = {key: f"{LAB}:{name}" for key, name in changes.items()}
