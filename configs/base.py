@@ -160,7 +160,7 @@ def get_config() -> ml_collections.ConfigDict:
       context=8192,  # tokens of prompt and answer together
     ),
     # Addresses of rollout servers, as host:port,host:port; "": the engine is in
-    # this process. See docs/rollout_servers.md.
+    # this process. See docs/engine.md.
     rollouts=create(servers=""),
     # Port of an OpenAI API in this process, by which agents of other libraries
     # play: docs/serving.md. 0: any free one; -1: our own player plays.

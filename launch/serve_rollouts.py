@@ -6,7 +6,7 @@ r"""Serves rollouts to a learner in another process, from its snapshots.
 Takes the learner's config: the model, the engine, `workdir` and `name` must be
 the same. The devices of this process hold the policy, split along the tensor
 axis. Prints one line when it is ready. SIGTERM and Ctrl-C finish the answers in
-flight, for up to `rollouts.grace_s`; see docs/rollout_servers.md.
+flight, for up to `rollouts.grace_s`; see docs/engine.md.
 """
 
 import asyncio

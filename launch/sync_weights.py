@@ -8,7 +8,7 @@ Runs beside each vLLM or SGLang, on its host, with the learner's config. It
 follows the run's snapshots, writes each as a Hugging Face folder below
 `--folder`, has the engine load it, and labels the served weights with their
 version; the learner samples from no others. It needs no accelerator: start it
-with JAX_PLATFORMS=cpu. See docs/rollout_servers.md.
+with JAX_PLATFORMS=cpu. See docs/engine.md.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ def get_config() -> ml_collections.ConfigDict:
   return create(
     rollouts=create(
       # Protocol of the servers: agentrl, of launch.serve_rollouts; openai
-      # (vLLM) or sglang, of other projects' engines: docs/rollout_servers.md.
+      # (vLLM) or sglang, of other projects' engines: docs/engine.md.
       protocol="agentrl",
       # Name of the model at other engines; "" is the first that they list.
       model="",

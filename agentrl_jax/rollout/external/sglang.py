@@ -3,7 +3,7 @@
 `POST /generate` with `input_ids` gives each token's log-probability and id in
 `meta_info.output_token_logprobs`, and the version of the weights in
 `meta_info.weight_version`, or one per span of tokens in `weight_versions`.
-docs/rollout_servers.md lists the sources of these assumptions.
+docs/engine.md lists the sources of these assumptions.
 """
 
 from collections.abc import Mapping, Sequence

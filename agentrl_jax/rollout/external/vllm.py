@@ -3,7 +3,7 @@
 `POST /v1/completions` with `prompt` as ids and `return_token_ids` gives the ids
 of prompt and answer (vLLM 0.10.2 and newer); rollout servers of this framework
 add the version and both log-probabilities of every token.
-docs/rollout_servers.md lists the sources of these assumptions.
+docs/engine.md lists the sources of these assumptions.
 """
 
 from collections.abc import Mapping, Sequence

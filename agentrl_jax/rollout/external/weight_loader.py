@@ -3,7 +3,7 @@
 A label names the publication of this run that the engine serves, and
 `rollout.external.client` relies on it. It is set after the weights are loaded,
 while nothing is sampled, and removed before a load that may fail half-way.
-docs/rollout_servers.md lists the assumptions about the engines.
+docs/engine.md lists the assumptions about the engines.
 """
 
 import asyncio

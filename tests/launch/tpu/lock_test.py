@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 LOCK = ROOT / "launch" / "tpu" / "requirements.lock"
 EXTRAS = ("tpu", "jetstream", "grpc", "gcs")
 # Pages for those who train on TPUs, and what needs an extra in them.
-PAGES = ("tpu.md", "resume.md", "rollout_servers.md")
+PAGES = ("tpu.md", "resume.md", "engine.md")
 NEEDS = {"gs://": "gcs", "grpc://": "grpc"}
 
 
