@@ -102,8 +102,11 @@ from launch.serving.stored_player import (
   stored_player,
 )
 from launch.storage.config_paths import located
-from launch.storage.run_directory import RunDirectory, played_otherwise
-from launch.storage.shared_stages import environment_keys
+from launch.storage.run_directory import (
+  RunDirectory,
+  environment_keys,
+  played_otherwise,
+)
 
 CONFIG = command_line.define_config()
 RUN = command_line.define_run()

@@ -1,26 +1,22 @@
-"""Serves runs and Hugging Face folders by OpenAI's API.
+"""Serves a run or a Hugging Face folder by OpenAI's API.
 
   python -m launch.serve --run=runs/quickstart
-  python -m launch.serve --run=runs/quickstart@newest,120,warm_start
-  python -m launch.serve --model=qwen=models/Qwen3-0.6B --run=runs/quickstart
+  python -m launch.serve --run=runs/quickstart@120
+  python -m launch.serve --model=qwen=models/Qwen3-0.6B
 
-The newest checkpoint of a run is served, or those named after an `@`: numbers
-of updates, `newest`, `warm_start`, `all`. Requests choose by `model`:
-`quickstart` is the first of them, `quickstart@120` and `quickstart@warm_start`
-name one each; `GET /v1/models` lists the names. Prints a line for each wait,
-and then how to call the server. SIGTERM and Ctrl-C finish the answers in
-flight, for up to `--grace_s`. See docs/serving.md.
+The newest checkpoint of a run is served, or the one named after an `@`: a
+number of updates, or `warm_start`. Prints a line for each wait, and then how to
+call the server. SIGTERM and Ctrl-C finish the answers in flight, for up to
+`--grace_s`. See docs/serving.md.
 """
 
 import asyncio
-import contextlib
-import functools
 import pathlib
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,7 +40,6 @@ from agentrl_jax.rollout.openai.models import FixedNames
 from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
-from agentrl_jax.rollout.remote.joined_generator import JoinedGenerator
 from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
@@ -52,15 +47,13 @@ from agentrl_jax.train.weights.publish import Publisher
 from configs.base import defaults
 from launch.config import command_line
 from launch.processes.terminal import plain_console
-from launch.serving.served_models import ServedModel, find_models
+from launch.serving.served_model import ServedModel, find_model
 from launch.serving.service import DRIVERS, grammars_by, status_of
 from launch.storage.compile_cache import enable_compile_cache
 
-_RUN = flags.DEFINE_multi_string(
-  "run", [], "[NAME=]FOLDER[@VERSIONS] of a run; may be given several times."
-)
-_MODEL = flags.DEFINE_multi_string(
-  "model", [], "[NAME=]FOLDER of a Hugging Face model; likewise."
+_RUN = flags.DEFINE_string("run", "", "[NAME=]FOLDER[@VERSION] of a run.")
+_MODEL = flags.DEFINE_string(
+  "model", "", "[NAME=]FOLDER of a Hugging Face model."
 )
 _HOST = flags.DEFINE_string(
   "host", "127.0.0.1", "0.0.0.0 lets other machines in."
@@ -79,7 +72,7 @@ _CONTEXT = flags.DEFINE_integer(
   "context", None, "Tokens of prompt and answer together; see docs/serving.md."
 )
 _SLOTS = flags.DEFINE_integer(
-  "slots", 8, "Answers decoded at once, of each version."
+  "slots", 8, "Answers decoded at once.", lower_bound=1
 )
 _DTYPE = flags.DEFINE_enum(
   "dtype", None, DTYPES, "Of weights and products; a run's own by default."
@@ -87,7 +80,7 @@ _DTYPE = flags.DEFINE_enum(
 _TEMPLATE = flags.DEFINE_string(
   "chat_template",
   "",
-  "Of every --model, as chat.template in a config: hermes, llama, plain or a "
+  "Of --model, as chat.template in a config: hermes, llama, plain or a "
   "file; its own by default.",
 )
 _DRIVER = flags.DEFINE_enum(
@@ -110,8 +103,8 @@ _GRACE_S = flags.DEFINE_float(
 _COMPILE_CACHE = flags.DEFINE_string(
   "compile_cache",
   "",
-  "A folder for compiled programs; by default "
-  "that of the run, or of the user for models of folders.",
+  "A folder for compiled programs; by default that of the run, or of the user "
+  "for a model of a folder.",
 )
 
 CONSOLE = plain_console(soft_wrap=True)
@@ -119,33 +112,18 @@ _COMPILE_S = 3600.0  # for the first answer, compilation included
 
 
 class ModelServer:
-  """Engines of one or more models behind one port, until a signal stops it."""
+  """A model's engine behind a port, until a signal stops it."""
 
   def __init__(
     self,
-    models: Sequence[ServedModel],
-    drivers: Sequence[Driver],
+    model: ServedModel,
+    driver: Driver,
     *,
     answer_timeout_s: float,
     token: str | None,
   ):
-    self._drivers = tuple(drivers)
-    self._generator = JoinedGenerator(
-      [
-        EngineGenerator(driver, deadline_s=answer_timeout_s)
-        for driver in drivers
-      ]
-    )
-    self._models = [
-      self._of(model, first)
-      for model, first in zip(
-        models, self._generator.first_policy_slots, strict=True
-      )
-    ]
-    self._token = token
-    self.names = [
-      name for model in models for v in model.versions for name in v.names
-    ]
+    self._model, self._driver, self._token = model, driver, token
+    self._generator = EngineGenerator(driver, deadline_s=answer_timeout_s)
 
   async def run(
     self, host: str, port: int, *, grace_s: float, hint: str
@@ -161,11 +139,11 @@ class ModelServer:
     api = RolloutApi(
       self._generator,
       self._status,
-      context=max(model.limits.context for model in self._models),
+      context=self._model.context,
       openai=self._openai,
       http=defaults(HttpLimits, "http"),
       token=self._token,
-      slots=self._active,
+      slots=lambda: tuple(self._driver.engine.stats().num_active),
     )
     spare_collections()
     async with listening(api, host, port) as found:
@@ -179,44 +157,25 @@ class ModelServer:
       CONSOLE.print("told to stop: finishing what is being answered")
       await api.drain(grace_s)
 
-  def _of(self, model: ServedModel, first: int) -> OpenAIModel:
-    policy_slots = {
-      name: first + number
-      for number, version in enumerate(model.versions)
-      for name in version.names
-    }
-    return OpenAIModel(
-      FixedNames(policy_slots, lambda: self._status().policy_slots),
-      ServingLimits(context=model.context),
-      lambda: model.codec,
-    )
-
   def _openai(self, answering: ServerState) -> OpenAIApi:
-    return OpenAIApi(self._generator, answering, self._models)
+    names = dict.fromkeys(self._model.names, 0)
+    model = OpenAIModel(
+      FixedNames(names, lambda: self._status().policy_slots),
+      ServingLimits(context=self._model.context),
+      lambda: self._model.codec,
+    )
+    return OpenAIApi(self._generator, answering, [model])
 
   def _status(self) -> wire.ServerStatus:
-    found = [status_of(driver) for driver in self._drivers]
-    return wire.ServerStatus(
-      policy_slots=tuple(
-        policy_slot for status in found for policy_slot in status.policy_slots
-      ),
-      num_inside=sum(status.num_inside for status in found),
-      num_waiting=sum(status.num_waiting for status in found),
-    )
-
-  def _active(self) -> tuple[int, ...]:
-    return tuple(
-      number
-      for driver in self._drivers
-      for number in driver.engine.stats().num_active
-    )
+    return status_of(self._driver)
 
   def _announce(self, url: str, hint: str) -> None:
-    CONSOLE.print(f"listening at {url}: {', '.join(self.names)}")
+    names = self._model.names
+    CONSOLE.print(f"listening at {url}: {', '.join(names)}")
     head = f' -H "Authorization: Bearer $(head -n 1 {hint})"' if hint else ""
     CONSOLE.print(
       f"  curl {url}/chat/completions{head} -H 'Content-Type: application/json'"
-      f' -d \'{{"model": "{self.names[0]}", "messages": [{{"role": "user", '
+      f' -d \'{{"model": "{names[0]}", "messages": [{{"role": "user", '
       '"content": "Hello"}]}\''
     )
 
@@ -232,24 +191,20 @@ def _reachable(host: str) -> str:
 def engine_of(
   model: ServedModel, *, slots: int, driver: str
 ) -> Iterator[Driver]:
-  """Loads every version of a model, compiles, and returns its engine."""
+  """Loads a model, compiles, and returns its engine."""
   loader, compute = model.policy(), model.compute
   mesh = model.mesh()
   policy = decoding_policy(model.model, compute, list(mesh.devices.flat))
-  number = len(model.versions)
-  versions = ServedWeights(number)
+  versions = ServedWeights(1)
   publisher = Publisher(
     loader, versions, dtype=compute.dtype, to=layout_of(policy)
   )
-  for policy_slot, version in enumerate(model.versions):
-    CONSOLE.print(f"loading {version.names[-1]} from {version.source}")
-    publisher.publish(
-      version.load(loader), version.step, policy_slot=policy_slot
-    )
+  CONSOLE.print(f"loading {model.names[-1]} from {model.source}")
+  publisher.publish(model.load(loader), model.step)
   config = defaults(
     EngineConfig,
     "engine",
-    slots=(slots,) * number,
+    slots=(slots,),
     context=model.context,
     lengths=tuple(n for n in (512, 2048, 8192) if n < model.context),
   )
@@ -265,7 +220,7 @@ def engine_of(
       f"{mesh.size} {jax.default_backend()} device{'s'[: mesh.size - 1]}"
     )
     CONSOLE.print(
-      f"compiling {model.name}: {slots} answers at once of up to "
+      f"compiling {model.names[0]}: {slots} answers at once of up to "
       f"{model.context} tokens, {compute.dtype}, {devices}; programs of other "
       "sizes are compiled when they are first needed"
     )
@@ -301,11 +256,9 @@ def _refuse_taken_port(host: str, port: int) -> None:
 def serve() -> None:
   """Serves the models that the flags name until a signal comes."""
   started_at = time.monotonic()
-  if _SLOTS.value < 1:
-    raise ConfigError(f"--slots={_SLOTS.value} must be at least 1")
   token = read_token(_TOKEN_FILE.value)
   _refuse_taken_port(_HOST.value, _PORT.value)
-  models = find_models(
+  model = find_model(
     _RUN.value,
     _MODEL.value,
     context=_CONTEXT.value,
@@ -315,15 +268,11 @@ def serve() -> None:
   if _COMPILE_CACHE.value:
     enable_compile_cache(pathlib.Path(), _COMPILE_CACHE.value)
   else:
-    enable_compile_cache(*models[0].programs)
-  with contextlib.ExitStack() as engines:
-    make = functools.partial(
-      engine_of, slots=_SLOTS.value, driver=_DRIVER.value
-    )
-    drivers = [engines.enter_context(make(model)) for model in models]
+    enable_compile_cache(*model.programs)
+  with engine_of(model, slots=_SLOTS.value, driver=_DRIVER.value) as driver:
     CONSOLE.print(f"ready after {time.monotonic() - started_at:.0f} s")
     server = ModelServer(
-      models, drivers, answer_timeout_s=_ANSWER_S.value, token=token
+      model, driver, answer_timeout_s=_ANSWER_S.value, token=token
     )
     asyncio.run(
       server.run(
@@ -339,8 +288,7 @@ def main() -> None:
   except (jax.errors.JaxRuntimeError, MemoryError) as error:
     sys.exit(
       f"the devices refused: {str(error).partition(chr(10))[0]}. If it is for "
-      "want of memory, lower --slots, --context or the number of versions, or "
-      "give --dtype=bfloat16"
+      "want of memory, lower --slots or --context, or give --dtype=bfloat16"
     )
   except KeyboardInterrupt:
     sys.exit("told to stop before it answered")

@@ -8,9 +8,9 @@ def get_config() -> ml_collections.ConfigDict:
   """Returns keys of `warm_start`, `train`, `optimizer` and `reference`."""
   return create(
     warm_start=create(
-      # Folder that keeps the stages up to here for other runs whose keys agree
-      # in what these depend on (launch/storage/shared_stages.py); "": none.
-      store="",
+      # Folder of a run whose stages before RL are taken in place of making
+      # them: it must agree in the keys on which they depend; "": none.
+      from_run="",
       # Gain of heads that copy tokens from the first update on, in all layers
       # of fresh params but the first; 0 begins with random heads. See
       # agentrl_jax/model/decoder.py.

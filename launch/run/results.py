@@ -34,7 +34,6 @@ from launch.reports.tables import print_summary
 from launch.run.context import RunContext
 from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
-from launch.storage.shared_stages import shared_facts
 
 SHOWN = {"warm_start": "after the warm start", "rl": "after RL"}
 
@@ -64,7 +63,6 @@ def keep(
       evaluations=evaluations,
       wall_s=run.seconds(),
       facts=run_facts(seed=context.settings.seed, devices=devices)
-      | shared_facts(run.root)
       | _final_facts(run, config.train.steps),
       config_changes=changes(config),
       is_finished=is_finished,

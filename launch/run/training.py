@@ -37,7 +37,6 @@ from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
 from launch.processes.terminal import plain_console
-from launch.reports.facts import ROOT, commit
 from launch.reports.first_prompts import FirstPrompt
 from launch.reports.progress import StageProgress
 from launch.run import demonstrations, results
@@ -58,9 +57,9 @@ from launch.run.warm_start import warm_start
 from launch.serving import remote
 from launch.serving.agents import require_startable
 from launch.serving.service import serve_run
+from launch.storage.first_stages import take_first_stages
 from launch.storage.load_params import first_params, fresh_params, load_params
 from launch.storage.run_directory import RUN
-from launch.storage.shared_stages import SharedStages
 
 CONSOLE = plain_console()
 _PROMPT_S = 60.0  # for an environment to show its first prompt
@@ -150,7 +149,6 @@ def _run_stages(context: RunContext) -> ChatCodec:
   settings, folder = context.settings, context.folder
   with contextlib.ExitStack() as stack:
     environments = stack.enter_context(placed_environments(settings))
-    stages = SharedStages(context.config)
     share = context.config.report.trace_share
     stack.enter_context(traced(folder.root, context.config.name, share=share))
     # Not before the environments have taken their options and mistakes: a
@@ -164,10 +162,7 @@ def _run_stages(context: RunContext) -> ChatCodec:
       f"{folder.root}: {', '.join(settings.task_ids) or 'chats'} on "
       f"{_devices()}"
     )
-    with context.interrupts.at_once():
-      stack.enter_context(
-        stages.begun(folder.root, timeout_s=settings.processes.wait_timeout_s)
-      )
+    take_first_stages(context.config, folder)
     copy_to = stack.enter_context(
       tracked(context.config.report.trackers, folder.root, context.config)
     )
@@ -193,10 +188,6 @@ def _run_stages(context: RunContext) -> ChatCodec:
         for mode in modes:
           if settings.evaluation.number_of(stage, mode):
             evaluator.policy(stage, mode, service)
-      if stage == WARM_START:
-        stages.keep(
-          folder.root, {"run": context.config.name, "commit": commit(ROOT)}
-        )
 
     with context.interrupts.at_once():
       evaluator.expert()

@@ -30,7 +30,7 @@ _PRETRAINED, _TEMPLATE = "pretrained.path", "chat.template"
 KEYS = (
   _PRETRAINED,
   "reference.path",
-  "warm_start.store",
+  "warm_start.from_run",
   "warm_start.chats",
   "checkpoint.directory",
   "rollouts.snapshots",

@@ -45,7 +45,6 @@ from launch.storage.config_paths import (
 )
 from launch.storage.lock import held
 from launch.storage.run_config import read_config
-from launch.storage.shared_stages import environment_keys
 
 # Keys, or whole sections, that may change between two starts of one run; `*` is
 # any name. A controller or a worker that is made again has another address, and
@@ -60,7 +59,7 @@ MAY_CHANGE = (
   "report.keep_groups",
   "compile_cache",
   "pretrained.path",
-  "warm_start.store",
+  "warm_start.from_run",
   "workdir",
   "name",
   "mesh",
@@ -177,17 +176,10 @@ class RunDirectory:
     if not path.exists() or not chat:
       return None
     config = ml_collections.ConfigDict(read_config(path))
-    played = environment_keys(config)
-    settings = {
-      key: value
-      for key, value in flat_keys(config)
-      if _decides(key, stage)
-      and (key in played or not key.startswith("environments."))
-    }
     digest = hashlib.sha256()
     for file in chat:
       digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    facts = settings | {TOKENIZER: digest.hexdigest()[:16]}
+    facts = decisive_keys(config, stage) | {TOKENIZER: digest.hexdigest()[:16]}
     model = kept_digest(self.root)
     return facts | {MODEL: model} if model else facts
 
@@ -407,6 +399,36 @@ def _filed_directory(config: pathlib.Path, record: pathlib.Path) -> str:
 def _seconds(path: pathlib.Path) -> float:
   with reading(path):
     return float(json.loads(path.read_text())["seconds"])
+
+
+def environment_keys(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the keys of the environments that are played, flat.
+
+  Where they are played is left out: it changes no episode.
+  """
+  found = {}
+  for key, value in flat_keys(config):
+    words = key.split(".")
+    if (
+      words[0] == "environments"
+      and words[1] in config.tasks.names
+      and words[2] != "place"
+    ):
+      found[key] = value
+  return found
+
+
+def decisive_keys(
+  config: ml_collections.ConfigDict, stage: str
+) -> dict[str, Any]:
+  """Returns the keys on which the params of a stage depend, flat."""
+  played = environment_keys(config)
+  return {
+    key: value
+    for key, value in flat_keys(config)
+    if _decides(key, stage)
+    and (key in played or not key.startswith("environments."))
+  }
 
 
 def _decides(key: str, stage: str) -> bool:

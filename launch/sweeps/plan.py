@@ -6,7 +6,7 @@ their states are read from the cells' own runs:
   <folder>/sweep.json
     cells/<arm>-s<seed>/   a run, as launch.train writes it
     logs/<arm>-s<seed>.log
-    stages/  compiled/     that cells share
+    compiled/     that cells share
 """
 
 import dataclasses
@@ -22,10 +22,11 @@ import ml_collections
 from agentrl_jax.errors import ConfigError, suggestion
 from agentrl_jax.files import reading, write_whole
 from configs.base import shipped_file
-from launch.storage.shared_stages import hash_of, shared_keys
+from launch.storage.first_stages import stage_keys
 
 RECORD = "sweep.json"
-SET_BY_SWEEP = ("seed", "name", "workdir", "compile_cache", "warm_start.store")
+FROM_RUN = "warm_start.from_run"
+SET_BY_SWEEP = ("seed", "name", "workdir", "compile_cache", FROM_RUN)
 _ARM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -56,14 +57,19 @@ class SweepPlan:
     """All cells; the first seed of every arm comes first."""
     return [Cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
-  def arguments(self, cell: Cell, folder: pathlib.Path) -> list[str]:
-    """Returns the arguments of `launch.train` for a cell."""
+  def arguments(
+    self, cell: Cell, folder: pathlib.Path, first: Cell | None = None
+  ) -> list[str]:
+    """Returns the arguments of `launch.train` for a cell.
+
+    Its stages before RL are those of the cell `first`, if there is one.
+    """
     of_cell = {
       "seed": cell.seed,
       "name": cell.name,
       "workdir": folder / "cells",
       "compile_cache": folder / "compiled",
-      "warm_start.store": folder / "stages",
+      FROM_RUN: folder / "cells" / first.name if first else "",
     }
     return [
       f"--config={self.ablation}:{cell.arm}",
@@ -149,7 +155,7 @@ def _key_of(word: str) -> str:
 
 def stages_of(config: ml_collections.ConfigDict) -> str:
   """Names the stages before RL of a config: cells of one name share them."""
-  return hash_of(shared_keys(config))
+  return json.dumps(stage_keys(config), sort_keys=True, default=str)
 
 
 def write_record(plan: SweepPlan, folder: pathlib.Path) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import ml_collections
 
 from launch.reports.facts import ROOT
+from launch.storage.first_stages import has_first_stages
 from launch.sweeps.cells import (
   CellState,
   last_sentence,
@@ -201,7 +202,7 @@ class Runner:
       cores = [self._free.pop(0) for _ in range(self._cores_each)]
       self._starts[cell] += 1
       self._running[cell] = CellProcess.start(
-        self._plan.arguments(cell, self._folder),
+        self._plan.arguments(cell, self._folder, self._first(cell)),
         log_of(self._folder, cell),
         cores,
       )
@@ -224,10 +225,18 @@ class Runner:
         stages = self._stages[cell]
         if state is not wanted:
           continue
-        if not self._has_stages(stages) and stages in being_made:
+        if not self._first(cell) and stages in being_made:
           continue
         being_made.add(stages)
         yield cell
 
-  def _has_stages(self, stages: str) -> bool:
-    return (self._folder / "stages" / stages).exists()
+  def _first(self, cell: Cell) -> Cell | None:
+    """Returns a cell that has made the stages before RL of this one."""
+    others = (
+      other
+      for other, stages in self._stages.items()
+      if stages == self._stages[cell]
+      and other != cell
+      and has_first_stages(run_of(self._folder, other))
+    )
+    return next(others, None)

@@ -26,7 +26,7 @@ from agentrl_jax.train.learner import Learner, make_optimizer
 from agentrl_jax.train.objective import supervised_objective
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import read_settings
-from launch.serving.served_models import find_models
+from launch.serving.served_model import find_model
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny
 from tests.launch.export_test import write_model
@@ -110,23 +110,23 @@ def test_models_that_cannot_be_served_are_refused(tmp_path):
   write_model(model)
   broken.mkdir()
   (broken / "config.json").write_text("{")
-  for models, context, sentence in (
-    ((), None, "nothing to serve"),
-    ((tmp_path,), None, "has no config.json: name a local Hugging Face"),
-    ((broken,), None, "is not JSON"),
-    ((f"a@b={model}",), None, "cannot name a model"),
-    ((model, model), None, "two models would be called model"),
-    ((model,), 4096, "beyond the 2048 tokens"),
-    ((model,), 1, "must be 2 tokens or more"),
+  for run, folder, context, sentence in (
+    ("", "", None, "name what to serve"),
+    ("runs/a", model, None, "a second one has a server of its own"),
+    ("", tmp_path, None, "has no config.json: name a local Hugging Face"),
+    ("", broken, None, "is not JSON"),
+    ("", f"a@b={model}", None, "cannot name a model"),
+    ("", model, 4096, "beyond the 2048 tokens"),
+    ("", model, 1, "must be 2 tokens or more"),
   ):
     with pytest.raises(AgentRLError, match=sentence):
-      find_models([], [str(m) for m in models], context=context, dtype=None)
-  for runs, models, sentence in (
-    (["runs/a"], [], "a run has its own: leave it out"),
-    ([], [str(model)], "chat.template='hermse'.*mean hermes"),
+      find_model(run, str(folder), context=context, dtype=None)
+  for run, folder, sentence in (
+    ("runs/a", "", "a run has its own: leave it out"),
+    ("", str(model), "chat.template='hermse'.*mean hermes"),
   ):
     with pytest.raises(AgentRLError, match=sentence):
-      find_models(runs, models, context=None, dtype=None, template="hermse")
+      find_model(run, folder, context=None, dtype=None, template="hermse")
 
 
 @pytest.mark.slow
@@ -141,30 +141,33 @@ class ServeTest(absltest.TestCase):
     cls.model = cls.root / "model"
     write_model(cls.model)
 
-  def test_versions_and_models_answer_by_name(self):
+  def serve(self, *flags):
+    server = Serving("--port=0", "--slots=2", *flags)
+    self.addCleanup(server.end, signal.SIGKILL)
+    return server
+
+  def test_a_checkpoint_answers_by_both_names_until_told_to_stop(self):
     token_file = self.root / "token"
     token_file.write_text(f"{TOKEN}\nof the test\n")
-    server = Serving(
-      f"--run=run={self.run_root}@newest,2,warm_start",
-      f"--model=qwen={self.model}",
-      "--port=0",
-      "--slots=2",
-      f"--token_file={token_file}",
+    server = self.serve(
+      f"--run=run={self.run_root}", f"--token_file={token_file}"
     )
-    self.addCleanup(server.end, signal.SIGKILL)
     url = server.wait_for(r"listening at (http://\S+/v1): (.*)")[1]
     for line in (
       "loading run@4 from .*stage rl, step 4",
-      "loading run@warm_start from .*stage warm_start",
-      "loading qwen from .*model",
-      "compiling qwen: 2 answers at once of up to 2048 tokens, float32",
       'curl http.*Bearer \\$\\(head -n 1 .*token\\)".*"model": "run"',
     ):
       server.wait_for(line)
     with self.assertRaises(openai.AuthenticationError):
       openai.OpenAI(base_url=url, api_key="guessed").models.list()
     with openai.OpenAI(base_url=url, api_key=TOKEN, max_retries=0) as client:
-      self._ask(client)
+      steps = {model.id: model.step for model in client.models.list()}
+      self.assertEqual(steps, {"run": 4, "run@4": 4})
+      said = [self._said(client, name) for name in steps]
+      self.assertEqual([each.token_versions for each in said], [[4] * 8] * 2)
+      self.assertEqual(said[0].token_ids, said[1].token_ids)
+      with self.assertRaisesRegex(openai.NotFoundError, "run@4"):
+        client.chat.completions.create(model="run@3", messages=ASKED)
       stream = client.chat.completions.create(
         model="run", messages=ASKED, max_tokens=200, stream=True, temperature=0
       )
@@ -177,46 +180,29 @@ class ServeTest(absltest.TestCase):
     self.assertIn("told to stop", server.said)
     self.assertNotIn("Traceback", server.said)
 
-  def _ask(self, client):
-    steps = {model.id: model.step for model in client.models.list()}
-    self.assertEqual(
-      steps, {"run": 4, "run@4": 4, "run@2": 2, "run@warm_start": 0, "qwen": 0}
-    )
-    said = {}
-    for name, step in steps.items():
-      choice = client.chat.completions.create(
-        model=name,
-        messages=ASKED,
-        max_tokens=8,
-        temperature=0,
-        extra_body=IDS | {"ignore_eos": True},
-      ).choices[0]
-      self.assertEqual(set(choice.token_versions), {step})
-      said[name] = tuple(choice.token_ids)
-    self.assertEqual(said["run"], said["run@4"])
-    self.assertLen(set(said.values()), 4)
-    # A conversation with one model is none with another: tokens differ.
-    told = client.chat.completions.create(
-      model="run", messages=ASKED, max_tokens=4, extra_body=IDS
-    )
-    longer = [*ASKED, told.choices[0].message, *ASKED]
-    other = client.chat.completions.create(
-      model="qwen", messages=longer, max_tokens=2, extra_body=IDS
-    )
-    self.assertNotEqual(
-      other.prompt_token_ids[: len(told.prompt_token_ids)],
-      told.prompt_token_ids,
-    )
-    with self.assertRaisesRegex(openai.NotFoundError, "run@warm_start, qwen"):
-      client.chat.completions.create(model="run@3", messages=ASKED)
-    biased = client.completions.create(
-      model="qwen",
-      prompt="one",
-      max_tokens=5,
-      logit_bias={"70": 100},
-      logprobs=2,
-      extra_body=IDS,
+  def _said(self, client, name):
+    return client.chat.completions.create(
+      model=name,
+      messages=ASKED,
+      max_tokens=8,
+      temperature=0,
+      extra_body=IDS | {"ignore_eos": True},
     ).choices[0]
+
+  def test_a_folder_answers_by_its_name(self):
+    server = self.serve(f"--model=qwen={self.model}")
+    url = server.wait_for(r"listening at (http://\S+/v1): qwen")[1]
+    server.wait_for("compiling qwen: 2 answers at once of up to 2048 tokens")
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+      self.assertLen(self._said(client, "qwen").token_ids, 8)
+      biased = client.completions.create(
+        model="qwen",
+        prompt="one",
+        max_tokens=5,
+        logit_bias={"70": 100},
+        logprobs=2,
+        extra_body=IDS,
+      ).choices[0]
     self.assertEqual(biased.token_ids, [70] * 5)
     self.assertLen(biased.logprobs.top_logprobs, 5)
 
@@ -235,25 +221,23 @@ class ServeTest(absltest.TestCase):
     for run, sentence in (
       (self.root, "has no config.yaml"),
       (empty, "has no checkpoint yet"),
-      (f"{self.run_root}@3", "there are 2, 4, warm_start"),
-      (f"{self.run_root}@2,", "there are 2, 4, warm_start"),
+      (f"{self.run_root}@3", "there are warm_start, 2, 4"),
     ):
       with (
         self.subTest(sentence),
         self.assertRaisesRegex(AgentRLError, sentence),
       ):
-        find_models([str(run)], [], context=None, dtype=None)
+        find_model(str(run), "", context=None, dtype=None)
 
   def test_words_for_versions(self):
-    for words, names in (
-      ("", ["tiny", "tiny@4"]),
-      ("@all", ["tiny", "tiny@4", "tiny@2", "tiny@warm_start"]),
-      ("@2,newest,2", ["tiny", "tiny@2", "tiny@4"]),
-      ("@warm_start", ["tiny", "tiny@warm_start"]),
+    for words, version, step in (
+      ("", "4", 4),
+      ("@2", "2", 2),
+      ("@warm_start", "warm_start", 0),
     ):
-      (model,) = find_models(
-        [f"{self.run_root}{words}"], [], context=None, dtype="bfloat16"
+      model = find_model(
+        f"{self.run_root}{words}", "", context=None, dtype="bfloat16"
       )
       self.assertEqual(model.compute.dtype, "bfloat16")
-      found = [name for v in model.versions for name in v.names]
-      self.assertEqual(found, names)
+      self.assertEqual(model.names, ("tiny", f"tiny@{version}"))
+      self.assertEqual(model.step, step)

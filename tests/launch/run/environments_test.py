@@ -21,7 +21,6 @@ from launch.run.environments import (
   task_stream,
   training_stream,
 )
-from launch.storage.shared_stages import hash_of, shared_keys
 from tests.service.docker.engine_for_tests import build_or_skip, connect_or_skip
 
 TASK = Task("webshop", "test", 0)
@@ -67,14 +66,6 @@ class HeldOutTest(unittest.TestCase):
       self.assertEqual(tasks, drawn)
       self.assertEqual(set(stream.shares()), drawn)
       self.assertEqual(demonstrated, {"dbbench", "webshop"})
-
-  def test_it_has_the_stages_of_those_that_train_on_all(self):
-    config = quickstart.get_config()
-    stages = hash_of(shared_keys(config))
-    config.tasks.held_out = ("webshop",)
-    self.assertEqual(hash_of(shared_keys(config)), stages)
-    config.tasks.names = ("webshop",)
-    self.assertNotEqual(hash_of(shared_keys(config)), stages)
 
 
 class PlacesTest(unittest.TestCase):

@@ -13,7 +13,6 @@ from launch.run import context
 from launch.storage.config_paths import kept_digest, located, require_model
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
-from launch.storage.shared_stages import shared_keys
 
 
 def write_model(folder: pathlib.Path, value: float = 1.0) -> pathlib.Path:
@@ -155,15 +154,6 @@ def test_a_digest_is_of_what_is_computed(here):
   path.write_text('{"model_type": "qwen3", "rope_theta": 5.0}')
   assert model_digest(here / "small") != first
   assert model_digest(here) is None
-
-
-def test_a_shared_warm_start_is_by_the_model_and_not_its_path(here):
-  first = shared_keys(a_config())
-  (here / "small").rename(here / "moved")
-  moved = a_config(**{"pretrained.path": str(here / "moved")})
-  assert shared_keys(moved) == first
-  write_model(here / "moved", 2.0)
-  assert shared_keys(moved) != first
 
 
 def test_a_config_without_paths_is_left_alone(here):

@@ -14,7 +14,6 @@ from configs import arms
 from launch.reports import summary as summaries
 from launch.storage.lock import held
 from launch.storage.run_directory import RunDirectory
-from launch.storage.shared_stages import hash_of, shared_keys
 from launch.sweeps import jobs
 from launch.sweeps.cells import CellState, require_same_configs, state_of
 from launch.sweeps.plan import (
@@ -204,36 +203,6 @@ class JobNamesTest(parameterized.TestCase):
     for kind in jobs.RENDERERS:
       with self.assertRaisesRegex(ConfigError, message):
         jobs.render(plan, "mine", kind, ["--learner=v5p-8"])
-
-
-class SharedKeysTest(absltest.TestCase):
-  def test_arms_of_rl_share_their_stages_and_others_do_not(self):
-    def stages(**changes):
-      config = tiny.get_config()
-      config.update_from_flattened_dict(changes)
-      return hash_of(shared_keys(config))
-
-    same = stages()
-    for changes in (
-      {"name": "x", "workdir": "y", "warm_start.store": "z"},
-      {"advantage.task_center": False},
-      {"loss.clip_high": 0.3},
-      {"train.steps": 99, "optimizer.learning_rate": 1.0},
-      {"environments.webshop.options.max_rounds": 3},  # is not played
-      {"environments.arithmetic.place.containers": 3},
-    ):
-      with self.subTest(changes):
-        self.assertEqual(stages(**changes), same)
-    for changes in (
-      {"seed": 1},
-      {"model.width": 32},
-      {"warm_start.num_demonstrations": 33},
-      {"evaluation.num_tasks": 3},
-      {"environments.arithmetic.mistakes.wrong_sum": 0.1},
-      {"train.row_length": 640},
-    ):
-      with self.subTest(changes):
-        self.assertNotEqual(stages(**changes), same)
 
 
 class FolderTest(absltest.TestCase):

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 
+from launch.storage.run_config import read_config
 from launch.storage.run_directory import RunDirectory
 from launch.sweeps.cells import CellState, state_of
-from launch.sweeps.plan import make_plan, stages_of
+from launch.sweeps.plan import make_plan
 from launch.sweeps.runner import LARGE_PAGES, CellProcess, Runner
 from tests.clocks import wait_until
 from tests.launch import tiny
@@ -123,32 +124,21 @@ class SweepTest(absltest.TestCase):
   def test_arms_begin_with_the_same_warm_start(self):
     said, _ = start(self.folder).communicate(timeout=LIMIT_S)
     self.assertIn("4 of 4 cells are finished", said)
-    self.assertLen(list((self.folder / "stages").glob("*/shared.json")), 2)
     for seed in (0, 1):
       made, taken = (
         self.run_of(f"{arm}-s{seed}") for arm in ("full", "no_norm")
       )
-      if json.loads((made / "shared.json").read_text()) != json.loads(
-        (taken / "shared.json").read_text()
-      ):
-        self.fail("the arms say that different runs made their stages")
+      sources = [
+        read_config(run / "config.yaml")["warm_start"]["from_run"]
+        for run in (made, taken)
+      ]
+      self.assertCountEqual(sources, ["", str(made)])
       for name in ("tokenizer.json", "evaluations/warm_start_greedy.json"):
         self.assertEqual(
           (made / name).read_bytes(), (taken / name).read_bytes()
         )
       rows = [np.load(run / "demonstrations.npz") for run in (made, taken)]
       np.testing.assert_array_equal(rows[0]["token"], rows[1]["token"])
-      facts = json.loads((taken / "summary.json").read_text())["facts"]
-      self.assertIn(
-        facts["stages_before_rl"]["run"], (f"full-s{seed}", f"no_norm-s{seed}")
-      )
-    # Two seeds are two warm starts.
-    self.assertNotEqual(
-      *(
-        (self.run_of(f"full-s{seed}") / "shared.json").read_text()
-        for seed in (0, 1)
-      )
-    )
 
   def test_a_refused_config_fails_its_cells_alone(self):
     # The plan sees no fault in it; the run refuses a folder of another seed.
@@ -201,13 +191,12 @@ class CoresTest(parameterized.TestCase):
     folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     plan = make_plan(ARMS, arms=[], num_seeds=2, first_seed=0, overrides=[])
     configs = dict.fromkeys(plan.cells, tiny.get_config())
-    stages = stages_of(tiny.get_config())
-    (folder / "stages" / stages).mkdir(parents=True)
     runner = Runner(
       plan, configs, folder, cores=1, cores_each=each, say=lambda text: None
     )
     runner._free = list(range(cores))
     with (
+      mock.patch.object(Runner, "_first", return_value=plan.cells[-1]),
       mock.patch.object(CellProcess, "start") as started,
       self.assertRaises(KeyboardInterrupt),
     ):

@@ -1,15 +1,14 @@
-"""Finds, checks and loads the models that `launch.serve` serves.
+"""Finds, checks and loads the model that `launch.serve` serves.
 
-A source is a run's folder, of which one or more checkpoints are served side by
-side by one engine, or a Hugging Face folder. Finding a source reads no weights,
-so every error in any of them is reported before the first is loaded.
+A source is a checkpoint of a run, or a Hugging Face folder. Finding it reads no
+weights, so what is wrong with it is reported before any is loaded.
 """
 
 import dataclasses
 import math
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 from jax.sharding import Mesh
@@ -37,32 +36,24 @@ from launch.storage.load_params import load_params
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 
-NEWEST, WARM_START, ALL = "newest", "warm_start", "all"
+WARM_START = "warm_start"
 _MAX_CONTEXT = 8192  # tokens, of a folder that allows more
 _NAME = re.compile(r"[^\s@=]+")
 
 
-@dataclasses.dataclass(frozen=True)
-class Version:
-  """One set of weights of a model."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServedModel:
+  """One architecture with a tokenizer and weights."""
 
   names: tuple[str, ...]  # that requests call it by
   step: int  # optimizer updates of reinforcement learning behind it
   source: str  # for people
   load: Callable[[Policy], Params]  # stacked, as a learner has them
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServedModel:
-  """One architecture with one tokenizer, in one or more versions."""
-
-  name: str
   model: ModelConfig
   compute: ComputeConfig
   adaptation: LoraConfig
   codec: ChatCodec
   context: int  # tokens of prompt and answer together
-  versions: tuple[Version, ...]
   programs: tuple[pathlib.Path, str]  # the arguments of `enable_compile_cache`
 
   def policy(self) -> Policy:
@@ -77,41 +68,34 @@ class ServedModel:
     return sharding.decoding_mesh(model.num_kv_heads, devices[:number])
 
 
-def find_models(
-  runs: Sequence[str],
-  folders: Sequence[str],
+def find_model(
+  run: str,
+  folder: str,
   *,
   context: int | None,
   dtype: str | None,
   template: str = "",
-) -> list[ServedModel]:
-  """Returns the models of `--run` and `--model`; reads no weights yet.
+) -> ServedModel:
+  """Returns the model of `--run` or `--model`; reads no weights yet.
 
-  `template` is the chat template of all `folders`; "" is their own.
+  `template` is the chat template of a `folder`; "" is its own.
 
   Raises `ConfigError` or `CheckpointError` for what cannot be served.
   """
-  if template and not folders:
+  if bool(run) == bool(folder):
+    raise ConfigError(
+      "name what to serve: either --run=runs/quickstart, the folder of a run, "
+      "or --model=FOLDER, a Hugging Face folder; a second one has a server of "
+      "its own, with another --port"
+    )
+  if run and template:
     raise ConfigError(
       f"--chat_template={template} is of --model, and a run has its own: leave "
       "it out"
     )
-  found = [_of_run(text, context, dtype) for text in runs]
-  found += [_of_folder(text, context, dtype, template) for text in folders]
-  if not found:
-    raise ConfigError(
-      "there is nothing to serve: give --run=runs/quickstart, the folder of a "
-      "run, or --model=FOLDER, a Hugging Face folder"
-    )
-  names = [n for model in found for v in model.versions for n in v.names]
-  twice = sorted({name for name in names if names.count(name) > 1})
-  if twice:
-    raise ConfigError(
-      f"two models would be called {', '.join(twice)}: give names, as in "
-      "--model=NAME=FOLDER, and all versions of one run in one "
-      "--run=FOLDER@120,warm_start"
-    )
-  return found
+  if run:
+    return _of_run(run, context, dtype)
+  return _of_folder(folder, context, dtype, template)
 
 
 def _split(flag: str, text: str) -> tuple[str, pathlib.Path]:
@@ -144,80 +128,46 @@ def _compute(known: ComputeConfig, dtype: str | None) -> ComputeConfig:
 def _of_run(text: str, context: int | None, dtype: str | None) -> ServedModel:
   before, at, wanted = text.rpartition("@")
   if not at or "/" in wanted:
-    before, wanted = text, NEWEST
+    before, wanted = text, ""
   name, root = _split("run", before)
   settings = read_settings(run_config(root))
   run = RunDirectory(root)
-  checkpoints = _Checkpoints(name, root, settings, run)
+  version = _version(root, settings, run, wanted)
+  step = None if version == WARM_START else int(version)
+  stage = WARM_START if step is None else "rl"
   return ServedModel(
-    name=name,
+    names=(name, f"{name}@{version}"),
+    step=step or 0,
+    source=f"{root}, stage {stage}" + f", step {step}" * (step is not None),
+    load=lambda policy: load_params(settings, policy, run, stage, step),
     model=settings.model,
     compute=_compute(settings.compute, dtype),
     adaptation=settings.lora,
     codec=codec_of(root, settings.chat),
     context=_context(f"--run={root}", context, settings.engine.context),
-    versions=checkpoints.chosen(wanted.split(",")),
     programs=(root, run_config(root).compile_cache),
   )
 
 
-class _Checkpoints:
-  """The checkpoints of a run, by the words that select versions."""
-
-  def __init__(
-    self, name: str, root: pathlib.Path, settings: Settings, run: RunDirectory
-  ):
-    self._name, self._root = name, root
-    self._settings, self._run = settings, run
-    self._steps = _steps(run, "rl")
-    # A warm start of no epochs is what the run began with.
-    self._has_warm_start = bool(
-      not settings.warm_start_epochs or _steps(run, WARM_START)
-    )
-    if not self._steps and not self._has_warm_start:
-      raise CheckpointError(
-        f"--run={root} has no checkpoint yet, neither of reinforcement "
-        "learning nor of the warm start: let the run go on until it has one"
-      )
-
-  def chosen(self, words: Sequence[str]) -> tuple[Version, ...]:
-    """Returns the selected versions; the bare name is the first's."""
-    steps = [step for word in words for step in self._read(word)]
-    return tuple(
-      self._version(step, is_first=not number)
-      for number, step in enumerate(dict.fromkeys(steps))
-    )
-
-  def _read(self, word: str) -> list[int | None]:
-    """Returns the steps that a word selects; None stands for the warm start."""
-    warm: list[int | None] = [None] if self._has_warm_start else []
-    every = [*reversed(self._steps), *warm]
-    if word == ALL:
-      return every
-    if word == NEWEST:
-      return every[:1]
-    if word == WARM_START and warm:
-      return warm
-    if word.isdecimal() and int(word) in self._steps:
-      return [int(word)]
-    there = [*map(str, self._steps), *([WARM_START] if warm else [])]
+def _version(
+  root: pathlib.Path, settings: Settings, run: RunDirectory, wanted: str
+) -> str:
+  """Returns the version that is `wanted`; the newest, if none is named."""
+  there = [str(step) for step in _steps(run, "rl")]
+  # A warm start of no epochs is what the run began with.
+  if not settings.warm_start_epochs or _steps(run, WARM_START):
+    there.insert(0, WARM_START)
+  if not there:
     raise CheckpointError(
-      f"--run={self._root}@{word}: this run has no such checkpoint; there are "
-      f"{', '.join(there)}. {NEWEST} and {ALL} are words for these, too"
+      f"--run={root} has no checkpoint yet, neither of reinforcement learning "
+      "nor of the warm start: let the run go on until it has one"
     )
-
-  def _version(self, step: int | None, *, is_first: bool) -> Version:
-    stage = WARM_START if step is None else "rl"
-    own = f"{self._name}@{WARM_START if step is None else step}"
-    return Version(
-      names=(self._name, own) if is_first else (own,),
-      step=step or 0,
-      source=f"{self._root}, stage {stage}"
-      + ("" if step is None else f", step {step}"),
-      load=lambda policy: load_params(
-        self._settings, policy, self._run, stage, step
-      ),
+  if wanted and wanted not in there:
+    raise CheckpointError(
+      f"--run={root}@{wanted}: this run has no such checkpoint; there are "
+      f"{', '.join(there)}"
     )
+  return wanted or there[-1]
 
 
 def _steps(run: RunDirectory, stage: str) -> list[int]:
@@ -255,7 +205,12 @@ def _of_folder(
   )
   compute = _compute(compute, dtype)
   return ServedModel(
-    name=name,
+    names=(name,),
+    step=0,
+    source=str(folder),
+    load=lambda policy: read_params(
+      folder, policy, _mesh_of(policy), dtype=compute.dtype
+    ),
     model=model,
     compute=compute,
     adaptation=NO_ADAPTERS,
@@ -263,16 +218,6 @@ def _of_folder(
       folder, defaults(pretrained.ChatConfig, "chat", template=template)
     ),
     context=asked,
-    versions=(
-      Version(
-        names=(name,),
-        step=0,
-        source=str(folder),
-        load=lambda policy: read_params(
-          folder, policy, _mesh_of(policy), dtype=compute.dtype
-        ),
-      ),
-    ),
     programs=(folder, str(user_cache())),
   )
 
