@@ -7,9 +7,8 @@ r"""Evaluates a policy on chosen tasks, without training anything.
 
 Policies: `expert` is each environment's error-free expert, `imperfect` the
 expert with the config's mistakes, `warm_start` and `rl` the last checkpoint of
-that stage of `--run`; `--versions` names others, of which each turn draws one,
-as in cross-policy sampling. `pretrained` is the model of the config's
-`pretrained.path`, as `launch.export` writes it; no run is
+that stage of `--run`, or the one of `--version`. `pretrained` is the model of
+the config's `pretrained.path`, as `launch.export` writes it; no run is
 needed. `scripted:NAME` is one of the environments' policies of a few lines,
 which see messages and tools but no solution; `scripted` plays all of them and
 the expert, and warns where one wins more than 30 %. `agents` is the last
@@ -38,30 +37,30 @@ each task as often, for pass@k. Every attempt is kept beside the output, and the
 same command goes on with those that are missing.
 
   python -m launch.evaluate --config=configs/quickstart.py --policy=rl \
-    --run=runs/quickstart --versions=40,30 --samples=16 --nogreedy \
+    --run=runs/quickstart --version=40 --samples=16 --nogreedy \
     --output=pass.json
 """
 
 import contextlib
 import json
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import ml_collections
 from absl import flags
 
 from agentrl_jax.bearer_token import read_token
-from agentrl_jax.controller.evaluation import TaskScore, draw_tasks, evaluate
+from agentrl_jax.controller.evaluation import (
+  EvaluationPlan,
+  TaskScore,
+  draw_tasks,
+)
 from agentrl_jax.controller.player import (
   BaselinePlayer,
   ExpertTextPlayer,
   Player,
   without_expert,
 )
-from agentrl_jax.controller.thread import CALL_S, ControllerThread
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError, suggestion
@@ -89,18 +88,19 @@ from launch.config.settings import Settings, read_settings
 from launch.processes.terminal import plain_console
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
-from launch.run.evaluation import Serving, scores_to_json
+from launch.run.evaluation import (
+  Serving,
+  play_tasks,
+  policy_player,
+  scores_to_json,
+)
 from launch.serving.agents import AgentServer, require_agents
 from launch.serving.endpoint_player import (
   TOKEN_LIMITS,
   ChatEndpoint,
   EndpointPlayer,
 )
-from launch.serving.stored_player import (
-  pretrained_player,
-  served_checkpoints,
-  stored_player,
-)
+from launch.serving.stored_service import served_checkpoint, served_folder
 from launch.storage.config_paths import located
 from launch.storage.run_directory import (
   RunDirectory,
@@ -137,11 +137,8 @@ _TASKS = flags.DEFINE_list(
 )
 _GREEDY = flags.DEFINE_bool("greedy", True, "Greedy, or at the temperature.")
 _SAMPLES = flags.DEFINE_integer("samples", 1, "Attempts at each task.")
-_VERSIONS = flags.DEFINE_list(
-  "versions", [], "Updates of the checkpoints; the last one, if none is named."
-)
-_WEIGHTS = flags.DEFINE_list(
-  "weights", [], "Of the versions, in the draw of each turn; equal, if none."
+_VERSION = flags.DEFINE_integer(
+  "version", None, "Update of the checkpoint; by default the last one."
 )
 _ENDPOINT = flags.DEFINE_string(
   "endpoint", "", "Of --policy=endpoint, as http://host:8000/v1."
@@ -178,7 +175,7 @@ def score(
   settings: Settings,
   tasks: Sequence[Task],
   player: Player,
-  plan: ml_collections.ConfigDict,
+  plan: EvaluationPlan,
   log: AttemptLog | None = None,
   serving: Serving = contextlib.nullcontext,
 ) -> dict[str, TaskScore]:
@@ -188,39 +185,27 @@ def score(
   the scores are those of what is played now. The player plays within `serving`.
   """
   skip = log.played if log else set()
-  attempts = _SAMPLES.value
+  number = len(tasks) * _SAMPLES.value - len(skip)
+  labels, scores, num_before = labels_of(tasks), dict[str, TaskScore](), 0
+  with StageProgress("evaluation", number) as show:
 
-  def note(done: int, played: Trajectory | None) -> None:
-    if log and played is not None:
-      log.add(played)
-    show.update(done, {})
+    def note(done: int, _: int, played: Trajectory | None) -> None:
+      if log and played is not None:
+        log.add(played)
+      show.update(num_before + done, {})
 
-  def play(some: Sequence[Task], num_before: int) -> dict[str, TaskScore]:
-    return loop.run(
-      evaluate(
+    for some in one_split_each(tasks):
+      found = play_tasks(
         player,
         some,
-        concurrency=plan.concurrency,
-        seed=settings.seed,
-        retries=settings.retry,
-        attempts=attempts,
+        settings,
+        plan,
+        name="evaluation",
+        progress=note,
+        serving=serving,
+        attempts=_SAMPLES.value,
         skip=skip,
-        timeout_s=plan.timeout_s,
-        progress=lambda done, _, played: note(num_before + done, played),
-      ),
-      math.inf,
-      holder="the evaluation",
-    )
-
-  scores: dict[str, TaskScore] = {}
-  with (
-    StageProgress("evaluation", len(tasks) * attempts - len(skip)) as show,
-    ControllerThread() as loop,
-    loop.entered(serving(), CALL_S),
-  ):
-    labels, num_before = labels_of(tasks), 0
-    for some in one_split_each(tasks):
-      found = play(some, num_before)
+      )
       num_before += sum(s.num_tasks + s.num_lost for s in found.values())
       scores |= {labels[t.name, t.split]: found[t.name] for t in some}
   return scores
@@ -255,7 +240,7 @@ def score_scripted(
   settings: Settings,
   environments: Mapping[str, Environment],
   tasks: Sequence[Task],
-  plan: ml_collections.ConfigDict,
+  plan: EvaluationPlan,
 ) -> dict[str, TaskScore]:
   """Scores every scripted policy and the expert, as `environment policy`.
 
@@ -335,15 +320,10 @@ def _check_flags() -> None:
       f"--samples={_SAMPLES.value} greedy attempts would all be the same: add "
       "--nogreedy"
     )
-  if (_VERSIONS.value or _WEIGHTS.value) and _POLICY.value not in STORED:
+  if _VERSION.value is not None and _POLICY.value not in STORED:
     raise ConfigError(
-      f"--versions and --weights are of --policy={' or '.join(STORED)}, found "
+      f"--version is of --policy={' or '.join(STORED)}, found "
       f"--policy={_POLICY.value}"
-    )
-  if _WEIGHTS.value and len(_WEIGHTS.value) != len(_VERSIONS.value):
-    raise ConfigError(
-      f"--weights has {len(_WEIGHTS.value)} numbers and --versions "
-      f"{len(_VERSIONS.value)}: give as many"
     )
   is_plain = (
     _ENDPOINT_TOKENS.value == TOKEN_LIMITS[0]
@@ -403,8 +383,7 @@ def _open_log(config: ml_collections.ConfigDict) -> AttemptLog:
     "policy": _POLICY.value,
     "run": RUN.value,
     "endpoint": [_ENDPOINT.value, _MODEL.value],
-    "versions": _VERSIONS.value or _newest_version(),
-    "weights": _WEIGHTS.value,
+    "version": _played_version(),
     "tasks": _TASKS.value,
     "seed": config.seed,
     "temperature": _temperature(config.sampling.temperature),
@@ -435,13 +414,13 @@ def _temperature(sampled: float) -> float:
   return 0.0 if _GREEDY.value else sampled
 
 
-def _newest_version() -> list[int]:
-  """Returns the version that is played if none is named: a run may go on."""
-  if _POLICY.value not in STORED or not RUN.value:
-    return []
+def _played_version() -> int | None:
+  """Returns the version that is played; of none that is named, the last."""
+  if _VERSION.value is not None or _POLICY.value not in STORED or not RUN.value:
+    return _VERSION.value
   run, stage = RunDirectory(pathlib.Path(RUN.value)), STORED[_POLICY.value]
   final = run.final_step(stage)
-  return [run.newest_step(stage) if final is None else final]
+  return run.newest_step(stage) if final is None else final
 
 
 def _output() -> pathlib.Path | None:
@@ -452,8 +431,8 @@ def _output() -> pathlib.Path | None:
     return pathlib.Path(_CHATS.value).with_suffix(".json")
   if _SAMPLES.value == 1 or _POLICY.value not in STORED or not RUN.value:
     return None
-  versions = "_".join([*_VERSIONS.value, *_WEIGHTS.value])
-  name = f"{_POLICY.value}_{versions}" if versions else _POLICY.value
+  version = "" if _VERSION.value is None else f"_{_VERSION.value}"
+  name = f"{_POLICY.value}{version}"
   return pathlib.Path(RUN.value) / FOLDER / f"{name}.json"
 
 
@@ -464,12 +443,9 @@ def _scores(
   tasks: Sequence[Task],
   log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
-  plan = config.evaluation
-  if _POLICY.value == AGENTS:
-    return _score_agents(config, settings, tasks, log)
+  plan = settings.evaluation
   if _POLICY.value in (*STORED, PRETRAINED):
-    with _model_player(config, settings, environments) as player:
-      return score(settings, tasks, player, plan, log)
+    return _score_model(config, settings, environments, tasks, log)
   if _POLICY.value == SCRIPTED:
     return score_scripted(settings, environments, tasks, plan)
   if _POLICY.value == ENDPOINT:
@@ -486,21 +462,33 @@ def _scores(
   )
 
 
-def _score_agents(
+def _score_model(
   config: ml_collections.ConfigDict,
   settings: Settings,
+  environments: Mapping[str, Environment],
   tasks: Sequence[Task],
   log: AttemptLog | None,
 ) -> dict[str, TaskScore]:
-  """Offers the episodes to agents, as a run does."""
-  chosen = _checkpoints()
-  with served_checkpoints(config, settings, **chosen) as (service, draw):
-    root = chosen["run"].root
-    server = AgentServer(settings, service, root.name, root)
-    player = server.evaluated(_temperature(settings.sampling.temperature), draw)
-    return score(
-      settings, tasks, player, config.evaluation, log, server.serving
+  """Plays with stored weights; agents are offered episodes, as in a run."""
+  temperature = _temperature(settings.sampling.temperature)
+  root = pathlib.Path(RUN.value or "")
+  with (
+    served_folder(config, settings)
+    if _POLICY.value == PRETRAINED
+    else served_checkpoint(
+      config,
+      settings,
+      RunDirectory(root),
+      STORED[_POLICY.value],
+      _VERSION.value,
     )
+  ) as service:
+    player: Player = policy_player(settings, environments, service, temperature)
+    serving: Serving = contextlib.nullcontext
+    if _POLICY.value == AGENTS:
+      server = AgentServer(settings, service, root.name, root)
+      player, serving = server.evaluated(temperature), server.serving
+    return score(settings, tasks, player, settings.evaluation, log, serving)
 
 
 def require_experts(
@@ -554,49 +542,6 @@ def _script_player(
     mistakes={} if policy == "expert" else mistakes,
     waits=settings.waits,
   )
-
-
-def _model_player(
-  config: ml_collections.ConfigDict,
-  settings: Settings,
-  environments: Mapping[str, Environment],
-) -> AbstractContextManager[Player]:
-  """Returns the player of a stage of `--run`, or of the pretrained model."""
-  temperature = _temperature(settings.sampling.temperature)
-  if _POLICY.value == PRETRAINED:
-    return pretrained_player(
-      config, settings, environments, temperature=temperature
-    )
-  return stored_player(
-    config, settings, environments, temperature=temperature, **_checkpoints()
-  )
-
-
-def _checkpoints() -> dict[str, Any]:
-  """Returns arguments of `served_checkpoints`."""
-  assert RUN.value is not None  # as checked
-  return {
-    "run": RunDirectory(pathlib.Path(RUN.value)),
-    "stage": STORED[_POLICY.value],
-    "versions": [_read_version(word) for word in _VERSIONS.value],
-    "weights": _read_weights(),
-  }
-
-
-def _read_version(word: str) -> int:
-  try:
-    return int(word)
-  except ValueError as error:
-    raise ConfigError(
-      f"--versions={word} must be numbers of updates, as in --versions=40,30"
-    ) from error
-
-
-def _read_weights() -> tuple[float, ...]:
-  try:
-    return tuple(float(word) for word in _WEIGHTS.value)
-  except ValueError as error:
-    raise ConfigError(f"--weights must be numbers: {error}") from error
 
 
 if __name__ == "__main__":

@@ -35,8 +35,13 @@ from launch.export import export
 from launch.processes.terminal import plain_console
 from launch.reports.progress import StageProgress
 from launch.run.environments import placed_environments
-from launch.run.evaluation import SPLIT, play_once, scores_to_json
-from launch.serving.stored_player import pretrained_player
+from launch.run.evaluation import (
+  SPLIT,
+  play_tasks,
+  policy_player,
+  scores_to_json,
+)
+from launch.serving.stored_service import served_folder
 from launch.storage.compile_cache import compile_cache
 from launch.storage.run_config import run_config
 from studies.merge_rules import RULES, MergeRule, Overlap, merge, overlaps
@@ -141,17 +146,15 @@ def scores_of(
       temperature = 0.0 if mode == "greedy" else plan.temperature
       with (
         compile_cache(cache, "compiled"),
-        pretrained_player(
-          config, settings, environments, temperature=temperature
-        ) as player,
+        served_folder(config, settings) as service,
       ):
         tasks = plan.tasks_of("rl", mode, drawn)
         name = f"evaluation of {model}, {mode}"
         with StageProgress(name, len(tasks)) as show:
           yield (
             mode,
-            play_once(
-              player,
+            play_tasks(
+              policy_player(settings, environments, service, temperature),
               tasks,
               settings,
               plan,

@@ -11,6 +11,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from agentrl_jax.controller.episode import Sampling
 from agentrl_jax.controller.evaluation import (
@@ -76,8 +77,9 @@ class Evaluator:
 
     Agents play if the config says so, or an environment is theirs alone.
     """
-    player: Player = _policy_player(
-      self._settings, self._environments, service, service.generator, mode
+    temperature = _temperature(self._settings, mode)
+    player: Player = policy_player(
+      self._settings, self._environments, service, temperature
     )
     serving: Serving = contextlib.nullcontext
     environments = self._environments.values()
@@ -85,7 +87,7 @@ class Evaluator:
       require_agents(self._settings)
       root = self._run.root
       server = AgentServer(self._settings, service, root.name, root)
-      player = server.evaluated(_temperature(self._settings, mode))
+      player = server.evaluated(temperature)
       serving = server.serving
     if not self._run.evaluation(stage, mode).exists():
       service.settle()
@@ -167,7 +169,7 @@ class Evaluator:
     title = numbers.stage_name(stage, has_warm_start=has_warm_start)
     name = f"evaluation of {title}, {mode}"
     with StageProgress(name, len(tasks)) as show:
-      scores = play_once(
+      scores = play_tasks(
         player,
         tasks,
         self._settings,
@@ -200,26 +202,22 @@ class Evaluator:
     _file(self._run.evaluation(stage, mode), stage, mode, scores)
 
 
-def _policy_player(
+def policy_player(
   settings: Settings,
   environments: Mapping[str, Environment],
   service: Service,
-  generator: Generator,
-  mode: str,
+  temperature: float,
+  generator: Generator | None = None,
 ) -> PolicyPlayer:
-  """Makes the player of policy slot 0 in a mode, greedy or sampled."""
-  sampling = Sampling(
-    temperature=_temperature(settings, mode),
-    top_k=0,
-    top_p=1.0,
-    calls=settings.sampling.calls,
-  )
+  """Makes a player of policy slot 0; `generator` answers, if given."""
   return PolicyPlayer(
     environments=environments,
-    generator=generator,
+    generator=generator or service.generator,
     codec=service.codec,
     limits=settings.episode,
-    sampling=sampling,
+    sampling=Sampling(
+      temperature=temperature, top_k=0, top_p=1.0, calls=settings.sampling.calls
+    ),
     waits=settings.waits,
     subagent=settings.subagent,
   )
@@ -281,12 +279,12 @@ class Validation:
       mode: agents.evaluated(_temperature(context.settings, mode))
       if agents
       else adapt(
-        _policy_player(
+        policy_player(
           context.settings,
           environments,
           service,
-          generator or service.generator,
-          mode,
+          _temperature(context.settings, mode),
+          generator,
         )
       )
       for mode in self._tasks
@@ -492,7 +490,7 @@ class Validation:
       self._scores[version] = values[curves.EVALUATED]
 
 
-def play_once(
+def play_tasks(
   player: Player,
   tasks: Sequence[Task],
   settings: Settings,
@@ -501,13 +499,13 @@ def play_once(
   name: str,
   progress: Progress,
   serving: Serving = contextlib.nullcontext,
+  **attempts: Any,
 ) -> dict[str, TaskScore]:
-  """Plays each task once, with a run's seeds and limits; scores by task name.
+  """Plays each task with a run's seeds and limits; scores by task name.
 
   `name` is the evaluation's, for messages about a wait; `serving` is entered
-  in its event loop.
+  in its event loop. `attempts` are as in `controller.evaluation.evaluate`.
   """
-
   with ControllerThread() as loop, loop.entered(serving(), CALL_S):
     return loop.run(
       evaluate(
@@ -518,6 +516,7 @@ def play_once(
         retries=settings.retry,
         timeout_s=plan.timeout_s,
         progress=progress,
+        **attempts,
       ),
       math.inf,
       holder=f"the {name}",

@@ -86,12 +86,10 @@ class AgentServer:
     )
     self._draw = draw
 
-  def evaluated(
-    self, temperature: float, draw: PolicySlotDraw = NEVER
-  ) -> "OfferedPlayer":
-    """Returns a player of evaluations, of policy slot 0 if no draw is given."""
+  def evaluated(self, temperature: float) -> "OfferedPlayer":
+    """Returns a player of evaluations, of policy slot 0."""
     rules = dataclasses.replace(self._rules, temperature=temperature)
-    return OfferedPlayer(self, rules, draw)
+    return OfferedPlayer(self, rules, NEVER)
 
   @contextlib.asynccontextmanager
   async def serving(self) -> AsyncIterator[None]:

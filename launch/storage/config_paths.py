@@ -120,15 +120,6 @@ def kept_digest(root: pathlib.Path) -> str | None:
   return _kept(root).get(MODEL)
 
 
-def paths_of(
-  config: ml_collections.ConfigDict,
-) -> Iterator[tuple[str, list[str]]]:
-  """Yields the keys whose files are read in this process, and their paths."""
-  for key, value in _values(config):
-    texts = value if isinstance(value, list | tuple) else [value]
-    yield key, [path for text in texts for path in _paths_in(text, key)]
-
-
 def same_place(key: str, old: Any, new: Any, root: pathlib.Path) -> bool:
   """True for a path of the run at `root` and another text for the same file."""
   if not _is_path(key) or not (old and new):

@@ -174,8 +174,7 @@ class FlagsTest(parameterized.TestCase):
       "POLICY": "expert",
       "SAMPLES": 1,
       "GREEDY": True,
-      "VERSIONS": [],
-      "WEIGHTS": [],
+      "VERSION": None,
       "ENDPOINT": "",
       "MODEL": "",
       "ENDPOINT_TOKENS": evaluate.TOKEN_LIMITS[0],
@@ -195,7 +194,7 @@ class FlagsTest(parameterized.TestCase):
     ({"POLICY": "pretrained", "SAMPLES": 2}, "add --nogreedy"),
     ({"POLICY": "scripted:constant", "SAMPLES": 2}, "would all be the same"),
     ({"SAMPLES": 0}, "must be at least 1"),
-    ({"VERSIONS": ["1"]}, "are of --policy=warm_start or rl"),
+    ({"VERSION": 1}, "is of --policy=warm_start or rl"),
     ({"ENDPOINT_SEED": False}, "are of --policy=endpoint"),
     ({"ENDPOINT_TOKENS": "max_completion_tokens"}, "are of --policy=endpoint"),
     ({"POLICY": "endpoint", "MODEL": "qwen"}, "needs --endpoint="),
@@ -203,10 +202,6 @@ class FlagsTest(parameterized.TestCase):
     ({"CHATS": "c.jsonl", "POLICY": "scripted"}, "name one --policy"),
     ({"POLICY": "rl"}, "needs --run=<folder of a run>, found None"),
     ({"POLICY": "rl", "RUN": "/nowhere"}, "needs --run="),
-    (
-      {"POLICY": "rl", "VERSIONS": ["1", "2"], "WEIGHTS": ["1"]},
-      "--weights has 1 numbers and --versions 2",
-    ),
   )
   def test_flags_that_do_not_go_together_are_refused(self, changes, sentence):
     with self.assertRaisesRegex(ConfigError, sentence):
