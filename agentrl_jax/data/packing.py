@@ -91,6 +91,13 @@ class Rows:
     """Number of tokens to compute: shared ones count once."""
     return self.tree.num_computed if self.tree else self.num_tokens
 
+  def metrics(self) -> dict[str, float]:
+    """Returns how full the rows are, and how much they share."""
+    return {
+      "batch/fill": self.fill,
+      "batch/shared": 1 - self.num_computed / max(self.num_tokens, 1),
+    }
+
   @property
   def fill(self) -> float:
     """Share of the computed rows that is not padding."""

@@ -184,6 +184,7 @@ def rate(
   config: AdvantageConfig,
   moments: RunningMoments,
   *,
+  uses_critic: bool,
   leaves_out: bool,
   penalty_NU: np.ndarray | None = None,
 ) -> tuple[Rated, dict[str, float]]:
@@ -195,7 +196,7 @@ def rate(
   """
   trajectories = [t for group in groups for t in group.trajectories]
   arrays = make_arrays(groups, task_ids, config, penalty_NU)
-  if config.uses_critic:
+  if uses_critic:
     n, none_K = len(trajectories), np.array([], int)
     rewards_NU, task_N = arrays.turn_reward_NU[:n], arrays.task_N[:n]
     rated = Rated(trajectories, rewards_NU, task_N, none_K, none_K)

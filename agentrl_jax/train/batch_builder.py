@@ -12,11 +12,11 @@ Axes: N trajectories, U turns, R rows of the whole batch, T tokens.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.packing import Rows, pack
 from agentrl_jax.data.records import Group, Trajectory
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.advantages import Rated, RunningMoments, rate
@@ -30,14 +30,12 @@ from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.critic import critic_advantages, place_rewards
 from agentrl_jax.train.custom_trial import try_advantage
-from agentrl_jax.train.metrics import answer_versions
 from agentrl_jax.train.train_batch import (
   BatchConfig,
+  Packed,
   TrainBatch,
-  cut,
-  grammar_masks,
-  token_shares,
-  whole_batch,
+  pack_batch,
+  pack_rated,
 )
 from agentrl_jax.train.weights.reference import Reference
 
@@ -70,9 +68,29 @@ class BatchBuilder:
         "and none was given: pass one, or set the coefficient to 0"
       )
     try_advantage(advantage)
-    self._policy, self._task_ids = policy, task_ids
-    self._loss, self._advantage, self._shape = loss, advantage, batch
-    self._make_grammars = make_grammars
+    self._loss, self._advantage = loss, advantage
+    self._uses_critic, self._roles = advantage.uses_critic, batch.roles
+    self._pack = partial(
+      pack_batch,
+      shape=batch,
+      experts=policy.config.experts_kind,
+      make_grammars=make_grammars,
+      mesh=policy.mesh,
+    )
+    self._rate = partial(
+      rate,
+      task_ids=task_ids,
+      config=advantage,
+      uses_critic=advantage.uses_critic,
+      leaves_out=loss.needs_advantage,
+    )
+    self._pack_rated = partial(
+      pack_rated,
+      loss=loss,
+      pack_batch=self._pack,
+      num_tasks=len(task_ids),
+      micro_batch=batch.micro_batch,
+    )
     self._programs = BatchPrograms(
       policy,
       loss,
@@ -96,24 +114,20 @@ class BatchBuilder:
     The list is empty if no trajectory is kept: then no update is made.
     """
     if not self._has_seen_roles:
-      require_roles(self._shape.roles, groups)
+      require_roles(self._roles, groups)
       self._has_seen_roles = True
     compared = compared_parts(
       groups,
       # A critic compares nothing, and each line is a sequence of its own, that
       # ends with the episode's reward.
-      compare="lines"
-      if self._advantage.uses_critic
-      else self._advantage.compare,
-      roles=self._shape.roles,
+      compare="lines" if self._uses_critic else self._advantage.compare,
+      roles=self._roles,
     )
-    rated, report = rate(
-      compared.groups,
-      self._task_ids,
-      self._advantage,
-      self.moments,
-      leaves_out=self._loss.needs_advantage,
-      penalty_NU=self._penalties(compared.trajectories),
+    penalty_NU = None
+    if self._loss.kl_place == "reward":
+      penalty_NU = self._penalties(compared.trajectories)
+    rated, report = self._rate(
+      compared.groups, moments=self.moments, penalty_NU=penalty_NU
     )
     played = [t for group in groups for t in group.trajectories]
     report["batch/trajectories"] = float(len(played))
@@ -122,50 +136,19 @@ class BatchBuilder:
     if not rated.trajectories:
       self.learned_turns = LearnedTurns(compared)
       return [], report
-    rows, whole = self._packed(rated.trajectories)
-    report["batch/fill"] = rows.fill
-    report["batch/shared"] = 1 - rows.num_computed / max(rows.num_tokens, 1)
-    report["batch/trained_tokens"] += float(rows.mask.sum())
-    whole = self._with_advantages(whole, rows, rated, params, report)
-    weight_RT, left_out_P = token_shares(
-      rows,
-      rated,
-      self._loss,
-      num_tasks=len(self._task_ids),
-      micro_batch=self._shape.micro_batch,
+    packed = self._pack_rated(rated)
+    report |= packed.metrics
+    report["batch/trained_tokens"] += float(packed.rows.mask.sum())
+    whole = self._charged(packed, rated, params, report)
+    self.learned_turns = LearnedTurns(compared, rated.trajectories, whole)
+    return (
+      self._programs.micro_batches(whole, params, packed.left_out_P),
+      report,
     )
-    whole = dataclasses.replace(
-      whole,
-      weight=weight_RT,
-      token_weight=self._programs.token_weights(whole, params),
-    )
-    micro_batches = cut(whole, self._shape.micro_batch, left_out_P)
-    self.learned_turns = LearnedTurns(
-      compared, rated.trajectories, micro_batches
-    )
-    return self._programs.complete(micro_batches, params), report
 
-  def _packed(
-    self, trajectories: Sequence[Trajectory]
-  ) -> tuple[Rows, TrainBatch]:
-    """Packs trajectories, with what their grammars allowed; no advantages."""
-    rows = pack(
-      trajectories,
-      row_length=self._shape.row_length,
-      rows_multiple=self._shape.micro_batch,
-      sharing=self._shape.sharing,
-      experts=self._policy.config.experts_kind,
-    )
-    masks = grammar_masks(
-      rows, trajectories, self._make_grammars, self._policy.mesh
-    )
-    return rows, whole_batch(rows, np.zeros(rows.mask.shape, np.float32), masks)
-
-  def _penalties(self, trajectories: Sequence[Trajectory]) -> np.ndarray | None:
-    """Computes the KL penalty of each turn, if rewards include it."""
-    if self._loss.kl_place != "reward":
-      return None
-    rows, whole = self._packed(trajectories)
+  def _penalties(self, trajectories: Sequence[Trajectory]) -> np.ndarray:
+    """Computes the KL penalty of each turn."""
+    rows, whole = self._pack(trajectories)
     cost_RT = self._programs.costs(whole)
     num_turns = max(len(t.turns) for t in trajectories)
     cost_NU = np.zeros((len(trajectories), num_turns))
@@ -173,45 +156,31 @@ class BatchBuilder:
     np.add.at(cost_NU, index, cost_RT[rows.mask])
     return cost_NU
 
-  def _with_advantages(
-    self,
-    whole: TrainBatch,
-    rows: Rows,
-    rated: Rated,
-    params: Params,
-    report: Report,
+  def _charged(
+    self, packed: Packed, rated: Rated, params: Params, report: Report
   ) -> TrainBatch:
-    """Sets each token's advantage, task and version, and what a critic learns.
+    """Sets what a critic says, and charges each token its KL.
 
-    Each token's KL is subtracted from its own advantage, if it is charged
-    there: so the loss is that of on-policy distillation from the reference,
-    where advantages of rewards have weight 0.
+    With weight 0 of the advantages of rewards, the loss is that of on-policy
+    distillation from the reference.
     """
-    task_RT = rated.task_N[rows.trajectory].astype(np.int32)
-    version_NU = answer_versions(rated.trajectories)
-    if self._advantage.uses_critic:
-      fields = critic_advantages(
+    rows, whole = packed.rows, packed.whole
+    if self._uses_critic:
+      of_critic = critic_advantages(
         rows,
         place_rewards(rows, rated.value_NU),
         self._programs.values(whole, params),
-        task_RT,
+        whole.task,
         self._advantage,
         self.moments,
       )
-    else:
-      value_RT = rated.value_NU[rows.trajectory, rows.turn]
-      value_RT = np.where(rows.mask, value_RT, 0).astype(np.float32)
-      fields = {"advantage": value_RT}
+      whole = dataclasses.replace(whole, **of_critic)
+    advantage_RT = whole.advantage
     if self._advantage.weight != 1:
-      fields["advantage"] = self._advantage.weight * fields["advantage"]
+      advantage_RT = self._advantage.weight * advantage_RT
     if self._loss.kl_place == "advantage":
       cost_RT = self._programs.costs(whole)
-      fields["advantage"] = fields["advantage"] - cost_RT
+      advantage_RT = advantage_RT - cost_RT
       nats = cost_RT[rows.mask].mean() / self._loss.kl_coefficient
       report["policy/reverse_kl"] = float(nats)
-    return dataclasses.replace(
-      whole,
-      task=task_RT,
-      version=version_NU[rows.trajectory, rows.turn],
-      **fields,
-    )
+    return dataclasses.replace(whole, advantage=advantage_RT)

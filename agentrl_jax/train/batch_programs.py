@@ -51,6 +51,7 @@ class BatchPrograms:
   ):
     """The KL term pulls towards `reference`."""
     self._loss, self._reference = loss, reference
+    self._token_weight = loss.custom_function("token_weight")
     self._mesh, self._size = policy.mesh, micro_batch
 
     def outputs(of: Policy, params: Params, x: TrainBatch) -> _Outputs:
@@ -109,10 +110,33 @@ class BatchPrograms:
     assert self._reference is not None  # loss.kl_coefficient needs one
     return self._computed(self._costs, self._reference.fetch(), whole)
 
-  def token_weights(
-    self, whole: TrainBatch, params: Params
-  ) -> np.ndarray | None:
-    """Returns `loss.token_weight` of each token, [R, T]; None if it is not set.
+  def micro_batches(
+    self, whole: TrainBatch, params: Params, left_out_P: Sequence[float] | None
+  ) -> list[TrainBatch]:
+    """Cuts a batch, with weights and log-probabilities, on the mesh."""
+    loss, reference = self._loss, self._reference
+    if self._token_weight is not None:
+      weight_RT = self._token_weights(whole, params)
+      whole = dataclasses.replace(whole, token_weight=weight_RT)
+    programs, common = {}, {}
+    if reference is not None and loss.kl_place == "loss":
+      of_reference = reference.fetch()
+      programs["reference_logprob"] = (self._reference_logprobs, of_reference)
+      if loss.kl_estimator == "full":
+        programs["reference_hidden"] = (reference.hidden, of_reference)
+        common["reference_output"] = reference.output(of_reference)
+    if loss.proximal == "recomputed":
+      programs["proximal_logprob"] = (self._logprobs, params)
+
+    def completed(x: TrainBatch) -> TrainBatch:
+      x = on_mesh(x, self._mesh)
+      fields = {name: run(of, x) for name, (run, of) in programs.items()}
+      return dataclasses.replace(x, **fields, **common)
+
+    return [completed(x) for x in cut(whole, self._size, left_out_P)]
+
+  def _token_weights(self, whole: TrainBatch, params: Params) -> np.ndarray:
+    """Returns `loss.token_weight` of each token, [R, T].
 
     A quantile, a rank or a mean over tokens must not depend on the cut of the
     batch, so the weights are computed over all its rows. arXiv:2506.01939 for
@@ -120,9 +144,8 @@ class BatchPrograms:
     entropy. Raises `NotFinite` if the weight of a trained token is NaN or
     infinite.
     """
-    function, batch = self._loss.custom_function("token_weight"), whole.batch
-    if function is None:
-      return None
+    function, batch = self._token_weight, whole.batch
+    assert function is not None
     inputs: dict[str, Any] = {"advantage_BT": whole.advantage}
     inputs |= token_inputs(batch, whole.task, whole.version)
     if function.reads & {"policy_logprob_BT", "entropy_BT"}:
@@ -150,28 +173,6 @@ class BatchPrograms:
       )
     return weight_RT
 
-  def complete(
-    self, micro_batches: Sequence[TrainBatch], params: Params
-  ) -> list[TrainBatch]:
-    """Adds the log-probabilities that the loss reads, on the mesh."""
-    loss, reference = self._loss, self._reference
-    programs, common = {}, {}
-    if reference is not None and loss.kl_place == "loss":
-      of_reference = reference.fetch()
-      programs["reference_logprob"] = (self._reference_logprobs, of_reference)
-      if loss.kl_estimator == "full":
-        programs["reference_hidden"] = (reference.hidden, of_reference)
-        common["reference_output"] = reference.output(of_reference)
-    if loss.proximal == "recomputed":
-      programs["proximal_logprob"] = (self._logprobs, params)
-
-    def completed(x: TrainBatch) -> TrainBatch:
-      x = on_mesh(x, self._mesh)
-      fields = {name: run(of, x) for name, (run, of) in programs.items()}
-      return dataclasses.replace(x, **fields, **common)
-
-    return [completed(x) for x in micro_batches]
-
   def _computed(
     self,
     program: Callable[[Params, TrainBatch], jax.Array],
@@ -185,7 +186,7 @@ class BatchPrograms:
   def _weights(
     self, inputs: dict[str, jax.Array], num_segments: int
   ) -> jax.Array:
-    function = self._loss.custom_function("token_weight")
+    function = self._token_weight
     assert function is not None
     weight_RT = function(inputs | {"num_segments": num_segments})
     input_RT = next(iter(inputs.values()))

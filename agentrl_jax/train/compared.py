@@ -128,16 +128,16 @@ class LearnedTurns:
     self,
     compared: Compared = _NOTHING,
     packed: Sequence[Trajectory] = (),
-    micro_batches: Sequence[TrainBatch] = (),
+    whole: TrainBatch | None = None,
   ):
     """`packed` are parts of `compared`, and `Batch.trajectory` their number.
 
-    The micro-batches are on the host. Without any, nothing was computed.
+    The batch is on the host. Without one, nothing was computed.
     """
     self._compared = compared
     self._number = {id(part): n for n, part in enumerate(packed)}
     self._packed = packed  # so that no other object gets the id of one
-    self._micro_batches = micro_batches
+    self._whole = whole
     self._logprob_BT: dict[int, jax.Array] = {}
 
   def add(self, number: int, values: Mapping[str, jax.Array]) -> None:
@@ -169,16 +169,19 @@ class LearnedTurns:
     """Returns the turns of a part by their numbers, from all micro-batches."""
     number = self._number.get(id(part))
     turns: dict[int, LearnedTurn] = {}
-    if number is None:
+    if number is None or self._whole is None:
       return turns
-    for m, micro_batch in enumerate(self._micro_batches):
-      batch = micro_batch.batch
-      chosen_BT = np.asarray(batch.mask) & (batch.trajectory == number)
-      if not chosen_BT.any() or m not in self._logprob_BT:
+    batch = self._whole.batch
+    chosen_RT = np.asarray(batch.mask) & (batch.trajectory == number)
+    for m, logprob_BT in self._logprob_BT.items():
+      size = len(logprob_BT)
+      rows = slice(m * size, (m + 1) * size)
+      chosen_BT = chosen_RT[rows]
+      if not chosen_BT.any():
         continue
-      turn = np.asarray(batch.turn)[chosen_BT]
-      logprob = np.asarray(self._logprob_BT[m])[chosen_BT]
-      advantage = np.asarray(micro_batch.advantage)[chosen_BT]
+      turn = np.asarray(batch.turn)[rows][chosen_BT]
+      logprob = np.asarray(logprob_BT)[chosen_BT]
+      advantage = np.asarray(self._whole.advantage)[rows][chosen_BT]
       for u in np.unique(turn).tolist():
         turns[u] = LearnedTurn(
           logprob=logprob[turn == u], advantage=advantage[turn == u]

@@ -9,7 +9,7 @@ Axes: B rows, T tokens, N trajectories, U turns, Z policy slots.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ import numpy as np
 
 from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
-from agentrl_jax.data.records import Trajectory, Turn
 from agentrl_jax.losses import RatioMoments
 
 DRIFT = "policy/engine_drift"
@@ -26,7 +25,6 @@ POLICY_LOGPROB = "policy/logprob"
 NO_SIGNAL = "updates/no_signal"
 NOT_FINITE = "updates/not_finite"
 SKIPPED = (NO_SIGNAL, NOT_FINITE)
-_SEVERAL = -1  # no version has this number
 
 
 @jax.tree_util.register_dataclass
@@ -56,21 +54,6 @@ class EngineDrift:
     )
 
 
-def answer_versions(trajectories: Sequence[Trajectory]) -> np.ndarray:
-  """Returns the version that sampled each answer, int32 [N, U]; -1 if several.
-
-  If weights are replaced while an answer is sampled, it goes on with the keys
-  and values that older weights computed. The learner has no such policy, so
-  the answer cannot be compared.
-  """
-  num_turns = max((len(t.turns) for t in trajectories), default=0)
-  version_NU = np.full((len(trajectories), num_turns), _SEVERAL, np.int32)
-  for n, trajectory in enumerate(trajectories):
-    for u, turn in enumerate(trajectory.turns):
-      version_NU[n, u] = _version(turn)
-  return version_NU
-
-
 def measure_drift(
   log_ratio_BT: jax.Array,
   mask_BT: jax.Array,
@@ -80,7 +63,7 @@ def measure_drift(
   """Measures trained tokens that were sampled by `version`, the learner's.
 
   `log_ratio_BT` is policy over sampler; `version_BT` is from
-  `answer_versions`.
+  `train_batch.answer_versions`.
   """
   same_BT = mask_BT & (version_BT == version)
   apart_BT = jnp.abs(jax.lax.stop_gradient(log_ratio_BT))
@@ -116,11 +99,6 @@ def measure_replay(
       same_BT, mask_BT & (has_BT > 0)
     ),
   }
-
-
-def _version(turn: Turn) -> int:
-  versions = set(turn.version.tolist())
-  return versions.pop() if len(versions) == 1 else _SEVERAL
 
 
 POLICY_SLOT = "policy/policy_slot"  # a task's name may follow

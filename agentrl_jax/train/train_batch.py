@@ -22,8 +22,14 @@ from agentrl_jax import losses
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.grammar.answer_masks import AnswerMasks, answer_masks
 from agentrl_jax.data.grammar.grammars import Grammars
-from agentrl_jax.data.packing import Rows, allowed_nodes, expert_nodes
-from agentrl_jax.data.records import Trajectory
+from agentrl_jax.data.packing import (
+  ExpertsKind,
+  Rows,
+  allowed_nodes,
+  expert_nodes,
+  pack,
+)
+from agentrl_jax.data.records import Trajectory, Turn
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
 from agentrl_jax.train.advantages import Rated, pad_rows
@@ -80,11 +86,66 @@ class BatchConfig:
         raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")
 
 
+@dataclasses.dataclass(frozen=True)
+class Packed:
+  """All rows of a batch on the host, and the weights of what is left out."""
+
+  rows: Rows
+  whole: TrainBatch
+  left_out_P: list[float] | None
+  metrics: dict[str, float]
+
+
+def pack_rated(
+  rated: Rated,
+  loss: LossConfig,
+  pack_batch: Callable[[Sequence[Trajectory]], tuple[Rows, TrainBatch]],
+  *,
+  num_tasks: int,
+  micro_batch: int,
+) -> Packed:
+  """Packs trajectories with their advantages, tasks, versions and weights."""
+  rows, whole = pack_batch(rated.trajectories)
+  value_RT = rated.value_NU[rows.trajectory, rows.turn]
+  weight_RT, left_out_P = token_shares(
+    rows, rated, loss, num_tasks=num_tasks, micro_batch=micro_batch
+  )
+  version_NU = answer_versions(rated.trajectories)
+  whole = dataclasses.replace(
+    whole,
+    advantage=np.where(rows.mask, value_RT, 0).astype(np.float32),
+    task=rated.task_N[rows.trajectory].astype(np.int32),
+    version=version_NU[rows.trajectory, rows.turn],
+    weight=weight_RT,
+  )
+  return Packed(rows, whole, left_out_P, rows.metrics())
+
+
+def pack_batch(
+  trajectories: Sequence[Trajectory],
+  shape: BatchConfig,
+  *,
+  experts: ExpertsKind | None,
+  make_grammars: Callable[[], Grammars] | None,
+  mesh: Mesh | None,
+) -> tuple[Rows, TrainBatch]:
+  """Packs trajectories, with what their grammars allowed; no advantages."""
+  rows = pack(
+    trajectories,
+    row_length=shape.row_length,
+    rows_multiple=shape.micro_batch,
+    sharing=shape.sharing,
+    experts=experts,
+  )
+  masks = grammar_masks(rows, trajectories, make_grammars, mesh)
+  return rows, whole_batch(rows, np.zeros(rows.mask.shape, np.float32), masks)
+
+
 def whole_batch(
   rows: Rows, advantage_RT: np.ndarray, masks: AnswerMasks | None = None
 ) -> TrainBatch:
   """Returns all rows as one batch on the host."""
-  fields, mask_MX = {**rows.arrays(), "tree": rows.tree}, None
+  fields, mask_MX = {k: x for k, x in vars(rows).items() if x is not None}, None
   if masks is not None:
     fields["allowed"], mask_MX = masks.allowed_RT, masks.mask_MX
   if masks is not None and rows.tree is not None:
@@ -202,6 +263,26 @@ def _task_weights(
     )
   )
   return weight_RT[:num_rows], float(weight_RT[num_rows:].sum())
+
+
+def answer_versions(trajectories: Sequence[Trajectory]) -> np.ndarray:
+  """Returns the version that sampled each answer, int32 [N, U]; -1 if several.
+
+  If weights are replaced while an answer is sampled, it goes on with the keys
+  and values that older weights computed. The learner has no such policy, so
+  the answer cannot be compared.
+  """
+  num_turns = max((len(t.turns) for t in trajectories), default=0)
+  version_NU = np.full((len(trajectories), num_turns), -1, np.int32)
+  for n, trajectory in enumerate(trajectories):
+    for u, turn in enumerate(trajectory.turns):
+      version_NU[n, u] = _version(turn)
+  return version_NU
+
+
+def _version(turn: Turn) -> int:
+  versions = set(turn.version.tolist())
+  return versions.pop() if len(versions) == 1 else -1
 
 
 def self_routed(micro_batch: TrainBatch) -> TrainBatch:

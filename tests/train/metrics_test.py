@@ -19,13 +19,13 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.batch_builder import BatchBuilder
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.metrics import (
-  answer_versions,
   drift_numbers,
   measure_drift,
   measure_policy_slots,
   policy_slot_numbers,
 )
 from agentrl_jax.train.objective import policy_objective
+from agentrl_jax.train.train_batch import answer_versions
 from agentrl_jax.train.weights.publish import Publisher
 from tests.data.records import make_trajectory
 from tests.rollout.small import attentive

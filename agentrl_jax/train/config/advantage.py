@@ -1,6 +1,7 @@
 """The `advantage` section of the config: its estimators, and its checks."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -145,7 +146,7 @@ class AdvantageConfig(WithFunctions):
         "trajectory: set --config.advantage.keep=all"
       )
 
-  @property
+  @functools.cached_property
   def uses_critic(self) -> bool:
     """True if the estimator reads a value per token."""
     estimator = self.custom_function("estimator")
@@ -161,7 +162,7 @@ class AdvantageConfig(WithFunctions):
       return self.uses_critic or any(x.endswith("_NU") for x in estimator.reads)
     return self.estimator not in TRAJECTORY_ESTIMATORS
 
-  @property
+  @functools.cached_property
   def reads_states(self) -> bool:
     """True if turns need a number for the state that they start from."""
     estimator = self.custom_function("estimator")

@@ -1,6 +1,7 @@
 """The `loss` section of the config: names of losses, and their checks."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -175,7 +176,7 @@ class LossConfig(WithFunctions):
     """True if a value head is trained beside the policy."""
     return self.value_coefficient > 0
 
-  @property
+  @functools.cached_property
   def needs_advantage(self) -> bool:
     """True if a sequence of advantage 0 adds exactly 0 to loss and gradient.
 
@@ -188,7 +189,7 @@ class LossConfig(WithFunctions):
     others = of_tokens or self.entropy_coefficient or self.has_critic
     return not (others or self._functions)
 
-  @property
+  @functools.cached_property
   def sums_sequences(self) -> bool:
     """True if the loss is a sum over sequences, divided by their number."""
     reductions = ("sequence_sum_mean", "fixed_length_mean")
