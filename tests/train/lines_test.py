@@ -308,33 +308,3 @@ class OriginalsTest(parameterized.TestCase):
       (actual,) = per_episode[t.group_id, t.attempt]
       self.assertAlmostEqual(actual, wanted_L[start], places=5)
       start += len(t.lines)
-
-  def test_matpo_trains_on_a_worker_s_tokens_by_the_planner_s_positions(self):
-    """Its code copies the planner's masked advantages to the worker's row.
-
-    A token of a worker then counts only if the planner happens to have a
-    trained token at the same position; here every one counts.
-    """
-    groups = make_groups(num_lines=2, size=6)
-    num_tokens, num_kept = 0, 0
-    for t in all_of(groups):
-      if len(t.lines) < 2:
-        continue
-      planner, worker = (mask_of(line) for line in t.lines)
-      size = min(len(planner), len(worker))
-      num_tokens += worker.sum()
-      num_kept += (planner[:size] & worker[:size]).sum()
-    self.assertLess(num_kept, 0.8 * num_tokens)
-    builder = small.make_batch_builder(
-      advantage=unnormalised(), roles=("write",)
-    )
-    batches, report = builder.build(groups, params=None)
-    self.assertEqual(report["batch/trained_tokens"], num_tokens)
-    for x in batches:
-      self.assertTrue(np.all(x.advantage[x.batch.mask] != 0))
-
-
-def mask_of(line):
-  """Marks the sampled tokens of a line."""
-  sizes = [len(x) for t in line.turns for x in (t.observation, t.sampled)]
-  return np.repeat(np.tile([False, True], len(line.turns)), sizes)

@@ -1,6 +1,5 @@
 """Runs the custom objective of docs/losses.md."""
 
-import dataclasses
 import importlib
 import pathlib
 import re
@@ -8,15 +7,12 @@ import subprocess
 import sys
 import tempfile
 
-import jax
-import numpy as np
 import pytest
 from absl.testing import absltest
 
 from agentrl_jax.metrics import read_metrics
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from launch.config.settings import read_settings
-from tests.train import small
 
 ROOT = pathlib.Path(__file__).parents[3]
 FILES = ("my_lab/losses.py", "my_lab/config.py")
@@ -75,29 +71,6 @@ class PageTest(absltest.TestCase):
     self.assertEqual(settings.loss.surrogate, "my_lab.losses:bounded")
     try_loss(settings.loss)
     try_advantage(settings.advantage)
-
-  @pytest.mark.slow
-  def test_its_config_makes_an_update(self):
-    settings = self.read_settings()
-    loss = dataclasses.replace(settings.loss, token_chunk=8)
-    policy, learner = small.make_learner(loss=loss)
-    params = policy.init(jax.random.key(0))
-    builder = small.make_batch_builder(
-      loss=loss, advantage=settings.advantage, reference=params
-    )
-    groups = small.make_groups()
-    batches, _ = builder.build(groups, params)
-    rewards = [[t.reward for t in group.trajectories] for group in groups]
-    advantage = np.concatenate([x.advantage[x.batch.mask] for x in batches])
-    # Of three siblings, so many fewer or more are better.
-    self.assertTrue(np.ptp([np.ptp(r) for r in rewards]) > 0)
-    self.assertLessEqual(len(np.unique(advantage.round(4))), 14)
-    state, metrics = learner.update(learner.init(params), batches)
-    for name in ("loss/bounded", "policy/token_weight", "gradient_norm"):
-      self.assertTrue(np.isfinite(metrics[name]), name)
-    self.assertAlmostEqual(metrics["policy/token_weight"], 0.2, delta=0.02)
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params, params)
-    self.assertGreater(max(jax.tree.leaves(moved)), 1e-4)
 
   @pytest.mark.full
   @pytest.mark.timeout(900)
