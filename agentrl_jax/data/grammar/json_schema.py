@@ -390,6 +390,13 @@ def _found(pattern: str, text: str) -> bool:
   return compiled_pattern(pattern).search(text) is not None
 
 
+def _is_integer(checker: Any, value: Any) -> bool:
+  """Accepts a float without a fraction, as JSON Schema does, in 64 bits."""
+  if isinstance(value, float):
+    return value.is_integer() and abs(value) < 2**63
+  return isinstance(value, int) and not isinstance(value, bool)
+
+
 _PARENT = jsonschema.Draft202012Validator.VALIDATORS
 _Validator = jsonschema.validators.extend(
   jsonschema.Draft202012Validator,
@@ -400,6 +407,9 @@ _Validator = jsonschema.validators.extend(
     "additionalProperties": _additional_properties,
     "multipleOf": _multiple_of,
   },
+  type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
+    "integer", _is_integer
+  ),
 )
 # Of a schema that is not known whole. Its branches may take more than they
 # should, so that a value that fits several of them, or one that is excluded,

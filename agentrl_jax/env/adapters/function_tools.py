@@ -7,31 +7,24 @@
       sides: of each of them.
     \"\"\"
 
-The schema comes from the signature, the description from the docstring. Every
-part of a function that cannot be shown to a policy is refused with a
-`ConfigError` that names function and parameter: nothing is left out silently.
+The schema comes from the signature, by pydantic, and the description from the
+docstring. Every part of a function that cannot be shown to a policy is refused
+with a `ConfigError` that names function and parameter.
 """
 
 import dataclasses
-import enum
 import inspect
-import math
 import re
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Union
+from typing import Any
 
-from agentrl_jax.data.grammar.json_schema import validator_of
+import pydantic
+
 from agentrl_jax.data.records import Tool, finite_number
-from agentrl_jax.env.tools import problem_of
 from agentrl_jax.errors import ConfigError, suggestion
 
 STATE = "state"  # the parameter that gets the episode's state
-ALLOWED = (
-  "int, float, str, bool, list[...], dict[str, ...], an Enum or a Literal of "
-  "texts or of integers, and X | None of one of them"
-)
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")  # OpenAI's rule for tools
 
 
@@ -60,7 +53,10 @@ class FunctionTool:
   def keywords(
     self, arguments: Mapping[str, Any], state: Any
   ) -> dict[str, Any]:
-    """Returns the function's keyword arguments from JSON that was checked."""
+    """Returns the function's keyword arguments from JSON that was checked.
+
+    Raises `pydantic.ValidationError` for what a type of its own refuses.
+    """
     keywords = {
       name: self.readers[name](value) for name, value in arguments.items()
     }
@@ -85,28 +81,32 @@ def tool_of(
   _require_known(explained, parameters, name)
   require_state_hint(hints, state_type, f"function {name}")
   given = [n for n in parameters if n != STATE]
-  forms: dict[str, _Form] = {}
+  readers: dict[str, Callable[[Any], Any]] = {}
   properties: dict[str, Any] = {}
+  definitions: dict[str, Any] = {}
   for each in given:
     where = f"function {name}, parameter {each}"
-    forms[each] = _form_of(_hint(hints, each, where), where)
+    adapter, own = _schema_of(hints, each, where)
+    readers[each] = adapter.validate_python
+    definitions |= own.pop("$defs", {})
     properties[each] = {
-      **forms[each].schema,
+      **own,
       **({"description": explained[each]} if each in explained else {}),
-      **_default_of(parameters[each], forms[each], where),
+      **_default_of(parameters[each], adapter, where),
     }
   schema = {
     "type": "object",
     "properties": properties,
     "required": [n for n in given if _is_required(parameters[n])],
     "additionalProperties": False,
+    **({"$defs": definitions} if definitions else {}),
   }
   return FunctionTool(
     function,
     Tool(name, description, schema),
     takes_state=STATE in parameters,
     returns=hints.get("return"),
-    readers={each: form.read for each, form in forms.items()},
+    readers=readers,
   )
 
 
@@ -152,82 +152,43 @@ def require_state_hint(
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Form:
-  """A kind of argument: its schema, and the reader of JSON that fits it."""
-
-  schema: Mapping[str, Any]
-  read: Callable[[Any], Any]
-
-
-def _same(value: Any) -> Any:
-  return value
-
-
-# JSON's 2.0 is an integer too, and its 2 is a number.
-_PLAIN: Mapping[type, _Form] = {
-  int: _Form({"type": "integer"}, int),
-  float: _Form({"type": "number"}, float),
-  str: _Form({"type": "string"}, _same),
-  bool: _Form({"type": "boolean"}, _same),
-}
-
-
-def _form_of(annotation: Any, where: str) -> _Form:
-  origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
-  if isinstance(annotation, type) and annotation in _PLAIN:
-    return _PLAIN[annotation]
-  if origin is Literal:
-    return _choice({value: value for value in parts}, where)
-  if isinstance(annotation, enum.EnumMeta):
-    members: Mapping[str, enum.Enum] = annotation.__members__
-    return _choice({each.value: each for each in members.values()}, where)
-  if origin is list and parts:
-    return _list_of(_form_of(parts[0], where))
-  if origin is dict and parts[:1] == (str,):
-    return _dict_of(_form_of(parts[1], where))
-  if origin in (Union, types.UnionType):
-    others = [part for part in parts if part is not types.NoneType]
-    if len(others) == 1:
-      return _optional(_form_of(others[0], where))
-  raise ConfigError(
-    f"{where}: the annotation {_shown(annotation)} has no schema; allowed are "
-    f"{ALLOWED}"
-  )
+def _schema_of(
+  hints: Mapping[str, Any], name: str, where: str
+) -> tuple[pydantic.TypeAdapter[Any], dict[str, Any]]:
+  """Returns the type of an argument, and its schema."""
+  if name not in hints:
+    raise ConfigError(
+      f"{where} has no annotation, which the schema is made from. Only the "
+      f"parameter `{STATE}` needs none"
+    )
+  try:
+    adapter = pydantic.TypeAdapter(hints[name])
+    schema = adapter.json_schema()
+  except pydantic.errors.PydanticUserError as error:
+    raise ConfigError(
+      f"{where}: the annotation {_shown(hints[name])} has no schema "
+      f"({' '.join(str(error).split())[:200]})"
+    ) from error
+  enums = {
+    f"#/$defs/{name}": schema["$defs"].pop(name)
+    for name, inner in [*schema.get("$defs", {}).items()]
+    if "enum" in inner
+  }
+  return adapter, _plainly(schema, enums)
 
 
-def _choice(choices: Mapping[Any, Any], where: str) -> _Form:
-  """Makes the form of some texts or integers, each of which means a value."""
-  for kind, name in ((str, "string"), (int, "integer")):
-    if choices and all(type(choice) is kind for choice in choices):
-      return _Form(
-        {"type": name, "enum": list(choices)}, lambda value: choices[value]
-      )
-  raise ConfigError(
-    f"{where}: the choices {list(choices)} are not all texts or all integers; "
-    f"allowed are {ALLOWED}"
-  )
-
-
-def _list_of(item: _Form) -> _Form:
-  return _Form(
-    {"type": "array", "items": item.schema},
-    lambda values: [item.read(value) for value in values],
-  )
-
-
-def _dict_of(item: _Form) -> _Form:
-  return _Form(
-    {"type": "object", "additionalProperties": item.schema},
-    lambda values: {key: item.read(value) for key, value in values.items()},
-  )
-
-
-def _optional(form: _Form) -> _Form:
-  return _Form(
-    {"anyOf": [form.schema, {"type": "null"}]},
-    lambda value: None if value is None else form.read(value),
-  )
+def _plainly(schema: Any, enums: Mapping[str, Any]) -> Any:
+  """Copies a schema without titles, with enumerations where they are used."""
+  if isinstance(schema, list):
+    return [_plainly(inner, enums) for inner in schema]
+  if not isinstance(schema, dict):
+    return schema
+  schema = enums.get(schema.get("$ref", ""), schema)
+  return {
+    key: _plainly(inner, enums)
+    for key, inner in schema.items()
+    if key != "title" or not isinstance(inner, str)
+  }
 
 
 def _shown(annotation: Any) -> str:
@@ -256,47 +217,24 @@ def _name_of(function: Callable[..., Any]) -> str:
   return name
 
 
-def _hint(hints: Mapping[str, Any], name: str, where: str) -> Any:
-  if name not in hints:
-    raise ConfigError(
-      f"{where} has no annotation, which the schema is made from; allowed are "
-      f"{ALLOWED}. The parameter `{STATE}` alone needs none"
-    )
-  return hints[name]
-
-
 def _is_required(parameter: inspect.Parameter) -> bool:
   return parameter.default is inspect.Parameter.empty
 
 
 def _default_of(
-  parameter: inspect.Parameter, form: _Form, where: str
+  parameter: inspect.Parameter, adapter: pydantic.TypeAdapter[Any], where: str
 ) -> dict[str, Any]:
-  """Returns the schema's entry of a default, which must fit the schema."""
+  """Returns the schema's entry of a default, which must fit the annotation."""
   if _is_required(parameter):
     return {}
-  value = parameter.default
-  plain = value.value if isinstance(value, enum.Enum) else value
-  if not isinstance(plain, bool | int | float | str | types.NoneType):
+  try:
+    value = adapter.validate_python(parameter.default, strict=True)
+  except pydantic.ValidationError as error:
     raise ConfigError(
-      f"{where}: the default {value!r} is an object that all calls of all "
-      "episodes would share; take None, and make the object in the function"
-    )
-  if isinstance(plain, float) and not math.isfinite(plain):
-    raise ConfigError(f"{where}: the default {plain} is no JSON number")
-  whole = {"type": "object", "properties": {parameter.name: form.schema}}
-  problem = problem_of(validator_of(whole), {parameter.name: plain})
-  if problem is not None:
-    raise ConfigError(
-      f"{where}: the default {value!r} does not fit the annotation: {problem}"
-    )
-  member = form.read(plain)
-  if isinstance(member, enum.Enum) != isinstance(value, enum.Enum):
-    raise ConfigError(
-      f"{where}: the default {value!r} is not what the function gets from a "
-      f"policy that says {plain!r}; write {member!r}"
-    )
-  return {"default": plain}
+      f"{where}: the default {parameter.default!r} does not fit the "
+      f"annotation: {error.errors()[0]['msg']}"
+    ) from error
+  return {"default": adapter.dump_python(value, mode="json")}
 
 
 _ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")

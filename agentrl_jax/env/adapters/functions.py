@@ -36,6 +36,8 @@ import typing
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+import pydantic
+
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.executors import Executor, executor_of, faults
@@ -275,11 +277,14 @@ class _FunctionSession(Session):
     """Calls a function; the policy's text, or the answer that ends it all."""
     tool = self._environment.function_tools[name]
     with self._faults(f"function {name}"):
-      call = functools.partial(
-        tool.function, **tool.keywords(arguments, self._state)
-      )
       try:
-        result = await self._executor.run(call)
+        keywords = tool.keywords(arguments, self._state)
+      except pydantic.ValidationError as mistake:
+        return f"Error: {mistake}"
+      try:
+        result = await self._executor.run(
+          functools.partial(tool.function, **keywords)
+        )
       except PolicyMistake as mistake:
         return f"Error: {mistake}"
       if not isinstance(result, FinalAnswer):

@@ -1,11 +1,12 @@
 """Tests of tools made of typed functions."""
 
+import dataclasses
 import enum
 import json
-import math
-import typing  # noqa: F401 - of annotations that are texts
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Optional
 
+import pydantic
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.data.records import Tool, ToolCall
@@ -24,9 +25,9 @@ class Level(enum.IntEnum):
   HIGH = 2
 
 
-class Mixed(enum.Enum):
-  TEXT = "a"
-  NUMBER = 1
+@dataclasses.dataclass
+class Point:
+  x: int
 
 
 class State:
@@ -129,6 +130,7 @@ class SchemaTest(parameterized.TestCase):
     ),
     (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
     (Level, {"type": "integer", "enum": [1, 2]}),
+    (Annotated[int, pydantic.Field(ge=1)], {"type": "integer", "minimum": 1}),
     (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}),  # noqa: UP045 - the old form is tested
   )
   def test_each_annotation_has_its_schema(self, annotation, schema):
@@ -146,7 +148,7 @@ class SchemaTest(parameterized.TestCase):
     (bool, True, True),
     (list[Color], ["red", "blue"], [Color.RED, Color.BLUE]),
     (dict[str, Color], {"a": "red"}, {"a": Color.RED}),
-    (Literal[6, 20], 6.0, 6),
+    (Point, {"x": 1}, Point(1)),
     (Color | None, None, None),
     (Color | None, "red", Color.RED),
   )
@@ -188,40 +190,12 @@ class SchemaTest(parameterized.TestCase):
 
 
 class RefusedTest(parameterized.TestCase):
-  def test_other_annotations_are_refused_by_name(self):
-    for annotation in (
-      Any,
-      object,
-      None,
-      bytes,
-      complex,
-      set[int],
-      tuple[int, int],
-      list,
-      dict,
-      dict[int, str],
-      list[bytes],
-      int | str,
-      int | str | None,
-      Literal["a", 1],
-      Literal[True],
-      Literal[None, "a"],
-      Mixed,
-      State,
-      Annotated[int, "above 0"],
-      list[Any],
-      dict[str, Any],
-      "list[bytes]",
-      "typing.List",
-      "typing.Dict",
+  @parameterized.parameters(State, Callable[[int], int], list[State])
+  def test_other_annotations_are_refused_by_name(self, annotation):
+    with self.assertRaisesRegex(
+      ConfigError, "function take, parameter x: the annotation .* has no schema"
     ):
-      with (
-        self.subTest(annotation=annotation),
-        self.assertRaisesRegex(
-          ConfigError, "function take, parameter x: .*allowed are int, float"
-        ),
-      ):
-        tool_of(taking(annotation))
+      tool_of(taking(annotation))
 
   def test_a_missing_annotation(self):
     def take(x):
@@ -284,15 +258,10 @@ class RefusedTest(parameterized.TestCase):
       tool_of(take)
 
   @parameterized.parameters(
-    (list[int], [], "all calls of all episodes would share"),
-    (dict[str, int], {}, "all calls of all episodes would share"),
-    (list[int], (), "all calls of all episodes would share"),
-    (int, None, "`x` must be of type integer, not null"),
-    (int, True, "`x` must be of type integer, not boolean"),
-    (Literal["a"], "b", "`x` must be"),
-    (Color, "red", "write <Color.RED"),
-    (str, Color.RED, "write 'red'"),
-    (float, math.nan, "no JSON number"),
+    (int, None, "valid integer"),
+    (int, True, "valid integer"),
+    (Literal["a"], "b", "should be 'a'"),
+    (Color, "red", "instance of Color"),
   )
   def test_defaults(self, annotation, default, text):
     with self.assertRaisesRegex(ConfigError, f"take, parameter x: .*{text}"):
