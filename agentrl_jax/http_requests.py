@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from agentrl_jax.errors import AgentRLError, ConfigError, refuse_constant
+from agentrl_jax.keys import Section, key, seconds
 
 MAX_DEPTH = 100  # of nested lists and objects in JSON
 MOST_FILES = 1 << 20  # open ones, where there is no limit
@@ -36,17 +37,16 @@ class RequestRefused(AgentRLError, ValueError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HttpLimits:
+class HttpLimits(Section, section="http"):
   """Limits of requests before they are processed."""
 
-  head_timeout_s: float  # for a request's head, and of idle connections
-  body_timeout_s: float  # for a request's body
-  max_body: int  # bytes of a body, decompressed
-
-  def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if not value > 0:
-        raise ConfigError(f"http.{name}={value} must be more than 0")
+  head_timeout_s: float = seconds(
+    30.0, "wait for a head; then the connection is closed"
+  )
+  body_timeout_s: float = seconds(60.0, "wait for a body, after its head")
+  max_body: int = key(
+    8 << 20, "bytes of a body, decompressed", at_least=1, at_most=2**53
+  )
 
   def runner_options(self) -> dict[str, Any]:
     """Returns options of `aiohttp.web.AppRunner`.
@@ -65,9 +65,7 @@ class HttpLimits:
 
 # Limits of servers that no config describes: workers and the controller. The
 # longest bodies are heartbeats of workers, which list a task's indices.
-SERVICE_LIMITS = HttpLimits(
-  head_timeout_s=30.0, body_timeout_s=60.0, max_body=8 << 20
-)
+SERVICE_LIMITS = HttpLimits()
 
 
 def raise_file_limit() -> int:

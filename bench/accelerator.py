@@ -36,7 +36,6 @@ from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
 from bench import tiny
-from configs.base import defaults
 
 ROWS = ("limits", "decode", "packed_step")
 LANES, PROMPT, SHORT, LONG, CONTEXT = (1, 8, 32, 128), 512, 32, 288, 1024
@@ -110,9 +109,7 @@ def _median_s(function: Callable, rounds: int, *arguments) -> float:
 
 
 def _policy(model: ModelConfig, options: argparse.Namespace) -> Policy:
-  compute = defaults(
-    ComputeConfig,
-    "compute",
+  compute = ComputeConfig(
     dtype="bfloat16",
     remat=options.remat,
     attention=options.attention,
@@ -150,9 +147,7 @@ class _Engine:
 
   def __init__(self, policy, params, lanes: int, steps_per_sync: int):
     store = ServedWeights(1)
-    config = defaults(
-      EngineConfig,
-      "engine",
+    config = EngineConfig(
       slots=(lanes,),
       context=CONTEXT,
       prefill_chunks=(PROMPT,),

@@ -15,7 +15,6 @@ from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.train.config.loss import LossConfig
 from bench import tiny
-from configs.base import defaults
 
 VARIABLE = "BENCH_MODEL"
 _NAMES = ("Ana", "Ben", "Chloe", "David", "Emma", "Farid", "Grace", "Hugo")
@@ -46,7 +45,7 @@ def folder() -> pathlib.Path:
 def load(loss: LossConfig | None = None):
   """Returns policy, learner and float32 params, with the config's defaults."""
   model, _ = read_model(folder())
-  compute = defaults(ComputeConfig, "compute")
+  compute = ComputeConfig()
   policy, learner = tiny.make_learner(model, compute, loss)
   return policy, learner, read_params(folder(), policy, learner.mesh)
 

@@ -24,7 +24,6 @@ from tokenizers import (
 
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
-from configs.base import defaults
 
 # The published pattern of Qwen 2 and later: digits one by one.
 _PIECES = (
@@ -55,7 +54,7 @@ def load_qwen() -> ChatCodec:
       "chat_template": template.read_text(encoding="utf-8"),
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return load_chat(folder, defaults(ChatConfig, "chat", thinking=False))
+    return load_chat(folder, ChatConfig(thinking=False))
 
 
 def make_tokenizer() -> Tokenizer:

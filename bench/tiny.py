@@ -24,7 +24,6 @@ from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import TrainBatch
-from configs.base import defaults
 
 MODEL = ModelConfig(
   vocab_size=16384,
@@ -38,8 +37,8 @@ MODEL = ModelConfig(
   rope_theta=1e6,
 )
 # What these rows want on a CPU; the numbers that come out are the same.
-COMPUTE = defaults(ComputeConfig, "compute", attention_block=64)
-TILES = {"token_chunk": 256, "vocab_chunk": 0}
+COMPUTE = ComputeConfig(attention_block=64)
+TILES = {"token_chunk": 256}
 CLIP, RATE, CONTEXT = 0.2, 1e-5, 512
 OPTIMIZER = {"b1": 0.9, "b2": 0.999, "weight_decay": 0.01}
 CLIP_NORM = 1.0
@@ -49,7 +48,7 @@ def loss_config(**changes) -> LossConfig:
   """Computes the clipped surrogate as a mean over tokens."""
   settings = TILES | {"kl_coefficient": 0.0, "dual_clip": 0.0}
   settings |= {"reduction": "token_mean", "task_share": "tokens"}
-  return defaults(LossConfig, "loss", **settings | changes)
+  return LossConfig(**settings | changes)
 
 
 def make_learner(

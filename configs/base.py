@@ -1,49 +1,256 @@
-"""The config: the keys that people set; `sections/` beside it has all others.
+"""The config: its sections, and keys that no room of the library declares.
 
-A key that is in neither does not exist: the config is locked, so a misspelt
-override fails at launch. `python -m launch.config --explain loss.clip_high`
-prints the default of a key, its choices and where it is read. Numbers are
-finite; their ranges are in `launch/config/numbers.py`. Defaults are AgentRL's
+`python -m launch.config` prints all keys, and with `--explain loss.clip_high`
+what is known of one. A key is declared once, as a field of the class that
+`SECTIONS` names. A key that is nowhere declared does not exist: the config is
+locked, so a misspelt override fails at launch. Defaults are AgentRL's
 (arXiv:2510.04206) where it has one; the model is a small one.
 """
 
+import dataclasses
 import functools
-import inspect
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import ml_collections
-from ml_collections.config_dict import create
 
+from agentrl_jax.controller.cross_policy import CrossPolicy
+from agentrl_jax.controller.episode import EpisodeWaits, Sampling
+from agentrl_jax.controller.evaluation import EvaluationPlan
+from agentrl_jax.controller.groups.admission import AdmissionLimits
+from agentrl_jax.controller.groups.group import GroupLimits, RetryLimits
+from agentrl_jax.controller.groups.group_queue import QueueLimits
+from agentrl_jax.controller.subagent import SubagentConfig
+from agentrl_jax.data.chat.pretrained import ChatConfig
+from agentrl_jax.data.records import EpisodeLimits
 from agentrl_jax.errors import suggestion
+from agentrl_jax.http_requests import HttpLimits
+from agentrl_jax.keys import Section, key, keys_of, seconds
+from agentrl_jax.model.compute import ComputeConfig
+from agentrl_jax.model.lora import LoraConfig
+from agentrl_jax.model.sharding import MeshConfig
+from agentrl_jax.rollout.api import EngineConfig
+from agentrl_jax.rollout.settings import AgentsConfig, RolloutsConfig
+from agentrl_jax.service.docker.containers import ContainerSpec
+from agentrl_jax.train.collapse.alarm import CollapseAlarmConfig
+from agentrl_jax.train.config.advantage import AdvantageConfig
+from agentrl_jax.train.config.loss import LossConfig
+from agentrl_jax.train.learner import OptimizerConfig
+from agentrl_jax.train.train_batch import BatchConfig
+from agentrl_jax.train.weights.checkpoint import CheckpointConfig
+from agentrl_jax.train.weights.reference import ReferenceConfig
 from configs import environments
-from configs.sections import (
-  collapse,
-  controller,
-  engine,
-  episodes,
-  model,
-  objective,
-  run,
-  servers,
-  tasks,
-  training,
-)
 
 FLAG = "--config."  # before a key on a command line
-_Settings = TypeVar("_Settings")
-_ROOMS = (
-  run,
-  tasks,
-  model,
-  training,
-  objective,
-  collapse,
-  episodes,
-  controller,
-  engine,
-  servers,
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig(Section):
+  """Keys outside of all sections."""
+
+  name: str = key("run", "folder of the run, below workdir")
+  workdir: str = key("runs", "folder of all runs")
+  seed: int = key(0, "of all that is random", at_most=2**32 - 1)
+  compile_cache: str = key(
+    "../compiled",
+    "folder that keeps compiled programs for later starts, of all runs that "
+    "name it; relative to the run's folder. '' keeps none",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TasksConfig(Section, section="tasks"):
+  """Environments that are played, and their frequencies."""
+
+  names: tuple[str, ...] = key(("dbbench", "webshop"), "keys of environments")
+  held_out: tuple[str, ...] = key(
+    (),
+    "names that reinforcement learning leaves out. Demonstrations and "
+    "evaluations have them: what does a policy learn of them from the others?",
+  )
+  weights: Mapping[str, float] = key(
+    dict.fromkeys(environments.NAMES, 1.0),
+    "relative frequency of each environment's tasks",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainedConfig(Section, section="pretrained"):
+  """The published model that a run starts from."""
+
+  path: str = key(
+    "",
+    "Hugging Face folder to start from: config.json, *.safetensors and the "
+    "tokenizer. It replaces the tokenizer and the architecture",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallModel(Section, section="model"):
+  """A model that starts from nothing: a published architecture, or these."""
+
+  name: str = key(
+    "",
+    "a published model of agentrl_jax/model/hugging_face/presets.py, which "
+    "replaces the other keys but value_head; '': these keys",
+  )
+  width: int = key(192, "channels of the residual stream", at_least=1)
+  num_layers: int = key(3, "one on top of the other", at_least=1)
+  num_heads: int = key(4, "of queries", at_least=1)
+  num_kv_heads: int = key(2, "of keys and values", at_least=1)
+  head_dim: int = key(32, "channels of a head", at_least=1)
+  mlp_width: int = key(
+    384, "hidden channels of the MLP, or of each expert", at_least=1
+  )
+  num_experts: int = key(0, "of each layer, in place of its MLP")
+  experts_per_token: int = key(0, "that the router chooses for each token")
+  normed_experts: bool = key(False, "the weights of these add up to 1")
+  window: int = key(
+    0, "tokens that a local layer attends to; 0: all layers to all"
+  )
+  window_period: int = key(0, "every n-th layer attends to all; 0: none does")
+  embedding_scale: float = key(1.0, "factor of the embeddings", above=0)
+  value_head: bool = key(
+    False, "a critic, for advantage estimators of the gae family"
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig(Section, section="tokenizer"):
+  """The tokenizer of a run without a pretrained model."""
+
+  vocab_size: int = key(1024, "tokens, bytes and markers included", at_least=1)
+  num_texts: int = key(2000, "demonstrations that it is trained on", at_least=1)
+  whole_tokens: tuple[str, ...] = key((), "texts that are one token each")
+  whole_lines: int = key(
+    0, "number of frequent lines that become one token each"
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStartConfig(Section, section="warm_start"):
+  """Supervised training on demonstrations."""
+
+  chats: str = key(
+    "",
+    "chats to learn from, a file or a folder of them, see docs/your_data.md; "
+    "'': experts play",
+  )
+  num_demonstrations: int = key(
+    20_000, "that experts play, or that are read at most", at_least=1
+  )
+  epochs: int = key(
+    1, "passes over the demonstrations; 0 needs pretrained.path"
+  )
+  learning_rate: float = key(
+    2e-3, "highest value of the learning rate", above=0
+  )
+  warmup_steps: int = key(50, "updates until learning_rate is reached")
+  copy_gain: float = key(
+    0.0,
+    "gain of heads that copy tokens from the first update on, in all layers "
+    "of fresh params but the first; 0 begins with random heads. See "
+    "agentrl_jax/model/decoder.py",
+  )
+  from_run: str = key(
+    "",
+    "folder of a run whose stages before RL are taken in place of making "
+    "them: it must agree in the keys on which they depend; '': none",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(BatchConfig, section="train"):
+  """Reinforcement learning: its updates, and the shapes of their batches."""
+
+  steps: int = key(1000, "optimizer updates of reinforcement learning")
+  batch_timeout_s: float = seconds(
+    3600.0, "the learner's wait for a batch of groups"
+  )
+  step_timeout_s: float = seconds(
+    86400.0,
+    "the controller's wait for one step of the learner: updates, compilation "
+    "and checkpoint",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessLimits(Section, section="processes"):
+  """Waits of the learner's processes for each other, where it has several."""
+
+  join_timeout_s: float = key(
+    300.0, "wait for each other's start and end", at_least=1, at_most=1e9
+  )
+  heartbeat_timeout_s: float = key(
+    100.0,
+    "after which a silent machine counts as lost",
+    at_least=1,
+    at_most=1e9,
+  )
+  wait_timeout_s: float = key(
+    14400.0, "of the others' wait for process 0", at_least=1, at_most=1e9
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig(Section, section="report"):
+  """Records that a run keeps and sends."""
+
+  trackers: tuple[str, ...] = key(
+    (),
+    'copies of the metrics at "wandb", whose own variables say where: '
+    "docs/reading_a_run.md",
+  )
+  num_episodes: int = key(6, "episodes that the report shows")
+  keep_groups: int = key(
+    4,
+    "groups whose trajectories are kept per update, even over tasks and "
+    "outcomes",
+  )
+  trace_share: float = key(
+    0.0,
+    "share of groups whose spans go to traces.jsonl, and to an OpenTelemetry "
+    "collector if the environment names one: docs/reading_a_run.md",
+    at_most=1,
+  )
+
+
+SECTIONS: tuple[type[Section], ...] = (
+  RunConfig,
+  TasksConfig,
+  ContainerSpec,
+  PretrainedConfig,
+  SmallModel,
+  TokenizerConfig,
+  LoraConfig,
+  ChatConfig,
+  ComputeConfig,
+  MeshConfig,
+  WarmStartConfig,
+  TrainConfig,
+  OptimizerConfig,
+  LossConfig,
+  AdvantageConfig,
+  ReferenceConfig,
+  CollapseAlarmConfig,
+  EpisodeLimits,
+  SubagentConfig,
+  Sampling,
+  EpisodeWaits,
+  GroupLimits,
+  RetryLimits,
+  AdmissionLimits,
+  QueueLimits,
+  CrossPolicy,
+  EngineConfig,
+  RolloutsConfig,
+  AgentsConfig,
+  HttpLimits,
+  CheckpointConfig,
+  ProcessLimits,
+  EvaluationPlan,
+  ReportConfig,
 )
 
 
@@ -57,167 +264,21 @@ def shipped_file(name: str | pathlib.Path) -> pathlib.Path:
 
 def get_config() -> ml_collections.ConfigDict:
   """AgentRL on two of its environments, played in this process."""
-  c = create(
-    name="run",  # folder of the run, below workdir
-    workdir="runs",  # folder of all runs
-    seed=0,  # of all that is random
-    tasks=create(names=("dbbench", "webshop")),  # keys of `environments`
-    mesh=create(  # number of devices along each axis
-      data=1,  # copies of the policy
-      fsdp=1,  # shards of its params
-      tensor=1,  # shards of its heads and channels
-      sequence=1,  # shards of a row's tokens
-      expert=1,  # shards of a model's experts, which rows are split over too
-    ),
-    # Hugging Face folder to start from: config.json, *.safetensors and the
-    # tokenizer. It replaces `tokenizer` and the architecture in `model`.
-    pretrained=create(path=""),
-    # A published model, see agentrl_jax/model/hugging_face/presets.py: it
-    # replaces the other keys of `model` but value_head. "": these keys.
-    model=create(name=""),
-    # Rank of adapters, trained in place of the params; 0 trains the params.
-    lora=create(rank=0),
-    compute=create(
-      dtype="float32",  # dtype of activations and products; or bfloat16
-      scan_layers=False,  # compile one layer for all, for deep models
-      # Values recomputed in the backward pass: none, dots, attention or full.
-      remat="none",
-    ),
-    tokenizer=create(vocab_size=1024),  # tokens, bytes and markers included
-    warm_start=create(  # supervised training on demonstrations
-      # Chats to learn from, a file or a folder of them, see docs/your_data.md;
-      # "": experts play.
-      chats="",
-      num_demonstrations=20_000,  # that experts play, or that are read at most
-      epochs=1,  # passes over the demonstrations; 0 needs pretrained.path
-    ),
-    train=create(
-      steps=1000,  # optimizer updates of reinforcement learning
-      row_length=8192,  # tokens of a packed row
-      micro_batch=2,  # rows per forward pass
-    ),
-    optimizer=create(
-      learning_rate=1e-6,  # highest value of the learning rate
-      warmup_steps=10,  # updates until learning_rate is reached
-    ),
-    loss=create(
-      # Term of the advantage: clipped, reinforce, cispo, dppo_tv, dppo_kl,
-      # gspo, gspo_token, sapo, gmpo; or module:function, your own. See
-      # docs/losses.md.
-      surrogate="clipped",
-      # Largest relative fall of a token's probability, below 1. For cispo 1 is
-      # no bound; for gmpo and dppo_kl the bound is in nats.
-      clip_low=0.2,
-      # Largest relative rise of a token's probability; for gmpo and dppo_kl in
-      # nats.
-      clip_high=0.2,
-      # Weight of the KL term to the reference, which is the warm start; 0 keeps
-      # no reference.
-      kl_coefficient=1e-4,
-    ),
-    advantage=create(
-      # One of ESTIMATORS in agentrl_jax/train/config/advantage.py, or
-      # module:function, your own.
-      estimator="grpo",
-      # Filter of groups before the loss takes its mean: all, signal, std,
-      # top_share, top_signal, top_softmax, module:function.
-      keep="all",
-      incomplete_reward=-0.2,  # reward of an episode that did not complete
-    ),
-    episode=create(
-      max_turns=20,  # answers of the policy
-      max_tokens=8192,  # prompt, observations and answers together
-      max_answer_tokens=1024,  # tokens of one answer
-    ),
-    sampling=create(
-      temperature=0.8,  # of answers in training
-      # Grammar of tool calls, in training and evaluation: free, well_formed (a
-      # tool's name, arguments that fit its schema), or required (the same, and
-      # at least one call per answer). A task without tools has no grammar.
-      calls="free",
-    ),
-    group=create(size=8),  # attempts at a task
-    admission=create(
-      groups_per_step=256,  # groups of a batch
-      max_staleness=1,  # versions between sampling and training
-      max_concurrent_groups=256,  # groups in play at once
-    ),
-    queue=create(max_groups=256),  # capacity; a full queue holds back groups
-    cross_policy=create(
-      draw_per="turn",  # unit that draws a policy slot; or trajectory, never
-      # Version of each policy slot: "fresh"; "every 25", the newest such
-      # update; "every 25 lag 50", at least 50 updates old; "steps 0,100", the
-      # newest of them; "steps 300 of FOLDER", of another run's checkpoints.
-      policy_slots=("fresh", "every 25"),
-      weights=(0.75, 0.25),  # probability of each policy slot
-    ),
-    engine=create(
-      # Threads of the engine: jetstream; or local, one thread. The latter, with
-      # queue.order="started" and admission.max_staleness=0, lets a run repeat
-      # bit for bit.
-      driver="jetstream",
-      slots=(192, 64),  # sequences decoded at once, per policy slot
-      context=8192,  # tokens of prompt and answer together
-    ),
-    # Addresses of rollout servers, as host:port,host:port; "": the engine is in
-    # this process. See docs/engine.md.
-    rollouts=create(servers=""),
-    # Port of an OpenAI API in this process, by which agents of other libraries
-    # play: docs/serving.md. 0: any free one; -1: our own player plays.
-    agents=create(port=-1),
-    checkpoint=create(
-      every=25,  # updates between checkpoints
-      keep=3,  # number of the newest that are kept
-    ),
-    evaluation=create(
-      num_tasks=256,  # held-out tasks per environment
-      concurrency=256,  # episodes at once; likewise of the warm start's experts
-      # Updates of RL between evaluations of its newest version on tasks that
-      # are not trained on; 0: none. See docs/reading_a_run.md.
-      every=0,
-    ),
-    # Copies of the metrics at "wandb", whose own variables say where:
-    # docs/reading_a_run.md.
-    report=create(trackers=()),
-  )
-  c.environments = environments.get_config()
-  for room in _ROOMS:
-    _add(c, room.get_config())
-  return c.lock()
-
-
-def _add(
-  section: ml_collections.ConfigDict, rest: ml_collections.ConfigDict
-) -> None:
-  """Adds the keys of `rest`, which the section must not have."""
-  for name, value in rest.items():
-    if name not in section:
-      section[name] = value
-    elif isinstance(value, ml_collections.ConfigDict):
-      _add(section[name], value)
+  c = ml_collections.ConfigDict()
+  for section in SECTIONS:
+    keys = {name: about.default for name, about in keys_of(section).items()}
+    if section.SECTION:
+      c[section.SECTION] = keys
     else:
-      raise ValueError(f"the default of {name} stands twice in configs/")
+      c.update(keys)
+  c.environments = environments.get_config()
+  return c.lock()
 
 
 @functools.cache
 def default_values() -> Mapping[str, Any]:
   """Returns the default of every key, by section; made once, so not changed."""
   return get_config().to_dict()
-
-
-def defaults(
-  settings: Callable[..., _Settings], section: str, **changes: Any
-) -> _Settings:
-  """Makes the class of a section from its defaults and the changes.
-
-    loss = defaults(LossConfig, "loss", clip_high=0.28)
-
-  Such a class has no defaults of its own. Keys that it does not take, such as
-  `engine.driver`, are left out.
-  """
-  fields = inspect.signature(settings).parameters
-  keys = default_values()[section].items()
-  return settings(**{k: v for k, v in keys if k in fields} | changes)
 
 
 def why_unknown(named: str, config: ml_collections.ConfigDict) -> str:

@@ -20,5 +20,5 @@ def get_config(folder: str):
   c.tasks.names = ()
   c.train.steps = 0
   c.warm_start.epochs = 1
-  c.warm_start.optimizer.update(learning_rate=2e-5, warmup_steps=10)
+  c.warm_start.update(learning_rate=2e-5, warmup_steps=10)
   return c

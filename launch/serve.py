@@ -44,7 +44,6 @@ from agentrl_jax.rollout.server.app import RolloutApi, listening
 from agentrl_jax.rollout.server.auth import read_token
 from agentrl_jax.rollout.server.state import ServerState
 from agentrl_jax.train.weights.publish import Publisher
-from configs.base import defaults
 from launch.config import command_line
 from launch.processes.terminal import plain_console
 from launch.serving.served_model import ServedModel, find_model
@@ -141,7 +140,7 @@ class ModelServer:
       self._status,
       context=self._model.context,
       openai=self._openai,
-      http=defaults(HttpLimits, "http"),
+      http=HttpLimits(),
       token=self._token,
       slots=lambda: tuple(self._driver.engine.stats().num_active),
     )
@@ -201,9 +200,7 @@ def engine_of(
   )
   CONSOLE.print(f"loading {model.names[-1]} from {model.source}")
   publisher.publish(model.load(loader), model.step)
-  config = defaults(
-    EngineConfig,
-    "engine",
+  config = EngineConfig(
     slots=(slots,),
     context=model.context,
     lengths=tuple(n for n in (512, 2048, 8192) if n < model.context),

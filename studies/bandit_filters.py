@@ -37,7 +37,6 @@ from agentrl_jax.train.collapse.alarm import (
   Observed,
   advance,
 )
-from configs.base import defaults
 from launch.processes.terminal import plain_console
 from studies.random_filter import keep_random_groups
 from studies.tables import Observation, table
@@ -48,7 +47,7 @@ CHANCES = (0.25, 0.04)  # of the risky machine: it is better, then worse
 NUM_GROUPS, GROUP_SIZE = 8, 16  # RAGEN's
 _GROUP_N = np.repeat(np.arange(NUM_GROUPS), GROUP_SIZE)
 _PUSH_BATCHES = 4096
-_ALARM = defaults(CollapseAlarmConfig, "collapse_alarm")
+_ALARM = CollapseAlarmConfig()
 
 Filter = Callable[[jax.Array], jax.Array]  # from rewards to groups that stay
 

@@ -115,7 +115,7 @@ MAY_IMPORT = {
     "agentrl_jax.env",
     "agentrl_jax.service.docker",
   },
-  "configs": {"environments.options"},
+  "configs": {"agentrl_jax", "environments"},
   **{
     room: {*LIBRARY, *LAUNCH_ROOMS[:place]}
     for place, room in enumerate(LAUNCH_ROOMS)
@@ -128,6 +128,7 @@ EVERYONE_MAY = {
   "agentrl_jax.garbage",
   "agentrl_jax.http_requests",
   "agentrl_jax.hugging_face_files",
+  "agentrl_jax.keys",
   "agentrl_jax.logs",
   "agentrl_jax.metrics",
   "agentrl_jax.named_objects",
@@ -149,6 +150,7 @@ WITHOUT_JAX = (
   "agentrl_jax/bearer_token.py",
   "agentrl_jax/errors.py",
   "agentrl_jax/http_requests.py",
+  "agentrl_jax/keys.py",
   "agentrl_jax/metrics.py",
   "agentrl_jax/named_objects.py",
   "agentrl_jax/tracing.py",
@@ -162,7 +164,6 @@ WITHOUT_JAX = (
   "agentrl_jax/rollout/remote/generator.py",
   "agentrl_jax/rollout/server/app.py",
   "environments/**/*.py",
-  "configs/**/*.py",
 )
 BUT_WITH_JAX = {"agentrl_jax.data.batch"}
 # Works without, but imports grain, which loads jax where it finds it.

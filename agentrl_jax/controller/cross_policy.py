@@ -6,18 +6,18 @@ AgentRL (arXiv:2510.04206, section 3.1).
 import collections
 import dataclasses
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 
 from agentrl_jax.data.records import Group, uniform_of
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 
 DRAWS = ("turn", "trajectory", "never")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CrossPolicy:
+class CrossPolicy(Section, section="cross_policy"):
   """Draws the policy slot that answers a turn.
 
   `draw_per` is the unit of a draw: every turn, or a whole trajectory, or never,
@@ -26,20 +26,23 @@ class CrossPolicy:
   it.
   """
 
-  draw_per: str
-  weights: tuple[float, ...]
+  draw_per: str = key("turn", "unit that draws a policy slot", one_of=DRAWS)
+  policy_slots: tuple[str, ...] = key(
+    ("fresh", "every 25"),
+    'version of each policy slot: "fresh"; "every 25", the newest such '
+    'update; "every 25 lag 50", at least 50 updates old; "steps 0,100", the '
+    'newest of them; "steps 300 of FOLDER", of another run\'s checkpoints',
+  )
+  weights: tuple[float, ...] = key(
+    (0.75, 0.25), "probability of each policy slot"
+  )
 
   def __post_init__(self) -> None:
-    if self.draw_per not in DRAWS:
+    super().__post_init__()
+    if not sum(self.weights) > 0:
       raise ConfigError(
-        f"cross_policy.draw_per is {self.draw_per!r}; choose one of"
-        f" {', '.join(DRAWS)}"
-      )
-    usable = all(math.isfinite(w) and w >= 0 for w in self.weights)
-    if not usable or not sum(self.weights) > 0:
-      raise ConfigError(
-        f"cross_policy.weights is {self.weights}; give one finite weight >= 0"
-        " per policy slot, at least one of them above 0"
+        f"cross_policy.weights={self.weights} draws nothing: set one of them "
+        "above 0"
       )
 
   @property

@@ -53,21 +53,21 @@ from agentrl_jax.errors import (
   GeneratorFault,
   PromptTooLong,
 )
+from agentrl_jax.keys import Section, key, seconds
 from agentrl_jax.rollout.api import Completion, Generator, SamplingParams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EpisodeWaits:
+class EpisodeWaits(Section, section="waits"):
   """Timeouts of an episode, in seconds; the `waits` section of the config."""
 
-  session_timeout_s: float  # to open a session, and to close it
-  reply_timeout_s: float  # for the environment's reply
-  answer_timeout_s: float  # for the engine's answer
-
-  def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if not value > 0:
-        raise ConfigError(f"waits.{name}={value} must be more than 0 seconds")
+  session_timeout_s: float = seconds(
+    300.0, "wait for its environment to open, and to close"
+  )
+  reply_timeout_s: float = seconds(
+    300.0, "wait for each reply of the environment"
+  )
+  answer_timeout_s: float = seconds(600.0, "wait for each answer of the engine")
 
 
 # Constraints on the calls of an answer while it is sampled.
@@ -80,20 +80,19 @@ CALLS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampling:
+class Sampling(Section, section="sampling"):
   """Sampling parameters of answers; as in `rollout.api.SamplingParams`."""
 
-  temperature: float
-  top_k: int
-  top_p: float
-  calls: str
-
-  def __post_init__(self) -> None:
-    if self.calls not in CALLS:
-      raise ConfigError(
-        f"sampling.calls={self.calls!r} is not one of {', '.join(CALLS)}. Set "
-        "it with --config.sampling.calls=<name>."
-      )
+  temperature: float = key(0.8, "of answers in training")
+  top_k: int = 0  # training needs all tokens
+  top_p: float = 1.0
+  calls: str = key(
+    "free",
+    "grammar of tool calls, in training and evaluation: free, well_formed (a "
+    "tool's name, arguments that fit its schema), or required (the same, and "
+    "at least one call per answer). A task without tools has no grammar",
+    one_of=CALLS,
+  )
 
   def params(self, **fields: Any) -> SamplingParams:
     """Returns parameters of a request: these settings, and `fields`."""

@@ -19,6 +19,7 @@ from agentrl_jax.controller.waiting import deadline
 from agentrl_jax.data.records import EpisodeSpec, Task, Trajectory, seed_of
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key, seconds
 
 CONFIDENCE_Z = 1.959963984540054  # of a two-sided 95 % interval
 
@@ -27,22 +28,44 @@ Progress = Callable[[int, int, Trajectory | None], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationPlan:
+class EvaluationPlan(Section, section="evaluation"):
   """The `evaluation` section of the config."""
 
-  num_tasks: int  # per environment
-  num_sampled: int  # likewise, where answers are sampled; 0: never
-  num_untrained: int  # for the policy that has learned nothing; 0: not played
-  scripted: bool  # whether to score the environments' scripted baselines
-  concurrency: int
-  temperature: float
-  timeout_s: float  # without the end of an episode
-  agents: bool  # external agents play, if a policy is evaluated
-  every: int  # updates of RL between evaluations during it; 0: none
-  split: str  # of the tasks of these
-  num_tasks_during: int
-  num_sampled_during: int
-  concurrency_during: int
+  num_tasks: int = key(256, "held-out tasks per environment", at_least=1)
+  num_sampled: int = key(256, "tasks of num_tasks that are also sampled")
+  num_untrained: int = key(64, "tasks of num_tasks for the untrained policy")
+  scripted: bool = key(
+    True, "score the environments' scripted baselines beside it"
+  )
+  concurrency: int = key(
+    256, "episodes at once; likewise of the warm start's experts", at_least=1
+  )
+  temperature: float = key(1.0, "of answers in the sampled evaluation")
+  timeout_s: float = seconds(
+    3600.0, "longest wait for the end of another episode"
+  )
+  agents: bool = key(
+    False,
+    "let the agents of agents.port play the policy's evaluations at the ends "
+    "of stages, as they play those during RL. False: the environments do",
+  )
+  every: int = key(
+    0,
+    "updates of RL between evaluations of its newest version on tasks that "
+    "are not trained on; 0: none. See docs/reading_a_run.md",
+  )
+  split: str = key(
+    "train",
+    "of the tasks of evaluations during RL; train holds them out of the warm "
+    "start and of RL",
+  )
+  num_tasks_during: int = key(
+    64, "tasks per environment during RL, played greedily", at_least=1
+  )
+  num_sampled_during: int = key(64, "tasks of these that are also sampled")
+  concurrency_during: int = key(
+    32, "episodes at once, beside those of training", at_least=1
+  )
 
   def tasks_of(
     self, stage: str, mode: str, tasks: Sequence[Task]

@@ -17,6 +17,7 @@ from agentrl_jax.data.records import Message, Tool, ToolCall
 from agentrl_jax.data.tool_calls import Flaw
 from agentrl_jax.env.tools import ToolMistake, read_arguments
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 
 PLANNER, WORKER = "planner", "worker"
 _TEXT = "task"  # the tool's argument
@@ -24,29 +25,36 @@ NOT_MADE = "This call was not made."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SubagentConfig:
+class SubagentConfig(Section, section="subagent"):
   """The `subagent` section of the config."""
 
-  tool: str  # its name; "": there is none
-  description: str  # of the tool
-  system_prompt: str  # of the worker; "": it has none
-  recap: bool  # the worker reads the environment's first messages too
-  max_turns: int  # answers of a worker
+  tool: str = key(
+    "",
+    "tool with which the policy gives a part of the task to itself, in a "
+    "context of its own, such as delegate; '': there is none",
+  )
+  description: str = key(
+    "Gives a part of the task to an assistant that has the same tools and sees "
+    "only this text. Returns the assistant's result.",
+    "what the policy reads of the tool",
+  )
+  system_prompt: str = key(
+    "Do the task with the tools. Then answer with the result.",
+    "first message of a sub-agent",
+  )
+  recap: bool = key(
+    True, "the sub-agent reads the environment's first messages too"
+  )
+  max_turns: int = key(
+    8, "answers of a sub-agent; all count for episode.max_turns", at_least=1
+  )
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     if self.tool and not self.tool.replace("_", "").isalnum():
       raise ConfigError(
         f"subagent.tool={self.tool!r} must be a name of letters, digits and "
         "underscores, such as delegate, or '' for no such tool"
-      )
-    if self.tool and not self.description:
-      raise ConfigError(
-        f"subagent.description is empty, and the policy is told of "
-        f"subagent.tool={self.tool!r} by nothing else: describe it"
-      )
-    if self.max_turns < 1:
-      raise ConfigError(
-        f"subagent.max_turns={self.max_turns} must be at least 1"
       )
 
   @property

@@ -29,7 +29,8 @@ import numpy as np
 
 from agentrl_jax.data.forms.content import given_in, text_of
 from agentrl_jax.data.tool_schema import copied_parameters
-from agentrl_jax.errors import ConfigError, EnvironmentFault, SchemaFault
+from agentrl_jax.errors import EnvironmentFault, SchemaFault
+from agentrl_jax.keys import Section, key
 
 ROLES = ("system", "user", "assistant", "tool")
 _NONE: Any = None  # which constructors refuse in place of a text
@@ -258,17 +259,16 @@ _POLICYS_DOING = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EpisodeLimits:
+class EpisodeLimits(Section, section="episode"):
   """Limits that end an episode before its environment does."""
 
-  max_turns: int
-  max_tokens: int  # prompt, observations and answers together
-  max_answer_tokens: int  # of one answer, its stop token included
-
-  def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if value < 1:
-        raise ConfigError(f"episode.{name} is {value}; it must be at least 1")
+  max_turns: int = key(20, "answers of the policy", at_least=1)
+  max_tokens: int = key(
+    8192, "prompt, observations and answers together", at_least=1
+  )
+  max_answer_tokens: int = key(
+    1024, "tokens of one answer, its stop token included", at_least=1
+  )
 
 
 def status_after(num_turns: int, max_turns: int) -> Status:

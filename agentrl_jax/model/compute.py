@@ -8,7 +8,7 @@ import dataclasses
 
 import jax
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 from agentrl_jax.model import compiler_options
 from agentrl_jax.model.sharding import GATHERED
 
@@ -27,7 +27,7 @@ CACHE_ATTENTIONS = ("auto", "xla", "ragged")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputeConfig:
+class ComputeConfig(Section, section="compute"):
   """The `compute` section of the config.
 
   `attention` is the kernel over training rows: "auto" takes "splash" on a TPU,
@@ -51,29 +51,32 @@ class ComputeConfig:
   may be followed by more: "auto,xla_tpu_scoped_vmem_limit_kib=65536".
   """
 
-  dtype: str  # of activations and products; params stay float32
-  scan_layers: bool
-  remat: str
-  attention: str
-  attention_block: int  # tokens
-  cache_attention: str
-  compiler_options: str
+  dtype: str = key(
+    "float32", "of activations and products; params stay float32", one_of=DTYPES
+  )
+  scan_layers: bool = key(False, "compile one layer for all, for deep models")
+  remat: str = key(
+    "none", "values recomputed in the backward pass", one_of=REMAT_POLICIES
+  )
+  attention: str = key(
+    "auto",
+    "kernel of updates; splash is for TPUs, cudnn for GPUs",
+    one_of=ATTENTIONS,
+  )
+  attention_block: int = key(
+    0, "tokens of a block of a training row; 0 lets the kernel choose"
+  )
+  cache_attention: str = key(
+    "auto",
+    "kernel of decode steps; ragged is for TPUs",
+    one_of=CACHE_ATTENTIONS,
+  )
+  compiler_options: str = key(
+    "auto",
+    "of XLA: auto, by the generation of TPU; none, the compiler's defaults. "
+    "More may follow: auto,xla_tpu_scoped_vmem_limit_kib=65536",
+  )
 
   def __post_init__(self) -> None:
-    for name, options in (
-      ("dtype", DTYPES),
-      ("remat", REMAT_POLICIES),
-      ("attention", ATTENTIONS),
-      ("cache_attention", CACHE_ATTENTIONS),
-    ):
-      if getattr(self, name) not in options:
-        raise ConfigError(
-          f"compute.{name}={getattr(self, name)!r} is not one of "
-          f"{', '.join(options)}. Set it with --config.compute.{name}=<name>."
-        )
-    if self.attention_block < 0:
-      raise ConfigError(
-        f"compute.attention_block={self.attention_block} must be 0 (the "
-        "kernel's choice) or a number of tokens"
-      )
+    super().__post_init__()
     compiler_options.parse(self.compiler_options)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 from agentrl_jax.model.config import STACKS
 
 Params = dict[str, Any]
@@ -32,23 +33,24 @@ A, B = "lora_a", "lora_b"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LoraConfig:
+class LoraConfig(Section, section="lora"):
   """The `lora` section of the config."""
 
-  rank: int  # of what is added to a kernel; 0 trains the kernels themselves
-  alpha: float  # alpha / rank scales it
-  targets: tuple[str, ...]  # of `INPUT_AXES`
+  rank: int = key(
+    0, "of adapters, trained in place of the params; 0 trains the params"
+  )
+  alpha: float = key(
+    16.0, "numerator of the adapters' scale, alpha / rank", above=0
+  )
+  targets: tuple[str, ...] = key(
+    tuple(INPUT_AXES), "matrices that are adapted", one_of=INPUT_AXES
+  )
 
   def __post_init__(self) -> None:
-    if self.rank < 0 or not self.alpha > 0:
+    super().__post_init__()
+    if not self.targets:
       raise ConfigError(
-        f"lora.rank={self.rank} must be 0 (off) or positive, and "
-        f"lora.alpha={self.alpha} positive"
-      )
-    unknown = [name for name in self.targets if name not in INPUT_AXES]
-    if unknown or not self.targets:
-      raise ConfigError(
-        f"lora.targets={self.targets} must name some of {', '.join(INPUT_AXES)}"
+        f"lora.targets=() must name some of {', '.join(INPUT_AXES)}"
       )
 
   def __bool__(self) -> bool:
@@ -72,7 +74,7 @@ class LoraConfig:
     return self.alpha / self.rank
 
 
-NO_ADAPTERS = LoraConfig(rank=0, alpha=1.0, targets=tuple(INPUT_AXES))
+NO_ADAPTERS = LoraConfig()
 
 
 def init(config: LoraConfig, base: Params, key: jax.Array) -> Params:
@@ -195,13 +197,13 @@ def path_of(name: str) -> tuple[str, ...]:
 
 def get(tree: Params, path: tuple[str, ...]) -> Any:
   """Returns the subtree at `path`."""
-  for key in path:
-    tree = tree[key]
+  for word in path:
+    tree = tree[word]
   return tree
 
 
 def put(tree: Params, path: tuple[str, ...], value: Params) -> None:
   """Puts `value` at `path`."""
-  for key in path[:-1]:
-    tree = tree.setdefault(key, {})
+  for word in path[:-1]:
+    tree = tree.setdefault(word, {})
   tree[path[-1]] = value

@@ -35,6 +35,7 @@ from jax.sharding import (
 )
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 from agentrl_jax.model import quantization
 from agentrl_jax.model.config import STACKS
 
@@ -170,34 +171,41 @@ SLICES_OF = ("devices", "processes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SliceLayout:
-  """The axis of a mesh that spans slices, and how slices are told apart.
+class MeshConfig(Section, section="mesh"):
+  """The `mesh` section of the config: devices along each axis, and slices."""
 
-  - `of="devices"`: by the slice that a TPU names; other devices are one slice.
-  - `of="processes"`: each process counts as a slice, to rehearse without TPUs.
-  """
+  data: int = key(1, "copies of the policy", at_least=1)
+  fsdp: int = key(1, "shards of its params", at_least=1)
+  tensor: int = key(1, "shards of its heads and channels", at_least=1)
+  sequence: int = key(1, "shards of a row's tokens", at_least=1)
+  expert: int = key(
+    1, "shards of a model's experts, which rows are split over too", at_least=1
+  )
+  over_slices: str = key(
+    "data",
+    "axis that spans the TPU slices of a learner of several, a multiple of "
+    "their number: the other axes exchange activations in every layer, for "
+    "which the network between slices is too slow",
+    one_of=SLICE_AXES,
+  )
+  slices_of: str = key(
+    "devices",
+    "how slices are told apart: devices; or processes, each of which counts "
+    "as a slice, to rehearse several slices without TPUs",
+    one_of=SLICES_OF,
+  )
 
-  over: str
-  of: str
-
-  def __post_init__(self) -> None:
-    if self.over not in SLICE_AXES:
-      raise ConfigError(
-        f"mesh.over_slices={self.over!r} must be one of {SLICE_AXES}: the "
-        "other axes exchange activations in every layer, for which the network "
-        "between slices is too slow"
-      )
-    if self.of not in SLICES_OF:
-      raise ConfigError(
-        f"mesh.slices_of={self.of!r} must be one of {SLICES_OF}"
-      )
+  @property
+  def axes(self) -> dict[str, int]:
+    """The number of devices along each axis."""
+    return {axis: getattr(self, axis) for axis in MESH_AXES}
 
 
 def make_mesh(
   shape: Mapping[str, int],
   devices: Sequence[jax.Device] | None = None,
   *,
-  slices: SliceLayout | None = None,
+  slices: MeshConfig | None = None,
 ) -> Mesh:
   """Makes a mesh; the product of its axes must be the number of devices.
 
@@ -230,19 +238,17 @@ def make_mesh(
       [size // count for size, count in zip(sizes, across, strict=True)],
       across,
       devices,
-      process_is_granule=slices is not None and slices.of == "processes",
+      process_is_granule=slices is not None and slices.slices_of == "processes",
       allow_split_physical_axes=True,
     )
   return Mesh(arranged, MESH_AXES)
 
 
 def _across_slices(
-  sizes: Sequence[int],
-  devices: Sequence[jax.Device],
-  slices: SliceLayout | None,
+  sizes: Sequence[int], devices: Sequence[jax.Device], slices: MeshConfig | None
 ) -> list[int]:
   """Returns the number of slices that each axis spans; checks that it can."""
-  of = slices.of if slices else "devices"
+  of = slices.slices_of if slices else "devices"
   if of == "processes" and devices[0].platform == "tpu":
     raise ConfigError(
       "mesh.slices_of='processes' rehearses several slices without TPUs, and "
@@ -264,12 +270,13 @@ def _across_slices(
       + ", ".join(f"slice {n}: {counts[n]}" for n in sorted(counts))
       + "): a mesh needs slices of one shape, as --learner=2xv5p-64 asks for"
     )
-  axis = MESH_AXES.index(slices.over)
+  over = slices.over_slices
+  axis = MESH_AXES.index(over)
   if sizes[axis] % num_slices:
-    others = [a for a in SLICE_AXES if a != slices.over]
+    others = [a for a in SLICE_AXES if a != over]
     raise ConfigError(
-      f"mesh.{slices.over}={sizes[axis]} cannot be split over {num_slices} "
-      f"slices: set --config.mesh.{slices.over} to a multiple of {num_slices}, "
+      f"mesh.{over}={sizes[axis]} cannot be split over {num_slices} "
+      f"slices: set --config.mesh.{over} to a multiple of {num_slices}, "
       f"or another axis that is one with --config.mesh.over_slices={others[0]}"
     )
   return [num_slices if n == axis else 1 for n in range(len(sizes))]

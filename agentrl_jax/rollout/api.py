@@ -16,6 +16,7 @@ import numpy as np
 from agentrl_jax.data import records
 from agentrl_jax.data.grammar.grammars import GrammarState
 from agentrl_jax.errors import ConfigError, GeneratorFault
+from agentrl_jax.keys import Section, key
 
 MAX_STOPS = records.MAX_STOPS  # stop tokens of one request
 MAX_BIASES = 1024  # entries of `logit_bias` of one request
@@ -26,6 +27,7 @@ WEIGHTS = {
   "int8": "kernels in integers of 8 bits, a scale per output channel",
   "fp8": "the same in float8_e4m3fn",
 }
+DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 # Of the slots of a call, those whose drafts a step computes: one in so many.
 _DRAFTING_SHARES = (8, 2, 1)
 
@@ -256,7 +258,7 @@ class DraftPlan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Section, section="engine"):
   """The `engine` section of the config: sizes, and the shapes to compile.
 
   Few shapes are compiled: busy slots are padded to `num_slot_sizes` sizes that
@@ -265,77 +267,84 @@ class EngineConfig:
   less computation and take longer to compile.
   """
 
-  slots: tuple[int, ...]  # per policy slot: answers decoded at once
-  context: int  # tokens of prompt and answer together
-  lengths: tuple[int, ...]  # tokens; context is always one of them
-  num_slot_sizes: int
-  prefill_chunks: tuple[int, ...]  # tokens per slot and call
-  prefill_slots: int  # per call
-  prefill_tokens: int  # per step, so that decoding does not stall
-  steps_per_sync: int  # tokens per slot and call
-  page_size: int  # tokens of a page of the KV cache; 0: see `tokens_per_page`
-  # Tokens of all pages of each policy slot; (): `context` for every slot.
-  cache_tokens: tuple[int, ...]
-  weights: str  # one of `WEIGHTS`, that the engine decodes with
-  # Tokens that are guessed ahead and computed with the next one; 0: none.
-  draft_tokens: int
-  # Time to compute one draft token more per slot, in units of a decode step.
-  draft_cost: float
-  # Whether the experts of each token go with its answer, for the learner.
-  router_replay: bool
+  driver: str = key(
+    "jetstream",
+    "threads of the engine: jetstream; or local, one thread. The latter, with "
+    'queue.order="started" and admission.max_staleness=0, lets a run repeat '
+    "bit for bit",
+    one_of=DRIVERS,
+  )
+  slots: tuple[int, ...] = key(
+    (192, 64), "sequences decoded at once, per policy slot", at_least=1
+  )
+  context: int = key(8192, "tokens of prompt and answer together", at_least=1)
+  lengths: tuple[int, ...] = key(
+    (), "shorter cache lengths to compile for, in tokens", at_least=1
+  )
+  num_slot_sizes: int = key(
+    3, "number of batch sizes to compile for", at_least=1
+  )
+  prefill_chunks: tuple[int, ...] = key(
+    (16, 64), "tokens per slot and call of a prefill", at_least=1
+  )
+  prefill_slots: int = key(16, "slots per call of a prefill", at_least=1)
+  prefill_tokens: int = key(
+    1024,
+    "tokens that are prefilled per step, so that decoding does not stall",
+    at_least=1,
+  )
+  steps_per_sync: int = key(
+    4, "tokens per slot between two syncs with the host", at_least=1
+  )
+  page_size: int = key(
+    0,
+    "tokens of a page of the KV cache, on a TPU a multiple of 128; 0: a size "
+    'that fits context. See "Pages" in docs/engine.md',
+  )
+  cache_tokens: tuple[int, ...] = key(
+    (), "of all pages, per policy slot; (): context x slots"
+  )
+  weights: str = key(
+    "full",
+    "weights to decode with: full, as the learner has them; or int8 or fp8, "
+    'half of bfloat16\'s bytes. See "Weights in eight bits" in docs/engine.md',
+    one_of=WEIGHTS,
+  )
+  draft_tokens: int = key(
+    0,
+    "tokens that a slot guesses from what it, or its group, has had before, "
+    "and computes together with its next token; 0: none. Changes no answer",
+  )
+  draft_cost: float = key(
+    0.4,
+    "time to compute one more token per slot, in units of a decode step: 0.4 "
+    "on two cores, less where decoding waits for memory",
+    above=0,
+    at_most=1,
+  )
+  router_replay: bool = key(
+    False,
+    "of a mixture: the experts of each token go with its answer, and the "
+    'learner routes by them. See "Router replay" in docs/losses.md',
+  )
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     for name in ("slots", "prefill_chunks"):
-      sizes = getattr(self, name)
-      if not sizes or min(sizes) < 1:
-        raise ConfigError(f"engine.{name}={sizes}: sizes must be positive")
-    for name in (
-      "context",
-      "num_slot_sizes",
-      "prefill_slots",
-      "prefill_tokens",
-      "steps_per_sync",
-    ):
-      if getattr(self, name) < 1:
-        raise ConfigError(
-          f"engine.{name}={getattr(self, name)} must be at least 1"
-        )
+      if not getattr(self, name):
+        raise ConfigError(f"engine.{name}=() must have a number at least")
     if tuple(sorted(set(self.prefill_chunks))) != self.prefill_chunks:
       raise ConfigError(
         f"engine.prefill_chunks={self.prefill_chunks} must be increasing"
       )
-    if (
-      self.lengths
-      and not 1 <= min(self.lengths) <= max(self.lengths) <= self.context
-    ):
+    if max(self.lengths, default=0) > self.context:
       raise ConfigError(
-        f"engine.lengths={self.lengths} must lie between 1 and "
+        f"engine.lengths={self.lengths} must be at most "
         f"engine.context={self.context}"
       )
-    if self.weights not in WEIGHTS:
-      raise ConfigError(
-        f"engine.weights={self.weights!r} is none of {', '.join(WEIGHTS)}"
-      )
     self._check_cache()
-    self._check_drafts()
-
-  def _check_drafts(self) -> None:
-    if self.draft_tokens < 0:
-      raise ConfigError(
-        f"engine.draft_tokens={self.draft_tokens} must be at least 0 (none)"
-      )
-    if not 0 < self.draft_cost <= 1:
-      raise ConfigError(
-        f"engine.draft_cost={self.draft_cost} must be above 0, and at most 1: "
-        "a draft token of a slot takes no longer than a decode step of it"
-      )
 
   def _check_cache(self) -> None:
-    if self.page_size < 0:
-      raise ConfigError(
-        f"engine.page_size={self.page_size} must be a number of tokens, or 0 "
-        "for a size that fits engine.context"
-      )
     if self.cache_tokens and (
       len(self.cache_tokens) != len(self.slots)
       or min(self.cache_tokens) < self.tokens_per_page

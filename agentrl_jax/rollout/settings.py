@@ -6,6 +6,7 @@ import shlex
 
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key, seconds
 
 PROTOCOLS = {
   "agentrl": "launch.serve_rollouts, in binary",
@@ -15,30 +16,61 @@ PROTOCOLS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RolloutsConfig:
+class RolloutsConfig(Section, section="rollouts"):
   """The `rollouts` section of the config: engines in other processes.
 
   Without servers, the engine runs in the learner's process, and nothing else
   here is used.
   """
 
-  servers: str  # host:port of each, separated by commas
-  protocol: str  # one of `PROTOCOLS`
-  model: str  # its name at other projects' engines; "": their first model
-  # File whose first line is the servers' token, or env:NAME; "": none.
-  token_file: str
-  need_seeds: bool  # other projects' engines must honor seeds
-  snapshots: str  # folder or bucket; "" is `snapshots` of the run
-  max_lag: int  # updates that weights may be behind the learner's
-  poll_interval_s: float  # of a server that reads the snapshots
-  health_interval_s: float  # of checks of a server
-  server_timeout_s: float  # a server that is silent longer is lost
-  answer_timeout_s: float  # retries on other servers included
-  sync_timeout_s: float  # until all servers serve what is evaluated
-  start_timeout_s: float  # of a server without a first snapshot
-  grace_s: float  # of a server that is stopped
+  servers: str = key(
+    "",
+    "addresses of rollout servers, as host:port,host:port; '': the engine is "
+    "in this process. See docs/engine.md",
+  )
+  protocol: str = key(
+    "agentrl",
+    "of the servers: agentrl, of launch.serve_rollouts; openai (vLLM) or "
+    "sglang, of other projects' engines",
+    one_of=PROTOCOLS,
+  )
+  model: str = key(
+    "", "its name at other engines; '' is the first that they list"
+  )
+  token_file: str = key(
+    "", "file whose first line is the servers' token, or env:NAME; '': no token"
+  )
+  need_seeds: bool = key(
+    True, "require of other engines that a seed repeats an answer"
+  )
+  snapshots: str = key(
+    "", "folder or bucket of weights; '' is snapshots of the run"
+  )
+  max_lag: int = key(2, "updates that weights may be behind the learner's")
+  poll_interval_s: float = seconds(
+    0.5, "time between a server's polls for snapshots"
+  )
+  health_interval_s: float = seconds(
+    1.0, "time between health checks of a server"
+  )
+  server_timeout_s: float = seconds(
+    20.0, "silence after which a server is lost"
+  )
+  answer_timeout_s: float = seconds(
+    540.0, "wait for an answer, retries on other servers included"
+  )
+  sync_timeout_s: float = seconds(
+    600.0, "wait for all servers to serve what is evaluated"
+  )
+  start_timeout_s: float = seconds(
+    3600.0, "a server's wait for its first weights"
+  )
+  grace_s: float = seconds(
+    30.0, "time for a server that must stop to finish its answers"
+  )
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     for server in self.addresses:
       if not re.fullmatch(r"[^\s/:]+:\d+|\[[\da-fA-F:]+\]:\d+", server):
         raise ConfigError(
@@ -51,20 +83,8 @@ class RolloutsConfig:
         f"rollouts.servers={self.servers!r} names a server twice"
       )
     self._check_protocol()
-    if self.max_lag < 0:
-      raise ConfigError(
-        f"rollouts.max_lag={self.max_lag} must be 0 (all tokens are sampled "
-        "from the learner's newest weights) or a number of updates"
-      )
-    for name, value in dataclasses.asdict(self).items():
-      if name.endswith("_s") and not value > 0:
-        raise ConfigError(f"rollouts.{name}={value} must be more than 0")
 
   def _check_protocol(self) -> None:
-    if self.protocol not in PROTOCOLS:
-      raise ConfigError(
-        f"rollouts.protocol={self.protocol!r} is none of {', '.join(PROTOCOLS)}"
-      )
     if self.protocol == "agentrl" and (self.model or not self.need_seeds):
       raise ConfigError(
         f"rollouts.model={self.model!r} and rollouts.need_seeds="
@@ -87,26 +107,40 @@ class RolloutsConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AgentsConfig:
+class AgentsConfig(Section, section="agents"):
   """The `agents` section of the config: who plays in place of our players."""
 
-  port: int  # of the learner's server; 0 is any; -1: there is none
-  host: str
-  token_file: str  # has the token that agents must know; "": none
-  idle_timeout_s: float  # without a word from an agent: it is taken for gone
-  max_lines: int  # of tokens, that an episode may have
-  program: str  # that plays, started by the run; "": agents are elsewhere
+  port: int = key(
+    -1,
+    "of an OpenAI API in this process, by which agents of other libraries "
+    "play: docs/serving.md. 0: any free one; -1: our own player plays",
+    at_least=-1,
+    below=2**16,
+  )
+  host: str = key(
+    "127.0.0.1", "address to listen at; 0.0.0.0: other machines, too"
+  )
+  token_file: str = key(
+    "", "file whose first line is the agents' token; '': none"
+  )
+  idle_timeout_s: float = seconds(
+    600.0, "silence after which an agent counts as gone"
+  )
+  max_lines: int = key(
+    16,
+    "conversations of an episode, each of which is trained on as a line of "
+    "tokens: of several agents, or of one that rewrites its history. With 1, "
+    "a call that does not continue the last one is refused",
+    at_least=1,
+  )
+  program: str = key(
+    "",
+    "command that plays, which the run starts; {url} and {model} stand for "
+    "this server and the run's name. '': agents come by themselves",
+  )
 
   def __post_init__(self) -> None:
-    if not -1 <= self.port < 2**16:
-      raise ConfigError(
-        f"agents.port={self.port} must be a port, 0 for any that is free, or "
-        "-1 for no server"
-      )
-    if not self.idle_timeout_s > 0:
-      raise ConfigError(
-        f"agents.idle_timeout_s={self.idle_timeout_s} must be more than 0"
-      )
+    super().__post_init__()
     try:
       shlex.split(self.program)
     except ValueError as error:
@@ -114,11 +148,6 @@ class AgentsConfig:
         f"agents.program={self.program!r} is no command line: {error}. Write "
         "it as in a shell"
       ) from error
-    if self.max_lines < 1:
-      raise ConfigError(
-        f"agents.max_lines={self.max_lines} must be at least 1: the "
-        "conversation that each call continues"
-      )
 
   @property
   def play(self) -> bool:

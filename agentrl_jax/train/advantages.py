@@ -486,17 +486,10 @@ def _trajectory_advantages(
       **config.estimator_settings,
     )
   estimate = {
-    "grpo": partial(
-      losses.group_advantage,
-      scale_by_std=config.scale_by_std,
-      ddof=config.ddof,
-      epsilon=config.epsilon,
-    ),
+    "grpo": partial(losses.group_advantage, scale_by_std=config.scale_by_std),
     "rloo": losses.leave_one_out_advantage,
     "best_of_group": partial(
-      losses.best_of_group_advantage,
-      scale_by_std=config.scale_by_std,
-      epsilon=config.epsilon,
+      losses.best_of_group_advantage, scale_by_std=config.scale_by_std
     ),
     "max_at_k": partial(losses.max_at_k_advantage, **config.estimator_settings),
     "reinforce_plus_plus_baseline": partial(
@@ -526,7 +519,6 @@ def _turn_advantages(
       discount=config.discount,
       **config.estimator_settings,
       scale_by_std=config.scale_by_std,
-      epsilon=config.epsilon,
     )
   return_NU = losses.discounted_returns(
     arrays.turn_reward_NU, exists_NU, discount=config.discount
@@ -538,8 +530,6 @@ def _turn_advantages(
     num_groups=num_groups,
     valid_N=exists_NU.reshape(-1),
     scale_by_std=config.scale_by_std,
-    ddof=config.ddof,
-    epsilon=config.epsilon,
   ).reshape(exists_NU.shape)
 
 
@@ -570,9 +560,7 @@ def normalise(
     return (losses.whiten_weighted(advantage_W, num_tokens_W, valid_W), running)
   if not config.normalises_tasks:
     return jnp.where(valid_W, advantage_W, 0), running
-  settings = dict(
-    center=config.task_center, scale=config.task_scale, epsilon=config.epsilon
-  )
+  settings = dict(center=config.task_center, scale=config.task_scale)
   if running is None:
     advantage_W = losses.task_normalise_weighted(
       advantage_W,

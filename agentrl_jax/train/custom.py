@@ -10,13 +10,13 @@ function that does not fit is refused before anything is compiled, and
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from agentrl_jax.errors import ConfigError, suggestion
+from agentrl_jax.errors import ConfigError
 from agentrl_jax.losses import Mean
 from agentrl_jax.named_objects import import_module_of
 
@@ -199,32 +199,6 @@ def freeze(key: str, value: Any) -> Any:
       "number, a string, True, False, None, or a list or mapping of those"
     )
   return value
-
-
-def require_settings(
-  key: str, name: str, settings: Mapping[str, Any], options: Iterable[str]
-) -> Mapping[str, Any]:
-  """Returns hashable settings of one of `options` or of module:function.
-
-  Raises `ConfigError` for a name that is neither, and for settings that cannot
-  be hashed.
-  """
-  if not isinstance(settings, Mapping):
-    raise ConfigError(
-      f"{key}_settings={settings!r} must be a mapping of names to values, as "
-      f"in --config.{key}_settings=\"{{'width': 0.2}}\""
-    )
-  frozen: Mapping[str, Any] = freeze(f"{key}_settings", settings)
-  if is_custom(name):
-    return frozen
-  options = list(options)
-  if name not in options:
-    near = suggestion(str(name), options)
-    raise ConfigError(
-      f"{key}={name!r} is not one of {', '.join(filter(None, options))}{near}, "
-      f"nor module:function. Set it with --config.{key}=<name>."
-    )
-  return frozen
 
 
 def find_custom(

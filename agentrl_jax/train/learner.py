@@ -19,6 +19,7 @@ import optax
 from jax.sharding import Mesh
 
 from agentrl_jax.errors import ConfigError, NotFinite
+from agentrl_jax.keys import Section, key
 from agentrl_jax.losses import Mean, RatioMoments
 from agentrl_jax.model import experts, sharding
 from agentrl_jax.model.compiler_options import check_known
@@ -354,17 +355,25 @@ def _numbers(metrics: Metrics) -> dict[str, float]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-  """The `optimizer` section of the config, for one stage."""
+class OptimizerConfig(Section, section="optimizer"):
+  """The `optimizer` section of the config: AdamW's settings for one stage."""
 
-  learning_rate: float
-  warmup_steps: int
-  final_lr_ratio: float  # of learning_rate, reached by cosine; 1 is constant
-  b1: float
-  b2: float
-  weight_decay: float
-  clip_norm: float
-  expert_bias_rate: float
+  learning_rate: float = key(
+    1e-6, "highest value of the learning rate", above=0
+  )
+  warmup_steps: int = key(10, "updates until learning_rate is reached")
+  final_lr_ratio: float = key(
+    1.0, "last share of learning_rate, by cosine decay", at_most=1
+  )
+  b1: float = key(0.9, "decay of the mean gradient", below=1)
+  b2: float = key(0.999, "decay of the mean square", below=1)
+  weight_decay: float = key(0.0, "times the learning rate")
+  clip_norm: float = key(1.0, "largest norm of a gradient", above=0)
+  expert_bias_rate: float = key(
+    0.0,
+    "step of the bias by which a sigmoid router chooses an expert: up if it "
+    "had fewer tokens than the mean, down if more; 0: biases stay",
+  )
 
   def check_experts(self, model: ModelConfig, lora: LoraConfig) -> None:
     """Raises `ConfigError` if biases are to change that are fixed, or none."""
@@ -373,24 +382,7 @@ class OptimizerConfig:
         f"optimizer.expert_bias_rate={self.expert_bias_rate} changes biases of "
         f"routers, and with model.sigmoid_router={model.sigmoid_router} and "
         f"lora.rank={lora.rank} none is trained: set "
-        "--config.optimizer.expert_bias_rate=0 and "
-        "--config.warm_start.optimizer.expert_bias_rate=0"
-      )
-
-  def __post_init__(self) -> None:
-    if not self.learning_rate > 0:
-      raise ConfigError(
-        f"optimizer.learning_rate={self.learning_rate} must be positive"
-      )
-    if not 0 <= self.final_lr_ratio <= 1:
-      raise ConfigError(
-        f"optimizer.final_lr_ratio={self.final_lr_ratio} must lie in [0, 1]: 1 "
-        "keeps the learning rate constant"
-      )
-    if not self.clip_norm > 0:
-      raise ConfigError(
-        f"optimizer.clip_norm={self.clip_norm} must be positive; a large "
-        "value clips nothing"
+        "--config.optimizer.expert_bias_rate=0"
       )
 
 

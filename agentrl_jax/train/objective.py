@@ -42,6 +42,7 @@ Metrics = dict[
 # Maps (params, micro-batch, the params' version) to the mean to minimise and
 # the metrics.
 Objective = Callable[[Params, TrainBatch, jax.Array], tuple[Mean, Metrics]]
+_KL_LIMIT = 10.0  # bound on one token's k3, as in AgentRL and verl
 
 
 def policy_objective(
@@ -378,7 +379,7 @@ def _kl(
   log_ratio_BT = _ratio(
     logprob_BT, micro_batch.reference_logprob, micro_batch.batch
   )
-  k3_BT = losses.k3(log_ratio_BT, limit=config.kl_limit)
+  k3_BT = losses.k3(log_ratio_BT, limit=_KL_LIMIT)
   reverse_BT = log_ratio_BT if divergence_BT is None else divergence_BT
   metrics["policy/reverse_kl"] = losses.token_mean(
     jax.lax.stop_gradient(reverse_BT), micro_batch.batch.mask

@@ -30,7 +30,7 @@ from agentrl_jax.data.packing import (
   pack,
 )
 from agentrl_jax.data.records import Trajectory, Turn
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 from agentrl_jax.model import sharding
 from agentrl_jax.train.advantages import Rated, pad_rows
 from agentrl_jax.train.config.loss import LossConfig
@@ -65,25 +65,23 @@ class TrainBatch:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BatchConfig:
+class BatchConfig(Section, section="train"):
   """Shapes of a batch, from the `train` section of the config."""
 
-  row_length: int  # tokens
-  micro_batch: int  # rows
-  # Tokens of trajectories per computed token of a row, at most; 1 packs no
-  # trees, and computes what trajectories share once for each.
-  sharing: int
-  roles: tuple[str, ...]  # whose lines are trained on; () for all
-
-  def __post_init__(self) -> None:
-    if isinstance(self.roles, str):
-      raise ConfigError(
-        f"train.roles={self.roles!r} is a text; write a tuple of roles, as "
-        f"({self.roles!r},)"
-      )
-    for name in ("row_length", "micro_batch", "sharing"):
-      if getattr(self, name) < 1:
-        raise ConfigError(f"train.{name}={getattr(self, name)} is below 1")
+  row_length: int = key(8192, "tokens of a packed row", at_least=1)
+  micro_batch: int = key(2, "rows per forward pass", at_least=1)
+  sharing: int = key(
+    8,
+    "largest number of its tokens that a row stands for, as a multiple of its "
+    "length: tokens that trajectories share are computed once. 1 computes "
+    "each trajectory by itself",
+    at_least=1,
+  )
+  roles: tuple[str, ...] = key(
+    (),
+    "roles of the agents of an episode whose answers are trained on, () for "
+    "all. The others answer with the same policy",
+  )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,6 @@ from bench.environments.episodes import (
   quantiles_ms,
   resident_kib,
 )
-from configs.base import defaults
 from environments.dbbench import problem
 from environments.dbbench.engines.sqlite import SQLiteEngine
 from environments.options import DBBenchOptions
@@ -176,9 +175,7 @@ async def _environment(
   subject: Subject, name: str, place: str, concurrency: int
 ) -> AsyncIterator[Environment]:
   if place == "contained" and subject.image:
-    spec = defaults(
-      ContainerSpec,
-      "containers",
+    spec = ContainerSpec(
       image=f"agentrl_jax/{name}",
       options=subject.contained,
       concurrency=concurrency,

@@ -37,7 +37,6 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from bench import tiny
 from bench.line_peer import Pythons
-from configs.base import defaults
 from launch.planning import chips
 from launch.planning.chips import parse_slice
 from launch.planning.compiler.collectives import bytes_by_kind, collectives
@@ -115,9 +114,7 @@ def _devices(n: int):
 
 def _gradient(mesh, rows: int) -> tuple[str, int]:
   remat = "full" if mesh.shape["fsdp"] > 1 else "none"
-  compute = defaults(
-    ComputeConfig, "compute", dtype="bfloat16", scan_layers=True, remat=remat
-  )
+  compute = ComputeConfig(dtype="bfloat16", scan_layers=True, remat=remat)
   policy = Policy(MODEL, compute, mesh)
   loss = tiny.loss_config(token_chunk=TOKENS)
   objective = policy_objective(policy, loss, temperature=1.0)

@@ -21,12 +21,11 @@ from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.train.train_batch import cut, whole_batch
 from bench import timing, tiny
 from bench.line_peer import Pythons
-from configs.base import defaults
 
 SIGMA, MEAN, CAP, NUMBER = 1.0, 1024, 8192, 256
 SCALE, TIMED, PACKED_ROWS, PADDED_ROWS = 8, 64, 4, 8
 MODEL = dataclasses.replace(tiny.MODEL, num_layers=2)
-COMPUTE = defaults(ComputeConfig, "compute", attention_block=128)
+COMPUTE = ComputeConfig(attention_block=128)
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:

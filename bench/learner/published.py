@@ -26,7 +26,6 @@ from bench import published, timing, tiny
 from bench.learner.shared import ATTEMPTS, make_attempt
 from bench.learner.train_step import WIDTH, square_product
 from bench.line_peer import LinePeer, Pythons, peak_gib
-from configs.base import defaults
 
 GROUPS, ROW = 4, 192
 PEERS = {  # script, its results, and the line for an update
@@ -44,9 +43,7 @@ def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   builder = BatchBuilder(
     policy,
     loss=loss,
-    advantage=defaults(
-      AdvantageConfig, "advantage", task_center=False, task_scale=False
-    ),
+    advantage=AdvantageConfig(task_center=False, task_scale=False),
     batch=BatchConfig(row_length=ROW, micro_batch=1, sharing=8, roles=()),
     task_ids={"problems": 0},
     temperature=1.0,

@@ -26,7 +26,6 @@ from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons, peak_gib
-from configs.base import defaults
 
 ATTEMPTS, PROMPT, ANSWER = 8, 128, 128
 TASK = Task("even", "train", 0)
@@ -108,9 +107,7 @@ class Steps:
   def __init__(self, policy, learner, params, prompt, loss):
     self._learner, self.prompt = learner, prompt
     store = ServedWeights(1)
-    config = defaults(
-      EngineConfig,
-      "engine",
+    config = EngineConfig(
       slots=(ATTEMPTS,),
       context=len(prompt) + ANSWER,
       prefill_chunks=(len(prompt),),
@@ -121,9 +118,7 @@ class Steps:
     self._batch_builder = BatchBuilder(
       policy,
       loss=loss,
-      advantage=defaults(
-        AdvantageConfig, "advantage", task_center=False, task_scale=False
-      ),
+      advantage=AdvantageConfig(task_center=False, task_scale=False),
       # One row, in which the prompt is computed once.
       batch=BatchConfig(
         row_length=len(prompt) + ATTEMPTS * ANSWER,

@@ -43,7 +43,6 @@ from bench import timing, tiny
 from bench.line_peer import Pythons
 from bench.qwen_chat import load_qwen
 from configs import environments
-from configs.base import defaults
 
 PROMPT, ANSWER, ATTEMPTS = 128, 128, 8
 MISTAKE = 0.15  # probability of each mistake that an expert knows
@@ -117,9 +116,7 @@ class _Updates:
     self._builder = BatchBuilder(
       policy,
       loss=loss,
-      advantage=defaults(
-        AdvantageConfig, "advantage", task_center=False, task_scale=False
-      ),
+      advantage=AdvantageConfig(task_center=False, task_scale=False),
       batch=BatchConfig(
         row_length=row_length,
         micro_batch=1,
@@ -210,7 +207,7 @@ async def _play(name: str, codec: ChatCodec) -> list[Group]:
     codec=codec,
     limits=LIMITS,
     mistakes={name: dict.fromkeys(settings.mistakes, MISTAKE)},
-    waits=defaults(EpisodeWaits, "waits"),
+    waits=EpisodeWaits(),
   )
   rng, groups, num_tokens = np.random.default_rng(0), [], 0
   try:

@@ -24,7 +24,6 @@ from absl import app, flags
 
 from agentrl_jax.data.record_file import group_from_json, group_to_json
 from agentrl_jax.data.records import Group, Status, Task, Trajectory, Turn
-from configs.base import defaults
 from launch.processes.group import (
   COORDINATOR,
   NUM_PROCESSES,
@@ -142,7 +141,7 @@ def main(_: Sequence[str]) -> None:
     _start()
     return
   groups = make_groups(_TOKENS.value)
-  with joined(defaults(ProcessLimits, "processes")) as processes:
+  with joined(ProcessLimits()) as processes:
     value = encode_groups(groups) if processes.leads else b""
     seconds = compare_ways(processes, value)
   if processes.leads:

@@ -23,7 +23,6 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import LinePeer, Pythons
-from configs.base import defaults
 
 NUMBERS, PROMPT, ANSWER = (1, 8, 32), 128, 128
 PEERS = {  # environment and script
@@ -82,9 +81,7 @@ class Answers:
 
   def __init__(self, policy, params, prompts, num_tokens: int = ANSWER):
     store = ServedWeights(1)
-    config = defaults(
-      EngineConfig,
-      "engine",
+    config = EngineConfig(
       slots=(len(prompts),),
       context=prompts.shape[1] + num_tokens,
       prefill_chunks=(prompts.shape[1],),

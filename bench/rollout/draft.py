@@ -45,7 +45,6 @@ from bench.recorded_groups import (
   transcripts,
 )
 from configs import quickstart
-from configs.base import defaults
 
 ATTEMPTS, CONTEXT, DRAFT_TOKENS = 8, 1536, 4
 FREE = dict(draft_tokens=7, draft_cost=0.001)
@@ -131,7 +130,7 @@ class _Replay:
     script = np.full((len(answers), longest), -1, np.int32)
     for n, answer in enumerate(answers):
       script[n, : len(answer)] = answer
-    policy = Policy(model, defaults(ComputeConfig, "compute"))
+    policy = Policy(model, ComputeConfig())
     params = policy.to_decode(policy.init(jax.random.key(0)))
     self._driver = LocalDriver(_engine(policy, params, slots, **drafts))
     self._sample = _scripted(script)
@@ -213,9 +212,7 @@ def _scripted(script: np.ndarray):
 def _engine(policy, params, slots, **drafts) -> RolloutEngine:
   store = ServedWeights(1)
   store.publish(params, 0)
-  config = defaults(
-    EngineConfig,
-    "engine",
+  config = EngineConfig(
     slots=(slots,),
     context=CONTEXT,
     num_slot_sizes=1,
@@ -227,7 +224,7 @@ def _engine(policy, params, slots, **drafts) -> RolloutEngine:
 
 def _nothing(pairs: int) -> dict[str, object]:
   """Random prompts and a policy that repeats nothing."""
-  policy = Policy(tiny.MODEL, defaults(ComputeConfig, "compute"))
+  policy = Policy(tiny.MODEL, ComputeConfig())
   params = policy.to_decode(policy.init(jax.random.key(0)))
   sides = {
     "plain": LocalDriver(_engine(policy, params, ATTEMPTS)),
@@ -258,7 +255,7 @@ def _nothing(pairs: int) -> dict[str, object]:
 def _exact() -> dict[str, object]:
   """Compares answers with and without drafts."""
   number = int(os.environ.get("AGENTRL_DRAFT_EXACT", 10_000))
-  policy = Policy(SMALL, defaults(ComputeConfig, "compute"))
+  policy = Policy(SMALL, ComputeConfig())
   params = policy.init(jax.random.key(10))
   params = jax.tree_util.tree_map_with_path(_louder, params)
   config = dict(slots=(16,), context=96, num_slot_sizes=1, prefill_chunks=(16,))
@@ -269,9 +266,7 @@ def _exact() -> dict[str, object]:
   ):
     store = ServedWeights(1)
     store.publish(params, 0)
-    engine = RolloutEngine(
-      policy, defaults(EngineConfig, "engine", **config, **drafts), store
-    )
+    engine = RolloutEngine(policy, EngineConfig(**config, **drafts), store)
     drivers[name] = driver = LocalDriver(engine, max_waiting=number)
     futures = [driver.submit(*each) for each in _requests(number)]
     driver.run_until_idle()

@@ -24,7 +24,6 @@ from agentrl_jax.rollout.api import EngineConfig, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
-from configs.base import defaults
 
 POLICIES = {
   "1m": dict(
@@ -87,9 +86,7 @@ def measure_raw(policy, params, args) -> dict[str, float]:
 
 def measure_driver(policy, params, args) -> dict[str, float]:
   """Times multi-turn episodes through a driver, compiled beforehand."""
-  config = defaults(
-    EngineConfig,
-    "engine",
+  config = EngineConfig(
     slots=(args.slots,),
     context=args.context,
     lengths=(args.context // 4, args.context // 2),
@@ -179,9 +176,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main() -> None:
   """Prints one line of JSON per measurement."""
   args = make_parser().parse_args()
-  policy = Policy(
-    ModelConfig(**POLICIES[args.policy]), defaults(ComputeConfig, "compute")
-  )
+  policy = Policy(ModelConfig(**POLICIES[args.policy]), ComputeConfig())
   params = policy.init(jax.random.key(0))
   names = [args.driver] if args.driver else ["raw", "local", "jetstream"]
   for args.driver in names:

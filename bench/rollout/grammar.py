@@ -31,7 +31,6 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing, tiny
 from bench.line_peer import Pythons
-from configs.base import defaults
 
 SLOTS, PROMPT, ANSWER, WAIT_S = 16, 16, 80, 600.0
 ROOT = pathlib.Path(__file__).parents[2]
@@ -114,9 +113,7 @@ def _engine(
   store = ServedWeights(1)
   Publisher(policy, store).publish(params, 0)
   grammars = codec.grammars(tiny.MODEL.vocab_size)
-  config = defaults(
-    EngineConfig,
-    "engine",
+  config = EngineConfig(
     slots=(SLOTS,),
     context=PROMPT + ANSWER,
     prefill_chunks=(PROMPT,),

@@ -13,17 +13,13 @@ from agentrl_jax.model.policy import Policy
 from bench import timing
 from bench.line_peer import Pythons
 from bench.rollout import engine
-from configs.base import defaults
 
 
 def measure(pairs: int, pythons: Pythons) -> dict[str, object]:
   """Measures the row; returns JSON values."""
   del pythons  # the limit is no host work at all
   load_before = timing.load()
-  policy = Policy(
-    ModelConfig(**engine.POLICIES["nothing"]),
-    defaults(ComputeConfig, "compute"),
-  )
+  policy = Policy(ModelConfig(**engine.POLICIES["nothing"]), ComputeConfig())
   params = policy.init(jax.random.key(0))
   found = {}
   for steps in (1, 4):

@@ -16,7 +16,6 @@ from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
 from bench import published, timing
 from bench.line_peer import Pythons
-from configs.base import defaults
 
 SLOTS, ATTEMPTS, ANSWER, TEMPERATURE, DRAFT_TOKENS = (8, 32), 8, 64, 0.7, 4
 SHORT, LONG = "Answer with a number only.", "Explain your steps."
@@ -68,9 +67,7 @@ class _Attempts:
       for prompt, _ in published.questions(slots // ATTEMPTS)
     ]
     store = ServedWeights(1)
-    config = defaults(
-      EngineConfig,
-      "engine",
+    config = EngineConfig(
       slots=(slots,),
       context=max(map(len, self._prompts)) + ANSWER,
       num_slot_sizes=2,

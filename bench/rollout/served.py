@@ -13,7 +13,6 @@ from agentrl_jax.rollout.engine import programs
 from agentrl_jax.rollout.engine.engine import RolloutEngine, ServedWeights
 from agentrl_jax.train.weights.publish import Publisher
 from bench import timing
-from configs.base import defaults
 
 
 def make_driver(
@@ -24,9 +23,7 @@ def make_driver(
   publisher = Publisher(policy, store)
   for policy_slot, params in enumerate(versions):
     publisher.publish(params, policy_slot, policy_slot=policy_slot)
-  return LocalDriver(
-    RolloutEngine(policy, defaults(EngineConfig, "engine", **config), store)
-  )
+  return LocalDriver(RolloutEngine(policy, EngineConfig(**config), store))
 
 
 class RawSteps:

@@ -16,9 +16,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import read_model
 from agentrl_jax.model.hugging_face.presets import preset
-from agentrl_jax.model.lora import LoraConfig
 from configs import base
-from launch.config.checks import refuse_unread
 
 _LONGEST = 60  # characters of a value in a message
 # Other numbers do not change the size of anything; those are the folder's.
@@ -53,7 +51,8 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
   keys = config.model.to_dict()
   name, path = keys.pop("name"), config.pretrained.path
   if not name and not path:
-    return ModelConfig(vocab_size=config.tokenizer.vocab_size, **keys)
+    vocab_size = config.tokenizer.vocab_size
+    return ModelConfig(vocab_size=vocab_size, qk_norm=True, **keys)
   source = f"pretrained.path={path}" if path else f"model.name={name}"
   replaced = [("model", key) for key in keys if key != "value_head"]
   if path:
@@ -70,13 +69,6 @@ def read_architecture(config: ml_collections.ConfigDict) -> ModelConfig:
     found = named
     _refuse_small(config, found, name)
   return dataclasses.replace(found, value_head=keys["value_head"])
-
-
-def read_adaptation(config: ml_collections.ConfigDict) -> LoraConfig:
-  """Reads `lora`. Raises `ConfigError` for keys that rank 0 ignores."""
-  if not config.lora.rank:
-    refuse_unread(config, "lora", why="where lora.rank is 0")
-  return LoraConfig(**config.lora.to_dict())
 
 
 def _refuse_idle(

@@ -10,8 +10,6 @@ import pathlib
 import tempfile
 import zipfile
 
-import ml_collections
-
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.chat.pretrained import (
   MODEL_CONFIG,
@@ -21,28 +19,9 @@ from agentrl_jax.data.chat.pretrained import (
 )
 from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
-from launch.config.checks import refuse_unread
 from launch.processes.group import Processes
 
 _FOLDER, _OWN = "chat", "tokenizer.json"  # below the run's folder
-
-
-def read_chat(config: ml_collections.ConfigDict) -> ChatConfig:
-  """Reads `chat`. Raises `ConfigError` for keys that nothing would read."""
-  if not config.pretrained.path:
-    refuse_unread(
-      config,
-      "chat",
-      why="without pretrained.path, whose model's chat template asks for it",
-    )
-  if config.sampling.calls == "free" and config.agents.port < 0:
-    refuse_unread(
-      config,
-      "chat",
-      "compact_calls",
-      why="with sampling.calls=free and no agents, whose calls have no grammar",
-    )
-  return ChatConfig(**config.chat.to_dict())
 
 
 def save_chat(run: pathlib.Path, pretrained: str, config: ChatConfig) -> None:

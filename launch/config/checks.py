@@ -34,59 +34,67 @@ from configs import base
 COMPARING = tuple(name for name in KEEPS if name != "all")
 
 
-def refuse_unread(
-  config: ml_collections.ConfigDict, section: str, *keys: str, why: str
-) -> None:
-  """Raises `ConfigError` that names all set keys that nothing reads.
-
-  They are all keys of the section if none is named; `why` completes the message
-  "means nothing".
-  """
-  idle, settings = base.default_values()[section], config[section]
-  unread = [key for key in keys or settings if settings[key] != idle[key]]
-  if unread:
-    given = ", ".join(f"{section}.{key}={settings[key]}" for key in unread)
-    flags = " ".join(f"--config.{section}.{key}={idle[key]}" for key in unread)
-    raise ConfigError(f"{given} means nothing {why}; set {flags}")
-
-
 def check_read(config: ml_collections.ConfigDict) -> None:
   """Refuses keys that the values of other keys leave unread."""
-  for section, key, value, why in (
-    ("agents", "port", -1, "with agents.port=-1, which starts no server"),
-    ("subagent", "tool", "", "without subagent.tool"),
+  no_agents, during = config.agents.port < 0, "split num_tasks_during "
+  during += "num_sampled_during concurrency_during"
+  for is_idle, section, names, why in (
+    (no_agents, "agents", "", "with agents.port=-1, which starts no server"),
+    (not config.subagent.tool, "subagent", "", "without subagent.tool"),
+    (not config.lora.rank, "lora", "", "where lora.rank is 0"),
     (
+      config.collapse_alarm.action == "off",
       "collapse_alarm",
-      "action",
-      "off",
+      " ".join(sorted({*config.collapse_alarm} - {"action"})),
       "with collapse_alarm.action='off', which watches nothing",
     ),
-  ):
-    if config[section][key] == value:
-      others = (name for name in config[section] if name != key)
-      refuse_unread(config, section, *others, why=why)
-  if not config.evaluation.every:
-    refuse_unread(
-      config,
+    (
+      not config.evaluation.every,
       "evaluation",
-      "split",
-      "num_tasks_during",
-      "num_sampled_during",
-      "concurrency_during",
-      why="with evaluation.every=0, which evaluates at the ends of stages only",
-    )
+      during,
+      "with evaluation.every=0, which evaluates at the ends of stages only",
+    ),
+    (
+      not config.warm_start.epochs,
+      "warm_start",
+      "chats",
+      "with warm_start.epochs=0, which learns from no demonstration",
+    ),
+    (
+      not config.pretrained.path,
+      "chat",
+      "",
+      "without pretrained.path, whose model's chat template asks for it",
+    ),
+    (
+      config.sampling.calls == "free" and no_agents,
+      "chat",
+      "compact_calls",
+      "with sampling.calls=free and no agents, whose calls have no grammar",
+    ),
+  ):
+    if is_idle:
+      _refuse_unread(config, section, names.split(), why)
   if not config.train.steps and not config.warm_start.chats:
     raise ConfigError(
       "train.steps=0 must be at least 1, or warm_start.chats must name a file: "
       "without reinforcement learning a run learns from chats alone"
     )
-  if not config.warm_start.epochs:
-    refuse_unread(
-      config,
-      "warm_start",
-      "chats",
-      why="with warm_start.epochs=0, which learns from no demonstration",
-    )
+
+
+def _refuse_unread(
+  config: ml_collections.ConfigDict,
+  section: str,
+  names: Sequence[str],
+  why: str,
+) -> None:
+  """Refuses these keys of a section where they are set, or all of them."""
+  idle, settings = base.default_values()[section], config[section]
+  unread = [key for key in names or settings if settings[key] != idle[key]]
+  if unread:
+    given = ", ".join(f"{section}.{key}={settings[key]}" for key in unread)
+    flags = " ".join(f"--config.{section}.{key}={idle[key]}" for key in unread)
+    raise ConfigError(f"{given} means nothing {why}; set {flags}")
 
 
 def check_learning(
@@ -218,9 +226,6 @@ def check_mesh(
 
   The message names both numbers and what to change.
   """
-  for axis, size in mesh.items():
-    if size < 1:
-      raise ConfigError(f"mesh.{axis}={size} must be at least 1")
   devices = row_shares(mesh)
   if batch.micro_batch % devices:
     raise ConfigError(
@@ -261,13 +266,6 @@ def check_sampling(sampling: Sampling) -> None:
     raise ConfigError(
       f"sampling.temperature={sampling.temperature} must be positive: "
       "a greedy attempt has no log-probability to learn from"
-    )
-  if sampling.top_k or sampling.top_p < 1:
-    raise ConfigError(
-      f"sampling.top_k={sampling.top_k} and sampling.top_p={sampling.top_p}: "
-      "training on truncated samples needs the learner to truncate alike, "
-      "which it does not; set --config.sampling.top_k=0 "
-      "--config.sampling.top_p=1"
     )
 
 

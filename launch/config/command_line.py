@@ -48,7 +48,7 @@ _MISSING = re.compile(
   r"flag --(\w+)=None: Flag --\w+ must have a value other than None\."
 )
 _CONFIG = re.compile(r"--?config=(.*)", re.DOTALL)
-# Open sections take keys that they lack; others are `check_config`'s to refuse.
+# Open sections take keys that they lack; `load_into` refuses others.
 _OPEN: Mapping[str, Any] = {"lock_config": False, "accept_new_attributes": True}
 _OVERRIDE = re.compile(r"--?(?:no)?config\.([^=\[]+)")
 
@@ -160,8 +160,8 @@ def parse(argv: Sequence[str]) -> list[str]:
   try:
     known = flags.FLAGS.read_flags_from_files(list(argv), force_gnu=False)
     if "config" in flags.FLAGS:
-      known = _located(["--help" if word == "-h" else word for word in known])
-      check_config(known[1:])
+      known = _joined(["--help" if word == "-h" else word for word in known])
+      load_into(flags.FLAGS, known[1:])
     left: list[str] = flags.FLAGS(known)
     _refuse_endless(flags.FLAGS)
   except flags.UnrecognizedFlagError as error:
@@ -208,16 +208,27 @@ def _refuse_endless(given: flags.FlagValues) -> None:
       )
 
 
-def check_config(arguments: Sequence[str]) -> None:
-  """Raises `ConfigError` for a config file, arm or keys that do not exist.
+class _Loaded(flags.ArgumentParser[Any]):
+  """Gives the flag of a config that is loaded already."""
 
-  All wrong keys are named at once. Other exceptions of a config file pass
-  through.
+  def __init__(self, config: ml_collections.ConfigDict) -> None:
+    self.config = config
+
+  def parse(self, _: str) -> ml_collections.ConfigDict:
+    """Returns the config."""
+    return self.config.lock()
+
+
+def load_into(given: flags.FlagValues, arguments: Sequence[str]) -> None:
+  """Runs the file of `--config`, whose config the flag will have.
+
+  Raises `ConfigError` for a config file, arm or keys that do not exist. All
+  wrong keys are named at once. Other exceptions of a config file pass through.
   """
   named = [m[1] for m in map(_CONFIG.fullmatch, _joined(arguments)) if m]
   if not named:
     return
-  config = _loaded(named[-1])
+  config = _run_file(named[-1])
   keys = [m[1] for m in map(_OVERRIDE.match, arguments) if m]
   wrong = [
     sentence
@@ -226,6 +237,7 @@ def check_config(arguments: Sequence[str]) -> None:
   ]
   if wrong:
     raise ConfigError("; ".join(wrong))
+  given["config"].parser = _Loaded(config)
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
@@ -239,28 +251,17 @@ def _joined(arguments: Sequence[str]) -> list[str]:
   return words
 
 
-def _located(arguments: Sequence[str]) -> list[str]:
-  """Returns the words with the place of the config's file in --config."""
-
-  words = _joined(arguments)
-  for n, word in enumerate(words):
-    if found := _CONFIG.fullmatch(word):
-      file, colon, argument = found[1].partition(":")
-      words[n] = f"--config={shipped_file(file)}{colon}{argument}"
-  return words
-
-
 def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
   """Returns the config of `--config=FILE` and overrides, as a command would.
 
   Raises `ConfigError` for what does not exist, or is of the wrong type.
   """
-  check_config(arguments)
   found = flags.FlagValues()
-  words = ["load_config", *_located(arguments)]
+  words = ["load_config", *_joined(arguments)]
   config_flags.DEFINE_config_file(
     "config", flag_values=found, sys_argv=words, **_OPEN
   )
+  load_into(found, arguments)
   try:
     found(words)
   except (flags.Error, TypeError, ValueError) as error:
@@ -269,7 +270,7 @@ def load_config(arguments: Sequence[str]) -> ml_collections.ConfigDict:
   return config
 
 
-def _loaded(named: str) -> ml_collections.ConfigDict:
+def _run_file(named: str) -> ml_collections.ConfigDict:
   """Loads the config of a file, or of `file:argument`."""
   file, colon, argument = named.partition(":")
   path = shipped_file(file)

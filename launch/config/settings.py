@@ -6,8 +6,8 @@ other below, before anything is compiled or started.
 """
 
 import dataclasses
-import typing
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -23,13 +23,13 @@ from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.data.records import EpisodeLimits
 from agentrl_jax.env.loading import parse_options
 from agentrl_jax.env.mistakes import require_rates
-from agentrl_jax.env.options import require_types
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import HttpLimits
+from agentrl_jax.keys import Section, key, keys_of
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
-from agentrl_jax.model.sharding import MESH_AXES, SliceLayout
+from agentrl_jax.model.sharding import MeshConfig
 from agentrl_jax.rollout.api import EngineConfig
 from agentrl_jax.rollout.settings import AgentsConfig, RolloutsConfig
 from agentrl_jax.service.docker.containers import ContainerSpec
@@ -38,15 +38,20 @@ from agentrl_jax.train.config.advantage import AdvantageConfig
 from agentrl_jax.train.config.checks import require_one_of, require_read
 from agentrl_jax.train.config.loss import LossConfig
 from agentrl_jax.train.learner import OptimizerConfig
-from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.checkpoint import CheckpointConfig
 from agentrl_jax.train.weights.policy_slot_schedule import (
   PolicySlotSchedule,
   read_schedules,
 )
 from agentrl_jax.train.weights.reference import ReferenceConfig
-from launch.config.architecture import read_adaptation, read_architecture
-from launch.config.chat import read_chat
+from configs.base import (
+  SECTIONS,
+  ProcessLimits,
+  TasksConfig,
+  TrainConfig,
+  WarmStartConfig,
+)
+from launch.config.architecture import read_architecture
 from launch.config.checks import (
   check_admission,
   check_keep_best,
@@ -58,32 +63,34 @@ from launch.config.checks import (
   check_sampling,
   check_stored,
 )
-from launch.config.numbers import check_numbers
-from launch.processes.group import ProcessLimits
-
-DRIVERS = {"jetstream": "JetStream's threads", "local": "one thread"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlaceSettings:
+class PlaceSettings(Section, section="place"):
   """The place of an environment's sessions.
 
   With a controller, `containers` is the number at each host of its workers.
   """
 
-  containers: int = 0  # of its image; 0 and no address: in this process
-  image: str = ""  # "" is <containers.registry>/<folder of the environment>
-  options: Sequence[str] = ()  # that differ at this place, as "engine=mariadb"
-  worker: str = ""  # http://host:port/api of a running worker
-  # http://host:port/api of a controller whose workers are called as the
-  # environment; of several, separated by commas.
-  controller: str = ""
-  # Of the controller's clients, or of the worker: a file whose first line is
-  # the token, or env:NAME; "" sends none.
-  token_file: str = ""
+  containers: int = key(0, "of its image; 0 and no address: in this process")
+  image: str = key("", "'' is agentrl_jax/<folder of the environment>")
+  options: tuple[str, ...] = key(
+    (), 'that differ at this place, as "engine=mariadb"'
+  )
+  worker: str = key("", "http://host:port/api of a running worker")
+  controller: str = key(
+    "",
+    "http://host:port/api of a controller whose workers are called as the "
+    "environment; of several, separated by commas",
+  )
+  token_file: str = key(
+    "",
+    "of the controller's clients, or of the worker: a file whose first line "
+    "is the token, or env:NAME; '' sends none",
+  )
 
   def __post_init__(self) -> None:
-    require_types(self)
+    super().__post_init__()
     other = "containers" if self.containers else "controller"
     if self.worker and getattr(self, other):
       raise ConfigError(
@@ -120,7 +127,7 @@ class Settings:
 
   seed: int
   mesh: Mapping[str, int]  # size of each axis
-  slices: SliceLayout  # of the learner's mesh
+  slices: MeshConfig  # the same, and the slices that it spans
   environments: Mapping[str, EnvironmentSettings]
   containers: Mapping[str, ContainerSpec]  # of those that play in some
   pretrained: str  # a Hugging Face folder; "" begins with untrained params
@@ -146,17 +153,27 @@ class Settings:
   reference: ReferenceConfig
   # Of reference.path, which `launch.storage.load_params.with_teacher` reads;
   # None: the policy's.
-  teacher: ModelConfig | None
+  teacher: ModelConfig | None = None
   advantage: AdvantageConfig
   collapse_alarm: CollapseAlarmConfig
-  batch: BatchConfig
+  batch: TrainConfig
   optimizer: OptimizerConfig
-  warm_start_epochs: int
-  warm_start_copy_gain: float
-  warm_start_optimizer: OptimizerConfig
+  warm_start: WarmStartConfig
   checkpoint: CheckpointConfig
   evaluation: EvaluationPlan
   processes: ProcessLimits
+
+  @property
+  def warm_start_optimizer(self) -> OptimizerConfig:
+    """The optimizer of supervised training, on a small model's own scale."""
+    return OptimizerConfig(
+      learning_rate=self.warm_start.learning_rate,
+      warmup_steps=self.warm_start.warmup_steps,
+      final_lr_ratio=0.1,
+      b2=0.95,
+      weight_decay=0.01,
+      expert_bias_rate=self.optimizer.expert_bias_rate,
+    )
 
   @property
   def reference_model(self) -> ModelConfig:
@@ -171,73 +188,61 @@ class Settings:
 
 def read_settings(config: ml_collections.ConfigDict) -> Settings:
   """Reads every section. Raises `ConfigError` for what cannot work."""
+  sections = _read_sections(config, SECTIONS)
   environments, containers = read_environments(config)
-  require_one_of("engine.driver", config.engine.driver, DRIVERS)
-  mesh = {axis: config.mesh[axis] for axis in MESH_AXES}
+  slices, batch = sections["mesh"], sections["train"]
+  fields = {field.name for field in dataclasses.fields(Settings)}
   settings = Settings(
-    **_read_sections(config),
-    seed=config.seed,
-    mesh=mesh,
-    slices=SliceLayout(over=config.mesh.over_slices, of=config.mesh.slices_of),
+    **{n: s for n, s in sections.items() if n in fields - _READ_APART},
+    seed=sections[""].seed,
+    mesh=slices.axes,
+    slices=slices,
     environments=environments,
     containers=containers,
-    pretrained=config.pretrained.path,
+    pretrained=sections["pretrained"].path,
     model=read_architecture(config),
-    teacher=None,
-    lora=read_adaptation(config),
-    chat=read_chat(config),
-    policy_slots=read_schedules(config.cross_policy.policy_slots),
-    batch=BatchConfig(
-      row_length=config.train.row_length,
-      micro_batch=config.train.micro_batch,
-      sharing=config.train.sharing,
-      roles=config.train.roles,
-    ),
-    warm_start_epochs=config.warm_start.epochs,
-    warm_start_copy_gain=config.warm_start.copy_gain,
-    warm_start_optimizer=OptimizerConfig(
-      **config.warm_start.optimizer.to_dict()
-    ),
+    policy_slots=read_schedules(sections["cross_policy"].policy_slots),
+    batch=batch,
   )
   check_read(config)
-  _check_together(settings, config.train.steps)
+  _check_together(settings)
   return settings
 
 
-# Sections that a function reads, and not a class alone; and keys that the class
-# of a section does not take.
-_READ_APART = ("model", "lora", "chat")
-_NO_ARGUMENTS = ("driver", "policy_slots", "directory", "resume_step")
+# Sections that settings have in another form.
+_READ_APART = {"containers", "mesh", "model", "pretrained"}
 
 
-def _read_sections(config: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Makes the class of each section that has one of its own."""
-  return {
-    name: settings(
-      **{
-        k: v
-        for k, v in config[name].to_dict().items()
-        if k not in _NO_ARGUMENTS
-      }
-    )
-    for name, settings in typing.get_type_hints(Settings).items()
-    if name in config
-    and hasattr(settings, "__dataclass_fields__")
-    and name not in _READ_APART
-  }
+def _read_sections(
+  config: ml_collections.ConfigDict, sections: Iterable[type[Section]]
+) -> dict[str, Any]:
+  """Makes the class of each section. All wrong ones are named at once."""
+  found, wrong = {}, []
+  for section in sections:
+    held = config[section.SECTION] if section.SECTION else config
+    values = held.to_dict()
+    try:
+      found[section.SECTION] = section(
+        **{k: values[k] for k in keys_of(section)}
+      )
+    except ConfigError as error:
+      wrong.append(str(error))
+  if wrong:
+    raise ConfigError("; ".join(wrong))
+  return found
 
 
 def read_environments(
   config: ml_collections.ConfigDict,
 ) -> tuple[dict[str, EnvironmentSettings], dict[str, ContainerSpec]]:
-  """Reads the environments and their containers; checks all numbers.
+  """Reads the environments and their containers.
 
   Machines that play environments read no other section: the model may be in a
   bucket that they cannot reach. Raises `ConfigError`.
   """
-  check_numbers(config)
+  common = _read_sections(config, (TasksConfig, ContainerSpec))["containers"]
   environments = _environments(config)
-  return environments, _containers(environments, config.containers.to_dict())
+  return environments, _containers(environments, common)
 
 
 def _environments(
@@ -259,10 +264,10 @@ def _environments(
         f"{', '.join(weights)}. Set c.tasks.weights.{name} = 1.0 beside "
         f"c.environments.{name}"
       )
-    if not weights[name] > 0:
+    if not 0 < weights[name] < math.inf:
       raise ConfigError(
-        f"tasks.weights.{name}={weights[name]} must be positive; leave {name} "
-        "out of tasks.names to train without it"
+        f"tasks.weights.{name}={weights[name]} must be above 0 and finite; "
+        f"leave {name} out of tasks.names to train without it"
       )
   for name in config.tasks.held_out:
     require_one_of("tasks.held_out", name, config.tasks.names)
@@ -293,8 +298,9 @@ def _environment(
     needed=("target", "options", "mistakes"),
   )
   place = section.get("place", {})
-  fields = [field.name for field in dataclasses.fields(PlaceSettings)]
-  _require_keys(f"{where}.place", place, known=fields, needed=())
+  _require_keys(
+    f"{where}.place", place, known=list(keys_of(PlaceSettings)), needed=()
+  )
   require_rates(section["mistakes"], where=f"{where}.mistakes")
   return EnvironmentSettings(
     target=section["target"],
@@ -326,16 +332,14 @@ def _require_keys(
 
 
 def _containers(
-  environments: Mapping[str, EnvironmentSettings], common: Mapping[str, Any]
+  environments: Mapping[str, EnvironmentSettings], common: ContainerSpec
 ) -> dict[str, ContainerSpec]:
   """Returns each environment's container spec."""
-  limits = dict(common)
-  registry = limits.pop("registry")
   return {
-    name: ContainerSpec(
-      image=s.place.image or f"{registry}/{_folder(s.target)}",
+    name: dataclasses.replace(
+      common,
+      image=s.place.image or f"agentrl_jax/{_folder(s.target)}",
       options={**s.options, **parse_options(s.place.options)},
-      **limits,
     )
     for name, s in environments.items()
     if s.place.containers
@@ -350,21 +354,21 @@ def _folder(target: str) -> str:
   return words[min(1, len(words) - 1)]
 
 
-def _check_together(s: Settings, steps: int) -> None:
+def _check_together(s: Settings) -> None:
   """Checks the sections against each other."""
+  steps = s.batch.steps
   check_learning(s.loss, s.advantage, s.model, s.group, s.reference)
   s.optimizer.check_experts(s.model, s.lora)
-  s.warm_start_optimizer.check_experts(s.model, s.lora)
   check_mesh(s.mesh, s.batch, s.model, s.compute)
   check_sampling(s.sampling)
   check_quantized(s.engine, s.rollouts, s.loss)
-  for key, room in (
+  for name, room in (
     ("engine.context", s.engine.context),
     ("train.row_length", s.batch.row_length),
   ):
     if room < s.episode.max_tokens:
       raise ConfigError(
-        f"{key}={room} is below episode.max_tokens={s.episode.max_tokens}: "
+        f"{name}={room} is below episode.max_tokens={s.episode.max_tokens}: "
         "raise the one or lower the other"
       )
   if s.queue.max_groups < s.admission.groups_per_step:
@@ -423,12 +427,12 @@ def _check_roles(s: Settings) -> None:
     "for episodes of one agent: external agents (agents.port) and sub-agents "
     "(subagent.tool) have roles"
   )
-  for key, value, idle in (
+  for name, value, idle in (
     ("advantage.compare", s.advantage.compare, "episodes"),
     ("train.roles", s.batch.roles, ()),
   ):
     is_read = s.agents.play or bool(s.subagent.tool)
-    require_read(key, value, idle=idle, is_read=is_read, why=why)
+    require_read(name, value, idle=idle, is_read=is_read, why=why)
   unknown = set(s.batch.roles) - {PLANNER, WORKER}
   if s.subagent.tool and unknown:
     raise ConfigError(
@@ -452,7 +456,7 @@ def _check_router_replay(s: Settings) -> None:
   """Requires a model with experts, and an engine that tells of them."""
   if not s.engine.router_replay:
     return
-  for key, value, has_experts, why in (
+  for name, value, has_experts, why in (
     ("model.num_experts", s.model.num_experts, s.model.num_experts, "has none"),
     (
       "rollouts.protocol",
@@ -464,7 +468,7 @@ def _check_router_replay(s: Settings) -> None:
     if not has_experts:
       raise ConfigError(
         "engine.router_replay=True routes the learner's tokens to the experts "
-        f"that the engine chose, and {key}={value!r} {why}: set "
+        f"that the engine chose, and {name}={value!r} {why}: set "
         "--config.engine.router_replay=False"
       )
 

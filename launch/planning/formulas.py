@@ -236,7 +236,7 @@ def exchanged_between_slices(settings: Settings, num_slices: int) -> float:
   shares = row_shares(mesh) * mesh["sequence"]
   # Of the weights, in the gradients that a chip sums.
   share = num_slices / shares / mesh["tensor"]
-  if settings.slices.over == "data":
+  if settings.slices.over_slices == "data":
     # The embedding's gradient is in float32.
     return 2 * rest * share * (number * (layers + head) + 4 * head)
   gathered = num_slices / mesh["fsdp"] / mesh["tensor"]
@@ -274,7 +274,7 @@ def meshes(settings: Settings, num_chips: int) -> Iterator[dict[str, int]]:
 def meshes_of(settings: Settings, slice_: Slice) -> Iterator[dict[str, int]]:
   """Yields those of a slice; an axis that spans slices has a part in each."""
   for mesh in meshes(settings, slice_.num_devices):
-    if mesh[settings.slices.over] % slice_.num_slices == 0:
+    if mesh[settings.slices.over_slices] % slice_.num_slices == 0:
       yield mesh
 
 

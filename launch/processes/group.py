@@ -13,7 +13,6 @@ would wait for it for ever. The launcher restarts all of them, and the run
 resumes from its checkpoint.
 """
 
-import dataclasses
 import json
 import os
 import socket
@@ -28,6 +27,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from agentrl_jax.errors import AgentRLError, ConfigError, DeadlineExceeded
+from configs.base import ProcessLimits
 from launch.processes.link import LeadersLink, Link, LinkAddress, follow
 
 COORDINATOR = "AGENTRL_COORDINATOR"
@@ -35,20 +35,6 @@ NUM_PROCESSES = "AGENTRL_NUM_PROCESSES"
 PROCESS_ID = "AGENTRL_PROCESS_ID"
 _ADDRESS_BYTES = 512
 _LEAST_CHUNK, _MOST_CHUNK = 1 << 12, 1 << 26  # bytes on each device at once
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProcessLimits:
-  """The `processes` section of the config."""
-
-  join_timeout_s: float  # that processes wait for each other to start or end
-  heartbeat_timeout_s: float  # after which a silent machine counts as lost
-  wait_timeout_s: float  # that the others wait for a word of process 0
-
-  def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      if not value >= 1:
-        raise ConfigError(f"processes.{name}={value} must be at least 1 second")
 
 
 class Processes:

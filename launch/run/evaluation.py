@@ -165,7 +165,7 @@ class Evaluator:
     )
     tasks = self._plan.tasks_of(stage, mode, drawn)
     played: list[Trajectory] = []
-    has_warm_start = self._settings.warm_start_epochs > 0
+    has_warm_start = self._settings.warm_start.epochs > 0
     title = numbers.stage_name(stage, has_warm_start=has_warm_start)
     name = f"evaluation of {title}, {mode}"
     with StageProgress(name, len(tasks)) as show:

@@ -96,12 +96,12 @@ def _require_players(
   """Refuses agents that cannot start, and a warm start without experts."""
   settings = context.settings
   require_startable(settings)
-  if not settings.warm_start_epochs or context.config.warm_start.chats:
+  if not settings.warm_start.epochs or context.config.warm_start.chats:
     return
   if missing := without_expert(environments, "train"):
     raise ConfigError(
       f"{', '.join(missing)} has no expert, and warm_start.epochs="
-      f"{settings.warm_start_epochs} learns from experts: set "
+      f"{settings.warm_start.epochs} learns from experts: set "
       "warm_start.epochs=0 and pretrained.path to a Hugging Face folder, or "
       "warm_start.chats to a file of chats, give the environment's class an "
       "`expert`, or leave it out of tasks.names"
@@ -329,7 +329,7 @@ def make_demonstrations(context: RunContext) -> None:
   Process 0 calls it; does nothing where an earlier start has done it.
   """
   settings, folder = context.settings, context.folder
-  if not settings.warm_start_epochs or folder.demonstrations.exists():
+  if not settings.warm_start.epochs or folder.demonstrations.exists():
     return
   number = context.config.warm_start.num_demonstrations
   chats, sentence = context.config.warm_start.chats, ""
@@ -364,7 +364,7 @@ def warm_start_params(
   is_done = processes.share_json(
     folder.is_done(WARM_START), what="how far the run is"
   )
-  if not context.settings.warm_start_epochs:
+  if not context.settings.warm_start.epochs:
     return first_params(context.settings, context.policy)
   if is_done:
     return load_params(context.settings, context.policy, folder, WARM_START)

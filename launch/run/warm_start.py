@@ -49,7 +49,7 @@ def warm_start(
   """
   settings, policy = context.settings, context.policy
   order = np.concatenate(
-    list(shuffled(rows, seed=settings.seed, epochs=settings.warm_start_epochs))
+    list(shuffled(rows, seed=settings.seed, epochs=settings.warm_start.epochs))
   )
   is_held = rows.policy_slot[:, 0] == HELD_OUT
   order = order[~is_held[order]]

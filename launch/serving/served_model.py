@@ -28,7 +28,6 @@ from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.lora import NO_ADAPTERS, LoraConfig
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.weights.checkpoint import Checkpoints
-from configs.base import defaults
 from launch.config.chat import codec_of
 from launch.config.settings import Settings, read_settings
 from launch.storage.compile_cache import user_cache
@@ -155,7 +154,7 @@ def _version(
   """Returns the version that is `wanted`; the newest, if none is named."""
   there = [str(step) for step in _steps(run, "rl")]
   # A warm start of no epochs is what the run began with.
-  if not settings.warm_start_epochs or _steps(run, WARM_START):
+  if not settings.warm_start.epochs or _steps(run, WARM_START):
     there.insert(0, WARM_START)
   if not there:
     raise CheckpointError(
@@ -200,9 +199,7 @@ def _of_folder(
       "made for (max_position_embeddings): give --context less"
     )
   on_cpu = jax.default_backend() == "cpu"
-  compute = defaults(
-    ComputeConfig, "compute", dtype="float32" if on_cpu else "bfloat16"
-  )
+  compute = ComputeConfig(dtype="float32" if on_cpu else "bfloat16")
   compute = _compute(compute, dtype)
   return ServedModel(
     names=(name,),
@@ -215,7 +212,7 @@ def _of_folder(
     compute=compute,
     adaptation=NO_ADAPTERS,
     codec=pretrained.load_chat(
-      folder, defaults(pretrained.ChatConfig, "chat", template=template)
+      folder, pretrained.ChatConfig(template=template)
     ),
     context=asked,
     programs=(folder, str(user_cache())),

@@ -27,9 +27,9 @@ def fresh_params(settings: Settings, policy: Policy) -> Params:
 
   def make() -> Params:
     params = policy.init(jax.random.key(settings.seed))
-    if not settings.warm_start_copy_gain:
+    if not settings.warm_start.copy_gain:
       return params
-    return decoder.copying(params, settings.warm_start_copy_gain)
+    return decoder.copying(params, settings.warm_start.copy_gain)
 
   if policy.mesh is None:
     return make()
@@ -124,7 +124,7 @@ def load_step(
   Raises `CheckpointError` if the stage has no checkpoint, or none of `step`,
   and `ConfigError` for a step of a stage that wrote none.
   """
-  if stage == "warm_start" and not settings.warm_start_epochs:
+  if stage == "warm_start" and not settings.warm_start.epochs:
     if step is not None:
       raise ConfigError(
         f"--step={step} of --stage=warm_start is not there: warm_start.epochs="
@@ -151,7 +151,7 @@ def load_params(
   A warm start of no epochs wrote none: then the first params are returned.
   Raises `CheckpointError` if there is none, or one of another model.
   """
-  if stage == "warm_start" and not settings.warm_start_epochs:
+  if stage == "warm_start" and not settings.warm_start.epochs:
     require_model(settings.pretrained, run.root)
     return first_params(settings, policy)
   learner = Learner(

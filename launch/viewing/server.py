@@ -15,8 +15,9 @@ from typing import Any
 from aiohttp import web
 
 from agentrl_jax.data.chat.codec import ChatCodec
+from agentrl_jax.data.chat.pretrained import ChatConfig
 from agentrl_jax.errors import AgentRLError, ConfigError
-from launch.config.chat import codec_of, read_chat
+from launch.config.chat import codec_of
 from launch.reports.episodes import trajectory_page
 from launch.reports.html import (
   page_json,
@@ -69,7 +70,7 @@ class Viewer:
     if self._codec is None:
       config = run_config(self._run)
       try:
-        self._codec = codec_of(self._run, read_chat(config))
+        self._codec = codec_of(self._run, ChatConfig(**config.chat.to_dict()))
       except ConfigError:
         return None
     return self._codec

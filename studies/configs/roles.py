@@ -50,7 +50,7 @@ def get_config(arm: str = "episodes"):
   c.model.update(width=48, num_layers=2, num_heads=4, num_kv_heads=4)
   c.model.update(head_dim=12, mlp_width=96)
   c.warm_start.num_demonstrations = 12_000
-  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
+  c.warm_start.update(learning_rate=5e-3, warmup_steps=10)
   c.train.update(steps=40, row_length=320, micro_batch=4, batch_timeout_s=300.0)
   c.optimizer.update(learning_rate=4e-4, warmup_steps=0)
   c.loss.update(kl_coefficient=0.0, token_chunk=64)

@@ -113,7 +113,7 @@ def get_config(arm: str = "all"):
   c.model.update(width=64, num_layers=2, num_heads=4, num_kv_heads=4)
   c.model.update(head_dim=16, mlp_width=128, embedding_scale=7.0)
   c.warm_start.update(num_demonstrations=6000, copy_gain=4.0)
-  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
+  c.warm_start.update(learning_rate=5e-3, warmup_steps=10)
   c.train.update(
     steps=120, row_length=320, micro_batch=4, batch_timeout_s=3600.0
   )

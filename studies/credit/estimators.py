@@ -198,13 +198,13 @@ def _by_turn(name: str, batch: Batch) -> np.ndarray:
 def _config(name: str) -> AdvantageConfig:
   if name in CRITICS:
     return critic_config(*CRITICS[name][:2])
-  return base.defaults(AdvantageConfig, "advantage", **EPISODES[name])
+  return base.AdvantageConfig(**EPISODES[name])
 
 
 def critic_config(estimator: str, gae_lambda: float) -> AdvantageConfig:
   """Returns the settings of an estimator of the gae family."""
   settings = _PLAIN | {"estimator": estimator, "gae_lambda": gae_lambda}
-  return base.defaults(AdvantageConfig, "advantage", **settings)
+  return base.AdvantageConfig(**settings)
 
 
 def trajectory_arrays(episodes: Episodes, *, states: str) -> TrajectoryArrays:

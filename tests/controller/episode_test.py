@@ -17,7 +17,7 @@ from agentrl_jax.controller.episode import (
   run_episode,
 )
 from agentrl_jax.controller.player import BaselinePlayer, ExpertTextPlayer
-from agentrl_jax.data.records import EpisodeLimits, Message, Status
+from agentrl_jax.data.records import Message, Status
 from agentrl_jax.env.interface import Environment, Step
 from agentrl_jax.errors import (
   ConfigError,
@@ -235,10 +235,6 @@ class EpisodeTest(unittest.IsolatedAsyncioTestCase):
 
       with self.assertRaises(GeneratorFault):
         await play(engine=Broken())
-
-  def test_limits_are_checked(self):
-    with self.assertRaisesRegex(ConfigError, "episode.max_turns is 0"):
-      EpisodeLimits(max_turns=0, max_tokens=1, max_answer_tokens=1)
 
 
 class Raising(Environment):

@@ -11,12 +11,11 @@ from agentrl_jax.controller.episode import run_episode
 from agentrl_jax.controller.subagent import SubagentConfig
 from agentrl_jax.data.records import Message, Status, ToolCall
 from agentrl_jax.errors import ConfigError
-from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.controller.stage import LIMITS, SAMPLED, an_episode, answer_of, codec
 from tests.settings import WAITS
 
-CONFIG = defaults(SubagentConfig, "subagent", tool="delegate", max_turns=3)
+CONFIG = SubagentConfig(tool="delegate", max_turns=3)
 
 
 def call(name, **arguments):
@@ -177,11 +176,7 @@ class SubagentTest(unittest.IsolatedAsyncioTestCase):
 
 
 class SubagentConfigTest(parameterized.TestCase):
-  @parameterized.parameters(
-    ({"tool": "a b"}, "subagent.tool"),
-    ({"tool": "x", "description": ""}, "subagent.description"),
-    ({"max_turns": 0}, "subagent.max_turns"),
-  )
+  @parameterized.parameters(({"tool": "a b"}, "subagent.tool"))
   def test_refusals(self, changes, pattern):
     with self.assertRaisesRegex(ConfigError, pattern):
       dataclasses.replace(CONFIG, **changes)

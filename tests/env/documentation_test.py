@@ -24,7 +24,6 @@ from agentrl_jax.service.docker.containers import (
   container_worker,
 )
 from agentrl_jax.service.docker.images import build_worker_base
-from configs.base import defaults
 from tests.clocks import wait_until
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL
@@ -225,9 +224,7 @@ class DockerfileTest(unittest.IsolatedAsyncioTestCase):
     docker.images.build(
       path=str(folder), tag=tag, buildargs={"BASE": base}, rm=True
     )
-    spec = defaults(
-      ContainerSpec, "containers", image=tag, options={"length": 3}
-    )
+    spec = ContainerSpec(image=tag, options={"length": 3})
     task = Task("backwards", "test", 7)
     async with (
       container_worker(docker, spec) as environment,

@@ -12,7 +12,6 @@ from agentrl_jax.service.docker.containers import (
   ContainerSpec,
   container_worker,
 )
-from configs.base import defaults
 from tests.environments.bfcl.packages import require_packages
 from tests.environments.playing import play
 from tests.service.docker.engine_for_tests import DockerTestCase, build_or_skip
@@ -38,9 +37,7 @@ class ImagesTest(DockerTestCase):
     image = await self.assert_plays_as_local(
       "dbbench", "environments.dbbench:DBBench"
     )
-    spec = defaults(
-      ContainerSpec, "containers", image=image, start_timeout_s=START_S
-    )
+    spec = ContainerSpec(image=image, start_timeout_s=START_S)
     task = Task("dbbench", "train", 0)
     async with (
       container_worker(self.docker, spec) as remote,
@@ -72,9 +69,7 @@ class ImagesTest(DockerTestCase):
   async def assert_plays_as_local(self, name, target, *, indices=range(3)):
     image = build_or_skip(self.docker, name)
     local = load_environment(target)
-    spec = defaults(
-      ContainerSpec, "containers", image=image, start_timeout_s=START_S
-    )
+    spec = ContainerSpec(image=image, start_timeout_s=START_S)
     async with container_worker(self.docker, spec) as remote:
       self.assertEqual(remote.name, local.name)
       for split in ("train", "test"):

@@ -10,7 +10,6 @@ from agentrl_jax.model import decoder
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
-from configs.base import defaults
 
 MODEL = ModelConfig(
   vocab_size=97,
@@ -26,7 +25,7 @@ MODEL = ModelConfig(
 
 def _policy(**changes) -> Policy:
   model = dataclasses.replace(MODEL, **changes)
-  return Policy(model, defaults(ComputeConfig, "compute"))
+  return Policy(model, ComputeConfig())
 
 
 class CopyingTest(parameterized.TestCase):

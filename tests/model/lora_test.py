@@ -194,8 +194,6 @@ class AdapterTest(parameterized.TestCase):
     )
 
   @parameterized.parameters(
-    ({"rank": -1}, "lora.rank=-1"),
-    ({"rank": 1, "alpha": 0.0}, "lora.alpha=0.0"),
     ({"rank": 1, "targets": ("q", "query")}, "lora.targets"),
     ({"rank": 1, "targets": ()}, "lora.targets"),
   )

@@ -297,15 +297,6 @@ class ComputeTest(parameterized.TestCase):
     np.testing.assert_allclose(found, wanted, atol=0.15)
     self.assertEqual(half.logits(params, *batch).dtype, jnp.float32)
 
-  @parameterized.named_parameters(
-    ("remat", {"remat": "some"}, "compute.remat='some' is not one of none, "),
-    ("dtype", {"dtype": "float8"}, "compute.dtype='float8' is not one of"),
-    ("block", {"attention_block": -1}, "compute.attention_block=-1"),
-  )
-  def test_refuses(self, settings, message):
-    with self.assertRaisesRegex(ConfigError, message):
-      compute_config(**settings)
-
 
 class CriticTest(absltest.TestCase):
   def test_expects_nothing_until_it_is_trained(self):

@@ -25,7 +25,6 @@ from agentrl_jax.rollout.openai.routes import OpenAIApi, OpenAIModel
 from agentrl_jax.rollout.openai.schema import ServingLimits
 from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.app import RolloutApi, listening
-from configs.base import defaults
 
 VOCAB = 280
 CONTEXT = 384
@@ -166,7 +165,7 @@ class Talking:
     self._codec, self._changes, self._scripted = codec, changes, generator
     self._limits = ServingLimits(**({"context": CONTEXT} | (limits or {})))
     self._token, self._records = token, records
-    self._http = defaults(HttpLimits, "http", **(http or {}))
+    self._http = HttpLimits(**(http or {}))
     numbers = {"max_turns": 6, "max_tokens": CONTEXT, "max_answer_tokens": 12}
     given = {"temperature": 1.0, "idle_timeout_s": 600.0, **(rules or {})}
     episode = EpisodeLimits(**{n: given.pop(n, x) for n, x in numbers.items()})

@@ -10,7 +10,6 @@ from agentrl_jax.data.records import EpisodeSpec, Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.env.interface import Step
 from agentrl_jax.errors import ConfigError
-from configs.base import defaults
 from studies.altered_reward import AlteredReward
 
 TARGET = "environments.arithmetic.environment:Arithmetic"
@@ -26,7 +25,7 @@ async def play(environment, *, num=200, wrong=0.0):
     environments={"arithmetic": environment},
     max_turns=4,
     mistakes={"arithmetic": {"wrong_sum": wrong}},
-    waits=defaults(EpisodeWaits, "waits"),
+    waits=EpisodeWaits(),
   )
   return [
     await player.play(
@@ -106,12 +105,12 @@ class AlteredRewardTest(SessionContract, unittest.IsolatedAsyncioTestCase):
         environments={"arithmetic": environment},
         max_turns=4,
         mistakes={},
-        waits=defaults(EpisodeWaits, "waits"),
+        waits=EpisodeWaits(),
       ),
       [Task("arithmetic", "test", i) for i in range(8)],
       concurrency=4,
       seed=0,
-      retries=defaults(RetryLimits, "retry"),
+      retries=RetryLimits(),
       timeout_s=60.0,
     )
     self.assertEqual(scores["arithmetic"].success_rate, 1.0)

@@ -332,7 +332,7 @@ class ConfigTest(parameterized.TestCase):
     (
       "bounds",
       {"proximal": "recomputed", "importance": "masked", "importance_low": 3.0},
-      "0 <= low < high",
+      "importance_low=3.0 must be below",
     ),
     ("k1", {"kl_estimator": "k1"}, "has a gradient of mean zero"),
     ("reward", {"kl_place": "reward"}, "does nothing with"),
@@ -364,7 +364,6 @@ class ConfigTest(parameterized.TestCase):
       {**SAPO, "surrogate_settings": {"tau_positive": 0.0}},
       "tau_positive=0.0 must be a positive number",
     ),
-    ("value", {"value_clip": -1.0}, "value_clip=-1.0 is negative"),
   )
   def test_refuses(self, changes, message):
     with self.assertRaisesRegex(ConfigError, message):
@@ -394,15 +393,6 @@ class OptimizerTest(parameterized.TestCase):
     self.assertAlmostEqual(max(sizes), 0.1, places=3)
     self.assertEqual(int(np.argmax(sizes)), 3)
     self.assertLess(sizes[-1], 0.015)
-
-  @parameterized.parameters(
-    ({"learning_rate": 0.0}, "learning_rate=0.0"),
-    ({"final_lr_ratio": 2.0}, "final_lr_ratio=2.0"),
-    ({"clip_norm": 0.0}, "clip_norm=0.0"),
-  )
-  def test_refuses(self, changes, message):
-    with self.assertRaisesRegex(ConfigError, message):
-      OptimizerConfig(**(self.BASE | changes))
 
 
 class ObjectivesTest(parameterized.TestCase):

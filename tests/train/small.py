@@ -19,7 +19,6 @@ from agentrl_jax.train.learner import Learner
 from agentrl_jax.train.objective import policy_objective
 from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.reference import Reference
-from configs.base import defaults
 from tests.data.records import make_group
 from tests.settings import COMPUTE
 
@@ -40,10 +39,8 @@ TASK_IDS = {"a": 0, "b": 1}
 PLAIN_STEPS = {"learning_rate": 1.0, "eps": 1.0}
 
 
-advantage_config = functools.partial(defaults, AdvantageConfig, "advantage")
-loss_config = functools.partial(
-  defaults, LossConfig, "loss", kl_coefficient=0.0, token_chunk=8
-)
+advantage_config = AdvantageConfig
+loss_config = functools.partial(LossConfig, kl_coefficient=0.0, token_chunk=8)
 
 
 def batch_config(

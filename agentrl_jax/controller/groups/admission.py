@@ -14,26 +14,26 @@ learned, up to a bound per step, as in DAPO's dynamic sampling
 
 import dataclasses
 
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdmissionLimits:
+class AdmissionLimits(Section, section="admission"):
   """The `admission` section of the config."""
 
-  max_staleness: int  # versions between starting a group and taking it
-  groups_per_step: int  # that the learner takes at a time
-  max_concurrent_groups: int
-  versions_per_step: int  # updates that the learner makes of one batch
-  refills_per_step: int  # groups without a signal that others replace
-
-  def __post_init__(self) -> None:
-    for name, value in dataclasses.asdict(self).items():
-      least = 0 if name in ("max_staleness", "refills_per_step") else 1
-      if value < least:
-        raise ConfigError(
-          f"admission.{name} is {value}; it must be at least {least}"
-        )
+  groups_per_step: int = key(256, "groups of a batch", at_least=1)
+  max_staleness: int = key(1, "versions between sampling and training")
+  max_concurrent_groups: int = key(256, "groups in play at once", at_least=1)
+  versions_per_step: int = key(
+    1, "updates that the learner makes of a batch", at_least=1
+  )
+  refills_per_step: int = key(
+    0,
+    "groups without a signal that others replace before they are trained on, "
+    'per batch; 0: none. With advantage.keep="signal" this is DAPO\'s dynamic '
+    "sampling. success/<task> then leaves the replaced groups out, and "
+    "rollout/success/<task> does not",
+  )
 
 
 class Admission:

@@ -24,12 +24,12 @@ from agentrl_jax.data.records import (
   seed_of,
 )
 from agentrl_jax.errors import (
-  ConfigError,
   DeadlineExceeded,
   EnvironmentFault,
   GeneratorFault,
   PromptTooLong,
 )
+from agentrl_jax.keys import Section, key, seconds
 
 _log = logging.getLogger(__name__)
 
@@ -37,18 +37,14 @@ FAULTS = (EnvironmentFault, GeneratorFault, DeadlineExceeded)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GroupLimits:
+class GroupLimits(Section, section="group"):
   """The `group` section of the config."""
 
-  size: int  # episodes of a task
-  deadline_s: float  # the group then goes on without unfinished ones
-
-  def __post_init__(self) -> None:
-    if self.size < 1 or not self.deadline_s > 0:
-      raise ConfigError(
-        f"group.size is {self.size} and group.deadline_s {self.deadline_s};"
-        " the size must be at least 1 and the deadline above 0"
-      )
+  size: int = key(8, "attempts at a task", at_least=1)
+  deadline_s: float = seconds(
+    3600.0,
+    "time after which a group is handed over with the episodes that it has",
+  )
 
   @property
   def min_members(self) -> int:
@@ -57,18 +53,13 @@ class GroupLimits:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RetryLimits:
+class RetryLimits(Section, section="retry"):
   """The `retry` section of the config."""
 
-  max_retries: int
-  backoff_s: float  # before the first retry; doubles with each
-
-  def __post_init__(self) -> None:
-    if self.max_retries < 0 or not self.backoff_s >= 0:
-      raise ConfigError(
-        f"retry.max_retries is {self.max_retries} and retry.backoff_s"
-        f" {self.backoff_s}; neither may be below 0"
-      )
+  max_retries: int = key(2, "per attempt that a fault ended")
+  backoff_s: float = key(
+    0.5, "wait before the first retry; doubles with each", at_most=1e9
+  )
 
 
 async def run_group(

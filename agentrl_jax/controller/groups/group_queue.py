@@ -14,6 +14,7 @@ from agentrl_jax.controller.metrics import DropReason, Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.data.records import Group
 from agentrl_jax.errors import ConfigError, QueueClosed
+from agentrl_jax.keys import Section, key
 from agentrl_jax.waits import Condition
 
 ORDERS = ("finished", "started")
@@ -23,7 +24,7 @@ Name = TypeVar("Name")  # of a group
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QueueLimits:
+class QueueLimits(Section, section="queue"):
   """The `queue` section of the config.
 
   `order` decides which groups are taken first. With "finished", others overtake
@@ -36,30 +37,29 @@ class QueueLimits:
   group delays a step.
   """
 
-  max_groups: int
-  order: str
-  max_age: int  # versions, from starting to taking; ANY_AGE: no bound
-  patience: float  # steps of the learner that it waits for one that is due
-
-  def __post_init__(self) -> None:
-    if self.order not in ORDERS:
-      raise ConfigError(
-        f"queue.order is {self.order!r}; choose one of {', '.join(ORDERS)}"
-      )
-    if self.max_groups < 1:
-      raise ConfigError(
-        f"queue.max_groups is {self.max_groups}; it must be at least 1"
-      )
-    if self.max_age < 0 and self.max_age != ANY_AGE:
-      raise ConfigError(
-        f"queue.max_age is {self.max_age}; it must be at least the"
-        f" admission.max_staleness, or {ANY_AGE} for any age"
-      )
-    if not self.patience >= 0:
-      raise ConfigError(
-        f"queue.patience is {self.patience}; it must be 0 or more steps of the"
-        " learner, that it waits for a group that would become too old"
-      )
+  max_groups: int = key(
+    256, "capacity; a full queue holds back groups", at_least=1
+  )
+  order: str = key(
+    "finished",
+    "order of a batch's groups; started: batches do not depend on timing, at "
+    "the price of waiting",
+    one_of=ORDERS,
+  )
+  max_age: int = key(
+    8,
+    "versions from the start of a group to its use, at most; not below "
+    "admission.max_staleness. The learner waits for a group that would be "
+    "older. -1: any age, and no wait",
+    at_least=ANY_AGE,
+  )
+  patience: float = key(
+    0.25,
+    "steps that the learner waits for such a group at most: it is then handed "
+    "over with the episodes that have ended. So is one of the last quarter of "
+    "a batch, once it has been played three times as long as the longest of "
+    "its task's latest",
+  )
 
 
 class GroupQueue:

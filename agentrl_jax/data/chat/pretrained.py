@@ -33,6 +33,7 @@ from agentrl_jax.data.chat.tokenizer import load_tokenizer
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
 from agentrl_jax.hugging_face_files import read_object, read_text
+from agentrl_jax.keys import Section, key
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -53,15 +54,26 @@ _FOR_TOOLS = "tool_use"  # of a config that lists several templates
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatConfig:
+class ChatConfig(Section, section="chat"):
   """The chat template and its variables; the `chat` section."""
 
-  template: str  # "": the model's own; or a name or path, see `named_template`
-  date: str  # that a template writes as today's
-  thinking: bool  # False: without thoughts, if the template can
-  compact_calls: bool  # grammars of calls: arguments are on one line
+  template: str = key(
+    "",
+    "'': the model's own; a Jinja file's path; or, over the model's markers, "
+    "hermes or llama (tools and calls as text), plain (tasks without tools)",
+  )
+  date: str = key(
+    "2024-07-26", '"today" of the template, the same on every day'
+  )
+  thinking: bool = key(True, "False: the generation prompt closes the thought")
+  compact_calls: bool = key(
+    False,
+    "with a grammar of calls: their JSON has no white space but one space "
+    "after commas and colons, as templates write it. Fewer tokens a call",
+  )
 
   def __post_init__(self) -> None:
+    super().__post_init__()
     try:
       datetime.date.fromisoformat(self.date)
     except ValueError as error:

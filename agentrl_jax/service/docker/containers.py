@@ -1,7 +1,7 @@
 """Workers in containers, which are always removed.
 
   with engines.connect() as engine:
-    spec = defaults(ContainerSpec, "containers", image="agentrl_jax/arithmetic")
+    spec = ContainerSpec(image="agentrl_jax/arithmetic")
     async with container_worker(engine, spec) as environment:
       async with environment.open(task, seed=0) as session: ...
 
@@ -26,8 +26,8 @@ import docker
 import docker.errors
 from docker.models.containers import Container
 
-from agentrl_jax.env.options import require_one_of, require_positive
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.keys import Section, key, seconds
 from agentrl_jax.service import remote
 from agentrl_jax.service.docker import engine as engines
 from agentrl_jax.service.docker.orphans import (
@@ -49,7 +49,7 @@ _LOG_LINES = 20  # lines of a container's log in an error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ContainerSpec:
+class ContainerSpec(Section, section="containers"):
   """Image, options and limits of a container.
 
   `network` is "internal" (only the engine's host reaches the container, which
@@ -58,29 +58,25 @@ class ContainerSpec:
   tasks that need the network.
   """
 
-  image: str
-  concurrency: int  # sessions at once
-  memory_mb: int
-  cpus: float
-  pids: int
-  scratch_mb: int  # of /tmp, in memory; other folders are read-only
-  mounts: Sequence[str]  # the host's folders, read-only at the same path
-  start_timeout_s: float  # timeout of the worker's first answer
-  network: str
+  image: str = ""  # its name in the container engine
+  concurrency: int = key(64, "sessions at once in one container", at_least=1)
+  memory_mb: int = key(2048, "memory of one container", at_least=1)
+  cpus: float = key(1.0, "cores of one container", above=0)
+  pids: int = key(512, "processes and threads of one container", at_least=1)
+  scratch_mb: int = key(512, "size of /tmp, which counts as memory", at_least=1)
+  mounts: tuple[str, ...] = key(
+    (), "folders mounted read-only, at the same path"
+  )
+  network: str = key(
+    "internal", "or bridge, for Docker engines on other hosts", one_of=NETWORKS
+  )
+  start_timeout_s: float = seconds(120.0, "for a container to answer")
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   capabilities: Sequence[str] = ()  # kept from Docker's default set
   address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
 
   def __post_init__(self) -> None:
-    require_positive(
-      concurrency=self.concurrency,
-      memory_mb=self.memory_mb,
-      cpus=self.cpus,
-      pids=self.pids,
-      scratch_mb=self.scratch_mb,
-      start_timeout_s=self.start_timeout_s,
-    )
-    require_one_of(NETWORKS, network=self.network)
+    super().__post_init__()
     for path in self.mounts:
       if not os.path.isabs(path):
         raise ConfigError(f"mounts: {path!r} must be an absolute path")

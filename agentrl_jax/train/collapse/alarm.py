@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.data.records import Group
-from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 from agentrl_jax.train.advantages import shaped_reward
 from agentrl_jax.train.collapse.answers import AnswerCounts, count_answers
-from agentrl_jax.train.config.checks import require_one_of
 
 ACTIONS = {
   "off": "nothing is watched",
@@ -52,22 +51,30 @@ _IS_LEARNED, _IS_FORGOTTEN = 0.9, 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CollapseAlarmConfig:
+class CollapseAlarmConfig(Section, section="collapse_alarm"):
   """The `collapse_alarm` section; `configs` explains each key."""
 
-  action: str
-  std_share: float
-  min_success: float
-  entropy_share: float
-
-  def __post_init__(self) -> None:
-    require_one_of("collapse_alarm.action", self.action, ACTIONS)
-    for name in ("std_share", "min_success", "entropy_share"):
-      if not 0 <= getattr(self, name) < 1:
-        raise ConfigError(
-          f"collapse_alarm.{name}={getattr(self, name)} must lie in [0, 1): 0 "
-          "leaves the rule out"
-        )
+  action: str = key(
+    "warn", "stop ends the run with a checkpoint", one_of=ACTIONS
+  )
+  std_share: float = key(
+    0.1,
+    "alarm when the mean std of rewards within a group stays below this share "
+    "of that of the first 10 batches for 10 batches; 0: no such alarm",
+    below=1,
+  )
+  min_success: float = key(
+    0.01,
+    "alarm when the share of a batch's episodes that succeed stays below "
+    "this for 50 batches; 0: no such alarm",
+    below=1,
+  )
+  entropy_share: float = key(
+    0.05,
+    "alarm when the policy's entropy stays below this share of its mean over "
+    "the first 10 batches for 10 batches; 0: no such alarm",
+    below=1,
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import FUNCTION, key
 from agentrl_jax.train import custom
-from agentrl_jax.train.config.checks import (
-  Setting,
-  WithFunctions,
-  require_one_of,
-  require_read,
-)
+from agentrl_jax.train.config.checks import Setting, WithFunctions, require_read
 
 TRAJECTORY_ESTIMATORS = {
   "grpo": "distance from the group's mean, by its standard deviation",
@@ -47,7 +43,6 @@ ESTIMATORS = TRAJECTORY_ESTIMATORS | TURN_ESTIMATORS | CRITIC_ESTIMATORS
 # Estimators that read a key, and the value that it has for all others.
 READ_BY = {
   "scale_by_std": (True, ("grpo", "best_of_group", *TURN_ESTIMATORS)),
-  "ddof": (1, ("grpo", "turn_return")),
   "discount": (1.0, (*TURN_ESTIMATORS, *CRITIC_ESTIMATORS)),
   "gae_lambda": (0.95, tuple(CRITIC_ESTIMATORS)),
 }
@@ -80,14 +75,10 @@ _AT_LEAST_2 = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdvantageConfig(WithFunctions):
-  """The `advantage` section; `configs` explains each key."""
+class AdvantageConfig(WithFunctions, section="advantage"):
+  """The `advantage` section: see docs/losses.md."""
 
-  SECTION = "advantage"
-  FUNCTIONS = {
-    "estimator": (custom.ESTIMATOR, ESTIMATORS),
-    "keep": (custom.KEEP, KEEPS),
-  }
+  FUNCTIONS = {"estimator": custom.ESTIMATOR, "keep": custom.KEEP}
   SETTINGS = {
     "estimator": {
       "pass_at_k": {"k": Setting(1, *_AT_LEAST_1)},
@@ -104,32 +95,64 @@ class AdvantageConfig(WithFunctions):
     },
   }
 
-  estimator: str
-  estimator_settings: Mapping[str, Any]
-  compare: str
-  scale_by_std: bool
-  ddof: int
-  discount: float
-  gae_lambda: float
-  keep: str
-  keep_settings: Mapping[str, Any]
-  weight: float
-  whiten: bool
-  task_center: bool
-  task_scale: bool
-  task_statistics: str
-  task_decay: float
-  incomplete_reward: float
-  epsilon: float
+  estimator: str = key(
+    "grpo",
+    "of a trajectory's advantage, or that of its turns or tokens",
+    one_of=(*ESTIMATORS, FUNCTION),
+  )
+  estimator_settings: Mapping[str, Any] = key(
+    {},
+    "keyword arguments of the estimator: k of pass_at_k and max_at_k, the "
+    "attempts that count as one; step_weight=1.0 of gigpo, the weight of a "
+    "turn's advantage; turn_discount=1.0 of bi_level_gae; or those of your "
+    "function",
+  )
+  compare: str = key(
+    "episodes",
+    "unit that is compared within a group, where an episode has several lines "
+    "of tokens: episodes, roles (each by its own reward), or lines",
+    one_of=COMPARE,
+  )
+  scale_by_std: bool = key(True, "divide by the group's standard deviation")
+  discount: float = key(
+    1.0,
+    "per turn for turn_return, gigpo and turn_gae; else per token",
+    at_most=1,
+  )
+  gae_lambda: float = key(0.95, "lambda of the gae family", at_most=1)
+  keep: str = key(
+    "all",
+    "filter of groups before the loss takes its mean",
+    one_of=(*KEEPS, FUNCTION),
+  )
+  keep_settings: Mapping[str, Any] = key(
+    {},
+    "keyword arguments of the filter: threshold=0.0 of std; share of "
+    "top_share, top_signal and top_softmax; or those of your function",
+  )
+  weight: float = key(
+    1.0,
+    "factor of the advantage that comes from rewards; 0 leaves the KL alone",
+  )
+  whiten: bool = key(False, "normalise over the batch, in place of each task")
+  task_center: bool = key(True, "subtract the mean advantage of a task")
+  task_scale: bool = key(True, "divide by the standard deviation of a task")
+  task_statistics: str = key(
+    "tokens", "unit that counts once", one_of=STATISTICS
+  )
+  task_decay: float = key(
+    0.0, "share of past statistics kept per update; 0 keeps none", below=1
+  )
+  incomplete_reward: float = key(
+    -0.2,
+    "reward of an episode that did not complete",
+    at_least=-1e6,
+    at_most=1e6,
+  )
 
   def __post_init__(self) -> None:
-    self._check_functions()
-    require_one_of(
-      "advantage.task_statistics", self.task_statistics, STATISTICS
-    )
-    require_one_of("advantage.compare", self.compare, COMPARE)
+    super().__post_init__()
     self._check_custom()
-    self._check_ranges()
     self._check_readers()
     self._check_normalisation()
     require_read(
@@ -192,24 +215,6 @@ class AdvantageConfig(WithFunctions):
         f"values of packed rows, and {', '.join(others)} of whole "
         "trajectories: take one kind"
       )
-
-  def _check_ranges(self) -> None:
-    if self.ddof not in (0, 1):
-      raise ConfigError(
-        f"advantage.ddof={self.ddof} must be 1 (unbiased, AgentRL) or 0"
-      )
-    for name in ("discount", "gae_lambda"):
-      value = getattr(self, name)
-      if not 0 <= value <= 1:
-        raise ConfigError(f"advantage.{name}={value} must lie in [0, 1]")
-    if not 0 <= self.task_decay < 1:
-      raise ConfigError(
-        f"advantage.task_decay={self.task_decay} must be 0 (this batch's "
-        "statistics alone) or below 1: it is the weight that earlier batches "
-        "keep in an update"
-      )
-    if not self.epsilon >= 0:
-      raise ConfigError(f"advantage.epsilon={self.epsilon} is negative")
 
   def _check_readers(self) -> None:
     for name, (idle, readers) in READ_BY.items():

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from agentrl_jax.errors import ConfigError, suggestion
+from agentrl_jax.keys import Section
 from agentrl_jax.train import custom
 from agentrl_jax.train.custom import CustomFunction, FunctionRole
 
@@ -54,16 +55,15 @@ class Setting:
       raise ConfigError(f"{key}={value!r:.80} must be {self.rule}")
 
 
-class WithFunctions:
+class WithFunctions(Section):
   """A section with keys that name functions, built-in ones or module:function.
 
-  `FUNCTIONS` maps each such key to its role and to the names of its built-in
-  functions. The settings of the function stand under the key with `_settings`
-  at its end; `SETTINGS` has those of built-in functions, by key and name.
+  `FUNCTIONS` maps each such key to its role. The settings of the function stand
+  under the key with `_settings` at its end; `SETTINGS` has those of built-in
+  functions, by key and name.
   """
 
-  SECTION: ClassVar[str]
-  FUNCTIONS: ClassVar[Mapping[str, tuple[FunctionRole, Iterable[str]]]]
+  FUNCTIONS: ClassVar[Mapping[str, FunctionRole]]
   SETTINGS: ClassVar[Mapping[str, Mapping[str, Mapping[str, Setting]]]]
   _functions: ClassVar[Mapping[str, CustomFunction]]  # set on each instance
 
@@ -71,14 +71,14 @@ class WithFunctions:
     """Returns the function that a key names as module:function, else None."""
     return self._functions.get(key)
 
-  def _check_functions(self) -> None:
+  def __post_init__(self) -> None:
     """Finds the functions and makes their settings hashable."""
+    super().__post_init__()
     functions = {}
-    for name, (role, options) in self.FUNCTIONS.items():
+    for name, role in self.FUNCTIONS.items():
       key, target = f"{self.SECTION}.{name}", getattr(self, name)
-      settings = custom.require_settings(
-        key, target, getattr(self, f"{name}_settings"), options
-      )
+      given = getattr(self, f"{name}_settings")
+      settings: Mapping[str, Any] = custom.freeze(f"{key}_settings", given)
       if custom.is_custom(target):
         functions[name] = custom.find_custom(key, target, role, settings)
       else:

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import FUNCTION, key
 from agentrl_jax.train import custom
-from agentrl_jax.train.config.checks import (
-  Setting,
-  WithFunctions,
-  require_one_of,
-  require_read,
-)
+from agentrl_jax.train.config.checks import Setting, WithFunctions, require_read
 
 SURROGATES = {
   "reinforce": "importance-weighted, unclipped",
@@ -60,16 +56,9 @@ KL_ESTIMATORS = {
 }
 
 
-# Surrogates whose lower bound may be absent, with the meaning of clip_low.
-UNBOUNDED_BELOW = {
-  "cispo": "1 minus the smallest weight of a token; from 1 on there is no "
-  "lower bound, as in the paper (arXiv:2506.13585)",
-  "gmpo": "the most that a bad token's log-ratio may fall, in nats "
-  "(arXiv:2507.20673 has 0.4)",
-  "dppo_tv": "the most that a bad token's probability may fall",
-  "dppo_kl": "the most that the policy may diverge by a bad token that falls, "
-  "in nats",
-}
+# Surrogates whose clip_low is no share of a probability: 1 and more bound less,
+# or nothing.
+UNBOUNDED_BELOW = ("cispo", "gmpo", "dppo_tv", "dppo_kl")
 
 LOSS_ONLY = ("k3_k2", "unbiased", "full")
 
@@ -95,15 +84,14 @@ _LENGTH = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LossConfig(WithFunctions):
-  """The `loss` section; `configs` explains each key."""
+class LossConfig(WithFunctions, section="loss"):
+  """The `loss` section: see docs/losses.md."""
 
-  SECTION = "loss"
   FUNCTIONS = {
-    "surrogate": (custom.SURROGATE, SURROGATES),
-    "token_weight": (custom.TOKEN_WEIGHT, ("",)),
-    "reduction": (custom.REDUCTION, REDUCTIONS),
-    "kl_estimator": (custom.KL_ESTIMATOR, KL_ESTIMATORS),
+    "surrogate": custom.SURROGATE,
+    "token_weight": custom.TOKEN_WEIGHT,
+    "reduction": custom.REDUCTION,
+    "kl_estimator": custom.KL_ESTIMATOR,
   }
   SETTINGS = {
     "surrogate": {
@@ -115,60 +103,109 @@ class LossConfig(WithFunctions):
     "reduction": {"fixed_length_mean": {"length": Setting(0, *_LENGTH)}},
   }
 
-  surrogate: str
-  surrogate_settings: Mapping[str, Any]
-  token_weight: str  # "" is 1 for every token
-  token_weight_settings: Mapping[str, Any]
-  reduction: str
-  reduction_settings: Mapping[str, Any]
-  task_share: str
-  clip_low: float
-  clip_high: float
-  dual_clip: float  # 0 is off
-  proximal: str
-  importance: str
-  importance_level: str
-  importance_low: float
-  importance_high: float
-  stale_failures: float  # nats per token; 0 is off
-  kl_coefficient: float  # 0 keeps no reference policy
-  kl_estimator: str
-  kl_estimator_settings: Mapping[str, Any]
-  kl_place: str
-  kl_limit: float  # on one token's k3
-  entropy_coefficient: float
-  value_coefficient: float  # 0 trains no critic
-  value_clip: float  # 0 is off
-  # Tokens per row whose logits are in memory at once; 0: see `token_logprobs`.
-  token_chunk: int
-  vocab_chunk: int  # vocabulary entries of them; 0 takes all
+  surrogate: str = key(
+    "clipped", "term of the advantage", one_of=(*SURROGATES, FUNCTION)
+  )
+  surrogate_settings: Mapping[str, Any] = key(
+    {},
+    "keyword arguments of the surrogate: tau_positive=1.0 and tau_negative=1.05"
+    " of sapo's gate, or those of your function",
+  )
+  token_weight: str = key(
+    "",
+    "function of the whole batch, whose value multiplies each token's "
+    "surrogate; '' is 1",
+    one_of=("", FUNCTION),
+  )
+  token_weight_settings: Mapping[str, Any] = key(
+    {}, "keyword arguments of your function"
+  )
+  reduction: str = key(
+    "token_mean", "mean of the tokens' losses", one_of=(*REDUCTIONS, FUNCTION)
+  )
+  reduction_settings: Mapping[str, Any] = key(
+    {},
+    "keyword arguments of the reduction: length, the tokens that "
+    "fixed_length_mean divides by, or those of your function",
+  )
+  task_share: str = key(
+    "tokens", "weight of a task; equal: the same for all", one_of=TASK_SHARES
+  )
+  clip_low: float = key(
+    0.2,
+    "largest relative fall of a token's probability, below 1. For cispo 1 is no"
+    " bound; for gmpo and dppo_kl the bound is in nats",
+    above=0,
+  )
+  clip_high: float = key(
+    0.2,
+    "largest relative rise of a token's probability; for gmpo and dppo_kl in "
+    "nats",
+    above=0,
+  )
+  dual_clip: float = key(
+    3.0, "bound on the ratio where the advantage is negative; 0: none"
+  )
+  proximal: str = key(
+    "behavior",
+    "policy that the ratio is to: behavior, which sampled; or recomputed, as in"
+    " decoupled PPO. The latter is for admission.versions_per_step of 2 or "
+    "more: in a batch's first update its ratio is 1, and nothing is clipped",
+    one_of=PROXIMALS,
+  )
+  importance: str = key(
+    "none",
+    "correction by the ratio of the proximal to the behavior policy",
+    one_of=IMPORTANCE,
+  )
+  importance_level: str = key(
+    "token", "unit of a ratio", one_of=IMPORTANCE_LEVELS
+  )
+  importance_low: float = key(0.0, "least ratio that masked keeps")
+  importance_high: float = key(
+    2.0, "largest ratio that the correction lets through", above=0
+  )
+  stale_failures: float = key(
+    0.0, "nats per token beyond which failures are masked as stale; 0: off"
+  )
+  kl_coefficient: float = key(
+    1e-4,
+    "weight of the KL term to the reference, which is the warm start; 0 keeps "
+    "no reference",
+  )
+  kl_estimator: str = key(
+    "k3",
+    "estimator of the KL term; full: no estimate but all of the vocabulary",
+    one_of=(*KL_ESTIMATORS, FUNCTION),
+  )
+  kl_estimator_settings: Mapping[str, Any] = key(
+    {}, "keyword arguments of your function"
+  )
+  kl_place: str = key(
+    "loss",
+    "where the KL term is charged: the loss; the episode's reward; or the "
+    "advantage of each token, which is on-policy distillation",
+    one_of=KL_PLACES,
+  )
+  entropy_coefficient: float = key(
+    0.0, "weight of the policy's entropy in the loss"
+  )
+  value_coefficient: float = key(
+    0.0, "weight of the critic's loss; 0: no critic"
+  )
+  value_clip: float = key(0.0, "bound on a value's change in an update; 0: off")
+  token_chunk: int = key(
+    0,
+    "tokens per row whose logits are in memory at once; 0: 128, and on a CPU "
+    "whole rows of up to 256 MiB of logits",
+  )
 
   def __post_init__(self) -> None:
-    self._check_names()
+    super().__post_init__()
     self._check_clips()
     self._check_reduction()
     self._check_importance()
     self._check_kl()
-    for name in (
-      "stale_failures",
-      "entropy_coefficient",
-      "value_coefficient",
-      "value_clip",
-    ):
-      if not getattr(self, name) >= 0:
-        raise ConfigError(
-          f"loss.{name}={getattr(self, name)} is negative or no number"
-        )
-    if self.token_chunk < 0:
-      raise ConfigError(
-        f"loss.token_chunk={self.token_chunk} must be 0 (by the platform) or a "
-        "number of tokens"
-      )
-    if self.vocab_chunk < 0:
-      raise ConfigError(
-        f"loss.vocab_chunk={self.vocab_chunk} must be 0 (all vocabulary "
-        "entries at once) or a number of entries"
-      )
     self._check_readers()
 
   @property
@@ -196,12 +233,9 @@ class LossConfig(WithFunctions):
     return self.task_share == "tokens" and self.reduction in reductions
 
   @property
-  def tiles(self) -> dict[str, int | None]:
+  def tiles(self) -> dict[str, int]:
     """Arguments of `losses.fused_token_logprob` that cut the logits."""
-    return {
-      "chunk_size": self.token_chunk,
-      "vocab_chunk_size": self.vocab_chunk or None,
-    }
+    return {"chunk_size": self.token_chunk}
 
   @property
   def reads_entropy(self) -> bool:
@@ -211,32 +245,13 @@ class LossConfig(WithFunctions):
       surrogate is not None and "entropy_BT" in surrogate.reads
     )
 
-  def _check_names(self) -> None:
-    for name, options in (
-      ("task_share", TASK_SHARES),
-      ("proximal", PROXIMALS),
-      ("importance", IMPORTANCE),
-      ("importance_level", IMPORTANCE_LEVELS),
-      ("kl_place", KL_PLACES),
-    ):
-      require_one_of(f"loss.{name}", getattr(self, name), options)
-    self._check_functions()
-
   def _check_clips(self) -> None:
-    if self.surrogate in UNBOUNDED_BELOW:
-      if not self.clip_low > 0:
-        raise ConfigError(
-          f"loss.clip_low={self.clip_low} must be positive: it is "
-          f"{UNBOUNDED_BELOW[self.surrogate]}"
-        )
-    elif not 0 < self.clip_low < 1:
+    if self.surrogate not in UNBOUNDED_BELOW and self.clip_low >= 1:
       raise ConfigError(
-        f"loss.clip_low={self.clip_low} must lie between 0 and 1: it is the "
+        f"loss.clip_low={self.clip_low} must be below 1: it is the "
         "share of its probability that a token may lose in one update (1 and "
         f"more are for loss.surrogate={' and '.join(UNBOUNDED_BELOW)})"
       )
-    if not self.clip_high > 0:
-      raise ConfigError(f"loss.clip_high={self.clip_high} must be positive")
     if self.dual_clip and not self.dual_clip > 1 + self.clip_high:
       raise ConfigError(
         f"loss.dual_clip={self.dual_clip} must be 0 (off) or above 1 + "
@@ -270,19 +285,12 @@ class LossConfig(WithFunctions):
         "--config.loss.importance=none"
       )
     low, high = self.importance_low, self.importance_high
-    if not high > 0 or not 0 <= low < high:
+    if low >= high:
       raise ConfigError(
-        f"loss.importance_low={low} and loss.importance_high={high} must "
-        "satisfy 0 <= low < high"
+        f"loss.importance_low={low} must be below loss.importance_high={high}"
       )
 
   def _check_kl(self) -> None:
-    if not self.kl_coefficient >= 0:
-      raise ConfigError(
-        f"loss.kl_coefficient={self.kl_coefficient} is negative or no number"
-      )
-    if not self.kl_limit > 0:
-      raise ConfigError(f"loss.kl_limit={self.kl_limit} must be positive")
     is_charged = self.kl_place != "loss"
     if is_charged and not self.kl_coefficient:
       raise ConfigError(
@@ -314,12 +322,10 @@ class LossConfig(WithFunctions):
   def _check_readers(self) -> None:
     weighs = self.importance != "none"
     masks = self.importance == "masked"
-    in_loss = self.kl_coefficient > 0 and self.kl_place == "loss"
     for name, idle, reader, is_read in (
       ("importance_level", "token", "importance", weighs),
       ("importance_low", 0.0, "importance='masked'", masks),
       ("importance_high", 2.0, "importance", weighs),
-      ("kl_limit", 10.0, "kl_coefficient, in the loss", in_loss),
       ("value_clip", 0.0, "value_coefficient", self.has_critic),
     ):
       require_read(

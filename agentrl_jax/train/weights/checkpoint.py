@@ -26,6 +26,7 @@ from etils import epath
 from agentrl_jax.data.snapshot_manifest import open_folder
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.files import writing
+from agentrl_jax.keys import Section, key, seconds
 from agentrl_jax.model.checksums import checksums, describe_leaf, named_leaves
 from agentrl_jax.model.policy import Params
 from agentrl_jax.train.learner import TrainState
@@ -42,34 +43,34 @@ _SHORT = reprlib.Repr()  # of values that may be long lists
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
+class CheckpointConfig(Section, section="checkpoint"):
   """The `checkpoint` section of the config."""
 
-  every: int  # updates
-  keep: int  # steps, the newest ones
-  keep_every: int  # updates: its multiples are kept forever; 0 is none
-  grace_s: float  # from a signal to the end of its checkpoint
-  keep_best: str  # mode of evaluation that chooses the last policy; "": none
-
-  def __post_init__(self) -> None:
-    if self.keep_best not in ("", "greedy", "sampled"):
-      raise ConfigError(
-        f"checkpoint.keep_best={self.keep_best!r} must be greedy or sampled, "
-        "the mode of the evaluations during RL by which the best version is "
-        "chosen, or '' to end with the last version"
-      )
-    if self.every < 1 or self.keep < 2:
-      raise ConfigError(
-        f"checkpoint.every={self.every} must be at least 1 and "
-        f"checkpoint.keep={self.keep} at least 2: a damaged newest step needs "
-        "another to fall back to"
-      )
-    if self.keep_every < 0 or not self.grace_s > 0:
-      raise ConfigError(
-        f"checkpoint.keep_every={self.keep_every} must be 0 (none is kept "
-        "forever) or a number of updates, and checkpoint.grace_s="
-        f"{self.grace_s} more than 0 seconds"
-      )
+  every: int = key(25, "updates between checkpoints", at_least=1)
+  keep: int = key(
+    3,
+    "number of the newest that are kept: a damaged newest one needs another "
+    "to fall back to",
+    at_least=2,
+  )
+  keep_every: int = key(0, "updates whose multiples are kept for good; 0: none")
+  grace_s: float = seconds(
+    30.0, "time from a signal to stop to the end of the checkpoint"
+  )
+  directory: str = key(
+    "",
+    "folder or bucket (gs://...) that every process reaches; each run has a "
+    "folder of its own in it. '' is the run's own folder",
+  )
+  resume_step: int = key(
+    -1, "update to resume from; -1 is the newest checkpoint", at_least=-1
+  )
+  keep_best: str = key(
+    "",
+    "mode of evaluations during RL, greedy or sampled, by which the best "
+    "version is kept and ends the run; '': the last version does",
+    one_of=("", "greedy", "sampled"),
+  )
 
 
 class Checkpoints:

@@ -12,9 +12,10 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from agentrl_jax.errors import ConfigError
+from agentrl_jax.keys import Section, key
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
-from agentrl_jax.train.config.checks import require_one_of, require_read
+from agentrl_jax.train.config.checks import require_read
 from agentrl_jax.train.token_logprobs import hidden_states
 from agentrl_jax.train.train_batch import batch_shardings, self_routed
 
@@ -27,15 +28,19 @@ _HOST = "pinned_host"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReferenceConfig:
+class ReferenceConfig(Section, section="reference"):
   """The `reference` section of the config."""
 
-  place: str
-  path: str  # of a teacher; "": the policy that training begins with
-  version: int  # of a run at `path`; -1: the last
+  place: str = key("resident", "of the KL reference", one_of=PLACES)
+  path: str = key(
+    "",
+    "a teacher: a Hugging Face folder, or the folder of a run, with the same "
+    "vocabulary; '': the policy that reinforcement learning begins with",
+  )
+  version: int = key(-1, "of that run's RL; -1: its best or last", at_least=-1)
 
   def __post_init__(self) -> None:
-    require_one_of("reference.place", self.place, PLACES)
+    super().__post_init__()
     require_read(
       "reference.version",
       self.version,

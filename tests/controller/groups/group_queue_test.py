@@ -1,7 +1,6 @@
 """Tests of the queue of groups: bounded, all or none, nothing lost."""
 
 import asyncio
-import functools
 import itertools
 import random
 import unittest
@@ -19,11 +18,10 @@ from agentrl_jax.controller.groups.group_queue import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.controller.waiting import LearnerWatch
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, QueueClosed
-from configs.base import defaults
 from tests.clocks import turns_of_the_loop
 from tests.controller.stage import a_group, started
 
-queue_limits = functools.partial(defaults, QueueLimits, "queue")
+queue_limits = QueueLimits
 
 
 def a_queue(max_groups=2, monitor=None, **limits):
@@ -152,10 +150,6 @@ class MaxAgeTest(unittest.IsolatedAsyncioTestCase):
     queue.give_up("00000000")
     self.assertEqual(ids(await taking), [1])
 
-  def test_no_age_is_below_0(self):
-    with self.assertRaisesRegex(ConfigError, "queue.max_age is -2"):
-      queue_limits(max_groups=1, max_age=-2)
-
 
 class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
   def setUp(self):
@@ -196,10 +190,6 @@ class OrderOfStartingTest(unittest.IsolatedAsyncioTestCase):
     self.assertFalse(taking.done())
     self.queue.give_up("00000000")
     self.assertEqual(ids(await taking), [1])
-
-  def test_unknown_order_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "finished, started"):
-      queue_limits(max_groups=1, order="lifo")
 
 
 def choose(finished, born, *, version=2, max_age=2, **options):

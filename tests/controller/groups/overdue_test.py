@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl_jax.controller.groups.group_queue import ANY_AGE, QueueLimits
+from agentrl_jax.controller.groups.group_queue import ANY_AGE
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.groups.timers import GroupTimers
-from agentrl_jax.errors import ConfigError
 from tests.controller.groups import virtual_time
 from tests.controller.groups.simulation import HOUR, SIZE, STEP, Settings, train
 
@@ -185,9 +184,3 @@ class StragglersTest(unittest.TestCase):
 
   def test_a_group_that_is_not_played_never_straggles(self):
     self.assertEqual(GroupTimers().straggles_at("a"), math.inf)
-
-
-@pytest.mark.parametrize("patience", [-1.0, float("nan")])
-def test_patience_is_no_less_than_none(patience):
-  with pytest.raises(ConfigError, match=f"queue.patience is {patience}"):
-    QueueLimits(max_groups=1, order="finished", max_age=1, patience=patience)

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.controller.player import ExpertPlayer
 from agentrl_jax.data.chat.codec import ChatCodec
@@ -21,7 +21,6 @@ from agentrl_jax.data.records import (
   message_from_json,
 )
 from agentrl_jax.errors import ConfigError
-from configs import base
 from environments.arithmetic.environment import ADD, Arithmetic
 from launch.config import chat
 from launch.config.chat import share_chat
@@ -150,29 +149,6 @@ class ChatOfARunTest(parameterized.TestCase):
     )
     self.assertEqual(leading.call_grammar((ADD,)), other.call_grammar((ADD,)))
 
-
-class ReadChatTest(absltest.TestCase):
-  def test_what_nothing_reads_is_refused(self):
-    config = base.get_config()
-    self.assertEqual(chat.read_chat(config), chat_config())
-    config.chat.template = "hermes"
-    with self.assertRaisesRegex(ConfigError, "chat.template=hermes means"):
-      chat.read_chat(config)
-    config.chat.template = ""
-    config.chat.thinking = False
-    with self.assertRaisesRegex(ConfigError, "chat.thinking=False means"):
-      chat.read_chat(config)
-    config.pretrained.path = "somewhere"
-    self.assertFalse(chat.read_chat(config).thinking)
-    config.chat.compact_calls = True
-    with self.assertRaisesRegex(ConfigError, "compact_calls=True means"):
-      chat.read_chat(config)
-    for key, value in (("sampling.calls", "required"), ("agents.port", 0)):
-      with self.subTest(key):
-        other = config.copy_and_resolve_references()
-        other.update_from_flattened_dict({key: value})
-        self.assertTrue(chat.read_chat(other).compact_calls)
-
-  def test_a_date(self):
+  def test_a_date_is_year_month_day(self):
     with self.assertRaisesRegex(ConfigError, "'today' is no date"):
       chat_config(date="today")

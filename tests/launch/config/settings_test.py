@@ -101,25 +101,10 @@ class SettingsTest(parameterized.TestCase):
       {"tasks.held_out": ("webshop", "dbbench")},
       "there is nothing to train on",
     ),
-    ("weight", {"tasks.weights.webshop": 0.0}, "webshop=0.0 must be positive"),
-    ("driver", {"engine.driver": "tpu"}, "engine.driver='tpu' is not one of"),
-    ("truncation", {"sampling.top_k": 5}, "top_k=0"),
-    (
-      "copying",
-      {"warm_start.copy_gain": -1.0},
-      "copy_gain=-1.0 must be at least 0",
-    ),
+    ("weight", {"tasks.weights.webshop": 0.0}, "webshop=0.0 must be above 0"),
     ("greedy", {"sampling.temperature": 0.0}, "temperature=0.0 must be pos"),
-    (
-      "calls",
-      {"sampling.calls": "strict"},
-      "sampling.calls='strict' is not on",
-    ),
     ("context", {"engine.context": 256}, "engine.context=256 is below"),
     ("row", {"train.row_length": 256}, "train.row_length=256 is below"),
-    ("sharing", {"train.sharing": 0}, "train.sharing=0 is below 1"),
-    ("draft", {"engine.draft_tokens": -1}, "draft_tokens=-1 must be at least"),
-    ("draft_cost", {"engine.draft_cost": 0.0}, "draft_cost=0.0 must be above"),
     (
       "router_replay",
       {"engine.router_replay": True},
@@ -137,7 +122,6 @@ class SettingsTest(parameterized.TestCase):
       },
       "engine.router_replay=True .* rollouts.protocol='openai' does not tell",
     ),
-    ("agents", {"agents.port": 1 << 16}, "agents.port=65536 must be a port"),
     (
       "no_agents",
       {"agents.idle_timeout_s": 5.0},
@@ -174,7 +158,7 @@ class SettingsTest(parameterized.TestCase):
     ("steps", {"train.steps": 0}, "train.steps=0 must be at least 1"),
     (
       "no_bias",
-      {"warm_start.optimizer.expert_bias_rate": 0.1},
+      {"optimizer.expert_bias_rate": 0.1},
       "expert_bias_rate=0.1 changes .*sigmoid_router=False and lora.rank=0",
     ),
     (
@@ -196,8 +180,6 @@ class SettingsTest(parameterized.TestCase):
       },
       "group.size=1 always has",
     ),
-    ("keep", {"checkpoint.keep": 1}, "keep=1 at least 2"),
-    ("draw", {"cross_policy.draw_per": "token"}, "'token'; choose one of"),
     ("heads", {"model.num_heads": 3}, "num_heads=3 must be a multiple"),
     ("headless", {"loss.value_coefficient": 0.5}, "a critic needs"),
     ("idle_head", {"model.value_head": True}, "do not go together"),
@@ -224,11 +206,6 @@ class SettingsTest(parameterized.TestCase):
       "k=9 attempts cannot be drawn from group.size=8",
     ),
     (
-      "unknown_weights",
-      {"engine.weights": "int4"},
-      "engine.weights='int4' is none of full, int8, fp8",
-    ),
-    (
       "weights_of_engines_of_others",
       {
         "engine.weights": "int8",
@@ -244,7 +221,6 @@ class SettingsTest(parameterized.TestCase):
     ),
     ("tensor", {"mesh.tensor": 3}, "num_kv_heads=.* over mesh.tensor=3 dev"),
     ("cut_row", {"mesh.sequence": 11}, "row_length=.* mesh.sequence=11 dev"),
-    ("no_fsdp", {"mesh.fsdp": 0}, "mesh.fsdp=0 must be at least 1"),
     (
       "splash",
       {"compute.attention": "splash", "train.row_length": 1000},
@@ -294,7 +270,6 @@ class SettingsTest(parameterized.TestCase):
       "agents.program=.*No closing quotation",
     ),
     ("subagents_of_nobody", {"subagent.max_turns": 3}, "without subagent.tool"),
-    ("no_wait", {"waits.reply_timeout_s": 0.0}, "waits.reply_timeout_s=0.0"),
     (
       "short_wait",
       {"rollouts.servers": "a:1", "waits.answer_timeout_s": 540.0},

@@ -8,7 +8,6 @@ from absl.testing import absltest
 from agentrl_jax.model import sharding
 from agentrl_jax.train.weights.reference import ReferenceConfig
 from configs import pod
-from configs.base import defaults
 from launch.config.settings import Settings, read_settings
 from launch.planning import roofline
 from launch.planning.residents import learner_residents, rollout_residents
@@ -45,9 +44,7 @@ class ResidentsTest(absltest.TestCase):
     self.assertNotIn("frozen params", found)
 
   def test_a_reference_elsewhere_is_not_on_the_chip(self):
-    settings = _settings(
-      reference=defaults(ReferenceConfig, "reference", place="offloaded")
-    )
+    settings = _settings(reference=ReferenceConfig(place="offloaded"))
     found = learner_residents(settings, _one_device())
     self.assertNotIn("reference", found)
 

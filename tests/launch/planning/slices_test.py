@@ -10,7 +10,7 @@ from absl.testing import parameterized
 from jax.sharding import NamedSharding, PartitionSpec
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.sharding import SliceLayout
+from agentrl_jax.model.sharding import MeshConfig
 from configs import pod
 from launch.config.settings import read_settings
 from launch.planning import chips
@@ -73,7 +73,9 @@ class ProductTest(parameterized.TestCase):
 def _exchanges(num_slices: int, over: str, axes: dict[str, int]):
   topology = parse_slice(f"{num_slices}xv5p-8")
   mesh = sharding.make_mesh(
-    axes, chips.describe(topology), slices=SliceLayout(over=over, of="devices")
+    axes,
+    chips.describe(topology),
+    slices=MeshConfig(over_slices=over, slices_of="devices"),
   )
   split = NamedSharding(mesh, PartitionSpec("fsdp"))
   whole = NamedSharding(mesh, PartitionSpec())

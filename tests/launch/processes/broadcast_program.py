@@ -4,7 +4,6 @@ import json
 import random
 import sys
 
-from configs.base import defaults
 from launch.processes import group
 
 CHUNK = 8192
@@ -14,7 +13,7 @@ SIZES = (0, 1, 4096, 4097, CHUNK, CHUNK + 1, 3 * CHUNK - 1)
 def main() -> None:
   """Broadcasts values of every size, over one chunk and over several."""
   group._MOST_CHUNK = CHUNK
-  with group.joined(defaults(group.ProcessLimits, "processes")) as processes:
+  with group.joined(group.ProcessLimits()) as processes:
     found = []
     for size in SIZES:
       wanted = random.Random(size).randbytes(size)

@@ -14,7 +14,6 @@ import pytest
 from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
-from configs.base import defaults
 from launch.processes import group
 from launch.processes import link as process_link
 from tests.clocks import wait_until
@@ -213,12 +212,6 @@ class ProcessesTest(parameterized.TestCase):
     self.assertTrue(alone.leads)
     self.assertEqual(alone.share(b"x", what="x"), b"x")
     self.assertEqual(alone.share_json([1], what="x"), [1])
-
-  def test_limits(self):
-    with self.assertRaisesRegex(
-      ConfigError, "processes.join_timeout_s=0 must be"
-    ):
-      defaults(group.ProcessLimits, "processes", join_timeout_s=0)
 
   def test_nobody_calls(self):
     link = process_link.LeadersLink(2, "127.0.0.1", 0.05, WAIT_S)

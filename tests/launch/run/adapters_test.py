@@ -16,7 +16,6 @@ from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.policy import Policy
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from configs import base
-from launch.config.architecture import read_adaptation
 from launch.config.settings import read_settings
 from launch.export import export, export_adapters
 from launch.run.training import train
@@ -88,4 +87,4 @@ class AdaptationTest(absltest.TestCase):
     config = base.get_config()
     config.lora.alpha = 2.0
     with self.assertRaisesRegex(ConfigError, "lora.rank is 0"):
-      read_adaptation(config)
+      read_settings(config)

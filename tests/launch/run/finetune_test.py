@@ -57,7 +57,7 @@ class FinetuneTest(absltest.TestCase):
   def test_a_folder_is_all_it_takes(self):
     settings = read_settings(finetune.get_config(str(self.model)))
     self.assertEqual(settings.model, MODEL)
-    self.assertEqual(settings.warm_start_epochs, 0)
+    self.assertEqual(settings.warm_start.epochs, 0)
     config = finetune.get_config(str(self.model))
     config.warm_start.copy_gain = 4.0
     with self.assertRaisesRegex(ConfigError, "copy_gain=4.0 means nothing"):

@@ -25,7 +25,7 @@ def get_config(written_as="class"):
     )
   c.model.update(width=32, mlp_width=64)
   c.warm_start.num_demonstrations = 256
-  c.warm_start.optimizer.learning_rate = 1e-2
+  c.warm_start.learning_rate = 1e-2
   c.train.steps = 3
   c.group.size = 8
   c.episode.max_answer_tokens = 32

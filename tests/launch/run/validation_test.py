@@ -224,7 +224,6 @@ KEEP = {"checkpoint.keep_best": "greedy"}
       {"checkpoint.keep_best": "sampled", "evaluation.num_sampled_during": 0},
       "num_sampled_during above 0",
     ),
-    ({"checkpoint.keep_best": "last"}, "must be greedy or sampled"),
   ],
 )
 def test_a_best_version_that_cannot_be_known_is_refused(changes, said):

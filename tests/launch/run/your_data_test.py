@@ -137,7 +137,7 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
         "workdir": "runs",
         "warm_start.chats": path.name,
         "warm_start.epochs": 30,
-        "warm_start.optimizer.learning_rate": 1e-2,
+        "warm_start.learning_rate": 1e-2,
         "compute.dtype": "float32",
         "train.row_length": 512,
         "episode.max_tokens": 512,

@@ -29,7 +29,7 @@ def get_config(folder: pathlib.Path):
   c.model.update(width=48, num_heads=4, num_kv_heads=4, head_dim=12)
   c.model.mlp_width = 96
   c.warm_start.num_demonstrations = 4000
-  c.warm_start.optimizer.update(learning_rate=5e-3, warmup_steps=10)
+  c.warm_start.update(learning_rate=5e-3, warmup_steps=10)
   c.train.update(steps=40, row_length=512)
   c.optimizer.update(learning_rate=4e-4, warmup_steps=0)
   c.episode.update(max_turns=4, max_answer_tokens=40)

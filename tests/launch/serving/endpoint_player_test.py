@@ -28,7 +28,6 @@ from agentrl_jax.data.records import (
   ToolCall,
 )
 from agentrl_jax.errors import ConfigError, GeneratorFault
-from configs.base import defaults
 from environments.arithmetic.environment import ADD, ANSWER, Arithmetic
 from launch.comparisons.attempts import AttemptLog, ChatLog
 from launch.serving.endpoint_player import ChatEndpoint, EndpointPlayer, history
@@ -102,7 +101,7 @@ class EndpointTestCase(unittest.IsolatedAsyncioTestCase):
       yield EndpointPlayer(
         environments={"sums": Arithmetic()},
         max_turns=4,
-        waits=defaults(EpisodeWaits, "waits"),
+        waits=EpisodeWaits(),
         endpoint=ChatEndpoint(
           url=f"http://127.0.0.1:{port}/v1",
           model="adder",

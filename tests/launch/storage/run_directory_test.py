@@ -189,8 +189,8 @@ class PlayedOtherwiseTest(absltest.TestCase):
     self.assertIn(
       "model.newer_key", run_directory.played_otherwise(root, config)
     )
-    config.model.rope_theta = 10.0
-    with self.assertRaisesRegex(ConfigError, "another model: model.rope_theta"):
+    config.model.width = 10
+    with self.assertRaisesRegex(ConfigError, "another model: model.width"):
       run_directory.played_otherwise(root, config)
 
 

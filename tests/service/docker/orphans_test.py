@@ -23,10 +23,9 @@ PROGRAM = """
 import asyncio, pathlib, sys
 from agentrl_jax.service.docker import containers, engine
 from agentrl_jax.service.docker.orphans import current_owner
-from configs.base import defaults
 
 async def main(image, path):
-  spec = defaults(containers.ContainerSpec, "containers", image=image)
+  spec = containers.ContainerSpec(image=image)
   with engine.connect() as docker:
     async with containers.container_worker(docker, spec):
       pathlib.Path(path).write_text(current_owner())

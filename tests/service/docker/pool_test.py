@@ -8,7 +8,6 @@ from agentrl_jax.data.records import Message, Task
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker.containers import ContainerSpec
 from agentrl_jax.service.docker.pool import container_pool
-from configs.base import defaults
 from environments.arithmetic.environment import Arithmetic
 from tests.clocks import until
 from tests.environments.playing import play
@@ -26,7 +25,7 @@ class ContainerPoolTest(DockerTestCase):
     self.addCleanup(lambda: self.assertEqual(self.containers(), []))
 
   def pool(self, num_containers, **spec):
-    spec = defaults(ContainerSpec, "containers", image=self.image, **spec)
+    spec = ContainerSpec(image=self.image, **spec)
     return container_pool(self.docker, spec, num_containers=num_containers)
 
   async def container_ids(self):

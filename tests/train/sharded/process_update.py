@@ -13,8 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from agentrl_jax.model import sharding
-from agentrl_jax.model.sharding import SliceLayout
-from configs.base import defaults
+from agentrl_jax.model.sharding import MeshConfig
 from launch.processes.group import ProcessLimits, joined
 from tests.train import small
 from tests.train.sharded import sharded_update
@@ -46,7 +45,9 @@ def _mesh(shape: tuple[int, ...], over: str) -> Mesh:
   axes = dict(zip(sharding.MESH_AXES, shape, strict=True))
   if not over:
     return sharding.make_mesh(axes)
-  mesh = sharding.make_mesh(axes, slices=SliceLayout(over=over, of="processes"))
+  mesh = sharding.make_mesh(
+    axes, slices=MeshConfig(over_slices=over, slices_of="processes")
+  )
   parts = np.split(
     mesh.devices, jax.process_count(), axis=mesh.axis_names.index(over)
   )
@@ -57,7 +58,7 @@ def _mesh(shape: tuple[int, ...], over: str) -> Mesh:
 
 def main() -> None:
   """Compares the sample, or every mesh of the table, with one device."""
-  with joined(defaults(ProcessLimits, "processes")) as processes:
+  with joined(ProcessLimits()) as processes:
     batches = sharded_update.batches_by_kind()
     # What attempts share is compared with the same attempts, each by itself.
     kinds = {"constrained": "constrained", "trees": "attempts"}

@@ -15,9 +15,8 @@ from absl.testing import absltest
 
 from agentrl_jax.errors import CheckpointError, ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.weights.checkpoint import CheckpointConfig, Checkpoints
+from agentrl_jax.train.weights.checkpoint import Checkpoints
 from agentrl_jax.train.weights.publish import Publisher
-from configs.base import defaults
 from tests import programs
 from tests.settings import COMPUTE
 from tests.train import small
@@ -230,12 +229,6 @@ class CheckpointsTest(absltest.TestCase):
       self._open().restore(self.learner.abstract_state())
     with self.assertRaisesRegex(CheckpointError, r"no step 9; there are \[0"):
       self._saved().restore(self.learner.abstract_state(), 9)
-
-  def test_config(self):
-    with self.assertRaisesRegex(ConfigError, "keep_every=-1 must be 0"):
-      defaults(CheckpointConfig, "checkpoint", every=5, keep=2, keep_every=-1)
-    with self.assertRaisesRegex(ConfigError, "keep=1 at least 2"):
-      defaults(CheckpointConfig, "checkpoint", every=5, keep=1)
 
 
 class PublisherTest(absltest.TestCase):

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from absl.testing import parameterized
 
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.policy import Policy
-from agentrl_jax.train.weights.reference import Reference, ReferenceConfig
-from configs.base import defaults
+from agentrl_jax.train.weights.reference import Reference
 from tests.settings import COMPUTE, compute_config
 from tests.train import small
 
@@ -49,8 +47,3 @@ class ReferenceTest(parameterized.TestCase):
     np.testing.assert_array_equal(
       hidden(kept, token_BT, *where), hidden(self.params, token_BT, *where)
     )
-
-  @pytest.mark.slow
-  def test_a_place_that_is_none(self):
-    with self.assertRaisesRegex(ConfigError, "reference.place='disk' is not"):
-      defaults(ReferenceConfig, "reference", place="disk")
