@@ -18,8 +18,6 @@ In an environment, the judgement's reward and metrics go into its `Step`.
 """
 
 import asyncio
-import collections
-import contextlib
 import hashlib
 import json
 import re
@@ -27,7 +25,7 @@ import sqlite3
 import ssl
 import statistics
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import openai
@@ -81,9 +79,8 @@ class RubricJudge:
     max_tokens: of one answer of the judge, its thoughts included.
     token_file: key of the endpoint: a file, or env:NAME.
     concurrency: calls at a time.
-    calls_per_minute: of which no two begin together; None is no limit.
-    max_calls, max_total_tokens: budget of this process; None is no limit. The
-      tokens are those of `usage` in the answers.
+    max_calls: budget of this process, in which a call that is retried counts
+      as one; None is no limit.
     timeout_s, retries: of one call, by the client of `openai`, which waits
       longer each time, or as long as the endpoint asks for.
     cache: a file that keeps scores by content over runs; "" keeps them in
@@ -102,24 +99,17 @@ class RubricJudge:
     max_tokens: int = 1024,
     token_file: str = "",
     concurrency: int = 16,
-    calls_per_minute: float | None = None,
     max_calls: int | None = None,
-    max_total_tokens: int | None = None,
     timeout_s: float = 60.0,
     retries: int = 4,
     cache: str = "",
   ):
-    limits = {
-      "calls_per_minute": calls_per_minute,
-      "max_calls": max_calls,
-      "max_total_tokens": max_total_tokens,
-    }
     require_positive(
       repeats=repeats,
       max_tokens=max_tokens,
       concurrency=concurrency,
       timeout_s=timeout_s,
-      **{key: value for key, value in limits.items() if value is not None},
+      **({} if max_calls is None else {"max_calls": max_calls}),
     )
     if scale[0] >= scale[1]:
       raise ConfigError(f"scale={scale} must name the lower score first")
@@ -128,9 +118,8 @@ class RubricJudge:
         f"repeats={repeats} of a judge with temperature={temperature:g} are "
         "one score: raise temperature, or leave repeats at 1"
       )
-    self._repeats, self._scale, self._limits = repeats, scale, limits
-    # By limit; a call that is retried counts as one.
-    self._spent: collections.Counter[str] = collections.Counter()
+    self._repeats, self._scale, self._max_calls = repeats, scale, max_calls
+    self._num_calls = 0
     self._body = {
       "model": model,
       "temperature": temperature,
@@ -141,8 +130,8 @@ class RubricJudge:
     self._cache = _ScoreCache(cache)
     self._has_answered = False
     self._concurrency = concurrency
-    self._queues: weakref.WeakKeyDictionary[
-      asyncio.AbstractEventLoop, _CallQueue
+    self._places: weakref.WeakKeyDictionary[
+      asyncio.AbstractEventLoop, asyncio.Semaphore
     ] = weakref.WeakKeyDictionary()
     self._client: dict[str, Any] = {
       "base_url": url,
@@ -194,26 +183,26 @@ class RubricJudge:
     if score is not None:
       return score, True
     loop = asyncio.get_running_loop()
-    if loop not in self._queues:
-      self._queues[loop] = _CallQueue(
-        self._concurrency, self._limits["calls_per_minute"]
-      )
-    async with self._queues[loop].turn():
+    places = asyncio.Semaphore(self._concurrency)
+    async with self._places.setdefault(loop, places):
       score = self._score_of(await self._ask(body))
     self._cache.put(key, score)
     return score, False
 
   async def _ask(self, body: Mapping[str, Any]) -> Any:
     """Returns the endpoint's first choice."""
-    self._require_budget()
-    self._spent["max_calls"] += 1
+    if self._num_calls == self._max_calls:
+      raise ConfigError(
+        f"the budget of {self._name}, max_calls={self._max_calls:,}, is used "
+        "up; raise it to go on, or set `cache` so that what was scored before "
+        "costs nothing"
+      )
+    self._num_calls += 1
     # Connections belong to an event loop, so each call has a client of its own.
     http = openai.DefaultAsyncHttpxClient(verify=self._tls)
     try:
       async with openai.AsyncOpenAI(**self._client, http_client=http) as client:
         completion = await client.chat.completions.create(**body)
-      if completion.usage is not None:
-        self._spent["max_total_tokens"] += completion.usage.total_tokens
       choice = completion.choices[0]
     except _OF_EVERY_CALL as error:
       problem = f"{self._name} refuses the call: {error}"
@@ -249,36 +238,6 @@ class RubricJudge:
         f"with a number from {low:g} to {high:g} is due"
       )
     return float(match[1])
-
-  def _require_budget(self) -> None:
-    for key, number in self._spent.items():
-      limit = self._limits[key]
-      if limit is not None and number >= limit:
-        raise ConfigError(
-          f"the budget of {self._name} is used up: {number:,} of "
-          f"{key}={limit:,}; raise it to go on, or set `cache` so that what "
-          "was scored before costs nothing"
-        )
-
-
-class _CallQueue:
-  """Lets calls of one event loop begin, a few at a time and at a pace."""
-
-  def __init__(self, concurrency: int, calls_per_minute: float | None):
-    self._places = asyncio.Semaphore(concurrency)
-    self._gap_s = 60.0 / calls_per_minute if calls_per_minute else 0.0
-    self._next_at = 0.0  # by the loop's clock
-
-  @contextlib.asynccontextmanager
-  async def turn(self) -> AsyncIterator[None]:
-    """Waits for the call's turn, and holds its place."""
-    async with self._places:
-      now = asyncio.get_running_loop().time()
-      begins_at = max(now, self._next_at)
-      self._next_at = begins_at + self._gap_s
-      if begins_at > now:
-        await asyncio.sleep(begins_at - now)
-      yield
 
 
 class _ScoreCache:

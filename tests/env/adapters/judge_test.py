@@ -15,7 +15,7 @@ from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.adapters.judge import RubricJudge
 from agentrl_jax.env.adapters.questions import Questions
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from tests.clocks import Clock, turns_of_the_loop, until
+from tests.clocks import turns_of_the_loop, until
 from tests.rollout import talking
 
 RUBRIC = "Is it short?"
@@ -160,14 +160,13 @@ class FaultTest(JudgeTestCase):
 
 class BudgetTest(JudgeTestCase):
   async def test_beyond_the_budget_nothing_is_asked(self):
-    for key, limit in (("max_calls", 2), ("max_total_tokens", 60)):
-      judge = await self.judge("SCORE: 5", **{key: limit})
-      for text in "ab":
-        await judge(completion=text)
-      with self.assertRaisesRegex(ConfigError, f"of {key}={limit}; raise it"):
-        await judge(completion="c")
-      await judge(completion="a")  # is known
-      self.assertEqual(len(self.endpoint.bodies), 2)
+    judge = await self.judge("SCORE: 5", max_calls=2)
+    for text in "ab":
+      await judge(completion=text)
+    with self.assertRaisesRegex(ConfigError, "max_calls=2, is used up; raise"):
+      await judge(completion="c")
+    await judge(completion="a")  # is known
+    self.assertEqual(len(self.endpoint.bodies), 2)
 
   async def test_calls_wait_for_their_turn(self):
     gate = asyncio.Event()
@@ -178,18 +177,6 @@ class BudgetTest(JudgeTestCase):
     gate.set()
     await calls
     self.assertEqual(self.endpoint.most_at_once, 2)
-
-  async def test_calls_have_a_pace(self):
-    judge = await self.judge("SCORE: 5", calls_per_minute=1)
-    clock = Clock()
-    async with asyncio.TaskGroup() as group:
-      for text in "abc":
-        group.create_task(judge(completion=text))
-      for number in (1, 2, 3):
-        await until(lambda n=number: len(self.endpoint.bodies) == n)
-        await turns_of_the_loop()
-        self.assertEqual(len(self.endpoint.bodies), number)
-        await clock.forward(60.0)
 
   async def test_scores_are_kept_by_content(self):
     with tempfile.TemporaryDirectory() as folder:
