@@ -42,11 +42,6 @@ class WarmPool(Generic[T]):
     self._filling: asyncio.Task[None] | None = None
     self._is_closed = False
 
-  @property
-  def num_ready(self) -> int:
-    """Number of objects that can be taken without waiting."""
-    return len(self._ready)
-
   async def take(self) -> T:
     """Returns a ready object, or starts a new one and waits for it."""
     if self._is_closed:

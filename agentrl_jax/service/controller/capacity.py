@@ -2,8 +2,7 @@
 
 Every task has its own queue, first come, first served: a task that is short of
 workers holds up no other. A place is given together with a session in it, in
-one step, so that no place is lost or given twice. A refusal says how long the
-wait would be, by the pace at which places became free.
+one step, so that no place is lost or given twice.
 """
 
 import asyncio
@@ -25,16 +24,10 @@ OpenIn = Callable[[Worker], SessionEntry]
 
 
 MAX_WAITING = 20_000  # requests for places of one task
-# The pace at which places become free is that of the last ones given.
-PACED_BY, PACED_S = 64, 120.0
 
 
 class NoCapacity(Refused):
   """No worker of the task has had a free place in time."""
-
-  def __init__(self, message: str, *, retry_after_s: float | None = None):
-    super().__init__(message)
-    self.retry_after_s = retry_after_s  # until there may be one, if known
 
 
 class Overloaded(NoCapacity):
@@ -55,8 +48,6 @@ class CapacityQueue:
     self._table = table
     self._max_waiting = max_waiting
     self._queues: dict[str, collections.deque[_Waiting]] = {}
-    # Times at which places were given to requests that had waited.
-    self._given: dict[str, collections.deque[float]] = {}
 
   def num_waiting(self, task: str) -> int:
     """Requests that wait for a place."""
@@ -71,12 +62,15 @@ class CapacityQueue:
     wait already. Cancelling gives the place back.
     """
     if not first and self.num_waiting(task) >= self._max_waiting:
-      raise self._overloaded(task)
+      raise Overloaded(
+        f"no workers available for task {task}: {self._max_waiting} requests "
+        "wait for a place, which is the most (--max-waiting); try again later, "
+        "or start more workers"
+      )
     queue = self._queues.setdefault(task, collections.deque())
     waiting = _Waiting(open_in)
     queue.appendleft(waiting) if first else queue.append(waiting)
     self.offer(task)
-    waiting.has_waited = True
     try:
       async with asyncio.timeout(wait_s):
         return await asyncio.shield(waiting.session)
@@ -84,7 +78,10 @@ class CapacityQueue:
       place = self._leave(task, waiting)
       if not isinstance(error, TimeoutError):
         raise
-      raise self._no_capacity(task, place, wait_s) from error
+      raise NoCapacity(
+        f"no workers available for task {task}: within {wait_s:g} s none that "
+        f"is alive had a free place; {place} requests were before this one"
+      ) from error
 
   def offer(self, task: str) -> None:
     """Gives free places to waiting requests; call it when one may be free."""
@@ -95,23 +92,7 @@ class CapacityQueue:
         return
       waiting = queue.popleft()
       waiting.session.set_result(waiting.open_in(worker))
-      if waiting.has_waited:
-        self._note_given(task)
     self._queues.pop(task, None)
-
-  def expected_s(self, task: str, place: int) -> float | None:
-    """Returns how long a request waits at this place in line, from 0.
-
-    None if too few places were given to know the pace.
-    """
-    given = [t for t in self._given.get(task, ()) if t > now() - PACED_S]
-    if len(given) < 2:
-      return None
-    return (place + 1) * (now() - given[0]) / len(given)
-
-  def _note_given(self, task: str) -> None:
-    times = self._given.setdefault(task, collections.deque(maxlen=PACED_BY))
-    times.append(now())
 
   def _leave(self, task: str, waiting: "_Waiting") -> int:
     """Takes a request out of the line; returns its place, from 0."""
@@ -125,30 +106,10 @@ class CapacityQueue:
     waiting.session.cancel()
     return place
 
-  def _no_capacity(self, task: str, place: int, wait_s: float) -> NoCapacity:
-    after_s = self.expected_s(task, place)
-    pace = "" if after_s is None else f", at this pace about {after_s:.0f} s"
-    return NoCapacity(
-      f"no workers available for task {task}: within {wait_s:g} s none that is "
-      f"alive had a free place; {place} requests were before this one{pace}",
-      retry_after_s=after_s,
-    )
-
-  def _overloaded(self, task: str) -> Overloaded:
-    after_s = self.expected_s(task, 0)
-    again = "later" if after_s is None else f"in {max(after_s, 1.0):.0f} s"
-    return Overloaded(
-      f"no workers available for task {task}: {self._max_waiting} requests "
-      "wait for a place, which is the most (--max-waiting); try again "
-      f"{again}, or start more workers",
-      retry_after_s=after_s,
-    )
-
 
 class _Waiting:
   def __init__(self, open_in: OpenIn):
     self.open_in = open_in
-    self.has_waited = False  # for another's end
     self.session: asyncio.Future[SessionEntry] = (
       asyncio.get_running_loop().create_future()
     )

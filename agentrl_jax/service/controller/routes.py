@@ -10,7 +10,6 @@ import asyncio
 import datetime
 import itertools
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -267,11 +266,7 @@ async def _explain_errors(
     return _explain(403, str(error))
   except NoCapacity as error:
     status = 429 if isinstance(error, Overloaded) else 400  # as AgentRL's
-    response = _explain(status, str(error))
-    if error.retry_after_s is not None:
-      seconds = math.ceil(max(error.retry_after_s, 1.0))
-      response.headers["Retry-After"] = str(seconds)
-    return response
+    return _explain(status, str(error))
   except (Refused, WorkerRefusal, ValueError) as error:
     return _explain(400, str(error))
   except EnvironmentFault as error:

@@ -7,9 +7,9 @@ from unittest import mock
 
 from environments.alfworld.games import game_files
 from environments.alfworld.games.game import Game, Receptacle, Thing
-from environments.alfworld.games.pddl import render_problem
 from environments.alfworld.games.tasks import TaskSpec, goal_of
 from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
+from tests.environments.alfworld.pddl_text import render_problem
 
 MUG = TaskSpec("pick_and_place_simple", "mug", "desk")
 # ALFWorld's own logic is no part of the project. The Python engine reads none:

@@ -11,7 +11,6 @@ from agentrl_jax.service.controller.capacity import (
 )
 from agentrl_jax.service.controller.registry import Health, Registry, Timers
 from agentrl_jax.service.controller.session_table import SessionTable
-from tests.clocks import Clock
 
 
 class PlacesTest(unittest.IsolatedAsyncioTestCase):
@@ -116,28 +115,6 @@ class PlacesTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(NoCapacity, "; 1 requests were before this"):
       await second
     first.cancel()
-
-  async def test_a_refusal_says_how_long_at_this_pace(self):
-    self.registry = Registry(Timers(coma_s=1000.0), str)
-    self.places = CapacityQueue(self.registry, self.table)
-    self.serve()
-    clock = Clock()
-    session = await self.take()
-    waiting = [self.take(index=n, wait_s=1000.0) for n in range(6)]
-    await asyncio.sleep(0)
-    for n in range(3):  # a place every 10 s
-      await clock.forward(10.0)
-      self.end(session)
-      session = await waiting[n]
-    await clock.forward(10.0)
-    late = self.take(index=9, wait_s=0.0)
-    with self.assertRaisesRegex(
-      NoCapacity, "at this pace about 40 s"
-    ) as raised:
-      await late
-    self.assertAlmostEqual(raised.exception.retry_after_s, 40.0, delta=1.0)
-    for each in waiting[3:]:
-      each.cancel()
 
   async def test_too_many_are_refused_at_once_and_cost_the_others_nothing(self):
     self.places = CapacityQueue(self.registry, self.table, max_waiting=3)

@@ -5,14 +5,10 @@ import unittest
 from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.games.game import AGENTBENCH
-from environments.alfworld.games.pddl import (
-  display_names,
-  parse,
-  read_problem,
-  render_problem,
-)
+from environments.alfworld.games.pddl import display_names, parse, read_problem
 from environments.alfworld.generation.generator import GameGenerator
 from environments.alfworld.household import Household
+from tests.environments.alfworld.pddl_text import render_problem
 from tests.environments.alfworld.walks import draw_game
 
 # Like ALFWorld's files: ids with coordinates, declared types without objects,
