@@ -348,7 +348,7 @@ def _kinds_of(rules: Any, root: Mapping[str, Any], depth: int) -> list[str]:
   if "type" in rules:
     return _as_list(rules["type"])
   if "$ref" in rules:
-    target = json_schema.target_of(rules["$ref"], root, "")
+    target = json_schema.target_of(rules["$ref"], root)
     return _kinds_of(target, root, depth + 1)
   members = [
     _kinds_of(inner, root, depth + 1)

@@ -425,7 +425,7 @@ def _schemas(
           known, exact=False, closed=True, max_schemas=max_schemas
         )
         yield {**weaker, "x-guidance": {"lenient": True}}
-      for _, inner in json_schema.subschemas(known):
+      for inner in json_schema.subschemas(known):
         for keyword in inner.keys() - _SHAPE:
           del inner[keyword]
     yield {"type": "object"}

@@ -10,10 +10,9 @@ for a keyword that is not known here.
 
 import contextvars
 import functools
-import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from fractions import Fraction
 from typing import Any
 
@@ -22,8 +21,6 @@ import jsonschema_specifications
 import re2
 import referencing
 from jsonschema.exceptions import ValidationError
-
-from agentrl_jax.errors import ConfigError
 
 MAX_DEPTH = 64  # of nested lists and objects, in schemas and in values
 MAX_PATTERN = 1_000  # characters
@@ -152,7 +149,7 @@ def checkable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
   """
   reading = _Reading()
   known = reading.schema(schema)
-  schemas = [inner for _, inner in subschemas(known)]
+  schemas = [*subschemas(known)]
   ids = {*map(id, schemas)}
   referring = [inner for inner in schemas if "$ref" in inner]
   lost = [i for i in referring if not _is_schema(i["$ref"], known, ids)]
@@ -163,8 +160,8 @@ def checkable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 def _is_schema(reference: Any, root: Mapping[str, Any], ids: Set[int]) -> bool:
   try:
-    target = target_of(reference, root, "")
-  except ConfigError:
+    target = target_of(reference, root)
+  except (LookupError, TypeError):
     return False
   return isinstance(target, bool) or id(target) in ids
 
@@ -216,62 +213,43 @@ class _Reading:
 
 
 def _runs(pattern: str) -> bool:
-  try:
-    compiled_pattern(pattern)
-  except ConfigError:
-    return False
-  return True
+  return compiled_pattern(pattern) is not None
 
 
-def subschemas(schema: Any, path: str = "#") -> Iterator[tuple[str, Any]]:
-  """Yields all object schemas within a schema, itself first, with their paths.
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+  """Yields all object schemas within a schema, itself first.
 
   Keywords with values of a wrong type are skipped.
   """
-  if not isinstance(schema, Mapping):
+  if not isinstance(schema, dict):
     return
-  yield path, schema
-  for keyword, name, inner in children(schema):
-    at = f"{path}/{keyword}" if name is None else f"{path}/{keyword}/{name}"
-    yield from subschemas(inner, at)
-
-
-def children(
-  schema: Mapping[str, Any],
-) -> Iterator[tuple[str, str | int | None, Any]]:
-  """Yields the direct subschemas: keyword, name or number, schema."""
+  yield schema
   for keyword, value in schema.items():
+    inner: Iterable[Any] = ()
     if keyword in ONE:
-      yield keyword, None, value
-    elif keyword in SEVERAL and isinstance(value, list | tuple):
-      for number, inner in enumerate(value):
-        yield keyword, number, inner
-    elif keyword in NAMED and isinstance(value, Mapping):
-      for name, inner in value.items():
-        yield keyword, name, inner
+      inner = [value]
+    elif keyword in SEVERAL and isinstance(value, list):
+      inner = value
+    elif keyword in NAMED and isinstance(value, dict):
+      inner = value.values()
+    for each in inner:
+      yield from subschemas(each)
 
 
-def target_of(reference: Any, root: Mapping[str, Any], where: str) -> Any:
-  """Returns a `$ref`'s target. Raises `ConfigError` if it is not within."""
+def target_of(reference: Any, root: Mapping[str, Any]) -> Any:
+  """Returns a `$ref`'s target; nothing is retrieved.
+
+  Raises LookupError or TypeError if it is not within the root.
+  """
   if not isinstance(reference, str) or not re.fullmatch("#(/.*)?", reference):
-    raise ConfigError(
-      f"{where}: $ref {shortened(json.dumps(reference))} is not within this "
-      "schema, and nothing is retrieved: copy what it names to '$defs', and "
-      "refer to it as '#/$defs/NAME'"
-    )
+    raise LookupError(reference)
   target: Any = root
   for part in urllib.parse.unquote(reference).split("/")[1:]:
     name = part.replace("~1", "/").replace("~0", "~")
     is_number = name.isascii() and name.isdigit() and len(name) < 9
-    try:
-      target = target[
-        int(name) if isinstance(target, list) and is_number else name
-      ]
-    except (LookupError, TypeError) as error:
-      raise ConfigError(
-        f"{where}: $ref {shortened(json.dumps(reference))} names nothing in "
-        "this schema: add it to '$defs', or correct the name"
-      ) from error
+    target = target[
+      int(name) if isinstance(target, list) and is_number else name
+    ]
   return target
 
 
@@ -297,12 +275,9 @@ def shortened(text: str, limit: int = 80) -> str:
 
 @functools.lru_cache(1024)
 def compiled_pattern(pattern: str) -> Any:
-  """Compiles a pattern with RE2. Raises `ConfigError` if RE2 cannot run it."""
+  """Compiles a pattern with RE2; None if RE2 cannot run it, or not at once."""
   if len(pattern) > MAX_PATTERN:
-    raise ConfigError(
-      f"the pattern {shortened(json.dumps(pattern))} has {len(pattern)} "
-      f"characters, and {MAX_PATTERN} are allowed: make it shorter"
-    )
+    return None
   options = re2.Options()
   options.max_mem, options.log_errors = _PATTERN_BYTES, False
   # Code points in the syntax of ECMA-262, converted to that of RE2.
@@ -313,14 +288,8 @@ def compiled_pattern(pattern: str) -> Any:
   )
   try:
     return re2.compile(numbered, options)
-  except re2.error as error:
-    reason = error.args[0] if error.args else error
-    reason = reason.decode() if isinstance(reason, bytes) else str(reason)
-    raise ConfigError(
-      f"the pattern {shortened(json.dumps(pattern))} cannot be checked: "
-      f"{shortened(reason)}. Patterns run on RE2, in linear time: no "
-      "look-around, no back-references, and counts of moderate size"
-    ) from error
+  except re2.error:
+    return None
 
 
 _followed: contextvars.ContextVar[list[int]] = contextvars.ContextVar(

@@ -68,8 +68,8 @@ def _by_keyword(
   if keyword == "const":
     return _type_of(value)
   if keyword == "$ref":
-    with contextlib.suppress(ConfigError):  # names nothing, so says nothing
-      return _types(target_of(value, root, "the arguments"), root, known)
+    with contextlib.suppress(LookupError, TypeError):  # so it says nothing
+      return _types(target_of(value, root), root, known)
   if not isinstance(value, list):
     return TYPES
   if keyword == "enum":
@@ -128,7 +128,7 @@ def _leaves(
 ) -> Iterator[Mapping[str, Any]]:
   """Yields schemas of one type each, that a value keeps to one of."""
   if "$ref" in schema:
-    yield from _leaves(target_of(schema["$ref"], root, "the arguments"), root)
+    yield from _leaves(target_of(schema["$ref"], root), root)
   elif "anyOf" in schema:
     for branch in schema["anyOf"]:
       yield from _leaves(branch, root)
