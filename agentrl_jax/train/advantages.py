@@ -201,7 +201,7 @@ def rate(
     rewards_NU, task_N = arrays.turn_reward_NU[:n], arrays.task_N[:n]
     rated = Rated(trajectories, rewards_NU, task_N, none_K, none_K)
     return rated, _left_out_metrics(rated)
-  value_NU, moments.value, raw = advantages_and_moments(
+  value_NU, moments.value, raw = advantages(
     arrays, num_tasks=moments.num_tasks, config=config, running=moments.value
   )
   require_finite(value_NU, config)
@@ -266,27 +266,12 @@ def advantages(
   num_tasks: int,
   config: AdvantageConfig,
   running: TaskMoments | None = None,
-) -> tuple[np.ndarray, TaskMoments | None]:
-  """Returns the advantage of every turn [N, U] and the running statistics.
+) -> tuple[np.ndarray, TaskMoments | None, TaskMoments]:
+  """Returns the advantage of every turn [N, U], and two kinds of moments.
 
   Trajectories of a group that is not kept get 0, as does padding. Advantages
-  are float32, statistics float64.
-  """
-  return advantages_and_moments(
-    arrays, num_tasks=num_tasks, config=config, running=running
-  )[:2]
-
-
-def advantages_and_moments(
-  arrays: TrajectoryArrays,
-  *,
-  num_tasks: int,
-  config: AdvantageConfig,
-  running: TaskMoments | None = None,
-) -> tuple[np.ndarray, TaskMoments | None, TaskMoments]:
-  """Returns `advantages`, and their moments before any normalisation.
-
-  These are over the tokens of each task in the kept groups of this batch.
+  are float32, moments float64: the running ones, and those of this batch before
+  any normalisation, over the tokens of each task in the kept groups.
   """
   with on_host_in_float64():
     value_NU, running, moments = _advantages(

@@ -188,7 +188,7 @@ def _by_turn(name: str, batch: Batch) -> np.ndarray:
     return np.asarray(_returns(reward_NU, episodes.played_NU, turn_NU))
   states = "set" if name == "gigpo_by_set" else "reply"
   arrays = trajectory_arrays(episodes, states=states)
-  advantage_NU, _ = advantages.advantages(
+  advantage_NU, *_ = advantages.advantages(
     arrays, num_tasks=1, config=_config(name)
   )
   return np.asarray(advantage_NU)

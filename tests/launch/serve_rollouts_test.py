@@ -47,7 +47,7 @@ def test_a_server_finds_the_tokenizer_of_the_run_once_it_is_there(tmp_path):
   tokenizer = train_tokenizer(["What is 1 + 2?"] * 9, vocab_size=300)
   tokenizer.save(str(tmp_path / "tiny" / "tokenizer.json"))
   np.testing.assert_array_equal(
-    codec().encode_plain("1 + 2"), ChatCodec(tokenizer).encode_plain("1 + 2")
+    codec().encode("1 + 2"), ChatCodec(tokenizer).encode("1 + 2")
   )
 
 

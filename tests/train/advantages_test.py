@@ -22,7 +22,7 @@ PLAIN = {"task_center": False, "task_scale": False}
 def _advantages(groups, running=None, penalty_NU=None, **changes):
   config = small.advantage_config(**changes)
   arrays = advantages.make_arrays(groups, small.TASK_IDS, config, penalty_NU)
-  value_NU, running = advantages.advantages(
+  value_NU, running, _ = advantages.advantages(
     arrays, num_tasks=len(small.TASK_IDS), config=config, running=running
   )
   num_trajectories = sum(len(group.trajectories) for group in groups)
@@ -374,7 +374,7 @@ class MomentsTest(parameterized.TestCase):
   def numbers(self, groups, **changes):
     config = small.advantage_config(scale_by_std=False, **changes)
     arrays = advantages.make_arrays(groups, small.TASK_IDS, config)
-    value_NU, _, moments = advantages.advantages_and_moments(
+    value_NU, _, moments = advantages.advantages(
       arrays, num_tasks=len(small.TASK_IDS), config=config
     )
     return value_NU, advantages.moment_numbers(moments, small.TASK_IDS)

@@ -48,7 +48,7 @@ class BuildTest(parameterized.TestCase):
     builder = small.make_batch_builder(advantage=config, micro_batch=2)
     batches, report = builder.build(groups, params=None)
     attempts = make_arrays(groups, small.TASK_IDS, config)
-    value_NU, _ = advantages(attempts, num_tasks=2, config=config)
+    value_NU, *_ = advantages(attempts, num_tasks=2, config=config)
     trajectories = [t for g in groups for t in g.trajectories]
     expected = [
       (token, value)

@@ -48,7 +48,7 @@ class LearnedTurnsTest(parameterized.TestCase):
     learned = builder.learned_turns
     learner.update(learner.init(params), batches, on_tokens=learned.add)
     config = small.advantage_config()
-    value_NU, _ = advantages(
+    value_NU, *_ = advantages(
       make_arrays(groups, small.TASK_IDS, config), num_tasks=2, config=config
     )
     num_computed = 0

@@ -515,10 +515,6 @@ class ChatCodec:
       self.require_room(num_bytes_of(unshield(text)), room)
     return self._tokenizer.encode(text, after)
 
-  def encode_plain(self, text: str) -> np.ndarray:
-    """Returns the ids, int32, of text in which markers are only words."""
-    return self.encode(self._tokenizer.markers.shield(text))
-
   def decode(
     self, ids: Sequence[int] | np.ndarray, *, after: int | None = None
   ) -> str:

@@ -319,7 +319,7 @@ class AdvantageTest(parameterized.TestCase):
       task_center=False, task_scale=False, **changes
     )
     attempts = advantages.make_arrays(groups, small.TASK_IDS, config)
-    value_NU, _ = advantages.advantages(attempts, num_tasks=2, config=config)
+    value_NU, *_ = advantages.advantages(attempts, num_tasks=2, config=config)
     return np.asarray(value_NU), attempts
 
   @parameterized.named_parameters(
