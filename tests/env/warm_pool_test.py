@@ -90,7 +90,7 @@ class WarmPoolTest(unittest.IsolatedAsyncioTestCase):
     self.stock.fails = False
     await pool.take()
     await pool.wait_until_full()
-    self.assertEqual(self.stock.num_started, 3)
+    self.assertEqual(self.stock.num_started, 4)
 
   async def test_cancelling_a_taker_is_harmless(self):
     pool = self.pool(1)

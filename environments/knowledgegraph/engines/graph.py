@@ -38,23 +38,11 @@ class Graph:
         for object_ in objects:
           yield subject, relation, object_
 
-  def add(self, fact: Fact) -> bool:
-    """Adds a fact; returns False if the graph already had it."""
+  def add(self, fact: Fact) -> None:
+    """Adds a fact."""
     subject, relation, object_ = fact
-    objects = self._objects.setdefault(subject, {}).setdefault(relation, {})
-    if object_ in objects:
-      return False
-    objects[object_] = None
-    return True
-
-  def remove(self, fact: Fact) -> None:
-    """Removes a fact of the graph, and index entries that become empty."""
-    subject, relation, object_ = fact
-    del self._objects[subject][relation][object_]
-    if not self._objects[subject][relation]:
-      del self._objects[subject][relation]
-    if not self._objects[subject]:
-      del self._objects[subject]
+    relations = self._objects.setdefault(subject, {})
+    relations.setdefault(relation, {})[object_] = None
 
   def about(self, subject: Term) -> Mapping[str, Mapping[Term, None]]:
     """Returns the objects of a subject by relation."""
