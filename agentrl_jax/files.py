@@ -11,24 +11,10 @@ import errno
 import os
 import pathlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from agentrl_jax.errors import ConfigError, NotWritten
-
-
-def expanded(path: str | pathlib.Path) -> pathlib.Path:
-  """Returns a path with ~ as the user's home.
-
-  A user that the system does not know, as in some containers, has none: what is
-  kept there is then kept in the folder of temporary files.
-  """
-  try:
-    return pathlib.Path(path).expanduser()
-  except RuntimeError:
-    return pathlib.Path(tempfile.gettempdir(), *pathlib.Path(path).parts[1:])
-
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 # Errors of a path at which no file is that may be read.

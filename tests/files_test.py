@@ -105,13 +105,6 @@ class FilesTest(parameterized.TestCase):
     ):
       raise ZeroDivisionError
 
-  def test_a_user_without_a_home_has_the_temporary_folder(self):
-    with mock.patch.object(
-      pathlib.Path, "expanduser", side_effect=RuntimeError
-    ):
-      found = files.expanded("~/.cache/x")
-    self.assertEqual(found, pathlib.Path(tempfile.gettempdir(), ".cache/x"))
-
 
 if __name__ == "__main__":
   absltest.main()
