@@ -1,4 +1,4 @@
-"""What the policy and its reference compute of a batch, before an update.
+"""Programs that the policy and its reference run over a batch before an update.
 
 Log-probabilities, values and weights of tokens are of the params before the
 update. They are computed micro-batch by micro-batch; what the host reads is

@@ -1,4 +1,4 @@
-"""Who plays the groups of a run: its own policy player, or agents."""
+"""Players of the groups of a run: its own policy player, or agents."""
 
 import contextlib
 import dataclasses

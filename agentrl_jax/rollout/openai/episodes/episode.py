@@ -71,7 +71,7 @@ class PolicySlotDraw(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpisodeRules:
-  """What holds for an episode that an agent plays."""
+  """Rules of an episode that an agent plays."""
 
   limits: EpisodeLimits  # as of the run's own player; turns of all lines count
   temperature: float  # of every draw; 0 is greedy
