@@ -4,12 +4,9 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from agentrl_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-  from _typeshed import DataclassInstance
 
 E = TypeVar("E")
 
@@ -22,8 +19,8 @@ def require_positive(**options: float) -> None:
       raise ConfigError(f"{key}={value!r} must be above 0, and finite")
 
 
-def require_types(options: "DataclassInstance") -> None:
-  """Raises `ConfigError` for the first option that is not of its field's type.
+def require_types(options: Any) -> None:
+  """Raises `ConfigError` for the first field of options of another type.
 
   Numbers must be above 0, or the default.
   """

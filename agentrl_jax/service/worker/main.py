@@ -89,8 +89,6 @@ class WorkerConfig:
       )
     if not 0 <= self.port < 1 << 16:
       raise ConfigError(f"port={self.port} must lie between 0 and 65535")
-    if self.num_indices < 1:
-      raise ConfigError(f"indices={self.num_indices} must be 1 or more")
 
 
 @contextlib.asynccontextmanager
@@ -297,12 +295,6 @@ def _parser() -> argparse.ArgumentParser:
   add("--bind", default="127.0.0.1", help="0.0.0.0 lets other machines in")
   add("--port", type=int, default=DEFAULT_PORT)
   add(
-    "--indices",
-    type=int,
-    default=MAX_LISTED_INDICES,
-    help="number of the split's first indices that are listed",
-  )
-  add(
     "--name",
     help="name of the task at the controller; by default the environment's",
   )
@@ -350,7 +342,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
       split=given.split,
       bind=given.bind,
       port=given.port,
-      num_indices=given.indices,
       name=given.name,
       controller=given.controller,
       address=given.address,

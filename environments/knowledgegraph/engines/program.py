@@ -67,15 +67,6 @@ class Count:
 Program = Entity | Join | And | Extreme | Count
 
 
-def parts(program: Program) -> list[Program]:
-  """Returns the program and all programs inside it, inner ones first."""
-  found: list[Program] = []
-  for operand in operands(program):
-    found += parts(operand)
-  found.append(program)
-  return found
-
-
 def operands(program: Program) -> tuple[Program, ...]:
   """Returns the operands of the program's last step."""
   if isinstance(program, Entity):

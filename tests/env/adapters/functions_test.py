@@ -1,9 +1,7 @@
 """Tests of environments of functions, and of a twin of arithmetic."""
 
-import ast
 import asyncio
 import dataclasses
-import inspect
 import json
 import math
 import random
@@ -25,7 +23,6 @@ from agentrl_jax.env.adapters.functions import (
   PolicyMistake,
 )
 from agentrl_jax.env.contract import SessionContract, _nonsense
-from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.arithmetic import environment as arithmetic
 from tests.clocks import Clock, until
@@ -72,36 +69,6 @@ class TwinTest(unittest.IsolatedAsyncioTestCase):
     expected, found = [await play(e, answers, task) for e in self.pair]
     self.assertEqual(found, expected)
     return found
-
-  def test_has_25_lines_at_most(self):
-    tree = ast.parse(inspect.getsource(sums_of_functions))
-    code = [
-      node
-      for node in tree.body
-      if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
-    lines = [
-      line
-      for node in code
-      for line in ast.unparse(node).splitlines()
-      if line.strip()
-    ]
-    self.assertLessEqual(len(lines), 25)
-
-  def test_is_loaded_and_has_what_the_other_has(self):
-    twin = load_environment(TWIN, {"max_turns": 2, "num_tasks": 5})
-    self.assertEqual(twin.max_turns, 2)
-    other, _ = self.pair
-    for split in ("train", "test"):
-      self.assertEqual(twin.indices(split), range(5))
-    for name in ("name", "mistakes", "policies", "baseline", "needs_one_loop"):
-      self.assertEqual(getattr(twin, name), getattr(other, name))
-
-  async def test_tools_and_questions(self):
-    for task in TASKS:
-      tools, steps = await self._assert_same([], task)
-      self.assertEqual(tools, (arithmetic.ADD, arithmetic.ANSWER))
-      self.assertEqual(len(steps), 1)
 
   async def test_every_answer_has_the_same_step(self):
     async with self.pair[0].open(TASK, seed=0) as session:

@@ -12,7 +12,6 @@ from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.gym import GymEnvironment, as_json
 from agentrl_jax.env.adapters.reset_step import NO_TOOLS
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 
 
@@ -246,17 +245,6 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
       for split in ("train", "test"):
         async with environment.open(Task("x", split, 0), seed=0):
           pass
-
-  async def test_loads_by_name_with_options(self):
-    environment = load_environment(
-      "agentrl_jax.env.adapters.gym:GymEnvironment",
-      {"id": TAXI, "max_rounds": 1},
-    )
-    async with environment.open(Task("x", "train", 0), seed=0) as session:
-      await session.reset()
-      step = await session.step(a_call(action=0))
-    self.assertIs(step.status, Status.TASK_LIMIT_REACHED)
-    self.assertEqual(step.reward, -1.0)
 
 
 class LuckyBox(gymnasium.Env):

@@ -169,15 +169,6 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(reply[:2], (200, None))
     self.until_free()
 
-  async def test_more_sessions_than_places_take_turns(self):
-    for task in (OVER_HTTP, OVER_GRPC):
-      with self.subTest(task=task):
-        environment = self.make(task)
-        played = await asyncio.gather(
-          *(play(environment, 0) for _ in range(12))
-        )
-        self.assertEqual([steps[-1].reward for steps in played], [1.0] * 12)
-
   async def test_leaving_early_frees_the_session(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
@@ -203,23 +194,6 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
         async with self.open(task), self.open(task):
           with self.assertRaisesRegex(WorkerRefusal, "no workers available"):
             await play(hasty, 0)
-
-  async def test_a_worker_that_somebody_else_fills_is_waited_for(self):
-    url = self.heartbeat["address"]
-    self.until_free()
-    async with aiohttp.ClientSession() as http:
-      for id in (1, 2):
-        async with http.post(
-          f"{url}/start_sample", json={"session_id": id, "index": 0}
-        ) as response:
-          self.assertEqual(response.status, 200)
-      playing = asyncio.create_task(play(self.make(OVER_HTTP), 0))
-      done, _ = await asyncio.wait([playing], timeout=0.3)
-      self.assertFalse(done)
-      async with http.post(f"{url}/cancel_all") as response:
-        self.assertEqual(response.status, 200)
-      self.service.post("sync_all")
-      self.assertEqual((await playing)[-1].reward, 1.0)
 
   async def test_a_controller_that_is_killed_finds_the_sessions_again(self):
     names = (OVER_GRPC, "arithmetic")
