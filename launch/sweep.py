@@ -87,25 +87,20 @@ def sweep(
   folder: pathlib.Path,
 ) -> int:
   """Runs the cells; returns the number of those that are not finished."""
-  steps = {cell: config.train.steps for cell, config in configs.items()}
-  with SweepDisplay(CONSOLE, folder, steps) as display:
-    runner = Runner(
-      plan,
-      configs,
-      folder,
-      cores=_CORES.value,
-      cores_each=_CORES_EACH.value,
-      say=display.say,
-    )
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-      runner.run(lambda: display.show(runner.states()))
-    except KeyboardInterrupt:
-      display.say(
-        "interrupted: the cells save and end; the same command goes on"
-      )
-    finally:
-      display.show(runner.states())
+  display = SweepDisplay(CONSOLE, folder)
+  runner = Runner(
+    plan,
+    configs,
+    folder,
+    cores=_CORES.value,
+    cores_each=_CORES_EACH.value,
+    say=display.say,
+  )
+  signal.signal(signal.SIGTERM, _interrupt)
+  try:
+    runner.run(lambda: display.show(runner.states()))
+  except KeyboardInterrupt:
+    display.say("interrupted: the cells save and end; the same command goes on")
   states = runner.states()
   for cell, sentence in runner.failures.items():
     CONSOLE.print(f"{cell.name} failed: {sentence}", soft_wrap=True)

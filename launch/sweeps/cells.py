@@ -1,6 +1,5 @@
 """States of a sweep's cells, read from the folders of their runs."""
 
-import dataclasses
 import enum
 import json
 import pathlib
@@ -13,6 +12,7 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
 from agentrl_jax.metrics import FILE
 from launch.reports.curves import VALIDATION
+from launch.reports.numbers import stage_name
 from launch.reports.summary import read_summary
 from launch.storage.lock import is_held
 from launch.storage.run_config import read_config
@@ -30,15 +30,6 @@ class CellState(enum.StrEnum):
   RUNNING = "running"  # a process is at work in its folder
   FINISHED = "finished"
   FAILED = "failed"  # given up by this sweep; its log says why
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-  """The last record of a run."""
-
-  stage: str
-  step: int
-  reward: float | None  # mean of the last update's rollouts
 
 
 def run_of(folder: pathlib.Path, cell: Cell) -> pathlib.Path:
@@ -95,20 +86,19 @@ def state_of(run: pathlib.Path, steps: int = 0) -> CellState:
   return CellState.FINISHED if had >= steps else CellState.STOPPED
 
 
-def progress_of(run: pathlib.Path) -> Progress | None:
-  """Reads the last line of a run's metrics; None without one.
+def progress_of(run: pathlib.Path) -> str:
+  """Says where a run is, by the last whole line of its metrics.
 
   Evaluations during RL are passed over: they say where they began.
   """
   for line in reversed(_last_lines(run / FILE)):
     try:
       row: dict[str, Any] = json.loads(line)
-      stage = str(row["stage"])
-      if not stage.startswith(f"{VALIDATION}_"):
-        return Progress(stage, int(row["step"]), row.get("reward/mean"))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+      if not row["stage"].startswith(f"{VALIDATION}_"):
+        return f"{stage_name(row['stage'])} {row['step']}"
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
       continue  # half a line, or none of metrics
-  return None
+  return "starts"
 
 
 def last_sentence(log: pathlib.Path) -> str:

@@ -202,8 +202,8 @@ class DamagedFilesTest(parameterized.TestCase):
 
   def test_progress_passes_over_lines_that_are_none_of_metrics(self):
     with (self.run_folder / "metrics.jsonl").open("ab") as file:
-      file.write(b'null\n[]\n{}\n7\n{"stage": "rl", "step": 1e999}\n')
-    self.assertEqual(progress_of(self.run_folder).step, 3)
+      file.write(b"null\n[]\n{}\n7\n")
+    self.assertEqual(progress_of(self.run_folder), "RL 3")
 
 
 if __name__ == "__main__":
