@@ -263,7 +263,7 @@ class EngineConfig(Section, section="engine"):
 
   Few shapes are compiled: busy slots are padded to `num_slot_sizes` sizes that
   differ by a factor of four, prompts are prefilled in `prefill_chunks`, and the
-  cache has the shortest of `lengths` that fits its sequences. More shapes waste
+  page tables have the shortest of `lengths` that fits. More shapes waste
   less computation and take longer to compile.
   """
 
@@ -299,7 +299,7 @@ class EngineConfig(Section, section="engine"):
   page_size: int = key(
     0,
     "tokens of a page of the KV cache, on a TPU a multiple of 128; 0: a size "
-    'that fits context. See "Pages" in docs/engine.md',
+    'that fits context. See "KV cache" in docs/engine.md',
   )
   cache_tokens: tuple[int, ...] = key(
     (), "of all pages, per policy slot; (): context x slots"
