@@ -8,6 +8,7 @@ import tempfile
 import unittest
 from unittest import mock
 
+import aiohttp
 import numpy as np
 import pytest
 
@@ -117,6 +118,17 @@ class RefusalTest(EnginesCase):
     ):
       with self.subTest(protocol=protocol, lack=lack):
         await self.refused(words, protocol, lack)
+
+  async def test_requests_that_other_engines_do_not_know_are_refused(self):
+    async with aiohttp.ClientSession() as http:
+      client = EngineClient(http, DIALECTS["openai"], NEEDS)
+      for spec, words in (
+        (SamplingParams(grammar='start: "a"'), "must follow a grammar"),
+        (SamplingParams(frequency_penalty=1.0), "which are not sent"),
+        (SamplingParams(num_top=2), "which are not sent"),
+      ):
+        with self.assertRaisesRegex(ConfigError, words):
+          client.request([1], spec)
 
   async def test_one_logprob_is_not_taken_for_two(self):
     for spec in (SamplingParams(temperature=0.8), SamplingParams(top_p=0.9)):
@@ -366,7 +378,7 @@ class OwnServerTest(EnginesCase):
     for answer, target in zip(answers, expected, strict=True):
       np.testing.assert_array_equal(answer.sampled, target.sampled)
 
-  async def test_mistakes_are_raised_and_not_repeated(self):
+  async def test_refused_requests_are_not_repeated(self):
     served, generator = await self.connected_server()
     with self.assertRaises(PromptTooLong):
       await generator.generate([1] * 90, SHORT)

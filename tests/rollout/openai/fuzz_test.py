@@ -134,7 +134,7 @@ class OpenAIFuzzTest(unittest.IsolatedAsyncioTestCase):
     self.http = await self.enterAsyncContext(http_fuzz.session())
 
   @pytest.mark.slow
-  async def test_nothing_that_comes_is_the_servers_fault(self):
+  async def test_no_request_causes_a_server_error(self):
     actual = await http_fuzz.faults(
       self.http, self.served.url, ROUTES, seed=1, each=40
     )

@@ -54,7 +54,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       **(settings | fields)
     )
 
-  async def test_only_who_knows_the_token_is_answered(self):
+  async def test_calls_without_the_token_are_refused(self):
     await self.serve(token=TOKEN)
     await self.ask()
     for key in ("0123456789abcdeF", "0", TOKEN + "0"):
@@ -93,7 +93,7 @@ class OpenAIServingTest(unittest.IsolatedAsyncioTestCase):
       path.write_text(f" {TOKEN}\t\nmore\n")
       self.assertEqual(read_token(str(path)), TOKEN)
 
-  async def test_ready_is_while_there_are_weights_and_no_end(self):
+  async def test_ready_needs_weights_and_no_draining(self):
     await self.serve()
     self.assertEqual((await self.get("/ready"))[0], 200)
     await self.served.api.drain(1.0)

@@ -183,7 +183,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     await until(lambda: not sum(served.driver.num_inside))
     self.assertEqual(served.driver.engine.stats().num_cancelled, 1)
 
-  async def test_mistakes_are_raised_and_not_repeated(self):
+  async def test_refused_requests_are_not_repeated(self):
     served, generator = await self.serve_one()
     with self.assertRaisesRegex(PromptTooLong, "context=96"):
       await generator.generate([1] * 90, SHORT)
@@ -194,7 +194,7 @@ class HttpGeneratorTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(generator.num_repeated, 0)
     self.assertTrue(generator.pool.servers[0].is_reachable)
 
-  async def test_nobody_there_is_a_deadline_that_says_so(self):
+  async def test_unreachable_servers_are_named_at_the_deadline(self):
     generator = await self.connect("127.0.0.1:1")
     asked = asyncio.create_task(generator.generate([1], SHORT))
     await until(lambda: "cannot be reached" in generator.describe())

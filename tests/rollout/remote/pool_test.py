@@ -38,7 +38,7 @@ class ServerPoolTest(absltest.TestCase):
       chosen.num_requests += 1
     return chosen
 
-  def test_nobody_before_anybody_was_heard(self):
+  def test_no_server_is_chosen_before_its_first_status(self):
     self.assertIsNone(self.choose())
     self.assertIn("not been reached", str(self.a))
 
@@ -46,7 +46,7 @@ class ServerPoolTest(absltest.TestCase):
     self.hear_both()
     self.assertEqual({self.choose(), self.choose()}, {self.a, self.b})
 
-  def test_others_requests_count_and_ours_count_once(self):
+  def test_load_has_requests_of_other_clients_and_own_ones_once(self):
     self.a.num_requests = 3
     self.pool.update(self.a, status(1, num_inside=3))
     self.pool.update(self.b, status(1, num_inside=2, num_waiting=2))
@@ -62,7 +62,7 @@ class ServerPoolTest(absltest.TestCase):
     self.assertIs(self.choose(8), other)
     self.assertIs(self.choose(7), home)
 
-  def test_a_lost_home_is_left_for_good(self):
+  def test_a_conversation_does_not_return_to_a_lost_server(self):
     self.hear_both()
     home = self.choose(7)
     other = self.b if home is self.a else self.a
@@ -83,7 +83,7 @@ class ServerPoolTest(absltest.TestCase):
       server_pool.MAX_CONVERSATIONS = with_less
     self.assertEqual(list(self.pool._servers_of), [6, 7, 8])
 
-  def test_a_full_server_rests(self):
+  def test_a_full_server_is_not_chosen_for_a_while(self):
     self.hear_both()
     self.pool.pause(self.a, 2.0)
     self.assertIs(self.choose(), self.b)

@@ -246,14 +246,14 @@ class ErrorsTest(parameterized.TestCase):
     (errors.ConfigError, 400),
     (wire.WireError, 400),
   )
-  def test_come_back_as_they_were(self, kind, status):
+  def test_errors_are_restored_from_name_and_status(self, kind, status):
     error = kind("why")
     self.assertEqual(wire.status_of(error), status)
     back = wire.error_of(wire.name_of(error), status, str(error))
     self.assertIs(type(back), kind)
     self.assertEqual(str(back), "why")
 
-  def test_a_stranger_becomes_a_fault(self):
+  def test_an_unknown_error_becomes_a_generator_fault(self):
     back = wire.error_of(None, 502, "bad gateway")
     self.assertIs(type(back), errors.GeneratorFault)
     self.assertIn("502", str(back))
@@ -370,7 +370,7 @@ class PiecesTest(unittest.IsolatedAsyncioTestCase):
     np.testing.assert_array_equal(rest.raw_logprob, [-2, -4])
     np.testing.assert_array_equal(rest.version, [3, 3])
 
-  async def test_other_words_or_weights_are_no_continuation(self):
+  async def test_a_server_with_other_tokens_does_not_continue_a_stream(self):
     for other in (piece_of(1, 9, 3), piece_of(1, 2, 3, version=4)):
       pieces = ResumableStream()
       pieces.put(piece_of(1, 2))

@@ -50,7 +50,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(actual.policy_slot, target.policy_slot)
 
   @pytest.mark.slow
-  async def test_hundreds_may_come_before_the_first_is_looked_at(self):
+  async def test_hundreds_of_connections_wait_while_the_loop_is_busy(self):
     await self.serve()
     with contextlib.ExitStack() as stack:
       for _ in range(400):  # the server's loop is this one, and stands still
@@ -108,7 +108,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     stats = engine.stats()
     self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
 
-  async def test_an_engine_that_breaks_is_told_to_the_owner(self):
+  async def test_a_broken_engine_is_reported_to_its_server(self):
     await self.serve()
 
     def fail(*args):
@@ -123,7 +123,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
     status, headers, _ = await self.ask([1], SHORT)
     self.assertEqual(headers[wire.ERROR_HEADER], "Draining")
 
-  async def test_a_listener_that_fails_costs_its_own_request(self):
+  async def test_a_failing_listener_fails_its_own_request_alone(self):
     await self.serve()
     driver = self.served.driver
     submit = driver.submit
@@ -154,7 +154,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       reply = wire.status_from_json(await response.read())
     self.assertTrue(reply.is_draining)
 
-  async def test_a_drain_that_takes_too_long_is_named(self):
+  async def test_a_drain_has_a_deadline(self):
     await self.serve()
     asked = asyncio.create_task(self.ask([1], LONG))
     await until(lambda: self.served.api.num_calls)
@@ -162,7 +162,7 @@ class HttpServerTest(unittest.IsolatedAsyncioTestCase):
       await self.served.api.drain(0.0)
     await asked
 
-  async def test_nothing_is_answered_before_there_are_weights(self):
+  async def test_calls_before_the_first_weights_are_refused(self):
     nothing = wire.ServerStatus(
       policy_slots=(None,), num_inside=0, num_waiting=0
     )

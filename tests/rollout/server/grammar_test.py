@@ -8,8 +8,6 @@ import aiohttp
 import numpy as np
 
 from agentrl_jax.errors import ConfigError, GrammarFault
-from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
-from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
 from agentrl_jax.rollout.server.metrics import METRICS
 from tests.rollout import small, small_grammars
@@ -44,7 +42,7 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
       page = await response.text()
     self.assertIn(f'kind="constrained"}} {float(sum(bound))}', page)
 
-  async def test_a_dead_end_costs_no_server(self):
+  async def test_a_grammars_dead_end_loses_no_server(self):
     generator = await self.serve(grammars=small_grammars.grammars())
     dead = dataclasses.replace(spec_of("json"), grammar=small_grammars.DEAD_END)
     good = asyncio.create_task(generator.generate([1], SHORT))
@@ -55,7 +53,7 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     self.assertFalse(self.served.api.broken.done())
     self.assertEqual(len((await generator.generate([2], SHORT)).sampled), 20)
 
-  async def test_a_stream_tells_of_its_dead_end(self):
+  async def test_a_stream_ends_with_its_grammars_dead_end(self):
     generator = await self.serve(grammars=small_grammars.grammars())
     dead = dataclasses.replace(spec_of("json"), grammar=small_grammars.DEAD_END)
     heard = []
@@ -74,11 +72,3 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     generator = await self.serve(grammars=None)
     with self.assertRaisesRegex(ConfigError, "knows no tokenizer"):
       await generator.generate([1], spec_of("json"))
-
-  async def test_other_engines_cannot_be_told(self):
-    needs = Needs(num_policy_slots=1, vocab_size=small.VOCAB)
-    async with aiohttp.ClientSession() as http:
-      for dialect in DIALECTS.values():
-        client = EngineClient(http, dialect, needs)
-        with self.assertRaisesRegex(ConfigError, "must follow a grammar"):
-          client.request([1], spec_of("json"))

@@ -68,7 +68,7 @@ class HostileRequestsTest(unittest.IsolatedAsyncioTestCase):
     )
 
   @pytest.mark.slow
-  async def test_others_are_answered_meanwhile(self):
+  async def test_other_calls_are_answered_during_a_hostile_one(self):
     hostile = asyncio.create_task(self.form(large("a")))
     await until(lambda: self.served.api.num_calls)
     async with self.http.get(f"{self.served.url}/ready") as response:

@@ -4,14 +4,11 @@ import contextlib
 import dataclasses
 import unittest
 
-import aiohttp
 import numpy as np
 import pytest
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.rollout.drivers.jetstream import JetStreamDriver
-from agentrl_jax.rollout.external.client import DIALECTS, EngineClient
-from agentrl_jax.rollout.external.probe import Needs
 from agentrl_jax.rollout.remote.generator import connected
 from tests.rollout import small
 from tests.rollout.engine.shaping_test import SPECS, STEPS
@@ -53,12 +50,3 @@ class ShapingHttpTest(unittest.IsolatedAsyncioTestCase):
       np.testing.assert_array_equal(actual, expected)
     elif expected is not None:
       np.testing.assert_allclose(actual, expected, atol=1e-4)
-
-  async def test_other_engines_cannot_be_told(self):
-    needs = Needs(num_policy_slots=1, vocab_size=small.VOCAB)
-    async with aiohttp.ClientSession() as http:
-      for dialect in DIALECTS.values():
-        client = EngineClient(http, dialect, needs)
-        for name in ("penalties", "bias", "told"):
-          with self.assertRaisesRegex(ConfigError, "which are not sent"):
-            client.request([1], SPECS[name])

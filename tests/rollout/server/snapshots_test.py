@@ -1,8 +1,6 @@
 """A server serves the newest intact snapshot, or its previous weights."""
 
 import dataclasses
-import json
-import random
 from unittest import mock
 
 import jax
@@ -181,10 +179,10 @@ class TroubleTest(FollowerCase):
     self.publish(sink, 1)
     restore = follower._restore
 
-    def slow_restore(snapshot, layout):
+    def slow_restore(snapshot):
       for step in (2, 3, 4):
         self.publish(sink, step)
-      return restore(snapshot, layout)
+      return restore(snapshot)
 
     follower._restore = slow_restore
     self.assertFalse(follower.look())
@@ -195,14 +193,14 @@ class TroubleTest(FollowerCase):
 
   def test_text_that_is_no_manifest(self):
     sink, follower = self.served()
-    for text in ("", "{", "[]", '{"format": 9}', '{"format": 1}'):
-      (self.folder / snapshot_manifest.FILE).write_text(text)
+    for text in (b"", b"{", b"[]", b'{"format": 9}', b'{"format\xff": 1}'):
+      (self.folder / snapshot_manifest.FILE).write_bytes(text)
       self.assert_in_trouble(follower, "is no manifest of snapshots")
       self.now += 60
     self.publish(sink, 3)  # the learner replaces it
     self.assert_recovers(follower, 3)
 
-  def test_another_model_will_not_pass(self):
+  def test_snapshots_of_another_model_are_refused(self):
     self.publish(self.open_sink(), 1)
     config = self.policy.config
     for change, leaf in (
@@ -233,17 +231,6 @@ class TroubleTest(FollowerCase):
     self.publish(sink, 4)
     self.assert_recovers(follower, 4)
     self.assertEqual(follower.trouble, "")
-
-  def test_devices_without_room_keep_the_old_weights(self):
-    _, follower = self.served()
-
-    def full(*_):
-      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-
-    restore, follower._restore = follower._restore, full
-    self.assert_in_trouble(follower, "version 2 cannot be put on the devices")
-    follower._restore = restore
-    self.assert_recovers(follower, 2)
 
   def test_a_policy_slot_in_trouble_keeps_no_other_from_its_weights(self):
     sink, follower = self.open_sink(), self.follow(num_policy_slots=2)
@@ -326,81 +313,6 @@ class DamageTest(FollowerCase):
     path.rmdir()
     moved.rename(path)
     self.assert_recovers(follower, 2)
-
-  def test_a_manifest_of_other_bytes(self):
-    sink, follower = self.open_sink(), self.follow()
-    self.publish(sink, 1)
-    (self.folder / snapshot_manifest.FILE).write_bytes(b'{"format\xff": 1}')
-    self.assertFalse(follower.look())
-    self.assertRegex(follower.trouble, "is no manifest of snapshots")
-
-
-class ManifestFuzzTest(FollowerCase):
-  """Alters a manifest at random, which must not end a server."""
-
-  STRANGE = (
-    None,
-    True,
-    -1,
-    0,
-    1.5,
-    2**70,
-    "",
-    "abc",
-    "-1",
-    [],
-    {},
-    [1],
-    {"a": 1},
-    "../elsewhere",
-    ".",
-    "float99[2]",
-    "float32",
-    "float32[-1]",
-    "[2]",
-  )
-
-  def mutated(self, body, generator):
-    """Changes or drops one value or key of the body, at any depth."""
-    holder, depth = body, generator.randint(0, 4)
-    while True:
-      key = generator.choice(sorted(holder))
-      inner = holder[key]
-      if not isinstance(inner, dict) or not inner or not depth:
-        break
-      holder, depth = inner, depth - 1
-    kind = generator.random()
-    if kind < 0.2:
-      del holder[key]
-    elif kind < 0.4:
-      holder[str(generator.choice(self.STRANGE))] = holder.pop(key)
-    else:
-      holder[key] = generator.choice(self.STRANGE)
-    return body
-
-  def test_the_server_survives_any_altered_manifest(self):
-    sink, follower = self.open_sink(), self.follow()
-    path = self.folder / snapshot_manifest.FILE
-    self.publish(sink, 1)
-    self.assertTrue(follower.look())
-    self.publish(sink, 2)
-    whole, generator = path.read_text(), random.Random(5)
-    for _ in range(80):
-      body = self.mutated(json.loads(whole), generator)
-      with self.subTest(body=json.dumps(body)[:300]):
-        path.write_text(json.dumps(body))
-        if follower.look():  # a step or an publication that could be true
-          self.assertIsInstance(self.store.get(0).version, int)
-          self.assertGreaterEqual(self.store.get(0).version, 0)
-        else:
-          self.serves(self.store.get(0).version)
-        self.assertNotIn("\n", follower.trouble)
-        self.now += generator.choice((0, 1, 60))
-    path.write_text(whole)
-    self.publish(sink, 3)
-    self.assertTrue(follower.look(), follower.trouble)  # at once
-    self.assertEqual(follower.trouble, "")
-    self.serves(3)
 
   @pytest.mark.slow
   def test_a_first_manifest_that_is_damaged_is_waited_out(self):
