@@ -77,7 +77,6 @@ class ConfigTest(parameterized.TestCase):
       )
 
   @parameterized.named_parameters(
-    ("token_weight", {"token_weight": "top"}, "'top' is not one of , nor modu"),
     ("reduction", {"reduction": f"{LAB}:scores"}, "takes none of x_BT"),
     ("kl", {"kl_estimator": f"{LAB}:scores"}, "takes none of log_ratio_BT"),
     (
@@ -94,16 +93,11 @@ class ConfigTest(parameterized.TestCase):
       {"reduction": f"{OURS}:token_mean", "task_share": "equal"},
       "weighs tokens",
     ),
-    ("clip", {"clip_low": 1.0}, "clip_low=1.0 must lie between 0 and 1"),
+    ("clip", {"clip_low": 1.0}, "clip_low=1.0 must be below 1"),
     (
       "clip_of_gspo",
       {"surrogate": "gspo", "dual_clip": 0.0, "clip_low": 1.0},
       "1 and more are for loss.surrogate=cispo and gmpo",
-    ),
-    (
-      "clip_of_cispo",
-      {"surrogate": "cispo", "dual_clip": 0.0, "clip_low": 0.0},
-      "clip_low=0.0 must be positive",
     ),
   )
   def test_refuses_of_the_loss(self, changes, message):
