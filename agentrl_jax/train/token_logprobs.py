@@ -36,7 +36,6 @@ def token_logprobs(
   *,
   temperature: float,
   chunk_size: int,
-  vocab_chunk_size: int | None = None,
   entropy_gradient: bool = False,
   hidden_BTD: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -55,7 +54,6 @@ def token_logprobs(
     fused_token_logprob,
     temperature=temperature,
     chunk_size=chunk_size or chunk_of(policy, *hidden_BTD.shape[:2]),
-    vocab_chunk_size=vocab_chunk_size,
     entropy_gradient=entropy_gradient,
   )
   if sharding.is_split(policy.mesh):

@@ -103,7 +103,6 @@ class TrajectoryEstimatorsTest(parameterized.TestCase):
 
   @parameterized.named_parameters(
     ("no_std", {"scale_by_std": False}, lambda r: r - np.mean(r)),
-    ("ddof", {"ddof": 0}, lambda r: (r - np.mean(r)) / (np.std(r) + 1e-6)),
     ("rloo", {"estimator": "rloo"}, lambda r: (r - np.mean(r)) * 4 / 3),
     (
       "best_of_group",

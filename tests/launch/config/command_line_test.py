@@ -31,6 +31,7 @@ WITHOUT_CONFIG = {
   "launch.build_images": (),
   "launch.report": ("runs/none",),
   "launch.sweep": ("--ablation=configs/ablations/agentrl.py",),
+  "launch.metrics": (),
   "launch.import_gguf": ("none.gguf", "--to=none"),
   "launch.serve": ("--model=none",),
   "launch.verifiers_agents": ("http://none/v1", "tiny", "--taskset=none"),
