@@ -101,7 +101,6 @@ from launch.serving.endpoint_player import (
   EndpointPlayer,
 )
 from launch.serving.stored_service import served_checkpoint, served_folder
-from launch.storage.config_paths import located
 from launch.storage.run_directory import (
   RunDirectory,
   environment_keys,
@@ -262,8 +261,6 @@ def score_scripted(
 def main() -> None:
   """Evaluates as the flags say."""
   config = CONFIG.value
-  if RUN.value:
-    config = located(config, pathlib.Path(RUN.value))
   settings = read_settings(config)
   _check_flags()
   _check_chats(settings)

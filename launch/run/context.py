@@ -21,7 +21,7 @@ from launch.processes.devices import connect_devices
 from launch.processes.group import Processes, joined
 from launch.processes.interrupts import Interrupts, listen
 from launch.storage.compile_cache import compile_cache
-from launch.storage.config_paths import located
+from launch.storage.config_paths import absolute
 from launch.storage.load_params import with_teacher
 from launch.storage.run_directory import RUN, RunDirectory
 
@@ -34,7 +34,6 @@ _PREPARING = {RUN, "tokenizer", "demonstrations"}
 class RunContext:
   """State that every stage of a run shares, in every learner process."""
 
-  given: ml_collections.ConfigDict  # with paths as they were written
   config: ml_collections.ConfigDict  # with absolute ones
   settings: Settings
   policy: Policy
@@ -63,7 +62,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
   """
   root = pathlib.Path(config.workdir) / config.name
   made = [path for path in (root, *root.parents) if not path.exists()]
-  given, config = config, located(config, root)
+  config = absolute(config)
   settings = with_teacher(read_settings(config))
   logs.about_process({"agentrl.run": config.name})
   refuse_absent(settings.policy_slots)
@@ -90,9 +89,7 @@ def open_run(config: ml_collections.ConfigDict) -> Iterator[RunContext]:
     )
     if processes.leads:
       stack.enter_context(folder.held())
-    yield RunContext(
-      given, config, settings, policy, folder, processes, interrupts
-    )
+    yield RunContext(config, settings, policy, folder, processes, interrupts)
 
 
 @contextlib.contextmanager

@@ -155,7 +155,7 @@ def _run_stages(context: RunContext) -> ChatCodec:
     # config that is refused must not be the one that the run is held to.
     _require_players(context, environments)
     tasks_during(settings, environments)
-    folder.keep_config(context.given)
+    folder.keep_config(context.config)
     if not folder.is_done(RUN):
       FaultLog(folder.root / FAULTS).started(folder.newest_step(RL))
     CONSOLE.print(

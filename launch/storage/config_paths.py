@@ -1,9 +1,8 @@
-"""Finds the files that a config names, from any working directory.
+"""Makes the paths of a config absolute, and knows a run's pretrained model.
 
-A run's config.yaml has paths as they were written. paths.json beside it says
-where each of them was at the run's last start, so that a command about the run
-finds them from elsewhere, and has a digest of the pretrained model, so that no
-other model is taken for it.
+A run's config.yaml has absolute paths, so that commands about the run find its
+files from any directory. pretrained.json beside it has a digest of the model,
+so that no other one is taken for it.
 """
 
 import copy
@@ -23,7 +22,7 @@ from agentrl_jax.files import reading, write_whole
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from configs.base import flat_keys
 
-FILE = "paths.json"
+FILE = "pretrained.json"
 MODEL = "the pretrained model's digest"
 _PRETRAINED, _TEMPLATE = "pretrained.path", "chat.template"
 # Keys whose values are files or folders; `*` is any name.
@@ -55,52 +54,23 @@ KEYS = (
 _SLOT = re.compile(r"(steps [\d,]+ of )(.+)")  # of cross_policy.policy_slots
 
 
-def located(
-  config: ml_collections.ConfigDict, root: pathlib.Path
-) -> ml_collections.ConfigDict:
-  """Returns the config of the run at `root` with absolute paths.
-
-  A path that the run began with, in these words, is where it then was, unless
-  it is only in the working directory.
-  """
-  places = {}
-  kept = _kept(root)
-  for key, value in _values(config):
-    place = _absolute(value, key)
-    known = kept.get(key, {})
-    if known.get("text") == _plain(value) and not (
-      _exist(place, key) and not _exist(known["place"], key)
-    ):
-      place = known["place"]
-    if _plain(place) != _plain(value):
-      places[key] = tuple(place) if isinstance(value, tuple) else place
-  if not places:
-    return config
+def absolute(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns the config with absolute paths."""
+  places = {key: _absolute(value, key) for key, value in _values(config)}
   placed = copy.deepcopy(config)
   with placed.unlocked():
     placed.update_from_flattened_dict(places)
   return placed
 
 
-def keep_paths(config: ml_collections.ConfigDict, root: pathlib.Path) -> None:
-  """Writes where the files of a run are that is being started.
+def keep_model(folder: str, root: pathlib.Path) -> None:
+  """Writes which pretrained model a run has that is being started.
 
-  Raises `ConfigError` if the pretrained model is not the run's.
+  Raises `ConfigError` if it is not the run's.
   """
-  placed = located(config, root)
-  paths = dict(_values(placed))
-  kept: dict[str, Any] = {
-    key: {"text": _plain(text), "place": _plain(paths[key])}
-    for key, text in _values(config)
-    if _plain(text) != _plain(paths[key])
-  }
-  require_model(placed.pretrained.path, root)
-  model = kept_digest(root) or model_digest(placed.pretrained.path)
-  if model:
-    kept[MODEL] = model
-  if not kept:
-    return
-  write_whole(root / FILE, json.dumps(kept, indent=2))
+  require_model(folder, root)
+  if kept_digest(root) is None and (found := model_digest(folder)):
+    write_whole(root / FILE, json.dumps({MODEL: found}))
 
 
 def require_model(folder: str, root: pathlib.Path) -> None:
@@ -117,33 +87,11 @@ def require_model(folder: str, root: pathlib.Path) -> None:
 
 def kept_digest(root: pathlib.Path) -> str | None:
   """Returns the digest of the run's pretrained model, if it has one."""
-  return _kept(root).get(MODEL)
-
-
-def same_place(key: str, old: Any, new: Any, root: pathlib.Path) -> bool:
-  """True for a path of the run at `root` and another text for the same file."""
-  if not _is_path(key) or not (old and new):
-    return False
-  known = _kept(root).get(key, {})
-  place = known["place"] if known.get("text") == _plain(old) else old
-  return bool(_absolute(place, key) == _absolute(new, key))
-
-
-def _kept(root: pathlib.Path) -> dict[str, Any]:
   path = root / FILE
   if not path.exists():
-    return {}
+    return None
   with reading(path):
-    found = dict(json.loads(path.read_text(encoding="utf-8")))
-    for key, known in found.items():
-      if key != MODEL and _shape(known["text"]) != _shape(known["place"]):
-        raise ValueError(f"{key} is {known!r:.80}")
-  return found
-
-
-def _shape(value: Any) -> list[type]:
-  """Returns the type of a path, or of each in a list."""
-  return [list, *map(type, value)] if isinstance(value, list) else [type(value)]
+    return str(json.loads(path.read_text(encoding="utf-8"))[MODEL])
 
 
 def _values(config: ml_collections.ConfigDict) -> Iterator[tuple[str, Any]]:
@@ -162,28 +110,13 @@ def _is_path(key: str) -> bool:
   return any(fnmatch.fnmatchcase(key, pattern) for pattern in KEYS)
 
 
-def _plain(value: Any) -> Any:
-  """Turns a tuple into a list, as JSON and YAML read it back."""
-  return list(value) if isinstance(value, tuple) else value
-
-
 def _absolute(value: Any, key: str) -> Any:
   if isinstance(value, list | tuple):
-    return [_absolute(each, key) for each in value]
+    return tuple(_absolute(each, key) for each in value)
   return "".join(
     part if n % 2 else _absolute_path(part)
     for n, part in enumerate(_parts(value, key))
   )
-
-
-def _exist(value: Any, key: str) -> bool:
-  if isinstance(value, list | tuple):
-    return all(_exist(each, key) for each in value)
-  return all(map(os.path.exists, _paths_in(value, key)))
-
-
-def _paths_in(text: str, key: str) -> list[str]:
-  return [part for part in _parts(text, key)[::2] if part]
 
 
 def _parts(text: str, key: str) -> list[str]:

@@ -1,10 +1,5 @@
-"""Reads back the config that a run was started with.
+"""Reads back the config that a run was started with."""
 
-A run may be older than a key of the config. A key that its file lacks has the
-default, so that such a run can be exported and served.
-"""
-
-import math
 import pathlib
 from typing import Any
 
@@ -13,8 +8,7 @@ import yaml
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
-from configs import base, environments
-from launch.storage.config_paths import located
+from configs import base
 
 _FILE = "config.yaml"
 
@@ -25,7 +19,7 @@ def is_run(folder: pathlib.Path) -> bool:
 
 
 def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
-  """Reads the run's config.yaml, with absolute paths.
+  """Reads the run's config.yaml, in which paths are absolute.
 
   Raises `ConfigError` if there is none.
   """
@@ -35,9 +29,13 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       f"--run={root} has no config.yaml: name the folder of a run, such as "
       "runs/quickstart"
     )
-  filed = _frozen(read_config(path))
-  config = ml_collections.ConfigDict(_filled(filed, base.default_values()))
-  return located(config, root)
+  filed = read_config(path)
+  if missing := base.default_values().keys() - filed.keys():
+    raise ConfigError(
+      f"{path} has no {min(missing)}: another version of this program wrote "
+      "it, so use that one for this run"
+    )
+  return ml_collections.ConfigDict(_frozen(filed))
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -57,48 +55,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     # Sections are in the order of their names, and all runs have this one.
     if "train" not in filed:
       raise ValueError("it ends before `train`, and was cut off")
-    known = base.default_values()
-    section = environments.entry("").to_dict()
-    played = dict.fromkeys(filed.get("environments") or (), section)
-    _refuse_other_kinds(filed, {**known, "environments": played})
   return filed
-
-
-def _refuse_other_kinds(filed: Any, known: Any, key: str = "") -> None:
-  """Raises `ValueError` for a value of another kind than the default's."""
-  if (kind := _kind(known)) and _kind(filed) != kind:
-    raise ValueError(f"{key.lstrip('.')} is {filed!r:.80}, and not {kind}")
-  if isinstance(known, dict):
-    for name in known.keys() & filed.keys():
-      _refuse_other_kinds(filed[name], known[name], f"{key}.{name}")
-  elif isinstance(known, tuple) and known:
-    for each in filed:
-      _refuse_other_kinds(each, known[0], key)
-
-
-def _kind(value: Any) -> str:
-  """Returns what a value is; of None, which any may replace, nothing."""
-  if isinstance(value, float) and not math.isfinite(value):
-    return "no number"
-  kinds = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a text",
-    dict: "a section",
-    list: "a list",
-    tuple: "a list",
-  }
-  return kinds.get(type(value), "")
-
-
-def _filled(filed: Any, known: Any) -> Any:
-  """Adds defaults for the keys that a file lacks."""
-  if not isinstance(filed, dict) or not isinstance(known, dict):
-    return filed
-  return known | {
-    name: _filled(value, known.get(name)) for name, value in filed.items()
-  }
 
 
 def _frozen(value: Any) -> Any:

@@ -3,7 +3,7 @@
   runs/<name>/
     config.yaml       the resolved config
   checkpoints.txt   the folder of the checkpoints, if it is elsewhere
-  paths.json        where the files are that the config names
+  pretrained.json   which model the run began with
     tokenizer.json    demonstrations.npz
     warm_start/       checkpoints        reinforcement/  checkpoints
     evaluations/      one JSON file per policy and mode
@@ -36,13 +36,8 @@ from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole, writing
 from configs.base import flat_keys
 from launch.config.chat import files_of
-from launch.storage.config_paths import FILE as PATHS
-from launch.storage.config_paths import (
-  MODEL,
-  keep_paths,
-  kept_digest,
-  same_place,
-)
+from launch.storage.config_paths import FILE as MODEL_FILE
+from launch.storage.config_paths import MODEL, absolute, keep_model, kept_digest
 from launch.storage.lock import held
 from launch.storage.run_config import read_config
 
@@ -223,7 +218,7 @@ class RunDirectory:
     fewer is moved to `earlier/<updates>`.
     """
     _keep_checkpoints(self.root)
-    path = self.root / CONFIG
+    path, config = self.root / CONFIG, absolute(config)
     text = yaml.safe_dump(_plain(config.to_dict()), sort_keys=True)
     if path.exists():
       try:
@@ -231,10 +226,10 @@ class RunDirectory:
       except ConfigError:
         if self.is_begun():
           raise
-        for file in (path, self.root / PATHS, *files_of(self.root)):
+        for file in (path, self.root / MODEL_FILE, *files_of(self.root)):
           file.unlink(missing_ok=True)
         self.first_prompts.unlink(missing_ok=True)
-        keep_paths(config, self.root)
+        keep_model(config.pretrained.path, self.root)
       else:
         if is_longer:
           self._reopen(int(filed["train"]["steps"]))
@@ -244,7 +239,7 @@ class RunDirectory:
             filed | {"pretrained": config.pretrained.to_dict()}, sort_keys=True
           )
     else:
-      keep_paths(config, self.root)
+      keep_model(config.pretrained.path, self.root)
     write_whole(path, text)
 
   def _continued(
@@ -265,7 +260,7 @@ class RunDirectory:
         "--config.name, or remove the folder to start again"
       )
     # Raises before anything is changed, if the model is another.
-    keep_paths(config, self.root)
+    keep_model(config.pretrained.path, self.root)
     return filed, is_longer
 
   def is_begun(self) -> bool:
@@ -463,11 +458,11 @@ def changed_settings(
   Returns both values of each key that differs; None for one that is missing.
   """
   filed = read_config(path)
-  given = _plain(config.to_dict())
+  given = _plain(absolute(config).to_dict())
   return {
     key: values
     for key, values in _differences(filed, given).items()
-    if not _may_change(key) and not same_place(key, *values, path.parent)
+    if not _may_change(key)
   }
 
 

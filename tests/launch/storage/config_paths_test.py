@@ -10,7 +10,7 @@ from agentrl_jax.model.hugging_face import tensor_files
 from agentrl_jax.model.hugging_face.tensor_files import model_digest
 from configs import base, environments
 from launch.run import context
-from launch.storage.config_paths import kept_digest, located, require_model
+from launch.storage.config_paths import absolute, kept_digest, require_model
 from launch.storage.run_config import run_config
 from launch.storage.run_directory import RunDirectory
 
@@ -59,25 +59,16 @@ def test_a_run_knows_its_files_from_elsewhere(here, elsewhere, monkeypatch):
   )
   RunDirectory(elsewhere / "run", "").keep_config(config)
   monkeypatch.chdir(elsewhere)
-  for found in (
-    run_config(elsewhere / "run"),
-    located(config, elsewhere / "run"),
-  ):
-    assert found.pretrained.path == f"{here}/small"
-    assert found.checkpoint.directory == f"{here}/kept"
-    assert found.rollouts.snapshots == "gs://bucket/x"
-    assert found.rollouts.token_file == "env:TOKEN"
-    assert found.cross_policy.policy_slots == (
-      "fresh",
-      f"steps 1,2 of {here}/a",
-    )
-    options = found.environments.dbbench.options
-    assert options.source == f"dev={here}/a,std={here}/small"
-    assert found.environments.webshop.options.products == f"{here}/a"
+  found = run_config(elsewhere / "run")
+  assert found.pretrained.path == f"{here}/small"
+  assert found.checkpoint.directory == f"{here}/kept"
+  assert found.rollouts.snapshots == "gs://bucket/x"
+  assert found.rollouts.token_file == "env:TOKEN"
+  assert found.cross_policy.policy_slots == ("fresh", f"steps 1,2 of {here}/a")
+  options = found.environments.dbbench.options
+  assert options.source == f"dev={here}/a,std={here}/small"
+  assert found.environments.webshop.options.products == f"{here}/a"
   assert config.pretrained.path == "small"
-  # The same command, given there, is the same run.
-  RunDirectory(elsewhere / "run", "").keep_config(config)
-  assert run_config(elsewhere / "run").pretrained.path == f"{here}/small"
 
 
 def test_a_chat_template_is_a_name_or_a_file(here):
@@ -87,7 +78,7 @@ def test_a_chat_template_is_a_name_or_a_file(here):
     ("own.jinja", str(here / "own.jinja")),
   ):
     config = a_config(**{"chat.template": template})
-    assert located(config, here / "run").chat.template == place
+    assert absolute(config).chat.template == place
 
 
 def test_text_of_an_environment_is_no_path(here):
@@ -97,18 +88,8 @@ def test_text_of_an_environment_is_no_path(here):
       "agentrl_jax.env.adapters.gym:Gymnasium",
       options={"instructions": "Answer with a number only."},
     )
-  options = located(config, here / "run").environments.puzzle.options
+  options = absolute(config).environments.puzzle.options
   assert options.instructions == "Answer with a number only."
-
-
-def test_a_run_that_was_moved_with_its_files(here, elsewhere, monkeypatch):
-  run = RunDirectory(here / "runs" / "one", "")
-  run.keep_config(a_config())
-  for name in ("runs", "small"):
-    (here / name).rename(elsewhere / name)
-  monkeypatch.chdir(elsewhere)
-  found = run_config(elsewhere / "runs" / "one")
-  assert found.pretrained.path == f"{elsewhere}/small"
 
 
 def test_a_model_at_a_new_place_is_kept(here, elsewhere):
@@ -126,7 +107,9 @@ def test_another_text_for_the_same_file_is_no_other_setting(here):
   with run.stage("tokenizer"):
     pass
   run.keep_config(a_config(**{key: f"{here}/small"}))
-  with pytest.raises(ConfigError, match=f"{key} was 'small' and is 'other'"):
+  with pytest.raises(
+    ConfigError, match=f"{key} was '.*small' and is '.*other'"
+  ):
     run.keep_config(a_config(**{key: "other"}))
 
 
@@ -156,11 +139,6 @@ def test_a_digest_is_of_what_is_computed(here):
   assert model_digest(here) is None
 
 
-def test_a_config_without_paths_is_left_alone(here):
-  config = base.get_config()
-  assert located(config, here) is config
-
-
 def test_every_process_of_a_run_has_the_same_model(here):
   class Processes:
     count = 2
@@ -174,17 +152,8 @@ def test_every_process_of_a_run_has_the_same_model(here):
     context._require_one_model(path, Processes("0123"))
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
-    "[1]",
-    "3",
-    '{"pretrained.path": 3}',
-    '{"pretrained.path": {}}',
-    '{"checkpoint.directory": {"text": "", "place": null}}',
-  ],
-)
-def test_damaged_places_are_one_sentence(here, text):
-  (here / "paths.json").write_text(text)
-  with pytest.raises(ConfigError, match="paths.json cannot be read"):
+@pytest.mark.parametrize("text", ["[1]", "3", "{}"])
+def test_a_damaged_digest_is_one_sentence(here, text):
+  (here / "pretrained.json").write_text(text)
+  with pytest.raises(ConfigError, match="pretrained.json cannot be read"):
     kept_digest(here)
