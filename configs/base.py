@@ -202,7 +202,6 @@ class ReportConfig(Section, section="report"):
     'copies of the metrics at "wandb", whose own variables say where: '
     "docs/reading_a_run.md",
   )
-  num_episodes: int = key(6, "episodes that the report shows")
   keep_groups: int = key(
     4,
     "groups whose trajectories are kept per update, even over tasks and "

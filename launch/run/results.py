@@ -36,6 +36,7 @@ from launch.run.evaluation import read_episodes
 from launch.storage.run_directory import RunDirectory
 
 SHOWN = {"warm_start": "after the warm start", "rl": "after RL"}
+_NUM_EPISODES = 6  # that the report shows
 
 
 def show(context: RunContext, codec: ChatCodec, console: Console) -> None:
@@ -72,8 +73,7 @@ def keep(
   summary = read_summary(run.summary)
   metrics = read_metrics(run.root / FILE)
   write_curves(metrics, summary.evaluations, run.curves)
-  number = config.report.num_episodes
-  shown = _episodes(run, codec, number, summary) if codec else []
+  shown = _episodes(run, codec, _NUM_EPISODES, summary) if codec else []
   faults = read_faults(run.root / FAULTS)
   prompts = read_first_prompts(run.first_prompts)
   write_report(

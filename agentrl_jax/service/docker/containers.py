@@ -27,7 +27,7 @@ import docker.errors
 from docker.models.containers import Container
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from agentrl_jax.keys import Section, key, seconds
+from agentrl_jax.keys import Section, key
 from agentrl_jax.service import remote
 from agentrl_jax.service.docker import engine as engines
 from agentrl_jax.service.docker.orphans import (
@@ -62,15 +62,15 @@ class ContainerSpec(Section, section="containers"):
   concurrency: int = key(64, "sessions at once in one container", at_least=1)
   memory_mb: int = key(2048, "memory of one container", at_least=1)
   cpus: float = key(1.0, "cores of one container", above=0)
-  pids: int = key(512, "processes and threads of one container", at_least=1)
-  scratch_mb: int = key(512, "size of /tmp, which counts as memory", at_least=1)
   mounts: tuple[str, ...] = key(
     (), "folders mounted read-only, at the same path"
   )
   network: str = key(
     "internal", "or bridge, for Docker engines on other hosts", one_of=NETWORKS
   )
-  start_timeout_s: float = seconds(120.0, "for a container to answer")
+  pids: int = 512  # processes and threads
+  scratch_mb: int = 512  # size of /tmp, which counts as memory
+  start_timeout_s: float = 120.0  # for the worker to answer
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   capabilities: Sequence[str] = ()  # kept from Docker's default set
   address: str = "127.0.0.1"  # of the engine's host, for network="bridge"
