@@ -12,7 +12,7 @@ from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
 from agentrl_jax.data.records import Message
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.metrics import read_metrics
-from configs import calculator, finetune, quickstart, smollm2, sums
+from configs import calculator, finetune, quickstart, smollm2
 from environments.word_problems.environment import ANSWER, CALCULATE
 from launch.config.settings import read_settings
 from launch.run.training import train
@@ -64,11 +64,7 @@ class FinetuneTest(absltest.TestCase):
       read_settings(config)
 
   def test_tasks_of_a_published_model_fit_their_lengths(self):
-    for name, made in (
-      ("word_problems", smollm2),
-      ("calculator", calculator),
-      ("sums", sums),
-    ):
+    for name, made in (("word_problems", smollm2), ("calculator", calculator)):
       settings = read_settings(made.get_config(str(self.model)))
       self.assertEqual(list(settings.task_ids), [name])
       self.assertLessEqual(settings.episode.max_tokens, settings.engine.context)
