@@ -23,6 +23,7 @@ from aiohttp import web
 
 from agentrl_jax import logs
 from agentrl_jax.bearer_token import bearer, read_secret
+from agentrl_jax.env.options import require_positive
 from agentrl_jax.errors import AgentRLError, ConfigError
 from agentrl_jax.garbage import spare_collections
 from agentrl_jax.http_requests import (
@@ -76,8 +77,7 @@ class ServiceConfig:
         "--operator-token, or, in a network of machines that you trust, "
         "--allow-anyone"
       )
-    if self.max_waiting < 1:
-      raise ConfigError(f"max_waiting={self.max_waiting} must be 1 or more")
+    require_positive(max_waiting=self.max_waiting)
     for name, least in (("port", 0), ("grpc_port", NO_GRPC)):
       if not least <= getattr(self, name) < 1 << 16:
         raise ConfigError(

@@ -11,7 +11,7 @@ import datetime
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import prometheus_client
@@ -343,13 +343,10 @@ async def _respond(
   body: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> web.Response:
   """Responds with a report, written beside the event loop where it is long."""
-  write = asyncio.to_thread if _is_long(body) else _at_once
-  text = await write(json.dumps, body)
-  return web.json_response(text=text, headers=headers)
-
-
-async def _at_once(write: Callable[[Any], str], body: Any) -> str:
-  return write(body)
+  if _is_long(body):
+    text = await asyncio.to_thread(json.dumps, body)
+    return web.json_response(text=text, headers=headers)
+  return web.json_response(body, headers=headers)
 
 
 def _is_long(body: Any) -> bool:
