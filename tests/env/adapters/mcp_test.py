@@ -240,7 +240,7 @@ class MCPTest(Case):
     environment = self.make("stays {folder}", num_warm=2)
     await self.played(environment)
     await environment._pool.wait_until_full()
-    self.assertEqual(environment._pool.num_ready, 2)
+    self.assertEqual(len(environment._pool._ready), 2)
     self.assertTrue(servers("stays"))
     await environment.close()
     await asyncio.to_thread(wait_until, lambda: not servers("stays"))
