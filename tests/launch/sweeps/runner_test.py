@@ -146,7 +146,6 @@ class SweepTest(absltest.TestCase):
     foreign.seed = 7
     RunDirectory(self.run_of("full-s0")).keep_config(foreign)
     done = self.run_of("full-s0") / "done"  # a stage: the folder is a run's
-    done.mkdir()
     (done / "tokenizer.json").write_text("{}")
     said, _ = start(self.folder, "--seeds=1").communicate(timeout=LIMIT_S)
     self.assertIn("full-s0 failed: ", said)
