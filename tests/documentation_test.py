@@ -36,7 +36,7 @@ FOLDERS = (
   "tests",
 )
 OF_LLGUIDANCE = ("docs/json_schema.md", "docs/syntax.md")
-FILE_ENDINGS = (".html", ".json", ".jsonl", ".py", ".safetensors")
+FILE_ENDINGS = (".csv", ".html", ".json", ".jsonl", ".py", ".safetensors")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
