@@ -1,8 +1,9 @@
 """The lock file of hosts and images, and the files of the image."""
 
-import ast
 import pathlib
 import re
+import runpy
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -16,10 +17,8 @@ NEEDS = {"gs://": "gcs", "grpc://": "grpc"}
 
 def required(extras=EXTRAS) -> set[str]:
   """Names of the packages that setup.py requires with these extras."""
-  values = {}
-  for node in ast.parse((ROOT / "setup.py").read_text()).body:
-    if isinstance(node, ast.Assign):
-      values[node.targets[0].id] = ast.literal_eval(node.value)
+  with mock.patch("setuptools.setup"):
+    values = runpy.run_path(str(ROOT / "setup.py"))
   wanted = list(values["REQUIRED"])
   for extra in extras:
     wanted += values["EXTRAS"][extra]
