@@ -8,8 +8,6 @@ import types
 import unittest
 from unittest import mock
 
-import pytest
-
 from agentrl_jax.data.records import Message, Status, Task, Tool, ToolCall
 from agentrl_jax.data.split import SPLITS, split_of
 from agentrl_jax.env.adapters.reset_step import (
@@ -172,12 +170,6 @@ def answer(*calls):
 class GuessingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
   def make_environment(self):
     return Guessing(max_rounds=40)
-
-
-@pytest.mark.slow
-class AsyncContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
-  def make_environment(self):
-    return AsyncGuessing(max_rounds=40)
 
 
 class BlockingContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
@@ -451,16 +443,6 @@ class ThreadTest(GuessingTestCase):
     stuck.set()
     await asyncio.to_thread(thread.join, 10)
     self.assertTrue(game.is_closed)
-
-  async def test_a_blocking_step_does_not_block_the_loop(self):
-    environment = Guessing(blocking=True)
-    free = threading.Event()
-    async with self._open(environment) as session:
-      environment.last.step = lambda number: (free.wait(), 1.0, True)
-      waiting = asyncio.create_task(session.step(answer(a_guess(1))))
-      await asyncio.sleep(0)
-      free.set()  # by the loop, which the step does not hold up
-      self.assertIs((await waiting).status, Status.COMPLETED)
 
   async def test_leaving_while_it_plays_closes_it(self):
     environment = Guessing(blocking=True)

@@ -16,11 +16,6 @@ def transcripts() -> tuple[pathlib.Path, ...]:
   return paths
 
 
-def partial_rooms() -> pathlib.Path:
-  """Returns the path of AgentBench's test rooms, as transcripts show them."""
-  return find("transcripts/alfworld_rooms_partial.json")
-
-
 def game_list(name: str) -> pathlib.Path:
   """Returns the path of one of AgentBench's lists of games."""
   return find(f"agentbench/alfworld/{name}.json")

@@ -104,10 +104,6 @@ class LoadedGamesTest(unittest.IsolatedAsyncioTestCase):
     self.assertIn("put some mug on desk.", texts[0])
     self.assertIn("put a mug in desk.", texts[1])
 
-  async def test_index_out_of_range_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "2 tasks in split dev"):
-      await opening(ALFWorld(games=self.folder), "dev", 2)
-
 
 class AlfworldsGamesTest(unittest.IsolatedAsyncioTestCase):
   @pytest.mark.full

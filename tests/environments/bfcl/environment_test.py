@@ -81,13 +81,3 @@ class SplitsTest(unittest.TestCase):
     )
     with self.assertRaisesRegex(ConfigError, "no split 'base'"):
       environment.indices("base")
-
-
-class OptionsTest(unittest.IsolatedAsyncioTestCase):
-  def setUp(self):
-    require_packages()
-
-  async def test_index_out_of_range_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "200 tasks"):
-      async with BFCL().open(Task("bfcl", "base", 200), seed=0):
-        pass

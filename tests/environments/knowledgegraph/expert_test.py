@@ -60,17 +60,6 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
       set((await self.success(skip_relations=1.0)).values()), {1.0}
     )
 
-  async def test_mistakes_are_drawn_with_their_probability(self):
-    task = Task("kg", "train", 0)
-    mistakes = {"stop_early": 0.25}
-    num_wrong = 0
-    for seed in range(200):
-      *_, last = await play(
-        self.environment, task, seed=seed, mistakes=mistakes
-      )
-      num_wrong += last.reward == 0.0
-    self.assertTrue(30 < num_wrong < 70, num_wrong)
-
   async def test_entities_are_named_as_the_policy_reads_them(self):
     environment = SynthesisedGraphs(source=questions("dev"))
     task = Task("kg", "dev", 0)

@@ -5,7 +5,6 @@ import subprocess
 import unittest
 
 from agentrl_jax.data.records import Message
-from agentrl_jax.errors import ConfigError
 from environments.options import OSInteractionOptions
 from environments.os_interaction.expert import (
   MISTAKES,
@@ -67,20 +66,6 @@ class ExpertTest(unittest.TestCase):
       with self.subTest(mistake=mistake):
         self.assertEqual(play(QUESTION, mistake), expected)
         self.assertIn(mistake, MISTAKES)
-
-  def test_mistakes_are_drawn_by_the_seed(self):
-    def first(seed):
-      expert = expert_for_generated(
-        QUESTION, seed=seed, mistakes={"no_call": 0.5}
-      )
-      return expert.answer(REPLY)
-
-    self.assertEqual(first(3), first(3))
-    self.assertEqual(len({first(seed) for seed in range(20)}), 2)
-
-  def test_unknown_mistakes_are_refused(self):
-    with self.assertRaisesRegex(ConfigError, "typo"):
-      expert_for_generated(QUESTION, seed=0, mistakes={"typo": 1.0})
 
   def test_a_match_is_answered_with_its_value(self):
     problem = OSProblem("What?", match=AnswerMatch("log"))

@@ -152,21 +152,6 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
     self.assertTrue(any(returns[0]))
     self.assertFalse(any(returns[1]))
 
-  async def test_mistakes_are_drawn_with_their_probability(self):
-    environment = WebShop(**COMPACT)
-    num_lazy = 0
-    for seed in range(300):
-      task = Task("webshop", "train", seed % 8)
-      _, goal = environment.find(task)
-      _, actions = await play(environment, task, seed=seed, lazy_search=0.3)
-      num_lazy += actions[0] == goal.product.query
-    self.assertAlmostEqual(num_lazy / 300, 0.3, delta=0.08)
-
-  async def test_mistakes_of_tasks_are_independent(self):
-    environment = WebShop(**COMPACT)
-    rate = await success(environment, number=60, skip_last_option=0.5)
-    self.assertTrue(0.3 < rate < 0.7, rate)
-
   async def test_demonstrations_of_a_warm_start_succeed_in_half_of_the_tasks(
     self,
   ):

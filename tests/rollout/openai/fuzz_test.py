@@ -8,7 +8,7 @@ import pytest
 from agentrl_jax.rollout.api import SamplingParams
 from agentrl_jax.rollout.remote import wire
 from tests import http_fuzz
-from tests.http_fuzz import Route
+from tests.http_fuzz import Request
 from tests.rollout import talking
 from tests.rollout.openai import chatting
 
@@ -99,19 +99,19 @@ OTHERS = (
   "prompt",
 )
 ROUTES = [
-  Route("POST", "/v1/chat/completions", CHAT, KNOWN, OTHERS),
-  Route("POST", "/v1/chat/completions", FORMED, KNOWN),
-  Route("POST", "/v1/chat/completions", CHOSEN, KNOWN),
-  Route("POST", "/v1/completions", COMPLETION, KNOWN, OTHERS),
-  Route("POST", "/v1/episodes", {"wait_s": 0.01}, KNOWN, may_wait=True),
-  Route(
+  Request("POST", "/v1/chat/completions", CHAT, KNOWN, OTHERS),
+  Request("POST", "/v1/chat/completions", FORMED, KNOWN),
+  Request("POST", "/v1/chat/completions", CHOSEN, KNOWN),
+  Request("POST", "/v1/completions", COMPLETION, KNOWN, OTHERS),
+  Request("POST", "/v1/episodes", {"wait_s": 0.01}, KNOWN, may_wait=True),
+  Request(
     "POST",
     "/v1/episodes/x",
     {"reward": 1.0, "status": "completed", "metrics": {"a": 1}},
     KNOWN,
   ),
   *(
-    Route("GET", path, headers=KNOWN)
+    Request("GET", path, headers=KNOWN)
     for path in (
       "/v1/models",
       "/v1/models/%ff%00",
@@ -124,7 +124,7 @@ ROUTES = [
       "/%ff",
     )
   ),
-  Route("POST", wire.GENERATE, {}, KNOWN),
+  Request("POST", wire.GENERATE, {}, KNOWN),
 ]
 
 

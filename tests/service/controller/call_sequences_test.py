@@ -26,7 +26,8 @@ from hypothesis.stateful import (
 from agentrl_jax.service.controller.registry import Timers
 from tests.clocks import Clock, until
 from tests.env.moody import says
-from tests.service.controller.fuzzing import DEFAULTS, Request, Rig
+from tests.http_fuzz import Request
+from tests.service.controller.fuzzing import DEFAULTS, Rig
 
 CAPACITY = 2  # of each worker
 TIMERS = Timers(queue_s=0.2, reconnect_s=0.05, remove_s=300.0)
@@ -57,9 +58,8 @@ def next_turn(session, words):
   return Request(
     "POST",
     "/api/interact",
-    {},
-    {"session_id": str(session.id)},
     {"messages": says(words), "turn": session.turn + 1},
+    {"session_id": str(session.id)},
   )
 
 

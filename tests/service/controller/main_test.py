@@ -229,62 +229,6 @@ class ControllerApiTest(ServiceTestCase):
     await self.worker()
     self.assertIsInstance(await self.start(custom_task={"a": 1}), int)
 
-  async def test_sessions_go_where_there_is_most_room(self):
-    small, _ = await self.worker(concurrency=1)
-    large, _ = await self.worker(concurrency=3, grpc=True)
-    for _ in range(3):
-      await self.start()
-    self.assertEqual((small.num_open, large.num_open), (1, 2))
-
-  async def test_more_sessions_than_places_take_turns(self):
-    moody, _ = await self.worker(concurrency=2)
-    most = 0
-    pair = asyncio.Barrier(2)  # so that both places are taken at once
-
-    async def play():
-      nonlocal most
-      session = await self.start(wait_s=30)
-      await pair.wait()
-      most = max(most, moody.num_open)
-      return await self.post("interact", answer("end"), session=session)
-
-    replies = await asyncio.gather(*(play() for _ in range(20)))
-    self.assertEqual({body["reward"] for _, body in replies}, {1.0})
-    self.assertEqual(most, 2)
-
-  async def test_a_place_is_waited_for_and_then_not(self):
-    await self.worker(concurrency=1)
-    session = await self.start()
-    status, message = await self.start(wait_s=0.05)
-    self.assertEqual(status, 400)
-    self.assertIn("no workers available for task moody", message)
-    waiting = asyncio.create_task(self.start(wait_s=60))
-    await self.post("cancel", session=session)
-    self.assertIsInstance(await waiting, int)
-
-  async def test_a_task_that_nobody_serves_yet_is_waited_for(self):
-    begin = dispatcher.Dispatcher.start
-    with mock.patch.object(
-      dispatcher.Dispatcher, "start", autospec=True, side_effect=begin
-    ) as begun:
-      waiting = asyncio.create_task(self.start(wait_s=60))
-      await until(lambda: begun.called)
-    await self.worker()
-    self.assertIsInstance(await waiting, int)
-
-  async def test_cancelling_frees_and_gives_the_place_back(self):
-    for grpc in (False, True):
-      name = f"moody-{grpc}"
-      with self.subTest(grpc=grpc):
-        moody, _ = await self.worker(grpc=grpc, concurrency=1, name=name)
-        session = await self.start(name=name)
-        status, body = await self.post("cancel", session=session)
-        self.assertEqual((status, body), (200, None))
-        await self.until_free(moody)
-        again = await self.start(name=name)
-        await self.post("cancel", session=again)
-        await self.until_free(moody)
-
   async def test_a_worker_that_knows_no_notices_is_asked_to_cancel(self):
     for n, refusal in enumerate((ValueError("no"), EnvironmentFault("no"))):
       with (
@@ -342,17 +286,6 @@ class ControllerApiTest(ServiceTestCase):
     self.assertEqual(two.num_open, 2)
     self.assertEqual((await self.post("cancel_all?force=true"))[0], 200)
     await self.until_free(one, two)
-
-  async def test_a_drained_worker_gets_no_new_sessions(self):
-    first, _ = await self.worker()
-    session = await self.start()
-    stale = {"name": "moody", "worker_id": 1, "stale": True}
-    await self.post("mark_stale", stale)
-    self.assertEqual((await self.start(wait_s=0))[0], 400)
-    status, _ = await self.post("interact", answer("hm"), session=session)
-    self.assertEqual(status, 200)
-    await self.post("mark_stale", stale | {"stale": False})
-    self.assertIsInstance(await self.start(wait_s=0), int)
 
   async def test_a_client_that_hangs_up_leaves_no_session_behind(self):
     moody, _ = await self.worker()
@@ -490,9 +423,9 @@ class MetricsTest(ServiceTestCase):
 class OverloadTest(ServiceTestCase):
   max_waiting = 2
 
-  async def test_an_overload_is_called_one_at_once(self):
+  async def test_requests_above_max_waiting_are_refused_at_once(self):
     await self.worker(concurrency=1)
-    session = await self.start()
+    await self.start()
     waiting = [asyncio.create_task(self.start(wait_s=60)) for _ in range(3)]
     (refused,), others = await asyncio.wait(
       waiting, return_when=asyncio.FIRST_COMPLETED
@@ -500,13 +433,8 @@ class OverloadTest(ServiceTestCase):
     status, message = refused.result()
     self.assertEqual(status, 429)
     self.assertIn("no workers available for task moody: 2 requests", message)
-    for _ in others:  # which lose nothing
-      await self.post("interact", answer("end"), session=session)
-      done, others = await asyncio.wait(
-        others, return_when=asyncio.FIRST_COMPLETED
-      )
-      session = done.pop().result()
-      self.assertIsInstance(session, int)
+    for task in others:
+      task.cancel()
 
 
 class ExpiryTest(ServiceTestCase):
@@ -565,23 +493,6 @@ class ImpatientTest(ServiceTestCase):
     await Clock().forward(61.0)
     await self.until_free()
     self.assertEqual(await self.get("list_workers"), (200, {}))
-
-  async def test_a_silent_worker_falls_into_coma_and_is_forgotten(self):
-    body = {
-      "name": "ghost",
-      "address": "http://127.0.0.1:9/api",
-      "concurrency": 1,
-      "indices": [0],
-    }
-    self.assertEqual((await self.post("receive_heartbeat", body))[0], 200)
-    _, tasks = await self.get("list_workers")
-    self.assertEqual(tasks["ghost"]["workers"]["1"]["status"], "COMA")
-    await Clock().forward(61.0)
-
-    async def is_forgotten():
-      return not (await self.get("list_workers"))[1]
-
-    await until(is_forgotten)
 
 
 class TokensTest(ServiceTestCase):
@@ -642,22 +553,6 @@ class TokensTest(ServiceTestCase):
             await until_logged(log, "needs the token of worker")
     self.assertEqual(await self.get("list_workers"), (200, {}))
 
-  async def test_other_roles_play_and_end_no_session(self):
-    moody, _ = await self.worker(token=self.access.worker)
-    session = await self.start()
-    for role in ("client", "worker"):
-      self.http = await self.as_role(role)
-      for path in ("cancel_all?force=true", "sync_all", "clean_session"):
-        self.assertEqual((await self.post(path))[0], 401)
-      self.assertEqual((await self.get("list_sessions"))[0], 401)
-    status, _ = await self.post("interact", answer("hm"), session=session)
-    self.assertEqual(status, 401)
-    self.http = await self.as_role("client")
-    for guess in (session - 1, session + 1, 1, 2**53):
-      status, _ = await self.post("interact", answer("hm"), session=guess)
-      self.assertEqual(status, 400)
-    self.assertEqual(moody.num_open, 1)
-
 
 class StatusTest(unittest.TestCase):
   def test_a_workers_own_statuses_share_one_label(self):
@@ -673,13 +568,16 @@ class StatusTest(unittest.TestCase):
 class HeartbeatTest(ServiceTestCase):
   async def test_a_controller_calls_no_address_that_a_stranger_names(self):
     body = {"name": "moody", "concurrency": 1, "indices": [0]}
-    for host in ("169.254.169.254", "no-such-host.invalid"):
-      address = f"http://{host}/api"
+    for address, words in (
+      ("http://169.254.169.254/api", "169.254.169.254"),
+      ("http://no-such-host.invalid/api", "no-such-host.invalid"),
+      ("grpc://me", "grpc://me"),
+    ):
       status, reply = await self.post(
         "receive_heartbeat", body | {"address": address}
       )
       self.assertEqual(status, 400)
-      self.assertIn(host, reply["message"])
+      self.assertIn(words, reply["message"])
     self.assertEqual(await self.get("list_workers"), (200, {}))
 
   async def test_ids_of_sessions_cannot_be_counted_up(self):

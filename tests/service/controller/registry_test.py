@@ -97,6 +97,11 @@ class RegistryTest(unittest.TestCase):
       ({"address": ""}, "address"),
       ({"concurrency": 0}, "positive"),
       ({"concurrency": "4"}, "positive"),
+      *(({"concurrency": x}, "") for x in (True, 10**400, 1 << 40, -1, 0.5)),
+      ({"concurrency": float("nan")}, ""),
+      *(({"indices": x}, "") for x in ("all", {"0": 1}, [0.5], [True], [[0]])),
+      *(({"name": x}, "") for x in (["mine"], "x" * 5000, "two\nlines")),
+      *(({"address": x}, "") for x in (7, "http://127.0.0.1:9/\napi")),
     ):
       with self.subTest(fields=fields), self.assertRaisesRegex(Refused, words):
         self.hear(**fields)

@@ -4,8 +4,6 @@ import asyncio
 import unittest
 from unittest import mock
 
-import pytest
-
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
@@ -83,13 +81,6 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.moody.num_open, 0)
     self.assertNotEqual(self.moody.seeds, [3])
 
-  async def test_leaving_early_frees_the_workers_session(self):
-    environment = await self.connect()
-    async with environment.open(self.task(), seed=0) as session:
-      await session.reset()
-      self.assertEqual(self.moody.num_open, 1)
-    self.assertEqual(self.moody.num_open, 0)
-
   async def test_cancellation_frees_the_workers_session(self):
     environment = await self.connect()
     for index in (0, 4):  # as it steps; as it starts
@@ -132,22 +123,6 @@ class RemoteEnvironmentTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(EnvironmentFault, "interact within 60 s"):
       await playing
     self.assertEqual(self.moody.num_open, 0)
-
-  @pytest.mark.slow
-  async def test_more_sessions_than_places_take_turns(self):
-    environment = await self.connect(concurrency=2)
-    most = 0
-
-    async def play():
-      nonlocal most
-      async with environment.open(self.task(), seed=0) as session:
-        await session.reset()
-        most = max(most, self.moody.num_open)
-        return await session.step(Message("assistant", "end"))
-
-    steps = await asyncio.gather(*(play() for _ in range(12)))
-    self.assertEqual([step.reward for step in steps], [1.0] * 12)
-    self.assertEqual(most, 2)
 
   async def test_a_worker_that_others_fill_is_waited_for(self):
     ours = await self.connect(concurrency=1)

@@ -116,15 +116,6 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
     await self.start(id=8, index=7, split="train", seed=3)
     self.assertEqual(self.environment.seeds, [7, 3])
 
-  async def test_full_and_duplicate_sessions_are_refused(self):
-    await self.serve()
-    await self.start(id=1)
-    self.assertEqual((await self.start(id=1))[0], 400)
-    await self.start(id=2)
-    status, body = await self.start(id=3)
-    self.assertEqual(status, 406)
-    self.assertIn("--concurrency", body["detail"])
-
   async def test_a_broken_environment_is_a_task_error(self):
     await self.serve()
     await self.start()

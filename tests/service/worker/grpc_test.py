@@ -5,8 +5,6 @@ import unittest
 import uuid
 from unittest import mock
 
-import pytest
-
 from agentrl_jax.service.worker import grpc
 from agentrl_jax.service.worker.hosting import HostLimits
 from agentrl_jax.service.worker.main import WorkerConfig, serve
@@ -115,23 +113,6 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(first[0], 200)
     self.assertEqual(await self.ask("GET", "get_sessions"), (200, {"7": 0}))
     self.assertFalse(again.done())
-
-  @pytest.mark.slow
-  async def test_hundred_sessions_on_one_stream(self):
-    await self.serve(concurrency=100)
-
-    async def play(id):
-      await self.start(id=id)
-      _, body = await self.interact(f"words of {id}", id=id)
-      self.assertIn(
-        f"words of {id}.", body["env_out"]["messages"][0]["content"]
-      )
-      _, body = await self.interact("end", id=id)
-      return body["env_out"]["reward"]
-
-    rewards = await asyncio.gather(*(play(id) for id in range(1, 101)))
-    self.assertEqual(rewards, [1.0] * 100)
-    self.assertEqual(self.controller.num_streams, 1)
 
   async def test_a_slow_request_holds_up_no_other(self):
     await self.serve()

@@ -8,50 +8,13 @@ import sys
 import unittest
 
 import aiohttp
-import pytest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.service.worker.hosting import HostLimits
 from agentrl_jax.service.worker.main import WorkerConfig, serve
-from environments.arithmetic.environment import Arithmetic
-from tests import http_fuzz
 from tests.env.moody import Moody
-from tests.http_fuzz import Route
 
 ROOT = pathlib.Path(__file__).parents[3]
 MESSAGES = [{"role": "assistant", "content": "5", "tool_calls": []}]
-ROUTES = [
-  Route(
-    "POST",
-    "/start_sample",
-    {"session_id": 7, "index": 0},
-    others=("seed", "split", "custom_task"),
-  ),
-  Route("POST", "/interact", {"session_id": 3, "messages": MESSAGES}),
-  *(
-    Route("POST", f"/{name}", {"session_id": 3})
-    for name in ("sample_status", "cancel", "cancel_with_notice")
-  ),
-  Route("POST", "/cancel_all", {}),
-  Route("POST", "/cancel_all_with_notice", {}),
-  Route(
-    "POST",
-    "/calculate_overall",
-    {"results": [{"status": "completed", "reward": 1}]},
-  ),
-  Route("POST", "/no_such_endpoint", {}),
-  *(
-    Route("GET", f"/{name}")
-    for name in (
-      "get_indices",
-      "get_sessions",
-      "worker_status",
-      "describe",
-      "describe?split=%ff",
-      "describe?split=" + "9" * 400,
-    )
-  ),
-]
 
 
 class ServeTest(unittest.IsolatedAsyncioTestCase):
@@ -177,20 +140,3 @@ class CommandLineTest(unittest.IsolatedAsyncioTestCase):
       _, errors = await process.communicate()
     self.assertEqual(process.returncode, 2)
     self.assertIn(b"no module 'environments.nowhere'", errors)
-
-
-class HttpWorkerTest(unittest.IsolatedAsyncioTestCase):
-  @pytest.mark.slow
-  async def test_malformed_requests_are_refused(self):
-    http = await self.enterAsyncContext(http_fuzz.session())
-    url = await self.enterAsyncContext(
-      serve(
-        Arithmetic(num_tasks=10),
-        WorkerConfig(port=0),
-        HostLimits(concurrency=1000),
-      )
-    )
-    faults = await http_fuzz.faults(http, url, ROUTES, seed=1, each=60)
-    self.assertFalse(faults, "\n".join(faults[:20]))
-    async with http.get(f"{url}/worker_status") as response:
-      self.assertEqual(response.status, 200)

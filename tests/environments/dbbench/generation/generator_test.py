@@ -33,14 +33,6 @@ class GeneratedTest(unittest.TestCase):
       for split in SPLITS
     }
 
-  @pytest.mark.slow
-  def test_content_is_a_function_of_split_and_index(self):
-    other = QuestionGenerator()
-    for split, index in itertools.product(SPLITS, range(0, 100, 7)):
-      self.assertEqual(
-        other.generate(split, index), self.generated[split][index]
-      )
-
   def test_tables_and_questions_belong_to_their_split(self):
     for split, tasks in self.generated.items():
       for task in tasks:

@@ -148,16 +148,6 @@ class HardShopsTest(SplitCase, unittest.TestCase):
 
 
 class GeneratorTest(unittest.TestCase):
-  def test_a_task_is_a_function_of_split_and_index(self):
-    first, second = a_generator(), a_generator(num_cached=1)
-    tasks = [("train", 17), ("test", 17), ("train", 3), ("train", 17)]
-    for split, index in tasks:
-      catalogue, goal = first.find(split, index)
-      again, same_goal = second.find(split, index)
-      self.assertEqual(goal, same_goal)
-      self.assertEqual(catalogue.products, again.products)
-    self.assertNotEqual(first.find("train", 0)[1], first.find("test", 0)[1])
-
   def test_consecutive_tasks_share_a_catalogue(self):
     generator = a_generator()
     catalogues = [generator.find("train", i)[0] for i in range(2 * TASKS)]
