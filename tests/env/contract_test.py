@@ -222,11 +222,13 @@ class Swallowing(_Bad):
         yield session
 
 
-class Unreadable(_Bad):
+class Ambiguous(_Bad):
+  """Has two tools of one name."""
+
   class wrap(_Wrapped):
     def __init__(self, session):
       super().__init__(session)
-      self.tools = (Tool("t", "", {"type": "object", "oneOf": []}),)
+      self.tools = (*session.tools, session.tools[0])
 
 
 class Forgiving(_Bad):
@@ -332,7 +334,7 @@ FLAWS = (
   (AnySplit, "unknown_split_is_refused"),
   (Changing, "content_is_a_function_of_the_task"),
   (Leaking, "splits_share_no_problem"),
-  (Unreadable, "first_observation_can_be_answered"),
+  (Ambiguous, "first_observation_can_be_answered"),
   (Choking, NONSENSE),
   (changing(echo), NONSENSE),
   (changing(to_another_call), NONSENSE),

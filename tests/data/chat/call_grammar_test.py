@@ -1,7 +1,6 @@
 """Answers that the grammars of tool calls allow, and those they do not."""
 
 import dataclasses
-import json
 
 import numpy as np
 from absl.testing import parameterized
@@ -9,6 +8,7 @@ from absl.testing import parameterized
 from agentrl_jax.data.chat.call_grammar import CallGrammar
 from agentrl_jax.data.chat.dialects import Glm4
 from agentrl_jax.data.records import Tool
+from agentrl_jax.env.tools import read_arguments
 from agentrl_jax.errors import ConfigError
 from tests.data.chat import families
 from tests.data.grammar import call_grammars
@@ -16,6 +16,7 @@ from tests.data.grammar.calling import (
   ALL,
   STOP,
   TOOLS,
+  XML,
   Calling,
   codec,
   codec_of_folder,
@@ -26,6 +27,30 @@ from tests.data.grammar.calling import (
 
 def calls_per_answer(name) -> int:
   return 1 if "llama" in name or "gptoss" in name else 2
+
+
+SET = Tool(
+  "set",
+  "Sets it.",
+  {
+    "type": "object",
+    "properties": {
+      "code": {"type": "string", "maxLength": 4},
+      "größe": {"type": "integer"},
+      "color": {"enum": ["red", "3", "</tool_call>"]},
+      "deep": {"type": "boolean"},
+      "items": {"type": "array", "items": {"type": "null"}, "maxItems": 2},
+      "inner": {
+        "type": "object",
+        "properties": {"it's": {"type": "number"}, 'q"': {"type": "string"}},
+        "required": ["it's"],
+        "additionalProperties": False,
+      },
+    },
+    "required": ["deep"],
+    "additionalProperties": False,
+  },
+)
 
 
 class CallGrammarTest(Calling):
@@ -63,47 +88,18 @@ class CallGrammarTest(Calling):
     for choice in ("auto", "required"):
       self.assertFalse(self.allows(name, said(call), choice=choice))
 
-  @parameterized.parameters(*ALL)
+  @parameterized.parameters(*ALL, *XML)
   def test_random_answers_are_calls_of_the_tools(self, name):
     rng = np.random.default_rng(0)
     walker = call_grammars.Walker(codec(name), grammars(name))
-    num_ended = num_calls = 0
-    for n in range(16):
-      tools = call_grammars.some_tools(rng)
-      choice = "required" if n % 4 else "auto"
-      grammar = codec(name).call_grammar(tools, choice=choice)
+    tools, calls = (SET, STOP), []
+    grammar = codec(name).call_grammar(tools, choice="required")
+    for _ in range(12):
       ids = walker.answer(rng, grammar)
-      if ids is None:
-        continue
-      num_ended += 1
-      calls = codec(name).read(ids).tool_calls
-      num_calls += len(calls)
-      self.assertTrue(calls or choice == "auto")
-      schemas = {tool.name: tool.parameters for tool in tools}
-      for call in calls:
-        self.assertIn(call.name, schemas)
-        value = json.loads(call.arguments)
-        self.assertTrue(
-          call_grammars.keeps_to(value, schemas[call.name]),
-          (call, schemas[call.name]),
-        )
-    self.assertGreater(num_ended, 8)
-    self.assertGreater(num_calls, 8)
-
-  @parameterized.parameters(*ALL)
-  def test_random_calls_are_answers(self, name):
-    rng = np.random.default_rng(1)
-    for _ in range(16):
-      tools = call_grammars.some_tools(rng)
-      made = rng.choice(len(tools), rng.integers(1, calls_per_answer(name) + 1))
-      calls = [
-        (tools[n].name, call_grammars.call_text(rng, tools[n].parameters))
-        for n in made
-      ]
-      answer = said(*calls)
-      self.assertTrue(
-        self.allows(name, answer, tools, choice="required"), answer
-      )
+      calls += codec(name).read(ids, tools).tool_calls if ids else ()
+    self.assertGreater(len(calls), 4)
+    for call in calls:
+      self.assertIsInstance(read_arguments(call, tools), dict, call)
 
   @parameterized.parameters(*ALL)
   def test_a_random_text_is_read_as_text(self, name):

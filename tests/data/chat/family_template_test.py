@@ -241,10 +241,6 @@ class PiecesTest(parameterized.TestCase):
     shown = codec.decode(codec.start([Message("user", "\ud83d")], [tool]))
     self.assertGreater(shown.count("\ufffd"), 3)
 
-  def test_names_that_json_escapes_are_shown(self):
-    tools = [Tool(name, "", {}) for name in ('a"b', "a\\b", "\n", "é")]
-    codec_of("small_qwen3").start([Message("user", "hi")], tools)
-
   @parameterized.parameters(*NAMES)
   def test_data_cannot_speak_in_markers(self, name):
     family, _ = families.templates()[name]
@@ -422,18 +418,38 @@ class EndsTest(parameterized.TestCase):
     self.assertEqual(texts[1], texts[0] + "<think>\n\n</think>\n\n")
 
 
+SMALL = (families.HERE / "qwen25.jinja").read_text()
+CUE = "{{- '<|im_start|>assistant\\n' }}"
+
+
 class RefusalTest(parameterized.TestCase):
-  def template(self, source: str, **changes) -> FamilyTemplate:
+  @parameterized.parameters(
+    ("{% if %}", "no Jinja"),
+    ("{{ messages }}", "rewrites what was said"),
+    ("{%- set messages = messages[-1:] %}" + SMALL, "rewrites what was said"),
+    (
+      SMALL.replace("{%- if add", "{{ messages | length }}{%- if add"),
+      "rewrites what was said",
+    ),
+    (
+      SMALL.replace(
+        CUE, "{{- '<|im_start|>assistant %d\\n' % (messages | length) }}"
+      ),
+      "after a longer conversation|otherwise than",
+    ),
+    (SMALL.replace("<|im_end|>", "</s>"), "no marker"),
+  )
+  def test_a_template_that_changes_what_was_said(self, source, pattern):
+    with self.assertRaisesRegex(ConfigError, pattern):
+      self.template(source)
+
+  def template(self, source: str) -> FamilyTemplate:
     family = families.QWEN
     return FamilyTemplate(
       JinjaTemplate(source, names={}, date=DATE),
       (*family.special, *family.tags),
-      changes.get("stops", family.stops),
+      family.stops,
     )
-
-  def refuse(self, source: str, pattern: str, **changes):
-    with self.assertRaisesRegex(ConfigError, pattern):
-      self.template(source, **changes)
 
   def refuse_tools(self, source: str, pattern: str):
     """The template is for tasks without tools, and says why."""
@@ -448,15 +464,6 @@ class RefusalTest(parameterized.TestCase):
     ):
       with self.assertRaisesRegex(ConfigError, pattern):
         needs_calls()
-
-  def small(self) -> str:
-    return (families.HERE / "qwen25.jinja").read_text()
-
-  def test_not_jinja(self):
-    self.refuse("{% if %}", "no Jinja")
-
-  def test_a_template_of_no_conversation(self):
-    self.refuse("{{ messages }}", "rewrites what was said")
 
   def test_a_template_without_tools(self):
     turns = families.named("plain", families.QWEN)
@@ -483,27 +490,6 @@ class RefusalTest(parameterized.TestCase):
       self.refuse_tools(plain.replace("@", arguments), "form are not known")
     self.refuse_tools(plain.replace("@", "{{ 1 // 0 }}"), "division")
 
-  def test_a_template_that_drops_earlier_turns(self):
-    self.refuse(
-      "{%- set messages = messages[-1:] %}" + self.small(), "rewrites what"
-    )
-
-  def test_a_template_that_rewrites(self):
-    source = self.small().replace(
-      "{%- if add", "{{ messages | length }}{%- if add"
-    )
-    self.refuse(source, "rewrites what was said")
-
-  def test_a_template_that_counts_turns(self):
-    source = self.small().replace(
-      "{{- '<|im_start|>assistant\\n' }}",
-      "{{- '<|im_start|>assistant %d\\n' % (messages | length) }}",
-    )
-    self.refuse(source, "after a longer conversation|otherwise than")
-
-  def test_an_end_that_is_no_marker(self):
-    self.refuse(self.small().replace("<|im_end|>", "</s>"), "no marker")
-
   def test_a_model_that_would_never_stop(self):
     source = (families.HERE / "glm4.jinja").read_text()
     family = families.GLM
@@ -515,12 +501,8 @@ class RefusalTest(parameterized.TestCase):
       )
 
   def test_tools_that_are_not_shown(self):
-    source = self.small().replace("{%- if tools %}", "{%- if false %}")
-    template = FamilyTemplate(
-      JinjaTemplate(source, names={}, date=DATE),
-      (*families.QWEN.special, *families.QWEN.tags),
-      families.QWEN.stops,
-    )
+    source = SMALL.replace("{%- if tools %}", "{%- if false %}")
+    template = self.template(source)
     with self.assertRaisesRegex(ConfigError, "execute_sql.*stop"):
       template.start([Message("user", "hi")], TOOLS)
 
@@ -538,7 +520,7 @@ class RefusalTest(parameterized.TestCase):
       "m.role == 'user' and not loop.first and loop.previtem.role == 'user'"
     )
     for_each = "{%- for m in messages %}"
-    source = self.small().replace(
+    source = SMALL.replace(
       for_each,
       f"{for_each}{{%- if m.role == 'system' and loop.index > 1 or {turns} %}}"
       "{{- raise_exception('turns') }}{%- endif %}",

@@ -17,6 +17,7 @@ import pytest
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.adapters.functions import (
+  NOT_PLAYED,
   FinalAnswer,
   FunctionEnvironment,
   PolicyMistake,

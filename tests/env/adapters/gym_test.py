@@ -161,27 +161,6 @@ class GymContract(SessionContract):
     return GymEnvironment(self.gym_id, **self.options)
 
 
-@pytest.mark.slow
-class TaxiTest(GymContract, unittest.IsolatedAsyncioTestCase):
-  gym_id, options = TAXI, {"max_rounds": 20, "reward_range": (-200, 20)}
-
-
-@pytest.mark.slow
-class BlackjackTest(GymContract, unittest.IsolatedAsyncioTestCase):
-  gym_id = "Blackjack-v1"
-  options = {"actions": ("stick", "hit"), "reward_range": (-1, 1)}
-
-
-@pytest.mark.slow
-class CartPoleTest(GymContract, unittest.IsolatedAsyncioTestCase):
-  gym_id = "CartPole-v1"
-  options = {
-    "options": {"max_episode_steps": 30},
-    "reward_range": (0, 31),
-    "truncated_is_completed": True,
-  }
-
-
 class MountainCarTest(GymContract, unittest.IsolatedAsyncioTestCase):
   """Plays actions that are arrays, in a thread of its own."""
 

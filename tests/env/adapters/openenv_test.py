@@ -393,32 +393,17 @@ class PackageTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     self.assertEqual(rewards, [self.first[2]] * 8)
 
 
-class GameTest(PackageTest):
-  """A game of TextArena, whose reset heeds the seed."""
+class MCPToolsTest(PackageTest):
+  """Tools of FastMCP on OpenEnv's own base class; its reset heeds the seed."""
 
   top_reward = 1.0
-  app, split_by = "openenv_apps:game", "observation"
+  app, split_by = "openenv_apps:tools", "observation"
   options = {"max_rounds": 20}
-  first = saying("[nowhere]"), "", 0.0
+  first = calling("guess", number=-1), "lower", 0.0
 
   @classmethod
   def folder(cls):
     return SERVER.parent
-
-
-class CodingTest(GameTest):
-  """OpenEnv's own executor of Python."""
-
-  app = "openenv_apps:coding"
-  options = {"max_rounds": 20, "state": ("exit_code",)}
-  first = saying("print(6 * 7)"), "42", 0.0
-
-
-class MCPToolsTest(GameTest):
-  """Tools of FastMCP on OpenEnv's own base class."""
-
-  app = "openenv_apps:tools"
-  first = calling("guess", number=-1), "lower", 0.0
 
 
 PLAYS = """

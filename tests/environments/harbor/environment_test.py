@@ -137,11 +137,11 @@ class SandboxTest(Plays, InSandbox):
   """One task of a few kinds, and the attacks that differ most."""
 
   naive = ("link", "link_over_another", "module_beside", "module_of_the_system")
-  indices = (4, 6)  # git, and a failing unit test
+  indices = (1, 2)  # git, and a failing unit test
   pairs = [
     ("goes_on_writing", 0),
-    ("links_to_the_tests", 1),
-    ("is_run_by_the_tests", 6),
+    ("links_to_the_tests", 0),
+    ("is_run_by_the_tests", 2),
   ]
 
   async def test_folder_with_machine_and_solution_of_its_own(self):
@@ -246,8 +246,8 @@ class DockerTest(Plays, OnDocker):
   pairs = [
     ("writes_the_reward", 0),
     ("replaces_programs", 6),
-    ("links_to_the_tests", 1),
-    ("is_run_by_the_tests", 6),
+    ("links_to_the_tests", 0),
+    ("is_run_by_the_tests", 2),
     ("has_git_run_code", 4),
   ]
 

@@ -1,6 +1,6 @@
 """Generates tasks in Harbor's format, as a pure function of (split, index).
 
-The tasks are small: files, text, git, and a function whose unit test fails. A
+The tasks are small: a file, git, and a function whose unit test fails. A
 one-line script solves each. Their tests run what the policy wrote as nobody,
 who can read no test and write no reward.
 """
@@ -88,58 +88,6 @@ def write(rng: random.Random) -> TaskDraft:
   )
 
 
-def count(rng: random.Random) -> TaskDraft:
-  """Counts the lines that contain a word."""
-  source, target = f"{rng.choice(words.STEMS)}.log", f"{APP}/count.txt"
-  level = rng.choice(words.LEVELS)
-  num_lines = rng.randint(8, 30)
-  lines = [
-    f"{rng.choice(words.LEVELS)} {rng.choice(words.EVENTS)}"
-    for _ in range(num_lines)
-  ]
-  right = sum(level in line for line in lines)
-  return TaskDraft(
-    f"Count the lines of {APP}/{source} that contain the word {level}, and "
-    f"write the number to {target}.",
-    {source: "\n".join(lines) + "\n"},
-    f"grep -c {level} {APP}/{source} > {target}",
-    [f"holds {target} {right}"],
-  )
-
-
-def move(rng: random.Random) -> TaskDraft:
-  """Moves a file to another folder."""
-  folder, other = rng.sample(words.FOLDERS, 2)
-  name, text = _name(rng), f"{rng.randrange(1 << 30)}"
-  return TaskDraft(
-    f"Move the file {APP}/{folder}/{name} to the directory {APP}/{other}.",
-    {f"{folder}/{name}": f"{text}\n", f"{other}/keep.txt": "keep\n"},
-    f"mv {APP}/{folder}/{name} {APP}/{other}/",
-    [
-      f"holds {APP}/{other}/{name} {text}",
-      f"holds {APP}/{other}/keep.txt keep",
-      f"[ ! -e {APP}/{folder}/{name} ]",
-    ],
-  )
-
-
-def replace(rng: random.Random) -> TaskDraft:
-  """Replaces a word everywhere in a file."""
-  path = f"{APP}/{_name(rng)}"
-  old, new, *others = rng.sample(words.PRODUCTS, 5)
-  lines = [
-    f"{number} {rng.choice([old, *others])} and {rng.choice([old, *others])}"
-    for number in range(1, rng.randint(4, 8))
-  ]
-  text = "\n".join([f"{old} first", *lines])
-  return TaskDraft(
-    f"Replace the word {old} by {new} everywhere in the file {path}.",
-    {path.rpartition("/")[2]: f"{text}\n"},
-    f"sed -i s/{old}/{new}/g {path}",
-    [f"holds {path} {shlex.quote(text.replace(old, new))}"],
-  )
-
-
 def commit(rng: random.Random) -> TaskDraft:
   """Commits a changed file."""
   name = _name(rng)
@@ -155,21 +103,6 @@ def commit(rng: random.Random) -> TaskDraft:
       "in_git 2 rev-list --count HEAD",
       f"in_git '{message}' log -1 --format=%s HEAD",
       f"in_git {text} cat-file blob HEAD:{name}",
-    ],
-    _REPOSITORY,
-  )
-
-
-def branch(rng: random.Random) -> TaskDraft:
-  """Makes a branch and switches to it."""
-  name = f"{rng.choice(words.STEMS)}-{rng.randint(1, 99)}"
-  return TaskDraft(
-    f"{APP} is a git repository. Create the branch {name} and switch to it.",
-    {"readme.txt": f"{name}\n"},
-    f"git -C {APP} checkout -q -b {name}",
-    [
-      f"in_git {name} symbolic-ref --short HEAD",
-      f"in_git 1 rev-list --count {name}",
     ],
     _REPOSITORY,
   )
@@ -214,11 +147,7 @@ _FUNCTIONS = (
 
 KINDS: Mapping[str, Callable[[random.Random], TaskDraft]] = {
   "write": write,
-  "count": count,
-  "move": move,
-  "replace": replace,
   "commit": commit,
-  "branch": branch,
   "fix": fix,
 }
 

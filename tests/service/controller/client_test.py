@@ -195,33 +195,6 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
           with self.assertRaisesRegex(WorkerRefusal, "no workers available"):
             await play(hasty, 0)
 
-  async def test_a_controller_that_is_killed_finds_the_sessions_again(self):
-    names = (OVER_GRPC, "arithmetic")
-    with running(*our_worker(self.service.grpc)):
-      self.service.wait_for_workers(1, "arithmetic")
-      sessions = {}
-      for name in names:
-        request = {"name": name, "index": 0}
-        sessions[name] = self.service.post("start_sample", request)[2]
-      self.service.process.kill()
-      self.service.start()
-      for name in names:
-        self.service.wait_for_workers(1, name)
-      listed = self.service.get("list_sessions")
-      self.assertEqual(set(listed), set(sessions.values()))
-      for name, session in sessions.items():
-        with self.subTest(name=name):
-          answer = {"messages": says("hm")}
-          status, body, _ = self.service.post("interact", answer, session)
-          self.assertEqual((status, body["status"]), (200, "running"))
-      request = {"name": "arithmetic", "index": 1}
-      fresh = self.service.post("start_sample", request)[2]
-      self.assertNotIn(fresh, sessions.values())
-      self.service.post("cancel_all?force=true")
-      self.until_free()
-    self.service.post("receive_heartbeat", self.heartbeat)  # sooner than 8 s
-    self.service.wait_for_workers(1, OVER_HTTP)
-
   async def test_splits_are_asked_of_our_workers_only(self):
     environment = ControllerEnvironment(
       controller=self.service.url, name=OVER_HTTP, ready_s=0
@@ -421,25 +394,6 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     return ControllerEnvironment(
       controller=self.service.url, name="arithmetic", **options
     )
-
-  @pytest.mark.slow
-  async def test_a_worker_that_is_killed_costs_its_attempt(self):
-    for controller in (self.service.url, self.service.grpc):
-      with (
-        self.subTest(controller=controller),
-        running(*our_worker(controller)) as doomed,
-      ):
-        await asyncio.to_thread(self.service.wait_for_workers, 1, "arithmetic")
-        async with self.make().open(TASK, seed=0) as session:
-          doomed.kill()
-          with self.assertRaises(EnvironmentFault) as caught:
-            await session.step(Message("assistant", "hm"))
-        self.assertRegex(str(caught.exception), "hung up|cannot be asked")
-        with running(*our_worker(controller)):
-          # Waits for the new worker, not for the dead one.
-          async with self.make().open(TASK, seed=0) as session:
-            await session.reset()
-      await self.forget_workers()
 
   @pytest.mark.slow
   async def test_an_episode_is_made_again_on_another_worker(self):

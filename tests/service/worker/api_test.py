@@ -232,16 +232,6 @@ class WorkerApiTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(body, expected)
     self.assertEqual(self.environment.num_open, 0)
 
-  async def test_unknown_endpoints_and_sessions_are_refused(self):
-    await self.serve()
-    self.assertEqual((await self.post("no_such_endpoint", {}))[0], 404)
-    for method, path in (("GET", "interact"), ("POST", "get_sessions")):
-      async with self.http.request(method, f"{self.url}/{path}") as response:
-        self.assertEqual(response.status, 405)
-    async with self.http.post(f"{self.url}/cancel", data=b"{") as response:
-      self.assertEqual(response.status, 400)
-      self.assertIn("no JSON", (await response.json())["detail"])
-
   async def test_overall_result(self):
     await self.serve()
     results = [

@@ -156,26 +156,6 @@ class GrpcWorkerTest(unittest.IsolatedAsyncioTestCase):
       self.controller.hang_up()
       return await self.next(self.controller.heartbeats)
 
-  async def test_responses_finished_while_disconnected_arrive_later(self):
-    await self.serve()
-    await self.start()
-    hanging = await self.controller.send(
-      "POST", "interact", {"session_id": 7, "messages": says("hang")}
-    )
-    await self.ask("GET", "get_sessions")  # the request before has arrived
-    with self.assertLogs(LOG, "WARNING"):
-      await self.served.stop()
-      self.moody.release.set()
-      restarted = await self.served.start()
-      restarted.responses = self.controller.responses
-      self.controller = restarted
-      await self.next(restarted.heartbeats)
-      async with asyncio.timeout(60):
-        code, body = self.controller.read(await hanging)
-    self.assertEqual(
-      (code, body["env_out"]["messages"][0]["content"]), (200, "You say hang.")
-    )
-
   async def test_a_response_that_was_lost_with_the_stream_is_sent_again(self):
     await self.serve()
     self.controller.loses_responses = True
