@@ -6,7 +6,6 @@ import re
 import yaml
 from absl.testing import absltest, parameterized
 
-from agentrl_jax.service.controller import metrics
 from agentrl_jax.service.controller.access import Role
 from tests.launch.tpu.commands_test import CONFIG
 from tests.launch.tpu.gke_test import AWKWARD, POD, documents, pods, render
@@ -173,14 +172,6 @@ class EveryManifestTest(parameterized.TestCase):
     self.assertNotRegex(text, r"kind: Secret|stringData|[0-9a-f]{16}")
     self.assertNotRegex(text, r"hostNetwork|hostPath|privileged|hostPID")
 
-  def test_names_its_resources(self):
-    for role, template in pods(documents(*GROWING)).items():
-      for container in template["spec"]["containers"]:
-        resources = container["resources"]
-        with self.subTest(role):
-          self.assertContainsSubset({"cpu", "memory"}, resources["requests"])
-          self.assertTrue(resources["limits"])
-
   @parameterized.parameters(
     ("n2-standard-32", 24, 32, 128e9),
     ("e2-standard-2", 1, 2, 8e9),
@@ -270,58 +261,6 @@ class DeploymentsTest(absltest.TestCase):
       self.assertNotEqual(
         self.pods[role]["spec"]["serviceAccountName"], account
       )
-
-  def test_one_controller_is_reached_by_its_service(self):
-    controller = self.manifests["Deployment", "qwen-controller"]["spec"]
-    self.assertEqual(controller["replicas"], 1)
-    self.assertEqual(controller["strategy"], {"type": "Recreate"})
-    service = self.manifests["Service", "qwen-controller"]["spec"]
-    labels = controller["template"]["metadata"]["labels"]
-    self.assertTrue(matches({"matchLabels": service["selector"]}, labels))
-    (container,) = controller["template"]["spec"]["containers"]
-    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
-    self.assertEqual(ports, {"http": 5020, "grpc": 5021})
-    for port in service["ports"]:
-      self.assertEqual(port["port"], ports[port["targetPort"]])
-    for probe in ("readinessProbe", "livenessProbe"):
-      self.assertEqual(
-        container[probe]["httpGet"], {"path": metrics.PATH, "port": "http"}
-      )
-    # Less than a client waits for a controller: reattach_s, 120.
-    (toleration,) = controller["template"]["spec"]["tolerations"]
-    self.assertLess(toleration["tolerationSeconds"], 60)
-
-  def test_selectors_find_the_pods_of_their_deployment(self):
-    for role in ("controller", "environments"):
-      spec = self.manifests["Deployment", f"qwen-{role}"]["spec"]
-      for other, template in self.pods.items():
-        self.assertEqual(
-          matches(spec["selector"], template["metadata"]["labels"]),
-          other == role,
-        )
-
-  def test_machines_grow_with_the_load(self):
-    name = ("HorizontalPodAutoscaler", "qwen-environments")
-    spec = self.manifests[name]["spec"]
-    self.assertEqual((spec["minReplicas"], spec["maxReplicas"]), (2, 20))
-    deployment = self.manifests["Deployment", spec["scaleTargetRef"]["name"]]
-    # Else each `kubectl apply` would take back what was added.
-    self.assertNotIn("replicas", deployment["spec"])
-    (metric,) = spec["metrics"]
-    source = metric["external"]
-    self.assertEqual(
-      source["metric"]["name"],
-      "prometheus.googleapis.com|agentrl_controller_load|gauge",
-    )
-    self.assertEqual(source["target"], {"type": "Value", "value": "800m"})
-    job = source["metric"]["selector"]["matchLabels"]["resource.labels.job"]
-    monitored = self.manifests["PodMonitoring", job]["spec"]["selector"]
-    self.assertTrue(
-      matches(monitored, self.pods["controller"]["metadata"]["labels"])
-    )
-    down = spec["behavior"]["scaleDown"]
-    self.assertGreaterEqual(down["stabilizationWindowSeconds"], 600)
-    self.assertEqual([p["value"] for p in down["policies"]], [1])
 
   def test_without_an_autoscaler_the_number_is_fixed(self):
     manifests = documents(IMAGE, *POD, *CONFIG)

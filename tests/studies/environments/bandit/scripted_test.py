@@ -26,6 +26,3 @@ class ScriptedTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
         environment, environment.policies[name], num_tasks=150
       )
       self.assertTrue(least <= rate <= most, (chance, rate))
-
-  def test_every_policy_is_tested(self):
-    self.assertEqual(set(BOUNDS), set(Bandit.policies))

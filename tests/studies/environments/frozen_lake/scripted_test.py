@@ -28,11 +28,3 @@ class ScriptedTest(unittest.IsolatedAsyncioTestCase):
             environment, environment.policies[name], num_tasks=150
           )
           self.assertLessEqual(rate, most[place])
-
-  async def test_a_plan_wins_where_nothing_slips(self):
-    environment = FrozenLake()
-    rate = await success(environment, environment.policies["planner"])
-    self.assertEqual(rate, 1.0)
-
-  def test_every_policy_is_tested(self):
-    self.assertEqual(set(MOST), set(FrozenLake.policies))

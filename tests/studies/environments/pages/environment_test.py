@@ -7,7 +7,6 @@ from absl.testing import parameterized
 
 from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.errors import ConfigError
 from studies.environments.pages import environment as pages
 from studies.environments.pages import trail
 from studies.environments.pages.environment import FORMS, Pages
@@ -136,15 +135,3 @@ class FormsTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(first.messages[0].content, pages.NO_CALL)
     self.assertIn("page", second.messages[0].content)
     self.assertIs(second.status, Status.TASK_LIMIT_REACHED)
-
-  def test_wrong_options_are_refused(self):
-    for options in (
-      {"num_steps": 0},
-      {"num_notes": 0},
-      {"max_turns": 0},
-      {"forms": ()},
-      {"forms": ("alone", "manager")},
-      {"forms": "alone"},
-    ):
-      with self.subTest(options=options), self.assertRaises(ConfigError):
-        Pages(**options)

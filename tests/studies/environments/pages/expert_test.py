@@ -3,8 +3,7 @@
 import unittest
 
 from agentrl_jax.data.records import Message, Status, Task
-from agentrl_jax.errors import ConfigError
-from studies.environments.pages.environment import FORMS, Pages
+from studies.environments.pages.environment import Pages
 from studies.environments.pages.expert import Follower
 from studies.environments.pages.trail import LINK
 from tests.environments.playing import play
@@ -60,13 +59,3 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(
       first.tool_calls[0].arguments, second.tool_calls[0].arguments
     )
-
-  async def test_without_mistakes_it_wins_in_every_form(self):
-    environment = Pages(num_steps=3, forms=FORMS)
-    for index in range(20):
-      steps = await play(environment, Task("pages", "test", index))
-      self.assertEqual(steps[-1].reward, 1.0)
-
-  def test_an_unknown_mistake_is_refused(self):
-    with self.assertRaisesRegex(ConfigError, "wrong_entry, early_answer"):
-      Follower(42, 2, seed=0, mistakes={"wrong_page": 1.0})
