@@ -190,12 +190,3 @@ class KeepTest(parameterized.TestCase):
       **settings,
     )
     np.testing.assert_array_equal(keep_M, [True, True, True])
-
-  def test_refuses_invalid_settings(self):
-    arguments = (jnp.zeros(3), jnp.zeros(3, int))
-    settings = {"num_groups": 1, "valid_N": jnp.ones(3, bool)}
-    for keep in SHARES:
-      with self.assertRaisesRegex(ValueError, "share=25 must be from 0 to 1"):
-        keep(*arguments, share=25, **settings)
-    with self.assertRaisesRegex(ValueError, "threshold=-0.1 must be 0 or"):
-      group_filters.keep_groups_above(*arguments, threshold=-0.1, **settings)

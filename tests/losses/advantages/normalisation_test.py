@@ -239,17 +239,6 @@ class OverTrajectoriesTest(parameterized.TestCase):
       atol=1e-6,
     )
 
-  def test_refuses_anything_else(self):
-    with self.assertRaisesRegex(ValueError, 'over="rows" must be "tokens"'):
-      task_normalise_weighted(
-        jnp.zeros(2),
-        jnp.zeros(2, int),
-        jnp.ones(2, int),
-        jnp.ones(2, bool),
-        num_tasks=1,
-        over="rows",
-      )
-
 
 def _masked_numbers(seed: int):
   rng = np.random.default_rng(seed)

@@ -67,7 +67,7 @@ class PassAtKAdvantageTest(parameterized.TestCase):
     np.testing.assert_allclose(advantage_N[0], 1.0, rtol=1e-4)
     np.testing.assert_allclose(advantage_N[1:], -1 / 511, rtol=1e-2)
 
-  def test_invalid_ids_and_settings(self):
+  def test_an_attempt_of_no_group_is_nan(self):
     success_N = jnp.array([True, False, True])
     advantage_N = pass_at_k.pass_at_k_advantage(
       success_N,
@@ -77,10 +77,6 @@ class PassAtKAdvantageTest(parameterized.TestCase):
       k=1,
     )
     np.testing.assert_array_equal(np.isnan(advantage_N), [False, False, True])
-    with self.assertRaisesRegex(ValueError, "k=0.*at least 1"):
-      pass_at_k.pass_at_k_advantage(
-        success_N, jnp.zeros(3, int), num_groups=1, valid_N=success_N, k=0
-      )
 
 
 class MaxAtKAdvantageTest(parameterized.TestCase):
@@ -152,14 +148,4 @@ class MaxAtKAdvantageTest(parameterized.TestCase):
       )
       np.testing.assert_array_equal(
         np.isnan(advantage_N), [True, True, True, False, False, True]
-      )
-
-  def test_refuses_teams_of_one(self):
-    with self.assertRaisesRegex(ValueError, "k=1.*at least 2"):
-      pass_at_k.max_at_k_advantage(
-        jnp.zeros(3),
-        jnp.zeros(3, int),
-        num_groups=1,
-        valid_N=jnp.ones(3, bool),
-        k=1,
       )

@@ -70,14 +70,6 @@ class GigpoAdvantageTest(parameterized.TestCase):
       atol=1e-6,
     )
 
-  @pytest.mark.slow
-  def test_refuses_invalid_settings(self):
-    reward_NU, state_NU, group_N, valid_NU = _steps(seed=4)
-    with self.assertRaisesRegex(ValueError, "discount=2 must be from 0 to 1"):
-      step_groups.gigpo_advantage(
-        reward_NU, state_NU, group_N, valid_NU=valid_NU, discount=2, **COUNTS
-      )
-
 
 class StepAdvantageTest(parameterized.TestCase):
   @pytest.mark.slow

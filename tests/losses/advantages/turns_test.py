@@ -63,14 +63,6 @@ class EveryGaeOfTurnsTest(parameterized.TestCase):
     np.testing.assert_array_equal(np.isnan(advantage_BT), broken_BT)
     np.testing.assert_array_equal(np.isnan(return_BT), broken_BT)
 
-  @FUNCTIONS
-  def test_refuses_invalid_settings(self, function, _, settings):
-    zeros_BT, mask_BT = jnp.zeros((2, 3)), jnp.ones((2, 3), bool)
-    turn_BT = jnp.zeros((2, 3), int)
-    for name in settings:
-      with self.assertRaisesRegex(ValueError, "=-1 must be from 0 to 1"):
-        function(zeros_BT, zeros_BT, mask_BT, turn_BT, **settings | {name: -1})
-
 
 class TurnGaeTest(parameterized.TestCase):
   @few_examples

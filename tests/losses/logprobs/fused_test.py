@@ -217,23 +217,3 @@ class FusedTokenLogprobTest(parameterized.TestCase):
       ),
       atol=1e-6,
     )
-
-
-class RefusalTest(parameterized.TestCase):
-  @parameterized.parameters(
-    ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
-    (
-      {"chunk_size": 1, "vocab_chunk_size": -2},
-      "vocab_chunk_size=-2 must be at least 1",
-    ),
-    ({"chunk_size": 1, "temperature": 0}, "temperature=0 must be positive"),
-  )
-  def test_refuses_invalid_tiles(self, options, message):
-    with self.assertRaisesRegex(ValueError, message):
-      fused_token_logprob(*cases.inputs(seed=0), **options)
-
-  def test_refuses_a_temperature_per_token(self):
-    with self.assertRaises(AssertionError):
-      fused_token_logprob(
-        *cases.inputs(seed=3), temperature=jnp.ones((B, T)), chunk_size=1
-      )
