@@ -22,7 +22,6 @@ from tests.clocks import turns_of_the_loop, until
 from tests.rollout import small
 from tests.rollout.drivers.contract import SHORT, mixed_requests
 from tests.rollout.external.peers import OwnServer, SglangPeer, VllmPeer
-from tests.rollout.serving import hold
 from tests.settings import rollouts_config
 
 QUICK = dict(
@@ -345,46 +344,6 @@ class OwnServerTest(EnginesCase):
     answer = await generator.generate([1], SamplingParams(max_tokens=60))
     self.assertEqual(set(answer.version), {10, 30})
     self.assertTrue(np.all(np.diff(answer.version) >= 0))
-
-  @pytest.mark.slow
-  async def test_a_server_that_is_killed_costs_no_answer(self):
-    stack = contextlib.AsyncExitStack()
-    self.addAsyncCleanup(stack.aclose)
-    leaving = await stack.enter_async_context(OwnServer())
-    released = hold(self, leaving)
-    generator = await self.connect(
-      "openai", leaving.address, needs=TWO_POLICY_SLOTS, health_interval_s=1.0
-    )
-    released.set()
-    specs = [SamplingParams(max_tokens=40, seed=seed) for seed in range(4)]
-    await generator.generate([1], SHORT)
-    released.clear()
-    asked = [
-      asyncio.create_task(generator.generate([1, 2], spec)) for spec in specs
-    ]
-    await until(lambda: sum(leaving.driver.num_inside) == 4)
-    port = leaving.port
-    released.set()
-    leaving.driver.close()
-    await until(lambda: generator.pool.servers[0].num_lost)
-    await stack.aclose()
-    again = await self.serve(port=port)
-    answers = await asyncio.gather(*asked)
-    self.assertGreaterEqual(generator.num_repeated, 4)
-    expected = await self.ask(
-      await self.connect("openai", again.address, needs=TWO_POLICY_SLOTS),
-      [([1, 2], spec) for spec in specs],
-    )
-    for answer, target in zip(answers, expected, strict=True):
-      np.testing.assert_array_equal(answer.sampled, target.sampled)
-
-  async def test_refused_requests_are_not_repeated(self):
-    served, generator = await self.connected_server()
-    with self.assertRaises(PromptTooLong):
-      await generator.generate([1] * 90, SHORT)
-    with self.assertRaisesRegex(ConfigError, "knows 0 to 60"):
-      await generator.generate([small.VOCAB], SHORT)
-    self.assertEqual(generator.num_repeated, 0)
 
   async def test_a_vocabulary_that_does_not_fit_is_refused(self):
     needs = dataclasses.replace(TWO_POLICY_SLOTS, vocab_size=small.VOCAB + 9)

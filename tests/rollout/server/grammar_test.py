@@ -53,21 +53,6 @@ class GrammarHttpTest(unittest.IsolatedAsyncioTestCase):
     self.assertFalse(self.served.api.broken.done())
     self.assertEqual(len((await generator.generate([2], SHORT)).sampled), 20)
 
-  async def test_a_stream_ends_with_its_grammars_dead_end(self):
-    generator = await self.serve(grammars=small_grammars.grammars())
-    dead = dataclasses.replace(spec_of("json"), grammar=small_grammars.DEAD_END)
-    heard = []
-    with self.assertRaisesRegex(GrammarFault, "no token goes on"):
-      async for piece in generator.stream([1], dead):
-        heard += piece.sampled.tolist()
-    self.assertEqual(small_grammars.text_of(heard), "ab")
-    self.assertFalse(self.served.api.broken.done())
-    whole = await generator.generate([1], spec_of("digits"))
-    pieces = [p async for p in generator.stream([1], spec_of("digits"))]
-    np.testing.assert_array_equal(
-      np.concatenate([piece.sampled for piece in pieces]), whole.sampled
-    )
-
   async def test_a_server_without_a_tokenizer_says_so(self):
     generator = await self.serve(grammars=None)
     with self.assertRaisesRegex(ConfigError, "knows no tokenizer"):
