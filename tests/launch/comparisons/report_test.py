@@ -296,16 +296,6 @@ class ComparisonTest(absltest.TestCase):
     (sentence,) = verdicts(compare("t", self.arms()))
     self.assertRegex(sentence, "Not compared, since no seed of both .* b − a")
 
-  def test_kept_numbers_stand_for_the_runs(self):
-    self.make("a", [0.5, 0.6, 0.4])
-    self.make("b", [0.7, 0.8, 0.6], changes={"clip_high": 0.3})
-    whole = compare("t", self.arms())
-    write(whole, self.root / "out")
-    kept = compare("t", read_arms([self.root / "out" / "finals.csv"]))
-    self.assertEqual(verdicts(kept), verdicts(whole))
-    self.assertEqual(kept.finals, whole.finals)
-    self.assertIn("+20.0", render(kept))
-
   def test_many_attempts_are_shown_as_pass_at_k(self):
     self.make("a", [0.5, 0.6, 0.4])
     self.make("b", [0.5, 0.6, 0.4], changes={"clip_high": 0.3})

@@ -237,44 +237,6 @@ class FolderTest(absltest.TestCase):
 
 @pytest.mark.slow
 class CommandTest(parameterized.TestCase):
-  @parameterized.parameters(
-    (
-      ["--ablation=configs/ablations/agentrl.py", "--arms=ful"],
-      "did you mean full",
-    ),
-    ([f"--ablation={ARMS}", "--config.trane.steps=3"], "trane.steps is no key"),
-    (
-      [f"--ablation={ARMS}", "--config.train.steps=x"],
-      "arm full: .*train.steps",
-    ),
-    (
-      [f"--ablation={ARMS}", "--config.sampling.temperature=-1"],
-      "arm full: .*temperature",
-    ),
-    ([f"--ablation={ARMS}", "--cores=0"], "lower than its lower bound|bound"),
-    ([f"--ablation={ARMS}", "--render=slurm"], "must be one of jobset, queued"),
-    ([f"--ablation={ARMS}", "full"], "where flags are expected"),
-  )
-  def test_a_mistake_is_a_sentence_and_status_2(self, arguments, sentence):
-    with tempfile.TemporaryDirectory() as folder:
-      done = subprocess.run(
-        [
-          sys.executable,
-          "-m",
-          "launch.sweep",
-          *arguments,
-          f"--folder={folder}/s",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=120,
-      )
-      self.assertEqual(done.returncode, 2, done.stderr)
-      self.assertRegex(" ".join(done.stderr.split()), sentence)
-      self.assertNotIn("Traceback", done.stderr)
-      self.assertFalse(pathlib.Path(folder, "s", "cells").exists())
-
   def test_cells_are_rendered_as_jobs(self):
     done = subprocess.run(
       [

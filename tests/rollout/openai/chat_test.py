@@ -1,6 +1,5 @@
 """`/v1/chat/completions` called with the real `openai` package."""
 
-import asyncio
 import json
 import threading
 
@@ -77,18 +76,6 @@ class OpenAIChatTest(Asking):
         logprobs, [t.logprob for t in whole.logprobs.content], atol=1e-5
       )
 
-  @pytest.mark.slow
-  async def test_a_client_without_asyncio_is_answered_too(self):
-    def request():
-      with self.served.client(openai.OpenAI) as client:
-        return client.chat.completions.create(
-          model="tiny@policy_slot1", messages=[ASKED], max_tokens=5, n=2, seed=1
-        )
-
-    reply = await asyncio.to_thread(request)
-    self.assertEqual([choice.index for choice in reply.choices], [0, 1])
-    self.assertEqual(reply.usage.completion_tokens, 10)
-
   async def test_models_are_the_versions_served(self):
     actual = {m.id: m.step async for m in self.served.openai.models.list()}
     first = dict.fromkeys(("tiny", "tiny@policy_slot0", "tiny@step10"), 10)
@@ -105,36 +92,6 @@ class OpenAIChatTest(Asking):
     ):
       with self.assertRaisesRegex(openai.NotFoundError, "tiny@step10"):
         await self.ask([ASKED], model=name)
-
-  @pytest.mark.slow
-  async def test_more_than_may_wait_get_429_and_are_told_when_to_come(self):
-    served = await self.enterAsyncContext(
-      talking.Talking(slots=(1, 1), driver_options=dict(max_waiting=0))
-    )
-    refused: list[openai.RateLimitError] = []
-
-    async def request(seed):
-      try:
-        await served.openai.chat.completions.create(
-          model="tiny", messages=[ASKED], max_tokens=60, seed=seed
-        )
-      except openai.RateLimitError as error:
-        refused.append(error)
-
-    await asyncio.gather(*(request(seed) for seed in range(8)))
-    self.assertTrue(0 < len(refused) < 8)
-    self.assertEqual(refused[0].response.headers["Retry-After"], "1")
-    self.assertEqual(refused[0].code, "rate_limit_exceeded")
-    # The package comes again by itself, and gets its answer.
-    async with served.client(max_retries=20) as patient:
-      await asyncio.gather(
-        *(
-          patient.chat.completions.create(
-            model="tiny", messages=[ASKED], max_tokens=30
-          )
-          for _ in range(5)
-        )
-      )
 
   async def test_an_engine_that_breaks_in_a_stream_ends_it_with_its_cause(self):
     go_on = threading.Event()

@@ -208,21 +208,6 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
     stats = self.served.driver.engine.stats()
     self.assertEqual((stats.num_cancelled, stats.num_active), (1, (0, 0)))
 
-  async def test_draining_finishes_a_stream(self):
-    stream = await self.ask(
-      max_tokens=300, stream=True, extra={"ignore_eos": True}
-    )
-    chunks = aiter(stream)
-    await anext(chunks)
-    drained = asyncio.create_task(self.served.api.drain(60))
-    await asyncio.sleep(0)
-    with self.assertRaises(openai.InternalServerError) as caught:
-      await self.ask()
-    self.assertEqual(caught.exception.code, "draining")
-    last = [chunk async for chunk in chunks][-1]
-    self.assertEqual(last.choices[0].finish_reason, "length")
-    await drained
-
 
 class SpacesTest(unittest.IsolatedAsyncioTestCase):
   async def test_an_answer_has_the_first_space_that_was_sampled(self):
