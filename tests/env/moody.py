@@ -37,6 +37,9 @@ class Moody(Environment):
     self.num_hanging = 0  # sessions that owe an answer and do not give it
     self.seeds = []
     self.release = asyncio.Event()  # ends whatever hangs in a step
+    self.answers = []
+    self.is_open = asyncio.Event()  # steps wait while it is not
+    self.is_open.set()
 
   def indices(self, split):
     if split not in ("train", "test"):
@@ -73,6 +76,8 @@ class _Mood(Session):
     return Step((Message("user", "Well?"),), status=over)
 
   async def step(self, answer):
+    self._moody.answers.append(answer.content)
+    await self._hang(self._moody.is_open)
     match answer.content:
       case "break":
         raise ZeroDivisionError("of mine")

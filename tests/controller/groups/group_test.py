@@ -73,20 +73,6 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
     group = await running
     self.assertEqual([t.attempt for t in group.trajectories], [0, 1, 2, 3])
 
-  async def test_a_group_takes_as_long_as_its_slowest_attempt(self):
-    monitor = Monitor()
-    await run(a_player(Brittle()), monitor=monitor)
-    counts = monitor.tasks["arithmetic"]
-    (seconds,) = counts.group_s
-    self.assertEqual(len(counts.episode_s), 4)
-    self.assertGreaterEqual(seconds, max(counts.episode_s))
-
-  async def test_attempts_are_made_at_the_same_time(self):
-    environment = Brittle()
-    await run(a_player(environment))
-    self.assertEqual(environment.most_open, 4)
-    self.assertEqual(environment.num_open, 0)
-
   async def test_fault_is_retried_with_the_same_seed(self):
     for fault in (
       EnvironmentFault("broke"),

@@ -4,11 +4,8 @@ import collections
 import json
 import unittest
 
-import pytest
-
 from agentrl_jax.data.records import Task
 from environments.knowledgegraph import KnowledgeGraph
-from environments.knowledgegraph.expert import MISTAKES
 from tests.environments.knowledgegraph.data import questions
 from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
 from tests.environments.playing import play
@@ -75,14 +72,3 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     self.assertFalse({s for s in subjects if s.startswith("m.")})
     self.assertEqual(expert.answers[-1].content, "Final Answer: #3")
     self.assertEqual(last.reward, 1.0)
-
-  @pytest.mark.slow
-  async def test_every_loaded_task_ends_with_any_mistakes(self):
-    environment = SynthesisedGraphs(source=questions("dev"))
-    mistakes = dict.fromkeys(MISTAKES, 0.5)
-    for index in environment.indices("dev"):
-      for seed in range(3):
-        *_, last = await play(
-          environment, Task("kg", "dev", index), seed=seed, mistakes=mistakes
-        )
-        self.assertTrue(last.status.is_policys_doing)

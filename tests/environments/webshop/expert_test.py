@@ -138,24 +138,3 @@ class MistakesTest(unittest.IsolatedAsyncioTestCase):
       _, wrong = await play(environment, task, wrong_option=1.0)
       self.assertEqual(len(wrong), len(right))
       self.assertNotEqual(wrong[-2], goal.options[-1])
-
-  async def test_settle_never_goes_back(self):
-    environment = WebShop()
-    tasks = tasks_of(environment, "train", 100)
-    returns = [
-      [
-        "< prev" in (await play(environment, task, **mistakes))[1]
-        for task in tasks
-      ]
-      for mistakes in ({}, {"settle": 1.0})
-    ]
-    self.assertTrue(any(returns[0]))
-    self.assertFalse(any(returns[1]))
-
-  async def test_demonstrations_of_a_warm_start_succeed_in_half_of_the_tasks(
-    self,
-  ):
-    environment = WebShop(difficulty="easy", **COMPACT)
-    mistakes = {"lazy_search": 0.4, "first_result": 0.4, "ignore_price": 0.2}
-    rate = await success(environment, skip_last_option=0.3, **mistakes)
-    self.assertTrue(0.35 < rate < 0.55, rate)

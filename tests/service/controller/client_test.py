@@ -1,7 +1,6 @@
 """`ControllerEnvironment` with our workers and AgentRL's, in real processes."""
 
 import asyncio
-import contextlib
 import resource
 import signal
 import threading
@@ -22,7 +21,7 @@ from agentrl_jax.data.records import (
   ToolCall,
 )
 from agentrl_jax.env.contract import SessionContract
-from agentrl_jax.env.interface import Environment, Expert, Session, Step
+from agentrl_jax.env.interface import Expert
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.controller.client import ControllerEnvironment
@@ -31,7 +30,7 @@ from agentrl_jax.service.worker.hosting import HostLimits
 from agentrl_jax.service.worker.main import WorkerConfig, serve
 from environments.arithmetic.environment import Arithmetic
 from tests.clocks import until, wait_until
-from tests.env.moody import says
+from tests.env.moody import Moody, says
 from tests.service.processes import (
   ServiceProcess,
   agentrl_grpc_worker,
@@ -207,43 +206,6 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       self.make(OVER_HTTP).indices("train")
 
 
-class Gate(Environment):
-  """Counts the answers that it plays, and plays them while it is open."""
-
-  name = "gate"
-
-  def __init__(self):
-    self.is_open = asyncio.Event()
-    self.is_open.set()
-    self.answers, self.num_waiting = [], 0
-
-  def indices(self, split):
-    return [0, 1, 2, 3]
-
-  @contextlib.asynccontextmanager
-  async def open(self, task, *, seed):
-    yield GateSession(self)
-
-
-class GateSession(Session):
-  tools = ()
-
-  def __init__(self, gate):
-    self._gate = gate
-
-  async def reset(self):
-    return Step((Message("user", "Well?"),))
-
-  async def step(self, answer):
-    self._gate.answers.append(answer.content)
-    self._gate.num_waiting += 1
-    await self._gate.is_open.wait()
-    self._gate.num_waiting -= 1
-    if answer.content == "end":
-      return Step((), 1.0, Status.COMPLETED)
-    return Step((Message("user", f"You say {answer.content}."),))
-
-
 @pytest.mark.slow
 class ReattachTest(unittest.IsolatedAsyncioTestCase):
   """A controller that is killed costs no episode."""
@@ -251,23 +213,23 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.service = ServiceProcess().start()
     self.addCleanup(self.service.stop)
-    self.gate = Gate()
+    self.moody = Moody()
 
   async def serve(self, grpc):
     controller = self.service.grpc if grpc else self.service.url
-    name = f"gate-{grpc}"
+    name = f"moody-{grpc}"
     await self.enterAsyncContext(
-      serve(self.gate, WorkerConfig(port=0, controller=controller, name=name))
+      serve(self.moody, WorkerConfig(port=0, controller=controller, name=name))
     )
     await asyncio.to_thread(self.service.wait_for_workers, 1, name)
     return ControllerEnvironment(controller=self.service.url, name=name)
 
   async def ended_while_it_plays(self, playing, sign=signal.SIGKILL):
     """Ends the controller in the middle of a turn, which then ends."""
-    await until(lambda: self.gate.num_waiting)
+    await until(lambda: self.moody.num_hanging)
     await asyncio.to_thread(self.service.process.stop, sign)
-    self.gate.is_open.set()
-    await until(lambda: not self.gate.num_waiting)
+    self.moody.is_open.set()
+    await until(lambda: not self.moody.num_hanging)
     await asyncio.to_thread(self.service.start)
     return await playing
 
@@ -275,8 +237,8 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
     for grpc in (False, True):
       with self.subTest(grpc=grpc):
         environment = await self.serve(grpc)
-        self.gate.answers.clear()
-        task = Task(environment.name, "train", 0)
+        self.moody.answers.clear()
+        task = Task(environment.name, "test", 0)
         async with environment.open(task, seed=0) as session:
           await session.step(Message("assistant", "one"))
           self.service.process.kill()  # between two turns
@@ -285,32 +247,32 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
           await asyncio.to_thread(self.service.start)
           self.assertIn("You say two.", (await step).messages[0].content)
           for last in ("three", "end"):  # during a turn, also the last one
-            self.gate.is_open.clear()
+            self.moody.is_open.clear()
             playing = asyncio.create_task(
               session.step(Message("assistant", last))
             )
             step = await self.ended_while_it_plays(playing)
           self.assertEqual((step.status, step.reward), (Status.COMPLETED, 1.0))
-        self.assertEqual(self.gate.answers, ["one", "two", "three", "end"])
+        self.assertEqual(self.moody.answers, ["one", "two", "three", "end"])
         self.assertEqual(self.service.get("list_sessions"), {})
 
   async def test_a_controller_that_is_told_to_end_drops_no_session(self):
     environment = await self.serve(grpc=False)
-    task = Task(environment.name, "train", 0)
+    task = Task(environment.name, "test", 0)
     async with environment.open(task, seed=0) as session:
       for words in ("one", "end"):
-        self.gate.is_open.clear()
+        self.moody.is_open.clear()
         playing = asyncio.create_task(session.step(Message("assistant", words)))
         step = await self.ended_while_it_plays(playing, signal.SIGTERM)
     self.assertEqual(step.status, Status.COMPLETED)
-    self.assertEqual(self.gate.answers, ["one", "end"])
+    self.assertEqual(self.moody.answers, ["one", "end"])
 
   async def test_an_episode_that_begins_meanwhile_waits(self):
     environment = await self.serve(grpc=True)
     self.service.process.kill()
 
     async def play():
-      task = Task(environment.name, "train", 0)
+      task = Task(environment.name, "test", 0)
       async with environment.open(task, seed=0) as session:
         return await session.step(Message("assistant", "end"))
 
@@ -324,7 +286,7 @@ class ReattachTest(unittest.IsolatedAsyncioTestCase):
     impatient = ControllerEnvironment(
       controller=self.service.url, name=environment.name, reattach_s=0.3
     )
-    task = Task(environment.name, "train", 0)
+    task = Task(environment.name, "test", 0)
     with self.assertRaisesRegex(WorkerLost, "cannot be asked for"):
       async with impatient.open(task, seed=0) as session:
         self.service.process.kill()
@@ -345,13 +307,13 @@ class ManyStartsTest(unittest.IsolatedAsyncioTestCase):
     self.addCleanup(service.stop)
     config = WorkerConfig(port=0, controller=service.url)
     async with (
-      serve(Gate(), config, HostLimits(concurrency=number)),
+      serve(Moody(), config, HostLimits(concurrency=number)),
       aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
-      await asyncio.to_thread(service.wait_for_workers, 1, "gate")
+      await asyncio.to_thread(service.wait_for_workers, 1, "moody")
 
       async def start():
-        body = {"name": "gate", "index": 0}
+        body = {"name": "moody", "index": 0}
         async with http.post(f"{service.url}/start_sample", json=body) as got:
           return got.status
 

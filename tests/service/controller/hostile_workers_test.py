@@ -406,19 +406,19 @@ class AnswerTest(HostileTestCase):
     self.assertGreater(sum(is_long for is_long, _ in beside), 1)
     self.assertTrue(all(is_long == thread for is_long, thread in beside))
 
-  @parameterized.parameters(201, 204, 302, 307, 400, 404, 418, 500, 503, 599)
-  def test_an_odd_status(self, code):
-    self.register()
-    self.answer, self.code = b"{}" if code != 204 else b"", code
-    self.ask_each()
-    self.check_others_go_on()
-
   @parameterized.parameters(
-    "text/html; charset=hex", "text/plain; charset=punycode", "x", "a;charset="
+    *(
+      (code, b"{}" if code != 204 else b"", "application/json")
+      for code in (201, 204, 302, 307, 400, 404, 418, 500, 503, 599)
+    ),
+    (500, b"\xff" * 99, "text/html; charset=hex"),
+    (500, b"\xff" * 99, "text/plain; charset=punycode"),
+    (500, b"\xff" * 99, "x"),
+    (500, b"\xff" * 99, "a;charset="),
   )
-  def test_an_odd_type(self, kind):
+  def test_an_odd_status_or_type(self, code, answer, kind):
     self.register()
-    self.answer, self.code, self.kind = b"\xff" * 99, 500, kind
+    self.code, self.answer, self.kind = code, answer, kind
     self.ask_each()
     self.check_others_go_on()
 

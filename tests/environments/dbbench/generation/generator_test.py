@@ -1,17 +1,13 @@
 """Tests that tasks are functions of (split, index) and splits are disjoint."""
 
 import hashlib
-import itertools
 import unittest
 
 import pytest
 
 from agentrl_jax.data.split import SPLITS, split_of
 from environments.dbbench.engines.sqlite_connection import Connection
-from environments.dbbench.generation.generator import (
-  DEFAULT_KINDS,
-  QuestionGenerator,
-)
+from environments.dbbench.generation.generator import QuestionGenerator
 from environments.dbbench.generation.questions import KINDS
 from environments.dbbench.grading import is_right, tables_hash
 from environments.dbbench.mysql import dialect
@@ -73,14 +69,6 @@ class GeneratedTest(unittest.TestCase):
           )
           self.assertEqual(after, before)
 
-  def test_texts_are_short(self):
-    for task in self.generated["train"]:
-      self.assertLess(len(task.problem.question), 90)
-      self.assertLess(len(task.problem.gold_sql), 110)
-      for cell in itertools.chain.from_iterable(task.topic.table.rows):
-        self.assertLessEqual(len(cell.split()), 2)
-        self.assertLess(len(cell), 16)
-
   def test_rows_to_insert_have_three_values(self):
     for task in self.generated["train"]:
       if task.problem.type == "INSERT":
@@ -124,7 +112,3 @@ class OptionsTest(unittest.TestCase):
     types = [generator.generate("test", i).problem.type for i in range(60)]
     self.assertEqual(set(types), {"sum", "count"})
     self.assertGreater(types.count("sum"), types.count("count"))
-
-  def test_insert_has_half_the_weight(self):
-    self.assertEqual(DEFAULT_KINDS.count("insert"), 1)
-    self.assertEqual(DEFAULT_KINDS.count("lookup"), 2)

@@ -1,6 +1,5 @@
 """Generated tasks are a function of (split, index), of every kind and level."""
 
-import collections
 import unittest
 
 from agentrl_jax.data.split import SPLITS, split_of
@@ -20,14 +19,6 @@ class GeneratorTest(unittest.TestCase):
         problem = generator.generate(split, index).problem
         self.assertEqual(split_of(problem.description), split)
 
-  def test_every_kind_is_drawn(self):
-    generator = TaskGenerator()
-    drawn = collections.Counter(
-      generator.generate("train", index).kind for index in range(1000)
-    )
-    self.assertEqual(drawn.keys(), KINDS.keys())
-    self.assertGreater(min(drawn.values()), 20)
-
   def test_kinds_have_tasks_in_both_splits_at_every_level(self):
     for kind in KINDS:
       for level in range(LEVELS[0], LEVELS[1] + 1):
@@ -39,15 +30,6 @@ class GeneratorTest(unittest.TestCase):
             drawn = [generator.generate(split, i) for i in range(8)]
             distinct = {task.problem.description for task in drawn}
             self.assertGreaterEqual(len(distinct), 2)
-
-  def test_harder_tasks_have_longer_init_scripts(self):
-    def size(level):
-      generator = TaskGenerator(OSInteractionOptions(difficulty=(level, level)))
-      drawn = [generator.generate("train", index) for index in range(200)]
-      return sum(len(task.problem.init[0].code) for task in drawn)
-
-    self.assertGreater(size(2), 1.2 * size(1))
-    self.assertGreater(size(3), 1.2 * size(2))
 
   def test_the_slip_is_not_the_example(self):
     generator = TaskGenerator()
