@@ -44,7 +44,11 @@ TRAINS_BY_SERVERS = {
     f"python -m launch.evaluate --config={name}.py:MODEL --policy=scripted "
     f"--tasks={task}/test --config.evaluation.num_tasks=1"
   )
-  for name, task in (("clock", "clock"), ("echo", "demo"))
+  for name, task in (
+    ("clock", "clock"),
+    ("echo", "demo"),
+    ("train_shop", "shop"),
+  )
 }
 SHORTER = TRAINS_BY_SERVERS | {
   TRAINS: (
@@ -88,7 +92,7 @@ class _Folder:
     self._environment.pop("PYTHONPATH", None)
 
   def follow(self, file, text):
-    text = text.replace("5021", str(self._port))
+    text = text.replace("5030", str(self._port))
     if file is not None:
       (self._path / file).write_text(text)
     elif "agentrl_jax.service.worker" in text:
@@ -196,7 +200,7 @@ class FollowedToTheLetterTest(FollowedTest):
   }
 
   def test_the_policy_is_trained(self):
-    for name in ("backwards", "clock", "demo"):
+    for name in ("backwards", "clock", "demo", "shop"):
       run = self.path / "runs" / name
       ledger = (run / "trained_groups.jsonl").read_text().splitlines()
       self.assertGreaterEqual(len(ledger), 2)
