@@ -3,7 +3,7 @@
 Every block of the page is used in its order, in an empty folder: a block of
 Python is the file that the text before it names, any other block is commands.
 Of the parts that need Docker, below the last heading, the Dockerfile is built
-here; `pool_test` covers the rest. MODEL is a tiny model with random weights.
+here; `pool_test` covers the rest. FOLDER is a tiny model with random weights.
 """
 
 import os
@@ -40,8 +40,8 @@ SERVERS = pathlib.Path(
   os.environ.get("AGENTRL_SERVERS", ROOT / ".venv-servers")
 )
 TRAINS_BY_SERVERS = {
-  f"python -m launch.train --config={name}.py:MODEL": (
-    f"python -m launch.evaluate --config={name}.py:MODEL --policy=scripted "
+  f"python -m launch.train --config={name}.py:FOLDER": (
+    f"python -m launch.evaluate --config={name}.py:FOLDER --policy=scripted "
     f"--tasks={task}/test --config.evaluation.num_tasks=1"
   )
   for name, task in (
@@ -158,7 +158,7 @@ class FollowedTest(unittest.TestCase):
     with socket.socket() as free:
       free.bind(("127.0.0.1", 0))
       port = free.getsockname()[1]
-    write_model(cls.path / "MODEL")
+    write_model(cls.path / "FOLDER")
     folder = _Folder(cls.path, port, cls.instead)
     cls.addClassCleanup(folder.leave)
     for file, text in blocks():
