@@ -22,6 +22,12 @@ class Open(ml_collections.ConfigDict):
     """Leaves the section open."""
     return self
 
+  def __setitem__(self, key: Any, value: Any) -> None:
+    """Sets a key; a section that takes the place of another is open, too."""
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      value = Open(value)
+    super().__setitem__(key, value)
+
 
 def get_config() -> ml_collections.ConfigDict:
   """Returns all five, by name."""

@@ -78,13 +78,13 @@ class LogsTest(unittest.TestCase):
     self.assertIn("Traceback", line["exception.stacktrace"])
 
   def test_facts_of_the_process_stand_in_every_line(self):
-    with mock.patch.dict(logs._process_facts):
+    with mock.patch.dict(logs._process_facts, clear=True):
+      logging.getLogger().warning("y")
       logs.about_process({"agentrl.run": "a"})
       logging.getLogger().warning("x")
-    logging.getLogger().warning("y")
-    first, second = self.lines()
-    self.assertEqual(first["agentrl.run"], "a")
-    self.assertNotIn("agentrl.run", second)
+    before, after = self.lines()
+    self.assertNotIn("agentrl.run", before)
+    self.assertEqual(after["agentrl.run"], "a")
 
   def test_an_unknown_format_is_refused(self):
     with (

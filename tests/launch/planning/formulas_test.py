@@ -31,7 +31,7 @@ def _settings(name: str = "qwen2.5-14b") -> Settings:
 
 
 def _over(settings: Settings, axis: str) -> Settings:
-  slices = dataclasses.replace(settings.slices, over=axis)
+  slices = dataclasses.replace(settings.slices, over_slices=axis)
   return dataclasses.replace(settings, slices=slices)
 
 

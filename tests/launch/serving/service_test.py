@@ -7,6 +7,7 @@ import unittest
 import pytest
 
 from agentrl_jax.model.policy import Policy
+from agentrl_jax.rollout import api
 from launch.config import settings
 from launch.serving import service
 from tests.launch import tiny
@@ -42,7 +43,7 @@ except ConfigError as error:
 
 class DriversTest(unittest.TestCase):
   def test_every_driver_of_the_config_can_be_had(self):
-    self.assertEqual(set(service.DRIVERS), set(settings.DRIVERS))
+    self.assertEqual(set(service.DRIVERS), set(api.DRIVERS))
 
 
 class ServeTest(unittest.TestCase):

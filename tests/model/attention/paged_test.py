@@ -86,7 +86,10 @@ class PagesTest(parameterized.TestCase):
       weight /= (weight.sum(-1) + np.exp(sinks))[..., None]
       wanted[b, c] = np.einsum("kgs,ksh->kgh", weight, v[b, :, seen])
     found = cached.attend(
-      *(q, k, v, jnp.arange(3)[:, None], jnp.asarray(position), sinks),
+      *map(jnp.asarray, (q, k, v)),
+      jnp.arange(3)[:, None],
+      jnp.asarray(position),
+      sinks,
       window=window,
       compute=RAGGED,
       mesh=None,

@@ -80,7 +80,7 @@ class ResponsesTest(Messages):
     await self.serve()  # a real engine, and the seeds of an episode
     _, _, client = await self.begin()
     stream = await client.responses.create(
-      model="tiny", input="What is 1 + 2?", max_output_tokens=9, stream=True
+      model="tiny", input="What is 1 + 2?", max_output_tokens=4, stream=True
     )
     events = [event async for event in stream]
     kinds = [event.type for event in events]
