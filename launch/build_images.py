@@ -20,10 +20,7 @@ from rich.table import Table
 
 from agentrl_jax.errors import AgentRLError, ConfigError, suggestion
 from agentrl_jax.service.docker import engine as engines
-from agentrl_jax.service.docker.images import (
-  build_image,
-  environments_with_images,
-)
+from environments.images import build_image, environments_with_images
 from launch.processes.terminal import plain_console
 
 CONSOLE = plain_console()

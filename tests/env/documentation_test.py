@@ -23,7 +23,7 @@ from agentrl_jax.service.docker.containers import (
   ContainerSpec,
   container_worker,
 )
-from agentrl_jax.service.docker.images import build_worker_base
+from environments.images import build_worker_base
 from tests.clocks import wait_until
 from tests.launch.export_test import write_model
 from tests.launch.run.finetune_test import SMALL

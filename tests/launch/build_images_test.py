@@ -5,7 +5,7 @@ import unittest
 
 import pytest
 
-from agentrl_jax.service.docker.images import ROOT, environments_with_images
+from environments.images import ROOT, environments_with_images
 from tests import programs
 from tests.service.docker.engine_for_tests import base_or_skip, connect_or_skip
 

@@ -13,9 +13,9 @@ import enum
 import time
 from collections.abc import Sequence
 
-from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.service.docker.stream import Terminal
+from environments.os_interaction.machines.deadlines import fault_after
 from environments.os_interaction.machines.machine import Machine, MachineLost
 from environments.os_interaction.machines.terminal_output import TerminalOutput
 

@@ -11,10 +11,10 @@ import pytest
 
 from agentrl_jax.data.records import Status, Task
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.service.docker.images import ROOT
 from agentrl_jax.service.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.service.remote.other_loop import OtherLoopEnvironment
 from configs import quickstart
+from environments.images import ROOT
 from launch.config.settings import read_settings
 from launch.run.environments import (
   placed_environments,

@@ -4,8 +4,9 @@ import os
 import unittest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.service.docker import engine, images
+from agentrl_jax.service.docker import engine
 from agentrl_jax.service.docker.orphans import OWNER_LABEL, current_owner
+from environments import images
 
 OF_THIS_PROCESS = f"{OWNER_LABEL}={current_owner()}"
 

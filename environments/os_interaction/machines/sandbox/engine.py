@@ -22,11 +22,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service.docker.session_container import OPEN_FILES
 from agentrl_jax.service.docker.stream import Finished, Terminal
 from environments.options import MachineLimits
+from environments.os_interaction.machines.deadlines import fault_after
 from environments.os_interaction.machines.files import (
   LOAD_TIMEOUT_S,
   UNPACK,

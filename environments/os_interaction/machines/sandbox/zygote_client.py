@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl_jax.env.deadlines import fault_after
 from agentrl_jax.errors import ConfigError, EnvironmentFault
+from environments.os_interaction.machines.deadlines import fault_after
 from environments.os_interaction.machines.sandbox.descriptors import (
   wait_until_readable,
 )

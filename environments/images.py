@@ -12,7 +12,7 @@ import docker.errors
 
 from agentrl_jax.errors import ConfigError
 
-ROOT = pathlib.Path(__file__).parents[3]
+ROOT = pathlib.Path(__file__).parents[1]
 _LAST_LINES = 30  # of a failed build's log, for the error
 _WORKER_BASE = "ARG BASE=agentrl_jax/worker:latest"
 

@@ -7,7 +7,7 @@ import unittest
 import pytest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.service.docker.images import ROOT, build_image
+from environments.images import ROOT, build_image
 from tests.service.docker.engine_for_tests import DockerTestCase, build_or_skip
 
 
