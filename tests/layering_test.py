@@ -167,7 +167,7 @@ WITHOUT_JAX = (
 )
 BUT_WITH_JAX = {"agentrl_jax.data.batch"}
 # Works without, but imports grain, which loads jax where it finds it.
-LOADS_JAX_IF_THERE = {"agentrl_jax.data.task_source"}
+LOADS_JAX_IF_THERE = {"agentrl_jax.controller.task_source"}
 HEAVY = {"jax", "flax", "optax", "orbax"}
 
 
@@ -308,7 +308,7 @@ class LayeringTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_what_waits_needs_no_jax(self):
     modules = modules_without_jax()
-    self.assertIn("agentrl_jax.data.task_source", modules)
+    self.assertIn("agentrl_jax.controller.task_source", modules)
     loaded = packages_loaded_by(modules, absent=HEAVY)
     self.assertContainsSubset({"agentrl_jax", "environments"}, loaded)
 

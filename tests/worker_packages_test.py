@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 LEARNERS = ("jax", "jaxlib", "jetstream", "flax", "optax", "orbax", "grain")
-OF_THE_LEARNER = ("agentrl_jax.data.batch", "agentrl_jax.data.task_source")
+OF_THE_LEARNER = ("agentrl_jax.data.batch",)
 PROGRAM = """
 import importlib, pkgutil, sys
 

@@ -13,9 +13,9 @@ from typing import Any
 from agentrl_jax.bearer_token import read_token
 from agentrl_jax.controller.episode import environments_own
 from agentrl_jax.controller.evaluation import draw_tasks_during
+from agentrl_jax.controller.task_source import IndicesWithout, TaskStream
 from agentrl_jax.controller.thread import STOP_S, ControllerThread
 from agentrl_jax.data.records import Task, seed_of
-from agentrl_jax.data.task_source import IndicesWithout, TaskStream
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known

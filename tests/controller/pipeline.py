@@ -15,8 +15,8 @@ from agentrl_jax.controller.groups.group_queue import (
 )
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.task_source import TaskStream
 from agentrl_jax.controller.waiting import LearnerWatch
-from agentrl_jax.data.task_source import TaskStream
 from tests.clocks import turns_of_the_loop
 from tests.controller.stage import GROUP, RETRIES, a_group
 

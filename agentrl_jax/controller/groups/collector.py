@@ -23,7 +23,7 @@ from agentrl_jax.waits import Condition
 
 
 class Stream(Protocol):
-  """An endless, numbered stream of tasks; `data.task_source` has one."""
+  """An endless, numbered stream of tasks; `controller.task_source` has one."""
 
   def __next__(self) -> tuple[int, Task]:
     """Returns the next task and its position; no position comes twice."""

@@ -19,8 +19,8 @@ from agentrl_jax.controller.groups.group_queue import GroupQueue, QueueLimits
 from agentrl_jax.controller.groups.overdue import OverdueGroups
 from agentrl_jax.controller.groups.timers import GroupTimers
 from agentrl_jax.controller.metrics import Monitor
+from agentrl_jax.controller.task_source import TaskStream
 from agentrl_jax.data.records import Status, Trajectory, Turn
-from agentrl_jax.data.task_source import TaskStream
 from agentrl_jax.errors import EnvironmentFault
 from tests.controller.groups import virtual_time
 from tests.controller.pipeline import collecting

@@ -5,7 +5,7 @@ import collections
 import pytest
 from absl.testing import parameterized
 
-from agentrl_jax.data.task_source import IndicesWithout, TaskStream
+from agentrl_jax.controller.task_source import IndicesWithout, TaskStream
 from agentrl_jax.errors import ConfigError
 
 
