@@ -64,8 +64,9 @@ class _Copying:
     }
     if known.pop("nullable", False) is True:
       return self.value({"anyOf": [known, {"type": "null"}]})
-    if known.keys() == {"allOf"} and len(known["allOf"]) == 1:
-      return self.value(known["allOf"][0])
+    match known:
+      case {"allOf": [only]} if len(known) == 1:
+        return self.value(only)
     if costly := _costly(known):
       known = self._without(costly, known)
     copied: dict[str, Any] = {}

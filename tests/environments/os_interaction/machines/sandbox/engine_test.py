@@ -14,7 +14,7 @@ import unittest
 import pytest
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.options import MachineLimits
+from environments.options import MachineLimits, OSInteractionOptions
 from environments.os_interaction.machines.sandbox import cgroups
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 from environments.os_interaction.rootfs import _fill
@@ -283,4 +283,4 @@ class FilesTest(unittest.TestCase):
   def test_limits_are_positive(self):
     for name in ("memory_mb", "cpus", "pids", "disk_mb"):
       with self.subTest(name=name), self.assertRaises(ConfigError):
-        MachineLimits(**{name: 0})
+        OSInteractionOptions(**{name: 0})
