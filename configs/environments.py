@@ -22,6 +22,10 @@ class Open(ml_collections.ConfigDict):
     """Leaves the section open."""
     return self
 
+
+class Entry(ml_collections.ConfigDict):
+  """The section of an environment, whose own sections are open."""
+
   def __setitem__(self, key: Any, value: Any) -> None:
     """Sets a key; a section that takes the place of another is open, too."""
     if isinstance(value, Mapping | ml_collections.ConfigDict):
@@ -56,10 +60,5 @@ def entry(
   `c.environments.NAME = entry(...)` adds an environment, or a variant of one;
   NAME is its name in tasks, metrics and reports.
   """
-  keys = create(
-    target=target,  # module:Class
-    options=Open(options),
-    mistakes=Open(mistakes),
-    place=Open(),
-  )
-  return Open(keys)
+  sections = {"options": options or {}, "mistakes": mistakes or {}, "place": {}}
+  return Entry({"target": target, **sections})  # target is module:Class

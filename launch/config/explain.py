@@ -101,10 +101,10 @@ def _declared() -> Mapping[str, tuple[Key, type[Section]]]:
 
 
 def _generic(key: str) -> str:
-  """Returns the key that is declared: of an environment's place, `place.x`."""
+  """Returns the key that is declared, for an environment's place NAME's."""
   words = key.split(".")
   if words[0] == "environments" and words[2:3] == ["place"]:
-    return ".".join(words[2:])
+    return ".".join(["environments.NAME", *words[2:]])
   return "tasks.weights" if words[:2] == ["tasks", "weights"] else key
 
 

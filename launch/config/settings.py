@@ -66,7 +66,7 @@ from launch.config.checks import (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlaceSettings(Section, section="place"):
+class PlaceSettings(Section, section="environments.NAME.place"):
   """The place of an environment's sessions.
 
   With a controller, `containers` is the number at each host of its workers.
@@ -94,8 +94,8 @@ class PlaceSettings(Section, section="place"):
     other = "containers" if self.containers else "controller"
     if self.worker and getattr(self, other):
       raise ConfigError(
-        f"place.{other}={getattr(self, other)!r} and place.worker="
-        f"{self.worker!r} are two places; set one"
+        f"{self.SECTION}.{other}={getattr(self, other)!r} and {self.SECTION}."
+        f"worker={self.worker!r} are two places; set one"
       )
 
   @property
@@ -302,13 +302,18 @@ def _environment(
     f"{where}.place", place, known=list(keys_of(PlaceSettings)), needed=()
   )
   require_rates(section["mistakes"], where=f"{where}.mistakes")
+  try:
+    played_at = PlaceSettings(**place)
+  except ConfigError as error:
+    named = str(error).replace(PlaceSettings.SECTION, f"{where}.place")
+    raise ConfigError(named) from error
   return EnvironmentSettings(
     target=section["target"],
     options=section["options"],
     mistakes=section["mistakes"],
     weight=weight,
     held_out=held_out,
-    place=PlaceSettings(**place),
+    place=played_at,
   )
 
 

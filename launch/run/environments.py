@@ -19,7 +19,7 @@ from agentrl_jax.data.records import Task, seed_of
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.env.mistakes import require_known
-from agentrl_jax.errors import EnvironmentFault
+from agentrl_jax.errors import ConfigError, EnvironmentFault
 from agentrl_jax.service import remote
 from agentrl_jax.service.controller.client import ControllerEnvironment
 from agentrl_jax.service.docker import engine as engines
@@ -56,7 +56,10 @@ def loaded_environments(
 
 
 def _load(name: str, settings: EnvironmentSettings) -> Environment:
-  environment = load_environment(settings.target, settings.options)
+  try:
+    environment = load_environment(settings.target, settings.options)
+  except ConfigError as error:
+    raise ConfigError(f"environments.{name}: {error}") from error
   require_known(
     settings.mistakes,
     environment.mistakes,

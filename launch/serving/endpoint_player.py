@@ -31,6 +31,7 @@ from typing import Any
 
 import openai
 
+from agentrl_jax.bearer_token import HEADER
 from agentrl_jax.controller.evaluation import TaskScore
 from agentrl_jax.controller.player import Answerer, TextPlayer
 from agentrl_jax.data.forms.content import THOUGHT_FIELDS, thoughts_of
@@ -126,7 +127,8 @@ class EndpointClient:
     try:
       async with asyncio.timeout(limit_s), self._client() as client:
         reply = await client.chat.completions.with_raw_response.create(
-          **self._endpoint.body(messages, tools, seed)
+          **self._endpoint.body(messages, tools, seed),
+          extra_headers=None if self._endpoint.key else {HEADER: openai.Omit()},
         )
     except openai.APIStatusError as error:
       return self._refused(error.status_code, error.response.text, messages)
@@ -146,6 +148,7 @@ class EndpointClient:
 
   def _client(self) -> openai.AsyncOpenAI:
     # Connections belong to an event loop, so each request has its own client.
+    # With no key at all it would send that of OPENAI_API_KEY.
     return openai.AsyncOpenAI(
       base_url=self._endpoint.url,
       api_key=self._endpoint.key or "none",

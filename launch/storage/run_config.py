@@ -1,6 +1,7 @@
 """Reads back the config that a run was started with."""
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -9,6 +10,7 @@ import yaml
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
 from configs import base
+from configs.base import flat_keys
 
 _FILE = "config.yaml"
 
@@ -30,10 +32,11 @@ def run_config(root: pathlib.Path) -> ml_collections.ConfigDict:
       "runs/quickstart"
     )
   filed = read_config(path)
-  if missing := base.default_values().keys() - filed.keys():
+  if others := _keys(base.default_values()) ^ _keys(filed):
+    found = "has" if min(others) in _keys(filed) else "lacks"
     raise ConfigError(
-      f"{path} has no {min(missing)}: another version of this program wrote "
-      "it, so use that one for this run"
+      f"{path} {found} the key {min(others)}: another version of this program "
+      "wrote it, so use that one for this run"
     )
   return ml_collections.ConfigDict(_frozen(filed))
 
@@ -56,6 +59,15 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     if "train" not in filed:
       raise ValueError("it ends before `train`, and was cut off")
   return filed
+
+
+def _keys(config: Mapping[str, Any]) -> set[str]:
+  """Returns the keys that every config has: environments are its own."""
+  return {
+    key
+    for key, _ in flat_keys(config)
+    if not key.startswith(("environments.", "tasks.weights."))
+  }
 
 
 def _frozen(value: Any) -> Any:

@@ -23,7 +23,7 @@ _TAIL = 1 << 16  # bytes of a file's end that are read for its last lines
 
 
 class CellState(enum.StrEnum):
-  """CellState of a cell, as far as its files say."""
+  """State of a cell, as far as its files say."""
 
   WAITING = "waiting"  # has not begun
   STOPPED = "stopped"  # has begun, and can go on

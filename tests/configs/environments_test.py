@@ -3,7 +3,9 @@
 import pytest
 from ml_collections.config_dict import create
 
+from agentrl_jax.errors import ConfigError
 from configs import base
+from launch.config.settings import read_environments
 
 pytestmark = pytest.mark.smoke
 
@@ -15,3 +17,17 @@ def test_options_that_replace_others_take_further_keys(options):
   config.environments.dbbench.options.num_rows = (2, 4)
   found = config.environments.dbbench.options.to_dict()
   assert found == {"max_rounds": 3, "num_rows": (2, 4)}
+
+
+def test_a_section_that_no_environment_has_is_no_key():
+  assert "has mistakes, options, place, target" in base.why_unknown(
+    "--config.environments.dbbench.placee.worker", base.get_config()
+  )
+
+
+def test_a_wrong_place_is_named_by_its_key():
+  config = base.get_config()
+  config.environments.dbbench.place.containers = "two"
+  key = "environments.dbbench.place.containers"
+  with pytest.raises(ConfigError, match=f"^{key}='two'.*Set --config.{key},"):
+    read_environments(config)

@@ -111,7 +111,9 @@ class PlacesTest(unittest.TestCase):
       self.require_as_here(self.play_at(controller=url))
 
   def test_two_places_are_refused(self):
-    with self.assertRaisesRegex(ConfigError, "containers=1 and place.worker="):
+    with self.assertRaisesRegex(
+      ConfigError, "containers=1 and .*place.worker="
+    ):
       settings(containers=1, worker="http://localhost:5021/api")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import os
 import pathlib
 import re
 import tempfile
@@ -169,6 +170,12 @@ class TeacherTest(EndpointTestCase):
 
 
 class EndpointPlayerTest(EndpointTestCase):
+  async def test_without_a_key_no_other_key_is_sent(self):
+    with mock.patch.dict(os.environ, OPENAI_API_KEY="sk-of-somebody"):
+      await self.play(solve)
+    ((_, headers),) = self.requests
+    self.assertNotIn("Authorization", headers)
+
   async def test_a_model_that_can_wins(self):
     played = await self.play(solve, key="secret", temperature=0.5)
     self.assertTrue(played.is_success)

@@ -23,9 +23,18 @@ class FiledConfigTest(unittest.TestCase):
       RunDirectory(root).keep_config(config)
       whole = read_settings(run_config(root))
       self.assertEqual(whole, read_settings(config))
+
+  def test_a_config_of_another_version_is_refused_by_its_first_other_key(self):
+    with tempfile.TemporaryDirectory() as folder:
+      root = pathlib.Path(folder)
+      RunDirectory(root).keep_config(tiny.get_config())
       path = root / "config.yaml"
       filed = yaml.safe_load(path.read_text())
-      del filed["http"]
+      del filed["queue"]["patience"]
       path.write_text(yaml.safe_dump(filed))
-      with self.assertRaisesRegex(ConfigError, "has no http: another version"):
+      with self.assertRaisesRegex(ConfigError, "lacks the key queue.patience"):
+        run_config(root)
+      filed["curriculum"] = {"cut": 1}
+      path.write_text(yaml.safe_dump(filed))
+      with self.assertRaisesRegex(ConfigError, "has the key curriculum.cut"):
         run_config(root)
