@@ -27,8 +27,7 @@ class CheckSliceTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-    if not flags.FLAGS.is_parsed():
-      flags.FLAGS(["test"])
+    flags.FLAGS.mark_as_parsed()  # another module's may be required
     self.enterContext(flagsaver.flagsaver(topology="v5e-8"))
 
   def run_tests(self, text, left=100.0):
