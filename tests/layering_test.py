@@ -130,7 +130,6 @@ EVERYONE_MAY = {
   "agentrl_jax.hugging_face_files",
   "agentrl_jax.keys",
   "agentrl_jax.logs",
-  "agentrl_jax.metrics",
   "agentrl_jax.named_objects",
   "agentrl_jax.tracing",
   "agentrl_jax.waits",
@@ -151,7 +150,6 @@ WITHOUT_JAX = (
   "agentrl_jax/errors.py",
   "agentrl_jax/http_requests.py",
   "agentrl_jax/keys.py",
-  "agentrl_jax/metrics.py",
   "agentrl_jax/named_objects.py",
   "agentrl_jax/tracing.py",
   "agentrl_jax/waits.py",
@@ -164,6 +162,7 @@ WITHOUT_JAX = (
   "agentrl_jax/rollout/remote/generator.py",
   "agentrl_jax/rollout/server/app.py",
   "environments/**/*.py",
+  "launch/reports/metrics_file.py",
 )
 BUT_WITH_JAX = {"agentrl_jax.data.batch"}
 # Works without, but imports grain, which loads jax where it finds it.
@@ -353,7 +352,7 @@ class LayeringTest(parameterized.TestCase):
   @parameterized.parameters(
     ("agentrl_jax.controller", "from agentrl_jax.rollout.api import A"),
     ("agentrl_jax.controller", "from agentrl_jax.rollout import api"),
-    ("agentrl_jax.model", "from agentrl_jax import errors, metrics"),
+    ("agentrl_jax.model", "from agentrl_jax import errors, files"),
     ("agentrl_jax.losses", "import agentrl_jax.losses.kl"),
     ("environments", "from environments.dbbench.generation import words"),
     ("agentrl_jax.train", "import jax, flax"),

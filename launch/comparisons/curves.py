@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl_jax.metrics import Row
 from launch.comparisons.finals import Finals
 from launch.comparisons.runs import Arm, Run
 from launch.comparisons.statistics import FEW_SEEDS, interval_reach
@@ -21,6 +20,7 @@ from launch.reports.curves import (
   VALIDATION,
   Curve,
 )
+from launch.reports.metrics_file import Row
 from launch.reports.plots import Plot, PlotLine
 from launch.reports.summary import MODES, PASS
 

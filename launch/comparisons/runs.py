@@ -15,9 +15,9 @@ from typing import Any
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
-from agentrl_jax.metrics import FILE, Row, read_metrics
 from configs.base import flat_keys
 from launch.comparisons import attempts as attempt_files
+from launch.reports.metrics_file import FILE, Row, read_metrics
 from launch.reports.summary import (
   Evaluation,
   Score,

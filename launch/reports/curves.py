@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from agentrl_jax.metrics import Row
+from launch.reports.metrics_file import Row
 
 RL = "rl"  # the stage that is plotted
 VALIDATION = "validation"  # followed by _greedy or _sampled: stages beside it

@@ -19,7 +19,6 @@ import markupsafe
 
 from agentrl_jax.data.records import unicode_text
 from agentrl_jax.files import write_whole
-from agentrl_jax.metrics import Row
 from launch.processes.fault_log import (
   ALARM,
   EPISODE,
@@ -33,6 +32,7 @@ from launch.reports import numbers
 from launch.reports.curves import HELD_OUT_LOSS, skipped_updates
 from launch.reports.episodes import Answer, Episode, viewer_answers
 from launch.reports.first_prompts import FirstPrompt
+from launch.reports.metrics_file import Row
 from launch.reports.plots import run_plots
 from launch.reports.summary import MODES, Summary
 from launch.reports.tables import attempts_table, before_after, stage_times

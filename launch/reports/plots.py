@@ -27,9 +27,9 @@ from matplotlib.ticker import (
   PercentFormatter,
 )
 
-from agentrl_jax.metrics import Row
 from launch.reports import curves
 from launch.reports.curves import RL
+from launch.reports.metrics_file import Row
 from launch.reports.summary import MODES, Evaluation, Score
 
 _SIZE = (3.6, 2.7)  # inches

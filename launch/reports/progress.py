@@ -2,8 +2,8 @@
 
 Shows rate, time left, compilations, success per task, queue fill and
 staleness, and keeps nothing: lasting figures go through
-`agentrl_jax.metrics`. If the output is no terminal (a log file, CI), a plain
-line is written every few seconds, and every minute while no step ends.
+`metrics_file`. If the output is no terminal (a log file, CI), a plain line is
+written every few seconds, and every minute while no step ends.
 
   with StageProgress("rl", total_steps=300) as progress:
     progress.update(step, metrics)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl_jax.metrics import Row
 from launch.processes.terminal import plain_console
 from launch.reports import numbers
 from launch.reports.curves import RL, curves_below
+from launch.reports.metrics_file import Row
 from launch.reports.summary import (
   MODES,
   Comparison,

@@ -37,11 +37,11 @@ from agentrl_jax.data.records import Group, Task, Trajectory
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import EnvironmentFault
 from agentrl_jax.files import write_whole
-from agentrl_jax.metrics import MetricsWriter, read_metrics
 from agentrl_jax.rollout.api import Generator
 from agentrl_jax.train.collapse.answers import episode_metrics
 from launch.config.settings import Settings
 from launch.reports import curves, numbers
+from launch.reports.metrics_file import MetricsWriter, read_metrics
 from launch.reports.progress import StageProgress
 from launch.reports.summary import Evaluation, read_evaluation
 from launch.run.context import RunContext

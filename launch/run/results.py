@@ -14,7 +14,6 @@ from rich.console import Console
 from agentrl_jax.data.chat.codec import ChatCodec
 from agentrl_jax.data.records import Task, Trajectory
 from agentrl_jax.files import reading
-from agentrl_jax.metrics import FILE, read_metrics
 from configs import base
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
@@ -22,6 +21,7 @@ from launch.reports.episodes import Episode
 from launch.reports.facts import run_facts
 from launch.reports.first_prompts import read_first_prompts
 from launch.reports.html import write_report
+from launch.reports.metrics_file import FILE, read_metrics
 from launch.reports.numbers import percent
 from launch.reports.plots import write_curves
 from launch.reports.summary import (

@@ -23,8 +23,8 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading, write_whole
-from agentrl_jax.metrics import Row
 from agentrl_jax.train.config.checks import require_one_of
+from launch.reports.metrics_file import Row
 
 FILE = "trackers.json"  # ids in the run's folder, by the tracker's name
 PROJECT = "agentrl_jax"  # unless WANDB_PROJECT is set

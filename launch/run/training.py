@@ -23,7 +23,6 @@ from agentrl_jax.data.records import EpisodeSpec, Task, seed_of
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import ConfigError, DeadlineExceeded, EnvironmentFault
 from agentrl_jax.files import write_whole
-from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model.policy import Params, num_params
 from agentrl_jax.train.weights.publish import Publisher
 from launch.config.chat import (
@@ -38,6 +37,7 @@ from launch.processes.fault_log import FaultLog
 from launch.processes.interrupts import Interrupted
 from launch.processes.terminal import plain_console
 from launch.reports.first_prompts import FirstPrompt
+from launch.reports.metrics_file import MetricsWriter
 from launch.reports.progress import StageProgress
 from launch.run import demonstrations, results
 from launch.run.context import RunContext, open_run

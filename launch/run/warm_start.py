@@ -12,7 +12,6 @@ import numpy as np
 
 from agentrl_jax.data.batch import Batch
 from agentrl_jax.data.packing import Rows
-from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.model import sharding
 from agentrl_jax.model.policy import Params, Policy
 from agentrl_jax.train.learner import (
@@ -27,6 +26,7 @@ from agentrl_jax.train.train_batch import TrainBatch
 from agentrl_jax.train.weights.checkpoint import Checkpoints
 from launch.config.settings import Settings
 from launch.reports.curves import HELD_OUT_LOSS
+from launch.reports.metrics_file import MetricsWriter
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.demonstrations import HELD_OUT, shuffled

@@ -16,9 +16,9 @@ from etils import epath
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import write_whole
-from agentrl_jax.metrics import FILE
 from configs.base import flat_keys
 from launch.config.chat import files_of
+from launch.reports.metrics_file import FILE
 from launch.storage.run_config import is_run, run_config
 from launch.storage.run_directory import RunDirectory, decisive_keys, describe
 

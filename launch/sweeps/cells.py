@@ -10,8 +10,8 @@ import ml_collections
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.files import reading
-from agentrl_jax.metrics import FILE
 from launch.reports.curves import VALIDATION
+from launch.reports.metrics_file import FILE
 from launch.reports.numbers import stage_name
 from launch.reports.summary import read_summary
 from launch.storage.lock import is_held

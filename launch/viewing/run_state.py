@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 from agentrl_jax.controller.metrics import WINDOW, stopped_tasks
-from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.processes.fault_log import ALARM, read_faults, split_alarms
 from launch.processes.fault_log import FILE as FAULTS
 from launch.reports.curves import ALARMS, skipped_updates
 from launch.reports.html import fault_text
+from launch.reports.metrics_file import FILE, Row, read_metrics
 from launch.reports.plots import run_plots
 from launch.reports.schema import Drawing, FaultLine, RunNow
 from launch.reports.summary import read_evaluation

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from agentrl_jax.metrics import read_metrics
+from launch.reports.metrics_file import read_metrics
 from tests.programs import ROOT
 
 pytestmark = [pytest.mark.accelerator, pytest.mark.slow]

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.metrics import read_metrics
 from launch.metrics import WRITERS, is_of
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests.launch import tiny
 

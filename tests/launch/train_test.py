@@ -18,8 +18,8 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.metrics import read_metrics
 from configs import environments, finetune
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests import programs
 from tests.clocks import wait_until

@@ -11,8 +11,8 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Status
-from agentrl_jax.metrics import read_metrics
 from configs import finetune
+from launch.reports.metrics_file import read_metrics
 from launch.verifiers_agents import split_tasks, verdict_of
 from tests import programs
 from tests.launch.export_test import write_model

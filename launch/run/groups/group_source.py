@@ -17,7 +17,6 @@ from agentrl_jax.data.records import Group
 from agentrl_jax.env.interface import Environment
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.garbage import spared_collections
-from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.train.collapse.answers import (
   answer_metrics,
   count_answers,
@@ -28,6 +27,7 @@ from launch.processes.group import Processes
 from launch.processes.group_bytes import decode_groups, encode_groups
 from launch.processes.stacks import FILE as STACKS
 from launch.processes.stacks import write_stacks
+from launch.reports.metrics_file import MetricsWriter
 from launch.reports.progress import StageProgress
 from launch.run.context import RunContext
 from launch.run.environments import tasks_during

@@ -19,9 +19,9 @@ from agentrl_jax.data.record_file import (
 )
 from agentrl_jax.data.records import Group, LearnedTurn, Task, Trajectory
 from agentrl_jax.files import append_whole, reading, write_whole, writing
-from agentrl_jax.metrics import MetricsWriter
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import FaultLog
+from launch.reports.metrics_file import MetricsWriter
 from launch.run.context import RunContext
 from launch.run.groups.kept_groups import KeptGroups
 

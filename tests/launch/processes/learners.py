@@ -19,7 +19,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from agentrl_jax.errors import AgentRLError
-from agentrl_jax.metrics import read_metrics
+from launch.reports.metrics_file import read_metrics
 from tests.clocks import wait_until
 from tests.conftest import QUICK
 

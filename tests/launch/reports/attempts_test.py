@@ -4,8 +4,8 @@ import unittest
 
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import Group, Status
-from agentrl_jax.metrics import Row
 from launch.reports import curves
+from launch.reports.metrics_file import Row
 from launch.reports.tables import attempts_table
 from tests.launch.reports import synthetic_run
 

@@ -3,8 +3,8 @@
 import math
 import unittest
 
-from agentrl_jax.metrics import Row
 from launch.reports import curves
+from launch.reports.metrics_file import Row
 
 
 def rows(*found) -> list[Row]:

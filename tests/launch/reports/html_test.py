@@ -11,11 +11,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from agentrl_jax.metrics import FILE, read_metrics
 from launch.processes.fault_log import ALARM, EPISODE, SERVER, START, Fault
 from launch.reports import html as report
 from launch.reports.episodes import Episode
 from launch.reports.first_prompts import FirstPrompt
+from launch.reports.metrics_file import FILE, read_metrics
 from launch.reports.summary import Evaluation, Summary
 from tests.launch.reports import synthetic_run
 

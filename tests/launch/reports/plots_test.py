@@ -9,8 +9,8 @@ import matplotlib.image
 import pytest
 from matplotlib.figure import Figure
 
-from agentrl_jax.metrics import FILE, Row, read_metrics
 from launch.reports import curves, plots
+from launch.reports.metrics_file import FILE, Row, read_metrics
 from tests.launch.reports import synthetic_run
 
 

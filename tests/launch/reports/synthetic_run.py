@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 
 from agentrl_jax.data.records import Status, Task, Trajectory, Turn
-from agentrl_jax.metrics import MetricsWriter
+from launch.reports.metrics_file import MetricsWriter
 from launch.reports.summary import Evaluation, Score, Summary
 
 TASKS = ("dbbench", "webshop")

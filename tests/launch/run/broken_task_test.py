@@ -15,8 +15,8 @@ from absl.testing import absltest
 from agentrl_jax.data.records import Task
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import EnvironmentFault
-from agentrl_jax.metrics import read_metrics
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from tests import programs
 from tests.launch.run import broken_task
 from tests.launch.run.broken_task import SWITCH

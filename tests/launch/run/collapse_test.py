@@ -8,8 +8,8 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import Collapsed
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.train.collapse import alarm
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny

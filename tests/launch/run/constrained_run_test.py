@@ -9,10 +9,10 @@ from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
 from agentrl_jax.env.tools import ToolMistake, read_arguments
-from agentrl_jax.metrics import read_metrics
 from environments.arithmetic.environment import ADD, ANSWER
 from launch.config.chat import codec_of
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from launch.storage.run_directory import RunDirectory
 from launch.viewing.trajectory_index import TrajectoryIndex

@@ -11,13 +11,13 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model import sharding
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
 from configs import distil
 from launch.config.chat import require_same_vocabulary
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from launch.run.reinforcement import make_reference
 from launch.run.training import train
 from launch.storage.load_params import with_teacher

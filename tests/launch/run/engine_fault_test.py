@@ -8,9 +8,9 @@ import pytest
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import GeneratorFault
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.rollout.engine.engine import RolloutEngine
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests.launch import tiny
 

@@ -9,10 +9,10 @@ import pytest
 from agentrl_jax.controller.evaluation import EvaluationPlan, draw_tasks
 from agentrl_jax.data.records import Task
 from agentrl_jax.errors import EnvironmentFault, GeneratorFault
-from agentrl_jax.metrics import MetricsWriter
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from environments.arithmetic.environment import Arithmetic
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import MetricsWriter
 from launch.run.evaluation import Evaluator, read_episodes
 from launch.serving.service import Service
 from launch.storage.run_directory import RunDirectory

@@ -11,10 +11,10 @@ from absl.testing import absltest
 from agentrl_jax.data.chat.pretrained import ChatConfig, load_chat
 from agentrl_jax.data.records import Message
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.metrics import read_metrics
 from configs import calculator, finetune, quickstart, smollm2
 from environments.word_problems.environment import ANSWER, CALCULATE
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests.launch.export_test import MODEL, write_model
 

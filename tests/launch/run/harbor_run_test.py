@@ -8,8 +8,8 @@ import tempfile
 
 import pytest
 
-from agentrl_jax.metrics import read_metrics
 from configs import finetune
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests.environments.harbor.folders import generated_tasks
 from tests.environments.os_interaction.engines import InSandbox

@@ -16,10 +16,10 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model.policy import Policy
 from launch.config.settings import read_settings
 from launch.processes.link import LOST
+from launch.reports.metrics_file import read_metrics
 from launch.storage.load_params import load_params
 from launch.storage.run_directory import RunDirectory
 from tests.launch import tiny

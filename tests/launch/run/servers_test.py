@@ -10,8 +10,8 @@ import unittest
 
 import pytest
 
-from agentrl_jax.metrics import read_metrics
 from configs import environments, finetune
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests.env.adapters import mcp_test, openenv_test
 from tests.launch.export_test import write_model

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.metrics import MetricsWriter, Row
+from launch.reports.metrics_file import MetricsWriter, Row
 from launch.run import trackers
 from launch.run.trackers import FILE, tracked
 from tests import programs

@@ -12,9 +12,9 @@ import pytest
 from agentrl_jax.controller.evaluation import metrics_of
 from agentrl_jax.controller.thread import ControllerThread
 from agentrl_jax.errors import ConfigError
-from agentrl_jax.metrics import MetricsWriter, read_metrics
 from launch.config.settings import read_settings
 from launch.reports import plots
+from launch.reports.metrics_file import MetricsWriter, read_metrics
 from launch.reports.summary import read_summary
 from launch.run.environments import task_stream, tasks_during, training_stream
 from launch.run.evaluation import Validation, read_episodes

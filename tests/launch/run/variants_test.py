@@ -12,8 +12,8 @@ import pytest
 from absl.testing import absltest
 
 from agentrl_jax.data.record_file import read_groups
-from agentrl_jax.metrics import read_metrics
 from launch.config.settings import read_environments
+from launch.reports.metrics_file import read_metrics
 from launch.serve_environments import commands
 from tests import programs
 from tests.launch.run import variants

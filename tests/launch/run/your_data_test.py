@@ -14,10 +14,10 @@ import pytest
 
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.loading import load_environment
-from agentrl_jax.metrics import read_metrics
 from configs import finetune, gsm8k, sft
 from launch.config.chat import codec_of, save_chat
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from launch.run import demonstrations
 from launch.run.training import train
 from tests import programs

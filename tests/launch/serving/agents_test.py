@@ -23,7 +23,6 @@ from agentrl_jax.controller.groups.group import (
 from agentrl_jax.controller.metrics import Monitor
 from agentrl_jax.data.records import EpisodeSpec, Status, Task
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
 from agentrl_jax.train.batch_builder import BatchBuilder
@@ -33,6 +32,7 @@ from agentrl_jax.train.train_batch import BatchConfig
 from agentrl_jax.train.weights.publish import Publisher
 from configs import finetune
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 from launch.serving.agents import OfferedPlayer, require_agents
 from launch.train import train
 from tests import programs

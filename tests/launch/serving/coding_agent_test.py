@@ -15,9 +15,9 @@ from unittest import mock
 import jax
 import pytest
 
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.model.hugging_face.export import write_params
 from agentrl_jax.model.policy import Policy
+from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
 from tests.launch.export_test import MODEL, write_chat
 from tests.rollout.openai.harnesses_test import BIN

@@ -11,12 +11,12 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 from agentrl_jax.errors import AgentRLError, ConfigError, NotWritten
-from agentrl_jax.metrics import MetricsWriter, read_metrics
 from configs import quickstart
 from launch import report, view
 from launch.comparisons.runs import read_run
 from launch.processes.fault_log import FILE as FAULTS
 from launch.processes.fault_log import read_faults
+from launch.reports.metrics_file import MetricsWriter, read_metrics
 from launch.reports.summary import read_evaluation, read_summary, write_summary
 from launch.storage.run_config import read_config
 from launch.storage.run_directory import RunDirectory

@@ -10,9 +10,9 @@ import tempfile
 import pytest
 from absl.testing import absltest
 
-from agentrl_jax.metrics import read_metrics
 from agentrl_jax.train.custom_trial import try_advantage, try_loss
 from launch.config.settings import read_settings
+from launch.reports.metrics_file import read_metrics
 
 ROOT = pathlib.Path(__file__).parents[3]
 FILES = ("my_lab/losses.py", "my_lab/config.py")

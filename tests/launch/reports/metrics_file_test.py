@@ -1,4 +1,4 @@
-"""Tests of `metrics`: what is written is read again, whatever was killed."""
+"""Rows of metrics are read as they were written, whatever was killed."""
 
 import json
 import math
@@ -12,9 +12,9 @@ import unittest
 import numpy as np
 from tensorboardX.proto import event_pb2
 
-from agentrl_jax import metrics
+from launch.reports import metrics_file
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 def events_in(path: pathlib.Path) -> list[event_pb2.Event]:
@@ -32,10 +32,10 @@ class MetricsTest(unittest.TestCase):
     self.directory = (
       pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "run"
     )
-    self.path = self.directory / metrics.FILE
+    self.path = self.directory / metrics_file.FILE
 
-  def open(self, **kwargs) -> metrics.MetricsWriter:
-    return metrics.MetricsWriter(self.directory, **kwargs)
+  def open(self, **kwargs) -> metrics_file.MetricsWriter:
+    return metrics_file.MetricsWriter(self.directory, **kwargs)
 
   def scalars(self) -> dict[tuple[str, int, str], list[float]]:
     """Values that TensorBoard shows, by stage, step and tag."""
@@ -48,14 +48,16 @@ class MetricsTest(unittest.TestCase):
     return found
 
   def steps(self) -> list[tuple[str, int]]:
-    return [(row.stage, row.step) for row in metrics.read_metrics(self.path)]
+    return [
+      (row.stage, row.step) for row in metrics_file.read_metrics(self.path)
+    ]
 
   def test_reads_what_was_written(self):
     with self.open(clock=lambda: 1234.5678) as writer:
       writer.write(3, {"loss": np.float32(0.5), "n": 2}, stage="warm_start")
-    (row,) = metrics.read_metrics(self.path)
+    (row,) = metrics_file.read_metrics(self.path)
     self.assertEqual(
-      row, metrics.Row("warm_start", 3, 1234.568, {"loss": 0.5, "n": 2.0})
+      row, metrics_file.Row("warm_start", 3, 1234.568, {"loss": 0.5, "n": 2.0})
     )
 
   def test_a_line_is_one_flat_object(self):
@@ -80,12 +82,12 @@ class MetricsTest(unittest.TestCase):
     line = json.loads(self.path.read_text())
     self.assertIsNone(line["a"])
     self.assertIsNone(line["b"])
-    self.assertEqual(line[metrics.NUM_NOT_FINITE], 2)
-    (row,) = metrics.read_metrics(self.path)
+    self.assertEqual(line[metrics_file.NUM_NOT_FINITE], 2)
+    (row,) = metrics_file.read_metrics(self.path)
     self.assertTrue(math.isnan(row.values["a"]))
     self.assertEqual(
       self.scalars(),
-      {("rl", 1, "c"): [1.0], ("rl", 1, metrics.NUM_NOT_FINITE): [2.0]},
+      {("rl", 1, "c"): [1.0], ("rl", 1, metrics_file.NUM_NOT_FINITE): [2.0]},
     )
 
   def test_a_resumed_run_repeats_and_orphans_no_row(self):
@@ -152,8 +154,10 @@ class MetricsTest(unittest.TestCase):
       with self.subTest(line=line):
         self.path.write_text(line + "\n")
         with self.assertRaisesRegex(ValueError, r"metrics\.jsonl:1 is not"):
-          metrics.read_metrics(self.path)
+          metrics_file.read_metrics(self.path)
 
   def test_needs_no_jax(self):
-    program = "import sys, agentrl_jax.metrics\nsys.exit('jax' in sys.modules)"
+    program = (
+      "import sys, launch.reports.metrics_file\nsys.exit('jax' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
