@@ -145,7 +145,7 @@ class _EventFile:
   """
 
   def __init__(self, directory: pathlib.Path):
-    from tensorboardX.event_file_writer import EventsWriter  # type: ignore[import-untyped]
+    from tensorboardX.event_file_writer import EventsWriter
 
     directory.mkdir(parents=True, exist_ok=True)
     # Names go by the second: what was written before must not be hit.
@@ -158,7 +158,7 @@ class _EventFile:
     self, step: int, time_s: float, values: Mapping[str, float]
   ) -> None:
     """Appends those of the values that are finite."""
-    from tensorboardX.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
+    from tensorboardX.proto import event_pb2, summary_pb2
 
     scalars = [
       summary_pb2.Summary.Value(tag=name, simple_value=value)
