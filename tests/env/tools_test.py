@@ -287,6 +287,22 @@ class UnionsAndReferencesTest(unittest.TestCase):
       self.assertIsInstance(read_one(tool, {"a": value}), ToolMistake)
     self.assertEqual(read_one(tool, {"a": 0.0}), {"a": 0.0})
 
+  def test_items_that_are_repeated(self):
+    tool = Tool("t", "", an_object({"a": {"uniqueItems": True}}))
+    for pair, is_repeated in (
+      ([1, 1.0], True),
+      ([[1, {"a": 0}], [1.0, {"a": 0.0}]], True),
+      ([{"a": 1, "b": [2]}, {"b": [2], "a": 1}], True),
+      ([1, True], False),
+      ([[0], [False]], False),
+      ([{"a": 1}, {"a": 2}, ["a", 1], [["a", 1]]], False),
+      ([[], {}, None, "", 0, False], False),
+      ({"a": 1}, False),
+    ):
+      with self.subTest(pair=pair):
+        read = read_one(tool, {"a": pair})
+        self.assertEqual(isinstance(read, ToolMistake), is_repeated)
+
 
 LOOKS = {"type": "string", "pattern": r"^(?!\.)[a-z]+@[a-z]+$"}  # ahead
 NUMBERS = {"type": "number"}

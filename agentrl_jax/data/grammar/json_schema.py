@@ -133,11 +133,11 @@ def errors_of(
   Raises `TooManyReferences`; a value nested deeper than `MAX_DEPTH` may raise
   `RecursionError`.
   """
-  token = _followed.set([0])
+  token = _left.set(iter(range(MAX_REFERENCES)))
   try:
     yield from validator.iter_errors(value)
   finally:
-    _followed.reset(token)
+    _left.reset(token)
 
 
 def checkable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -292,19 +292,17 @@ def compiled_pattern(pattern: str) -> Any:
     return None
 
 
-_followed: contextvars.ContextVar[list[int]] = contextvars.ContextVar(
-  "references followed"
+_left: contextvars.ContextVar[Iterator[int]] = contextvars.ContextVar(
+  "references that may still be followed"
 )
 
 
 def _ref(
   validator: Any, reference: str, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
-  count = _followed.get(None)
-  if count is not None:
-    count[0] += 1
-    if count[0] > MAX_REFERENCES:
-      raise TooManyReferences
+  left = _left.get(None)
+  if left is not None and next(left, None) is None:
+    raise TooManyReferences
   yield from _PARENT["$ref"](validator, reference, instance, schema)
 
 
@@ -355,6 +353,27 @@ def _multiple_of(
       yield ValidationError(f"it is no multiple of {step}")
 
 
+def _unique_items(
+  validator: Any, is_wanted: bool, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+  """Compares by hash, as a policy's list may have thousands of items."""
+  if (
+    is_wanted
+    and isinstance(instance, list)
+    and len({*map(_hashable, instance)}) < len(instance)
+  ):
+    yield ValidationError("an item is repeated")
+
+
+def _hashable(value: Any) -> Any:
+  """Returns a value that equals those of equal JSON; true is not 1."""
+  if isinstance(value, list):
+    return tuple(map(_hashable, value))
+  if isinstance(value, dict):
+    return frozenset((k, _hashable(inner)) for k, inner in value.items())
+  return (bool, value) if isinstance(value, bool) else value
+
+
 def _found(pattern: str, text: str) -> bool:
   return compiled_pattern(pattern).search(text) is not None
 
@@ -375,6 +394,7 @@ _Validator = jsonschema.validators.extend(
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "multipleOf": _multiple_of,
+    "uniqueItems": _unique_items,
   },
   type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine(
     "integer", _is_integer
