@@ -23,6 +23,7 @@ from tests.service.docker.engine_for_tests import (
   DockerTestCase,
   build_or_skip,
   connect_or_skip,
+  in_turn,
 )
 
 NAME = "os_interaction"
@@ -101,7 +102,7 @@ def rootfs_or_skip(test) -> str:
   image = build_or_skip(docker, NAME)
   number = docker.images.get(image).short_id.rpartition(":")[2]
   folder = pathlib.Path(tempfile.gettempdir()) / f"agentrl-os-rootfs-{number}"
-  if not folder.is_dir():
-    with contextlib.suppress(OSError):  # another process copies it too
+  with in_turn("rootfs"):
+    if not folder.is_dir():
       from_image(docker, image, folder)
   return str(folder)

@@ -1,6 +1,10 @@
 """Docker engine of the tests: a real one, or a skip with its reason."""
 
+import contextlib
+import fcntl
 import os
+import pathlib
+import tempfile
 import unittest
 
 from agentrl_jax.errors import ConfigError
@@ -32,7 +36,18 @@ def base_or_skip(docker) -> str:
 
 def build_or_skip(docker, name: str) -> str:
   """Builds the environment's image on that base."""
-  return images.build_image(docker, name, base=base_or_skip(docker))
+  base = base_or_skip(docker)
+  with in_turn(f"image-{name}"):  # others find it built
+    return images.build_image(docker, name, base=base)
+
+
+@contextlib.contextmanager
+def in_turn(work: str):
+  """Keeps the processes of this user from doing the same work at once."""
+  name = f"agentrl-{os.getuid()}-{work}.lock"
+  with (pathlib.Path(tempfile.gettempdir()) / name).open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield
 
 
 class DockerTestCase(unittest.IsolatedAsyncioTestCase):
