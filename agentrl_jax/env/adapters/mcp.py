@@ -248,7 +248,8 @@ class _Connection:
   async def close(self) -> None:
     """Ends the session and its process."""
     self.leave()
-    await asyncio.wait([self._task], timeout=_CLOSE_S)
+    if self._ready.done():  # a session that has not begun does not see it
+      await asyncio.wait([self._task], timeout=_CLOSE_S)
     if not self._task.done():
       self._task.cancel()
       await asyncio.wait([self._task], timeout=_CLOSE_S)

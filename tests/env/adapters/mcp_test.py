@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 import pytest
 from aiohttp import test_utils, web
@@ -22,6 +23,7 @@ from tests.clocks import wait_until
 from tests.service.processes import free_port
 
 pytest.importorskip("mcp", reason="pip install 'agentrl_jax[mcp]'")
+from agentrl_jax.env.adapters import mcp
 from agentrl_jax.env.adapters.mcp import MCP
 from agentrl_jax.env.adapters.servers import bounded_process
 
@@ -70,7 +72,7 @@ class Case(unittest.IsolatedAsyncioTestCase):
     self.folder = pathlib.Path(folder.name)
     rows = [
       {"question": f"Add {n} and {n}.", "answer": str(2 * n)}
-      for n in range(100, 140)
+      for n in range(100, 112)
     ]
     self.source = self.folder / "train.jsonl"
     self.source.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -162,6 +164,7 @@ class MCPTest(Case):
     self.assertEqual(await self.reply(calling("junk")), "late")
 
   async def test_a_server_that_breaks_is_a_fault(self):
+    self.enterContext(mock.patch.object(mcp, "_PING_S", 0.5))
     for tool, pattern in {
       "die": "its last words",
       "hang": "nor a ping",

@@ -44,7 +44,7 @@ def bounded(
   words = [str(max_line), last, *argv]
   for name, value in values.items():
     words = [word.replace(f"{{{name}}}", value) for word in words]
-  return sys.executable, ["-I", bounded_process.__file__, *words]
+  return sys.executable, ["-IS", bounded_process.__file__, *words]
 
 
 def last_words(said: str) -> str:

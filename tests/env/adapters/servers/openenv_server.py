@@ -151,5 +151,9 @@ app.router.add_get("/ws", session)
 if KIND == "stubborn":
   signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 web.run_app(
-  app, host=os.environ.get("HOST", "127.0.0.1"), port=PORT, print=None
+  app,
+  host=os.environ.get("HOST", "127.0.0.1"),
+  port=PORT,
+  print=None,
+  handler_cancellation=True,  # a session that hangs ends with its client
 )
