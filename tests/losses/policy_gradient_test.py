@@ -10,10 +10,14 @@ import numpy as np
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses import policy_gradient, ratios, reductions
-from agentrl_jax.losses.logprobs import logits
+from agentrl_jax import losses
+from tests.losses.compiled import functions_of, grad
 from tests.reference import policy_gradient as reference
 
+policy_gradient = functions_of(losses.policy_gradient)
+ratios = functions_of(losses.ratios)
+reductions = functions_of(losses.reductions)
+logits = functions_of(losses.logprobs.logits)
 B, T, V = 4, 7, 5
 
 
@@ -24,11 +28,14 @@ def _inputs(seed: int, scale: float = 0.8):
   return log_ratio_BT, advantage_BT
 
 
-def _gradient(loss, log_ratio_BT, advantage_BT):
-  def total(log_ratio_BT):
-    return loss(log_ratio_BT, advantage_BT).sum()
+@functools.partial(jax.jit, static_argnums=0)
+def _gradient(loss, log_ratio_BT, *constants):
+  return jax.grad(lambda x_BT: loss(x_BT, *constants).sum())(log_ratio_BT)
 
-  return jax.grad(total)(log_ratio_BT)
+
+DUAL_CLIPPED = functools.partial(
+  policy_gradient.clipped_surrogate, clip_low=0.2, clip_high=0.2, dual_clip=3.0
+)
 
 
 class ClippedSurrogateTest(parameterized.TestCase):
@@ -44,20 +51,13 @@ class ClippedSurrogateTest(parameterized.TestCase):
     self, log_ratio, advantage, stops
   ):
     gradient = _gradient(
-      functools.partial(
-        policy_gradient.clipped_surrogate,
-        clip_low=0.2,
-        clip_high=0.2,
-        dual_clip=3.0,
-      ),
-      jnp.full((1, 1), log_ratio),
-      jnp.full((1, 1), advantage),
+      DUAL_CLIPPED, np.full((1, 1), log_ratio), np.full((1, 1), advantage)
     )
     expected = 0.0 if stops else -advantage * math.exp(log_ratio)
     np.testing.assert_allclose(gradient, [[expected]], rtol=1e-5)
 
   def test_at_the_very_bound_the_gradient_is_still_whole(self):
-    log_ratio_BT = jnp.array([[0.5, -0.5]])
+    log_ratio_BT = np.array([[0.5, -0.5]])
     ratio_BT = jnp.exp(log_ratio_BT)
     gradient_BT = _gradient(
       functools.partial(
@@ -66,17 +66,18 @@ class ClippedSurrogateTest(parameterized.TestCase):
         clip_high=ratio_BT[0, 0] - 1,
       ),
       log_ratio_BT,
-      jnp.array([[1.0, -1.0]]),
+      np.array([[1.0, -1.0]]),
     )
-    np.testing.assert_allclose(gradient_BT, ratio_BT * jnp.array([[-1, 1]]))
+    np.testing.assert_allclose(gradient_BT, ratio_BT * np.array([[-1, 1]]))
 
   def test_dual_clip_touches_only_bad_tokens_made_much_likelier(self):
     log_ratio_BT, advantage_BT = _inputs(seed=3, scale=2.0)
     clipped = functools.partial(
       policy_gradient.clipped_surrogate, clip_low=0.2, clip_high=0.2
     )
-    changed_BT = clipped(log_ratio_BT, advantage_BT, dual_clip=3.0) != clipped(
-      log_ratio_BT, advantage_BT
+    changed_BT = np.not_equal(
+      clipped(log_ratio_BT, advantage_BT, dual_clip=3.0),
+      clipped(log_ratio_BT, advantage_BT),
     )
     expected_BT = (advantage_BT < 0) & (np.exp(log_ratio_BT) > 3)
     self.assertTrue(expected_BT.any())
@@ -91,7 +92,7 @@ class ClippedSurrogateTest(parameterized.TestCase):
     )
     loss_BT = np.asarray(clipped(log_ratio_BT, advantage_BT))
     reinforce_BT = policy_gradient.reinforce(log_ratio_BT, advantage_BT)
-    self.assertTrue((loss_BT >= reinforce_BT).all())
+    self.assertTrue((loss_BT >= np.asarray(reinforce_BT)).all())
     dual_BT = np.asarray(clipped(log_ratio_BT, advantage_BT, dual_clip=3.0))
     self.assertTrue((dual_BT <= loss_BT).all())
     self.assertTrue((dual_BT <= 3.0 * np.abs(advantage_BT)).all())
@@ -107,17 +108,9 @@ class ClippedSurrogateTest(parameterized.TestCase):
     )
 
   def test_extreme_ratios_keep_gradients_finite(self):
-    log_ratio_BT = jnp.array([[20.0, 20.0, 20.0, -20.0, -20.0, -20.0]])
-    advantage_BT = jnp.array([[1.0, -1.0, 0.0, 1.0, -1.0, 0.0]])
-    for loss in (
-      policy_gradient.reinforce,
-      functools.partial(
-        policy_gradient.clipped_surrogate,
-        clip_low=0.2,
-        clip_high=0.2,
-        dual_clip=3.0,
-      ),
-    ):
+    log_ratio_BT = np.array([[20.0, 20.0, 20.0, -20.0, -20.0, -20.0]])
+    advantage_BT = np.array([[1.0, -1.0, 0.0, 1.0, -1.0, 0.0]])
+    for loss in (policy_gradient.reinforce, DUAL_CLIPPED):
       gradient_BT = _gradient(loss, log_ratio_BT, advantage_BT)
       self.assertTrue(np.isfinite(gradient_BT).all())
 
@@ -210,6 +203,20 @@ ALL = (
 )
 
 
+def _dppo(policy_BT, log_ratio_BT, advantage_BT, mask_BT, **settings):
+  return policy_gradient.dppo(
+    log_ratio_BT, advantage_BT, policy_BT, mask_BT, **settings
+  )
+
+
+NARROW_DPPO = {
+  name: functools.partial(
+    _dppo, divergence=name, clip_low=bound, clip_high=bound
+  )
+  for name, bound in (("tv", 0.15), ("kl", 0.05))
+}
+
+
 def _objective(loss, batch):
   def value(policy_BT):
     loss_BT = loss((policy_BT, *batch[1:]))
@@ -224,7 +231,7 @@ class SurrogatesTest(parameterized.TestCase):
     policy_BT, _, _, advantage_BT, mask_BT = _batch(seed=3)
     batch = (policy_BT, policy_BT, policy_BT, advantage_BT, mask_BT)
     with jax.enable_x64(True):
-      gradient_BT = jax.grad(_objective(loss, batch))(policy_BT)
+      gradient_BT = grad(_objective(loss, batch))(policy_BT)
     np.testing.assert_allclose(
       gradient_BT,
       np.where(mask_BT, -advantage_BT, 0) / mask_BT.sum(),
@@ -248,12 +255,12 @@ class SurrogatesTest(parameterized.TestCase):
     np.testing.assert_allclose(loss_BT, reinforce_BT, rtol=1e-12)
 
   def test_no_token_of_cispo_loses_its_gradient(self):
-    log_ratio_BT = jnp.array([[-5.0, -0.1, 0.0, 0.1, 5.0]])
-    gradient_BT = jax.grad(
+    log_ratio_BT = np.array([[-5.0, -0.1, 0.0, 0.1, 5.0]])
+    gradient_BT = grad(
       lambda x: policy_gradient.cispo(
-        log_ratio_BT, jnp.ones((1, 5)), x, jnp.ones((1, 5), bool), **CLIP
+        log_ratio_BT, np.ones((1, 5)), x, np.ones((1, 5), bool), **CLIP
       ).sum()
-    )(jnp.full((1, 5), -1.0))
+    )(np.full((1, 5), -1.0))
     np.testing.assert_allclose(
       -gradient_BT[0], [0.8, np.exp(-0.1), 1, np.exp(0.1), 1.3], rtol=1e-6
     )
@@ -271,21 +278,17 @@ class SurrogatesTest(parameterized.TestCase):
   def test_dppo_stops_where_the_probability_moved(
     self, behavior, policy, advantage, stops
   ):
-    for divergence, bound in (("tv", 0.15), ("kl", 0.05)):
-      gradient = jax.grad(
-        lambda x, d=divergence, b=bound: policy_gradient.dppo(
-          jnp.full((1, 1), math.log(policy / behavior)),
-          jnp.full((1, 1), advantage),
-          x,
-          jnp.ones((1, 1), bool),
-          divergence=d,
-          clip_low=b,
-          clip_high=b,
-        ).sum()
-      )(jnp.full((1, 1), math.log(policy)))
+    for name, loss in NARROW_DPPO.items():
+      gradient = _gradient(
+        loss,
+        np.full((1, 1), math.log(policy)),
+        np.full((1, 1), math.log(policy / behavior)),
+        np.full((1, 1), advantage),
+        np.ones((1, 1), bool),
+      )
       expected = 0.0 if stops else -advantage * policy / behavior
       np.testing.assert_allclose(
-        gradient, [[expected]], rtol=1e-5, err_msg=divergence
+        gradient, [[expected]], rtol=1e-5, err_msg=name
       )
 
   @hypothesis.settings(deadline=None, database=None, max_examples=20)
@@ -295,9 +298,9 @@ class SurrogatesTest(parameterized.TestCase):
   def test_the_gate_of_sapo_never_turns_or_outweighs_the_gradient(
     self, x, advantage
   ):
-    gradient = jax.grad(
-      lambda x: policy_gradient.sapo(x, jnp.full((1, 1), advantage)).sum()
-    )(jnp.full((1, 1), x))[0, 0]
+    gradient = _gradient(
+      policy_gradient.sapo, np.full((1, 1), x), np.full((1, 1), advantage)
+    ).item()
     self.assertLessEqual(gradient * advantage, 0)
     # 4 p (1 - p) <= 1, so no more than REINFORCE would give
     self.assertLessEqual(abs(gradient), np.exp(x) * abs(advantage) * 1.0001)
@@ -307,7 +310,7 @@ class SettingsTest(parameterized.TestCase):
   def test_a_bound_may_be_an_array_that_changes_on_the_way(self):
     @jax.jit
     def loss(clip):
-      x_BT = jnp.ones((1, 1))
+      x_BT = np.ones((1, 1))
       return policy_gradient.clipped_surrogate(
         x_BT, x_BT, clip_low=clip, clip_high=clip
       )
@@ -329,13 +332,23 @@ def _gmpo_batch(seed: int):
   )
 
 
+def _mean_gmpo(log_ratio_BT, advantage_BT, mask_BT):
+  loss_BT = policy_gradient.gmpo(log_ratio_BT, advantage_BT, mask_BT)
+  return reductions.sequence_mean(loss_BT, mask_BT).value()
+
+
+def _mean_reinforce(log_ratio_BT, advantage_BT, mask_BT):
+  loss_BT = policy_gradient.reinforce(log_ratio_BT, advantage_BT)
+  return reductions.sequence_mean(loss_BT, mask_BT).value()
+
+
 class GMPOTest(parameterized.TestCase):
   def test_a_sequence_of_one_token_is_clipped_reinforce(self):
-    log_ratio_BT = jnp.linspace(-1, 1, 12).reshape(12, 1)
-    advantage_BT = jnp.tile(jnp.array([[1.0], [-1.0]]), (6, 1))
+    log_ratio_BT = np.linspace(-1, 1, 12).reshape(12, 1)
+    advantage_BT = np.tile(np.array([[1.0], [-1.0]]), (6, 1))
     bounds = dict(clip_low=float(1 - np.exp(-0.4)), clip_high=np.exp(0.4) - 1)
     np.testing.assert_allclose(
-      policy_gradient.gmpo(log_ratio_BT, advantage_BT, jnp.ones((12, 1), bool)),
+      policy_gradient.gmpo(log_ratio_BT, advantage_BT, np.ones((12, 1), bool)),
       policy_gradient.clipped_surrogate(log_ratio_BT, advantage_BT, **bounds),
       rtol=1e-6,
     )
@@ -345,24 +358,12 @@ class GMPOTest(parameterized.TestCase):
   def test_on_policy_gradient_is_reinforce(self, seed):
     _, advantage_BT, mask_BT = _gmpo_batch(seed)
 
-    def gradient(loss):
-      return jax.grad(
-        lambda x: reductions.sequence_mean(loss(x), mask_BT).value()
-      )(jnp.zeros((B, T)))
-
-    np.testing.assert_allclose(
-      np.where(
-        mask_BT,
-        gradient(lambda x: policy_gradient.gmpo(x, advantage_BT, mask_BT)),
-        0,
-      ),
-      np.where(
-        mask_BT,
-        gradient(lambda x: policy_gradient.reinforce(x, advantage_BT)),
-        0,
-      ),
-      atol=1e-6,
+    arrays = np.zeros((B, T)), advantage_BT, mask_BT
+    found_BT, wanted_BT = (
+      np.where(mask_BT, _gradient(loss, *arrays), 0)
+      for loss in (_mean_gmpo, _mean_reinforce)
     )
+    np.testing.assert_allclose(found_BT, wanted_BT, atol=1e-6)
 
 
 class NegativeLogLikelihoodTest(parameterized.TestCase):
@@ -372,22 +373,20 @@ class NegativeLogLikelihoodTest(parameterized.TestCase):
     self.logprob_BT = -rng.exponential(size=(B, T)).astype(np.float32)
 
   def test_gradient_is_reinforce_on_policy_with_advantage_one(self):
-    gradient_BT = jax.grad(
-      lambda x: policy_gradient.negative_log_likelihood(x).sum()
-    )(self.logprob_BT)
-    reinforce_BT = jax.grad(
-      lambda x: policy_gradient.reinforce(x, jnp.ones((B, T))).sum()
-    )(jnp.zeros((B, T)))
+    gradient_BT = _gradient(
+      policy_gradient.negative_log_likelihood, self.logprob_BT
+    )
+    reinforce_BT = _gradient(
+      policy_gradient.reinforce, np.zeros((B, T)), np.ones((B, T))
+    )
     np.testing.assert_array_equal(gradient_BT, reinforce_BT)
 
   def test_its_expectation_under_the_policy_is_the_entropy(self):
-    logits_11V = jax.random.normal(jax.random.key(0), (1, 1, V))
-    logprob_1V = jax.nn.log_softmax(logits_11V[0])
+    logits_1V = np.random.default_rng(1).normal(size=(1, V))
+    probability_1V = np.exp(logits_1V) / np.exp(logits_1V).sum()
+    loss_1V = policy_gradient.negative_log_likelihood(np.log(probability_1V))
     np.testing.assert_allclose(
-      jnp.sum(
-        jnp.exp(logprob_1V)
-        * policy_gradient.negative_log_likelihood(logprob_1V)
-      ),
-      logits.entropy(logits_11V)[0, 0],
+      np.sum(probability_1V * np.asarray(loss_1V)),
+      logits.entropy(logits_1V[None]).item(),
       rtol=1e-5,
     )

@@ -3,25 +3,19 @@
 import functools
 
 import hypothesis
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.advantages.normalisation import (
-  blend_moments,
-  measure_tasks,
-  normalise_by_moments,
-  task_normalise,
-  task_normalise_weighted,
-  unseen_tasks,
-  whiten,
-  whiten_weighted,
-)
+from agentrl_jax import losses
 from tests.losses.advantages.random_inputs import few_examples
+from tests.losses.compiled import functions_of
 
+normalisation = functions_of(losses.advantages.normalisation)
+task_normalise = normalisation.task_normalise
+task_normalise_weighted = normalisation.task_normalise_weighted
+whiten = normalisation.whiten
 B, T, NUM_TASKS = 6, 9, 5
 MODES = tuple(
   dict(center=center, scale=scale)
@@ -51,10 +45,6 @@ def _tokens(seed: int):
 
 def _normalise(*inputs, **settings):
   return task_normalise(*inputs, num_tasks=NUM_TASKS, **settings)
-
-
-# For properties, of which many batches are tried: compiled once per shape.
-_compiled = jax.jit(_normalise)
 
 
 class TaskNormaliseTest(parameterized.TestCase):
@@ -90,8 +80,8 @@ class TaskNormaliseTest(parameterized.TestCase):
     advantage_BT, task_BT, mask_BT = _tokens(seed)
     others_BT = mask_BT & (task_BT != 0)
     changed_BT = np.where(others_BT, factor * advantage_BT + 3, advantage_BT)
-    before_BT = np.asarray(_compiled(advantage_BT, task_BT, mask_BT))
-    after_BT = np.asarray(_compiled(changed_BT, task_BT, mask_BT))
+    before_BT = np.asarray(_normalise(advantage_BT, task_BT, mask_BT))
+    after_BT = np.asarray(_normalise(changed_BT, task_BT, mask_BT))
     # By its own mean and deviation, any shift and unit are gone as well.
     np.testing.assert_allclose(after_BT, before_BT, atol=1e-4)
     mine_BT = mask_BT & (task_BT == 0)
@@ -101,9 +91,9 @@ class TaskNormaliseTest(parameterized.TestCase):
   @hypothesis.given(seed=st.integers(0, 999))
   def test_normalising_twice_changes_nothing(self, seed):
     advantage_BT, task_BT, mask_BT = _tokens(seed)
-    once_BT = _compiled(advantage_BT, task_BT, mask_BT)
+    once_BT = _normalise(advantage_BT, task_BT, mask_BT)
     np.testing.assert_allclose(
-      _compiled(once_BT, task_BT, mask_BT), once_BT, atol=1e-4
+      _normalise(once_BT, task_BT, mask_BT), once_BT, atol=1e-4
     )
 
   @few_examples
@@ -111,8 +101,8 @@ class TaskNormaliseTest(parameterized.TestCase):
   def test_packing_does_not_matter(self, seed, rows):
     inputs = _tokens(seed)
     np.testing.assert_allclose(
-      _compiled(*(x.reshape(rows, -1) for x in inputs)).reshape(B, T),
-      _compiled(*inputs),
+      _normalise(*(x.reshape(rows, -1) for x in inputs)).reshape(B, T),
+      _normalise(*inputs),
       atol=1e-5,
     )
 
@@ -128,25 +118,25 @@ class TaskNormaliseTest(parameterized.TestCase):
 
 class NormaliseByMomentsTest(parameterized.TestCase):
   def test_by_running_moments_a_bad_batch_stays_visible(self):
-    task_N, mask_N = jnp.zeros(4, int), jnp.ones(4, bool)
-    running = unseen_tasks(1)
+    task_N, mask_N = np.zeros(4, int), np.ones(4, bool)
+    running = normalisation.unseen_tasks(1)
     for reward_N in ([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]):
-      reward_N = jnp.array(reward_N)
-      batch = measure_tasks(reward_N, task_N, mask_N, num_tasks=1)
-      running = blend_moments(running, batch, decay=1.0)
+      reward_N = np.array(reward_N)
+      batch = normalisation.measure_tasks(reward_N, task_N, mask_N, num_tasks=1)
+      running = normalisation.blend_moments(running, batch, decay=1.0)
     # Two of eight: mean 1/4, unbiased variance 3/14.
     np.testing.assert_allclose(
-      normalise_by_moments(reward_N, task_N, mask_N, running),
+      normalisation.normalise_by_moments(reward_N, task_N, mask_N, running),
       np.full(4, -0.25 / np.sqrt(3 / 14)),
       rtol=1e-5,
     )
 
   def test_a_task_without_a_unit_gets_nothing_but_shows_what_is_broken(self):
-    unseen = unseen_tasks(2)
-    normalised_N = normalise_by_moments(
-      jnp.array([3.0, jnp.nan, 3.0, jnp.nan]),
-      jnp.array([0, 1, 7, 0]),
-      jnp.array([True, True, True, False]),
+    unseen = normalisation.unseen_tasks(2)
+    normalised_N = normalisation.normalise_by_moments(
+      np.array([3.0, np.nan, 3.0, np.nan]),
+      np.array([0, 1, 7, 0]),
+      np.array([True, True, True, False]),
       unseen,
     )
     np.testing.assert_array_equal(normalised_N, [0, np.nan, np.nan, 0])
@@ -175,10 +165,8 @@ class TaskNormaliseWeightedTest(parameterized.TestCase):
       mask_BT,
       **settings,
     )
-    weighted = jax.jit(
-      functools.partial(
-        task_normalise_weighted, num_tasks=NUM_TASKS, **settings
-      )
+    weighted = functools.partial(
+      task_normalise_weighted, num_tasks=NUM_TASKS, **settings
     )
     normalised_N = np.asarray(
       weighted(advantage_N, task_N, num_tokens_N, valid_N)
@@ -192,10 +180,10 @@ class TaskNormaliseWeightedTest(parameterized.TestCase):
 
   def test_long_trajectories_weigh_more(self):
     normalised_N = task_normalise_weighted(
-      jnp.array([1.0, 0.0]),
-      jnp.array([0, 0]),
-      jnp.array([3, 1]),
-      jnp.ones(2, bool),
+      np.array([1.0, 0.0]),
+      np.array([0, 0]),
+      np.array([3, 1]),
+      np.ones(2, bool),
       num_tasks=1,
       scale=False,
     )
@@ -206,10 +194,10 @@ class OverTrajectoriesTest(parameterized.TestCase):
   def test_every_trajectory_weighs_the_same(self):
     settings = {"num_tasks": 1, "over": "trajectories", "scale": False}
     normalised_N = task_normalise_weighted(
-      jnp.array([1.0, 0.0, 5.0]),
-      jnp.array([0, 0, 0]),
-      jnp.array([3, 1, 0]),
-      jnp.ones(3, bool),
+      np.array([1.0, 0.0, 5.0]),
+      np.array([0, 0, 0]),
+      np.array([3, 1, 0]),
+      np.ones(3, bool),
       **settings,
     )
     np.testing.assert_allclose(normalised_N, [0.5, -0.5, 0])
@@ -220,13 +208,11 @@ class OverTrajectoriesTest(parameterized.TestCase):
     advantage_N = rng.normal(size=(16, 1)).astype(np.float32)
     task_N = rng.integers(NUM_TASKS, size=(16, 1))
     valid_N = rng.random((16, 1)) < 0.8
-    normalise = jax.jit(
-      functools.partial(
-        task_normalise_weighted,
-        num_tasks=NUM_TASKS,
-        over="trajectories",
-        **settings,
-      )
+    normalise = functools.partial(
+      task_normalise_weighted,
+      num_tasks=NUM_TASKS,
+      over="trajectories",
+      **settings,
     )
     np.testing.assert_allclose(
       normalise(
@@ -267,7 +253,7 @@ class WhitenTest(parameterized.TestCase):
     x_BT, mask_BT = _masked_numbers(seed)
     np.testing.assert_allclose(
       whiten(x_BT, mask_BT),
-      task_normalise(x_BT, jnp.zeros((B, T), int), mask_BT, num_tasks=1),
+      task_normalise(x_BT, np.zeros((B, T), int), mask_BT, num_tasks=1),
       atol=1e-5,
     )
 
@@ -281,7 +267,7 @@ class WhitenTest(parameterized.TestCase):
 
   @parameterized.parameters(0.1, -0.2, 0.7)
   def test_constant_or_single_numbers_whiten_to_zero(self, value):
-    x_BT = jnp.full((B, T), value)
+    x_BT = np.full((B, T), value)
     _, mask_BT = _masked_numbers(seed=3)
     alone_BT = np.arange(B * T).reshape(B, T) == 7
     for some_BT in (mask_BT, alone_BT, np.zeros((B, T), bool)):
@@ -300,7 +286,7 @@ class WhitenTest(parameterized.TestCase):
 class WhitenWeightedTest(parameterized.TestCase):
   @parameterized.parameters(True, False)
   def test_is_whiten_of_the_tokens(self, center):
-    weighted = jax.jit(functools.partial(whiten_weighted, center=center))
+    weighted = functools.partial(normalisation.whiten_weighted, center=center)
     for seed in range(3):
       rng = np.random.default_rng(seed)
       x_N = rng.normal(1, 2, size=6).astype(np.float32)

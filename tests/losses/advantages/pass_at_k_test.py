@@ -1,6 +1,5 @@
 """Tests of `pass_at_k`: closed forms against all teams, enumerated."""
 
-import functools
 import itertools
 
 import hypothesis
@@ -11,24 +10,12 @@ import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.advantages import group_advantages, pass_at_k
+from agentrl_jax import losses
 from tests.losses.advantages.random_inputs import few_examples, random_attempts
+from tests.losses.compiled import functions_of, grad
 
-# For properties, of which many batches are tried: compiled once.
-compiled_pass_at_k, compiled_max_at_k = (
-  jax.jit(function, static_argnames=("num_groups", "k"))
-  for function in (pass_at_k.pass_at_k_advantage, pass_at_k.max_at_k_advantage)
-)
-compiled_advantage = jax.jit(
-  functools.partial(group_advantages.group_advantage, ddof=0, epsilon=0.0),
-  static_argnames="num_groups",
-)
-compiled_best_of_group = jax.jit(
-  functools.partial(
-    group_advantages.best_of_group_advantage, scale_by_std=False
-  ),
-  static_argnames="num_groups",
-)
+pass_at_k = functions_of(losses.advantages.pass_at_k)
+group_advantages = functions_of(losses.advantages.group_advantages)
 
 
 def _successes(seed: int):
@@ -44,23 +31,23 @@ class PassAtKAdvantageTest(parameterized.TestCase):
     size_M = np.bincount(group_N[valid_N], minlength=6)
     valid_N &= size_M[group_N] > 1  # alone, an attempt of GRPO keeps its reward
     np.testing.assert_allclose(
-      compiled_pass_at_k(
+      pass_at_k.pass_at_k_advantage(
         success_N, group_N, num_groups=6, valid_N=valid_N, k=1
       ),
-      compiled_advantage(
-        jnp.asarray(success_N), group_N, num_groups=6, valid_N=valid_N
+      group_advantages.group_advantage(
+        success_N, group_N, num_groups=6, valid_N=valid_N, ddof=0, epsilon=0.0
       ),
       atol=1e-5,
     )
 
   @pytest.mark.slow
   def test_large_groups_do_not_overflow(self):
-    success_N = jnp.arange(512) < 1
+    success_N = np.arange(512) < 1
     advantage_N = pass_at_k.pass_at_k_advantage(
       success_N,
-      jnp.zeros(512, int),
+      np.zeros(512, int),
       num_groups=1,
-      valid_N=jnp.ones(512, bool),
+      valid_N=np.ones(512, bool),
       k=256,
     )
     # Half of the teams have the one success: p = 1/2, sigma = 1/2.
@@ -68,12 +55,12 @@ class PassAtKAdvantageTest(parameterized.TestCase):
     np.testing.assert_allclose(advantage_N[1:], -1 / 511, rtol=1e-2)
 
   def test_an_attempt_of_no_group_is_nan(self):
-    success_N = jnp.array([True, False, True])
+    success_N = np.array([True, False, True])
     advantage_N = pass_at_k.pass_at_k_advantage(
       success_N,
-      jnp.array([0, 0, 5]),
+      np.array([0, 0, 5]),
       num_groups=2,
-      valid_N=jnp.ones(3, bool),
+      valid_N=np.ones(3, bool),
       k=1,
     )
     np.testing.assert_array_equal(np.isnan(advantage_N), [False, False, True])
@@ -86,29 +73,31 @@ class MaxAtKAdvantageTest(parameterized.TestCase):
     reward_N, group_N, valid_N = random_attempts(seed)
     settings = {"num_groups": 6, "valid_N": valid_N}
     np.testing.assert_allclose(
-      compiled_max_at_k(reward_N, group_N, k=24, **settings),
-      compiled_best_of_group(reward_N, group_N, **settings),
+      pass_at_k.max_at_k_advantage(reward_N, group_N, k=24, **settings),
+      group_advantages.best_of_group_advantage(
+        reward_N, group_N, scale_by_std=False, **settings
+      ),
       atol=1e-6,
     )
 
   @pytest.mark.slow
   def test_estimates_the_gradient_of_the_best_of_k_without_bias(self):
     # A policy of three answers; all 3^4 groups of four attempts, weighted.
-    reward_3 = jnp.array([0.0, 0.3, 1.0])
+    reward_3 = np.array([0.0, 0.3, 1.0])
 
     def best_of_two(logit_3):
       p_3 = jax.nn.softmax(logit_3)
       best_33 = jnp.maximum(reward_3[:, None], reward_3[None])
       return jnp.sum(p_3[:, None] * p_3[None] * best_33)
 
-    logit_3 = jnp.array([0.2, -0.4, 0.5])
+    logit_3 = np.array([0.2, -0.4, 0.5])
     answer_GN = np.array(list(itertools.product(range(3), repeat=4)))
     group_GN = np.broadcast_to(np.arange(81)[:, None], (81, 4))
     advantage_GN = pass_at_k.max_at_k_advantage(
       reward_3[answer_GN.reshape(-1)],
-      jnp.array(group_GN.reshape(-1)),
+      np.array(group_GN.reshape(-1)),
       num_groups=81,
-      valid_N=jnp.ones(324, bool),
+      valid_N=np.ones(324, bool),
       k=2,
     ).reshape(81, 4)
 
@@ -118,19 +107,17 @@ class MaxAtKAdvantageTest(parameterized.TestCase):
       return jnp.sum(probability_G * jnp.sum(advantage_GN * logprob_GN, axis=1))
 
     np.testing.assert_allclose(
-      jax.jit(jax.grad(surrogate))(logit_3),
-      jax.jit(jax.grad(best_of_two))(logit_3),
-      atol=1e-6,
+      grad(surrogate)(logit_3), grad(best_of_two)(logit_3), atol=1e-6
     )
 
   @pytest.mark.slow
   def test_other_groups_leave_no_rounding_behind(self):
-    reward_N = jnp.array([1e6, -1e6, 1.0, 0.75])
+    reward_N = np.array([1e6, -1e6, 1.0, 0.75])
     advantage_N = pass_at_k.max_at_k_advantage(
       reward_N,
-      jnp.array([0, 0, 1, 1]),
+      np.array([0, 0, 1, 1]),
       num_groups=2,
-      valid_N=jnp.ones(4, bool),
+      valid_N=np.ones(4, bool),
       k=2,
     )
     np.testing.assert_array_equal(advantage_N[2:], [0.25, 0])

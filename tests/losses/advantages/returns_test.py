@@ -8,18 +8,17 @@ import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.advantages.returns import discounted_returns, gae
+from agentrl_jax import losses
 from tests.losses.advantages.random_inputs import few_examples, random_episodes
+from tests.losses.compiled import compiled
 
-# For properties, of which many batches are tried: compiled once.
-compiled_gae = jax.jit(gae, static_argnames=("discount", "gae_lambda"))
-compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
+discounted_returns, gae = map(compiled, (losses.discounted_returns, losses.gae))
 
 
 class GaeTest(parameterized.TestCase):
   def test_a_reward_in_bfloat16_is_as_good_as_its_value(self):
     batch = random_episodes(seed=2)
-    reward_BT = jnp.array(batch.reward_BT, jnp.bfloat16)
+    reward_BT = np.array(batch.reward_BT, jnp.bfloat16)
     advantage_BT, _ = gae(reward_BT, *batch[1:3], discount=0.9, gae_lambda=0.7)
     self.assertEqual(advantage_BT.dtype, jnp.float32)
 
@@ -32,10 +31,8 @@ class GaeTest(parameterized.TestCase):
   ):
     batch = random_episodes(seed)
     settings = {"discount": discount, "segment_BT": batch.segment_BT}
-    advantage_BT, return_BT = compiled_gae(
-      *batch[:3], gae_lambda=1.0, **settings
-    )
-    plain_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
+    advantage_BT, return_BT = gae(*batch[:3], gae_lambda=1.0, **settings)
+    plain_BT = discounted_returns(batch.reward_BT, batch.mask_BT, **settings)
     value_BT = np.where(batch.mask_BT, batch.value_BT, 0)
     np.testing.assert_allclose(return_BT, plain_BT, atol=1e-5)
     np.testing.assert_allclose(advantage_BT, plain_BT - value_BT, atol=1e-5)
@@ -45,8 +42,8 @@ class GaeTest(parameterized.TestCase):
   def test_a_critic_that_knows_all_leaves_no_advantage(self, seed):
     batch = random_episodes(seed)
     settings = {"discount": 0.9, "segment_BT": batch.segment_BT}
-    return_BT = compiled_returns(batch.reward_BT, batch.mask_BT, **settings)
-    advantage_BT, _ = compiled_gae(
+    return_BT = discounted_returns(batch.reward_BT, batch.mask_BT, **settings)
+    advantage_BT, _ = gae(
       batch.reward_BT, return_BT, batch.mask_BT, gae_lambda=0.5, **settings
     )
     np.testing.assert_allclose(advantage_BT, np.zeros((5, 12)), atol=1e-5)
@@ -80,7 +77,7 @@ class GaeTest(parameterized.TestCase):
     np.testing.assert_array_equal(np.isnan(return_BT), broken_BT)
 
   def test_rows_without_tokens_give_nothing(self):
-    empty_BT = jnp.zeros((2, 0))
+    empty_BT = np.zeros((2, 0))
     for x_BT in gae(
       empty_BT, empty_BT, empty_BT == 0, discount=0.9, gae_lambda=0.7
     ):
@@ -90,17 +87,17 @@ class GaeTest(parameterized.TestCase):
 class DiscountedReturnsTest(parameterized.TestCase):
   def test_a_worked_example(self):
     return_BT = discounted_returns(
-      jnp.array([[0.0, 9.0, 0.0, 1.0, 2.0]]),
-      jnp.array([[True, False, True, True, True]]),
+      np.array([[0.0, 9.0, 0.0, 1.0, 2.0]]),
+      np.array([[True, False, True, True, True]]),
       discount=0.5,
-      segment_BT=jnp.array([[0, 0, 0, 0, 1]]),
+      segment_BT=np.array([[0, 0, 0, 0, 1]]),
     )
     np.testing.assert_array_equal(return_BT, [[0.25, 0, 0.5, 1, 2]])
 
   def test_the_discount_may_be_traced(self):
     batch = random_episodes(seed=6)
     traced = jax.jit(
-      lambda discount: discounted_returns(
+      lambda discount: losses.discounted_returns(
         batch.reward_BT, batch.mask_BT, discount=discount
       )
     )

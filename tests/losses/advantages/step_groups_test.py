@@ -1,25 +1,20 @@
 """Tests of `losses.advantages.step_groups`: steps from the same state."""
 
 import hypothesis
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.advantages import step_groups
-from agentrl_jax.losses.advantages.group_advantages import group_advantage
-from agentrl_jax.losses.advantages.returns import discounted_returns
+from agentrl_jax import losses
 from tests.losses.advantages.random_inputs import few_examples
+from tests.losses.compiled import compiled, functions_of
 
 N, U = 9, 5
 COUNTS = {"num_groups": 4, "num_states": 3}
-# For properties, of which many batches are tried: compiled once.
-compiled_step_advantage = jax.jit(
-  step_groups.step_advantage, static_argnames=tuple(COUNTS)
-)
-compiled_advantage = jax.jit(group_advantage, static_argnames="num_groups")
+step_groups = functions_of(losses.advantages.step_groups)
+group_advantage = compiled(losses.group_advantage)
+discounted_returns = compiled(losses.discounted_returns)
 
 
 def _steps(seed: int):
@@ -79,12 +74,12 @@ class StepAdvantageTest(parameterized.TestCase):
     return_NU, state_NU, group_N, valid_NU = _returns(seed)
     size_M = np.bincount(np.repeat(group_N, U)[valid_NU.ravel()], minlength=4)
     valid_NU &= (size_M[group_N] > 1)[:, None]
-    step_NU = compiled_step_advantage(
-      return_NU, jnp.zeros_like(state_NU), group_N, valid_NU=valid_NU, **COUNTS
+    step_NU = step_groups.step_advantage(
+      return_NU, np.zeros_like(state_NU), group_N, valid_NU=valid_NU, **COUNTS
     )
     np.testing.assert_allclose(
       step_NU.reshape(-1),
-      compiled_advantage(
+      group_advantage(
         return_NU.reshape(-1),
         np.repeat(group_N, U),
         num_groups=4,
@@ -96,10 +91,10 @@ class StepAdvantageTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_the_same_number_in_two_groups_names_two_states(self):
     advantage_NU = step_groups.step_advantage(
-      jnp.array([[1.0], [0.0], [7.0], [5.0]]),
-      jnp.zeros((4, 1), int),
-      jnp.array([0, 0, 1, 1]),
-      valid_NU=jnp.ones((4, 1), bool),
+      np.array([[1.0], [0.0], [7.0], [5.0]]),
+      np.zeros((4, 1), int),
+      np.array([0, 0, 1, 1]),
+      valid_NU=np.ones((4, 1), bool),
       scale_by_std=False,
       **COUNTS,
     )
@@ -108,10 +103,10 @@ class StepAdvantageTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_a_step_alone_in_its_state_gets_nothing(self):
     advantage_NU = step_groups.step_advantage(
-      jnp.array([[1.0, 0.3]]),
-      jnp.array([[0, 1]]),
-      jnp.array([0]),
-      valid_NU=jnp.ones((1, 2), bool),
+      np.array([[1.0, 0.3]]),
+      np.array([[0, 1]]),
+      np.array([0]),
+      valid_NU=np.ones((1, 2), bool),
       **COUNTS,
     )
     np.testing.assert_array_equal(advantage_NU, [[0, 0]])
@@ -119,10 +114,10 @@ class StepAdvantageTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_broken_returns_and_ids_are_not_hidden(self):
     advantage_NU = step_groups.step_advantage(
-      jnp.array([[1.0, jnp.nan, 0.0, 1.0], [0.5, jnp.nan, 0.0, 2.0]]),
-      jnp.array([[0, 0, 1, 3], [1, 2, 1, -1]]),
-      jnp.array([0, 1]),
-      valid_NU=jnp.ones((2, 4), bool),
+      np.array([[1.0, np.nan, 0.0, 1.0], [0.5, np.nan, 0.0, 2.0]]),
+      np.array([[0, 0, 1, 3], [1, 2, 1, -1]]),
+      np.array([0, 1]),
+      valid_NU=np.ones((2, 4), bool),
       num_groups=2,
       num_states=3,
     )
@@ -131,10 +126,10 @@ class StepAdvantageTest(parameterized.TestCase):
       [[True, True, False, True], [False, True, False, True]],
     )
     advantage_NU = step_groups.step_advantage(
-      jnp.array([[1.0, 0.0]] * 2),
-      jnp.zeros((2, 2), int),
-      jnp.array([0, 4]),
-      valid_NU=jnp.ones((2, 2), bool),
+      np.array([[1.0, 0.0]] * 2),
+      np.zeros((2, 2), int),
+      np.array([0, 4]),
+      valid_NU=np.ones((2, 2), bool),
       **COUNTS,
     )
     np.testing.assert_array_equal(

@@ -1,25 +1,18 @@
 """Tests of `losses.advantages.turns`: returns and GAE over turns."""
 
 import hypothesis
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
-from agentrl_jax.losses.advantages import turns
-from agentrl_jax.losses.advantages.returns import discounted_returns, gae
+from agentrl_jax import losses
 from tests.losses.advantages.random_inputs import few_examples, random_episodes
+from tests.losses.compiled import compiled, functions_of
 from tests.reference.advantages import turns as reference
 
-# For properties, of which many batches are tried: compiled once.
-compiled_gae = jax.jit(gae, static_argnames=("discount", "gae_lambda"))
-compiled_turn_gae = jax.jit(
-  turns.turn_gae, static_argnames=("discount", "gae_lambda")
-)
-compiled_returns = jax.jit(discounted_returns, static_argnames="discount")
-compiled_turn_returns = jax.jit(turns.turn_returns, static_argnames="discount")
+turns = functions_of(losses.advantages.turns)
+discounted_returns, gae = map(compiled, (losses.discounted_returns, losses.gae))
 DISCOUNTS = {"discount": 0.9, "gae_lambda": 0.8}
 FUNCTIONS = parameterized.named_parameters(
   ("turn_gae", turns.turn_gae, reference.turn_gae, DISCOUNTS),
@@ -73,12 +66,12 @@ class TurnGaeTest(parameterized.TestCase):
       batch.mask_BT, batch.turn_BT, segment_BT=batch.segment_BT
     )
     settings = DISCOUNTS | {"segment_BT": batch.segment_BT}
-    advantage_BT, _ = compiled_turn_gae(*batch[:4], **settings)
+    advantage_BT, _ = turns.turn_gae(*batch[:4], **settings)
     # The same episodes, told by their turns' first tokens alone.
-    total_BT = compiled_turn_returns(
+    total_BT = turns.turn_returns(
       *batch[:1], *batch[2:4], discount=0.0, segment_BT=batch.segment_BT
     )
-    short_BT, _ = compiled_gae(total_BT, batch.value_BT, first_BT, **settings)
+    short_BT, _ = gae(total_BT, batch.value_BT, first_BT, **settings)
     np.testing.assert_allclose(
       np.where(first_BT, advantage_BT, 0), short_BT, atol=1e-5
     )
@@ -110,11 +103,11 @@ class TurnReturnsTest(parameterized.TestCase):
   def test_a_worked_example(self):
     # Turns of rewards 1, 0 and 2, the last in an episode of its own.
     return_BT = turns.turn_returns(
-      jnp.array([[0.0, 1.0, 9.0, 4.0, -4.0, 2.0]]),
-      jnp.array([[True, True, False, True, True, True]]),
-      jnp.array([[5, 5, 0, 6, 6, 6]]),
+      np.array([[0.0, 1.0, 9.0, 4.0, -4.0, 2.0]]),
+      np.array([[True, True, False, True, True, True]]),
+      np.array([[5, 5, 0, 6, 6, 6]]),
       discount=0.5,
-      segment_BT=jnp.array([[0, 0, 0, 0, 0, 1]]),
+      segment_BT=np.array([[0, 0, 0, 0, 0, 1]]),
     )
     np.testing.assert_array_equal(return_BT, [[1, 1, 0, 0, 0, 2]])
 
@@ -127,12 +120,12 @@ class TurnReturnsTest(parameterized.TestCase):
     np.testing.assert_allclose(
       np.where(
         first_BT,
-        compiled_turn_returns(batch.reward_BT, *batch[2:4], **settings),
+        turns.turn_returns(batch.reward_BT, *batch[2:4], **settings),
         0,
       ),
       np.where(
         first_BT,
-        compiled_returns(batch.reward_BT, batch.mask_BT, **settings),
+        discounted_returns(batch.reward_BT, batch.mask_BT, **settings),
         0,
       ),
       atol=1e-5,
