@@ -18,6 +18,7 @@ from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.tensor_names import places
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy
+from tests.model import drawn
 from tests.model.hugging_face import families
 from tests.settings import COMPUTE, compute_config
 
@@ -34,38 +35,43 @@ MODEL = ModelConfig(
 )
 
 
-def routed(expert_NK, seed=0):
-  """Tokens, their weights, and matrices of four experts."""
-  rng = np.random.default_rng(seed)
-  shapes = [(len(expert_NK), 12), np.shape(expert_NK)]
-  shapes += [(4, 12, 10), (4, 12, 10), (4, 10, 12)]
+route = jax.jit(experts.route, static_argnames="c")
+
+
+def routed(expert_NK):
+  """Four tokens, their weights, and matrices of four experts."""
+  rng = np.random.default_rng(0)
+  shapes = (4, 12), (4, 2), (4, 12, 10), (4, 12, 10), (4, 10, 12)
   x, weight, *matrices = (
-    jnp.asarray(0.5 * rng.normal(size=shape), jnp.float32) for shape in shapes
+    (0.5 * rng.normal(size=shape)).astype(np.float32) for shape in shapes
   )
-  return x, weight, jnp.asarray(expert_NK), *matrices
+  return x, weight, np.asarray(expert_NK), *matrices
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def slopes_and_output(apply, limit, x_ND, weight_NK, expert_NK, *params):
+  def total(x_ND, weight_NK, *params):
+    y_ND = apply(x_ND, weight_NK, expert_NK, *params, limit=limit)
+    return jnp.sum(jnp.sin(y_ND)), y_ND
+
+  others = x_ND, weight_NK, *params
+  return jax.grad(total, tuple(range(len(others))), has_aux=True)(*others)
 
 
 class ApplyTest(parameterized.TestCase):
   @parameterized.named_parameters(
-    ("each_used", [[0, 1], [2, 3], [3, 0]]),
-    ("one_for_all", [[2, 1], [2, 1], [2, 1]]),
+    ("each_used", [[0, 1], [2, 3], [3, 0], [1, 3]]),
+    ("one_for_all", [[2, 1]] * 4),
     # Numbers of other devices' experts, below and above those of this one.
     ("of_others", [[-3, 1], [7, 4], [3, -1], [0, 2]]),
-    ("none_here", [[-2, -1], [4, 5]]),
+    ("none_here", [[-2, -1], [4, 5], [-1, 4], [5, -3]]),
   )
   def test_groups_equal_all(self, expert_NK):
     x, weight, expert_NK, *matrices = routed(expert_NK)
     biases = [0.5 * matrix.sum(1) for matrix in matrices]
-
-    def total(apply, limit, *others):
-      y_ND = apply(*others[:2], expert_NK, *others[2:], limit=limit)
-      return jnp.sum(jnp.sin(y_ND)), y_ND
-
     for limit, params in ((0.0, matrices), (0.3, [*matrices, *biases])):
-      others = (x, weight, *params)
-      which = tuple(range(2, 2 + len(others)))
       found = [
-        jax.value_and_grad(total, which, has_aux=True)(apply, limit, *others)
+        slopes_and_output(apply, limit, x, weight, expert_NK, *params)
         for apply in (experts.apply_grouped, experts.apply_all)
       ]
       jax.tree.map(
@@ -73,12 +79,14 @@ class ApplyTest(parameterized.TestCase):
       )
 
   def test_a_tokens_output_is_the_weighted_sum_of_its_experts(self):
-    x, weight, expert_NK, gate, up, down = routed([[3, 1]])
-    wanted = sum(
-      w * ((jax.nn.silu(x[0] @ gate[e]) * (x[0] @ up[e])) @ down[e])
-      for w, e in zip(weight[0], expert_NK[0], strict=True)
+    x, weight, expert_NK, gate, up, down = routed([[3, 1]] * 4)
+    wanted = 0
+    for w, e in zip(weight[0], expert_NK[0], strict=True):
+      gated = x[0] @ gate[e] / (1 + np.exp(-x[0] @ gate[e]))
+      wanted += w * ((gated * (x[0] @ up[e])) @ down[e])
+    _, found = slopes_and_output(
+      experts.apply_grouped, 0.0, x, weight, expert_NK, gate, up, down
     )
-    found = experts.apply_grouped(x, weight, expert_NK, gate, up, down)
     np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
 
 
@@ -212,15 +220,19 @@ class MeshTest(absltest.TestCase):
 
 class RouteTest(parameterized.TestCase):
   def test_weights_are_shares_of_all_or_of_the_chosen(self):
-    x_ND, router_DE = jnp.eye(2, 12), jnp.zeros((12, 6)).at[0, 4].set(1.0)
-    weight_NK, expert_NK = experts.route(x_ND, router_DE, c=MODEL)
+    x_ND = np.eye(2, 12, dtype=np.float32)
+    router_DE = np.zeros((12, 6), np.float32)
+    router_DE[0, 4] = 1
+    weight_NK, expert_NK = route(x_ND, router_DE, c=MODEL)
     self.assertEqual(expert_NK.tolist(), [[4, 0], [0, 1]])
-    np.testing.assert_allclose(weight_NK[1], [1 / 6, 1 / 6], rtol=1e-6)
+    np.testing.assert_allclose(
+      np.asarray(weight_NK)[1], [1 / 6, 1 / 6], rtol=1e-6
+    )
     normed = dataclasses.replace(MODEL, normed_experts=True)
-    weight_NK, _ = experts.route(x_ND, router_DE, c=normed)
-    np.testing.assert_allclose(weight_NK.sum(1), [1, 1], rtol=1e-6)
+    weight_NK, _ = route(x_ND, router_DE, c=normed)
+    np.testing.assert_allclose(np.sum(weight_NK, axis=1), [1, 1], rtol=1e-6)
 
-  @parameterized.product(normed=(True, False), groups_per_token=(1, 2, 3))
+  @parameterized.parameters((True, 1), (False, 2), (True, 3))
   def test_sigmoids_choose_with_a_bias_and_weigh_without(
     self, normed, groups_per_token
   ):
@@ -236,8 +248,9 @@ class RouteTest(parameterized.TestCase):
     rng = np.random.default_rng(groups_per_token)
     x_ND, router_DE = rng.normal(size=(50, 12)), rng.normal(size=(12, 12))
     bias_E = rng.normal(size=12)
-    weight_NK, expert_NK = experts.route(
-      *(jnp.asarray(x, jnp.float32) for x in (x_ND, router_DE, bias_E)), c=c
+    weight_NK, expert_NK = map(
+      np.asarray,
+      route(*(np.float32(x) for x in (x_ND, router_DE, bias_E)), c=c),
     )
     score_NE = 1 / (1 + np.exp(-x_ND @ router_DE))
     others = 0
@@ -259,34 +272,38 @@ class RouteTest(parameterized.TestCase):
     """Of the tokens that a loss depends on: here not of the last three."""
     c = dataclasses.replace(MODEL, sigmoid_router=True, normed_experts=True)
     x_ND, router_DE = np.random.default_rng(0).normal(size=(2, 12, 12))
-    bias_E = jnp.arange(6) / 10
 
-    def total(bias_E):
-      weight_NK, expert_NK = experts.route(
-        jnp.asarray(x_ND), jnp.asarray(router_DE[:, :6]), bias_E, c=c
-      )
+    @functools.partial(jax.grad, has_aux=True)
+    def load(bias_E):
+      weight_NK, expert_NK = experts.route(x_ND, router_DE[:, :6], bias_E, c=c)
       return jnp.sum(jnp.sin(weight_NK[:9])), expert_NK
 
-    load_E, expert_NK = jax.grad(total, has_aux=True)(bias_E)
+    @jax.jit
+    def stepped(bias_E):
+      load_E, expert_NK = load(bias_E)
+      gradient = {"layers": {"experts": {"correction_bias": load_E[None]}}}
+      rest, load_LE = experts.split_load(gradient)
+      step = experts.balance(rest, load_LE, 0.5)
+      return load_E, expert_NK, rest, step, experts.imbalance(load_LE)
+
+    load_E, expert_NK, rest, step, imbalance = jax.tree.map(
+      np.asarray, stepped(np.arange(6, dtype=np.float32) / 10)
+    )
     wanted_E = np.bincount(expert_NK[:9].reshape(-1), minlength=6)
     np.testing.assert_array_equal(load_E, wanted_E)
     self.assertGreater(wanted_E.max(), wanted_E.mean())
-    gradient = {"layers": {"experts": {"correction_bias": load_E[None]}}}
-    rest, load_LE = experts.split_load(gradient)
     self.assertFalse(rest["layers"]["experts"]["correction_bias"].any())
-    step = experts.balance(rest, load_LE, 0.5)
     np.testing.assert_array_equal(
       step["layers"]["experts"]["correction_bias"][0],
       0.5 * np.sign(3 - wanted_E),
     )
-    self.assertAlmostEqual(
-      float(experts.imbalance(load_LE)), wanted_E.max() / 3, places=6
-    )
+    self.assertAlmostEqual(float(imbalance), wanted_E.max() / 3, places=6)
 
   def test_near_experts_keep_their_places_in_bfloat16(self):
-    x_ND = jnp.ones((1, 12), jnp.bfloat16)
-    router_DE = jnp.zeros((12, 6)).at[0].set(1 + jnp.arange(6) * 1e-4)
-    _, expert_NK = experts.route(x_ND, router_DE, c=MODEL)
+    x_ND = np.ones((1, 12), jnp.bfloat16)
+    router_DE = np.zeros((12, 6), np.float32)
+    router_DE[0] = 1 + np.arange(6) * 1e-4
+    _, expert_NK = route(x_ND, router_DE, c=MODEL)
     self.assertEqual(expert_NK.tolist(), [[5, 4]])
 
   @parameterized.parameters(False, True)
@@ -297,15 +314,18 @@ class RouteTest(parameterized.TestCase):
     """
     model = dataclasses.replace(MODEL, sigmoid_router=sigmoid)
     policy = Policy(model, compute_config(dtype="bfloat16"))
-    params = policy.init(jax.random.key(0))
-    rounded = sharding.copied(params["layers"]["experts"], "bfloat16")
+    params = drawn.fill(policy.abstract_params())
+    rounded = jax.jit(sharding.copied, static_argnums=1)(
+      params["layers"]["experts"], "bfloat16"
+    )
     dtypes = {name: x.dtype.name for name, x in rounded.items()}
     router = "exact_router" if sigmoid else "router"
     self.assertEqual(dtypes[router], "float32" if sigmoid else "bfloat16")
     self.assertEqual(dtypes.get("correction_bias", "float32"), "float32")
     published = params | {"layers": params["layers"] | {"experts": rounded}}
-    rows = (jnp.arange(24)[None], jnp.arange(24)[None], jnp.ones((1, 24), int))
-    learner, rollout = (policy.logits(p, *rows) for p in (params, published))
+    rows = (np.arange(24)[None], np.arange(24)[None], np.ones((1, 24), int))
+    logits = jax.jit(policy.logits)
+    learner, rollout = (logits(p, *rows) for p in (params, published))
     np.testing.assert_array_equal(learner, rollout)
 
 
@@ -318,7 +338,7 @@ class AdaptersTest(absltest.TestCase):
       MODEL, COMPUTE, adaptation=dataclasses.replace(adaptation, targets=("q",))
     )
     adapters, frozen = policy.split(
-      policy.init(jax.random.key(0)), jax.random.key(1)
+      drawn.fill(policy.abstract_params()), jax.random.key(1)
     )
     self.assertEqual(list(adapters["layers"]), ["attention"])
     self.assertIn("experts", frozen["layers"])
