@@ -166,8 +166,17 @@ WITHOUT_JAX = (
 )
 BUT_WITH_JAX = {"agentrl_jax.data.batch"}
 # Works without, but imports grain, which loads jax where it finds it.
-LOADS_JAX_IF_THERE = {"agentrl_jax.controller.task_source"}
-HEAVY = {"jax", "flax", "optax", "orbax"}
+ASK_FOR_JAX = {"agentrl_jax.controller.task_source"}
+HEAVY = {"jax", "flax", "optax", "orbax", "torch"}
+# A machine that plays environments installs these rooms' packages, and none of
+# the learner's.
+OF_WORKERS = (
+  "agentrl_jax.data",
+  "agentrl_jax.env",
+  "agentrl_jax.service",
+  "environments",
+)
+OF_LEARNERS = HEAVY | {"jaxlib", "jetstream", "grain"}
 
 
 def imports_of(source: str) -> set[str]:
@@ -220,32 +229,56 @@ def modules_without_jax() -> set[str]:
   } - BUT_WITH_JAX
 
 
-def packages_loaded_by(
-  modules: set[str], *, absent: set[str] = frozenset()
-) -> set[str]:
-  """The packages in a fresh process after these imports.
-
-  Those in `absent` cannot be imported there, as if not installed.
-  """
+def packages_loaded_by(modules: set[str]) -> set[str]:
+  """The packages in a fresh process after these imports."""
   program = "\n".join(
     [
       "import importlib, sys",
-      *(f"sys.modules[{name!r}] = None" for name in sorted(absent)),
       *(f"importlib.import_module({name!r})" for name in sorted(modules)),
-      "found = [n for n, module in sys.modules.items() if module is not None]",
-      "print(*{name.partition('.')[0] for name in found})",
+      "print(*{name.partition('.')[0] for name in sys.modules})",
     ]
   )
+  return set(run_program(program).split())
+
+
+def packages_asked_for(modules: set[str], absent: set[str]) -> set[str]:
+  """Those of `absent` that these imports ask for, where none is installed."""
+  return set(run_program(ASKED, repr(absent), *sorted(modules)).split())
+
+
+ASKED = """
+import importlib, sys
+
+absent, asked = eval(sys.argv[1]), set()
+
+
+class Absent:
+  def find_spec(self, name, path=None, target=None):
+    package = name.partition(".")[0]
+    if package in absent:
+      asked.add(package)
+      raise ModuleNotFoundError(f"{name} is not installed", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+for name in sys.argv[2:]:
+  importlib.import_module(name)
+print(*asked)
+"""
+
+
+def run_program(program: str, *words: str) -> str:
+  """What it prints."""
   finished = subprocess.run(
-    [sys.executable, "-c", program],
+    [sys.executable, "-c", program, *words],
     cwd=ROOT,
     capture_output=True,
     text=True,
     timeout=120,
   )
   if finished.returncode:
-    raise AssertionError(f"importing {modules} failed:\n{finished.stderr}")
-  return set(finished.stdout.split())
+    raise AssertionError(f"the imports failed:\n{finished.stderr}")
+  return finished.stdout
 
 
 # An environment whose tasks are played on another one's machines.
@@ -306,18 +339,14 @@ class LayeringTest(parameterized.TestCase):
 
   @pytest.mark.slow
   def test_what_waits_needs_no_jax(self):
-    modules = modules_without_jax()
-    self.assertIn("agentrl_jax.controller.task_source", modules)
-    loaded = packages_loaded_by(modules, absent=HEAVY)
-    self.assertContainsSubset({"agentrl_jax", "environments"}, loaded)
-
-  @pytest.mark.slow
-  def test_what_waits_loads_no_jax(self):
-    modules = modules_without_jax() - LOADS_JAX_IF_THERE
-    self.assertIn("agentrl_jax.controller.episode", modules)
-    loaded = packages_loaded_by(modules)
-    self.assertContainsSubset({"agentrl_jax", "environments"}, loaded)
-    self.assertEmpty(loaded & (HEAVY | {"torch"}))
+    waiting = modules_without_jax()
+    workers = {m for m in waiting if m.startswith(OF_WORKERS)}
+    self.assertIn("environments.dbbench.environment", workers)
+    self.assertEmpty(packages_asked_for(workers, OF_LEARNERS))
+    self.assertIn("agentrl_jax.controller.episode", waiting)
+    others = waiting - workers - ASK_FOR_JAX
+    self.assertEmpty(packages_asked_for(others, HEAVY))
+    self.assertIn("jax", packages_asked_for(ASK_FOR_JAX, HEAVY))
 
   @parameterized.parameters(
     ("agentrl_jax.losses", "from agentrl_jax.data import batch"),
