@@ -5,6 +5,8 @@ finds before the run starts, and not after its warm start, a wrong shape, NaN,
 no gradient, or a result that depends on the cut into micro-batches.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,14 +55,16 @@ def try_advantage(config: AdvantageConfig) -> None:
   if config.uses_critic:
     result = custom_critic_advantages(estimator, _inputs())
   else:
-    result = advantages.custom_advantages(
-      estimator,
-      arrays,
-      jnp.asarray(arrays.valid_N),
-      num_groups=len(arrays.reward_N),
-      num_tasks=2,
-      by_turn=config.varies_within_trajectory,
+    compiled = jax.jit(
+      partial(
+        advantages.custom_advantages,
+        estimator,
+        num_groups=len(arrays.reward_N),
+        num_tasks=2,
+        by_turn=config.varies_within_trajectory,
+      )
     )
+    result = compiled(arrays, arrays.valid_N)
   _require_numbers(estimator, result)
 
 
@@ -78,17 +82,18 @@ def _try_by_token(function: CustomFunction) -> None:
     loss_BT = function(inputs | moved)
     return jnp.sum(loss_BT, where=mask_BT), loss_BT
 
-  gradient, loss_BT = jax.grad(total, has_aux=True)(
+  gradient, loss_BT = jax.jit(jax.grad(total, has_aux=True))(
     {name: inputs[name] for name in moving}
   )
-  _require_numbers(function, jnp.where(mask_BT, loss_BT, 0))
+  _require_numbers(function, np.where(mask_BT, loss_BT, 0))
   _require_numbers(function, gradient, "a gradient")
-  if not any(jnp.any(jnp.where(mask_BT, x, 0) != 0) for x in gradient.values()):
+  if not any(np.any(np.where(mask_BT, x, 0)) for x in gradient.values()):
     raise function.refuse(
       f"has a gradient of 0 in {', '.join(moving)}: nothing would be learned"
     )
-  rows = [function(_rows(inputs, slice(b, b + 1))) for b in range(B)]
-  if not _close(loss_BT, jnp.concatenate(rows), mask_BT):
+  call = _compiled(function)
+  rows = [call(_rows(inputs, slice(b, b + 1))) for b in range(B)]
+  if not _close(loss_BT, np.concatenate(rows), mask_BT):
     raise function.refuse(
       "gives a token other numbers when other rows are beside it, so that the "
       f"result would depend on train.micro_batch: {_STATISTICS_HINT}"
@@ -98,12 +103,13 @@ def _try_by_token(function: CustomFunction) -> None:
 def _try_weight(function: CustomFunction) -> None:
   """Requires a number per token that rows of padding do not change."""
   inputs = _inputs()
-  result = function(inputs)
+  call = _compiled(function)
+  result = call(inputs)
   function.require_shape(result, (B, T))
-  _require_numbers(function, jnp.where(inputs["mask_BT"], result, 0))
-  padded = function(
+  _require_numbers(function, np.where(inputs["mask_BT"], result, 0))
+  padded = call(
     {
-      name: jnp.pad(x, ((0, B), (0, 0))) if isinstance(x, jax.Array) else x
+      name: np.pad(x, ((0, B), (0, 0))) if isinstance(x, jax.Array) else x
       for name, x in inputs.items()
     }
   )
@@ -119,10 +125,11 @@ def _try_weight(function: CustomFunction) -> None:
 def _try_reduction(function: CustomFunction) -> None:
   """Requires a Mean that adds up over parts of the batch."""
   inputs = _inputs()
-  mean = function.require_mean(function(inputs))
+  call = _compiled(function)
+  mean = function.require_mean(call(inputs))
   _require_numbers(function, mean.value())
   parts = [
-    function.require_mean(function(_rows(inputs, slice(b, b + 1))))
+    function.require_mean(call(_rows(inputs, slice(b, b + 1))))
     for b in range(B)
   ]
   _require_numbers(function, parts, "a mean of a row without trained tokens")
@@ -133,6 +140,24 @@ def _try_reduction(function: CustomFunction) -> None:
       f"{float(added.value()):.6g} of them added up: total and weight of "
       "parts must add up to those of the whole"
     )
+
+
+def _compiled(function: CustomFunction) -> Callable[[dict[str, Any]], Any]:
+  """Returns a function of all inputs, compiled as in a run.
+
+  Called as it is, it would be compiled operation by operation.
+  """
+  compiled = jax.jit(
+    lambda arrays, **sizes: function(arrays | sizes),
+    static_argnames="num_segments",
+  )
+
+  def call(inputs: dict[str, Any]) -> Any:
+    arrays = {name: inputs[name] for name in sorted(function.reads)}
+    sizes = {n: arrays.pop(n) for n in ("num_segments",) if n in arrays}
+    return compiled(arrays, **sizes)
+
+  return call
 
 
 def _close(x_BT: Any, y_BT: Any, mask_BT: jax.Array) -> bool:
@@ -152,7 +177,7 @@ def _require_numbers(
 
 def _rows(inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
   return {
-    name: x[rows] if isinstance(x, jax.Array) else x
+    name: np.asarray(x)[rows] if isinstance(x, jax.Array) else x
     for name, x in inputs.items()
   }
 

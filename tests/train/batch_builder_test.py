@@ -24,10 +24,6 @@ from tests.train import small
 WITH_CRITIC = dataclasses.replace(small.MODEL, value_head=True)
 
 
-def _params(model=small.MODEL, seed=0):
-  return Policy(model, COMPUTE).init(jax.random.key(seed))
-
-
 def _tokens(batches, name):
   """Pairs each trained token with its value of a field."""
   return [
@@ -96,7 +92,7 @@ class BuildTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_other_policies_log_probabilities(self):
     loss = small.loss_config(kl_coefficient=0.1, proximal="recomputed")
-    reference, params = _params(seed=1), _params(seed=0)
+    reference, params = small.params_of(seed=1), small.params_of()
     builder = small.make_batch_builder(loss=loss, reference=reference)
     batches, _ = builder.build(small.make_groups(), params)
     for name, of in (("reference", reference), ("proximal", params)):
@@ -119,12 +115,12 @@ class BuildTest(parameterized.TestCase):
     advantage = small.advantage_config(
       task_center=False, task_scale=False, scale_by_std=False
     )
-    reference = _params(seed=1)
+    reference = small.params_of(seed=1)
     builder = small.make_batch_builder(
       loss=loss, advantage=advantage, reference=reference
     )
     groups = small.make_groups(num_groups=1)
-    batches, _ = builder.build(groups, _params())
+    batches, _ = builder.build(groups, small.params_of())
     self.assertIsNone(batches[0].reference_logprob)
     trajectories = groups[0].trajectories
     rows = pack(trajectories, row_length=48, rows_multiple=4)
@@ -177,10 +173,7 @@ class CriticTest(parameterized.TestCase):
       loss=small.loss_config(value_coefficient=0.5),
       advantage=advantage,
     )
-    params = _params(WITH_CRITIC)
-    kernel = np.random.default_rng(0).normal(size=(16, 1)).astype(np.float32)
-    params["critic"]["kernel"] = kernel
-    return builder.build(small.make_groups(), params)
+    return builder.build(small.make_groups(), small.params_of(WITH_CRITIC))
 
   @parameterized.parameters("gae", "turn_gae", "bi_level_gae")
   def test_return_is_advantage_and_value(self, estimator):
@@ -272,7 +265,9 @@ class CriticTest(parameterized.TestCase):
         estimator="gae", whiten=True, task_center=False, task_scale=False
       ),
     )
-    batches, _ = builder.build(small.make_groups(), _params(WITH_CRITIC))
+    batches, _ = builder.build(
+      small.make_groups(), small.params_of(WITH_CRITIC)
+    )
     mask = np.concatenate([x.batch.mask for x in batches])
     found = np.concatenate([x.advantage for x in batches])
     np.testing.assert_allclose(found, losses.whiten(found, mask), atol=1e-5)

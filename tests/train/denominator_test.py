@@ -7,6 +7,7 @@ group without signal in one of the others.
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +36,8 @@ class DenominatorTest(parameterized.TestCase):
   def setUpClass(cls):
     super().setUpClass()
     cls.policy = Policy(small.MODEL, COMPUTE)
-    cls.params = cls.policy.init(jax.random.key(0))
-    cls.reference = cls.policy.init(jax.random.key(1))
-    cls.groups = _near(cls.policy, cls.params, _groups())
+    cls.params, cls.reference = small.params_of(), small.params_of(seed=1)
+    cls.groups = _groups()
 
   @parameterized.named_parameters(
     ("agentrl", {"kl_coefficient": 0.1}, {}, 24),
@@ -68,6 +68,7 @@ class DenominatorTest(parameterized.TestCase):
     self.assert_as_expected(loss, advantage, packed)
 
   def assert_as_expected(self, loss, advantage, packed):
+    self.groups = _near(self.policy, self.params, _groups())
     advantage = small.advantage_config(**advantage)
     loss = small.loss_config(**loss)
     value, gradient, num_packed = self._update(loss, advantage)
@@ -219,7 +220,7 @@ def _near(policy, params, groups):
 
   def near(trajectory):
     token_BT, _, _ = _rows([trajectory])
-    logprob_BT, _ = _logprobs(policy, params, token_BT)
+    logprob_BT = np.asarray(_logprobs(policy, params, token_BT)[0])
     at, turns = 0, []
     for turn in trajectory.turns:
       at += len(turn.observation)
@@ -283,6 +284,7 @@ def _advantages(members, mask_BT, config):
   return np.where(mask_BT, advantage_BT, 0).astype(np.float32)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _logprobs(policy, params, token_BT):
   """Of each token given those before it, and the entropy there; 0 first."""
   position_BT = np.broadcast_to(np.arange(token_BT.shape[1]), token_BT.shape)

@@ -1,6 +1,7 @@
 """On-policy distillation: the KL to a teacher, token by token."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,27 +19,39 @@ from launch.storage.load_params import with_teacher
 from tests.settings import COMPUTE
 from tests.train import small
 
-# Another width and depth than the student's, and the same vocabulary.
-TEACHER = dataclasses.replace(small.MODEL, width=24, num_layers=1, mlp_width=8)
-PADDED = {"vocab_size": small.MODEL.vocab_size + 40}
+STUDENT = dataclasses.replace(small.MODEL, num_layers=1)
+# Another width than the student's, and the same vocabulary.
+TEACHER = dataclasses.replace(STUDENT, width=24, mlp_width=8)
+PADDING = 40  # of the teacher's vocabulary
+OF_TEACHER = small.params_of(TEACHER, 1)
 SETTINGS = {"chunk_size": 8, "temperature": 0.9}
 
 
-def params_of(model, seed):
-  return Policy(model, COMPUTE).init(jax.random.key(seed))
-
-
+@functools.partial(jax.jit, static_argnums=0)
 def logprob_of(model, params, batch):
-  logprob, _ = token_logprobs(Policy(model, COMPUTE), params, batch, **SETTINGS)
-  return np.asarray(logprob)
+  return token_logprobs(Policy(model, COMPUTE), params, batch, **SETTINGS)[0]
+
+
+@jax.jit
+@jax.value_and_grad
+def exact_divergence(student, token, position, segment, mask):
+  """From all logits of student and teacher, mean over the tokens of a mask."""
+  logits = (
+    Policy(model, COMPUTE).logits(params, token, position, segment)
+    for model, params in ((STUDENT, student), (TEACHER, OF_TEACHER))
+  )
+  divergence = losses.reverse_kl(*logits, 0.9)
+  shifted = jnp.pad(divergence[:, :-1], ((0, 0), (1, 0)))
+  return jnp.mean(shifted, where=mask)
 
 
 def built(params, *, weight=0.0, groups=None, **loss):
   """The one micro-batch of groups, and the report."""
   builder = small.make_batch_builder(
+    model=STUDENT,
     loss=loss_config(**loss),
     advantage=small.advantage_config(weight=weight),
-    reference=params_of(TEACHER, 1),
+    reference=OF_TEACHER,
     teacher=TEACHER,
     micro_batch=24,
   )
@@ -57,10 +70,10 @@ IN_ADVANTAGE = {"kl_place": "advantage", "kl_estimator": "k1"}
 
 class DistillationTest(parameterized.TestCase):
   def test_each_token_is_charged_its_own_divergence(self):
-    student = params_of(small.MODEL, 0)
+    student = small.params_of(STUDENT)
     micro_batch, report = built(student, **IN_ADVANTAGE)
     batch = micro_batch.batch
-    teacher = logprob_of(TEACHER, params_of(TEACHER, 1), batch)
+    teacher = logprob_of(TEACHER, OF_TEACHER, batch)
     wanted = np.where(batch.mask, batch.behavior_logprob - teacher, 0)
     np.testing.assert_allclose(micro_batch.advantage, -0.5 * wanted, atol=1e-5)
     self.assertAlmostEqual(
@@ -85,7 +98,7 @@ class DistillationTest(parameterized.TestCase):
       for group in small.make_groups()
     ]
     micro_batch, report = built(
-      params_of(small.MODEL, 0), weight=1.0, groups=groups, **IN_ADVANTAGE
+      small.params_of(STUDENT), weight=1.0, groups=groups, **IN_ADVANTAGE
     )
     self.assertEqual(report["batch/left_out_tokens"], 0)
     mask = micro_batch.batch.mask
@@ -93,23 +106,24 @@ class DistillationTest(parameterized.TestCase):
 
   def test_on_policy_its_gradient_is_that_of_the_loss(self):
     """-r A with A = -beta x, and beta x^2 / 2, at r = 1."""
-    policy, student = Policy(small.MODEL, COMPUTE), params_of(small.MODEL, 0)
+    policy, student = Policy(STUDENT, COMPUTE), small.params_of(STUDENT)
+    in_loss = {"kl_place": "loss", "kl_estimator": "k2"}
+    given, _ = built(student, **in_loss)
+    # As sampled by the student itself.
+    own = logprob_of(STUDENT, student, given.batch)
+    batch = dataclasses.replace(given.batch, behavior_logprob=own)
+    given = dataclasses.replace(given, batch=batch)
+    advantage = np.where(batch.mask, -0.5 * (own - given.reference_logprob), 0)
+    charged = dataclasses.replace(
+      given, advantage=advantage, reference_logprob=None
+    )
     gradients = []
-    for loss in (IN_ADVANTAGE, {"kl_place": "loss", "kl_estimator": "k2"}):
-      # As sampled by the student itself.
-      given, _ = built(student, **loss)
-      own = logprob_of(small.MODEL, student, given.batch)
-      batch = dataclasses.replace(given.batch, behavior_logprob=own)
-      advantage = given.advantage
-      if loss is IN_ADVANTAGE:
-        teacher = logprob_of(TEACHER, params_of(TEACHER, 1), batch)
-        advantage = np.where(batch.mask, -0.5 * (own - teacher), 0)
-      given = dataclasses.replace(given, batch=batch, advantage=advantage)
+    for x, loss in ((charged, IN_ADVANTAGE), (given, in_loss)):
       config = loss_config(**loss)
       objective = policy_objective(policy, config, temperature=0.9)
 
-      def value(params, objective=objective, given=given):
-        mean, metrics = objective(params, given)
+      def value(params, objective=objective, x=x):
+        mean, metrics = objective(params, x)
         return mean.value(), metrics
 
       gradient, metrics = jax.jit(jax.grad(value, has_aux=True))(student)
@@ -119,48 +133,46 @@ class DistillationTest(parameterized.TestCase):
       lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *gradients
     )
 
-  @parameterized.parameters({}, {"sharing": 4}, {"model": PADDED}, {"chunk": 0})
-  def test_the_divergence_over_the_whole_vocabulary(self, **changes):
+  @parameterized.parameters(
+    # 0: by the platform, as by default.
+    {"chunk": 0, "padding": 0},
+    {"chunk": 8, "padding": PADDING, "sharing": 4},
+  )
+  def test_the_divergence_over_the_whole_vocabulary(
+    self, *, chunk, padding, **batch
+  ):
     """In chunks, and where a tree or padding is between."""
-    teacher = dataclasses.replace(TEACHER, **changes.pop("model", {}))
-    student, of_teacher = params_of(small.MODEL, 0), params_of(teacher, 1)
-    chunk = changes.pop("chunk", 8)  # 0: by the platform, as by default
+    student, policy = small.params_of(STUDENT), Policy(STUDENT, COMPUTE)
+    more = ((0, padding), (0, 0))
     config = loss_config(
       kl_place="loss", kl_estimator="full", token_chunk=chunk
     )
     builder = small.make_batch_builder(
+      model=STUDENT,
       loss=config,
       advantage=small.advantage_config(weight=0.0),
-      reference=of_teacher,
-      teacher=teacher,
+      reference=OF_TEACHER
+      | {"embedding": np.pad(OF_TEACHER["embedding"], more, mode="edge")},
+      teacher=dataclasses.replace(
+        TEACHER, vocab_size=TEACHER.vocab_size + padding
+      ),
       micro_batch=24,
-      **changes,
+      **batch,
     )
     (micro_batch,), _ = builder.build(small.make_groups(), student)
-    batch = micro_batch.batch
-
-    def exact(params):
-      logits = [
-        Policy(model, COMPUTE).logits(
-          p, batch.token, batch.position, batch.segment
-        )
-        for model, p in ((small.MODEL, params), (teacher, of_teacher))
-      ]
-      size = small.MODEL.vocab_size
-      divergence = losses.reverse_kl(logits[0], logits[1][..., :size], 0.9)
-      shifted = jnp.pad(divergence[:, :-1], ((0, 0), (1, 0)))
-      return jnp.mean(shifted, where=batch.mask)
+    objective = policy_objective(policy, config, temperature=0.9)
 
     def trained(params):
-      policy = Policy(small.MODEL, COMPUTE)
-      objective = policy_objective(policy, config, temperature=0.9)
       mean, metrics = objective(params, micro_batch)
       return mean.value(), metrics["policy/reverse_kl"].value()
 
     (value, measured), gradient = jax.jit(
       jax.value_and_grad(trained, has_aux=True)
     )(student)
-    wanted, slope = jax.jit(jax.value_and_grad(exact))(student)
+    batch = micro_batch.batch
+    wanted, slope = exact_divergence(
+      student, batch.token, batch.position, batch.segment, batch.mask
+    )
     self.assertAlmostEqual(float(measured), float(wanted), places=5)
     self.assertAlmostEqual(float(value), 0.5 * float(wanted), places=5)
     jax.tree.map(

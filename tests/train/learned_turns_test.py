@@ -42,8 +42,8 @@ class LearnedTurnsTest(parameterized.TestCase):
   def test_are_those_of_the_policy_before_the_update(self, sharing):
     groups = small.make_groups()
     builder = small.make_batch_builder(micro_batch=2, sharing=sharing)
-    policy, learner = small.make_learner()
-    params = policy.init(jax.random.key(0))
+    _, learner = small.make_learner()
+    params = small.params_of()
     batches, _ = builder.build(groups, params)
     learned = builder.learned_turns
     learner.update(learner.init(params), batches, on_tokens=learned.add)
@@ -70,8 +70,8 @@ class LearnedTurnsTest(parameterized.TestCase):
   def test_of_several_updates_are_those_that_each_started_from(self):
     groups = small.make_groups()
     builder = small.make_batch_builder(micro_batch=2)
-    policy, learner = small.make_learner()
-    first = policy.init(jax.random.key(0))
+    _, learner = small.make_learner()
+    first = small.params_of()
     batches, _ = builder.build(groups, first)
     learned, state = builder.learned_turns, learner.init(first)
     state, _ = learner.update(

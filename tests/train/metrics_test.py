@@ -4,7 +4,6 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -40,6 +39,18 @@ def _sample_size(weight_T):
   return weight_T.sum() ** 2 / (len(weight_T) * (weight_T**2).sum())
 
 
+@jax.jit
+def _moments(x_BT, batch, task_BT):
+  """Of two such batches."""
+  measured = measure_policy_slots(
+    x_BT, batch, task_BT, num_policy_slots=2, tasks=TASKS
+  )
+  return {name: moments + moments for name, moments in measured.items()}
+
+
+_drift = jax.jit(measure_drift)
+
+
 class PolicySlotMetricsTest(absltest.TestCase):
   def setUp(self):
     super().setUp()
@@ -62,18 +73,10 @@ class PolicySlotMetricsTest(absltest.TestCase):
       zero,
       policy_slot=self.policy_slot_BT,
     )
-    measured = measure_policy_slots(
-      np.where(self.mask_BT, x_BT, 0),
-      batch,
-      task_BT,
-      num_policy_slots=2,
-      tasks=TASKS,
-    )
+    measured = _moments(np.where(self.mask_BT, x_BT, 0), batch, task_BT)
     numbers = {}
     for name, moments in measured.items():
-      numbers |= policy_slot_numbers(
-        name, moments + moments
-      )  # of two such batches
+      numbers |= policy_slot_numbers(name, moments)
     return numbers
 
   def test_by_policy_slot_and_task(self):
@@ -122,6 +125,7 @@ class PolicySlotMetricsTest(absltest.TestCase):
 MEAN, MAX = "policy/engine_drift", "policy/engine_drift_max"
 SHARE = "policy/on_policy_share"
 TEMPERATURE = 0.9  # of `small`
+MODEL = dataclasses.replace(small.MODEL, num_layers=1)
 
 
 class MeasureTest(absltest.TestCase):
@@ -134,8 +138,8 @@ class MeasureTest(absltest.TestCase):
     self.version_BT = draw.integers(-1, 5, shape).astype(np.int32)
 
   def _measured(self, rows=slice(None), version=3):
-    return measure_drift(
-      jnp.asarray(self.x_BT[rows]),
+    return _drift(
+      self.x_BT[rows],
       self.mask_BT[rows],
       self.version_BT[rows],
       np.int32(version),
@@ -181,12 +185,14 @@ class Played:
   """An engine that plays, and the learner of its policy."""
 
   def __init__(self, dtype):
-    self._policy = policy = Policy(small.MODEL, compute_config(dtype=dtype))
+    self._policy = policy = Policy(MODEL, compute_config(dtype=dtype))
     self._versions = ServedWeights(1)
     self._publisher = Publisher(
       policy, self._versions, dtype=dtype, layers_apart=False
     )
-    config = engine_config(slots=(4,), context=48, num_slot_sizes=1)
+    config = engine_config(
+      slots=(4,), context=48, num_slot_sizes=1, prefill_chunks=(8,)
+    )
     self.temperature = TEMPERATURE
     self._engine = RolloutEngine(policy, config, self._versions)
     self._builder = BatchBuilder(
@@ -207,7 +213,7 @@ class Played:
   def begin(self):
     """As new, and served; peaked, so that temperature and rounding matter."""
     params = jax.tree.map(
-      lambda x: 3 * x, attentive(self._policy.init(jax.random.key(0)))
+      lambda x: np.float32(3 * x), attentive(small.params_of(MODEL))
     )
     self.state = self.learner.init(params)
     self.temperature = TEMPERATURE
@@ -326,11 +332,11 @@ class EngineTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_batches_without_versions_measure_no_drift(self):
-    policy, learner = small.make_learner()
+    _, learner = small.make_learner()
     batches = [
       dataclasses.replace(micro_batch, version=None)
       for micro_batch in small.make_batches()
     ]
-    state = learner.init(policy.init(jax.random.key(0)))
+    state = learner.init(small.params_of())
     _, metrics = learner.update(state, batches)
     self.assertNoCommonElements((MEAN, MAX, SHARE), metrics)

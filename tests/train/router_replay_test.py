@@ -21,29 +21,34 @@ from tests.settings import COMPUTE, compute_config, engine_config
 from tests.train import small
 
 MODEL = dataclasses.replace(
-  small.MODEL,
-  num_layers=4,
-  width=64,
-  num_experts=16,
-  experts_per_token=4,
-  normed_experts=True,
+  small.MODEL, num_experts=16, experts_per_token=4, normed_experts=True
 )
+# Rounding moves more tokens to other experts, the more and wider the layers.
+DEEP = dataclasses.replace(MODEL, num_layers=4, width=64)
 TASK = Task("a", "train", 0)
 TEMPERATURE = 0.9
 
 
+params = small.params_of
+
+
 @functools.cache
-def params(model):
-  return Policy(model, COMPUTE).init(jax.random.key(0))
+def objective(model):
+  return jax.jit(
+    policy_objective(
+      Policy(model, COMPUTE), small.loss_config(), temperature=TEMPERATURE
+    )
+  )
 
 
 @functools.cache
 def played(dtype="float32", model=MODEL, **changes) -> Group:
   """Four episodes of two turns, whose prompts begin alike."""
   policy = Policy(model, compute_config(dtype=dtype))
-  store, dtypes = ServedWeights(1), jnp.dtype(dtype)
+  store = ServedWeights(1)
   served = jax.tree.map(
-    lambda x: x.astype(dtypes), policy.unstacked(params(model))
+    lambda x: jnp.asarray(x.astype(jnp.dtype(dtype))),
+    policy.unstacked(params(model)),
   )
   store.publish(served, 0)
   settings = dict(slots=(3,), context=64, num_slot_sizes=1, prefill_chunks=(8,))
@@ -94,10 +99,7 @@ def measured(group: Group, model=MODEL, **batch):
   """Loss, metrics, and log-probabilities of the sampled tokens."""
   builder = small.make_batch_builder(model=model, row_length=64, **batch)
   (micro_batch,), _ = builder.build([group], params(model))
-  objective = policy_objective(
-    Policy(model, COMPUTE), small.loss_config(), temperature=TEMPERATURE
-  )
-  loss, metrics = jax.jit(objective)(params(model), micro_batch, jnp.int32(0))
+  loss, metrics = objective(model)(params(model), micro_batch, np.int32(0))
   del metrics["policy/logprob"]
   numbers = _numbers(metrics)
   return float(loss.value()), numbers, micro_batch
@@ -119,7 +121,7 @@ class RouterReplayTest(parameterized.TestCase):
     for trajectory in group.trajectories:
       for turn in trajectory.turns:
         size = len(turn.observation) + len(turn.sampled)
-        self.assertEqual(turn.experts.shape, (size, 4, 4))
+        self.assertEqual(turn.experts.shape, (size, 2, 4))
         self.assertEqual(turn.experts.dtype, np.uint8)
     loss, numbers, micro_batch = measured(group)
     expert_BTLK = micro_batch.batch.experts
@@ -137,7 +139,6 @@ class RouterReplayTest(parameterized.TestCase):
   def test_a_dense_layer_before_a_router_by_sigmoids(self):
     model = dataclasses.replace(
       MODEL,
-      num_layers=2,
       dense_layers=1,
       dense_mlp_width=24,
       sigmoid_router=True,
@@ -150,17 +151,18 @@ class RouterReplayTest(parameterized.TestCase):
     self.assertGreater(abs(other - loss), 1e-3)
 
   def test_trees_replay_as_rows_do(self):
-    group = played("bfloat16")
+    group = changed(played(), lambda x: (x + 1) % 16)
     alone, _, _ = measured(group)
     shared, numbers, micro_batch = measured(group, sharing=4)
     self.assertIsNone(micro_batch.batch.experts)
     self.assertAlmostEqual(alone, shared, delta=1e-5)
     self.assertAlmostEqual(numbers["engine/router_replayed"], 15 / 16)
 
+  @pytest.mark.slow
   def test_replay_brings_a_rounding_engine_nearer(self):
-    group = played("bfloat16")
-    _, replayed, _ = measured(group)
-    _, own, _ = measured(without(group))
+    group = played("bfloat16", DEEP)
+    _, replayed, _ = measured(group, DEEP)
+    _, own, _ = measured(without(group), DEEP)
     self.assertLess(replayed["engine/router_agreement"], 1)
     name = "policy/kl_to_behavior"
     self.assertLess(replayed[name], own[name] / 2)
@@ -206,10 +208,13 @@ class RouterReplayTest(parameterized.TestCase):
     )
     loss, numbers, _ = measured(mixed)
     self.assertAlmostEqual(numbers["engine/router_replayed"], 45 / 64)
-    self.assertAlmostEqual(loss, measured(group)[0], delta=1e-6)
+    own, numbers, _ = measured(group)
+    self.assertEqual(numbers["engine/router_agreement"], 1)
+    self.assertAlmostEqual(loss, own, delta=1e-6)
 
   def test_without_the_key_answers_have_no_experts(self):
-    group = played(router_replay=False)
+    model = dataclasses.replace(MODEL, num_layers=1)
+    group = played(model=model, router_replay=False)
     self.assertEqual(
       {turn.experts is None for t in group.trajectories for turn in t.turns},
       {True},

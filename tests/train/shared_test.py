@@ -60,14 +60,9 @@ def groups_of(seed=0):
 
 def moved(params, seed=1):
   """Other params, so that nothing is 0 because a module starts at 0."""
-  leaves, tree = jax.tree.flatten(params)
-  keys = jax.random.split(jax.random.key(seed), len(leaves))
-  return jax.tree.unflatten(
-    tree,
-    [
-      x + 0.1 * jax.random.normal(k, x.shape)
-      for x, k in zip(leaves, keys, strict=True)
-    ],
+  rng = np.random.default_rng(seed)
+  return jax.tree.map(
+    lambda x: np.float32(x + 0.1 * rng.normal(size=x.shape)), params
   )
 
 
@@ -84,7 +79,7 @@ def update(
     loss=loss,
     **small.PLAIN_STEPS,
   )
-  params = moved(policy.init(jax.random.key(0)))
+  params = small.params_of(config)
   trained, frozen = policy.split(params, jax.random.key(3))
   trained = moved(trained, 4)
   plain = Policy(config, COMPUTE)

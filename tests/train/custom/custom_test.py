@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -171,7 +172,10 @@ class TrialTest(parameterized.TestCase):
     config = small.loss_config(**surrogate(name))
     with self.assertRaisesRegex(ConfigError, message):
       try_loss(config)
-    with self.assertRaisesRegex(ConfigError, message):
+
+  def test_refuses_an_objective(self):
+    config = small.loss_config(**surrogate("nothing_back"))
+    with self.assertRaisesRegex(ConfigError, "returned NoneType"):
       policy_objective(Policy(small.MODEL, COMPUTE), config, temperature=0.9)
 
   @parameterized.named_parameters(
@@ -276,8 +280,8 @@ class LossTest(parameterized.TestCase):
 
   def test_custom_surrogate_that_returns_nan_is_named(self):
     config = small.loss_config(**surrogate("not_a_number"))
-    _, metrics = batch_loss(
-      config, self.micro_batch, self.logprob, self.entropy
+    _, metrics = jax.jit(functools.partial(batch_loss, config))(
+      self.micro_batch, self.logprob, self.entropy
     )
     self.assertTrue(np.isnan(float(metrics["loss/not_a_number"].value())))
 
@@ -372,7 +376,7 @@ class AdvantageTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_a_critic_of_one_s_own(self):
     model = dataclasses.replace(small.MODEL, value_head=True)
-    params = Policy(model, COMPUTE).init(jax.random.key(0))
+    params = small.params_of(model)
     found = []
     for changes in (
       {"estimator": "gae", "gae_lambda": 0.9, "discount": 0.8},
@@ -398,8 +402,8 @@ class BatchTest(parameterized.TestCase):
   def _updated(self, micro_batch, **changes):
     loss = small.loss_config(**changes)
     builder = small.make_batch_builder(loss=loss, micro_batch=micro_batch)
-    policy, learner = small.make_learner(loss=loss, **small.PLAIN_STEPS)
-    params = policy.init(jax.random.key(0))
+    _, learner = small.make_learner(loss=loss, **small.PLAIN_STEPS)
+    params = small.params_of()
     batches, report = builder.build(small.make_groups(), params)
     state, metrics = learner.update(learner.init(params), batches)
     return batches, report, state.params, metrics

@@ -27,9 +27,9 @@ class CheckpointsTest(absltest.TestCase):
     super().setUp()
     folder = self.enter_context(tempfile.TemporaryDirectory())
     self.directory = pathlib.Path(folder) / "checkpoints"
-    policy, self.learner = small.make_learner()
+    _, self.learner = small.make_learner()
     self.states = []
-    state = self.learner.init(policy.init(jax.random.key(0)))
+    state = self.learner.init(small.params_of())
     for version in range(3):
       # Each an update apart; only the version and one leaf need differ.
       self.states.append(
@@ -189,8 +189,6 @@ class CheckpointsTest(absltest.TestCase):
     with self.assertRaisesRegex(
       CheckpointError, r"leaf params.layers.down.kernel is float32\[2, 24, 16\]"
     ) as caught:
-      _, learner = small.make_learner()
-      learner._policy = other
       abstract = dataclasses.replace(
         self.learner.abstract_state(), params=other.abstract_params()
       )
@@ -240,7 +238,7 @@ class PublisherTest(absltest.TestCase):
         published[policy_slot] = (params, version)
 
     policy, learner = small.make_learner()
-    params = policy.init(jax.random.key(0))
+    params = small.params_of()
     state = learner.init(params)
     Publisher(policy, Sink()).publish(state.params, 0, policy_slot=1)
     for leaf in jax.tree.leaves(state):
