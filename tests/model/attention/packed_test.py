@@ -72,20 +72,25 @@ def _by_ancestors(q, k, v, end):
   return out
 
 
-def _value_and_slopes(q, k, v, segment, is_tree=False, **compute):
-  """Attention's output off padding, and the gradients of a function of it."""
-  mark = jnp.asarray(segment)
+def _attended(segment, is_tree=False, **compute):
+  """Attention, as a function whose output is 0 on padding."""
   attend = functools.partial(
     packed.attend,
-    segment_BT=None if is_tree else mark,
-    end_BT=mark if is_tree else None,
+    segment_BT=None if is_tree else segment,
+    end_BT=segment if is_tree else None,
     compute=compute_config(**compute),
     mesh=None,
   )
+  is_real = (segment > 0)[..., None, None, None]
+  return lambda q, k, v: jnp.where(is_real, attend(q, k, v), 0)
+
+
+def _value_and_slopes(q, k, v, segment, is_tree=False, **compute):
+  """Attention's output off padding, and the gradients of a function of it."""
+  attend = _attended(segment, is_tree, **compute)
 
   def total(q, k, v):
-    is_real = (segment > 0)[..., None, None, None]
-    out = jnp.where(is_real, attend(q, k, v), 0)
+    out = attend(q, k, v)
     return jnp.sum(out * jnp.cos(jnp.arange(out.size).reshape(out.shape))), out
 
   gradient = jax.jit(jax.grad(total, (0, 1, 2), has_aux=True))
@@ -93,31 +98,39 @@ def _value_and_slopes(q, k, v, segment, is_tree=False, **compute):
   return out, slopes
 
 
-def _by_mask(mask, q, k, v, sinks):
+@functools.partial(jax.jit, static_argnames=("attend", "first"))
+def _value_and_slopes_of(attend, q, k, v, end, weight, first):
+  def total(q, k, v):
+    return jnp.sum(weight * attend(q, k, v, end, first=first))
+
+  return jax.value_and_grad(total, (0, 1, 2))(q, k, v)
+
+
+@jax.jit
+def _slopes_by_mask(q, k, v, sinks, mask, weight):
   """All pairs at once, and a sink as one more column of scores."""
-  score = jnp.einsum("btkgh,bskh->bkgts", q, k) * CHANNELS**-0.5
-  score = jnp.where(mask[:, None, None], score, -1e30)
-  if sinks is not None:
+
+  def total(q, k, v, sinks):
+    score = jnp.einsum("btkgh,bskh->bkgts", q, k) * CHANNELS**-0.5
+    score = jnp.where(mask[:, None, None], score, -1e30)
     column = jnp.broadcast_to(sinks[..., None, None], (*score.shape[:4], 1))
     score = jnp.concatenate([score, column], axis=-1)
-  weight = jax.nn.softmax(score)[..., : k.shape[1]]
-  return jnp.einsum("bkgts,bskh->btkgh", weight, v)
+    share = jax.nn.softmax(score)[..., : k.shape[1]]
+    out = jnp.einsum("bkgts,bskh->btkgh", share, v)
+    return jnp.sum(out * weight), out
+
+  return jax.grad(total, (0, 1, 2, 3), has_aux=True)(q, k, v, sinks)
 
 
 class KernelTest(parameterized.TestCase):
-  @parameterized.parameters(0, 16, 20, 48)
-  def test_plain(self, block):
-    inputs = _inputs(length=48)
-    out, _ = _value_and_slopes(*inputs, attention="xla", attention_block=block)
-    np.testing.assert_allclose(out, _by_tokens(*inputs), atol=1e-5)
-
-  @parameterized.parameters(0, 16, 20, 48)
-  def test_trees(self, block):
-    inputs = _tree_inputs(length=48)
-    out, _ = _value_and_slopes(
-      *inputs, is_tree=True, attention="xla", attention_block=block
+  @parameterized.product(block=(0, 20, 48), is_tree=(False, True))
+  def test_plain(self, block, is_tree):
+    inputs = (_tree_inputs if is_tree else _inputs)(length=48)
+    attend = _attended(
+      inputs[3], is_tree, attention="xla", attention_block=block
     )
-    np.testing.assert_allclose(out, _by_ancestors(*inputs), atol=1e-5)
+    wanted = (_by_ancestors if is_tree else _by_tokens)(*inputs)
+    np.testing.assert_allclose(jax.jit(attend)(*inputs[:3]), wanted, atol=1e-5)
 
   def test_only_a_cpu_takes_blocks_by_itself(self):
     for platform, chosen, length, block in (
@@ -154,16 +167,20 @@ class KernelTest(parameterized.TestCase):
     for found, wanted in zip(slopes, plain_slopes, strict=True):
       np.testing.assert_allclose(found, wanted, atol=2e-5)
 
-  @parameterized.product(
-    way=(("xla", 0), ("xla", 16), ("splash", 128)),
-    is_tree=(False, True),
-    has_sinks=(False, True),
+  @parameterized.parameters(
+    ("xla", 0, False, False),
+    ("xla", 0, False, True),
+    ("xla", 0, True, True),
+    ("xla", 16, False, False),
+    ("xla", 16, False, True),
+    ("xla", 16, True, True),
+    ("splash", 128, False, False),
+    ("splash", 128, True, True),
   )
-  def test_windows_and_sinks(self, way, is_tree, has_sinks):
-    attention, block = way
+  def test_windows_and_sinks(self, attention, block, is_tree, has_sinks):
     length = 256 if attention == "splash" else 48
     q, k, v, mark = (_tree_inputs if is_tree else _inputs)(length)
-    sinks = jnp.array([[0.5, -1.0], [3.0, 0.0]]) if has_sinks else None
+    sinks = np.float32([[0.5, -1.0], [3.0, 0.0]]) if has_sinks else None
     depth, mask = np.zeros_like(mark), np.zeros((ROWS, length, length), bool)
     for b, t in np.ndindex(mark.shape):
       s = np.arange(t + 1)
@@ -171,33 +188,34 @@ class KernelTest(parameterized.TestCase):
       seen &= mark[b, t] > 0
       depth[b, t] = max(seen.sum() - 1, 0)
       mask[b, t, : t + 1] = seen & (depth[b, t] - depth[b, s] < WINDOW)
-    marks = {"segment_BT": jnp.asarray(mark), "window": WINDOW}
-    if is_tree:
-      begin = packed.first_visible(jnp.asarray(depth), WINDOW)
-      marks = {"segment_BT": None, "end_BT": jnp.asarray(mark)}
-      marks["begin_BT"] = begin
     compute = compute_config(attention=attention, attention_block=block)
+    is_real = (mark > 0)[..., None, None, None]
+    weight = is_real * np.cos(np.arange(q.size, dtype=np.float32)).reshape(
+      q.shape
+    )
 
-    def attend(q, k, v, sinks):
-      return packed.attend(
+    def total(q, k, v, sinks):
+      marks = {"segment_BT": mark, "window": WINDOW}
+      if is_tree:
+        begin = packed.first_visible(jnp.asarray(depth), WINDOW)
+        marks = {"segment_BT": None, "end_BT": mark, "begin_BT": begin}
+      out = packed.attend(
         q, k, v, **marks, sink_KG=sinks, compute=compute, mesh=None
       )
+      return jnp.sum(out * weight), out
 
-    def gradient(attend):
-      def total(*inputs):
-        out = jnp.where((mark > 0)[..., None, None, None], attend(*inputs), 0)
-        weight = jnp.cos(jnp.arange(out.size).reshape(out.shape))
-        return jnp.sum(out * weight), out
-
-      which = (0, 1, 2, 3) if has_sinks else (0, 1, 2)
-      return jax.jit(jax.grad(total, which, has_aux=True))(q, k, v, sinks)
-
-    for found, wanted in zip(
-      jax.tree.leaves(gradient(attend)),
-      jax.tree.leaves(gradient(functools.partial(_by_mask, mask))),
+    which = (0, 1, 2, 3) if has_sinks else (0, 1, 2)
+    slopes, out = jax.jit(jax.grad(total, which, has_aux=True))(q, k, v, sinks)
+    absent = np.full((KEYS, GROUP), -np.inf, np.float32)
+    wanted, wanted_out = _slopes_by_mask(
+      q, k, v, sinks if has_sinks else absent, mask, weight
+    )
+    for found, right in zip(
+      (*slopes, is_real * out),
+      (*wanted[: len(slopes)], is_real * wanted_out),
       strict=True,
     ):
-      np.testing.assert_allclose(found, wanted, atol=5e-5)
+      np.testing.assert_allclose(found, right, atol=5e-5)
 
   @parameterized.parameters(True, False)
   def test_splash_of_the_end_of_a_row_skips_what_nobody_sees(self, by_row):
@@ -208,21 +226,23 @@ class KernelTest(parameterized.TestCase):
     end_2S[0, 256:600], end_2S[0, 450:500] = 600, 500
     end_2S[0, 600:700] = 700
     end_2S[1, :400] = 400
-    end_2S = jnp.asarray(end_2S)
-    seen = reference.visible_blocks(end_2S, 384, first, queries=128, keys=256)
+    visible = functools.partial(reference.visible_blocks, queries=128, keys=256)
+    seen = jax.jit(visible, static_argnums=1)(end_2S, 384, first)
     np.testing.assert_array_equal(
       seen,
       [[[0, 1, 0], [0, 1, 1], [0, 0, 1]], [[1, 1, 0], [0, 0, 1], [0, 0, 1]]],
     )
-    q, k, v = (jnp.asarray(x[:, :, :1]) for x in _inputs(length)[:3])
-    q, weight = q[:, first:], jnp.cos(q[:, first:])
-
-    def gradient(attend):
-      def total(q, k, v):
-        return jnp.sum(weight * attend(q, k, v, end_2S, first=first))
-
-      return jax.jit(jax.value_and_grad(total, (0, 1, 2)))(q, k, v)
-
+    q, k, v = (x[:, :, :1] for x in _inputs(length)[:3])
+    q, weight = q[:, first:], np.cos(q[:, first:])
+    gradient = functools.partial(
+      _value_and_slopes_of,
+      q=q,
+      k=k,
+      v=v,
+      end=end_2S,
+      weight=weight,
+      first=first,
+    )
     splashed = functools.partial(
       splash.attend, by_row=by_row, block=256, interpret=True, name="attended"
     )
@@ -331,16 +351,14 @@ class CacheTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     rng = np.random.default_rng(0)
-    self.q = jnp.asarray(rng.normal(size=(3, 1, 2, 4, 16)), jnp.bfloat16)
-    self.k, self.v = jnp.asarray(
-      rng.normal(size=(2, 3, 2, 32, 16)), jnp.bfloat16
-    )
-    self.position = jnp.array([[0], [7], [31]])
+    self.q = rng.normal(size=(3, 1, 2, 4, 16)).astype(jnp.bfloat16)
+    self.k, self.v = rng.normal(size=(2, 3, 2, 32, 16)).astype(jnp.bfloat16)
+    self.position = np.array([[0], [7], [31]])
 
   def test_each_token_sees_its_slot_up_to_itself(self):
     operands = [np.float64(x) for x in (self.q, self.k, self.v)]
-    found = reference.attend_cache(
-      *(jnp.asarray(x, jnp.float32) for x in operands), self.position
+    found = np.asarray(
+      jax.jit(reference.attend_cache)(*map(np.float32, operands), self.position)
     )
     q, k, v = operands
     for slot, last in enumerate(self.position[:, 0]):
