@@ -10,7 +10,6 @@ same run again continues it from where it stopped, whatever stopped it.
 from absl import flags
 
 from launch.config import command_line
-from launch.run.training import train
 
 CONFIG = command_line.define_config()
 
@@ -19,6 +18,9 @@ flags.mark_flag_as_required("config")
 
 def main() -> None:
   """Runs the config of the command line."""
+  # Help, and the refusal of a wrong flag, need not wait for all of a run.
+  from launch.run.training import train
+
   train(CONFIG.value)
 
 

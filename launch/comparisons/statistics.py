@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 LEVEL = 0.95
 FEW_SEEDS = 3  # with fewer no verdict is to be had, and no band to be drawn
@@ -79,7 +79,7 @@ def paired_difference(
   n, mean = len(differences), float(differences.mean())
   if n == 1:
     return Difference(mean, math.nan, math.nan, 1, math.nan)
-  by_seeds = special.stdtr(n - 1, -_ratio(mean, stats.sem(differences)))
+  by_seeds = special.stdtr(n - 1, -_ratio(mean, _error(differences)))
   by_episodes = special.ndtr(-_ratio(mean, episode_error))
   reach = interval_reach(differences, episode_error)
   p = 2 * float(max(by_seeds, by_episodes))
@@ -91,12 +91,16 @@ def interval_reach(
 ) -> float:
   """Half of the 95 % interval of a mean over seeds."""
   tail = (1 + LEVEL) / 2
-  reach = float(stats.norm.ppf(tail)) * episode_error
+  reach = float(special.ndtri(tail)) * episode_error
   if len(values) > 1:
-    reach = max(
-      reach, float(stats.t.ppf(tail, len(values) - 1) * stats.sem(values))
-    )
+    student = float(special.stdtrit(len(values) - 1, tail))
+    reach = max(reach, student * _error(values))
   return reach
+
+
+def _error(values: Sequence[float] | np.ndarray) -> float:
+  """The standard error of a mean. scipy.stats has it, and takes 1 s to load."""
+  return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def _ratio(mean: float, error: float) -> float:

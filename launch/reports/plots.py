@@ -6,31 +6,30 @@ of the same parts. All other metrics are in the TensorBoard files of the run.
 A plot in a page has the page's colours, which are CSS variables, so that the
 page decides their values. The hues are those of Okabe and Ito, which the
 colour-blind can tell apart.
+
+matplotlib is imported where something is drawn: every command would wait for
+it, and few draw.
 """
 
+import contextlib
 import dataclasses
 import io
 import pathlib
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import (
-  EngFormatter,
-  FuncFormatter,
-  MaxNLocator,
-  PercentFormatter,
-)
 
 from launch.reports import curves
 from launch.reports.curves import RL
 from launch.reports.metrics_file import Row
 from launch.reports.summary import MODES, Evaluation, Score
+
+if TYPE_CHECKING:
+  from matplotlib.axes import Axes
+  from matplotlib.figure import Figure
 
 _SIZE = (3.6, 2.7)  # inches
 _LEAST_SPAN = 0.1  # of an axis of shares
@@ -103,8 +102,8 @@ class Plot:
     """Returns the drawing for a page: SVG text without a header."""
     # Drawings share a page: the salt keeps apart the names that they use, and
     # those of groups, the same in all and used by none, are left out.
-    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": self.name}):
-      figure = Figure(figsize=_SIZE, layout="constrained")
+    with _drawing(self.name):
+      figure = _figure(_SIZE)
       self.draw(figure.subplots(), PAGE)
       buffer = io.StringIO()
       figure.savefig(
@@ -117,12 +116,12 @@ class Plot:
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes the drawing as `<name>.png`."""
-    with matplotlib.rc_context(_SETTINGS):
-      figure = Figure(figsize=_SIZE, dpi=150, layout="constrained")
+    with _drawing():
+      figure = _figure(_SIZE, dpi=150)
       self.draw(figure.subplots(), PAPER)
       figure.savefig(folder / f"{self.name}.png", facecolor="white")
 
-  def draw(self, axes: Axes, theme: PlotTheme) -> None:
+  def draw(self, axes: "Axes", theme: PlotTheme) -> None:
     """Draws the lines, and names those with a label in a legend."""
     for line in self.lines:
       _draw_line(axes, line, theme.hues[line.place % len(theme.hues)])
@@ -139,8 +138,10 @@ class Plot:
     elif sum(bool(line.label) for line in self.lines) > 1:
       axes.legend(frameon=False, fontsize=8, labelcolor=theme.ink, loc="best")
 
-  def _tidy(self, axes: Axes, theme: PlotTheme) -> None:
+  def _tidy(self, axes: "Axes", theme: PlotTheme) -> None:
     """Reduces the frame to a baseline, ticks, and faint rules."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
     for side in ("top", "right", "left"):
       axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(theme.faint)
@@ -165,8 +166,23 @@ class Plot:
       axes.yaxis.set_major_formatter(PercentFormatter(1, 0, symbol=" %"))
 
 
+def _drawing(salt: str = "") -> contextlib.AbstractContextManager[None]:
+  """Sets how matplotlib draws, and what names within an SVG derive from."""
+  import matplotlib
+
+  return matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": salt})
+
+
+def _figure(size: tuple[float, float], dpi: int | None = None) -> "Figure":
+  from matplotlib.figure import Figure
+
+  return Figure(figsize=size, dpi=dpi, layout="constrained")
+
+
 def _short(x: float) -> str:
   """Writes 20000 as 20k, and 0.95 as it is: "950m" would be no share."""
+  from matplotlib.ticker import EngFormatter
+
   return EngFormatter(sep="")(x) if abs(x) >= 1000 else f"{x:.4g}"
 
 
@@ -197,7 +213,7 @@ def _fitted(
   return low, high
 
 
-def _draw_line(axes: Axes, line: PlotLine, hue: str) -> None:
+def _draw_line(axes: "Axes", line: PlotLine, hue: str) -> None:
   if line.is_marks:
     # Rounding may leave an end of the interval a hair inside.
     arms = [
@@ -261,10 +277,10 @@ def write_curves(
   rows: Sequence[Row], evaluations: Sequence[Evaluation], path: pathlib.Path
 ) -> None:
   """Writes the curves of a run as one picture; its suffix is the format."""
-  with matplotlib.rc_context(_SETTINGS):
+  with _drawing():
     plots = run_plots(rows, evaluations)
     columns = -(-len(plots) // 2)
-    figure = Figure(figsize=(5.5 * columns, 7), dpi=150, layout="constrained")
+    figure = _figure((5.5 * columns, 7), dpi=150)
     drawn = figure.subplots(2, columns).flat
     for axes in drawn[len(plots) :]:
       axes.set_axis_off()

@@ -6,7 +6,8 @@ or the room behind a sequence costs nothing, not even a step of the grid. The
 list is sorted by page: a page that several sequences share, such as a group's
 prompt, is fetched once for all of them. Softmax is accumulated page by page, in
 any order (arXiv:2205.14135). It is a Pallas kernel for TPUs; elsewhere it runs
-in Pallas's interpreter, correct but slow.
+in Pallas's interpreter, correct but slow. Pallas is imported with the first
+kernel, since its import takes long, and no command should wait for it.
 
 jax's own kernels do not fit. `paged_attention` fetches whole blocks of pages
 past a sequence's end, each head of a page by a copy of its own, and multiplies
@@ -25,8 +26,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 _LOWEST = -1e30  # finite, so that differences of it are
 _TILE = 128  # positions of a page: a multiple of it
@@ -122,6 +121,9 @@ def attend(
   of `reference.softmax`. Returns [B, K, G, H]; zeros for a sequence of length
   0.
   """
+  from jax.experimental import pallas as pl
+  from jax.experimental.pallas import tpu as pltpu
+
   num_sequences, num_heads, num_queries, channels = q_BKGH.shape
   num_pages, _, size, _ = k_NKTH.shape
   num_joined = _num_joined(k_NKTH, page_BW.shape[1])
@@ -227,6 +229,8 @@ def _attend_block(
   num_sinks,
 ):
   """Adds one block of a sequence's pages to its running softmax."""
+  from jax.experimental import pallas as pl
+
   del page_CMJ
   keys, values = refs[:num_joined], refs[num_joined : 2 * num_joined]
   sinks = refs[2 * num_joined : 2 * num_joined + num_sinks]

@@ -14,16 +14,13 @@ import types
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_kernel,
-)
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_mask_info as mask_info,
-)
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model.attention import reference
 
+_KERNELS = (
+  "jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel"
+)
 SLOTS = 128  # tokens that the kernel takes at least, and multiples of them
 _BLOCK = 512  # tokens, where `compute.attention_block` does not say
 # Of a number of a token, where a query has two: its own, and `begin`.
@@ -81,11 +78,11 @@ def attend(
   query = query_T if begin_BT is None else query_T | (begin_BT << _BITS)
 
   def of_row(q_KGTH, k_KSH, v_KSH, query_T, end_S, visible_NM):
-    along_keys = _mask_info(visible_NM, axis=1)
+    along_keys = _mask_info(kernels, visible_NM, axis=1)
     kernel = kernels.SplashAttentionKernel(
       along_keys,
       along_keys,
-      _mask_info(visible_NM, axis=0),
+      _mask_info(kernels, visible_NM, axis=0),
       block_sizes=sizes,
       is_mqa=True,
       save_residuals=False,
@@ -117,7 +114,7 @@ def attend(
   return mixed_BKGTH.transpose(0, 3, 1, 2, 4)
 
 
-def _mask_info(visible_NM: jax.Array, axis: int) -> mask_info.MaskInfo:
+def _mask_info(kernels: types.ModuleType, visible_NM: jax.Array, axis: int):
   """Says which blocks a kernel computes that goes along `axis`.
 
   While it skips blocks, the next one that it computes is fetched.
@@ -129,7 +126,7 @@ def _mask_info(visible_NM: jax.Array, axis: int) -> mask_info.MaskInfo:
   next_NM = jax.lax.cummin(
     jnp.where(visible_NM, index_NM, last), axis=axis, reverse=True
   )
-  return mask_info.MaskInfo(
+  return kernels.mask_info_lib.MaskInfo(
     data_next=next_NM[None].astype(jnp.int16),  # scalar memory is small
     mask_next=None,
     block_mask=visible_NM[None].astype(jnp.int8),
@@ -183,9 +180,9 @@ def _kernels(*, has_begin: bool) -> types.ModuleType:
   Theirs takes a mark for each query and each key, and compares them for
   equality: segments. `_hide` takes places of queries and ends of keys. Nothing
   else differs, and JAX's own module stays as it is. Copied when a kernel is
-  first made: other kernels do without JAX's.
+  first made: other kernels do without JAX's, whose import takes long.
   """
-  spec = importlib.util.find_spec(splash_attention_kernel.__name__)
+  spec = importlib.util.find_spec(_KERNELS)
   copy = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(copy)
   if not hasattr(copy, "_apply_mask_and_soft_cap"):

@@ -6,6 +6,7 @@ import io
 import json
 import pathlib
 import tempfile
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest
@@ -260,7 +261,10 @@ class ComparisonTest(absltest.TestCase):
 
     def compared(*arguments):
       said = io.StringIO()
-      with contextlib.redirect_stdout(said):
+      with (
+        contextlib.redirect_stdout(said),
+        mock.patch.object(report, "write"),  # drawing takes seconds
+      ):
         report.main([*runs, f"--output={self.root / 'out'}", *arguments])
       return [
         line.partition(":")[0]

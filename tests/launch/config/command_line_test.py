@@ -38,6 +38,8 @@ WITHOUT_CONFIG = {
   "launch.view": ("runs/none",),
 }
 OF_ONE_WORD = ("launch.view", "launch.import_gguf", "launch.verifiers_agents")
+SHORT_HELP = ("launch.train", "short help")
+HELPFUL = (*COMMANDS, *WITHOUT_CONFIG, "launch.config")
 QUICKSTART = "--config=configs/quickstart.py"
 # Each case is a process.
 SAMPLE = ("launch.train", "launch.export", "launch.build_images")
@@ -59,6 +61,8 @@ def _cases(commands: Sequence[str]) -> dict[tuple[str, str], list[str]]:
     cases[name, "word"] = [name, *words]
   train = ["launch.train"]
   return cases | {
+    **{(name, "help"): [name, "--help"] for name in HELPFUL},
+    SHORT_HELP: [*train, "-h"],
     ("launch.train", "file"): [*train, "--config=configs/quikstart.py"],
     ("launch.train", "no file"): train,
     ("launch.train", "bare key"): [*train, QUICKSTART, "--train.steps=5"],
@@ -141,13 +145,10 @@ class CommandLineTest(Refusals):
   def test_others(self, name, what, *words):
     self.assert_refused(name, what, *words)
 
-
-class HelpTest(absltest.TestCase):
   def test_help_is_no_error(self):
-    names = (*COMMANDS, *WITHOUT_CONFIG, "launch.config")
-    lines = [*([name, "--help"] for name in names), ["launch.train", "-h"]]
-    for line, (status, said) in zip(lines, outcomes(lines), strict=True):
-      with self.subTest(line):
+    for name, what in (*((name, "help") for name in HELPFUL), SHORT_HELP):
+      status, said = _outcomes(self.commands)[name, what]
+      with self.subTest(name, what=what):
         self.assertEqual(status, 0, said)
         self.assertRegex(said, "(?i)usage|flags:")
 
