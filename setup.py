@@ -67,6 +67,7 @@ EXTRAS = {
     "kubernetes-validate>=1.35",  # schemas of its API, for launch/gke
     "mpmath",  # the one package that bfcl-eval's tasks need
     "mypy",
+    "nltk",  # whose scores ALFWorld's are, and whose stems are WebShop's
     # Agents that are written with these train unchanged; `make clients` has
     # more, which need other versions of what is here.
     "anthropic",

@@ -9,7 +9,7 @@ import functools
 import re
 import unicodedata
 
-from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
+from environments.webshop.search.stemmer import stem
 
 _STOP_WORDS = """
   a an and are as at be but by for if in into is it no not of on or such that
@@ -89,14 +89,13 @@ _WORD_OF_ASCII = re.compile(
   r"[0-9a-z_]+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=[0-9])['.,;](?=[0-9]))"
   r"[0-9a-z_]+)*"
 )
-_STEMMER = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
 
 
 def stems(text: str) -> list[str]:
   """Returns the terms of `text` in order."""
   text = text.lower()
   word = _WORD_OF_ASCII if text.isascii() else _WORD
-  return [stem for match in word.findall(text) for stem in _stems_of(match)]
+  return [each for match in word.findall(text) for each in _stems_of(match)]
 
 
 @functools.lru_cache(maxsize=1 << 18)
@@ -107,10 +106,10 @@ def _stems_of(word: str) -> tuple[str, ...]:
   if len(word) > MAX_WORD:
     cuts = range(0, len(word), MAX_WORD)
     return tuple(
-      stem for cut in cuts for stem in _stems_of(word[cut : cut + MAX_WORD])
+      each for cut in cuts for each in _stems_of(word[cut : cut + MAX_WORD])
     )
   if word[-2:] in ("'s", "\u2019s", "\uff07s"):
     word = word[:-2]
   if word in STOP_WORDS:
     return ()
-  return (str(_STEMMER.stem(word, to_lowercase=False)),)
+  return (stem(word),)

@@ -1,11 +1,10 @@
 """Tests of action matching, against nltk's own sentence-BLEU."""
 
+import importlib
 import itertools
 import random
 import unittest
 from unittest import mock
-
-from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
 from environments.alfworld import action_matching
 from environments.alfworld.action_matching import match_action
@@ -14,11 +13,13 @@ from tests.environments.alfworld.walks import draw_game
 
 WORDS = ("go", "to", "take", "put", "mug", "desk", "1", "2", "from")
 COMMANDS = ("go to desk 1", "look", "put mug 1 in/on desk 1", "take mug 1")
-SMOOTHING = SmoothingFunction().method4
 
 
 def nltk_score(command, words):
-  return sentence_bleu([command.split()], words, smoothing_function=SMOOTHING)
+  # Every process of a test run reads this file; one needs the package.
+  bleu = importlib.import_module("nltk.translate.bleu_score")
+  method = bleu.SmoothingFunction().method4
+  return bleu.sentence_bleu([command.split()], words, smoothing_function=method)
 
 
 def upstream_match(text, commands):

@@ -7,7 +7,7 @@ far as shops need them. Scores are float64 sums, text by text.
 import math
 import unicodedata
 
-from nltk.stem.porter import PorterStemmer
+from environments.webshop.search import stemmer
 
 K1, B = 0.9, 0.4
 _STOP_WORDS = """
@@ -15,7 +15,6 @@ _STOP_WORDS = """
   the their then there these they this to was will with
 """
 STOP_WORDS = set(_STOP_WORDS.split())
-_PORTER = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
 
 
 def split_words(text):
@@ -61,7 +60,7 @@ def stem(word):
   """Returns the term of a word, or an empty one for a stop word."""
   for possessive in ("'s", "\u2019s"):
     word = word.removesuffix(possessive)
-  return "" if word in STOP_WORDS else _PORTER.stem(word, to_lowercase=False)
+  return "" if word in STOP_WORDS else stemmer.stem(word)
 
 
 def terms(text):
