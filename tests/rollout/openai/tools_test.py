@@ -5,8 +5,6 @@ import typing
 import unittest
 
 import pydantic
-from anthropic.types import beta as anthropic
-from anthropic.types.message_create_params import MessageCreateParamsBase
 from openai.types import completion_create_params as texts
 from openai.types.chat import completion_create_params as chats
 from openai.types.responses import ResponseOutputItem, tool_param
@@ -235,13 +233,14 @@ class ToolsTest(Messages):
 
 class FatesTest(unittest.TestCase):
   def test_each_field_of_the_apis_is_read_counted_dropped_or_refused(self):
-    beta = anthropic.message_create_params.MessageCreateParamsBase
+    from anthropic.types import beta, message_create_params
+
     for model, params in (
       (TextCompletionRequest, texts.CompletionCreateParamsBase),
       (ChatCompletionRequest, chats.CompletionCreateParamsBase),
       (ResponsesRequest, responses.ResponseCreateParamsBase),
-      (MessagesRequest, MessageCreateParamsBase),
-      (MessagesRequest, beta),
+      (MessagesRequest, message_create_params.MessageCreateParamsBase),
+      (MessagesRequest, beta.message_create_params.MessageCreateParamsBase),
     ):
       tables = [model.without_effect, model.wishes, model.refused]
       for name in params.__annotations__:
@@ -249,11 +248,13 @@ class FatesTest(unittest.TestCase):
         self.assertEqual(fates, 1, (model, name))
 
   def test_each_tool_of_the_apis_is_shown_left_out_or_refused(self):
+    from anthropic.types import beta
+
     kinds = [
       typing.get_args(typing.get_args(hint)[0])[0]
       for tool in (
         *typing.get_args(tool_param.ToolParam),
-        *typing.get_args(anthropic.BetaToolUnionParam)[1:],
+        *typing.get_args(beta.BetaToolUnionParam)[1:],
       )
       if (hint := typing.get_type_hints(tool, include_extras=True)["type"])
     ]

@@ -1,8 +1,11 @@
-"""`/v1/messages` called with the real `anthropic` package."""
+"""`/v1/messages` called with the real `anthropic` package.
+
+It is imported where it is used: that takes seconds, which each process that
+only collects the tests would spend, too.
+"""
 
 import json
 
-import anthropic
 import numpy as np
 
 from agentrl_jax.errors import DeadlineExceeded
@@ -35,6 +38,8 @@ class Messages(Playing):
     )
 
   def claude(self, key="-", path=""):
+    import anthropic
+
     client = anthropic.AsyncAnthropic(
       base_url=f"{self.served.url}{path}", api_key=key, max_retries=0
     )
@@ -202,6 +207,8 @@ class MessagesTest(Messages):
     self.assertEqual(counted.input_tokens, said.usage.input_tokens)
 
   async def test_errors_have_anthropics_form(self):
+    import anthropic
+
     client = self.claude()
     with self.assertRaises(anthropic.BadRequestError) as caught:
       await self.create(client, [{"role": "user", "content": "a" * 70000}])
@@ -242,6 +249,8 @@ class MessagesTest(Messages):
       self.assertIn(named, error["error"]["message"])
 
   async def test_an_error_within_a_stream_is_an_event_of_its_own(self):
+    import anthropic
+
     self.policy.stream = self.broken
     client = self.claude()
     kinds = []
@@ -300,6 +309,8 @@ class KeysTest(Messages):
     )
 
   async def test_an_episodes_id_opens_its_calls_and_nothing_else(self):
+    import anthropic
+
     self.offer()
     episode = await self.served.episodes.take(9)
     self.policy.says = ["yes<|end|>"] * 3
