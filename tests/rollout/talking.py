@@ -184,11 +184,15 @@ class Talking:
 
     return status_of(self.driver)
 
-  def client(self, kind=openai.AsyncOpenAI, **options):
+  def client(self, **options):
     settings = dict(
-      base_url=f"{self.url}/v1", api_key=self._token or "none", max_retries=0
+      base_url=f"{self.url}/v1",
+      api_key=self._token or "none",
+      max_retries=0,
+      # Without it each client reads all certificates that this machine trusts.
+      http_client=openai.DefaultAsyncHttpxClient(verify=False),
     )
-    return kind(**(settings | options))
+    return openai.AsyncOpenAI(**(settings | options))
 
   async def __aenter__(self):
     enter = self._stack.enter_async_context

@@ -41,7 +41,10 @@ class Messages(Playing):
     import anthropic
 
     client = anthropic.AsyncAnthropic(
-      base_url=f"{self.served.url}{path}", api_key=key, max_retries=0
+      base_url=f"{self.served.url}{path}",
+      api_key=key,
+      max_retries=0,
+      http_client=anthropic.DefaultAsyncHttpxClient(verify=False),
     )
     self.addAsyncCleanup(client.close)
     return client
