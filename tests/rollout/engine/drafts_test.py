@@ -1,7 +1,6 @@
 """Drafts against a search by brute force, and the choice of slots."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
@@ -9,16 +8,18 @@ from agentrl_jax.rollout.engine import drafts as drafting
 
 LENGTH, NUM_TOKENS, VOCAB = 48, 5, 3
 ALL = 99  # tokens that a slot can use: more than any draft
+NUM_SLOTS = 4  # of all drafts and proposals, so that each program compiles once
 _propose = jax.jit(drafting.propose, static_argnums=4)
 _append, _learn = jax.jit(drafting.append), jax.jit(drafting.learn)
+_choose = jax.jit(drafting.choose_slots, static_argnums=1)
 
 
-def started(sequences, groups=None, *, length=LENGTH):
+def started(sequences, groups=None):
   """Starts one slot after another."""
-  drafts = drafting.empty_drafts(len(sequences), length)
+  drafts = drafting.empty_drafts(NUM_SLOTS, LENGTH)
   # So large that no two n-grams meet in one entry.
   shape = (len(drafting.ORDERS), 2**18)
-  drafts = drafts.replace(index_OH=jnp.full(shape, -1, jnp.int32))
+  drafts = drafts.replace(index_OH=np.full(shape, -1, np.int32))
   groups = groups or [1] * len(sequences)
   for slot, (tokens, group) in enumerate(zip(sequences, groups, strict=True)):
     drafts = begin(drafts, slot, tokens, group)
@@ -38,14 +39,12 @@ def begin(drafts, slot, tokens, group=1):
 
 
 def propose(drafts, slots, positions, most=ALL):
-  most_P = np.full(len(slots), most, np.int32)
-  return _propose(
-    drafts,
-    np.array(slots, np.int32),
-    np.array(positions, np.int32),
-    most_P,
-    NUM_TOKENS,
-  )
+  """Proposes drafts; rows past the given ones are of slots that are none."""
+  slot_P, position_P = np.full((2, NUM_SLOTS), 99, np.int32)
+  slot_P[: len(slots)], position_P[: len(slots)] = slots, positions
+  most_P = np.full(NUM_SLOTS, most, np.int32)
+  proposal = _propose(drafts, slot_P, position_P, most_P, NUM_TOKENS)
+  return jax.tree.map(np.asarray, proposal)
 
 
 def draft_of(proposal, row=0):
@@ -109,7 +108,8 @@ class ProposeTest(parameterized.TestCase):
       new = (tokens[end + 1 :] + [9] * 4)[:4]  # those past the count are not
       drafts = _append(
         drafts,
-        np.array([0, 2], np.int32),  # of which slot 2 does not exist
+        # Of which only slot 0 exists.
+        np.array([0, NUM_SLOTS], np.int32),
         np.array([end, 5], np.int32),
         np.array([new, new], np.int32),
         np.array([count, 3], np.int32),
@@ -155,24 +155,20 @@ class ProposeTest(parameterized.TestCase):
 
   def test_slots_that_do_not_exist_get_no_draft(self):
     drafts = started([[4] * 6], [0])
-    proposal = propose(drafts, [0, 1, 7], [5, 0, 5])
-    self.assertEqual(proposal.length_P.tolist(), [5, 0, 0])
+    proposal = propose(drafts, [0, NUM_SLOTS, 7], [5, 0, 5])
+    self.assertEqual(proposal.length_P.tolist(), [5, 0, 0, 0])
 
 
 def checked(drafts, slot, sampled, times=1):
   """Lets a slot sample tokens after its draft was looked up."""
+  slot_P = np.array([slot, 99, 99, 99], np.int32)
+  token_PC = np.zeros((NUM_SLOTS, NUM_TOKENS + 1), np.int32)
+  token_PC[0, : len(sampled)] = sampled
+  count_P = np.array([len(sampled), 0, 0, 0], np.int32)
   for _ in range(times):
-    end = int(drafts.length_B[slot]) - 1
+    end = int(np.asarray(drafts.length_B)[slot]) - 1
     proposal = propose(drafts, [slot], [end])
-    token_PC = np.zeros((1, NUM_TOKENS + 1), np.int32)
-    token_PC[0, : len(sampled)] = sampled
-    drafts = _learn(
-      drafts,
-      np.array([slot], np.int32),
-      proposal,
-      token_PC,
-      np.array([len(sampled)], np.int32),
-    )
+    drafts = _learn(drafts, slot_P, proposal, token_PC, count_P)
   return drafts
 
 
@@ -207,11 +203,11 @@ class ChanceTest(absltest.TestCase):
     drafts = checked(self.drafts, 0, [5, 4, 4, 4, 4, 4])
     rates = np.asarray(drafts.rate_M)
     self.assertLess(rates[8], 0.5)
-    self.assertAlmostEqual(float(drafts.hits_B[0]), 2.0)
-    self.assertAlmostEqual(float(drafts.expected_B[0]), 2.5)
+    self.assertAlmostEqual(float(np.asarray(drafts.hits_B)[0]), 2.0)
+    self.assertAlmostEqual(float(np.asarray(drafts.expected_B)[0]), 2.5)
     drafts = checked(self.drafts, 0, [4, 4, 5])
-    self.assertAlmostEqual(float(drafts.hits_B[0]), 4.0)
-    self.assertAlmostEqual(float(drafts.expected_B[0]), 3.5)
+    self.assertAlmostEqual(float(np.asarray(drafts.hits_B)[0]), 4.0)
+    self.assertAlmostEqual(float(np.asarray(drafts.expected_B)[0]), 3.5)
 
 
 class ChooseSlotsTest(absltest.TestCase):
@@ -225,7 +221,7 @@ class ChooseSlotsTest(absltest.TestCase):
       chance_PK=chance_PK,
     )
     active = len(chance_PK) if num_active is None else num_active
-    choice, order_P = drafting.choose_slots(proposal, sizes, active, cost)
+    choice, order_P = _choose(proposal, sizes, active, cost)
     size = (0, *sizes)[int(choice)]
     return sorted(np.asarray(order_P)[:size].tolist())
 
