@@ -37,7 +37,7 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt, spec = small.prompt_of(8, 30), SamplingParams(max_tokens=60)
-    driver = self.open(steps_per_sync=2)
+    driver = self.open()
     read, versions = driver.engine.read, driver.engine.versions
 
     def read_and_swap(result):
@@ -59,9 +59,9 @@ class JetStreamDriverTest(DriverContract, DriverTestCase):
     self.assertEqual(again.num_reused, 0)
 
   def test_cancelling_frees_both_slots(self):
-    driver = self.open(slots=(1, 1))
+    driver = self.open()
     spec = SamplingParams(max_tokens=90)
-    for _ in range(3):  # more often than JetStream has slots
+    for _ in range(4):  # more often than JetStream has slots
       futures = [driver.submit([1], spec) for _ in range(4)]
       for future in futures[:-1]:
         future.cancel()

@@ -4,6 +4,7 @@ import asyncio
 import unittest
 
 import numpy as np
+import pytest
 
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.rollout.api import SamplingParams
@@ -19,6 +20,7 @@ from tests.rollout.drivers.contract import (
 
 class LocalDriverTest(DriverContract, DriverTestCase):
   kind = "local"
+  settings = FEW_PAGES
 
   def test_a_swap_while_decoding_stamps_both_versions(self):
     prompt = small.prompt_of(8, 30)
@@ -47,14 +49,14 @@ class LocalDriverTest(DriverContract, DriverTestCase):
     self.assertEqual(driver.engine.stats().num_prefilled[0], 16 + 59)
 
   def test_cancelling_frees_slots_and_the_queue(self):
-    driver = self.open(slots=(1, 1))
-    spec = SamplingParams(max_tokens=60)
-    futures = [driver.submit([i], spec) for i in range(5)]
+    driver = self.open()
+    spec = SamplingParams(max_tokens=30)
+    futures = [driver.submit([i], spec) for i in range(10)]
     driver.step()
-    # One decodes, one is inside without a slot, one waits outside.
-    for i in (0, 1, 4):
-      self.assertTrue(futures[i].cancel())
-    self.assertEqual(len(self.settle(driver, futures[2:4])), 2)
+    # One waits outside, one is inside without a slot, one decodes.
+    for i in (9, 5, 0):
+      self.assertTrue(futures.pop(i).cancel())
+    self.assertEqual(len(self.settle(driver, futures)), 7)
     self.assertEqual(driver.engine.stats().num_cancelled, 2)
     self.assert_empty(driver)
 
@@ -103,8 +105,10 @@ class LocalDriverTest(DriverContract, DriverTestCase):
       driver.run_until_idle(max_steps=2)
 
 
-class LocalDriverWithFewPagesTest(LocalDriverTest):
-  settings = FEW_PAGES
+# `jetstream_test` has the contract on such an engine.
+@pytest.mark.slow
+class LocalDriverWithPagesForAllSlotsTest(LocalDriverTest):
+  settings = {}
 
 
 class ServingTest(unittest.IsolatedAsyncioTestCase):

@@ -1,25 +1,25 @@
 """Answers with drafts are those without, whatever the drafts are."""
 
 import dataclasses
+from unittest import mock
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import parameterized
 
-from agentrl_jax.rollout.api import Completion, DraftPlan, SamplingParams
+from agentrl_jax.rollout.api import Completion, SamplingParams
 from agentrl_jax.rollout.drivers.driver import LocalDriver
 from agentrl_jax.rollout.drivers.metrics import EngineMetrics
-from agentrl_jax.rollout.engine import drafts as drafting
 from agentrl_jax.rollout.engine import programs
 from tests.rollout import small, small_grammars
 from tests.rollout.drivers.contract import DriverTestCase
 from tests.rollout.engine import grammar_test, shaping_test
 
-# So cheap that each draft is computed.
-DRAFTS = dict(draft_tokens=3, draft_cost=0.01)
+# So cheap that each draft is computed. With more slots the program, which has
+# the model once for each number of drafts, would have it more often.
+DRAFTS = dict(draft_tokens=3, draft_cost=0.01, slots=(2, 2))
 LOG_TOLERANCE = 1e-5
+SHORT = SamplingParams(max_tokens=8)
 
 
 def repetitive(rng, size):
@@ -107,10 +107,10 @@ class DraftedTest(DriverTestCase):
         drafts.arrays = drafts.arrays.replace(
           # Tokens that do not exist, too: their embedding would be NaN.
           token_BL=jnp.asarray(
-            rng.integers(-5, 2 * small.VOCAB, (4, small.CONTEXT)), jnp.int32
+            rng.integers(-5, 2 * small.VOCAB, (2, small.CONTEXT)), jnp.int32
           ),
-          length_B=jnp.asarray(rng.integers(0, 99, 4), jnp.int32),
-          group_B=jnp.full(4, 3, jnp.int32),
+          length_B=jnp.asarray(rng.integers(0, 99, 2), jnp.int32),
+          group_B=jnp.full(2, 3, jnp.int32),
           index_OH=jnp.asarray(
             rng.integers(-9, 4 * small.CONTEXT, index.shape), jnp.int32
           ),
@@ -227,7 +227,7 @@ class DraftedTest(DriverTestCase):
 
   @pytest.mark.slow
   def test_next_turns_reuse_drafted_tokens(self):
-    driver, plain = self.open(slots=(2, 2)), LocalDriver(small.engine_of())
+    driver, plain = self.open(), LocalDriver(small.engine_of())
     prompts = [looping()[0], small.prompt_of(3, 10), np.array([7] * 9)]
     for turn in range(4):
       requests = [
@@ -279,41 +279,26 @@ class DraftedTest(DriverTestCase):
       drafted.append(np.subtract(after.num_drafted, before.num_drafted))
     np.testing.assert_array_equal(*drafted)
 
-
-SHORT = SamplingParams(max_tokens=8)
-
-
-class CacheEndTest(parameterized.TestCase):
   def test_a_draft_ends_with_the_cache(self):
     """Lets a slot draft in a cache with room for two tokens more."""
-    policy, length, position = small.policy(), 16, 13
-    prompt = np.tile([5, 6], 7).astype(np.int32)
-    drafts = drafting.empty_drafts(1, small.CONTEXT)
-    row = np.zeros((1, small.CONTEXT), np.int32)
-    row[0, :14] = prompt
-    one = np.ones(1, np.int32)
-    drafts = drafting.begin(drafts, 0 * one, row, 14 * one, one)
-    fields = dict(
-      token=6, position=position, budget=50, active=1, **{"top_p": _bits(1)}
-    ) | dict.fromkeys(programs.STOPS, programs.NO_STOP)
-    state = np.array([[fields.get(name, 0) for name in programs.STATE]])
-    *_, record, drafted, _ = programs.decode_drafted(
-      policy,
-      small.params(10),
-      policy.empty_cache(1, length),
-      programs.empty_state(1),
-      drafts,
-      state.astype(np.int32),
-      np.ones(1, bool),
-      np.zeros(1, np.int32),
-      np.zeros((1, 1), np.int32),
-      np.int32(0),
-      plan=DraftPlan(5, (1,), 0.01),
-      num_steps=1,
-    )
-    self.assertEqual(np.asarray(drafted).tolist(), [[2]])
-    self.assertLessEqual(int(jax.numpy.sum(record[..., programs.ACTIVE])), 3)
-
-
-def _bits(x):
-  return int(np.float32(x).view(np.int32))
+    driver = self.open()
+    engine, (scheduler, _) = driver.engine, driver.engine._schedulers
+    prompt, decoder = [5, 6] * (small.CONTEXT // 2 - 1), scheduler._decoder
+    greedy = SamplingParams(temperature=0.0, max_tokens=2)
+    decoder.start(0, engine.check(prompt, greedy))
+    decoder._patch[0, programs.STATE.index("budget")] = 50
+    slot_P = np.arange(2, dtype=np.int32)
+    page_PW = np.arange(12, dtype=np.int32).reshape(2, 6)
+    with mock.patch.object(scheduler._cache, "table_of", lambda _: page_PW):
+      record, drafted = decoder._run(
+        engine.versions.get(0),
+        slot_P,
+        None,
+        None,
+        plan=engine.config.draft_plan(2),
+        num_steps=engine.config.steps_per_sync,
+      )
+    # Of the first step; a request would never be given the others.
+    self.assertEqual(np.asarray(drafted)[0].tolist(), [2, 0])
+    is_sampled = np.asarray(record)[: 1 + DRAFTS["draft_tokens"], 0]
+    self.assertLessEqual(is_sampled[:, programs.ACTIVE].sum(), 3)

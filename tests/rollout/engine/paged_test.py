@@ -244,7 +244,7 @@ class PreemptionTest(DriverTestCase):
     driver = self.open()
     answers = self.finish(driver, self.preempt(driver))
     requests = list(zip(self.prompts, SPECS, strict=True))
-    plain = small.answers_of(requests, **ONE_SLOT)
+    plain = small.answers_of(requests)
     for answer, expected in zip(answers, plain, strict=True):
       assert_equal(answer, expected)
     # Sampled tokens that are prefilled again are not reused prompt tokens.
@@ -256,7 +256,7 @@ class PreemptionTest(DriverTestCase):
     driver, specs = self.open(), (spec(1), spec(2, **shaped))
     _, answer = self.finish(driver, self.preempt(driver, specs))
     requests = list(zip(self.prompts, specs, strict=True))
-    assert_equal(answer, small.answers_of(requests, **ONE_SLOT)[1])
+    assert_equal(answer, small.answers_of(requests)[1])
     self.assertTrue((answer.top_logprob[:, 0] < 0).all())
 
   def test_streamed_chunks_join_to_the_answer(self):
@@ -347,7 +347,7 @@ class PagesTest(DriverTestCase):
 
   def held(self, driver):
     (scheduler,) = driver.engine._schedulers
-    return 20 - scheduler._cache._pool.num_free
+    return 15 - scheduler._cache._pool.num_free
 
   def test_a_request_larger_than_all_pages_is_refused(self):
     driver = self.open(cache_tokens=(48,))
@@ -359,17 +359,17 @@ class PagesTest(DriverTestCase):
       driver.submit(prompt, spec(1, max_tokens=19))
 
   def test_a_group_prefills_and_holds_its_prompt_once(self):
-    driver = self.open(cache_tokens=(160,))
+    driver = self.open()
     prompt = small.prompt_of(1, 48)
-    futures = [driver.submit(prompt, spec(n, max_tokens=9)) for n in range(4)]
+    futures = [driver.submit(prompt, spec(n, max_tokens=9)) for n in range(3)]
     for _ in range(3):
       driver.step()
-    self.assertEqual(driver.engine.stats().num_active, (4,))
+    self.assertEqual(driver.engine.stats().num_active, (3,))
     # Five full pages of the prompt, and two of each that go on differently.
-    self.assertEqual(self.held(driver), 5 + 4 * 2)
+    self.assertEqual(self.held(driver), 5 + 3 * 2)
     self.settle(driver, futures)
     self.assertEqual(driver.engine.stats().num_prefilled, (47,))
-    self.assertEqual(driver.engine.stats().num_copied, (3 * 7,))
+    self.assertEqual(driver.engine.stats().num_copied, (2 * 7,))
 
   def test_a_next_turn_prefills_what_is_new(self):
     driver, prompt = self.open(), small.prompt_of(1, 21)
@@ -414,7 +414,7 @@ class PagesTest(DriverTestCase):
     driver.engine.versions.publish(small.params(30), 30)
     answers = self.settle(driver, futures)
     requests = [(prompt, spec(n, max_tokens=9)) for n in range(3)]
-    plain = small.answers_of(requests, **ONE_SLOT | dict(steps=(30,)))
+    plain = small.answers_of(requests, (30, 20))
     for answer, expected in zip(answers, plain, strict=True):
       small.assert_same(answer, expected)
 
