@@ -18,7 +18,7 @@ from agentrl_jax.model.policy import Policy
 from configs import base, pod
 from launch.config.architecture import read_architecture
 from launch.export import export
-from launch.train import train
+from launch.run.training import train
 from tests import programs
 from tests.data.chat import families as chat_families
 from tests.launch import tiny

@@ -137,7 +137,7 @@ def _free_port() -> int:
 
 def _learn(workdir, changes, environment, log) -> None:
   """One learner process; what it says goes to a file."""
-  from launch import train
+  from launch.run import training
   from tests.launch import tiny
 
   file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -148,6 +148,6 @@ def _learn(workdir, changes, environment, log) -> None:
   config.workdir = workdir
   config.update_from_flattened_dict(changes)
   try:
-    train.train(config)
+    training.train(config)
   except AgentRLError as error:
     sys.exit(f"{type(error).__name__}: {error}")

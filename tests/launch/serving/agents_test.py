@@ -33,8 +33,8 @@ from agentrl_jax.train.weights.publish import Publisher
 from configs import finetune
 from launch.config.settings import read_settings
 from launch.reports.metrics_file import read_metrics
+from launch.run.training import train
 from launch.serving.agents import OfferedPlayer, require_agents
-from launch.train import train
 from tests import programs
 from tests.launch import tiny
 from tests.launch.export_test import write_model
