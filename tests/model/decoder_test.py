@@ -23,9 +23,9 @@ SHAPES = (  # of x and of the kernel, and the axes that are contracted
 
 def _inputs(x_shape, kernel_shape):
   rng = np.random.default_rng(0)
-  return (
-    jnp.asarray(rng.normal(size=x_shape), jnp.float32),
-    jnp.asarray(rng.normal(size=kernel_shape), jnp.float32),
+  return tuple(
+    rng.normal(size=shape).astype(np.float32)
+    for shape in (x_shape, kernel_shape)
   )
 
 
@@ -35,22 +35,21 @@ class ProjectTest(parameterized.TestCase):
     inputs = _inputs(x_shape, kernel_shape)
 
     def cubes(product):
-      return lambda x, kernel: (product(x, kernel) ** 3).sum()
+      return jax.jit(
+        jax.value_and_grad(
+          lambda x, kernel: (product(x, kernel, num_axes) ** 3).sum(), (0, 1)
+        )
+      )
 
-    found = jax.value_and_grad(
-      cubes(lambda x, k: project(x, k, num_axes)), (0, 1)
-    )(*inputs)
-    wanted = jax.value_and_grad(
-      cubes(lambda x, k: jnp.tensordot(x, k, num_axes)), (0, 1)
-    )(*inputs)
+    found, wanted = cubes(project)(*inputs), cubes(jnp.tensordot)(*inputs)
     chex.assert_trees_all_close(found, wanted, rtol=1e-4)
 
   def test_dtype_stays(self):
-    x, kernel = _inputs(*SHAPES[1][:2])
-    gradient = jax.grad(
-      lambda x, k: project(x, k, 1).astype(jnp.float32).sum(), (0, 1)
-    )(x.astype(jnp.bfloat16), kernel.astype(jnp.bfloat16))
-    for leaf in gradient:
+    def total(x, kernel):
+      return project(x, kernel, 1).astype(jnp.float32).sum()
+
+    inputs = [x.astype(jnp.bfloat16) for x in _inputs(*SHAPES[1][:2])]
+    for leaf in jax.eval_shape(jax.grad(total, (0, 1)), *inputs):
       self.assertEqual(leaf.dtype, jnp.bfloat16)
 
 

@@ -10,6 +10,7 @@ from agentrl_jax.model import decoder
 from agentrl_jax.model.compute import ComputeConfig
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.policy import Policy
+from tests.model import drawn
 
 MODEL = ModelConfig(
   vocab_size=97,
@@ -23,6 +24,9 @@ MODEL = ModelConfig(
 )
 
 
+copying = jax.jit(decoder.copying)
+
+
 def _policy(**changes) -> Policy:
   model = dataclasses.replace(MODEL, **changes)
   return Policy(model, ComputeConfig())
@@ -31,8 +35,8 @@ def _policy(**changes) -> Policy:
 class CopyingTest(parameterized.TestCase):
   @parameterized.parameters(1, 2, 4)
   def test_outputs_are_values_transposed(self, num_kv_heads):
-    params = _policy(num_kv_heads=num_kv_heads).init(jax.random.key(0))
-    made = decoder.copying(params, gain=3.0)
+    policy = _policy(num_kv_heads=num_kv_heads)
+    made = copying(drawn.fill(policy.abstract_params()), 3.0)
     attention = made["layers"]["attention"]
     groups = 4 // num_kv_heads
     for layer in (1, 2):
@@ -44,8 +48,8 @@ class CopyingTest(parameterized.TestCase):
           np.testing.assert_allclose(o_HD, 3 / groups * v_DH.T, rtol=1e-6)
 
   def test_nothing_else_changes(self):
-    params = _policy().init(jax.random.key(0))
-    made = decoder.copying(params, gain=3.0)
+    params = drawn.fill(_policy().abstract_params())
+    made = jax.tree.map(np.asarray, copying(params, 3.0))
     changed = []
     for (path, old), new in zip(
       jax.tree_util.tree_leaves_with_path(params),
@@ -62,6 +66,7 @@ class CopyingTest(parameterized.TestCase):
     """By more than a standard deviation, and not in random params."""
     policy = _policy(num_kv_heads=4)
     params = policy.init(jax.random.key(1))
+    logits = jax.jit(policy.logits)
     rng = np.random.default_rng(0)
     token_BT = np.stack([rng.permutation(97)[:12] for _ in range(16)])
     # The last token itself is likely in any tied model: it is left out.
@@ -72,16 +77,15 @@ class CopyingTest(parameterized.TestCase):
 
     def preference(params) -> float:
       position_BT = np.tile(np.arange(12), (16, 1))
-      logits_BV = policy.logits(
+      logits_BTV = logits(
         params, token_BT, position_BT, np.ones((16, 12), np.int32)
-      )[:, -1]
-      logits_BV = np.asarray(logits_BV)
+      )
+      logits_BV = np.asarray(logits_BTV)[:, -1]
       unseen = logits_BV[~seen_BV & ~last_BV]
       return (logits_BV[seen_BV].mean() - unseen.mean()) / unseen.std()
 
     self.assertLess(abs(preference(params)), 0.5)
-    copying = decoder.copying(params, gain=4.0)
-    self.assertGreater(preference(copying), 1.0)
+    self.assertGreater(preference(copying(params, 4.0)), 1.0)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def policy_of(config: LoraConfig = CONFIG, **compute) -> Policy:
 
 @functools.cache
 def base():
-  return jax.jit(Policy(MODEL, COMPUTE).init)(jax.random.key(0))
+  return Policy(MODEL, COMPUTE).init(jax.random.key(0))
 
 
 def adapted(policy: Policy):
