@@ -125,7 +125,6 @@ class PolicySlotMetricsTest(absltest.TestCase):
 MEAN, MAX = "policy/engine_drift", "policy/engine_drift_max"
 SHARE = "policy/on_policy_share"
 TEMPERATURE = 0.9  # of `small`
-MODEL = dataclasses.replace(small.MODEL, num_layers=1)
 
 
 class MeasureTest(absltest.TestCase):
@@ -185,7 +184,7 @@ class Played:
   """An engine that plays, and the learner of its policy."""
 
   def __init__(self, dtype):
-    self._policy = policy = Policy(MODEL, compute_config(dtype=dtype))
+    self._policy = policy = Policy(small.MODEL, compute_config(dtype=dtype))
     self._versions = ServedWeights(1)
     self._publisher = Publisher(
       policy, self._versions, dtype=dtype, layers_apart=False
@@ -212,9 +211,9 @@ class Played:
 
   def begin(self):
     """As new, and served; peaked, so that temperature and rounding matter."""
-    params = jax.tree.map(
-      lambda x: np.float32(3 * x), attentive(small.params_of(MODEL))
-    )
+    # What rounding does depends on their sizes, so they are a policy's own.
+    fresh = jax.device_get(jax.jit(self._policy.init)(jax.random.key(0)))
+    params = jax.tree.map(lambda x: np.float32(3 * x), attentive(fresh))
     self.state = self.learner.init(params)
     self.temperature = TEMPERATURE
     self.publish()

@@ -71,7 +71,8 @@ class BatchLossTest(parameterized.TestCase):
     return float(loss.value()), metrics
 
   def _gradient(self, **changes):
-    return jax.grad(lambda x: self._loss(changes, x)[0].value())(self.logprob)
+    slope = jax.grad(lambda x: self._loss(changes, x)[0].value())
+    return np.asarray(jax.jit(slope)(self.logprob))
 
   def _refer(self, logprob=None):
     """Pulls towards a reference, another policy if none is given."""
@@ -379,10 +380,10 @@ class OptimizerTest(parameterized.TestCase):
   def test_warms_up_and_decays(self):
     optimizer = make_optimizer(OptimizerConfig(**self.BASE), 20)
     params, sizes = np.zeros(1, np.float32), []
-    state = optimizer.init(params)
+    state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
     for _ in range(20):
-      updates, state = optimizer.update(np.ones(1, np.float32), state, params)
-      sizes.append(-float(updates[0]))
+      updates, state = update(np.ones(1, np.float32), state, params)
+      sizes.append(-updates.item())
     self.assertAlmostEqual(sizes[0], 0.025, places=3)
     self.assertAlmostEqual(max(sizes), 0.1, places=3)
     self.assertEqual(int(np.argmax(sizes)), 3)

@@ -44,17 +44,17 @@ loss_config = functools.partial(LossConfig, kl_coefficient=0.0, token_chunk=8)
 
 
 @functools.cache
-def params_of(model=MODEL, seed=0, size=1.0):
+def params_of(model=MODEL, seed=0):
   """Random params on the host, of which none is 0 or 1 as fresh ones are.
 
-  They compile nothing, and nobody may change them. `size` multiplies matrices.
+  They compile nothing, and nobody may change them.
   """
   draw = np.random.default_rng(seed)
 
   def leaf(path, of):
     if path[-1].key == "scale":
       return np.float32(draw.uniform(0.8, 1.2, of.shape))
-    return np.float32(size * draw.normal(0, 0.2, of.shape))
+    return np.float32(draw.normal(0, 0.2, of.shape))
 
   shapes = Policy(model, COMPUTE).abstract_params()
   return jax.tree_util.tree_map_with_path(leaf, shapes)

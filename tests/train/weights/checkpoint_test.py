@@ -244,7 +244,7 @@ class PublisherTest(absltest.TestCase):
     for leaf in jax.tree.leaves(state):
       leaf.delete()  # as donation does
     copied, version = published[1]
-    wanted = policy.to_decode(params)
+    wanted = jax.jit(policy.to_decode)(params)
     jax.tree.map(np.testing.assert_array_equal, copied, wanted)
     self.assertEqual(version, 0)
 
