@@ -1,4 +1,7 @@
-"""Runs the losses' tests without implicit rank promotion."""
+"""Runs the losses' tests without implicit rank promotion.
+
+Nor does JAX shorten tracebacks, which takes it longer than a refusal does.
+"""
 
 import jax
 import pytest
@@ -8,3 +11,11 @@ import pytest
 def no_silent_rank_promotion():
   with jax.numpy_rank_promotion("raise"):
     yield
+
+
+@pytest.fixture(autouse=True)
+def whole_tracebacks():
+  filtering = jax.config.jax_traceback_filtering
+  jax.config.update("jax_traceback_filtering", "off")
+  yield
+  jax.config.update("jax_traceback_filtering", filtering)

@@ -28,11 +28,17 @@ def to_argument(name: str, value: Any) -> Any:
   if name == "estimator":
     return getattr(losses, value)
   if isinstance(value, list):
-    return jnp.asarray(to_array(value))
+    return as_jax_has_it(to_array(value))
   if isinstance(value, Mapping):
-    fields = {field: jnp.asarray(x) for field, x in value.items()}
+    fields = {field: as_jax_has_it(x) for field, x in value.items()}
     return TYPES[frozenset(fields)](**fields)
   return value
+
+
+def as_jax_has_it(x: Any) -> np.ndarray:
+  """Returns an array of numpy, which is cut and masked without a program."""
+  x = np.asarray(x)
+  return x.astype(jax.dtypes.canonicalize_dtype(x.dtype))
 
 
 def part_of(result: Any, name: str, place: int) -> Any:

@@ -16,6 +16,7 @@ from absl.testing import parameterized
 
 from agentrl_jax import losses
 from tests.golden.vectors import sections
+from tests.losses.compiled import compiled
 from tests.losses.library.cases import IN_HASTE, arrays_of, call, few
 
 SUMS = (
@@ -78,10 +79,6 @@ MODULES = (
 )
 
 
-def joined(parts: list[Any]) -> Any:
-  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
-
-
 def three_ways(block: Mapping[str, Any], parts: list[dict[str, Any]]) -> Any:
   """Returns results and gradients: of the whole, of parts, and in a scan."""
   constants = {name: x for name, x in parts[0].items() if name in PER_TASK}
@@ -89,17 +86,25 @@ def three_ways(block: Mapping[str, Any], parts: list[dict[str, Any]]) -> Any:
   def measure(arrays):
     return call(block, arrays)
 
-  measures, slopes = zip(*map(measure, parts), strict=True)
-  scanned, _ = jax.lax.scan(
-    lambda total, part: (add(total, measure(part)[0]), None),
-    measures[2],  # of nothing
+  def step(total, part):
+    measured, slope = measure(part)
+    return add(total, measured), (measured, slope)
+
+  scanned, (measures, slopes) = jax.lax.scan(
+    step,
+    measure(parts[2])[0],  # of nothing
     jax.tree.map(lambda *x: jnp.stack(x), *parts),
   )
-  whole, slope = measure(joined(parts) | constants)
-  in_parts = functools.reduce(add, measures)
+  whole = jax.tree.map(lambda *x: jnp.concatenate(x), *parts) | constants
+  whole, slope = measure(whole)
+  in_parts = functools.reduce(
+    add,
+    (jax.tree.map(lambda x, i=i: x[i], measures) for i in range(len(parts))),
+  )
+  slopes = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), slopes)
   return (
     (numbers(whole), slope),
-    (numbers(in_parts), joined(slopes)),
+    (numbers(in_parts), slopes),
     numbers(scanned),
   )
 
@@ -135,13 +140,15 @@ class MicroBatchesTest(parameterized.TestCase):
     names = ("advantage_BT", "task_BT", "mask_BT")
     parts = [[part[name] for name in names] for part in parts_of(block)]
     num_tasks = block["arguments"]["num_tasks"]
+    measure = compiled(losses.measure_tasks)
     moments = functools.reduce(
-      add, (losses.measure_tasks(*part, num_tasks=num_tasks) for part in parts)
+      jax.jit(add), (measure(*part, num_tasks=num_tasks) for part in parts)
     )
     in_parts_BT = [
-      losses.normalise_by_moments(*part, moments, **settings) for part in parts
+      compiled(losses.normalise_by_moments)(*part, moments, **settings)
+      for part in parts
     ]
-    whole_BT = losses.task_normalise(
+    whole_BT = compiled(losses.task_normalise)(
       *map(np.concatenate, zip(*parts, strict=True)),
       num_tasks=num_tasks,
       **settings,

@@ -1,5 +1,7 @@
 """Inputs and yardsticks of the tests of `fused_token_logprob`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +50,27 @@ def weighted(function, token_BT, mask_BT, **options):
     return (weight_BT * found[0] + other_BT * found[1]).sum(), found
 
   return total
+
+
+def measured(function, inputs, *, temperature=0.8, traced=None, **options):
+  """That number and all that the function returns, and its three gradients.
+
+  One program for each function, its options, and shapes of its inputs.
+  """
+  hidden_BTD, output_DV, token_BT, mask_BT = inputs
+  arguments = hidden_BTD, output_DV, temperature
+  return _program(function, **options)(
+    token_BT, mask_BT, traced or {}, *arguments
+  )
+
+
+@functools.cache
+def _program(function, **options):
+  def found(token_BT, mask_BT, traced, *arguments):
+    total = weighted(function, token_BT, mask_BT, **options, **traced)
+    return gradient_of(total)(*arguments)
+
+  return jax.jit(found)
 
 
 def gradient_of(total):

@@ -33,19 +33,15 @@ class FusedTokenLogprobTest(parameterized.TestCase):
   def test_equals_the_full_logits_in_value_and_gradient(
     self, chunk_size, vocab_chunk_size
   ):
-    hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=0)
-    fused = functools.partial(
-      fused_token_logprob,
-      chunk_size=chunk_size,
-      vocab_chunk_size=vocab_chunk_size,
-    )
+    inputs = cases.inputs(seed=0)
     chex.assert_trees_all_close(
-      jax.jit(cases.gradient_of(cases.weighted(fused, token_BT, mask_BT)))(
-        hidden_BTD, output_DV, 0.8
+      cases.measured(
+        fused_token_logprob,
+        inputs,
+        chunk_size=chunk_size,
+        vocab_chunk_size=vocab_chunk_size,
       ),
-      cases.gradient(cases.weighted(cases.plain, token_BT, mask_BT))(
-        hidden_BTD, output_DV, 0.8
-      ),
+      cases.measured(cases.plain, inputs),
       atol=1e-5,
     )
 
@@ -108,33 +104,28 @@ class FusedTokenLogprobTest(parameterized.TestCase):
     )
 
   def test_no_mask_is_a_mask_of_all(self):
-    hidden_BTD, output_DV, token_BT, _ = cases.inputs(seed=3)
-    everywhere_BT = np.ones((B, T), bool)
+    inputs = *cases.inputs(seed=3)[:3], np.ones((B, T), bool)
 
     def fused(hidden_BTD, output_DV, token_BT, mask_BT, **options):
       del mask_BT
       return fused_token_logprob(hidden_BTD, output_DV, token_BT, **options)
 
     chex.assert_trees_all_close(
-      cases.gradient(
-        cases.weighted(fused, token_BT, everywhere_BT, chunk_size=2)
-      )(hidden_BTD, output_DV, 0.8),
-      cases.gradient(cases.weighted(cases.plain, token_BT, everywhere_BT))(
-        hidden_BTD, output_DV, 0.8
-      ),
+      cases.measured(fused, inputs, chunk_size=2),
+      cases.measured(cases.plain, inputs),
       atol=1e-5,
     )
 
   def test_reads_nothing_off_the_mask(self):
-    hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=4)
-    wanted = cases.gradient(
-      cases.weighted(fused_token_logprob, token_BT, mask_BT, chunk_size=2)
-    )(hidden_BTD, output_DV, 0.8)
+    inputs = hidden_BTD, _, token_BT, mask_BT = cases.inputs(seed=4)
+    wanted = jax.device_get(
+      cases.measured(fused_token_logprob, inputs, chunk_size=2)
+    )
     hidden_BTD[~mask_BT] = np.nan
     token_BT[~mask_BT] = 10**6
-    found = cases.gradient(
-      cases.weighted(fused_token_logprob, token_BT, mask_BT, chunk_size=2)
-    )(hidden_BTD, output_DV, 0.8)
+    found = jax.device_get(
+      cases.measured(fused_token_logprob, inputs, chunk_size=2)
+    )
     chex.assert_trees_all_equal(found, wanted)
     (_, values), (hidden_slope_BTD, _, _) = found
     for off_mask in (
@@ -147,10 +138,10 @@ class FusedTokenLogprobTest(parameterized.TestCase):
     hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=5)
     mask_BT[1, 3] = True
     hidden_BTD[1, 3] = np.nan
-    found = fused_token_logprob(
+    found = JITTED(
       hidden_BTD, output_DV, token_BT, mask_BT, chunk_size=2, vocab_chunk_size=3
     )
-    for x_BT in found:
+    for x_BT in map(np.asarray, found):
       self.assertTrue(np.isnan(x_BT[1, 3]))
       self.assertEqual(np.isnan(x_BT).sum(), 1)
 
@@ -158,13 +149,12 @@ class FusedTokenLogprobTest(parameterized.TestCase):
   def test_empty_mask_gives_zeros(self, num_rows, num_tokens):
     hidden_BTD, output_DV, token_BT, _ = cases.inputs(seed=6)
     here = slice(num_rows), slice(num_tokens)
-    total = cases.weighted(
+    empty_BT = np.zeros((num_rows, num_tokens), bool)
+    everything = cases.measured(
       fused_token_logprob,
-      token_BT[here],
-      np.zeros((num_rows, num_tokens), bool),
+      (hidden_BTD[here], output_DV, token_BT[here], empty_BT),
       chunk_size=2,
     )
-    everything = cases.gradient(total)(hidden_BTD[here], output_DV, 0.8)
     jax.tree.map(lambda x: np.testing.assert_array_equal(x, 0), everything)
 
   def test_entropy_passes_no_gradient_unless_asked(self):

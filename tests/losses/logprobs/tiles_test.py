@@ -11,6 +11,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.losses import fused_token_logprob
 from agentrl_jax.losses.logprobs import tiles as fused_tiles
+from tests.losses.compiled import compiled
 from tests.losses.logprobs import fused_cases as cases
 from tests.losses.logprobs.fused_cases import B, D, T, V
 from tests.reference import logprobs as reference
@@ -78,10 +79,13 @@ class CostTest(parameterized.TestCase):
 class PrecisionTest(parameterized.TestCase):
   def test_bfloat16_states_give_float32_logits(self):
     hidden_BTD, output_DV, token_BT, mask_BT = cases.inputs(seed=5)
-    hidden_BTD = jnp.asarray(hidden_BTD, jnp.bfloat16)
-    output_DV = np.asarray(jnp.asarray(output_DV, jnp.bfloat16), np.float32)
-    total = cases.weighted(fused_token_logprob, token_BT, mask_BT, chunk_size=2)
-    (_, found), slopes = cases.gradient(total)(hidden_BTD, output_DV, 0.8)
+    hidden_BTD = hidden_BTD.astype(jnp.bfloat16)
+    output_DV = output_DV.astype(jnp.bfloat16).astype(np.float32)
+    (_, found), slopes = cases.measured(
+      fused_token_logprob,
+      (hidden_BTD, output_DV, token_BT, mask_BT),
+      chunk_size=2,
+    )
     self.assertEqual(found[0].dtype, jnp.float32)
     self.assertEqual(slopes[0].dtype, jnp.bfloat16)
     self.assertEqual(slopes[1].dtype, jnp.float32)
@@ -95,8 +99,8 @@ class PrecisionTest(parameterized.TestCase):
       atol=1e-6,
     )
     # Only the slopes of the logits are rounded, to 8 bits, before the products.
-    wanted = cases.gradient(cases.weighted(cases.plain, token_BT, mask_BT))(
-      np.float32(exact), output_DV, 0.8
+    wanted = cases.measured(
+      cases.plain, (np.float32(exact), output_DV, token_BT, mask_BT)
     )[1]
     for slope, exact_slope in zip(slopes, wanted, strict=True):
       np.testing.assert_allclose(
@@ -146,7 +150,7 @@ class PrecisionTest(parameterized.TestCase):
     output_DV[1:] = np.round(output_DV[1:] * 16) / 16
     hidden_BTD[..., 1:] = np.round(hidden_BTD[..., 1:] * 16) / 16
     np.testing.assert_allclose(
-      fused_token_logprob(
+      compiled(fused_token_logprob)(
         hidden_BTD,
         output_DV,
         token_BT,
