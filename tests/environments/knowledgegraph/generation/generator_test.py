@@ -1,5 +1,6 @@
 """Generated questions are well formed, of one split, and as hard as asked."""
 
+import functools
 import random
 import unittest
 
@@ -27,28 +28,31 @@ def world_generator(**options):
   return WorldGenerator(KnowledgeGraphOptions(**options))
 
 
-class WorldGeneratorTest(unittest.TestCase):
-  def instances(self, num=120, split="train", **options):
-    generator = world_generator(**options)
-    return [generator.generate(split, index) for index in range(num)]
+@functools.cache
+def instances_of(num, split="train", **options):
+  """Draws questions, once for all tests that read them."""
+  generator = world_generator(**options)
+  return [generator.generate(split, index) for index in range(num)]
 
+
+class WorldGeneratorTest(unittest.TestCase):
   @pytest.mark.slow
   def test_splits_share_no_question(self):
     asked = {
-      split: {s.problem.question for s in self.instances(200, split)}
+      split: {s.problem.question for s in instances_of(200, split)}
       for split in SPLITS
     }
     self.assertFalse(asked["train"] & asked["test"])
     self.assertGreater(len(asked["train"]), 190)
 
   def test_the_gold_calls_give_the_answer(self):
-    for instance in self.instances():
+    for instance in instances_of(120):
       program = gold_programs(instance.problem.gold_calls)[-1]
       answers = ProgramEvaluation(instance.graph).answers(program)
       self.assertEqual(answers, instance.problem.answers)
 
   def test_every_call_changes_the_answer(self):
-    for instance in self.instances():
+    for instance in instances_of(120):
       evaluation = ProgramEvaluation(instance.graph)
       programs = gold_programs(instance.problem.gold_calls)
       for before in programs[:-1]:
@@ -60,7 +64,7 @@ class WorldGeneratorTest(unittest.TestCase):
   def assert_no_shorter_program(self, num_train, num_test):
     """Checks questions of all kinds: no shorter program has the answer."""
     counted = dict.fromkeys(KINDS, 0)
-    instances = self.instances(num_train) + self.instances(num_test, "test")
+    instances = instances_of(num_train) + instances_of(num_test, "test")
     for instance in instances:
       (*_, program) = gold_programs(instance.problem.gold_calls)
       evaluation = ProgramEvaluation(instance.graph)
@@ -74,7 +78,7 @@ class WorldGeneratorTest(unittest.TestCase):
     self.assertGreater(min(counted.values()), len(instances) / 8)
 
   def test_no_shorter_program_has_the_answer(self):
-    self.assert_no_shorter_program(80, 80)
+    self.assert_no_shorter_program(120, 40)
 
   @pytest.mark.full
   @pytest.mark.timeout(600)
@@ -82,14 +86,14 @@ class WorldGeneratorTest(unittest.TestCase):
     self.assert_no_shorter_program(2000, 500)
 
   def test_entities_are_named_in_the_question(self):
-    for instance in self.instances():
+    for instance in instances_of(120):
       for name, id_ in instance.problem.entities.items():
         self.assertIn(name, instance.problem.question)
         self.assertTrue(ENTITY.fullmatch(id_))
 
   def test_kinds_and_hops_are_kept_to(self):
     for kind in KINDS:
-      for instance in self.instances(16, kinds=(kind,), num_hops=(2, 2)):
+      for instance in instances_of(16, kinds=(kind,), num_hops=(2, 2)):
         calls = [call.name for call in instance.problem.gold_calls]
         self.assertEqual(instance.problem.kind, kind)
         self.assertEqual(calls.count("get_neighbors") % 2, 0)
@@ -97,12 +101,12 @@ class WorldGeneratorTest(unittest.TestCase):
         self.assertEqual(calls[-1], last)
 
   def test_gold_calls_fit_in_the_rounds(self):
-    for instance in self.instances(32, num_hops=(1, 3), max_rounds=9):
+    for instance in instances_of(32, num_hops=(1, 3), max_rounds=9):
       self.assertLessEqual(len(instance.problem.gold_calls), 8)
 
   def test_impossible_options_are_refused(self):
     with self.assertRaisesRegex(ConfigError, "in 2 calls"):
-      self.instances(1, kinds=("and",), max_rounds=3)
+      instances_of(1, kinds=("and",), max_rounds=3)
 
 
 class WalkingTest(unittest.TestCase):
