@@ -71,16 +71,16 @@ class EngineMetricsTest(unittest.TestCase):
     self.assertEqual(again["engine/reused_share/policy_slot0"], 1.0)
 
   def test_requests_that_wait_for_a_slot_are_counted(self):
-    driver, metrics, clock = self.open(slots=(1, 1))
+    driver, metrics, clock = self.open()
     futures = [
-      driver.submit([i], SamplingParams(max_tokens=30)) for i in range(5)
+      driver.submit([i], SamplingParams(max_tokens=30)) for i in range(4 + 4)
     ]
     driver.step()
     clock.now_s = 1.0
     report = metrics.report()
     self.assertEqual(report["engine/waiting_requests/policy_slot0"], 4)
     self.assertEqual(report["engine/slot_occupancy/policy_slot0"], 1.0)
-    futures[4].cancel()
+    futures[-1].cancel()
     driver.run_until_idle()
     report = metrics.report()
     self.assertEqual(report["engine/waiting_requests/policy_slot0"], 0)
