@@ -206,16 +206,17 @@ class TroubleTest(FollowerCase):
     sink, follower = self.served()
     params = dict(small.params(3))
     name = sorted(params)[0]
-    leaf = params.pop(name)
+    leaf = np.array(params.pop(name))
+    nan = leaf.copy()
+    nan.flat[0] = np.nan
     misshaped = r"leaf .* is \[.*\] there and \[.*\] in this server"
-    nan = leaf.at[(0,) * leaf.ndim].set(jax.numpy.nan)
     for leaves, sentence in (
       ({}, "leaf .*absent there"),
       ({name: leaf, "spare": leaf}, "leaf spare .*absent in this server's"),
       ({name: leaf[..., :-1]}, misshaped),
       ({name: nan}, "leaf .* not finite.*learner's loss"),
     ):
-      sink.publish(params | leaves, 3)
+      sink.publish(params | jax.tree.map(jax.numpy.asarray, leaves), 3)
       sink.flush()
       self.assert_in_trouble(follower, sentence)
     self.publish(sink, 4)
