@@ -1,6 +1,7 @@
 """PEFT computes with our adapters what we do, and we with PEFT's."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import pathlib
@@ -87,13 +88,17 @@ def fitting(model: ModelConfig, config: LoraConfig = CONFIG) -> LoraConfig:
   return dataclasses.replace(config, targets=targets)
 
 
+@functools.cache
+def shapes_of(model: ModelConfig, config: LoraConfig):
+  return Policy(model, COMPUTE, adaptation=config).abstract_split()[0]
+
+
 def adapters_of(model: ModelConfig, config: LoraConfig = CONFIG):
   """Adapters of which no number is 0."""
-  policy = Policy(model, COMPUTE, adaptation=config)
   rng = np.random.default_rng(1)
   return jax.tree.map(
     lambda x: rng.normal(size=x.shape).astype(np.float32) * 0.2,
-    policy.abstract_split()[0],
+    shapes_of(model, config),
   )
 
 

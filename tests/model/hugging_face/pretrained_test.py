@@ -20,6 +20,7 @@ from agentrl_jax.model.hugging_face.pretrained import read_params
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.policy import Policy
 from tests import eight_devices
+from tests.model import drawn
 from tests.settings import COMPUTE
 
 CONFIG = ModelConfig(
@@ -32,6 +33,10 @@ CONFIG = ModelConfig(
   mlp_width=8,
   qkv_bias=True,
 )
+
+
+def filled(policy):
+  return jax.tree.map(jnp.asarray, drawn.fill(policy.abstract_params()))
 
 
 class ReadingTest(parameterized.TestCase):
@@ -50,7 +55,7 @@ class RefusalTest(parameterized.TestCase):
     super().setUpClass()
     cls._root = tempfile.TemporaryDirectory()
     cls.policy = Policy(CONFIG, COMPUTE)
-    cls.params = cls.policy.init(jax.random.key(0))
+    cls.params = filled(cls.policy)
     cls.mesh = sharding.make_mesh({}, jax.devices()[:1])
 
   @classmethod
@@ -132,15 +137,14 @@ class RefusalTest(parameterized.TestCase):
       CONFIG, num_experts=2, experts_per_token=1, sigmoid_router=True
     )
     policy = Policy(config, COMPUTE)
-    params = policy.init(jax.random.key(0))
-    params["layers"]["experts"]["correction_bias"] += 1 / 3
+    params = filled(policy)
     folder = pathlib.Path(tempfile.mkdtemp(dir=self._root.name)) / "model"
     export.write_params(folder, params, config, context=64, dtype="bfloat16")
     read = read_params(folder, policy, self.mesh, dtype=jnp.bfloat16)
     for name, leaf in read["layers"]["experts"].items():
       dtype = "float32" if name in sharding.FLOAT32 else "bfloat16"
       self.assertEqual(leaf.dtype.name, dtype, name)
-      wanted = params["layers"]["experts"][name].astype(dtype)
+      wanted = np.asarray(params["layers"]["experts"][name]).astype(leaf.dtype)
       np.testing.assert_array_equal(leaf, wanted)
 
   def test_layers_that_predict_further_tokens_are_passed_over(self):
