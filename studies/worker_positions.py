@@ -104,8 +104,12 @@ def tally(trajectories: Sequence[Trajectory]) -> Tally:
   )
   lengths = [line.num_tokens for t in trajectories for line in t.lines]
   rows = pack(trajectories, row_length=max(lengths, default=2))
-  weight_RT = as_matpo_copies_advantages(
-    *map(jnp.asarray, (rows.mask, rows.segment, rows.turn, rows.trajectory)),
+  weigh = jax.jit(as_matpo_copies_advantages, static_argnames="num_segments")
+  weight_RT = weigh(
+    rows.mask,
+    rows.segment,
+    rows.turn,
+    rows.trajectory,
     num_segments=int(rows.segment.max(initial=1)),
   )
   sampled = sum(t.num_sampled for t in trajectories)

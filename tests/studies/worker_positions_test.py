@@ -5,7 +5,6 @@ import io
 import pathlib
 import tempfile
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import parameterized
@@ -16,6 +15,7 @@ from agentrl_jax.data.records import Group, Status
 from studies import worker_positions
 from studies.worker_positions import as_matpo_copies_advantages, tally
 from tests.data.records import make_trajectory, make_turn
+from tests.losses.compiled import compiled
 from tests.train import small
 
 NAME = "studies.worker_positions:as_matpo_copies_advantages"
@@ -75,8 +75,8 @@ def weights(trajectories, **options):
   rows = pack(trajectories, row_length=96, **options)
   arrays = (rows.mask, rows.segment, rows.turn, rows.trajectory)
   weight_RT = np.asarray(
-    as_matpo_copies_advantages(
-      *map(jnp.asarray, arrays), num_segments=rows.mask.shape[1] // 2 + 1
+    compiled(as_matpo_copies_advantages)(
+      *arrays, num_segments=rows.mask.shape[1] // 2 + 1
     )
   )
   found = [[None] * len(t.lines) for t in trajectories]
