@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
       folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
       config.add_cleanup(folder.cleanup)
       os.environ[PROGRAMS] = folder.name
+  # To shorten a traceback takes JAX longer than a refusal does.
+  os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
   sys.dont_write_bytecode = False
   os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
   os.environ.setdefault(STARTED, str(time.time()))
