@@ -4,7 +4,7 @@ import json
 import pathlib
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.dataset_file import read_rows
 from agentrl_jax.errors import ConfigError
@@ -77,7 +77,3 @@ class DatasetFileTest(parameterized.TestCase):
     with self.assertRaisesRegex(ConfigError, "ends with '.csv'"):
       self.rows("a.csv", b"a,b")
     self.assertEmpty(self.rows("empty.jsonl", b"\n"))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -205,7 +205,3 @@ class GrammarTest(absltest.TestCase):
     a, b = keys_of([line_of(turn), line_of(earlier)])
     observed = len(turn.observation)
     self.assertFalse((a == b)[observed - 1 :].any())
-
-
-if __name__ == "__main__":
-  absltest.main()

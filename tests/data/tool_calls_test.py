@@ -1,6 +1,6 @@
 """Tests of `data.tool_calls`: the flaw of a call, of any policy and schema."""
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.records import Tool, ToolCall
 from agentrl_jax.data.tool_calls import Flaw, flaw_of
@@ -43,7 +43,3 @@ class FlawOfTest(parameterized.TestCase):
   )
   def test_of_a_call(self, name, arguments, flaw):
     self.assertIs(flaw_of(ToolCall(name, arguments), TOOLS), flaw)
-
-
-if __name__ == "__main__":
-  absltest.main()

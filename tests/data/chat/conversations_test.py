@@ -6,7 +6,7 @@ import importlib.util
 import json
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.chat import conversations
 from agentrl_jax.data.chat.conversations import (
@@ -362,7 +362,3 @@ class DemonstrationTest(parameterized.TestCase):
     with self.assertRaises(Unusable) as caught:
       learn(CHAT, room=line.num_tokens - 1)
     self.assertEqual(caught.exception.kind, conversations.TOO_LONG)
-
-
-if __name__ == "__main__":
-  absltest.main()

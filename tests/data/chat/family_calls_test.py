@@ -24,6 +24,7 @@ from tests.data.grammar.calling import (
   said,
 )
 
+STOP_CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
 SPELT = ("<tool_call>", "</tool_call>", "<|im_end|>", "<think>", "<[5]>")
 # A NFC tokenizer writes other texts otherwise; llguidance has no DEL in JSON.
 TEXT = st.text(
@@ -102,51 +103,44 @@ class FamiliesTest(Calling):
     ("<tool_call>\n{<|im_end|>", "auto", False),
   )
   def test_qwen3(self, answer, choice, allowed):
-    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    found = self.allows("small_qwen3", answer.replace("@", call), choice=choice)
+    answer = answer.replace("@", STOP_CALL)
+    found = self.allows("small_qwen3", answer, choice=choice)
     self.assertEqual(found, allowed)
 
   @parameterized.parameters("tags", "no_tags")
   def test_thought_that_the_cue_begins(self, tags):
-    codec = codec_whose_cue_thinks(tags == "tags")
-    grammar = codec.call_grammar(TOOLS)
-    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    for answer, allowed in (
-      (f"hm\n</think>\n\nYes.\n{call}", True),
-      (f"hm</think>{call}", True),
+    self.check_calls(
+      codec_whose_cue_thinks(tags == "tags"),
+      (f"hm\n</think>\n\nYes.\n{STOP_CALL}", True),
+      (f"hm</think>{STOP_CALL}", True),
       ("hm\n</think>", True),
       ("hm", False),
-      (call, False),
-    ):
-      ids = codec.encode(f"{answer}<|im_end|>")
-      read = codec.grammars(codec.vocab_size)
-      found = allows(read, grammar, ids)
-      self.assertEqual(found, allowed, answer)
-      called = len(codec.read(ids).tool_calls)
-      self.assertEqual(called, int(allowed and call in answer))
+      (STOP_CALL, False),
+    )
 
   def test_thoughts_of_a_tokenizer_without_tags(self):
     family, source = families.templates()["small_qwen25"]
     family = dataclasses.replace(family, tags=family.tags[:2])
-    codec = codec_of_folder(family, source)
-    grammar = codec.call_grammar(TOOLS)
-    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    for answer, allowed in (
-      (f"so {call}", True),
-      (f"<think>hm</think>{call}", True),
-      (f"a <think>hm</think> b <think></think>{call}", True),
-      (f"<think>hm {call}", False),
-      (f"<think>hm</think> so <think>{call}", False),
+    self.check_calls(
+      codec_of_folder(family, source),
+      (f"so {STOP_CALL}", True),
+      (f"<think>hm</think>{STOP_CALL}", True),
+      (f"a <think>hm</think> b <think></think>{STOP_CALL}", True),
+      (f"<think>hm {STOP_CALL}", False),
+      (f"<think>hm</think> so <think>{STOP_CALL}", False),
       ("so <think>", False),
-    ):
+    )
+
+  def check_calls(self, codec, *answers):
+    """Checks which answers are allowed, and that calls are read in those."""
+    grammar, read = codec.call_grammar(TOOLS), codec.grammars(codec.vocab_size)
+    for answer, allowed in answers:
       ids = codec.encode(f"{answer}<|im_end|>")
-      found = allows(codec.grammars(codec.vocab_size), grammar, ids)
-      self.assertEqual(found, allowed, answer)
+      self.assertEqual(allows(read, grammar, ids), allowed, answer)
       called = len(codec.read(ids).tool_calls)
-      self.assertEqual(called, int(allowed), answer)
+      self.assertEqual(called, int(allowed and STOP_CALL in answer), answer)
 
 
-STOP_CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
 ADD_CALL = (
   '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [{"c": '
   '"</tool_call> <tool_call> <think>"}]}}\n</tool_call>'

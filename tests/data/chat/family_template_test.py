@@ -207,28 +207,6 @@ class PiecesTest(parameterized.TestCase):
       self.assertEqual(read.tool_calls, message.tool_calls)
       self.assertEqual(normal(read.content), normal(message.content))
 
-  def test_calls_in_further_thoughts_are_not_played(self):
-    codec = codec_of("small_qwen3")
-    call = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
-    for text, names in (
-      (f"<think>a</think>\n<think>\n{call}\n</think>\n\nhi", []),
-      (f"<think>a</think>so <think>{call}</think>{call}", ["stop"]),
-      (f"<think>a</think>{call}<think>{call}", ["stop"]),
-    ):
-      ids = codec.encode(f"{text}<|im_end|>")
-      message = codec.read(ids)
-      self.assertEqual([call.name for call in message.tool_calls], names)
-      self.assertIn(call, message.content)
-
-  def test_an_end_of_a_call_within_its_arguments(self):
-    codec = codec_of("small_qwen3")
-    arguments = '{"query": "a </tool_call> b"}'
-    text = (
-      f'<tool_call>{{"name": "stop", "arguments": {arguments}}}</tool_call>'
-    )
-    (call,) = codec.read(codec.encode(f"{text}<|im_end|>")).tool_calls
-    self.assertEqual(call, ToolCall("stop", arguments, "0"))
-
   @parameterized.parameters(*NAMES)
   def test_half_a_surrogate_pair(self, name):
     codec = codec_of(name)

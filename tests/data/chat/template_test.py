@@ -15,6 +15,7 @@ from agentrl_jax.data.records import (
   message_to_json,
   tool_to_json,
 )
+from tests.data.chat.family_template_test import conversation
 
 TOOLS = (
   Tool(
@@ -57,28 +58,10 @@ def _by_jinja(messages, tools, *, prompt):
   )
 
 
-def _conversation(rng: random.Random):
-  """Opening messages, then (answer, replies) pairs."""
-  texts = ["", "plain", "two\nlines", 'quotes " and \\', "ünïcode", "a  b "]
-  system = [Message("system", rng.choice(texts))] * rng.randint(0, 1)
-  opening = [*system, Message("user", rng.choice(texts))]
-  turns = []
-  for _ in range(rng.randint(1, 4)):
-    calls = tuple(
-      ToolCall("execute_sql", json.dumps({"query": rng.choice(texts)}), str(n))
-      for n in range(rng.randint(0, 2))
-    )
-    replies = [
-      Message("tool", rng.choice(texts), tool_call_id=c.id) for c in calls
-    ] or [Message("user", rng.choice(texts))]
-    turns.append((Message("assistant", rng.choice(texts), calls), replies))
-  return opening, turns
-
-
 class RenderingTest(parameterized.TestCase):
   @parameterized.parameters(*range(40))
   def test_pieces_equal_the_whole(self, seed):
-    opening, turns = _conversation(random.Random(seed))
+    opening, turns = conversation(random.Random(seed), calls=2, thinks=False)
     text = TEMPLATE.start(opening, TOOLS)
     said = list(opening)
     self.assertEqual(text, _by_jinja(said, TOOLS, prompt=True))
