@@ -2,7 +2,7 @@
 
 import jax
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from agentrl_jax.model import sharding
@@ -110,7 +110,3 @@ class CompilerTest(parameterized.TestCase):
       self.skipTest("libtpu is not installed")
     first = chips.describe(chips.parse_slice("v6e:2x4"))[:1]
     self.assertIsNone(compiler_options("auto", sharding.make_mesh({}, first)))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -342,7 +342,3 @@ class AdaptersTest(absltest.TestCase):
     )
     self.assertEqual(list(adapters["layers"]), ["attention"])
     self.assertIn("experts", frozen["layers"])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.model import decoder
 from agentrl_jax.model.compute import ComputeConfig
@@ -86,7 +86,3 @@ class CopyingTest(parameterized.TestCase):
 
     self.assertLess(abs(preference(params)), 0.5)
     self.assertGreater(preference(copying(params, 4.0)), 1.0)
-
-
-if __name__ == "__main__":
-  absltest.main()

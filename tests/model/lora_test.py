@@ -14,7 +14,6 @@ from agentrl_jax.model import lora, sharding
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.lora import LoraConfig
 from agentrl_jax.model.policy import Policy, num_params
-from agentrl_jax.train.weights.publish import Publisher
 from agentrl_jax.train.weights.reference import Reference
 from tests.settings import COMPUTE, compute_config, lora_config
 from tests.train import small
@@ -133,22 +132,6 @@ class AdapterTest(parameterized.TestCase):
     hidden, _ = jax.jit(policy.extend)(whole, cache, TOKENS, start, length)
     wanted = jax.jit(policy.hidden)(whole, *ROWS)
     np.testing.assert_allclose(hidden, wanted, atol=1e-5)
-
-  @pytest.mark.slow
-  def test_served_params_are_merged(self):
-    policy = policy_of()
-    trained, frozen = adapted(policy)
-    whole = policy.whole(trained, frozen)
-    served = {}
-
-    class Sink:
-      def publish(self, params, version, *, policy_slot=0):
-        served[policy_slot] = params
-
-    Publisher(policy, Sink()).publish(whole, 1)
-    chex.assert_trees_all_close(
-      served[0], policy.to_decode(policy.plain(whole)), rtol=1e-7, atol=1e-6
-    )
 
   def test_split_and_whole_are_inverse(self):
     policy = policy_of()

@@ -10,7 +10,6 @@ import math
 import pathlib
 import tempfile
 
-import pytest
 from absl.testing import parameterized
 from hypothesis import given, settings, strategies
 
@@ -716,14 +715,6 @@ class ConfigFileTest(parameterized.TestCase):
       with self.assertRaisesRegex(ConfigError, str(path)):
         read_model(folder)
 
-  def test_a_file_of_which_only_a_part_came(self):
-    whole = json.dumps(LLAMA_3_2_1B).encode()
-    with tempfile.TemporaryDirectory() as folder:
-      for length in range(0, len(whole), 7):
-        (pathlib.Path(folder) / "config.json").write_bytes(whole[:length])
-        with self.assertRaisesRegex(ConfigError, "is not JSON"):
-          read_model(folder)
-
   @parameterized.parameters(*PUBLISHED)
   def test_a_key_that_is_missing_has_the_default_of_transformers(
     self, name, described
@@ -746,15 +737,6 @@ class ConfigFileTest(parameterized.TestCase):
   @settings(max_examples=80, deadline=None)
   @given(strategies.data())
   def test_any_value_of_a_key_is_read_or_refused(self, data):
-    self._read(data)
-
-  @pytest.mark.slow
-  @settings(max_examples=400, deadline=None)
-  @given(strategies.data())
-  def test_many_values_of_keys_are_read_or_refused(self, data):
-    self._read(data)
-
-  def _read(self, data):
     described = _changed(data)
     try:
       found = to_model_config(described)
@@ -814,14 +796,9 @@ class ConfigFileTest(parameterized.TestCase):
       path.write_text('{"max_position_embeddings": null}')
       self.assertIsNone(longest_context(path.parent))
 
-  def test_a_folder_says_which_file_is_wrong(self):
-    with tempfile.TemporaryDirectory() as folder:
-      with self.assertRaisesRegex(ConfigError, f"pretrained.path={folder} can"):
-        read_model(folder)
-      path = pathlib.Path(folder) / "config.json"
-      path.write_text("{")
-      with self.assertRaisesRegex(ConfigError, f"{path} is not JSON"):
-        read_model(folder)
-      path.write_text(json.dumps(QWEN3_8B | {"model_type": None}))
-      with self.assertRaisesRegex(ConfigError, f"{path}: model_type=null"):
-        read_model(folder)
+  def test_a_folder_without_a_config(self):
+    with (
+      tempfile.TemporaryDirectory() as folder,
+      self.assertRaisesRegex(ConfigError, f"pretrained.path={folder} can"),
+    ):
+      read_model(folder)

@@ -8,7 +8,7 @@ import unittest
 import ml_dtypes
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import CheckpointError
 from agentrl_jax.hugging_face_files import read_object
@@ -161,7 +161,3 @@ class Mxfp4Test(parameterized.TestCase):
     write(self.folder / "a", w_blocks=blocks, w_scales=scales)
     with self.assertRaisesRegex(CheckpointError, "dtype U8.*not quantised"):
       TensorFile(self.folder / "a")
-
-
-if __name__ == "__main__":
-  absltest.main()
