@@ -8,8 +8,8 @@ from unittest import mock
 
 from environments.alfworld import action_matching
 from environments.alfworld.action_matching import match_action
+from environments.alfworld.generation.generator import GameGenerator
 from environments.alfworld.household import Household
-from tests.environments.alfworld.walks import draw_game
 
 WORDS = ("go", "to", "take", "put", "mug", "desk", "1", "2", "from")
 COMMANDS = ("go to desk 1", "look", "put mug 1 in/on desk 1", "take mug 1")
@@ -44,8 +44,8 @@ def spoil(rng, command):
 class MatchActionTest(unittest.TestCase):
   def test_agrees_with_nltk_on_spoilt_commands(self):
     rng = random.Random(0)
-    for seed in range(6):
-      household = Household(draw_game(seed))
+    for index in range(6):
+      household = Household(GameGenerator().generate("train", index).game)
       for _ in range(15):
         household.act(rng.choice(household.commands))
         text = spoil(rng, rng.choice(household.commands))

@@ -23,7 +23,6 @@ from tests.environments.alfworld import data
 
 MAX_ROUNDS = 20
 SEPARATOR = " AVAILABLE ACTIONS: "
-# The dialect of the games about slices, and of no others.
 
 
 @dataclasses.dataclass
@@ -34,7 +33,6 @@ class Tally:
   num_episodes: int = 0
   equal_observations: int = 0
   equal_action_lists: int = 0
-  equal_openings: int = 0
   equal_endings: int = 0
 
   async def add_file(self, path, game_of) -> None:
@@ -52,7 +50,6 @@ class Tally:
     """Plays the recorded answers and compares all replies and the outcome."""
     self.num_episodes += 1
     step, played = await play(game, ())
-    self.equal_openings += messages[:2] == step.messages
     for index, message in enumerate(messages[2:], 2):
       if message.role == "assistant":
         step, played = await play(game, (*played, message))

@@ -9,12 +9,12 @@ from environments.alfworld.games import game_files
 from environments.alfworld.games.game import Game, Receptacle, Thing
 from environments.alfworld.games.tasks import TaskSpec, goal_of
 from environments.alfworld.generation.catalogue import FITS, TRAITS_OF
-from tests.environments.alfworld.pddl_text import render_problem
 
 MUG = TaskSpec("pick_and_place_simple", "mug", "desk")
 # ALFWorld's own logic is no part of the project. The Python engine reads none:
 # it only recognises the checksums.
 DOMAIN = "(define (domain alfred) (:action look :parameters (?a - agent)))"
+STUDY = pathlib.Path(__file__).with_name("study.pddl")  # as in `study`
 GRAMMAR = '{"task": [{"rhs": "Your task is to: %s."}]}'
 
 
@@ -68,7 +68,7 @@ def study() -> Game:
   )
 
 
-def kitchen(spec=MUG) -> Game:
+def kitchen() -> Game:
   """A room in which things can be cleaned, heated, cooled and sliced."""
   return make_game(
     {
@@ -86,7 +86,6 @@ def kitchen(spec=MUG) -> Game:
       "mug 2": "shelf 1",
       "mug 1": "countertop 1",
     },
-    spec,
   )
 
 
@@ -95,7 +94,7 @@ def write_game(path, *, task="put a mug in desk", **changes) -> None:
   body = {
     "pddl_domain": DOMAIN,
     "grammar": GRAMMAR % task,
-    "pddl_problem": render_problem(study()),
+    "pddl_problem": STUDY.read_text(),
     "solvable": True,
   } | changes
   path = pathlib.Path(path)

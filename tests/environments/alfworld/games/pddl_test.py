@@ -1,15 +1,11 @@
-"""Tests of reading and writing PDDL, and of the names behind ids."""
+"""Tests of reading PDDL, and of the names behind ids."""
 
 import unittest
 
-from agentrl_jax.data.split import SPLITS
 from agentrl_jax.errors import ConfigError
 from environments.alfworld.games.game import AGENTBENCH
 from environments.alfworld.games.pddl import display_names, parse, read_problem
-from environments.alfworld.generation.generator import GameGenerator
 from environments.alfworld.household import Household
-from tests.environments.alfworld.pddl_text import render_problem
-from tests.environments.alfworld.walks import draw_game
 
 # Like ALFWorld's files: ids with coordinates, declared types without objects,
 # distances, facts in any order and repeated.
@@ -109,17 +105,3 @@ class ReadProblemTest(unittest.TestCase):
     ):
       with self.subTest(text[:40]), self.assertRaises(ConfigError):
         read(text)
-
-
-class RenderProblemTest(unittest.TestCase):
-  def test_written_games_are_read_back(self):
-    games = {f"drawn {seed}": draw_game(seed) for seed in range(9)}
-    for split in SPLITS:
-      for index in range(9):
-        games[f"{split} {index}"] = GameGenerator().generate(split, index).game
-    for name, game in games.items():
-      text = render_problem(game)
-      with self.subTest(name):
-        self.assertEqual(
-          read_problem(text, task=game.task, dialect=AGENTBENCH), game
-        )
