@@ -1,7 +1,6 @@
 """Wrong options of every environment are refused when it is made."""
 
 import os
-import unittest
 from unittest import mock
 
 from absl.testing import parameterized
@@ -62,6 +61,9 @@ REFUSED = {
     "max_rounds": [0],
     "command_limit_s": [0],
     "memory_mb": [0],
+    "cpus": [0],
+    "pids": [0],
+    "disk_mb": [0],
     "kinds": [("sorting",), "log", ()],
     "difficulty": [(0, 1), (3, 2)],
     "source": ["no/such/file.json"],
@@ -76,6 +78,12 @@ REFUSED = {
     "num_cached": [0],
     "num_test": [0],
     "separator": [""],
+  },
+  "word_problems.environment:WordProblems": {
+    "steps": [(0, 1), (3, 2)],
+    "largest": [3],
+    "max_turns": [0],
+    "result": ["It is."],
   },
 }
 TOGETHER = (
@@ -120,7 +128,3 @@ class OptionsTest(parameterized.TestCase):
   def test_dev_needs_files(self, name, option):
     with self.assertRaisesRegex(ConfigError, option):
       make(name).indices("dev")
-
-
-if __name__ == "__main__":
-  unittest.main()

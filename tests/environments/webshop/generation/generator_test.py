@@ -134,10 +134,6 @@ class GeneratorTest(unittest.TestCase):
       with self.assertRaisesRegex(ConfigError, "must be from 80 to 2080"):
         a_generator(catalogue_size=size, difficulty="hard")
 
-  def test_unknown_difficulties_are_refused(self):
-    with self.assertRaisesRegex(ConfigError, "easy, siblings, prices"):
-      a_generator(difficulty="harder")
-
   def test_too_many_tasks_for_a_shop_is_an_error(self):
     generator = a_generator(catalogue_size=1, tasks_per_catalogue=10_000)
     with self.assertRaisesRegex(ConfigError, "tasks_per_catalogue"):

@@ -14,7 +14,7 @@ import unittest
 import pytest
 
 from agentrl_jax.errors import ConfigError, EnvironmentFault
-from environments.options import MachineLimits, OSInteractionOptions
+from environments.options import MachineLimits
 from environments.os_interaction.machines.sandbox import cgroups
 from environments.os_interaction.machines.sandbox.engine import SandboxEngine
 from environments.os_interaction.rootfs import _fill
@@ -279,8 +279,3 @@ class FilesTest(unittest.TestCase):
         self.assertRaisesRegex(ConfigError, "os_interaction.rootfs"),
       ):
         SandboxEngine(MachineLimits(), rootfs=rootfs)
-
-  def test_limits_are_positive(self):
-    for name in ("memory_mb", "cpus", "pids", "disk_mb"):
-      with self.subTest(name=name), self.assertRaises(ConfigError):
-        OSInteractionOptions(**{name: 0})
