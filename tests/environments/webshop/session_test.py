@@ -57,18 +57,6 @@ class ReplayTest(unittest.IsolatedAsyncioTestCase):
 
 
 class QuirksTest(unittest.IsolatedAsyncioTestCase):
-  async def test_brackets_and_line_breaks_lose_an_action(self):
-    catalogue, goal = shelf.a_shop_with_brackets()
-    for value in ("usb [2 m]", "a [b] c", "two\nlines"):
-      for quirks in (False, True):
-        session = a_session(catalogue, goal, upstream_quirks=quirks)
-        await session.reset()
-        step = await session.step(search(value))
-        with self.subTest(value=value, quirks=quirks):
-          content = step.messages[0].content
-          self.assertEqual("Total results" in content, not quirks)
-          self.assertTrue(content.startswith(f"Action: search[{value}]"))
-
   def test_actions_are_parsed_as_upstreams_pattern_does(self):
     pattern = re.compile(r"(.+)\[(.+)\]")
     for length in range(5):
@@ -261,10 +249,3 @@ class StyleTest(unittest.IsolatedAsyncioTestCase):
         self.assertIn(gone, full[2])
         self.assertNotIn(gone, item)
         self.assertIn("nordan slim fit shirt", item)
-
-  async def test_hidden_navigation_can_be_clicked(self):
-    session = a_session(shelf.CATALOGUE, shelf.GOAL, show_navigation=False)
-    await session.reset()
-    await session.step(search("shirt"))
-    step = await session.step(click("back to search"))
-    self.assertIn("WebShop", step.messages[0].content)

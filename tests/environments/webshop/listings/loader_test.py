@@ -99,12 +99,9 @@ class ListingsTest(unittest.TestCase):
 
 
 class RealListingsTest(unittest.IsolatedAsyncioTestCase):
-  def make_environment(self):
-    return WebShop(products=str(find("webshop/products_1000.jsonl")))
-
   @pytest.mark.slow
   async def test_the_expert_solves_every_task_of_the_real_shop(self):
-    environment = self.make_environment()
+    environment = WebShop(products=str(find("webshop/products_1000.jsonl")))
     num_tasks = 0
     for split in SPLITS:
       for index in environment.indices(split):

@@ -91,8 +91,8 @@ class ResultsTest(unittest.TestCase):
     browser.search("")
     self.assertEqual(browser.page.texts, SEARCH_PAGE)
 
-  def test_back_to_search(self):
-    browser = a_browser()
+  def test_back_to_search_though_its_button_is_hidden(self):
+    browser = a_browser(show_navigation=False)
     browser.search("shirt")
     browser.click("back to search")
     self.assertEqual(browser.page.texts, SEARCH_PAGE)
