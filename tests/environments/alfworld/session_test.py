@@ -9,6 +9,7 @@ from environments.alfworld.prompts import BAD_CALL, NO_CALL
 from environments.alfworld.session import ALFSession
 from environments.options import ALFWorldOptions
 from tests.environments.alfworld.small_games import study
+from tests.environments.answers import call
 
 SOLUTION = (
   "go to cabinet 1",
@@ -21,13 +22,11 @@ PROSE = Message("assistant", "I open the cabinet.")
 
 
 def act(action: object, *, tool="take_action", key="action") -> Message:
-  arguments = json.dumps({key: action})
-  return Message("assistant", tool_calls=(ToolCall(tool, arguments, id="0"),))
+  return call(tool, {key: action})
 
 
 def raw(arguments: str) -> Message:
-  call = ToolCall("take_action", arguments, id="0")
-  return Message("assistant", tool_calls=(call,))
+  return call("take_action", arguments)
 
 
 class SessionTest(unittest.IsolatedAsyncioTestCase):
@@ -56,7 +55,9 @@ class SessionTest(unittest.IsolatedAsyncioTestCase):
       "examine desk 1\ngo to cabinet 1\ngo to desk 2\ninventory\nlook\n"
       "take pen 1 from desk 1\nuse desklamp 1\n"
     )
-    self.assertEqual(step.messages, (Message("tool", text, tool_call_id="0"),))
+    self.assertEqual(
+      step.messages, (Message("tool", text, tool_call_id="call_0"),)
+    )
 
   async def test_goal_ends_the_episode_with_reward_one(self):
     step = await self.play_anew(*SOLUTION)

@@ -12,7 +12,8 @@ from environments.bfcl.calls import Call
 from environments.bfcl.expert import MISTAKES, GoldExpert, gold_calls
 from environments.bfcl.suite import CATEGORIES
 from tests.environments.bfcl import upstream
-from tests.environments.bfcl.packages import play, require_packages
+from tests.environments.bfcl.packages import require_packages
+from tests.environments.playing import play_with
 
 
 class GoldTest(unittest.IsolatedAsyncioTestCase):
@@ -28,7 +29,7 @@ class GoldTest(unittest.IsolatedAsyncioTestCase):
       for index in indices:
         task = Task("bfcl", category, index)
         expert = self.environment.expert(task, seed=0, mistakes={})
-        _, steps, _ = await play(self.environment, task, expert)
+        _, steps, _ = await play_with(self.environment, task, expert)
         with self.subTest(task=task):
           self.assertEqual(
             (steps[-1].status, steps[-1].reward), (Status.COMPLETED, 1.0)
@@ -40,7 +41,7 @@ class GoldTest(unittest.IsolatedAsyncioTestCase):
         task = Task("bfcl", category, index)
         problem = self.environment.find(task)
         expert = _OneByOne(gold_calls(problem))
-        _, steps, answers = await play(self.environment, task, expert)
+        _, steps, answers = await play_with(self.environment, task, expert)
         with self.subTest(task=task):
           self.assertEqual(steps[-1].reward, 1.0)
           self.assertIsNone(upstream.verdict(problem, answers))
@@ -69,7 +70,9 @@ class MutatedTest(unittest.IsolatedAsyncioTestCase):
         problem = self.environment.find(task)
         for mistake, seed in ((m, s) for m in _MISTAKES for s in seeds):
           expert = _expert(self.environment, task, mistake, seed)
-          session, steps, answers = await play(self.environment, task, expert)
+          session, steps, answers = await play_with(
+            self.environment, task, expert
+          )
           expected = upstream.verdict(problem, answers)
           with self.subTest(task=task, mistake=mistake, seed=seed):
             verdict = session.failure and session.failure.value

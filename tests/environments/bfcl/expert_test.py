@@ -9,7 +9,8 @@ from environments.bfcl import BFCL
 from environments.bfcl.calls import parse_source, read_call
 from environments.bfcl.expert import MISTAKES, gold_calls
 from environments.bfcl.session import Failure
-from tests.environments.bfcl.packages import play, require_packages
+from tests.environments.bfcl.packages import require_packages
+from tests.environments.playing import play_with
 
 
 class ExpertTest(unittest.IsolatedAsyncioTestCase):
@@ -21,7 +22,7 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
 
   async def _calls(self, mistakes, seed=0):
     expert = self.environment.expert(self.task, seed=seed, mistakes=mistakes)
-    session, _, answers = await play(self.environment, self.task, expert)
+    session, _, answers = await play_with(self.environment, self.task, expert)
     return session, [
       read_call(call) for answer in answers for call in answer.tool_calls
     ]

@@ -10,7 +10,8 @@ from agentrl_jax.errors import ConfigError
 from environments.bfcl import BFCL
 from environments.bfcl.apis import FUNCTION_DOCS
 from environments.bfcl.suite import data_folder, function_docs, tool_of
-from tests.environments.bfcl.packages import play, require_packages
+from tests.environments.bfcl.packages import require_packages
+from tests.environments.playing import play_with
 
 
 class ToolsTest(unittest.TestCase):
@@ -92,7 +93,7 @@ class SourceTest(unittest.IsolatedAsyncioTestCase):
     environment = self._write([["mkdir(dir_name='a')", "mkdir('b')"]])
     task = Task("bfcl", "base", 0)
     expert = environment.expert(task, seed=0, mistakes={})
-    _, steps, _ = await play(environment, task, expert)
+    _, steps, _ = await play_with(environment, task, expert)
     self.assertEqual(steps[0].messages[0].content, "Make a folder, please.")
     self.assertEqual([m.content for m in steps[1].messages], ["None", "None"])
     self.assertEqual(steps[-1].reward, 1.0)

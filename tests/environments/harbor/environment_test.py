@@ -11,6 +11,7 @@ from agentrl_jax.env.contract import SessionContract
 from agentrl_jax.errors import ConfigError, EnvironmentFault
 from environments.harbor import Harbor
 from environments.os_interaction.machines.machine import MachineEngine
+from tests.environments.answers import call
 from tests.environments.harbor.attacks import (
   ATTACKS,
   NAIVE_ATTACKS,
@@ -23,8 +24,8 @@ from tests.environments.harbor.folders import (
   write_folder,
 )
 from tests.environments.os_interaction.engines import InSandbox, OnDocker
-from tests.environments.os_interaction.messages import bash, call, finish
-from tests.environments.playing import play
+from tests.environments.os_interaction.messages import bash, finish
+from tests.environments.playing import play, play_answers
 
 NAME = "harbor"
 LOSES = {"nothing": 1.0}
@@ -357,13 +358,15 @@ class LoadTest(unittest.TestCase):
 class CallsTest(Harbors, InSandbox):
   async def test_other_calls_cost_a_round(self):
     environment = self.make_environment(max_rounds=3, max_output_chars=100)
-    async with environment.open(Task(NAME, "test", 0), seed=0) as session:
-      await session.reset()
-      step = await session.step(call("answer_action", {"answer": "7"}))
-      self.assertIn("Invalid function call", step.messages[0].content)
-      step = await session.step(bash("seq 999"))
-      self.assertIn("truncated", step.messages[0].content)
-      step = await session.step(bash("true"))
+    _, other, long, last = await play_answers(
+      environment,
+      Task(NAME, "test", 0),
+      call("answer_action", {"answer": "7"}),
+      bash("seq 999"),
+      bash("true"),
+    )
+    self.assertIn("Invalid function call", other.messages[0].content)
+    self.assertIn("truncated", long.messages[0].content)
     self.assertEqual(
-      (step.status, step.reward), (Status.TASK_LIMIT_REACHED, 0.0)
+      (last.status, last.reward), (Status.TASK_LIMIT_REACHED, 0.0)
     )

@@ -12,7 +12,7 @@ from agentrl_jax.errors import ConfigError
 from environments.knowledgegraph import KnowledgeGraph
 from tests.environments.knowledgegraph import data
 from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
-from tests.environments.playing import play
+from tests.environments.playing import play, play_answers
 
 
 class ContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
@@ -56,9 +56,8 @@ class GeneratedTasksTest(unittest.IsolatedAsyncioTestCase):
 class LoadedTasksTest(unittest.IsolatedAsyncioTestCase):
   async def test_one_shot_puts_an_example_first(self):
     environment = SynthesisedGraphs(source=data.questions("dev"), one_shot=True)
-    async with environment.open(Task("kg", "dev", 0), seed=0) as session:
-      messages = (await session.reset()).messages
-    roles = [message.role for message in messages]
+    (step,) = await play_answers(environment, Task("kg", "dev", 0))
+    roles = [message.role for message in step.messages]
     self.assertEqual(
       roles, ["system", "user", *["assistant", "tool"] * 6, "assistant", "user"]
     )

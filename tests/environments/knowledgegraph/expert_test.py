@@ -8,21 +8,9 @@ from agentrl_jax.data.records import Task
 from environments.knowledgegraph import KnowledgeGraph
 from tests.environments.knowledgegraph.data import questions
 from tests.environments.knowledgegraph.synthesis import SynthesisedGraphs
-from tests.environments.playing import play
+from tests.environments.playing import play, play_with
 
 NUM_TASKS = 60
-
-
-class RecordingExpert:
-  """Records the answers of an expert."""
-
-  def __init__(self, expert):
-    self._expert = expert
-    self.answers = []
-
-  def answer(self, messages):
-    self.answers.append(self._expert.answer(messages))
-    return self.answers[-1]
 
 
 class ExpertTest(unittest.IsolatedAsyncioTestCase):
@@ -61,14 +49,14 @@ class ExpertTest(unittest.IsolatedAsyncioTestCase):
     environment = SynthesisedGraphs(source=questions("dev"))
     task = Task("kg", "dev", 0)
     names = environment._loaded["dev"][0].entities
-    expert = RecordingExpert(environment.expert(task, seed=0, mistakes={}))
-    *_, last = await play(environment, task, expert=expert)
+    expert = environment.expert(task, seed=0, mistakes={})
+    _, steps, answers = await play_with(environment, task, expert)
     subjects = {
       json.loads(call.arguments).get("variable", "")
-      for answer in expert.answers
+      for answer in answers
       for call in answer.tool_calls
     }
     self.assertLessEqual(set(names), subjects)
     self.assertFalse({s for s in subjects if s.startswith("m.")})
-    self.assertEqual(expert.answers[-1].content, "Final Answer: #3")
-    self.assertEqual(last.reward, 1.0)
+    self.assertEqual(answers[-1].content, "Final Answer: #3")
+    self.assertEqual(steps[-1].reward, 1.0)

@@ -1,17 +1,7 @@
 """Answers of a policy, as the tests play them."""
 
-import json
-
-from agentrl_jax.data.records import Message, ToolCall
-
-
-def call(name, arguments, content="") -> Message:
-  """Makes an answer that calls a tool; `arguments` may be broken JSON."""
-  if not isinstance(arguments, str):
-    arguments = json.dumps(arguments)
-  return Message(
-    "assistant", content, (ToolCall(name, arguments, id="call_0"),)
-  )
+from agentrl_jax.data.records import Message
+from tests.environments.answers import call
 
 
 def bash(script) -> Message:

@@ -22,13 +22,9 @@ from environments.os_interaction.tasks.problem import (
   OSProblem,
   Script,
 )
+from tests.environments.answers import call
 from tests.environments.os_interaction.engines import InSandbox
-from tests.environments.os_interaction.messages import (
-  answer,
-  bash,
-  call,
-  finish,
-)
+from tests.environments.os_interaction.messages import answer, bash, finish
 
 MATCH = OSProblem("What?", match=AnswerMatch("succeed"))
 CHECK = OSProblem(

@@ -9,22 +9,20 @@ from agentrl_jax.data.records import Status, Task
 from environments.webshop.environment import COMPACT, WebShop
 from environments.webshop.expert import MISTAKES
 from environments.webshop.shop.reward import score_purchase
+from tests.environments.playing import play_with
 
 NUM_TASKS = 250  # per split
 
 
-async def play(environment, task, *, seed=0, **mistakes):
+async def play(environment, task, **mistakes):
   """Plays an episode; returns the last step, and the queries and clicks."""
-  expert = environment.expert(task, seed=seed, mistakes=mistakes)
+  expert = environment.expert(task, seed=0, mistakes=mistakes)
+  _, steps, answers = await play_with(environment, task, expert)
   actions = []
-  async with environment.open(task, seed=seed) as session:
-    step = await session.reset()
-    while step.status is Status.RUNNING:
-      answer = expert.answer(step.messages)
-      (call,) = answer.tool_calls
-      actions += json.loads(call.arguments).values()
-      step = await session.step(answer)
-  return step, actions
+  for answer in answers:
+    (call,) = answer.tool_calls
+    actions += json.loads(call.arguments).values()
+  return steps[-1], actions
 
 
 def tasks_of(environment, split, number):

@@ -8,6 +8,7 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.env.loading import load_environment
 from studies.configs import starpo
 from studies.environments.bandit.environment import NAMES
+from tests.environments.playing import play_answers
 
 
 async def _first_texts(config, name):
@@ -16,9 +17,8 @@ async def _first_texts(config, name):
   texts = []
   for index in range(8):
     task = Task(environment.name, "train", index)
-    async with environment.open(task, seed=0) as session:
-      step = await session.reset()
-      texts += [message.content for message in step.messages]
+    (step,) = await play_answers(environment, task)
+    texts += [message.content for message in step.messages]
   return texts
 
 
@@ -49,7 +49,3 @@ class StarpoTest(absltest.TestCase):
     }
     self.assertGreater(chances["bandit"], 0.1)
     self.assertLess(chances["lucky"], 0.1)
-
-
-if __name__ == "__main__":
-  absltest.main()

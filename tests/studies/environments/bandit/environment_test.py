@@ -10,6 +10,8 @@ from agentrl_jax.data.records import Message, Status, Task, ToolCall
 from agentrl_jax.env.contract import SessionContract
 from studies.environments.bandit import Bandit
 from studies.environments.bandit.environment import NO_CALL
+from tests.environments.answers import call
+from tests.environments.playing import play_answers
 
 TASK = Task("bandit", "train", 0)
 MACHINES = Bandit().find(TASK)
@@ -17,15 +19,13 @@ RISKY = MACHINES.names[MACHINES.risky]
 SURE = MACHINES.names[1 - MACHINES.risky]
 
 
-def pull(machine, **others):
-  text = json.dumps({"machine": machine, **others})
-  return Message("assistant", tool_calls=(ToolCall("pull", text, "c1"),))
+def pull(machine):
+  return call("pull", {"machine": machine})
 
 
 async def step_of(answer, *, environment=None, task=TASK, seed=0):
-  async with (environment or Bandit()).open(task, seed=seed) as session:
-    await session.reset()
-    return await session.step(answer)
+  _, step = await play_answers(environment or Bandit(), task, answer, seed=seed)
+  return step
 
 
 async def pays_of(environment, *, task=TASK, machine=RISKY, seeds=range(1200)):
@@ -58,8 +58,7 @@ class BanditContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
 
 class BanditTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
   async def test_text(self):
-    async with Bandit().open(TASK, seed=0) as session:
-      step = await session.reset()
+    (step,) = await play_answers(Bandit(), TASK)
     lines = step.messages[0].content.split("\n")
     self.assertEqual(
       lines[MACHINES.risky], f"{RISKY} pays 1 with a chance of 0.25."
@@ -115,11 +114,11 @@ class LuckTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_all_attempts_have_the_same_machines(self):
     """In RAGEN names and order differ within a group, and not luck alone."""
-    texts = set()
-    for seed in range(20):
-      async with Bandit().open(TASK, seed=seed) as session:
-        texts.add((await session.reset()).messages[0].content)
-    self.assertEqual(len(texts), 1)
+    openings = {
+      (await play_answers(Bandit(), TASK, seed=seed))[0].messages
+      for seed in range(20)
+    }
+    self.assertEqual(len(openings), 1)
 
 
 class CheatsTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
@@ -157,9 +156,8 @@ class CheatsTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
     ("gold",), (RISKY.upper(),), (f"{RISKY} ",), ([RISKY],), (0,), (None,)
   )
   async def test_an_illegal_machine_pays_nothing(self, machine):
-    async with Bandit(chance=1.0, max_turns=2).open(TASK, seed=0) as session:
-      await session.reset()
-      step = await session.step(pull(machine))
+    environment = Bandit(chance=1.0, max_turns=2)
+    step = await step_of(pull(machine), environment=environment)
     self.assertTrue(step.messages[0].content.startswith("Error"))
     self.assertEqual(step.reward, 0.0)
     self.assertIs(step.status, Status.RUNNING)

@@ -1,7 +1,6 @@
 """Tests of FrozenLake: contract, moves, slips, and ways around the task."""
 
 import collections
-import json
 import unittest
 
 from absl.testing import parameterized
@@ -19,18 +18,19 @@ from studies.environments.frozen_lake.grid import (
   read,
   shortest_way,
 )
+from tests.environments.answers import call
+from tests.environments.playing import play_answers
 
 TASK = Task("frozen_lake", "train", 1)
 
 
-def move(direction, **others):
-  text = json.dumps({"direction": direction, **others})
-  return Message("assistant", tool_calls=(ToolCall("move", text, "c1"),))
+def move(direction):
+  return call("move", {"direction": direction})
 
 
 async def lake_of(environment, task=TASK):
-  async with environment.open(task, seed=0) as session:
-    return read((await session.reset()).messages[0].content)
+  (step,) = await play_answers(environment, task)
+  return read(step.messages[0].content)
 
 
 async def places_of(environment, moves, *, seed, task=TASK):
@@ -147,9 +147,7 @@ class SlipsTest(unittest.IsolatedAsyncioTestCase):
 class CheatsTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
   async def test_the_way_is_in_no_message(self):
     """Nothing is said but the lake: no seed, no direction, no number."""
-    environment = FrozenLake()
-    async with environment.open(TASK, seed=0) as session:
-      steps = [await session.reset(), await session.step(move("down"))]
+    steps = await play_answers(FrozenLake(), TASK, move("down"))
     intro, _, lake = steps[0].messages[0].content.partition("\n\n")
     self.assertEqual(intro, "Go from P to G. Do not step on O, a hole.")
     for text in (lake, steps[1].messages[0].content):
@@ -169,21 +167,19 @@ class CheatsTest(parameterized.TestCase, unittest.IsolatedAsyncioTestCase):
   async def test_an_illegal_direction_costs_a_turn_and_moves_nothing(
     self, direction
   ):
-    async with FrozenLake().open(TASK, seed=0) as session:
-      await session.reset()
-      step = await session.step(move(direction))
-      self.assertTrue(step.messages[0].content.startswith("Error"))
-      self.assertIs(step.status, Status.RUNNING)
-      step = await session.step(move("up"))
-    self.assertEqual(find(read(step.messages[0].content), PLAYER), (0, 0))
+    _, illegal, legal = await play_answers(
+      FrozenLake(), TASK, move(direction), move("up")
+    )
+    self.assertTrue(illegal.messages[0].content.startswith("Error"))
+    self.assertIs(illegal.status, Status.RUNNING)
+    self.assertEqual(find(read(legal.messages[0].content), PLAYER), (0, 0))
 
   async def test_several_moves_in_one_answer_are_one(self):
     calls = tuple(
       ToolCall("move", '{"direction": "up"}', f"c{n}") for n in range(3)
     )
-    async with FrozenLake().open(TASK, seed=0) as session:
-      await session.reset()
-      step = await session.step(Message("assistant", tool_calls=calls))
+    answer = Message("assistant", tool_calls=calls)
+    _, step = await play_answers(FrozenLake(), TASK, answer)
     self.assertEqual(
       [m.content for m in step.messages[1:]],
       ["Not played: one call at a time."] * 2,

@@ -5,13 +5,13 @@ import unittest
 
 from absl.testing import parameterized
 
-from agentrl_jax.data.records import Message, Status, Task, ToolCall
+from agentrl_jax.data.records import Status, Task
 from agentrl_jax.env.contract import SessionContract
-from studies.environments.pages import environment as pages
 from studies.environments.pages import trail
 from studies.environments.pages.environment import FORMS, Pages
 from studies.environments.pages.trail import LINK
-from tests.environments.playing import play
+from tests.environments.answers import call
+from tests.environments.playing import play, play_answers
 from tests.environments.scripted_test import success
 
 
@@ -21,10 +21,6 @@ def task_of_form(environment, form):
     if environment.form(task) == form:
       return task
   raise AssertionError(f"no task shows {form}")
-
-
-def a_call(name, arguments):
-  return Message("assistant", tool_calls=(ToolCall(name, arguments, "c1"),))
 
 
 class AloneContractTest(SessionContract, unittest.IsolatedAsyncioTestCase):
@@ -102,11 +98,8 @@ class FormsTest(unittest.IsolatedAsyncioTestCase):
     environment = Pages(num_steps=3, forms=("worker",))
     task = Task("pages", "train", 0)
     content = environment.find(task)
-    async with environment.open(task, seed=0) as session:
-      first = await session.reset()
-      step = await session.step(
-        a_call("answer", f'{{"page": {content.next(content.start)}}}')
-      )
+    answer = call("answer", {"page": content.next(content.start)})
+    first, step = await play_answers(environment, task, answer)
     self.assertEqual(
       first.messages[0].content, f"Follow 1 from {content.start}."
     )
@@ -121,17 +114,6 @@ class FormsTest(unittest.IsolatedAsyncioTestCase):
     environment = Pages()
     task = Task("pages", "train", 0)
     wrong = environment.find(task).next(environment.find(task).end)
-    async with environment.open(task, seed=0) as session:
-      await session.reset()
-      step = await session.step(a_call("answer", f'{{"page": {wrong}}}'))
+    answer = call("answer", {"page": wrong})
+    _, step = await play_answers(environment, task, answer)
     self.assertEqual((step.reward, step.status), (0.0, Status.COMPLETED))
-
-  async def test_max_turns_ends_the_episode(self):
-    environment = Pages(max_turns=2)
-    async with environment.open(Task("pages", "train", 0), seed=0) as session:
-      await session.reset()
-      first = await session.step(Message("assistant", "42"))
-      second = await session.step(a_call("open", '{"page": 7, "left": 1}'))
-    self.assertEqual(first.messages[0].content, pages.NO_CALL)
-    self.assertIn("page", second.messages[0].content)
-    self.assertIs(second.status, Status.TASK_LIMIT_REACHED)
