@@ -48,13 +48,6 @@ class AdmissionTest(unittest.TestCase):
     admission.end()
     self.assertEqual(fill(admission), 1)
 
-  def test_groups_without_a_signal_are_replaced_up_to_a_bound(self):
-    admission = Admission(limits(max_staleness=0, refills=3))
-    self.assertEqual(fill(admission), 2)
-    replaced = [admission.refill() and fill(admission) for _ in range(5)]
-    self.assertEqual(replaced, [1, 1, 1, False, False])
-    self.assertEqual(admission.in_flight, 2)
-
   def test_bound_of_refills_is_per_step_of_the_learner(self):
     admission = Admission(limits(refills=1, versions_per_step=2))
     fill(admission)
@@ -64,20 +57,11 @@ class AdmissionTest(unittest.TestCase):
     admission.advance(2)
     self.assertTrue(admission.refill())
 
-  def test_nothing_is_replaced_unless_asked_for(self):
-    admission = Admission(limits())
-    fill(admission)
-    self.assertFalse(admission.refill())
-
   def test_lost_group_gives_its_place_to_another(self):
     admission = Admission(limits(max_staleness=0))
     fill(admission)
     admission.lose()
     self.assertEqual(admission.in_flight, 1)
-    self.assertEqual(fill(admission), 1)
-
-  def test_resumed_run_counts_what_waits_for_it(self):
-    admission = Admission(limits(max_staleness=1), version=5, num_pending=3)
     self.assertEqual(fill(admission), 1)
 
   def test_several_updates_of_one_batch(self):

@@ -219,17 +219,6 @@ class CollectorTest(unittest.IsolatedAsyncioTestCase):
     self.assertGreater(ages[ANY_AGE], 1)
     self.assertEqual(ages[1], 1)
 
-  async def test_pause_and_resume(self):
-    held = Held()
-    pipeline = Pipeline(held)
-    pipeline.collector.pause()
-    async with pipeline.running() as collector:
-      await turns_of_the_loop()
-      self.assertEqual(held.begun, [])
-      collector.resume()
-      await turns_of_the_loop()
-      self.assertEqual(len(held.begun), 4)
-
   async def test_bug_closes_the_queue_cancels_the_rest_and_is_raised(self):
     environment = Brittle()
     broken = played_by(

@@ -17,7 +17,6 @@ from tests.controller.stage import (
   a_player,
   a_task,
   a_trajectory,
-  started,
 )
 
 
@@ -218,13 +217,3 @@ class GroupTest(unittest.IsolatedAsyncioTestCase):
     )
     with self.assertRaises(ExceptionGroup):
       await run(player)
-
-  async def test_cancelling_leaves_nothing(self):
-    environment = Brittle()
-    engine = ScriptedEngine(gate=asyncio.Event().wait)
-    group = await started(run(a_player(environment, engine)))
-    self.assertEqual(environment.num_open, 4)
-    group.cancel()
-    with self.assertRaises(asyncio.CancelledError):
-      await group
-    self.assertEqual(environment.num_open, 0)
