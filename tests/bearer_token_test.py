@@ -4,7 +4,7 @@ import pathlib
 import tempfile
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.bearer_token import bearer, read_secret, read_token, sends
 from agentrl_jax.errors import ConfigError
@@ -60,7 +60,3 @@ class BearerTokenTest(parameterized.TestCase):
   )
   def test_no_other_header_has_it(self, header):
     self.assertFalse(sends(header, SECRET))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -7,7 +7,7 @@ import pathlib
 import tempfile
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import files
 from agentrl_jax.errors import AgentRLError, ConfigError, NotWritten
@@ -104,7 +104,3 @@ class FilesTest(parameterized.TestCase):
       files.writing(self.path),
     ):
       raise ZeroDivisionError
-
-
-if __name__ == "__main__":
-  absltest.main()

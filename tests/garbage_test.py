@@ -74,10 +74,6 @@ class SpareCollectionsTest(absltest.TestCase):
     self.assertEqual(gc.get_threshold(), self.rarely)
 
 
-if __name__ == "__main__":
-  absltest.main()
-
-
 class KeepFreedMemoryTest(absltest.TestCase):
   def faults(self, **environment: str) -> int:
     """Fills memory as a command that computes does; returns page faults."""

@@ -92,7 +92,3 @@ class LogsTest(unittest.TestCase):
       self.assertRaisesRegex(ConfigError, "AGENTRL_LOG=yaml.*text, json"),
     ):
       logs.set_up()
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -20,7 +20,3 @@ class BackoffTest(absltest.TestCase):
     self.assertFalse(backoff.fits(now + 50))
     backoff.next_s()
     self.assertFalse(backoff.fits(now + 150))
-
-
-if __name__ == "__main__":
-  absltest.main()

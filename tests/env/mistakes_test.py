@@ -2,7 +2,7 @@
 
 import json
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.records import Message
 from agentrl_jax.env.mistakes import BROKEN_JSON, ErringExpert
@@ -54,7 +54,3 @@ class ErringExpertTest(parameterized.TestCase):
   def test_refuses(self, mistakes, message):
     with self.assertRaisesRegex(ConfigError, message):
       Sayer(**mistakes)
-
-
-if __name__ == "__main__":
-  absltest.main()

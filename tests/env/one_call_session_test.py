@@ -89,7 +89,3 @@ class OneCallSessionTest(unittest.IsolatedAsyncioTestCase):
     self.session.turns_left = 1
     step = await self.session.step(calls(3))
     self.assertIs(step.status, Status.COMPLETED)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -4,7 +4,7 @@ import json
 import pathlib
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.env.task_sets import find_sets, read_sets
 from agentrl_jax.errors import ConfigError
@@ -88,7 +88,3 @@ class TaskSetsTest(parameterized.TestCase):
     self.assertEqual(
       find_sets("std=a/b.json"), {"std": pathlib.Path("a/b.json")}
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

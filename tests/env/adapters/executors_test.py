@@ -8,9 +8,8 @@ from agentrl_jax.env.adapters.executors import (
   LoopExecutor,
   ThreadExecutor,
   executor_of,
-  faults,
 )
-from agentrl_jax.errors import ConfigError, EnvironmentFault
+from agentrl_jax.errors import EnvironmentFault
 from tests.clocks import Clock, until
 
 
@@ -61,22 +60,3 @@ class ExecutorsTest(unittest.IsolatedAsyncioTestCase):
 
     with self.assertRaisesRegex(TimeoutError, "the database"):
       await LoopExecutor(60.0).run(late)
-
-
-class FaultsTest(unittest.TestCase):
-  def test_other_errors_become_faults_with_their_cause(self):
-    for error in (KeyError("door"), SystemExit(1)):
-      with (
-        self.assertRaisesRegex(EnvironmentFault, "game: ") as caught,
-        faults("game"),
-      ):
-        raise error
-      self.assertIs(caught.exception.__cause__, error)
-
-  def test_the_frameworks_own_errors_pass(self):
-    with self.assertRaises(ConfigError), faults("game"):
-      raise ConfigError("wrong")
-
-
-if __name__ == "__main__":
-  unittest.main()

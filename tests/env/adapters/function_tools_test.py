@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, Optional
 
 import pydantic
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.records import Tool, ToolCall
 from agentrl_jax.env.adapters.function_tools import tool_of
@@ -302,7 +302,3 @@ class RefusedTest(parameterized.TestCase):
     for hint in (object, State, Any, "State"):
       play.__annotations__["state"] = hint
       self.assertEqual(tool_of(play, State).tool.parameters["properties"], {})
-
-
-if __name__ == "__main__":
-  absltest.main()

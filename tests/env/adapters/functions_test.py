@@ -370,33 +370,6 @@ class PlayTest(unittest.IsolatedAsyncioTestCase):
     )
     self.assertIs(steps[-1].status, Status.RUNNING)
 
-  async def test_nothing_is_played_after_the_end(self):
-    played = []
-
-    def note(value: int) -> FinalAnswer | None:
-      """Notes it."""
-      played.append(value)
-      return FinalAnswer() if value else None
-
-    def of_answer(answer):
-      return 1.0
-
-    for last, max_turns, reward in (
-      (1, 9, of_answer),
-      (0, 1, of_answer),
-      (0, 1, _giving(1.0)),
-    ):
-      environment = define(
-        functions=(note,), max_turns=max_turns, reward=reward
-      )()
-      async with environment.open(TASK, seed=0) as session:
-        await session.reset()
-        step = await session.step(call("note", value=last))
-        self.assertIsNot(step.status, Status.RUNNING)
-        with self.assertRaisesRegex(EnvironmentFault, "after the episode's en"):
-          await session.step(call("note", value=7))
-    self.assertEqual(played, [1, 0, 0])
-
   async def test_a_mistake_of_the_policy_is_a_message(self):
     def refuse() -> FinalAnswer:
       """Refuses."""
@@ -599,7 +572,3 @@ class DefinitionTest(unittest.IsolatedAsyncioTestCase):
         for index in range(2):
           for split in ("train", "test"):
             await play(environment, [], Task("made", split, index))
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -1,7 +1,6 @@
 """Tests of judges, by servers with OpenAI's API: ours, and one that fails."""
 
 import asyncio
-import contextlib
 import json
 import pathlib
 import sys
@@ -9,7 +8,7 @@ import tempfile
 import types
 import unittest
 
-from aiohttp import web
+from aiohttp import test_utils, web
 
 from agentrl_jax.data.records import Message, Status, Task
 from agentrl_jax.env.adapters.judge import RubricJudge
@@ -50,25 +49,18 @@ class Endpoint:
       {"id": "1", "model": "m", "choices": [choice], "usage": tokens}
     )
 
-  @contextlib.asynccontextmanager
-  async def serving(self):
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", self.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-      yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-      await runner.cleanup()
+  def server(self):
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", self.answer)
+    return test_utils.TestServer(application)
 
 
 class JudgeTestCase(unittest.IsolatedAsyncioTestCase):
   async def judge(self, *replies, gate=None, **settings):
     """A judge by an endpoint, which is `self.endpoint`."""
     self.endpoint = Endpoint(*replies, gate=gate)
-    url = await self.enterAsyncContext(self.endpoint.serving())
+    server = await self.enterAsyncContext(self.endpoint.server())
+    url = str(server.make_url("/v1"))
     return RubricJudge(
       **{"url": url, "model": "m", "rubric": RUBRIC, "retries": 0} | settings
     )

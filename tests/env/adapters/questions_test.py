@@ -303,7 +303,3 @@ class RefusedTest(QuestionsCase):
       Questions(source=f"dev={self.folder}/train.jsonl,test=x.jsonl")
     with self.assertRaisesRegex(ConfigError, "x.jsonl cannot be read"):
       Questions(source="train=x.jsonl")
-
-
-if __name__ == "__main__":
-  unittest.main()
