@@ -32,7 +32,3 @@ class RowsTest(unittest.TestCase):
     compiled = programs.decode._cache_size()
     self.assertGreater(raw().wall, 0)
     self.assertEqual(programs.decode._cache_size(), compiled)
-
-
-if __name__ == "__main__":
-  unittest.main()

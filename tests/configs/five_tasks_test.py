@@ -1,6 +1,6 @@
 """The config of five tasks: its tokens are the rooms', its arms are tasks."""
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from configs import five_tasks
 from configs.ablations import one_policy, one_policy_for_two
@@ -56,7 +56,3 @@ class FiveTasksTest(parameterized.TestCase):
     self.assertEqual(
       2 * settings.admission.groups_per_step, both.admission.groups_per_step
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

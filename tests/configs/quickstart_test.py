@@ -27,7 +27,3 @@ class WholeTokensTest(absltest.TestCase):
   def test_vocabulary_has_room_for_words(self):
     vocab_size = quickstart.get_config().tokenizer.vocab_size
     self.assertGreater(vocab_size - len(quickstart.WHOLE_TOKENS) - 256, 1500)
-
-
-if __name__ == "__main__":
-  absltest.main()

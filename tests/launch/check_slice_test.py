@@ -68,7 +68,3 @@ class CheckSliceTest(absltest.TestCase):
     whole = json.loads((self.folder / "report.json").read_text())
     self.assertTrue(whole["passed"], whole)
     self.assertLen(whole["tests"], 2)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -228,7 +228,3 @@ class SharesTest(absltest.TestCase):
       dataclasses.astuple(only),
       ("sums", "test", 3, 2, False, 0.25, "completed", 0, 0),
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

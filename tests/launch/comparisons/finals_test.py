@@ -76,7 +76,3 @@ class FileTest(parameterized.TestCase):
     path.write_text(f"{HEAD}\n{row}\n")
     with self.assertRaisesRegex(ConfigError, "finals.csv cannot be read"):
       read_finals(path)
-
-
-if __name__ == "__main__":
-  absltest.main()

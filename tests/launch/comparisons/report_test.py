@@ -358,7 +358,3 @@ class ComparisonTest(absltest.TestCase):
     self.make("a", [0.5])
     run = str(self.root / "a-s0")
     self.assertIn("name each run once", self.refused(run, run))
-
-
-if __name__ == "__main__":
-  absltest.main()

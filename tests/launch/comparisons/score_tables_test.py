@@ -77,7 +77,3 @@ class AttemptsTest(absltest.TestCase):
     text = shown(print_attempts, attempts, 2)
     self.assertRegex(text, "sums .* 0 .* 1 .* 2 ")
     self.assertIn("lost in total: 2 of 2 attempts", text)
-
-
-if __name__ == "__main__":
-  absltest.main()

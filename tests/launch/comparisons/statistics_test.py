@@ -93,7 +93,3 @@ class PassAtKTest(parameterized.TestCase):
     attempts = np.arange(n) < c
     draws = [random.permutation(attempts)[:k].any() for _ in range(4000)]
     self.assertAlmostEqual(pass_at_k(n, c, k), np.mean(draws), delta=0.025)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -114,7 +114,3 @@ class EffortTest(absltest.TestCase):
     self.assertEqual(
       program.options, [None, {"exec_time_optimization_effort": -1.0}]
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

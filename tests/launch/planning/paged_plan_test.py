@@ -138,7 +138,3 @@ class ResidentsTest(absltest.TestCase):
     self.assertAlmostEqual(
       program.unread / (4 * kept["cache of policy slot 0"]), 1 - filled
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

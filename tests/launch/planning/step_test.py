@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from launch.planning.roofline import Attempts
@@ -78,7 +78,3 @@ class StepTest(parameterized.TestCase):
   def test_no_more_is_sampled_than_there_is(self, sampled):
     with self.assertRaisesRegex(ConfigError, "must be 1 to 1000"):
       self._step(sampled=sampled)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -18,7 +18,3 @@ class BroadcastTest(absltest.TestCase):
       "tests.launch.processes.broadcast_program", num_processes=3
     )
     self.assertEqual(found, list(broadcast_program.SIZES))
-
-
-if __name__ == "__main__":
-  absltest.main()

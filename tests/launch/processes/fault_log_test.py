@@ -104,7 +104,3 @@ class FaultLogTest(absltest.TestCase):
         "the learner started again, from update 3",
       ],
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -93,7 +93,3 @@ class GroupBytesTest(absltest.TestCase):
       return len(encode_groups([alone]))
 
     self.assertAlmostEqual(size(1001) - size(1), 4 * 1_300_000, delta=10)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -111,7 +111,3 @@ class StacksTest(unittest.TestCase):
     text = (folder / "tiny" / FILE).read_text()
     self.assertIn("asyncio tasks", text)
     self.assertIn("play_with_retries", text)
-
-
-if __name__ == "__main__":
-  unittest.main()

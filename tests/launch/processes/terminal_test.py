@@ -4,7 +4,7 @@ import io
 import sys
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from rich.table import Table
 
 from launch.processes.terminal import plain_console, print_what_can_be_printed
@@ -34,7 +34,3 @@ class TerminalTest(parameterized.TestCase):
       content.getvalue().decode("ascii").strip(),
       r"3 \u2013 4 \xb0C \u2026 \u2581\u2585 \ud83d",
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -112,7 +112,3 @@ class BrokenTaskTest(absltest.TestCase):
     log = self.log.read()
     self.assertIn("no groups of breakable start", log)
     self.assertIn("groups of breakable finish again", log)
-
-
-if __name__ == "__main__":
-  absltest.main()

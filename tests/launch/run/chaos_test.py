@@ -33,7 +33,3 @@ class ChaosTest(absltest.TestCase):
     self.assertEqual(faults, [], "\n".join(said))
     for kind, number in kills.items():
       self.assertGreater(number, 0, kind)
-
-
-if __name__ == "__main__":
-  absltest.main()

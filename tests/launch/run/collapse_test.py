@@ -67,7 +67,3 @@ class CollapseTest(absltest.TestCase):
       [row.values["updates/no_signal"] for row in rows],
       [row.values["gradient_norm"] == 0 for row in rows],
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -124,7 +124,3 @@ class DistilTest(absltest.TestCase):
     )
     self.assertGreater(gap, 1e-4)
     require_same_vocabulary(self.student, str(run))
-
-
-if __name__ == "__main__":
-  absltest.main()

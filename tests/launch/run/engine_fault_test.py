@@ -5,7 +5,7 @@ import tempfile
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import GeneratorFault
 from agentrl_jax.rollout.engine.engine import RolloutEngine
@@ -85,7 +85,3 @@ class EngineFaultTest(parameterized.TestCase):
     self.assertEqual([path.name for path in folder.glob("untrained*")], [])
     train(config)
     self.assertNotEmpty(list(folder.glob("untrained*")))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -121,7 +121,3 @@ class SameRunTest(absltest.TestCase):
       for root in self.roots
     ]
     self.assertEqual(found, expected)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -65,7 +65,3 @@ class KeptGroupsTest(absltest.TestCase):
     self.assertEqual(KeptGroups(99, seed=0).choose(groups, 0), groups)
     lost = Group("7", Task("quick", "train", 7), ())
     self.assertEqual(KeptGroups(1, seed=0).choose([lost], 0), [lost])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -122,7 +122,3 @@ class TracesTest(unittest.TestCase):
       self.assertRaisesRegex(ConfigError, "opentelemetry-exporter-otlp"),
     ):
       self.play()
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -197,7 +197,3 @@ def histories(content):
       record = b""
       if read.WhichOneof("record_type") == "history":
         yield read.history.item
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -170,7 +170,3 @@ class YourDataTest(unittest.IsolatedAsyncioTestCase):
     train(config)
     rows = read_metrics(self.root / "runs/both/metrics.jsonl")
     self.assertLessEqual({"warm_start", "rl"}, {row.stage for row in rows})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -144,7 +144,3 @@ class CodingAgentTest(unittest.TestCase):
           num_results += roles.count("tool")
     self.assertEqual(most_turns, 2)  # one where the first answer is cut
     self.assertGreater(num_results, 0)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.records import Status
 from agentrl_jax.errors import GeneratorFault
@@ -68,7 +68,3 @@ class DocumentedAgentsTest(parameterized.TestCase, Playing):
     finally:
       process.kill()
       await process.wait()
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -598,7 +598,3 @@ class HistoryTest(EndpointTestCase, parameterized.TestCase):
     self.assertEqual(said, replied)
     for two in zip(said[::2], said[1::2], strict=True):
       self.assertLen(set(two), 2)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from launch.serving.refusals import is_filtered, is_full_context
 
@@ -40,7 +40,3 @@ class FullContextTest(parameterized.TestCase):
       self.assertTrue(is_filtered(text))
     for text in (*FULL.values(), *OTHER.values()):
       self.assertFalse(is_filtered(text))
-
-
-if __name__ == "__main__":
-  absltest.main()

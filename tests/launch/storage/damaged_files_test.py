@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import AgentRLError, ConfigError, NotWritten
 from configs import quickstart
@@ -179,7 +179,3 @@ class DamagedFilesTest(parameterized.TestCase):
     with (self.run_folder / "metrics.jsonl").open("ab") as file:
       file.write(b"null\n[]\n{}\n7\n")
     self.assertEqual(progress_of(self.run_folder), "RL 3")
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -4,7 +4,7 @@ import json
 import pathlib
 import tempfile
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.errors import ConfigError
 from launch.storage.first_stages import stage_keys, take_first_stages
@@ -93,7 +93,3 @@ class FirstStagesTest(parameterized.TestCase):
     before = stage_keys(self.config)
     self.config.update_from_flattened_dict(changes)
     self.assertEqual(before == stage_keys(self.config), is_shared)
-
-
-if __name__ == "__main__":
-  absltest.main()

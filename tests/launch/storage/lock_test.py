@@ -71,7 +71,3 @@ class LockTest(absltest.TestCase):
       path = pathlib.Path(folder)
       with self.assertRaises(NotWritten), held(path, "in use"):
         self.fail("a folder was locked")
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -261,7 +261,3 @@ class CommandTest(parameterized.TestCase):
     self.assertIn("launch/tpu_run.sh --name=tiny-arms-no-norm-s1", commands[3])
     self.assertIn("--learner=v5p-8 --zone=z -- --config=", commands[3])
     self.assertIn("tiny_arms.py:no_norm --config.seed=1", commands[3])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -205,7 +205,3 @@ class CoresTest(parameterized.TestCase):
       runner.run(mock.Mock(side_effect=KeyboardInterrupt))
     self.assertEqual(started.call_count, number)
     self.assertIn(":full", started.call_args_list[0].args[0][0])
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -131,7 +131,3 @@ class TerminalTest(unittest.TestCase):
     )
     self.assertEqual((result.returncode, result.stderr), (0, ""))
     self.assertIn("update 2 of", result.stdout)
-
-
-if __name__ == "__main__":
-  unittest.main()
