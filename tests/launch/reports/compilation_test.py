@@ -11,7 +11,7 @@ from rich.console import Console
 
 import agentrl_jax
 from launch.reports import progress
-from launch.reports.progress import CompilationWatch, Pace, StageProgress
+from launch.reports.progress import CompilationWatch, StageProgress
 from tests.clocks import StoppedClock, wait_until
 
 
@@ -74,13 +74,6 @@ class CompilationWatchTest(unittest.TestCase):
 
 
 class EstimateTest(unittest.TestCase):
-  def test_steps_that_compile_are_left_out(self):
-    pace = Pace(40, begun_s=0.0, initial=0)
-    pace.reached(1, 110.0, has_compiled=True)
-    self.assertEqual((pace.left, pace.step), ("?", 1))
-    pace.reached(2, 110.5)
-    self.assertEqual(pace.left, "19.0\xa0s")
-
   def test_purposes_are_of_programs_that_exist(self):
     root = pathlib.Path(agentrl_jax.__file__).parent
     source = "".join(path.read_text() for path in root.rglob("*.py"))

@@ -175,14 +175,6 @@ class PageTest(unittest.TestCase):
     self.assertIn("Faults, the latest 200 of 201", page)
     self.assertEqual(page.count("1 rollout server lost"), 200)
 
-  @pytest.mark.slow
-  def test_writes_one_whole_file(self):
-    with tempfile.TemporaryDirectory() as folder:
-      path = pathlib.Path(folder) / "report.html"
-      report.write_report(synthetic_run.a_summary(), [], episodes(), path)
-      self.assertEqual([p.name for p in path.parent.iterdir()], [path.name])
-      self.assertTrue(path.read_text().rstrip().endswith("</html>"))
-
 
 class WritingTest(unittest.TestCase):
   def test_half_a_surrogate_pair_breaks_no_report(self):

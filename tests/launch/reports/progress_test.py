@@ -19,22 +19,6 @@ METRICS = {
 
 
 class PaceTest(unittest.TestCase):
-  def test_nothing_is_known_before_a_step(self):
-    pace = Pace(10, begun_s=0.0, initial=0)
-    self.assertEqual((pace.rate, pace.left), ("? steps/s", "?"))
-    pace.reached(1, 0.0)  # no time has passed
-    self.assertEqual((pace.rate, pace.left), ("? steps/s", "?"))
-
-  def test_slow_steps_are_told_in_seconds(self):
-    pace = Pace(10, begun_s=0.0, initial=0)
-    pace.reached(2, 8.0)
-    self.assertEqual((pace.rate, pace.left), ("4.0 s/step", "32.0\xa0s"))
-
-  def test_a_resumed_stage_counts_only_its_own_steps(self):
-    pace = Pace(100, begun_s=0.0, initial=90)
-    pace.reached(95, 1.0)
-    self.assertEqual((pace.rate, pace.left), ("5.0 steps/s", "1.0\xa0s"))
-
   def test_the_latest_steps_decide(self):
     pace = Pace(1000, begun_s=0.0, initial=0)
     pace.reached(1, 500.0)  # as slow as a first step that compiles
