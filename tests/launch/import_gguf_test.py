@@ -258,15 +258,12 @@ class CommandTest(absltest.TestCase):
       path, to = pathlib.Path(root) / "m.gguf", pathlib.Path(root) / "to"
       config = config_of("qwen3")
       gguf_files.write(path, config, gguf_files.weights(config), "Q8_0")
-      command = ("launch.import_gguf", str(path), f"--to={to}")
-      done = programs.run(*command, deadline_s=DEADLINE_S)
+      done = programs.run(
+        "launch.import_gguf", str(path), f"--to={to}", deadline_s=DEADLINE_S
+      )
       self.assertEqual(done.returncode, 0, done.stderr)
       self.assertIn("qwen3; Q8_0 in the file", done.stdout)
       self.assertIn(f"configs/finetune.py:{to}", done.stdout)
-      path.write_bytes(b"no model")
-      done = programs.run(*command, deadline_s=DEADLINE_S)
-      self.assertEqual(done.returncode, 2)
-      self.assertIn("is no GGUF file", done.stderr)
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from agentrl_jax.errors import ConfigError
 from configs import environments, finetune
 from launch.reports.metrics_file import read_metrics
 from launch.run.training import train
-from tests import programs
 from tests.clocks import wait_until
 from tests.launch import tiny
 from tests.launch.export_test import write_model
@@ -205,18 +204,6 @@ class TrainTest(absltest.TestCase):
     self.assertNotIn("warm start", self.again_said.split("greedy")[0])
     self.assertIn("report", self.again_said)
 
-  def test_other_settings_are_refused(self):
-    done = programs.run(
-      "launch.train",
-      "--config=configs/quickstart.py",
-      f"--config.workdir={self.root.parent}",
-      "--config.name=small",
-      deadline_s=DEADLINE_S,
-    )
-    self.assertEqual(done.returncode, 2)
-    self.assertIn("holds a run with other settings", done.stderr)
-    self.assertNotIn("Traceback", done.stderr)
-
 
 def _num_tasks(evaluation) -> int:
   untrained = evaluation["stage"] == "untrained"
@@ -255,17 +242,3 @@ def test_a_refused_start_leaves_nothing(tmp_path, what):
     with pytest.raises(ConfigError, match=why):
       train(config)
   assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-class CommandLineTest(absltest.TestCase):
-  @pytest.mark.slow
-  def test_impossible_combination_is_one_sentence(self):
-    done = programs.run(
-      "launch.train",
-      "--config=configs/quickstart.py",
-      "--config.engine.context=300",
-      deadline_s=DEADLINE_S,
-    )
-    self.assertEqual(done.returncode, 2)
-    self.assertIn("ConfigError: engine.context=300 is below", done.stderr)
-    self.assertNotIn("Traceback", done.stderr)

@@ -353,8 +353,3 @@ class ComparisonTest(absltest.TestCase):
       self.assertLen(plot.lines, num_arms)
       self.assertEqual(plot.lines[0].label, "a (n = 3)")
       self.assertEqual(bool(plot.lines[0].low), has_bands)
-
-  def test_the_same_run_twice_is_refused(self):
-    self.make("a", [0.5])
-    run = str(self.root / "a-s0")
-    self.assertIn("name each run once", self.refused(run, run))

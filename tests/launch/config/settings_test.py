@@ -9,7 +9,6 @@ from agentrl_jax.data.records import Task
 from agentrl_jax.env.loading import load_environment
 from agentrl_jax.errors import ConfigError
 from configs import base, environments, quickstart
-from configs.ablations import objectives
 from launch.config.settings import read_settings
 from launch.run.results import changes
 from launch.serving.remote import speaking
@@ -282,13 +281,6 @@ class SettingsTest(parameterized.TestCase):
     config.update_from_flattened_dict(flat)
     with self.assertRaisesRegex(ConfigError, message):
       read_settings(config)
-
-  @parameterized.parameters(*objectives.ARMS)
-  def test_every_objective_is_sound(self, arm):
-    config = objectives.get_config(arm)
-    settings = read_settings(config)
-    self.assertEqual(config.name, f"quickstart-{arm}")
-    self.assertEqual(settings.model.value_head, settings.advantage.uses_critic)
 
   def test_changes_name_what_a_config_changes(self):
     config = base.get_config()

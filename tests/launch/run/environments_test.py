@@ -10,7 +10,6 @@ import unittest
 import pytest
 
 from agentrl_jax.data.records import Status, Task
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.service.docker.orphans import OWNER_LABEL, current_owner
 from agentrl_jax.service.remote.other_loop import OtherLoopEnvironment
 from configs import quickstart
@@ -109,12 +108,6 @@ class PlacesTest(unittest.TestCase):
   def test_at_the_workers_of_a_controller(self):
     with controller() as url, worker(f"--controller={url}"):
       self.require_as_here(self.play_at(controller=url))
-
-  def test_two_places_are_refused(self):
-    with self.assertRaisesRegex(
-      ConfigError, "containers=1 and .*place.worker="
-    ):
-      settings(containers=1, worker="http://localhost:5021/api")
 
 
 def worker(*flags):

@@ -131,11 +131,6 @@ def test_more_than_half_of_the_tasks_cannot_be_held_out():
     tasks_during(settings, {"arithmetic": Few()})
 
 
-def test_keys_without_evaluations_during_rl_are_refused():
-  with pytest.raises(ConfigError, match=r"num_tasks_during=4.*every=0"):
-    read_settings(config_of(**{"evaluation.every": 0}))
-
-
 def test_versions_that_are_due_are_scored_in_both_modes(tmp_path):
   with validation(tmp_path) as (each, rows), ControllerThread() as thread:
     for version, number in ((0, 2), (1, 2), (2, 4), (3, 4), (5, 6)):

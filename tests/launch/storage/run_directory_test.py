@@ -103,7 +103,7 @@ class RunDirectoryTest(absltest.TestCase):
         raise ConfigError("the agents' program has ended three times")
       self.assertEqual(run.root.exists(), is_kept, stage)
 
-  def test_a_controller_at_another_address_is_the_same_run(self):
+  def test_what_may_change_is_the_same_run_and_others_are_named(self):
     config = base.get_config()
     config.environments.dbbench.place.controller = "http://10.0.0.2:5020/api"
     config.agents.port = 7200
@@ -112,6 +112,7 @@ class RunDirectoryTest(absltest.TestCase):
     config.agents.update(host="0.0.0.0", port=7201)
     config.environments.webshop.place.worker = "http://10.0.0.3:5021/api"
     config.environments.webshop.place.token_file = "env:TOKEN"
+    config.checkpoint.resume_step = 5
     RunDirectory(self.root).keep_config(config)
     config.environments.dbbench.place.options = ("engine=mariadb",)
     config.environments.dbbench.options.max_rounds = 3
@@ -120,15 +121,6 @@ class RunDirectoryTest(absltest.TestCase):
       r"settings: environments.dbbench.options.max_rounds was None and is 3; "
       r"environments.dbbench.place.options was None and is .'engine=mariadb'",
     ):
-      RunDirectory(self.root).keep_config(config)
-
-  def test_other_settings_are_refused_by_key(self):
-    config = base.get_config()
-    self.begin(config)
-    self.run_directory.keep_config(base.get_config())
-    config.loss.clip_high = 0.3
-    config.checkpoint.resume_step = 5  # may change
-    with self.assertRaisesRegex(ConfigError, "loss.clip_high was "):
       RunDirectory(self.root).keep_config(config)
 
   def test_a_finished_run_may_get_more_updates_and_not_fewer(self):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import aiohttp
 from aiohttp import web
 
-from agentrl_jax.errors import ConfigError
 from agentrl_jax.http_requests import listen
 from launch.viewing.server import Viewer, application
 from tests.launch.viewing.a_run import HOSTILE, add_update, make_run
@@ -117,10 +116,3 @@ class ServerTest(unittest.IsolatedAsyncioTestCase):
     for method in ("post", "put", "delete", "patch"):
       async with getattr(self.http, method)(f"{self.url}/api/now") as answer:
         self.assertEqual(answer.status, 405)
-
-  def test_a_folder_without_a_run_is_refused(self):
-    with (
-      tempfile.TemporaryDirectory() as folder,
-      self.assertRaisesRegex(ConfigError, "no config.yaml"),
-    ):
-      Viewer(pathlib.Path(folder))
