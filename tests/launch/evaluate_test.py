@@ -229,17 +229,6 @@ class EvaluateTest(absltest.TestCase):
       self.assertEqual(tasks[name]["success"], 1.0)
 
   @pytest.mark.slow
-  def test_an_erring_expert_errs(self):
-    tasks = _scores(
-      self,
-      "--config=configs/quickstart.py",
-      "--config.evaluation.num_tasks=40",
-      "--policy=imperfect",
-    )
-    for name in ("dbbench", "webshop"):
-      self.assertBetween(tasks[name]["success"], 0.1, 0.8)
-
-  @pytest.mark.slow
   def test_scripted_policies_are_played_and_told_of(self):
     names = '--config.tasks.names=("arithmetic",)'
     config = "--config=configs/every_environment.py"

@@ -60,28 +60,3 @@ class EngineFaultTest(parameterized.TestCase):
       train(config)
     train(config)
     self.assertEqual(updates(), [1, 2, 3, 4])
-
-  def test_an_evaluation_of_half_the_tasks_is_not_filed(self):
-    config = config_of(
-      self.enterContext(tempfile.TemporaryDirectory()), "local"
-    )
-    config.retry.update(max_retries=0, backoff_s=0.0)
-    config.evaluation.update(num_tasks=40, num_untrained=40, concurrency=4)
-    answered, read = [], RolloutEngine.read
-
-    def break_after_a_while(engine, step):
-      found = read(engine, step)
-      answered.extend(found)
-      if len(answered) > 60:
-        raise ZeroDivisionError("on purpose")
-      return found
-
-    with (
-      mock.patch.object(RolloutEngine, "read", break_after_a_while),
-      self.assertRaisesRegex(GeneratorFault, "no more requests.*on purpose"),
-    ):
-      train(config)
-    folder = pathlib.Path(config.workdir) / "tiny" / "evaluations"
-    self.assertEqual([path.name for path in folder.glob("untrained*")], [])
-    train(config)
-    self.assertNotEmpty(list(folder.glob("untrained*")))
