@@ -21,7 +21,7 @@ from agentrl_jax.controller.groups.group import (
   run_group,
 )
 from agentrl_jax.controller.metrics import Monitor
-from agentrl_jax.data.records import EpisodeSpec, Status, Task
+from agentrl_jax.data.records import Task
 from agentrl_jax.errors import ConfigError, DeadlineExceeded
 from agentrl_jax.model import sharding
 from agentrl_jax.rollout.openai.episodes.offers import HEADER
@@ -174,36 +174,6 @@ class AgentsTest(unittest.IsolatedAsyncioTestCase):
       self.assertEqual(metrics["policy/on_policy_share"], 1)
       after = np.array(self.trained.state.params["embedding"])
       self.assertGreater(np.abs(after - before).max(), 1e-3)
-
-  @pytest.mark.slow
-  async def test_the_documented_program_plays(self):
-    playing = [
-      asyncio.create_task(
-        self.served.episodes.play(
-          EpisodeSpec(
-            task=Task("words", "train", 3), group_id="g", attempt=n, seed=n
-          )
-        )
-      )
-      for n in range(3)
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-      program = await asyncio.create_subprocess_exec(
-        sys.executable,
-        agents.documented_program(pathlib.Path(folder)),
-        f"{self.served.url}/v1",
-        "tiny",
-        stderr=asyncio.subprocess.PIPE,
-      )
-      played = await asyncio.gather(*playing)
-      await self.served.episodes.close()
-      _, said = await program.communicate()
-    self.assertEqual((program.returncode, said), (0, b""))
-    for trajectory in played:
-      self.assertEqual(trajectory.status, Status.TASK_LIMIT_REACHED)
-      self.assertEqual(len(trajectory.turns), 3)
-      first = trajectory.transcript[0]["content"]
-      self.assertRegex(first, r"What is \d \+ \d\?")
 
   def check_tokens(self, batches, played):
     """Every token that was sampled is trained on, and no other."""
@@ -362,12 +332,6 @@ class EvaluatedTest(unittest.TestCase):
 
 
 class RunTest(unittest.TestCase):
-  def test_a_run_can_be_played_by_the_documented_program(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
-    settings = read_settings(agents.get_config(pathlib.Path(folder)))
-    self.assertTrue(settings.agents.play)
-    self.assertIn("agents.py", settings.agents.program)
-
   @pytest.mark.full
   @pytest.mark.timeout(1200)
   def test_a_run_learns_to_add_from_the_documented_program(self):

@@ -1,6 +1,7 @@
 """Agents of the documentation end their episodes as what ended them."""
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import sys
@@ -65,6 +66,10 @@ class DocumentedAgentsTest(parameterized.TestCase, Playing):
         played = await asyncio.wait_for(self.offer(), WAIT_S)
         self.assertIs(played.status, status)
         self.assertEqual(played.reward, 0.0)
+      await self.served.episodes.close()
+      ended = await asyncio.wait_for(process.wait(), WAIT_S)
+      self.assertEqual(ended, 0)
     finally:
-      process.kill()
+      with contextlib.suppress(ProcessLookupError):  # it has ended well
+        process.kill()
       await process.wait()
