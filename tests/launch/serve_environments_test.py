@@ -20,7 +20,7 @@ from launch.serve_environments import commands
 from tests.clocks import wait_until
 from tests.launch import tiny
 from tests.service.docker.engine_for_tests import DockerTestCase
-from tests.service.processes import ServiceProcess, free_port, running
+from tests.service.processes import ServiceProcess
 
 DEADLINE_S = 60.0
 
@@ -28,6 +28,32 @@ DEADLINE_S = 60.0
 def children(pid):
   path = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
   return [int(child) for child in path.read_text().split()]
+
+
+def start_service(test):
+  """Starts a controller, until the test ends."""
+  service = ServiceProcess().start()
+  test.addCleanup(service.stop)
+  return service
+
+
+def start_host(test, service, *flags):
+  """Starts a machine that plays the tiny run's environment for a controller."""
+  host = subprocess.Popen(
+    [
+      sys.executable,
+      "-m",
+      "launch.serve_environments",
+      "--config=tests/launch/tiny.py",
+      "--environments=arithmetic",
+      f"--controller={service.grpc}",
+      *flags,
+    ],
+    stderr=subprocess.DEVNULL,
+  )
+  test.addCleanup(host.wait)
+  test.addCleanup(host.kill)
+  return host
 
 
 async def play(environment):
@@ -86,65 +112,27 @@ class EnvironmentHostTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_workers_dial_come_back_and_go_with_their_host(self):
-    http, grpc = free_port(), free_port()
-    url = f"http://127.0.0.1:{http}/api"
-    with running(
-      "-m",
-      "agentrl_jax.service.controller",
-      "--port",
-      str(http),
-      "--grpc-port",
-      str(grpc),
-    ) as controller:
-      controller.wait_for(" on http://")
-      host = subprocess.Popen(
-        [
-          sys.executable,
-          "-m",
-          "launch.serve_environments",
-          "--config=tests/launch/tiny.py",
-          "--environments=arithmetic",
-          f"--controller=grpc://127.0.0.1:{grpc}",
-          "--processes=1",
-        ],
-        stderr=subprocess.DEVNULL,
-      )
-      self.addCleanup(host.wait)
-      self.addCleanup(host.kill)
-      service = ServiceProcess()
-      service.url = url
-      service.wait_for_workers(1, "arithmetic")
-      environment = ControllerEnvironment(controller=url, name="arithmetic")
-      asked = asyncio.run(play(environment))
-      (child,) = children(host.pid)
-      os.kill(child, signal.SIGKILL)
-      wait_until(lambda: children(host.pid) not in ([], [child]))
-      (child,) = children(host.pid)
-      service.wait_for_workers(1, "arithmetic")
-      self.assertEqual(asyncio.run(play(environment)), asked)
-      host.terminate()
-      self.assertEqual(host.wait(DEADLINE_S), 0)
-      self.assertFalse(pathlib.Path(f"/proc/{child}").exists())
+    service = start_service(self)
+    host = start_host(self, service, "--processes=1")
+    service.wait_for_workers(1, "arithmetic")
+    environment = ControllerEnvironment(
+      controller=service.url, name="arithmetic"
+    )
+    asked = asyncio.run(play(environment))
+    (child,) = children(host.pid)
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: children(host.pid) not in ([], [child]))
+    (child,) = children(host.pid)
+    service.wait_for_workers(1, "arithmetic")
+    self.assertEqual(asyncio.run(play(environment)), asked)
+    host.terminate()
+    self.assertEqual(host.wait(DEADLINE_S), 0)
+    self.assertFalse(pathlib.Path(f"/proc/{child}").exists())
 
   @pytest.mark.slow
   def test_an_episode_that_is_played_as_the_host_ends_is_not_lost(self):
-    service = ServiceProcess().start()
-    self.addCleanup(service.stop)
-    host = subprocess.Popen(
-      [
-        sys.executable,
-        "-m",
-        "launch.serve_environments",
-        "--config=tests/launch/tiny.py",
-        "--environments=arithmetic",
-        f"--controller={service.grpc}",
-        "--processes=1",
-        "--drain_s=60",
-      ],
-      stderr=subprocess.DEVNULL,
-    )
-    self.addCleanup(host.wait)
-    self.addCleanup(host.kill)
+    service = start_service(self)
+    host = start_host(self, service, "--processes=1", "--drain_s=60")
     service.wait_for_workers(1, "arithmetic")
     environment = ControllerEnvironment(
       controller=service.url, name="arithmetic"
@@ -173,57 +161,32 @@ class ContainersAtHostsTest(DockerTestCase):
 
   @pytest.mark.slow
   def test_sessions_are_played_in_containers_that_go_with_their_host(self):
-    http, grpc = free_port(), free_port()
-    url = f"http://127.0.0.1:{http}/api"
-    with running(
-      "-m",
-      "agentrl_jax.service.controller",
-      "--port",
-      str(http),
-      "--grpc-port",
-      str(grpc),
-    ) as controller:
-      controller.wait_for(" on http://")
-      service = ServiceProcess()
-      service.url = url
-      environment = ControllerEnvironment(controller=url, name="arithmetic")
-      for end in (signal.SIGTERM, signal.SIGKILL):
-        with self.subTest(end=end):
-          host = self._start_host(grpc)
-          wait_until(lambda h=host: children(h.pid))
-          (child,) = children(host.pid)
-          wait_until(lambda c=child: self._containers_of(c))
-          (first,) = self._containers_of(child)
-          service.wait_for_workers(1, "arithmetic")
-          asked = asyncio.run(play(environment))
-          self.docker.containers.get(first).kill()
-          wait_until(
-            lambda c=child, f=first: self._containers_of(c) not in ([], [f])
-          )
-          self.assertEqual(asyncio.run(play(environment)), asked)
-          if end == signal.SIGKILL:
-            os.kill(child, end)
-          host.send_signal(end)
-          host.wait(DEADLINE_S)
-          wait_until(lambda c=child: not self._containers_of(c))
-
-  def _start_host(self, grpc):
-    host = subprocess.Popen(
-      [
-        sys.executable,
-        "-m",
-        "launch.serve_environments",
-        "--config=tests/launch/tiny.py",
-        "--environments=arithmetic",
-        "--config.environments.arithmetic.place.containers=1",
-        f"--config.environments.arithmetic.place.image={self.image}",
-        f"--controller=grpc://127.0.0.1:{grpc}",
-      ],
-      stderr=subprocess.DEVNULL,
+    service = start_service(self)
+    environment = ControllerEnvironment(
+      controller=service.url, name="arithmetic"
     )
-    self.addCleanup(host.wait)
-    self.addCleanup(host.kill)
-    return host
+    place = "--config.environments.arithmetic.place"
+    for end in (signal.SIGTERM, signal.SIGKILL):
+      with self.subTest(end=end):
+        host = start_host(
+          self, service, f"{place}.containers=1", f"{place}.image={self.image}"
+        )
+        wait_until(lambda h=host: children(h.pid))
+        (child,) = children(host.pid)
+        wait_until(lambda c=child: self._containers_of(c))
+        (first,) = self._containers_of(child)
+        service.wait_for_workers(1, "arithmetic")
+        asked = asyncio.run(play(environment))
+        self.docker.containers.get(first).kill()
+        wait_until(
+          lambda c=child, f=first: self._containers_of(c) not in ([], [f])
+        )
+        self.assertEqual(asyncio.run(play(environment)), asked)
+        if end == signal.SIGKILL:
+          os.kill(child, end)
+        host.send_signal(end)
+        host.wait(DEADLINE_S)
+        wait_until(lambda c=child: not self._containers_of(c))
 
   def _containers_of(self, pid):
     """Lists the containers that a process has to remove."""

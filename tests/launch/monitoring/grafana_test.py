@@ -10,7 +10,6 @@ import json
 import pathlib
 import re
 import shutil
-import socket
 import tempfile
 import unittest
 
@@ -23,6 +22,7 @@ from agentrl_jax.rollout.remote import wire
 from agentrl_jax.rollout.server.metrics import ServerMetrics
 from tests.clocks import until
 from tests.service.controller.main_test import ServiceTestCase, answer
+from tests.service.processes import free_port
 
 ROOM = pathlib.Path(__file__).parents[3] / "launch/monitoring"
 PROMETHEUS = shutil.which("prometheus")
@@ -129,9 +129,7 @@ class PrometheusTest(ServiceTestCase):
       job["static_configs"] = [{"targets": [address]}]
     file = self.folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
-    with socket.socket() as free:
-      free.bind(("127.0.0.1", 0))
-      port = free.getsockname()[1]
+    port = free_port()
     log = self.enterContext((self.folder / "log").open("wb"))
     process = await asyncio.create_subprocess_exec(
       PROMETHEUS,

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import pathlib
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from agentrl_jax.errors import AgentRLError
 from launch.reports.metrics_file import read_metrics
 from tests.clocks import wait_until
 from tests.conftest import QUICK
+from tests.service.processes import free_port
 
 _FORK = multiprocessing.get_context("forkserver")
 _FORK.set_forkserver_preload(["launch.train", "tests.launch.tiny"])
@@ -40,7 +40,7 @@ class Learners:
     self.logs = [
       pathlib.Path(logs) / f"process_{n}.log" for n in range(num_processes)
     ]
-    port = _free_port()
+    port = free_port()
     self.processes = []
     for index, log in enumerate(self.logs):
       environment = {
@@ -127,12 +127,6 @@ def state_of(root: pathlib.Path, step: int) -> dict[str, np.ndarray]:
       name: ocp.RestoreArgs(restore_type=np.ndarray) for name in leaves
     }
     return checkpointer.restore(path, restore_args=as_numpy)
-
-
-def _free_port() -> int:
-  with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    return found.getsockname()[1]
 
 
 def _learn(workdir, changes, environment, log) -> None:

@@ -44,6 +44,18 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
   def said(self):
     return self.log.read_text() if self.log.exists() else ""
 
+  async def require_started_again(self, code):
+    """After each of seven ends, if an episode has finished meanwhile."""
+    async with self.running(code):
+      for number in range(1, 8):
+        await until(
+          lambda number=number: (
+            self.said().count("begun") >= number or self.failures
+          )
+        )
+        self.num_finished += 1
+    self.assertEqual(self.failures, [])
+
   async def until_said(self, text):
     await until(lambda: text in self.said())
 
@@ -83,27 +95,12 @@ class AgentProgramTest(unittest.IsolatedAsyncioTestCase):
 
   async def test_one_that_plays_an_episode_and_ends_is_started_again(self):
     self.num_offered = 1
-    async with self.running("print('begun', flush=True)"):
-      for number in range(1, 8):
-        await until(
-          lambda number=number: (
-            self.said().count("begun") >= number or self.failures
-          )
-        )
-        self.num_finished += 1
-    self.assertEqual(self.failures, [])
+    await self.require_started_again("print('begun', flush=True)")
 
   async def test_failures_between_which_episodes_finish_are_forgiven(self):
-    code = "print('begun', flush=True)\nraise SystemExit(1)"
-    async with self.running(code):
-      for number in range(1, 8):
-        await until(
-          lambda number=number: (
-            self.said().count("begun") >= number or self.failures
-          )
-        )
-        self.num_finished += 1
-    self.assertEqual(self.failures, [])
+    await self.require_started_again(
+      "print('begun', flush=True)\nraise SystemExit(1)"
+    )
 
   async def test_a_command_that_is_none_is_told(self):
     program = AgentProgram("no_such_command x", self.log, token=None)

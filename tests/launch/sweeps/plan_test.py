@@ -206,33 +206,18 @@ class JobNamesTest(parameterized.TestCase):
 
 
 class FolderTest(absltest.TestCase):
-  """Commands in a folder that has something already."""
-
-  def setUp(self):
-    super().setUp()
-    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-  def command(self, *more):
-    line = ["launch.sweep", f"--ablation={ARMS}", f"--folder={self.folder}"]
-    ((status, said),) = command_lines.outcomes([[*line, *more]])
-    self.assertNotIn("Traceback", said)
-    return status, " ".join(said.split())
-
-  def files(self):
-    return {
-      path.name: path.read_text()
-      for path in self.folder.iterdir()
-      if path.is_file()
-    }
-
   def test_a_sweep_that_is_refused_changes_nothing_of_the_one_at_work(self):
-    write_record(plan(arms={"full": {}}, overrides=[]), self.folder)
-    with held(self.folder / "lock", "in use"):
-      before = self.files()
-      status, said = self.command("--seeds=12")
-      self.assertIn("RunInUse: another sweep is at work in", said)
-      self.assertEqual(status, 1)
-      self.assertEqual(self.files(), before)
+    folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+    write_record(plan(arms={"full": {}}, overrides=[]), folder)
+    line = ["launch.sweep", f"--ablation={ARMS}", f"--folder={folder}"]
+    with held(folder / "lock", "in use"):
+      before = {path.name: path.read_text() for path in folder.iterdir()}
+      ((status, said),) = command_lines.outcomes([[*line, "--seeds=12"]])
+    self.assertEqual(status, 1)
+    self.assertIn("RunInUse: another sweep is at work in", said)
+    self.assertNotIn("Traceback", said)
+    after = {path.name: path.read_text() for path in folder.iterdir()}
+    self.assertEqual(after, before)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 import pytest
-from absl.testing import absltest
+from absl.testing import parameterized
 
 from tests.clocks import wait_until
 
@@ -17,12 +17,13 @@ STAND_IN = pathlib.Path(__file__).parent / "cloud" / "python.sh"
 DEADLINE_S = 600.0
 
 
-class TpuLocalTest(absltest.TestCase):
+class TpuLocalTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
     self.told = self.folder / "told"
     self.out = self.folder / "out"
+    self.saved = self.folder / "saved"
 
   def start(
     self, *options: str, python: str, processes: int = 2
@@ -67,54 +68,43 @@ class TpuLocalTest(absltest.TestCase):
       words = []
     return int(words[0]) if words else 0
 
-  def stand_in(self) -> str:
-    saved = self.folder / "saved"
-    saved.mkdir()
+  def start_stand_ins(self, *options: str) -> subprocess.Popen:
+    """Starts learners that count steps into `saved`, and never end."""
+    self.saved.mkdir()
     python = self.folder / "python"
     python.symlink_to(STAND_IN)
-    return str(python)
+    return self.start(
+      f"--env=SAVED={self.saved}",
+      "--env=STEPS=100000",
+      *options,
+      "--",
+      "--config=tests/launch/tiny.py",
+      python=str(python),
+    )
 
   @pytest.mark.slow
   def test_all_start_again_when_one_is_killed(self):
-    python = self.stand_in()
-    saved = self.folder / "saved"
-    process = self.start(
-      f"--env=SAVED={saved}",
-      "--env=STEPS=100000",
-      "--peers=0",
-      "--grace=5",
-      "--",
-      "--config=tests/launch/tiny.py",
-      python=python,
-    )
+    process = self.start_stand_ins("--peers=0", "--grace=5")
     self.until("both learners", lambda: self.learner(0) and self.learner(1))
-    self.until("steps", (saved / "launch.train-1.step").exists)
+    self.until("steps", (self.saved / "launch.train-1.step").exists)
     first = self.learner(0)
     os.kill(self.learner(1), signal.SIGKILL)
     self.until("the restart", lambda: self.learner(0) not in (0, first))
-    (saved / "enough").touch()
+    (self.saved / "enough").touch()
     self.assertEqual(process.wait(DEADLINE_S), 0, self.said())
     told = self.told.read_text()
     self.assertIn("learner/1 ended with status 137", told)
     self.assertIn("(restart 1 of at most 5)", told)
-    around = (saved / "environment-1").read_text()
+    around = (self.saved / "environment-1").read_text()
     self.assertIn("AGENTRL_PROCESS_ID=1", around)
     self.assertIn("AGENTRL_NUM_PROCESSES=2", around)
     self.assertRegex(around, r"AGENTRL_COORDINATOR=127\.0\.0\.1:\d+")
 
   @pytest.mark.slow
   def test_ctrl_c_lets_all_save_and_leaves_nothing(self):
-    python = self.stand_in()
-    saved = self.folder / "saved"
-    process = self.start(
-      f"--env=SAVED={saved}",
-      "--env=STEPS=100000",
-      "--",
-      "--config=tests/launch/tiny.py",
-      python=python,
-    )
-    self.until("steps", (saved / "launch.train-1.step").exists)
-    self.until("steps", (saved / "launch.train-0.step").exists)
+    process = self.start_stand_ins()
+    self.until("steps", (self.saved / "launch.train-1.step").exists)
+    self.until("steps", (self.saved / "launch.train-0.step").exists)
     process.send_signal(signal.SIGINT)
     self.assertEqual(process.wait(DEADLINE_S), 130, self.said())
     self.assertIn("goes on where this one stopped", self.told.read_text())
@@ -125,31 +115,20 @@ class TpuLocalTest(absltest.TestCase):
       )
       self.assertRegex(log.read_text(), r"saved \d+\n$")
 
+  @parameterized.parameters("launch.train", "launch.serve_rollouts")
   @pytest.mark.slow
-  def test_a_refused_config_ends_the_run_and_is_not_started_again(self):
-    python = self.stand_in()
-    for role, status in (("launch.train", 2), ("launch.serve_rollouts", 2)):
-      with self.subTest(role):
-        saved = self.folder / "saved"
-        process = self.start(
-          f"--env=SAVED={saved}",
-          "--env=STEPS=100000",
-          "--rollout=1",
-          f"--env=REFUSED_BY={role}",
-          f"--env=BREAK_WITH={status}",
-          "--",
-          "--config=tests/launch/tiny.py",
-          python=python,
-        )
-        self.assertEqual(process.wait(DEADLINE_S), 1, self.said())
-        told = self.told.read_text()
-        self.assertIn("refuses its flags or its config", told)
-        self.assertIn("Correct it and give the command again", told)
-        self.assertNotIn("restart 1", told)
-        self.assertNotIn("where it should not", told)
-        out = self.out.read_text()
-        self.assertNotIn("it starts again", out)
-        self.assertEqual([self.learner(i) for i in (0, 1)], [0, 0])
+  def test_a_refused_config_ends_the_run_and_is_not_started_again(self, role):
+    process = self.start_stand_ins(
+      "--rollout=1", f"--env=REFUSED_BY={role}", "--env=BREAK_WITH=2"
+    )
+    self.assertEqual(process.wait(DEADLINE_S), 1, self.said())
+    told = self.told.read_text()
+    self.assertIn("refuses its flags or its config", told)
+    self.assertIn("Correct it and give the command again", told)
+    self.assertNotIn("restart 1", told)
+    self.assertNotIn("where it should not", told)
+    self.assertNotIn("it starts again", self.out.read_text())
+    self.assertEqual([self.learner(i) for i in (0, 1)], [0, 0])
 
   @pytest.mark.full
   @pytest.mark.timeout(2 * DEADLINE_S)
