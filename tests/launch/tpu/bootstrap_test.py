@@ -92,13 +92,6 @@ class BootstrapTest(absltest.TestCase):
     self.assertNotEqual(self.place("pid"), first)
     self.call("running", "learner", "b")
 
-  def test_stopping_lets_it_save(self):
-    self.start("trap 'echo saved; exit 143' TERM; echo on; sleep 1000 & wait")
-    self.until(lambda: "on" in self.place("log"))
-    self.call("stop", "learner", "30")
-    self.assertEqual(self.place("status"), "143")
-    self.assertIn("saved", self.place("log"))
-
   def test_what_does_not_heed_sigterm_is_killed(self):
     self.start("trap '' TERM; echo on; while :; do sleep 1; done")
     self.until(lambda: "on" in self.place("log"))
