@@ -30,6 +30,8 @@ def config_of(folder, action):
 def test_both_actions_are_one_run(tmp_path):
   run = RunDirectory(tmp_path / "run")
   run.keep_config(config_of("", "stop"))
+  with run.stage("tokenizer"):
+    pass
   run.keep_config(config_of("", "warn"))
 
 
