@@ -286,34 +286,24 @@ class LongStatementsTest(unittest.IsolatedAsyncioTestCase):
         await database.execute(LONG)
       self.assertEqual(await database.execute(LONG), "[(200000,)]")
 
-  async def test_a_process_without_a_program_is_a_fault(self):
-    async with SQLiteEngine().open([SHOPS]) as database:
-      with (
-        mock.patch.object(sqlite_process.sys, "executable", "/nowhere"),
-        self.assertRaisesRegex(EnvironmentFault, "does not start"),
-      ):
-        await database.execute(LONG)
-
-  async def test_the_size_of_a_process_is_known_before_a_statement(self):
-    program = (
+  async def test_a_process_that_cannot_start_is_a_fault(self):
+    of_unknown_size = (
       f"from {sqlite_process.__name__} import main; "
       "from unittest import mock\n"
       "with mock.patch('builtins.open', side_effect=OSError): main()"
     )
-    async with SQLiteEngine().open([SHOPS]) as database:
-      with (
-        mock.patch.object(sqlite_process, "_PROGRAM", program),
-        self.assertRaisesRegex(EnvironmentFault, "has ended"),
-      ):
-        await database.execute(LONG)
-
-  async def test_a_process_that_cannot_start_is_a_fault(self):
-    async with SQLiteEngine().open([SHOPS]) as database:
-      with (
-        mock.patch.object(sqlite_process, "_PROGRAM", "import nothing_there"),
-        self.assertRaisesRegex(EnvironmentFault, "long SQL statements"),
-      ):
-        await database.execute(LONG)
+    for place, name, value, message in (
+      (sqlite_process.sys, "executable", "/nowhere", "does not start"),
+      (sqlite_process, "_PROGRAM", of_unknown_size, "has ended"),
+      (sqlite_process, "_PROGRAM", "import nothing_there", "long SQL statem"),
+    ):
+      async with SQLiteEngine().open([SHOPS]) as database:
+        with (
+          self.subTest(message),
+          mock.patch.object(place, name, value),
+          self.assertRaisesRegex(EnvironmentFault, message),
+        ):
+          await database.execute(LONG)
 
   @pytest.mark.slow
   async def test_long_statements_end_in_a_score(self):

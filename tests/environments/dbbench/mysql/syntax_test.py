@@ -1,15 +1,11 @@
-"""Tests which statements are refused, against MySQL 8.0 and MariaDB."""
+"""Tests which statements are refused, as MySQL 8.0 refuses them."""
 
 import json
 import pathlib
 import unittest
 
-import pymysql
-import pytest
-
 from environments.dbbench.mysql.dialect import parsed
 from environments.dbbench.mysql.syntax import StatementRefused
-from tests.environments.dbbench.data import mariadb_address
 
 LISTED = json.loads(
   pathlib.Path(__file__).with_name("statements.json").read_text()
@@ -69,33 +65,3 @@ class RefusalTest(unittest.TestCase):
       "SELECT DATE_ADD(a, INTERVAL DAY) ASC",
     ):
       self.assertIsNotNone(refusal_of(sql))
-
-
-@pytest.mark.mariadb
-class BesideMariaDBTest(unittest.TestCase):
-  """Compares verdicts with a server's."""
-
-  @classmethod
-  def setUpClass(cls):
-    connection = mariadb_address().connect()
-    cls.addClassCleanup(connection.close)
-    cls.cursor = connection.cursor()
-    cls.cursor.execute("CREATE OR REPLACE DATABASE d")
-    cls.addClassCleanup(cls.cursor.execute, "DROP DATABASE d")
-    cls.cursor.execute("USE d")
-
-  def error_of(self, sql):
-    """Returns the code of MariaDB's error, or None."""
-    try:
-      self.cursor.execute(sql)
-      self.cursor.fetchall()
-    except pymysql.err.MySQLError as error:
-      return error.args[0]
-    return None
-
-  @pytest.mark.slow
-  def test_statements_that_run_are_not_refused(self):
-    for sql in VALID:
-      if self.error_of(sql) is None:
-        with self.subTest(sql=sql):
-          self.assertIsNone(refusal_of(sql))
