@@ -14,14 +14,11 @@ from environments.knowledgegraph.problem import (
 from tests.environments.knowledgegraph import data
 
 FILM = "film.director.film"
-BACK = "film.film.directed_by"
 
 
 class FilesTestCase(unittest.TestCase):
   def setUp(self):
-    folder = tempfile.TemporaryDirectory()
-    self.addCleanup(folder.cleanup)
-    self.folder = pathlib.Path(folder.name)
+    self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
   def write(self, name, text):
     (self.folder / name).write_text(text, encoding="utf-8")
