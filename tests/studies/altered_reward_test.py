@@ -102,7 +102,3 @@ class AlteredRewardTest(SessionContract, unittest.IsolatedAsyncioTestCase):
     )
     self.assertEqual(scores["arithmetic"].success_rate, 1.0)
     self.assertEqual(scores["arithmetic"].mean_reward, 0.0)
-
-
-if __name__ == "__main__":
-  unittest.main()

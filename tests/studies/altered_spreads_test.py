@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from launch.config.settings import read_settings
@@ -76,7 +76,3 @@ class AlteredGroupAdvantageTest(parameterized.TestCase):
       altered_group_advantage,
     )
     self.assertEqual(settings.task_ids["webshop"], 1)
-
-
-if __name__ == "__main__":
-  absltest.main()

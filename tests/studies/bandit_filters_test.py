@@ -66,7 +66,3 @@ class BanditFiltersTest(absltest.TestCase):
   def test_the_alarm_is_that_of_training(self):
     self.assertTrue(is_raised([0.4] * 10 + [0.01] * 10))
     self.assertFalse(is_raised([0.4] * 10 + [0.01] * 9 + [0.4]))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -81,9 +81,6 @@ def main() -> None:
     "ram_plus": of_ram_main(
       models, ram_main.agentic_reinforcement_merge_rescale_v2, r=1.2
     ),
-    "ram_plus by array": of_mergekit(
-      models, "ramplus_tl", r=0.1, alpha=0.2, epsilon=1e-5
-    ),
   }
   body = {
     "models": _listed(models),

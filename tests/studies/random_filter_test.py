@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from studies.random_filter import keep_random_groups
 
@@ -46,7 +46,3 @@ class KeepRandomGroupsTest(parameterized.TestCase):
       np.testing.assert_array_equal(keep_M, other_M)
       choices.add(tuple(keep_M.tolist()))
     self.assertGreater(len(choices), 3)
-
-
-if __name__ == "__main__":
-  absltest.main()

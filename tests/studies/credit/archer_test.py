@@ -133,7 +133,3 @@ class ReadingTest(absltest.TestCase):
 
   def test_a_curve_that_ended_before_says_nothing(self):
     self.assertTrue(np.isnan(credit_archer.at_answers(self.POINTS, 500, 0.0)))
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -6,7 +6,7 @@ On a game of three things, of which every value is known.
 import jax
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from studies.credit import exact as credit_exact
 from studies.credit import learned as credit_learned
@@ -188,7 +188,3 @@ class ArcherTest(parameterized.TestCase):
     ):
       expected = before + credit_learned.POLYAK * (after - before)
       np.testing.assert_allclose(moved, expected, atol=1e-6)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -6,7 +6,6 @@ import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from absl.testing import parameterized
 from hypothesis import strategies as st
 
@@ -62,12 +61,6 @@ def _pairs(seed: int):
 
 
 class PreferenceLossTest(parameterized.TestCase):
-  def test_a_policy_like_its_reference_loses_one_bit(self):
-    loss_P = preference.preference_loss(
-      jnp.zeros(P), jnp.zeros(P), jnp.ones(P, bool), beta=0.3
-    )
-    np.testing.assert_allclose(loss_P, np.log(2), rtol=1e-6)
-
   def test_smoothing_has_an_optimum_to_stop_at(self):
     """The loss is least where sigmoid(beta m) is the share of right labels."""
     margin = np.log(0.9 / 0.1) / 0.5
@@ -176,13 +169,6 @@ class PairHalvesTest(parameterized.TestCase):
       set(zip(*np.nonzero(np.asarray(found_KK)), strict=True)), expected
     )
 
-  def test_equals_are_pairs_of_the_released_code_and_none_here(self):
-    """It draws the first 8 and the last 8 places whatever their scores are."""
-    score_NK, all_NK = np.zeros((1, 16)), np.ones((1, 16), bool)
-    order = np.argsort(score_NK[0])
-    self.assertLen([(j, i) for i in order[:8] for j in order[8:]], 64)
-    self.assertFalse(np.any(preference.pair_halves(score_NK, all_NK)))
-
   def test_a_score_of_nan_leaves_its_turn_without_pairs(self):
     score_NK = np.array([[0.0, 1.0, np.nan, 2.0], [0.0, 1.0, 3.0, 2.0]])
     pair_NKK = preference.pair_halves(score_NK, np.ones((2, 4), bool))
@@ -236,17 +222,6 @@ class SweetRLTest(parameterized.TestCase):
       loss = self._loss(policy_BT, reference_BT)
     expected = np.log1p(np.exp(-0.1 * (chosen - rejected)))
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
-
-  @pytest.mark.slow
-  def test_by_the_mean_over_all_tokens_a_longer_attempt_is_not_better(self):
-    """Three turns of advantage 1 against one: the paper's sum prefers them."""
-    mask_BT = np.arange(6) < np.array([[6], [2]])
-    turns = dict(turn_BT=np.array([[0, 0, 1, 1, 2, 2]] * 2), num_turns=3)
-    for given, expected in ((turns, [3, 1]), ({}, [1, 1])):
-      reward_BS, _ = preference.implicit_reward(
-        np.ones((2, 6)), mask_BT, average=True, **given
-      )
-      np.testing.assert_allclose(reward_BS[:, 0], expected, rtol=1e-6)
 
   def test_packed_attempts_have_the_rewards_of_rows_of_their_own(self):
     turn_BT, policy_BT, _ = _turns(seed=5)

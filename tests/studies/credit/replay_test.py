@@ -95,7 +95,3 @@ class ReplayTest(absltest.TestCase):
       ValueError, "turns of version 1, which is later"
     ):
       replay.sample(np.random.default_rng(0), 1, version=0)
-
-
-if __name__ == "__main__":
-  absltest.main()

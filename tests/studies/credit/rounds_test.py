@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from studies.credit import __main__ as credit
 from studies.credit import exact as credit_exact
@@ -113,7 +113,3 @@ class RoundTest(parameterized.TestCase):
     self.assertEqual(sweet.answers, 17 * plain.answers)
     self.assertEqual(equal.attempts, 17 * plain.attempts)
     self.assertAlmostEqual(equal.answers / sweet.answers, 1, delta=0.05)
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -168,7 +168,3 @@ class CurvesTest(parameterized.TestCase):
     best = credit.best_return(rules)
     self.assertGreaterEqual(half, start + 0.5 * (best - start))
     self.assertBetween(end, start + 0.95 * (best - start), best)
-
-
-if __name__ == "__main__":
-  absltest.main()

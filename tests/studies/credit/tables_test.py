@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from studies.credit import archer as credit_archer
 from studies.credit import exact as credit_exact
@@ -62,7 +62,3 @@ class TablesTest(parameterized.TestCase):
     questions = argparse.Namespace(reward="questions")
     self.assertEqual(credit_tables._result(-4.0, questions), 4.0)
     self.assertEqual(credit_tables._result(0.5, GIVEN), 0.5)
-
-
-if __name__ == "__main__":
-  absltest.main()
