@@ -309,9 +309,10 @@ class Soak:
     if len(self._ended) >= 30 * (self.counts["swapped"] + 1):
       self.counts["swapped"] += 1
       self._step += 1
-      publish = self.driver.engine.versions.publish
-      publish(
-        self.counts["swapped"] % 2, small.params(self._step % SEEDS), self._step
+      self.driver.engine.versions.publish(
+        small.params(self._step % SEEDS),
+        self._step,
+        policy_slot=self.counts["swapped"] % 2,
       )
     return False
 
