@@ -94,8 +94,7 @@ class Played(Playing):
     result = await self.run_program(python, name, episode["id"], *mode)
     self.assertEqual(result["answer"], library.says or "10")
     self.assertEqual(result["calls"], [*map(list, library.calls)])
-    await self.post(f"episodes/{episode['id']}", reward=1)
-    self.check_record(await playing, reply)
+    self.check_record(await self.end(playing, episode["id"]), reply)
 
   async def run_program(self, python, name, *arguments):
     program = await asyncio.create_subprocess_exec(

@@ -173,11 +173,6 @@ class OpenAICompletionsTest(unittest.IsolatedAsyncioTestCase):
       choice.text, talking.codec().decode(free.token_ids[: end - 1])
     )
 
-  async def test_text_is_tokenised_as_it_stands(self):
-    reply = await self.ask("What is 1?")
-    expected = talking.codec().encode("What is 1?").tolist()
-    self.assertEqual(reply.prompt_token_ids, expected)
-
   async def test_text_has_what_its_tokenizer_puts_around_it(self):
     source = (families.HERE / "llama31.jinja").read_text()
     codec = families.codec_of(families.LLAMA, source)

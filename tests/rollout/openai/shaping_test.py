@@ -177,6 +177,5 @@ class OpenAIShapingTest(Playing):
     self.assertEqual(first.choices, again.choices)
     tops = [len(t.top_logprobs) for t in first.choices[0].logprobs.content]
     self.assertEqual(set(tops), {3})
-    await self.post(f"episodes/{id}", reward=1.0)
-    (turn,) = (await playing).turns
+    (turn,) = (await self.end(playing, id)).turns
     self.assertEqual(len(turn.sampled), len(tops))

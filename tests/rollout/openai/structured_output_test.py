@@ -189,8 +189,7 @@ class EpisodesTest(Playing):
     reply = await self.say(client, [ASKED], tools=TOOLS, tool_choice=NAMED)
     message = reply.choices[0].message.model_dump(exclude_none=True)
     await self.say(client, [ASKED, message, ASKED], tools=TOOLS)
-    await self.post(f"episodes/{id}", reward=1)
-    first, second = (await playing).turns
+    first, second = (await self.end(playing, id)).turns
     stop = tool_from_json(STOP)
     self.assertEqual(
       first.grammar,
@@ -202,8 +201,7 @@ class EpisodesTest(Playing):
   async def test_a_turn_has_the_log_probabilities_that_the_learner_finds(self):
     playing, id, client = await self.begin()
     await self.say(client, [ASKED], tools=TOOLS, tool_choice="required")
-    await self.post(f"episodes/{id}", reward=1)
-    (turn,) = (await playing).turns
+    (turn,) = (await self.end(playing, id)).turns
     logits_TV = talking.logits(10, [*turn.observation, *turn.sampled])
     logits_AV = logits_TV[len(turn.observation) - 1 :]
     masks_AW = talking.grammars().masks(turn.grammar, turn.sampled)

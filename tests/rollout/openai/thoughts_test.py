@@ -1,6 +1,7 @@
 """Thoughts as a field of their own; conversations whose clients drop them."""
 
 import itertools
+import unittest
 
 from agentrl_jax.data.records import Message
 from agentrl_jax.rollout.openai import thoughts
@@ -12,11 +13,8 @@ FIRST = "<think>One\nand two.</think>\n\nThree.<|end|>"
 SAYS = [FIRST, "<think>Again.</think>Yes, three.<|end|>", "Bye.<|end|>"]
 
 
-class SplitterTest(Playing):
-  async def asyncSetUp(self):
-    pass
-
-  async def test_text_in_any_parts_is_split_alike(self):
+class SplitterTest(unittest.TestCase):
+  def test_text_in_any_parts_is_split_alike(self):
     for text, thought, rest in (
       ("<think>a</think>b", "a", "b"),
       ("\n<think>a</think>\n\nb</think>", "a", "\n\nb</think>"),
@@ -43,7 +41,7 @@ class SplitterTest(Playing):
     ]
     self.assertEqual(opened, [(True, "a"), (False, "b")])
 
-  async def test_a_thought_may_be_dropped_and_not_changed(self):
+  def test_a_thought_may_be_dropped_and_not_changed(self):
     keys = thoughts.thought_keys(
       [Message("user", "<think>u</think>"), Message("assistant", FIRST)]
     )

@@ -40,11 +40,16 @@ class LinesTest(Playing):
     return choice.message
 
   async def finish(self, **fields):
-    status, reply = await self.post(
-      f"episodes/{self.id}", **dict(reward=1) | fields
-    )
-    self.assertEqual(status, 200, reply)
-    return await self.playing
+    return await self.end(self.playing, self.id, **fields)
+
+  async def two_draws(self, messages):
+    """Makes two calls at once, which differ in their seeds."""
+    with self.served.driver.paused():
+      calls = [
+        asyncio.create_task(self.call(messages, seed=seed)) for seed in (1, 2)
+      ]
+      await until(lambda: self.served.api.num_calls == 2)
+    await asyncio.gather(*calls)
 
   def check_tokens(self, played, ends):
     """Lines are the streams of their last calls, and no token is lost."""
@@ -57,6 +62,11 @@ class LinesTest(Playing):
         x[len(x) - len(y) :] for x, y in zip(self.streams, sampled, strict=True)
       ],
     )
+
+  def check_draws(self, played, streams):
+    """Lines are these streams, of which those at once come in any order."""
+    actual = [line.tokens.tolist() for line in played.lines]
+    self.assertCountEqual(actual, streams)
 
   async def test_each_agent_has_a_line(self):
     plan, write = [PLAN, ASKED], [WRITE, ASKED]
@@ -92,29 +102,15 @@ class LinesTest(Playing):
     self.check_tokens(await self.finish(), [2, 1])
 
   async def test_two_draws_at_one_history_are_two_lines(self):
-    with self.served.driver.paused():
-      calls = [
-        asyncio.create_task(self.call([ASKED], seed=seed)) for seed in (1, 2)
-      ]
-      await until(lambda: self.served.api.num_calls == 2)
-    await asyncio.gather(*calls)
-    played = await self.finish()
-    self.check_tokens(played, [0, 1])
+    await self.two_draws([ASKED])
+    self.check_draws(await self.finish(), self.streams)
     self.assertNotEqual(*self.streams)
 
   async def test_two_draws_after_an_answer_are_two_lines(self):
     first = await self.call([ASKED])
-    with self.served.driver.paused():
-      calls = [
-        asyncio.create_task(self.call([ASKED, first, ASKED], seed=seed))
-        for seed in (1, 2)
-      ]
-      await until(lambda: self.served.api.num_calls == 2)
-    await asyncio.gather(*calls)
+    await self.two_draws([ASKED, first, ASKED])
     played = await self.finish()
-    self.assertCountEqual(
-      [line.tokens.tolist() for line in played.lines], self.streams[1:]
-    )
+    self.check_draws(played, self.streams[1:])
     self.assertCountEqual([len(line.turns) for line in played.lines], [2, 1])
 
   async def test_another_agent_that_goes_on_has_a_line_of_its_own(self):
@@ -134,7 +130,7 @@ class LinesTest(Playing):
       await until(lambda: self.served.api.num_calls == 2)
     await asyncio.gather(*calls)
     self.assertNotEqual(*self.streams)
-    self.check_tokens(await self.finish(), [0, 1])
+    self.check_draws(await self.finish(), self.streams)
 
   async def test_a_call_repeated_gets_the_answer_of_its_own_line(self):
     planned = role("plan") | SAME_CALL
@@ -172,34 +168,22 @@ class LinesTest(Playing):
     self.check_tokens(await self.finish(), range(4))
 
   async def test_calls_that_are_being_answered_count_for_the_limits(self):
-    await self.serve(rules=dict(max_lines=4, max_turns=2))
-    self.playing, self.id, self.client = await self.begin()
-    with self.served.driver.paused():
-      calls = [
-        asyncio.create_task(self.call([ASKED], seed=seed)) for seed in (1, 2)
-      ]
-      await until(lambda: self.served.api.num_calls == 2)
-      self.assertEqual(
-        await self.refused(self.client, [PLAN, ASKED]),
-        (409, "episode_turn_limit"),
-      )
-    await asyncio.gather(*calls)
-    self.check_tokens(await self.finish(), [0, 1])
-
-  async def test_lines_that_are_being_started_count_for_the_limit(self):
-    await self.serve(rules=dict(max_lines=2))
-    self.playing, self.id, self.client = await self.begin()
-    with self.served.driver.paused():
-      calls = [
-        asyncio.create_task(self.call([ASKED], seed=seed)) for seed in (1, 2)
-      ]
-      await until(lambda: self.served.api.num_calls == 2)
-      self.assertEqual(
-        await self.refused(self.client, [PLAN, ASKED]),
-        (409, "episode_branched"),
-      )
-    await asyncio.gather(*calls)
-    self.check_tokens(await self.finish(), [0, 1])
+    for rules, code in (
+      (dict(max_lines=4, max_turns=2), "episode_turn_limit"),
+      (dict(max_lines=2), "episode_branched"),
+    ):
+      await self.serve(rules=rules)
+      self.playing, self.id, self.client = await self.begin()
+      self.streams = []
+      with self.served.driver.paused():
+        calls = [
+          asyncio.create_task(self.call([ASKED], seed=seed)) for seed in (1, 2)
+        ]
+        await until(lambda: self.served.api.num_calls == 2)
+        actual = await self.refused(self.client, [PLAN, ASKED])
+        self.assertEqual(actual, (409, code))
+      await asyncio.gather(*calls)
+      self.check_draws(await self.finish(), self.streams)
 
   async def test_a_call_that_hung_up_leaves_nothing(self):
     first = await self.call([ASKED])

@@ -73,8 +73,7 @@ class EpisodesTest(Playing):
       if calls := said.choices[0].message.tool_calls:
         reply = {"role": "tool", "tool_call_id": calls[0].id, "content": "3"}
       messages += [said.choices[0].message, reply]
-    await self.post(f"episodes/{id}", reward=0.5)
-    turns = (await playing).turns
+    turns = (await self.end(playing, id)).turns
     self.assertEqual(
       [turn.calls for turn in turns], [("",), ("malformed JSON",), (), ()]
     )
@@ -104,8 +103,8 @@ class EpisodesTest(Playing):
         model=model, messages=messages
       )
       messages += [reply.choices[0].message, ASKED]
-    await self.post(f"episodes/{id}", reward=1)
-    self.assertEqual((await playing).policy_slot_weights, ())
+    played = await self.end(playing, id)
+    self.assertEqual(played.policy_slot_weights, ())
 
   async def test_a_seed_makes_the_same_attempt_again(self):
     actual = []
@@ -130,8 +129,7 @@ class EpisodesTest(Playing):
       async for chunk in stream:
         prompt = prompt + chunk.choices[0].token_ids
       prompt = [*prompt, 9]
-    await self.post(f"episodes/{id}", reward=1, status="task limit reached")
-    played = await playing
+    played = await self.end(playing, id, status="task limit reached")
     self.assertEqual(played.lines[0].tokens.tolist(), prompt[:-1])
     self.assertEqual([t.policy_slot for t in played.turns], [1, 1])
     self.assertEqual(played.status, Status.TASK_LIMIT_REACHED)
@@ -155,17 +153,6 @@ class EpisodesTest(Playing):
     self.assertEqual(recorded, {(*p[-1][0], *p[-1][1]) for p in result})
     self.assertEqual(len(recorded), 6)
     self.assertEqual(self.served.episodes.num_played, 0)
-
-  @pytest.mark.slow
-  async def test_a_call_repeated_word_for_word_gets_the_recorded_answer(self):
-    playing, id, client = await self.begin()
-    first = await self.say(client, [ASKED], max_tokens=5)
-    again = await self.say(client, [ASKED], max_tokens=5, extra_headers=RETRY)
-    self.assertEqual(first.choices, again.choices)
-    stats = self.served.driver.engine.stats()
-    self.assertEqual(sum(stats.num_sampled), first.usage.completion_tokens)
-    await self.post(f"episodes/{id}", reward=0)
-    self.assertEqual(len((await playing).turns), 1)
 
   async def test_one_call_is_sampled_twice_on_purpose(self):
     await self.serve(rules=dict(max_lines=8, max_turns=9))
@@ -245,8 +232,7 @@ class EpisodeEndsTest(Playing):
       (409, "episode_tools_changed"),
     )
     await self.say(client, [ASKED, reply, ASKED], temperature=TEMPERATURE)
-    await self.post(f"episodes/{id}", reward=0)
-    self.assertEqual(len((await playing).turns), 2)
+    self.assertEqual(len((await self.end(playing, id)).turns), 2)
 
   async def test_two_calls_at_once_are_refused(self):
     *_, client = await self.begin()
@@ -268,8 +254,7 @@ class EpisodeEndsTest(Playing):
     self.assertEqual(
       await self.refused(client, messages), (409, "episode_turn_limit")
     )
-    await self.post(f"episodes/{id}", reward=0)
-    await playing
+    await self.end(playing, id)
     *_, client = await self.begin()
     long = {"role": "user", "content": "x" * 120}
     self.assertEqual(
