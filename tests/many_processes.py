@@ -3,12 +3,13 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from typing import Any
+
+from tests.service.processes import free_port
 
 ROOT = pathlib.Path(__file__).parents[1]
 DEADLINE_S = 280
@@ -25,7 +26,7 @@ def run(
 
   The program joins the others by `launch.processes.group.joined`.
   """
-  address = f"127.0.0.1:{_free_port()}"
+  address = f"127.0.0.1:{free_port()}"
   with tempfile.TemporaryDirectory() as folder:
     outputs = [pathlib.Path(folder) / str(n) for n in range(num_processes)]
     running = []
@@ -71,9 +72,3 @@ def _environment(address: str, count: int, index: int) -> dict[str, str]:
 def _flags(num_devices: int) -> str:
   flags = os.environ.get("XLA_FLAGS", "")
   return f"{flags} --xla_force_host_platform_device_count={num_devices}"
-
-
-def _free_port() -> int:
-  with socket.socket() as found:
-    found.bind(("127.0.0.1", 0))
-    return found.getsockname()[1]

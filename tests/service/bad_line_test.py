@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import unittest
 from unittest import mock
 
@@ -67,10 +66,6 @@ class Line:
 class BadLineTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.enterContext(mock.patch.object(grpc, "PAUSE_S", 0.02))
-    for name in ("agentrl_jax.env", "agentrl_jax.controller"):
-      logger = logging.getLogger(name)
-      self.addCleanup(logger.setLevel, logger.level)
-      logger.setLevel(logging.CRITICAL)
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
     addresses = await self.enterAsyncContext(
       service.serve(

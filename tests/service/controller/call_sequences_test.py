@@ -323,7 +323,3 @@ class CallSequencesTest(unittest.TestCase):
       Calls,
       settings=settings(DEFAULTS, max_examples=150, stateful_step_count=50),
     )
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -8,7 +8,7 @@ import unittest
 
 import aiohttp
 import pytest
-from aiohttp import web
+from aiohttp import test_utils, web
 
 from agentrl_jax.controller.groups.group import RetryLimits, play_with_retries
 from agentrl_jax.controller.metrics import Monitor
@@ -47,9 +47,9 @@ def call(name, arguments):
   return Message("assistant", tool_calls=(ToolCall(name, arguments, "c1"),))
 
 
-async def play(environment, index, split="test"):
+async def play(environment):
   """Plays "How much is 2 and 3?", and returns every step."""
-  task = Task(environment.name, split, index)
+  task = Task(environment.name, "test", 0)
   async with environment.open(task, seed=0) as session:
     return [
       await session.reset(),
@@ -102,19 +102,12 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   def setUpClass(cls):
     cls.service = ServiceProcess().start()
     cls.addClassCleanup(cls.service.stop)
-    cls.http = agentrl_worker(cls.service.url, name=OVER_HTTP)
-    cls.grpc = agentrl_grpc_worker(cls.service.grpc, name=OVER_GRPC)
-    for arguments in (cls.http, cls.grpc):
+    over_http = agentrl_worker(cls.service.url, name=OVER_HTTP)
+    over_grpc = agentrl_grpc_worker(cls.service.grpc, name=OVER_GRPC)
+    for arguments in (over_http, over_grpc):
       cls.enterClassContext(running(*arguments))
     for name in (OVER_HTTP, OVER_GRPC):
       cls.service.wait_for_workers(1, name)
-    address = next(a for a in cls.http if "--self" in a).partition("=")[2]
-    cls.heartbeat = {
-      "name": OVER_HTTP,
-      "address": address,
-      "concurrency": 2,
-      "indices": [0, 1, 2, -1],
-    }
 
   def make(self, task, **options):
     return ControllerEnvironment(
@@ -134,7 +127,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
   async def test_an_episode(self):
     for task in (OVER_HTTP, OVER_GRPC):
       with self.subTest(task=task):
-        first, second, last = await play(self.make(task), 0)
+        first, second, last = await play(self.make(task))
         (question,), (reply,) = first.messages, second.messages
         self.assertEqual(question, Message("user", "How much is 2 and 3?"))
         self.assertEqual(reply, Message("tool", "5", tool_call_id="c1"))
@@ -192,7 +185,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
       with self.subTest(task=task):
         async with self.open(task), self.open(task):
           with self.assertRaisesRegex(WorkerRefusal, "no workers available"):
-            await play(hasty, 0)
+            await play(hasty)
 
   async def test_splits_are_asked_of_our_workers_only(self):
     environment = ControllerEnvironment(
@@ -201,7 +194,7 @@ class AgentRLWorkersTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "tasks={split: task}"):
       await asyncio.to_thread(environment.indices, "test")
     with self.assertRaises(EnvironmentFault):
-      await play(environment, 0)
+      await play(environment)
     with self.assertRaisesRegex(ConfigError, "no split 'train'"):
       self.make(OVER_HTTP).indices("train")
 
@@ -346,20 +339,14 @@ TASK = Task("arithmetic", "test", 0)
 class BreakdownTest(unittest.IsolatedAsyncioTestCase):
   """Processes that are killed during an episode."""
 
-  @classmethod
-  def setUpClass(cls):
-    cls.service = ServiceProcess("--reconnect-s=1", "--interaction-s=30")
-    cls.service.start()
-    cls.addClassCleanup(cls.service.stop)
-
-  def make(self, **options):
-    return ControllerEnvironment(
-      controller=self.service.url, name="arithmetic", **options
-    )
-
   @pytest.mark.slow
   async def test_an_episode_is_made_again_on_another_worker(self):
-    environment = self.make()
+    self.service = ServiceProcess("--reconnect-s=1", "--interaction-s=30")
+    self.service.start()
+    self.addCleanup(self.service.stop)
+    environment = ControllerEnvironment(
+      controller=self.service.url, name="arithmetic"
+    )
     expert = Arithmetic(num_tasks=50).expert
     environment.expert = lambda *arguments, **options: Saboteur(
       expert(*arguments, **options), self.kill_the_worker
@@ -386,7 +373,6 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     self.assertEqual(self.num_kills, 1)
     self.assertEqual(trajectory.reward, 1.0)
     self.assertEqual(monitor.tasks["arithmetic"].retried, 1)
-    await self.forget_workers()
 
   def kill_the_worker(self):
     """Kills the worker of the only session, once."""
@@ -396,11 +382,6 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
       workers = self.service.get("list_workers")["arithmetic"]["workers"]
       address = workers[str(session["worker_id"])]["address"]
       self.workers[address.partition(":")[0]].kill()
-
-  async def forget_workers(self):
-    """Restarts the controller, for the next test."""
-    await asyncio.to_thread(self.service.stop)
-    await asyncio.to_thread(self.service.start)
 
   @pytest.mark.slow
   async def test_indices_wait_for_a_controller_that_starts(self):
@@ -422,7 +403,7 @@ class BreakdownTest(unittest.IsolatedAsyncioTestCase):
     with self.assertRaisesRegex(ConfigError, "whether controller and workers"):
       await asyncio.to_thread(environment.indices, "test")
     with self.assertRaises(EnvironmentFault):
-      await play(environment, 0)
+      await play(environment)
 
 
 REFUSALS = 2  # before there is a place
@@ -473,11 +454,10 @@ class AgentRLsController:
 class OtherControllerTest(unittest.IsolatedAsyncioTestCase):
   async def asyncSetUp(self):
     self.controller = AgentRLsController()
-    runner = web.AppRunner(self.controller.application())
-    await runner.setup()
-    self.addAsyncCleanup(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
+    server = await self.enterAsyncContext(
+      test_utils.TestServer(self.controller.application())
+    )
+    self.url = str(server.make_url("/api"))
     self.environment = self.make(tasks={"test": "os-std"})
 
   def make(self, **options):

@@ -9,13 +9,12 @@ import contextlib
 import gzip
 import json
 import threading
-import unittest
 from unittest import mock
 
 import grpc.aio
 import pytest
 from absl.testing import parameterized
-from aiohttp import web
+from aiohttp import test_utils, web
 
 from agentrl_jax.http_requests import SERVICE_LIMITS
 from agentrl_jax.service.protocol import grpc_wire, link
@@ -107,9 +106,6 @@ class HostileTestCase(parameterized.TestCase):
       another, reply = self.rig.start(name, wait_s=10)
       self.assertIsNotNone(another, reply)
       self.assertEqual(self.rig.say(another, "end").json["reward"], 1.0)
-    self.check_pages()
-
-  def check_pages(self):
     for path in ("list_workers", "list_sessions", "overview"):
       self.rig.get(path)
     reply = self.rig.send(Request("GET", "/metrics"))
@@ -244,11 +240,9 @@ class AnswerTest(HostileTestCase):
 
     application = web.Application()
     application.router.add_route("*", "/api/{endpoint}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    self.rig._stack.push_async_callback(runner.cleanup)
-    return f"http://127.0.0.1:{runner.addresses[0][1]}/api"
+    server = test_utils.TestServer(application)
+    await self.rig._stack.enter_async_context(server)
+    return str(server.make_url("/api"))
 
   def test_a_worker_redirects_the_controller_nowhere(self):
     self.register()
@@ -259,14 +253,11 @@ class AnswerTest(HostileTestCase):
         called.append(request.path)
         return web.json_response({"secret": 1})
 
-      server = web.ServerRunner(web.Server(answer))
-      await server.setup()
-      await web.TCPSite(server, "127.0.0.1", 0).start()
-      self.rig._stack.push_async_callback(server.cleanup)
-      return server.addresses[0][1]
+      server = test_utils.RawTestServer(answer)
+      await self.rig._stack.enter_async_context(server)
+      return str(server.make_url("/secret"))
 
-    port = self.rig.run(serve_secret())
-    self.location = f"http://127.0.0.1:{port}/secret"
+    self.location = self.rig.run(serve_secret())
     for self.code in (301, 302, 303, 307, 308):
       _, reply = self.rig.start("evil-http")
       self.assertEqual(reply.status, 500)
@@ -449,7 +440,3 @@ class AnswerTest(HostileTestCase):
         self.answer = dump({**report, "env_out": report} if key else report)
         self.ask_each()
     self.check_others_go_on()
-
-
-if __name__ == "__main__":
-  unittest.main()

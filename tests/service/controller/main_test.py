@@ -26,8 +26,7 @@ from agentrl_jax.service.worker.main import WorkerConfig
 from agentrl_jax.service.worker.main import serve as serve_worker
 from tests.clocks import Clock, until
 from tests.env.moody import SAY, SHOUT, Moody, says
-
-QUIET = ("agentrl_jax.controller", "agentrl_jax.env")
+from tests.service.controller.fuzzing import TOKENS
 
 
 def answer(words):
@@ -496,11 +495,7 @@ class ImpatientTest(ServiceTestCase):
 
 
 class TokensTest(ServiceTestCase):
-  access = Access(
-    client="the token of clients",
-    worker="the token of workers",
-    operator="the token of operators",
-  )
+  access = TOKENS
 
   async def asyncSetUp(self):
     await super().asyncSetUp()

@@ -10,7 +10,6 @@ import itertools
 import pathlib
 import random
 import re
-import unittest
 from unittest import mock
 
 import pytest
@@ -205,13 +204,6 @@ class ControllerRoutesTest(FuzzTestCase):
     known |= {("GET", path) for path in OPEN}
     self.assertEqual(routes_of_controller(), known)
 
-  def test_each_request_is_answered_well(self):
-    for name, request in CONTROLLER.items():
-      with self.subTest(name):
-        request = self.with_session(request)
-        reply = self.rig.send(request, role=role_for(name))
-        self.assertEqual(reply.status, 200, reply)
-
   def test_a_few(self):
     for name in CONTROLLER:
       with self.subTest(name):
@@ -381,7 +373,3 @@ class RolesTest(FuzzTestCase):
         reply = self.rig.send(request, url=self.url, role=role)
         self.assertEqual(reply.status, 401)
         self.check_explained(reply, request, "detail")
-
-
-if __name__ == "__main__":
-  unittest.main()

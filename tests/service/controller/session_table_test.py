@@ -26,7 +26,3 @@ class SessionTableTest(unittest.IsolatedAsyncioTestCase):
     for n in range(100):
       table.end(table.open(a_worker(n), 0))
     self.assertEqual(table._of, {})
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -182,21 +182,3 @@ class WorkerStreamsTest(unittest.IsolatedAsyncioTestCase):
         await self.worker(port)
         await self.next_heard()
     self.assertEqual(len(self.lost), 1)
-
-  async def test_hundred_requests_on_one_stream(self):
-    streams = self.streams()
-    async with streams.listening("127.0.0.1", 0) as port:
-      link = streams.link((await self.worker(port, concurrency=100))["address"])
-
-      async def play(id):
-        await self.ask(link, "start_sample", {"index": 0, "session_id": id})
-        words = [{"role": "assistant", "content": str(id)}]
-        body = await self.ask(
-          link, "interact", {"session_id": id, "messages": words}
-        )
-        return body["env_out"]["messages"][0]["content"]
-
-      self.assertEqual(
-        await asyncio.gather(*(play(id) for id in range(100))),
-        [f"You say {id}." for id in range(100)],
-      )

@@ -242,14 +242,8 @@ class ContainerWorkerTest(_ContainerTest):
 
 class ContainerSpecTest(unittest.TestCase):
   def test_settings_are_checked(self):
-    for settings, message in (
-      ({"mounts": ("data",)}, "'data' must be an absolute"),
-    ):
-      with (
-        self.subTest(settings=settings),
-        self.assertRaisesRegex(ConfigError, message),
-      ):
-        ContainerSpec(image="i", **settings)
+    with self.assertRaisesRegex(ConfigError, "'data' must be an absolute"):
+      ContainerSpec(image="i", mounts=("data",))
 
   def test_options_arrive_as_they_were(self):
     options = {"a": (4, 8), "b": "10", "c": None, "d": "x y", "e": True}

@@ -4,7 +4,7 @@ import asyncio
 import unittest
 
 import aiohttp
-from aiohttp import web
+from aiohttp import test_utils, web
 
 from agentrl_jax.service.worker.main import WorkerConfig, serve
 from tests.env.moody import Moody
@@ -16,11 +16,8 @@ class HeartbeatTest(unittest.IsolatedAsyncioTestCase):
     self.answers_with = 200
     application = web.Application()
     application.router.add_post("/api/{path}", self.hear)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    self.addAsyncCleanup(runner.cleanup)
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    self.controller = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
+    server = await self.enterAsyncContext(test_utils.TestServer(application))
+    self.controller = str(server.make_url("/api"))
     self.http = await self.enterAsyncContext(aiohttp.ClientSession())
 
   async def hear(self, request):

@@ -85,7 +85,3 @@ class TurnsTest(unittest.IsolatedAsyncioTestCase):
       for session in range(100, 200):
         await self.ask(session, 1)
     self.assertLessEqual(len(self.turns._last), 10)
-
-
-if __name__ == "__main__":
-  unittest.main()

@@ -2,18 +2,10 @@
 
 from unittest import mock
 
-from absl.testing import absltest
-
 from agentrl_jax.bearer_token import bearer
-from agentrl_jax.service.controller.access import Access
 from agentrl_jax.service.controller.dashboard import overview
+from tests.service.controller.fuzzing import TOKENS
 from tests.service.controller.main_test import ServiceTestCase, answer
-
-TOKENS = Access(
-  client="the token of clients",
-  worker="the token of workers",
-  operator="the token of operators",
-)
 
 
 class OverviewTest(ServiceTestCase):
@@ -110,16 +102,8 @@ class TokenTest(ServiceTestCase):
       self.assertIn(
         "script-src 'self'", response.headers["Content-Security-Policy"]
       )
-    for token, status in (
-      ("", 401),
-      (TOKENS.client, 401),
-      (TOKENS.worker, 401),
-      (TOKENS.operator, 200),
-    ):
-      async with self.http.get(
-        f"{address}/overview", headers=bearer(token)
-      ) as response:
-        self.assertEqual(response.status, status, token)
+    async with self.http.get(f"{address}/overview") as response:
+      self.assertEqual(response.status, 401)
 
   async def test_a_proxy_may_give_it_a_name(self):
     async with self.http.get(
@@ -131,7 +115,3 @@ class TokenTest(ServiceTestCase):
       },
     ) as response:
       self.assertEqual(response.status, 200)
-
-
-if __name__ == "__main__":
-  absltest.main()

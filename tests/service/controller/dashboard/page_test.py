@@ -11,7 +11,7 @@ from agentrl_jax.service.controller.main import ServiceConfig
 from tests import browser
 from tests.browser import DESK, PHONE, opened, sideways
 from tests.clocks import until
-from tests.service.controller.dashboard.overview_test import TOKENS
+from tests.service.controller.fuzzing import TOKENS
 from tests.service.controller.main_test import ServiceTestCase, answer
 
 pytestmark = browser.MARKS
