@@ -1,14 +1,10 @@
 """The deterministic driver keeps the contract, and repeats its bits."""
 
-import asyncio
-import unittest
-
 import numpy as np
 import pytest
 
 from agentrl_jax.errors import DeadlineExceeded
 from agentrl_jax.rollout.api import SamplingParams
-from agentrl_jax.rollout.drivers.driver import LocalDriver
 from tests.rollout import small
 from tests.rollout.drivers.contract import (
   FEW_PAGES,
@@ -109,16 +105,3 @@ class LocalDriverTest(DriverContract, DriverTestCase):
 @pytest.mark.slow
 class LocalDriverWithPagesForAllSlotsTest(LocalDriverTest):
   settings = {}
-
-
-class ServingTest(unittest.IsolatedAsyncioTestCase):
-  async def test_serves_within_the_context(self):
-    driver = LocalDriver(small.engine_of())
-    requests = list(mixed_requests(12))
-    async with driver.serving(), asyncio.timeout(120):
-      for half in (requests[:6], requests[6:]):  # idle in between
-        answers = await asyncio.gather(
-          *(asyncio.wrap_future(driver.submit(p, s)) for p, s in half)
-        )
-        self.assertEqual(len(answers), 6)
-    driver.close()

@@ -371,16 +371,6 @@ class PagesTest(DriverTestCase):
     self.assertEqual(driver.engine.stats().num_prefilled, (47,))
     self.assertEqual(driver.engine.stats().num_copied, (2 * 7,))
 
-  def test_a_next_turn_prefills_what_is_new(self):
-    driver, prompt = self.open(), small.prompt_of(1, 21)
-    for turn in range(4):
-      (answer,) = self.settle(
-        driver, [driver.submit(prompt, spec(turn, max_tokens=9))]
-      )
-      self.assertEqual(answer.num_reused, 0 if not turn else len(prompt) - 4)
-      prompt = small.conversation(prompt, answer, [1, 2, 3])
-    self.assertEqual(driver.engine.stats().num_prefilled, (20 + 3 * 3,))
-
   def test_ended_sequences_make_room(self):
     driver = self.open()
     for n in range(8):
@@ -405,18 +395,6 @@ class PagesTest(DriverTestCase):
       )
       self.assertEqual(answer.num_reused, 0)
       driver.engine.check_invariants()
-
-  def test_a_swap_during_prefill_starts_it_again(self):
-    driver = self.open(prefill_tokens=16)
-    prompt = small.prompt_of(1, 60)
-    futures = [driver.submit(prompt, spec(n, max_tokens=9)) for n in range(3)]
-    driver.step()
-    driver.engine.versions.publish(small.params(30), 30)
-    answers = self.settle(driver, futures)
-    requests = [(prompt, spec(n, max_tokens=9)) for n in range(3)]
-    plain = small.answers_of(requests, (30, 20))
-    for answer, expected in zip(answers, plain, strict=True):
-      small.assert_same(answer, expected)
 
   def test_check_finds_a_lost_page(self):
     driver = self.open()

@@ -165,7 +165,3 @@ class PageTreeTest(unittest.TestCase):
           running.append((values, shared + self.pool.take(number)))
       self.check(*(pages for _, pages in running))
     self.assertGreater(self.tree.num_evicted, 100)
-
-
-if __name__ == "__main__":
-  unittest.main()
