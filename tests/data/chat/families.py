@@ -182,6 +182,7 @@ def real_templates() -> dict[str, pathlib.Path]:
   return {path.stem: path for path in paths}
 
 
+@functools.cache
 def templates() -> dict[str, tuple[Family, str]]:
   """Every template at hand: its family and its source, by name."""
   found = {

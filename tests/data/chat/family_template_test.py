@@ -116,13 +116,17 @@ def as_model_card_says(name: str, message: Message) -> list[dict]:
   return calls if calls and not message.content else said + calls
 
 
-def whole_text(name: str, messages, *, thinking: bool = True) -> str:
+@functools.cache  # to compile one takes longer than to render it
+def template_of(name: str, *, thinking: bool) -> JinjaTemplate:
   family, source = families.templates()[name]
   names = {"bos_token": family.bos, "enable_thinking": thinking}
+  return JinjaTemplate(source, names=names, date=DATE)
+
+
+def whole_text(name: str, messages, *, thinking: bool = True) -> str:
   bodies = [d for m in messages for d in as_model_card_says(name, m)]
-  return JinjaTemplate(source, names=names, date=DATE).render(
-    bodies, TOOLS, prompt=True
-  )
+  template = template_of(name, thinking=thinking)
+  return template.render(bodies, TOOLS, prompt=True)
 
 
 def one_shot(name: str, text: str) -> list[int]:

@@ -17,6 +17,7 @@ from absl.testing import parameterized
 from aiohttp import test_utils, web
 
 from agentrl_jax.http_requests import SERVICE_LIMITS
+from agentrl_jax.service.controller.registry import Timers
 from agentrl_jax.service.protocol import grpc_wire, link
 from tests.clocks import turns_of_the_loop, until
 from tests.http_fuzz import STRANGE, Raw, Request, dump
@@ -89,7 +90,8 @@ class HostileTestCase(parameterized.TestCase):
   """An honest worker of each kind, each with a session."""
 
   def setUp(self):
-    self.rig = Rig()
+    # The evil worker sends one heartbeat, and has to outlive all its answers.
+    self.rig = Rig(timers=Timers(queue_s=0.2, coma_s=120.0))
     self.addCleanup(self.rig.close)
     self.sessions = {}
     for name in ("http", "grpc"):
