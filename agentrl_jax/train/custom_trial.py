@@ -103,9 +103,12 @@ def _try_by_token(function: CustomFunction) -> None:
 def _try_weight(function: CustomFunction) -> None:
   """Requires a number per token that rows of padding do not change."""
   inputs = _inputs()
-  call = _compiled(function)
+  call = _compiled(
+    lambda inputs: function.require_shape(
+      function(inputs), inputs["mask_BT"].shape
+    )
+  )
   result = call(inputs)
-  function.require_shape(result, (B, T))
   _require_numbers(function, np.where(inputs["mask_BT"], result, 0))
   padded = call(
     {
@@ -113,7 +116,6 @@ def _try_weight(function: CustomFunction) -> None:
       for name, x in inputs.items()
     }
   )
-  function.require_shape(padded, (2 * B, T))
   if not _close(result, padded[:B], inputs["mask_BT"]):
     raise function.refuse(
       "changes with rows of padding, of which there are more or fewer with "
@@ -125,13 +127,10 @@ def _try_weight(function: CustomFunction) -> None:
 def _try_reduction(function: CustomFunction) -> None:
   """Requires a Mean that adds up over parts of the batch."""
   inputs = _inputs()
-  call = _compiled(function)
-  mean = function.require_mean(call(inputs))
+  call = _compiled(lambda inputs: function.require_mean(function(inputs)))
+  mean = call(inputs)
   _require_numbers(function, mean.value())
-  parts = [
-    function.require_mean(call(_rows(inputs, slice(b, b + 1))))
-    for b in range(B)
-  ]
+  parts = [call(_rows(inputs, slice(b, b + 1))) for b in range(B)]
   _require_numbers(function, parts, "a mean of a row without trained tokens")
   added = sum(parts[1:], parts[0])
   if not np.allclose(added.value(), mean.value(), rtol=1e-3, atol=1e-5):
@@ -142,22 +141,23 @@ def _try_reduction(function: CustomFunction) -> None:
     )
 
 
-def _compiled(function: CustomFunction) -> Callable[[dict[str, Any]], Any]:
-  """Returns a function of all inputs, compiled as in a run.
+def _compiled(
+  call: Callable[[dict[str, Any]], Any],
+) -> Callable[[dict[str, Any]], Any]:
+  """Returns a function of all inputs as one program, which a run has, too.
 
-  Called as it is, it would be compiled operation by operation.
+  Called as it is, each of its operations would be compiled.
   """
   compiled = jax.jit(
-    lambda arrays, **sizes: function(arrays | sizes),
+    lambda arrays, num_segments: call(arrays | {"num_segments": num_segments}),
     static_argnames="num_segments",
   )
 
-  def call(inputs: dict[str, Any]) -> Any:
-    arrays = {name: inputs[name] for name in sorted(function.reads)}
-    sizes = {n: arrays.pop(n) for n in ("num_segments",) if n in arrays}
-    return compiled(arrays, **sizes)
+  def call_compiled(inputs: dict[str, Any]) -> Any:
+    arrays = {n: x for n, x in inputs.items() if n != "num_segments"}
+    return compiled(arrays, num_segments=inputs["num_segments"])
 
-  return call
+  return call_compiled
 
 
 def _close(x_BT: Any, y_BT: Any, mask_BT: jax.Array) -> bool:

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax import losses
 from agentrl_jax.errors import ConfigError
@@ -215,7 +215,3 @@ class DistillationTest(parameterized.TestCase):
     config.update_from_flattened_dict(changes)
     with self.assertRaisesRegex(ConfigError, message):
       with_teacher(read_settings(config))
-
-
-if __name__ == "__main__":
-  absltest.main()

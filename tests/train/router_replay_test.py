@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from agentrl_jax.data.recorder import Recorder
 from agentrl_jax.data.records import EpisodeSpec, Group, Status, Task
@@ -219,7 +219,3 @@ class RouterReplayTest(parameterized.TestCase):
       {turn.experts is None for t in group.trajectories for turn in t.turns},
       {True},
     )
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -1,4 +1,4 @@
-"""What was lost is said beside every rate."""
+"""Tables of scores tell beside every rate which episodes were lost."""
 
 import io
 

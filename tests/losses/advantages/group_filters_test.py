@@ -56,6 +56,18 @@ class GroupStdTest(parameterized.TestCase):
     )
     np.testing.assert_allclose(std_M, [unit * np.sqrt(1 / 3), 0], rtol=1e-6)
 
+  @parameterized.parameters(1e-30, 1.0, 1e20, 1e38)
+  def test_a_group_alone_may_have_such_rewards(self, unit):
+    # Not compiled: XLA divides by one number for all by way of its reciprocal,
+    # which for 1e38 is flushed to 0. Runs compute advantages in float64.
+    std_M = modules.group_filters.group_std(
+      unit * np.array([1.0, 0.0, 0.0, 1.0]),
+      np.zeros(4, int),
+      num_groups=1,
+      valid_N=np.ones(4, bool),
+    )
+    np.testing.assert_allclose(std_M, [unit * np.sqrt(1 / 3)], rtol=1e-6)
+
 
 SHARES = (
   group_filters.keep_top_groups,

@@ -52,7 +52,3 @@ class AnswersTest(absltest.TestCase):
   def test_nothing_played(self):
     self.assertEqual(answer_metrics(count_answers([])), {})
     self.assertEqual(answer_metrics(count_answers(episodes("a", []))), {})
-
-
-if __name__ == "__main__":
-  absltest.main()

@@ -184,6 +184,7 @@ class TrialTest(parameterized.TestCase):
     ("adds", {"reduction": "mean_of_means"}, "must add up to those of the wh"),
     ("empty", {"reduction": "divides"}, "a row without trained tokens"),
     ("number", {"reduction": "plain_mean"}, "agentrl_jax.losses.Mean of two"),
+    ("text", {"reduction": "a_text"}, "returned str; .*losses.Mean of two"),
     ("by_row", {"reduction": "mean_by_row"}, r"total has the shape \(6,\)"),
     ("kl", {"kl_estimator": "one_line"}, "no function 'one_line'"),
   )

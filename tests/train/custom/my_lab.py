@@ -111,6 +111,10 @@ def mean_of_means(x_BT, mask_BT):
   return losses.Mean(losses.token_mean(x_BT, mask_BT).value(), jnp.ones(()))
 
 
+def a_text(x_BT, mask_BT):
+  return "the mean"
+
+
 def plain_mean(x_BT, mask_BT):
   return jnp.mean(x_BT, where=mask_BT)
 
