@@ -4,6 +4,8 @@ import contextlib
 import functools
 import io
 import pathlib
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from unittest import mock
@@ -266,3 +268,22 @@ class CheckConfigTest(absltest.TestCase):
   def test_a_file_that_is_no_config(self):
     with self.assertRaisesRegex(ConfigError, "defines no get_config"):
       command_line.load_config(["--config", "configs/arms.py"])
+
+
+@pytest.mark.slow
+def test_no_command_waits_for_what_few_use():
+  """Each of these takes longer to import than the config to read."""
+  program = (
+    "import sys, launch.report, launch.run.training; print(*sys.modules)"
+  )
+  loaded = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=120,
+  ).stdout.split()
+  assert "launch.run.training" in loaded
+  late = {"matplotlib", "scipy.stats", "jax.experimental.pallas", "nltk"}
+  assert not late & {*loaded}
