@@ -160,6 +160,39 @@ class SwapTest(unittest.TestCase):
     publish(driver, 30)
     self.assertIsNone(leaf())
 
+  @pytest.mark.slow
+  def test_random_swaps_and_cancels_mix_nothing(self):
+    rng = np.random.default_rng(5)
+    driver = driver_of(page_size=8, cache_tokens=(160,))
+    futures, step = [], 10
+    for i in range(60):
+      prompt = small.prompt_of(i % 4, 10 + 5 * (i % 4))
+      futures.append((prompt, driver.submit(prompt, spec(i, 1 + i % 20))))
+      if rng.random() < 0.2:
+        futures[int(rng.integers(len(futures)))][1].cancel()
+      if rng.random() < 0.15:
+        step = int(rng.integers(11, 14))
+        publish(driver, step)
+      for _ in range(int(rng.integers(3))):
+        driver.step()
+    driver.run_until_idle()
+    driver.engine.check_invariants()
+    pure = [
+      (prompt, future.result(0))
+      for prompt, future in futures
+      if not future.cancelled() and len(set(future.result(0).version)) == 1
+    ]
+    self.assertGreater(len(pure), 30)
+    for prompt, answer in pure:
+      self.check_logprobs(prompt, answer)
+
+  def check_logprobs(self, prompt, answer):
+    tokens = np.concatenate([prompt, answer.sampled])
+    logits = small.teacher_logits(answer.version[0], tokens)
+    rows = small.log_softmax(logits[len(prompt) - 1 : -1])
+    expected = rows[np.arange(len(rows)), answer.sampled]
+    np.testing.assert_allclose(answer.raw_logprob, expected, atol=1e-4)
+
 
 class QuantizedTest(parameterized.TestCase):
   @parameterized.parameters(("int8", {}), ("fp8", {"draft_tokens": 2}))
