@@ -18,10 +18,10 @@ from agentrl_jax.files import reading
 from agentrl_jax.hugging_face_files import refuse_pointer
 from agentrl_jax.model.config import ModelConfig
 from agentrl_jax.model.hugging_face.config import (
-  FAMILIES,
   from_model_config,
   to_model_config,
 )
+from agentrl_jax.model.hugging_face.families.family import FAMILIES
 from agentrl_jax.model.hugging_face.positions import read_stretch
 from agentrl_jax.model.hugging_face.tensor_names import places, tensors
 

@@ -27,10 +27,10 @@ from agentrl_jax.model.config import STACKS, ModelConfig
 from agentrl_jax.model.hugging_face import mxfp4, tensor_files
 from agentrl_jax.model.hugging_face.config import (
   CONFIG_FILE,
-  FAMILIES,
   PREDICTED_LAYERS,
   read_model,
 )
+from agentrl_jax.model.hugging_face.families.family import FAMILIES
 from agentrl_jax.model.hugging_face.mxfp4 import PackedTensor
 from agentrl_jax.model.hugging_face.tensor_files import TensorFile
 from agentrl_jax.model.hugging_face.tensor_names import (

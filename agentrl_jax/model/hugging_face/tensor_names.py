@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agentrl_jax.model.config import STACKS, ModelConfig
-from agentrl_jax.model.hugging_face.config import FAMILIES, Family
+from agentrl_jax.model.hugging_face.families.family import FAMILIES, Family
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
