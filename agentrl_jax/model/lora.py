@@ -7,7 +7,7 @@ for rollouts and for files.
 
 The forward pass multiplies by the merged kernel, so that the learner computes
 with the same weights that the answers were sampled with. No gradient as large
-as a kernel is ever computed: see `decoder.project_adapted`.
+as a kernel is ever computed: see `layers.projection.project_adapted`.
 """
 
 import dataclasses

@@ -110,7 +110,7 @@ def project(
   kernel: jax.Array | Quantized,
   num_axes: int,
 ) -> jax.Array:
-  """Applies `product` to x and a kernel of any form; see `decoder.project`."""
+  """Applies `product` to a kernel of any form; see `layers.projection`."""
   if not isinstance(kernel, Quantized):
     return product(x, kernel.astype(x.dtype), num_axes)
   y = product(x, kernel.values.astype(x.dtype), num_axes)

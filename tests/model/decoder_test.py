@@ -9,7 +9,7 @@ from absl.testing import parameterized
 
 from agentrl_jax.model import decoder, sharding
 from agentrl_jax.model.config import ModelConfig
-from agentrl_jax.model.decoder import project
+from agentrl_jax.model.layers.projection import project
 from agentrl_jax.model.policy import Policy
 from tests.settings import COMPUTE
 
